@@ -1,0 +1,58 @@
+#include "cli/command.h"
+
+#include <cstdlib>
+
+#include "core/profiles.h"
+#include "runtime/backend/cuda/cuda_backend.h"
+#include "runtime/backend/host/host_backend.h"
+
+namespace vqgen::cli {
+namespace {
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+void Output::finish() const {
+  if (json) fmt::print("{}\n", document.dump(2));
+}
+
+Environment read_environment() {
+  Environment environment;
+  environment.cache = {variable("VQGEN_CACHE_DIR"), variable("XDG_CACHE_HOME"), variable("HOME")};
+  environment.nvrtc = variable("VQGEN_NVRTC").value_or("");
+  environment.compiler = variable("VQGEN_CXX").value_or("");
+  return environment;
+}
+
+std::unique_ptr<Backend> make_cuda(const Environment& environment) {
+  return make_cuda_backend(CudaOptions{.nvrtc_path = environment.nvrtc});
+}
+
+std::unique_ptr<Backend> make_host(const Environment& environment) {
+  HostOptions options;
+  options.compiler = environment.compiler;
+  options.threads = 2;
+  return make_host_backend(options);
+}
+
+std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, const Output& output) {
+  const auto folder = default_cache_dir(environment.cache);
+  if (folder) return std::make_unique<ArtifactCache>(*folder);
+  output.note("warning: kernels are not cached; set VQGEN_CACHE_DIR, XDG_CACHE_HOME or HOME");
+  return nullptr;
+}
+
+GpuChoice choose_gpu(const std::string& flag, const Config& config,
+                     const std::optional<GpuSpec>& device) {
+  if (!flag.empty() && flag != "auto") return {find_gpu(flag), "named by --gpu"};
+  if (flag != "auto" && config.gpu) return {find_gpu(*config.gpu), "named by the config"};
+  if (device) return {*device, "this machine's device"};
+  return {find_gpu("h200"), "the default, since none is named and this machine has no device"};
+}
+
+}  // namespace vqgen::cli

@@ -1,0 +1,66 @@
+// What subcommands share: how they report, and the outside world as they find it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/config.h"
+#include "core/gpu_spec.h"
+#include "core/json.h"
+#include "runtime/backend/backend.h"
+#include "runtime/cache/artifact_cache.h"
+
+namespace vqgen::cli {
+
+// Collects what a subcommand has to say: text for people, or one JSON document with --json.
+class Output {
+ public:
+  bool json = false;
+  Json document = Json::object();
+  int exit_code = 0;
+
+  // A line on stdout; nothing with --json.
+  template <class... Args>
+  void line(fmt::format_string<Args...> text, Args&&... args) const {
+    if (!json) fmt::print("{}\n", fmt::format(text, std::forward<Args>(args)...));
+  }
+  // A line on stderr, always.
+  template <class... Args>
+  void note(fmt::format_string<Args...> text, Args&&... args) const {
+    fmt::print(stderr, "{}\n", fmt::format(text, std::forward<Args>(args)...));
+  }
+  // Prints the document with --json. Called once, by main.
+  void finish() const;
+};
+
+// The environment variables that vqgen reads, all of them; documented in docs/environment.md.
+struct Environment {
+  CacheEnvironment cache;
+  std::string nvrtc;     // VQGEN_NVRTC: libnvrtc or its folder
+  std::string compiler;  // VQGEN_CXX: the host backend's compiler
+};
+Environment read_environment();
+
+std::unique_ptr<Backend> make_cuda(const Environment& environment);
+std::unique_ptr<Backend> make_host(const Environment& environment);
+// The cache on disk; null, with a note, where the environment names no place for it.
+std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, const Output& output);
+
+// A GPU and why it was chosen: the flag, else the config's, else the machine's device, else h200.
+struct GpuChoice {
+  GpuSpec spec;
+  std::string reason;
+};
+GpuChoice choose_gpu(const std::string& flag, const Config& config,
+                     const std::optional<GpuSpec>& device);
+
+// Each subcommand declares its options and runs in its callback.
+#define COMMAND(name) void add_##name(CLI::App& app, Output& output);
+#include "cli/commands.def"
+#undef COMMAND
+
+}  // namespace vqgen::cli

@@ -1,0 +1,90 @@
+// vqgen compile: config to cubin.
+#include <filesystem>
+
+#include "cli/command.h"
+#include "core/files.h"
+#include "runtime/prepare.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct Options {
+  std::string config;
+  std::string gpu;
+  std::string out;
+};
+
+Json kernel_json(const Prepared& prepared, std::size_t i) {
+  const KernelEntry& entry = prepared.source.entries[i];
+  const KernelResources& resources = prepared.artifact.kernels[i];
+  return {{"name", entry.name},
+          {"op", prepared.source.op},
+          {"arch", prepared.source.arch},
+          {"registers", resources.registers},
+          {"shared_bytes", entry.shared_bytes + resources.static_shared_bytes},
+          {"spill_bytes", resources.spill_bytes},
+          {"cubin_bytes", prepared.artifact.binary.size()},
+          {"compile_ms", prepared.artifact.compile_ms},
+          {"cache", prepared.cache_hit ? "hit" : "miss"},
+          {"plan", to_json(prepared.plan)}};
+}
+
+void print_kernel(const Output& output, const Json& kernel) {
+  output.line(
+      "{}  {}  {} registers  {} shared bytes  {} spill bytes  {} cubin bytes  {:.0f} ms  {}",
+      kernel["name"].get<std::string>(), kernel["arch"].get<std::string>(),
+      kernel["registers"].get<int>(), kernel["shared_bytes"].get<std::int64_t>(),
+      kernel["spill_bytes"].get<int>(), kernel["cubin_bytes"].get<std::size_t>(),
+      kernel["compile_ms"].get<double>(), kernel["cache"].get<std::string>());
+}
+
+// NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry.
+void write_out(const std::string& folder, const Prepared& prepared, const Json& document,
+               Output& output) {
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  if (code) {
+    throw Error(ErrorKind::bad_input, folder + ": cannot make the folder: " + code.message());
+  }
+  const std::filesystem::path stem =
+      std::filesystem::path(folder) / prepared.source.entries.front().name;
+  publish_file(stem.string() + ".cubin", prepared.artifact.binary);
+  publish_text(stem.string() + ".cu", prepared.source.text);
+  publish_text(stem.string() + ".json", document.dump(2) + "\n");
+  output.line("wrote {}.cubin, .cu and .json", stem.string());
+}
+
+void compile(const Options& options, Output& output) {
+  const Environment environment = read_environment();
+  const Config config = read_config(std::filesystem::path(options.config));
+  const std::unique_ptr<Backend> backend = make_cuda(environment);
+  const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
+  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
+  const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get());
+  if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
+
+  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
+  output.document = {
+      {"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason}, {"kernels", Json::array()}};
+  for (std::size_t i = 0; i < prepared.source.entries.size(); ++i) {
+    const Json kernel = kernel_json(prepared, i);
+    print_kernel(output, kernel);
+    output.document["kernels"].push_back(kernel);
+  }
+  if (!options.out.empty()) write_out(options.out, prepared, output.document, output);
+}
+
+}  // namespace
+
+void add_compile(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand("compile", "Compile the kernels of a config; needs no GPU");
+  auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "config.json")->required();
+  command->add_option("--gpu", options->gpu,
+                      "A profile's name, a JSON file, or auto for this machine's device");
+  command->add_option("--out", options->out, "Folder for the cubin, its text and its description");
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([options, &output] { compile(*options, output); });
+}
+
+}  // namespace vqgen::cli

@@ -1,0 +1,80 @@
+// vqgen doctor: what works on this machine, and what to do where something does not.
+#include <filesystem>
+
+#include "cli/command.h"
+#include "core/files.h"
+#include "core/profiles.h"
+#include "generator/generate.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct Finding {
+  std::string what;
+  bool ok = false;
+  std::string detail;
+};
+
+Finding device_finding(const Backend& cuda) {
+  const std::optional<GpuSpec> device = cuda.device();
+  if (!device) {
+    return {"GPU", false, "none found; kernels compile all the same and run on the host backend"};
+  }
+  return {"GPU", true,
+          fmt::format("{} ({}), {} SMs, {} bytes of shared memory a block", device->name,
+                      device->arch, device->sms, device->shared_bytes_per_block)};
+}
+
+Finding compiler_finding(const char* what, const Backend& backend) {
+  KernelSource probe;
+  probe.machine = backend.machine();
+  probe.arch = backend.machine() == Machine::cuda ? "sm_90a" : "host";
+  try {
+    return {what, true, backend.compiler(probe).name};
+  } catch (const Error& error) {
+    return {what, false, error.what()};
+  }
+}
+
+Finding cache_finding(const Environment& environment) {
+  const auto folder = default_cache_dir(environment.cache);
+  if (!folder) {
+    return {"kernel cache", false, "no place; set VQGEN_CACHE_DIR, XDG_CACHE_HOME or HOME"};
+  }
+  try {
+    std::filesystem::create_directories(*folder);
+    const std::filesystem::path probe = *folder / "doctor-probe";
+    publish_text(probe, "probe");
+    std::filesystem::remove(probe);
+    return {"kernel cache", true, folder->string()};
+  } catch (const std::exception& error) {
+    return {"kernel cache", false, std::string("cannot be written: ") + error.what()};
+  }
+}
+
+void doctor(Output& output) {
+  const Environment environment = read_environment();
+  const std::unique_ptr<Backend> cuda = make_cuda(environment);
+  const std::unique_ptr<Backend> host = make_host(environment);
+  const std::vector<Finding> findings{device_finding(*cuda), compiler_finding("NVRTC", *cuda),
+                                      compiler_finding("host compiler", *host),
+                                      cache_finding(environment)};
+  output.document["version"] = VQGEN_VERSION;
+  output.document["gpus"] = gpu_names();
+  output.document["formats"] = format_names();
+  for (const Finding& finding : findings) {
+    output.line("{:<14} {:<8} {}", finding.what, finding.ok ? "ok" : "missing", finding.detail);
+    output.document["findings"].push_back(
+        {{"what", finding.what}, {"ok", finding.ok}, {"detail", finding.detail}});
+  }
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand("doctor", "Say what works on this machine");
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([&output] { doctor(output); });
+}
+
+}  // namespace vqgen::cli

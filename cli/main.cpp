@@ -1,0 +1,48 @@
+// vqgen: the command line tool. The one place that catches, prints errors and sets the exit code.
+#include "cli/command.h"
+
+namespace vqgen::cli {
+namespace {
+
+int report_failure(Output& output, const std::string& message, int code) {
+  output.note("vqgen: {}", message);
+  output.document = {{"error", message}, {"exit_code", code}};
+  output.finish();
+  return code;
+}
+
+int main_checked(int argc, char** argv) {
+  CLI::App app{
+      "vqgen generates fused vector-quantization kernels for LLM inference.\n"
+      "Exit codes: 0 ok, 2 usage or bad input, 3 not feasible, 4 verification failed,\n"
+      "5 device or compiler missing or failed."};
+  app.name("vqgen");
+  app.set_version_flag("--version", "vqgen " VQGEN_VERSION);
+  app.require_subcommand(1);
+  Output output;
+#define COMMAND(name) add_##name(app, output);
+#include "cli/commands.def"
+#undef COMMAND
+  try {
+    app.parse(argc, argv);
+    output.finish();
+    return output.exit_code;
+  } catch (const CLI::CallForHelp& request) {
+    return app.exit(request);
+  } catch (const CLI::CallForVersion& request) {
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    return report_failure(output, std::string(error.what()) + "; see vqgen --help",
+                          static_cast<int>(ErrorKind::bad_input));
+  } catch (const Error& error) {
+    return report_failure(output, error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    return report_failure(output, "out of memory; use a smaller problem",
+                          static_cast<int>(ErrorKind::bad_input));
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::cli
+
+int main(int argc, char** argv) { return vqgen::cli::main_checked(argc, argv); }

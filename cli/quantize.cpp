@@ -1,0 +1,148 @@
+// vqgen quantize: tensors of a safetensors file to a bundle.
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "core/profiles.h"
+#if VQGEN_HAS_TRAINER
+#include "quantizer/train/quantize.h"
+#endif
+
+namespace vqgen::cli {
+namespace {
+
+struct Options {
+  std::string input, calibration, out;
+  std::string keys, key_format, values, value_format, queries;
+  std::string weights, format, inputs;
+  std::string dtype;
+  bool keep_original = false;
+  std::uint64_t seed = 1;
+};
+
+#if VQGEN_HAS_TRAINER
+
+[[noreturn]] void usage(const std::string& message) {
+  throw Error(ErrorKind::bad_input, "quantize: " + message);
+}
+
+// A preset's name, or an object of format fields as JSON text.
+VqFormat parse_format(const std::string& text, const std::string& flag) {
+  if (!text.starts_with('{')) return find_format(text, flag);
+  const Json json = parse_json(text, flag);
+  return read_format(JsonCursor(json, flag));
+}
+
+std::optional<DType> parse_dtype(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  return name == "f16" ? DType::f16 : DType::bf16;
+}
+
+QuantizeResult quantize_cache(const Options& options, const TrainOptions& training) {
+  if (options.values.empty() || options.key_format.empty() || options.value_format.empty()) {
+    usage("--keys goes with --key-format, --values and --value-format");
+  }
+  QuantizeKvRequest request;
+  request.input = options.input;
+  request.calibration = options.calibration;
+  request.keys = options.keys;
+  request.values = options.values;
+  request.queries = options.queries;
+  request.key_format = parse_format(options.key_format, "--key-format");
+  request.value_format = parse_format(options.value_format, "--value-format");
+  request.dtype = parse_dtype(options.dtype);
+  request.keep_original = options.keep_original;
+  request.options = training;
+  return quantize_kv(request);
+}
+
+QuantizeResult quantize_matrix(const Options& options, const TrainOptions& training) {
+  if (options.format.empty()) usage("--weights goes with --format");
+  QuantizeWeightsRequest request;
+  request.input = options.input;
+  request.weights = options.weights;
+  request.inputs = options.inputs;
+  request.format = parse_format(options.format, "--format");
+  request.dtype = parse_dtype(options.dtype);
+  request.keep_original = options.keep_original;
+  request.options = training;
+  return quantize_weights(request);
+}
+
+void report(const QuantizeResult& result, const Options& options, Output& output) {
+  output.document = {{"out", options.out}, {"seed", options.seed}, {"tensors", Json::array()}};
+  for (const TensorReport& tensor : result.report) {
+    output.line(
+        "{}  {}  {:.3g} bits  codebooks {} bytes  relative error {:.4f} calibration, {:.4f} input",
+        tensor.name, tensor.format, tensor.bits_per_element, tensor.codebook_bytes,
+        tensor.calibration.rel_err, tensor.input.rel_err);
+    output.document["tensors"].push_back({{"name", tensor.name},
+                                          {"format", tensor.format},
+                                          {"bits_per_element", tensor.bits_per_element},
+                                          {"codebook_bytes", tensor.codebook_bytes},
+                                          {"rel_err_calibration", tensor.calibration.rel_err},
+                                          {"rel_err_input", tensor.input.rel_err}});
+  }
+  output.line("wrote {}", options.out);
+}
+
+void quantize(const Options& options, Output& output) {
+  if (options.keys.empty() == options.weights.empty()) {
+    usage("give either --keys (with --values) or --weights");
+  }
+  QuantizeResult result;
+  {
+    Progress progress;
+    TrainOptions training;
+    training.seed = options.seed;
+    training.progress = [&](double fraction, const std::string& label) {
+      progress.show(fraction, label);
+    };
+    training.warn = [&](const std::string& message) { output.note("warning: {}", message); };
+    result = options.keys.empty() ? quantize_matrix(options, training)
+                                  : quantize_cache(options, training);
+  }
+  write_bundle(options.out, result.bundle);
+  report(result, options, output);
+}
+
+#else
+
+void quantize(const Options&, Output&) {
+  throw Error(ErrorKind::infeasible,
+              "quantize: this vqgen was built without training; configure with -DVQGEN_TRAINER=ON");
+}
+
+#endif
+
+}  // namespace
+
+void add_quantize(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand(
+      "quantize",
+      "Train codebooks, encode tensors, and write a bundle; a tensor's name may hold "
+      "stars, so that one call takes a whole file");
+  auto options = std::make_shared<Options>();
+  command->add_option("--input", options->input, "safetensors file to encode")->required();
+  command->add_option("--calibration", options->calibration,
+                      "safetensors file to train on; by default the input");
+  command->add_option("--out", options->out, "The bundle to write")->required();
+  command->add_option("--keys", options->keys, "Keys, [kv_heads, tokens, head_dim]");
+  command->add_option("--key-format", options->key_format, "A preset's name or a JSON object");
+  command->add_option("--values", options->values, "Values, shaped as the keys");
+  command->add_option("--value-format", options->value_format, "A preset's name or a JSON object");
+  command->add_option("--queries", options->queries,
+                      "Queries of the last n tokens, [query_heads, n, head_dim]");
+  command->add_option("--weights", options->weights, "Weights, [out_features, in_features]");
+  command->add_option("--format", options->format, "The weights' format");
+  command->add_option("--inputs", options->inputs, "Rows of x for the weights, [n, in_features]");
+  command->add_option("--dtype", options->dtype, "f16 or bf16; by default the tensors' own")
+      ->check(CLI::IsMember({"f16", "bf16"}));
+  command->add_flag("--keep-original", options->keep_original,
+                    "Store the source tensors in the bundle too");
+  command->add_option("--seed", options->seed, "Of the k-means")->capture_default_str();
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([options, &output] { quantize(*options, output); });
+}
+
+}  // namespace vqgen::cli

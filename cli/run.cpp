@@ -1,0 +1,121 @@
+// vqgen run: a kernel on data, judged by the double-precision reference.
+#include "runtime/run.h"
+
+#include <algorithm>
+
+#include "cli/command.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct Options {
+  std::string config;
+  std::string backend;
+  std::string gpu;
+  std::string data;
+  std::uint64_t seed = 1;
+};
+
+struct BackendChoice {
+  std::unique_ptr<Backend> backend;
+  std::string reason;
+};
+
+BackendChoice choose_backend(const std::string& flag, const Environment& environment) {
+  std::unique_ptr<Backend> cuda = make_cuda(environment);
+  if (flag == "cuda") return {std::move(cuda), "named by --backend"};
+  if (flag == "host") return {make_host(environment), "named by --backend"};
+  if (cuda->device()) return {std::move(cuda), "this machine has a device"};
+  return {make_host(environment), "this machine has no CUDA device"};
+}
+
+Json item_json(const ItemReport& item) {
+  Json json = {{"name", item.name},
+               {"ok", item.ok},
+               {"rel_err", item.rel_err},
+               {"max_abs_err", item.max_abs_err},
+               {"tolerance", item.tolerance}};
+  if (item.lse_max_abs_err) json["lse_max_abs_err"] = *item.lse_max_abs_err;
+  if (item.rel_err_unquantized) json["rel_err_unquantized"] = *item.rel_err_unquantized;
+  return json;
+}
+
+void print_item(const Output& output, const ItemReport& item) {
+  output.line("{}  {}  rel_err {:.2e} (at most {:.0e})  max_abs_err {:.2e}{}", item.name,
+              item.ok ? "ok" : "WRONG", item.rel_err, item.tolerance, item.max_abs_err,
+              item.rel_err_unquantized
+                  ? fmt::format("  against unquantized {:.4f}", *item.rel_err_unquantized)
+                  : "");
+}
+
+// The worst of all items, under the names that scripts read, and the items themselves.
+Json summary(const std::vector<ItemReport>& items) {
+  const auto worst =
+      std::max_element(items.begin(), items.end(), [](const ItemReport& a, const ItemReport& b) {
+        return std::pair(!a.ok, a.rel_err) < std::pair(!b.ok, b.rel_err);
+      });
+  Json json = item_json(*worst);
+  json.erase("name");
+  for (const ItemReport& item : items) {
+    json["max_abs_err"] = std::max(json["max_abs_err"].get<double>(), item.max_abs_err);
+    if (item.rel_err_unquantized) {
+      json["rel_err_unquantized"] =
+          std::max(json.value("rel_err_unquantized", 0.0), *item.rel_err_unquantized);
+    }
+    json["items"].push_back(item_json(item));
+  }
+  return json;
+}
+
+void run(const Options& options, Output& output) {
+  const Environment environment = read_environment();
+  const Config config = read_config(std::filesystem::path(options.config));
+  const BackendChoice chosen = choose_backend(options.backend, environment);
+  const GpuChoice gpu = choose_gpu(
+      options.gpu, config,
+      chosen.backend->machine() == Machine::cuda ? chosen.backend->device() : std::nullopt);
+  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
+  const Prepared prepared = prepare(config, gpu.spec, *chosen.backend, cache.get());
+  if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
+  output.line("backend {}: {}", chosen.backend->name(), chosen.reason);
+  output.line("planned for {}: {}", gpu.spec.name, gpu.reason);
+
+  const std::optional<std::string> bundle =
+      options.data.empty() ? std::nullopt : std::optional(options.data);
+  const std::vector<ItemReport> items =
+      run_verified(config, prepared, *chosen.backend, bundle, HardInput{.seed = options.seed});
+  for (const ItemReport& item : items) print_item(output, item);
+
+  output.document = summary(items);
+  output.document["backend"] = chosen.backend->name();
+  output.document["backend_reason"] = chosen.reason;
+  output.document["gpu"] = gpu.spec.name;
+  output.document["gpu_reason"] = gpu.reason;
+  output.document["kernel"] = prepared.source.entries.front().name;
+  output.document["seed"] = options.seed;
+  if (!output.document["ok"].get<bool>()) {
+    output.exit_code = static_cast<int>(ErrorKind::verification_failed);
+    output.note("vqgen: verification failed: the kernel's result differs from the reference");
+  }
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand(
+      "run", "Run a config's kernels on data and compare with the double-precision reference");
+  auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "config.json")->required();
+  command
+      ->add_option("--backend", options->backend,
+                   "host or cuda; by default cuda where there is a device, else host")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
+  command->add_option("--data", options->data,
+                      "A bundle of vqgen quantize; by default hard input is generated");
+  command->add_option("--seed", options->seed, "Of the generated input")->capture_default_str();
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([options, &output] { run(*options, output); });
+}
+
+}  // namespace vqgen::cli

@@ -1,0 +1,49 @@
+# One target a layer. vqgen_layer(NAME SOURCES ... LINKS ...) makes the static library vqgen_NAME.
+
+set(VQGEN_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror)
+
+function(vqgen_options target)
+  target_compile_options(${target} PRIVATE ${VQGEN_WARNINGS})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  if(VQGEN_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${VQGEN_SANITIZE} -fno-omit-frame-pointer
+                                             -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${VQGEN_SANITIZE})
+  endif()
+endfunction()
+
+function(vqgen_layer name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  add_library(vqgen_${name} STATIC ${arg_SOURCES})
+  vqgen_options(vqgen_${name})
+  target_link_libraries(vqgen_${name} PUBLIC ${arg_LINKS})
+endfunction()
+
+# vqgen_test(NAME SOURCES ... LINKS ...): a GoogleTest executable registered with ctest.
+function(vqgen_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  vqgen_options(${name})
+  target_compile_definitions(${name} PRIVATE VQGEN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gtest_main)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60)
+endfunction()
+
+# vqgen_embed(NAME ROOT PATTERNS glob ...): NAME_SOURCE is a C++ file that holds the matching files
+# below ROOT as text, behind std::span<const vqgen::EmbeddedFile> vqgen::NAME().
+function(vqgen_embed name root)
+  cmake_parse_arguments(arg "" "" "PATTERNS" ${ARGN})
+  set(globs ${arg_PATTERNS})
+  list(TRANSFORM globs PREPEND ${root}/)
+  file(GLOB files RELATIVE ${root} CONFIGURE_DEPENDS ${globs})
+  list(SORT files)
+  set(paths ${files})
+  list(TRANSFORM paths PREPEND ${root}/)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${output} -DROOT=${root} -DNAME=${name} "-DFILES=${files}"
+            -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake
+    DEPENDS ${paths} ${PROJECT_SOURCE_DIR}/cmake/embed.cmake VERBATIM)
+  set(${name}_SOURCE ${output} PARENT_SCOPE)
+endfunction()

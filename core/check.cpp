@@ -1,0 +1,123 @@
+#include "core/check.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "core/kernel_config.h"
+
+namespace vqgen {
+namespace {
+
+// The first rule that does not hold decides.
+class Judge {
+ public:
+  template <class... Args>
+  void require(bool fine, fmt::format_string<Args...> reason, Args&&... args) {
+    if (fine || !verdict_.ok) return;
+    verdict_ = {false, fmt::format(reason, std::forward<Args>(args)...)};
+  }
+  const Verdict& verdict() const { return verdict_; }
+  bool ok() const { return verdict_.ok; }
+
+ private:
+  Verdict verdict_;
+};
+
+void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(format.decoder == Decoder::table, "{}: the e8p decoder is not built yet; use table",
+                operand);
+  judge.require(format.entry_type == EntryType::element,
+                "{}: int8 entries are not built yet; use entry_type element", operand);
+  const int v = format.vector_size;
+  judge.require(v == 2 || v == 4 || v == 8, "{}: vector_size {} is not built yet; use 2, 4 or 8",
+                operand, v);
+  judge.require(format.residuals <= 4, "{}: {} residual stages are not built yet; use 1 to 4",
+                operand, format.residuals);
+}
+
+void judge_problem(Judge& judge, const AttentionDecode& op) {
+  judge_format(judge, op.keys, "keys");
+  judge_format(judge, op.values, "values");
+  const int d = op.shape.head_dim;
+  judge.require(d == 64 || d == 96 || d == 128 || d == 256,
+                "head_dim {} is not built yet; use 64, 96, 128 or 256", d);
+}
+
+void judge_problem(Judge& judge, const Gemv& op) { judge_format(judge, op.weights, "weights"); }
+
+void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {
+  judge.require(threads % 32 == 0 && threads <= 1024,
+                "threads {} is not a multiple of 32 up to 1024", threads);
+  judge.require(shared_bytes <= gpu.shared_bytes_per_block,
+                "needs {} bytes of shared memory a block, {} has {}; put a codebook in global "
+                "memory or shrink the tile",
+                shared_bytes, gpu.name, gpu.shared_bytes_per_block);
+}
+
+void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
+  const vq::AttentionDecodeConfig config = kernel_config(op, plan);
+  const int sub_vectors = op.shape.head_dim / op.values.vector_size;
+  judge.require(plan.threads >= sub_vectors,
+                "threads {} are fewer than the {} sub-vectors of a value", plan.threads,
+                sub_vectors);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.lanes_per_token)) &&
+                    plan.lanes_per_token <= 32,
+                "lanes_per_token {} is not a power of two up to 32", plan.lanes_per_token);
+  judge.require(plan.heads_per_block <= op.group(),
+                "heads_per_block {} is more than the {} query heads of a KV head",
+                plan.heads_per_block, op.group());
+  judge.require(plan.heads_per_block * op.values.vector_size <= 128,
+                "heads_per_block {} times vector_size {} accumulators do not fit the registers",
+                plan.heads_per_block, op.values.vector_size);
+  judge.require(std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) <= 65535,
+                "{} KV heads of {} blocks exceed the grid's second axis", op.shape.kv_heads,
+                vq::head_blocks(config));
+  judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
+}
+
+void judge_plan(Judge& judge, const GemvPlan& plan, const Gemv& op, const GpuSpec& gpu) {
+  const vq::GemvConfig config = kernel_config(op, plan);
+  const std::int64_t chunk = plan.chunk_columns;
+  judge.require(chunk % op.weights.vector_size == 0,
+                "chunk_columns {} is not a multiple of vector_size {}", chunk,
+                op.weights.vector_size);
+  judge.require(
+      config.unit_columns >= op.shape.in_features || chunk % config.unit_columns == 0 ||
+          config.unit_columns % chunk == 0,
+      "chunk_columns {} neither divides nor is a multiple of the {} columns of a codebook", chunk,
+      config.unit_columns);
+  const bool near = plan.codebook == Level::shared || op.weights.stage_scales;
+  judge.require(
+      !near || config.unit_rows >= op.shape.out_features ||
+          config.unit_rows % vq::outputs_per_block(config) == 0,
+      "the {} rows of a tile are not a multiple of the {} outputs of a block, whose codebook "
+      "and scales in shared memory serve one tile",
+      config.unit_rows, vq::outputs_per_block(config));
+  judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
+}
+
+}  // namespace
+
+Verdict check(const Problem& problem) {
+  Judge judge;
+  std::visit([&](const auto& op) { judge_problem(judge, op); }, problem);
+  return judge.verdict();
+}
+
+Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
+  Judge judge;
+  judge.require(plan.index() == problem.index(), "the plan is for another op than {}",
+                op_name(problem));
+  if (judge.ok()) std::visit([&](const auto& op) { judge_problem(judge, op); }, problem);
+  if (!judge.ok()) return judge.verdict();
+  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
+    judge_plan(judge, std::get<AttentionDecodePlan>(plan), *attention, gpu);
+  } else {
+    judge_plan(judge, std::get<GemvPlan>(plan), std::get<Gemv>(problem), gpu);
+  }
+  return judge.verdict();
+}
+
+}  // namespace vqgen

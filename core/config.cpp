@@ -1,0 +1,113 @@
+#include "core/config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/profiles.h"
+
+namespace vqgen {
+namespace {
+
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp};
+
+std::vector<std::string> known_fields(std::vector<std::string> operands) {
+  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "plan"};
+  known.insert(known.end(), operands.begin(), operands.end());
+  return known;
+}
+
+JsonCursor member(const JsonCursor& cursor, const char* name, const char* doc) {
+  if (!cursor.has(name)) {
+    cursor.fail(fmt::format("the field '{}' is missing: {}", name, doc));
+  }
+  return cursor.at(name);
+}
+
+template <class Op>
+void read_common(const JsonCursor& root, Op& op) {
+  if (root.has("dtype")) {
+    op.dtype = static_cast<DType>(root.at("dtype").choice(enum_names<DType>));
+  }
+  read_fields(member(root, "shape", "the sizes of the problem"), op.shape);
+}
+
+// Values are quantized as they are: a preset's key transforms do not apply to them, and an object
+// that asks for them is an error.
+VqFormat read_value_format(const JsonCursor& cursor) {
+  const VqFormat format = read_format(cursor);
+  if (cursor.value().is_object() && (format.smooth || format.hadamard)) {
+    cursor.fail("smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+  }
+  return for_values(format);
+}
+
+Problem read_attention(const JsonCursor& root) {
+  root.expect_object(known_fields({"keys", "values"}));
+  AttentionDecode op;
+  read_common(root, op);
+  op.keys = read_format(member(root, "keys", "the format of the keys, a preset or an object"));
+  op.values =
+      read_value_format(member(root, "values", "the format of the values, a preset or an object"));
+  return op;
+}
+
+Problem read_gemv(const JsonCursor& root) {
+  root.expect_object(known_fields({"weights"}));
+  Gemv op;
+  read_common(root, op);
+  op.weights =
+      read_format(member(root, "weights", "the format of the weights, a preset or an object"));
+  return op;
+}
+
+template <class Op>
+Json common_json(const Op& op) {
+  return {{"op", Op::kOp}, {"dtype", enum_name(op.dtype)}, {"shape", to_json(op.shape)}};
+}
+
+}  // namespace
+
+Config read_config(const std::filesystem::path& path) {
+  return read_config(parse_json_file(path), path.string());
+}
+
+Config read_config(const Json& json, const std::string& source) {
+  const JsonCursor root(json, source);
+  if (!json.is_object()) root.fail("must be an object with the fields op, shape and formats");
+  Config config;
+  config.source = source;
+  const std::size_t op = member(root, "op", "attention_decode or gemv").choice(kOps);
+  config.problem = op == 0 ? read_attention(root) : read_gemv(root);
+  if (root.has("gpu")) config.gpu = root.at("gpu").string();
+  if (root.has("plan")) config.plan = root.at("plan").value();
+  validate(config.problem, source);
+  return config;
+}
+
+Plan with_overrides(Plan plan, const Config& config) {
+  std::visit(
+      [&](auto& each) {
+        read_fields(JsonCursor(config.plan, config.source, "/plan"), each, /*partial=*/true);
+      },
+      plan);
+  return plan;
+}
+
+Json to_json(const Problem& problem) {
+  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
+    Json json = common_json(*attention);
+    json["keys"] = to_json(attention->keys);
+    json["values"] = to_json(attention->values);
+    return json;
+  }
+  const Gemv& gemv = std::get<Gemv>(problem);
+  Json json = common_json(gemv);
+  json["weights"] = to_json(gemv.weights);
+  return json;
+}
+
+Json to_json(const Plan& plan) {
+  return std::visit([](const auto& each) { return to_json(each); }, plan);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,36 @@
+// config.json: what a user writes. The problem, and optionally the GPU and parts of the plan.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/json.h"
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace vqgen {
+
+struct Config {
+  Problem problem;
+  std::optional<std::string> gpu;  // profile name or file, as written
+  Json plan = Json::object();      // fields of the op's plan that the user fixes
+  std::string source;              // file name, for messages
+};
+
+// Reads and validates. Error(bad_input) names file, JSON path and remedy.
+Config read_config(const std::filesystem::path& path);
+Config read_config(const Json& json, const std::string& source);
+
+// The plan with the fields that the config fixes laid over it. Error(bad_input) on a field that the
+// op's plan lacks or a value out of range.
+Plan with_overrides(Plan plan, const Config& config);
+
+// The config that gives this problem back, canonical: sorted keys, defaults spelt out.
+Json to_json(const Problem& problem);
+Json to_json(const Plan& plan);
+
+// JSON Schema (draft 2020-12) of config.json, made from the declared fields.
+Json config_schema();
+
+}  // namespace vqgen

@@ -1,0 +1,86 @@
+#include "core/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "core/error.h"
+
+namespace vqgen {
+namespace {
+
+[[noreturn]] void fail(const std::filesystem::path& path, std::string_view what, int error) {
+  throw Error(ErrorKind::bad_input, fmt::format("{}: {}: {}", path.string(), what,
+                                                error != 0 ? std::strerror(error) : "I/O error"));
+}
+
+template <class Container>
+Container read_whole(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  std::error_code code;
+  const auto status = std::filesystem::status(path, code);
+  if (!std::filesystem::exists(status)) fail(path, "cannot read", ENOENT);
+  if (std::filesystem::is_directory(status)) fail(path, "cannot read", EISDIR);
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) fail(path, "cannot read", errno);
+  const std::uint64_t size = std::filesystem::file_size(path, code);
+  if (code) fail(path, "cannot read", code.value());
+  if (size > max_bytes) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: {} bytes are more than the {} allowed",
+                                                  path.string(), size, max_bytes));
+  }
+  Container content(static_cast<std::size_t>(size), typename Container::value_type{});
+  stream.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(size));
+  if (static_cast<std::uint64_t>(stream.gcount()) != size) fail(path, "file shrank while read", 0);
+  return content;
+}
+
+// A name beside `path` that no other process or thread uses.
+std::filesystem::path sibling(const std::filesystem::path& path) {
+  static std::atomic<unsigned> counter{0};
+  std::filesystem::path name = path;
+  name += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
+  return name;
+}
+
+}  // namespace
+
+std::vector<std::byte> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  return read_whole<std::vector<std::byte>>(path, max_bytes);
+}
+
+std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  return read_whole<std::string>(path, max_bytes);
+}
+
+void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  const std::filesystem::path temporary = sibling(path);
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) fail(path, "cannot write", errno);
+  int error = 0;
+  for (std::size_t done = 0; done < bytes.size() && error == 0;) {
+    const ssize_t wrote = ::write(file, bytes.data() + done, bytes.size() - done);
+    if (wrote >= 0) {
+      done += static_cast<std::size_t>(wrote);
+    } else if (errno != EINTR) {
+      error = errno;
+    }
+  }
+  if (error == 0 && ::fsync(file) != 0) error = errno;
+  if (::close(file) != 0 && error == 0) error = errno;
+  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    fail(path, "cannot write", error);
+  }
+}
+
+void publish_text(const std::filesystem::path& path, std::string_view text) {
+  publish_file(path, std::as_bytes(std::span(text)));
+}
+
+}  // namespace vqgen

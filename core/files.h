@@ -1,0 +1,26 @@
+// Reading and publishing whole files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vqgen {
+
+// The whole file. Error(bad_input) where it is missing, unreadable, a directory, or longer than
+// `max_bytes`; the message names the path.
+std::vector<std::byte> read_file(const std::filesystem::path& path,
+                                 std::uint64_t max_bytes = std::uint64_t{1} << 36);
+std::string read_text(const std::filesystem::path& path,
+                      std::uint64_t max_bytes = std::uint64_t{1} << 26);
+
+// Writes beside the target and renames, so that a reader sees the old file or the whole new one and
+// a failure leaves nothing behind. Parent directories must exist. Error(bad_input) names the path.
+void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
+void publish_text(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace vqgen

@@ -1,0 +1,153 @@
+#include "core/json.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/files.h"
+
+namespace vqgen {
+namespace {
+
+constexpr std::size_t kMaxDepth = 64;
+
+// A pass over the events of the parser that looks for what nlohmann accepts in silence.
+class StrictPass : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    if (keys_.back().insert(name).second) return true;
+    problem = fmt::format("the key '{}' stands twice in one object; remove one", name);
+    return false;
+  }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    problem = fmt::format("malformed JSON near byte {}: {}", position, error.what());
+    return false;
+  }
+
+  std::string problem;
+
+ private:
+  bool enter() {
+    keys_.emplace_back();
+    if (keys_.size() <= kMaxDepth) return true;
+    problem = fmt::format("nested deeper than {} levels", kMaxDepth);
+    return false;
+  }
+  bool leave() {
+    keys_.pop_back();
+    return true;
+  }
+  std::vector<std::set<std::string>> keys_;
+};
+
+std::string type_of(const Json& value) {
+  if (value.is_number_float()) return fmt::format("the number {}", value.dump());
+  if (value.is_number()) return fmt::format("the integer {}", value.dump());
+  if (value.is_string()) return "a string";
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  return value.dump();
+}
+
+// "1", "-2.5": bounds in messages, without an exponent for whole numbers.
+std::string plain(double value) {
+  if (std::floor(value) == value && std::abs(value) < 1e15) return fmt::format("{:.0f}", value);
+  return fmt::format("{}", value);
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& source) {
+  StrictPass strict;
+  const bool fine = Json::sax_parse(text.begin(), text.end(), &strict);
+  if (!fine) {
+    std::string problem = strict.problem;
+    std::replace(problem.begin(), problem.end(), '\n', ' ');
+    throw Error(ErrorKind::bad_input, fmt::format("{}: {}", source, problem));
+  }
+  return Json::parse(text.begin(), text.end());
+}
+
+Json parse_json_file(const std::filesystem::path& path) {
+  return parse_json(read_text(path), path.string());
+}
+
+JsonCursor JsonCursor::at(const std::string& key) const {
+  return JsonCursor(value_->at(key), source_, path_ + "/" + key);
+}
+
+JsonCursor JsonCursor::at(std::size_t index) const {
+  return JsonCursor(value_->at(index), source_, path_ + "/" + std::to_string(index));
+}
+
+void JsonCursor::fail(const std::string& message) const {
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: {}: {}", source_, path_.empty() ? "/" : path_, message));
+}
+
+void JsonCursor::expect_object(const std::vector<std::string>& known) const {
+  if (!value_->is_object()) fail(fmt::format("must be an object, not {}", type_of(*value_)));
+  for (const auto& [key, unused] : value_->items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      fail(fmt::format("unknown field '{}'; the fields here are {}", key, fmt::join(known, ", ")));
+    }
+  }
+}
+
+bool JsonCursor::boolean() const {
+  if (!value_->is_boolean()) fail(fmt::format("must be true or false, not {}", type_of(*value_)));
+  return value_->get<bool>();
+}
+
+std::int64_t JsonCursor::integer(double min, double max) const {
+  const bool huge = value_->is_number_unsigned() &&
+                    value_->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
+  const bool whole = value_->is_number_integer() && !huge;
+  const std::int64_t number = whole ? value_->get<std::int64_t>() : 0;
+  const bool inside = static_cast<double>(number) >= min && static_cast<double>(number) <= max;
+  if (!whole || !inside) {
+    fail(fmt::format("must be a whole number from {} to {}, not {}", plain(min), plain(max),
+                     type_of(*value_)));
+  }
+  return number;
+}
+
+double JsonCursor::number(double min, double max) const {
+  const double number = value_->is_number() ? value_->get<double>() : NAN;
+  if (!(number >= min && number <= max)) {
+    fail(fmt::format("must be a number from {} to {}, not {}", plain(min), plain(max),
+                     type_of(*value_)));
+  }
+  return number;
+}
+
+std::string JsonCursor::string() const {
+  if (!value_->is_string()) fail(fmt::format("must be a string, not {}", type_of(*value_)));
+  return value_->get<std::string>();
+}
+
+std::size_t JsonCursor::choice(std::span<const char* const> names) const {
+  const std::string name = string();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    fail(fmt::format("'{}' is none of {}", name, fmt::join(names, ", ")));
+  }
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+}  // namespace vqgen

@@ -1,0 +1,71 @@
+#include "core/kernel_config.h"
+
+namespace vqgen {
+namespace {
+
+vq::FormatConfig format_config(const VqFormat& format, Level level) {
+  vq::FormatConfig config{};
+  config.vector_size = format.vector_size;
+  config.index_bits = format.index_bits;
+  config.residuals = format.residuals;
+  config.stage_scales = format.stage_scales;
+  config.smooth = format.smooth;
+  config.hadamard = format.hadamard;
+  config.level = level == Level::shared ? vq::Level::kShared : vq::Level::kGlobal;
+  return config;
+}
+
+vq::FormatConfig cache_format(const VqFormat& format, Level level, int head_dim) {
+  vq::FormatConfig config = format_config(format, level);
+  const bool grouped = format.scope == Scope::channel_group;
+  config.per_head = format.scope != Scope::tensor;
+  config.unit_elements = grouped ? format.channels_per_group() : head_dim;
+  return config;
+}
+
+vq::Element element(DType dtype) {
+  return dtype == DType::f16 ? vq::Element::kF16 : vq::Element::kBF16;
+}
+
+}  // namespace
+
+vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
+                                        const AttentionDecodePlan& plan) {
+  vq::AttentionDecodeConfig config{};
+  config.element = element(op.dtype);
+  config.head_dim = op.shape.head_dim;
+  config.query_heads = op.shape.query_heads;
+  config.kv_heads = op.shape.kv_heads;
+  config.max_window = op.shape.window;
+  config.max_sinks = op.shape.sinks;
+  config.threads = plan.threads;
+  config.tile_tokens = plan.tile_tokens;
+  config.splits = plan.splits;
+  config.heads_per_block = plan.heads_per_block;
+  config.lanes_per_token = plan.lanes_per_token;
+  config.stages = plan.stages;
+  config.keys = cache_format(op.keys, plan.key_codebook, op.shape.head_dim);
+  config.values = cache_format(op.values, plan.value_codebook, op.shape.head_dim);
+  return config;
+}
+
+vq::GemvConfig kernel_config(const Gemv& op, const GemvPlan& plan) {
+  const VqFormat& format = op.weights;
+  vq::GemvConfig config{};
+  config.element = element(op.dtype);
+  config.rows = op.shape.rows;
+  config.out_features = op.shape.out_features;
+  config.in_features = op.shape.in_features;
+  config.threads = plan.threads;
+  config.outputs_per_warp = plan.outputs_per_warp;
+  config.chunk_columns = plan.chunk_columns;
+  config.output_scales = format.output_scales;
+  config.unit_rows = format.scope == Scope::tile ? format.tile_rows : op.shape.out_features;
+  config.unit_columns = format.scope == Scope::tile            ? format.tile_columns
+                        : format.scope == Scope::channel_group ? format.channels_per_group()
+                                                               : op.shape.in_features;
+  config.weights = format_config(format, plan.codebook);
+  return config;
+}
+
+}  // namespace vqgen

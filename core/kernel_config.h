@@ -1,0 +1,15 @@
+// Problem and plan as the compile-time facts that device code and shared-memory layout take.
+#pragma once
+
+#include <vq/layout/attention_decode.h>
+#include <vq/layout/gemv.h>
+
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace vqgen {
+
+vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op, const AttentionDecodePlan& plan);
+vq::GemvConfig kernel_config(const Gemv& op, const GemvPlan& plan);
+
+}  // namespace vqgen

@@ -1,0 +1,125 @@
+#include "core/problem.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "core/error.h"
+
+namespace vqgen {
+namespace {
+
+// Sizes whose product must stay far from overflow: bytes of any one tensor.
+constexpr double kMaxElements = 1e13;
+
+class Validator {
+ public:
+  explicit Validator(std::string where) : where_(std::move(where)) {}
+
+  [[noreturn]] void fail(const std::string& path, const std::string& message) const {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: {}: {}", where_, path, message));
+  }
+  void require(bool fine, const std::string& path, const std::string& message) const {
+    if (!fine) fail(path, message);
+  }
+
+  // `row` is the name and length of the axis that vectors lie along.
+  void format(const VqFormat& format, const std::string& path, const char* row,
+              std::int64_t length) const {
+    require(length % format.vector_size == 0, path + "/vector_size",
+            fmt::format("{} does not divide {} {}", format.vector_size, row, length));
+    const bool grouped = format.scope == Scope::channel_group;
+    const bool tiled = format.scope == Scope::tile;
+    require(grouped || format.group_channels == 0, path + "/group_channels",
+            "goes with scope channel_group only; remove it or set the scope");
+    require(tiled == (format.tile_rows > 0) && tiled == (format.tile_columns > 0),
+            path + "/tile_rows", "tile_rows and tile_columns go with scope tile, both above 0");
+    if (grouped) {
+      require(format.channels_per_group() % format.vector_size == 0, path + "/group_channels",
+              fmt::format("{} is not a multiple of vector_size {}", format.channels_per_group(),
+                          format.vector_size));
+    }
+    if (tiled) {
+      require(format.tile_columns % format.vector_size == 0, path + "/tile_columns",
+              fmt::format("{} is not a multiple of vector_size {}", format.tile_columns,
+                          format.vector_size));
+    }
+  }
+
+  void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {
+    this->format(format, path, "head_dim", head_dim);
+    require(format.scope != Scope::tile, path + "/scope",
+            "a tile of weights means nothing in a KV cache; use tensor, head or channel_group");
+    if (format.scope == Scope::channel_group) {
+      require(head_dim % format.channels_per_group() == 0, path + "/group_channels",
+              fmt::format("{} does not divide head_dim {}", format.channels_per_group(), head_dim));
+    }
+    require(!format.output_scales, path + "/output_scales", "is for weights only; remove it");
+    require(
+        !format.hadamard || std::has_single_bit(static_cast<unsigned>(head_dim)),
+        path + "/hadamard",
+        fmt::format("needs a head_dim that is a power of two, not {}; set it to false", head_dim));
+  }
+
+ private:
+  std::string where_;
+};
+
+void validate(const AttentionDecode& op, const Validator& validator) {
+  const AttentionShape& shape = op.shape;
+  validator.require(
+      shape.query_heads % shape.kv_heads == 0, "/shape/query_heads",
+      fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));
+  validator.cache_format(op.keys, "/keys", shape.head_dim);
+  validator.cache_format(op.values, "/values", shape.head_dim);
+  const double elements = static_cast<double>(shape.batch) * shape.kv_heads * shape.head_dim *
+                          static_cast<double>(shape.tokens);
+  validator.require(elements <= kMaxElements, "/shape",
+                    fmt::format("a cache of {:.3g} elements is beyond any device; at most {:.0g}",
+                                elements, kMaxElements));
+}
+
+void validate(const Gemv& op, const Validator& validator) {
+  const VqFormat& format = op.weights;
+  validator.format(format, "/weights", "in_features", op.shape.in_features);
+  validator.require(format.scope != Scope::head, "/weights/scope",
+                    "weights have no heads; use tensor, channel_group or tile");
+  validator.require(!format.smooth && !format.hadamard, "/weights",
+                    "smooth and hadamard transform keys only; remove them here");
+}
+
+}  // namespace
+
+void validate(const Problem& problem, const std::string& where) {
+  std::visit([&](const auto& op) { validate(op, Validator(where)); }, problem);
+}
+
+std::string op_name(const Problem& problem) {
+  return std::visit([](const auto& op) { return std::string(op.kOp); }, problem);
+}
+
+std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim) {
+  switch (format.scope) {
+    case Scope::head:
+      return kv_heads;
+    case Scope::channel_group:
+      return std::int64_t{kv_heads} * (head_dim / format.channels_per_group());
+    default:
+      return 1;
+  }
+}
+
+std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
+                          std::int64_t in_features) {
+  const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  switch (format.scope) {
+    case Scope::channel_group:
+      return ceil_div(in_features, format.channels_per_group());
+    case Scope::tile:
+      return ceil_div(out_features, format.tile_rows) * ceil_div(in_features, format.tile_columns);
+    default:
+      return 1;
+  }
+}
+
+}  // namespace vqgen

@@ -1,0 +1,79 @@
+#include "core/config.h"
+
+namespace vqgen {
+namespace {
+
+template <HasFields T>
+Json object_schema(bool partial);
+
+template <class Member>
+Json value_schema(const Rule& rule) {
+  if constexpr (std::is_same_v<Member, bool>) {
+    return {{"type", "boolean"}};
+  } else if constexpr (std::is_enum_v<Member>) {
+    return {{"enum", enum_names<Member>}};
+  } else if constexpr (std::is_integral_v<Member>) {
+    return {{"type", "integer"},
+            {"minimum", static_cast<std::int64_t>(rule.min)},
+            {"maximum", static_cast<std::int64_t>(rule.max)}};
+  } else {
+    static_assert(HasFields<Member>, "config.json holds booleans, names, integers and objects");
+    return object_schema<Member>(false);
+  }
+}
+
+template <HasFields T>
+Json object_schema(bool partial) {
+  Json properties = Json::object();
+  Json required = Json::array();
+  for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
+    Json schema = value_schema<Member>(field.rule);
+    schema["description"] = field.doc;
+    if (!field.rule.required) schema["default"] = to_json_value(T{}.*field.member);
+    properties[field.name] = schema;
+    if (field.rule.required && !partial) required.push_back(field.name);
+  });
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"properties", properties},
+          {"required", required}};
+}
+
+Json format_schema() {
+  return {{"oneOf",
+           {{{"type", "string"}, {"description", "the name of a preset"}},
+            {{"$ref", "#/$defs/format"}}}}};
+}
+
+template <class Op, class OpPlan>
+Json op_schema(std::vector<std::string> operands) {
+  Json properties = {
+      {"op", {{"const", Op::kOp}}},
+      {"dtype", {{"enum", enum_names<DType>}, {"default", "f16"}}},
+      {"shape", object_schema<decltype(Op::shape)>(false)},
+      {"gpu", {{"type", "string"}, {"description", "a GPU profile's name or file"}}},
+      {"plan", object_schema<OpPlan>(true)},
+  };
+  Json required = {"op", "shape"};
+  for (const std::string& operand : operands) {
+    properties[operand] = format_schema();
+    required.push_back(operand);
+  }
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"properties", properties},
+          {"required", required}};
+}
+
+}  // namespace
+
+Json config_schema() {
+  return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+          {"title", "vqgen config.json"},
+          {"$defs", {{"format", object_schema<VqFormat>(false)}}},
+          {"oneOf",
+           {op_schema<AttentionDecode, AttentionDecodePlan>({"keys", "values"}),
+            op_schema<Gemv, GemvPlan>({"weights"})}}};
+}
+
+}  // namespace vqgen

@@ -1,0 +1,77 @@
+// VqFormat: how a tensor is vector-quantized. Pure description; no size of any tensor stands here.
+#pragma once
+
+#include <string>
+
+#include "core/fields.h"
+
+namespace vqgen {
+
+// What one set of codebooks serves.
+enum class Scope { tensor, head, channel_group, tile };
+template <>
+inline constexpr auto enum_names<Scope> = std::array{"tensor", "head", "channel_group", "tile"};
+
+// How a code becomes numbers: by a table of entries, or by the E8P lattice of QuIP#.
+enum class Decoder { table, e8p };
+template <>
+inline constexpr auto enum_names<Decoder> = std::array{"table", "e8p"};
+
+// What an entry's numbers are: the problem's 16-bit element type, or 8-bit integers.
+enum class EntryType { element, int8 };
+template <>
+inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
+
+struct VqFormat {
+  int vector_size = 0;
+  int index_bits = 0;
+  int residuals = 1;
+  Scope scope = Scope::tensor;
+  int group_channels = 0;
+  int tile_rows = 0;
+  int tile_columns = 0;
+  Decoder decoder = Decoder::table;
+  EntryType entry_type = EntryType::element;
+  bool smooth = false;
+  bool hadamard = false;
+  bool stage_scales = false;
+  bool output_scales = false;
+
+  static constexpr auto fields() {
+    using F = VqFormat;
+    return std::make_tuple(
+        field("vector_size", &F::vector_size, required(1, 256), "elements one code stands for"),
+        field("index_bits", &F::index_bits, required(2, 16), "bits of a code"),
+        field("residuals", &F::residuals, optional_in(1, 64), "stages whose entries are summed"),
+        field("scope", &F::scope, Rule{}, "what one set of codebooks serves"),
+        field("group_channels", &F::group_channels, optional_in(0, 65536),
+              "scope channel_group: channels a codebook serves; 0 means vector_size"),
+        field("tile_rows", &F::tile_rows, optional_in(0, 65536), "scope tile: output features"),
+        field("tile_columns", &F::tile_columns, optional_in(0, 65536),
+              "scope tile: input features"),
+        field("decoder", &F::decoder, Rule{}, "how a code becomes numbers"),
+        field("entry_type", &F::entry_type, Rule{}, "what the numbers of an entry are"),
+        field("smooth", &F::smooth, Rule{}, "keys divided by a factor a channel (VecInfer eq. 4)"),
+        field("hadamard", &F::hadamard, Rule{}, "keys rotated by Hadamard (VecInfer eq. 5)"),
+        field("stage_scales", &F::stage_scales, Rule{}, "a factor a codebook and residual stage"),
+        field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"));
+  }
+
+  bool operator==(const VqFormat&) const = default;
+
+  int entries() const { return 1 << index_bits; }
+  double bits_per_element() const {
+    return static_cast<double>(index_bits) * residuals / vector_size;
+  }
+  // Channels of a row that one codebook serves under scope channel_group.
+  int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
+};
+
+// "d4b8", "d8b12x2": what kernel names and reports call a format.
+std::string short_name(const VqFormat& format);
+
+// The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
+// transforms are dropped, all else stays.
+VqFormat for_values(VqFormat format);
+
+}  // namespace vqgen

@@ -1,0 +1,11 @@
+// The templates as text inside the binary.
+#pragma once
+
+#include "core/embedded.h"
+
+namespace vqgen {
+
+// templates/: "vq/ops/gemv.cuh", "machine/cuda/vq/machine.cuh", ...
+std::span<const EmbeddedFile> embedded_templates();
+
+}  // namespace vqgen

@@ -1,0 +1,59 @@
+#include "generator/text.h"
+
+#include <fmt/format.h>
+
+namespace vqgen {
+
+ConfigPrinter::ConfigPrinter(std::string_view type)
+    : text_(fmt::format(
+          "struct Plan {{\n  VQ_HD static constexpr {0} config() {{\n    {0} c{{}};\n", type)) {}
+
+void ConfigPrinter::line(std::string_view name, std::string_view value) {
+  text_ += fmt::format("    c.{} = {};\n", name, value);
+}
+
+ConfigPrinter& ConfigPrinter::add(std::string_view name, std::int64_t value) {
+  line(name, std::to_string(value));
+  return *this;
+}
+
+ConfigPrinter& ConfigPrinter::add(std::string_view name, bool value) {
+  line(name, value ? "true" : "false");
+  return *this;
+}
+
+ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::Element value) {
+  line(name, value == vq::Element::kF16 ? "vq::Element::kF16" : "vq::Element::kBF16");
+  return *this;
+}
+
+ConfigPrinter& ConfigPrinter::add(std::string_view name, const vq::FormatConfig& value) {
+  const auto member = [&](const char* field) { return fmt::format("{}.{}", name, field); };
+  add(member("vector_size"), std::int64_t{value.vector_size});
+  add(member("index_bits"), std::int64_t{value.index_bits});
+  add(member("residuals"), std::int64_t{value.residuals});
+  add(member("stage_scales"), value.stage_scales);
+  add(member("smooth"), value.smooth);
+  add(member("hadamard"), value.hadamard);
+  add(member("per_head"), value.per_head);
+  add(member("unit_elements"), std::int64_t{value.unit_elements});
+  line(member("level"),
+       value.level == vq::Level::kShared ? "vq::Level::kShared" : "vq::Level::kGlobal");
+  return *this;
+}
+
+std::string ConfigPrinter::finish() && {
+  text_ += "    return c;\n  }\n};\n";
+  return std::move(text_);
+}
+
+std::string kernel_entry(const KernelEntry& entry, std::string_view args,
+                         std::string_view function) {
+  return fmt::format(
+      "\n// Launch: grid ({}, {}, {}), {} threads, {} bytes of dynamic shared memory.\n"
+      "VQ_KERNEL({}, {}, vq::{}) {{ vq::{}<Plan>(args); }}\n",
+      entry.grid.x, entry.grid.y, entry.grid.z, entry.threads, entry.shared_bytes, entry.name,
+      entry.threads, args, function);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,35 @@
+// Pieces of kernel text that all ops print alike.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <vq/layout/format.h>
+
+#include "core/kernel_source.h"
+#include "core/problem.h"
+
+namespace vqgen {
+
+// The body of `static constexpr C config()`: an assignment a line, in the order they are added.
+class ConfigPrinter {
+ public:
+  explicit ConfigPrinter(std::string_view type);
+  ConfigPrinter& add(std::string_view name, std::int64_t value);
+  ConfigPrinter& add(std::string_view name, bool value);
+  ConfigPrinter& add(std::string_view name, vq::Element value);
+  ConfigPrinter& add(std::string_view name, const vq::FormatConfig& value);
+  // `struct Plan { ... };`
+  std::string finish() &&;
+
+ private:
+  void line(std::string_view name, std::string_view value);
+  std::string text_;
+};
+
+// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`
+std::string kernel_entry(const KernelEntry& entry, std::string_view args,
+                         std::string_view function);
+
+}  // namespace vqgen

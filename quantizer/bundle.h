@@ -1,0 +1,52 @@
+// A bundle: quantized tensors with all that running and checking them needs, in one safetensors
+// file. The metadata key "vqgen.bundle" holds JSON (schema version, items, formats, sizes); tensors
+// are named after their item:
+//
+//   <item>.keys.codes         U32  [batch, kv_heads, tokens, row words]
+//   <item>.keys.codebooks     F16 or BF16 [units, residuals, entries, vector_size]
+//   <item>.keys.projections   F32  [residuals, vector_size, vector_size], optional, read only:
+//   folded <item>.keys.stage_scales  F32  [units, residuals]           where the format has them
+//   <item>.keys.smooth        F32  [kv_heads, head_dim]         where the format smooths
+//   <item>.keys.original      F16 or BF16 [batch, kv_heads, tokens, head_dim], optional
+//   <item>.values.*           the same
+//   <item>.queries            [n, query_heads, head_dim], with .lengths I32 [n], optional
+//   <item>.windows, .sinks    I32 [n], optional, with .raw_keys and .raw_values
+//                             [batch, kv_heads, max_sinks + max_window, head_dim]
+//   <item>.weights.codes      U32  [1, 1, out_features, row words]; .codebooks, .stage_scales as
+//   above <item>.weights.output_scales  F32 [out_features]            where the format has them
+//   <item>.weights.original   [out_features, in_features], optional
+//   <item>.x                  [n, in_features], optional
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/quantized_tensor.h"
+#include "quantizer/safetensors.h"
+
+namespace vqgen {
+
+struct BundleItem {
+  std::string name;
+  std::variant<AttentionData, GemvData> data;
+};
+
+struct Bundle {
+  std::vector<BundleItem> items;
+  // Null where no item has the name.
+  const BundleItem* find(std::string_view name) const;
+};
+
+// Deterministic: the same bundle gives the same bytes. Error(bad_input) on duplicate item names.
+std::vector<std::byte> serialize_bundle(const Bundle& bundle);
+// The same, published by rename.
+void write_bundle(const std::filesystem::path& path, const Bundle& bundle);
+
+// Checks every shape, size, unit count, length and number against the formats; what it returns can
+// be handed to a kernel. Error(bad_input) names file, tensor or JSON path, problem and remedy.
+Bundle read_bundle(const std::filesystem::path& path);
+Bundle read_bundle(const SafetensorsFile& file);
+
+}  // namespace vqgen

@@ -1,0 +1,74 @@
+// The JSON of a bundle's metadata, as aggregates. Only the bundle's reader and writer include this.
+#pragma once
+
+#include <string>
+
+#include "core/element.h"
+#include "core/vq_format.h"
+
+namespace vqgen {
+
+inline constexpr const char* kBundleKey = "vqgen.bundle";
+inline constexpr int kBundleSchema = 1;
+
+enum class BundleKind { attention, weights };
+template <>
+inline constexpr auto enum_names<BundleKind> = std::array{"attention", "weights"};
+
+struct AttentionHeader {
+  std::string name;
+  BundleKind kind = BundleKind::attention;
+  DType dtype = DType::f16;
+  VqFormat keys, values;
+  int cache_batch = 1;
+  int kv_heads = 0;
+  std::int64_t tokens = 0;
+  int head_dim = 0;
+  int batch = 0;
+  int query_heads = 0;
+  int max_window = 0;
+  int max_sinks = 0;
+
+  static constexpr auto fields() {
+    using H = AttentionHeader;
+    return std::make_tuple(
+        field("name", &H::name, required(), "the item's name, unique in the bundle"),
+        field("kind", &H::kind, required(), "what the item is"),
+        field("dtype", &H::dtype, required(), "of entries, queries and originals"),
+        field("keys", &H::keys, required(), "format of the keys"),
+        field("values", &H::values, required(), "format of the values"),
+        field("cache_batch", &H::cache_batch, required(1, 65535), "sequences stored"),
+        field("kv_heads", &H::kv_heads, required(1, 65535), "heads of the cache"),
+        field("tokens", &H::tokens, required(1, 2147483647), "tokens a sequence stored"),
+        field("head_dim", &H::head_dim, required(1, 1024), "channels a head"),
+        field("batch", &H::batch, optional_in(0, 65535), "queries stored; 0 without"),
+        field("query_heads", &H::query_heads, optional_in(0, 65535), "heads of a query"),
+        field("max_window", &H::max_window, optional_in(0, 1024),
+              "newest tokens kept raw, at most"),
+        field("max_sinks", &H::max_sinks, optional_in(0, 64), "first tokens kept raw, at most"));
+  }
+};
+
+struct WeightsHeader {
+  std::string name;
+  BundleKind kind = BundleKind::weights;
+  DType dtype = DType::f16;
+  VqFormat weights;
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+  int input_rows = 0;
+
+  static constexpr auto fields() {
+    using H = WeightsHeader;
+    return std::make_tuple(
+        field("name", &H::name, required(), "the item's name, unique in the bundle"),
+        field("kind", &H::kind, required(), "what the item is"),
+        field("dtype", &H::dtype, required(), "of entries, inputs and originals"),
+        field("weights", &H::weights, required(), "format of the weights"),
+        field("out_features", &H::out_features, required(1, 1 << 24), "rows of W"),
+        field("in_features", &H::in_features, required(1, 1 << 24), "columns of W"),
+        field("input_rows", &H::input_rows, optional_in(0, 65535), "rows of x; 0 without"));
+  }
+};
+
+}  // namespace vqgen

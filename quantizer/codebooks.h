@@ -1,0 +1,33 @@
+// The codebooks of one tensor, as training makes them and encoding uses them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/element.h"
+#include "core/vq_format.h"
+
+namespace vqgen {
+
+struct Codebooks {
+  VqFormat format;
+  DType dtype = DType::f16;
+  std::int64_t units = 0;
+  std::vector<std::uint16_t> entries;  // [units][residuals][entries][vector_size], bits of dtype
+  std::vector<float> stage_scales;     // [units][residuals]; empty unless format.stage_scales
+  // [residuals][vector_size][vector_size], row major, or empty: an entry q of stage s stands for
+  // W_s q (SimVQ, as VQKV eq. 1 uses it: one projection a stage).
+  std::vector<float> projections;
+};
+
+// Error(infeasible) that names `where` unless the format's entries are a table of 16-bit elements,
+// the only kind that is trained, encoded and stored in bundles so far.
+void require_table(const VqFormat& format, const std::string& where);
+
+// Replaces every entry q of stage s by W_s q, rounded to the element type, and drops the
+// projections: what kernels and encode() need. Nothing happens without projections.
+// Error(bad_input) where a product overflows the element type.
+void fold_projections(Codebooks& codebooks);
+
+}  // namespace vqgen

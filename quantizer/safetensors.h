@@ -1,0 +1,122 @@
+// The safetensors file format: 8 bytes header length (little endian), a JSON header, tensor data.
+// The reader believes nothing: the header is parsed strictly, and every tensor's shape, type and
+// place are checked against each other and the file's size before a byte of data is touched.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/element.h"
+
+namespace vqgen {
+
+// The element types of the format; vqgen reads the first six, and passes over the others.
+enum class TensorType {
+  f16,
+  bf16,
+  f32,
+  u32,
+  i32,
+  u16,
+  u8,
+  i8,
+  i16,
+  u64,
+  i64,
+  f64,
+  boolean,
+  e4m3,
+  e5m2
+};
+
+std::string_view type_name(TensorType type);  // as in the file: "F16", "BOOL", ...
+std::int64_t type_bytes(TensorType type);
+TensorType tensor_type(DType type);
+
+struct TensorInfo {
+  std::string name;
+  TensorType type = TensorType::f32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;  // bytes from the start of the data
+  std::uint64_t end = 0;
+  std::int64_t elements() const;
+};
+
+// "[2, 2048, 128]", for messages.
+std::string shape_text(std::span<const std::int64_t> shape);
+
+// A whole safetensors file in memory. Immutable, so safe to share between threads. All errors are
+// Error(bad_input) that name file, tensor, problem and remedy.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  // From bytes; `source` stands for the path in messages.
+  SafetensorsFile(std::vector<std::byte> bytes, std::string source);
+
+  const std::string& source() const { return source_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // Sorted by name.
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  const TensorInfo* find(std::string_view name) const;
+  // As find, but a missing tensor is an Error that names some of those present.
+  const TensorInfo& at(std::string_view name) const;
+
+  // F16, BF16 and F32 tensors, widened without loss.
+  std::vector<float> read_floats(std::string_view name) const;
+  // The 16 raw bits of F16, BF16 and U16 tensors.
+  std::vector<std::uint16_t> read_bits16(std::string_view name) const;
+  std::vector<std::uint32_t> read_u32(std::string_view name) const;
+  std::vector<std::int32_t> read_i32(std::string_view name) const;
+
+  // Error(bad_input) about one tensor of this file: "FILE: tensor NAME: problem".
+  [[noreturn]] void fail(std::string_view tensor, std::string_view problem) const;
+
+ private:
+  void parse_header();
+  // The elements of a tensor that must have one of `types`, all of sizeof(T) bytes.
+  template <class T>
+  std::vector<T> read_as(std::string_view name, std::initializer_list<TensorType> types) const;
+  std::span<const std::byte> data_of(const TensorInfo& info) const;
+
+  std::string source_;
+  std::vector<std::byte> bytes_;
+  std::size_t data_begin_ = 0;
+  std::map<std::string, std::string> metadata_;
+  std::vector<TensorInfo> tensors_;
+};
+
+// Error(bad_input) that names file, tensor and index of the first NaN or infinity in `values`.
+void require_finite(std::span<const float> values, std::string_view source,
+                    std::string_view tensor);
+
+// A tensor to be written; the bytes stay the caller's and must outlive the call.
+struct TensorView {
+  std::string name;
+  TensorType type = TensorType::f32;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+template <class T>
+TensorView tensor_view(std::string name, TensorType type, std::vector<std::int64_t> shape,
+                       const std::vector<T>& values) {
+  return {std::move(name), type, std::move(shape), std::as_bytes(std::span(values))};
+}
+
+// The file's bytes: names sorted, header padded so that data starts 8-byte aligned, data without
+// holes. The same tensors and metadata give the same bytes. Error(bad_input) where a name is twice
+// there or a view's size is not its shape's.
+std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
+                                             const std::map<std::string, std::string>& metadata);
+// The same, published by rename.
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorView> tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+}  // namespace vqgen

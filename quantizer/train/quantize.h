@@ -1,0 +1,64 @@
+// From files of floats to bundles: train on calibration tensors, encode, report.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quantizer/bundle.h"
+#include "quantizer/decode.h"
+#include "quantizer/train/train.h"
+
+namespace vqgen {
+
+// Tensor names may hold stars (name_pattern.h). The keys' pattern chooses the items; in the other
+// patterns each star stands for what it matched in the keys' name, so they have as many stars.
+struct QuantizeKvRequest {
+  std::filesystem::path input;
+  std::filesystem::path calibration;  // same tensor names; empty: train on the input
+  std::string keys;                   // [kv_heads, tokens, head_dim] or [batch, ...]
+  std::string values;
+  std::string queries;  // [query_heads, n, head_dim]; empty: none
+  VqFormat key_format;
+  VqFormat value_format;       // taken through for_values()
+  std::optional<DType> dtype;  // none: the keys' own, or f16 for F32 keys
+  bool keep_original = false;
+  TrainOptions options;
+};
+
+struct QuantizeWeightsRequest {
+  std::filesystem::path input;
+  std::string weights;  // [out_features, in_features]
+  std::string inputs;   // [n, in_features] in the same file; empty: none.
+                        // Without stars the same tensor serves all items
+  VqFormat format;
+  std::optional<DType> dtype;  // none: the weights' own, or f16 for F32
+  bool keep_original = false;
+  TrainOptions options;
+};
+
+// How well one tensor was quantized, in the domain before quantization.
+struct TensorReport {
+  std::string name;             // "layer0.keys"
+  std::string format;           // "d8b8"
+  double bits_per_element = 0;  // stored codes with row padding, without codebooks
+  std::int64_t codebook_bytes = 0;
+  ReconstructionError calibration;
+  ReconstructionError input;
+};
+
+struct QuantizeResult {
+  Bundle bundle;
+  std::vector<TensorReport> report;
+};
+
+// Query j of n belongs to token tokens - n + j and attends to all tokens up to its own: one
+// sequence a query, all on one shared cache (batch = n, keys.batch = 1). Without queries batch = 0.
+// Error(bad_input) on missing tensors, shapes that disagree, NaN or infinity, and formats that do
+// not fit.
+QuantizeResult quantize_kv(const QuantizeKvRequest& request);
+// With format.output_scales each row is first divided by its RMS, which becomes its scale.
+QuantizeResult quantize_weights(const QuantizeWeightsRequest& request);
+
+}  // namespace vqgen

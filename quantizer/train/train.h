@@ -1,0 +1,38 @@
+// Codebook training: k-means (FAISS) for each unit and residual stage.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "quantizer/codebooks.h"
+#include "quantizer/float_tensor.h"
+
+namespace vqgen {
+
+struct TrainOptions {
+  std::uint64_t seed = 1;
+  int iterations = 30;             // of k-means, as VecInfer (sec. 5)
+  int max_points_per_entry = 256;  // more sub-vectors than this an entry are sampled
+  // Called from the training thread with the share done (0..1) and what is being trained.
+  std::function<void(double fraction, const std::string& label)> progress;
+  // Called with one line where training will work but badly, such as few vectors an entry.
+  std::function<void(const std::string& message)> warn;
+};
+
+struct TrainRequest {
+  std::string name;  // for messages: "calibration.safetensors: layer0.k"
+  VqFormat format;
+  DType dtype = DType::f16;                  // of the entries
+  const FloatTensor* calibration = nullptr;  // in the domain that is quantized; finite
+  TrainOptions options;
+};
+
+// Stage 0 is trained on the sub-vectors, stage s on what stage s-1, rounded to the element type,
+// left of them. With format.stage_scales the vectors of a stage are first divided by their RMS,
+// which becomes that stage's scale. The same request gives the same bytes whatever the number of
+// threads. Error(bad_input) on empty calibration, fewer sub-vectors than entries in a unit, formats
+// that are not tables of elements, and entries too large for the element type.
+Codebooks train_codebooks(const TrainRequest& request);
+
+}  // namespace vqgen

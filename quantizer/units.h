@@ -1,0 +1,55 @@
+// Which codebook set ("unit") serves which elements: templates/vq/layout/format.h, as a partition.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "core/vq_format.h"
+
+namespace vqgen {
+
+// The part of a tensor that one unit serves, in all of its batches. Ends are exclusive.
+struct UnitExtent {
+  std::int64_t head_begin, head_end;
+  std::int64_t row_begin, row_end;
+  std::int64_t column_begin, column_end;
+  std::int64_t elements() const {
+    return (head_end - head_begin) * (row_end - row_begin) * (column_end - column_begin);
+  }
+};
+
+// Units tile [heads][rows][columns] in this order, the last axis fastest; units at the edges may be
+// smaller.
+struct UnitMap {
+  std::int64_t heads, rows, columns;
+  std::int64_t unit_heads, unit_rows, unit_columns;
+
+  std::int64_t units() const;
+  UnitExtent extent(std::int64_t unit) const;
+};
+
+// Error(bad_input) that names `where` if vector_size does not divide a row and what a unit serves
+// of it, or where tiles have no size or stand in a tensor with heads.
+UnitMap unit_map(const VqFormat& format, std::int64_t heads, std::int64_t rows,
+                 std::int64_t columns, const std::string& where);
+
+// Calls visit(row, column) for each sub-vector of a unit, where `row` counts through batch, heads
+// and rows as in FloatTensor, and `column` is the sub-vector's first.
+template <class Visit>
+void for_each_sub_vector(const UnitMap& map, const UnitExtent& extent, std::int64_t batch,
+                         int vector_size, Visit&& visit) {
+  for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+    for (std::int64_t head = extent.head_begin; head < extent.head_end; ++head) {
+      const std::int64_t first = (sequence * map.heads + head) * map.rows;
+      for (std::int64_t row = extent.row_begin; row < extent.row_end; ++row) {
+        for (std::int64_t column = extent.column_begin; column < extent.column_end;
+             column += vector_size) {
+          visit(first + row, column);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace vqgen

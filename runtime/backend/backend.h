@@ -1,0 +1,119 @@
+// Backend: the outside world behind one interface. `cuda` drives a GPU through the driver API and
+// NVRTC, `host` runs the same text on the CPU. Not thread-safe unless a function says so.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/fields.h"
+#include "core/gpu_spec.h"
+#include "core/kernel_source.h"
+
+namespace vqgen {
+
+// What the compiler says of one entry.
+struct KernelResources {
+  std::string name;
+  int registers = 0;
+  int static_shared_bytes = 0;
+  int spill_bytes = 0;  // stores plus loads
+  static constexpr auto fields() {
+    using R = KernelResources;
+    return std::make_tuple(field("name", &R::name, required(), "extern \"C\" name"),
+                           field("registers", &R::registers, required(), "32-bit, a thread"),
+                           field("static_shared_bytes", &R::static_shared_bytes, required(),
+                                 "beside the launch's dynamic share"),
+                           field("spill_bytes", &R::spill_bytes, required(),
+                                 "local memory traffic of spills, stores plus loads"));
+  }
+  bool operator==(const KernelResources&) const = default;
+};
+
+// A compiled text: a cubin or a shared library, as bytes. What the cache stores.
+struct Artifact {
+  std::vector<std::byte> binary;
+  std::vector<KernelResources> kernels;  // one per entry, in order
+  double compile_ms = 0;                 // of the compilation that made it
+};
+
+// Everything beside the text that decides what the compiler makes; part of the cache key.
+struct CompilerIdentity {
+  std::string name;                  // "nvrtc 13.0.88 build-id ..." or "g++ 12.2.0 ..."
+  std::vector<std::string> options;  // as passed
+};
+
+// A loaded artifact. Destroying it unloads; no launch of it may be in flight.
+class LoadedKernel {
+ public:
+  virtual ~LoadedKernel() = default;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  virtual Machine machine() const = 0;
+
+  // The device that launches run on; nullopt where there is none (compiling still works).
+  virtual std::optional<GpuSpec> device() const = 0;
+
+  // Thread-safe. Error(device) where the compiler is missing, with where it was looked for.
+  virtual CompilerIdentity compiler(const KernelSource& source) const = 0;
+
+  // Thread-safe. Error(device) with the compiler's first error line; the whole log and the text are
+  // kept in a file that the message names.
+  virtual Artifact compile(const KernelSource& source) const = 0;
+
+  virtual std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
+                                             const KernelSource& source) = 0;
+
+  // Device memory, exactly `bytes` long, uninitialised. 256-byte aligned. Error(device) when full.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* pointer) noexcept = 0;
+  virtual void upload(void* destination, std::span<const std::byte> source) = 0;
+  virtual void download(std::span<std::byte> destination, const void* source) = 0;
+
+  // Queues entry number `entry` with `args` (the op's argument struct, by value).
+  virtual void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
+                      std::span<const std::byte> args) = 0;
+
+  // Waits for all launches. Error(device) names the fault of any of them.
+  virtual void synchronize() = 0;
+};
+
+// Owns device memory. Move-only; must not outlive its backend.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Backend& backend, std::size_t bytes)
+      : backend_(&backend), pointer_(backend.allocate(bytes)), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (backend_ != nullptr) backend_->release(pointer_);
+  }
+  void* data() const { return pointer_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(DeviceBuffer& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(pointer_, other.pointer_);
+    std::swap(bytes_, other.bytes_);
+  }
+  Backend* backend_ = nullptr;
+  void* pointer_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace vqgen

@@ -1,0 +1,225 @@
+#include "runtime/backend/cuda/cuda_backend.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "runtime/backend/cuda/cuda_device.h"
+#include "runtime/backend/cuda/nvrtc_compile.h"
+
+namespace vqgen {
+namespace {
+
+// A block gets this much shared memory without asking.
+constexpr std::int64_t kDefaultSharedBytes = 48 * 1024;
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+class CudaKernel final : public LoadedKernel {
+ public:
+  CudaKernel(std::shared_ptr<const CudaContext> context, const Artifact& artifact,
+             const KernelSource& source)
+      : context_(std::move(context)) {
+    const DriverApi& api = context_->api();
+    const CudaContext::Scope scope(*context_);
+    const std::string what =
+        fmt::format("{} for {} (device {}, driver CUDA {})", source.op, source.arch,
+                    context_->device().spec.arch, version_text(context_->device().driver_version));
+    api.check(api.cuModuleLoadData(&module_, artifact.binary.data()), "cuModuleLoadData", what);
+    try {
+      for (const KernelEntry& entry : source.entries) functions_.push_back(prepare(api, entry));
+    } catch (const Error&) {
+      api.cuModuleUnload(module_);
+      throw;
+    }
+  }
+  CudaKernel(const CudaKernel&) = delete;
+  CudaKernel& operator=(const CudaKernel&) = delete;
+  ~CudaKernel() override {
+    try {
+      const CudaContext::Scope scope(*context_);
+      context_->api().cuModuleUnload(module_);
+    } catch (const Error&) {  // the context is lost, and the module with it
+    }
+  }
+
+  CUfunction function(std::size_t entry) const { return functions_.at(entry); }
+
+ private:
+  CUfunction prepare(const DriverApi& api, const KernelEntry& entry) const {
+    CUfunction function = nullptr;
+    api.check(api.cuModuleGetFunction(&function, module_, entry.name.c_str()),
+              "cuModuleGetFunction", entry.name);
+    int threads = 0;  // the query also loads the code, which is otherwise left to the first launch
+    api.check(api.cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function),
+              "cuFuncGetAttribute", entry.name);
+    if (entry.threads > static_cast<unsigned>(threads)) {
+      throw Error(ErrorKind::device, fmt::format("{}: {} threads a block are more than the {} it "
+                                                 "was compiled for; regenerate it",
+                                                 entry.name, entry.threads, threads));
+    }
+    if (entry.shared_bytes > kDefaultSharedBytes) {
+      api.check(api.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                       static_cast<int>(entry.shared_bytes)),
+                "cuFuncSetAttribute",
+                fmt::format("{} with {} bytes of shared memory", entry.name, entry.shared_bytes));
+    }
+    return function;
+  }
+
+  std::shared_ptr<const CudaContext> context_;
+  CUmodule module_ = nullptr;
+  std::vector<CUfunction> functions_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(CudaOptions options) : options_(std::move(options)) {}
+
+  std::string_view name() const override { return "cuda"; }
+  Machine machine() const override { return Machine::cuda; }
+
+  std::optional<GpuSpec> device() const override {
+    try {
+      return open()->spec;
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+
+  CompilerIdentity compiler(const KernelSource& source) const override {
+    const NvrtcApi& api = nvrtc();
+    return {fmt::format("nvrtc {}.{} build-id {}", api.major, api.minor, api.build_id),
+            nvrtc_options(source)};
+  }
+
+  Artifact compile(const KernelSource& source) const override {
+    require_machine(source);
+    return nvrtc_compile(nvrtc(), source);
+  }
+
+  std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
+                                     const KernelSource& source) override {
+    require_machine(source);
+    return std::make_unique<CudaKernel>(context(), artifact, source);
+  }
+
+  void* allocate(std::size_t bytes) override {
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    CUdeviceptr pointer = 0;
+    // The driver refuses 0 bytes; a byte of its own keeps the pointer unique.
+    held->api().check(held->api().cuMemAlloc(&pointer, bytes == 0 ? 1 : bytes), "cuMemAlloc",
+                      fmt::format("{} bytes of {}", bytes, held->device().spec.name));
+    return reinterpret_cast<void*>(pointer);
+  }
+
+  void release(void* pointer) noexcept override {
+    if (pointer == nullptr || context_ == nullptr) return;
+    try {
+      const CudaContext::Scope scope(*context_);
+      context_->api().cuMemFree(address(pointer));
+    } catch (const Error&) {  // the context is lost, and its memory with it
+    }
+  }
+
+  void upload(void* destination, std::span<const std::byte> source) override {
+    if (source.empty()) return;
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    check(held->api().cuMemcpyHtoDAsync(address(destination), source.data(), source.size(),
+                                        held->stream()),
+          "cuMemcpyHtoDAsync");
+    check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
+  }
+
+  void download(std::span<std::byte> destination, const void* source) override {
+    if (destination.empty()) return;
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    check(held->api().cuMemcpyDtoHAsync(destination.data(), address(source), destination.size(),
+                                        held->stream()),
+          "cuMemcpyDtoHAsync");
+    check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
+  }
+
+  void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
+              std::span<const std::byte> args) override {
+    const KernelEntry& shape = source.entries.at(entry);
+    if (args.size() != static_cast<std::size_t>(source.args_bytes)) {
+      throw Error(ErrorKind::bad_input, fmt::format("{}: {} bytes of arguments, {} wanted",
+                                                    shape.name, args.size(), source.args_bytes));
+    }
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    // The blob with its size, not kernelParams: the driver then refuses a size that is not the
+    // kernel's instead of reading past the end.
+    std::size_t bytes = args.size();
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(args.data()),
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    last_launch_ = shape.name;
+    check(held->api().cuLaunchKernel(static_cast<CudaKernel&>(kernel).function(entry), shape.grid.x,
+                                     shape.grid.y, shape.grid.z, shape.threads, 1, 1,
+                                     static_cast<unsigned>(shape.shared_bytes), held->stream(),
+                                     nullptr, extra),
+          "cuLaunchKernel");
+  }
+
+  void synchronize() override {
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
+  }
+
+ private:
+  static CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+  static void require_machine(const KernelSource& source) {
+    if (source.machine == Machine::cuda) return;
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: generated for the host, not for CUDA; regenerate it", source.op));
+  }
+
+  // Faults of a kernel arrive at whatever call comes next, so all of them name the last launch.
+  void check(CUresult result, const char* call) const {
+    if (result == CUDA_SUCCESS) return;
+    context_->api().check(result, call,
+                          last_launch_.empty()
+                              ? context_->device().spec.name
+                              : fmt::format("the stream, last launch '{}'", last_launch_));
+  }
+
+  const NvrtcApi& nvrtc() const {
+    const std::lock_guard lock(mutex_);
+    if (!nvrtc_) nvrtc_ = std::make_unique<NvrtcApi>(open_nvrtc(options_.nvrtc_path));
+    return *nvrtc_;
+  }
+
+  std::shared_ptr<const CudaDevice> open() const {
+    const std::lock_guard lock(mutex_);
+    if (!device_) device_ = std::make_shared<CudaDevice>(open_device(options_.device));
+    return device_;
+  }
+
+  const std::shared_ptr<const CudaContext>& context() {
+    if (!context_) context_ = std::make_shared<CudaContext>(open());
+    return context_;
+  }
+
+  CudaOptions options_;
+  mutable std::mutex mutex_;  // guards nvrtc_ and device_, which are set once
+  mutable std::unique_ptr<NvrtcApi> nvrtc_;
+  mutable std::shared_ptr<const CudaDevice> device_;
+  std::shared_ptr<const CudaContext> context_;
+  std::string last_launch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(CudaOptions options) {
+  return std::make_unique<CudaBackend>(std::move(options));
+}
+
+}  // namespace vqgen

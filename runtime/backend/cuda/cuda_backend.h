@@ -1,0 +1,20 @@
+// The CUDA backend: NVRTC compiles, the driver API loads and launches. Both libraries are opened at
+// first use, so that it may be made, and compile, where there is no GPU.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/backend/backend.h"
+
+namespace vqgen {
+
+struct CudaOptions {
+  std::string nvrtc_path;  // libnvrtc or its folder; empty looks in the usual places
+  int device = 0;          // as the driver counts them
+};
+
+// Never fails; what is missing is reported by the function that needs it.
+std::unique_ptr<Backend> make_cuda_backend(CudaOptions options = {});
+
+}  // namespace vqgen

@@ -1,0 +1,128 @@
+#include "runtime/backend/cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "core/error.h"
+
+namespace vqgen {
+namespace {
+
+// Reads attributes of one device into a GpuSpec and notes where each value comes from.
+class SpecReader {
+ public:
+  SpecReader(const DriverApi& api, CUdevice device, GpuSpec& spec)
+      : api_(api), device_(device), spec_(spec) {}
+
+  int read(CUdevice_attribute attribute, const std::string& field, const char* source) {
+    int value = 0;
+    api_.check(api_.cuDeviceGetAttribute(&value, attribute, device_), "cuDeviceGetAttribute",
+               source);
+    if (!field.empty()) spec_.sources[field] = source;
+    return value;
+  }
+
+ private:
+  const DriverApi& api_;
+  CUdevice device_;
+  GpuSpec& spec_;
+};
+
+// Hopper's own instructions need the architecture-specific target.
+std::string arch_of(int major, int minor) {
+  return fmt::format("sm_{}{}{}", major, minor, major == 9 && minor == 0 ? "a" : "");
+}
+
+GpuSpec read_spec(const DriverApi& api, CUdevice device) {
+  GpuSpec spec;
+  SpecReader reader(api, device, spec);
+#define VQGEN_READ(attribute, field) reader.read(CU_DEVICE_ATTRIBUTE_##attribute, field, #attribute)
+  std::array<char, 256> name{};
+  api.check(api.cuDeviceGetName(name.data(), static_cast<int>(name.size()), device),
+            "cuDeviceGetName", "the device");
+  spec.name = name.data();
+  spec.arch = arch_of(VQGEN_READ(COMPUTE_CAPABILITY_MAJOR, "arch"),
+                      VQGEN_READ(COMPUTE_CAPABILITY_MINOR, ""));
+  spec.sms = VQGEN_READ(MULTIPROCESSOR_COUNT, "sms");
+  spec.registers_per_sm = VQGEN_READ(MAX_REGISTERS_PER_MULTIPROCESSOR, "registers_per_sm");
+  spec.max_threads_per_sm = VQGEN_READ(MAX_THREADS_PER_MULTIPROCESSOR, "max_threads_per_sm");
+  spec.max_blocks_per_sm = VQGEN_READ(MAX_BLOCKS_PER_MULTIPROCESSOR, "max_blocks_per_sm");
+  spec.shared_bytes_per_sm =
+      VQGEN_READ(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, "shared_bytes_per_sm");
+  spec.shared_bytes_per_block =
+      VQGEN_READ(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, "shared_bytes_per_block");
+  spec.shared_bytes_reserved =
+      VQGEN_READ(RESERVED_SHARED_MEMORY_PER_BLOCK, "shared_bytes_reserved");
+  spec.l2_bytes = VQGEN_READ(L2_CACHE_SIZE, "l2_bytes");
+  spec.sm_clock_mhz = VQGEN_READ(CLOCK_RATE, "sm_clock_mhz") / 1e3;  // kHz
+  // Two transfers a clock over the bus; 0 where a driver no longer reports the memory clock.
+  const double memory_khz = VQGEN_READ(MEMORY_CLOCK_RATE, "");
+  const double bus_bits = VQGEN_READ(GLOBAL_MEMORY_BUS_WIDTH, "");
+  spec.memory_gbps = 2 * memory_khz * 1e3 * bus_bits / 8 / 1e9;
+  spec.sources["memory_gbps"] = "2 x MEMORY_CLOCK_RATE x GLOBAL_MEMORY_BUS_WIDTH / 8";
+#undef VQGEN_READ
+  std::size_t memory_bytes = 0;
+  api.check(api.cuDeviceTotalMem(&memory_bytes, device), "cuDeviceTotalMem", "the device");
+  spec.memory_bytes = static_cast<std::int64_t>(memory_bytes);
+  spec.sources["memory_bytes"] = "cuDeviceTotalMem";
+  spec.sources["name"] = "cuDeviceGetName";
+  return spec;
+}
+
+}  // namespace
+
+CudaDevice open_device(int ordinal) {
+  CudaDevice device;
+  device.api = open_driver();
+  const DriverApi& api = device.api;
+  api.check(api.cuDriverGetVersion(&device.driver_version), "cuDriverGetVersion", "the driver");
+  int count = 0;
+  api.check(api.cuDeviceGetCount(&count), "cuDeviceGetCount", "the driver");
+  if (ordinal < 0 || ordinal >= count) {
+    throw Error(
+        ErrorKind::device,
+        fmt::format("no CUDA device number {}: the driver shows {}; choose another, or check "
+                    "CUDA_VISIBLE_DEVICES and nvidia-smi",
+                    ordinal, count));
+  }
+  api.check(api.cuDeviceGet(&device.handle, ordinal), "cuDeviceGet",
+            fmt::format("device {}", ordinal));
+  device.spec = read_spec(api, device.handle);
+  return device;
+}
+
+CudaContext::CudaContext(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {
+  const std::string& name = device_->spec.name;
+  api().check(api().cuDevicePrimaryCtxRetain(&context_, device_->handle),
+              "cuDevicePrimaryCtxRetain", name);
+  try {
+    const Scope scope(*this);
+    api().check(api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate", name);
+  } catch (const Error&) {
+    api().cuDevicePrimaryCtxRelease(device_->handle);
+    throw;
+  }
+}
+
+CudaContext::~CudaContext() {
+  if (api().cuCtxPushCurrent(context_) == CUDA_SUCCESS) {
+    api().cuStreamDestroy(stream_);
+    CUcontext popped = nullptr;
+    api().cuCtxPopCurrent(&popped);
+  }
+  api().cuDevicePrimaryCtxRelease(device_->handle);
+}
+
+CudaContext::Scope::Scope(const CudaContext& context) : api_(context.api()) {
+  api_.check(api_.cuCtxPushCurrent(context.context_), "cuCtxPushCurrent",
+             context.device_->spec.name);
+}
+
+CudaContext::Scope::~Scope() {
+  CUcontext popped = nullptr;
+  api_.cuCtxPopCurrent(&popped);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,132 @@
+#include "runtime/backend/cuda/nvrtc_compile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+#include "core/digest.h"
+#include "core/files.h"
+#include "runtime/backend/cuda/ptxas_log.h"
+
+namespace vqgen {
+namespace {
+
+// An nvrtcProgram that destroys itself.
+class Program {
+ public:
+  Program(const NvrtcApi& api, const KernelSource& source) : api_(api) {
+    api_.check(api_.nvrtcCreateProgram(&program_, source.text.c_str(), (source.op + ".cu").c_str(),
+                                       0, nullptr, nullptr),
+               "nvrtcCreateProgram");
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() { api_.nvrtcDestroyProgram(&program_); }
+
+  nvrtcResult compile(const std::vector<std::string>& options) {
+    std::vector<const char*> pointers;
+    for (const std::string& option : options) pointers.push_back(option.c_str());
+    return api_.nvrtcCompileProgram(program_, static_cast<int>(pointers.size()), pointers.data());
+  }
+  std::string log() const {
+    std::size_t bytes = 0;
+    api_.check(api_.nvrtcGetProgramLogSize(program_, &bytes), "nvrtcGetProgramLogSize");
+    std::string text(bytes, '\0');
+    api_.check(api_.nvrtcGetProgramLog(program_, text.data()), "nvrtcGetProgramLog");
+    while (!text.empty() && text.back() == '\0') text.pop_back();
+    return text;
+  }
+  std::vector<std::byte> cubin() const {
+    std::size_t bytes = 0;
+    api_.check(api_.nvrtcGetCUBINSize(program_, &bytes), "nvrtcGetCUBINSize");
+    std::vector<std::byte> binary(bytes);
+    api_.check(api_.nvrtcGetCUBIN(program_, reinterpret_cast<char*>(binary.data())),
+               "nvrtcGetCUBIN");
+    return binary;
+  }
+
+ private:
+  const NvrtcApi& api_;
+  nvrtcProgram program_ = nullptr;
+};
+
+// The number in "sm_90a"; 0 where the arch is malformed.
+int arch_number(std::string_view arch) {
+  if (!arch.starts_with("sm_")) return 0;
+  arch.remove_prefix(3);
+  if (arch.ends_with('a') || arch.ends_with('f')) arch.remove_suffix(1);
+  int number = 0;
+  const char* const end = arch.data() + arch.size();
+  const auto parsed = std::from_chars(arch.data(), end, number);
+  return parsed.ec == std::errc{} && parsed.ptr == end ? number : 0;
+}
+
+void require_arch(const NvrtcApi& api, const KernelSource& source) {
+  const int number = arch_number(source.arch);
+  if (std::find(api.archs.begin(), api.archs.end(), number) != api.archs.end()) return;
+  throw Error(
+      ErrorKind::device,
+      fmt::format("{}: NVRTC {}.{} cannot compile for '{}', only for sm_{}; choose another "
+                  "GPU, or an NVRTC that supports it",
+                  source.op, api.major, api.minor, source.arch, fmt::join(api.archs, ", sm_")));
+}
+
+// The line that says what went wrong first; the whole of a log without such a line's first line.
+std::string first_error(const std::string& log) {
+  std::size_t begin = log.npos;
+  for (const char* mark : {"error", "fatal"}) begin = std::min(begin, log.find(mark));
+  begin = begin == log.npos ? 0 : log.rfind('\n', begin) + 1;
+  return log.substr(begin, log.find('\n', begin) - begin);
+}
+
+// Keeps text and log for the reader of the message, and says where.
+std::string keep(const KernelSource& source, const std::string& log) {
+  std::error_code code;
+  const auto folder = std::filesystem::temp_directory_path(code);
+  if (code) return "there is no temporary folder to keep the log in";
+  const auto stem = folder / ("vqgen-failed-" + Digest().add(source.text).hex().substr(0, 16));
+  try {
+    publish_text(stem.string() + ".cu", source.text);
+    publish_text(stem.string() + ".log", log);
+  } catch (const Error& error) {
+    return fmt::format("text and log could not be kept: {}", error.what());
+  }
+  return fmt::format("text and log are kept in {0}.cu and {0}.log", stem.string());
+}
+
+[[noreturn]] void fail(const KernelSource& source, const std::string& why, const std::string& log) {
+  throw Error(ErrorKind::device, fmt::format("NVRTC on {} for {}: {}; {}", source.op, source.arch,
+                                             why, keep(source, log)));
+}
+
+}  // namespace
+
+std::vector<std::string> nvrtc_options(const KernelSource& source) {
+  return {"--gpu-architecture=" + source.arch, "-std=c++17", "-lineinfo", "--ptxas-options=-v"};
+}
+
+Artifact nvrtc_compile(const NvrtcApi& api, const KernelSource& source) {
+  require_arch(api, source);
+  const auto start = std::chrono::steady_clock::now();
+  Program program(api, source);
+  const nvrtcResult result = program.compile(nvrtc_options(source));
+  const std::string log = program.log();
+  if (result != NVRTC_SUCCESS) {
+    fail(source, log.empty() ? api.nvrtcGetErrorString(result) : first_error(log), log);
+  }
+  Artifact artifact;
+  artifact.binary = program.cubin();
+  for (const KernelEntry& entry : source.entries) {
+    auto resources = read_ptxas_log(log, entry.name);
+    if (!resources) fail(source, fmt::format("the log tells nothing of '{}'", entry.name), log);
+    artifact.kernels.push_back(*std::move(resources));
+  }
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
+  artifact.compile_ms = spent.count();
+  return artifact;
+}
+
+}  // namespace vqgen

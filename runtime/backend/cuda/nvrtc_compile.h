@@ -1,0 +1,19 @@
+// KernelSource to cubin.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/backend/cuda/nvrtc_api.h"
+
+namespace vqgen {
+
+// The options as NVRTC gets them.
+std::vector<std::string> nvrtc_options(const KernelSource& source);
+
+// Compiles every entry of the text. Error(device) where NVRTC does not know the architecture or
+// rejects the text; then text and log are kept in files that the message names. Thread-safe.
+Artifact nvrtc_compile(const NvrtcApi& api, const KernelSource& source);
+
+}  // namespace vqgen

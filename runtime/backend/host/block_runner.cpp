@@ -1,0 +1,231 @@
+#include "runtime/backend/host/block_runner.h"
+
+#include <bit>
+
+namespace vqgen::host {
+
+using vq::host::Access;
+using vq::host::Collective;
+using vq::host::Context;
+using vq::host::Site;
+
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed)
+    : Context{}, order_(order), seed_(seed) {
+  install_services();
+}
+
+void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry) {
+  launch_ = &launch;
+  entry_ = &entry;
+  *entry.context = this;
+  count_ = launch.shape->threads;
+  const auto arena_bytes = static_cast<std::size_t>(launch.shape->shared_bytes);
+  if (!arena_ || arena_->bytes() != arena_bytes) arena_.emplace(arena_bytes);
+  shared = reinterpret_cast<vq::u8*>(arena_->data());
+  shared_bytes = arena_bytes;
+  range_begin = range_bytes = 0;
+  stacks_.reserve(count_);
+  threads_.resize(count_);
+  states_.resize(count_);
+  waits_.resize(count_);
+}
+
+void BlockRunner::reset() {
+  arena_->poison();
+  fault_.reset();
+  at_barrier_ = returned_ = 0;
+  ready_warps_ = 0;
+  for (Warp& each : warps_) each = {};
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& each = threads_[i];
+    each.runner = this;
+    each.copies.clear();
+    each.groups.clear();
+    stacks_.prepare(i, each.fiber, &thread_main, &each);
+    warps_[i / kWarpLanes].lanes |= 1u << (i % kWarpLanes);
+  }
+  for (unsigned i = 0; i * kWarpLanes < count_; ++i) release(i);
+}
+
+std::optional<std::string> BlockRunner::run(std::uint64_t index) {
+  const Dim3& grid = launch_->shape->grid;
+  block[0] = static_cast<int>(index % grid.x);
+  block[1] = static_cast<int>(index / grid.x % grid.y);
+  block[2] = static_cast<int>(index / grid.x / grid.y);
+  random_state_ = mix(seed_ ^ mix(index));
+  reset();
+  thread = pick();
+  switch_fiber(main_, current().fiber);
+  if (fault_) {
+    stacks_.clean();
+  } else if (const std::optional<std::ptrdiff_t> stray = arena_->take_damage()) {
+    fault_ = where() + ": a write without store_shared " + beside(*stray, arena_->bytes()) +
+             " an arena of " + std::to_string(arena_->bytes()) +
+             " bytes; store through store_shared to learn where";
+  }
+  return std::move(fault_);
+}
+
+VQGEN_NO_ASAN void BlockRunner::thread_main(void* argument) {
+  BlockRunner& runner = *static_cast<Thread*>(argument)->runner;
+  runner.entry_->run(runner.launch_->args);
+  runner.finish();
+}
+
+void BlockRunner::finish() {
+  states_[static_cast<std::size_t>(thread)] = ThreadState::returned;
+  Fiber& last = current().fiber;
+  if (++returned_ == count_) end_fiber(last, main_);
+  if (ready_warps_ == 0) fail_stuck();
+  thread = pick();
+  end_fiber(last, current().fiber);
+}
+
+void BlockRunner::arrive_block(Site site) {
+  const auto i = static_cast<std::size_t>(thread);
+  waits_[i] = {Collective::kSyncBlock, site};
+  states_[i] = ThreadState::waiting;
+  if (at_barrier_ == 0) barrier_ = waits_[i];
+  check_place(barrier_);
+  if (++at_barrier_ == count_) {
+    at_barrier_ = 0;
+    for (unsigned warp = 0; warp * kWarpLanes < count_; ++warp) release(warp);
+  }
+  wait();
+}
+
+void BlockRunner::arrive_warp(Collective collective, Site site) {
+  const auto i = static_cast<std::size_t>(thread);
+  const unsigned warp_index = static_cast<unsigned>(i) / kWarpLanes;
+  Warp& warp = warps_[warp_index];
+  waits_[i] = {collective, site};
+  states_[i] = ThreadState::waiting;
+  if (warp.arrived == 0) warp_collective_[warp_index] = waits_[i];
+  check_place(warp_collective_[warp_index]);
+  warp.arrived |= 1u << (i % kWarpLanes);
+  if (warp.arrived == warp.lanes) {
+    if (collective == Collective::kShuffleXor) exchange(warp_index);
+    warp.arrived = 0;
+    release(warp_index);
+  }
+  wait();
+}
+
+void BlockRunner::exchange(unsigned warp_index) {
+  const Warp& warp = warps_[warp_index];
+  const std::size_t first = warp_index * kWarpLanes;
+  std::array<vq::u32, kWarpLanes> given{};
+  for (unsigned lane = 0; lane < kWarpLanes; ++lane) {
+    if ((warp.lanes >> lane & 1u) != 0) given[lane] = threads_[first + lane].bits;
+  }
+  for (unsigned lane = 0; lane < kWarpLanes; ++lane) {
+    if ((warp.lanes >> lane & 1u) == 0) continue;
+    Thread& to = threads_[first + lane];
+    const unsigned partner = lane ^ static_cast<unsigned>(to.lane_mask);
+    if (partner >= kWarpLanes || (warp.lanes >> partner & 1u) == 0) {
+      note("shuffle_xor by " + std::to_string(to.lane_mask) + " asks lane " + std::to_string(lane) +
+               " for a lane that does not exist",
+           waits_[first + lane].site, "use a mask below the warp's lanes");
+      abandon();
+    }
+    to.bits = given[partner];
+  }
+}
+
+void BlockRunner::wait() {
+  if (ready_warps_ == 0) fail_stuck();
+  Thread& from = current();
+  thread = pick();
+  if (&from != &current()) switch_fiber(from.fiber, current().fiber);
+}
+
+void BlockRunner::release(unsigned warp_index) {
+  Warp& warp = warps_[warp_index];
+  warp.ready = warp.lanes;
+  ready_warps_ |= 1u << warp_index;
+  const std::size_t first = warp_index * kWarpLanes;
+  const std::size_t end = std::min<std::size_t>(first + kWarpLanes, count_);
+  for (std::size_t i = first; i < end; ++i) states_[i] = ThreadState::ready;
+}
+
+unsigned BlockRunner::choose(std::uint32_t mask) {
+  if (order_ == LaneOrder::forward) return static_cast<unsigned>(std::countr_zero(mask));
+  if (order_ == LaneOrder::reverse) return 31u - static_cast<unsigned>(std::countl_zero(mask));
+  random_state_ = random_state_ * 6364136223846793005u + 1442695040888963407u;
+  const auto turn = static_cast<int>(random_state_ >> 59);
+  return static_cast<unsigned>(std::countr_zero(std::rotr(mask, turn)) + turn) % 32u;
+}
+
+int BlockRunner::pick() {
+  const unsigned warp_index = choose(ready_warps_);
+  Warp& warp = warps_[warp_index];
+  const unsigned lane = choose(warp.ready);
+  warp.ready &= ~(1u << lane);
+  if (warp.ready == 0) ready_warps_ &= ~(1u << warp_index);
+  return static_cast<int>(warp_index * kWarpLanes + lane);
+}
+
+// The bytes move here and not at the issue, where the destination became NaN: a reader that comes
+// too early finds neither the old nor the new words.
+void BlockRunner::land(std::size_t pending_groups) {
+  Thread& owner = current();
+  if (owner.groups.size() <= pending_groups) return;
+  const auto last_landing = owner.groups.end() - static_cast<std::ptrdiff_t>(pending_groups);
+  std::ptrdiff_t landing = 0;
+  for (auto group = owner.groups.begin(); group != last_landing; ++group) {
+    landing += static_cast<std::ptrdiff_t>(*group);
+  }
+  const auto end = owner.copies.begin() + landing;
+  for (auto copy = owner.copies.begin(); copy != end; ++copy) *copy->shared = *copy->global;
+  owner.copies.erase(owner.copies.begin(), end);
+  owner.groups.erase(owner.groups.begin(), last_landing);
+}
+
+void BlockRunner::install_services() {
+  synchronize = [](Context* context, Collective collective, Site site) {
+    if (collective == Collective::kSyncBlock) {
+      self(context).arrive_block(site);
+    } else {
+      self(context).arrive_warp(collective, site);
+    }
+  };
+  shuffle_xor = [](Context* context, vq::u32 bits, int lane_mask, Site site) {
+    Thread& caller = self(context).current();
+    caller.bits = bits;
+    caller.lane_mask = lane_mask;
+    self(context).arrive_warp(Collective::kShuffleXor, site);
+    return caller.bits;
+  };
+  check_global = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
+    self(context).check_allocation(access, address, bytes, site);
+  };
+  fail_shared = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
+    self(context).fail_arena(access, address, bytes, site);
+  };
+  copy_async = [](Context* context, vq::u32* to, const vq::u32* from) {
+    *to = ~vq::u32{0};
+    self(context).current().copies.push_back({to, from});
+  };
+  copy_async_commit = [](Context* context) {
+    Thread& caller = self(context).current();
+    std::size_t open = caller.copies.size();
+    for (const std::size_t group : caller.groups) open -= group;
+    caller.groups.push_back(open);
+  };
+  copy_async_wait = [](Context* context, int pending_groups) {
+    self(context).land(static_cast<std::size_t>(pending_groups));
+  };
+}
+
+}  // namespace vqgen::host

@@ -1,0 +1,113 @@
+#include "runtime/backend/host/compiler.h"
+
+#include <vq/host_api.h>
+
+#include <chrono>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "runtime/backend/host/process.h"
+
+namespace vqgen::host {
+namespace {
+
+// -fno-gnu-unique and hidden symbols keep loaded variants apart, no contraction and no aliasing
+// rules keep the arithmetic of all compilers alike and let words be read as another type.
+std::vector<std::string> options() {
+  std::vector<std::string> out = {"-std=c++17",
+                                  "-O1",
+                                  "-fPIC",
+                                  "-shared",
+                                  "-fvisibility=hidden",
+                                  "-fno-gnu-unique",
+                                  "-ffp-contract=off",
+                                  "-fno-strict-aliasing",
+                                  "-fno-exceptions",
+                                  "-fno-rtti",
+                                  "-w"};
+  if (kSanitized) {
+    out.insert(out.end(), {"-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined",
+                           "-fno-sanitize-recover=all"});
+  }
+  return out;
+}
+
+// The first line that holds "error", else the first line, else how the compiler ended.
+std::string first_error(std::string_view log, int status) {
+  std::string first;
+  while (!log.empty()) {
+    const std::string_view line = log.substr(0, log.find('\n'));
+    log.remove_prefix(std::min(log.size(), line.size() + 1));
+    if (line.find("error") != std::string_view::npos) return std::string(line);
+    if (first.empty()) first = line;
+  }
+  return first.empty() ? "exit status " + std::to_string(status) : first;
+}
+
+}  // namespace
+
+Compiler::Compiler(std::string program, std::filesystem::path scratch)
+    : scratch_(std::move(scratch)) {
+  if (program.empty()) {
+    candidates_ = {"g++", "c++"};
+  } else if (program.find('/') != std::string::npos) {
+    candidates_ = {std::filesystem::absolute(program).string()};
+  } else {
+    candidates_ = {std::move(program)};
+  }
+}
+
+Compiler::Found Compiler::find() const {
+  const std::lock_guard lock(mutex_);
+  if (found_) return *found_;
+  const ScratchFolder folder(scratch_);
+  std::string tried;
+  for (const std::string& program : candidates_) {
+    if (run_process({program, "--version"}, folder.path(), "version") == 0) {
+      std::string line = read_text(folder.path() / "version");
+      line.resize(std::min(line.size(), line.find('\n')));
+      const std::string name = std::filesystem::path(program).filename().string() + " ";
+      if (line.starts_with(name)) line.erase(0, name.size());
+      found_ = Found{program, line};
+      return *found_;
+    }
+    tried += (tried.empty() ? "" : ", ") + program;
+  }
+  throw Error(ErrorKind::device, "no host compiler: tried " + tried +
+                                     " on PATH; install g++ or name a C++17 compiler in "
+                                     "HostOptions.compiler");
+}
+
+CompilerIdentity Compiler::identity() const {
+  return {"c++ " + find().version + ", host api " + std::to_string(vq::host::kApiVersion),
+          options()};
+}
+
+Artifact Compiler::compile(const KernelSource& source) const {
+  const auto start = std::chrono::steady_clock::now();
+  ScratchFolder folder(scratch_);
+  publish_text(folder.path() / "kernel.cpp", source.text);
+  std::vector<std::string> command = {find().program};
+  for (const std::string& option : options()) command.push_back(option);
+  // Debug lines would name the private folder: the same text must give the same bytes.
+  command.push_back("-ffile-prefix-map=" + folder.path().string() + "=.");
+  command.insert(command.end(), {"-o", "kernel.so", "kernel.cpp"});
+  const std::optional<int> status = run_process(command, folder.path(), "compile.log");
+  if (status != 0) {
+    folder.keep();
+    const std::filesystem::path log = folder.path() / "compile.log";
+    throw Error(ErrorKind::device, "host compiler rejects " + source.entries.at(0).name + ": " +
+                                       first_error(read_text(log), status.value_or(127)) +
+                                       "; whole log in " + log.string() +
+                                       ", text in kernel.cpp beside it");
+  }
+  Artifact artifact;
+  artifact.binary = read_file(folder.path() / "kernel.so");
+  for (const KernelEntry& entry : source.entries) artifact.kernels.push_back({.name = entry.name});
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
+  artifact.compile_ms = spent.count();
+  return artifact;
+}
+
+}  // namespace vqgen::host

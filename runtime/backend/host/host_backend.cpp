@@ -1,0 +1,194 @@
+#include "runtime/backend/host/host_backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "core/error.h"
+#include "runtime/backend/host/block_runner.h"
+#include "runtime/backend/host/compiler.h"
+#include "runtime/backend/host/host_memory.h"
+#include "runtime/backend/host/library.h"
+
+namespace vqgen {
+namespace {
+
+// A copy a worker.
+struct HostKernel : LoadedKernel {
+  std::vector<host::Library> copies;
+};
+
+// The shape of a current GPU, so that plans made for one are feasible here. Speeds are a CPU's.
+GpuSpec host_spec() {
+  GpuSpec spec;
+  spec.name = "host";
+  spec.arch = "host";
+  spec.sms = 4;
+  spec.registers_per_sm = 65536;
+  spec.max_threads_per_sm = 2048;
+  spec.max_blocks_per_sm = 32;
+  spec.shared_bytes_per_sm = 233472;
+  spec.shared_bytes_per_block = 232448;
+  spec.shared_bytes_reserved = 1024;
+  spec.l2_bytes = std::int64_t{32} << 20;
+  spec.memory_bytes = std::int64_t{8} << 30;
+  spec.memory_gbps = 20;
+  spec.sm_clock_mhz = 2000;
+  return spec;
+}
+
+// Limits of every CUDA GPU since sm_75, which a launch there would refuse too.
+void check_shape(const KernelEntry& shape, const GpuSpec& spec) {
+  constexpr unsigned kMostRows = 65535;
+  const Dim3& grid = shape.grid;
+  const bool ok = grid.x >= 1 && grid.x <= 0x7fffffffu && grid.y >= 1 && grid.y <= kMostRows &&
+                  grid.z >= 1 && grid.z <= kMostRows && shape.threads >= 1 &&
+                  shape.threads <= host::kMostThreads && shape.shared_bytes >= 0 &&
+                  shape.shared_bytes <= spec.shared_bytes_per_block;
+  if (ok) return;
+  throw Error(ErrorKind::device,
+              "cannot launch " + shape.name + ": grid " + std::to_string(grid.x) + "x" +
+                  std::to_string(grid.y) + "x" + std::to_string(grid.z) + ", " +
+                  std::to_string(shape.threads) + " threads, " +
+                  std::to_string(shape.shared_bytes) +
+                  " shared bytes is beyond what a GPU takes; choose a smaller plan");
+}
+
+class HostBackend : public Backend {
+ public:
+  explicit HostBackend(HostOptions options)
+      : options_(std::move(options)), compiler_(options_.compiler, options_.scratch) {
+    for (unsigned i = 0; i < std::max(options_.threads, 1u); ++i) {
+      runners_.push_back(std::make_unique<host::BlockRunner>(options_.order, options_.seed));
+    }
+  }
+
+  std::string_view name() const override { return "host"; }
+  Machine machine() const override { return Machine::host; }
+  std::optional<GpuSpec> device() const override { return spec_; }
+  CompilerIdentity compiler(const KernelSource&) const override { return compiler_.identity(); }
+  Artifact compile(const KernelSource& source) const override { return compiler_.compile(source); }
+
+  std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
+                                     const KernelSource& source) override {
+    auto kernel = std::make_unique<HostKernel>();
+    for (std::size_t i = 0; i < runners_.size(); ++i) {
+      kernel->copies.emplace_back(artifact.binary, source, options_.scratch);
+    }
+    return kernel;
+  }
+
+  void* allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
+  void release(void* pointer) noexcept override { memory_.release(pointer); }
+
+  void upload(void* destination, std::span<const std::byte> source) override {
+    check_copy("upload", destination, source.size());
+    if (!source.empty()) std::memcpy(destination, source.data(), source.size());
+  }
+  void download(std::span<std::byte> destination, const void* source) override {
+    check_copy("download", source, destination.size());
+    if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
+  }
+
+  void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
+              std::span<const std::byte> args) override;
+
+  void synchronize() override {}  // launch() returns when all is done
+
+ private:
+  void check_copy(const char* what, const void* device, std::size_t bytes) const;
+  std::vector<std::uint32_t> block_order(std::uint64_t blocks) const;
+
+  HostOptions options_;
+  GpuSpec spec_ = host_spec();
+  host::Compiler compiler_;
+  host::HostMemory memory_;
+  std::vector<std::unique_ptr<host::BlockRunner>> runners_;
+};
+
+void HostBackend::check_copy(const char* what, const void* device, std::size_t bytes) const {
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(device);
+  if (bytes == 0 || memory_.find(address, bytes)) return;
+  throw Error(ErrorKind::device, std::string(what) + " of " + std::to_string(bytes) + " bytes " +
+                                     memory_.locate(address) + "; copy within one allocation");
+}
+
+std::vector<std::uint32_t> HostBackend::block_order(std::uint64_t blocks) const {
+  std::vector<std::uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0u);
+  if (options_.order == LaneOrder::reverse) std::reverse(order.begin(), order.end());
+  if (options_.order == LaneOrder::random) {
+    std::mt19937_64 random(options_.seed);
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  }
+  return order;
+}
+
+void HostBackend::launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
+                         std::span<const std::byte> args) {
+  const KernelEntry& shape = source.entries.at(entry);
+  const HostKernel& loaded = dynamic_cast<const HostKernel&>(kernel);
+  check_shape(shape, spec_);
+  if (args.size() != static_cast<std::size_t>(source.args_bytes)) {
+    throw Error(ErrorKind::device,
+                "cannot launch " + shape.name + ": " + std::to_string(args.size()) +
+                    " bytes of arguments, it takes " + std::to_string(source.args_bytes) +
+                    "; pass the op's argument struct");
+  }
+  host::GuardedBlock own_args(args.size());
+  if (!args.empty()) std::memcpy(own_args.data(), args.data(), args.size());
+  const host::Launch launch{&shape, own_args.data(), &memory_};
+
+  // Blocks are handed out in order and those before a faulty one all run, so that the fault that is
+  // reported, the first in that order, does not depend on the number of workers.
+  const std::vector<std::uint32_t> order =
+      block_order(std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::size_t fault_position = order.size();
+  std::string fault;
+  const auto work = [&](std::size_t worker) {
+    for (std::size_t at = next++; at < order.size(); at = next++) {
+      std::optional<std::string> found = runners_[worker]->run(order[at]);
+      if (!found) continue;
+      next = order.size();
+      const std::lock_guard lock(mutex);
+      if (at < fault_position) {
+        fault_position = at;
+        fault = std::move(*found);
+      }
+    }
+  };
+  const std::size_t workers = std::min(runners_.size(), order.size());
+  try {
+    for (std::size_t i = 0; i < workers; ++i) {
+      runners_[i]->begin(launch, loaded.copies[i].entry(entry));
+    }
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorKind::device, "no host memory to run " + shape.name + "; free some");
+  }
+  std::vector<std::jthread> helpers;
+  for (std::size_t i = 1; i < workers; ++i) helpers.emplace_back(work, i);
+  work(0);
+  helpers.clear();
+
+  const std::optional<std::string> damage = memory_.take_damage();
+  if (!fault.empty()) throw Error(ErrorKind::device, fault);
+  if (damage) {
+    throw Error(ErrorKind::device, "kernel " + shape.name + ": a write without store_global " +
+                                       *damage + "; store through store_global to learn where");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_host_backend(HostOptions options) {
+  return std::make_unique<HostBackend>(std::move(options));
+}
+
+}  // namespace vqgen

@@ -1,0 +1,41 @@
+// The device memory of the host backend: every allocation known, so that each access can be judged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/backend/host/guarded_block.h"
+
+namespace vqgen::host {
+
+struct Range {
+  std::uint64_t begin;
+  std::uint64_t bytes;
+};
+
+// Const members may be called by several threads at once.
+class HostMemory {
+ public:
+  void* allocate(std::size_t bytes);  // Error(device) when full
+  void release(void* pointer) noexcept;
+
+  // The allocation that holds all of [address, address + bytes).
+  std::optional<Range> find(std::uint64_t address, std::uint64_t bytes) const;
+
+  // Where an address is that find() does not know: "4 bytes past the end of an allocation of 64".
+  std::string locate(std::uint64_t address) const;
+
+  // What a stray write has hit since the last call, in words; nullopt where all guards are whole.
+  std::optional<std::string> take_damage();
+
+ private:
+  std::map<std::uint64_t, GuardedBlock> blocks_;
+};
+
+// "3 bytes past the end of" or "8 bytes before", for a guard byte at `offset` of `bytes` bytes.
+std::string beside(std::ptrdiff_t offset, std::size_t bytes);
+
+}  // namespace vqgen::host

@@ -1,0 +1,26 @@
+// One artifact as one file:
+//
+//   "VQGENART" | schema u32 | manifest bytes u64 | manifest, JSON | binary bytes u64 | binary |
+//   SHA-256 of all before it, 64 hex digits                          (integers little-endian)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/cache/artifact_key.h"
+
+namespace vqgen {
+
+// Part of the key: a change of this format, or of what the key means, never meets old files.
+inline constexpr std::uint32_t kArtifactSchema = 1;
+
+std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact);
+
+// nullopt unless the bytes are whole, undamaged, and say themselves that they are of `key`.
+std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const ArtifactKey& key);
+
+}  // namespace vqgen

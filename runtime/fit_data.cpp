@@ -1,0 +1,125 @@
+#include "runtime/fit_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/json.h"
+#include "runtime/verify/hard_input.h"
+
+namespace vqgen {
+namespace {
+
+class Matcher {
+ public:
+  explicit Matcher(std::string where) : where_(std::move(where)) {}
+
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(ErrorKind::bad_input, where_ + ": " + message);
+  }
+  void same(const char* what, std::int64_t bundle, std::int64_t config) const {
+    if (bundle != config) {
+      fail(fmt::format("{} is {} in the bundle and {} in the config; make them agree", what, bundle,
+                       config));
+    }
+  }
+  void same_format(const char* what, const VqFormat& bundle, const VqFormat& config) const {
+    if (bundle != config) {
+      fail(fmt::format("the format of {} is {} in the bundle and {} in the config; make them agree",
+                       what, to_json(bundle).dump(), to_json(config).dump()));
+    }
+  }
+  void same_dtype(DType bundle, DType config) const {
+    if (bundle != config) {
+      fail(fmt::format("dtype is {} in the bundle and {} in the config; make them agree",
+                       enum_name(bundle), enum_name(config)));
+    }
+  }
+
+ private:
+  std::string where_;
+};
+
+// Rows of the uncompressed tokens of each sequence, in the order of the args: sinks by token, then
+// the window's ring. Slots without a token stay zero.
+std::vector<std::uint16_t> raw_slots(const AttentionDecode& op, const AttentionData& data,
+                                     const std::vector<std::uint16_t>& originals) {
+  const std::int64_t head_dim = op.shape.head_dim;
+  const std::int64_t stored_heads = data.keys.batch * op.shape.kv_heads;
+  const std::int64_t tokens = std::ssize(originals) / (stored_heads * head_dim);
+  std::vector<std::uint16_t> raw(
+      static_cast<std::size_t>(op.shape.batch * op.shape.kv_heads * op.raw_slots() * head_dim));
+  for (std::int64_t b = 0; b < op.shape.batch; ++b) {
+    const std::int64_t stored = data.keys.batch == 1 ? 0 : b;
+    const std::int64_t length = data.lengths[static_cast<std::size_t>(b)];
+    const std::int64_t sinks = std::min<std::int64_t>(op.shape.sinks, length);
+    const std::int64_t window = std::max(sinks, length - op.shape.window);
+    for (std::int64_t head = 0; head < op.shape.kv_heads; ++head) {
+      const auto copy = [&](std::int64_t token, std::int64_t slot) {
+        const std::int64_t from = ((stored * op.shape.kv_heads + head) * tokens + token) * head_dim;
+        const std::int64_t to = ((b * op.shape.kv_heads + head) * op.raw_slots() + slot) * head_dim;
+        std::copy_n(originals.begin() + from, head_dim, raw.begin() + to);
+      };
+      for (std::int64_t t = 0; t < sinks; ++t) copy(t, t);
+      for (std::int64_t t = window; t < length; ++t) copy(t, op.shape.sinks + t % op.shape.window);
+    }
+  }
+  return raw;
+}
+
+}  // namespace
+
+AttentionData fit_data(const AttentionDecode& op, const BundleItem& item,
+                       const std::string& where) {
+  const Matcher matcher(where);
+  const auto* stored = std::get_if<AttentionData>(&item.data);
+  if (stored == nullptr) matcher.fail("holds weights, but the config's op is attention_decode");
+  matcher.same_format("keys", stored->keys.format, op.keys);
+  matcher.same_format("values", stored->values.format, op.values);
+  matcher.same_dtype(stored->dtype, op.dtype);
+  matcher.same("kv_heads", stored->keys.heads, op.shape.kv_heads);
+  matcher.same("head_dim", stored->keys.columns, op.shape.head_dim);
+  matcher.same("tokens", stored->keys.rows, op.shape.tokens);
+  if (stored->queries.empty()) {
+    matcher.fail("holds no queries; quantize with --queries, or run on generated data");
+  }
+  matcher.same("batch", stored->batch, op.shape.batch);
+  matcher.same("query_heads", stored->query_heads, op.shape.query_heads);
+  matcher.same("the number of caches", stored->keys.batch,
+               op.shape.shared_cache ? 1 : op.shape.batch);
+  AttentionData data = *stored;
+  if (op.raw_slots() > 0) {
+    if (data.original_keys.empty() || data.original_values.empty()) {
+      matcher.fail(
+          "holds no originals for the raw window and sinks; quantize with --keep-original");
+    }
+    data.max_window = op.shape.window;
+    data.max_sinks = op.shape.sinks;
+    data.windows.assign(static_cast<std::size_t>(op.shape.batch), op.shape.window);
+    data.sinks.assign(static_cast<std::size_t>(op.shape.batch), op.shape.sinks);
+    data.raw_keys = raw_slots(op, data, data.original_keys);
+    data.raw_values = raw_slots(op, data, data.original_values);
+  }
+  return data;
+}
+
+GemvData fit_data(const Gemv& op, const BundleItem& item, const std::string& where,
+                  std::uint64_t seed) {
+  const Matcher matcher(where);
+  const auto* stored = std::get_if<GemvData>(&item.data);
+  if (stored == nullptr) matcher.fail("holds a KV cache, but the config's op is gemv");
+  matcher.same_format("weights", stored->weights.format, op.weights);
+  matcher.same_dtype(stored->dtype, op.dtype);
+  matcher.same("out_features", stored->weights.rows, op.shape.out_features);
+  matcher.same("in_features", stored->weights.columns, op.shape.in_features);
+  GemvData data = *stored;
+  if (data.input_rows < op.shape.rows) {
+    data.x = make_gemv_data(op, HardInput{.seed = seed}).x;
+  } else {
+    data.x.resize(static_cast<std::size_t>(op.shape.rows * op.shape.in_features));
+  }
+  data.input_rows = op.shape.rows;
+  return data;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,34 @@
+// A verified run: a kernel on data, judged by the double-precision reference.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "runtime/prepare.h"
+#include "runtime/verify/hard_input.h"
+
+namespace vqgen {
+
+// The judgement of one item: a bundle's, or generated data.
+struct ItemReport {
+  std::string name;
+  bool ok = false;
+  double rel_err = 0;      // ||kernel - reference|| / ||reference||, from the same codes
+  double max_abs_err = 0;  // of one element
+  double tolerance = 0;    // rel_err allowed
+  std::optional<double> lse_max_abs_err;      // attention: of the log-sum-exp
+  std::optional<double> rel_err_unquantized;  // against the tensors before quantization
+};
+
+// Runs the prepared kernel of `config` on `backend`. With a bundle every item is run; without, hard
+// input drawn from `seed`. Error(bad_input) where the bundle does not fit the config; a wrong
+// result is no error but a report that is not ok.
+std::vector<ItemReport> run_verified(const Config& config, const Prepared& prepared,
+                                     Backend& backend,
+                                     const std::optional<std::string>& bundle_path,
+                                     const HardInput& input);
+
+}  // namespace vqgen

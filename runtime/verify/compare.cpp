@@ -1,0 +1,88 @@
+#include "runtime/verify/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace vqgen {
+namespace {
+
+constexpr double kLocalTolerances = 16;
+constexpr double kLseTolerances = 2;
+
+// All but `ok`. local_floor(rms of the finite reference) is added to |reference| in max_local_err.
+template <class LocalFloor>
+Comparison measure(std::span<const double> reference, std::span<const float> actual,
+                   LocalFloor&& local_floor) {
+  if (reference.size() != actual.size()) {
+    throw Error(ErrorKind::bad_input, "compare: " + std::to_string(actual.size()) +
+                                          " results against a reference of " +
+                                          std::to_string(reference.size()));
+  }
+  Comparison c;
+  double squares = 0, error_squares = 0;
+  std::size_t finite = 0;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double ref = reference[i];
+    const double out = static_cast<double>(actual[i]);
+    if (std::isfinite(ref) && std::isfinite(out)) {
+      squares += ref * ref;
+      error_squares += (out - ref) * (out - ref);
+      ++finite;
+    } else if (ref != out) {  // true for NaN on either side
+      if (c.nonfinite_mismatches++ == 0) c.worst = static_cast<std::int64_t>(i);
+    }
+  }
+  if (c.nonfinite_mismatches > 0) {
+    c.rel_err = c.max_abs_err = c.max_local_err = std::numeric_limits<double>::infinity();
+    return c;
+  }
+  c.rel_err = squares > 0 ? std::sqrt(error_squares / squares) : std::sqrt(error_squares);
+  const double floor =
+      local_floor(finite > 0 ? std::sqrt(squares / static_cast<double>(finite)) : 0);
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double error = std::abs(static_cast<double>(actual[i]) - reference[i]);
+    if (!(error > 0)) continue;  // equal, equal infinities included
+    c.max_abs_err = std::max(c.max_abs_err, error);
+    const double scale = std::abs(reference[i]) + floor;
+    const double local = scale > 0 ? error / scale : error;
+    if (local > c.max_local_err) {
+      c.max_local_err = local;
+      c.worst = static_cast<std::int64_t>(i);
+    }
+  }
+  return c;
+}
+
+}  // namespace
+
+double tolerance(DType dtype) { return dtype == DType::f16 ? 1e-3 : 8e-3; }
+
+Comparison compare(std::span<const double> reference, std::span<const float> actual,
+                   double rel_tolerance) {
+  Comparison c = measure(reference, actual, [](double rms) { return rms; });
+  c.ok = c.nonfinite_mismatches == 0 && c.rel_err <= rel_tolerance &&
+         c.max_local_err <= kLocalTolerances * rel_tolerance;
+  return c;
+}
+
+Comparison compare(std::span<const double> reference, std::span<const std::uint16_t> actual,
+                   DType dtype) {
+  std::vector<float> values;
+  values.reserve(actual.size());
+  for (const std::uint16_t bits : actual) values.push_back(element_to_float(dtype, bits));
+  return compare(reference, values, tolerance(dtype));
+}
+
+Comparison compare_lse(std::span<const double> reference, std::span<const float> actual,
+                       DType dtype) {
+  Comparison c = measure(reference, actual, [](double) { return 1.0; });
+  c.ok = c.nonfinite_mismatches == 0 && c.max_local_err <= kLseTolerances * tolerance(dtype);
+  return c;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,240 @@
+#include "runtime/verify/hard_input.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "runtime/verify/hard_tensor.h"
+#include "runtime/verify/reference_attention.h"
+#include "runtime/verify/row_decoder.h"
+
+namespace vqgen {
+namespace {
+
+constexpr double kScoreSpread = 2.5;  // natural log units
+constexpr std::size_t kScoreSamples = 256;
+constexpr double kMaxGain = 8;  // keeps queries of O(1) where a pattern makes scores near 0
+
+// Independent streams of one seed: a change to one tensor leaves the others as they were.
+enum Stream : std::uint64_t { kKeys, kValues, kKeyCodes, kValueCodes, kQueries, kRaw, kExtents };
+
+void shuffle(std::vector<std::int32_t>& values, Random& random) {
+  for (std::int64_t i = std::ssize(values); i > 1; --i) {
+    std::swap(values[static_cast<std::size_t>(i - 1)],
+              values[static_cast<std::size_t>(random.below(i))]);
+  }
+}
+
+std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPattern pattern,
+                                       Random& random) {
+  const auto full = static_cast<std::int32_t>(tokens);
+  std::vector<std::int32_t> lengths(static_cast<std::size_t>(batch), full);
+  if (pattern == LengthPattern::full) return lengths;
+  const std::int32_t musts[] = {full, 0, 1};
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    std::int64_t length = random.below(tokens) + 1;
+    if (random.chance(0.5)) length = length / 64 * 64 + random.below(3) - 1;
+    const bool must = batch > 1 && b < std::size(musts);
+    length = std::clamp<std::int64_t>(length, 1, tokens);
+    lengths[b] = must ? musts[b] : static_cast<std::int32_t>(length);
+  }
+  shuffle(lengths, random);
+  return lengths;
+}
+
+// 0..max a sequence, the maximum and 0 among them; empty where the maximum is 0.
+std::vector<std::int32_t> make_extents(int batch, int max, Random& random) {
+  if (max == 0) return {};
+  std::vector<std::int32_t> extents(static_cast<std::size_t>(batch));
+  for (std::int32_t& extent : extents) extent = static_cast<std::int32_t>(random.below(max + 1));
+  extents[0] = max;
+  if (batch > 1) extents[1] = 0;
+  shuffle(extents, random);
+  return extents;
+}
+
+// The sequences that read a stored one.
+std::pair<std::int64_t, std::int64_t> readers(const AttentionData& data, std::int64_t stored) {
+  if (data.keys.batch == data.batch) return {stored, stored + 1};
+  return {0, data.batch};
+}
+
+// [rows] of a stored sequence: whether any reader takes the row from its codes.
+std::vector<bool> rows_in_use(const AttentionData& data, std::int64_t stored) {
+  std::vector<bool> used(static_cast<std::size_t>(data.keys.rows));
+  const auto [first, last] = readers(data, stored);
+  for (std::int64_t b = first; b < last; ++b) {
+    for (std::int64_t t = 0; t < data.lengths[static_cast<std::size_t>(b)]; ++t) {
+      if (token_place(data, b, t) == TokenPlace::codes) used[static_cast<std::size_t>(t)] = true;
+    }
+  }
+  return used;
+}
+
+// Up to kScoreSamples of a stored head's key rows in use, [head_dim] each.
+std::vector<std::vector<double>> sample_keys(const AttentionData& data, const RowDecoder& decoder,
+                                             const std::vector<bool>& used, std::int64_t stored,
+                                             std::int64_t head) {
+  std::vector<std::int64_t> rows;
+  for (std::size_t t = 0; t < used.size(); ++t) {
+    if (used[t]) rows.push_back(static_cast<std::int64_t>(t));
+  }
+  std::vector<std::vector<double>> samples(std::min(rows.size(), kScoreSamples));
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i].resize(static_cast<std::size_t>(data.keys.columns));
+    decoder.decode(stored, head, rows[i * rows.size() / samples.size()], samples[i]);
+  }
+  return samples;
+}
+
+// The factor that gives a transformed query's scores a spread of kScoreSpread: their standard
+// deviation or, where keys are too few or all equal, their root mean square.
+double score_gain(const std::vector<double>& query,
+                  const std::vector<std::vector<double>>& samples) {
+  if (samples.empty()) return 1;
+  double sum = 0, squares = 0;
+  for (const std::vector<double>& key : samples) {
+    double score = 0;
+    for (std::size_t i = 0; i < key.size(); ++i) score += query[i] * key[i];
+    sum += score;
+    squares += score * score;
+  }
+  const double count = static_cast<double>(samples.size());
+  const double dim = static_cast<double>(query.size());
+  const double mean_square = squares / count / dim;
+  const double variance = mean_square - sum / count * (sum / count) / dim;
+  const bool varied = samples.size() >= 16 && variance > mean_square / 4096;
+  const double spread = std::sqrt(varied ? variance : mean_square);
+  return spread * kMaxGain > kScoreSpread ? std::max(kScoreSpread / spread, 1 / kMaxGain)
+                                          : kMaxGain;
+}
+
+// Queries, raw keys and raw values of one stored sequence and head. Raw keys get the magnitude
+// that spreads their scores, on average over the queries, as those of the quantized ones.
+void fill_head(AttentionData& data, const QueryTransform& transform,
+               const std::vector<std::vector<double>>& samples, std::int64_t stored,
+               std::int64_t head, Random& query_random, Random& raw_random) {
+  const std::int64_t dim = data.keys.columns;
+  const std::int64_t group = data.query_heads / data.keys.heads;
+  const auto put = [&](std::vector<std::uint16_t>& to, std::int64_t index, double value) {
+    to[static_cast<std::size_t>(index)] = element_from_float(data.dtype, static_cast<float>(value));
+  };
+  const std::vector<double> query_magnitudes = channel_magnitudes(dim, query_random);
+  const std::vector<double> key_magnitudes = channel_magnitudes(dim, raw_random);
+  const std::vector<double> value_magnitudes = channel_magnitudes(dim, raw_random);
+  const auto [first, last] = readers(data, stored);
+  double raw_variance = 0;  // of a score, summed over the queries
+  std::vector<double> query(static_cast<std::size_t>(dim));
+  for (std::int64_t b = first; b < last; ++b) {
+    for (std::int64_t q = 0; q < group; ++q) {
+      for (std::size_t i = 0; i < query.size(); ++i) {
+        query[i] = query_random.normal() * query_magnitudes[i];
+      }
+      const double gain = score_gain(transform(head, query), samples);
+      const std::int64_t at = (b * data.query_heads + head * group + q) * dim;
+      for (std::size_t i = 0; i < query.size(); ++i) {
+        put(data.queries, at + static_cast<std::int64_t>(i), query[i] * gain);
+        const double product = query[i] * gain * key_magnitudes[i];
+        raw_variance += product * product / static_cast<double>(dim);
+      }
+    }
+  }
+  const double queries = static_cast<double>((last - first) * group);
+  const double key_gain = kScoreSpread / std::sqrt(raw_variance / queries);
+  const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_window;
+  for (std::int64_t slot = 0; slot < slots; ++slot) {
+    const std::int64_t at = ((stored * data.keys.heads + head) * slots + slot) * dim;
+    for (std::size_t i = 0; i < query.size(); ++i) {
+      const std::int64_t index = at + static_cast<std::int64_t>(i);
+      put(data.raw_keys, index, raw_random.normal() * key_magnitudes[i] * key_gain);
+      put(data.raw_values, index, raw_random.normal() * value_magnitudes[i]);
+    }
+  }
+}
+
+}  // namespace
+
+AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input) {
+  const AttentionShape& shape = problem.shape;
+  AttentionData data;
+  data.dtype = problem.dtype;
+  data.batch = shape.batch;
+  data.query_heads = shape.query_heads;
+  data.max_window = shape.window;
+  data.max_sinks = shape.sinks;
+  Random extents(input.seed, kExtents);
+  data.lengths = make_lengths(shape.batch, shape.tokens, input.lengths, extents);
+  data.windows = make_extents(shape.batch, shape.window, extents);
+  data.sinks = make_extents(shape.batch, shape.sinks, extents);
+
+  TensorShape tensor{.batch = shape.shared_cache ? 1 : shape.batch,
+                     .heads = shape.kv_heads,
+                     .rows = shape.tokens,
+                     .columns = shape.head_dim};
+  const auto make = [&](const VqFormat& format, Stream stream) {
+    Random random(input.seed, stream);
+    tensor.units = kv_units(format, shape.kv_heads, shape.head_dim);
+    return make_hard_tensor(format, problem.dtype, tensor, 1, random);
+  };
+  data.keys = make(problem.keys, kKeys);
+  data.values = make(problem.values, kValues);
+
+  std::vector<std::vector<bool>> used;
+  for (std::int64_t b = 0; b < tensor.batch; ++b) used.push_back(rows_in_use(data, b));
+  const auto patterned = [&](std::int64_t sequence, std::int64_t row) {
+    return used[static_cast<std::size_t>(sequence)][static_cast<std::size_t>(row)];
+  };
+  Random key_codes(input.seed, kKeyCodes);
+  Random value_codes(input.seed, kValueCodes);
+  fill_codes(data.keys, input.codes, patterned, key_codes);
+  fill_codes(data.values, input.codes, patterned, value_codes);
+
+  const std::int64_t raw = tensor.batch * tensor.heads * problem.raw_slots() * tensor.columns;
+  data.raw_keys.resize(static_cast<std::size_t>(raw));
+  data.raw_values.resize(static_cast<std::size_t>(raw));
+  data.queries.resize(static_cast<std::size_t>(data.batch * data.query_heads * tensor.columns));
+  const RowDecoder decoder(data.keys);
+  const QueryTransform transform(data.keys);
+  Random queries(input.seed, kQueries);
+  Random raws(input.seed, kRaw);
+  for (std::int64_t b = 0; b < tensor.batch; ++b) {
+    for (std::int64_t head = 0; head < tensor.heads; ++head) {
+      const auto samples = sample_keys(data, decoder, used[static_cast<std::size_t>(b)], b, head);
+      fill_head(data, transform, samples, b, head, queries, raws);
+    }
+  }
+  return data;
+}
+
+GemvData make_gemv_data(const Gemv& problem, const HardInput& input) {
+  const GemvShape& shape = problem.shape;
+  GemvData data;
+  data.dtype = problem.dtype;
+  data.input_rows = shape.rows;
+  const TensorShape tensor{
+      .rows = shape.out_features,
+      .columns = shape.in_features,
+      .units = weight_units(problem.weights, shape.out_features, shape.in_features)};
+  // Not below 2^-7: with later stages at 2^-4 of it, entries stay clear of f16's subnormals.
+  const double magnitude = std::max(1 / std::sqrt(static_cast<double>(shape.in_features)), 0x1p-7);
+  Random books(input.seed, kKeys);
+  data.weights = make_hard_tensor(problem.weights, problem.dtype, tensor, magnitude, books);
+  Random codes(input.seed, kKeyCodes);
+  fill_codes(
+      data.weights, input.codes, [](auto, auto) { return true; }, codes);
+  Random inputs(input.seed, kQueries);
+  const std::vector<double> magnitudes = channel_magnitudes(shape.in_features, inputs);
+  data.x.reserve(static_cast<std::size_t>(shape.rows * shape.in_features));
+  for (int row = 0; row < shape.rows; ++row) {
+    for (const double channel : magnitudes) {
+      const auto value = static_cast<float>(inputs.normal() * channel);
+      data.x.push_back(element_from_float(data.dtype, value));
+    }
+  }
+  return data;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,37 @@
+// Inputs that find bugs: outlier channels, skewed and constant codes, ragged lengths, windows and
+// sinks of every size, garbage wherever nothing may be read. One seed gives the same bytes on every
+// machine.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem.h"
+#include "core/quantized_tensor.h"
+#include "runtime/verify/hard_codes.h"
+
+namespace vqgen {
+
+// full: problem.shape.tokens each. ragged: 0, 1 and full among them as far as the batch allows
+// (one sequence: anything from 1 up), else random, half of it next to a multiple of 64.
+enum class LengthPattern { full, ragged };
+template <>
+inline constexpr auto enum_names<LengthPattern> = std::array{"full", "ragged"};
+
+struct HardInput {
+  std::uint64_t seed = 1;
+  CodePattern codes = CodePattern::uniform;
+  LengthPattern lengths = LengthPattern::full;
+};
+
+// Data of a validated problem. Scores q~.k~ / sqrt(head_dim) of a query spread over the tokens by
+// about 2.5 (natural log units): a softmax neither uniform nor one-hot. (Where a pattern makes all
+// keys equal, scores are about 2.5 in magnitude.) Windows and sinks a sequence are 0..max, both
+// ends included where the batch allows, and may exceed the length. Codes of tokens that are read
+// raw by every sequence, or lie past every length, are random bits. Originals are not kept.
+// Requires problem.shape.tokens < 2^31; memory: the data and little else.
+AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input);
+
+// input.lengths has no meaning here. y is of O(1) before output scales.
+GemvData make_gemv_data(const Gemv& problem, const HardInput& input);
+
+}  // namespace vqgen

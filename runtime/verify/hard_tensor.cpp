@@ -1,0 +1,74 @@
+#include "runtime/verify/hard_tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace vqgen {
+namespace {
+
+constexpr std::int64_t kChannelsAnOutlier = 64;
+constexpr double kOutlierEntries = 1.0 / 16;
+constexpr double kOutlierUnits = 1.0 / 8;
+constexpr int kSmallestStage = 4;  // entries of later stages keep 2^-4, far above f16's subnormals
+
+std::vector<float> factors(std::int64_t count, Random& random) {
+  std::vector<float> result(static_cast<std::size_t>(count));
+  for (float& factor : result) factor = static_cast<float>(random.uniform(0.5, 2));
+  return result;
+}
+
+std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magnitude,
+                                          Random& random) {
+  const VqFormat& f = t.format;
+  std::vector<std::uint16_t> result;
+  result.reserve(static_cast<std::size_t>(t.units * f.residuals * f.entries() * f.vector_size));
+  for (std::int64_t unit = 0; unit < t.units; ++unit) {
+    const std::int64_t column = random.chance(kOutlierUnits) ? random.below(f.vector_size) : -1;
+    for (int stage = 0; stage < f.residuals; ++stage) {
+      const double stage_magnitude = std::ldexp(magnitude, -std::min(stage, kSmallestStage));
+      for (int entry = 0; entry < f.entries(); ++entry) {
+        const std::int64_t element =
+            random.chance(kOutlierEntries) ? random.below(f.vector_size) : -1;
+        for (int j = 0; j < f.vector_size; ++j) {
+          const bool outlier = stage == 0 && (j == element || j == column);
+          const double value = random.normal() * stage_magnitude * (outlier ? kOutlier : 1);
+          result.push_back(element_from_float(t.dtype, static_cast<float>(value)));
+        }
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<double> channel_magnitudes(std::int64_t channels, Random& random) {
+  std::vector<double> magnitudes(static_cast<std::size_t>(channels), 1.0);
+  const std::int64_t outliers = std::max<std::int64_t>(1, channels / kChannelsAnOutlier);
+  for (std::int64_t i = 0; i < outliers; ++i) {
+    magnitudes[static_cast<std::size_t>(random.below(channels))] = kOutlier;
+  }
+  return magnitudes;
+}
+
+QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
+                                 double magnitude, Random& random) {
+  QuantizedTensor t;
+  t.format = format;
+  t.dtype = dtype;
+  t.batch = shape.batch;
+  t.heads = shape.heads;
+  t.rows = shape.rows;
+  t.columns = shape.columns;
+  t.units = shape.units;
+  const std::int64_t row_codes = t.columns / format.vector_size * format.residuals;
+  t.row_words = (row_codes * format.index_bits + 31) / 32;
+  t.codebooks = make_codebooks(t, magnitude, random);
+  if (format.stage_scales) t.stage_scales = factors(t.units * format.residuals, random);
+  if (format.output_scales) t.output_scales = factors(t.rows, random);
+  if (format.smooth) t.smooth = factors(t.heads * t.columns, random);
+  return t;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,248 @@
+#include "runtime/verify/reference_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/error.h"
+#include "runtime/verify/row_decoder.h"
+
+namespace vqgen {
+namespace {
+
+void require(bool fine, const char* message) {
+  if (!fine) throw Error(ErrorKind::bad_input, std::string("attention data: ") + message);
+}
+
+std::int64_t raw_slots(const AttentionData& data) {
+  return std::int64_t{data.max_sinks} + data.max_window;
+}
+
+void check(const AttentionData& d) {
+  const QuantizedTensor& k = d.keys;
+  require(d.values.batch == k.batch && d.values.heads == k.heads && d.values.rows == k.rows &&
+              d.values.columns == k.columns,
+          "keys and values differ in shape");
+  require(k.batch == d.batch || k.batch == 1, "keys.batch is neither batch nor 1");
+  require(!d.values.format.smooth && !d.values.format.hadamard, "values carry key transforms");
+  require(k.heads > 0 && d.query_heads % k.heads == 0, "query_heads is no multiple of kv heads");
+  require(std::ssize(d.queries) == d.batch * d.query_heads * k.columns,
+          "queries are not [batch][query_heads][head_dim]");
+  require(std::ssize(d.lengths) == d.batch, "lengths are not [batch]");
+  const auto all_within = [](const std::vector<std::int32_t>& values, std::int64_t max) {
+    return std::all_of(values.begin(), values.end(), [=](auto v) { return v >= 0 && v <= max; });
+  };
+  require(all_within(d.lengths, k.rows), "a length outside 0..rows");
+  require((d.windows.empty() || std::ssize(d.windows) == d.batch) &&
+              all_within(d.windows, d.max_window),
+          "windows are not [batch] within 0..max_window");
+  require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
+          "sinks are not [batch] within 0..max_sinks");
+  const std::int64_t raw = k.batch * k.heads * raw_slots(d) * k.columns;
+  require(std::ssize(d.raw_keys) == raw && std::ssize(d.raw_values) == raw,
+          "raw keys or values are not [keys.batch][kv_heads][max_sinks + max_window][head_dim]");
+}
+
+// The rows of one tensor, stored sequence and head as doubles, each converted once in a row.
+class HeadRows {
+ public:
+  HeadRows(const AttentionData& data, const RowDecoder* codes,
+           const std::vector<std::uint16_t>& raw, std::int64_t sequence, std::int64_t head)
+      : data_(data), codes_(codes), sequence_(sequence), head_(head) {
+    const std::int64_t heads_before = sequence * data.keys.heads + head;
+    raw_ = raw.data() + heads_before * raw_slots(data) * data.keys.columns;
+    rows_.fill(std::vector<double>(static_cast<std::size_t>(data.keys.columns)));
+    held_.fill(-1);
+  }
+
+  // [head_dim]; valid until another token is asked for at the same place.
+  const double* row(TokenPlace place, std::int64_t token) {
+    const auto which = static_cast<std::size_t>(place);
+    std::vector<double>& row = rows_[which];
+    if (held_[which] == token) return row.data();
+    held_[which] = token;
+    if (place == TokenPlace::codes) {
+      codes_->decode(sequence_, head_, token, row);
+      return row.data();
+    }
+    const std::int64_t slot =
+        place == TokenPlace::sink ? token : data_.max_sinks + token % data_.max_window;
+    const std::uint16_t* bits = raw_ + slot * data_.keys.columns;
+    for (double& value : row) value = element_value(data_.dtype, *bits++);
+    return row.data();
+  }
+
+ private:
+  const AttentionData& data_;
+  const RowDecoder* codes_;
+  std::int64_t sequence_, head_;
+  const std::uint16_t* raw_ = nullptr;
+  std::array<std::vector<double>, 3> rows_;
+  std::array<std::int64_t, 3> held_{};
+};
+
+struct Query {
+  std::int64_t sequence = 0;
+  std::vector<double> raw, transformed;
+  std::vector<double> weights;  // [length]: scores, then probabilities
+  double* out = nullptr;
+  double* lse = nullptr;
+};
+
+double dot(const std::vector<double>& a, const double* b) {
+  std::array<double, 4> sums{};  // four chains, so that additions overlap
+  std::size_t i = 0;
+  for (; i + 4 <= a.size(); i += 4) {
+    for (std::size_t j = 0; j < 4; ++j) sums[j] += a[i + j] * b[i + j];
+  }
+  for (; i < a.size(); ++i) sums[0] += a[i] * b[i];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// Scores become probabilities; returns the log of their sum of exponentials.
+double softmax(std::vector<double>& scores) {
+  if (scores.empty()) return -std::numeric_limits<double>::infinity();
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (double& score : scores) sum += score = std::exp(score - largest);
+  for (double& score : scores) score /= sum;
+  return largest + std::log(sum);
+}
+
+void attend(const AttentionData& data, double softmax_scale, HeadRows& keys, HeadRows& values,
+            std::vector<Query>& queries) {
+  std::size_t longest = 0;
+  for (const Query& query : queries) longest = std::max(longest, query.weights.size());
+  for (std::size_t t = 0; t < longest; ++t) {
+    const auto token = static_cast<std::int64_t>(t);
+    for (Query& query : queries) {
+      if (t >= query.weights.size()) continue;
+      const TokenPlace place = token_place(data, query.sequence, token);
+      const auto& operand = place == TokenPlace::codes ? query.transformed : query.raw;
+      query.weights[t] = dot(operand, keys.row(place, token)) * softmax_scale;
+    }
+  }
+  for (Query& query : queries) *query.lse = softmax(query.weights);
+  for (std::size_t t = 0; t < longest; ++t) {
+    const auto token = static_cast<std::int64_t>(t);
+    for (Query& query : queries) {
+      if (t >= query.weights.size()) continue;
+      const double* row = values.row(token_place(data, query.sequence, token), token);
+      const double weight = query.weights[t];
+      double* out = query.out;
+      for (std::int64_t i = 0; i < data.keys.columns; ++i) out[i] += weight * row[i];
+    }
+  }
+}
+
+// Decoders are null where no token is read from codes.
+AttentionResult attention(const AttentionData& data, double softmax_scale,
+                          const RowDecoder* key_codes, const RowDecoder* value_codes) {
+  check(data);
+  const std::int64_t dim = data.keys.columns;
+  const std::int64_t heads = data.keys.heads;
+  const std::int64_t group = data.query_heads / heads;
+  const bool shared = data.keys.batch == 1;
+  const QueryTransform transform(data.keys);
+  AttentionResult result;
+  result.out.resize(data.queries.size());
+  result.lse.resize(static_cast<std::size_t>(data.batch * data.query_heads));
+  for (std::int64_t stored = 0; stored < data.keys.batch; ++stored) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      std::vector<Query> queries;
+      for (std::int64_t b = shared ? 0 : stored; b < (shared ? data.batch : stored + 1); ++b) {
+        for (std::int64_t q = 0; q < group; ++q) {
+          const std::int64_t number = b * data.query_heads + head * group + q;
+          Query& query = queries.emplace_back();
+          query.sequence = b;
+          for (std::int64_t i = 0; i < dim; ++i) {
+            const auto bits = data.queries[static_cast<std::size_t>(number * dim + i)];
+            query.raw.push_back(element_value(data.dtype, bits));
+          }
+          query.transformed = transform(head, query.raw);
+          const auto length = data.lengths[static_cast<std::size_t>(b)];
+          query.weights.resize(static_cast<std::size_t>(length));
+          query.out = result.out.data() + number * dim;
+          query.lse = result.lse.data() + number;
+        }
+      }
+      HeadRows keys(data, key_codes, data.raw_keys, stored, head);
+      HeadRows values(data, value_codes, data.raw_values, stored, head);
+      attend(data, softmax_scale, keys, values, queries);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token) {
+  const auto b = static_cast<std::size_t>(sequence);
+  if (!data.sinks.empty() && token < data.sinks[b]) return TokenPlace::sink;
+  if (!data.windows.empty() && token >= std::int64_t{data.lengths[b]} - data.windows[b]) {
+    return TokenPlace::window;
+  }
+  return TokenPlace::codes;
+}
+
+QueryTransform::QueryTransform(const QuantizedTensor& keys) : keys_(keys) {
+  if (!keys.format.hadamard) return;
+  const auto dim = static_cast<std::size_t>(keys.columns);
+  require(std::has_single_bit(dim), "hadamard needs a head_dim that is a power of two");
+  const double magnitude = 1 / std::sqrt(static_cast<double>(dim));
+  hadamard_.resize(dim * dim);
+  for (std::size_t i = 0; i < dim; ++i) {
+    for (std::size_t j = 0; j < dim; ++j) {
+      hadamard_[i * dim + j] = std::popcount(i & j) % 2 == 0 ? magnitude : -magnitude;
+    }
+  }
+}
+
+std::vector<double> QueryTransform::operator()(std::int64_t kv_head,
+                                               std::span<const double> query) const {
+  std::vector<double> result(query.begin(), query.end());
+  const std::size_t dim = query.size();
+  if (keys_.format.smooth) {
+    const float* smooth = keys_.smooth.data() + kv_head * keys_.columns;
+    for (std::size_t i = 0; i < dim; ++i) result[i] *= static_cast<double>(smooth[i]);
+  }
+  if (hadamard_.empty()) return result;
+  std::vector<double> rotated(dim);
+  for (std::size_t i = 0; i < dim; ++i) {
+    for (std::size_t j = 0; j < dim; ++j) rotated[j] += result[i] * hadamard_[i * dim + j];
+  }
+  return rotated;
+}
+
+AttentionResult reference_attention(const AttentionData& data, double softmax_scale) {
+  const RowDecoder keys(data.keys);
+  const RowDecoder values(data.values);
+  return attention(data, softmax_scale, &keys, &values);
+}
+
+AttentionResult reference_attention_unquantized(const AttentionData& data, double softmax_scale) {
+  require(!data.original_keys.empty() && !data.original_values.empty(),
+          "the tensors before quantization were not kept");
+  // Every token as a sink: the raw storage is then the original tensor itself.
+  AttentionData plain;
+  plain.dtype = data.dtype;
+  for (QuantizedTensor* tensor : {&plain.keys, &plain.values}) {
+    tensor->batch = data.keys.batch;
+    tensor->heads = data.keys.heads;
+    tensor->rows = data.keys.rows;
+    tensor->columns = data.keys.columns;
+  }
+  plain.batch = data.batch;
+  plain.query_heads = data.query_heads;
+  plain.queries = data.queries;
+  plain.lengths = plain.sinks = data.lengths;
+  plain.max_sinks = static_cast<int>(data.keys.rows);
+  plain.raw_keys = data.original_keys;
+  plain.raw_values = data.original_values;
+  return attention(plain, softmax_scale, nullptr, nullptr);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,66 @@
+#include "runtime/verify/reference_gemv.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "core/error.h"
+#include "runtime/verify/row_decoder.h"
+
+namespace vqgen {
+namespace {
+
+void require(bool fine, const char* message) {
+  if (!fine) throw Error(ErrorKind::bad_input, std::string("gemv data: ") + message);
+}
+
+// read_row(o, row) puts row o of the weights, output scale left out, in `row`.
+std::vector<double> gemv(const GemvData& data,
+                         const std::function<void(std::int64_t, std::span<double>)>& read_row) {
+  const auto columns = static_cast<std::size_t>(data.weights.columns);
+  const auto outputs = static_cast<std::size_t>(data.weights.rows);
+  const auto inputs = static_cast<std::size_t>(data.input_rows);
+  require(data.x.size() == inputs * columns, "x is not [input_rows][in_features]");
+  std::vector<double> x(data.x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = element_value(data.dtype, data.x[i]);
+  std::vector<double> y(inputs * outputs);
+  std::vector<double> row(columns);
+  for (std::size_t o = 0; o < outputs; ++o) {
+    read_row(static_cast<std::int64_t>(o), row);
+    for (std::size_t r = 0; r < inputs; ++r) {
+      const double* from = x.data() + r * columns;
+      double sum = 0;
+      for (std::size_t i = 0; i < columns; ++i) sum += from[i] * row[i];
+      y[r * outputs + o] = sum;
+    }
+  }
+  return y;
+}
+
+}  // namespace
+
+std::vector<double> reference_gemv(const GemvData& data) {
+  const RowDecoder weights(data.weights);
+  std::vector<double> y =
+      gemv(data, [&](std::int64_t o, std::span<double> row) { weights.decode(0, 0, o, row); });
+  const std::vector<float>& scales = data.weights.output_scales;
+  if (scales.empty()) return y;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] *= static_cast<double>(scales[i % scales.size()]);
+  return y;
+}
+
+std::vector<double> reference_gemv_unquantized(const GemvData& data) {
+  const std::int64_t columns = data.weights.columns;
+  require(!data.original_weights.empty(), "the weights before quantization were not kept");
+  require(std::ssize(data.original_weights) == data.weights.rows * columns,
+          "original_weights are not [out_features][in_features]");
+  return gemv(data, [&](std::int64_t o, std::span<double> row) {
+    const std::uint16_t* bits = data.original_weights.data() + o * columns;
+    for (double& value : row) value = element_value(data.dtype, *bits++);
+  });
+}
+
+}  // namespace vqgen

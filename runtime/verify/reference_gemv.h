@@ -1,0 +1,18 @@
+// gemv in double precision, from the same codes and codebooks as the kernels.
+#pragma once
+
+#include <vector>
+
+#include "core/quantized_tensor.h"
+
+namespace vqgen {
+
+// y[r][o] = output_scale[o] * sum over i of x[r][i] * W~[o][i], as [input_rows][out_features].
+// Throws Error(bad_input) where sizes contradict each other, Error(infeasible) as RowDecoder does.
+std::vector<double> reference_gemv(const GemvData& data);
+
+// The same over original_weights, which carry their output scales in them. No codes are read.
+// Throws Error(bad_input) where the originals were not kept.
+std::vector<double> reference_gemv_unquantized(const GemvData& data);
+
+}  // namespace vqgen

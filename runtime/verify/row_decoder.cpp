@@ -1,0 +1,112 @@
+#include "runtime/verify/row_decoder.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/error.h"
+
+namespace vqgen {
+namespace {
+
+void require(bool fine, const char* message) {
+  if (!fine) {
+    throw Error(ErrorKind::bad_input, std::string("quantized tensor: ") + message);
+  }
+}
+
+void check_sizes(const QuantizedTensor& t) {
+  const VqFormat& f = t.format;
+  if (f.decoder != Decoder::table || f.entry_type != EntryType::element) {
+    throw Error(ErrorKind::infeasible,
+                "reference: only tables of 16-bit elements are decoded; use decoder table and "
+                "entry_type element");
+  }
+  require(f.vector_size > 0 && f.residuals > 0 && f.index_bits >= 2 && f.index_bits <= 16,
+          "vector_size, residuals or index_bits out of range");
+  require(f.scope != Scope::tile || (f.tile_rows > 0 && f.tile_columns > 0),
+          "scope tile without tile_rows and tile_columns");
+  require(t.batch > 0 && t.heads > 0 && t.rows > 0 && t.columns > 0, "an empty axis");
+  require(t.columns % f.vector_size == 0, "vector_size does not divide columns");
+  const std::int64_t row_bits = t.columns / f.vector_size * f.residuals * f.index_bits;
+  require(t.row_words == (row_bits + 31) / 32, "row_words is not the words that a row needs");
+  require(std::ssize(t.codes) == t.batch * t.heads * t.rows * t.row_words,
+          "codes are not [batch][heads][rows][row_words]");
+  require(t.units == unit_of(t, t.heads - 1, t.rows - 1, t.columns - 1) + 1,
+          "units do not match the scope");
+  const std::int64_t stages = t.units * f.residuals;
+  require(std::ssize(t.codebooks) == stages * f.entries() * f.vector_size,
+          "codebooks are not [units][residuals][entries][vector_size]");
+  require(std::ssize(t.stage_scales) == (f.stage_scales ? stages : 0),
+          "stage_scales are not [units][residuals]");
+  require(std::ssize(t.output_scales) == (f.output_scales ? t.rows : 0),
+          "output_scales are not [rows]");
+  require(std::ssize(t.smooth) == (f.smooth ? t.heads * t.columns : 0),
+          "smooth is not [heads][columns]");
+}
+
+}  // namespace
+
+std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits) {
+  std::uint32_t code = 0;
+  for (int i = 0; i < index_bits; ++i) {
+    const auto at = static_cast<std::size_t>(bit + i);
+    code |= ((row[at / 32] >> (at % 32)) & 1u) << i;
+  }
+  return code;
+}
+
+std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
+                     std::int64_t column) {
+  const VqFormat& f = tensor.format;
+  const auto per_row = [&](std::int64_t extent) { return (tensor.columns + extent - 1) / extent; };
+  switch (f.scope) {
+    case Scope::tensor:
+      return 0;
+    case Scope::head:
+      return head;
+    case Scope::channel_group: {
+      const std::int64_t extent = f.channels_per_group();
+      return head * per_row(extent) + column / extent;
+    }
+    case Scope::tile:
+      return row / f.tile_rows * per_row(f.tile_columns) + column / f.tile_columns;
+  }
+  return 0;
+}
+
+RowDecoder::RowDecoder(const QuantizedTensor& tensor) : tensor_(tensor) {
+  check_sizes(tensor);
+  const auto stage_elements =
+      static_cast<std::size_t>(tensor.format.entries() * tensor.format.vector_size);
+  entries_.resize(tensor.codebooks.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i] = element_value(tensor.dtype, tensor.codebooks[i]);
+    if (tensor.format.stage_scales) {
+      entries_[i] *= static_cast<double>(tensor.stage_scales[i / stage_elements]);
+    }
+  }
+}
+
+void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t row,
+                        std::span<double> out) const {
+  const QuantizedTensor& t = tensor_;
+  const VqFormat& f = t.format;
+  const std::int64_t row_number = (sequence * t.heads + head) * t.rows + row;
+  const std::span<const std::uint32_t> words(t.codes.data() + row_number * t.row_words,
+                                             static_cast<std::size_t>(t.row_words));
+  std::fill(out.begin(), out.end(), 0.0);
+  std::int64_t code_number = 0;
+  for (std::int64_t column = 0; column < t.columns; column += f.vector_size) {
+    const std::int64_t unit = unit_of(t, head, row, column);
+    for (int stage = 0; stage < f.residuals; ++stage, ++code_number) {
+      const std::int64_t code = read_code(words, code_number * f.index_bits, f.index_bits);
+      const std::int64_t entry = (unit * f.residuals + stage) * f.entries() + code;
+      const double* from = entries_.data() + entry * f.vector_size;
+      for (int j = 0; j < f.vector_size; ++j) {
+        out[static_cast<std::size_t>(column + j)] += from[j];
+      }
+    }
+  }
+}
+
+}  // namespace vqgen

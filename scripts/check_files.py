@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Checks what holds for every text file: no paths of one machine, no file that has grown too long.
+
+  scripts/check_files.py [ROOT]        prints FILE:LINE and the rule broken; exit 1 if any is
+  scripts/check_files.py --self-test   checks that seeded violations are found, and no more
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+MAX_LINES = 400
+SKIPPED_FOLDERS = {".git", "build", "out", ".venv", "__pycache__"}
+MAY_BE_LONG = {"LICENSE"}
+# Home directories and workspaces; /usr, /tmp and the like are the same on all machines.
+MACHINE_PATH = re.compile(r"(?<![\w.}~])/(?:home|root|work|workspace|Users|mnt)/\w")
+
+
+def text_of(path):
+    """The file's text, or None if it is binary."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def file_faults(path, text):
+    lines = text.splitlines()
+    if len(lines) > MAX_LINES and path not in MAY_BE_LONG:
+        yield len(lines), f"{len(lines)} lines; split what is over {MAX_LINES}"
+    for number, line in enumerate(lines, 1):
+        found = MACHINE_PATH.search(line)
+        if found:
+            yield number, f"a path of one machine: {line[found.start() : found.start() + 40]}"
+
+
+def check(root):
+    """(path, line, rule) for all text files, and how many files."""
+    faults, files = [], 0
+    for file in sorted(root.rglob("*")):
+        relative = file.relative_to(root)
+        if SKIPPED_FOLDERS & set(relative.parts) or file.is_symlink() or not file.is_file():
+            continue
+        text = text_of(file)
+        if text is not None:
+            files += 1
+            path = relative.as_posix()
+            faults += [(path, line, rule) for line, rule in file_faults(path, text)]
+    return faults, files
+
+
+def self_test():
+    home, long = "/".join(["", "home", "someone"]), "x\n" * (MAX_LINES + 1)
+    seeds = {  # path -> (text, lines with faults)
+        "a.md": (f"fine\nsee {home}/notes\n", [2]),
+        "b.cpp": (f'open("{home}/x");\n#include "runtime/work/a.h"\n', [1]),
+        "c.cpp": (long, [MAX_LINES + 1]),
+        "d.cpp": (long[2:], []),
+        "LICENSE": (long, []),
+        "build/e.md": (home + "/x", []),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for path, (text, _) in seeds.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        found = sorted((path, line) for path, line, _ in check(root)[0])
+    seeded = sorted((path, line) for path, (_, lines) in seeds.items() for line in lines)
+    print(f"check_files: seeded {seeded}, found {found}")
+    return 0 if found == seeded else 1
+
+
+def main(arguments):
+    if arguments == ["--self-test"]:
+        return self_test()
+    root = pathlib.Path(arguments[0] if arguments else __file__).resolve()
+    root = root if arguments else root.parent.parent
+    faults, files = check(root)
+    if files == 0:
+        sys.exit(f"check_files: no files under {root}")
+    for path, line, rule in faults:
+        print(f"{path}:{line}: {rule}")
+    print(f"check_files: {files} files, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds and tests everything: the dev preset, then asan (AddressSanitizer and UBSan). Fails if any
+# part fails or no test ran. Arguments, such as -R NAME, go to both ctest runs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib/deps.sh
+
+TIMES=""
+# part NAME opens a part of the run, and notes how long the one before took.
+part() {
+  if [ -n "${PART:-}" ]; then
+    TIMES+="$(printf '%6d s  %s' "$((SECONDS - PART_START))" "$PART")"$'\n'
+  fi
+  PART="$1"
+  PART_START=$SECONDS
+  printf '\n== %s\n' "$PART"
+}
+
+part "dependencies"
+deps_prepare
+for preset in dev asan; do
+  part "build $preset"
+  cmake --preset "$preset" "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
+  cmake --build --preset "$preset" --parallel "$(nproc)"
+done
+
+status=0
+for preset in dev asan; do
+  part "test $preset"
+  [ "$preset" = dev ] || printf '%s\n' "$TIMES"
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j 2 "$@" || status=$?
+done
+exit "$status"

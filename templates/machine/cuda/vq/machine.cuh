@@ -1,0 +1,170 @@
+// The machine layer on CUDA: the primitives of templates/machine/README.md in PTX and compiler
+// builtins, for sm_75 and later. Needs no toolkit header, so that NVRTC compiles it without -I;
+// 16-bit elements are bits, converted by cvt or integer rounding. The only file of the templates
+// that asks for the architecture: cp.async begins with sm_80.
+#pragma once
+
+#include <vq/annotations.h>
+#include <vq/types.h>
+
+#define VQ_DEVICE __device__ __forceinline__
+#define VQ_UNROLL _Pragma("unroll")
+#define VQ_KERNEL(name, threads, Args) \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args)
+
+namespace vq {
+
+VQ_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+VQ_DEVICE int lane() { return thread_index() % 32; }
+VQ_DEVICE int warp() { return thread_index() / 32; }
+VQ_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
+VQ_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
+VQ_DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
+
+VQ_DEVICE void sync_block() { __syncthreads(); }
+VQ_DEVICE void sync_warp() { __syncwarp(); }
+
+// A builtin, not asm: the compiler must know that no lane may be parted from the others here.
+VQ_DEVICE u32 shuffle_xor(u32 value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+VQ_DEVICE float shuffle_xor(float value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+
+VQ_DEVICE u8* shared_memory() {
+  extern __shared__ __align__(128) unsigned char vq_dynamic_shared[];
+  return vq_dynamic_shared;
+}
+
+// The types that move as one access.
+template <class T>
+constexpr bool kIsAccess = false;
+template <>
+constexpr bool kIsAccess<u16> = true;
+template <>
+constexpr bool kIsAccess<u32> = true;
+template <>
+constexpr bool kIsAccess<i32> = true;
+template <>
+constexpr bool kIsAccess<float> = true;
+template <>
+constexpr bool kIsAccess<U32x2> = true;
+template <>
+constexpr bool kIsAccess<U32x4> = true;
+
+// Reads through the read-only path (ld.global.nc): no thread of the kernel may write the address.
+template <class T>
+VQ_DEVICE T load_global(const T* pointer) {
+  static_assert(kIsAccess<T>, "load_global: u16, u32, i32, float, U32x2 or U32x4");
+  return __ldg(pointer);
+}
+template <>
+VQ_DEVICE U32x2 load_global<U32x2>(const U32x2* pointer) {
+  const uint2 words = __ldg(reinterpret_cast<const uint2*>(pointer));
+  return {words.x, words.y};
+}
+template <>
+VQ_DEVICE U32x4 load_global<U32x4>(const U32x4* pointer) {
+  const uint4 words = __ldg(reinterpret_cast<const uint4*>(pointer));
+  return {words.x, words.y, words.z, words.w};
+}
+
+// The assumptions name the address space, for ld.shared and st.global in place of generic accesses
+// that look it up at run time. Plain accesses, not asm: the compiler may schedule them.
+template <class T>
+VQ_DEVICE T load_shared(const T* pointer) {
+  static_assert(kIsAccess<T>, "load_shared: u16, u32, i32, float, U32x2 or U32x4");
+  __builtin_assume(__isShared(pointer));
+  return *pointer;
+}
+template <class T>
+VQ_DEVICE void store_shared(T* pointer, T value) {
+  static_assert(kIsAccess<T>, "store_shared: u16, u32, i32, float, U32x2 or U32x4");
+  __builtin_assume(__isShared(pointer));
+  *pointer = value;
+}
+template <class T>
+VQ_DEVICE void store_global(T* pointer, T value) {
+  static_assert(kIsAccess<T>, "store_global: u16, u32, i32, float, U32x2 or U32x4");
+  __builtin_assume(__isGlobal(pointer));
+  *pointer = value;
+}
+
+#if __CUDA_ARCH__ >= 800
+// Copies 4 bytes past the registers; lands at the wait for the thread's group.
+VQ_DEVICE void copy_async(u32* shared, const u32* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                   static_cast<u32>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+// Puts this thread's copies since the last commit into one group.
+VQ_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Blocks this thread until at most N of its newest groups are in flight.
+template <int N>
+VQ_DEVICE void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#else
+VQ_DEVICE void copy_async(u32* shared, const u32* global) {
+  store_shared(shared, load_global(global));
+}
+VQ_DEVICE void copy_async_commit() {}
+template <int N>
+VQ_DEVICE void copy_async_wait() {}
+#endif
+
+// Widens an IEEE half; exact, subnormals too.
+VQ_DEVICE float f16_to_float(u16 bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+// Rounds to an IEEE half, nearest even; overflow gives infinity.
+VQ_DEVICE u16 f16_from_float(float value) {
+  u16 bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+VQ_DEVICE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
+// In integers, since cvt to bf16 begins with sm_80: adds half of the last place kept, ties to even.
+VQ_DEVICE u16 bf16_from_float(float value) {
+  const u32 bits = __float_as_uint(value);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<u16>(is_nan ? (bits >> 16) | 0x40u : rounded);
+}
+
+template <Element E>
+VQ_DEVICE float to_float(u16 bits) {
+  if constexpr (E == Element::kF16) {
+    return f16_to_float(bits);
+  } else {
+    return bf16_to_float(bits);
+  }
+}
+template <Element E>
+VQ_DEVICE u16 from_float(float value) {
+  if constexpr (E == Element::kF16) {
+    return f16_from_float(value);
+  } else {
+    return bf16_from_float(value);
+  }
+}
+
+// 2^x within 2 ulp in one instruction; results below 2^-126 are 0.
+VQ_DEVICE float exp2_approx(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+// log2 x, absolute error within 2^-22 near 1, subnormals kept.
+VQ_DEVICE float log2_approx(float x) {
+  float result;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+VQ_DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
+
+}  // namespace vq

@@ -1,0 +1,64 @@
+// Checks of one access: aligned, and inside the arena or one allocation. Inline where all is well;
+// the runner words the fault.
+#pragma once
+
+#include <vq/host_api.h>
+
+namespace vq::host {
+
+static Context* context = nullptr;
+
+template <class T, class... Allowed>
+inline constexpr bool kOneOf = (__is_same(T, Allowed) || ...);
+template <class T>
+inline constexpr bool kMovable = kOneOf<T, u16, u32, i32, float, U32x2, U32x4>;
+
+[[gnu::always_inline]] inline u64 address_of(const void* p) {
+  return reinterpret_cast<__UINTPTR_TYPE__>(p);
+}
+
+// Does [address, address + bytes) leave [begin, begin + size), or is it not aligned to `bytes`?
+[[gnu::always_inline]] inline bool strays(u64 address, u64 bytes, u64 begin, u64 size) {
+  const u64 offset = address - begin;
+  return (address & (bytes - 1)) != 0 || offset >= size || size - offset < bytes;
+}
+
+template <class T>
+[[gnu::always_inline]] inline void check_global(Access access, const T* p, Site site) {
+  static_assert(kMovable<T>, "global memory moves u16, u32, i32, float, U32x2 and U32x4");
+  const u64 address = address_of(p);
+  if (__builtin_expect(strays(address, sizeof(T), context->range_begin, context->range_bytes), 0)) {
+    context->check_global(context, access, address, sizeof(T), site);
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline void check_shared(Access access, const T* p, Site site) {
+  static_assert(kMovable<T>, "shared memory moves u16, u32, i32, float, U32x2 and U32x4");
+  const u64 address = address_of(p);
+  const u64 begin = address_of(context->shared);
+  if (__builtin_expect(strays(address, sizeof(T), begin, context->shared_bytes), 0)) {
+    context->fail_shared(context, access, address, sizeof(T), site);
+  }
+}
+
+// By bytes, so that a word written as one type may be read as another, as on the GPU.
+template <class T>
+[[gnu::always_inline]] inline T load(const T* p) {
+  T value;
+  __builtin_memcpy(&value, p, sizeof(T));
+  return value;
+}
+template <class T>
+[[gnu::always_inline]] inline void store(T* p, T value) {
+  __builtin_memcpy(p, &value, sizeof(T));
+}
+template <class To, class From>
+[[gnu::always_inline]] inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+}  // namespace vq::host

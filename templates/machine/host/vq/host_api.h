@@ -1,0 +1,50 @@
+// What a loaded host kernel and the runner that calls it know of each other. Plain C++, part of the
+// kernel's text and of the runner. Raise kApiVersion with every change.
+#pragma once
+
+#include <vq/types.h>
+
+namespace vq::host {
+
+inline constexpr int kApiVersion = 1;
+
+// Where the device code says something; the text's #line marks name the template.
+struct Site {
+  const char* file;
+  int line;
+};
+
+enum class Access : int { kLoadGlobal, kStoreGlobal, kLoadShared, kStoreShared, kCopyAsync };
+enum class Collective : int { kSyncBlock, kSyncWarp, kShuffleXor };
+
+// The running thread as its kernel sees it, and what the kernel asks of the runner. One a worker.
+// A service that finds a fault does not return: the block is given up.
+struct Context {
+  int thread;
+  int block[3];
+  u8* shared;
+  u64 shared_bytes;
+  // The allocation that the last global access fell into; the fast path of the next one.
+  u64 range_begin;
+  u64 range_bytes;
+
+  void (*synchronize)(Context*, Collective, Site);
+  u32 (*shuffle_xor)(Context*, u32 bits, int lane_mask, Site);
+  // Off the fast path: finds the allocation (and moves the range there), or reports the fault.
+  void (*check_global)(Context*, Access, u64 address, u64 bytes, Site);
+  void (*fail_shared)(Context*, Access, u64 address, u64 bytes, Site);
+  void (*copy_async)(Context*, u32* shared, const u32* global);
+  void (*copy_async_commit)(Context*);
+  void (*copy_async_wait)(Context*, int pending_groups);
+};
+
+// What VQ_KERNEL(name, ...) exports as vq_entry_<name>.
+struct Entry {
+  int api_version;
+  int threads;
+  u64 args_bytes;
+  void (*run)(const void* args);
+  Context** context;  // the library's one slot; the runner sets it before it calls run
+};
+
+}  // namespace vq::host

@@ -1,0 +1,30 @@
+// The argument struct of attention_decode, shared by host and device. Device pointers; nothing is
+// owned. Rows of one head follow each other without a gap.
+#pragma once
+
+#include <vq/args/quantized.h>
+
+namespace vq {
+
+struct AttentionDecodeArgs {
+  const u16* query;         // [batch][query_heads][head_dim], raw (no transform applied)
+  u16* out;                 // [batch][query_heads][head_dim]
+  float* lse;               // [batch][query_heads], natural log; -inf for an empty sequence
+  QuantizedArgs keys;       // rows [batch][kv_head][token]
+  QuantizedArgs values;     // rows [batch][kv_head][token]
+  const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
+  // Uncompressed tokens: [batch][kv_head][sinks + window slots][head_dim]. Token t < sinks stands
+  // in slot t, a window token t in slot max_sinks + t % max_window, so that appending writes one
+  // slot.
+  const u16* raw_keys;
+  const u16* raw_values;
+  i64 raw_batch_stride;  // elements
+  i64 raw_head_stride;   // elements
+  const i32* lengths;    // [batch] tokens a sequence attends to; 0 gives zeros and lse -inf
+  const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
+  const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
+  float* partials;       // [batch][query_heads][splits][head_dim + 2], fp32; null where splits == 1
+  float softmax_scale;   // factor of q.k, usually 1 / sqrt(head_dim)
+};
+
+}  // namespace vq

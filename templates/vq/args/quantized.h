@@ -1,0 +1,16 @@
+// One quantized tensor as a kernel argument. Pointers are device memory; the launcher owns nothing.
+#pragma once
+
+#include <vq/types.h>
+
+namespace vq {
+
+struct QuantizedArgs {
+  const u32* codes;      // packed rows, layout/codes.h; 4-byte aligned
+  const u16* codebooks;  // [unit][stage][entry][vector_size]; 16-byte aligned
+  const float* scales;   // [unit][stage]; null without stage scales
+  i64 batch_stride;      // words between sequences (KV cache; 0 where all share one), else 0
+  i64 head_stride;       // words between heads (KV cache), else 0
+};
+
+}  // namespace vq

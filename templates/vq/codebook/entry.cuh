@@ -1,0 +1,40 @@
+// One entry as words: vector_size 16-bit elements are 1, 2 or 4 words, moved by one access.
+#pragma once
+
+#include <vq/machine.cuh>
+
+namespace vq {
+
+template <int kVectorSize>
+struct EntryWords;
+template <>
+struct EntryWords<2> {
+  using type = u32;
+};
+template <>
+struct EntryWords<4> {
+  using type = U32x2;
+};
+template <>
+struct EntryWords<8> {
+  using type = U32x4;
+};
+
+VQ_DEVICE u32 word_of(u32 words, int) { return words; }
+VQ_DEVICE u32 word_of(U32x2 words, int i) { return i == 0 ? words.x : words.y; }
+VQ_DEVICE u32 word_of(U32x4 words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+// value[i] += scale * element i of the entry.
+template <Element kElement, int kVectorSize, class Words>
+VQ_DEVICE void add_entry(float (&value)[kVectorSize], Words words, float scale) {
+  VQ_UNROLL
+  for (int i = 0; i < kVectorSize; i += 2) {
+    const u32 pair = word_of(words, i / 2);
+    value[i] += scale * to_float<kElement>(static_cast<u16>(pair & 0xffffu));
+    value[i + 1] += scale * to_float<kElement>(static_cast<u16>(pair >> 16));
+  }
+}
+
+}  // namespace vq

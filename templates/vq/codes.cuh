@@ -1,0 +1,23 @@
+// Reading one code out of a packed row (layout/codes.h).
+#pragma once
+
+#include <vq/layout/codes.h>
+#include <vq/machine.cuh>
+
+namespace vq {
+
+// Code number `index` of the row that starts at `row`, its words fetched by load(const u32*).
+// A second word is touched only where the code reaches into it, so never past the row.
+template <int kBits, class Load>
+VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {
+  const i64 bit = index * kBits;
+  const u32* word = row + (bit >> 5);
+  const int shift = static_cast<int>(bit & 31);
+  u32 code = load(word) >> shift;
+  if constexpr (32 % kBits != 0) {
+    if (shift + kBits > 32) code |= load(word + 1) << (32 - shift);
+  }
+  return code & ((1u << kBits) - 1u);
+}
+
+}  // namespace vq

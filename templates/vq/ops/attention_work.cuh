@@ -1,0 +1,107 @@
+// What one block of attention_decode works on, and where its result goes.
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/layout/attention_decode.h>
+#include <vq/machine.cuh>
+
+namespace vq {
+
+// Tokens [begin, end) of the sequence; tokens below `sinks` and from `window` on are raw. `heads`
+// of the block's query heads are real; they start at `first_head`.
+template <class Plan>
+struct AttentionWork {
+  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kQueryHeads = Plan::config().query_heads;
+  static constexpr int kGroup = group(Plan::config());
+  static constexpr int kHeads = Plan::config().heads_per_block;
+  static constexpr int kHeadBlocks = head_blocks(Plan::config());
+  static constexpr int kTile = Plan::config().tile_tokens;
+  static constexpr int kSplits = Plan::config().splits;
+  static constexpr int kThreads = Plan::config().threads;
+  static constexpr int kMaxWindow = Plan::config().max_window;
+  static constexpr int kMaxSinks = Plan::config().max_sinks;
+
+  int batch, split, kv_head, first_head, heads;
+  int begin, end;
+  int sinks, window;
+
+  // Every split takes a whole number of tiles of its own sequence's length, so that short sequences
+  // of a ragged batch are spread as evenly as long ones.
+  VQ_DEVICE static AttentionWork of_block(const AttentionDecodeArgs& args) {
+    AttentionWork work;
+    work.batch = block_z();
+    work.split = block_x();
+    work.kv_head = block_y() / kHeadBlocks;
+    const int in_group = block_y() % kHeadBlocks * kHeads;
+    work.first_head = work.kv_head * kGroup + in_group;
+    work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;
+    const int length = load_global(args.lengths + work.batch);
+    const int tiles = length / kTile + (length % kTile != 0);
+    const int share = ceil_div(tiles, kSplits);
+    work.begin = clip(i64{work.split} * share * kTile, length);
+    work.end = clip(i64{work.split + 1} * share * kTile, length);
+    work.sinks = 0;
+    work.window = length;
+    if constexpr (kMaxSinks > 0) work.sinks = load_global(args.sinks + work.batch);
+    if constexpr (kMaxWindow > 0) work.window = length - load_global(args.windows + work.batch);
+    return work;
+  }
+
+  VQ_DEVICE bool is_raw(int token) const { return token < sinks || token >= window; }
+
+  // Elements from the raw storage's begin to the row of this raw token.
+  VQ_DEVICE i64 raw_offset(const AttentionDecodeArgs& args, int token) const {
+    int slot = token;
+    if constexpr (kMaxWindow > 0) {
+      if (token >= sinks) slot = kMaxSinks + token % kMaxWindow;
+    }
+    return batch * args.raw_batch_stride + kv_head * args.raw_head_stride + i64{slot} * kHeadDim;
+  }
+
+  // One split: the normalised result. More: the split's partial for the combine kernel.
+  // output [heads][head_dim], maximum and sum [heads], shared memory, written before a barrier.
+  VQ_DEVICE void write(const AttentionDecodeArgs& args, const float* output, const float* maximum,
+                       const float* sum) const {
+    const i64 first = i64{batch} * kQueryHeads + first_head;
+    for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
+      const int h = i / kHeadDim;
+      const int channel = i % kHeadDim;
+      const float value = load_shared(output + i);
+      if constexpr (kSplits == 1) {
+        const float total = load_shared(sum + h);
+        store_global(args.out + first * kHeadDim + i,
+                     from_float<Plan::config().element>(total > 0.0f ? value / total : 0.0f));
+      } else {
+        store_global(partial(args, first + h) + channel, value);
+      }
+    }
+    for (int h = thread_index(); h < heads; h += kThreads) {
+      const float highest = load_shared(maximum + h);
+      const float total = load_shared(sum + h);
+      if constexpr (kSplits == 1) {
+        store_global(args.lse + first + h, log_sum_exp(highest, total));
+      } else {
+        store_global(partial(args, first + h) + kHeadDim, highest);
+        store_global(partial(args, first + h) + kHeadDim + 1, total);
+      }
+    }
+  }
+
+  // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
+  VQ_DEVICE static float log_sum_exp(float highest, float total) {
+    constexpr float kLn2 = 0.69314718055994530942f;
+    return total > 0.0f ? (highest + log2_approx(total)) * kLn2 : -infinity();
+  }
+
+ private:
+  VQ_DEVICE static int clip(i64 token, int length) {
+    return token < length ? static_cast<int>(token) : length;
+  }
+  // The partial of this split for (batch, head) number `head`.
+  VQ_DEVICE float* partial(const AttentionDecodeArgs& args, i64 head) const {
+    return args.partials + (head * kSplits + split) * (kHeadDim + 2);
+  }
+};
+
+}  // namespace vq

@@ -1,0 +1,269 @@
+// Hits, misses, and everything that can befall a file.
+#include "runtime/cache/artifact_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "core/files.h"
+#include "runtime/cache/artifact_file.h"
+#include "tests/cache/fixtures.h"
+
+namespace vqgen {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Cache : public test::InFolder {
+ protected:
+  void SetUp() override {
+    InFolder::SetUp();
+    source_ = test::some_source();
+    key_ = artifact_key(source_, backend_.compiler(source_));
+    artifact_ = backend_.compile(source_);
+    backend_.compilations = 0;
+  }
+
+  // Writes `bytes` where the artifact stands, and expects a miss that moves them aside.
+  void expect_miss_on(std::span<const std::byte> bytes, const std::string& what) {
+    ArtifactCache cache(folder_);
+    const auto path = cache.path_of(key_);
+    std::filesystem::create_directories(path.parent_path());
+    publish_file(path, bytes);
+    EXPECT_FALSE(cache.find(key_).has_value()) << what;
+    EXPECT_EQ(cache.counts(), (CacheCounts{.hits = 0, .misses = 1, .damaged = 1})) << what;
+    EXPECT_FALSE(std::filesystem::exists(path)) << what;
+    EXPECT_TRUE(std::filesystem::exists(path.string() + ".damaged")) << what;
+  }
+
+  test::CountingBackend backend_;
+  KernelSource source_;
+  ArtifactKey key_;
+  Artifact artifact_;
+};
+
+TEST_F(Cache, MissThenHitInThisAndTheNextProcess) {
+  ArtifactCache cache(folder_ / "deep" / "er");
+  const CompileResult first = compile_cached(backend_, source_, &cache);
+  EXPECT_FALSE(first.hit);
+  const CompileResult second = compile_cached(backend_, source_, &cache);
+  EXPECT_TRUE(second.hit);
+  ArtifactCache again(folder_ / "deep" / "er");
+  const CompileResult third = compile_cached(backend_, source_, &again);
+  EXPECT_TRUE(third.hit);
+  EXPECT_TRUE(test::same(first.artifact, second.artifact));
+  EXPECT_TRUE(test::same(first.artifact, third.artifact));
+  EXPECT_EQ(backend_.compilations, 1);
+  EXPECT_EQ(cache.counts(), (CacheCounts{.hits = 1, .misses = 1, .damaged = 0, .stored = 1}));
+  EXPECT_EQ(cache.warning(), "");
+
+  source_.text += "// changed\n";
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_EQ(backend_.compilations, 2);
+}
+
+TEST_F(Cache, NoneCompilesAlways) {
+  EXPECT_FALSE(compile_cached(backend_, source_, nullptr).hit);
+  EXPECT_FALSE(compile_cached(backend_, source_, nullptr).hit);
+  EXPECT_EQ(backend_.compilations, 2);
+}
+
+TEST_F(Cache, EmptyBinaryAndNoEntriesSurvive) {
+  const ArtifactKey bare{"", "", "", {}, {}};
+  ArtifactCache cache(folder_);
+  ASSERT_TRUE(cache.store(bare, Artifact{}));
+  const auto found = cache.find(bare);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_TRUE(test::same(*found, Artifact{}));
+}
+
+TEST_F(Cache, TruncatedFilesAreMisses) {
+  const auto bytes = encode_artifact(key_, artifact_);
+  ASSERT_TRUE(decode_artifact(bytes, key_).has_value());
+  for (std::size_t quarter = 0; quarter < 4; ++quarter) {
+    expect_miss_on(std::span(bytes).first(bytes.size() * quarter / 4),
+                   "quarter " + std::to_string(quarter));
+  }
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(decode_artifact(std::span(bytes).first(size), key_).has_value()) << size;
+  }
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  expect_miss_on(longer, "a byte too many");
+}
+
+TEST_F(Cache, FlippedBitsAreMisses) {
+  const auto bytes = encode_artifact(key_, artifact_);
+  for (std::size_t bit = 0; bit < bytes.size() * 8; bit += 5) {
+    auto flipped = bytes;
+    flipped[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+    EXPECT_FALSE(decode_artifact(flipped, key_).has_value()) << bit;
+  }
+  auto flipped = bytes;
+  flipped[bytes.size() / 2] ^= std::byte{16};
+  expect_miss_on(flipped, "in the binary");
+}
+
+// Re-signs a file after `change`, so that only its content tells the lie.
+template <class Change>
+std::vector<std::byte> forged(std::vector<std::byte> bytes, Change&& change) {
+  bytes.resize(bytes.size() - 64);
+  change(bytes);
+  const std::string trailer = sha256_hex(bytes);
+  for (const char c : trailer) bytes.push_back(static_cast<std::byte>(c));
+  return bytes;
+}
+
+TEST_F(Cache, LyingFilesAreMisses) {
+  const auto bytes = encode_artifact(key_, artifact_);
+  const auto same = forged(bytes, [](auto&) {});
+  ASSERT_EQ(same, bytes);
+  for (std::size_t at = 0; at < 28; ++at) {  // magic, schema, manifest size, the manifest's start
+    for (const std::byte value : {std::byte{0}, std::byte{0x7f}, std::byte{0xff}}) {
+      const auto lie = forged(bytes, [&](auto& body) { body[at] = value; });
+      EXPECT_EQ(decode_artifact(lie, key_).has_value(), lie == bytes) << at;
+    }
+  }
+  expect_miss_on(forged(bytes, [](auto& body) { body[12] = std::byte{0xff}; }), "manifest size");
+  expect_miss_on(forged(bytes, [](auto& body) { body.resize(3); }), "only a trailer");
+
+  ArtifactKey other = key_;
+  other.options.push_back("-G");
+  expect_miss_on(encode_artifact(other, artifact_), "another key's artifact");
+  Artifact renamed = artifact_;
+  renamed.kernels[0].name = "someone";
+  expect_miss_on(encode_artifact(key_, renamed), "resources of other kernels");
+  Artifact fewer = artifact_;
+  fewer.kernels.pop_back();
+  expect_miss_on(encode_artifact(key_, fewer), "too few kernels");
+}
+
+TEST_F(Cache, DamagedFileIsReplacedByTheNextCompilation) {
+  ArtifactCache cache(folder_);
+  compile_cached(backend_, source_, &cache);
+  publish_text(cache.path_of(key_), "rubbish");
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_TRUE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_EQ(cache.counts().damaged, 1);
+}
+
+TEST_F(Cache, FolderInPlaceOfTheFileIsAMiss) {
+  ArtifactCache cache(folder_);
+  std::filesystem::create_directories(cache.path_of(key_));
+  EXPECT_FALSE(cache.find(key_).has_value());
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_NE(cache.warning(), "");
+}
+
+TEST_F(Cache, UnwritableFolderWarnsOnceAndGoesOn) {
+  publish_text(folder_ / "file", "");
+  ArtifactCache cache(folder_ / "file" / "cache");
+  EXPECT_EQ(cache.warning(), "");
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  const std::string warning = cache.warning();
+  EXPECT_THAT(warning, HasSubstr((folder_ / "file").string()));
+  EXPECT_THAT(warning, HasSubstr("VQGEN_CACHE_DIR"));
+  source_.text += ' ';
+  const CompileResult result = compile_cached(backend_, source_, &cache);
+  EXPECT_FALSE(result.hit);
+  EXPECT_TRUE(test::same(result.artifact, backend_.compile(source_)));
+  EXPECT_EQ(cache.warning(), warning);
+}
+
+TEST_F(Cache, ReadOnlyFolderStillGivesHits) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  ArtifactCache writer(folder_);
+  compile_cached(backend_, source_, &writer);
+  const auto sub_folder = writer.path_of(key_).parent_path();
+  const auto read_only = std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec;
+  std::filesystem::permissions(sub_folder, read_only);
+  std::filesystem::permissions(folder_, read_only);
+  ArtifactCache cache(folder_);
+  EXPECT_TRUE(compile_cached(backend_, source_, &cache).hit);
+  source_.text += ' ';
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_NE(cache.warning(), "");
+  std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
+  std::filesystem::permissions(sub_folder, std::filesystem::perms::owner_all);
+}
+
+TEST_F(Cache, ThreadsOnOneKey) {
+  ArtifactCache cache(folder_);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        cache.store(key_, artifact_);
+        const auto found = cache.find(key_);
+        if (!found || !test::same(*found, artifact_)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(cache.counts(), (CacheCounts{.hits = 100, .misses = 0, .damaged = 0, .stored = 100}));
+}
+
+// Every file of the folder, but for the artifact itself.
+std::vector<std::string> strays(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file() && entry.path().extension() != ".vqk") {
+      names.push_back(entry.path().string());
+    }
+  }
+  return names;
+}
+
+TEST_F(Cache, EightProcessesOnOneColdKey) {
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      bool good = true;
+      for (int round = 0; round < 10; ++round) {
+        ArtifactCache cache(folder_);
+        good = good && test::same(compile_cached(backend_, source_, &cache).artifact, artifact_) &&
+               cache.store(key_, artifact_) && cache.find(key_).has_value() &&
+               cache.counts().damaged == 0 && cache.warning().empty();
+      }
+      ::_exit(good ? 0 : 1);
+    }
+    ASSERT_GT(child, 0);
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  ArtifactCache cache(folder_);
+  EXPECT_TRUE(cache.find(key_).has_value());
+  EXPECT_THAT(strays(folder_), ::testing::IsEmpty());
+}
+
+// A writer killed at any moment leaves the old file, the new one, or none; never a broken one.
+TEST_F(Cache, KilledWriterLeavesNoBrokenFile) {
+  artifact_.binary.resize(1 << 20, std::byte{42});
+  for (int round = 0; round < 10; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ArtifactCache cache(folder_);
+      for (;;) cache.store(key_, artifact_);
+    }
+    ASSERT_GT(child, 0);
+    ::usleep(static_cast<useconds_t>(2000 + 1700 * round));
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    ArtifactCache cache(folder_);
+    cache.find(key_);
+    EXPECT_EQ(cache.counts().damaged, 0);
+  }
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,73 @@
+// A compiler that only counts, and a folder that goes away.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "core/digest.h"
+#include "runtime/backend/backend.h"
+
+namespace vqgen::test {
+
+inline KernelSource some_source() {
+  KernelSource source;
+  source.op = "gemv";
+  source.arch = "sm_90a";
+  source.text = "extern \"C\" void gemv_a() {}\n";
+  source.entries = {{"gemv_a", Dim3{8, 1, 1}, 128, 1024}, {"gemv_b", Dim3{}, 32, 0}};
+  source.args_bytes = 64;
+  return source;
+}
+
+// "Compiles" the text to its own bytes, many times over.
+class CountingBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "counting"; }
+  Machine machine() const override { return Machine::cuda; }
+  std::optional<GpuSpec> device() const override { return std::nullopt; }
+  CompilerIdentity compiler(const KernelSource& source) const override {
+    return {"counting 1.0", {"--arch=" + source.arch, "-O3"}};
+  }
+  Artifact compile(const KernelSource& source) const override {
+    ++compilations;
+    Artifact artifact;
+    for (int i = 0; i < 64; ++i) {
+      for (const char c : source.text) artifact.binary.push_back(static_cast<std::byte>(c));
+    }
+    for (const KernelEntry& entry : source.entries) {
+      artifact.kernels.push_back({entry.name, 40, 16, 8});
+    }
+    artifact.compile_ms = 12.5;
+    return artifact;
+  }
+  std::unique_ptr<LoadedKernel> load(const Artifact&, const KernelSource&) override { return {}; }
+  void* allocate(std::size_t) override { return nullptr; }
+  void release(void*) noexcept override {}
+  void upload(void*, std::span<const std::byte>) override {}
+  void download(std::span<std::byte>, const void*) override {}
+  void launch(LoadedKernel&, const KernelSource&, std::size_t,
+              std::span<const std::byte>) override {}
+  void synchronize() override {}
+
+  mutable std::atomic<int> compilations{0};
+};
+
+inline bool same(const Artifact& a, const Artifact& b) {
+  return a.binary == b.binary && a.kernels == b.kernels && a.compile_ms == b.compile_ms;
+}
+
+class InFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name =
+        (std::filesystem::path(::testing::TempDir()) / "vqgen_cache_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+}  // namespace vqgen::test

@@ -1,0 +1,143 @@
+// Compiling and loading: what is made, and what is said when it cannot be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "core/files.h"
+#include "tests/host/trial.h"
+
+namespace vqgen::host_test {
+namespace {
+
+using testing::HasSubstr;
+
+Trial empty_trial() {
+  Trial trial;
+  trial.text = "VQ_KERNEL(trial, 64, Args) {}";
+  return trial;
+}
+
+template <class Action>
+std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(Compiler, IdentityNamesVersionAndOptionsButNoPath) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  const CompilerIdentity identity = backend->compiler(source_of(empty_trial()));
+  EXPECT_THAT(identity.name, HasSubstr("host api"));
+  EXPECT_EQ(identity.name.find('/'), std::string::npos);
+  EXPECT_THAT(identity.options, testing::Contains("-ffp-contract=off"));
+  EXPECT_EQ(make_host_backend({.compiler = "c++"})->compiler({}).name, identity.name);
+}
+
+TEST(Compiler, SameTextGivesSameBytes) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  const KernelSource source = source_of(empty_trial());
+  EXPECT_EQ(backend->compile(source).binary, backend->compile(source).binary);
+}
+
+TEST(Compiler, CompilesFromSeveralThreads) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  const KernelSource source = source_of(empty_trial());
+  std::vector<Artifact> artifacts(4);
+  {
+    std::vector<std::jthread> threads;
+    for (Artifact& artifact : artifacts) {
+      threads.emplace_back([&] { artifact = backend->compile(source); });
+    }
+  }
+  for (const Artifact& artifact : artifacts) EXPECT_EQ(artifact.binary, artifacts[0].binary);
+}
+
+TEST(Compiler, MissingCompilerIsNamedWithARemedy) {
+  for (const char* missing : {"no-such-compiler", "/nowhere/g++"}) {
+    const std::unique_ptr<Backend> backend = make_host_backend({.compiler = missing});
+    const KernelSource source = source_of(empty_trial());
+    for (const std::string& message : {message_of([&] { backend->compile(source); }),
+                                       message_of([&] { backend->compiler(source); })}) {
+      EXPECT_THAT(message, HasSubstr(missing));
+      EXPECT_THAT(message, HasSubstr("install g++"));
+    }
+  }
+}
+
+TEST(Compiler, RejectedTextLeavesItsLogAndItself) {
+  Trial trial = empty_trial();
+  trial.text = "\nVQ_KERNEL(trial, 64, Args) { int x = undeclared_name; }";
+  const std::string message = fault_of(trial);
+  EXPECT_THAT(message, HasSubstr("trial.cu:2"));
+  EXPECT_THAT(message, HasSubstr("undeclared_name"));
+  const std::size_t start = message.find("log in ") + 7;
+  const std::filesystem::path log = message.substr(start, message.find(',', start) - start);
+  EXPECT_THAT(read_text(log), HasSubstr("undeclared_name"));
+  EXPECT_THAT(read_text(log.parent_path() / "kernel.cpp"), HasSubstr("undeclared_name"));
+  std::filesystem::remove_all(log.parent_path());
+}
+
+TEST(Compiler, LeavesNoFilesBehind) {
+  const std::filesystem::path scratch =
+      std::filesystem::path(testing::TempDir()) / "vqgen-leaves-no-files";
+  std::filesystem::create_directories(scratch);
+  {
+    const std::unique_ptr<Backend> backend = make_host_backend({.scratch = scratch});
+    const KernelSource source = source_of(empty_trial());
+    const auto kernel = backend->load(backend->compile(source), source);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(scratch));
+  std::filesystem::remove(scratch);
+}
+
+TEST(Compiler, UnwritableScratchIsNamed) {
+  const std::unique_ptr<Backend> backend = make_host_backend({.scratch = "/nowhere"});
+  EXPECT_THAT(message_of([&] { backend->compile(source_of(empty_trial())); }),
+              HasSubstr("cannot make a folder in /nowhere"));
+}
+
+TEST(Load, RefusesWhatDoesNotFitTheSource) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  const KernelSource source = source_of(empty_trial());
+  const Artifact artifact = backend->compile(source);
+  KernelSource other = source;
+  other.entries[0].name = "absent";
+  EXPECT_THAT(message_of([&] { backend->load(artifact, other); }),
+              HasSubstr("no VQ_KERNEL absent"));
+  other = source;
+  other.entries[0].threads = 128;
+  EXPECT_THAT(message_of([&] { backend->load(artifact, other); }),
+              HasSubstr("made for 64 threads"));
+  other = source;
+  other.args_bytes = 8;
+  EXPECT_THAT(message_of([&] { backend->load(artifact, other); }),
+              HasSubstr("takes 16 bytes of arguments"));
+  Artifact torn = artifact;
+  torn.binary.resize(100);
+  EXPECT_THAT(message_of([&] { backend->load(torn, source); }), HasSubstr("cannot load"));
+}
+
+TEST(Launch, RefusesShapesBeyondAGpu) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  KernelSource source = source_of(empty_trial());
+  const auto kernel = backend->load(backend->compile(source), source);
+  const std::vector<std::byte> args(16);
+  source.entries[0].shared_bytes = 232449;
+  EXPECT_THAT(message_of([&] { backend->launch(*kernel, source, 0, args); }),
+              HasSubstr("232449 shared bytes"));
+  source.entries[0].shared_bytes = 0;
+  source.entries[0].grid.y = 0;
+  EXPECT_THAT(message_of([&] { backend->launch(*kernel, source, 0, args); }), HasSubstr("1x0x1"));
+  source.entries[0].grid.y = 1;
+  EXPECT_THAT(message_of([&] { backend->launch(*kernel, source, 0, std::span(args).first(8)); }),
+              HasSubstr("8 bytes of arguments"));
+}
+
+}  // namespace
+}  // namespace vqgen::host_test

@@ -1,0 +1,93 @@
+// Device memory of the host backend, and plain writes that bypass the machine's checks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/host/trial.h"
+
+namespace vqgen::host_test {
+namespace {
+
+using testing::HasSubstr;
+
+template <class Action>
+std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(Memory, IsAlignedAndPoisoned) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  for (const std::size_t bytes : {0u, 1u, 255u, 1000u}) {
+    const DeviceBuffer buffer(*backend, bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256, 0u);
+    std::vector<std::byte> back(bytes);
+    backend->download(back, buffer.data());
+    EXPECT_EQ(back, std::vector(bytes, std::byte{0xff}));
+  }
+}
+
+TEST(Memory, CopiesStayWithinOneAllocation) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  const DeviceBuffer buffer(*backend, 16);
+  std::vector<std::byte> words(17);
+  EXPECT_THAT(message_of([&] { backend->upload(buffer.data(), words); }),
+              HasSubstr("upload of 17 bytes across the end of an allocation of 16 bytes"));
+  EXPECT_THAT(message_of([&] { backend->download(words, words.data()); }),
+              HasSubstr("outside every allocation"));
+}
+
+TEST(Memory, TooMuchIsAnError) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  EXPECT_THAT(message_of([&] { backend->allocate(SIZE_MAX / 4); }), HasSubstr("no host memory"));
+}
+
+TEST(Memory, ReleasedMemoryIsNoLongerThere) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  void* const pointer = backend->allocate(64);
+  backend->release(pointer);
+  backend->release(nullptr);
+  std::vector<std::byte> word(4);
+  EXPECT_THROW(backend->upload(pointer, word), Error);
+}
+
+// Plain stores through pointers, which templates must not do, so that the nets below the machine's
+// checks are seen to hold: guard bytes, or AddressSanitizer's death.
+Trial plain_store(const std::string& statement) {
+  Trial trial;
+  trial.text = "VQ_KERNEL(trial, 64, Args) { if (vq::thread_index() == 0) { " + statement + "; } }";
+  trial.shared_bytes = 100;
+  return trial;
+}
+
+void expect_overrun_found(const Trial& trial, const std::string& guard_report) {
+#if defined(__SANITIZE_ADDRESS__)
+  (void)guard_report;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(run(trial), "heap-buffer-overflow");
+#else
+  EXPECT_THAT(fault_of(trial), HasSubstr(guard_report));
+#endif
+}
+
+TEST(Overrun, PlainWritePastAGlobalBuffer) {
+  expect_overrun_found(plain_store("args.out[64] = 0"),
+                       "kernel trial: a write without store_global 0 bytes past the end of an "
+                       "allocation of 256 bytes");
+}
+
+TEST(Overrun, PlainWriteBeforeAGlobalBuffer) {
+  expect_overrun_found(plain_store("args.out[-1] = 0"), "4 bytes before an allocation of 256");
+}
+
+TEST(Overrun, PlainWritePastTheArena) {
+  expect_overrun_found(plain_store("vq::shared_memory()[103] = 0"),
+                       "3 bytes past the end of an arena of 100 bytes");
+}
+
+}  // namespace
+}  // namespace vqgen::host_test

@@ -1,0 +1,120 @@
+// Bundles whose metadata and tensors disagree, or that hold numbers no kernel may see.
+#include <functional>
+#include <limits>
+
+#include "quantizer/bundle.h"
+#include "tests/quantizer/samples.h"
+
+namespace vqgen {
+namespace {
+
+// A valid bundle with `spoil` done to its data before it is written: the reader must refuse it with
+// a message that holds `expected`.
+template <class Data>
+void expect_refused(const std::function<void(Data&)>& spoil, const std::string& expected) {
+  Bundle bundle = samples::full_bundle();
+  for (BundleItem& item : bundle.items) {
+    if (Data* data = std::get_if<Data>(&item.data)) spoil(*data);
+  }
+  const std::string message = samples::error_of(
+      [&] { read_bundle(SafetensorsFile(serialize_bundle(bundle), "lie.safetensors")); });
+  EXPECT_NE(message.find("lie.safetensors"), std::string::npos) << message;
+  EXPECT_NE(message.find(expected), std::string::npos) << message;
+}
+
+// A valid bundle with one text of its metadata replaced.
+void expect_refused_metadata(const std::string& from, const std::string& to,
+                             const std::string& expected) {
+  const std::vector<std::byte> bytes = serialize_bundle(samples::full_bundle());
+  const SafetensorsFile file(bytes, "b");
+  std::map<std::string, std::string> metadata = file.metadata();
+  std::string& text = metadata.at("vqgen.bundle");
+  const std::size_t place = text.find(from);
+  ASSERT_NE(place, std::string::npos) << from << " in " << text;
+  text.replace(place, from.size(), to);
+  const std::string message = samples::error_of([&] {
+    read_bundle(SafetensorsFile(serialize_safetensors(samples::views_of(bytes), metadata),
+                                "lie.safetensors"));
+  });
+  EXPECT_NE(message.find(expected), std::string::npos) << message;
+}
+
+TEST(BundleLies, NoBundleAtAll) {
+  const SafetensorsFile file(serialize_safetensors({}, {{"format", "pt"}}), "a.safetensors");
+  EXPECT_NE(samples::error_of([&] { read_bundle(file); }).find("a.safetensors: not a bundle"),
+            std::string::npos);
+}
+
+TEST(BundleLies, SchemaAndItems) {
+  expect_refused_metadata(R"("schema":1)", R"("schema":2)", "version 2 is not 1");
+  expect_refused_metadata(R"("schema":1)", R"("scheme":1)", "unknown field 'scheme'");
+  expect_refused_metadata(R"("kind":"weights")", R"("kind":"conv")", "'conv' is none of");
+  expect_refused_metadata(R"("name":"layer0")", R"("name":"layer1")", "'layer1.keys.codes'");
+  expect_refused_metadata(R"("name":"layer0")", R"("name":"blocks.0.q")", "is not there");
+  expect_refused_metadata(R"("kv_heads":2)", R"("kv_heads":-2)", "/items/0/kv_heads");
+}
+
+TEST(BundleLies, FormatsThatDoNotFit) {
+  expect_refused_metadata(R"("vector_size":4)", R"("vector_size":8)", "layer0.keys.codes");
+  expect_refused_metadata(R"("vector_size":4)", R"("vector_size":5)", "vector_size");
+  expect_refused_metadata(R"("index_bits":5)", R"("index_bits":6)", "layer0.keys.codes");
+  expect_refused_metadata(R"("residuals":2)", R"("residuals":64)", "layer0.keys.codes");
+  expect_refused_metadata(R"("scope":"head")", R"("scope":"tensor")", "layer0.keys.codebooks");
+  expect_refused_metadata(R"("decoder":"table")", R"("decoder":"e8p")",
+                          "tables of 16-bit elements");
+  expect_refused_metadata(R"("stage_scales":true)", R"("stage_scales":false)",
+                          "layer0.keys.stage_scales");
+  expect_refused_metadata(R"("head_dim":16)", R"("head_dim":1024)", "layer0.keys.codes");
+  expect_refused_metadata(R"("tokens":6)", R"("tokens":2147483647)", "layer0.keys.codes");
+  expect_refused_metadata(R"("dtype":"f16")", R"("dtype":"bf16")",
+                          "where the metadata asks for BF16");
+}
+
+TEST(BundleLies, QueriesThatDoNotFit) {
+  expect_refused<AttentionData>([](auto& data) { data.lengths[1] = 7; }, "element 1 is 7");
+  expect_refused<AttentionData>([](auto& data) { data.lengths[1] = -1; }, "element 1 is -1");
+  expect_refused<AttentionData>([](auto& data) { data.windows[0] = 3; }, "layer0.windows");
+  expect_refused<AttentionData>([](auto& data) { data.sinks[0] = 2; }, "layer0.sinks");
+  expect_refused<AttentionData>([](auto& data) { data.lengths.clear(); }, "layer0.lengths");
+  expect_refused<AttentionData>([](auto& data) { data.raw_keys.clear(); }, "layer0.raw_keys");
+  expect_refused_metadata(R"("query_heads":4)", R"("query_heads":5)", "query_heads");
+  expect_refused_metadata(R"("query_heads":4)", R"("query_heads":0)", "queries without heads");
+  expect_refused_metadata(R"("batch":3)", R"("batch":2)", "layer0.queries");
+  expect_refused_metadata(R"("cache_batch":1)", R"("cache_batch":2)", "2 sequences for 3 queries");
+}
+
+TEST(BundleLies, ValuesThatArePartOfTheKeysTransform) {
+  expect_refused<AttentionData>(
+      [](auto& data) {
+        data.values.format.smooth = true;
+        data.values.smooth.assign(32, 1.0f);
+      },
+      "transform keys only");
+}
+
+TEST(BundleLies, NumbersThatAreNone) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr std::uint16_t kInfinity16 = 0x7c00;
+  expect_refused<AttentionData>([](auto& data) { data.keys.codebooks[3] = kInfinity16; },
+                                "'layer0.keys.codebooks': element 3");
+  expect_refused<AttentionData>([](auto& data) { data.keys.stage_scales[1] = kNan; },
+                                "'layer0.keys.stage_scales': element 1");
+  expect_refused<AttentionData>([](auto& data) { data.keys.smooth[2] = kNan; },
+                                "layer0.keys.smooth");
+  expect_refused<AttentionData>([](auto& data) { data.keys.smooth[2] = 0.0f; }, "above 0");
+  expect_refused<AttentionData>([](auto& data) { data.queries[0] = kInfinity16; },
+                                "layer0.queries");
+  expect_refused<GemvData>([](auto& data) { data.weights.output_scales[9] = kNan; },
+                           "'blocks.0.q.weights.output_scales': element 9");
+  expect_refused<GemvData>([](auto& data) { data.x[1] = kInfinity16; }, "blocks.0.q.x");
+  expect_refused<GemvData>([](auto& data) { data.original_weights[1] = kInfinity16; },
+                           "weights.original");
+}
+
+TEST(BundleLies, TensorsThatNothingTellsOf) {
+  expect_refused<GemvData>([](auto& data) { data.weights.smooth.assign(16, 1.0f); },
+                           "'blocks.0.q.weights.smooth': belongs to nothing");
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,62 @@
+#include "quantizer/codebooks.h"
+
+#include "quantizer/decode.h"
+#include "tests/quantizer/samples.h"
+
+namespace vqgen {
+namespace {
+
+using samples::error_of;
+using samples::random_codebooks;
+using samples::table_format;
+
+TEST(Codebooks, FoldingReplacesEntriesByTheirProjections) {
+  const VqFormat format = table_format(4, 3, Scope::head, 2);
+  Codebooks codebooks = random_codebooks(format, 2, DType::f16, 1);
+  const Codebooks before = codebooks;
+  codebooks.projections = samples::normal_floats(2 * 4 * 4, 2);
+  const std::vector<float> matrices = codebooks.projections;
+  fold_projections(codebooks);
+  EXPECT_TRUE(codebooks.projections.empty());
+  for (std::size_t unit = 0; unit < 2; ++unit) {
+    for (std::size_t stage = 0; stage < 2; ++stage) {
+      for (std::size_t entry = 0; entry < 8; ++entry) {
+        const std::size_t first = ((unit * 2 + stage) * 8 + entry) * 4;
+        for (std::size_t i = 0; i < 4; ++i) {
+          double expected = 0;
+          for (std::size_t j = 0; j < 4; ++j) {
+            expected +=
+                double{matrices[stage * 16 + i * 4 + j]} * f16_to_float(before.entries[first + j]);
+          }
+          EXPECT_EQ(codebooks.entries[first + i], f16_from_float(static_cast<float>(expected)));
+        }
+      }
+    }
+  }
+  Codebooks untouched = before;
+  fold_projections(untouched);
+  EXPECT_EQ(untouched.entries, before.entries);
+}
+
+TEST(Codebooks, FoldingRefusesWhatTheElementTypeCannotHold) {
+  Codebooks codebooks = random_codebooks(table_format(2, 2), 1, DType::f16, 1);
+  codebooks.projections = {1e6f, 0, 0, 1e6f};
+  EXPECT_NE(error_of([&] { fold_projections(codebooks); }).find("too large for f16"),
+            std::string::npos);
+}
+
+TEST(Codebooks, EncodingRefusesUnfoldedProjectionsAndOtherShapes) {
+  const FloatTensor tensor = samples::normal_tensor(1, 2, 4, 8, 1);
+  Codebooks codebooks = random_codebooks(table_format(4, 3, Scope::head), 2, DType::f16, 1);
+  encode(tensor, codebooks);
+  codebooks.projections.assign(16, 0.0f);
+  error_of([&] { encode(tensor, codebooks); });
+  error_of(
+      [&] { encode(tensor, random_codebooks(table_format(4, 3, Scope::head), 3, DType::f16, 1)); });
+  VqFormat lattice = table_format(8, 16);
+  lattice.decoder = Decoder::e8p;
+  EXPECT_NE(error_of([&] { require_table(lattice, "here"); }).find("here: "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,127 @@
+#include "runtime/verify/row_decoder.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/problem.h"
+#include "runtime/verify/random.h"
+#include "tests/verify/test_data.h"
+
+namespace vqgen {
+namespace {
+
+TEST(ReadCode, FindsEveryCodeOfEveryWidth) {
+  Random random(7);
+  for (int bits = 2; bits <= 16; ++bits) {
+    std::vector<std::uint32_t> codes;
+    for (int i = 0; i < 67; ++i) {
+      codes.push_back(static_cast<std::uint32_t>(random.below(1 << bits)));
+    }
+    const std::vector<std::uint32_t> row = test::pack_row(codes, bits);
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      EXPECT_EQ(read_code(row, static_cast<std::int64_t>(i) * bits, bits), codes[i])
+          << bits << " bits, code " << i;
+    }
+  }
+}
+
+TEST(ReadCode, StraddlesWordsLeastSignificantBitFirst) {
+  const std::vector<std::uint32_t> row = {0x80000000u, 0x00000001u};
+  EXPECT_EQ(read_code(row, 31, 2), 3u);
+  EXPECT_EQ(read_code(row, 30, 3), 6u);
+  EXPECT_EQ(read_code(row, 24, 16), 0x180u);
+}
+
+// Entries that name their unit and stage: what comes out says which were read.
+QuantizedTensor labelled(VqFormat format, std::int64_t heads, std::int64_t rows,
+                         std::int64_t columns, std::int64_t units) {
+  QuantizedTensor t;
+  t.format = format;
+  t.heads = heads;
+  t.rows = rows;
+  t.columns = columns;
+  t.units = units;
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    for (int stage = 0; stage < format.residuals; ++stage) {
+      for (int i = 0; i < format.entries() * format.vector_size; ++i) {
+        t.codebooks.push_back(f16_from_float(stage == 0 ? static_cast<float>(unit) : 100.0f));
+      }
+    }
+  }
+  const auto count = static_cast<std::size_t>(heads * rows) * test::codes_per_row(t);
+  test::pack(t, std::vector<std::uint32_t>(count, 1));
+  return t;
+}
+
+std::vector<double> row_of(const QuantizedTensor& t, std::int64_t head, std::int64_t row) {
+  std::vector<double> out(static_cast<std::size_t>(t.columns));
+  RowDecoder(t).decode(0, head, row, out);
+  return out;
+}
+
+TEST(RowDecoder, FindsTheUnitOfEveryScope) {
+  VqFormat format{.vector_size = 2, .index_bits = 3};
+  const auto cache = [&](Scope scope, int group) {
+    format.scope = scope;
+    format.group_channels = group;
+    return labelled(format, 3, 2, 8, kv_units(format, 3, 8));
+  };
+  const std::vector<double> head2(8, 2.0);
+  EXPECT_EQ(row_of(cache(Scope::tensor, 0), 2, 1), std::vector<double>(8, 0.0));
+  EXPECT_EQ(row_of(cache(Scope::head, 0), 2, 1), head2);
+  EXPECT_EQ(row_of(cache(Scope::channel_group, 4), 2, 1),
+            (std::vector<double>{4, 4, 4, 4, 5, 5, 5, 5}));
+  EXPECT_EQ(row_of(cache(Scope::channel_group, 0), 1, 0),
+            (std::vector<double>{4, 4, 5, 5, 6, 6, 7, 7}));
+}
+
+TEST(RowDecoder, FindsTheTileWhereTilesDoNotDivideTheMatrix) {
+  VqFormat format{.vector_size = 2, .index_bits = 2, .scope = Scope::tile};
+  format.tile_rows = 2;
+  format.tile_columns = 4;
+  const QuantizedTensor t = labelled(format, 1, 5, 10, weight_units(format, 5, 10));
+  EXPECT_EQ(row_of(t, 0, 1), (std::vector<double>{0, 0, 0, 0, 1, 1, 1, 1, 2, 2}));
+  EXPECT_EQ(row_of(t, 0, 2), (std::vector<double>{3, 3, 3, 3, 4, 4, 4, 4, 5, 5}));
+  EXPECT_EQ(row_of(t, 0, 4), (std::vector<double>{6, 6, 6, 6, 7, 7, 7, 7, 8, 8}));
+}
+
+TEST(RowDecoder, SumsStagesTimesTheirScales) {
+  VqFormat format{.vector_size = 2, .index_bits = 2, .residuals = 2, .scope = Scope::head};
+  format.stage_scales = true;
+  QuantizedTensor t = labelled(format, 2, 1, 4, 2);
+  t.stage_scales = {1, 1, 3, 0.5};
+  EXPECT_EQ(row_of(t, 1, 0), std::vector<double>(4, 3 * 1 + 0.5 * 100));
+}
+
+TEST(RowDecoder, StagesOfASubVectorStandSideBySide) {
+  QuantizedTensor t = test::tiny_tensor(1, 4, {0, 1});
+  t.format.residuals = 2;
+  for (const double value : {10, 10, 20, 20, 30, 30, 40, 40}) {
+    t.codebooks.push_back(f16_from_float(static_cast<float>(value)));
+  }
+  test::pack(t, {2, 0, 1, 3});  // sub-vector 0: stages 2, 0; sub-vector 1: stages 1, 3
+  EXPECT_EQ(row_of(t, 0, 0), (std::vector<double>{2 + 10, -1 + 10, 0 + 40, 1 + 40}));
+}
+
+TEST(RowDecoder, RejectsWhatContradictsItself) {
+  const QuantizedTensor fine = test::tiny_tensor(3, 4, {0, 1, 2, 3, 0, 1});
+  EXPECT_NO_THROW(RowDecoder{fine});
+  const auto expect_error = [&](auto&& spoil) {
+    QuantizedTensor t = fine;
+    spoil(t);
+    EXPECT_THROW(RowDecoder{t}, Error);
+  };
+  expect_error([](QuantizedTensor& t) { t.codes.pop_back(); });
+  expect_error([](QuantizedTensor& t) { t.row_words = 2; });
+  expect_error([](QuantizedTensor& t) { t.columns = 5; });
+  expect_error([](QuantizedTensor& t) { t.units = 2; });
+  expect_error([](QuantizedTensor& t) { t.codebooks.pop_back(); });
+  expect_error([](QuantizedTensor& t) { t.stage_scales = {1}; });
+  expect_error([](QuantizedTensor& t) { t.format.smooth = true; });
+  expect_error([](QuantizedTensor& t) { t.format.decoder = Decoder::e8p; });
+  expect_error([](QuantizedTensor& t) { t.format.entry_type = EntryType::int8; });
+  expect_error([](QuantizedTensor& t) { t.format.scope = Scope::tile; });
+}
+
+}  // namespace
+}  // namespace vqgen
