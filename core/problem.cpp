@@ -72,6 +72,8 @@ void validate(const AttentionDecode& op, const Validator& validator) {
       fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));
   validator.cache_format(op.keys, "/keys", shape.head_dim);
   validator.cache_format(op.values, "/values", shape.head_dim);
+  validator.require(!op.values.smooth && !op.values.hadamard, "/values",
+                    "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
   const double elements = static_cast<double>(shape.batch) * shape.kv_heads * shape.head_dim *
                           static_cast<double>(shape.tokens);
   validator.require(elements <= kMaxElements, "/shape",

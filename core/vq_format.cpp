@@ -1,11 +1,12 @@
 #include "core/vq_format.h"
 
+#include <fmt/format.h>
+
 namespace vqgen {
 
 std::string short_name(const VqFormat& format) {
-  std::string name =
-      "d" + std::to_string(format.vector_size) + "b" + std::to_string(format.index_bits);
-  if (format.residuals > 1) name += "x" + std::to_string(format.residuals);
+  std::string name = fmt::format("d{}b{}", format.vector_size, format.index_bits);
+  if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
   return name;
 }
 

@@ -22,6 +22,7 @@ class BundleReader {
  public:
   explicit BundleReader(const SafetensorsFile& file) : file_(file) {}
 
+  const std::string& source() const { return file_.source(); }
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
 
   std::vector<std::uint16_t> elements(const std::string& name, DType dtype, const Shape& shape) {
@@ -92,8 +93,9 @@ class BundleReader {
 // `tensor` comes with format, dtype and sizes; the rest is read from "<name>.*" and checked.
 void read_tensor(BundleReader& reader, const std::string& name, QuantizedTensor& tensor) {
   const VqFormat& format = tensor.format;
-  require_table(format, name);
-  tensor.units = unit_map(format, tensor.heads, tensor.rows, tensor.columns, name).units();
+  const std::string where = reader.source() + ": " + name;
+  require_table(format, where);
+  tensor.units = unit_map(format, tensor.heads, tensor.rows, tensor.columns, where).units();
   tensor.row_words =
       vq::row_words(tensor.columns, format.vector_size, format.residuals, format.index_bits);
   tensor.codes =

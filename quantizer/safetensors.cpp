@@ -169,13 +169,17 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const {
 
 const TensorInfo& SafetensorsFile::at(std::string_view name) const {
   if (const TensorInfo* info = find(name)) return *info;
+  fail(name, fmt::format("is not there; the file has {}", some_names()));
+}
+
+std::string SafetensorsFile::some_names() const {
   constexpr std::size_t kNamed = 8;
-  std::string present;
+  std::string names = tensors_.empty() ? "none" : "";
   for (std::size_t i = 0; i < std::min(kNamed, tensors_.size()); ++i) {
-    present += (i > 0 ? ", " : "") + tensors_[i].name;
+    names += (i > 0 ? ", " : "") + tensors_[i].name;
   }
-  if (tensors_.size() > kNamed) present += fmt::format(" and {} more", tensors_.size() - kNamed);
-  fail(name, fmt::format("is not there; the file has {}", present.empty() ? "none" : present));
+  if (tensors_.size() > kNamed) names += fmt::format(" and {} more", tensors_.size() - kNamed);
+  return names;
 }
 
 void SafetensorsFile::fail(std::string_view tensor, std::string_view problem) const {

@@ -68,6 +68,9 @@ class SafetensorsFile {
   // As find, but a missing tensor is an Error that names some of those present.
   const TensorInfo& at(std::string_view name) const;
 
+  // The first few names and how many more, for messages.
+  std::string some_names() const;
+
   // F16, BF16 and F32 tensors, widened without loss.
   std::vector<float> read_floats(std::string_view name) const;
   // The 16 raw bits of F16, BF16 and U16 tensors.

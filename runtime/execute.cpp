@@ -27,7 +27,7 @@ AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSour
   args.raw_keys = device.input(data.raw_keys, misalignment.elements);
   args.raw_values = device.input(data.raw_values, misalignment.elements);
   args.raw_head_stride = op.raw_slots() * head_dim;
-  args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
+  args.raw_batch_stride = op.shape.shared_cache ? 0 : op.shape.kv_heads * args.raw_head_stride;
   args.lengths = device.input(data.lengths);
   args.windows = device.input(data.windows);
   args.sinks = device.input(data.sinks);

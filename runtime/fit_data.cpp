@@ -40,28 +40,44 @@ class Matcher {
   std::string where_;
 };
 
-// Rows of the uncompressed tokens of each sequence, in the order of the args: sinks by token, then
-// the window's ring. Slots without a token stay zero.
-std::vector<std::uint16_t> raw_slots(const AttentionDecode& op, const AttentionData& data,
-                                     const std::vector<std::uint16_t>& originals) {
+// Tokens that cache number `stored` holds: the longest of the sequences that read it.
+std::int64_t stored_tokens(const AttentionData& data, std::int64_t stored) {
+  if (data.keys.batch > 1) return data.lengths[static_cast<std::size_t>(stored)];
+  return *std::max_element(data.lengths.begin(), data.lengths.end());
+}
+
+// Keeps the first and newest tokens of every cache raw. A shared cache has one window, that of its
+// longest sequence, of which a shorter one sees what lies within its length.
+void set_raw_counts(const AttentionDecode& op, AttentionData& data) {
+  data.max_window = op.shape.window;
+  data.max_sinks = op.shape.sinks;
+  data.sinks.assign(data.lengths.size(), op.shape.sinks);
+  data.windows.clear();
+  for (std::size_t b = 0; b < data.lengths.size(); ++b) {
+    const std::int64_t stored = data.keys.batch > 1 ? static_cast<std::int64_t>(b) : 0;
+    const std::int64_t first = stored_tokens(data, stored) - op.shape.window;
+    data.windows.push_back(static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(data.lengths[b] - first, 0, op.shape.window)));
+  }
+}
+
+// The raw rows of all caches in the order of the args: sinks by token, then the window's ring.
+// Slots without a token stay zero.
+std::vector<std::uint16_t> raw_rows(const AttentionDecode& op, const AttentionData& data,
+                                    const std::vector<std::uint16_t>& originals) {
   const std::int64_t head_dim = op.shape.head_dim;
-  const std::int64_t stored_heads = data.keys.batch * op.shape.kv_heads;
-  const std::int64_t tokens = std::ssize(originals) / (stored_heads * head_dim);
-  std::vector<std::uint16_t> raw(
-      static_cast<std::size_t>(op.shape.batch * op.shape.kv_heads * op.raw_slots() * head_dim));
-  for (std::int64_t b = 0; b < op.shape.batch; ++b) {
-    const std::int64_t stored = data.keys.batch == 1 ? 0 : b;
-    const std::int64_t length = data.lengths[static_cast<std::size_t>(b)];
-    const std::int64_t sinks = std::min<std::int64_t>(op.shape.sinks, length);
-    const std::int64_t window = std::max(sinks, length - op.shape.window);
-    for (std::int64_t head = 0; head < op.shape.kv_heads; ++head) {
-      const auto copy = [&](std::int64_t token, std::int64_t slot) {
-        const std::int64_t from = ((stored * op.shape.kv_heads + head) * tokens + token) * head_dim;
-        const std::int64_t to = ((b * op.shape.kv_heads + head) * op.raw_slots() + slot) * head_dim;
-        std::copy_n(originals.begin() + from, head_dim, raw.begin() + to);
-      };
-      for (std::int64_t t = 0; t < sinks; ++t) copy(t, t);
-      for (std::int64_t t = window; t < length; ++t) copy(t, op.shape.sinks + t % op.shape.window);
+  const std::int64_t heads = data.keys.batch * op.shape.kv_heads;
+  std::vector<std::uint16_t> raw(static_cast<std::size_t>(heads * op.raw_slots() * head_dim));
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const std::int64_t tokens = stored_tokens(data, head / op.shape.kv_heads);
+    const auto copy = [&](std::int64_t token, std::int64_t slot) {
+      std::copy_n(originals.begin() + (head * data.keys.rows + token) * head_dim, head_dim,
+                  raw.begin() + (head * op.raw_slots() + slot) * head_dim);
+    };
+    const std::int64_t sinks = std::min<std::int64_t>(op.shape.sinks, tokens);
+    for (std::int64_t t = 0; t < sinks; ++t) copy(t, t);
+    for (std::int64_t t = std::max<std::int64_t>(0, tokens - op.shape.window); t < tokens; ++t) {
+      copy(t, op.shape.sinks + t % op.shape.window);
     }
   }
   return raw;
@@ -93,12 +109,9 @@ AttentionData fit_data(const AttentionDecode& op, const BundleItem& item,
       matcher.fail(
           "holds no originals for the raw window and sinks; quantize with --keep-original");
     }
-    data.max_window = op.shape.window;
-    data.max_sinks = op.shape.sinks;
-    data.windows.assign(static_cast<std::size_t>(op.shape.batch), op.shape.window);
-    data.sinks.assign(static_cast<std::size_t>(op.shape.batch), op.shape.sinks);
-    data.raw_keys = raw_slots(op, data, data.original_keys);
-    data.raw_values = raw_slots(op, data, data.original_values);
+    set_raw_counts(op, data);
+    data.raw_keys = raw_rows(op, data, data.original_keys);
+    data.raw_values = raw_rows(op, data, data.original_values);
   }
   return data;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # From a fresh checkout to verified kernels on real data, without a GPU: installs what is missing,
-# builds vqgen, quantizes the keys, values and a weight in tests/data, compiles a kernel for the
-# H200, and runs generated kernels on the CPU against the reference. Everything lands in build/ and
-# out/quickstart/.
+# builds vqgen, quantizes the keys, values and a weight in tests/data, compiles a kernel for the H200,
+# and runs generated kernels against the reference, on the CPU where there is no GPU. Everything lands
+# in build/ and out/quickstart/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/deps.sh
@@ -62,7 +62,7 @@ checked "aqlm-2x8, a projection" "$VQGEN" quantize --input "$DATA/tinycode-weigh
 step 4/5 "Compile for the H200 (no GPU is needed)"
 checked "attention decode, 2 bits" "$VQGEN" compile examples/configs/tinycode-layer.json --gpu h200
 
-step 5/5 "Run on the CPU and verify"
+step 5/5 "Run and verify (on the CPU where there is no GPU)"
 for preset in vecinfer-d2b8 vecinfer-d4b8 vecinfer-d8b12; do
   config="examples/configs/tinycode-layer-${preset#vecinfer-}.json"
   [ "$preset" != vecinfer-d4b8 ] || config=examples/configs/tinycode-layer.json

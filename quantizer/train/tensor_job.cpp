@@ -62,12 +62,10 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   TensorReport line;
   line.name = job.name;
   line.format = short_name(job.format);
-  const QuantizedTensor trained = encode_with(calibration, codebooks, outer);
-  line.calibration = reconstruction_error(*job.calibration, reconstruct(trained));
+  QuantizedTensor result = encode_with(calibration, codebooks, outer);
+  line.calibration = reconstruction_error(*job.calibration, reconstruct(result));
   line.input = line.calibration;
-  const bool separate = job.calibration != job.input;
-  QuantizedTensor result = trained;
-  if (separate) {
+  if (job.calibration != job.input) {
     result = encode_with(inner_domain(*job.input, job.format, outer), codebooks, outer);
     line.input = reconstruction_error(*job.input, reconstruct(result));
   }
@@ -96,9 +94,8 @@ std::vector<PatternMatch> match_tensors(const SafetensorsFile& file, const std::
   if (matches.empty() && star_count(pattern) == 0) file.at(pattern);
   if (matches.empty()) {
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}: {} '{}' matches none of the {} tensors; list them with vqgen "
-                            "inspect",
-                            file.source(), option, pattern, file.tensors().size()));
+                fmt::format("{}: {} '{}' matches no tensor; the file has {}", file.source(), option,
+                            pattern, file.some_names()));
   }
   return matches;
 }

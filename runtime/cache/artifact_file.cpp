@@ -27,17 +27,16 @@ struct Manifest {
   }
 };
 
-void append(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-void append(std::vector<std::byte>& out, std::string_view text) {
-  append(out, std::as_bytes(std::span(text)));
-}
 template <class T>
-void append_integer(std::vector<std::byte>& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    out.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
-  }
+void append_integer(std::string& out, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>((value >> (8 * i)) & 0xff);
+}
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
 }
 
 // Takes pieces off the front of a file; false where too little is left.
@@ -66,10 +65,6 @@ struct Reader {
   }
 };
 
-std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 std::optional<Manifest> read_manifest(std::string_view text) {
   try {
     const Json json = parse_json(text, "artifact manifest");
@@ -93,15 +88,15 @@ bool names_match(const Manifest& manifest) {
 
 std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact) {
   const std::string manifest = to_json(Manifest{key, artifact.kernels, artifact.compile_ms}).dump();
-  std::vector<std::byte> out;
-  append(out, kMagic);
+  std::string out(kMagic);
   append_integer(out, kArtifactSchema);
   append_integer(out, static_cast<std::uint64_t>(manifest.size()));
-  append(out, manifest);
+  out += manifest;
   append_integer(out, static_cast<std::uint64_t>(artifact.binary.size()));
-  append(out, artifact.binary);
-  append(out, sha256_hex(out));
-  return out;
+  out += as_text(artifact.binary);
+  out += sha256_hex(as_bytes(out));
+  const auto bytes = as_bytes(out);
+  return {bytes.begin(), bytes.end()};
 }
 
 std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const ArtifactKey& key) {

@@ -19,8 +19,8 @@ template <>
 inline constexpr auto enum_names<CodePattern> =
     std::array{"uniform", "zipf", "one_hot", "all_equal", "max_code"};
 
-// Fills tensor.codes, whose sizes and format are set, with random bits (padding of rows included),
-// and the codes of each row for which patterned(sequence, head-independent row) holds by pattern.
+// Fills tensor.codes, whose sizes and format are set: with random bits throughout, padding too,
+// then by pattern in those rows, of every head, for which patterned(sequence, row) holds.
 void fill_codes(QuantizedTensor& tensor, CodePattern pattern,
                 const std::function<bool(std::int64_t sequence, std::int64_t row)>& patterned,
                 Random& random);

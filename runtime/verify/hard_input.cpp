@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kScoreSpread = 2.5;  // natural log units
 constexpr std::size_t kScoreSamples = 256;
-constexpr double kMaxGain = 8;  // keeps queries of O(1) where a pattern makes scores near 0
+constexpr double kMaxGain = 8;  // keeps values of O(1) where chance makes scores near 0
 
 // Independent streams of one seed: a change to one tensor leaves the others as they were.
 enum Stream : std::uint64_t { kKeys, kValues, kKeyCodes, kValueCodes, kQueries, kRaw, kExtents };
@@ -108,8 +108,7 @@ double score_gain(const std::vector<double>& query,
   const double variance = mean_square - sum / count * (sum / count) / dim;
   const bool varied = samples.size() >= 16 && variance > mean_square / 4096;
   const double spread = std::sqrt(varied ? variance : mean_square);
-  return spread * kMaxGain > kScoreSpread ? std::max(kScoreSpread / spread, 1 / kMaxGain)
-                                          : kMaxGain;
+  return std::min(kScoreSpread / spread, kMaxGain);
 }
 
 // Queries, raw keys and raw values of one stored sequence and head. Raw keys get the magnitude
@@ -143,7 +142,7 @@ void fill_head(AttentionData& data, const QueryTransform& transform,
     }
   }
   const double queries = static_cast<double>((last - first) * group);
-  const double key_gain = kScoreSpread / std::sqrt(raw_variance / queries);
+  const double key_gain = std::min(kScoreSpread / std::sqrt(raw_variance / queries), kMaxGain);
   const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_window;
   for (std::int64_t slot = 0; slot < slots; ++slot) {
     const std::int64_t at = ((stored * data.keys.heads + head) * slots + slot) * dim;

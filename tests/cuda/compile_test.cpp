@@ -175,7 +175,8 @@ TEST_F(CudaCompile, TextForTheHostIsRefused) {
 
 TEST_F(CudaCompile, IdentityHasVersionBuildAndOptions) {
   const CompilerIdentity identity = backend_->compiler(primitives("sm_86"));
-  EXPECT_THAT(identity.name, ::testing::MatchesRegex("nvrtc [0-9]+\\.[0-9]+ build-id [0-9a-f]+"));
+  EXPECT_THAT(identity.name,
+              ::testing::MatchesRegex("nvrtc [0-9]+\\.[0-9]+ (build-id|size) [0-9a-f]+"));
   EXPECT_THAT(identity.options, ::testing::Contains("--gpu-architecture=sm_86"));
 }
 
@@ -189,6 +190,15 @@ TEST(CudaCompiler, MissingNvrtcSaysWhereItWasLookedFor) {
   const auto in_folder = make_cuda_backend({.nvrtc_path = ::testing::TempDir()});
   EXPECT_THAT(device_error([&] { in_folder->compile(source); }),
               AllOf(HasSubstr("libnvrtc.so.13"), HasSubstr("libnvrtc.so.12")));
+}
+
+TEST(CudaCompiler, FileThatDoesNotLoadSaysWhy) {
+  const std::string path = ::testing::TempDir() + "/vqgen_no_library.so";
+  publish_text(path, "no library");
+  const auto backend = make_cuda_backend({.nvrtc_path = path});
+  EXPECT_THAT(device_error([&] { backend->compile(primitives("sm_90a")); }),
+              HasSubstr("file too short"));
+  std::filesystem::remove(path);
 }
 
 TEST(CudaCompiler, LibraryThatIsNotNvrtcIsNamed) {

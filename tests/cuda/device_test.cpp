@@ -246,8 +246,12 @@ TEST_F(CudaOnDevice, WrongArgumentsAndDamagedBinaryAreErrors) {
   EXPECT_THROW(backend_->launch(*kernel, source, 0, bytes_of(small)), Error);
   KernelSource lying = source;
   lying.args_bytes = 4;
-  EXPECT_THAT(error_text([&] { backend_->launch(*kernel, lying, 0, bytes_of(small)); }),
-              HasSubstr("cuLaunchKernel"));
+  EXPECT_THAT(error_text([&] { backend_->load(artifact, lying); }),
+              HasSubstr("8 bytes of arguments, not 4"));
+  KernelSource misnamed = source;
+  misnamed.entries[0].name = "vq_stor";
+  EXPECT_THAT(error_text([&] { backend_->load(artifact, misnamed); }),
+              HasSubstr("cuModuleGetFunction on vq_stor: CUDA_ERROR_NOT_FOUND"));
   KernelSource too_many = source;
   too_many.entries[0].threads = 128;
   EXPECT_THAT(error_text([&] { backend_->load(artifact, too_many); }), HasSubstr("128 threads"));
@@ -261,6 +265,7 @@ TEST_F(CudaOnDevice, WrongArgumentsAndDamagedBinaryAreErrors) {
 
 // In a process of its own: an illegal access loses the context for good.
 TEST_F(CudaOnDevice, FaultNamesCallCodeAndKernel) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // CUDA does not survive a fork without exec
   EXPECT_EXIT(
       {
         const auto backend = make_cuda_backend();

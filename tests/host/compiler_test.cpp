@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/files.h"
+#include "runtime/backend/host/process.h"
 #include "tests/host/trial.h"
 
 namespace vqgen::host_test {
@@ -84,16 +85,13 @@ TEST(Compiler, RejectedTextLeavesItsLogAndItself) {
 }
 
 TEST(Compiler, LeavesNoFilesBehind) {
-  const std::filesystem::path scratch =
-      std::filesystem::path(testing::TempDir()) / "vqgen-leaves-no-files";
-  std::filesystem::create_directories(scratch);
+  const host::ScratchFolder scratch({});
   {
-    const std::unique_ptr<Backend> backend = make_host_backend({.scratch = scratch});
+    const std::unique_ptr<Backend> backend = make_host_backend({.scratch = scratch.path()});
     const KernelSource source = source_of(empty_trial());
     const auto kernel = backend->load(backend->compile(source), source);
   }
-  EXPECT_TRUE(std::filesystem::is_empty(scratch));
-  std::filesystem::remove(scratch);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
 }
 
 TEST(Compiler, UnwritableScratchIsNamed) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
+#include "runtime/backend/host/process.h"
 #include "tests/host/trial.h"
 
 namespace vqgen::host_test {
@@ -34,7 +37,7 @@ TEST(Memory, IsAlignedAndPoisoned) {
 TEST(Memory, CopiesStayWithinOneAllocation) {
   const std::unique_ptr<Backend> backend = make_host_backend();
   const DeviceBuffer buffer(*backend, 16);
-  std::vector<std::byte> words(17);
+  std::array<std::byte, 17> words{};  // on the stack, far from any allocation
   EXPECT_THAT(message_of([&] { backend->upload(buffer.data(), words); }),
               HasSubstr("upload of 17 bytes across the end of an allocation of 16 bytes"));
   EXPECT_THAT(message_of([&] { backend->download(words, words.data()); }),
@@ -67,8 +70,8 @@ Trial plain_store(const std::string& statement) {
 void expect_overrun_found(const Trial& trial, const std::string& guard_report) {
 #if defined(__SANITIZE_ADDRESS__)
   (void)guard_report;
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_DEATH(run(trial), "heap-buffer-overflow");
+  const host::ScratchFolder scratch({});  // the dead process leaves its files here
+  EXPECT_DEATH(run(trial, {.scratch = scratch.path()}), "heap-buffer-overflow");
 #else
   EXPECT_THAT(fault_of(trial), HasSubstr(guard_report));
 #endif

@@ -57,7 +57,7 @@ TEST(BundleLies, SchemaAndItems) {
 TEST(BundleLies, FormatsThatDoNotFit) {
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":8)", "layer0.keys.codes");
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":5)", "vector_size");
-  expect_refused_metadata(R"("index_bits":5)", R"("index_bits":6)", "layer0.keys.codes");
+  expect_refused_metadata(R"("index_bits":5)", R"("index_bits":6)", "layer0.keys.codebooks");
   expect_refused_metadata(R"("residuals":2)", R"("residuals":64)", "layer0.keys.codes");
   expect_refused_metadata(R"("scope":"head")", R"("scope":"tensor")", "layer0.keys.codebooks");
   expect_refused_metadata(R"("decoder":"table")", R"("decoder":"e8p")",

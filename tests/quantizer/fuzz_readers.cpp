@@ -1,1 +1,227 @@
-int main_placeholder;
+// Mutates valid files and requires that the readers either accept the result or throw vqgen::Error:
+// no crash, no other exception, no endless loop, no sanitizer report. Runs for VQGEN_FUZZ_SECONDS
+// (default 5) a reader, from a fixed seed; each input depends on the seed and its number alone.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/files.h"
+#include "core/json.h"
+#include "core/profiles.h"
+#include "quantizer/bundle.h"
+#include "quantizer/decode.h"
+#include "quantizer/safetensors.h"
+#include "tests/quantizer/samples.h"
+
+namespace vqgen {
+namespace {
+
+constexpr std::uint64_t kSeed = 20240607;
+
+class Mutator {
+ public:
+  Mutator(std::uint64_t seed, const std::vector<std::string>& corpus)
+      : random_(seed), corpus_(corpus) {}
+
+  std::size_t below(std::size_t bound) { return bound == 0 ? 0 : random_() % bound; }
+
+  // One to four changes of `text`.
+  std::string mutate(std::string text) {
+    for (std::size_t left = 1 + below(4); left > 0; --left) change(text);
+    return text;
+  }
+
+ private:
+  void change(std::string& text) {
+    const std::size_t place = below(text.size() + 1);
+    const std::size_t end = place + below(std::min<std::size_t>(text.size() - place, 64) + 1);
+    switch (below(7)) {
+      case 0:  // flip a bit
+        if (place < text.size()) {
+          text[place] = static_cast<char>(text[place] ^ (1 << below(8)));
+        }
+        break;
+      case 1:  // any byte
+        if (place < text.size()) text[place] = static_cast<char>(below(256));
+        break;
+      case 2:
+        text.resize(place);
+        break;  // cut
+      case 3:
+        text.erase(place, end - place);
+        break;  // drop a part
+      case 4:
+        text.insert(place, text, place, end - place);
+        break;   // repeat a part
+      case 5: {  // splice in a part of another file
+        const std::string& other = corpus_[below(corpus_.size())];
+        text.insert(place, other, below(other.size()), below(200));
+        break;
+      }
+      default:
+        number(text, place);
+        break;
+    }
+  }
+
+  // Replaces the digits at or after `place` by a number that readers stumble over.
+  void number(std::string& text, std::size_t place) {
+    static constexpr const char* kNumbers[] = {
+        "0",   "-1",        "4294967296",       "1e999", "-0.0", "18446744073709551615",
+        "2.5", "999999999", "9007199254740993", "65537", "true", "9223372036854775808"};
+    const std::size_t first = text.find_first_of("0123456789", place);
+    if (first == std::string::npos) return;
+    const std::size_t last = text.find_first_not_of("0123456789", first);
+    const std::size_t length = (last == std::string::npos ? text.size() : last) - first;
+    text.replace(first, length, kNumbers[below(std::size(kNumbers))]);
+  }
+
+  std::mt19937_64 random_;
+  const std::vector<std::string>& corpus_;
+};
+
+std::chrono::duration<double> fuzz_duration() {
+  const char* seconds = std::getenv("VQGEN_FUZZ_SECONDS");
+  return std::chrono::duration<double>(seconds != nullptr ? std::atof(seconds) : 5.0);
+}
+
+// Feeds `read(mutator, base)` for the set time; `read` makes one input of corpus[base] and reads
+// it.
+template <class Read>
+void fuzz(const std::string& name, const std::vector<std::string>& corpus, const Read& read) {
+  std::size_t inputs = 0;
+  std::size_t accepted = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < fuzz_duration()) {
+    Mutator mutator(kSeed + inputs, corpus);
+    try {
+      read(mutator, mutator.below(corpus.size()));
+      ++accepted;
+    } catch (const Error&) {
+      // Refused in the right way.
+    } catch (const std::exception& error) {
+      FAIL() << name << ": seed " << kSeed << ", input " << inputs << ": " << error.what();
+    }
+    ++inputs;
+  }
+  std::cout << fmt::format("{}: seed {}, {} inputs, {} accepted ({:.1f} %)\n", name, kSeed, inputs,
+                           accepted,
+                           100.0 * static_cast<double>(accepted) / static_cast<double>(inputs));
+  EXPECT_GT(inputs, 0u);
+  EXPECT_GT(accepted, 0u);
+}
+
+std::vector<std::string> texts_below(const std::string& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(VQGEN_SOURCE_DIR) / folder)) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> texts;
+  for (const auto& path : paths) texts.push_back(read_text(path));
+  return texts;
+}
+
+TEST(FuzzReaders, Json) {
+  const std::vector<std::string> configs = texts_below("examples/configs");
+  const std::vector<std::string> gpus = texts_below("profiles/gpus");
+  std::vector<std::string> corpus = configs;
+  corpus.insert(corpus.end(), gpus.begin(), gpus.end());
+  corpus.push_back(std::string(63, '[') + "1" + std::string(63, ']'));
+  fuzz("json", corpus, [&](Mutator& mutator, std::size_t base) {
+    const Json json = parse_json(mutator.mutate(corpus[base]), "fuzz.json");
+    if (base < configs.size()) {
+      to_json(read_config(json, "fuzz.json").problem).dump();
+    } else if (base < configs.size() + gpus.size()) {
+      GpuSpec gpu;
+      read_fields(JsonCursor(json, "fuzz.json"), gpu);
+      to_json(gpu).dump();
+    }
+  });
+}
+
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+// A mutation of the header alone, its length made to fit, so that what lies behind the first check
+// is reached.
+std::string with_mutated_header(Mutator& mutator, const std::string& file) {
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof length);
+  const std::size_t data = sizeof length + static_cast<std::size_t>(length);
+  const std::string header = mutator.mutate(file.substr(sizeof length, data - sizeof length));
+  length = header.size();
+  std::string result(sizeof length, '\0');
+  std::memcpy(result.data(), &length, sizeof length);
+  return result + header + file.substr(data);
+}
+
+// What an accepted file promises: every tensor can be read, every bundle decoded.
+void use(const SafetensorsFile& file) {
+  for (const TensorInfo& info : file.tensors()) {
+    switch (info.type) {
+      case TensorType::f16:
+      case TensorType::bf16:
+      case TensorType::f32:
+        file.read_floats(info.name);
+        break;
+      case TensorType::u32:
+        file.read_u32(info.name);
+        break;
+      case TensorType::i32:
+        file.read_i32(info.name);
+        break;
+      case TensorType::u16:
+        file.read_bits16(info.name);
+        break;
+      default:
+        break;
+    }
+  }
+  if (!file.metadata().contains("vqgen.bundle")) return;
+  for (const BundleItem& item : read_bundle(file).items) {
+    if (const auto* attention = std::get_if<AttentionData>(&item.data)) {
+      reconstruct(attention->keys);
+      reconstruct(attention->values);
+    } else {
+      reconstruct(std::get<GemvData>(item.data).weights);
+    }
+  }
+}
+
+TEST(FuzzReaders, Safetensors) {
+  const std::vector<float> floats = samples::normal_floats(24, 1);
+  const std::vector<std::uint16_t> halves = samples::bits_of(floats, DType::f16);
+  const std::vector<std::uint32_t> words{1, 2, 3};
+  const std::vector<std::string> corpus{
+      text_of(serialize_safetensors({tensor_view("a.k", TensorType::f32, {2, 3, 4}, floats),
+                                     tensor_view("a.v", TensorType::f16, {24}, halves),
+                                     tensor_view("w", TensorType::u32, {3}, words)},
+                                    {{"origin", "fuzz"}})),
+      text_of(serialize_bundle(samples::full_bundle())),
+      text_of(serialize_bundle(samples::full_bundle(DType::bf16)))};
+  fuzz("safetensors", corpus, [&](Mutator& mutator, std::size_t base) {
+    const std::string text = mutator.below(2) == 0 ? mutator.mutate(corpus[base])
+                                                   : with_mutated_header(mutator, corpus[base]);
+    use(SafetensorsFile(bytes_of(text), "fuzz.safetensors"));
+  });
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -44,8 +44,8 @@ TEST(SafetensorsLies, TruncationAnywhere) {
 }
 
 TEST(SafetensorsLies, HeaderLengthHuge) {
-  for (const std::uint64_t length : {std::uint64_t{1} << 20, std::uint64_t{100'000'001}, ~0ull,
-                                     ~0ull - 7, std::uint64_t{1} << 63}) {
+  for (const std::uint64_t length : {std::uint64_t{1} << 20, std::uint64_t{100'000'001}, UINT64_MAX,
+                                     UINT64_MAX - 7, std::uint64_t{1} << 63}) {
     std::vector<std::byte> bytes = file_of(kGood, 8);
     std::memcpy(bytes.data(), &length, 8);
     EXPECT_NE(samples::error_of([&] { SafetensorsFile(bytes, "lie"); }).find("header of"),

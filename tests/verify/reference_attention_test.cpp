@@ -235,6 +235,44 @@ TEST(ReferenceAttention, ASharedCacheIsTheSameCacheForEachSequence) {
   expect_same(reference_attention(shared, 0.25), reference_attention(copied, 0.25), 0);
 }
 
+// Part `index` of a vector of `parts` equal parts.
+template <class T>
+std::vector<T> part(const std::vector<T>& values, std::int64_t index, std::int64_t parts) {
+  const std::int64_t size = std::ssize(values) / parts;
+  return {values.begin() + index * size, values.begin() + (index + 1) * size};
+}
+
+TEST(ReferenceAttention, EachQueryHeadReadsItsOwnKvHeadAndSequence) {
+  AttentionDecode problem = small_problem();
+  problem.keys.hadamard = problem.keys.smooth = problem.keys.stage_scales = true;
+  problem.shape.window = 6;
+  const AttentionData whole = make_attention_data(problem, {.lengths = LengthPattern::ragged});
+  const AttentionResult all = reference_attention(whole, 0.25);
+  for (std::int64_t b = 0; b < 5; ++b) {
+    for (std::int64_t q = 0; q < 6; ++q) {
+      const std::int64_t head = q / 3;
+      const std::int64_t row = b * 2 + head;
+      AttentionData one = whole;
+      for (QuantizedTensor* t : {&one.keys, &one.values}) {
+        t->codes = part(t->codes, row, 10);
+        t->batch = t->heads = 1;
+      }
+      one.keys.units = 1;
+      one.keys.codebooks = part(whole.keys.codebooks, head, 2);
+      one.keys.stage_scales = part(whole.keys.stage_scales, head, 2);
+      one.keys.smooth = part(whole.keys.smooth, head, 2);
+      one.raw_keys = part(whole.raw_keys, row, 10);
+      one.raw_values = part(whole.raw_values, row, 10);
+      one.batch = one.query_heads = 1;
+      one.queries = part(whole.queries, b * 6 + q, 30);
+      one.lengths = part(whole.lengths, b, 5);
+      one.windows = part(whole.windows, b, 5);
+      expect_same({part(all.out, b * 6 + q, 30), part(all.lse, b * 6 + q, 30)},
+                  reference_attention(one, 0.25), 0);
+    }
+  }
+}
+
 TEST(ReferenceAttention, RejectsWhatContradictsItself) {
   const AttentionData fine = make_attention_data(small_problem(), {});
   const auto expect_error = [&](auto&& spoil) {

@@ -29,7 +29,8 @@ class CudaKernel final : public LoadedKernel {
                     context_->device().spec.arch, version_text(context_->device().driver_version));
     api.check(api.cuModuleLoadData(&module_, artifact.binary.data()), "cuModuleLoadData", what);
     try {
-      for (const KernelEntry& entry : source.entries) functions_.push_back(prepare(api, entry));
+      for (const KernelEntry& entry : source.entries)
+        functions_.push_back(prepare(api, entry, source.args_bytes));
     } catch (const Error&) {
       api.cuModuleUnload(module_);
       throw;
@@ -48,7 +49,8 @@ class CudaKernel final : public LoadedKernel {
   CUfunction function(std::size_t entry) const { return functions_.at(entry); }
 
  private:
-  CUfunction prepare(const DriverApi& api, const KernelEntry& entry) const {
+  CUfunction prepare(const DriverApi& api, const KernelEntry& entry,
+                     std::int64_t args_bytes) const {
     CUfunction function = nullptr;
     api.check(api.cuModuleGetFunction(&function, module_, entry.name.c_str()),
               "cuModuleGetFunction", entry.name);
@@ -59,6 +61,16 @@ class CudaKernel final : public LoadedKernel {
       throw Error(ErrorKind::device, fmt::format("{}: {} threads a block are more than the {} it "
                                                  "was compiled for; regenerate it",
                                                  entry.name, entry.threads, threads));
+    }
+    // A launch does not compare sizes, but reads or leaves out what differs.
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    api.check(api.cuFuncGetParamInfo(function, 0, &offset, &bytes), "cuFuncGetParamInfo",
+              entry.name);
+    if (bytes != static_cast<std::size_t>(args_bytes)) {
+      throw Error(ErrorKind::device, fmt::format("{}: takes {} bytes of arguments, not {}; "
+                                                 "regenerate it",
+                                                 entry.name, bytes, args_bytes));
     }
     if (entry.shared_bytes > kDefaultSharedBytes) {
       api.check(api.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -91,8 +103,8 @@ class CudaBackend final : public Backend {
 
   CompilerIdentity compiler(const KernelSource& source) const override {
     const NvrtcApi& api = nvrtc();
-    return {fmt::format("nvrtc {}.{} build-id {}", api.major, api.minor, api.build_id),
-            nvrtc_options(source)};
+    return {fmt::format("nvrtc {}.{} {}", api.major, api.minor, api.build),
+            nvrtc_options(api, source)};
   }
 
   Artifact compile(const KernelSource& source) const override {
@@ -154,16 +166,12 @@ class CudaBackend final : public Backend {
     }
     const auto held = context();
     const CudaContext::Scope scope(*held);
-    // The blob with its size, not kernelParams: the driver then refuses a size that is not the
-    // kernel's instead of reading past the end.
-    std::size_t bytes = args.size();
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(args.data()),
-                     CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    void* parameters[] = {const_cast<std::byte*>(args.data())};
     last_launch_ = shape.name;
     check(held->api().cuLaunchKernel(static_cast<CudaKernel&>(kernel).function(entry), shape.grid.x,
                                      shape.grid.y, shape.grid.z, shape.threads, 1, 1,
                                      static_cast<unsigned>(shape.shared_bytes), held->stream(),
-                                     nullptr, extra),
+                                     parameters, nullptr),
           "cuLaunchKernel");
   }
 

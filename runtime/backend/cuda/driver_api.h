@@ -1,5 +1,5 @@
 // The CUDA driver, opened at run time, so that every binary starts on a machine without one. Only
-// entry points that drivers since CUDA 12.0 have.
+// entry points that drivers since CUDA 12.4 have.
 #pragma once
 
 #include <cuda.h>
@@ -34,6 +34,7 @@
   X(cuModuleGetFunction)          \
   X(cuFuncGetAttribute)           \
   X(cuFuncSetAttribute)           \
+  X(cuFuncGetParamInfo)           \
   X(cuLaunchKernel)
 
 namespace vqgen {

@@ -53,6 +53,14 @@ void preload_builtins(const NvrtcApi& api) {
   ::dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
+// The wheels of some 12.x have no build id; the file's size stands in.
+std::string build_of(const std::filesystem::path& path) {
+  if (const auto id = gnu_build_id(path)) return "build-id " + *id;
+  std::error_code code;
+  const auto bytes = std::filesystem::file_size(path, code);
+  return code ? "build unknown" : fmt::format("size {}", bytes);
+}
+
 NvrtcApi read_api(void* library) {
   NvrtcApi api;
   Dl_info info{};
@@ -67,7 +75,7 @@ NvrtcApi read_api(void* library) {
   api.check(api.nvrtcGetNumSupportedArchs(&count), "nvrtcGetNumSupportedArchs");
   api.archs.resize(static_cast<std::size_t>(count));
   api.check(api.nvrtcGetSupportedArchs(api.archs.data()), "nvrtcGetSupportedArchs");
-  api.build_id = gnu_build_id(api.path).value_or("unknown");
+  api.build = build_of(api.path);
   preload_builtins(api);
   return api;
 }
@@ -79,7 +87,10 @@ NvrtcApi open_nvrtc(const std::string& path) {
   for (const std::filesystem::path& candidate : candidates(path)) {
     void* const library = ::dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) return read_api(library);
-    tried.push_back(candidate.string());
+    const char* const reason = ::dlerror();
+    std::error_code ignored;  // a library that is there but does not load deserves its reason
+    const bool there = std::filesystem::exists(candidate, ignored);
+    tried.push_back(there && reason != nullptr ? reason : candidate.string());
   }
   throw Error(ErrorKind::device,
               fmt::format("NVRTC, the CUDA run-time compiler, was not found; tried {}; install the "

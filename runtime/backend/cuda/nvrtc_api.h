@@ -30,7 +30,7 @@ struct NvrtcApi {
   std::filesystem::path path;  // of the library file that is loaded
   int major = 0;
   int minor = 0;
-  std::string build_id;    // "unknown" where the file has none
+  std::string build;       // "build-id 65be..." or, where the file has no id, "size 5381..."
   std::vector<int> archs;  // 75, 80, ...: what it can compile for
 
   // Error(device) unless `result` is success.

@@ -9,8 +9,8 @@
 
 namespace vqgen {
 
-// The options as NVRTC gets them.
-std::vector<std::string> nvrtc_options(const KernelSource& source);
+// The options as this NVRTC gets them.
+std::vector<std::string> nvrtc_options(const NvrtcApi& api, const KernelSource& source);
 
 // Compiles every entry of the text. Error(device) where NVRTC does not know the architecture or
 // rejects the text; then text and log are kept in files that the message names. Thread-safe.

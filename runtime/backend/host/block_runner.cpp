@@ -1,5 +1,6 @@
 #include "runtime/backend/host/block_runner.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace vqgen::host {

@@ -2,12 +2,14 @@
 
 #include <vq/host_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string_view>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "runtime/backend/host/process.h"
+#include "runtime/backend/host/sanitized.h"
 
 namespace vqgen::host {
 namespace {

@@ -11,13 +11,6 @@
 
 namespace vqgen::host {
 
-// Is this process, and so every kernel that it compiles and loads, built with AddressSanitizer?
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
 // Thread-safe.
 class Compiler {
  public:

@@ -4,7 +4,7 @@
 
 #include <new>
 
-#include "runtime/backend/host/compiler.h"
+#include "runtime/backend/host/sanitized.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -25,8 +25,8 @@ namespace boost_context = boost::context::detail;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kStackBytes = kSanitized ? 512 * 1024 : 128 * 1024;
 
-// Stacks start at different offsets in a page, or the frames of all fibers would share a few sets of
-// the first-level cache.
+// Stacks start at different offsets in a page, or the frames of all fibers would share a few sets
+// of the first-level cache.
 constexpr std::size_t kColours = 16;
 constexpr std::size_t kColourBytes = 256;
 

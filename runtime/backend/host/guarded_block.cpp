@@ -3,7 +3,7 @@
 #include <cstring>
 #include <new>
 
-#include "runtime/backend/host/compiler.h"
+#include "runtime/backend/host/sanitized.h"
 
 namespace vqgen::host {
 namespace {

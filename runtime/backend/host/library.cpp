@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "runtime/backend/host/compiler.h"
+#include "runtime/backend/host/sanitized.h"
 
 namespace vqgen::host {
 

@@ -2,8 +2,8 @@
 
 #include <array>
 #include <cstring>
-#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace vqgen::host {
 

@@ -77,6 +77,7 @@ VQ_DEVICE void copy_async(u32* shared, const u32* global, VQ_SITE) {
 VQ_DEVICE void copy_async_commit() { host::context->copy_async_commit(host::context); }
 template <int N>
 VQ_DEVICE void copy_async_wait() {
+  static_assert(N >= 0, "copy_async_wait waits until at most N >= 0 groups are pending");
   host::context->copy_async_wait(host::context, N);
 }
 

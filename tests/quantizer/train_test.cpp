@@ -1,0 +1,159 @@
+#include "quantizer/train/train.h"
+
+#include <cmath>
+#include <set>
+#include <thread>
+
+#include "quantizer/decode.h"
+#include "tests/quantizer/samples.h"
+
+namespace vqgen {
+namespace {
+
+using samples::error_of;
+using samples::normal_tensor;
+using samples::table_format;
+
+TrainRequest request_for(const VqFormat& format, const FloatTensor& calibration,
+                         std::uint64_t seed = 1) {
+  TrainRequest request{"test", format, DType::f16, &calibration, {}};
+  request.options.seed = seed;
+  return request;
+}
+
+double error_with(const VqFormat& format, const FloatTensor& tensor) {
+  const Codebooks codebooks = train_codebooks(request_for(format, tensor));
+  return reconstruction_error(tensor, decode(encode(tensor, codebooks))).mse;
+}
+
+TEST(Train, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {
+  const FloatTensor tensor = normal_tensor(1, 2, 200, 32, 1);
+  const VqFormat format = table_format(4, 6, Scope::head, 2);
+  const Codebooks first = train_codebooks(request_for(format, tensor, 7));
+  EXPECT_EQ(train_codebooks(request_for(format, tensor, 7)).entries, first.entries);
+  EXPECT_NE(train_codebooks(request_for(format, tensor, 8)).entries, first.entries);
+  Codebooks elsewhere;  // another thread has its own OpenMP settings
+  std::thread([&] { elsewhere = train_codebooks(request_for(format, tensor, 7)); }).join();
+  EXPECT_EQ(elsewhere.entries, first.entries);
+}
+
+TEST(Train, SamplingIsSeededToo) {
+  const FloatTensor tensor = normal_tensor(1, 1, 2000, 16, 1);
+  TrainRequest request = request_for(table_format(4, 3), tensor, 7);
+  request.options.max_points_per_entry = 50;
+  const Codebooks first = train_codebooks(request);
+  EXPECT_EQ(train_codebooks(request).entries, first.entries);
+  request.options.seed = 8;
+  EXPECT_NE(train_codebooks(request).entries, first.entries);
+}
+
+TEST(Train, FindsClustersThatAreThere) {
+  // 16 well separated points with a little noise around each: every point gets an entry.
+  FloatTensor tensor = normal_tensor(1, 1, 1600, 2, 1);
+  for (std::int64_t row = 0; row < 1600; ++row) {
+    tensor.row(row)[0] = tensor.row(row)[0] * 0.01f + static_cast<float>(row % 4) * 10.0f;
+    tensor.row(row)[1] = tensor.row(row)[1] * 0.01f + static_cast<float>(row / 4 % 4) * 10.0f;
+  }
+  // Lloyd's iterations may keep two centroids in one cluster; one of a few seeds finds all.
+  double best = INFINITY;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    const Codebooks codebooks = train_codebooks(request_for(table_format(2, 5), tensor, seed));
+    best = std::min(best, reconstruction_error(tensor, decode(encode(tensor, codebooks))).mse);
+  }
+  EXPECT_LT(best, 1e-3);
+}
+
+TEST(Train, ResidualStagesReduceTheErrorMonotonically) {
+  const FloatTensor tensor = normal_tensor(1, 1, 400, 32, 1);
+  for (const bool scales : {false, true}) {
+    double before = INFINITY;
+    for (int stages = 1; stages <= 4; ++stages) {
+      VqFormat format = table_format(4, 4, Scope::tensor, stages);
+      format.stage_scales = scales;
+      const double error = error_with(format, tensor);
+      EXPECT_LT(error, before * 0.8) << stages << " stages";
+      before = error;
+    }
+  }
+}
+
+TEST(Train, MoreBitsAndNarrowerScopesReduceTheError) {
+  FloatTensor tensor = normal_tensor(1, 2, 600, 16, 1);
+  for (std::int64_t row = 0; row < tensor.row_count(); ++row) {
+    for (std::size_t i = 0; i < 8; ++i) tensor.row(row)[i] *= 3.0f;
+    for (float& value : tensor.row(row)) value *= static_cast<float>(1 + tensor.head_of(row));
+  }
+  EXPECT_LT(error_with(table_format(4, 6), tensor), error_with(table_format(4, 4), tensor));
+  EXPECT_LT(error_with(table_format(4, 4, Scope::head), tensor),
+            error_with(table_format(4, 4), tensor));
+  EXPECT_LT(error_with(table_format(4, 4, Scope::channel_group), tensor),
+            error_with(table_format(4, 4, Scope::head), tensor));
+}
+
+TEST(Train, StageScalesAreTheRootMeanSquareOfTheirResidual) {
+  FloatTensor tensor = normal_tensor(1, 1, 500, 16, 1);
+  for (float& value : tensor.data) value *= 1000.0f;
+  VqFormat format = table_format(4, 5, Scope::tensor, 2);
+  format.stage_scales = true;
+  const Codebooks codebooks = train_codebooks(request_for(format, tensor));
+  ASSERT_EQ(codebooks.stage_scales.size(), 2u);
+  double energy = 0;
+  for (const float value : tensor.data) energy += double{value} * value;
+  const double size = static_cast<double>(tensor.data.size());
+  EXPECT_NEAR(codebooks.stage_scales[0] / std::sqrt(energy / size), 1.0, 1e-5);
+
+  Codebooks first = codebooks;  // stage 0 alone
+  first.format.residuals = 1;
+  first.entries.resize(32 * 4);
+  first.stage_scales.resize(1);
+  const double left = reconstruction_error(tensor, decode(encode(tensor, first))).mse;
+  EXPECT_NEAR(codebooks.stage_scales[1] / std::sqrt(left), 1.0, 1e-3);
+}
+
+TEST(Train, AnAllZeroTensorIsNoTrouble) {
+  const FloatTensor zeros{1, 1, 64, 8, std::vector<float>(512, 0.0f)};
+  VqFormat format = table_format(4, 4, Scope::tensor, 2);
+  format.stage_scales = true;
+  EXPECT_EQ(error_with(format, zeros), 0.0);
+}
+
+TEST(Train, RefusesTooFewVectorsAndSaysWhatToDo) {
+  const FloatTensor tensor = normal_tensor(1, 2, 31, 8, 1);
+  const std::string message =
+      error_of([&] { train_codebooks(request_for(table_format(4, 6, Scope::head), tensor)); });
+  EXPECT_EQ(message,
+            "test: 62 sub-vectors cannot train 64 entries; calibrate on more tokens, lower "
+            "index_bits, or widen the scope");
+  train_codebooks(request_for(table_format(4, 6), tensor));
+  error_of([&] { train_codebooks(request_for(table_format(4, 6), FloatTensor{})); });
+}
+
+TEST(Train, RefusesEntriesThatTheElementTypeCannotHold) {
+  FloatTensor tensor = normal_tensor(1, 1, 64, 8, 1);
+  for (float& value : tensor.data) value *= 1e6f;
+  TrainRequest request = request_for(table_format(4, 3), tensor);
+  EXPECT_NE(error_of([&] { train_codebooks(request); }).find("beyond f16"), std::string::npos);
+  request.dtype = DType::bf16;
+  train_codebooks(request);
+}
+
+TEST(Train, WarnsOfFewVectorsAndReportsProgress) {
+  const FloatTensor tensor = normal_tensor(1, 2, 40, 8, 1);
+  TrainRequest request = request_for(table_format(4, 4, Scope::head, 2), tensor);
+  std::vector<std::string> warnings;
+  std::vector<double> fractions;
+  std::set<std::string> labels;
+  request.options.warn = [&](const std::string& message) { warnings.push_back(message); };
+  request.options.progress = [&](double fraction, const std::string& label) {
+    fractions.push_back(fraction);
+    labels.insert(label);
+  };
+  train_codebooks(request);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("80 sub-vectors for 16 entries"), std::string::npos);
+  EXPECT_EQ(fractions, (std::vector<double>{0, 0.25, 0.5, 0.75, 1.0}));
+  EXPECT_TRUE(labels.contains("test: codebook 2 of 2, stage 1 of 2"));
+}
+
+}  // namespace
+}  // namespace vqgen

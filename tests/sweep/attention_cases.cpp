@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+
+#include "core/check.h"
+#include "heuristics/choose.h"
+#include "tests/sweep/cases.h"
+#include "tests/sweep/pairwise.h"
+
+namespace vqgen::test {
+namespace {
+
+// The axes, in the order of kSizes.
+enum Axis {
+  kKeyBits,
+  kValueBits,
+  kKeyVector,
+  kValueVector,
+  kKeyResiduals,
+  kValueResiduals,
+  kKeyScope,
+  kValueScope,
+  kDType,
+  kHeadDim,
+  kGroup,
+  kTokens,
+  kWindow,
+  kSinks,
+  kTransforms,
+  kStageScales,
+  kAlignment,
+  kCodes,
+  kSplits,
+  kLevels,
+  kBatch,
+  kPlan,
+  kKvHeads,
+};
+constexpr int kBits = 15;
+const std::vector<int> kSizes{kBits, 4, 3, 3, 4, 4, 4, 4, 2, 4, 4, 6,
+                              4,     2, 4, 4, 4, 5, 3, 4, 3, 6, 2};
+
+constexpr int kTile = 64;
+constexpr std::array kVectors{2, 4, 8};
+constexpr std::array kHeadDims{64, 96, 128, 256};
+constexpr std::array kGroups{1, 4, 5, 8};
+constexpr std::array kTokenCounts{1, kTile - 1, kTile, kTile + 1, 211, 150};  // the last is ragged
+constexpr int kRagged = 5;
+constexpr std::array kWindows{0, 1, 37, 100};
+constexpr std::array kSinkCounts{0, 3};
+constexpr std::array kSplitCounts{1, 2, 3};
+constexpr int kHadamard = 2;
+
+VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
+  VqFormat format;
+  format.index_bits = bits;
+  format.vector_size = vector;
+  format.residuals = residuals;
+  format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
+  // Narrow groups have a codebook a sub-vector, as CQ; with large codebooks that is more memory
+  // than a test should take, and half a head serves as well.
+  if (scope == 2 && bits > 11) format.group_channels = head_dim / 2;
+  if (scope == 3) format.group_channels = head_dim / 2;
+  return format;
+}
+
+void vary_plan(AttentionDecodePlan& plan, int variant) {
+  switch (variant) {
+    case 1:
+      plan.stages = 1;
+      break;
+    case 2:
+      plan.lanes_per_token = 1;
+      break;
+    case 3:
+      plan.lanes_per_token = 32;
+      break;
+    case 4:
+      plan.heads_per_block = (plan.heads_per_block + 1) / 2;
+      break;
+    case 5:
+      plan.threads = 256;
+      plan.tile_tokens = 24;
+      break;
+    default:
+      break;
+  }
+}
+
+void fix_levels(AttentionDecodePlan& plan, int levels) {
+  if (levels == 1) plan.key_codebook = plan.value_codebook = Level::global;
+  if (levels == 2) plan.key_codebook = Level::global;
+  if (levels == 3) plan.value_codebook = Level::global;
+}
+
+SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
+  const auto pick = [&](const auto& values, Axis axis) {
+    return values[static_cast<std::size_t>(v[axis])];
+  };
+  AttentionDecode op;
+  op.dtype = static_cast<DType>(v[kDType]);
+  op.shape.head_dim = pick(kHeadDims, kHeadDim);
+  op.shape.kv_heads = v[kKvHeads] + 1;
+  op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
+  op.shape.tokens = pick(kTokenCounts, kTokens);
+  op.shape.window = pick(kWindows, kWindow);
+  op.shape.sinks = pick(kSinkCounts, kSinks);
+  op.shape.batch = v[kBatch] == 0 ? 1 : 3;
+  op.shape.shared_cache = v[kBatch] == 2;
+  constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur
+  const int value_bits = 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;
+  op.keys = cache_format(v[kKeyBits] + 2, pick(kVectors, kKeyVector), v[kKeyResiduals] + 1,
+                         v[kKeyScope], op.shape.head_dim);
+  op.values = cache_format(value_bits, pick(kVectors, kValueVector), v[kValueResiduals] + 1,
+                           v[kValueScope], op.shape.head_dim);
+  op.keys.smooth = v[kTransforms] % 2 == 1;
+  op.keys.hadamard = v[kTransforms] >= kHadamard;
+  op.keys.stage_scales = v[kStageScales] % 2 == 1;
+  op.values.stage_scales = v[kStageScales] >= 2;
+
+  SweepCase result;
+  result.problem = op;
+  validate(result.problem, "sweep");
+  AttentionDecodePlan plan = std::get<AttentionDecodePlan>(choose(result.problem, gpu));
+  plan.splits = pick(kSplitCounts, kSplits);
+  fix_levels(plan, v[kLevels]);
+  result.plan = plan;
+  vary_plan(plan, v[kPlan]);
+  result.override_dropped = !check(plan, result.problem, gpu).ok;
+  if (!result.override_dropped) result.plan = plan;
+  result.input = {seed, static_cast<CodePattern>(v[kCodes]),
+                  v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
+  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
+  result.misalignment = {alignment, alignment};
+  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  return result;
+}
+
+}  // namespace
+
+SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
+  std::set<AxisPair> impossible;  // head_dim 96 is no power of two
+  for (const int transforms : {kHadamard, kHadamard + 1}) {
+    impossible.insert({{kHeadDim, 1}, {kTransforms, transforms}});
+  }
+  const Pairwise pairwise(kSizes, impossible, seed);
+  SweepCases result;
+  result.pairs = pairwise.pairs();
+  result.uncovered = pairwise.uncovered();
+  for (const auto& values : pairwise.cases()) {
+    result.cases.push_back(make_case(values, gpu, seed + result.cases.size()));
+  }
+  return result;
+}
+
+std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed) {
+  std::vector<SweepCase> cases;
+  for (int bits = 0; bits < kBits; ++bits) {
+    for (int vector = 0; vector < 3; ++vector) {
+      for (int residuals = 0; residuals < 4; ++residuals) {
+        const int turn = static_cast<int>(cases.size());
+        std::vector<int> v(kSizes.size(), 0);
+        v[kKeyBits] = bits;
+        v[kKeyVector] = v[kValueVector] = vector;
+        v[kKeyResiduals] = v[kValueResiduals] = residuals;
+        v[kKeyScope] = turn % 4;
+        v[kValueScope] = turn / 4 % 4;
+        v[kDType] = turn % 2;
+        v[kTokens] = 3;
+        cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace vqgen::test

@@ -1,0 +1,39 @@
+// The cases of the sweep: problems, plans and data over all axes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/gpu_spec.h"
+#include "core/plan.h"
+#include "core/problem.h"
+#include "runtime/execute.h"
+#include "runtime/verify/hard_input.h"
+
+namespace vqgen::test {
+
+struct SweepCase {
+  std::string name;
+  Problem problem;
+  Plan plan;
+  HardInput input;
+  Misalignment misalignment;
+  bool override_dropped = false;  // the case's own plan fields did not pass check()
+};
+
+struct SweepCases {
+  std::vector<SweepCase> cases;
+  std::size_t pairs = 0;
+  std::size_t uncovered = 0;
+};
+
+// Every pair of values of the op's axes; see the tables in the source.
+SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
+SweepCases gemv_pairwise(const GpuSpec& gpu, std::uint64_t seed);
+
+// index_bits 2..16 x vector_size 2, 4, 8 x residuals 1..4, the element type and the scope taking
+// turns, at one small size.
+std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed);
+std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
+
+}  // namespace vqgen::test

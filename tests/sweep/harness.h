@@ -1,0 +1,42 @@
+// Compiles and runs one case on a backend.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/gpu_spec.h"
+#include "runtime/execute.h"
+#include "runtime/verify/compare.h"
+#include "tests/sweep/cases.h"
+
+namespace vqgen::test {
+
+// The backend that the sweep runs on: VQGEN_TEST_BACKEND=cuda asks for a GPU, else the host.
+// Null where a GPU is asked for and there is none. On the host, lanes run forward, in reverse or at
+// random, by `number`.
+Backend* sweep_backend(std::size_t number = 0);
+
+// The GPU that plans are made for: the backend's device where it is a GPU, else an H200.
+GpuSpec sweep_gpu();
+
+// Compiled and loaded, ready to run again and again.
+class Kernel {
+ public:
+  Kernel(Backend& backend, const Problem& problem, const Plan& plan, const GpuSpec& gpu);
+  AttentionOutput run(const AttentionData& data, Misalignment misalignment = {});
+  std::vector<std::uint16_t> run(const GemvData& data, Misalignment misalignment = {});
+  const KernelSource& source() const { return source_; }
+
+ private:
+  Backend& backend_;
+  Problem problem_;
+  Plan plan_;
+  KernelSource source_;
+  std::unique_ptr<LoadedKernel> loaded_;
+};
+
+// Runs the case and judges it by the reference; an empty string where it is right, else what is
+// not.
+std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu);
+
+}  // namespace vqgen::test

@@ -1,0 +1,239 @@
+// Laws that hold whatever the inputs: what may be changed without changing the result.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "heuristics/choose.h"
+#include "runtime/verify/reference_attention.h"
+#include "tests/sweep/harness.h"
+
+namespace vqgen::test {
+namespace {
+
+class Laws : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  static Kernel kernel(const Problem& problem, const Plan& plan, std::size_t order = 0) {
+    return Kernel(*sweep_backend(order), problem, plan, sweep_gpu());
+  }
+};
+
+AttentionDecode attention_problem() {
+  AttentionDecode op;
+  op.shape = {.batch = 3,
+              .query_heads = 8,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 200,
+              .window = 30,
+              .sinks = 3};
+  op.keys = {.vector_size = 4, .index_bits = 7, .residuals = 2, .scope = Scope::head};
+  op.keys.smooth = op.keys.hadamard = true;
+  op.values = {.vector_size = 8, .index_bits = 9, .scope = Scope::channel_group};
+  op.values.group_channels = 16;
+  return op;
+}
+
+AttentionDecodePlan attention_plan(const Problem& problem) {
+  return std::get<AttentionDecodePlan>(choose(problem, sweep_gpu()));
+}
+
+Gemv gemv_problem() {
+  Gemv op;
+  op.shape = {.rows = 3, .out_features = 100, .in_features = 520};
+  op.weights = {.vector_size = 8, .index_bits = 11, .residuals = 2, .scope = Scope::tile};
+  op.weights.tile_rows = 48;
+  op.weights.tile_columns = 104;
+  op.weights.output_scales = op.weights.stage_scales = true;
+  return op;
+}
+
+void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
+  EXPECT_EQ(a.out, b.out);
+  ASSERT_EQ(a.lse.size(), b.lse.size());
+  EXPECT_EQ(std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)), 0);
+}
+
+// Entry e of every unit and stage moves to place order[e]; codes follow.
+void permute_entries(QuantizedTensor& tensor, std::uint64_t seed) {
+  const VqFormat& f = tensor.format;
+  std::vector<std::uint32_t> order(static_cast<std::size_t>(f.entries()));
+  std::iota(order.begin(), order.end(), 0u);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
+  const auto v = static_cast<std::size_t>(f.vector_size);
+  const std::vector<std::uint16_t> before = tensor.codebooks;
+  for (std::size_t book = 0; book < before.size() / (order.size() * v); ++book) {
+    for (std::size_t e = 0; e < order.size(); ++e) {
+      const auto from = before.begin() + static_cast<std::ptrdiff_t>((book * order.size() + e) * v);
+      std::copy_n(from, v,
+                  tensor.codebooks.begin() +
+                      static_cast<std::ptrdiff_t>((book * order.size() + order[e]) * v));
+    }
+  }
+  const auto words = static_cast<std::size_t>(tensor.row_words);
+  const auto bits = static_cast<std::size_t>(f.index_bits);
+  const auto per_row =
+      static_cast<std::size_t>(tensor.columns) / v * static_cast<std::size_t>(f.residuals);
+  for (std::size_t row = 0; row < tensor.codes.size() / words; ++row) {
+    std::uint32_t* at = tensor.codes.data() + row * words;
+    for (std::size_t i = 0; i < per_row; ++i) {
+      std::uint32_t code = 0;
+      for (std::size_t bit = 0; bit < bits; ++bit) {
+        const std::size_t place = i * bits + bit;
+        code |= (at[place / 32] >> (place % 32) & 1u) << bit;
+      }
+      for (std::size_t bit = 0; bit < bits; ++bit) {
+        const std::size_t place = i * bits + bit;
+        const std::uint32_t mask = 1u << (place % 32);
+        at[place / 32] =
+            (order[code] >> bit & 1u) != 0 ? at[place / 32] | mask : at[place / 32] & ~mask;
+      }
+    }
+  }
+}
+
+TEST_F(Laws, OrderOfEntriesDoesNotChangeABit) {
+  const AttentionDecode op = attention_problem();
+  AttentionData data = make_attention_data(op, {.seed = 5, .lengths = LengthPattern::ragged});
+  Kernel attention = kernel(op, attention_plan(op));
+  const AttentionOutput before = attention.run(data);
+  permute_entries(data.keys, 1);
+  permute_entries(data.values, 2);
+  expect_same_bits(before, attention.run(data));
+
+  const Gemv gemv = gemv_problem();
+  GemvData weights = make_gemv_data(gemv, {.seed = 6});
+  Kernel product = kernel(gemv, choose(gemv, sweep_gpu()));
+  const auto y = product.run(weights);
+  permute_entries(weights.weights, 3);
+  EXPECT_EQ(y, product.run(weights));
+}
+
+TEST_F(Laws, PlacementDoesNotChangeABit) {
+  const AttentionDecode op = attention_problem();
+  const AttentionData data = make_attention_data(op, {.seed = 7});
+  AttentionDecodePlan plan = attention_plan(op);
+  ASSERT_EQ(plan.key_codebook, Level::shared);
+  const AttentionOutput near = kernel(op, plan).run(data);
+  plan.key_codebook = plan.value_codebook = Level::global;
+  expect_same_bits(near, kernel(op, plan).run(data));
+
+  Gemv gemv = gemv_problem();
+  gemv.weights.stage_scales = false;
+  const GemvData weights = make_gemv_data(gemv, {.seed = 8});
+  GemvPlan product = std::get<GemvPlan>(choose(gemv, sweep_gpu()));
+  ASSERT_EQ(product.codebook, Level::shared);
+  const auto y = kernel(gemv, product).run(weights);
+  product.codebook = Level::global;
+  EXPECT_EQ(y, kernel(gemv, product).run(weights));
+}
+
+TEST_F(Laws, SplitChangesNoMoreThanRounding) {
+  const AttentionDecode op = attention_problem();
+  const AttentionData data = make_attention_data(op, {.seed = 9, .lengths = LengthPattern::ragged});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  AttentionDecodePlan plan = attention_plan(op);
+  for (const int splits : {1, 2, 3, 4, 7, 64}) {
+    plan.splits = splits;
+    const AttentionOutput output = kernel(op, plan).run(data);
+    EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << splits;
+    EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << splits;
+  }
+}
+
+TEST_F(Laws, ARunRepeatsItsBits) {
+  const AttentionDecode op = attention_problem();
+  const AttentionData data = make_attention_data(op, {.seed = 10});
+  Kernel attention = kernel(op, attention_plan(op));
+  const AttentionOutput once = attention.run(data);
+  expect_same_bits(once, attention.run(data));
+  for (const std::size_t order : {1u, 2u}) {  // other lane orders, on the host
+    expect_same_bits(once, kernel(op, attention_plan(op), order).run(data));
+  }
+}
+
+TEST_F(Laws, CodesThatNoQueryNeedsAreNotRead) {
+  const AttentionDecode op = attention_problem();
+  AttentionData data = make_attention_data(op, {.seed = 11, .lengths = LengthPattern::ragged});
+  Kernel attention = kernel(op, attention_plan(op));
+  const AttentionOutput before = attention.run(data);
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+    for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
+      const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
+      const std::int64_t token = row % tensor->rows;
+      const bool quantized = token < data.lengths[b] && token >= data.sinks[b] &&
+                             token < data.lengths[b] - data.windows[b];
+      if (quantized) continue;
+      const auto first = tensor->codes.begin() + row * tensor->row_words;
+      std::for_each(first, first + tensor->row_words, [](std::uint32_t& word) { word = ~word; });
+    }
+  }
+  expect_same_bits(before, attention.run(data));
+}
+
+TEST_F(Laws, AnEmptySequenceGivesZerosAndMinusInfinity) {
+  const AttentionDecode op = attention_problem();
+  AttentionData data = make_attention_data(op, {.seed = 12});
+  data.lengths[1] = 0;
+  for (const int splits : {1, 3}) {
+    AttentionDecodePlan plan = attention_plan(op);
+    plan.splits = splits;
+    const AttentionOutput output = kernel(op, plan).run(data);
+    const auto width = static_cast<std::size_t>(op.shape.query_heads);
+    for (std::size_t h = width; h < 2 * width; ++h) {
+      EXPECT_EQ(output.lse[h], -std::numeric_limits<float>::infinity());
+      for (std::size_t c = 0; c < 64; ++c) EXPECT_EQ(output.out[h * 64 + c], 0) << h << ' ' << c;
+    }
+  }
+}
+
+// A result is linear in the values: doubling every value entry doubles the output, exactly.
+TEST_F(Laws, OutputIsLinearInTheValues) {
+  AttentionDecode op = attention_problem();
+  op.shape.window = op.shape.sinks = 0;
+  AttentionData data = make_attention_data(op, {.seed = 13});
+  Kernel attention = kernel(op, attention_plan(op));
+  const AttentionOutput once = attention.run(data);
+  for (std::uint16_t& bits : data.values.codebooks) {
+    bits = element_from_float(op.dtype, 2.0f * element_to_float(op.dtype, bits));
+  }
+  const AttentionOutput twice = attention.run(data);
+  for (std::size_t i = 0; i < once.out.size(); ++i) {
+    const float expected = 2.0f * element_to_float(op.dtype, once.out[i]);
+    EXPECT_NEAR(element_to_float(op.dtype, twice.out[i]), expected,
+                std::abs(expected) * 1e-3f + 1e-6f);
+  }
+}
+
+// The checkers find a wrong result: seeded bugs in the data that only the kernel sees.
+TEST_F(Laws, AWrongResultIsFound) {
+  const AttentionDecode op = attention_problem();
+  const AttentionData data = make_attention_data(op, {.seed = 14});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  Kernel attention = kernel(op, attention_plan(op));
+
+  AttentionData wrong = data;  // one code bit of the values
+  wrong.values.codes[static_cast<std::size_t>(100 * wrong.values.row_words)] ^= 1u;
+  wrong.values.codes[static_cast<std::size_t>(101 * wrong.values.row_words)] ^= 4u;
+  EXPECT_NE(attention.run(wrong).out, attention.run(data).out);
+
+  wrong = data;  // one token too few
+  wrong.lengths[0] -= 1;
+  const AttentionOutput output = attention.run(wrong);
+  EXPECT_FALSE(compare(reference.out, output.out, op.dtype).ok);
+
+  wrong = data;  // raw tokens read from their codes, and the other way round
+  for (std::int32_t& sinks : wrong.sinks) sinks = sinks == 0 ? op.shape.sinks : 0;
+  EXPECT_FALSE(compare(reference.out, attention.run(wrong).out, op.dtype).ok);
+}
+
+}  // namespace
+}  // namespace vqgen::test
