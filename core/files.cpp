@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <random>
 
 #include "core/error.h"
 
@@ -39,11 +40,14 @@ Container read_whole(const std::filesystem::path& path, std::uint64_t max_bytes)
   return content;
 }
 
-// A name beside `path` that no other process or thread uses.
+// A name beside `path` that no other thread, process or host uses: a process number alone repeats
+// where containers share a folder.
 std::filesystem::path sibling(const std::filesystem::path& path) {
   static std::atomic<unsigned> counter{0};
+  static const std::uint64_t random =
+      std::uint64_t{std::random_device{}()} << 32 | static_cast<unsigned>(::getpid());
   std::filesystem::path name = path;
-  name += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
+  name += fmt::format(".tmp-{:x}-{}", random, counter++);
   return name;
 }
 

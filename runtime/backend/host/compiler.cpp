@@ -29,8 +29,14 @@ std::vector<std::string> options() {
                                   "-fno-rtti",
                                   "-w"};
   if (kSanitized) {
-    out.insert(out.end(), {"-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined",
-                           "-fno-sanitize-recover=all"});
+    // The checks of UBSan that a kernel can fail; address checks as calls: together they compile
+    // three times faster than -fsanitize=address,undefined inline.
+    out.insert(
+        out.end(),
+        {"-g1", "-fno-omit-frame-pointer",
+         "-fsanitize=address,shift,bounds,signed-integer-overflow,integer-divide-by-zero,"
+         "alignment,float-cast-overflow,unreachable",
+         "-fno-sanitize-recover=all", "--param", "asan-instrumentation-with-call-threshold=0"});
   }
   return out;
 }
