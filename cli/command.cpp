@@ -17,8 +17,16 @@ std::optional<std::string> variable(const char* name) {
 
 }  // namespace
 
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  }
+  return text;
+}
+
+// Paths and messages may hold bytes that are no UTF-8; JSON has a replacement character for them.
 void Output::finish() const {
-  if (json) fmt::print("{}\n", document.dump(2));
+  if (json) fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
 Environment read_environment() {

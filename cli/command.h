@@ -16,6 +16,9 @@
 
 namespace vqgen::cli {
 
+// The text with a space for each control character, such as a line break in a field's name.
+std::string one_line(std::string text);
+
 // Collects what a subcommand has to say: text for people, or one JSON document with --json.
 class Output {
  public:
@@ -28,10 +31,10 @@ class Output {
   void line(fmt::format_string<Args...> text, Args&&... args) const {
     if (!json) fmt::print("{}\n", fmt::format(text, std::forward<Args>(args)...));
   }
-  // A line on stderr, always.
+  // A line on stderr, always: what names and files bring in cannot break it.
   template <class... Args>
   void note(fmt::format_string<Args...> text, Args&&... args) const {
-    fmt::print(stderr, "{}\n", fmt::format(text, std::forward<Args>(args)...));
+    fmt::print(stderr, "{}\n", one_line(fmt::format(text, std::forward<Args>(args)...)));
   }
   // Prints the document with --json. Called once, by main.
   void finish() const;

@@ -1,4 +1,7 @@
 // vqgen: the command line tool. The one place that catches, prints errors and sets the exit code.
+#include <algorithm>
+#include <string_view>
+
 #include "cli/command.h"
 
 namespace vqgen::cli {
@@ -6,9 +9,19 @@ namespace {
 
 int report_failure(Output& output, const std::string& message, int code) {
   output.note("vqgen: {}", message);
-  output.document = {{"error", message}, {"exit_code", code}};
+  output.document = {{"error", one_line(message)}, {"exit_code", code}};
   output.finish();
   return code;
+}
+
+// CLI11 calls a misspelt subcommand a missing one.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  const bool named = !unknown.empty() && unknown.front() != "--json";
+  if (app.get_subcommands().empty() && named) {
+    return "unknown subcommand or option '" + unknown.front() + "'; see vqgen --help";
+  }
+  return std::string(error.what()) + "; see vqgen --help";
 }
 
 int main_checked(int argc, char** argv) {
@@ -20,6 +33,8 @@ int main_checked(int argc, char** argv) {
   app.set_version_flag("--version", "vqgen " VQGEN_VERSION);
   app.require_subcommand(1);
   Output output;
+  // A usage error may be found before CLI11 comes to the flag.
+  output.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
 #define COMMAND(name) add_##name(app, output);
 #include "cli/commands.def"
 #undef COMMAND
@@ -32,7 +47,7 @@ int main_checked(int argc, char** argv) {
   } catch (const CLI::CallForVersion& request) {
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    return report_failure(output, std::string(error.what()) + "; see vqgen --help",
+    return report_failure(output, usage_message(app, error),
                           static_cast<int>(ErrorKind::bad_input));
   } catch (const Error& error) {
     return report_failure(output, error.what(), error.exit_code());

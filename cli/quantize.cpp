@@ -1,4 +1,6 @@
 // vqgen quantize: tensors of a safetensors file to a bundle.
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "cli/command.h"
@@ -75,21 +77,35 @@ void report(const QuantizeResult& result, const Options& options, Output& output
     output.line(
         "{}  {}  {:.3g} bits  codebooks {} bytes  relative error {:.4f} calibration, {:.4f} input",
         tensor.name, tensor.format, tensor.bits_per_element, tensor.codebook_bytes,
-        tensor.calibration.rel_err, tensor.input.rel_err);
+        tensor.calibration.relative, tensor.input.relative);
     output.document["tensors"].push_back({{"name", tensor.name},
                                           {"format", tensor.format},
                                           {"bits_per_element", tensor.bits_per_element},
                                           {"codebook_bytes", tensor.codebook_bytes},
-                                          {"rel_err_calibration", tensor.calibration.rel_err},
-                                          {"rel_err_input", tensor.input.rel_err}});
+                                          {"rel_err_calibration", tensor.calibration.relative},
+                                          {"rel_err_input", tensor.input.relative}});
   }
   output.line("wrote {}", options.out);
+}
+
+// Training takes long: a place that cannot be written is found before it, not after.
+void require_place(const std::filesystem::path& out) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(out, ignored)) {
+    usage(fmt::format("--out {} is a folder; name a file", out.string()));
+  }
+  const std::filesystem::path parent = out.has_parent_path() ? out.parent_path() : ".";
+  if (!std::filesystem::is_directory(parent, ignored) || ::access(parent.c_str(), W_OK) != 0) {
+    usage(fmt::format("--out {}: {} is no folder that can be written; choose another", out.string(),
+                      parent.string()));
+  }
 }
 
 void quantize(const Options& options, Output& output) {
   if (options.keys.empty() == options.weights.empty()) {
     usage("give either --keys (with --values) or --weights");
   }
+  require_place(options.out);
   QuantizeResult result;
   {
     Progress progress;
@@ -140,7 +156,9 @@ void add_quantize(CLI::App& app, Output& output) {
       ->check(CLI::IsMember({"f16", "bf16"}));
   command->add_flag("--keep-original", options->keep_original,
                     "Store the source tensors in the bundle too");
-  command->add_option("--seed", options->seed, "Of the k-means")->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the k-means")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { quantize(*options, output); });
 }

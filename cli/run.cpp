@@ -84,6 +84,9 @@ void run(const Options& options, Output& output) {
       options.data.empty() ? std::nullopt : std::optional(options.data);
   const std::vector<ItemReport> items =
       run_verified(config, prepared, *chosen.backend, bundle, HardInput{.seed = options.seed});
+  if (items.empty()) {
+    throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
+  }
   for (const ItemReport& item : items) print_item(output, item);
 
   output.document = summary(items);
@@ -113,7 +116,9 @@ void add_run(CLI::App& app, Output& output) {
   command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command->add_option("--data", options->data,
                       "A bundle of vqgen quantize; by default hard input is generated");
-  command->add_option("--seed", options->seed, "Of the generated input")->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the generated input")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { run(*options, output); });
 }

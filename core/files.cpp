@@ -15,28 +15,38 @@
 namespace vqgen {
 namespace {
 
-[[noreturn]] void fail(const std::filesystem::path& path, std::string_view what, int error) {
-  throw Error(ErrorKind::bad_input, fmt::format("{}: {}: {}", path.string(), what,
-                                                error != 0 ? std::strerror(error) : "I/O error"));
+[[noreturn]] void fail(const std::filesystem::path& path, std::string_view what, int error,
+                       std::string_view remedy) {
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: {}: {}; {}", path.string(), what, std::strerror(error), remedy));
+}
+
+[[noreturn]] void fail_read(const std::filesystem::path& path, int error) {
+  fail(path, "cannot read", error, "give a file that can be read");
+}
+
+[[noreturn]] void fail_write(const std::filesystem::path& path, int error) {
+  fail(path, "cannot write", error, "choose a place that can be written");
 }
 
 template <class Container>
 Container read_whole(const std::filesystem::path& path, std::uint64_t max_bytes) {
   std::error_code code;
   const auto status = std::filesystem::status(path, code);
-  if (!std::filesystem::exists(status)) fail(path, "cannot read", ENOENT);
-  if (std::filesystem::is_directory(status)) fail(path, "cannot read", EISDIR);
+  if (!std::filesystem::exists(status)) fail_read(path, ENOENT);
+  if (std::filesystem::is_directory(status)) fail_read(path, EISDIR);
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) fail(path, "cannot read", errno);
+  if (!stream) fail_read(path, errno);
   const std::uint64_t size = std::filesystem::file_size(path, code);
-  if (code) fail(path, "cannot read", code.value());
+  if (code) fail_read(path, code.value());
   if (size > max_bytes) {
-    throw Error(ErrorKind::bad_input, fmt::format("{}: {} bytes are more than the {} allowed",
-                                                  path.string(), size, max_bytes));
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: {} bytes are more than the {} allowed; give a smaller file",
+                            path.string(), size, max_bytes));
   }
   Container content(static_cast<std::size_t>(size), typename Container::value_type{});
   stream.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(size));
-  if (static_cast<std::uint64_t>(stream.gcount()) != size) fail(path, "file shrank while read", 0);
+  if (static_cast<std::uint64_t>(stream.gcount()) != size) fail_read(path, EIO);
   return content;
 }
 
@@ -64,7 +74,7 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   const std::filesystem::path temporary = sibling(path);
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0) fail(path, "cannot write", errno);
+  if (file < 0) fail_write(path, errno);
   int error = 0;
   for (std::size_t done = 0; done < bytes.size() && error == 0;) {
     const ssize_t wrote = ::write(file, bytes.data() + done, bytes.size() - done);
@@ -79,7 +89,7 @@ void publish_file(const std::filesystem::path& path, std::span<const std::byte> 
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
     ::unlink(temporary.c_str());
-    fail(path, "cannot write", error);
+    fail_write(path, error);
   }
 }
 

@@ -14,45 +14,84 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 64;
 
+// What nlohmann says, less its "[json.exception...] ", and of a broken text no more than its start.
+std::string plain_what(const nlohmann::detail::exception& error) {
+  constexpr std::size_t kLongest = 240;
+  std::string what = error.what();
+  what.erase(0, what.starts_with('[') ? what.find("] ") + 2 : 0);
+  if (what.size() > kLongest) what = what.substr(0, kLongest) + "...";
+  return what;
+}
+
 // A pass over the events of the parser that looks for what nlohmann accepts in silence.
 class StrictPass : public nlohmann::json_sax<Json> {
  public:
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return enter(); }
-  bool start_array(std::size_t) override { return enter(); }
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(std::size_t) override { return enter(false); }
+  bool start_array(std::size_t) override { return enter(true); }
   bool end_object() override { return leave(); }
   bool end_array() override { return leave(); }
   bool key(string_t& name) override {
-    if (keys_.back().insert(name).second) return true;
-    problem = fmt::format("the key '{}' stands twice in one object; remove one", name);
-    return false;
+    Level& level = levels_.back();
+    if (!level.keys.insert(name).second) {
+      level.key.clear();
+      problem =
+          fmt::format("{}: the key '{}' stands twice in one object; remove one", path(), name);
+      return false;
+    }
+    level.key = "/" + name;
+    return true;
   }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    problem = fmt::format("malformed JSON near byte {}: {}", position, error.what());
+    problem = fmt::format("malformed JSON near byte {}: {}; correct it there", position,
+                          plain_what(error));
     return false;
   }
 
   std::string problem;
 
  private:
-  bool enter() {
-    keys_.emplace_back();
-    if (keys_.size() <= kMaxDepth) return true;
-    problem = fmt::format("nested deeper than {} levels", kMaxDepth);
-    return false;
-  }
-  bool leave() {
-    keys_.pop_back();
+  // An object or array that is open. `key` is "/name" of the member that is being read.
+  struct Level {
+    bool array = false;
+    std::size_t index = 0;  // elements begun
+    std::string key;
+    std::set<std::string> keys;
+  };
+
+  bool value() {
+    if (!levels_.empty()) ++levels_.back().index;
     return true;
   }
-  std::vector<std::set<std::string>> keys_;
+  bool enter(bool array) {
+    value();
+    if (levels_.size() == kMaxDepth) {
+      problem = fmt::format("{}: nested deeper than {} levels; flatten it", path(), kMaxDepth);
+      return false;
+    }
+    levels_.push_back({array, 0, "", {}});
+    return true;
+  }
+  bool leave() {
+    levels_.pop_back();
+    return true;
+  }
+  std::string path() const {
+    std::string path;
+    for (const Level& level : levels_) {
+      path += level.array ? fmt::format("/{}", level.index - 1) : level.key;
+    }
+    return path.empty() ? "/" : path;
+  }
+
+  std::vector<Level> levels_;
 };
 
 std::string type_of(const Json& value) {

@@ -61,6 +61,12 @@ class Validator {
         fmt::format("needs a head_dim that is a power of two, not {}; set it to false", head_dim));
   }
 
+  void size(const char* what, double elements) const {
+    require(elements <= kMaxElements, "/shape",
+            fmt::format("{} of {:.3g} elements is beyond any device; at most {:.0g}", what,
+                        elements, kMaxElements));
+  }
+
  private:
   std::string where_;
 };
@@ -74,11 +80,8 @@ void validate(const AttentionDecode& op, const Validator& validator) {
   validator.cache_format(op.values, "/values", shape.head_dim);
   validator.require(!op.values.smooth && !op.values.hadamard, "/values",
                     "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
-  const double elements = static_cast<double>(shape.batch) * shape.kv_heads * shape.head_dim *
-                          static_cast<double>(shape.tokens);
-  validator.require(elements <= kMaxElements, "/shape",
-                    fmt::format("a cache of {:.3g} elements is beyond any device; at most {:.0g}",
-                                elements, kMaxElements));
+  validator.size("a cache", static_cast<double>(shape.batch) * shape.kv_heads * shape.head_dim *
+                                static_cast<double>(shape.tokens));
 }
 
 void validate(const Gemv& op, const Validator& validator) {
@@ -88,6 +91,8 @@ void validate(const Gemv& op, const Validator& validator) {
                     "weights have no heads; use tensor, channel_group or tile");
   validator.require(!format.smooth && !format.hadamard, "/weights",
                     "smooth and hadamard transform keys only; remove them here");
+  validator.size("a matrix", static_cast<double>(op.shape.out_features) *
+                                 static_cast<double>(op.shape.in_features));
 }
 
 }  // namespace

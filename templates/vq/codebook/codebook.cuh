@@ -3,19 +3,23 @@
 // where an entry stands.
 //
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
-//   load()                    fetch what the level keeps near; all threads, sync_block before access
-//   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
+//   load()                    fetch what the level keeps near; all threads, sync_block before
+//   access decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s,
+//   code(s))
 //
 // Level kGlobal reads entries where they are. Level kShared keeps them all in shared memory.
 #pragma once
 
 #include <vq/args/quantized.h>
-#include <vq/codebook/entry.cuh>
 #include <vq/layout/format.h>
+#include <vq/codebook/entry.cuh>
 
 namespace vq {
 
-// `Format` says FormatConfig config(), constexpr.
+// `Format` says FormatConfig config(), constexpr, and where in shared memory the block keeps
+// entries and scales (layout/*.h): u8* shared_entries(), u8* shared_scales(). These are functions
+// of constants, not pointers kept in members: from kept pointers NVVM 13.0 derived undefined
+// addresses, and dropped the code that used them.
 template <class Format, Element kElement, int kUnits, int kThreads>
 class Codebook {
  public:
@@ -27,14 +31,11 @@ class Codebook {
   using Words = typename EntryWords<kVectorSize>::type;
   static constexpr i64 kUnitEntries = i64{kResiduals} << kIndexBits;
 
-  // `entries` and `scales` are the shared memory of this codebook (layout/*.h), empty where unused.
   // `units` is the number of units that the tensor has.
-  VQ_DEVICE Codebook(const QuantizedArgs& args, i64 units, u8* entries, u8* scales)
+  VQ_DEVICE Codebook(const QuantizedArgs& args, i64 units)
       : global_(reinterpret_cast<const Words*>(args.codebooks)),
         global_scales_(args.scales),
-        units_(units),
-        shared_(reinterpret_cast<Words*>(entries)),
-        shared_scales_(reinterpret_cast<float*>(scales)) {}
+        units_(units) {}
 
   VQ_DEVICE bool switch_to(i64 unit) {
     if (unit == unit_) return false;
@@ -47,12 +48,12 @@ class Codebook {
     if constexpr (kLevel == Level::kShared) {
       const Words* from = global_ + unit_ * kUnitEntries;
       for (i64 i = thread_index(); i < held * kUnitEntries; i += kThreads) {
-        store_shared(shared_ + i, load_global(from + i));
+        store_shared(entries() + i, load_global(from + i));
       }
     }
     if constexpr (kScales) {
       for (int i = thread_index(); i < held * kResiduals; i += kThreads) {
-        store_shared(shared_scales_ + i, load_global(global_scales_ + unit_ * kResiduals + i));
+        store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));
       }
     }
   }
@@ -65,15 +66,18 @@ class Codebook {
     VQ_UNROLL
     for (int stage = 0; stage < kResiduals; ++stage) {
       float scale = 1.0f;
-      if constexpr (kScales) scale = load_shared(shared_scales_ + u * kResiduals + stage);
+      if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
       add_entry<kElement>(value, access(u, stage, code(stage)), scale);
     }
   }
 
  private:
+  VQ_DEVICE static Words* entries() { return reinterpret_cast<Words*>(Format::shared_entries()); }
+  VQ_DEVICE static float* scales() { return reinterpret_cast<float*>(Format::shared_scales()); }
+
   VQ_DEVICE Words access(i64 u, int stage, u32 code) const {
     const i64 index = ((u * kResiduals + stage) << kIndexBits) + code;
-    if constexpr (kLevel == Level::kShared) return load_shared(shared_ + index);
+    if constexpr (kLevel == Level::kShared) return load_shared(entries() + index);
     return load_global(global_ + unit_ * kUnitEntries + index);
   }
 
@@ -81,8 +85,6 @@ class Codebook {
   const float* global_scales_;
   i64 units_;
   i64 unit_ = -1;
-  Words* shared_;
-  float* shared_scales_;
 };
 
 }  // namespace vq

@@ -11,9 +11,9 @@
 #pragma once
 
 #include <vq/args/attention_decode.h>
+#include <vq/layout/attention_decode.h>
 #include <vq/codebook/codebook.cuh>
 #include <vq/codes.cuh>
-#include <vq/layout/attention_decode.h>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/attention_work.cuh>
 
@@ -34,11 +34,17 @@ class AttentionDecode {
   static constexpr int kStages = Plan::config().stages;
   static constexpr bool kRaw = raw_slots(Plan::config()) > 0;
 
+  VQ_HD static constexpr AttentionDecodeShared at() { return shared_layout(Plan::config()); }
+
   struct Keys {
     VQ_HD static constexpr FormatConfig config() { return Plan::config().keys; }
+    VQ_DEVICE static u8* shared_entries() { return part<u8>(at().key_codebook); }
+    VQ_DEVICE static u8* shared_scales() { return part<u8>(at().key_scales); }
   };
   struct Values {
     VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
+    VQ_DEVICE static u8* shared_entries() { return part<u8>(at().value_codebook); }
+    VQ_DEVICE static u8* shared_scales() { return part<u8>(at().value_scales); }
   };
   template <class Format>
   struct Rows {
@@ -60,17 +66,8 @@ class AttentionDecode {
   VQ_DEVICE explicit AttentionDecode(const AttentionDecodeArgs& args)
       : args_(args),
         work_(Work::of_block(args)),
-        key_book_(args.keys, units<Keys>(), part(at().key_codebook), part(at().key_scales)),
-        value_book_(args.values, units<Values>(), part(at().value_codebook),
-                    part(at().value_scales)),
-        query_(reinterpret_cast<float*>(part(at().query))),
-        raw_query_(reinterpret_cast<float*>(part(at().raw_query))),
-        codes_(reinterpret_cast<u32*>(part(at().codes))),
-        scores_(reinterpret_cast<float*>(part(at().scores))),
-        maximum_(reinterpret_cast<float*>(part(at().running))),
-        sum_(maximum_ + kHeads),
-        rescale_(sum_ + kHeads),
-        output_(reinterpret_cast<float*>(part(at().output))) {}
+        key_book_(args.keys, units<Keys>()),
+        value_book_(args.values, units<Values>()) {}
 
   VQ_DEVICE void run() {
     key_book_.switch_to(first_unit<Keys>());
@@ -78,10 +75,10 @@ class AttentionDecode {
     key_book_.load();
     value_book_.load();
     for (int h = thread_index(); h < kHeads; h += kThreads) {
-      store_shared(maximum_ + h, -infinity());
-      store_shared(sum_ + h, 0.0f);
+      store_shared(maximum() + h, -infinity());
+      store_shared(sum() + h, 0.0f);
     }
-    load_query<Plan>(args_, work_, query_, raw_query_);  // ends with a barrier
+    load_query<Plan>(args_, work_, query(), raw_query());  // ends with a barrier
 
     VQ_UNROLL
     for (int h = 0; h < kHeads; ++h) {
@@ -95,7 +92,7 @@ class AttentionDecode {
       if constexpr (kStages == 2) stage_tile(first + kTile, buffer ^ 1);
       copy_async_wait<kStages - 1>();
       sync_block();
-      const u32* keys = codes_ + buffer * kTileWords;
+      const u32* keys = codes() + buffer * kTileWords;
       score(first, count, keys);
       sync_block();
       softmax(count);
@@ -106,12 +103,23 @@ class AttentionDecode {
       if constexpr (kStages == 2) buffer ^= 1;
     }
     gather_output();
-    work_.write(args_, output_, maximum_, sum_);
+    work_.write(args_, output(), maximum(), sum());
   }
 
  private:
-  VQ_DEVICE static constexpr AttentionDecodeShared at() { return shared_layout(Plan::config()); }
-  VQ_DEVICE static u8* part(i64 offset) { return shared_memory() + offset; }
+  // Shared memory by its part (layout/attention_decode.h); see codebook.cuh for why by function.
+  template <class T>
+  VQ_DEVICE static T* part(i64 offset) {
+    return reinterpret_cast<T*>(shared_memory() + offset);
+  }
+  VQ_DEVICE static float* query() { return part<float>(at().query); }
+  VQ_DEVICE static float* raw_query() { return part<float>(at().raw_query); }
+  VQ_DEVICE static u32* codes() { return part<u32>(at().codes); }
+  VQ_DEVICE static float* scores() { return part<float>(at().scores); }
+  VQ_DEVICE static float* maximum() { return part<float>(at().running); }
+  VQ_DEVICE static float* sum() { return maximum() + kHeads; }
+  VQ_DEVICE static float* rescale() { return sum() + kHeads; }
+  VQ_DEVICE static float* output() { return part<float>(at().output); }
 
   template <class Format>
   VQ_DEVICE static constexpr i64 units() {
@@ -127,7 +135,7 @@ class AttentionDecode {
   VQ_DEVICE void stage_tile(int first, int buffer) {
     const int left = work_.end - first;
     const int count = left < kTile ? left : kTile;
-    u32* keys = codes_ + buffer * kTileWords;
+    u32* keys = codes() + buffer * kTileWords;
     stage_rows<KeyRows>(args_.keys, first, count, keys);
     stage_rows<ValueRows>(args_.values, first, count, keys + kTile * KeyRows::kWords);
     copy_async_commit();
@@ -164,18 +172,17 @@ class AttentionDecode {
     const int lane = thread_index() % kLanes;
     for (int base = 0; base < count; base += kTokens) {  // whole warps: shuffles below
       const int token = base + thread_index() / kLanes;
-      float sum[kHeads];
+      float total[kHeads];
       VQ_UNROLL
-      for (int h = 0; h < kHeads; ++h) sum[h] = 0.0f;
+      for (int h = 0; h < kHeads; ++h) total[h] = 0.0f;
       if (token < count) {
         if (kRaw && work_.is_raw(first + token)) {
           const u16* row = args_.raw_keys + work_.raw_offset(args_, first + token);
-          dot_rows(lane, raw_query_, sum, [&](int s, float(&value)[KeyRows::kVectorSize]) {
-            load_raw(row, s, value);
-          });
+          dot_rows(lane, raw_query(), total,
+                   [&](int s, float(&value)[KeyRows::kVectorSize]) { load_raw(row, s, value); });
         } else {
           const u32* row = keys + token * KeyRows::kWords;
-          dot_rows(lane, query_, sum, [&](int s, float(&value)[KeyRows::kVectorSize]) {
+          dot_rows(lane, query(), total, [&](int s, float(&value)[KeyRows::kVectorSize]) {
             decode<KeyRows>(key_book_, row, s, value);
           });
         }
@@ -183,23 +190,24 @@ class AttentionDecode {
       VQ_UNROLL
       for (int h = 0; h < kHeads; ++h) {
         VQ_UNROLL
-        for (int mask = kLanes / 2; mask > 0; mask /= 2) sum[h] += shuffle_xor(sum[h], mask);
-        if (lane == 0 && token < count) store_shared(scores_ + h * kTile + token, sum[h]);
+        for (int mask = kLanes / 2; mask > 0; mask /= 2) total[h] += shuffle_xor(total[h], mask);
+        if (lane == 0 && token < count) store_shared(scores() + h * kTile + token, total[h]);
       }
     }
   }
 
-  // sum[h] += q_h . key over the sub-vectors of this lane; fetch(s, value) brings the key's.
+  // total[h] += q_h . key over the sub-vectors of this lane; fetch(s, value) brings the key's.
   template <class Fetch>
-  VQ_DEVICE static void dot_rows(int lane, const float* query, float (&sum)[kHeads], Fetch fetch) {
+  VQ_DEVICE static void dot_rows(int lane, const float* queries, float (&total)[kHeads],
+                                 Fetch fetch) {
     for (int s = lane; s < KeyRows::kSubVectors; s += kLanes) {
       float value[KeyRows::kVectorSize];
       fetch(s, value);
       VQ_UNROLL
       for (int h = 0; h < kHeads; ++h) {
-        const float* q = query + h * kHeadDim + s * KeyRows::kVectorSize;
+        const float* q = queries + h * kHeadDim + s * KeyRows::kVectorSize;
         VQ_UNROLL
-        for (int i = 0; i < KeyRows::kVectorSize; ++i) sum[h] += load_shared(q + i) * value[i];
+        for (int i = 0; i < KeyRows::kVectorSize; ++i) total[h] += load_shared(q + i) * value[i];
       }
     }
   }
@@ -207,8 +215,8 @@ class AttentionDecode {
   // A warp a head: scores become probabilities relative to the running maximum.
   VQ_DEVICE void softmax(int count) {
     for (int h = warp(); h < kHeads; h += kWarps) {
-      float* row = scores_ + h * kTile;
-      const float before = load_shared(maximum_ + h);
+      float* row = scores() + h * kTile;
+      const float before = load_shared(maximum() + h);
       float highest = before;
       for (int t = lane(); t < count; t += 32) {
         const float score = load_shared(row + t);
@@ -227,11 +235,12 @@ class AttentionDecode {
       }
       VQ_UNROLL
       for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
+      sync_warp();  // all lanes have read the maximum that lane 0 replaces
       if (lane() == 0) {
-        const float rescale = exp2_approx(before - highest);
-        store_shared(rescale_ + h, rescale);
-        store_shared(maximum_ + h, highest);
-        store_shared(sum_ + h, load_shared(sum_ + h) * rescale + total);
+        const float factor = exp2_approx(before - highest);
+        store_shared(rescale() + h, factor);
+        store_shared(maximum() + h, highest);
+        store_shared(sum() + h, load_shared(sum() + h) * factor + total);
       }
     }
   }
@@ -243,9 +252,9 @@ class AttentionDecode {
   VQ_DEVICE void accumulate(int first, int count, const u32* values) {
     VQ_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      const float rescale = load_shared(rescale_ + h);
+      const float factor = load_shared(rescale() + h);
       VQ_UNROLL
-      for (int i = 0; i < ValueRows::kVectorSize; ++i) accumulator_[h][i] *= rescale;
+      for (int i = 0; i < ValueRows::kVectorSize; ++i) accumulator_[h][i] *= factor;
     }
     if (slice() >= kSlices) return;
     for (int token = slice(); token < count; token += kSlices) {
@@ -257,7 +266,7 @@ class AttentionDecode {
       }
       VQ_UNROLL
       for (int h = 0; h < kHeads; ++h) {
-        const float probability = load_shared(scores_ + h * kTile + token);
+        const float probability = load_shared(scores() + h * kTile + token);
         VQ_UNROLL
         for (int i = 0; i < ValueRows::kVectorSize; ++i) {
           accumulator_[h][i] += probability * value[i];
@@ -274,7 +283,7 @@ class AttentionDecode {
         for (int h = 0; h < kHeads; ++h) {
           VQ_UNROLL
           for (int i = 0; i < ValueRows::kVectorSize; ++i) {
-            float* to = output_ + h * kHeadDim + sub_vector() * ValueRows::kVectorSize + i;
+            float* to = output() + h * kHeadDim + sub_vector() * ValueRows::kVectorSize + i;
             const float before = turn == 0 ? 0.0f : load_shared(to);
             store_shared(to, before + accumulator_[h][i]);
           }
@@ -288,14 +297,6 @@ class AttentionDecode {
   const Work work_;
   typename KeyRows::Book key_book_;
   typename ValueRows::Book value_book_;
-  float* query_;
-  float* raw_query_;
-  u32* codes_;
-  float* scores_;
-  float* maximum_;
-  float* sum_;
-  float* rescale_;
-  float* output_;
   float accumulator_[kHeads][ValueRows::kVectorSize];
 };
 

@@ -22,7 +22,8 @@ VQ_DEVICE void load_query(const AttentionDecodeArgs& args, const AttentionWork<P
   for (int i = thread_index(); i < kHeads * kHeadDim; i += kConfig.threads) {
     float value = 0.0f;
     if (i < work.heads * kHeadDim) value = to_float<kConfig.element>(load_global(from + i)) * scale;
-    if constexpr (raw_slots(kConfig) > 0 && transformed(kConfig)) store_shared(raw_query + i, value);
+    if constexpr (raw_slots(kConfig) > 0 && transformed(kConfig))
+      store_shared(raw_query + i, value);
     if constexpr (kConfig.keys.smooth) {
       value *= load_global(args.key_smooth + i64{work.kv_head} * kHeadDim + i % kHeadDim);
     }

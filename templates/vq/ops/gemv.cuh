@@ -3,15 +3,16 @@
 // A warp serves kOutputs output features; a block walks the input features a chunk at a time:
 //   1. where the chunk belongs to other codebooks than the last, Switch and Load them;
 //   2. the chunk of x arrives in shared memory as fp32;
-//   3. each lane takes every 32nd sub-vector of the chunk, decodes it once per output and multiplies
+//   3. each lane takes every 32nd sub-vector of the chunk, decodes it once per output and
+//   multiplies
 //      it with all rows of x.
 // The lanes' sums meet by shuffles at the end, always in the same order.
 #pragma once
 
 #include <vq/args/gemv.h>
+#include <vq/layout/gemv.h>
 #include <vq/codebook/codebook.cuh>
 #include <vq/codes.cuh>
-#include <vq/layout/gemv.h>
 
 namespace vq {
 
@@ -30,8 +31,12 @@ class Gemv {
   static constexpr i64 kUnitsPerRow = units_per_row(Plan::config());
   static constexpr i64 kUnits = ceil_div(kOutFeatures, kUnitRows) * kUnitsPerRow;
 
+  VQ_HD static constexpr GemvShared at() { return shared_layout(Plan::config()); }
+
   struct Weights {
     VQ_HD static constexpr FormatConfig config() { return Plan::config().weights; }
+    VQ_DEVICE static u8* shared_entries() { return shared_memory() + at().codebook; }
+    VQ_DEVICE static u8* shared_scales() { return shared_memory() + at().scales; }
   };
   static constexpr int kVectorSize = Weights::config().vector_size;
   static constexpr int kBits = Weights::config().index_bits;
@@ -41,8 +46,7 @@ class Gemv {
 
   VQ_DEVICE explicit Gemv(const GemvArgs& args)
       : args_(args),
-        book_(args.weights, kUnits, shared_memory() + at().codebook, shared_memory() + at().scales),
-        x_(reinterpret_cast<float*>(shared_memory() + at().x)),
+        book_(args.weights, kUnits),
         first_output_((i64{block_x()} * (kThreads / 32) + warp()) * kOutputs) {}
 
   VQ_DEVICE void run() {
@@ -67,7 +71,8 @@ class Gemv {
   }
 
  private:
-  VQ_DEVICE static constexpr GemvShared at() { return shared_layout(Plan::config()); }
+  // [rows][chunk_columns] in shared memory; see codebook.cuh for why by function.
+  VQ_DEVICE static float* staged_x() { return reinterpret_cast<float*>(shared_memory() + at().x); }
 
   VQ_DEVICE static i64 unit_of(i64 output, i64 column) {
     return output / kUnitRows * kUnitsPerRow + column / kUnitColumns;
@@ -81,7 +86,7 @@ class Gemv {
     for (int r = 0; r < kRows; ++r) {
       const u16* from = args_.x + r * kInFeatures + first;
       for (int i = thread_index(); i < count; i += kThreads) {
-        store_shared(x_ + r * kChunk + i, to_float<kElement>(load_global(from + i)));
+        store_shared(staged_x() + r * kChunk + i, to_float<kElement>(load_global(from + i)));
       }
     }
   }
@@ -99,7 +104,7 @@ class Gemv {
       });
       VQ_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const float* x = x_ + r * kChunk + s * kVectorSize;
+        const float* x = staged_x() + r * kChunk + s * kVectorSize;
         VQ_UNROLL
         for (int i = 0; i < kVectorSize; ++i) sum[r] += value[i] * load_shared(x + i);
       }
@@ -126,7 +131,6 @@ class Gemv {
 
   const GemvArgs& args_;
   Book book_;
-  float* x_;
   i64 first_output_;
   float sum_[kOutputs][kRows];
 };

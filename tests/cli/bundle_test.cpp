@@ -1,0 +1,137 @@
+// Bundles given to run: those that fit, those of another problem, and those that are damaged.
+#include <random>
+
+#include "core/files.h"
+#include "quantizer/safetensors.h"
+#include "tests/cli/tiny_bundle.h"
+
+namespace vqgen {
+namespace {
+
+void expect_verified(const Arguments& arguments) {
+  Arguments all = arguments;
+  all.emplace_back("--json");
+  const Outcome outcome = vqgen(all);
+  expect_success(outcome);
+  const Json document = document_of(outcome);
+  EXPECT_EQ(document.value("ok", false), true) << document;
+  EXPECT_LT(document.value("rel_err", 1.0), 1e-3);
+  EXPECT_GT(document.value("rel_err_unquantized", 0.0), document.value("rel_err", 1.0));
+  EXPECT_EQ(document["backend"], "host");
+  EXPECT_EQ(document["items"].size(), 1u);
+}
+
+TEST_F(TinyBundle, ThatFitIsRunAndVerified) {
+  expect_verified(run_arguments(tiny_attention(), cache_bundle()));
+  expect_verified(run_arguments(tiny_gemv(), matrix_bundle()));
+}
+
+TEST_F(TinyBundle, QuantizingTwiceGivesTheSameBytes) {
+  expect_success(vqgen(quantize_tiny_cache(tensors(), folder.path("again"))));
+  EXPECT_EQ(read_text(folder.path("again")), read_text(cache_bundle()));
+}
+
+TEST_F(TinyBundle, OfAnotherOpIsRefused) {
+  expect_failure(run_arguments(tiny_attention(), matrix_bundle()), 2,
+                 {matrix_bundle(), "holds weights, but the config's op is attention_decode"});
+  expect_failure(run_arguments(tiny_gemv(), cache_bundle()), 2,
+                 {cache_bundle() + ": item 'layer0'", "holds a KV cache", "op is gemv"});
+}
+
+TEST_F(TinyBundle, OfAnotherProblemIsRefused) {
+  struct Difference {
+    const char* pointer;
+    Json value;
+    std::vector<std::string> words;
+  };
+  const std::vector<Difference> differences{
+      {"/dtype", "bf16", {"dtype is f16 in the bundle and bf16 in the config"}},
+      {"/keys/index_bits", 6, {"the format of keys", R"("index_bits":5)", R"("index_bits":6)"}},
+      {"/keys/smooth", false, {"the format of keys", R"("smooth":true)"}},
+      {"/values/scope", "tensor", {"the format of values", R"("scope":"head")"}},
+      {"/shape/tokens", 127, {"tokens is 128 in the bundle and 127 in the config"}},
+      {"/shape/batch", 2, {"batch is 3 in the bundle and 2 in the config"}},
+      {"/shape/query_heads", 2, {"query_heads is 4 in the bundle and 2"}},
+      {"/shape/kv_heads", 4, {"kv_heads is 2 in the bundle and 4"}},
+      {"/shape/head_dim", 128, {"head_dim is 64 in the bundle and 128"}},
+      {"/shape/shared_cache", false, {"the number of caches is 1 in the bundle and 3"}}};
+  for (const Difference& difference : differences) {
+    Json json = tiny_attention();
+    json[Json::json_pointer(difference.pointer)] = difference.value;
+    std::vector<std::string> words = difference.words;
+    words.insert(words.end(), {cache_bundle() + ": item 'layer0': ", "make them agree"});
+    expect_failure(run_arguments(json, cache_bundle()), 2, words);
+  }
+  Json gemv = tiny_gemv();
+  gemv["shape"]["out_features"] = 72;
+  expect_failure(run_arguments(gemv, matrix_bundle()), 2, {"out_features is 64", "and 72"});
+}
+
+TEST_F(TinyBundle, WithoutQueriesOrOriginalsIsRefusedWhereTheyAreNeeded) {
+  Arguments arguments = quantize_tiny_cache(tensors(), folder.path("bare"));
+  arguments.resize(arguments.size() - 3);  // --queries Q --keep-original
+  expect_success(vqgen(arguments));
+  expect_failure(run_arguments(tiny_attention(), folder.path("bare")), 2,
+                 {"holds no queries; quantize with --queries"});
+  arguments.insert(arguments.end(), {"--queries", "layer0.q"});
+  expect_success(vqgen(arguments));
+  Json windowed = tiny_attention();
+  windowed["shape"]["window"] = 16;
+  expect_failure(run_arguments(windowed, folder.path("bare")), 2,
+                 {"holds no originals", "quantize with --keep-original"});
+  expect_verified(run_arguments(windowed, cache_bundle()));
+}
+
+TEST_F(TinyBundle, ThatIsNoneIsRefused) {
+  expect_failure(run_arguments(tiny_gemv(), folder.path("none")), 2, {"cannot read"});
+  expect_failure(run_arguments(tiny_gemv(), tensors()), 2,
+                 {tensors(), "not a bundle", "make one with vqgen quantize"});
+  write_safetensors(folder.path("hollow"), {}, {{"vqgen.bundle", R"({"schema":1,"items":[]})"}});
+  expect_failure(run_arguments(tiny_gemv(), folder.path("hollow")), 2,
+                 {folder.path("hollow") + ": holds no items; quantize again"});
+}
+
+TEST_F(TinyBundle, ThatIsCutShortIsRefused) {
+  const std::string whole = read_text(matrix_bundle());
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, whole.size() - 1}) {
+    const std::string cut = folder.file("cut", whole.substr(0, size));
+    expect_failure(run_arguments(tiny_gemv(), cut), 2, {cut});
+  }
+}
+
+// A number that is none, where the header says that a tensor's data begins.
+TEST_F(TinyBundle, WithNanInACodebookIsRefused) {
+  std::string text = read_text(matrix_bundle());
+  const SafetensorsFile file{std::filesystem::path(matrix_bundle())};
+  const TensorInfo& info = file.at("w.weights.codebooks");
+  std::uint64_t header = 0;
+  std::copy_n(text.begin(), sizeof header, reinterpret_cast<char*>(&header));
+  const std::size_t begin = sizeof header + header + info.begin;
+  text.replace(begin, 2, "\x01\x7e");
+  expect_failure(run_arguments(tiny_gemv(), folder.file("nan", text)), 2,
+                 {"tensor 'w.weights.codebooks'", "element 0 is nan"});
+}
+
+// Whatever byte of the header is hit: an answer in time, and no crash. (A name may be hit, too.)
+TEST_F(TinyBundle, WithADamagedHeaderIsAnswered) {
+  const std::string whole = read_text(matrix_bundle());
+  std::uint64_t header = 0;
+  std::copy_n(whole.begin(), sizeof header, reinterpret_cast<char*>(&header));
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int i = 0; i < 24; ++i) {
+    std::string text = whole;
+    text[random() % (sizeof header + header)] ^= static_cast<char>(1u << random() % 8);
+    Arguments arguments = run_arguments(tiny_gemv(), folder.file("damaged", text));
+    arguments.emplace_back("--json");
+    const Outcome outcome = vqgen(arguments);
+    EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 2)
+        << outcome.exit_code << " " << outcome.err;
+    EXPECT_TRUE(document_of(outcome).is_object());
+    refused += outcome.exit_code == 2 ? 1 : 0;
+  }
+  EXPECT_GT(refused, 12);
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,109 @@
+// Faulty configs: one line that names file, place and remedy, the exit code, and nothing written.
+#include "tests/cli/tiny_bundle.h"
+
+namespace vqgen {
+namespace {
+
+struct Fault {
+  const char* name;
+  const char* pointer;  // what is replaced in the config, and by what
+  const char* value;
+  int exit_code;
+  std::vector<std::string> words;
+};
+
+class ConfigFault : public testing::TestWithParam<Fault> {};
+
+TEST_P(ConfigFault, IsNamedByEverySubcommandThatReadsIt) {
+  const Fault& fault = GetParam();
+  const Folder folder;
+  Json json = tiny_attention();
+  json[Json::json_pointer(fault.pointer)] = parse_json(fault.value, "the test's value");
+  const std::string config = folder.file("config.json", json.dump());
+  std::vector<std::string> words = fault.words;
+  if (fault.exit_code == 2) words.push_back(config + ": " + fault.pointer);
+  expect_failure({"compile", config, "--out", folder.path("out")}, fault.exit_code, words);
+  expect_failure({"export", config, "--out", folder.path("out.cu")}, fault.exit_code, words);
+  expect_failure({"run", config, "--backend", "host"}, fault.exit_code, words);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"config.json"});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, ConfigFault,
+    testing::Values(
+        Fault{"wrong_type", "/shape/batch", R"("3")", 2, {"whole number", "a string"}},
+        Fault{"fraction", "/shape/batch", "3.7", 2, {"whole number from 1 to 65535", "3.7"}},
+        Fault{"zero", "/shape/tokens", "0", 2, {"from 1 to 2147483647", "integer 0"}},
+        Fault{"negative", "/shape/kv_heads", "-2", 2, {"from 1 to 65535", "-2"}},
+        Fault{"huge", "/shape/tokens", "1e30", 2, {"from 1 to 2147483647", "1e+30"}},
+        Fault{"huge_unsigned", "/shape/tokens", "18446744073709551615", 2, {"to 2147483647"}},
+        Fault{"index_bits_0", "/keys/index_bits", "0", 2, {"from 2 to 16", "integer 0"}},
+        Fault{"index_bits_17", "/keys/index_bits", "17", 2, {"from 2 to 16", "integer 17"}},
+        Fault{"vector_size", "/keys/vector_size", "3", 2, {"3 does not divide head_dim 64"}},
+        Fault{"preset", "/keys", R"("vq-9")", 2, {"'vq-9' is unknown", "vecinfer-d4b8"}},
+        Fault{"op", "/op", R"("prefill")", 2, {"'prefill'", "attention_decode, gemv"}},
+        Fault{"plan", "/plan/threads", "0", 2, {"from 32 to 1024"}}),
+    [](const auto& test) { return test.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Infeasible, ConfigFault,
+    testing::Values(
+        Fault{"head_dim", "/shape/head_dim", "80", 3, {"head_dim 80 is not built yet", "96"}},
+        Fault{"vector_size_16", "/values/vector_size", "16", 3, {"vector_size 16", "2, 4 or 8"}},
+        Fault{"residuals_5", "/keys/residuals", "5", 3, {"5 residual stages", "1 to 4"}},
+        Fault{"e8p", "/keys/decoder", R"("e8p")", 3, {"e8p", "not built yet", "use table"}},
+        Fault{"plan", "/plan/threads", "48", 3, {"/plan: ", "multiple of 32"}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(ConfigFile, MalformedTextIsNamedWithItsPlace) {
+  const Folder folder;
+  const std::string sound = tiny_attention().dump();
+  const auto refuse = [&](const std::string& text, const std::vector<std::string>& words) {
+    const std::string config = folder.file("config.json", text);
+    std::vector<std::string> all{config + ": "};
+    all.insert(all.end(), words.begin(), words.end());
+    expect_failure({"compile", config}, 2, all);
+  };
+  refuse("", {"malformed JSON near byte 1", "correct it"});
+  refuse(sound.substr(0, sound.size() - 1), {"malformed JSON near byte", "expected"});
+  refuse("{\"op\": \"gemv\xff\"}", {"malformed JSON near byte 13", "UTF-8"});
+  refuse(R"({"op": "gemv", "op": "gemv"})", {"'op' stands twice", "remove one"});
+  refuse(std::string(100, '['), {"nested deeper than 64 levels", "flatten it"});
+  refuse("[]", {"/: must be an object"});
+}
+
+// A line break in a name cannot make two lines of the message.
+TEST(ConfigFile, UnknownFieldsAreNamedOnOneLine) {
+  const Folder folder;
+  Json json = tiny_attention();
+  json["key\nheads"] = 1;
+  expect_failure({"compile", folder.file("config.json", json.dump())}, 2,
+                 {"unknown field 'key heads'", "the fields here are op, dtype"});
+}
+
+TEST(ConfigFile, SizesWhoseProductIsBeyondAnyDevice) {
+  const Folder folder;
+  Json json = tiny_attention();
+  json["shape"].update(
+      {{"batch", 65535}, {"kv_heads", 65535}, {"query_heads", 65535}, {"tokens", 2147483647}});
+  expect_failure({"run", folder.file("config.json", json.dump()), "--backend", "host"}, 2,
+                 {"/shape: ", "beyond any device", "at most"});
+  Json gemv = tiny_gemv();
+  gemv["shape"].update({{"out_features", 1 << 24}, {"in_features", 1 << 24}});
+  expect_failure({"run", folder.file("config.json", gemv.dump()), "--backend", "host"}, 2,
+                 {"/shape: ", "beyond any device", "at most"});
+}
+
+TEST(ConfigFile, MissingFoldersAndStrangeNames) {
+  const Folder folder;
+  expect_failure({"compile", folder.path("none.json")}, 2,
+                 {folder.path("none.json"), "cannot read: No such file", "give a file"});
+  expect_failure({"compile", folder.path("")}, 2, {"cannot read: Is a directory", "give a file"});
+  expect_failure({"compile", "/dev/null"}, 2, {"/dev/null: cannot read"});
+  const Outcome outcome = vqgen({"compile", "bad\xffname.json", "--json"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(document_of(outcome)["error"].get<std::string>().find("name.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,101 @@
+// The command line itself: help, version, usage errors, doctor.
+#include "tests/cli/tool.h"
+
+namespace vqgen {
+namespace {
+
+const std::vector<std::string> kSubcommands{"quantize", "compile", "run", "export", "doctor"};
+
+TEST(Usage, HelpOfTheTool) {
+  const Outcome outcome = vqgen({"--help"});
+  expect_success(outcome);
+  EXPECT_EQ(outcome.err, "");
+  for (const std::string& name : kSubcommands) {
+    EXPECT_NE(outcome.out.find("\n  " + name + " "), std::string::npos) << name;
+  }
+  for (const char* meaning : {"0 ok", "2 usage", "3 not feasible", "4 verification", "5 device"}) {
+    EXPECT_NE(outcome.out.find(meaning), std::string::npos) << meaning;
+  }
+}
+
+TEST(Usage, HelpOfEverySubcommand) {
+  for (const std::string& name : kSubcommands) {
+    const Outcome outcome = vqgen({name, "--help"});
+    expect_success(outcome);
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_NE(outcome.out.find("--json"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("Usage: vqgen " + name), std::string::npos) << outcome.out;
+  }
+}
+
+TEST(Usage, Version) {
+  const Outcome outcome = vqgen({"--version"});
+  expect_success(outcome);
+  EXPECT_TRUE(outcome.out.starts_with("vqgen 0.")) << outcome.out;
+}
+
+TEST(Usage, WrongArgumentsExitWith2) {
+  const std::string config = example("tinycode-projection");
+  expect_failure({}, 2, {"subcommand is required", "see vqgen --help"});
+  expect_failure({"frobnicate"}, 2, {"unknown subcommand", "'frobnicate'", "see vqgen --help"});
+  expect_failure({"--frobnicate"}, 2, {"'--frobnicate'", "see vqgen --help"});
+  expect_failure({"compile"}, 2, {"config is required", "see vqgen --help"});
+  expect_failure({"compile", config, "more"}, 2, {"more", "see vqgen --help"});
+  expect_failure({"compile", config, "--frob"}, 2, {"--frob", "see vqgen --help"});
+  expect_failure({"compile", config, "--gpu"}, 2, {"--gpu", "see vqgen --help"});
+  expect_failure({"export", config}, 2, {"--out is required"});
+  expect_failure({"quantize", "--input", "a"}, 2, {"--out is required"});
+  expect_failure({"doctor", "all"}, 2, {"all", "see vqgen --help"});
+}
+
+// The flag is honoured even where it stands behind the mistake.
+TEST(Usage, WrongValuesExitWith2) {
+  const std::string config = example("tinycode-projection");
+  expect_failure({"run", "--backend", "vulkan", config}, 2, {"--backend", "vulkan", "host,cuda"});
+  for (const char* seed : {"-1", "one", "1.5"}) {
+    expect_failure({"run", config, "--seed", seed}, 2, {"--seed", "see vqgen --help"});
+  }
+  expect_failure({"quantize", "--input", "a", "--out", "b", "--dtype", "fp8"}, 2,
+                 {"--dtype", "fp8", "f16,bf16"});
+}
+
+TEST(Doctor, SaysWhatWorksInOneDocument) {
+  const Outcome outcome = vqgen({"doctor", "--json"});
+  expect_success(outcome);
+  EXPECT_EQ(outcome.err, "");
+  const Json document = document_of(outcome);
+  std::vector<std::string> found;
+  for (const Json& finding : document["findings"]) {
+    found.push_back(finding["what"]);
+    EXPECT_TRUE(finding["ok"].is_boolean());
+    EXPECT_NE(finding["detail"], "");
+  }
+  EXPECT_EQ(found, (std::vector<std::string>{"GPU", "NVRTC", "host compiler", "kernel cache"}));
+  EXPECT_NE(document["gpus"].size(), 0u);
+  EXPECT_NE(document["formats"].size(), 0u);
+  EXPECT_TRUE(document["version"].is_string());
+}
+
+TEST(Doctor, NamesWhatIsMissing) {
+  const Folder folder;
+  const Outcome outcome =
+      vqgen({"doctor", "--json"}, {{"VQGEN_NVRTC", "/nonexistent"},
+                                   {"VQGEN_CXX", "/nonexistent"},
+                                   {"VQGEN_CACHE_DIR", folder.file("file", "") + "/cache"}});
+  expect_success(outcome);
+  const Json document = document_of(outcome);
+  for (const Json& finding : document["findings"]) {
+    if (finding["what"] != "GPU") {
+      EXPECT_EQ(finding["ok"], false) << finding;
+    }
+  }
+}
+
+TEST(Doctor, LeavesNothingInTheCache) {
+  const Folder folder;
+  expect_success(vqgen({"doctor"}, {{"VQGEN_CACHE_DIR", folder.path("cache")}}));
+  EXPECT_EQ(folder.names(), std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace vqgen

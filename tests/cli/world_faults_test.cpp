@@ -1,0 +1,127 @@
+// What the machine lacks: GPUs and formats by name, NVRTC, a driver, a host compiler, a place to
+// write.
+#include <algorithm>
+
+#include "tests/cli/tiny_bundle.h"
+
+namespace vqgen {
+namespace {
+
+const std::string kConfig = example("tinycode-projection");
+
+TEST(World, UnknownGpu) {
+  for (const char* command : {"compile", "run"}) {
+    expect_failure({command, kConfig, "--gpu", "h300"}, 2, {"gpu 'h300' is unknown", "h200"});
+  }
+  expect_failure({"compile", kConfig, "--gpu", "none.json"}, 2, {"none.json: cannot read"});
+  const Folder folder;
+  const std::string gpu = folder.file("gpu.json", R"({"name": "mine", "arch": "sm_90"})");
+  expect_failure({"compile", kConfig, "--gpu", gpu}, 2, {gpu + ": /: ", "'sms' is missing"});
+  Json json = tiny_gemv();
+  json["gpu"] = "h300";
+  expect_failure({"compile", folder.file("config.json", json.dump())}, 2, {"gpu 'h300'"});
+}
+
+TEST(World, AGpuThatNvrtcCannotCompileFor) {
+  if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
+  const Folder folder;
+  const Json gpu = {{"name", "old"},
+                    {"arch", "sm_10"},
+                    {"sms", 1},
+                    {"registers_per_sm", 65536},
+                    {"max_threads_per_sm", 1024},
+                    {"max_blocks_per_sm", 16},
+                    {"shared_bytes_per_sm", 65536},
+                    {"shared_bytes_per_block", 65536},
+                    {"l2_bytes", 1000},
+                    {"memory_bytes", 1000},
+                    {"memory_gbps", 1},
+                    {"sm_clock_mhz", 1}};
+  expect_failure({"compile", kConfig, "--gpu", folder.file("gpu.json", gpu.dump())}, 5,
+                 {"cannot compile for 'sm_10'", "choose another GPU"});
+}
+
+TEST(World, AGpuTooSmallForTheProblem) {
+  const Folder folder;
+  Json json = tiny_attention();
+  json["plan"] = {{"tile_tokens", 1024}, {"heads_per_block", 2}};
+  json["keys"] = {{"vector_size", 2}, {"index_bits", 16}};
+  json["plan"]["key_codebook"] = "shared";
+  expect_failure({"compile", folder.file("config.json", json.dump()), "--gpu", "t4"}, 3,
+                 {"/plan: needs", "bytes of shared memory", "T4", "put a codebook in global"});
+}
+
+TEST(World, NvrtcMissing) {
+  const Folder folder;
+  expect_failure({"compile", kConfig, "--out", folder.path("out")}, 5,
+                 {"NVRTC", "/nonexistent", "install", "give the path of libnvrtc"},
+                 {{"VQGEN_NVRTC", "/nonexistent"}});
+  EXPECT_EQ(folder.names(), std::vector<std::string>{});
+}
+
+TEST(World, DriverMissing) {
+  if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC to come as far as the driver";
+  if (has("GPU")) GTEST_SKIP() << "this machine has a GPU";
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  const Outcome outcome = vqgen({"run", config, "--backend", "cuda", "--json"});
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("driver"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("install"), std::string::npos) << outcome.err;
+  EXPECT_EQ(document_of(outcome)["exit_code"], 5);
+}
+
+TEST(World, HostCompilerMissing) {
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  expect_failure({"run", config, "--backend", "host"}, 5,
+                 {"no host compiler", "/nonexistent/g++", "install g++"},
+                 {{"VQGEN_CXX", "/nonexistent/g++"}});
+}
+
+TEST(World, HostCompilerThatFails) {
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  expect_failure({"run", config, "--backend", "host"}, 5, {"no host compiler", "/bin/false"},
+                 {{"VQGEN_CXX", "/bin/false"}, {"VQGEN_CACHE_DIR", folder.path("cache")}});
+}
+
+// Below a file, where not even root can write.
+TEST(World, UnwritableOutput) {
+  const Folder folder;
+  const std::string below = folder.file("file", "kept") + "/out";
+  expect_failure({"export", kConfig, "--out", below}, 2, {below, "cannot write", "choose"});
+  expect_failure({"export", kConfig, "--out", folder.path("")}, 2, {"cannot write", "choose"});
+  if (has("NVRTC")) {
+    expect_failure({"compile", kConfig, "--out", below}, 2, {below, "cannot make the folder"});
+  }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"file"});
+}
+
+// Found before the training, which may take long.
+TEST(World, UnwritableBundle) {
+  if (const std::string why = no_trainer(); !why.empty()) GTEST_SKIP() << why;
+  const Folder folder;
+  const std::string tensors = write_tiny_tensors(folder);
+  for (const std::string& out : {tensors + "/out", folder.path("missing") + "/out"}) {
+    expect_failure(quantize_tiny_cache(tensors, out), 2, {out, "can be written", "choose another"});
+  }
+  expect_failure(quantize_tiny_cache(tensors, folder.path("")), 2, {"is a folder; name a file"});
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"tensors"});
+}
+
+TEST(World, ACacheThatCannotBeWrittenIsAWarning) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  const Outcome outcome =
+      vqgen({"run", config, "--backend", "host"}, {{"VQGEN_CACHE_DIR", config + "/cache"}});
+  expect_success(outcome);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_TRUE(outcome.err.starts_with("warning: ")) << outcome.err;
+  EXPECT_NE(outcome.err.find("VQGEN_CACHE_DIR"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace vqgen

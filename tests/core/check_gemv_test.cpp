@@ -1,0 +1,104 @@
+// check() on gemv: every rule has a case that breaks it and a near miss that passes.
+#include "tests/core/check_support.h"
+
+namespace vqgen {
+namespace {
+
+Gemv sound() { return std::get<Gemv>(read_config(gemv_json(), "c.json").problem); }
+
+Gemv grouped(int group_channels) {
+  Gemv op = sound();
+  op.weights.scope = Scope::channel_group;
+  op.weights.group_channels = group_channels;
+  return op;
+}
+
+Gemv tiled(int rows, int columns) {
+  Gemv op = sound();
+  op.weights.scope = Scope::tile;
+  op.weights.tile_rows = rows;
+  op.weights.tile_columns = columns;
+  return op;
+}
+
+Verdict judge(const GemvPlan& plan, const Gemv& op = sound()) {
+  return check(plan, op, find_gpu("h200"));
+}
+
+TEST(CheckGemv, FormatOfTheWeights) {
+  check_format_rules(sound().weights, "weights", [](const VqFormat& format) {
+    Gemv op = sound();
+    op.weights = format;
+    return op;
+  });
+}
+
+TEST(CheckGemv, TheDefaultPlanIsSound) { expect_ok(judge({})); }
+
+TEST(CheckGemv, ChunksHoldWholeVectors) {
+  expect_ok(judge({.chunk_columns = 8}));
+  expect_ok(judge({.chunk_columns = 1016}));
+  for (const int columns : {4, 1020}) {
+    expect_refused(judge({.chunk_columns = columns}),
+                   {"chunk_columns " + std::to_string(columns), "vector_size 8"});
+  }
+}
+
+TEST(CheckGemv, ChunksAndUnitsDivideOneAnother) {
+  const Gemv op = grouped(96);
+  for (const int columns : {8, 48, 96, 192}) expect_ok(judge({.chunk_columns = columns}, op));
+  for (const int columns : {64, 80, 144}) {
+    expect_refused(judge({.chunk_columns = columns}, op),
+                   {"chunk_columns " + std::to_string(columns), "96 columns of a codebook"});
+  }
+}
+
+TEST(CheckGemv, AnyChunkServesAUnitOfWholeRows) {
+  expect_ok(judge({.chunk_columns = 640}));                  // scope tensor
+  expect_ok(judge({.chunk_columns = 640}, grouped(1024)));   // a group of all 1024 columns
+  expect_ok(judge({.chunk_columns = 4096}, grouped(2048)));  // wider than the matrix
+  expect_refused(judge({.chunk_columns = 640}, grouped(512)), {"chunk_columns 640", "512"});
+}
+
+TEST(CheckGemv, ABlockStaysWithinATileWhoseCodebookItHolds) {
+  const GemvPlan shared{.threads = 256, .outputs_per_warp = 2, .chunk_columns = 64};  // 16 outputs
+  GemvPlan global = shared;
+  global.codebook = Level::global;
+  expect_ok(judge(shared, tiled(32, 64)));
+  expect_refused(judge(shared, tiled(24, 64)), {"24 rows of a tile", "16 outputs"});
+  expect_ok(judge(global, tiled(24, 64)));
+  expect_ok(judge(shared, tiled(520, 64)));  // taller than the matrix
+  Gemv scaled = tiled(24, 64);
+  scaled.weights.stage_scales = true;
+  expect_refused(judge(global, scaled), {"24 rows of a tile", "scales in shared memory"});
+  scaled.weights.tile_rows = 48;
+  expect_ok(judge(global, scaled));
+}
+
+TEST(CheckGemv, ThreadsAreWholeWarpsUpTo1024) {
+  for (const int threads : {32, 96, 1024}) expect_ok(judge({.threads = threads}));
+  for (const int threads : {48, 1000, 1056}) {
+    expect_refused(judge({.threads = threads}),
+                   {"threads " + std::to_string(threads), "multiple of 32 up to 1024"});
+  }
+}
+
+TEST(CheckGemv, SharedMemoryIsCountedToTheByte) {
+  const GemvPlan plan;
+  GpuSpec gpu = find_gpu("t4");
+  gpu.shared_bytes_per_block =
+      static_cast<int>(vq::shared_layout(kernel_config(sound(), plan)).total);
+  expect_ok(check(plan, sound(), gpu));
+  gpu.shared_bytes_per_block -= 1;
+  expect_refused(check(plan, sound(), gpu),
+                 {std::to_string(gpu.shared_bytes_per_block + 1), gpu.name, "global memory"});
+  expect_ok(check(GemvPlan{.codebook = Level::global}, sound(), gpu));
+  expect_ok(check(GemvPlan{.chunk_columns = 512}, sound(), gpu));
+}
+
+TEST(CheckGemv, APlanOfAnotherOpIsRefused) {
+  expect_refused(check(AttentionDecodePlan{}, sound(), find_gpu("t4")), {"another op", "gemv"});
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,48 @@
+// Verdicts in tests: a near miss passes, the broken one is refused with its reason.
+#pragma once
+
+#include "core/check.h"
+#include "core/kernel_config.h"
+#include "core/profiles.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+
+inline void expect_ok(const Verdict& verdict) {
+  EXPECT_TRUE(verdict.ok) << verdict.reason;
+  EXPECT_EQ(verdict.reason, "");
+}
+
+inline void expect_refused(const Verdict& verdict, const std::vector<std::string>& words) {
+  EXPECT_FALSE(verdict.ok);
+  EXPECT_EQ(verdict.reason.find('\n'), std::string::npos);
+  expect_words(verdict.reason, words);
+}
+
+// What every format must satisfy, whatever it describes: `problem(format)` is to be refused or not.
+template <class MakeProblem>
+void check_format_rules(const VqFormat& sound, const std::string& operand, MakeProblem problem) {
+  const auto verdict = [&](auto VqFormat::*member, auto value) {
+    VqFormat format = sound;
+    format.*member = value;
+    return check(problem(format));
+  };
+  expect_ok(check(problem(sound)));
+  expect_refused(verdict(&VqFormat::decoder, Decoder::e8p),
+                 {operand, "e8p", "not built yet", "use table"});
+  expect_refused(verdict(&VqFormat::entry_type, EntryType::int8),
+                 {operand, "int8", "not built yet", "use entry_type element"});
+  for (const int size : {2, 4, 8}) expect_ok(verdict(&VqFormat::vector_size, size));
+  for (const int size : {1, 16, 32}) {
+    expect_refused(verdict(&VqFormat::vector_size, size),
+                   {operand, "vector_size " + std::to_string(size), "not built yet", "2, 4 or 8"});
+  }
+  for (const int stages : {1, 2, 3, 4}) expect_ok(verdict(&VqFormat::residuals, stages));
+  for (const int stages : {5, 64}) {
+    expect_refused(verdict(&VqFormat::residuals, stages),
+                   {operand, std::to_string(stages) + " residual", "not built yet", "1 to 4"});
+  }
+  for (const int bits : {2, 7, 16}) expect_ok(verdict(&VqFormat::index_bits, bits));
+}
+
+}  // namespace vqgen

@@ -1,0 +1,102 @@
+// choose(): a plan that check() accepts for every GPU and config that ship, and none where there is
+// no kernel.
+#include "heuristics/choose.h"
+
+#include "core/profiles.h"
+#include "heuristics/explain.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+TEST(Choose, EveryShippedGpuRunsEveryExample) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const auto& path : example_configs()) {
+      SCOPED_TRACE(name + " " + path.filename().string());
+      const Problem problem = read_config(path).problem;
+      const Plan plan = choose(problem, gpu);
+      const Verdict verdict = check(plan, problem, gpu);
+      EXPECT_TRUE(verdict.ok) << verdict.reason;
+      EXPECT_EQ(choose(problem, gpu), plan);
+      EXPECT_FALSE(explain(plan, problem, gpu).empty());
+    }
+  }
+}
+
+AttentionDecode with_codebooks(const std::string& keys, const std::string& values) {
+  const Json json = edited(attention_json(), {{"/shape/query_heads", "32"},
+                                              {"/shape/kv_heads", "8"},
+                                              {"/keys", '"' + keys + '"'},
+                                              {"/values", '"' + values + '"'}});
+  return std::get<AttentionDecode>(read_config(json, "c.json").problem);
+}
+
+std::pair<Level, Level> levels(const AttentionDecode& op, const GpuSpec& gpu) {
+  const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu));
+  return {plan.key_codebook, plan.value_codebook};
+}
+
+// 64 KiB of codebooks a head each: 99 KB hold one of them, and the keys come first.
+TEST(Choose, KeysSharedAndValuesGlobalWhereOneFits) {
+  const AttentionDecode op = with_codebooks("cq-2c8b", "cq-2c8b");
+  ASSERT_EQ(find_gpu("rtx4090").shared_bytes_per_block, 99 * 1024);
+  EXPECT_EQ(levels(op, find_gpu("rtx4090")), std::pair(Level::shared, Level::global));
+  EXPECT_EQ(levels(op, find_gpu("h200")), std::pair(Level::shared, Level::shared));
+  GpuSpec small = find_gpu("rtx4090");
+  small.shared_bytes_per_block = 64 * 1024;  // as a T4: the codebook alone would fill it
+  EXPECT_EQ(levels(op, small), std::pair(Level::global, Level::global));
+}
+
+TEST(Choose, ValuesSharedWhereTheKeysAreTooLarge) {
+  const AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
+  EXPECT_EQ(levels(op, find_gpu("t4")), std::pair(Level::global, Level::shared));
+}
+
+TEST(Choose, EveryGroupAndHeadOfManyShapesIsServed) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const int head_dim : {64, 96, 128, 256}) {
+      for (const int group : {1, 3, 7, 8, 9, 16, 64}) {
+        for (const int vector_size : {2, 4, 8}) {
+          AttentionDecode op =
+              std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
+          op.shape = {1, 2 * group, 2, head_dim, 1, 16, 4, false};
+          op.keys.vector_size = op.values.vector_size = vector_size;
+          const Plan plan = choose(op, gpu);
+          EXPECT_TRUE(check(plan, op, gpu).ok);
+          const int heads = std::get<AttentionDecodePlan>(plan).heads_per_block;
+          EXPECT_LE(heads, 8);
+          EXPECT_LE(heads, group);
+        }
+      }
+    }
+  }
+}
+
+TEST(Choose, SplitsFillTheGpuAndNoMore) {
+  AttentionDecode op = with_codebooks("vecinfer-d4b8", "vecinfer-d4b8");
+  const auto splits = [&](int batch, std::int64_t tokens) {
+    op.shape.batch = batch;
+    op.shape.tokens = tokens;
+    return std::get<AttentionDecodePlan>(choose(op, find_gpu("h200"))).splits;
+  };
+  EXPECT_EQ(splits(1, 1), 1);
+  EXPECT_GT(splits(1, 32768), splits(8, 32768));
+  EXPECT_EQ(splits(512, 32768), 1);
+}
+
+TEST(Choose, WhereThereIsNoKernelItSaysWhy) {
+  const AttentionDecode sound = with_codebooks("cq-4c8b", "cq-4c8b");
+  AttentionDecode op = sound;
+  op.shape.head_dim = 80;
+  expect_words(message_of([&] { choose(op, find_gpu("h200")); }, ErrorKind::infeasible),
+               {"attention_decode: head_dim 80 is not built yet"});
+  GpuSpec tiny = find_gpu("t4");
+  tiny.shared_bytes_per_block = 1024;
+  expect_words(message_of([&] { choose(sound, tiny); }, ErrorKind::infeasible),
+               {"attention_decode: needs", "bytes of shared memory", tiny.name});
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,150 @@
+// Reading config.json: the fixed field names of both ops, presets and objects, plan overrides.
+#include "core/config.h"
+
+#include "core/files.h"
+#include "core/profiles.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+TEST(Config, ReadsAttention) {
+  const Config config = read_config(parse_json(R"({
+    "op": "attention_decode", "dtype": "bf16",
+    "shape": {"batch": 3, "query_heads": 8, "kv_heads": 4, "head_dim": 64, "tokens": 5,
+              "window": 16, "sinks": 4, "shared_cache": true},
+    "keys": {"vector_size": 2, "index_bits": 9, "residuals": 2, "scope": "channel_group",
+             "group_channels": 8, "smooth": true, "hadamard": true, "stage_scales": true},
+    "values": {"vector_size": 8, "index_bits": 12, "scope": "head"},
+    "gpu": "t4", "plan": {"threads": 64}})",
+                                               "text"),
+                                    "c.json");
+  const auto& op = std::get<AttentionDecode>(config.problem);
+  EXPECT_EQ(op.dtype, DType::bf16);
+  EXPECT_EQ(op.shape, (AttentionShape{3, 8, 4, 64, 5, 16, 4, true}));
+  EXPECT_EQ(op.group(), 2);
+  EXPECT_EQ(op.raw_slots(), 20);
+  VqFormat keys{.vector_size = 2, .index_bits = 9, .residuals = 2};
+  keys.scope = Scope::channel_group;
+  keys.group_channels = 8;
+  keys.smooth = keys.hadamard = keys.stage_scales = true;
+  EXPECT_EQ(op.keys, keys);
+  EXPECT_EQ(op.values, (VqFormat{.vector_size = 8, .index_bits = 12, .scope = Scope::head}));
+  EXPECT_EQ(config.gpu, "t4");
+  EXPECT_EQ(config.plan, Json({{"threads", 64}}));
+  EXPECT_EQ(config.source, "c.json");
+  EXPECT_EQ(op_name(config.problem), "attention_decode");
+}
+
+TEST(Config, ReadsGemvWithDefaults) {
+  const Config config = read_config(gemv_json(), "c.json");
+  const auto& op = std::get<Gemv>(config.problem);
+  EXPECT_EQ(op.dtype, DType::f16);
+  EXPECT_EQ(op.shape, (GemvShape{2, 512, 1024}));
+  EXPECT_EQ(op.weights, (VqFormat{.vector_size = 8, .index_bits = 8}));
+  EXPECT_FALSE(config.gpu);
+  EXPECT_TRUE(config.plan.empty());
+  EXPECT_EQ(op_name(config.problem), "gemv");
+}
+
+TEST(Config, AttentionDefaultsAreOff) {
+  const auto op = std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
+  EXPECT_EQ(op.shape, (AttentionShape{2, 8, 2, 128, 1000, 0, 0, false}));
+}
+
+TEST(Config, PresetsStandForTheirFields) {
+  const Json json = edited(attention_json(), {{"/keys", R"("vecinfer-d4b8")"}});
+  const auto op = std::get<AttentionDecode>(read_config(json, "c.json").problem);
+  EXPECT_EQ(op.keys, find_format("vecinfer-d4b8", "test"));
+  EXPECT_TRUE(op.keys.smooth);
+  EXPECT_TRUE(op.keys.hadamard);
+}
+
+TEST(Config, ValuesDropThePresetsTransforms) {
+  const Json json = edited(attention_json(), {{"/values", R"("vecinfer-d4b8")"}});
+  const auto op = std::get<AttentionDecode>(read_config(json, "c.json").problem);
+  EXPECT_EQ(op.values, for_values(find_format("vecinfer-d4b8", "test")));
+  EXPECT_FALSE(op.values.smooth);
+  EXPECT_FALSE(op.values.hadamard);
+  EXPECT_EQ(op.values.scope, Scope::head);
+}
+
+TEST(Config, CanonicalJsonGivesTheProblemBack) {
+  for (const Json& json : {attention_json(), gemv_json()}) {
+    const Problem problem = read_config(json, "c.json").problem;
+    const Json canonical = to_json(problem);
+    EXPECT_EQ(read_config(canonical, "again.json").problem, problem);
+    EXPECT_EQ(to_json(read_config(canonical, "again.json").problem).dump(), canonical.dump());
+  }
+  for (const auto& path : example_configs()) {
+    const Problem problem = read_config(path).problem;
+    EXPECT_EQ(read_config(to_json(problem), "again.json").problem, problem) << path;
+  }
+}
+
+TEST(Config, ReadsFilesAndNamesThem) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder.path() / "mine.json";
+  expect_words(message_of([&] { read_config(path); }), {path.string(), "cannot read"});
+  publish_text(path, R"({"op": "gemv", "op": "gemv"})");
+  expect_words(message_of([&] { read_config(path); }), {path.string(), "'op' stands twice"});
+  publish_text(path, gemv_json().dump());
+  EXPECT_EQ(read_config(path).source, path.string());
+}
+
+struct Refusal {
+  const char* name;
+  bool attention;
+  std::vector<Edit> edits;
+  std::vector<std::string> words;
+};
+
+class ConfigRefusal : public testing::TestWithParam<Refusal> {};
+
+TEST_P(ConfigRefusal, NamesFilePlaceAndRemedy) {
+  const Refusal& refusal = GetParam();
+  const Json sound = refusal.attention ? attention_json() : gemv_json();
+  ASSERT_NO_THROW(read_config(sound, "c.json"));
+  const std::string message =
+      message_of([&] { read_config(edited(sound, refusal.edits), "c.json"); });
+  expect_words(message, {"c.json: /"});
+  expect_words(message, refusal.words);
+}
+
+const char* const kSmooth = "smooth and hadamard transform keys only";
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ConfigRefusal,
+    testing::Values(
+        Refusal{"no_op", true, {{"/op", ""}}, {"'op' is missing: attention_decode or gemv"}},
+        Refusal{"bad_op", true, {{"/op", R"("matmul")"}}, {"/op: 'matmul' is none of", "gemv"}},
+        Refusal{"op_number", true, {{"/op", "1"}}, {"/op: must be a string, not the integer 1"}},
+        Refusal{"no_shape", true, {{"/shape", ""}}, {"'shape' is missing: the sizes"}},
+        Refusal{"no_keys", true, {{"/keys", ""}}, {"'keys' is missing", "preset or an object"}},
+        Refusal{"no_values", true, {{"/values", ""}}, {"'values' is missing", "preset"}},
+        Refusal{"no_weights", false, {{"/weights", ""}}, {"'weights' is missing", "preset"}},
+        Refusal{"keys_in_gemv", false, {{"/keys", R"("cq-2c8b")"}}, {"unknown field 'keys'"}},
+        Refusal{"weights_in_attention", true, {{"/weights", R"("aqlm-2x8")"}}, {"'weights'"}},
+        Refusal{"rows_in_attention", true, {{"/shape/rows", "1"}}, {"/shape: ", "'rows'"}},
+        Refusal{"misspelt", true, {{"/dtpye", R"("f16")"}}, {"unknown field 'dtpye'", "dtype"}},
+        Refusal{"dtype", true, {{"/dtype", R"("fp32")"}}, {"/dtype: 'fp32' is none of f16, bf16"}},
+        Refusal{"gpu", true, {{"/gpu", "90"}}, {"/gpu: must be a string"}},
+        Refusal{"no_batch", true, {{"/shape/batch", ""}}, {"/shape: ", "'batch' is missing"}},
+        Refusal{"rows_nine", false, {{"/shape/rows", "9"}}, {"/shape/rows: ", "1 to 8"}},
+        Refusal{"index_bits_0", true, {{"/keys/index_bits", "0"}}, {"/keys/index_bits: ", "2 to"}},
+        Refusal{"index_bits_17", true, {{"/keys/index_bits", "17"}}, {"/keys/index_bits: ", "16"}},
+        Refusal{
+            "preset", true, {{"/keys", R"("cq-9")"}}, {"/keys: format 'cq-9' is unknown", "cq"}},
+        Refusal{"format_type", true, {{"/keys", "[8]"}}, {"/keys: must be an object"}},
+        Refusal{"scope", true, {{"/keys/scope", R"("row")"}}, {"/keys/scope: ", "none of tensor"}},
+        Refusal{"values_smooth", true, {{"/values/smooth", "true"}}, {"/values: ", kSmooth}},
+        Refusal{"values_hadamard", true, {{"/values/hadamard", "true"}}, {"/values: ", kSmooth}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(Config, OtherThanAnObjectIsRefused) {
+  expect_words(message_of([] { read_config(Json::array(), "c.json"); }),
+               {"c.json: /: must be an object"});
+}
+
+}  // namespace
+}  // namespace vqgen

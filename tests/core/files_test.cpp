@@ -1,0 +1,109 @@
+// Whole files in and out: what is read is what was published, and a failure leaves nothing behind.
+#include "core/files.h"
+
+#include <csignal>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+using Names = std::vector<std::string>;
+
+TEST(Files, PublishedTextIsRead) {
+  const TempFolder folder;
+  const auto path = folder.path() / "a.txt";
+  const std::string text("line\nzero \0 and \xff", 17);
+  for (const std::string& content : {std::string("before"), text, std::string()}) {
+    publish_text(path, content);  // over what stands there
+    EXPECT_EQ(read_text(path), content);
+    const std::vector<std::byte> bytes = read_file(path);
+    EXPECT_TRUE(std::ranges::equal(bytes, std::as_bytes(std::span(content))));
+  }
+  EXPECT_EQ(folder.names(), Names{"a.txt"});
+}
+
+TEST(Files, UnreadablePlacesAreNamed) {
+  const TempFolder folder;
+  publish_text(folder.path() / "file", "text");
+  const auto refuse = [&](const std::filesystem::path& path, const std::string& reason) {
+    for (const bool text : {false, true}) {
+      const std::string message = message_of([&] {
+        if (text) read_text(path);
+        if (!text) read_file(path);
+      });
+      expect_words(message, {path.string() + ": cannot read: " + reason, "; give a file"});
+    }
+  };
+  refuse(folder.path() / "missing", "No such file");
+  refuse(folder.path() / "missing" / "file", "No such file");
+  refuse(folder.path() / "file" / "below", "No such file");
+  refuse(folder.path(), "Is a directory");
+  refuse("/dev/null", "");
+}
+
+TEST(Files, TooLargeIsRefusedAndJustLargeEnoughIsNot) {
+  const TempFolder folder;
+  const auto path = folder.path() / "five";
+  publish_text(path, "12345");
+  EXPECT_EQ(read_text(path, 5), "12345");
+  EXPECT_EQ(read_file(path, 5).size(), 5u);
+  const std::vector<std::string> words{path.string(), "5 bytes are more than the 4 allowed"};
+  expect_words(message_of([&] { read_text(path, 4); }), words);
+  expect_words(message_of([&] { read_file(path, 4); }), words);
+}
+
+void refuse_to_publish(const std::filesystem::path& path, const std::string& reason) {
+  expect_words(message_of([&] { publish_text(path, "text"); }),
+               {path.string() + ": cannot write: " + reason, "; choose a place"});
+}
+
+TEST(Files, UnwritablePlacesAreNamedAndLeftAsTheyWere) {
+  const TempFolder folder;
+  publish_text(folder.path() / "file", "old");
+  std::filesystem::create_directory(folder.path() / "folder");
+  refuse_to_publish(folder.path() / "missing" / "a", "No such file");
+  refuse_to_publish(folder.path() / "file" / "below", "Not a directory");
+  refuse_to_publish(folder.path() / "folder", "Is a directory");  // found at the rename
+  refuse_to_publish("/proc/vqgen-test", "");                      // where not even root may write
+  EXPECT_EQ(folder.names(), (Names{"file", "folder"}));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "folder"));
+  EXPECT_EQ(read_text(folder.path() / "file"), "old");
+}
+
+TEST(Files, AFolderWithoutPermission) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  const TempFolder folder;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0555));
+  refuse_to_publish(folder.path() / "a", "Permission denied");
+  EXPECT_EQ(folder.names(), Names{});
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+}
+
+// A full disk as far as this process can tell: writes beyond 4 KiB fail.
+TEST(Files, AWriteThatFailsHalfWayLeavesTheOldFileAlone) {
+  const TempFolder folder;
+  publish_text(folder.path() / "a", "old");
+  rlimit old_limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{4096, old_limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string message;
+  try {
+    publish_text(folder.path() / "a", std::string(100'000, 'x'));
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  expect_words(message, {"a: cannot write: File too large; choose a place"});
+  EXPECT_EQ(folder.names(), Names{"a"});
+  EXPECT_EQ(read_text(folder.path() / "a"), "old");
+}
+
+}  // namespace
+}  // namespace vqgen

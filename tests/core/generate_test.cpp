@@ -1,0 +1,202 @@
+// The generated text: the same bytes each time, self-contained, and it says what it is.
+#include "generator/generate.h"
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/profiles.h"
+#include "generator/embedded_templates.h"
+#include "heuristics/choose.h"
+#include "heuristics/explain.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+struct Case {
+  Problem problem;
+  Plan plan;
+  GpuSpec gpu;
+  std::vector<std::string> reasons;
+
+  KernelSource generate(Machine machine = Machine::cuda) const {
+    return vqgen::generate(problem, plan, gpu, machine, reasons);
+  }
+};
+
+Case example(const std::filesystem::path& path) {
+  Case made;
+  made.problem = read_config(path).problem;
+  made.gpu = find_gpu("h200");
+  made.plan = choose(made.problem, made.gpu);
+  made.reasons = explain(made.plan, made.problem, made.gpu);
+  return made;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// The comment lines before the first other one.
+std::string head_of(const std::string& text) {
+  std::string head;
+  for (const std::string& line : lines_of(text)) {
+    if (!line.starts_with("//")) break;
+    head += line + "\n";
+  }
+  return head;
+}
+
+class Generate : public testing::TestWithParam<std::filesystem::path> {};
+
+TEST_P(Generate, TheSameArgumentsGiveTheSameBytes) {
+  const Case made = example(GetParam());
+  const KernelSource first = made.generate();
+  const KernelSource second = example(GetParam()).generate();
+  EXPECT_EQ(first.text, second.text);
+  EXPECT_EQ(first.arch, "sm_90a");
+  EXPECT_EQ(first.op, op_name(made.problem));
+  EXPECT_GT(first.args_bytes, 0);
+  EXPECT_EQ(made.generate(Machine::host).arch, "host");
+  EXPECT_NE(made.generate(Machine::host).text, first.text);
+}
+
+TEST_P(Generate, TheHeadNamesProblemPlanAndReasons) {
+  const Case made = example(GetParam());
+  const KernelSource source = made.generate();
+  const std::string head = head_of(source.text);
+  expect_words(head, {source.entries.front().name, "// Problem  " + source.op, "// Plan",
+                      made.gpu.name, "nvcc -std=c++17 -arch=sm_90a"});
+  const Json problem = to_json(made.problem);
+  for (const auto& [field, value] : problem["shape"].items()) {
+    expect_words(head, {" " + field + "=" + value.dump()});
+  }
+  const Json plan = to_json(made.plan);
+  for (const auto& [field, value] : plan.items()) {
+    expect_words(
+        head, {" " + field + "=" + (value.is_string() ? value.get<std::string>() : value.dump())});
+  }
+  ASSERT_FALSE(made.reasons.empty());
+  for (const std::string& reason : made.reasons) expect_words(head, {"//   " + reason + "\n"});
+}
+
+TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
+  const KernelSource source = example(GetParam()).generate();
+  ASSERT_FALSE(source.entries.empty());
+  std::set<std::string> names;
+  for (const KernelEntry& entry : source.entries) {
+    EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
+    expect_words(source.text,
+                 {"VQ_KERNEL(" + entry.name + ", " + std::to_string(entry.threads) + ", "});
+    EXPECT_GE(entry.threads, 32u);
+    EXPECT_LE(entry.threads, 1024u);
+    EXPECT_GE(entry.grid.x * entry.grid.y * entry.grid.z, 1u);
+  }
+}
+
+// Lines by the template that they came from, as the #line marks say.
+std::map<std::string, std::vector<std::string>> lines_by_file(const std::string& text) {
+  std::map<std::string, std::vector<std::string>> files;
+  std::string file = "head";
+  for (const std::string& line : lines_of(text)) {
+    if (line.starts_with("#line ")) {
+      const std::size_t begin = line.find('"') + 1;
+      file = line.substr(begin, line.rfind('"') - begin);
+    } else {
+      files[file].push_back(line);
+    }
+  }
+  return files;
+}
+
+std::string_view template_text(const std::string& path) {
+  std::string_view found;
+  for (const EmbeddedFile& file : embedded_templates()) {
+    if (file.path == "machine/cuda/" + path) return file.text;
+    if (file.path == path) found = file.text;
+  }
+  return found;
+}
+
+TEST_P(Generate, EachTemplateStandsThereOnceAndWhole) {
+  const KernelSource source = example(GetParam()).generate();
+  const auto files = lines_by_file(source.text);
+  EXPECT_TRUE(files.contains("vq/machine.cuh"));
+  EXPECT_TRUE(files.contains("vq/ops/" + source.op + ".cuh"));
+  EXPECT_TRUE(files.contains("plan"));
+  for (const auto& [file, lines] : files) {
+    if (file == "head" || file == "plan") continue;
+    SCOPED_TRACE(file);
+    std::vector<std::string> expected;
+    for (const std::string& line : lines_of(std::string(template_text(file)))) {
+      if (line.starts_with("#include <vq/")) continue;
+      expected.push_back(line == "#pragma once" ? "" : line);
+    }
+    EXPECT_FALSE(expected.empty());
+    EXPECT_EQ(lines, expected);
+  }
+}
+
+// A mark is right where the line after it is that line of the file.
+TEST_P(Generate, LineMarksPointAtTheirLines) {
+  const std::vector<std::string> lines = lines_of(example(GetParam()).generate().text);
+  int marks = 0;
+  for (std::size_t i = 0; i + 1 < lines.size(); ++i) {
+    if (!lines[i].starts_with("#line ") || lines[i + 1].starts_with("#line ")) continue;
+    const std::size_t number = std::stoul(lines[i].substr(6));
+    const std::size_t begin = lines[i].find('"') + 1;
+    const std::string file = lines[i].substr(begin, lines[i].rfind('"') - begin);
+    if (file == "plan") continue;
+    const auto original = lines_of(std::string(template_text(file)));
+    ASSERT_LE(number, original.size()) << lines[i];
+    const std::string& line = original[number - 1];
+    EXPECT_EQ(lines[i + 1], line == "#pragma once" ? "" : line) << lines[i];
+    ++marks;
+  }
+  EXPECT_GT(marks, 5);
+}
+
+TEST_P(Generate, NothingIsLeftToIncludeAndNothingVaries) {
+  for (const auto& [file, lines] : lines_by_file(example(GetParam()).generate().text)) {
+    const bool machine = file == "vq/machine.cuh" || file == "vq/annotations.h";
+    for (const std::string& line : lines) {
+      EXPECT_EQ(line.find("#include <vq/"), std::string::npos) << file << ": " << line;
+      EXPECT_EQ(line.find("#include"), std::string::npos) << file << ": " << line;
+      EXPECT_TRUE(machine || !line.starts_with("#")) << file << ": " << line;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Examples, Generate, testing::ValuesIn(example_configs()),
+                         [](const auto& test) {
+                           std::string name = test.param.stem().string();
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
+  Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-layer.json");
+  auto& plan = std::get<AttentionDecodePlan>(made.plan);
+  plan.splits = 1;
+  EXPECT_EQ(made.generate().entries.size(), 1u);
+  EXPECT_EQ(made.generate().text.find("attention_combine"), std::string::npos);
+  plan.splits = 2;
+  const KernelSource source = made.generate();
+  ASSERT_EQ(source.entries.size(), 2u);
+  EXPECT_TRUE(source.entries[1].name.starts_with("attention_combine_"));
+  EXPECT_EQ(source.entries[0].grid.x, 2u);
+}
+
+TEST(GenerateEntries, ThePlanDecidesTheText) {
+  Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-projection.json");
+  const std::string before = made.generate().text;
+  std::get<GemvPlan>(made.plan).codebook = Level::global;
+  EXPECT_NE(made.generate().text, before);
+}
+
+}  // namespace
+}  // namespace vqgen

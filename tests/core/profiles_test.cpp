@@ -1,0 +1,136 @@
+// The facts that ship: every file parses, every number has its source, and the presets are what
+// their papers say.
+#include "core/profiles.h"
+
+#include <map>
+#include <regex>
+#include <set>
+
+#include "core/check.h"
+#include "core/embedded.h"
+#include "core/files.h"
+#include "heuristics/choose.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+TEST(Profiles, TheBinaryHoldsTheFilesOfTheFolder) {
+  std::size_t files = 0;
+  for (const char* folder : {"gpus", "formats"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(
+             std::filesystem::path(VQGEN_SOURCE_DIR "/profiles") / folder)) {
+      if (entry.path().extension() != ".json") continue;
+      ++files;
+      const std::string path = std::string(folder) + "/" + entry.path().filename().string();
+      const auto held = embedded_profiles();
+      const auto found = std::find_if(held.begin(), held.end(),
+                                      [&](const EmbeddedFile& file) { return file.path == path; });
+      ASSERT_NE(found, held.end()) << path;
+      EXPECT_EQ(found->text, read_text(entry.path())) << path;
+    }
+  }
+  EXPECT_EQ(files, embedded_profiles().size());
+}
+
+TEST(Profiles, EveryGpuIsSoundAndEveryValueHasASource) {
+  ASSERT_FALSE(gpu_names().empty());
+  for (const std::string& name : gpu_names()) {
+    SCOPED_TRACE(name);
+    const GpuSpec gpu = find_gpu(name);
+    std::set<std::string> values;
+    for_each_field<GpuSpec>([&](const auto& field) { values.insert(field.name); });
+    values.erase("sources");
+    for (const std::string& value : values) {
+      const auto source = gpu.sources.find(value);
+      ASSERT_NE(source, gpu.sources.end()) << value;
+      EXPECT_GT(source->second.size(), 10u) << value;
+    }
+    EXPECT_EQ(gpu.sources.size(), values.size()) << "a source of something that is no value";
+    EXPECT_TRUE(std::regex_match(gpu.arch, std::regex("sm_[0-9]+a?"))) << gpu.arch;
+    EXPECT_LE(gpu.shared_bytes_per_block + gpu.shared_bytes_reserved, gpu.shared_bytes_per_sm);
+    EXPECT_LT(gpu.l2_bytes, gpu.memory_bytes);
+  }
+}
+
+TEST(Profiles, AGpuFileIsReadAsGiven) {
+  const TempFolder folder;
+  const auto path = folder.path() / "mine.json";
+  Json json = to_json(find_gpu("h200"));
+  json["name"] = "mine";
+  json.erase("sources");
+  publish_text(path, json.dump());
+  EXPECT_EQ(find_gpu(path.string()).name, "mine");
+  json["sms"] = 0;
+  publish_text(path, json.dump());
+  expect_words(message_of([&] { find_gpu(path.string()); }),
+               {path.string() + ": /sms: ", "from 1 to 1024"});
+  json.erase("sms");
+  publish_text(path, json.dump());
+  expect_words(message_of([&] { find_gpu(path.string()); }), {path.string(), "'sms' is missing"});
+}
+
+TEST(Profiles, UnknownNamesAreAnsweredWithTheKnown) {
+  for (const char* name : {"h300", "", "H200", "h200 "}) {
+    expect_words(message_of([&] { find_gpu(name); }),
+                 {"gpu '" + std::string(name) + "' is unknown; give a JSON file", "h200", "t4"});
+  }
+  expect_words(message_of([] { find_gpu("h200.json"); }), {"h200.json: cannot read"});
+  expect_words(message_of([] { find_gpu("./h200"); }), {"./h200: cannot read"});
+  expect_words(message_of([] { find_format("cq", "c.json: /keys"); }),
+               {"c.json: /keys: format 'cq' is unknown; give an object", "cq-2c8b", "vqkv-values"});
+}
+
+// Bits of the codes alone per element, from the papers named in profiles/formats/README.md.
+const std::map<std::string, double> kBits = {
+    {"aqlm-1x15", 1.875},    {"aqlm-1x16", 2},      {"aqlm-1x8", 1},      {"aqlm-2x8", 2},
+    {"aqlm-3", 3},           {"cq-2c8b", 4},        {"cq-4c8b", 2},       {"cq-8c10b", 1.25},
+    {"cq-8c8b", 1},          {"gptvq-2", 2},        {"million", 4},       {"million-d2b8", 4},
+    {"million-d4b8", 2},     {"quip-2", 2},         {"quip-4", 4},        {"vecinfer-d2b8", 4},
+    {"vecinfer-d4b10", 2.5}, {"vecinfer-d4b12", 3}, {"vecinfer-d4b8", 2}, {"vecinfer-d8b10", 1.25},
+    {"vecinfer-d8b12", 1.5}, {"vecinfer-d8b8", 1},  {"vqkv-values", 1}};
+
+TEST(Profiles, PresetsHaveTheBitsOfTheirPapers) {
+  std::vector<std::string> expected;
+  for (const auto& [name, bits] : kBits) {
+    expected.push_back(name);
+    EXPECT_EQ(find_format(name, "test").bits_per_element(), bits) << name;
+  }
+  EXPECT_EQ(format_names(), expected);
+}
+
+TEST(Profiles, TheReadmeListsEveryPreset) {
+  const std::string readme = read_text(VQGEN_SOURCE_DIR "/profiles/formats/README.md");
+  for (const std::string& name : format_names()) {
+    EXPECT_NE(readme.find("`" + name + "`"), std::string::npos) << name;
+  }
+}
+
+// A problem that the format can describe, of an ordinary size.
+Problem problem_for(const VqFormat& format) {
+  const bool weights = format.output_scales || format.scope == Scope::tile;
+  if (weights) return Gemv{DType::f16, {1, 4096, 4096}, format};
+  AttentionDecode op{DType::f16, {1, 32, 8, 128, 4096}, format, for_values(format)};
+  return op;
+}
+
+TEST(Profiles, APresetHasAKernelOrIsSaidToBeNotBuiltYet) {
+  std::vector<std::string> not_built;
+  for (const std::string& name : format_names()) {
+    SCOPED_TRACE(name);
+    const Problem problem = problem_for(find_format(name, "test"));
+    validate(problem, name);
+    const Verdict verdict = check(problem);
+    if (verdict.ok) {
+      EXPECT_NO_THROW(choose(problem, find_gpu("h200")));
+      EXPECT_NO_THROW(choose(problem, find_gpu("t4")));
+    } else {
+      not_built.push_back(name);
+      expect_words(verdict.reason, {"not built yet; use"});
+    }
+  }
+  EXPECT_EQ(not_built, (std::vector<std::string>{"quip-2", "quip-4", "vqkv-values"}));
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,101 @@
+// The JSON Schema of config.json: the published file is the generated one, it accepts the examples
+// and refuses what the reader refuses.
+#include <cstdlib>
+
+#include "core/files.h"
+#include "tests/core/schema_validator.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+const char* const kPublished = VQGEN_SOURCE_DIR "/docs/config.schema.json";
+
+// VQGEN_UPDATE_DOCS=1 writes the file anew.
+TEST(Schema, ThePublishedFileIsTheGeneratedOne) {
+  const std::string generated = config_schema().dump(2) + "\n";
+  const char* const update = std::getenv("VQGEN_UPDATE_DOCS");
+  if (update != nullptr && std::string(update) == "1") publish_text(kPublished, generated);
+  EXPECT_EQ(read_text(kPublished), generated) << "set VQGEN_UPDATE_DOCS=1 and run this test again";
+}
+
+TEST(Schema, AcceptsTheExamples) {
+  const Json schema = config_schema();
+  for (const auto& path : example_configs()) {
+    EXPECT_EQ(schema_problem(schema, parse_json_file(path)), "") << path;
+  }
+}
+
+TEST(Schema, AcceptsWhatVqgenWrites) {
+  for (const Json& json : {attention_json(), gemv_json()}) {
+    Json canonical = to_json(read_config(json, "c.json").problem);
+    canonical["gpu"] = "t4";
+    canonical["plan"] = json["op"] == "gemv" ? to_json(GemvPlan{}) : to_json(AttentionDecodePlan{});
+    EXPECT_EQ(schema_problem(config_schema(), canonical), "");
+  }
+}
+
+struct Broken {
+  const char* name;
+  bool attention;
+  std::vector<Edit> edits;
+  std::vector<std::string> words;  // of the schema's answer
+};
+
+class SchemaRefusal : public testing::TestWithParam<Broken> {};
+
+TEST_P(SchemaRefusal, AndTheReaderAgrees) {
+  const Broken& broken = GetParam();
+  const Json sound = broken.attention ? attention_json() : gemv_json();
+  ASSERT_EQ(schema_problem(config_schema(), sound), "");
+  const Json json = edited(sound, broken.edits);
+  const std::string problem = schema_problem(config_schema(), json);
+  EXPECT_NE(problem, "");
+  expect_words(problem, broken.words);
+  message_of([&] {
+    with_overrides(broken.attention ? Plan(AttentionDecodePlan{}) : GemvPlan{},
+                   read_config(json, "c.json"));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SchemaRefusal,
+    testing::Values(
+        Broken{"no_op", true, {{"/op", ""}}, {"required op"}},
+        Broken{"other_op", true, {{"/op", R"("gemm")"}}, {"/op: const"}},
+        Broken{"no_shape", false, {{"/shape", ""}}, {"required shape"}},
+        Broken{"no_keys", true, {{"/keys", ""}}, {"required keys"}},
+        Broken{"no_weights", false, {{"/weights", ""}}, {"required weights"}},
+        Broken{"unknown", true, {{"/kyes", "1"}}, {"additional kyes"}},
+        Broken{"other_ops_field", true, {{"/weights", R"("aqlm-2x8")"}}, {"additional weights"}},
+        Broken{"other_ops_shape", false, {{"/shape/batch", "1"}}, {"/shape: additional batch"}},
+        Broken{"no_rows", false, {{"/shape/rows", ""}}, {"/shape: required rows"}},
+        Broken{"rows_low", false, {{"/shape/rows", "0"}}, {"/shape/rows: minimum"}},
+        Broken{"rows_high", false, {{"/shape/rows", "9"}}, {"/shape/rows: maximum"}},
+        Broken{"rows_text", false, {{"/shape/rows", R"("1")"}}, {"/shape/rows: type"}},
+        Broken{"rows_fraction", false, {{"/shape/rows", "1.5"}}, {"/shape/rows: type"}},
+        Broken{"rows_truth", false, {{"/shape/rows", "true"}}, {"/shape/rows: type"}},
+        Broken{"shared_cache", true, {{"/shape/shared_cache", "1"}}, {"/shared_cache: type"}},
+        Broken{"dtype", true, {{"/dtype", R"("f32")"}}, {"/dtype: enum"}},
+        Broken{"gpu", true, {{"/gpu", "1"}}, {"/gpu: type"}},
+        Broken{"format_number", true, {{"/keys", "8"}}, {"/keys: oneOf: 0 are valid"}},
+        Broken{"format_field", true, {{"/keys/bits", "8"}}, {"/keys: additional bits"}},
+        Broken{"format_required", true, {{"/keys/index_bits", ""}}, {"required index_bits"}},
+        Broken{"index_bits_0", true, {{"/keys/index_bits", "0"}}, {"/keys/index_bits: minimum"}},
+        Broken{"index_bits_17", false, {{"/weights/index_bits", "17"}}, {"index_bits: maximum"}},
+        Broken{"scope", false, {{"/weights/scope", R"("row")"}}, {"/weights/scope: enum"}},
+        Broken{"plan_type", true, {{"/plan", "1"}}, {"/plan: type"}},
+        Broken{"plan_field", true, {{"/plan", R"({"warps": 4})"}}, {"/plan: additional warps"}},
+        Broken{"plan_bound", true, {{"/plan", R"({"stages": 3})"}}, {"/plan/stages: maximum"}},
+        Broken{"plan_level", false, {{"/plan", R"({"codebook": "near"})"}}, {"/plan/codebook"}},
+        Broken{"plan_other_op", false, {{"/plan", R"({"splits": 2})"}}, {"additional splits"}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(Schema, RefusesOtherThanObjects) {
+  for (const char* text : {"[]", "1", "null", R"("gemv")", "{}"}) {
+    EXPECT_NE(schema_problem(config_schema(), parse_json(text, "test")), "") << text;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen

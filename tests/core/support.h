@@ -1,0 +1,113 @@
+// What the tests of core/ share: configs to start from, edits of them, and errors judged by words.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/error.h"
+#include "core/json.h"
+
+namespace vqgen {
+
+// Sound configs of both ops, formats spelt out, that check() accepts too.
+inline Json attention_json() {
+  return parse_json(R"({
+    "op": "attention_decode",
+    "shape": {"batch": 2, "query_heads": 8, "kv_heads": 2, "head_dim": 128, "tokens": 1000},
+    "keys": {"vector_size": 4, "index_bits": 8},
+    "values": {"vector_size": 4, "index_bits": 8}})",
+                    "attention");
+}
+inline Json gemv_json() {
+  return parse_json(R"({
+    "op": "gemv",
+    "shape": {"rows": 2, "out_features": 512, "in_features": 1024},
+    "weights": {"vector_size": 8, "index_bits": 8}})",
+                    "gemv");
+}
+
+// An edit of a config: a JSON pointer, and the value to put there as JSON text; "" removes it.
+struct Edit {
+  std::string pointer;
+  std::string value;
+};
+
+inline Json edited(Json json, const std::vector<Edit>& edits) {
+  for (const Edit& edit : edits) {
+    const Json::json_pointer pointer(edit.pointer);
+    if (edit.value.empty()) {
+      json[pointer.parent_pointer()].erase(pointer.back());
+    } else {
+      json[pointer] = parse_json(edit.value, "the test's edit");
+    }
+  }
+  return json;
+}
+
+// The message of the Error that `call` throws, which must be of `kind` and one line.
+template <class Call>
+std::string message_of(Call&& call, ErrorKind kind = ErrorKind::bad_input) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return "";
+}
+
+inline void expect_words(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is missing in: " << text;
+  }
+}
+
+// config.json files that ship as examples, sorted.
+inline std::vector<std::filesystem::path> example_configs() {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(VQGEN_SOURCE_DIR "/examples/configs")) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  EXPECT_FALSE(paths.empty());
+  return paths;
+}
+
+// An empty folder that goes away with the object.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "vqgen-core-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace vqgen

@@ -1,0 +1,62 @@
+// How many codebook sets a tensor has, and the derived figures of a format.
+#include "core/problem.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+VqFormat format_of(Scope scope, int group_channels = 0) {
+  VqFormat format{.vector_size = 4, .index_bits = 8};
+  format.scope = scope;
+  format.group_channels = group_channels;
+  return format;
+}
+
+TEST(Units, OfACache) {
+  EXPECT_EQ(kv_units(format_of(Scope::tensor), 8, 128), 1);
+  EXPECT_EQ(kv_units(format_of(Scope::head), 8, 128), 8);
+  EXPECT_EQ(kv_units(format_of(Scope::channel_group), 8, 128), 8 * 32);  // 0 is vector_size
+  EXPECT_EQ(kv_units(format_of(Scope::channel_group, 4), 8, 128), 8 * 32);
+  EXPECT_EQ(kv_units(format_of(Scope::channel_group, 64), 8, 128), 8 * 2);
+  EXPECT_EQ(kv_units(format_of(Scope::channel_group, 128), 8, 128), 8);
+  EXPECT_EQ(kv_units(format_of(Scope::channel_group, 4), 65535, 1024), 65535LL * 256);
+}
+
+TEST(Units, OfWeights) {
+  EXPECT_EQ(weight_units(format_of(Scope::tensor), 512, 1408), 1);
+  EXPECT_EQ(weight_units(format_of(Scope::channel_group), 512, 1408), 352);
+  EXPECT_EQ(weight_units(format_of(Scope::channel_group, 1408), 512, 1408), 1);
+  EXPECT_EQ(weight_units(format_of(Scope::channel_group, 100), 512, 1408), 15);  // the last is cut
+  VqFormat tiled = format_of(Scope::tile);
+  tiled.tile_rows = 256;
+  tiled.tile_columns = 128;
+  EXPECT_EQ(weight_units(tiled, 512, 1408), 2 * 11);
+  EXPECT_EQ(weight_units(tiled, 513, 1409), 3 * 12);
+  EXPECT_EQ(weight_units(tiled, 1, 1), 1);
+  EXPECT_EQ(weight_units(tiled, 1 << 24, 1 << 24), std::int64_t{1 << 16} * (1 << 17));
+}
+
+TEST(Format, DerivedFigures) {
+  VqFormat format{.vector_size = 8, .index_bits = 12};
+  EXPECT_EQ(format.entries(), 4096);
+  EXPECT_EQ(format.bits_per_element(), 1.5);
+  EXPECT_EQ(short_name(format), "d8b12");
+  format.residuals = 2;
+  EXPECT_EQ(format.bits_per_element(), 3.0);
+  EXPECT_EQ(short_name(format), "d8b12x2");
+  EXPECT_EQ(format.channels_per_group(), 8);
+  format.group_channels = 32;
+  EXPECT_EQ(format.channels_per_group(), 32);
+}
+
+TEST(Format, ForValuesDropsTheKeyTransformsAlone) {
+  VqFormat format = format_of(Scope::channel_group, 8);
+  format.stage_scales = true;
+  VqFormat transformed = format;
+  transformed.smooth = transformed.hadamard = true;
+  EXPECT_EQ(for_values(transformed), format);
+  EXPECT_EQ(for_values(format), format);
+}
+
+}  // namespace
+}  // namespace vqgen
