@@ -24,9 +24,14 @@ std::string one_line(std::string text) {
   return text;
 }
 
+void print_line(std::FILE* stream, const std::string& text) {
+  std::fputs((text + '\n').c_str(), stream);
+}
+
 // Paths and messages may hold bytes that are no UTF-8; JSON has a replacement character for them.
-void Output::finish() const {
-  if (json) fmt::print("{}\n", document.dump(2, ' ', false, Json::error_handler_t::replace));
+bool Output::finish() const {
+  if (json) print_line(stdout, document.dump(2, ' ', false, Json::error_handler_t::replace));
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
 }
 
 Environment read_environment() {

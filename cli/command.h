@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@ namespace vqgen::cli {
 
 // The text with a space for each control character, such as a line break in a field's name.
 std::string one_line(std::string text);
+// Text and a line break. A stream that takes no more is no reason to stop: finish() tells of it.
+void print_line(std::FILE* stream, const std::string& text);
 
 // Collects what a subcommand has to say: text for people, or one JSON document with --json.
 class Output {
@@ -29,15 +32,15 @@ class Output {
   // A line on stdout; nothing with --json.
   template <class... Args>
   void line(fmt::format_string<Args...> text, Args&&... args) const {
-    if (!json) fmt::print("{}\n", fmt::format(text, std::forward<Args>(args)...));
+    if (!json) print_line(stdout, fmt::format(text, std::forward<Args>(args)...));
   }
   // A line on stderr, always: what names and files bring in cannot break it.
   template <class... Args>
   void note(fmt::format_string<Args...> text, Args&&... args) const {
-    fmt::print(stderr, "{}\n", one_line(fmt::format(text, std::forward<Args>(args)...)));
+    print_line(stderr, one_line(fmt::format(text, std::forward<Args>(args)...)));
   }
-  // Prints the document with --json. Called once, by main.
-  void finish() const;
+  // Prints the document with --json. Called once, by main. False where stdout took less than all.
+  bool finish() const;
 };
 
 // The environment variables that vqgen reads, all of them; documented in docs/environment.md.

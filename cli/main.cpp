@@ -40,7 +40,10 @@ int main_checked(int argc, char** argv) {
 #undef COMMAND
   try {
     app.parse(argc, argv);
-    output.finish();
+    if (!output.finish()) {
+      output.note("vqgen: standard output could not be written; free some space there");
+      return static_cast<int>(ErrorKind::bad_input);
+    }
     return output.exit_code;
   } catch (const CLI::CallForHelp& request) {
     return app.exit(request);

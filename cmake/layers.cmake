@@ -1,9 +1,14 @@
-# One target a layer. vqgen_layer(NAME SOURCES ... LINKS ...) makes the static library vqgen_NAME.
+# One target a layer. vqgen_layer(NAME SOURCES ... LINKS ... [NO_PCH]) makes the static library
+# vqgen_NAME. Headers that most sources read are precompiled once, with core; NO_PCH is for targets
+# whose own compile options do not go with that.
 
 set(VQGEN_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror)
+set(VQGEN_PRECOMPILED <nlohmann/json.hpp> <fmt/format.h> <fmt/ranges.h> <filesystem> <functional>
+                      <map> <memory> <optional> <span> <string> <variant> <vector>)
 
 function(vqgen_options target)
-  target_compile_options(${target} PRIVATE ${VQGEN_WARNINGS})
+  # Contraction would make results differ from one compiler and machine to the next.
+  target_compile_options(${target} PRIVATE ${VQGEN_WARNINGS} -ffp-contract=off)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
   if(VQGEN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${VQGEN_SANITIZE} -fno-omit-frame-pointer
@@ -13,10 +18,15 @@ function(vqgen_options target)
 endfunction()
 
 function(vqgen_layer name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(arg "NO_PCH" "" "SOURCES;LINKS" ${ARGN})
   add_library(vqgen_${name} STATIC ${arg_SOURCES})
   vqgen_options(vqgen_${name})
   target_link_libraries(vqgen_${name} PUBLIC ${arg_LINKS})
+  if(name STREQUAL core)
+    target_precompile_headers(vqgen_core PRIVATE ${VQGEN_PRECOMPILED})
+  elseif(NOT arg_NO_PCH)
+    target_precompile_headers(vqgen_${name} REUSE_FROM vqgen_core)
+  endif()
 endfunction()
 
 # vqgen_test(NAME SOURCES ... LINKS ...): a GoogleTest executable registered with ctest.
@@ -25,7 +35,8 @@ function(vqgen_test name)
   add_executable(${name} ${arg_SOURCES})
   vqgen_options(${name})
   target_compile_definitions(${name} PRIVATE VQGEN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${arg_LINKS} vqgen_gtest GTest::gtest_main)
+  target_precompile_headers(${name} REUSE_FROM vqgen_gtest)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60)
 endfunction()
 

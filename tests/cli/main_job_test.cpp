@@ -99,6 +99,27 @@ TEST(HostRun, SmallExamplesOnGeneratedData) {
   }
 }
 
+// A compiler that gets the kernel wrong: every result is doubled.
+TEST(HostRun, AWrongResultExitsWith4) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  const Folder folder;
+  const std::string compiler = folder.file("wrong-g++",
+                                           "#!/bin/sh\n"
+                                           "[ \"$1\" = --version ] || sed -i "
+                                           "'s/from_float<kElement>(sum)/from_float<kElement>"
+                                           "(sum + sum)/' kernel.cpp\n"
+                                           "exec g++ \"$@\"\n");
+  std::filesystem::permissions(compiler, std::filesystem::perms(0755));
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
+  const Outcome outcome = vqgen({"run", config, "--backend", "host", "--json"}, variables);
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("vqgen: verification failed"), std::string::npos) << outcome.err;
+  const Json document = document_of(outcome);
+  EXPECT_EQ(document["ok"], false);
+  EXPECT_NEAR(document.value("rel_err", 0.0), 1.0, 0.01);
+}
+
 TEST(HostRun, PeopleAreToldTheSame) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   const Outcome outcome = vqgen({"run", example("tinycode-projection"), "--backend", "host"});

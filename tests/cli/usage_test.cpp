@@ -42,7 +42,6 @@ TEST(Usage, WrongArgumentsExitWith2) {
   expect_failure({"compile"}, 2, {"config is required", "see vqgen --help"});
   expect_failure({"compile", config, "more"}, 2, {"more", "see vqgen --help"});
   expect_failure({"compile", config, "--frob"}, 2, {"--frob", "see vqgen --help"});
-  expect_failure({"compile", config, "--gpu"}, 2, {"--gpu", "see vqgen --help"});
   expect_failure({"export", config}, 2, {"--out is required"});
   expect_failure({"quantize", "--input", "a"}, 2, {"--out is required"});
   expect_failure({"doctor", "all"}, 2, {"all", "see vqgen --help"});
@@ -57,6 +56,24 @@ TEST(Usage, WrongValuesExitWith2) {
   }
   expect_failure({"quantize", "--input", "a", "--out", "b", "--dtype", "fp8"}, 2,
                  {"--dtype", "fp8", "f16,bf16"});
+}
+
+TEST(Usage, AnOptionWithoutItsValueExitsWith2) {
+  const Outcome outcome = vqgen({"compile", example("tinycode-projection"), "--json", "--gpu"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_TRUE(outcome.err.starts_with("vqgen: --gpu")) << outcome.err;
+  EXPECT_EQ(document_of(outcome)["exit_code"], 2);
+}
+
+TEST(Usage, AnOutputThatCannotBeWrittenIsNoSuccess) {
+  for (const char* json : {"", "--json"}) {
+    const std::string line = std::string(VQGEN_TOOL) + " doctor " + json + " >/dev/full";
+    const Outcome outcome = run_program("sh", {"-c", line}, {{"VQGEN_CACHE_DIR", VQGEN_KERNELS}});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_NE(outcome.err.find("standard output could not be written"), std::string::npos);
+  }
+  const std::string line = std::string(VQGEN_TOOL) + " frobnicate 2>/dev/full";
+  EXPECT_EQ(run_program("sh", {"-c", line}).exit_code, 2);
 }
 
 TEST(Doctor, SaysWhatWorksInOneDocument) {

@@ -23,7 +23,9 @@ TEST(Digest, APartIsItsLengthAndItsBytes) {
   EXPECT_EQ(Digest().add("abc").hex(), plain(std::string("\3\0\0\0\0\0\0\0abc", 11)));
   EXPECT_EQ(Digest().add("").hex(), plain(std::string(8, '\0')));
   const std::string longer(300, 'x');
-  EXPECT_EQ(Digest().add(longer).hex(), plain(std::string("\x2c\1\0\0\0\0\0\0", 8) + longer));
+  std::string prefixed("\x2c\1\0\0\0\0\0\0", 8);
+  prefixed += longer;
+  EXPECT_EQ(Digest().add(longer).hex(), plain(prefixed));
 }
 
 TEST(Digest, PartsDoNotRunTogether) {

@@ -1,0 +1,1 @@
+// No code: the target of the tests' precompiled headers needs a source.
