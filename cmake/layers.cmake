@@ -37,7 +37,7 @@ function(vqgen_test name)
   target_compile_definitions(${name} PRIVATE VQGEN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_LINKS} vqgen_gtest GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM vqgen_gtest)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
 endfunction()
 
 # vqgen_embed(NAME ROOT PATTERNS glob ...): NAME_SOURCE is a C++ file that holds the matching files
