@@ -65,7 +65,7 @@ GpuChoice choose_gpu(const std::string& flag, const Config& config,
   if (!flag.empty() && flag != "auto") return {find_gpu(flag), "named by --gpu"};
   if (flag != "auto" && config.gpu) return {find_gpu(*config.gpu), "named by the config"};
   if (device) return {*device, "this machine's device"};
-  return {find_gpu("h200"), "the default, since none is named and this machine has no device"};
+  return {find_gpu("h200"), "the default, since this machine has no device"};
 }
 
 }  // namespace vqgen::cli

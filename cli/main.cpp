@@ -57,6 +57,9 @@ int main_checked(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return report_failure(output, "out of memory; use a smaller problem",
                           static_cast<int>(ErrorKind::bad_input));
+  } catch (const std::exception& error) {
+    return report_failure(output, std::string("unexpected: ") + error.what(),
+                          static_cast<int>(ErrorKind::device));
   }
 }
 

@@ -105,6 +105,14 @@ void quantize(const Options& options, Output& output) {
   if (options.keys.empty() == options.weights.empty()) {
     usage("give either --keys (with --values) or --weights");
   }
+  const bool cache = !options.keys.empty();
+  if (cache && (!options.format.empty() || !options.inputs.empty())) {
+    usage("--format and --inputs go with --weights");
+  }
+  if (!cache &&
+      !(options.key_format + options.values + options.value_format + options.queries).empty()) {
+    usage("--key-format, --values, --value-format and --queries go with --keys");
+  }
   require_place(options.out);
   QuantizeResult result;
   {

@@ -35,6 +35,7 @@ Json item_json(const ItemReport& item) {
                {"rel_err", item.rel_err},
                {"max_abs_err", item.max_abs_err},
                {"tolerance", item.tolerance}};
+  if (!item.ok) json["why"] = item.why;
   if (item.lse_max_abs_err) json["lse_max_abs_err"] = *item.lse_max_abs_err;
   if (item.rel_err_unquantized) json["rel_err_unquantized"] = *item.rel_err_unquantized;
   return json;
@@ -46,6 +47,7 @@ void print_item(const Output& output, const ItemReport& item) {
               item.rel_err_unquantized
                   ? fmt::format("  against unquantized {:.4f}", *item.rel_err_unquantized)
                   : "");
+  if (!item.ok) output.line("  {}", item.why);
 }
 
 // The worst of all items, under the names that scripts read, and the items themselves.
@@ -58,6 +60,10 @@ Json summary(const std::vector<ItemReport>& items) {
   json.erase("name");
   for (const ItemReport& item : items) {
     json["max_abs_err"] = std::max(json["max_abs_err"].get<double>(), item.max_abs_err);
+    if (item.lse_max_abs_err) {
+      json["lse_max_abs_err"] =
+          std::max(json["lse_max_abs_err"].get<double>(), *item.lse_max_abs_err);
+    }
     if (item.rel_err_unquantized) {
       json["rel_err_unquantized"] =
           std::max(json.value("rel_err_unquantized", 0.0), *item.rel_err_unquantized);

@@ -46,6 +46,19 @@ void judge_problem(Judge& judge, const AttentionDecode& op) {
 
 void judge_problem(Judge& judge, const Gemv& op) { judge_format(judge, op.weights, "weights"); }
 
+// The range that each field declares: plans come from code too, not only from JSON.
+template <class OpPlan>
+void judge_ranges(Judge& judge, const OpPlan& plan) {
+  for_each_field<OpPlan>([&]<class Member>(const Field<OpPlan, Member>& field) {
+    if constexpr (std::is_same_v<Member, int>) {
+      const double value = plan.*field.member;
+      judge.require(value >= field.rule.min && value <= field.rule.max,
+                    "{} {} is not within {:.0f}..{:.0f}", field.name, value, field.rule.min,
+                    field.rule.max);
+    }
+  });
+}
+
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {
   judge.require(threads % 32 == 0 && threads <= 1024,
                 "threads {} is not a multiple of 32 up to 1024", threads);
@@ -111,6 +124,7 @@ Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
   judge.require(plan.index() == problem.index(), "the plan is for another op than {}",
                 op_name(problem));
   if (judge.ok()) std::visit([&](const auto& op) { judge_problem(judge, op); }, problem);
+  std::visit([&](const auto& each) { judge_ranges(judge, each); }, plan);
   if (!judge.ok()) return judge.verdict();
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     judge_plan(judge, std::get<AttentionDecodePlan>(plan), *attention, gpu);

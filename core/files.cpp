@@ -72,6 +72,13 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes
 }
 
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  std::error_code code;
+  const auto target = std::filesystem::symlink_status(path, code);
+  if (std::filesystem::exists(target) && !std::filesystem::is_regular_file(target)) {
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("{}: cannot write: it is no regular file; name another", path.string()));
+  }
   const std::filesystem::path temporary = sibling(path);
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) fail_write(path, errno);

@@ -9,7 +9,7 @@
 namespace vqgen {
 namespace {
 
-// Sizes whose product must stay far from overflow: bytes of any one tensor.
+// Elements of a cache: far from overflow, and beyond any device.
 constexpr double kMaxElements = 1e13;
 
 class Validator {
@@ -80,7 +80,8 @@ void validate(const AttentionDecode& op, const Validator& validator) {
   validator.cache_format(op.values, "/values", shape.head_dim);
   validator.require(!op.values.smooth && !op.values.hadamard, "/values",
                     "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
-  validator.size("a cache", static_cast<double>(shape.batch) * shape.kv_heads * shape.head_dim *
+  validator.size("a cache", static_cast<double>(shape.shared_cache ? 1 : shape.batch) *
+                                shape.kv_heads * shape.head_dim *
                                 static_cast<double>(shape.tokens));
 }
 

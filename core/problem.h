@@ -29,7 +29,8 @@ struct AttentionShape {
         field("query_heads", &S::query_heads, required(1, 65535), "heads of the query"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
         field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
-        field("tokens", &S::tokens, required(1, 2147483647), "longest sequence of the cache"),
+        field("tokens", &S::tokens, required(1, 2147483647 - 1024),
+              "longest sequence of the cache; a tile less than 2^31"),
         field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("shared_cache", &S::shared_cache, Rule{}, "all sequences read one cache"));

@@ -21,6 +21,22 @@ std::vector<std::string> names_in(std::string_view folder) {
   return names;
 }
 
+GpuSpec read_gpu(const Json& json, const std::string& source) {
+  const JsonCursor cursor(json, source);
+  GpuSpec spec;
+  read_fields(cursor, spec);
+  const auto control = [](unsigned char c) { return c < 32 || c == 127; };
+  if (std::any_of(spec.name.begin(), spec.name.end(), control)) {
+    cursor.at("name").fail("must hold no control characters");
+  }
+  const std::string digits = spec.arch.starts_with("sm_") ? spec.arch.substr(3) : "";
+  const std::size_t letter = std::min(digits.find_first_not_of("0123456789"), digits.size());
+  if (letter == 0 || (letter < digits.size() && digits.substr(letter) != "a")) {
+    cursor.at("arch").fail("must be a compile target such as sm_89 or sm_90a");
+  }
+  return spec;
+}
+
 const EmbeddedFile* find_embedded(const std::string& path) {
   for (const EmbeddedFile& file : embedded_profiles()) {
     if (file.path == path) return &file;
@@ -34,11 +50,8 @@ std::vector<std::string> gpu_names() { return names_in("gpus/"); }
 std::vector<std::string> format_names() { return names_in("formats/"); }
 
 GpuSpec find_gpu(const std::string& name) {
-  GpuSpec spec;
   if (name.find('/') != std::string::npos || name.ends_with(".json")) {
-    const Json json = parse_json_file(name);
-    read_fields(JsonCursor(json, name), spec);
-    return spec;
+    return read_gpu(parse_json_file(name), name);
   }
   const EmbeddedFile* file = find_embedded("gpus/" + name + ".json");
   if (file == nullptr) {
@@ -46,9 +59,7 @@ GpuSpec find_gpu(const std::string& name) {
                 fmt::format("gpu '{}' is unknown; give a JSON file or one of {}", name,
                             fmt::join(gpu_names(), ", ")));
   }
-  const Json json = parse_json(file->text, std::string(file->path));
-  read_fields(JsonCursor(json, std::string(file->path)), spec);
-  return spec;
+  return read_gpu(parse_json(file->text, std::string(file->path)), std::string(file->path));
 }
 
 VqFormat find_format(const std::string& name, const std::string& where) {

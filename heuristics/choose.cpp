@@ -7,10 +7,10 @@
 namespace vqgen {
 namespace {
 
-Plan choose_for(const AttentionDecode& op, const GpuSpec& gpu) {
+Plan propose_for(const AttentionDecode& op, const GpuSpec& gpu) {
   return choose_attention_decode(op, gpu);
 }
-Plan choose_for(const Gemv& op, const GpuSpec& gpu) { return choose_gemv(op, gpu); }
+Plan propose_for(const Gemv& op, const GpuSpec& gpu) { return choose_gemv(op, gpu); }
 
 void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
@@ -18,9 +18,13 @@ void require(const Verdict& verdict, const Problem& problem) {
 
 }  // namespace
 
-Plan choose(const Problem& problem, const GpuSpec& gpu) {
+Plan propose(const Problem& problem, const GpuSpec& gpu) {
   require(check(problem), problem);
-  const Plan plan = std::visit([&](const auto& op) { return choose_for(op, gpu); }, problem);
+  return std::visit([&](const auto& op) { return propose_for(op, gpu); }, problem);
+}
+
+Plan choose(const Problem& problem, const GpuSpec& gpu) {
+  const Plan plan = propose(problem, gpu);
   require(check(plan, problem, gpu), problem);
   return plan;
 }

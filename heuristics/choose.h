@@ -5,7 +5,11 @@
 
 namespace vqgen {
 
-// A plan that check() accepts. Error(infeasible) with check()'s reason where the problem has none.
+// The heuristics' plan, which check() may still refuse: a user's own fields may go over it first.
+// Error(infeasible) with check()'s reason where no kernel does the problem, whatever the plan.
+Plan propose(const Problem& problem, const GpuSpec& gpu);
+
+// The same, accepted by check(), or Error(infeasible) with its reason.
 Plan choose(const Problem& problem, const GpuSpec& gpu);
 
 }  // namespace vqgen

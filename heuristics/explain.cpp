@@ -22,11 +22,11 @@ std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodeP
   const auto bytes = [&](const vq::FormatConfig& f) {
     return vq::units_per_head(f, config.head_dim) * vq::unit_codebook_elements(f) * 2;
   };
-  const int blocks = op.shape.kv_heads * vq::head_blocks(config) * op.shape.batch;
+  const std::int64_t blocks =
+      std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * op.shape.batch;
   return {
-      fmt::format("splits {}: {} (head, sequence) blocks times splits against two waves of {} SMs, "
-                  "four tiles a split at least",
-                  plan.splits, blocks, gpu.sms),
+      fmt::format("splits {}: {} (head, sequence) blocks a split for {} SMs, tiles of {} tokens",
+                  plan.splits, blocks, gpu.sms, plan.tile_tokens),
       fmt::format("heads_per_block {}: a code is decoded once for {} of the group's {} query heads",
                   plan.heads_per_block, plan.heads_per_block, op.group()),
       codebook_line("key", plan.key_codebook, bytes(config.keys), block_bytes, gpu),

@@ -5,15 +5,16 @@
 
 namespace vqgen {
 
-void place_codebooks(AttentionDecodePlan& plan, const Problem& problem, const GpuSpec& gpu) {
+bool place_codebooks(AttentionDecodePlan& plan, const Problem& problem, const GpuSpec& gpu) {
   constexpr std::array kOrder{
       std::pair{Level::shared, Level::shared}, std::pair{Level::shared, Level::global},
       std::pair{Level::global, Level::shared}, std::pair{Level::global, Level::global}};
   for (const auto& [keys, values] : kOrder) {
     plan.key_codebook = keys;
     plan.value_codebook = values;
-    if (check(plan, problem, gpu).ok) return;
+    if (check(plan, problem, gpu).ok) return true;
   }
+  return false;
 }
 
 void place_codebooks(GemvPlan& plan, const Problem& problem, const GpuSpec& gpu) {

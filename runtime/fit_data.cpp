@@ -126,7 +126,11 @@ GemvData fit_data(const Gemv& op, const BundleItem& item, const std::string& whe
   matcher.same("out_features", stored->weights.rows, op.shape.out_features);
   matcher.same("in_features", stored->weights.columns, op.shape.in_features);
   GemvData data = *stored;
-  if (data.input_rows < op.shape.rows) {
+  if (data.input_rows > 0 && data.input_rows < op.shape.rows) {
+    matcher.fail(fmt::format("holds {} rows of x, the config asks for {}; lower its rows",
+                             data.input_rows, op.shape.rows));
+  }
+  if (data.input_rows == 0) {
     data.x = make_gemv_data(op, HardInput{.seed = seed}).x;
   } else {
     data.x.resize(static_cast<std::size_t>(op.shape.rows * op.shape.in_features));

@@ -13,7 +13,7 @@ namespace vqgen {
 // tokens, they are taken from the originals. Error(bad_input) names `where` and what differs.
 AttentionData fit_data(const AttentionDecode& op, const BundleItem& item, const std::string& where);
 
-// Likewise; where the bundle stores no x (or fewer rows than asked for), `seed` draws it.
+// Likewise; where the bundle stores no x, `seed` draws it.
 GemvData fit_data(const Gemv& op, const BundleItem& item, const std::string& where,
                   std::uint64_t seed);
 

@@ -7,7 +7,7 @@
 namespace vqgen {
 
 Plan plan_for(const Config& config, const GpuSpec& gpu) {
-  const Plan plan = with_overrides(choose(config.problem, gpu), config);
+  const Plan plan = with_overrides(propose(config.problem, gpu), config);
   const Verdict verdict = check(plan, config.problem, gpu);
   if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
   return plan;

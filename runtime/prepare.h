@@ -16,7 +16,7 @@ struct Prepared {
   bool cache_hit = false;
 };
 
-// The plan: choose() with the config's own fields laid over it. Error(infeasible) with check()'s
+// The plan: propose() with the config's own fields laid over it. Error(infeasible) with check()'s
 // reason where the GPU cannot run it.
 Plan plan_for(const Config& config, const GpuSpec& gpu);
 

@@ -1,5 +1,7 @@
 #include "runtime/run.h"
 
+#include <fmt/format.h>
+
 #include "runtime/execute.h"
 #include "runtime/fit_data.h"
 #include "runtime/verify/compare.h"
@@ -16,6 +18,11 @@ ItemReport report_of(const std::string& name, const Comparison& comparison, DTyp
   report.rel_err = comparison.rel_err;
   report.max_abs_err = comparison.max_abs_err;
   report.tolerance = tolerance(dtype);
+  if (!comparison.ok) {
+    report.why =
+        fmt::format("element {} is off by {:.2e} of its size, {} elements are not finite",
+                    comparison.worst, comparison.max_local_err, comparison.nonfinite_mismatches);
+  }
   return report;
 }
 
@@ -33,7 +40,11 @@ class Runner {
     const AttentionResult reference = reference_attention(data, scale);
     ItemReport report = report_of(name, compare(reference.out, output.out, op.dtype), op.dtype);
     const Comparison lse = compare_lse(reference.lse, output.lse, op.dtype);
-    report.ok = report.ok && lse.ok;
+    if (!lse.ok) {
+      report.ok = false;
+      report.why += fmt::format("{}log-sum-exp {} is off by {:.2e}", report.why.empty() ? "" : "; ",
+                                lse.worst, lse.max_abs_err);
+    }
     report.lse_max_abs_err = lse.max_abs_err;
     if (!data.original_keys.empty() && !data.original_values.empty()) {
       const AttentionResult plain = reference_attention_unquantized(data, scale);

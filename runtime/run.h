@@ -19,6 +19,7 @@ struct ItemReport {
   double rel_err = 0;      // ||kernel - reference|| / ||reference||, from the same codes
   double max_abs_err = 0;  // of one element
   double tolerance = 0;    // rel_err allowed
+  std::string why;         // what is wrong, empty where ok
   std::optional<double> lse_max_abs_err;      // attention: of the log-sum-exp
   std::optional<double> rel_err_unquantized;  // against the tensors before quantization
 };

@@ -7,6 +7,7 @@
 #
 # Without a GPU it says so and exits 0: nothing was tested.
 set -euo pipefail
+[ -z "${1:-}" ] || set -- "$(realpath "$1")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build="${1:-}"
@@ -22,11 +23,12 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 export VQGEN_CACHE_DIR="$work/cache" VQGEN_TEST_BACKEND=cuda
 
-if ! "$BIN/vqgen" doctor | grep -Eq '^GPU +ok'; then
+report="$("$BIN/vqgen" doctor)"
+echo "$report"
+if ! grep -Eq '^GPU +ok' <<<"$report"; then
   echo "gpu_test: no GPU on this machine; nothing was tested"
   exit 0
 fi
-"$BIN/vqgen" doctor
 
 status=0
 # part NAME COMMAND...: shows the output's end, and all of it where the command fails.

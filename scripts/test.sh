@@ -18,14 +18,11 @@ part() {
 
 part "dependencies"
 deps_prepare
+status=0
 for preset in dev asan; do
   part "build $preset"
   cmake --preset "$preset" "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
   cmake --build --preset "$preset" --parallel "$(nproc)"
-done
-
-status=0
-for preset in dev asan; do
   part "test $preset"
   [ "$preset" = dev ] || printf '%s\n' "$TIMES"
   ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j 2 "$@" || status=$?

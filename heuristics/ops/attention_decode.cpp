@@ -17,7 +17,7 @@ int heads_per_block(int group) {
   return static_cast<int>(ceil_div(group, ceil_div(group, kMost)));
 }
 
-// Blocks that share a sequence: enough for two waves of the GPU, each with at least four tiles.
+// Blocks that share a sequence: enough for two waves of the GPU, of about four tiles at least.
 int choose_splits(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
   const std::int64_t head_blocks = ceil_div(op.group(), plan.heads_per_block);
   const std::int64_t blocks = op.shape.kv_heads * head_blocks * op.shape.batch;
@@ -35,8 +35,19 @@ AttentionDecodePlan choose_attention_decode(const AttentionDecode& op, const Gpu
   const int key_sub_vectors = op.shape.head_dim / op.keys.vector_size;
   plan.lanes_per_token =
       std::min(8, 1 << (std::bit_width(static_cast<unsigned>(key_sub_vectors)) - 1));
+  // Wide rows of codes may not fit in flight, whatever stands in global memory: shorter tiles, then
+  // one at a time.
+  constexpr int kShortestTile = 8;
+  while (!place_codebooks(plan, op, gpu)) {
+    if (plan.tile_tokens > kShortestTile) {
+      plan.tile_tokens /= 2;
+    } else if (plan.stages == 2) {
+      plan.stages = 1;
+    } else {
+      break;
+    }
+  }
   plan.splits = choose_splits(op, plan, gpu);
-  place_codebooks(plan, op, gpu);
   return plan;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 
 #include "core/kernel_config.h"
 #include "heuristics/placement.h"
@@ -10,19 +9,26 @@
 namespace vqgen {
 namespace {
 
-// Columns staged at once: the longest power-of-two multiple (or part) of the codebook's extent that
-// keeps rows x columns fp32 within 16 KB.
+// The largest part of a codebook's `unit` columns that divides it, holds whole vectors of `v` and
+// is at most `budget` long.
+std::int64_t part_of_unit(std::int64_t unit, std::int64_t v, std::int64_t budget) {
+  std::int64_t parts = (unit + budget - 1) / budget;
+  while (unit % parts != 0 || unit / parts % v != 0) ++parts;  // ends at unit / v
+  return unit / parts;
+}
+
+// Columns staged at once: whole codebooks, or the largest even part of one, with rows x columns
+// fp32 within 16 KB.
 int chunk_columns(const Gemv& op, const GemvPlan& plan) {
   constexpr std::int64_t kStagedFloats = 4096;
   const std::int64_t budget = kStagedFloats / op.shape.rows;
   const std::int64_t unit = kernel_config(op, plan).unit_columns;
   const std::int64_t v = op.weights.vector_size;
   if (unit >= op.shape.in_features || unit > budget) {
-    // Within one unit: a power of two that divides the unit, or the unit is the whole row.
-    std::int64_t chunk =
+    if (unit < op.shape.in_features) return static_cast<int>(part_of_unit(unit, v, budget));
+    const auto chunk =
         static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(budget)));
-    if (unit < op.shape.in_features) chunk = std::gcd(chunk, unit);
-    return static_cast<int>(std::min(std::max(chunk, v), op.shape.in_features));
+    return static_cast<int>(std::min(chunk, op.shape.in_features));
   }
   return static_cast<int>(
       unit * static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(budget / unit))));

@@ -173,8 +173,11 @@ deps_prepare() {
   deps_packages
   deps_cuda
   if command -v ccache >/dev/null; then
-    # Relative paths, so that another checkout of the same sources hits too.
+    # Relative paths, so that another checkout of the same sources hits too; what ccache asks for
+    # where headers are precompiled.
     export CCACHE_BASEDIR="$DEPS_ROOT" CCACHE_NOHASHDIR=1
-    VQGEN_CMAKE_ARGS+=("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+    export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}pch_defines,time_macros"
+    VQGEN_CMAKE_ARGS+=("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"
+                       "-DCMAKE_CXX_FLAGS=${CXXFLAGS:+$CXXFLAGS }-fpch-preprocess")
   fi
 }

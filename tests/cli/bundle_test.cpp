@@ -65,6 +65,11 @@ TEST_F(TinyBundle, OfAnotherProblemIsRefused) {
   Json gemv = tiny_gemv();
   gemv["shape"]["out_features"] = 72;
   expect_failure(run_arguments(gemv, matrix_bundle()), 2, {"out_features is 64", "and 72"});
+  gemv = tiny_gemv();
+  gemv["shape"]["rows"] = 3;
+  expect_failure(run_arguments(gemv, matrix_bundle()), 2, {"holds 2 rows of x", "lower its rows"});
+  gemv["shape"]["rows"] = 1;
+  expect_verified(run_arguments(gemv, matrix_bundle()));
 }
 
 TEST_F(TinyBundle, WithoutQueriesOrOriginalsIsRefusedWhereTheyAreNeeded) {

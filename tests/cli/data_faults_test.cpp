@@ -104,6 +104,16 @@ TEST_F(DataFault, TensorsThatAreNotThereOrShapedOtherwise) {
   refuse(with("--key-format", R"({"vector_size": 3, "index_bits": 4})"), {"3 does not divide"});
   refuse(with("--value-format", R"({"vector_size": 4})"), {"--value-format", "'index_bits' is"});
   refuse({"quantize", "--input", tensors, "--out", folder.path("out")}, {"--keys", "--weights"});
+  for (const char* option : {"--format", "--inputs"}) {
+    Arguments arguments = quantize_tiny_cache(tensors, folder.path("out"));
+    arguments.insert(arguments.end(), {option, "x"});
+    refuse(arguments, {"--format and --inputs go with --weights"});
+  }
+  for (const char* option : {"--key-format", "--values", "--value-format", "--queries"}) {
+    Arguments arguments = quantize_tiny_matrix(tensors, folder.path("out"));
+    arguments.insert(arguments.end(), {option, "x"});
+    refuse(arguments, {option, "go with --keys"});
+  }
 }
 
 TEST_F(DataFault, NumbersThatAreNone) {

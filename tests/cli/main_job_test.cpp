@@ -118,6 +118,7 @@ TEST(HostRun, AWrongResultExitsWith4) {
   const Json document = document_of(outcome);
   EXPECT_EQ(document["ok"], false);
   EXPECT_NEAR(document.value("rel_err", 0.0), 1.0, 0.01);
+  EXPECT_NE(document.value("why", "").find("is off by"), std::string::npos) << document;
 }
 
 TEST(HostRun, PeopleAreToldTheSame) {

@@ -19,6 +19,20 @@ inline void expect_refused(const Verdict& verdict, const std::vector<std::string
   expect_words(verdict.reason, words);
 }
 
+// Each number of a plan one past its declared bounds: plans come from code too, not only from JSON.
+template <class OpPlan, class MakeVerdict>
+void check_plan_ranges(MakeVerdict verdict) {
+  for_each_field<OpPlan>([&]<class Member>(const Field<OpPlan, Member>& field) {
+    if constexpr (std::is_same_v<Member, int>) {
+      for (const double value : {field.rule.min - 1, field.rule.max + 1}) {
+        OpPlan plan;
+        plan.*field.member = static_cast<int>(value);
+        expect_refused(verdict(plan), {field.name, "is not within"});
+      }
+    }
+  });
+}
+
 // What every format must satisfy, whatever it describes: `problem(format)` is to be refused or not.
 template <class MakeProblem>
 void check_format_rules(const VqFormat& sound, const std::string& operand, MakeProblem problem) {

@@ -86,6 +86,27 @@ TEST(Choose, SplitsFillTheGpuAndNoMore) {
   EXPECT_EQ(splits(512, 32768), 1);
 }
 
+// Four stages of two-wide sub-vectors: 64 tokens of codes, twice, are all that a T4 has.
+TEST(Choose, WideRowsOfCodesShrinkTheTile) {
+  AttentionDecode op = with_codebooks("cq-2c8b", "cq-2c8b");
+  op.keys.residuals = op.values.residuals = 4;
+  for (const int bits : {8, 16}) {
+    op.keys.index_bits = op.values.index_bits = bits;
+    const Plan plan = choose(op, find_gpu("t4"));
+    EXPECT_TRUE(check(plan, op, find_gpu("t4")).ok);
+    EXPECT_LT(std::get<AttentionDecodePlan>(plan).tile_tokens, 64);
+  }
+}
+
+TEST(Choose, UnitsThatShareFewFactorsWithTheChunkStillGetLongOnes) {
+  Gemv op;
+  op.shape = {1, 64, 8200};
+  op.weights = {.vector_size = 4, .index_bits = 8, .scope = Scope::tile};
+  op.weights.tile_rows = 64;
+  op.weights.tile_columns = 4100;
+  EXPECT_GE(std::get<GemvPlan>(choose(op, find_gpu("h200"))).chunk_columns, 512);
+}
+
 TEST(Choose, WhereThereIsNoKernelItSaysWhy) {
   const AttentionDecode sound = with_codebooks("cq-4c8b", "cq-4c8b");
   AttentionDecode op = sound;

@@ -23,7 +23,7 @@ struct Type {
   }
   // The number that the bits of a finite value stand for, by the definition of IEEE 754.
   double meaning(unsigned bits) const {
-    const int exponent = (bits & 0x7fff) >> mantissa_bits;
+    const auto exponent = static_cast<int>((bits & 0x7fffu) >> mantissa_bits);
     const int mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
     const int whole = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
     const double magnitude = std::ldexp(whole, std::max(exponent, 1) - bias - mantissa_bits);

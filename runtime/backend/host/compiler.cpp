@@ -83,8 +83,8 @@ Compiler::Found Compiler::find() const {
     tried += (tried.empty() ? "" : ", ") + program;
   }
   throw Error(ErrorKind::device, "no host compiler: tried " + tried +
-                                     " on PATH; install g++ or name a C++17 compiler in "
-                                     "HostOptions.compiler");
+                                     " on PATH; install g++ or name a C++17 compiler (VQGEN_CXX "
+                                     "for the command line tool)");
 }
 
 CompilerIdentity Compiler::identity() const {
