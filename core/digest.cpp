@@ -15,6 +15,16 @@ void require(int result) {
     throw Error(ErrorKind::device, "SHA-256: OpenSSL failed; check its installation");
 }
 
+std::string hex_of(std::span<const unsigned char> bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
 }  // namespace
 
 struct Digest::State {
@@ -42,26 +52,14 @@ std::string Digest::hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
   require(EVP_DigestFinal_ex(state_->context, digest.data(), &size));
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned i = 0; i < size; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
-  }
-  return text;
+  return hex_of(std::span(digest).first(size));
 }
 
 std::string sha256_hex(std::span<const std::byte> bytes) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
   require(EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr));
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned i = 0; i < size; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
-  }
-  return text;
+  return hex_of(std::span(digest).first(size));
 }
 
 }  // namespace vqgen
