@@ -47,16 +47,39 @@ void judge_problem(Judge& judge, const AttentionDecode& op) {
 void judge_problem(Judge& judge, const Gemv& op) { judge_format(judge, op.weights, "weights"); }
 
 // The range that each field declares: plans come from code too, not only from JSON.
-template <class OpPlan>
-void judge_ranges(Judge& judge, const OpPlan& plan) {
-  for_each_field<OpPlan>([&]<class Member>(const Field<OpPlan, Member>& field) {
+template <HasFields T>
+void judge_ranges(Judge& judge, const T& plan) {
+  for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
     if constexpr (std::is_same_v<Member, int>) {
       const double value = plan.*field.member;
       judge.require(value >= field.rule.min && value <= field.rule.max,
                     "{} {} is not within {:.0f}..{:.0f}", field.name, value, field.rule.min,
                     field.rule.max);
+    } else if constexpr (HasFields<Member>) {
+      judge_ranges(judge, plan.*field.member);
     }
   });
+}
+
+// `units` is how many units' codebooks a block keeps near at once.
+void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t units,
+                     const char* operand) {
+  const vq::PlacementConfig& placement = format.placement;
+  const int entries = vq::entries(format);
+  for (const auto& [name, boundary] :
+       {std::pair{"registers", placement.registers}, std::pair{"replicated", placement.replicated},
+        std::pair{"shared", placement.shared}}) {
+    judge.require(boundary <= entries, "{}: boundary {} {} is beyond the {} entries of a codebook",
+                  operand, name, boundary, entries);
+  }
+  judge.require(std::has_single_bit(static_cast<unsigned>(placement.copies)),
+                "{}: copies {} is not a power of two", operand, placement.copies);
+  constexpr std::int64_t kMostRegisters = 64;
+  const std::int64_t held = units * format.residuals * placement.registers * format.vector_size / 2;
+  judge.require(held <= kMostRegisters,
+                "{}: {} entries of {} codebooks take {} registers a thread, more than {}; lower "
+                "the boundary registers",
+                operand, placement.registers, units * format.residuals, held, kMostRegisters);
 }
 
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {
@@ -87,6 +110,9 @@ void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDe
   judge.require(std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) <= 65535,
                 "{} KV heads of {} blocks exceed the grid's second axis", op.shape.kv_heads,
                 vq::head_blocks(config));
+  judge_placement(judge, config.keys, vq::units_per_head(config.keys, config.head_dim), "keys");
+  judge_placement(judge, config.values, vq::units_per_head(config.values, config.head_dim),
+                  "values");
   judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
 }
 
@@ -101,12 +127,13 @@ void judge_plan(Judge& judge, const GemvPlan& plan, const Gemv& op, const GpuSpe
           config.unit_columns % chunk == 0,
       "chunk_columns {} neither divides nor is a multiple of the {} columns of a codebook", chunk,
       config.unit_columns);
-  const bool near = plan.codebook == Level::shared || op.weights.stage_scales;
+  judge_placement(judge, config.weights, vq::units_per_chunk(config), "weights");
+  const bool near = plan.codebook != all_global() || op.weights.stage_scales;
   judge.require(
       !near || config.unit_rows >= op.shape.out_features ||
           config.unit_rows % vq::outputs_per_block(config) == 0,
       "the {} rows of a tile are not a multiple of the {} outputs of a block, whose codebook "
-      "and scales in shared memory serve one tile",
+      "and scales kept near serve one tile",
       config.unit_rows, vq::outputs_per_block(config));
   judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
 }

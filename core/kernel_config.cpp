@@ -3,7 +3,7 @@
 namespace vqgen {
 namespace {
 
-vq::FormatConfig format_config(const VqFormat& format, Level level) {
+vq::FormatConfig format_config(const VqFormat& format, const Placement& placement) {
   vq::FormatConfig config{};
   config.vector_size = format.vector_size;
   config.index_bits = format.index_bits;
@@ -11,12 +11,13 @@ vq::FormatConfig format_config(const VqFormat& format, Level level) {
   config.stage_scales = format.stage_scales;
   config.smooth = format.smooth;
   config.hadamard = format.hadamard;
-  config.level = level == Level::shared ? vq::Level::kShared : vq::Level::kGlobal;
+  config.placement = {placement.registers, placement.replicated, placement.copies,
+                      placement.shared};
   return config;
 }
 
-vq::FormatConfig cache_format(const VqFormat& format, Level level, int head_dim) {
-  vq::FormatConfig config = format_config(format, level);
+vq::FormatConfig cache_format(const VqFormat& format, const Placement& placement, int head_dim) {
+  vq::FormatConfig config = format_config(format, placement);
   const bool grouped = format.scope == Scope::channel_group;
   config.per_head = format.scope != Scope::tensor;
   config.unit_elements = grouped ? format.channels_per_group() : head_dim;
@@ -66,6 +67,25 @@ vq::GemvConfig kernel_config(const Gemv& op, const GemvPlan& plan) {
                                                                : op.shape.in_features;
   config.weights = format_config(format, plan.codebook);
   return config;
+}
+
+namespace {
+
+std::int64_t workspace(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  if (plan.splits == 1) return 0;
+  return std::int64_t{op.shape.batch} * op.shape.query_heads * plan.splits *
+         (op.shape.head_dim + 2) * 4;
+}
+
+std::int64_t workspace(const Gemv&, const GemvPlan&) { return 0; }
+
+}  // namespace
+
+std::int64_t workspace_bytes(const Problem& problem, const Plan& plan) {
+  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
+    return workspace(*attention, std::get<AttentionDecodePlan>(plan));
+  }
+  return workspace(std::get<Gemv>(problem), std::get<GemvPlan>(plan));
 }
 
 }  // namespace vqgen

@@ -12,4 +12,8 @@ namespace vqgen {
 vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op, const AttentionDecodePlan& plan);
 vq::GemvConfig kernel_config(const Gemv& op, const GemvPlan& plan);
 
+// Device memory beside inputs and outputs that one call takes; 0 where it takes none. Needs no
+// initialisation; 16-byte aligned.
+std::int64_t workspace_bytes(const Problem& problem, const Plan& plan);
+
 }  // namespace vqgen

@@ -4,14 +4,9 @@
 
 #include <variant>
 
-#include "core/fields.h"
+#include "core/placement.h"
 
 namespace vqgen {
-
-// Where a codebook stands while the kernel reads it (templates/vq/types.h, vq::Level).
-enum class Level { global, shared };
-template <>
-inline constexpr auto enum_names<Level> = std::array{"global", "shared"};
 
 struct AttentionDecodePlan {
   int threads = 128;
@@ -20,8 +15,8 @@ struct AttentionDecodePlan {
   int heads_per_block = 1;
   int lanes_per_token = 8;
   int stages = 2;
-  Level key_codebook = Level::shared;
-  Level value_codebook = Level::shared;
+  Placement key_codebook{};
+  Placement value_codebook{};
 
   static constexpr auto fields() {
     using P = AttentionDecodePlan;
@@ -36,8 +31,10 @@ struct AttentionDecodePlan {
         field("lanes_per_token", &P::lanes_per_token, optional_in(1, 32),
               "threads that share the dot product of one key"),
         field("stages", &P::stages, optional_in(1, 2), "tiles of codes in flight in shared memory"),
-        field("key_codebook", &P::key_codebook, Rule{}, "where the key codebooks stand"),
-        field("value_codebook", &P::value_codebook, Rule{}, "where the value codebooks stand"));
+        field("key_codebook", &P::key_codebook, Rule{},
+              "where the entries of the key codebooks stand"),
+        field("value_codebook", &P::value_codebook, Rule{},
+              "where the entries of the value codebooks stand"));
   }
   bool operator==(const AttentionDecodePlan&) const = default;
 };
@@ -46,16 +43,17 @@ struct GemvPlan {
   int threads = 256;
   int outputs_per_warp = 2;
   int chunk_columns = 1024;
-  Level codebook = Level::shared;
+  Placement codebook{};
 
   static constexpr auto fields() {
     using P = GemvPlan;
-    return std::make_tuple(field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
-                           field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 16),
-                                 "output features a warp serves"),
-                           field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
-                                 "columns of x staged between barriers"),
-                           field("codebook", &P::codebook, Rule{}, "where the codebooks stand"));
+    return std::make_tuple(
+        field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
+        field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 16),
+              "output features a warp serves"),
+        field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
+              "columns of x staged between barriers"),
+        field("codebook", &P::codebook, Rule{}, "where the entries of the codebooks stand"));
   }
   bool operator==(const GemvPlan&) const = default;
 };

@@ -3,9 +3,6 @@
 namespace vqgen {
 namespace {
 
-template <HasFields T>
-Json object_schema(bool partial);
-
 template <class Member>
 Json value_schema(const Rule& rule) {
   if constexpr (std::is_same_v<Member, bool>) {
@@ -17,8 +14,9 @@ Json value_schema(const Rule& rule) {
             {"minimum", static_cast<std::int64_t>(rule.min)},
             {"maximum", static_cast<std::int64_t>(rule.max)}};
   } else {
-    static_assert(HasFields<Member>, "config.json holds booleans, names, integers and objects");
-    return object_schema<Member>(false);
+    static_assert(std::is_same_v<Member, Placement>,
+                  "config.json holds booleans, names, integers and placements");
+    return {{"$ref", "#/$defs/placement"}};
   }
 }
 
@@ -70,7 +68,9 @@ Json op_schema(std::vector<std::string> operands) {
 Json config_schema() {
   return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
           {"title", "vqgen config.json"},
-          {"$defs", {{"format", object_schema<VqFormat>(false)}}},
+          {"$defs",
+           {{"format", object_schema<VqFormat>(false)},
+            {"placement", object_schema<Placement>(false)}}},
           {"oneOf",
            {op_schema<AttentionDecode, AttentionDecodePlan>({"keys", "values"}),
             op_schema<Gemv, GemvPlan>({"weights"})}}};

@@ -37,8 +37,9 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, const vq::FormatConfig&
   add(member("hadamard"), value.hadamard);
   add(member("per_head"), value.per_head);
   add(member("unit_elements"), std::int64_t{value.unit_elements});
-  line(member("level"),
-       value.level == vq::Level::kShared ? "vq::Level::kShared" : "vq::Level::kGlobal");
+  const vq::PlacementConfig& placement = value.placement;
+  line(member("placement"), fmt::format("{{{}, {}, {}, {}}}", placement.registers,
+                                        placement.replicated, placement.copies, placement.shared));
   return *this;
 }
 

@@ -7,21 +7,30 @@
 namespace vqgen {
 namespace {
 
-std::string codebook_line(const char* operand, Level level, std::int64_t bytes,
-                          std::int64_t block_bytes, const GpuSpec& gpu) {
-  const char* reason = level == Level::shared ? "fits" : "does not fit or was fixed by the config";
-  return fmt::format("{} codebooks in {} memory: {} bytes a block {} ({} of {} bytes used)",
-                     operand, enum_name(level), bytes, reason, block_bytes,
-                     gpu.shared_bytes_per_block);
+// "key codebooks: entries 8 in registers, 248 in shared; ..." and the bytes that they take a block.
+std::string codebook_line(const char* operand, const vq::FormatConfig& format, std::int64_t units) {
+  std::string levels;
+  const auto add = [&](vq::EntryRange range, const std::string& where) {
+    if (range.begin == range.end) return;
+    levels += fmt::format("{}{} {}", levels.empty() ? "" : ", ", range.end - range.begin, where);
+  };
+  add(vq::register_range(format), "in registers");
+  add(vq::replicated_range(format), fmt::format("in shared x{}", format.placement.copies));
+  add(vq::shared_range(format), "in shared");
+  add(vq::global_range(format), "in global");
+  return fmt::format("{} codebooks: entries {}; {} shared bytes a block for {} of codebooks",
+                     operand, levels,
+                     units * (vq::replicated_bytes(format) + vq::shared_bytes(format)),
+                     units * vq::unit_codebook_elements(format) * 2);
+}
+
+std::string block_line(std::int64_t bytes, const GpuSpec& gpu) {
+  return fmt::format("shared memory: {} of {} bytes a block", bytes, gpu.shared_bytes_per_block);
 }
 
 std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodePlan& plan,
                                const GpuSpec& gpu) {
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
-  const std::int64_t block_bytes = vq::shared_layout(config).total;
-  const auto bytes = [&](const vq::FormatConfig& f) {
-    return vq::units_per_head(f, config.head_dim) * vq::unit_codebook_elements(f) * 2;
-  };
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * op.shape.batch;
   return {
@@ -29,19 +38,19 @@ std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodeP
                   plan.splits, blocks, gpu.sms, plan.tile_tokens),
       fmt::format("heads_per_block {}: a code is decoded once for {} of the group's {} query heads",
                   plan.heads_per_block, plan.heads_per_block, op.group()),
-      codebook_line("key", plan.key_codebook, bytes(config.keys), block_bytes, gpu),
-      codebook_line("value", plan.value_codebook, bytes(config.values), block_bytes, gpu),
+      codebook_line("key", config.keys, vq::units_per_head(config.keys, config.head_dim)),
+      codebook_line("value", config.values, vq::units_per_head(config.values, config.head_dim)),
+      block_line(vq::shared_layout(config).total, gpu),
   };
 }
 
 std::vector<std::string> lines(const Gemv& op, const GemvPlan& plan, const GpuSpec& gpu) {
   const vq::GemvConfig config = kernel_config(op, plan);
-  const std::int64_t bytes =
-      vq::units_per_chunk(config) * vq::unit_codebook_elements(config.weights) * 2;
   return {
       fmt::format("chunk_columns {}: {} rows of x as fp32, {} codebook units a chunk",
                   plan.chunk_columns, op.shape.rows, vq::units_per_chunk(config)),
-      codebook_line("weight", plan.codebook, bytes, vq::shared_layout(config).total, gpu),
+      codebook_line("weight", config.weights, vq::units_per_chunk(config)),
+      block_line(vq::shared_layout(config).total, gpu),
   };
 }
 

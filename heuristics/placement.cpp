@@ -5,27 +5,26 @@
 
 namespace vqgen {
 
-bool place_codebooks(AttentionDecodePlan& plan, const Problem& problem, const GpuSpec& gpu) {
-  constexpr std::array kOrder{
-      std::pair{Level::shared, Level::shared}, std::pair{Level::shared, Level::global},
-      std::pair{Level::global, Level::shared}, std::pair{Level::global, Level::global}};
+bool place_codebooks(AttentionDecodePlan& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  constexpr std::array kOrder{std::pair{true, true}, std::pair{true, false}, std::pair{false, true},
+                              std::pair{false, false}};
   for (const auto& [keys, values] : kOrder) {
-    plan.key_codebook = keys;
-    plan.value_codebook = values;
-    if (check(plan, problem, gpu).ok) return true;
+    plan.key_codebook = keys ? all_shared(op.keys.entries()) : all_global();
+    plan.value_codebook = values ? all_shared(op.values.entries()) : all_global();
+    if (check(plan, op, gpu).ok) return true;
   }
   return false;
 }
 
-void place_codebooks(GemvPlan& plan, const Problem& problem, const GpuSpec& gpu) {
+void place_codebooks(GemvPlan& plan, const Gemv& op, const GpuSpec& gpu) {
   constexpr int kShortestChunk = 64;  // below it the barriers outweigh the staging
   const int longest = plan.chunk_columns;
-  plan.codebook = Level::shared;
+  plan.codebook = all_shared(op.weights.entries());
   for (; plan.chunk_columns >= kShortestChunk; plan.chunk_columns /= 2) {
-    if (check(plan, problem, gpu).ok) return;
+    if (check(plan, op, gpu).ok) return;
   }
   plan.chunk_columns = longest;
-  plan.codebook = Level::global;
+  plan.codebook = all_global();
 }
 
 }  // namespace vqgen

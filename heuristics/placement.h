@@ -7,10 +7,10 @@ namespace vqgen {
 
 // Tries the levels of keys and values apart, both shared first, then the keys alone, then the
 // values alone, then neither. False where the block does not fit even so.
-bool place_codebooks(AttentionDecodePlan& plan, const Problem& problem, const GpuSpec& gpu);
+bool place_codebooks(AttentionDecodePlan& plan, const AttentionDecode& op, const GpuSpec& gpu);
 
 // Shared where it fits with a chunk of columns as long as the plan's, or a shorter one that the
 // codebook's extent allows; else global.
-void place_codebooks(GemvPlan& plan, const Problem& problem, const GpuSpec& gpu);
+void place_codebooks(GemvPlan& plan, const Gemv& op, const GpuSpec& gpu);
 
 }  // namespace vqgen

@@ -14,11 +14,16 @@ const void* DeviceData::add_input(std::span<const std::byte> bytes, std::size_t 
 
 void* DeviceData::add_output(std::size_t bytes, std::size_t offset) {
   Block block{DeviceBuffer(backend_, offset + bytes), offset, {}};
-  const std::vector<std::byte> poison(offset + bytes, std::byte{0xff});
-  backend_.upload(block.buffer.data(), poison);
   auto* begin = static_cast<std::byte*>(block.buffer.data()) + offset;
   outputs_.push_back(std::move(block));
   return begin;
+}
+
+void DeviceData::poison_outputs() const {
+  for (const Block& block : outputs_) {
+    const std::vector<std::byte> poison(block.buffer.bytes(), std::byte{0xff});
+    backend_.upload(block.buffer.data(), poison);
+  }
 }
 
 void DeviceData::download(const Block& block, std::span<std::byte> to) const {

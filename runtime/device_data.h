@@ -25,11 +25,15 @@ class DeviceData {
     return static_cast<const T*>(add_input(std::as_bytes(std::span(values)), offset * sizeof(T)));
   }
 
-  // `count` elements filled with 0xff bytes (NaN for every floating type), number `outputs` so far.
+  // `count` elements that poison_outputs() fills with 0xff bytes (NaN for every floating type);
+  // outputs are numbered from 0.
   template <class T>
   T* output(std::size_t count, std::size_t offset = 0) {
     return static_cast<T*>(add_output(count * sizeof(T), offset * sizeof(T)));
   }
+
+  // Fills all outputs with 0xff bytes again.
+  void poison_outputs() const;
 
   // Brings output number `index` back.
   template <class T>
@@ -59,15 +63,5 @@ class DeviceData {
   std::vector<Block> inputs_;
   std::vector<Block> outputs_;
 };
-
-// Launches all entries of the source in order with these arguments and waits.
-template <class Args>
-void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                const Args& args) {
-  for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
-    backend.launch(kernel, source, entry, std::as_bytes(std::span(&args, 1)));
-  }
-  backend.synchronize();
-}
 
 }  // namespace vqgen

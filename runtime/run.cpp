@@ -55,7 +55,7 @@ class Runner {
 
   ItemReport run(const std::string& name, const Gemv& op, const GemvData& data) {
     const std::vector<std::uint16_t> output =
-        execute(backend_, *kernel_, prepared_.source, op, data);
+        execute(backend_, *kernel_, prepared_.source, op, std::get<GemvPlan>(prepared_.plan), data);
     ItemReport report = report_of(name, compare(reference_gemv(data), output, op.dtype), op.dtype);
     if (!data.original_weights.empty()) {
       const std::vector<double> plain = reference_gemv_unquantized(data);

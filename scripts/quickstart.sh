@@ -27,6 +27,17 @@ checked() {
   printf ' %4d s\n' "$((SECONDS - start))"
 }
 
+# once NAME RESULT COMMAND...: the same, unless RESULT is there already and newer than the tool.
+once() {
+  local name="$1" result="$2"
+  shift 2
+  if [ "$result" -nt "$VQGEN" ]; then
+    printf '  %-46s there already\n' "$name"
+  else
+    checked "$name" "$@"
+  fi
+}
+
 # into FILE COMMAND...: the command's standard output goes to the file.
 into() {
   local file="$1"
@@ -53,10 +64,10 @@ cmake --build --preset release --target vqgen --parallel "$(nproc)"
 step 3/5 "Quantize real keys, values and weights"
 for preset in vecinfer-d2b8 vecinfer-d4b8 vecinfer-d8b12; do
   for part in calibration heldout; do
-    checked "$preset, $part text" quantize_cache "$preset" "$part"
+    once "$preset, $part text" "$OUT/$preset-$part" quantize_cache "$preset" "$part"
   done
 done
-checked "aqlm-2x8, a projection" "$VQGEN" quantize --input "$DATA/tinycode-weight.safetensors" \
+once "aqlm-2x8, a projection" "$OUT/aqlm-2x8" "$VQGEN" quantize --input "$DATA/tinycode-weight.safetensors" \
   --out "$OUT/aqlm-2x8" --weights blocks.2.down.weight --format aqlm-2x8 --inputs x --keep-original
 
 step 4/5 "Compile for the H200 (no GPU is needed)"

@@ -9,12 +9,14 @@
 namespace vqgen {
 namespace {
 
-// "attention_decode_d4b8_d8b12_f16_h128g4_s8_t64_w4": formats of keys and values, element type,
-// head_dim and group, splits, tile, warps.
+// "attention_decode_d4b8_d8b12_f16_h128g4_s8_t64_w4_ks_vr8s": formats of keys and values, element
+// type, head_dim and group, splits, tile, warps, placements.
 std::string suffix(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  return fmt::format("{}_{}_{}_h{}g{}_s{}_t{}_w{}", short_name(op.keys), short_name(op.values),
-                     enum_name(op.dtype), op.shape.head_dim, op.group(), plan.splits,
-                     plan.tile_tokens, plan.threads / 32);
+  return fmt::format("{}_{}_{}_h{}g{}_s{}_t{}_w{}_k{}_v{}", short_name(op.keys),
+                     short_name(op.values), enum_name(op.dtype), op.shape.head_dim, op.group(),
+                     plan.splits, plan.tile_tokens, plan.threads / 32,
+                     short_name(plan.key_codebook, op.keys.entries()),
+                     short_name(plan.value_codebook, op.values.entries()));
 }
 
 std::string plan_text(const vq::AttentionDecodeConfig& c) {

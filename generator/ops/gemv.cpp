@@ -31,9 +31,10 @@ OpText op_text(const Gemv& op, const GemvPlan& plan) {
   const vq::GemvConfig config = kernel_config(op, plan);
   const std::int64_t outputs = vq::outputs_per_block(config);
   KernelEntry entry;
-  entry.name = fmt::format("gemv_{}_{}_r{}_o{}i{}_c{}_w{}", short_name(op.weights),
-                           enum_name(op.dtype), op.shape.rows, op.shape.out_features,
-                           op.shape.in_features, plan.chunk_columns, plan.threads / 32);
+  entry.name =
+      fmt::format("gemv_{}_{}_r{}_o{}i{}_c{}_w{}_{}", short_name(op.weights), enum_name(op.dtype),
+                  op.shape.rows, op.shape.out_features, op.shape.in_features, plan.chunk_columns,
+                  plan.threads / 32, short_name(plan.codebook, op.weights.entries()));
   entry.grid = {static_cast<unsigned>((op.shape.out_features + outputs - 1) / outputs), 1, 1};
   entry.threads = static_cast<unsigned>(plan.threads);
   entry.shared_bytes = vq::shared_layout(config).total;

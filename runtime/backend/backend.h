@@ -55,6 +55,15 @@ class LoadedKernel {
   virtual ~LoadedKernel() = default;
 };
 
+// One entry of a loaded kernel with its arguments, which must live until the call that takes it
+// returns.
+struct Launch {
+  LoadedKernel* kernel = nullptr;
+  const KernelSource* source = nullptr;
+  std::size_t entry = 0;
+  std::span<const std::byte> args;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -86,6 +95,10 @@ class Backend {
 
   // Waits for all launches. Error(device) names the fault of any of them.
   virtual void synchronize() = 0;
+
+  // Times `replays` runs of all launches in order, after one that is not counted; microseconds
+  // each. On a GPU a run is one replay of a graph that holds them, which hides the host's share.
+  virtual std::vector<double> time_us(std::span<const Launch> launches, int replays) = 0;
 };
 
 // Owns device memory. Move-only; must not outlive its backend.

@@ -14,9 +14,6 @@ using i64 = long long;
 // bits (u16) and converted by the machine's to_float / from_float.
 enum class Element : int { kF16 = 0, kBF16 = 1 };
 
-// Where a codebook stands while a kernel reads it.
-enum class Level : int { kGlobal = 0, kShared = 1 };
-
 // Words that move as one access.
 struct alignas(8) U32x2 {
   u32 x, y;

@@ -46,7 +46,7 @@ TEST(World, AGpuTooSmallForTheProblem) {
   Json json = tiny_attention();
   json["plan"] = {{"tile_tokens", 1024}, {"heads_per_block", 2}};
   json["keys"] = {{"vector_size", 2}, {"index_bits", 16}};
-  json["plan"]["key_codebook"] = "shared";
+  json["plan"]["key_codebook"]["shared"] = 256;
   expect_failure({"compile", folder.file("config.json", json.dump()), "--gpu", "t4"}, 3,
                  {"/plan: needs", "bytes of shared memory", "T4", "put a codebook in global"});
 }

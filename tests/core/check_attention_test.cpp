@@ -94,7 +94,7 @@ TEST(CheckAttention, HeadsFitTheGridsSecondAxis) {
 }
 
 TEST(CheckAttention, SharedMemoryIsCountedToTheByte) {
-  const AttentionDecodePlan plan;
+  const AttentionDecodePlan plan{.value_codebook = all_shared(sound().values.entries())};
   GpuSpec gpu = h200();
   gpu.shared_bytes_per_block =
       static_cast<int>(vq::shared_layout(kernel_config(sound(), plan)).total);
@@ -105,7 +105,7 @@ TEST(CheckAttention, SharedMemoryIsCountedToTheByte) {
       {std::to_string(gpu.shared_bytes_per_block + 1),
        "NVIDIA H200 has " + std::to_string(gpu.shared_bytes_per_block), "global memory", "tile"});
   AttentionDecodePlan global = plan;
-  global.value_codebook = Level::global;
+  global.value_codebook = all_global();
   expect_ok(check(global, sound(), gpu));
 }
 

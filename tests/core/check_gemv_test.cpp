@@ -65,16 +65,19 @@ TEST(CheckGemv, AnyChunkServesAUnitOfWholeRows) {
 }
 
 TEST(CheckGemv, ABlockStaysWithinATileWhoseCodebookItHolds) {
-  const GemvPlan shared{.threads = 256, .outputs_per_warp = 2, .chunk_columns = 64};  // 16 outputs
+  const GemvPlan shared{.threads = 256,
+                        .outputs_per_warp = 2,
+                        .chunk_columns = 64,
+                        .codebook = all_shared(16)};  // 16 outputs
   GemvPlan global = shared;
-  global.codebook = Level::global;
+  global.codebook = all_global();
   expect_ok(judge(shared, tiled(32, 64)));
   expect_refused(judge(shared, tiled(24, 64)), {"24 rows of a tile", "16 outputs"});
   expect_ok(judge(global, tiled(24, 64)));
   expect_ok(judge(shared, tiled(520, 64)));  // taller than the matrix
   Gemv scaled = tiled(24, 64);
   scaled.weights.stage_scales = true;
-  expect_refused(judge(global, scaled), {"24 rows of a tile", "scales in shared memory"});
+  expect_refused(judge(global, scaled), {"24 rows of a tile", "scales kept near"});
   scaled.weights.tile_rows = 48;
   expect_ok(judge(global, scaled));
 }
@@ -89,7 +92,7 @@ TEST(CheckGemv, ThreadsAreWholeWarpsUpTo1024) {
 }
 
 TEST(CheckGemv, SharedMemoryIsCountedToTheByte) {
-  const GemvPlan plan;
+  const GemvPlan plan{.codebook = all_shared(sound().weights.entries())};
   GpuSpec gpu = find_gpu("t4");
   gpu.shared_bytes_per_block =
       static_cast<int>(vq::shared_layout(kernel_config(sound(), plan)).total);
@@ -97,8 +100,20 @@ TEST(CheckGemv, SharedMemoryIsCountedToTheByte) {
   gpu.shared_bytes_per_block -= 1;
   expect_refused(check(plan, sound(), gpu),
                  {std::to_string(gpu.shared_bytes_per_block + 1), gpu.name, "global memory"});
-  expect_ok(check(GemvPlan{.codebook = Level::global}, sound(), gpu));
-  expect_ok(check(GemvPlan{.chunk_columns = 512}, sound(), gpu));
+  expect_ok(check(GemvPlan{}, sound(), gpu));
+  expect_ok(check(GemvPlan{.chunk_columns = 512, .codebook = plan.codebook}, sound(), gpu));
+  expect_ok(check(GemvPlan{.codebook = {.registers = 1, .shared = 256}}, sound(), gpu));
+}
+
+TEST(CheckGemv, PlacementsFitTheCodebookAndTheRegisters) {
+  const auto placed = [](const Placement& placement) { return judge({.codebook = placement}); };
+  ASSERT_EQ(sound().weights.entries(), 256);
+  expect_ok(placed({.registers = 1, .replicated = 64, .copies = 8, .shared = 256}));
+  expect_refused(placed({.shared = 257}), {"weights", "shared 257", "256 entries"});
+  expect_refused(placed({.replicated = 300}), {"weights", "replicated 300", "256 entries"});
+  expect_refused(placed({.replicated = 8, .copies = 12}), {"copies 12", "power of two"});
+  expect_ok(placed({.registers = 16}));
+  expect_refused(placed({.registers = 17}), {"17 entries", "68 registers", "lower"});
 }
 
 TEST(CheckGemv, APlanOfAnotherOpIsRefused) {

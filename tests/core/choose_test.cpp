@@ -32,25 +32,30 @@ AttentionDecode with_codebooks(const std::string& keys, const std::string& value
   return std::get<AttentionDecode>(read_config(json, "c.json").problem);
 }
 
-std::pair<Level, Level> levels(const AttentionDecode& op, const GpuSpec& gpu) {
+// Whether the key and the value codebooks are wholly in shared memory, else wholly in global.
+std::pair<bool, bool> all_near(const AttentionDecode& op, const GpuSpec& gpu) {
   const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu));
-  return {plan.key_codebook, plan.value_codebook};
+  const auto near = [](const Placement& placement, const VqFormat& format) {
+    EXPECT_TRUE(placement == all_global() || placement == all_shared(format.entries()));
+    return placement != all_global();
+  };
+  return {near(plan.key_codebook, op.keys), near(plan.value_codebook, op.values)};
 }
 
 // 64 KiB of codebooks a head each: 99 KB hold one of them, and the keys come first.
 TEST(Choose, KeysSharedAndValuesGlobalWhereOneFits) {
   const AttentionDecode op = with_codebooks("cq-2c8b", "cq-2c8b");
   ASSERT_EQ(find_gpu("rtx4090").shared_bytes_per_block, 99 * 1024);
-  EXPECT_EQ(levels(op, find_gpu("rtx4090")), std::pair(Level::shared, Level::global));
-  EXPECT_EQ(levels(op, find_gpu("h200")), std::pair(Level::shared, Level::shared));
+  EXPECT_EQ(all_near(op, find_gpu("rtx4090")), std::pair(true, false));
+  EXPECT_EQ(all_near(op, find_gpu("h200")), std::pair(true, true));
   GpuSpec small = find_gpu("rtx4090");
   small.shared_bytes_per_block = 64 * 1024;  // as a T4: the codebook alone would fill it
-  EXPECT_EQ(levels(op, small), std::pair(Level::global, Level::global));
+  EXPECT_EQ(all_near(op, small), std::pair(false, false));
 }
 
 TEST(Choose, ValuesSharedWhereTheKeysAreTooLarge) {
   const AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
-  EXPECT_EQ(levels(op, find_gpu("t4")), std::pair(Level::global, Level::shared));
+  EXPECT_EQ(all_near(op, find_gpu("t4")), std::pair(false, true));
 }
 
 TEST(Choose, EveryGroupAndHeadOfManyShapesIsServed) {

@@ -18,27 +18,33 @@ TEST(PlanOverrides, NothingFixedLeavesThePlanAlone) {
 }
 
 TEST(PlanOverrides, FixedFieldsReplaceAndOthersStay) {
-  const Plan chosen = AttentionDecodePlan{.threads = 256, .splits = 3};
-  const Config config = with_plan(
-      attention_json(), {{"threads", 64}, {"tile_tokens", 1}, {"key_codebook", "global"}});
-  const AttentionDecodePlan expected{
-      .threads = 64, .tile_tokens = 1, .splits = 3, .key_codebook = Level::global};
+  const Plan chosen =
+      AttentionDecodePlan{.threads = 256, .splits = 3, .key_codebook = all_shared(256)};
+  const Config config =
+      with_plan(attention_json(),
+                {{"threads", 64}, {"tile_tokens", 1}, {"key_codebook", {{"registers", 2}}}});
+  const AttentionDecodePlan expected{.threads = 64,
+                                     .tile_tokens = 1,
+                                     .splits = 3,
+                                     .key_codebook = {.registers = 2, .shared = 256}};
   EXPECT_EQ(with_overrides(chosen, config), Plan(expected));
 
-  const Config gemv = with_plan(gemv_json(), {{"chunk_columns", 64}, {"codebook", "global"}});
+  const Config gemv =
+      with_plan(gemv_json(), {{"chunk_columns", 64}, {"codebook", {{"shared", 128}}}});
   EXPECT_EQ(with_overrides(GemvPlan{}, gemv),
-            Plan(GemvPlan{.chunk_columns = 64, .codebook = Level::global}));
+            Plan(GemvPlan{.chunk_columns = 64, .codebook = all_shared(128)}));
 }
 
 TEST(PlanOverrides, APlanReadsWhatItWrites) {
-  const Plan plan = AttentionDecodePlan{.threads = 96,
-                                        .tile_tokens = 8,
-                                        .splits = 7,
-                                        .heads_per_block = 2,
-                                        .lanes_per_token = 16,
-                                        .stages = 1,
-                                        .key_codebook = Level::global,
-                                        .value_codebook = Level::global};
+  const Plan plan =
+      AttentionDecodePlan{.threads = 96,
+                          .tile_tokens = 8,
+                          .splits = 7,
+                          .heads_per_block = 2,
+                          .lanes_per_token = 16,
+                          .stages = 1,
+                          .key_codebook = {.registers = 1, .replicated = 4, .copies = 8},
+                          .value_codebook = all_replicated(16, 2)};
   EXPECT_EQ(with_overrides(AttentionDecodePlan{}, with_plan(attention_json(), to_json(plan))),
             plan);
 }
@@ -65,7 +71,7 @@ void try_bounds(const Json& json) {
       expect_words(message_of([&] {
                      with_overrides(OpPlan{}, with_plan(json, {{field.name, "near"}}));
                    }),
-                   {"c.json: /plan/" + std::string(field.name), "none of global, shared"});
+                   {"c.json: /plan/" + std::string(field.name), "must be an object"});
     }
   });
 }

@@ -87,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"plan_type", true, {{"/plan", "1"}}, {"/plan: type"}},
         Broken{"plan_field", true, {{"/plan", R"({"warps": 4})"}}, {"/plan: additional warps"}},
         Broken{"plan_bound", true, {{"/plan", R"({"stages": 3})"}}, {"/plan/stages: maximum"}},
-        Broken{"plan_level", false, {{"/plan", R"({"codebook": "near"})"}}, {"/plan/codebook"}},
+        Broken{
+            "plan_level", false, {{"/plan", R"({"codebook": {"near": 1}})"}}, {"/plan/codebook"}},
         Broken{"plan_other_op", false, {{"/plan", R"({"splits": 2})"}}, {"additional splits"}}),
     [](const auto& test) { return test.param.name; });
 

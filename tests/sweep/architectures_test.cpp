@@ -1,5 +1,5 @@
-// Every example config compiles by NVRTC for every architecture; for sm_75, which has no instructions
-// for bf16, in both element types. Needs no GPU.
+// Every example config compiles by NVRTC for every architecture; for sm_75, which has no
+// instructions for bf16, in both element types. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>

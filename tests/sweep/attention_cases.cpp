@@ -29,14 +29,15 @@ enum Axis {
   kAlignment,
   kCodes,
   kSplits,
-  kLevels,
+  kKeyLevels,
+  kValueLevels,
   kBatch,
   kPlan,
   kKvHeads,
 };
 constexpr int kBits = 15;
-const std::vector<int> kSizes{kBits, 4, 3, 3, 4, 4, 4, 4, 2, 4, 4, 6,
-                              4,     2, 4, 4, 4, 5, 3, 4, 3, 6, 2};
+const std::vector<int> kSizes{kBits, 4, 3, 3, 4, 4, 4, 4,           2,           4, 4, 6,
+                              4,     2, 4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -85,10 +86,10 @@ void vary_plan(AttentionDecodePlan& plan, int variant) {
   }
 }
 
-void fix_levels(AttentionDecodePlan& plan, int levels) {
-  if (levels == 1) plan.key_codebook = plan.value_codebook = Level::global;
-  if (levels == 2) plan.key_codebook = Level::global;
-  if (levels == 3) plan.value_codebook = Level::global;
+// Forced placements, keys and values apart so that all pairs of levels meet.
+void fix_levels(AttentionDecodePlan& plan, const AttentionDecode& op, int keys, int values) {
+  fix_placement(plan.key_codebook, op.keys, keys);
+  fix_placement(plan.value_codebook, op.values, values);
 }
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
@@ -121,8 +122,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   validate(result.problem, "sweep");
   AttentionDecodePlan plan = std::get<AttentionDecodePlan>(choose(result.problem, gpu));
   plan.splits = pick(kSplitCounts, kSplits);
-  fix_levels(plan, v[kLevels]);
   result.plan = plan;
+  fix_levels(plan, op, v[kKeyLevels], v[kValueLevels]);
+  if (check(plan, result.problem, gpu).ok) result.plan = plan;
   vary_plan(plan, v[kPlan]);
   result.override_dropped = !check(plan, result.problem, gpu).ok;
   if (!result.override_dropped) result.plan = plan;

@@ -36,4 +36,9 @@ SweepCases gemv_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed);
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
 
+// Forced boundaries: 0 leaves the default; then none near; 1 and 8 in registers above shared; half
+// shared; half replicated, the rest shared; all levels at once; all replicated.
+inline constexpr int kPlacements = 8;
+void fix_placement(Placement& placement, const VqFormat& format, int variant);
+
 }  // namespace vqgen::test

@@ -24,7 +24,7 @@ enum Axis {
   kChunk,
 };
 constexpr int kBitCount = 15;
-const std::vector<int> kSizes{kBitCount, 3, 4, 5, 2, 5, 6, 6, 2, 2, 4, 5, 2, 4, 3};
+const std::vector<int> kSizes{kBitCount, 3, 4, 5, 2, 5, 6, 6, 2, 2, 4, 5, kPlacements, 4, 3};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kRowCounts{1, 2, 3, 5, 8};
@@ -77,7 +77,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   validate(result.problem, "sweep");
   GemvPlan plan = std::get<GemvPlan>(choose(result.problem, gpu));
   result.plan = plan;
-  if (v[kLevel] == 1) plan.codebook = Level::global;
+  fix_placement(plan.codebook, op.weights, v[kLevel]);
+  if (check(plan, result.problem, gpu).ok) result.plan = plan;
   if (v[kOutputsPerWarp] > 0) plan.outputs_per_warp = v[kOutputsPerWarp];
   if (v[kChunk] == 1) plan.chunk_columns = 64;
   if (v[kChunk] == 2) plan.chunk_columns = 160;

@@ -84,7 +84,8 @@ AttentionOutput Kernel::run(const AttentionData& data, Misalignment misalignment
 }
 
 std::vector<std::uint16_t> Kernel::run(const GemvData& data, Misalignment misalignment) {
-  return execute(backend_, *loaded_, source_, std::get<Gemv>(problem_), data, misalignment);
+  return execute(backend_, *loaded_, source_, std::get<Gemv>(problem_), std::get<GemvPlan>(plan_),
+                 data, misalignment);
 }
 
 std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu) {

@@ -119,19 +119,37 @@ TEST_F(Laws, PlacementDoesNotChangeABit) {
   const AttentionDecode op = attention_problem();
   const AttentionData data = make_attention_data(op, {.seed = 7});
   AttentionDecodePlan plan = attention_plan(op);
-  ASSERT_EQ(plan.key_codebook, Level::shared);
-  const AttentionOutput near = kernel(op, plan).run(data);
-  plan.key_codebook = plan.value_codebook = Level::global;
-  expect_same_bits(near, kernel(op, plan).run(data));
+  plan.key_codebook = plan.value_codebook = all_global();
+  const AttentionOutput far = kernel(op, plan).run(data);
+  for (int keys = 0; keys < kPlacements; ++keys) {
+    const int values = (keys + 3) % kPlacements;  // never the same level for both
+    SCOPED_TRACE(std::to_string(keys) + " " + std::to_string(values));
+    fix_placement(plan.key_codebook, op.keys, keys);
+    fix_placement(plan.value_codebook, op.values, values);
+    if (values == 3) plan.value_codebook.registers = 2;  // 4 groups of 8 entries are too many
+    if (values >= 5) plan.value_codebook.copies = 2;
+    const Verdict verdict = check(plan, op, sweep_gpu());
+    ASSERT_TRUE(verdict.ok) << verdict.reason;
+    expect_same_bits(far, kernel(op, plan).run(data));
+  }
 
-  Gemv gemv = gemv_problem();
-  gemv.weights.stage_scales = false;
+  const Gemv gemv = gemv_problem();
   const GemvData weights = make_gemv_data(gemv, {.seed = 8});
   GemvPlan product = std::get<GemvPlan>(choose(gemv, sweep_gpu()));
-  ASSERT_EQ(product.codebook, Level::shared);
+  product.codebook = all_global();
   const auto y = kernel(gemv, product).run(weights);
-  product.codebook = Level::global;
-  EXPECT_EQ(y, kernel(gemv, product).run(weights));
+  for (int placement = 2; placement < kPlacements; ++placement) {
+    SCOPED_TRACE(placement);
+    fix_placement(product.codebook, gemv.weights, placement);
+    if (product.codebook.registers > 4) product.codebook.registers = 4;
+    if (product.codebook.replicated > 2) {  // two units of 64 KiB leave room for half of them twice
+      product.codebook.replicated = gemv.weights.entries() / 2;
+      product.codebook.copies = 2;
+    }
+    const Verdict verdict = check(product, gemv, sweep_gpu());
+    ASSERT_TRUE(verdict.ok) << verdict.reason;
+    EXPECT_EQ(y, kernel(gemv, product).run(weights));
+  }
 }
 
 TEST_F(Laws, SplitChangesNoMoreThanRounding) {

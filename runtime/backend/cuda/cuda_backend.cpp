@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "runtime/backend/cuda/cuda_device.h"
+#include "runtime/backend/cuda/cuda_graph.h"
 #include "runtime/backend/cuda/nvrtc_compile.h"
 
 namespace vqgen {
@@ -179,6 +180,16 @@ class CudaBackend final : public Backend {
     const auto held = context();
     const CudaContext::Scope scope(*held);
     check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
+  }
+
+  std::vector<double> time_us(std::span<const Launch> launches, int replays) override {
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    const CudaGraph graph(*held, [&] {
+      for (const Launch& each : launches) launch(*each.kernel, *each.source, each.entry, each.args);
+    });
+    const auto checked = [&](CUresult result, const char* call) { check(result, call); };
+    return graph.time_us(replays, checked);
   }
 
  private:

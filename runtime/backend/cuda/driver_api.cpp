@@ -35,6 +35,7 @@ DriverApi open_driver() {
 #define VQGEN_TEXT(text) #text
 #define VQGEN_LOOK_UP(function) look_up(library, VQGEN_TEXT(function), api.function);
   VQGEN_DRIVER_FUNCTIONS(VQGEN_LOOK_UP)
+  look_up(library, "cuEventElapsedTime", api.event_elapsed_time);
 #undef VQGEN_LOOK_UP
 #undef VQGEN_TEXT
   api.check(api.cuInit(0), "cuInit", "the CUDA driver");

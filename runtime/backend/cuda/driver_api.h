@@ -35,7 +35,16 @@
   X(cuFuncGetAttribute)           \
   X(cuFuncSetAttribute)           \
   X(cuFuncGetParamInfo)           \
-  X(cuLaunchKernel)
+  X(cuLaunchKernel)               \
+  X(cuStreamBeginCapture)         \
+  X(cuStreamEndCapture)           \
+  X(cuGraphInstantiate)           \
+  X(cuGraphLaunch)                \
+  X(cuGraphExecDestroy)           \
+  X(cuGraphDestroy)               \
+  X(cuEventCreate)                \
+  X(cuEventDestroy)               \
+  X(cuEventRecord)
 
 namespace vqgen {
 
@@ -43,6 +52,8 @@ struct DriverApi {
 #define VQGEN_MEMBER(function) decltype(&::function) function = nullptr;
   VQGEN_DRIVER_FUNCTIONS(VQGEN_MEMBER)
 #undef VQGEN_MEMBER
+  // By its first name: drivers of CUDA 12 lack the _v2 that cuda.h of 13 makes of it.
+  CUresult (*event_elapsed_time)(float* milliseconds, CUevent begin, CUevent end) = nullptr;
 
   // Error(device) unless `result` is success: "CALL on WHAT: CODE (text)".
   void check(CUresult result, const char* call, const std::string& what) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -99,6 +100,18 @@ class HostBackend : public Backend {
               std::span<const std::byte> args) override;
 
   void synchronize() override {}  // launch() returns when all is done
+
+  std::vector<double> time_us(std::span<const Launch> launches, int replays) override {
+    std::vector<double> times;
+    for (int i = 0; i <= replays; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (const Launch& each : launches) launch(*each.kernel, *each.source, each.entry, each.args);
+      const std::chrono::duration<double, std::micro> spent =
+          std::chrono::steady_clock::now() - begin;
+      if (i > 0) times.push_back(spent.count());
+    }
+    return times;
+  }
 
  private:
   void check_copy(const char* what, const void* device, std::size_t bytes) const;

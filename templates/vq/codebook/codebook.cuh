@@ -1,35 +1,44 @@
 // The codebook cache's seam: load, switch, access (VQ-LLM, section V). A Codebook holds the
-// codebooks of kUnits consecutive units at one level; ops know units, stages and codes, and never
-// where an entry stands.
+// codebooks of kUnits consecutive units; ops know units, stages and codes, and never where an entry
+// stands.
 //
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
-//   load()                    fetch what the level keeps near; all threads, sync_block before
-//   access decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s,
-//   code(s))
+//   load()                    fetch what the levels keep near; all threads, sync_block before
+//   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
 //
-// Level kGlobal reads entries where they are. Level kShared keeps them all in shared memory.
+// Where an entry stands follows from its number (layout/format.h): registers, replicated shared,
+// shared, global, hot entries first. A level that holds nothing vanishes at compile time, with its
+// comparison.
 #pragma once
 
 #include <vq/args/quantized.h>
 #include <vq/layout/format.h>
 #include <vq/codebook/entry.cuh>
+#include <vq/codebook/registers.cuh>
+#include <vq/codebook/shared.cuh>
 
 namespace vq {
 
-// `Format` says FormatConfig config(), constexpr, and where in shared memory the block keeps
-// entries and scales (layout/*.h): u8* shared_entries(), u8* shared_scales(). These are functions
-// of constants, not pointers kept in members: from kept pointers NVVM 13.0 derived undefined
-// addresses, and dropped the code that used them.
+// `Format` says FormatConfig config() and CodebookShared shared(), both constexpr: offsets, not
+// pointers kept in members, from which NVVM 13.0 derived undefined addresses and dropped the code
+// that used them.
 template <class Format, Element kElement, int kUnits, int kThreads>
 class Codebook {
  public:
-  static constexpr int kVectorSize = Format::config().vector_size;
-  static constexpr int kIndexBits = Format::config().index_bits;
-  static constexpr int kResiduals = Format::config().residuals;
-  static constexpr bool kScales = Format::config().stage_scales;
-  static constexpr Level kLevel = Format::config().level;
+  static constexpr FormatConfig kFormat = Format::config();
+  static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr int kIndexBits = kFormat.index_bits;
+  static constexpr int kResiduals = kFormat.residuals;
+  static constexpr bool kScales = kFormat.stage_scales;
+  static constexpr int kEntries = entries(kFormat);
+  static constexpr EntryRange kReplicated = replicated_range(kFormat);
+  static constexpr EntryRange kShared = shared_range(kFormat);
+  static constexpr int kRegisters = register_range(kFormat).end;
   using Words = typename EntryWords<kVectorSize>::type;
-  static constexpr i64 kUnitEntries = i64{kResiduals} << kIndexBits;
+  using ReplicatedLevel = SharedLevel<Words, Format::shared().replicated, kReplicated.begin,
+                                      kReplicated.end, kFormat.placement.copies, kThreads>;
+  using OnceLevel =
+      SharedLevel<Words, Format::shared().shared, kShared.begin, kShared.end, 1, kThreads>;
 
   // `units` is the number of units that the tensor has.
   VQ_DEVICE Codebook(const QuantizedArgs& args, i64 units)
@@ -40,17 +49,15 @@ class Codebook {
   VQ_DEVICE bool switch_to(i64 unit) {
     if (unit == unit_) return false;
     unit_ = unit;
-    return kLevel == Level::kShared || kScales;
+    return kShared.end > 0 || kScales;
   }
 
   VQ_DEVICE void load() {
     const i64 held = units_ - unit_ < kUnits ? units_ - unit_ : i64{kUnits};
-    if constexpr (kLevel == Level::kShared) {
-      const Words* from = global_ + unit_ * kUnitEntries;
-      for (i64 i = thread_index(); i < held * kUnitEntries; i += kThreads) {
-        store_shared(entries() + i, load_global(from + i));
-      }
-    }
+    const auto entry = [this](i64 book, int code) { return global_entry(book, code); };
+    registers_.load(held * kResiduals, entry);
+    ReplicatedLevel::load(held * kResiduals, entry);
+    OnceLevel::load(held * kResiduals, entry);
     if constexpr (kScales) {
       for (int i = thread_index(); i < held * kResiduals; i += kThreads) {
         store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));
@@ -67,24 +74,46 @@ class Codebook {
     for (int stage = 0; stage < kResiduals; ++stage) {
       float scale = 1.0f;
       if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
-      add_entry<kElement>(value, access(u, stage, code(stage)), scale);
+      add_entry<kElement>(value, access(u * kResiduals + stage, code(stage)), scale);
     }
   }
 
  private:
-  VQ_DEVICE static Words* entries() { return reinterpret_cast<Words*>(Format::shared_entries()); }
-  VQ_DEVICE static float* scales() { return reinterpret_cast<float*>(Format::shared_scales()); }
+  VQ_DEVICE static float* scales() {
+    return reinterpret_cast<float*>(shared_memory() + Format::shared().scales);
+  }
 
-  VQ_DEVICE Words access(i64 u, int stage, u32 code) const {
-    const i64 index = ((u * kResiduals + stage) << kIndexBits) + code;
-    if constexpr (kLevel == Level::kShared) return load_shared(entries() + index);
-    return load_global(global_ + unit_ * kUnitEntries + index);
+  // `book` = u * residuals + stage, from the bound unit on.
+  VQ_DEVICE Words access(i64 book, u32 code) const {
+    if constexpr (kRegisters == 0) return below_registers(book, code);
+    Words words{};
+    if (kRegisters < kEntries && code >= static_cast<u32>(kRegisters)) {
+      words = below_registers(book, code);
+    }
+    return registers_.access(book, code, words);
+  }
+  VQ_DEVICE Words below_registers(i64 book, u32 code) const {
+    if constexpr (kReplicated.end == kEntries) {
+      return ReplicatedLevel::access(book, code);
+    } else if constexpr (kReplicated.end > kReplicated.begin) {
+      if (code < static_cast<u32>(kReplicated.end)) return ReplicatedLevel::access(book, code);
+    }
+    if constexpr (kShared.end == kEntries) {
+      return OnceLevel::access(book, code);
+    } else if constexpr (kShared.end > kShared.begin) {
+      if (code < static_cast<u32>(kShared.end)) return OnceLevel::access(book, code);
+    }
+    return global_entry(book, static_cast<int>(code));
+  }
+  VQ_DEVICE Words global_entry(i64 book, int code) const {
+    return load_global(global_ + (unit_ * kResiduals + book) * kEntries + code);
   }
 
   const Words* global_;
   const float* global_scales_;
   i64 units_;
   i64 unit_ = -1;
+  RegisterLevel<Words, kUnits * kResiduals, kRegisters> registers_;
 };
 
 }  // namespace vq

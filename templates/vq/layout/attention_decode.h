@@ -39,16 +39,14 @@ VQ_HD constexpr bool transformed(const AttentionDecodeConfig& c) {
 
 // Byte offsets into the block's shared memory; a part that the kernel lacks has no bytes.
 struct AttentionDecodeShared {
-  i64 key_codebook;    // [units_per_head][stage][entry][vector_size] u16, where level is shared
-  i64 value_codebook;  // likewise
-  i64 key_scales;      // [units_per_head][stage] fp32
-  i64 value_scales;    // likewise
-  i64 query;           // [heads_per_block][head_dim] fp32, transformed, in units of log2
-  i64 raw_query;       // the same untransformed; is `query` where nothing is transformed
-  i64 codes;           // [stages][tile_tokens][key words + value words] u32
-  i64 scores;          // [heads_per_block][tile_tokens] fp32; probabilities after the softmax
-  i64 running;         // [3][heads_per_block] fp32: maximum, sum, rescale of this tile
-  i64 output;          // [heads_per_block][head_dim] fp32
+  CodebookShared keys;
+  CodebookShared values;
+  i64 query;      // [heads_per_block][head_dim] fp32, transformed, in units of log2
+  i64 raw_query;  // the same untransformed; is `query` where nothing is transformed
+  i64 codes;      // [stages][tile_tokens][key words + value words] u32
+  i64 scores;     // [heads_per_block][tile_tokens] fp32; probabilities after the softmax
+  i64 running;    // [3][heads_per_block] fp32: maximum, sum, rescale of this tile
+  i64 output;     // [heads_per_block][head_dim] fp32
   i64 total;
 };
 
@@ -60,21 +58,15 @@ VQ_HD constexpr AttentionDecodeShared shared_layout(const AttentionDecodeConfig&
     next += ceil_div(bytes, i64{16}) * 16;
     return begin;
   };
-  const auto codebook_bytes = [&c](const FormatConfig& f) {
-    return f.level == Level::kShared ? units_per_head(f, c.head_dim) * unit_codebook_elements(f) * 2
-                                     : i64{0};
-  };
-  const auto scale_bytes = [&c](const FormatConfig& f) {
-    return f.stage_scales ? i64{units_per_head(f, c.head_dim)} * f.residuals * 4 : i64{0};
+  const auto codebook = [&](const FormatConfig& f) {
+    return carve_codebook(f, units_per_head(f, c.head_dim), carve);
   };
   const auto words = [&c](const FormatConfig& f) {
     return row_words(c.head_dim, f.vector_size, f.residuals, f.index_bits);
   };
   const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
-  at.key_codebook = carve(codebook_bytes(c.keys));
-  at.value_codebook = carve(codebook_bytes(c.values));
-  at.key_scales = carve(scale_bytes(c.keys));
-  at.value_scales = carve(scale_bytes(c.values));
+  at.keys = codebook(c.keys);
+  at.values = codebook(c.values);
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
   at.codes = carve(i64{c.stages} * c.tile_tokens * (words(c.keys) + words(c.values)) * 4);

@@ -12,6 +12,16 @@
 
 namespace vq {
 
+// Where the entries of each unit's and stage's codebook stand, by entry number: below `registers`
+// in registers; else below `replicated` in shared memory `copies` times; else below `shared` there
+// once; else in global memory.
+struct PlacementConfig {
+  int registers;
+  int replicated;
+  int copies;
+  int shared;
+};
+
 struct FormatConfig {
   int vector_size;    // elements one code stands for
   int index_bits;     // bits of a code
@@ -21,14 +31,63 @@ struct FormatConfig {
   bool hadamard;      // keys were multiplied by the orthonormal Hadamard matrix
   bool per_head;      // KV cache: units differ from head to head
   int unit_elements;  // elements of a row that one unit serves (head_dim, or the channel group)
-  Level level;        // where the codebooks stand
+  PlacementConfig placement;
 };
 
+// Entries of one codebook as it is stored.
 VQ_HD constexpr int entries(const FormatConfig& f) { return 1 << f.index_bits; }
 
 // Elements of one unit's codebooks, all stages.
 VQ_HD constexpr i64 unit_codebook_elements(const FormatConfig& f) {
   return i64{f.residuals} * entries(f) * f.vector_size;
+}
+
+// The entries [begin, end) of a codebook that stand at one level; none where begin == end.
+struct EntryRange {
+  int begin;
+  int end;
+};
+VQ_HD constexpr EntryRange level_range(int below, int boundary) {
+  return {below, boundary > below ? boundary : below};
+}
+VQ_HD constexpr EntryRange register_range(const FormatConfig& f) {
+  return level_range(0, f.placement.registers);
+}
+VQ_HD constexpr EntryRange replicated_range(const FormatConfig& f) {
+  return level_range(register_range(f).end, f.placement.replicated);
+}
+VQ_HD constexpr EntryRange shared_range(const FormatConfig& f) {
+  return level_range(replicated_range(f).end, f.placement.shared);
+}
+VQ_HD constexpr EntryRange global_range(const FormatConfig& f) {
+  return level_range(shared_range(f).end, entries(f));
+}
+
+// Shared bytes of one unit's codebooks, all stages: the replicated entries, and those held once.
+VQ_HD constexpr i64 replicated_bytes(const FormatConfig& f) {
+  const EntryRange range = replicated_range(f);
+  return i64{f.residuals} * (range.end - range.begin) * f.placement.copies * f.vector_size * 2;
+}
+VQ_HD constexpr i64 shared_bytes(const FormatConfig& f) {
+  const EntryRange range = shared_range(f);
+  return i64{f.residuals} * (range.end - range.begin) * f.vector_size * 2;
+}
+
+// Byte offsets of what a block keeps of a tensor's codebooks.
+struct CodebookShared {
+  i64 replicated;  // [unit][stage][entry][copy][vector_size] u16, the entries of replicated_range
+  i64 shared;      // [unit][stage][entry][vector_size] u16, those of shared_range
+  i64 scales;      // [unit][stage] fp32, where the format has stage scales
+};
+
+// carve(bytes) gives 16-byte aligned offsets.
+template <class Carve>
+VQ_HD constexpr CodebookShared carve_codebook(const FormatConfig& f, i64 units, Carve&& carve) {
+  CodebookShared at{};
+  at.replicated = carve(units * replicated_bytes(f));
+  at.shared = carve(units * shared_bytes(f));
+  at.scales = carve(f.stage_scales ? units * f.residuals * 4 : i64{0});
+  return at;
 }
 
 }  // namespace vq

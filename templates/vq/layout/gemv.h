@@ -35,9 +35,8 @@ VQ_HD constexpr int units_per_chunk(const GemvConfig& c) {
 
 // Byte offsets into the block's shared memory.
 struct GemvShared {
-  i64 codebook;  // [units_per_chunk][stage][entry][vector_size] u16, where level is shared
-  i64 scales;    // [units_per_chunk][stage] fp32
-  i64 x;         // [rows][chunk_columns] fp32
+  CodebookShared codebook;
+  i64 x;  // [rows][chunk_columns] fp32
   i64 total;
 };
 
@@ -49,10 +48,7 @@ VQ_HD constexpr GemvShared shared_layout(const GemvConfig& c) {
     next += ceil_div(bytes, i64{16}) * 16;
     return begin;
   };
-  const i64 units = units_per_chunk(c);
-  at.codebook = carve(
-      c.weights.level == Level::kShared ? units * unit_codebook_elements(c.weights) * 2 : i64{0});
-  at.scales = carve(c.weights.stage_scales ? units * c.weights.residuals * 4 : i64{0});
+  at.codebook = carve_codebook(c.weights, units_per_chunk(c), carve);
   at.x = carve(i64{c.rows} * c.chunk_columns * 4);
   at.total = next;
   return at;

@@ -38,13 +38,11 @@ class AttentionDecode {
 
   struct Keys {
     VQ_HD static constexpr FormatConfig config() { return Plan::config().keys; }
-    VQ_DEVICE static u8* shared_entries() { return part<u8>(at().key_codebook); }
-    VQ_DEVICE static u8* shared_scales() { return part<u8>(at().key_scales); }
+    VQ_HD static constexpr CodebookShared shared() { return at().keys; }
   };
   struct Values {
     VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
-    VQ_DEVICE static u8* shared_entries() { return part<u8>(at().value_codebook); }
-    VQ_DEVICE static u8* shared_scales() { return part<u8>(at().value_scales); }
+    VQ_HD static constexpr CodebookShared shared() { return at().values; }
   };
   template <class Format>
   struct Rows {

@@ -35,8 +35,7 @@ class Gemv {
 
   struct Weights {
     VQ_HD static constexpr FormatConfig config() { return Plan::config().weights; }
-    VQ_DEVICE static u8* shared_entries() { return shared_memory() + at().codebook; }
-    VQ_DEVICE static u8* shared_scales() { return shared_memory() + at().scales; }
+    VQ_HD static constexpr CodebookShared shared() { return at().codebook; }
   };
   static constexpr int kVectorSize = Weights::config().vector_size;
   static constexpr int kBits = Weights::config().index_bits;

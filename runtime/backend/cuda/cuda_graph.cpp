@@ -1,0 +1,68 @@
+#include "runtime/backend/cuda/cuda_graph.h"
+
+namespace vqgen {
+namespace {
+
+class Event {
+ public:
+  explicit Event(const DriverApi& api) : api_(api) {
+    api_.check(api_.cuEventCreate(&event_, CU_EVENT_DEFAULT), "cuEventCreate", "a timer");
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { api_.cuEventDestroy(event_); }
+  CUevent get() const { return event_; }
+
+ private:
+  const DriverApi& api_;
+  CUevent event_ = nullptr;
+};
+
+}  // namespace
+
+CudaGraph::CudaGraph(const CudaContext& context, const std::function<void()>& queue)
+    : context_(context) {
+  const DriverApi& api = context_.api();
+  const std::string what = "a graph of launches";
+  api.check(api.cuStreamBeginCapture(context_.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+            "cuStreamBeginCapture", what);
+  try {
+    queue();
+  } catch (...) {
+    api.cuStreamEndCapture(context_.stream(), &graph_);
+    if (graph_ != nullptr) api.cuGraphDestroy(graph_);
+    throw;
+  }
+  api.check(api.cuStreamEndCapture(context_.stream(), &graph_), "cuStreamEndCapture", what);
+  const CUresult made = api.cuGraphInstantiate(&executable_, graph_, 0);
+  if (made != CUDA_SUCCESS) {
+    api.cuGraphDestroy(graph_);
+    api.check(made, "cuGraphInstantiate", what);
+  }
+}
+
+CudaGraph::~CudaGraph() {
+  context_.api().cuGraphExecDestroy(executable_);
+  context_.api().cuGraphDestroy(graph_);
+}
+
+std::vector<double> CudaGraph::time_us(
+    int replays, const std::function<void(CUresult, const char*)>& check) const {
+  const DriverApi& api = context_.api();
+  const Event begin(api);
+  const Event end(api);
+  std::vector<double> times;
+  check(api.cuGraphLaunch(executable_, context_.stream()), "cuGraphLaunch");
+  for (int i = 0; i < replays; ++i) {
+    check(api.cuEventRecord(begin.get(), context_.stream()), "cuEventRecord");
+    check(api.cuGraphLaunch(executable_, context_.stream()), "cuGraphLaunch");
+    check(api.cuEventRecord(end.get(), context_.stream()), "cuEventRecord");
+    check(api.cuStreamSynchronize(context_.stream()), "cuStreamSynchronize");
+    float milliseconds = 0;
+    check(api.event_elapsed_time(&milliseconds, begin.get(), end.get()), "cuEventElapsedTime");
+    times.push_back(1000.0 * static_cast<double>(milliseconds));
+  }
+  return times;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,90 @@
+#include "runtime/device_call.h"
+
+#include <cmath>
+
+#include "core/kernel_config.h"
+
+namespace vqgen {
+
+float softmax_scale(const AttentionDecode& op) {
+  return 1.0f / std::sqrt(static_cast<float>(op.shape.head_dim));
+}
+
+DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
+                       Misalignment misalignment, int copies)
+    : backend_(backend), problem_(op), device_(backend) {
+  const std::int64_t heads = std::int64_t{op.shape.batch} * op.shape.query_heads;
+  const std::int64_t head_dim = op.shape.head_dim;
+  vq::AttentionDecodeArgs args{};
+  args.query = device_.input(data.queries, misalignment.elements);
+  args.keys = device_.quantized(data.keys, op.shape.shared_cache, misalignment.words);
+  args.values = device_.quantized(data.values, op.shape.shared_cache, misalignment.words);
+  args.key_smooth = device_.input(data.keys.smooth);
+  args.raw_keys = device_.input(data.raw_keys, misalignment.elements);
+  args.raw_values = device_.input(data.raw_values, misalignment.elements);
+  args.raw_head_stride = op.raw_slots() * head_dim;
+  args.raw_batch_stride = op.shape.shared_cache ? 0 : op.shape.kv_heads * args.raw_head_stride;
+  args.lengths = device_.input(data.lengths);
+  args.windows = device_.input(data.windows);
+  args.sinks = device_.input(data.sinks);
+  args.softmax_scale = softmax_scale(op);
+  args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
+                                           misalignment.elements);
+  args.lse = device_.output<float>(static_cast<std::size_t>(heads));
+  args_.emplace_back(args);
+  for (int copy = 1; copy < copies; ++copy) {
+    args.keys.codes = device_.input(data.keys.codes, misalignment.words);
+    args.values.codes = device_.input(data.values.codes, misalignment.words);
+    args_.emplace_back(args);
+  }
+}
+
+DeviceCall::DeviceCall(Backend& backend, const Gemv& op, const GemvData& data,
+                       Misalignment misalignment, int copies)
+    : backend_(backend), problem_(op), device_(backend) {
+  vq::GemvArgs args{};
+  args.x = device_.input(data.x, misalignment.elements);
+  args.weights = device_.quantized(data.weights, true, misalignment.words);
+  args.output_scales = device_.input(data.weights.output_scales);
+  args.y = device_.output<std::uint16_t>(
+      static_cast<std::size_t>(op.shape.rows * op.shape.out_features), misalignment.elements);
+  args_.emplace_back(args);
+  for (int copy = 1; copy < copies; ++copy) {
+    args.weights.codes = device_.input(data.weights.codes, misalignment.words);
+    args_.emplace_back(args);
+  }
+}
+
+const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
+  const auto bytes = static_cast<std::size_t>(workspace_bytes(problem_, plan));
+  if (bytes > workspace_.bytes()) workspace_ = DeviceBuffer(backend_, bytes);
+  device_.poison_outputs();
+  const std::vector<std::byte> poison(bytes, std::byte{0xff});
+  backend_.upload(workspace_.data(), poison);
+  bytes_.clear();
+  for (auto& each : args_) {
+    std::visit(
+        [&](auto& args) {
+          put_workspace(args);
+          const auto view = std::as_bytes(std::span(&args, 1));
+          bytes_.emplace_back(view.begin(), view.end());
+        },
+        each);
+  }
+  return bytes_;
+}
+
+void DeviceCall::put_workspace(vq::AttentionDecodeArgs& args) const {
+  args.partials = static_cast<float*>(workspace_.data());
+}
+void DeviceCall::put_workspace(vq::GemvArgs&) const {}
+
+AttentionOutput DeviceCall::attention_output() const {
+  return {device_.fetch<std::uint16_t>(0), device_.fetch<float>(1)};
+}
+
+std::vector<std::uint16_t> DeviceCall::gemv_output() const {
+  return device_.fetch<std::uint16_t>(0);
+}
+
+}  // namespace vqgen

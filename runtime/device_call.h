@@ -1,0 +1,64 @@
+// One call of an op on a device: its data uploaded once, for launches under any plan.
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include <vq/args/attention_decode.h>
+#include <vq/args/gemv.h>
+
+#include "core/plan.h"
+#include "core/problem.h"
+#include "core/quantized_tensor.h"
+#include "runtime/device_data.h"
+
+namespace vqgen {
+
+// Slack before the arrays, to run kernels on the least alignment that they promise to take.
+struct Misalignment {
+  std::size_t elements = 0;  // 16-bit elements before queries, x, raw tokens and outputs
+  std::size_t words = 0;     // 32-bit words before codes
+};
+
+struct AttentionOutput {
+  std::vector<std::uint16_t> out;  // [batch][query_heads][head_dim], bits of the problem's dtype
+  std::vector<float> lse;          // [batch][query_heads]
+};
+
+// 1 / sqrt(head_dim), VecInfer eq. 1.
+float softmax_scale(const AttentionDecode& op);
+
+// Owns the device memory. `data` fits the problem and outlives this. Not thread-safe.
+class DeviceCall {
+ public:
+  // With `copies` > 1 the codes stand on the device that many times, so that launches that take
+  // turns find none of them in a cache that the last one filled.
+  DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
+             Misalignment misalignment = {}, int copies = 1);
+  DeviceCall(Backend& backend, const Gemv& op, const GemvData& data, Misalignment misalignment = {},
+             int copies = 1);
+
+  // The argument structs for kernels of this plan, one a copy of the codes; they live until the
+  // next call. Outputs are poisoned.
+  const std::vector<std::vector<std::byte>>& args(const Plan& plan);
+
+  // Error(verification_failed) where the kernel wrote to its inputs.
+  void require_inputs_unchanged() const { device_.require_inputs_unchanged(); }
+
+  // What the last launch left; the op's own.
+  AttentionOutput attention_output() const;
+  std::vector<std::uint16_t> gemv_output() const;  // [rows][out_features]
+
+ private:
+  void put_workspace(vq::AttentionDecodeArgs& args) const;
+  void put_workspace(vq::GemvArgs& args) const;
+
+  Backend& backend_;
+  Problem problem_;
+  DeviceData device_;
+  DeviceBuffer workspace_;
+  std::vector<std::variant<vq::AttentionDecodeArgs, vq::GemvArgs>> args_;
+  std::vector<std::vector<std::byte>> bytes_;
+};
+
+}  // namespace vqgen

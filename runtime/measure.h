@@ -1,0 +1,73 @@
+// Plans of one problem compiled, verified and timed on a device, under equal conditions.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/gpu_spec.h"
+#include "runtime/device_call.h"
+#include "runtime/verify/hard_input.h"
+#include "runtime/verify/reference_attention.h"
+
+namespace vqgen {
+
+enum class Outcome { timed, infeasible, compile_failed, wrong };
+template <>
+inline constexpr auto enum_names<Outcome> =
+    std::array{"timed", "infeasible", "compile_failed", "wrong"};
+
+// What became of one plan. Figures hold as far as the outcome got.
+struct Measurement {
+  Plan plan;
+  Outcome outcome = Outcome::timed;
+  std::string why;     // where the outcome is not timed
+  double time_us = 0;  // of one call, the median of the replays
+  double low_us = 0;   // quartiles of the replays
+  double high_us = 0;
+  double rel_err = 0;             // against the double-precision reference
+  int registers = 0;              // of the first entry
+  int spill_bytes = 0;            // of all entries
+  std::int64_t shared_bytes = 0;  // of the first entry
+};
+
+struct MeasureOptions {
+  unsigned compilers = 0;  // threads that compile; 0 takes one a core
+  int replays = 9;
+  HardInput input;
+  // Called from the measuring thread after each plan.
+  std::function<void(std::size_t done, std::size_t of)> progress;
+};
+
+// Holds one problem's data and reference; measures any number of plans. Not thread-safe.
+class Measurer {
+ public:
+  // Draws hard input, computes the reference, uploads. The codes are copied until they are
+  // three times the device's second-level cache, and calls take turns on the copies.
+  // Error(device) where the device's memory does not hold them.
+  Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem, MeasureOptions options);
+
+  // In the order of `plans`. What one plan does wrong is its measurement's outcome and no error.
+  std::vector<Measurement> measure(const std::vector<Plan>& plans);
+
+  // Bytes of codes that one call reads.
+  std::int64_t code_bytes() const { return code_bytes_; }
+
+ private:
+  void prepare(const AttentionDecode& op);
+  void prepare(const Gemv& op);
+  void verify(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
+  void time(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
+
+  Backend& backend_;
+  GpuSpec gpu_;
+  Problem problem_;
+  MeasureOptions options_;
+  std::variant<std::monostate, AttentionData, GemvData> data_;
+  std::variant<std::monostate, AttentionResult, std::vector<double>> reference_;
+  std::unique_ptr<DeviceCall> call_;
+  std::int64_t code_bytes_ = 0;
+  int copies_ = 1;
+};
+
+}  // namespace vqgen
