@@ -44,7 +44,7 @@ void judge_problem(Judge& judge, const AttentionDecode& op) {
                 "head_dim {} is not built yet; use 64, 96, 128 or 256", d);
 }
 
-void judge_problem(Judge& judge, const Gemv& op) { judge_format(judge, op.weights, "weights"); }
+void judge_problem(Judge& judge, const Linear& op) { judge_format(judge, op.weights, "weights"); }
 
 // The range that each field declares: plans come from code too, not only from JSON.
 template <HasFields T>
@@ -116,9 +116,58 @@ void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDe
   judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
 }
 
-void judge_plan(Judge& judge, const GemvPlan& plan, const Gemv& op, const GpuSpec& gpu) {
-  const vq::GemvConfig config = kernel_config(op, plan);
+// Fragments of the tensor core: whole tiles of outputs and rows, runs of codes in whole words.
+void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
+                     const vq::LinearConfig& config, const GpuSpec& gpu) {
+  judge.require(op.dtype == DType::f16 || gpu.arch != "sm_75",
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge.require(plan.outputs_per_warp % 16 == 0,
+                "outputs_per_warp {} is not a multiple of 16, as dataflow fragments takes",
+                plan.outputs_per_warp);
+  judge.require(plan.rows_per_block % 8 == 0, "rows_per_block {} is not a multiple of 8",
+                plan.rows_per_block);
+  const auto power_of_two = [&](const char* name, int value) {
+    judge.require(std::has_single_bit(static_cast<unsigned>(value)), "{} {} is not a power of two",
+                  name, value);
+  };
+  power_of_two("warps_along_columns", plan.warps_along_columns);
+  power_of_two("code_words", plan.code_words);
+  judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
+                "warps_along_columns {} does not divide the {} warps of a block",
+                plan.warps_along_columns, plan.threads / 32);
+  if (!judge.ok()) return;
+  const std::int64_t row = vq::row_words(op.shape.in_features, op.weights.vector_size,
+                                         op.weights.residuals, op.weights.index_bits);
+  judge.require(row % plan.code_words == 0,
+                "code_words {} does not divide the {} words of a row of codes", plan.code_words,
+                row);
+  const int run = vq::run_words(config);
+  constexpr int kMostRunWords = 24;
+  judge.require(run <= kMostRunWords,
+                "a run of codes of whole words is {} words, more than {}; use dataflow lanes or "
+                "fewer code_words",
+                run, kMostRunWords);
+  judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
+                "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
+                vq::run_columns(config));
+  const int accumulators = plan.outputs_per_warp / 16 * (plan.rows_per_block / 8) * 4;
+  judge.require(accumulators <= 128, "{} accumulators a thread do not fit the registers",
+                accumulators);
+}
+
+void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const GpuSpec& gpu) {
+  const vq::LinearConfig config = kernel_config(op, plan);
   const std::int64_t chunk = plan.chunk_columns;
+  if (plan.dataflow == LinearDataflow::fragments) {
+    judge_fragments(judge, plan, op, config, gpu);
+  } else {
+    constexpr int kMostSums = 64;
+    judge.require(plan.outputs_per_warp * op.shape.rows <= kMostSums,
+                  "{} outputs of {} rows a warp do not fit the registers; lower outputs_per_warp "
+                  "or use dataflow fragments",
+                  plan.outputs_per_warp, op.shape.rows);
+  }
+  if (!judge.ok()) return;
   judge.require(chunk % op.weights.vector_size == 0,
                 "chunk_columns {} is not a multiple of vector_size {}", chunk,
                 op.weights.vector_size);
@@ -127,6 +176,9 @@ void judge_plan(Judge& judge, const GemvPlan& plan, const Gemv& op, const GpuSpe
           config.unit_columns % chunk == 0,
       "chunk_columns {} neither divides nor is a multiple of the {} columns of a codebook", chunk,
       config.unit_columns);
+  judge.require(plan.splits <= vq::chunks(config),
+                "splits {} are more than the {} chunks of {} columns", plan.splits,
+                vq::chunks(config), chunk);
   judge_placement(judge, config.weights, vq::units_per_chunk(config), "weights");
   const bool near = plan.codebook != all_global() || op.weights.stage_scales;
   judge.require(
@@ -148,7 +200,7 @@ Verdict check(const Problem& problem) {
 
 Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
   Judge judge;
-  judge.require(plan.index() == problem.index(), "the plan is for another op than {}",
+  judge.require((plan.index() == 0) == (problem.index() == 0), "the plan is for another op than {}",
                 op_name(problem));
   if (judge.ok()) std::visit([&](const auto& op) { judge_problem(judge, op); }, problem);
   std::visit([&](const auto& each) { judge_ranges(judge, each); }, plan);
@@ -156,7 +208,7 @@ Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     judge_plan(judge, std::get<AttentionDecodePlan>(plan), *attention, gpu);
   } else {
-    judge_plan(judge, std::get<GemvPlan>(plan), std::get<Gemv>(problem), gpu);
+    judge_plan(judge, std::get<LinearPlan>(plan), *as_linear(problem), gpu);
   }
   return judge.verdict();
 }

@@ -8,7 +8,7 @@
 namespace vqgen {
 namespace {
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp};
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp};
 
 std::vector<std::string> known_fields(std::vector<std::string> operands) {
   std::vector<std::string> known{"op", "dtype", "shape", "gpu", "plan"};
@@ -51,18 +51,31 @@ Problem read_attention(const JsonCursor& root) {
   return op;
 }
 
-Problem read_gemv(const JsonCursor& root) {
+template <class Op>
+Problem read_linear(const JsonCursor& root) {
   root.expect_object(known_fields({"weights"}));
-  Gemv op;
+  Op op;
   read_common(root, op);
   op.weights =
       read_format(member(root, "weights", "the format of the weights, a preset or an object"));
   return op;
 }
 
+Json common_json(const char* name, const auto& op) {
+  return {{"op", name}, {"dtype", enum_name(op.dtype)}, {"shape", to_json(op.shape)}};
+}
+
+Json problem_json(const AttentionDecode& op) {
+  Json json = common_json(op.kOp, op);
+  json["keys"] = to_json(op.keys);
+  json["values"] = to_json(op.values);
+  return json;
+}
 template <class Op>
-Json common_json(const Op& op) {
-  return {{"op", Op::kOp}, {"dtype", enum_name(op.dtype)}, {"shape", to_json(op.shape)}};
+Json problem_json(const Op& op) {
+  Json json = common_json(op.kOp, op);
+  json["weights"] = to_json(op.weights);
+  return json;
 }
 
 }  // namespace
@@ -76,8 +89,10 @@ Config read_config(const Json& json, const std::string& source) {
   if (!json.is_object()) root.fail("must be an object with the fields op, shape and formats");
   Config config;
   config.source = source;
-  const std::size_t op = member(root, "op", "attention_decode or gemv").choice(kOps);
-  config.problem = op == 0 ? read_attention(root) : read_gemv(root);
+  const std::size_t op = member(root, "op", "attention_decode, gemv or gemm").choice(kOps);
+  config.problem = op == 0   ? read_attention(root)
+                   : op == 1 ? read_linear<Gemv>(root)
+                             : read_linear<Gemm>(root);
   if (root.has("gpu")) config.gpu = root.at("gpu").string();
   if (root.has("plan")) config.plan = root.at("plan").value();
   validate(config.problem, source);
@@ -94,16 +109,7 @@ Plan with_overrides(Plan plan, const Config& config) {
 }
 
 Json to_json(const Problem& problem) {
-  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    Json json = common_json(*attention);
-    json["keys"] = to_json(attention->keys);
-    json["values"] = to_json(attention->values);
-    return json;
-  }
-  const Gemv& gemv = std::get<Gemv>(problem);
-  Json json = common_json(gemv);
-  json["weights"] = to_json(gemv.weights);
-  return json;
+  return std::visit([](const auto& op) { return problem_json(op); }, problem);
 }
 
 Json to_json(const Plan& plan) {

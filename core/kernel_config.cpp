@@ -50,14 +50,20 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
   return config;
 }
 
-vq::GemvConfig kernel_config(const Gemv& op, const GemvPlan& plan) {
+vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   const VqFormat& format = op.weights;
-  vq::GemvConfig config{};
+  vq::LinearConfig config{};
   config.element = element(op.dtype);
   config.rows = op.shape.rows;
   config.out_features = op.shape.out_features;
   config.in_features = op.shape.in_features;
+  config.dataflow = plan.dataflow == LinearDataflow::lanes ? vq::LinearDataflow::kLanes
+                                                           : vq::LinearDataflow::kFragments;
   config.threads = plan.threads;
+  config.splits = plan.splits;
+  config.warps_along_columns = plan.warps_along_columns;
+  config.rows_per_block = plan.rows_per_block;
+  config.code_words = plan.code_words;
   config.outputs_per_warp = plan.outputs_per_warp;
   config.chunk_columns = plan.chunk_columns;
   config.output_scales = format.output_scales;
@@ -69,23 +75,15 @@ vq::GemvConfig kernel_config(const Gemv& op, const GemvPlan& plan) {
   return config;
 }
 
-namespace {
-
-std::int64_t workspace(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   if (plan.splits == 1) return 0;
   return std::int64_t{op.shape.batch} * op.shape.query_heads * plan.splits *
          (op.shape.head_dim + 2) * 4;
 }
 
-std::int64_t workspace(const Gemv&, const GemvPlan&) { return 0; }
-
-}  // namespace
-
-std::int64_t workspace_bytes(const Problem& problem, const Plan& plan) {
-  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    return workspace(*attention, std::get<AttentionDecodePlan>(plan));
-  }
-  return workspace(std::get<Gemv>(problem), std::get<GemvPlan>(plan));
+std::int64_t workspace_bytes(const Linear& op, const LinearPlan& plan) {
+  if (plan.splits == 1) return 0;
+  return std::int64_t{plan.splits} * op.shape.rows * op.shape.out_features * 4;
 }
 
 }  // namespace vqgen

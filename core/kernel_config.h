@@ -2,7 +2,7 @@
 #pragma once
 
 #include <vq/layout/attention_decode.h>
-#include <vq/layout/gemv.h>
+#include <vq/layout/linear.h>
 
 #include "core/plan.h"
 #include "core/problem.h"
@@ -10,10 +10,11 @@
 namespace vqgen {
 
 vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op, const AttentionDecodePlan& plan);
-vq::GemvConfig kernel_config(const Gemv& op, const GemvPlan& plan);
+vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan);
 
 // Device memory beside inputs and outputs that one call takes; 0 where it takes none. Needs no
 // initialisation; 16-byte aligned.
-std::int64_t workspace_bytes(const Problem& problem, const Plan& plan);
+std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan);
+std::int64_t workspace_bytes(const Linear& op, const LinearPlan& plan);
 
 }  // namespace vqgen

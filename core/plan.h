@@ -39,25 +39,47 @@ struct AttentionDecodePlan {
   bool operator==(const AttentionDecodePlan&) const = default;
 };
 
-struct GemvPlan {
+// How a product turns codes into sums. lanes: each lane decodes sub-vectors of its own and
+// multiplies them with all rows in fp32. fragments: decoded entries are the tensor core's operands
+// as they come, since the order of the columns is free.
+enum class LinearDataflow { lanes, fragments };
+template <>
+inline constexpr auto enum_names<LinearDataflow> = std::array{"lanes", "fragments"};
+
+struct LinearPlan {
+  LinearDataflow dataflow = LinearDataflow::lanes;
   int threads = 256;
   int outputs_per_warp = 2;
   int chunk_columns = 1024;
+  int splits = 1;
+  int warps_along_columns = 1;
+  int rows_per_block = 8;
+  int code_words = 1;
   Placement codebook{};
 
   static constexpr auto fields() {
-    using P = GemvPlan;
+    using P = LinearPlan;
     return std::make_tuple(
+        field("dataflow", &P::dataflow, Rule{}, "how codes become sums"),
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
-        field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 16),
-              "output features a warp serves"),
+        field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 64),
+              "output features a warp serves; fragments: a multiple of 16"),
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
               "columns of x staged between barriers"),
+        field("splits", &P::splits, optional_in(1, 256),
+              "blocks that share the columns of one output, summed up by a second kernel"),
+        field("warps_along_columns", &P::warps_along_columns, optional_in(1, 32),
+              "fragments: warps of a block that share the columns, a power of two"),
+        field("rows_per_block", &P::rows_per_block, optional_in(8, 128),
+              "fragments: rows of x that a block serves, a multiple of 8"),
+        field("code_words", &P::code_words, optional_in(1, 4),
+              "fragments: 32-bit words that one load of codes moves, a power of two; codes are "
+              "aligned to as much"),
         field("codebook", &P::codebook, Rule{}, "where the entries of the codebooks stand"));
   }
-  bool operator==(const GemvPlan&) const = default;
+  bool operator==(const LinearPlan&) const = default;
 };
 
-using Plan = std::variant<AttentionDecodePlan, GemvPlan>;
+using Plan = std::variant<AttentionDecodePlan, LinearPlan>;
 
 }  // namespace vqgen

@@ -85,7 +85,16 @@ void validate(const AttentionDecode& op, const Validator& validator) {
                                 static_cast<double>(shape.tokens));
 }
 
-void validate(const Gemv& op, const Validator& validator) {
+template <class Op>
+void validate_rows(const Op& op, const Validator& validator) {
+  validator.require(
+      op.shape.rows >= Op::kLeastRows && op.shape.rows <= Op::kMostRows, "/shape/rows",
+      fmt::format("{} takes {} to {} rows, not {}; use {}", Op::kOp, Op::kLeastRows, Op::kMostRows,
+                  op.shape.rows, op.shape.rows < Gemm::kLeastRows ? Gemv::kOp : Gemm::kOp));
+}
+void validate_rows(const AttentionDecode&, const Validator&) {}
+
+void validate(const Linear& op, const Validator& validator) {
   const VqFormat& format = op.weights;
   validator.format(format, "/weights", "in_features", op.shape.in_features);
   validator.require(format.scope != Scope::head, "/weights/scope",
@@ -99,7 +108,17 @@ void validate(const Gemv& op, const Validator& validator) {
 }  // namespace
 
 void validate(const Problem& problem, const std::string& where) {
-  std::visit([&](const auto& op) { validate(op, Validator(where)); }, problem);
+  std::visit(
+      [&](const auto& op) {
+        validate_rows(op, Validator(where));
+        validate(op, Validator(where));
+      },
+      problem);
+}
+
+const Linear* as_linear(const Problem& problem) {
+  if (const auto* gemv = std::get_if<Gemv>(&problem)) return gemv;
+  return std::get_if<Gemm>(&problem);
 }
 
 std::string op_name(const Problem& problem) {

@@ -50,31 +50,50 @@ struct AttentionDecode {
   bool operator==(const AttentionDecode&) const = default;
 };
 
-// y = x W^T for few rows of x.
-struct GemvShape {
+// y = x W^T.
+struct LinearShape {
   int rows = 0;
   std::int64_t out_features = 0;
   std::int64_t in_features = 0;
 
   static constexpr auto fields() {
-    using S = GemvShape;
+    using S = LinearShape;
     return std::make_tuple(
-        field("rows", &S::rows, required(1, 8), "rows of x"),
+        field("rows", &S::rows, required(1, 256), "rows of x: 1..8 for gemv, 2..256 for gemm"),
         field("out_features", &S::out_features, required(1, 1 << 24), "rows of W"),
         field("in_features", &S::in_features, required(1, 1 << 24), "columns of W"));
   }
-  bool operator==(const GemvShape&) const = default;
+  bool operator==(const LinearShape&) const = default;
 };
 
-struct Gemv {
-  static constexpr const char* kOp = "gemv";
+// What the two products have in common; all but their row counts.
+struct Linear {
   DType dtype = DType::f16;
-  GemvShape shape;
+  LinearShape shape;
   VqFormat weights;
+  bool operator==(const Linear&) const = default;
+};
+
+// Few rows of x: the weights are read once and nothing else counts.
+struct Gemv : Linear {
+  static constexpr const char* kOp = "gemv";
+  static constexpr int kLeastRows = 1;
+  static constexpr int kMostRows = 8;
   bool operator==(const Gemv&) const = default;
 };
 
-using Problem = std::variant<AttentionDecode, Gemv>;
+// More rows, on tensor cores.
+struct Gemm : Linear {
+  static constexpr const char* kOp = "gemm";
+  static constexpr int kLeastRows = 2;
+  static constexpr int kMostRows = 256;
+  bool operator==(const Gemm&) const = default;
+};
+
+using Problem = std::variant<AttentionDecode, Gemv, Gemm>;
+
+// The product of a problem, null where it is another op.
+const Linear* as_linear(const Problem& problem);
 
 // Whether a table-decoded format is whole in itself and fits the tensor that it is to describe.
 // Throws Error(bad_input) that names `where` ("config.json: /keys") and the remedy.

@@ -43,7 +43,7 @@ struct AttentionData {
 };
 
 // Data of one gemv call.
-struct GemvData {
+struct LinearData {
   DType dtype = DType::f16;
   QuantizedTensor weights;
   std::int64_t input_rows = 0;

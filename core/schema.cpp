@@ -73,7 +73,7 @@ Json config_schema() {
             {"placement", object_schema<Placement>(false)}}},
           {"oneOf",
            {op_schema<AttentionDecode, AttentionDecodePlan>({"keys", "values"}),
-            op_schema<Gemv, GemvPlan>({"weights"})}}};
+            op_schema<Gemv, LinearPlan>({"weights"}), op_schema<Gemm, LinearPlan>({"weights"})}}};
 }
 
 }  // namespace vqgen

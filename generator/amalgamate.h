@@ -8,8 +8,8 @@
 
 namespace vqgen {
 
-// The templates `paths` ("vq/ops/gemv.cuh") with everything they include put in once, in order,
-// with #line marks. <vq/machine.cuh> and <vq/annotations.h> come from the machine's folder.
+// The templates `paths` ("vq/ops/linear_lanes.cuh") with everything they include put in once, in
+// order, with #line marks. <vq/machine.cuh> and <vq/annotations.h> come from the machine's folder.
 // Includes outside vq/ stay, which only the host machine has.
 std::string amalgamate(Machine machine, const std::vector<std::string>& paths);
 

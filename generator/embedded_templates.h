@@ -5,7 +5,7 @@
 
 namespace vqgen {
 
-// templates/: "vq/ops/gemv.cuh", "machine/cuda/vq/machine.cuh", ...
+// templates/: "vq/ops/linear_lanes.cuh", "machine/cuda/vq/machine.cuh", ...
 std::span<const EmbeddedFile> embedded_templates();
 
 }  // namespace vqgen

@@ -13,7 +13,7 @@ OpText text_for(const Problem& problem, const Plan& plan) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return op_text(*attention, std::get<AttentionDecodePlan>(plan));
   }
-  return op_text(std::get<Gemv>(problem), std::get<GemvPlan>(plan));
+  return op_text(op_name(problem).c_str(), *as_linear(problem), std::get<LinearPlan>(plan));
 }
 
 // " batch=1 head_dim=128 ...": one line of a JSON object's members, less those that `defaults` has

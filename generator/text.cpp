@@ -27,6 +27,12 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::Element value) {
   return *this;
 }
 
+ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearDataflow value) {
+  line(name, value == vq::LinearDataflow::kLanes ? "vq::LinearDataflow::kLanes"
+                                                 : "vq::LinearDataflow::kFragments");
+  return *this;
+}
+
 ConfigPrinter& ConfigPrinter::add(std::string_view name, const vq::FormatConfig& value) {
   const auto member = [&](const char* field) { return fmt::format("{}.{}", name, field); };
   add(member("vector_size"), std::int64_t{value.vector_size});

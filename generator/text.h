@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include <vq/layout/format.h>
+#include <vq/layout/linear.h>
 
 #include "core/kernel_source.h"
 #include "core/problem.h"
@@ -19,6 +19,7 @@ class ConfigPrinter {
   ConfigPrinter& add(std::string_view name, std::int64_t value);
   ConfigPrinter& add(std::string_view name, bool value);
   ConfigPrinter& add(std::string_view name, vq::Element value);
+  ConfigPrinter& add(std::string_view name, vq::LinearDataflow value);
   ConfigPrinter& add(std::string_view name, const vq::FormatConfig& value);
   // `struct Plan { ... };`
   std::string finish() &&;

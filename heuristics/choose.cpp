@@ -2,15 +2,10 @@
 
 #include "core/error.h"
 #include "heuristics/ops/attention_decode.h"
-#include "heuristics/ops/gemv.h"
+#include "heuristics/ops/linear.h"
 
 namespace vqgen {
 namespace {
-
-Plan propose_for(const AttentionDecode& op, const GpuSpec& gpu) {
-  return choose_attention_decode(op, gpu);
-}
-Plan propose_for(const Gemv& op, const GpuSpec& gpu) { return choose_gemv(op, gpu); }
 
 void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
@@ -20,7 +15,10 @@ void require(const Verdict& verdict, const Problem& problem) {
 
 Plan propose(const Problem& problem, const GpuSpec& gpu) {
   require(check(problem), problem);
-  return std::visit([&](const auto& op) { return propose_for(op, gpu); }, problem);
+  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
+    return choose_attention_decode(*attention, gpu);
+  }
+  return choose_linear(problem, gpu);
 }
 
 Plan choose(const Problem& problem, const GpuSpec& gpu) {

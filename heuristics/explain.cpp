@@ -44,10 +44,12 @@ std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodeP
   };
 }
 
-std::vector<std::string> lines(const Gemv& op, const GemvPlan& plan, const GpuSpec& gpu) {
-  const vq::GemvConfig config = kernel_config(op, plan);
+std::vector<std::string> lines(const Linear& op, const LinearPlan& plan, const GpuSpec& gpu) {
+  const vq::LinearConfig config = kernel_config(op, plan);
   return {
-      fmt::format("chunk_columns {}: {} rows of x as fp32, {} codebook units a chunk",
+      fmt::format("dataflow {}: {} outputs a block, {} splits of the columns",
+                  enum_name(plan.dataflow), vq::outputs_per_block(config), plan.splits),
+      fmt::format("chunk_columns {}: {} rows of x staged, {} codebook units a chunk",
                   plan.chunk_columns, op.shape.rows, vq::units_per_chunk(config)),
       codebook_line("weight", config.weights, vq::units_per_chunk(config)),
       block_line(vq::shared_layout(config).total, gpu),
@@ -60,7 +62,7 @@ std::vector<std::string> explain(const Plan& plan, const Problem& problem, const
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return lines(*attention, std::get<AttentionDecodePlan>(plan), gpu);
   }
-  return lines(std::get<Gemv>(problem), std::get<GemvPlan>(plan), gpu);
+  return lines(*as_linear(problem), std::get<LinearPlan>(plan), gpu);
 }
 
 }  // namespace vqgen

@@ -16,12 +16,12 @@ bool place_codebooks(AttentionDecodePlan& plan, const AttentionDecode& op, const
   return false;
 }
 
-void place_codebooks(GemvPlan& plan, const Gemv& op, const GpuSpec& gpu) {
+void place_codebooks(LinearPlan& plan, const Problem& problem, const GpuSpec& gpu) {
   constexpr int kShortestChunk = 64;  // below it the barriers outweigh the staging
   const int longest = plan.chunk_columns;
-  plan.codebook = all_shared(op.weights.entries());
+  plan.codebook = all_shared(as_linear(problem)->weights.entries());
   for (; plan.chunk_columns >= kShortestChunk; plan.chunk_columns /= 2) {
-    if (check(plan, op, gpu).ok) return;
+    if (check(plan, problem, gpu).ok) return;
   }
   plan.chunk_columns = longest;
   plan.codebook = all_global();

@@ -11,6 +11,6 @@ bool place_codebooks(AttentionDecodePlan& plan, const AttentionDecode& op, const
 
 // Shared where it fits with a chunk of columns as long as the plan's, or a shorter one that the
 // codebook's extent allows; else global.
-void place_codebooks(GemvPlan& plan, const Gemv& op, const GpuSpec& gpu);
+void place_codebooks(LinearPlan& plan, const Problem& problem, const GpuSpec& gpu);
 
 }  // namespace vqgen

@@ -30,7 +30,7 @@ namespace vqgen {
 
 struct BundleItem {
   std::string name;
-  std::variant<AttentionData, GemvData> data;
+  std::variant<AttentionData, LinearData> data;
 };
 
 struct Bundle {

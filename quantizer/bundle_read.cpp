@@ -189,13 +189,12 @@ AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
   return data;
 }
 
-GemvData read_weights(BundleReader& reader, const JsonCursor& cursor) {
+LinearData read_weights(BundleReader& reader, const JsonCursor& cursor) {
   WeightsHeader header;
   read_fields(cursor, header);
-  require_problem(cursor, Gemv{header.dtype,
-                               {header.input_rows, header.out_features, header.in_features},
-                               header.weights});
-  GemvData data;
+  require_problem(
+      cursor, Gemv{{header.dtype, {1, header.out_features, header.in_features}, header.weights}});
+  LinearData data;
   data.dtype = header.dtype;
   data.input_rows = header.input_rows;
   data.weights.format = header.weights;

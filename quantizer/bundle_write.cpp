@@ -69,7 +69,7 @@ Json add_item(const std::string& name, const AttentionData& data, Views& views) 
   return to_json(header);
 }
 
-Json add_item(const std::string& name, const GemvData& data, Views& views) {
+Json add_item(const std::string& name, const LinearData& data, Views& views) {
   const QuantizedTensor& weights = data.weights;
   const TensorType element = tensor_type(data.dtype);
   views.add(name + ".weights", weights);

@@ -12,7 +12,7 @@ float softmax_scale(const AttentionDecode& op) {
 
 DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
                        Misalignment misalignment, int copies)
-    : backend_(backend), problem_(op), device_(backend) {
+    : backend_(backend), op_(op), device_(backend) {
   const std::int64_t heads = std::int64_t{op.shape.batch} * op.shape.query_heads;
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
@@ -39,10 +39,10 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   }
 }
 
-DeviceCall::DeviceCall(Backend& backend, const Gemv& op, const GemvData& data,
+DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
                        Misalignment misalignment, int copies)
-    : backend_(backend), problem_(op), device_(backend) {
-  vq::GemvArgs args{};
+    : backend_(backend), op_(op), device_(backend) {
+  vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
   args.weights = device_.quantized(data.weights, true, misalignment.words);
   args.output_scales = device_.input(data.weights.output_scales);
@@ -56,7 +56,10 @@ DeviceCall::DeviceCall(Backend& backend, const Gemv& op, const GemvData& data,
 }
 
 const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
-  const auto bytes = static_cast<std::size_t>(workspace_bytes(problem_, plan));
+  const auto* attention = std::get_if<AttentionDecode>(&op_);
+  const auto bytes = static_cast<std::size_t>(
+      attention != nullptr ? workspace_bytes(*attention, std::get<AttentionDecodePlan>(plan))
+                           : workspace_bytes(std::get<Linear>(op_), std::get<LinearPlan>(plan)));
   if (bytes > workspace_.bytes()) workspace_ = DeviceBuffer(backend_, bytes);
   device_.poison_outputs();
   const std::vector<std::byte> poison(bytes, std::byte{0xff});
@@ -65,7 +68,7 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   for (auto& each : args_) {
     std::visit(
         [&](auto& args) {
-          put_workspace(args);
+          args.partials = static_cast<float*>(workspace_.data());
           const auto view = std::as_bytes(std::span(&args, 1));
           bytes_.emplace_back(view.begin(), view.end());
         },
@@ -74,16 +77,11 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   return bytes_;
 }
 
-void DeviceCall::put_workspace(vq::AttentionDecodeArgs& args) const {
-  args.partials = static_cast<float*>(workspace_.data());
-}
-void DeviceCall::put_workspace(vq::GemvArgs&) const {}
-
 AttentionOutput DeviceCall::attention_output() const {
   return {device_.fetch<std::uint16_t>(0), device_.fetch<float>(1)};
 }
 
-std::vector<std::uint16_t> DeviceCall::gemv_output() const {
+std::vector<std::uint16_t> DeviceCall::linear_output() const {
   return device_.fetch<std::uint16_t>(0);
 }
 

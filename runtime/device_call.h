@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <vq/args/attention_decode.h>
-#include <vq/args/gemv.h>
+#include <vq/args/linear.h>
 
 #include "core/plan.h"
 #include "core/problem.h"
@@ -35,8 +35,8 @@ class DeviceCall {
   // turns find none of them in a cache that the last one filled.
   DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
              Misalignment misalignment = {}, int copies = 1);
-  DeviceCall(Backend& backend, const Gemv& op, const GemvData& data, Misalignment misalignment = {},
-             int copies = 1);
+  DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
+             Misalignment misalignment = {}, int copies = 1);
 
   // The argument structs for kernels of this plan, one a copy of the codes; they live until the
   // next call. Outputs are poisoned.
@@ -47,17 +47,14 @@ class DeviceCall {
 
   // What the last launch left; the op's own.
   AttentionOutput attention_output() const;
-  std::vector<std::uint16_t> gemv_output() const;  // [rows][out_features]
+  std::vector<std::uint16_t> linear_output() const;  // [rows][out_features]
 
  private:
-  void put_workspace(vq::AttentionDecodeArgs& args) const;
-  void put_workspace(vq::GemvArgs& args) const;
-
   Backend& backend_;
-  Problem problem_;
+  std::variant<AttentionDecode, Linear> op_;
   DeviceData device_;
   DeviceBuffer workspace_;
-  std::vector<std::variant<vq::AttentionDecodeArgs, vq::GemvArgs>> args_;
+  std::vector<std::variant<vq::AttentionDecodeArgs, vq::LinearArgs>> args_;
   std::vector<std::vector<std::byte>> bytes_;
 };
 

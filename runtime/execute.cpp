@@ -25,11 +25,12 @@ AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSour
 }
 
 std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
-                                   const KernelSource& source, const Gemv& op, const GemvPlan& plan,
-                                   const GemvData& data, Misalignment misalignment) {
+                                   const KernelSource& source, const Linear& op,
+                                   const LinearPlan& plan, const LinearData& data,
+                                   Misalignment misalignment) {
   DeviceCall call(backend, op, data, misalignment);
   launch_all(backend, kernel, source, call, plan);
-  return call.gemv_output();
+  return call.linear_output();
 }
 
 }  // namespace vqgen

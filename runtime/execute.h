@@ -15,7 +15,8 @@ AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSour
 
 // The result is [rows][out_features].
 std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
-                                   const KernelSource& source, const Gemv& op, const GemvPlan& plan,
-                                   const GemvData& data, Misalignment misalignment = {});
+                                   const KernelSource& source, const Linear& op,
+                                   const LinearPlan& plan, const LinearData& data,
+                                   Misalignment misalignment = {});
 
 }  // namespace vqgen

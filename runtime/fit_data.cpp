@@ -116,22 +116,22 @@ AttentionData fit_data(const AttentionDecode& op, const BundleItem& item,
   return data;
 }
 
-GemvData fit_data(const Gemv& op, const BundleItem& item, const std::string& where,
-                  std::uint64_t seed) {
+LinearData fit_data(const Linear& op, const BundleItem& item, const std::string& where,
+                    std::uint64_t seed) {
   const Matcher matcher(where);
-  const auto* stored = std::get_if<GemvData>(&item.data);
+  const auto* stored = std::get_if<LinearData>(&item.data);
   if (stored == nullptr) matcher.fail("holds a KV cache, but the config's op is gemv");
   matcher.same_format("weights", stored->weights.format, op.weights);
   matcher.same_dtype(stored->dtype, op.dtype);
   matcher.same("out_features", stored->weights.rows, op.shape.out_features);
   matcher.same("in_features", stored->weights.columns, op.shape.in_features);
-  GemvData data = *stored;
+  LinearData data = *stored;
   if (data.input_rows > 0 && data.input_rows < op.shape.rows) {
     matcher.fail(fmt::format("holds {} rows of x, the config asks for {}; lower its rows",
                              data.input_rows, op.shape.rows));
   }
   if (data.input_rows == 0) {
-    data.x = make_gemv_data(op, HardInput{.seed = seed}).x;
+    data.x = make_linear_data(op, HardInput{.seed = seed}).x;
   } else {
     data.x.resize(static_cast<std::size_t>(op.shape.rows * op.shape.in_features));
   }

@@ -14,7 +14,7 @@ namespace vqgen {
 AttentionData fit_data(const AttentionDecode& op, const BundleItem& item, const std::string& where);
 
 // Likewise; where the bundle stores no x, `seed` draws it.
-GemvData fit_data(const Gemv& op, const BundleItem& item, const std::string& where,
-                  std::uint64_t seed);
+LinearData fit_data(const Linear& op, const BundleItem& item, const std::string& where,
+                    std::uint64_t seed);
 
 }  // namespace vqgen

@@ -11,7 +11,7 @@
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "runtime/verify/compare.h"
-#include "runtime/verify/reference_gemv.h"
+#include "runtime/verify/reference_linear.h"
 
 namespace vqgen {
 namespace {
@@ -61,10 +61,10 @@ void Measurer::prepare(const AttentionDecode& op) {
   call_ = std::make_unique<DeviceCall>(backend_, op, data, Misalignment{}, copies_);
 }
 
-void Measurer::prepare(const Gemv& op) {
-  data_ = make_gemv_data(op, options_.input);
-  const auto& data = std::get<GemvData>(data_);
-  reference_ = reference_gemv(data);
+void Measurer::prepare(const Linear& op) {
+  data_ = make_linear_data(op, options_.input);
+  const auto& data = std::get<LinearData>(data_);
+  reference_ = reference_linear(data);
   code_bytes_ = static_cast<std::int64_t>(data.weights.codes.size()) * 4;
   copies_ = static_cast<int>(std::clamp<std::int64_t>(3 * gpu_.l2_bytes / code_bytes_ + 1, 1, 256));
   call_ = std::make_unique<DeviceCall>(backend_, op, data, Misalignment{}, copies_);
@@ -122,8 +122,8 @@ void Measurer::verify(LoadedKernel& kernel, const KernelSource& source, Measurem
     comparison = compare(reference.out, output.out, op->dtype);
     comparison.ok = comparison.ok && compare_lse(reference.lse, output.lse, op->dtype).ok;
   } else {
-    comparison = compare(std::get<std::vector<double>>(reference_), call_->gemv_output(),
-                         std::get<Gemv>(problem_).dtype);
+    comparison = compare(std::get<std::vector<double>>(reference_), call_->linear_output(),
+                         as_linear(problem_)->dtype);
   }
   result.rel_err = comparison.rel_err;
   if (comparison.ok) return;

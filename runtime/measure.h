@@ -55,7 +55,7 @@ class Measurer {
 
  private:
   void prepare(const AttentionDecode& op);
-  void prepare(const Gemv& op);
+  void prepare(const Linear& op);
   void verify(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
   void time(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
 
@@ -63,7 +63,7 @@ class Measurer {
   GpuSpec gpu_;
   Problem problem_;
   MeasureOptions options_;
-  std::variant<std::monostate, AttentionData, GemvData> data_;
+  std::variant<std::monostate, AttentionData, LinearData> data_;
   std::variant<std::monostate, AttentionResult, std::vector<double>> reference_;
   std::unique_ptr<DeviceCall> call_;
   std::int64_t code_bytes_ = 0;

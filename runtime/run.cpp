@@ -6,7 +6,7 @@
 #include "runtime/fit_data.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/reference_attention.h"
-#include "runtime/verify/reference_gemv.h"
+#include "runtime/verify/reference_linear.h"
 
 namespace vqgen {
 namespace {
@@ -53,12 +53,13 @@ class Runner {
     return report;
   }
 
-  ItemReport run(const std::string& name, const Gemv& op, const GemvData& data) {
-    const std::vector<std::uint16_t> output =
-        execute(backend_, *kernel_, prepared_.source, op, std::get<GemvPlan>(prepared_.plan), data);
-    ItemReport report = report_of(name, compare(reference_gemv(data), output, op.dtype), op.dtype);
+  ItemReport run(const std::string& name, const Linear& op, const LinearData& data) {
+    const std::vector<std::uint16_t> output = execute(backend_, *kernel_, prepared_.source, op,
+                                                      std::get<LinearPlan>(prepared_.plan), data);
+    ItemReport report =
+        report_of(name, compare(reference_linear(data), output, op.dtype), op.dtype);
     if (!data.original_weights.empty()) {
-      const std::vector<double> plain = reference_gemv_unquantized(data);
+      const std::vector<double> plain = reference_linear_unquantized(data);
       report.rel_err_unquantized = compare(plain, output, op.dtype).rel_err;
     }
     return report;
@@ -73,14 +74,16 @@ class Runner {
 AttentionData hard_data(const AttentionDecode& op, const HardInput& input) {
   return make_attention_data(op, input);
 }
-GemvData hard_data(const Gemv& op, const HardInput& input) { return make_gemv_data(op, input); }
+LinearData hard_data(const Linear& op, const HardInput& input) {
+  return make_linear_data(op, input);
+}
 
 AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
                           const std::string& where, const HardInput&) {
   return fit_data(op, item, where);
 }
-GemvData stored_data(const Gemv& op, const BundleItem& item, const std::string& where,
-                     const HardInput& input) {
+LinearData stored_data(const Linear& op, const BundleItem& item, const std::string& where,
+                       const HardInput& input) {
   return fit_data(op, item, where, input.seed);
 }
 

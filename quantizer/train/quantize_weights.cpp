@@ -24,7 +24,7 @@ FloatTensor read_matrix(const SafetensorsFile& file, const std::string& name) {
 }
 
 // `name` as the item's x.
-void read_inputs(const SafetensorsFile& file, const std::string& name, GemvData& data,
+void read_inputs(const SafetensorsFile& file, const std::string& name, LinearData& data,
                  std::int64_t in_features) {
   const std::vector<std::int64_t>& shape = file.at(name).shape;
   if (shape.size() != 2 || shape[1] != in_features || shape[0] < 1 || shape[0] > kMaxInputs) {
@@ -42,10 +42,10 @@ QuantizeResult quantize_weights(const QuantizeWeightsRequest& request) {
   const std::vector<PatternMatch> matches = match_tensors(file, request.weights, "--weights");
   QuantizeResult result;
   for (const PatternMatch& match : matches) {
-    GemvData data;
+    LinearData data;
     data.dtype = choose_dtype(request.dtype, file.at(match.tensor));
     const FloatTensor weights = read_matrix(file, match.tensor);
-    validate(Gemv{data.dtype, {1, weights.rows, weights.columns}, request.format},
+    validate(Gemv{{data.dtype, {1, weights.rows, weights.columns}, request.format}},
              fmt::format("{}: {}", file.source(), match.item));
     if (!request.inputs.empty()) {
       const bool same_for_all = star_count(request.inputs) == 0;

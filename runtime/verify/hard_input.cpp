@@ -208,9 +208,9 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   return data;
 }
 
-GemvData make_gemv_data(const Gemv& problem, const HardInput& input) {
-  const GemvShape& shape = problem.shape;
-  GemvData data;
+LinearData make_linear_data(const Linear& problem, const HardInput& input) {
+  const LinearShape& shape = problem.shape;
+  LinearData data;
   data.dtype = problem.dtype;
   data.input_rows = shape.rows;
   const TensorShape tensor{

@@ -32,6 +32,6 @@ struct HardInput {
 AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input);
 
 // input.lengths has no meaning here. y is of O(1) before output scales.
-GemvData make_gemv_data(const Gemv& problem, const HardInput& input);
+LinearData make_linear_data(const Linear& problem, const HardInput& input);
 
 }  // namespace vqgen

@@ -114,7 +114,7 @@ TEST(CheckAttention, FieldsOutOfTheirRangesAreRefusedBeforeAnythingIsDerived) {
 }
 
 TEST(CheckAttention, APlanOfAnotherOpIsRefused) {
-  expect_refused(check(GemvPlan{}, sound(), h200()), {"another op", "attention_decode"});
+  expect_refused(check(LinearPlan{}, sound(), h200()), {"another op", "attention_decode"});
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ TEST(Choose, UnitsThatShareFewFactorsWithTheChunkStillGetLongOnes) {
   op.weights = {.vector_size = 4, .index_bits = 8, .scope = Scope::tile};
   op.weights.tile_rows = 64;
   op.weights.tile_columns = 4100;
-  EXPECT_GE(std::get<GemvPlan>(choose(op, find_gpu("h200"))).chunk_columns, 512);
+  EXPECT_GE(std::get<LinearPlan>(choose(op, find_gpu("h200"))).chunk_columns, 512);
 }
 
 TEST(Choose, WhereThereIsNoKernelItSaysWhy) {

@@ -40,7 +40,7 @@ TEST(Config, ReadsGemvWithDefaults) {
   const Config config = read_config(gemv_json(), "c.json");
   const auto& op = std::get<Gemv>(config.problem);
   EXPECT_EQ(op.dtype, DType::f16);
-  EXPECT_EQ(op.shape, (GemvShape{2, 512, 1024}));
+  EXPECT_EQ(op.shape, (LinearShape{2, 512, 1024}));
   EXPECT_EQ(op.weights, (VqFormat{.vector_size = 8, .index_bits = 8}));
   EXPECT_FALSE(config.gpu);
   EXPECT_TRUE(config.plan.empty());

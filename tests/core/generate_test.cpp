@@ -194,7 +194,7 @@ TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
 TEST(GenerateEntries, ThePlanDecidesTheText) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-projection.json");
   const std::string before = made.generate().text;
-  std::get<GemvPlan>(made.plan).codebook = all_global();
+  std::get<LinearPlan>(made.plan).codebook = all_global();
   EXPECT_NE(made.generate().text, before);
 }
 

@@ -31,8 +31,8 @@ TEST(PlanOverrides, FixedFieldsReplaceAndOthersStay) {
 
   const Config gemv =
       with_plan(gemv_json(), {{"chunk_columns", 64}, {"codebook", {{"shared", 128}}}});
-  EXPECT_EQ(with_overrides(GemvPlan{}, gemv),
-            Plan(GemvPlan{.chunk_columns = 64, .codebook = all_shared(128)}));
+  EXPECT_EQ(with_overrides(LinearPlan{}, gemv),
+            Plan(LinearPlan{.chunk_columns = 64, .codebook = all_shared(128)}));
 }
 
 TEST(PlanOverrides, APlanReadsWhatItWrites) {
@@ -68,17 +68,19 @@ void try_bounds(const Json& json) {
                       std::to_string(value)});
       }
     } else {
+      const char* const words =
+          std::is_enum_v<Member> ? "is none of lanes, fragments" : "must be an object";
       expect_words(message_of([&] {
                      with_overrides(OpPlan{}, with_plan(json, {{field.name, "near"}}));
                    }),
-                   {"c.json: /plan/" + std::string(field.name), "must be an object"});
+                   {"c.json: /plan/" + std::string(field.name), words});
     }
   });
 }
 
 TEST(PlanOverrides, KeepTheDeclaredBounds) {
   try_bounds<AttentionDecodePlan>(attention_json());
-  try_bounds<GemvPlan>(gemv_json());
+  try_bounds<LinearPlan>(gemv_json());
 }
 
 TEST(PlanOverrides, RefuseWhatThePlanLacks) {
@@ -87,9 +89,9 @@ TEST(PlanOverrides, RefuseWhatThePlanLacks) {
   };
   expect_words(refuse(AttentionDecodePlan{}, attention_json(), {{"chunk_columns", 64}}),
                {"c.json: /plan: unknown field 'chunk_columns'", "tile_tokens"});
-  expect_words(refuse(GemvPlan{}, gemv_json(), {{"splits", 2}}),
-               {"c.json: /plan: unknown field 'splits'", "chunk_columns"});
-  expect_words(refuse(GemvPlan{}, gemv_json(), 3), {"c.json: /plan: must be an object"});
+  expect_words(refuse(LinearPlan{}, gemv_json(), {{"stages", 2}}),
+               {"c.json: /plan: unknown field 'stages'", "chunk_columns"});
+  expect_words(refuse(LinearPlan{}, gemv_json(), 3), {"c.json: /plan: must be an object"});
 }
 
 }  // namespace

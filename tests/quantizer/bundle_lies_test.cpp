@@ -104,15 +104,15 @@ TEST(BundleLies, NumbersThatAreNone) {
   expect_refused<AttentionData>([](auto& data) { data.keys.smooth[2] = 0.0f; }, "above 0");
   expect_refused<AttentionData>([](auto& data) { data.queries[0] = kInfinity16; },
                                 "layer0.queries");
-  expect_refused<GemvData>([](auto& data) { data.weights.output_scales[9] = kNan; },
+  expect_refused<LinearData>([](auto& data) { data.weights.output_scales[9] = kNan; },
                            "'blocks.0.q.weights.output_scales': element 9");
-  expect_refused<GemvData>([](auto& data) { data.x[1] = kInfinity16; }, "blocks.0.q.x");
-  expect_refused<GemvData>([](auto& data) { data.original_weights[1] = kInfinity16; },
+  expect_refused<LinearData>([](auto& data) { data.x[1] = kInfinity16; }, "blocks.0.q.x");
+  expect_refused<LinearData>([](auto& data) { data.original_weights[1] = kInfinity16; },
                            "weights.original");
 }
 
 TEST(BundleLies, TensorsThatNothingTellsOf) {
-  expect_refused<GemvData>([](auto& data) { data.weights.smooth.assign(16, 1.0f); },
+  expect_refused<LinearData>([](auto& data) { data.weights.smooth.assign(16, 1.0f); },
                            "'blocks.0.q.weights.smooth': belongs to nothing");
 }
 

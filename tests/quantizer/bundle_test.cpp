@@ -35,7 +35,7 @@ void expect_equal(const AttentionData& a, const AttentionData& b) {
   EXPECT_EQ(a.original_values, b.original_values);
 }
 
-void expect_equal(const GemvData& a, const GemvData& b) {
+void expect_equal(const LinearData& a, const LinearData& b) {
   EXPECT_EQ(a.dtype, b.dtype);
   expect_equal(a.weights, b.weights);
   EXPECT_EQ(a.input_rows, b.input_rows);
@@ -80,7 +80,7 @@ TEST(Bundle, OptionalPartsMayBeMissing) {
   attention.raw_values.clear();
   attention.original_keys.clear();
   attention.original_values.clear();
-  auto& gemv = std::get<GemvData>(bundle.items[1].data);
+  auto& gemv = std::get<LinearData>(bundle.items[1].data);
   gemv.input_rows = 0;
   gemv.x.clear();
   gemv.original_weights.clear();
@@ -90,7 +90,7 @@ TEST(Bundle, OptionalPartsMayBeMissing) {
 TEST(Bundle, FindsItemsByName) {
   const Bundle bundle = samples::full_bundle();
   ASSERT_NE(bundle.find("blocks.0.q"), nullptr);
-  EXPECT_TRUE(std::holds_alternative<GemvData>(bundle.find("blocks.0.q")->data));
+  EXPECT_TRUE(std::holds_alternative<LinearData>(bundle.find("blocks.0.q")->data));
   EXPECT_EQ(bundle.find("blocks"), nullptr);
 }
 

@@ -200,7 +200,7 @@ void use(const SafetensorsFile& file) {
       reconstruct(attention->keys);
       reconstruct(attention->values);
     } else {
-      reconstruct(std::get<GemvData>(item.data).weights);
+      reconstruct(std::get<LinearData>(item.data).weights);
     }
   }
 }

@@ -236,7 +236,7 @@ TEST_F(Quantize, WeightsAreDividedByTheirOutputScales) {
   request.keep_original = true;
   // Error of the rows that are neither scaled up nor zero.
   const auto other_rows = [&](const QuantizeResult& result) {
-    const FloatTensor rows = reconstruct(std::get<GemvData>(result.bundle.items[0].data).weights);
+    const FloatTensor rows = reconstruct(std::get<LinearData>(result.bundle.items[0].data).weights);
     double error = 0;
     for (std::size_t i = 5 * 48; i < rows.data.size(); ++i) {
       error += std::pow(rows.data[i] - f16_to_float(values_[0][i]), 2);
@@ -248,7 +248,7 @@ TEST_F(Quantize, WeightsAreDividedByTheirOutputScales) {
   const QuantizeResult result = quantize_weights(request);
   EXPECT_EQ(result.bundle.items[0].name, "blocks.0.q");
   EXPECT_LT(other_rows(result), plain);
-  const auto& data = std::get<GemvData>(result.bundle.items[0].data);
+  const auto& data = std::get<LinearData>(result.bundle.items[0].data);
   EXPECT_EQ(data.input_rows, 5);
   EXPECT_EQ(data.x, values_[1]);
   EXPECT_EQ(data.original_weights, values_[0]);

@@ -88,7 +88,7 @@ inline Bundle full_bundle(DType dtype = DType::f16) {
   attention.raw_values = bits_of(normal_floats(2 * 3 * 16, 6), dtype);
   attention.original_keys = attention.original_values = bits_of(cache.data, dtype);
 
-  GemvData gemv;
+  LinearData gemv;
   gemv.dtype = dtype;
   VqFormat weights = table_format(4, 4, Scope::tile);
   weights.tile_rows = 5;

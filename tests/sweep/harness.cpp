@@ -13,7 +13,7 @@
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/cache/artifact_cache.h"
 #include "runtime/verify/reference_attention.h"
-#include "runtime/verify/reference_gemv.h"
+#include "runtime/verify/reference_linear.h"
 
 namespace vqgen::test {
 namespace {
@@ -41,10 +41,10 @@ std::string judge(const AttentionDecode& op, const SweepCase& sweep_case, Kernel
          describe(compare_lse(reference.lse, output.lse, op.dtype), "lse");
 }
 
-std::string judge(const Gemv& op, const SweepCase& sweep_case, Kernel& kernel) {
-  const GemvData data = make_gemv_data(op, sweep_case.input);
+std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
+  const LinearData data = make_linear_data(op, sweep_case.input);
   return describe(
-      compare(reference_gemv(data), kernel.run(data, sweep_case.misalignment), op.dtype), "y");
+      compare(reference_linear(data), kernel.run(data, sweep_case.misalignment), op.dtype), "y");
 }
 
 }  // namespace
@@ -83,8 +83,8 @@ AttentionOutput Kernel::run(const AttentionData& data, Misalignment misalignment
                  std::get<AttentionDecodePlan>(plan_), data, misalignment);
 }
 
-std::vector<std::uint16_t> Kernel::run(const GemvData& data, Misalignment misalignment) {
-  return execute(backend_, *loaded_, source_, std::get<Gemv>(problem_), std::get<GemvPlan>(plan_),
+std::vector<std::uint16_t> Kernel::run(const LinearData& data, Misalignment misalignment) {
+  return execute(backend_, *loaded_, source_, *as_linear(problem_), std::get<LinearPlan>(plan_),
                  data, misalignment);
 }
 

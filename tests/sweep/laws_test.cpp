@@ -108,7 +108,7 @@ TEST_F(Laws, OrderOfEntriesDoesNotChangeABit) {
   expect_same_bits(before, attention.run(data));
 
   const Gemv gemv = gemv_problem();
-  GemvData weights = make_gemv_data(gemv, {.seed = 6});
+  LinearData weights = make_linear_data(gemv, {.seed = 6});
   Kernel product = kernel(gemv, choose(gemv, sweep_gpu()));
   const auto y = product.run(weights);
   permute_entries(weights.weights, 3);
@@ -134,8 +134,8 @@ TEST_F(Laws, PlacementDoesNotChangeABit) {
   }
 
   const Gemv gemv = gemv_problem();
-  const GemvData weights = make_gemv_data(gemv, {.seed = 8});
-  GemvPlan product = std::get<GemvPlan>(choose(gemv, sweep_gpu()));
+  const LinearData weights = make_linear_data(gemv, {.seed = 8});
+  LinearPlan product = std::get<LinearPlan>(choose(gemv, sweep_gpu()));
   product.codebook = all_global();
   const auto y = kernel(gemv, product).run(weights);
   for (int placement = 2; placement < kPlacements; ++placement) {

@@ -232,7 +232,7 @@ TEST(HardInput, GemvDataIsWholeAndOfOrderOne) {
   problem.shape = {.rows = 3, .out_features = 50, .in_features = 512};
   problem.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
   problem.weights.output_scales = true;
-  const GemvData data = make_gemv_data(problem, {.codes = CodePattern::one_hot});
+  const LinearData data = make_linear_data(problem, {.codes = CodePattern::one_hot});
   EXPECT_EQ(data.x.size(), 3u * 512u);
   EXPECT_EQ(data.weights.codes.size(), 50u * 32u);
   double magnitude = 0;

@@ -5,6 +5,7 @@
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
 //   load()                    fetch what the levels keep near; all threads, sync_block before
 //   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
+//   entry(u, stage, code)     one entry as it is stored
 //
 // Where an entry stands follows from its number (layout/format.h): registers, replicated shared,
 // shared, global, hot entries first. A level that holds nothing vanishes at compile time, with its
@@ -76,6 +77,10 @@ class Codebook {
       if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
       add_entry<kElement>(value, access(u * kResiduals + stage, code(stage)), scale);
     }
+  }
+
+  VQ_DEVICE Words entry(i64 u, int stage, u32 code) const {
+    return access(u * kResiduals + stage, code);
   }
 
  private:

@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_gemv.h"
+#include "runtime/verify/reference_linear.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@ namespace vqgen {
 namespace {
 
 // W = [1 0 2 -1; 0 1 0.5 4], x = [1 2 3 4; -1 0 0 2].
-GemvData tiny() {
-  GemvData data;
+LinearData tiny() {
+  LinearData data;
   data.weights = test::tiny_tensor(2, 4, {0, 2, 1, 3});
   data.input_rows = 2;
   data.x = test::f16({1, 2, 3, 4, -1, 0, 0, 2});
@@ -20,20 +20,20 @@ GemvData tiny() {
 }
 
 TEST(ReferenceGemv, AgreesWithAMatrixByHand) {
-  EXPECT_EQ(reference_gemv(tiny()), (std::vector<double>{3, 19.5, -3, 8}));
+  EXPECT_EQ(reference_linear(tiny()), (std::vector<double>{3, 19.5, -3, 8}));
 }
 
 TEST(ReferenceGemv, ScalesOutputs) {
-  GemvData data = tiny();
+  LinearData data = tiny();
   data.weights.format.output_scales = true;
   data.weights.output_scales = {2, 0.5};
-  EXPECT_EQ(reference_gemv(data), (std::vector<double>{6, 9.75, -6, 4}));
+  EXPECT_EQ(reference_linear(data), (std::vector<double>{6, 9.75, -6, 4}));
 }
 
 TEST(ReferenceGemv, TheUnquantizedMatrixGivesTheSame) {
-  GemvData data = tiny();
+  LinearData data = tiny();
   data.original_weights = test::f16({1, 0, 2, -1, 0, 1, 0.5, 4});
-  EXPECT_EQ(reference_gemv_unquantized(data), reference_gemv(data));
+  EXPECT_EQ(reference_linear_unquantized(data), reference_linear(data));
 }
 
 // An impulse at column i reads off column i of the weights.
@@ -44,7 +44,7 @@ TEST(ReferenceGemv, ImpulsesReadOffTheWeights) {
   problem.weights.tile_rows = 4;
   problem.weights.tile_columns = 16;
   problem.weights.stage_scales = problem.weights.output_scales = true;
-  GemvData data = make_gemv_data(problem, {});
+  LinearData data = make_linear_data(problem, {});
   const RowDecoder decoder(data.weights);
   std::vector<double> row(24);
   for (std::size_t column = 0; column < 24; ++column) {
@@ -52,7 +52,7 @@ TEST(ReferenceGemv, ImpulsesReadOffTheWeights) {
     x[column] = 1;
     x[24 + column] = -2;
     data.x = test::f16(x);
-    const std::vector<double> y = reference_gemv(data);
+    const std::vector<double> y = reference_linear(data);
     for (std::size_t o = 0; o < 11; ++o) {
       decoder.decode(0, 0, static_cast<std::int64_t>(o), row);
       const double weight = row[column] * static_cast<double>(data.weights.output_scales[o]);
@@ -63,12 +63,12 @@ TEST(ReferenceGemv, ImpulsesReadOffTheWeights) {
 }
 
 TEST(ReferenceGemv, RejectsWhatContradictsItself) {
-  GemvData data = tiny();
-  EXPECT_THROW(reference_gemv_unquantized(data), Error);
+  LinearData data = tiny();
+  EXPECT_THROW(reference_linear_unquantized(data), Error);
   data.original_weights = test::f16({1, 2});
-  EXPECT_THROW(reference_gemv_unquantized(data), Error);
+  EXPECT_THROW(reference_linear_unquantized(data), Error);
   data.x.pop_back();
-  EXPECT_THROW(reference_gemv(data), Error);
+  EXPECT_THROW(reference_linear(data), Error);
 }
 
 }  // namespace

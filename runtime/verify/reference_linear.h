@@ -9,10 +9,10 @@ namespace vqgen {
 
 // y[r][o] = output_scale[o] * sum over i of x[r][i] * W~[o][i], as [input_rows][out_features].
 // Throws Error(bad_input) where sizes contradict each other, Error(infeasible) as RowDecoder does.
-std::vector<double> reference_gemv(const GemvData& data);
+std::vector<double> reference_linear(const LinearData& data);
 
 // The same over original_weights, which carry their output scales in them. No codes are read.
 // Throws Error(bad_input) where the originals were not kept.
-std::vector<double> reference_gemv_unquantized(const GemvData& data);
+std::vector<double> reference_linear_unquantized(const LinearData& data);
 
 }  // namespace vqgen

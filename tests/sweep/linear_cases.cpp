@@ -75,7 +75,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  GemvPlan plan = std::get<GemvPlan>(choose(result.problem, gpu));
+  LinearPlan plan = std::get<LinearPlan>(choose(result.problem, gpu));
   result.plan = plan;
   fix_placement(plan.codebook, op.weights, v[kLevel]);
   if (check(plan, result.problem, gpu).ok) result.plan = plan;

@@ -1,4 +1,4 @@
-#include "heuristics/ops/gemv.h"
+#include "heuristics/ops/linear.h"
 
 #include <algorithm>
 #include <bit>
@@ -19,7 +19,7 @@ std::int64_t part_of_unit(std::int64_t unit, std::int64_t v, std::int64_t budget
 
 // Columns staged at once: whole codebooks, or the largest even part of one, with rows x columns
 // fp32 within 16 KB.
-int chunk_columns(const Gemv& op, const GemvPlan& plan) {
+int chunk_columns(const Linear& op, const LinearPlan& plan) {
   constexpr std::int64_t kStagedFloats = 4096;
   const std::int64_t budget = kStagedFloats / op.shape.rows;
   const std::int64_t unit = kernel_config(op, plan).unit_columns;
@@ -35,7 +35,7 @@ int chunk_columns(const Gemv& op, const GemvPlan& plan) {
 }
 
 // Outputs a warp: as the default, halved until a block's outputs divide the rows of a tile.
-void fit_tile_rows(const Gemv& op, GemvPlan& plan) {
+void fit_tile_rows(const Linear& op, LinearPlan& plan) {
   if (op.weights.scope != Scope::tile) return;
   while (plan.outputs_per_warp > 1 &&
          op.weights.tile_rows % (plan.threads / 32 * plan.outputs_per_warp) != 0) {
@@ -49,11 +49,12 @@ void fit_tile_rows(const Gemv& op, GemvPlan& plan) {
 
 }  // namespace
 
-GemvPlan choose_gemv(const Gemv& op, const GpuSpec& gpu) {
-  GemvPlan plan;
+LinearPlan choose_lanes(const Problem& problem, const GpuSpec& gpu) {
+  const Linear& op = *as_linear(problem);
+  LinearPlan plan;
   fit_tile_rows(op, plan);
   plan.chunk_columns = chunk_columns(op, plan);
-  place_codebooks(plan, op, gpu);
+  place_codebooks(plan, problem, gpu);
   return plan;
 }
 

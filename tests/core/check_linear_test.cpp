@@ -21,7 +21,7 @@ Gemv tiled(int rows, int columns) {
   return op;
 }
 
-Verdict judge(const GemvPlan& plan, const Gemv& op = sound()) {
+Verdict judge(const LinearPlan& plan, const Gemv& op = sound()) {
   return check(plan, op, find_gpu("h200"));
 }
 
@@ -36,7 +36,7 @@ TEST(CheckGemv, FormatOfTheWeights) {
 TEST(CheckGemv, TheDefaultPlanIsSound) { expect_ok(judge({})); }
 
 TEST(CheckGemv, FieldsStayWithinTheirRanges) {
-  check_plan_ranges<GemvPlan>([](const GemvPlan& plan) { return judge(plan); });
+  check_plan_ranges<LinearPlan>([](const LinearPlan& plan) { return judge(plan); });
 }
 
 TEST(CheckGemv, ChunksHoldWholeVectors) {
@@ -65,11 +65,11 @@ TEST(CheckGemv, AnyChunkServesAUnitOfWholeRows) {
 }
 
 TEST(CheckGemv, ABlockStaysWithinATileWhoseCodebookItHolds) {
-  const GemvPlan shared{.threads = 256,
-                        .outputs_per_warp = 2,
-                        .chunk_columns = 64,
-                        .codebook = all_shared(16)};  // 16 outputs
-  GemvPlan global = shared;
+  const LinearPlan shared{.threads = 256,
+                          .outputs_per_warp = 2,
+                          .chunk_columns = 64,
+                          .codebook = all_shared(16)};  // 16 outputs
+  LinearPlan global = shared;
   global.codebook = all_global();
   expect_ok(judge(shared, tiled(32, 64)));
   expect_refused(judge(shared, tiled(24, 64)), {"24 rows of a tile", "16 outputs"});
@@ -92,7 +92,7 @@ TEST(CheckGemv, ThreadsAreWholeWarpsUpTo1024) {
 }
 
 TEST(CheckGemv, SharedMemoryIsCountedToTheByte) {
-  const GemvPlan plan{.codebook = all_shared(sound().weights.entries())};
+  const LinearPlan plan{.codebook = all_shared(sound().weights.entries())};
   GpuSpec gpu = find_gpu("t4");
   gpu.shared_bytes_per_block =
       static_cast<int>(vq::shared_layout(kernel_config(sound(), plan)).total);
@@ -100,9 +100,9 @@ TEST(CheckGemv, SharedMemoryIsCountedToTheByte) {
   gpu.shared_bytes_per_block -= 1;
   expect_refused(check(plan, sound(), gpu),
                  {std::to_string(gpu.shared_bytes_per_block + 1), gpu.name, "global memory"});
-  expect_ok(check(GemvPlan{}, sound(), gpu));
-  expect_ok(check(GemvPlan{.chunk_columns = 512, .codebook = plan.codebook}, sound(), gpu));
-  expect_ok(check(GemvPlan{.codebook = {.registers = 1, .shared = 256}}, sound(), gpu));
+  expect_ok(check(LinearPlan{}, sound(), gpu));
+  expect_ok(check(LinearPlan{.chunk_columns = 512, .codebook = plan.codebook}, sound(), gpu));
+  expect_ok(check(LinearPlan{.codebook = {.registers = 1, .shared = 256}}, sound(), gpu));
 }
 
 TEST(CheckGemv, PlacementsFitTheCodebookAndTheRegisters) {

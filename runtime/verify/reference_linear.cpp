@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_gemv.h"
+#include "runtime/verify/reference_linear.h"
 
 #include <array>
 #include <cstddef>
@@ -18,7 +18,7 @@ void require(bool fine, const char* message) {
 }
 
 // read_row(o, row) puts row o of the weights, output scale left out, in `row`.
-std::vector<double> gemv(const GemvData& data,
+std::vector<double> gemv(const LinearData& data,
                          const std::function<void(std::int64_t, std::span<double>)>& read_row) {
   const auto columns = static_cast<std::size_t>(data.weights.columns);
   const auto outputs = static_cast<std::size_t>(data.weights.rows);
@@ -42,7 +42,7 @@ std::vector<double> gemv(const GemvData& data,
 
 }  // namespace
 
-std::vector<double> reference_gemv(const GemvData& data) {
+std::vector<double> reference_linear(const LinearData& data) {
   const RowDecoder weights(data.weights);
   std::vector<double> y =
       gemv(data, [&](std::int64_t o, std::span<double> row) { weights.decode(0, 0, o, row); });
@@ -52,7 +52,7 @@ std::vector<double> reference_gemv(const GemvData& data) {
   return y;
 }
 
-std::vector<double> reference_gemv_unquantized(const GemvData& data) {
+std::vector<double> reference_linear_unquantized(const LinearData& data) {
   const std::int64_t columns = data.weights.columns;
   require(!data.original_weights.empty(), "the weights before quantization were not kept");
   require(std::ssize(data.original_weights) == data.weights.rows * columns,

@@ -1,0 +1,20 @@
+// The plans of gemv and gemm.
+#pragma once
+
+#include <optional>
+
+#include "core/check.h"
+
+namespace vqgen {
+
+// Dataflow lanes: a warp a few outputs, x staged in chunks that hold whole codebook units.
+LinearPlan choose_lanes(const Problem& problem, const GpuSpec& gpu);
+
+// Dataflow fragments: enough warps to fill the GPU, along the outputs first and then along the
+// columns. nullopt where check() accepts none.
+std::optional<LinearPlan> choose_fragments(const Problem& problem, const GpuSpec& gpu);
+
+// The one that is expected to be faster.
+LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu);
+
+}  // namespace vqgen

@@ -1,0 +1,18 @@
+// The argument struct of gemv and gemm, y = x W^T, shared by host and device. Device pointers;
+// nothing is owned.
+#pragma once
+
+#include <vq/args/quantized.h>
+
+namespace vq {
+
+struct LinearArgs {
+  const u16*
+      x;   // [rows][in_features]; dataflow fragments with in_features % 8 == 0: 16-byte aligned
+  u16* y;  // [rows][out_features]
+  QuantizedArgs weights;       // rows [out_features]; fragments: aligned to code_words words
+  const float* output_scales;  // [out_features]; null where the format has none
+  float* partials;             // [splits][rows][out_features] fp32; null where splits == 1
+};
+
+}  // namespace vq

@@ -1,0 +1,110 @@
+// Compile-time facts of one gemv or gemm kernel, y = x W^T, and how its block carves shared memory.
+// A block serves some output features and walks its share of the input features, a chunk of columns
+// staged at a time.
+//
+//   lanes      a warp serves outputs_per_warp outputs and all rows.
+//              Grid: (blocks of outputs, 1, splits)
+//   fragments  a warp serves outputs_per_warp outputs and rows_per_block rows; warps_along_columns
+//              warps share the columns of the same outputs. Grid: (blocks of outputs, blocks of
+//              rows, splits)
+#pragma once
+
+#include <vq/layout/format.h>
+
+namespace vq {
+
+enum class LinearDataflow : int { kLanes = 0, kFragments = 1 };
+
+struct LinearConfig {
+  Element element;
+  LinearDataflow dataflow;
+  int rows;
+  i64 out_features;
+  i64 in_features;
+  int threads;
+  int outputs_per_warp;
+  int chunk_columns;
+  int splits;
+  int warps_along_columns;
+  int rows_per_block;
+  int code_words;
+  bool output_scales;
+  i64 unit_rows;         // output features that one codebook unit serves
+  i64 unit_columns;      // input features that one codebook unit serves
+  FormatConfig weights;  // unit_elements is not used: unit_columns says it
+};
+
+VQ_HD constexpr int outputs_per_block(const LinearConfig& c) {
+  return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
+}
+VQ_HD constexpr i64 units_per_row(const LinearConfig& c) {
+  return ceil_div(c.in_features, c.unit_columns);
+}
+// Units that one chunk of columns touches. A chunk lies within one unit or holds whole units.
+VQ_HD constexpr int units_per_chunk(const LinearConfig& c) {
+  return static_cast<int>(ceil_div(i64{c.chunk_columns}, c.unit_columns));
+}
+VQ_HD constexpr i64 chunks(const LinearConfig& c) {
+  return ceil_div(c.in_features, i64{c.chunk_columns});
+}
+
+// Fragments. The four lanes that hold one output's operand each take a run of consecutive columns,
+// the shortest whose codes fill whole loads of code_words words:
+//
+//   columns of a chunk   | lane 0's run | lane 1's | lane 2's | lane 3's | lane 0's ...
+//
+// An octet, 8 columns, is what a lane gives to two mma.m16n8k16.
+VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_size * f.residuals; }
+VQ_HD constexpr int greatest_common_divisor(int a, int b) {
+  while (b != 0) {
+    const int rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+VQ_HD constexpr int run_octets(const LinearConfig& c) {
+  const int bits = octet_codes(c.weights) * c.weights.index_bits;
+  return 32 * c.code_words / greatest_common_divisor(bits, 32 * c.code_words);
+}
+VQ_HD constexpr int run_words(const LinearConfig& c) {
+  return run_octets(c) * octet_codes(c.weights) * c.weights.index_bits / 32;
+}
+VQ_HD constexpr int run_columns(const LinearConfig& c) { return 4 * 8 * run_octets(c); }
+
+// Byte offsets into the block's shared memory.
+struct LinearShared {
+  CodebookShared codebook;
+  // lanes: [rows][chunk_columns] fp32. fragments: [run][octet][row tile][lane][8] u16, each lane's
+  // columns as the tensor core takes them; after the columns, the sums that warps hand over.
+  i64 x;
+  i64 total;
+};
+
+// Fragments: floats that the warps of a block hand to each other when the columns are done.
+VQ_HD constexpr i64 handed_floats(const LinearConfig& c) {
+  return i64{c.threads} / 2 * (c.warps_along_columns > 1 ? 1 : 0) * (c.outputs_per_warp / 16) *
+         (c.rows_per_block / 8) * 4;
+}
+
+VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
+  LinearShared at{};
+  i64 next = 0;
+  const auto carve = [&next](i64 bytes) {
+    const i64 begin = next;
+    next += ceil_div(bytes, i64{16}) * 16;
+    return begin;
+  };
+  at.codebook = carve_codebook(c.weights, units_per_chunk(c), carve);
+  if (c.dataflow == LinearDataflow::kLanes) {
+    at.x = carve(i64{c.rows} * c.chunk_columns * 4);
+  } else {
+    const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
+    const i64 handed = handed_floats(c) * 4;
+    at.x = carve(staged > handed ? staged : handed);
+  }
+  at.total = next;
+  return at;
+}
+
+}  // namespace vq

@@ -1,0 +1,115 @@
+// gemv by lanes: y = x W^T for few rows of x, W quantized.
+//
+// A warp serves kOutputs output features; a block walks its columns a chunk at a time:
+//   1. where the chunk belongs to other codebooks than the last, Switch and Load them;
+//   2. the chunk of x arrives in shared memory as fp32;
+//   3. each lane takes every 32nd sub-vector of the chunk, decodes it once per output and
+//      multiplies it with all rows of x.
+// The lanes' sums meet by shuffles at the end, always in the same order.
+#pragma once
+
+#include <vq/codes.cuh>
+#include <vq/ops/linear_work.cuh>
+
+namespace vq {
+
+template <class Plan>
+class LinearLanes {
+ public:
+  using Work = LinearWork<Plan>;
+  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr int kRows = kConfig.rows;
+  static constexpr int kOutputs = kConfig.outputs_per_warp;
+  static constexpr int kChunk = kConfig.chunk_columns;
+  static constexpr int kVectorSize = kConfig.weights.vector_size;
+  static constexpr int kBits = kConfig.weights.index_bits;
+  static constexpr int kResiduals = kConfig.weights.residuals;
+
+  VQ_DEVICE explicit LinearLanes(const LinearArgs& args)
+      : args_(args),
+        book_(args.weights, Work::kUnits),
+        first_output_(Work::first_output() + i64{warp()} * kOutputs) {}
+
+  VQ_DEVICE void run() {
+    VQ_UNROLL
+    for (int o = 0; o < kOutputs; ++o) {
+      VQ_UNROLL
+      for (int r = 0; r < kRows; ++r) sum_[o][r] = 0.0f;
+    }
+    for (i64 first = Work::begin(); first < Work::end(); first += kChunk) {
+      const i64 left = Work::end() - first;
+      const int count = static_cast<int>(left < kChunk ? left : i64{kChunk});
+      sync_block();  // the last chunk has been read
+      if (book_.switch_to(Work::bound_unit(first))) book_.load();
+      stage_x(first, count);
+      sync_block();
+      VQ_UNROLL
+      for (int o = 0; o < kOutputs; ++o) {
+        if (first_output_ + o < Work::kOutFeatures) {
+          multiply(first, count, first_output_ + o, sum_[o]);
+        }
+      }
+    }
+    write();
+  }
+
+ private:
+  // [rows][chunk_columns] in shared memory; see codebook.cuh for why by function.
+  VQ_DEVICE static float* staged_x() {
+    return reinterpret_cast<float*>(shared_memory() + Work::at().x);
+  }
+
+  VQ_DEVICE void stage_x(i64 first, int count) {
+    for (int r = 0; r < kRows; ++r) {
+      const u16* from = args_.x + r * Work::kInFeatures + first;
+      for (int i = thread_index(); i < count; i += kConfig.threads) {
+        store_shared(staged_x() + r * kChunk + i, to_float<kConfig.element>(load_global(from + i)));
+      }
+    }
+  }
+
+  // sum[r] += W[output][chunk] . x[r][chunk] over the sub-vectors of this lane.
+  VQ_DEVICE void multiply(i64 first, int count, i64 output, float (&sum)[kRows]) const {
+    const u32* row = args_.weights.codes + output * Work::kRowWords;
+    for (int s = lane(); s < count / kVectorSize; s += 32) {
+      const i64 column = first + s * kVectorSize;
+      float value[kVectorSize];
+      book_.decode(value, Work::unit_in_chunk(output, column, first), [&](int stage) {
+        return read_code<kBits>(row, column / kVectorSize * kResiduals + stage,
+                                [](const u32* word) { return load_global(word); });
+      });
+      VQ_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const float* x = staged_x() + r * kChunk + s * kVectorSize;
+        VQ_UNROLL
+        for (int i = 0; i < kVectorSize; ++i) sum[r] += value[i] * load_shared(x + i);
+      }
+    }
+  }
+
+  VQ_DEVICE void write() {
+    VQ_UNROLL
+    for (int o = 0; o < kOutputs; ++o) {
+      VQ_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        float sum = sum_[o][r];
+        VQ_UNROLL
+        for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+        const i64 output = first_output_ + o;
+        if (lane() == 0 && output < Work::kOutFeatures) Work::write(args_, r, output, sum);
+      }
+    }
+  }
+
+  const LinearArgs& args_;
+  typename Work::Book book_;
+  i64 first_output_;
+  float sum_[kOutputs][kRows];
+};
+
+template <class Plan>
+VQ_DEVICE void linear_lanes(const LinearArgs& args) {
+  LinearLanes<Plan>(args).run();
+}
+
+}  // namespace vq

@@ -1,0 +1,80 @@
+// What the blocks of gemv and gemm have in common: their share of the columns, the codebook units
+// that serve it, and where sums go.
+#pragma once
+
+#include <vq/args/linear.h>
+#include <vq/layout/linear.h>
+#include <vq/codebook/codebook.cuh>
+
+namespace vq {
+
+template <class Plan>
+struct LinearWork {
+  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr int kRows = kConfig.rows;
+  static constexpr i64 kOutFeatures = kConfig.out_features;
+  static constexpr i64 kInFeatures = kConfig.in_features;
+  static constexpr int kChunk = kConfig.chunk_columns;
+  static constexpr i64 kUnitRows = kConfig.unit_rows;
+  static constexpr i64 kUnitColumns = kConfig.unit_columns;
+  static constexpr i64 kUnitsPerRow = units_per_row(kConfig);
+  static constexpr i64 kUnits = ceil_div(kOutFeatures, kUnitRows) * kUnitsPerRow;
+  static constexpr int kBlockOutputs = outputs_per_block(kConfig);
+  static constexpr i64 kRowWords = row_words(kInFeatures, kConfig.weights.vector_size,
+                                             kConfig.weights.residuals, kConfig.weights.index_bits);
+
+  VQ_HD static constexpr LinearShared at() { return shared_layout(kConfig); }
+  struct Weights {
+    VQ_HD static constexpr FormatConfig config() { return kConfig.weights; }
+    VQ_HD static constexpr CodebookShared shared() { return at().codebook; }
+  };
+  using Book = Codebook<Weights, kConfig.element, units_per_chunk(kConfig), kConfig.threads>;
+
+  // The columns [begin, end) of this block's split: whole chunks, but for the matrix's end.
+  VQ_DEVICE static i64 begin() { return share() * block_z(); }
+  VQ_DEVICE static i64 end() {
+    const i64 end = share() * (block_z() + 1);
+    return end < kInFeatures ? end : kInFeatures;
+  }
+
+  VQ_DEVICE static i64 first_output() { return i64{block_x()} * kBlockOutputs; }
+
+  // The unit of the block's first output at a chunk's first column: what the codebook is bound to.
+  VQ_DEVICE static i64 bound_unit(i64 first_column) {
+    return unit_of(first_output(), first_column);
+  }
+  // The unit of an element of the chunk, counted from the bound one. Elements past the matrix's
+  // end, which count for nothing, have one too.
+  VQ_DEVICE static i64 unit_in_chunk(i64 output, i64 column, i64 first_column) {
+    constexpr bool kOneColumn = kUnitColumns >= kInFeatures || kUnitColumns % kChunk == 0;
+    constexpr bool kOneRow = kUnitRows >= kOutFeatures || kUnitRows % kBlockOutputs == 0;
+    if constexpr (kOneColumn && kOneRow) return 0;
+    const i64 within = kOneColumn || column >= kInFeatures ? first_column : column;
+    return unit_of(output, within) - bound_unit(first_column);
+  }
+
+  // The sum of one output and row over the columns of this block's split.
+  VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum) {
+    if constexpr (kConfig.splits > 1) {
+      store_global(args.partials + (i64{block_z()} * kRows + row) * kOutFeatures + output, sum);
+    } else {
+      finish(args, row, output, sum);
+    }
+  }
+
+  // The whole sum of one output and row.
+  VQ_DEVICE static void finish(const LinearArgs& args, int row, i64 output, float sum) {
+    if constexpr (kConfig.output_scales) sum *= load_global(args.output_scales + output);
+    store_global(args.y + row * kOutFeatures + output, from_float<kConfig.element>(sum));
+  }
+
+ private:
+  VQ_DEVICE static constexpr i64 share() {
+    return ceil_div(chunks(kConfig), i64{kConfig.splits}) * kChunk;
+  }
+  VQ_DEVICE static i64 unit_of(i64 output, i64 column) {
+    return output / kUnitRows * kUnitsPerRow + column / kUnitColumns;
+  }
+};
+
+}  // namespace vq
