@@ -8,33 +8,34 @@
 
 // cuda.h renames some of these by macro (cuMemAlloc is cuMemAlloc_v2): an argument that is passed
 // on is expanded first, so that members, calls and looked-up names all mean the declared ABI.
-#define VQGEN_DRIVER_FUNCTIONS(X) \
-  X(cuInit)                       \
-  X(cuDriverGetVersion)           \
-  X(cuGetErrorName)               \
-  X(cuGetErrorString)             \
-  X(cuDeviceGetCount)             \
-  X(cuDeviceGet)                  \
-  X(cuDeviceGetName)              \
-  X(cuDeviceGetAttribute)         \
-  X(cuDeviceTotalMem)             \
-  X(cuDevicePrimaryCtxRetain)     \
-  X(cuDevicePrimaryCtxRelease)    \
-  X(cuCtxPushCurrent)             \
-  X(cuCtxPopCurrent)              \
-  X(cuStreamCreate)               \
-  X(cuStreamDestroy)              \
-  X(cuStreamSynchronize)          \
-  X(cuMemAlloc)                   \
-  X(cuMemFree)                    \
-  X(cuMemcpyHtoDAsync)            \
-  X(cuMemcpyDtoHAsync)            \
-  X(cuModuleLoadData)             \
-  X(cuModuleUnload)               \
-  X(cuModuleGetFunction)          \
-  X(cuFuncGetAttribute)           \
-  X(cuFuncSetAttribute)           \
-  X(cuFuncGetParamInfo)           \
+#define VQGEN_DRIVER_FUNCTIONS(X)                \
+  X(cuInit)                                      \
+  X(cuDriverGetVersion)                          \
+  X(cuGetErrorName)                              \
+  X(cuGetErrorString)                            \
+  X(cuDeviceGetCount)                            \
+  X(cuDeviceGet)                                 \
+  X(cuDeviceGetName)                             \
+  X(cuDeviceGetAttribute)                        \
+  X(cuDeviceTotalMem)                            \
+  X(cuDevicePrimaryCtxRetain)                    \
+  X(cuDevicePrimaryCtxRelease)                   \
+  X(cuCtxPushCurrent)                            \
+  X(cuCtxPopCurrent)                             \
+  X(cuStreamCreate)                              \
+  X(cuStreamDestroy)                             \
+  X(cuStreamSynchronize)                         \
+  X(cuMemAlloc)                                  \
+  X(cuMemFree)                                   \
+  X(cuMemcpyHtoDAsync)                           \
+  X(cuMemcpyDtoHAsync)                           \
+  X(cuModuleLoadData)                            \
+  X(cuModuleUnload)                              \
+  X(cuModuleGetFunction)                         \
+  X(cuFuncGetAttribute)                          \
+  X(cuFuncSetAttribute)                          \
+  X(cuFuncGetParamInfo)                          \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   X(cuLaunchKernel)
 
 namespace vqgen {
