@@ -1,5 +1,7 @@
 // GpuSpec: the facts of one GPU that decisions rest on. From profiles/gpus/*.json, where each value
-// has its source, or read off the device.
+// has its source, or read off the device. What an SM hands out in granules is optional: the
+// defaults are those of every architecture from sm_80 to sm_121, and the guess for what comes
+// after.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +17,14 @@ struct GpuSpec {
   std::string arch;
   int sms = 0;
   int registers_per_sm = 0;
+  int registers_granule = 256;
+  int sm_partitions = 4;
   int max_threads_per_sm = 0;
   int max_blocks_per_sm = 0;
   int shared_bytes_per_sm = 0;
   int shared_bytes_per_block = 0;
   int shared_bytes_reserved = 0;
+  int shared_bytes_granule = 128;
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
   double memory_gbps = 0;
@@ -33,6 +38,10 @@ struct GpuSpec {
         field("arch", &G::arch, required(), "compile target, such as sm_90a"),
         field("sms", &G::sms, required(1, 1024), "streaming multiprocessors"),
         field("registers_per_sm", &G::registers_per_sm, required(1, 1 << 20), "32-bit registers"),
+        field("registers_granule", &G::registers_granule, optional_in(32, 65536),
+              "registers that a warp is given at a time"),
+        field("sm_partitions", &G::sm_partitions, optional_in(1, 16),
+              "parts of a multiprocessor, each with its share of warps and registers"),
         field("max_threads_per_sm", &G::max_threads_per_sm, required(32, 4096), "resident threads"),
         field("max_blocks_per_sm", &G::max_blocks_per_sm, required(1, 128), "resident blocks"),
         field("shared_bytes_per_sm", &G::shared_bytes_per_sm, required(1, 1 << 24),
@@ -41,6 +50,8 @@ struct GpuSpec {
               "most that one block may opt in to"),
         field("shared_bytes_reserved", &G::shared_bytes_reserved, optional_in(0, 65536),
               "what the system takes of each block's share"),
+        field("shared_bytes_granule", &G::shared_bytes_granule, optional_in(1, 65536),
+              "shared memory that a block is given at a time"),
         field("l2_bytes", &G::l2_bytes, required(1, 1e12), "second-level cache"),
         field("memory_bytes", &G::memory_bytes, required(1, 1e15), "device memory"),
         field("memory_gbps", &G::memory_gbps, required(1, 1e6), "device memory, 10^9 bytes/s"),

@@ -89,6 +89,11 @@ class Backend {
   virtual void upload(void* destination, std::span<const std::byte> source) = 0;
   virtual void download(std::span<std::byte> destination, const void* source) = 0;
 
+  // How many blocks of entry number `entry`, of the shape that `source` gives it, a multiprocessor
+  // holds at once, as the driver works it out; nullopt where there is no such thing.
+  virtual std::optional<int> resident_blocks(LoadedKernel& kernel, const KernelSource& source,
+                                             std::size_t entry) const = 0;
+
   // Queues entry number `entry` with `args` (the op's argument struct, by value).
   virtual void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
                       std::span<const std::byte> args) = 0;

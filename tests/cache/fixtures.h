@@ -47,6 +47,10 @@ class CountingBackend final : public Backend {
   void release(void*) noexcept override {}
   void upload(void*, std::span<const std::byte>) override {}
   void download(std::span<std::byte>, const void*) override {}
+  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
+                                     std::size_t) const override {
+    return std::nullopt;
+  }
   void launch(LoadedKernel&, const KernelSource&, std::size_t,
               std::span<const std::byte>) override {}
   void synchronize() override {}

@@ -21,7 +21,7 @@ inline std::string without_includes(const std::string& header) {
 }
 
 inline std::string amalgamate(std::string_view kernel) {
-  const std::string templates = std::string(VQGEN_SOURCE_DIR) + "/templates/";
+  const std::string templates = VQGEN_SOURCE_DIR "/templates/";
   std::string text;
   for (const char* header :
        {"machine/cuda/vq/annotations.h", "vq/types.h", "machine/cuda/vq/machine.cuh"}) {

@@ -49,6 +49,16 @@ class CudaKernel final : public LoadedKernel {
 
   CUfunction function(std::size_t entry) const { return functions_.at(entry); }
 
+  int resident_blocks(std::size_t entry, const KernelEntry& shape) const {
+    const CudaContext::Scope scope(*context_);
+    int blocks = 0;
+    context_->api().check(context_->api().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                              &blocks, function(entry), static_cast<int>(shape.threads),
+                              static_cast<std::size_t>(shape.shared_bytes)),
+                          "cuOccupancyMaxActiveBlocksPerMultiprocessor", shape.name);
+    return blocks;
+  }
+
  private:
   CUfunction prepare(const DriverApi& api, const KernelEntry& entry,
                      std::int64_t args_bytes) const {
@@ -156,6 +166,11 @@ class CudaBackend final : public Backend {
                                         held->stream()),
           "cuMemcpyDtoHAsync");
     check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
+  }
+
+  std::optional<int> resident_blocks(LoadedKernel& kernel, const KernelSource& source,
+                                     std::size_t entry) const override {
+    return static_cast<const CudaKernel&>(kernel).resident_blocks(entry, source.entries.at(entry));
   }
 
   void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,

@@ -35,6 +35,15 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, major == 9 && minor == 0 ? "a" : "");
 }
 
+// The driver reports no granules: those of cuda_occupancy.h, where GpuSpec's defaults are those
+// since compute capability 8.0.
+void set_granules(GpuSpec& spec, int major) {
+  if (major < 8) spec.shared_bytes_granule = 256;
+  for (const char* field : {"registers_granule", "sm_partitions", "shared_bytes_granule"}) {
+    spec.sources[field] = fmt::format("cuda_occupancy.h, compute capability {}.x", major);
+  }
+}
+
 GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   GpuSpec spec;
   SpecReader reader(api, device, spec);
@@ -43,8 +52,8 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   api.check(api.cuDeviceGetName(name.data(), static_cast<int>(name.size()), device),
             "cuDeviceGetName", "the device");
   spec.name = name.data();
-  spec.arch = arch_of(VQGEN_READ(COMPUTE_CAPABILITY_MAJOR, "arch"),
-                      VQGEN_READ(COMPUTE_CAPABILITY_MINOR, ""));
+  const int major = VQGEN_READ(COMPUTE_CAPABILITY_MAJOR, "arch");
+  spec.arch = arch_of(major, VQGEN_READ(COMPUTE_CAPABILITY_MINOR, ""));
   spec.sms = VQGEN_READ(MULTIPROCESSOR_COUNT, "sms");
   spec.registers_per_sm = VQGEN_READ(MAX_REGISTERS_PER_MULTIPROCESSOR, "registers_per_sm");
   spec.max_threads_per_sm = VQGEN_READ(MAX_THREADS_PER_MULTIPROCESSOR, "max_threads_per_sm");
@@ -55,6 +64,7 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
       VQGEN_READ(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, "shared_bytes_per_block");
   spec.shared_bytes_reserved =
       VQGEN_READ(RESERVED_SHARED_MEMORY_PER_BLOCK, "shared_bytes_reserved");
+  set_granules(spec, major);
   spec.l2_bytes = VQGEN_READ(L2_CACHE_SIZE, "l2_bytes");
   spec.sm_clock_mhz = VQGEN_READ(CLOCK_RATE, "sm_clock_mhz") / 1e3;  // kHz
   // Two transfers a clock over the bus; 0 where a driver no longer reports the memory clock.

@@ -31,11 +31,14 @@ GpuSpec host_spec() {
   spec.arch = "host";
   spec.sms = 4;
   spec.registers_per_sm = 65536;
+  spec.registers_granule = 256;
+  spec.sm_partitions = 4;
   spec.max_threads_per_sm = 2048;
   spec.max_blocks_per_sm = 32;
   spec.shared_bytes_per_sm = 233472;
   spec.shared_bytes_per_block = 232448;
   spec.shared_bytes_reserved = 1024;
+  spec.shared_bytes_granule = 128;
   spec.l2_bytes = std::int64_t{32} << 20;
   spec.memory_bytes = std::int64_t{8} << 30;
   spec.memory_gbps = 20;
@@ -98,6 +101,11 @@ class HostBackend : public Backend {
 
   void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
               std::span<const std::byte> args) override;
+
+  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
+                                     std::size_t) const override {
+    return std::nullopt;
+  }
 
   void synchronize() override {}  // launch() returns when all is done
 

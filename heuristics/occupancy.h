@@ -1,0 +1,43 @@
+// How many blocks an SM holds at once, and what each of them could use beside without that number
+// falling: the resource slack of VQ-LLM, section V-B and Fig. 10, which the codebook cache may
+// spend. The rules are those of NVIDIA's cuda_occupancy.h, without a preferred carve-out (the
+// driver then takes the largest) and without its limit by barriers, which kernels of one barrier
+// never meet.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/gpu_spec.h"
+
+namespace vqgen {
+
+// What keeps one more block out. Where several do, the first of these: what no block can use less
+// of by a smaller cache comes first.
+enum class Limit { warps, blocks, registers, shared_memory };
+template <>
+inline constexpr auto enum_names<Limit> =
+    std::array{"warps", "blocks", "registers", "shared memory"};
+
+struct Occupancy {
+  int blocks = 0;  // an SM; 0 where not even one can run
+  Limit limit = Limit::warps;
+  int warps = 0;  // of those blocks
+  bool operator==(const Occupancy&) const = default;
+};
+
+// Blocks of `threads` threads with `registers` registers each and `shared_bytes` bytes, static and
+// dynamic. What no kernel can have (threads outside 1..1024, registers outside 0..255, a negative
+// size, more shared memory than a block may have) gives 0 blocks.
+Occupancy occupancy(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes);
+
+struct Slack {
+  int registers = 0;              // more, a thread
+  std::int64_t shared_bytes = 0;  // more, a block
+  bool operator==(const Slack&) const = default;
+};
+
+// The most that can be spent, of both at once, with as many blocks resident; nothing where none is.
+Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes);
+
+}  // namespace vqgen
