@@ -8,8 +8,11 @@ namespace vqgen::cli {
 namespace {
 
 std::string escaped(const std::string& text) {
+  // Through JSON, which has a replacement character for bytes that are no UTF-8.
+  const std::string json =
+      Json(one_line(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string result;
-  for (const char c : one_line(text)) {
+  for (const char c : Json::parse(json).get<std::string>()) {
     switch (c) {
       case '&':
         result += "&amp;";
