@@ -90,7 +90,10 @@ void draw_accesses(Svg& svg, const Panel& panel, const Shown& shown) {
              Anchor::middle);
   }
   svg.line(panel.x, panel.bottom(), panel.right(), panel.bottom(), kInk);
-  svg.text(panel.x + kPlotWidth / 2, panel.bottom() + 32, 12, "entries, the most read first",
+  svg.text(panel.x + kPlotWidth / 2, panel.bottom() + 32, 12,
+           grouped == 1
+               ? "entries, the most read first"
+               : fmt::format("entries, the most read first; a bar is the mean of {}", grouped),
            Anchor::middle);
   svg.text_upwards(panel.x - 48, panel.y + kPlotHeight / 2, 12, "accesses");
 

@@ -3,6 +3,7 @@
 #include "cli/progress.h"
 #include "core/profiles.h"
 #if VQGEN_HAS_TRAINER
+#include "quantizer/hotness.h"
 #include "quantizer/reorder.h"
 #include "quantizer/train/quantize.h"
 #endif
@@ -112,7 +113,7 @@ void quantize(const Options& options, Output& output) {
     result = options.keys.empty() ? quantize_matrix(options, training)
                                   : quantize_cache(options, training);
   }
-  if (options.reorder) reorder_hot_first(result.bundle);
+  if (options.reorder) reorder(result.bundle, profile_bundle(result.bundle, 1));
   write_bundle(options.out, result.bundle);
   report(result, options, output);
 }

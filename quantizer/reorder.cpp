@@ -5,9 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/hotness_profile.h"
 #include "quantizer/decode.h"
-#include "quantizer/hotness.h"
 #include "quantizer/pack.h"
 #include "quantizer/units.h"
 
@@ -43,6 +41,16 @@ std::vector<std::uint32_t> renumber(std::span<const std::int64_t> counts,
     std::copy_n(old.data() + order[rank] * size, size, codebook.data() + rank * size);
   }
   return number;
+}
+
+const HotnessProfile& profile_for(const std::string& item, Operand operand,
+                                  const std::vector<HotnessProfile>& profiles) {
+  for (const HotnessProfile& profile : profiles) {
+    if (profile.item == item && profile.operand == operand) return profile;
+  }
+  throw Error(ErrorKind::bad_input,
+              fmt::format("reorder: no profile of the {} of '{}'; profile a bundle that has them",
+                          enum_name(operand), item));
 }
 
 }  // namespace
@@ -83,16 +91,23 @@ void reorder(QuantizedTensor& tensor, std::span<const std::int64_t> counts) {
   }
 }
 
-void reorder_hot_first(Bundle& bundle) {
-  const auto by_own_codes = [](QuantizedTensor& tensor) {
-    reorder(tensor, count_accesses(tensor, "", Operand::keys, 1).counts);
+void reorder(Bundle& bundle, const std::vector<HotnessProfile>& profiles) {
+  const auto by_profile = [&](const std::string& item, Operand operand, QuantizedTensor& tensor) {
+    const HotnessProfile& profile = profile_for(item, operand, profiles);
+    if (profile.format != tensor.format || profile.units != tensor.units) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("reorder: the profile of '{}' is of another format or number of "
+                              "codebooks than the bundle; profile one with these codebooks",
+                              profile.name()));
+    }
+    reorder(tensor, profile.counts);
   };
   for (BundleItem& item : bundle.items) {
     if (auto* cache = std::get_if<AttentionData>(&item.data)) {
-      by_own_codes(cache->keys);
-      by_own_codes(cache->values);
+      by_profile(item.name, Operand::keys, cache->keys);
+      by_profile(item.name, Operand::values, cache->values);
     } else {
-      by_own_codes(std::get<GemvData>(item.data).weights);
+      by_profile(item.name, Operand::weights, std::get<GemvData>(item.data).weights);
     }
   }
 }

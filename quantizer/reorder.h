@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "core/hotness_profile.h"
 #include "quantizer/bundle.h"
 
 namespace vqgen {
@@ -16,7 +18,9 @@ namespace vqgen {
 // was.
 void reorder(QuantizedTensor& tensor, std::span<const std::int64_t> counts);
 
-// Every tensor of the bundle, by the accesses of its own codes.
-void reorder_hot_first(Bundle& bundle);
+// Every tensor of the bundle, by the profile of its item and operand: one of its own codes, or of
+// others with the same codebooks, such as a calibration text's. Error(bad_input) where a tensor has
+// none, or one of another format or number of units; then the bundle may be reordered in part.
+void reorder(Bundle& bundle, const std::vector<HotnessProfile>& profiles);
 
 }  // namespace vqgen

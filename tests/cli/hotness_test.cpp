@@ -135,6 +135,38 @@ TEST_F(Hotness, QuantizeReordersToTheSameBundle) {
   EXPECT_EQ(read_text(folder.path("one")), read_text(two));
 }
 
+TEST_F(Hotness, ReorderTakesTheProfileOfOtherData) {
+  const std::string by_own = folder.path("own"), by_profile = folder.path("profile");
+  profile(cache_bundle());
+  expect_success(vqgen({"reorder", "--data", cache_bundle(), "--out", by_own}));
+  const Arguments arguments{"reorder",  "--data",    cache_bundle(),       "--out",
+                            by_profile, "--profile", folder.path("p.json")};
+  expect_success(vqgen(arguments));
+  EXPECT_EQ(read_text(by_own), read_text(by_profile));
+
+  // The same counts, but that the coldest entry of the first codebook is the hottest.
+  const auto keys_of = [](const std::string& path) {
+    return std::get<AttentionData>(read_bundle(std::filesystem::path(path)).items[0].data).keys;
+  };
+  auto profiles = read_hotness(std::filesystem::path(folder.path("p.json")));
+  const std::uint32_t coldest = hot_first(profiles[0].codebook(0)).back();
+  const std::int64_t most = 1'000'000;
+  profiles[0].counts[coldest] = most;
+  profiles[0].parts = {1, 1, {summarise(profiles[0]).total.accesses}, {most}, {1}};
+  publish_text(folder.path("p.json"), hotness_text(profiles));
+  expect_success(vqgen(arguments));
+  const QuantizedTensor keys = keys_of(by_profile);
+  EXPECT_TRUE(std::equal(keys.codebooks.begin(), keys.codebooks.begin() + 4,
+                         keys_of(cache_bundle()).codebooks.begin() + 4 * coldest));
+  EXPECT_EQ(decode(keys).data, decode(keys_of(by_own)).data);
+
+  Arguments wrong = arguments;
+  wrong[2] = matrix_bundle();
+  expect_failure(wrong, 2, {"reorder: no profile of the weights of 'w'"});
+  wrong.back() = matrix_bundle();
+  expect_failure(wrong, 2, {matrix_bundle(), "malformed JSON"});
+}
+
 TEST_F(Hotness, BadInputIsRefused) {
   const std::string out = folder.path("out");
   for (const char* command : {"profile", "reorder"}) {

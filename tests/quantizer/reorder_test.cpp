@@ -121,10 +121,43 @@ TEST(Reorder, RefusesWhatItCannotDoAndLeavesItAlone) {
   EXPECT_EQ(tensor.codebooks, before.codebooks);
 }
 
+TEST(Reorder, OfABundleNeedsAProfileThatFits) {
+  Bundle bundle = samples::full_bundle();
+  const std::vector<HotnessProfile> profiles = profile_bundle(bundle, 2);
+  const auto refusal = [&](std::vector<HotnessProfile> given) {
+    return samples::error_of([&] { reorder(bundle, given); });
+  };
+  EXPECT_NE(refusal({}).find("no profile of the keys of 'layer0'"), std::string::npos);
+  EXPECT_NE(refusal({profiles[0], profiles[2]}).find("no profile of the values of 'layer0'"),
+            std::string::npos);
+  std::vector<HotnessProfile> other = profiles;
+  other[1].format.group_channels = 4;
+  EXPECT_NE(refusal(other).find("'layer0.values' is of another format"), std::string::npos);
+  other = profiles;
+  other[2].units = 3;
+  EXPECT_NE(refusal(other).find("'blocks.0.q.weights' is of another"), std::string::npos);
+}
+
+// By the counts of other data: that data's order, and still the same bits.
+TEST(Reorder, OfABundleByTheProfileOfAnother) {
+  const Bundle bundle = samples::full_bundle();
+  std::vector<HotnessProfile> profiles = profile_bundle(bundle, 1);
+  std::reverse(profiles[0].counts.begin(), profiles[0].counts.end());
+  Bundle after = bundle;
+  reorder(after, profiles);
+  const QuantizedTensor& keys = std::get<AttentionData>(bundle.items[0].data).keys;
+  const QuantizedTensor expected = reordered(keys, profiles[0].counts);
+  const QuantizedTensor& is = std::get<AttentionData>(after.items[0].data).keys;
+  EXPECT_EQ(is.codes, expected.codes);
+  EXPECT_EQ(is.codebooks, expected.codebooks);
+  EXPECT_NE(is.codes, reordered(keys, profile_of(keys).counts).codes);
+  expect_same_bits(decode(is).data, decode(keys).data);
+}
+
 TEST(Reorder, OfABundleKeepsAllButCodesAndCodebooks) {
   const Bundle before = samples::full_bundle();
   Bundle after = before;
-  reorder_hot_first(after);
+  reorder(after, profile_bundle(before));
   const auto& old_cache = std::get<AttentionData>(before.items[0].data);
   const auto& cache = std::get<AttentionData>(after.items[0].data);
   const auto& old_matrix = std::get<GemvData>(before.items[1].data);
