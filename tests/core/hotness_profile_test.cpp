@@ -134,6 +134,9 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"other_hot", {{"/profiles/0/parts/hot", "4"}}, {"/parts/counts: holds 24", "48"}},
         Lie{"no_accesses", {{"/profiles/0/parts/accesses", "[]"}}, {"/parts/accesses: holds 0"}},
         Lie{"more_common", {{"/profiles/0/parts/common/-", "0"}}, {"/parts/common: holds 25"}},
+        Lie{"last_sum",
+            {{"/profiles/0/counts/15", kFull}},
+            {"/counts: ", "at most 9000000000000000"}},
         Lie{"sum", {{"/profiles/0/counts/0", kFull}}, {"/counts: ", "at most 9000000000000000"}}),
     [](const auto& test) { return test.param.name; });
 
