@@ -1,5 +1,7 @@
 #include "cli/command.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include "core/profiles.h"
@@ -32,6 +34,21 @@ void print_line(std::FILE* stream, const std::string& text) {
 bool Output::finish() const {
   if (json) print_line(stdout, document.dump(2, ' ', false, Json::error_handler_t::replace));
   return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+}
+
+void require_place(const std::string& command, const std::string& option,
+                   const std::filesystem::path& out) {
+  std::error_code ignored;
+  const std::string place = fmt::format("{}: {} {}", command, option, out.string());
+  if (std::filesystem::is_directory(out, ignored)) {
+    throw Error(ErrorKind::bad_input, place + " is a folder; name a file");
+  }
+  const std::filesystem::path parent = out.has_parent_path() ? out.parent_path() : ".";
+  if (!std::filesystem::is_directory(parent, ignored) || ::access(parent.c_str(), W_OK) != 0) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: {} is no folder that can be written; choose another", place,
+                            parent.string()));
+  }
 }
 
 Environment read_environment() {

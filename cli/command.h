@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,11 @@ class Output {
   // Prints the document with --json. Called once, by main. False where stdout took less than all.
   bool finish() const;
 };
+
+// Error(bad_input) unless a file can be written there: found before the work, not after. `option`
+// is the flag of `command` that names it.
+void require_place(const std::string& command, const std::string& option,
+                   const std::filesystem::path& out);
 
 // The environment variables that vqgen reads, all of them; documented in docs/environment.md.
 struct Environment {

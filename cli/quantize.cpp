@@ -1,12 +1,10 @@
 // vqgen quantize: tensors of a safetensors file to a bundle.
-#include <unistd.h>
-
-#include <filesystem>
-
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "core/profiles.h"
 #if VQGEN_HAS_TRAINER
+#include "quantizer/hotness.h"
+#include "quantizer/reorder.h"
 #include "quantizer/train/quantize.h"
 #endif
 
@@ -19,6 +17,7 @@ struct Options {
   std::string weights, format, inputs;
   std::string dtype;
   bool keep_original = false;
+  bool reorder = false;
   std::uint64_t seed = 1;
 };
 
@@ -88,19 +87,6 @@ void report(const QuantizeResult& result, const Options& options, Output& output
   output.line("wrote {}", options.out);
 }
 
-// Training takes long: a place that cannot be written is found before it, not after.
-void require_place(const std::filesystem::path& out) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(out, ignored)) {
-    usage(fmt::format("--out {} is a folder; name a file", out.string()));
-  }
-  const std::filesystem::path parent = out.has_parent_path() ? out.parent_path() : ".";
-  if (!std::filesystem::is_directory(parent, ignored) || ::access(parent.c_str(), W_OK) != 0) {
-    usage(fmt::format("--out {}: {} is no folder that can be written; choose another", out.string(),
-                      parent.string()));
-  }
-}
-
 void quantize(const Options& options, Output& output) {
   if (options.keys.empty() == options.weights.empty()) {
     usage("give either --keys (with --values) or --weights");
@@ -113,7 +99,8 @@ void quantize(const Options& options, Output& output) {
       !(options.key_format + options.values + options.value_format + options.queries).empty()) {
     usage("--key-format, --values, --value-format and --queries go with --keys");
   }
-  require_place(options.out);
+  // Training takes long: a place that cannot be written is found before it, not after.
+  require_place("quantize", "--out", options.out);
   QuantizeResult result;
   {
     Progress progress;
@@ -126,6 +113,7 @@ void quantize(const Options& options, Output& output) {
     result = options.keys.empty() ? quantize_matrix(options, training)
                                   : quantize_cache(options, training);
   }
+  if (options.reorder) reorder(result.bundle, profile_bundle(result.bundle, 1));
   write_bundle(options.out, result.bundle);
   report(result, options, output);
 }
@@ -164,6 +152,8 @@ void add_quantize(CLI::App& app, Output& output) {
       ->check(CLI::IsMember({"f16", "bf16"}));
   command->add_flag("--keep-original", options->keep_original,
                     "Store the source tensors in the bundle too");
+  command->add_flag("--reorder", options->reorder,
+                    "Number entries by how often they are read, the hottest first");
   command->add_option("--seed", options->seed, "Of the k-means")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);

@@ -4,7 +4,8 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kSubcommands{"quantize", "compile", "run", "export", "doctor"};
+const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "compile",
+                                            "run",      "export",  "doctor"};
 
 TEST(Usage, HelpOfTheTool) {
   const Outcome outcome = vqgen({"--help"});

@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"other_ops_shape", false, {{"/shape/batch", "1"}}, {"/shape: additional batch"}},
         Broken{"no_rows", false, {{"/shape/rows", ""}}, {"/shape: required rows"}},
         Broken{"rows_low", false, {{"/shape/rows", "0"}}, {"/shape/rows: minimum"}},
-        Broken{"rows_high", false, {{"/shape/rows", "9"}}, {"/shape/rows: maximum"}},
+        Broken{"rows_high", false, {{"/shape/rows", "257"}}, {"/shape/rows: maximum"}},
         Broken{"rows_text", false, {{"/shape/rows", R"("1")"}}, {"/shape/rows: type"}},
         Broken{"rows_fraction", false, {{"/shape/rows", "1.5"}}, {"/shape/rows: type"}},
         Broken{"rows_truth", false, {{"/shape/rows", "true"}}, {"/shape/rows: type"}},
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"plan_bound", true, {{"/plan", R"({"stages": 3})"}}, {"/plan/stages: maximum"}},
         Broken{
             "plan_level", false, {{"/plan", R"({"codebook": {"near": 1}})"}}, {"/plan/codebook"}},
-        Broken{"plan_other_op", false, {{"/plan", R"({"splits": 2})"}}, {"additional splits"}}),
+        Broken{"plan_other_op", false, {{"/plan", R"({"stages": 2})"}}, {"additional stages"}}),
     [](const auto& test) { return test.param.name; });
 
 TEST(Schema, RefusesOtherThanObjects) {

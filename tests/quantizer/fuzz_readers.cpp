@@ -15,10 +15,12 @@
 
 #include "core/config.h"
 #include "core/files.h"
+#include "core/hotness_summary.h"
 #include "core/json.h"
 #include "core/profiles.h"
 #include "quantizer/bundle.h"
 #include "quantizer/decode.h"
+#include "quantizer/hotness.h"
 #include "quantizer/safetensors.h"
 #include "tests/quantizer/samples.h"
 
@@ -146,6 +148,20 @@ TEST(FuzzReaders, Json) {
       GpuSpec gpu;
       read_fields(JsonCursor(json, "fuzz.json"), gpu);
       to_json(gpu).dump();
+    }
+  });
+}
+
+// What an accepted profile promises: its figures can be worked out.
+TEST(FuzzReaders, Hotness) {
+  const std::vector<std::string> corpus{hotness_text(profile_bundle(samples::full_bundle(), 2)),
+                                        hotness_text({})};
+  fuzz("hotness", corpus, [&](Mutator& mutator, std::size_t base) {
+    const Json json = parse_json(mutator.mutate(corpus[base]), "fuzz.json");
+    for (const HotnessProfile& profile : read_hotness(json, "fuzz.json")) {
+      summarise(profile);
+      steadiness(profile);
+      share_below(profile, profile.entries, Numbering::hot_first);
     }
   });
 }

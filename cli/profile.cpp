@@ -1,0 +1,126 @@
+// vqgen profile: how often each entry of a bundle's codebooks is read.
+#include <algorithm>
+
+#include "cli/command.h"
+#include "cli/hotness_svg.h"
+#include "core/files.h"
+#include "core/hotness_summary.h"
+#include "quantizer/hotness.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct Options {
+  std::string data, out, svg;
+  int parts = kHotnessParts;
+};
+
+// "44.1", or "-" where the codebook has no more entries than that.
+std::string top_percent(const HotnessFigures& figures, std::size_t k) {
+  if (k + 1 >= figures.top_share.size()) return "-";
+  return fmt::format("{:.1f}", 100 * figures.top_share[k]);
+}
+
+std::string steady_text(const HotnessSteadiness& steady) {
+  const std::vector<double>& share = steady.share.back();
+  const auto [least, most] = std::minmax_element(share.begin(), share.end());
+  return fmt::format("top {} take {:.1f}-{:.1f} %, overlap {:.2f}", 1 << (steady.share.size() - 1),
+                     100 * *least, 100 * *most, steady.overlap.back());
+}
+
+constexpr const char* kRow =
+    "{:<{}} {:>7} {:>9} {:>10} {:>8} {:>8} {:>6} {:>6} | {:>5} {:>5} "
+    "{:>5} {:>5} {:>5} | {}";
+
+void print_table(const Output& output, const std::vector<HotnessProfile>& profiles) {
+  std::size_t width = 6;
+  for (const HotnessProfile& each : profiles) width = std::max(width, each.name().size());
+  output.line(kRow, "tensor", width, "format", "codebooks", "accesses", "mean", "sigma", "hot",
+              "below", "8", "16", "32", "64", "half", "from part to part");
+  for (const HotnessProfile& each : profiles) {
+    const HotnessFigures total = summarise(each).total;
+    output.line(kRow, one_line(each.name()), width, short_name(each.format), each.codebooks(),
+                total.accesses, fmt::format("{:.1f}", total.mean),
+                fmt::format("{:.1f}", total.sigma), fmt::format("{:.1f}", total.hot_entries),
+                fmt::format("{:.1f}", 100 * total.below_mean), top_percent(total, 3),
+                top_percent(total, 4), top_percent(total, 5), top_percent(total, 6),
+                top_percent(total, total.top_share.size() - 2), steady_text(steadiness(each)));
+  }
+  output.line(
+      "mean: accesses an entry; hot: entries above mean + 3 sigma; below: % of entries below "
+      "the mean;");
+  output.line(
+      "8 to half: % of accesses that so many hottest entries take; overlap: of each part's "
+      "hottest with the whole's");
+}
+
+Json tensor_json(const HotnessProfile& profile) {
+  const HotnessFigures total = summarise(profile).total;
+  const HotnessSteadiness steady = steadiness(profile);
+  return {{"item", profile.item},
+          {"operand", enum_name(profile.operand)},
+          {"format", short_name(profile.format)},
+          {"codebooks", profile.codebooks()},
+          {"accesses", total.accesses},
+          {"mean", total.mean},
+          {"sigma", total.sigma},
+          {"hot_entries", total.hot_entries},
+          {"below_mean", total.below_mean},
+          {"top_share", total.top_share},
+          {"parts", {{"share", steady.share}, {"overlap", steady.overlap}}}};
+}
+
+// The bundle is read and the others are written: none may be another of them.
+void require_places(const Options& options) {
+  require_place("profile", "--out", options.out);
+  if (!options.svg.empty()) require_place("profile", "--svg", options.svg);
+  std::error_code ignored;
+  if (options.svg == options.out ||
+      std::filesystem::equivalent(options.data, options.out, ignored) ||
+      std::filesystem::equivalent(options.data, options.svg, ignored)) {
+    throw Error(ErrorKind::bad_input,
+                "profile: two of --data, --out and --svg name one file; name another");
+  }
+}
+
+void profile(const Options& options, Output& output) {
+  require_places(options);
+  const Bundle bundle = read_bundle(std::filesystem::path(options.data));
+  const std::vector<HotnessProfile> profiles = profile_bundle(bundle, options.parts);
+  if (profiles.empty()) {
+    throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
+  }
+  output.document = {{"data", options.data}, {"out", options.out}, {"tensors", Json::array()}};
+  if (output.json) {
+    for (const HotnessProfile& each : profiles) {
+      output.document["tensors"].push_back(tensor_json(each));
+    }
+  } else {
+    print_table(output, profiles);
+  }
+  publish_text(options.out, hotness_text(profiles));
+  output.line("wrote {}", options.out);
+  if (options.svg.empty()) return;
+  const std::string source = std::filesystem::path(options.data).filename().string();
+  publish_text(options.svg, hotness_svg(profiles, source));
+  output.document["svg"] = options.svg;
+  output.line("wrote {}", options.svg);
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand(
+      "profile", "Count how often each codebook entry of a bundle is read, and how steadily");
+  auto options = std::make_shared<Options>();
+  command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
+  command->add_option("--out", options->out, "The profile to write, JSON")->required();
+  command->add_option("--svg", options->svg, "A picture of it to write");
+  command->add_option("--parts", options->parts, "Parts of the rows that are compared")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([options, &output] { profile(*options, output); });
+}
+
+}  // namespace vqgen::cli

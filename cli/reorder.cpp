@@ -1,0 +1,60 @@
+// vqgen reorder: a bundle whose entries are numbered hot-first.
+#include "quantizer/reorder.h"
+
+#include "cli/command.h"
+#include "core/hotness_summary.h"
+#include "quantizer/hotness.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct Options {
+  std::string data, out, profile;
+};
+
+void reorder_bundle(const Options& options, Output& output) {
+  require_place("reorder", "--out", options.out);
+  Bundle bundle = read_bundle(std::filesystem::path(options.data));
+  const std::vector<HotnessProfile> before = profile_bundle(bundle, 1);
+  if (before.empty()) {
+    throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
+  }
+  reorder(bundle,
+          options.profile.empty() ? before : read_hotness(std::filesystem::path(options.profile)));
+  const std::vector<HotnessProfile> after = profile_bundle(bundle, 1);
+  write_bundle(options.out, bundle);
+  output.document = {{"data", options.data}, {"out", options.out}, {"tensors", Json::array()}};
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const HotnessProfile& profile = before[i];
+    const int boundary = profile.entries / 4;
+    const double was = share_below(profile, boundary, Numbering::current);
+    const double is = share_below(after[i], boundary, Numbering::current);
+    output.line("{}  {}  the first {} of {} entries took {:.1f} % of the accesses, now {:.1f} %",
+                one_line(profile.name()), short_name(profile.format), boundary, profile.entries,
+                100 * was, 100 * is);
+    output.document["tensors"].push_back({{"item", profile.item},
+                                          {"operand", enum_name(profile.operand)},
+                                          {"format", short_name(profile.format)},
+                                          {"boundary", boundary},
+                                          {"share_below_before", was},
+                                          {"share_below_after", is}});
+  }
+  output.line("wrote {}", options.out);
+}
+
+}  // namespace
+
+void add_reorder(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand(
+      "reorder", "Number a bundle's entries by how often they are read; results stay bit-equal");
+  auto options = std::make_shared<Options>();
+  command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
+  command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
+  command->add_option("--profile", options->profile,
+                      "A profile of other data with the same codebooks, such as a calibration "
+                      "text's; by default the bundle's own codes are counted");
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([options, &output] { reorder_bundle(*options, output); });
+}
+
+}  // namespace vqgen::cli
