@@ -1,5 +1,6 @@
 #include "core/check.h"
 #include "heuristics/choose.h"
+#include "heuristics/ops/linear.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/pairwise.h"
 
@@ -22,12 +23,17 @@ enum Axis {
   kLevel,
   kOutputsPerWarp,
   kChunk,
+  kDataflow,
+  kSplits,
+  kShape,
 };
 constexpr int kBitCount = 15;
-const std::vector<int> kSizes{kBitCount, 3, 4, 5, 2, 5, 6, 6, 2, 2, 4, 5, kPlacements, 4, 3};
+const std::vector<int> kSizes{kBitCount, 3, 4, 5,           2, 6, 6, 6, 2,
+                              2,         4, 5, kPlacements, 4, 3, 2, 3, 6};
 
 constexpr std::array kVectors{2, 4, 8};
-constexpr std::array kRowCounts{1, 2, 3, 5, 8};
+constexpr std::array kGemvRows{1, 2, 3, 5, 7, 8};
+constexpr std::array kGemmRows{2, 8, 9, 31, 64, 100};
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 
@@ -64,44 +70,103 @@ VqFormat weight_format(const std::vector<int>& v) {
   return format;
 }
 
-SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
-  Gemv op;
+// What a plan of fragments may vary beside its splits and placement.
+void vary_fragments(LinearPlan& plan, int variant) {
+  switch (variant) {
+    case 1:
+      plan.warps_along_columns = 1;
+      break;
+    case 2:
+      plan.threads = 128;
+      plan.warps_along_columns = 4;
+      break;
+    case 3:
+      plan.outputs_per_warp = 32;
+      break;
+    case 4:
+      plan.code_words = 1;
+      break;
+    case 5:
+      plan.rows_per_block = 16;
+      break;
+    default:
+      break;
+  }
+}
+
+// The plan of the case: each group of overrides that check() refuses is dropped.
+LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Linear& op,
+                     const GpuSpec& gpu, bool& dropped) {
+  auto plan = std::get<LinearPlan>(choose(made.problem, gpu));
+  if (v[kDataflow] == 1 || made.problem.index() == 2) {
+    if (const auto fragments = choose_fragments(made.problem, gpu)) plan = *fragments;
+  }
+  const auto attempt = [&](auto change) {
+    LinearPlan changed = plan;
+    change(changed);
+    if (check(changed, made.problem, gpu).ok) {
+      plan = changed;
+    } else {
+      dropped = true;
+    }
+  };
+  attempt([&](LinearPlan& p) { fix_placement(p.codebook, op.weights, v[kLevel]); });
+  if (plan.dataflow == LinearDataflow::fragments) {
+    attempt([&](LinearPlan& p) { vary_fragments(p, v[kShape]); });
+  } else {
+    attempt([&](LinearPlan& p) {
+      if (v[kOutputsPerWarp] > 0) p.outputs_per_warp = v[kOutputsPerWarp];
+      if (v[kChunk] == 1) p.chunk_columns = 64;
+      if (v[kChunk] == 2) p.chunk_columns = 160;
+    });
+  }
+  if (v[kSplits] > 0) attempt([&](LinearPlan& p) { p.splits = v[kSplits]; });
+  return plan;
+}
+
+SweepCase make_case(const std::vector<int>& v, bool gemm, const GpuSpec& gpu, std::uint64_t seed) {
+  Linear op;
   op.dtype = static_cast<DType>(v[kDType]);
-  op.shape.rows = kRowCounts[static_cast<std::size_t>(v[kRows])];
+  const auto& rows = gemm ? kGemmRows : kGemvRows;
+  op.shape.rows = rows[static_cast<std::size_t>(v[kRows])];
   op.shape.out_features = kOuts[static_cast<std::size_t>(v[kOutFeatures])];
   op.shape.in_features = kIns[static_cast<std::size_t>(v[kInFeatures])];
   op.weights = weight_format(v);
 
   SweepCase result;
-  result.problem = op;
+  result.problem = gemm ? Problem(Gemm{op}) : Problem(Gemv{op});
   validate(result.problem, "sweep");
-  LinearPlan plan = std::get<LinearPlan>(choose(result.problem, gpu));
+  const LinearPlan plan = make_plan(v, result, op, gpu, result.override_dropped);
   result.plan = plan;
-  fix_placement(plan.codebook, op.weights, v[kLevel]);
-  if (check(plan, result.problem, gpu).ok) result.plan = plan;
-  if (v[kOutputsPerWarp] > 0) plan.outputs_per_warp = v[kOutputsPerWarp];
-  if (v[kChunk] == 1) plan.chunk_columns = 64;
-  if (v[kChunk] == 2) plan.chunk_columns = 160;
-  result.override_dropped = !check(plan, result.problem, gpu).ok;
-  if (!result.override_dropped) result.plan = plan;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};
-  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
+  auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment};
+  if (plan.dataflow == LinearDataflow::fragments) {  // the least that args/linear.h asks for
+    result.misalignment.words = alignment * static_cast<std::size_t>(plan.code_words);
+    if (op.shape.in_features % 8 == 0) result.misalignment.elements = alignment * 8;
+  }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  return result;
+}
+
+SweepCases pairwise_cases(bool gemm, const GpuSpec& gpu, std::uint64_t seed) {
+  const Pairwise pairwise(kSizes, {}, seed);
+  SweepCases result;
+  result.pairs = pairwise.pairs();
+  result.uncovered = pairwise.uncovered();
+  for (const auto& values : pairwise.cases()) {
+    result.cases.push_back(make_case(values, gemm, gpu, seed + result.cases.size()));
+  }
   return result;
 }
 
 }  // namespace
 
 SweepCases gemv_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
-  const Pairwise pairwise(kSizes, {}, seed);
-  SweepCases result;
-  result.pairs = pairwise.pairs();
-  result.uncovered = pairwise.uncovered();
-  for (const auto& values : pairwise.cases()) {
-    result.cases.push_back(make_case(values, gpu, seed + result.cases.size()));
-  }
-  return result;
+  return pairwise_cases(false, gpu, seed);
+}
+SweepCases gemm_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
+  return pairwise_cases(true, gpu, seed + 1);
 }
 
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
@@ -120,7 +185,8 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
         v[kOutFeatures] = 3;
         v[kInFeatures] = 3;
         v[kOutputScales] = turn / 2 % 2;
-        cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));
+        v[kDataflow] = turn % 2;
+        cases.push_back(make_case(v, false, gpu, seed + static_cast<std::uint64_t>(turn)));
       }
     }
   }

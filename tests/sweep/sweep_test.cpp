@@ -38,6 +38,7 @@ class Sweep : public testing::TestWithParam<std::size_t> {
 TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), kSeed)); }
 TEST_P(Sweep, GemvPairwise) { run_share(gemv_pairwise(sweep_gpu(), kSeed).cases); }
+TEST_P(Sweep, GemmPairwise) { run_share(gemm_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), kSeed)); }
 
 INSTANTIATE_TEST_SUITE_P(Shard, Sweep, testing::Range(std::size_t{0}, kShards));
@@ -45,7 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Shard, Sweep, testing::Range(std::size_t{0}, kShards));
 TEST(SweepCover, EveryPairOfValuesOccurs) {
   if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   for (const SweepCases& sweep :
-       {attention_pairwise(sweep_gpu(), kSeed), gemv_pairwise(sweep_gpu(), kSeed)}) {
+       {attention_pairwise(sweep_gpu(), kSeed), gemv_pairwise(sweep_gpu(), kSeed),
+        gemm_pairwise(sweep_gpu(), kSeed)}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 1000u);
     EXPECT_GE(sweep.cases.size(), 90u);
