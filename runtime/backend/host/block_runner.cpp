@@ -19,10 +19,13 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
+std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
 }  // namespace
 
-BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed)
+BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races)
     : Context{}, order_(order), seed_(seed) {
+  if (check_races) races_.emplace();
   install_services();
 }
 
@@ -36,6 +39,7 @@ void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry) {
   shared = reinterpret_cast<vq::u8*>(arena_->data());
   shared_bytes = arena_bytes;
   range_begin = range_bytes = 0;
+  if (races_) races_->begin_launch(arena_bytes);
   stacks_.reserve(count_);
   threads_.resize(count_);
   states_.resize(count_);
@@ -66,6 +70,7 @@ std::optional<std::string> BlockRunner::run(std::uint64_t index) {
   block[2] = static_cast<int>(index / grid.x / grid.y);
   random_state_ = mix(seed_ ^ mix(index));
   reset();
+  if (races_) races_->begin_block(index);
   thread = pick();
   switch_fiber(main_, current().fiber);
   if (fault_) {
@@ -101,6 +106,7 @@ void BlockRunner::arrive_block(Site site) {
   check_place(barrier_);
   if (++at_barrier_ == count_) {
     at_barrier_ = 0;
+    if (races_) races_->block_barrier();
     for (unsigned warp = 0; warp * kWarpLanes < count_; ++warp) release(warp);
   }
   wait();
@@ -117,6 +123,7 @@ void BlockRunner::arrive_warp(Collective collective, Site site) {
   warp.arrived |= 1u << (i % kWarpLanes);
   if (warp.arrived == warp.lanes) {
     if (collective == Collective::kShuffleXor) exchange(warp_index);
+    if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(warp_index);
     warp.arrived = 0;
     release(warp_index);
   }
@@ -188,7 +195,12 @@ void BlockRunner::land(std::size_t pending_groups) {
     landing += static_cast<std::ptrdiff_t>(*group);
   }
   const auto end = owner.copies.begin() + landing;
-  for (auto copy = owner.copies.begin(); copy != end; ++copy) *copy->shared = *copy->global;
+  for (auto copy = owner.copies.begin(); copy != end; ++copy) {
+    *copy->shared = *copy->global;
+    if (races_) {
+      races_->land(thread, address_of(copy->shared) - address_of(shared), sizeof(*copy->shared));
+    }
+  }
   owner.copies.erase(owner.copies.begin(), end);
   owner.groups.erase(owner.groups.begin(), last_landing);
 }
@@ -213,6 +225,9 @@ void BlockRunner::install_services() {
   };
   fail_shared = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
     self(context).fail_arena(access, address, bytes, site);
+  };
+  track = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
+    self(context).track_access(access, address, bytes, site);
   };
   copy_async = [](Context* context, vq::u32* to, const vq::u32* from) {
     *to = ~vq::u32{0};

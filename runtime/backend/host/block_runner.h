@@ -19,6 +19,7 @@
 #include "runtime/backend/host/guarded_block.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/backend/host/host_memory.h"
+#include "runtime/backend/host/race_checker.h"
 #include "runtime/backend/host/waiting_report.h"
 
 namespace vqgen::host {
@@ -36,7 +37,7 @@ struct Launch {
 // One a worker; reused from block to block and from launch to launch.
 class BlockRunner : private vq::host::Context {
  public:
-  BlockRunner(LaneOrder order, std::uint64_t seed);
+  BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races);
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
@@ -84,6 +85,9 @@ class BlockRunner : private vq::host::Context {
   void check_place(const Wait& first);
   void check_allocation(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
                         vq::host::Site site);
+  void track_access(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
+                    vq::host::Site site);
+  void note_race(const Race& race, const Touch& here, bool in_arena);
   [[noreturn]] void fail_arena(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
                                vq::host::Site site);
   [[noreturn]] void finish();
@@ -100,6 +104,7 @@ class BlockRunner : private vq::host::Context {
   LaneOrder order_;
   std::uint64_t seed_;
   std::uint64_t random_state_ = 0;
+  std::optional<RaceChecker> races_;  // where they are checked
   const Launch* launch_ = nullptr;
   const vq::host::Entry* entry_ = nullptr;
   unsigned count_ = 0;  // threads of a block

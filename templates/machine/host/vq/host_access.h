@@ -1,5 +1,6 @@
 // Checks of one access: aligned, and inside the arena or one allocation. Inline where all is well;
-// the runner words the fault.
+// the runner words the fault. Compiled with VQ_CHECK_RACES, a text tells the runner of each access
+// too; without, it does not even ask.
 #pragma once
 
 #include <vq/host_api.h>
@@ -7,6 +8,12 @@
 namespace vq::host {
 
 static Context* context = nullptr;
+
+#ifdef VQ_CHECK_RACES
+inline constexpr bool kCheckRaces = true;
+#else
+inline constexpr bool kCheckRaces = false;
+#endif
 
 template <class T, class... Allowed>
 inline constexpr bool kOneOf = (__is_same(T, Allowed) || ...);
@@ -30,6 +37,7 @@ template <class T>
   if (__builtin_expect(strays(address, sizeof(T), context->range_begin, context->range_bytes), 0)) {
     context->check_global(context, access, address, sizeof(T), site);
   }
+  if constexpr (kCheckRaces) context->track(context, access, address, sizeof(T), site);
 }
 
 template <class T>
@@ -40,6 +48,7 @@ template <class T>
   if (__builtin_expect(strays(address, sizeof(T), begin, context->shared_bytes), 0)) {
     context->fail_shared(context, access, address, sizeof(T), site);
   }
+  if constexpr (kCheckRaces) context->track(context, access, address, sizeof(T), site);
 }
 
 // By bytes, so that a word written as one type may be read as another, as on the GPU.

@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 1;
+inline constexpr int kApiVersion = 2;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -33,6 +33,8 @@ struct Context {
   // Off the fast path: finds the allocation (and moves the range there), or reports the fault.
   void (*check_global)(Context*, Access, u64 address, u64 bytes, Site);
   void (*fail_shared)(Context*, Access, u64 address, u64 bytes, Site);
+  // Every access that passed its checks, where the text is compiled to check races.
+  void (*track)(Context*, Access, u64 address, u64 bytes, Site);
   void (*copy_async)(Context*, u32* shared, const u32* global);
   void (*copy_async_commit)(Context*);
   void (*copy_async_wait)(Context*, int pending_groups);
@@ -45,6 +47,7 @@ struct Entry {
   u64 args_bytes;
   void (*run)(const void* args);
   Context** context;  // the library's one slot; the runner sets it before it calls run
+  bool tracks;        // compiled with VQ_CHECK_RACES
 };
 
 }  // namespace vq::host

@@ -12,14 +12,15 @@
 #define VQ_DEVICE inline __attribute__((always_inline))
 #define VQ_UNROLL  // a host compiler need not: it changes no result and costs compile time
 
-#define VQ_KERNEL(name, threads, Args)                                                          \
-  static void name##_body(const Args& args);                                                    \
-  extern "C" [[gnu::visibility("default")]] void name(const void* raw_args) {                   \
-    name##_body(*static_cast<const Args*>(raw_args));                                           \
-  }                                                                                             \
-  extern "C" [[gnu::visibility("default")]] const vq::host::Entry vq_entry_##name;              \
-  const vq::host::Entry vq_entry_##name = {vq::host::kApiVersion, threads, sizeof(Args), &name, \
-                                           &vq::host::context};                                 \
+#define VQ_KERNEL(name, threads, Args)                                                    \
+  static void name##_body(const Args& args);                                              \
+  extern "C" [[gnu::visibility("default")]] void name(const void* raw_args) {             \
+    name##_body(*static_cast<const Args*>(raw_args));                                     \
+  }                                                                                       \
+  extern "C" [[gnu::visibility("default")]] const vq::host::Entry vq_entry_##name;        \
+  const vq::host::Entry vq_entry_##name = {vq::host::kApiVersion, threads,                \
+                                           sizeof(Args),          &name,                  \
+                                           &vq::host::context,    vq::host::kCheckRaces}; \
   static void name##_body([[maybe_unused]] const Args& args)
 
 #define VQ_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
