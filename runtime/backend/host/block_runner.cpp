@@ -8,6 +8,7 @@ namespace vqgen::host {
 using vq::host::Access;
 using vq::host::Collective;
 using vq::host::Context;
+using vq::host::Exchange;
 using vq::host::Site;
 
 namespace {
@@ -112,7 +113,7 @@ void BlockRunner::arrive_block(Site site) {
   wait();
 }
 
-void BlockRunner::arrive_warp(Collective collective, Site site) {
+void BlockRunner::arrive_warp(Collective collective, Exchange act, Site site) {
   const auto i = static_cast<std::size_t>(thread);
   const unsigned warp_index = static_cast<unsigned>(i) / kWarpLanes;
   Warp& warp = warps_[warp_index];
@@ -122,7 +123,7 @@ void BlockRunner::arrive_warp(Collective collective, Site site) {
   check_place(warp_collective_[warp_index]);
   warp.arrived |= 1u << (i % kWarpLanes);
   if (warp.arrived == warp.lanes) {
-    if (collective == Collective::kShuffleXor) exchange(warp_index);
+    if (act != nullptr) exchange_operands(warp_index, act);
     if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(warp_index);
     warp.arrived = 0;
     release(warp_index);
@@ -130,25 +131,20 @@ void BlockRunner::arrive_warp(Collective collective, Site site) {
   wait();
 }
 
-void BlockRunner::exchange(unsigned warp_index) {
+void BlockRunner::exchange_operands(unsigned warp_index, Exchange act) {
   const Warp& warp = warps_[warp_index];
   const std::size_t first = warp_index * kWarpLanes;
-  std::array<vq::u32, kWarpLanes> given{};
+  std::array<void*, kWarpLanes> operands{};
   for (unsigned lane = 0; lane < kWarpLanes; ++lane) {
-    if ((warp.lanes >> lane & 1u) != 0) given[lane] = threads_[first + lane].bits;
+    if ((warp.lanes >> lane & 1u) != 0) operands[lane] = threads_[first + lane].operands;
   }
-  for (unsigned lane = 0; lane < kWarpLanes; ++lane) {
-    if ((warp.lanes >> lane & 1u) == 0) continue;
-    Thread& to = threads_[first + lane];
-    const unsigned partner = lane ^ static_cast<unsigned>(to.lane_mask);
-    if (partner >= kWarpLanes || (warp.lanes >> partner & 1u) == 0) {
-      note("shuffle_xor by " + std::to_string(to.lane_mask) + " asks lane " + std::to_string(lane) +
-               " for a lane that does not exist",
-           waits_[first + lane].site, "use a mask below the warp's lanes");
-      abandon();
-    }
-    to.bits = given[partner];
-  }
+  const vq::host::Refusal refusal = act(operands.data());
+  if (refusal.lane < 0) return;
+  const Wait& wait = waits_[first + static_cast<std::size_t>(refusal.lane)];
+  note("lane " + std::to_string(refusal.lane) + " of " + name_of(wait) + " asks for lane " +
+           std::to_string(refusal.wanted) + ", which its warp does not have",
+       wait.site, "use lanes of the warp, and whole warps for matrices");
+  abandon();
 }
 
 void BlockRunner::wait() {
@@ -210,15 +206,12 @@ void BlockRunner::install_services() {
     if (collective == Collective::kSyncBlock) {
       self(context).arrive_block(site);
     } else {
-      self(context).arrive_warp(collective, site);
+      self(context).arrive_warp(collective, nullptr, site);
     }
   };
-  shuffle_xor = [](Context* context, vq::u32 bits, int lane_mask, Site site) {
-    Thread& caller = self(context).current();
-    caller.bits = bits;
-    caller.lane_mask = lane_mask;
-    self(context).arrive_warp(Collective::kShuffleXor, site);
-    return caller.bits;
+  exchange = [](Context* context, Collective collective, void* operands, Exchange act, Site site) {
+    self(context).current().operands = operands;
+    self(context).arrive_warp(collective, act, site);
   };
   check_global = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
     self(context).check_allocation(access, address, bytes, site);

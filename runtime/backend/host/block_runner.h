@@ -57,8 +57,7 @@ class BlockRunner : private vq::host::Context {
     BlockRunner* runner = nullptr;
     int index = 0;
     Fiber fiber;
-    vq::u32 bits = 0;  // what it gives to, then gets from, a shuffle
-    int lane_mask = 0;
+    void* operands = nullptr;         // at the warp's collective
     std::vector<Copy> copies;         // in flight or not yet committed, oldest first
     std::vector<std::size_t> groups;  // copies in each committed group, oldest first
   };
@@ -78,8 +77,8 @@ class BlockRunner : private vq::host::Context {
   // Called on fibers. Those that find a fault note it in one statement, so that no string is alive
   // when the next one abandons the fiber.
   void arrive_block(vq::host::Site site);
-  void arrive_warp(vq::host::Collective collective, vq::host::Site site);
-  void exchange(unsigned warp_index);
+  void arrive_warp(vq::host::Collective collective, vq::host::Exchange act, vq::host::Site site);
+  void exchange_operands(unsigned warp_index, vq::host::Exchange act);
   void wait();
   void land(std::size_t pending_groups);
   void check_place(const Wait& first);

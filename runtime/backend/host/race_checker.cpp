@@ -135,6 +135,9 @@ Race RaceChecker::race_with(std::uint64_t record, std::uint64_t address) const {
 
 std::optional<Race> RaceChecker::touch_global(int thread, std::uint64_t address,
                                               const Touch& touch) {
+  if (touch.access == Access::kLoadGlobalCoherent || touch.access == Access::kAtomicAddGlobal) {
+    return std::nullopt;
+  }
   const std::uint64_t actor =
       block_index_ * kThreadsOfBlock + static_cast<std::uint64_t>(thread) + 1;
   const std::uint64_t record = std::uint64_t{number_of(touch)} << kActorBits | actor;

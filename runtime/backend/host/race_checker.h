@@ -7,7 +7,8 @@
 // for it.
 //
 // Global memory has no order within a launch: a place has one thread that stores it, and is not
-// read through the read-only path by any. Atomics, once there are any, do not come here.
+// read through the read-only path by any. Atomics and coherent loads follow a protocol of the
+// kernel's own, which is not judged.
 //
 // The clock suits fibers: what ran before a barrier's last arrival was called before it.
 #pragma once
