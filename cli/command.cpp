@@ -63,10 +63,11 @@ std::unique_ptr<Backend> make_cuda(const Environment& environment) {
   return make_cuda_backend(CudaOptions{.nvrtc_path = environment.nvrtc});
 }
 
-std::unique_ptr<Backend> make_host(const Environment& environment) {
+std::unique_ptr<Backend> make_host(const Environment& environment, bool check_races) {
   HostOptions options;
   options.compiler = environment.compiler;
   options.threads = 2;
+  options.check_races = check_races;
   return make_host_backend(options);
 }
 

@@ -58,7 +58,7 @@ struct Environment {
 Environment read_environment();
 
 std::unique_ptr<Backend> make_cuda(const Environment& environment);
-std::unique_ptr<Backend> make_host(const Environment& environment);
+std::unique_ptr<Backend> make_host(const Environment& environment, bool check_races = false);
 // The cache on disk; null, with a note, where the environment names no place for it.
 std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, const Output& output);
 

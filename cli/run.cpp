@@ -11,6 +11,7 @@ namespace {
 struct Options {
   std::string config;
   std::string backend;
+  std::string check;
   std::string gpu;
   std::string data;
   std::uint64_t seed = 1;
@@ -21,7 +22,16 @@ struct BackendChoice {
   std::string reason;
 };
 
-BackendChoice choose_backend(const std::string& flag, const Environment& environment) {
+BackendChoice choose_backend(const Options& options, const Environment& environment) {
+  const std::string& flag = options.backend;
+  if (options.check == "races") {
+    if (flag == "cuda") {
+      throw Error(ErrorKind::bad_input,
+                  "--check races runs on the host alone; name --backend host, or on the GPU use "
+                  "compute-sanitizer --tool racecheck");
+    }
+    return {make_host(environment, true), "the one that checks races"};
+  }
   std::unique_ptr<Backend> cuda = make_cuda(environment);
   if (flag == "cuda") return {std::move(cuda), "named by --backend"};
   if (flag == "host") return {make_host(environment), "named by --backend"};
@@ -76,7 +86,7 @@ Json summary(const std::vector<ItemReport>& items) {
 void run(const Options& options, Output& output) {
   const Environment environment = read_environment();
   const Config config = read_config(std::filesystem::path(options.config));
-  const BackendChoice chosen = choose_backend(options.backend, environment);
+  const BackendChoice chosen = choose_backend(options, environment);
   const GpuChoice gpu = choose_gpu(
       options.gpu, config,
       chosen.backend->machine() == Machine::cuda ? chosen.backend->device() : std::nullopt);
@@ -94,10 +104,12 @@ void run(const Options& options, Output& output) {
     throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
   }
   for (const ItemReport& item : items) print_item(output, item);
+  if (options.check == "races") output.line("no races between threads");
 
   output.document = summary(items);
   output.document["backend"] = chosen.backend->name();
   output.document["backend_reason"] = chosen.reason;
+  if (!options.check.empty()) output.document["check"] = options.check;
   output.document["gpu"] = gpu.spec.name;
   output.document["gpu_reason"] = gpu.reason;
   output.document["kernel"] = prepared.source.entries.front().name;
@@ -119,6 +131,11 @@ void add_run(CLI::App& app, Output& output) {
       ->add_option("--backend", options->backend,
                    "host or cuda; by default cuda where there is a device, else host")
       ->check(CLI::IsMember({"host", "cuda"}));
+  command
+      ->add_option("--check", options->check,
+                   "races: on the host, report threads that touch the same memory with no barrier "
+                   "between them")
+      ->check(CLI::IsMember({"races"}));
   command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command->add_option("--data", options->data,
                       "A bundle of vqgen quantize; by default hard input is generated");

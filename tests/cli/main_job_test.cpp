@@ -121,6 +121,34 @@ TEST(HostRun, AWrongResultExitsWith4) {
   EXPECT_NE(document.value("why", "").find("is off by"), std::string::npos) << document;
 }
 
+TEST(HostRun, RacesAreCheckedOnRequest) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  for (const char* name : {"tinycode-layer", "tinycode-projection"}) {
+    const Outcome outcome = vqgen({"run", example(name), "--check", "races"});
+    expect_success(outcome);
+    EXPECT_NE(outcome.out.find("no races between threads"), std::string::npos) << outcome.out;
+  }
+}
+
+// A compiler that drops the barrier between the chunks of a gemv: the result may well be right, the
+// report is not of numbers.
+TEST(HostRun, ADroppedBarrierIsARaceAndExitsWith5) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  const Folder folder;
+  const std::string compiler = folder.file("no-barrier-g++",
+                                           "#!/bin/sh\n"
+                                           "[ \"$1\" = --version ] || sed -i "
+                                           "'s/sync_block();  .. the last chunk has been read//' "
+                                           "kernel.cpp\n"
+                                           "exec g++ \"$@\"\n");
+  std::filesystem::permissions(compiler, std::filesystem::perms(0755));
+  const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
+  expect_failure(
+      {"run", example("tinycode-projection"), "--check", "races"}, 5,
+      {"kernel gemv", "race at offset", "vq/ops/linear_lanes.cuh:", "put a sync_block between them"},
+      variables);
+}
+
 TEST(HostRun, PeopleAreToldTheSame) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   const Outcome outcome = vqgen({"run", example("tinycode-projection"), "--backend", "host"});

@@ -52,6 +52,9 @@ TEST(Usage, WrongArgumentsExitWith2) {
 TEST(Usage, WrongValuesExitWith2) {
   const std::string config = example("tinycode-projection");
   expect_failure({"run", "--backend", "vulkan", config}, 2, {"--backend", "vulkan", "host,cuda"});
+  expect_failure({"run", config, "--check", "all"}, 2, {"--check", "all", "races"});
+  expect_failure({"run", config, "--check", "races", "--backend", "cuda"}, 2,
+                 {"--check races runs on the host", "--backend host", "compute-sanitizer"});
   for (const char* seed : {"-1", "one", "1.5"}) {
     expect_failure({"run", config, "--seed", seed}, 2, {"--seed", "see vqgen --help"});
   }

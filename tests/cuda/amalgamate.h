@@ -8,6 +8,7 @@
 
 #include "core/files.h"
 #include "core/kernel_source.h"
+#include "tests/cuda/collectives_kernel.h"
 
 namespace vqgen::test {
 
@@ -24,7 +25,8 @@ inline std::string amalgamate(std::string_view kernel) {
   const std::string templates = VQGEN_SOURCE_DIR "/templates/";
   std::string text;
   for (const char* header :
-       {"machine/cuda/vq/annotations.h", "vq/types.h", "machine/cuda/vq/machine.cuh"}) {
+       {"machine/cuda/vq/annotations.h", "vq/types.h", "machine/cuda/vq/cuda_macros.h",
+        "machine/cuda/vq/cuda_tensor.h", "machine/cuda/vq/machine.cuh"}) {
     text += without_includes(read_text(templates + header));
   }
   return text + "#line 1 \"kernel.cuh\"\n" + std::string(kernel);
@@ -40,6 +42,22 @@ inline KernelSource one_kernel(std::string_view kernel, const std::string& name,
   source.text = amalgamate(kernel);
   source.entries = {{name, Dim3{}, threads, shared_bytes}};
   source.args_bytes = args_bytes;
+  return source;
+}
+
+// The kernels of collectives_kernel.h: of either element, then the last block's.
+inline KernelSource collectives_source(const std::string& arch) {
+  std::string kernels(kCollectivesText);
+  kernels += R"(
+struct Args { const vq::u32* in; vq::u32* out; };
+VQ_KERNEL(vq_collectives_f16, 32, Args) { vq::collectives<vq::Element::kF16>(args.in, args.out); }
+VQ_KERNEL(vq_collectives_bf16, 32, Args) { vq::collectives<vq::Element::kBF16>(args.in, args.out); }
+VQ_KERNEL(vq_last_block, 64, Args) { vq::last_block(args.in, args.out); }
+)";
+  KernelSource source = one_kernel(kernels, "vq_collectives_f16", arch, 32, kCollectivesSharedBytes,
+                                   2 * sizeof(void*));
+  source.entries.push_back({"vq_collectives_bf16", Dim3{}, 32, kCollectivesSharedBytes});
+  source.entries.push_back({"vq_last_block", Dim3{kLastBlocks, 1, 1}, 64, 4});
   return source;
 }
 

@@ -67,12 +67,39 @@ TEST_F(CudaCompile, EveryPrimitiveForEveryArchitecture) {
   }
 }
 
+TEST_F(CudaCompile, EveryCollectiveForEveryArchitecture) {
+  for (const char* arch : kArchs) {
+    SCOPED_TRACE(arch);
+    const Artifact artifact = backend_->compile(test::collectives_source(arch));
+    ASSERT_EQ(artifact.kernels.size(), 3u);
+    for (const KernelResources& kernel : artifact.kernels) EXPECT_EQ(kernel.spill_bytes, 0);
+  }
+}
+
+TEST_F(CudaCompile, ProductsThatAnArchitectureLacksSayWhatTheyNeed) {
+  const auto with = [](const std::string& call) {
+    return test::one_kernel(
+        "struct A { float* p; };\nVQ_KERNEL(k, 32, A) {\n  float c[4] = {};\n  vq::i32 d[4] = {};\n"
+        "  vq::u32 a[4] = {}, b[2] = {};\n  " +
+            call + "\n  args.p[0] = c[0] + d[0];\n}\n",
+        "k", "sm_75", 32, 0, 8);
+  };
+  backend_->compile(with("vq::mma_m16n8k16<vq::Element::kF16>(c, a, b);"));
+  EXPECT_THAT(device_error([&] {
+                backend_->compile(with("vq::mma_m16n8k16<vq::Element::kBF16>(c, a, b);"));
+              }),
+              HasSubstr("bf16 needs sm_80"));
+  EXPECT_THAT(device_error([&] { backend_->compile(with("vq::mma_m16n8k32_s8(d, a, b);")); }),
+              HasSubstr("needs sm_80"));
+}
+
 // nvcc is slow, so only the two forms of the text: without cp.async and with it.
 TEST_F(CudaCompile, SameTextByNvcc) {
   if (std::system("nvcc --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no nvcc on PATH";
   const std::filesystem::path folder = ::testing::TempDir();
   const std::string stem = (folder / "vqgen_primitives").string();
-  publish_text(stem + ".cu", primitives("").text);
+  const std::string more = test::collectives_source("").text;
+  publish_text(stem + ".cu", primitives("").text + more.substr(more.rfind("#line 1 ")));
   for (const char* arch : {"sm_75", "sm_90a"}) {
     const std::string command = std::string("nvcc -arch=") + arch + " -c " + stem + ".cu -o " +
                                 stem + ".o > " + stem + ".log 2>&1";

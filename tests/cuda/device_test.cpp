@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -199,6 +200,45 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
     EXPECT_EQ(results[256 + t], std::numeric_limits<float>::infinity());
     const float warp_sum = static_cast<float>(32 * 32 * (t / 32) + 31 * 16);
     EXPECT_EQ(results[384 + t], warp_sum);
+  }
+}
+
+// What entry `entry` of the collectives makes of `in`, over a poison.
+std::vector<std::uint32_t> run_collectives(Backend& backend, const std::string& arch,
+                                           std::size_t entry, const std::vector<std::uint32_t>& in,
+                                           std::size_t out_words) {
+  const KernelSource source = test::collectives_source(arch);
+  const auto kernel = backend.load(backend.compile(source), source);
+  const DeviceBuffer input = to_device(backend, in);
+  const DeviceBuffer output =
+      to_device(backend, std::vector<std::uint32_t>(out_words, 0xffffffffu));
+  const std::array args{input.data(), output.data()};
+  backend.launch(*kernel, source, entry, std::as_bytes(std::span(args)));
+  backend.synchronize();
+  return from_device<std::uint32_t>(backend, output);
+}
+
+// Sums of reals may differ from the host's: a GPU adds in another order and cuts what it adds.
+TEST_F(CudaOnDevice, CollectivesAgreeWithNaiveMatrices) {
+  for (const bool bf16 : {false, true}) {
+    for (const bool integers : {true, false}) {
+      for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+        const test::Collectives values(bf16, integers, seed);
+        const auto out =
+            run_collectives(*backend_, spec_.arch, bf16 ? 1 : 0, values.in, test::kCollectivesOut);
+        values.judge(out, integers ? 0.0 : 1e-5);
+        const bool turing = spec_.arch == "sm_75";
+        EXPECT_EQ(out[test::kOutHas], turing && bf16 ? 0u : 1u);
+        EXPECT_EQ(out[test::kOutHas + 1], turing ? 0u : 1u);
+      }
+    }
+  }
+}
+
+TEST_F(CudaOnDevice, LastBlockReducesWhatTheOthersStored) {
+  for (int turn = 0; turn < 5; ++turn) {
+    test::judge_last_block(
+        run_collectives(*backend_, spec_.arch, 2, test::last_block_in(), test::kLastOut));
   }
 }
 

@@ -146,12 +146,13 @@ TEST(Fault, LanesOfAWarpAtDifferentCollectives) {
 
 TEST(Fault, ShuffleBeyondTheWarp) {
   const Trial far = trial_of("vq::store_global(args.out + t, vq::shuffle_xor(1u, 32));");
-  EXPECT_THAT(fault_of(far), HasSubstr("asks lane 0 for a lane that does not exist (trial.cu:2)"));
+  EXPECT_THAT(fault_of(far),
+              HasSubstr("lane 0 of shuffle_xor (trial.cu:2) asks for lane 32, which"));
   Trial partial = far;
   partial.text = R"(VQ_KERNEL(trial, 40, Args) {
     vq::store_global(args.out + vq::thread_index(), vq::shuffle_xor(1u, 16)); })";
   partial.threads = 40;
-  EXPECT_THAT(fault_of(partial), HasSubstr("shuffle_xor by 16 asks lane 0"));
+  EXPECT_THAT(fault_of(partial), HasSubstr("lane 0 of shuffle_xor (trial.cu:2) asks for lane 16"));
 }
 
 TEST(Fault, SharedAccessOutsideTheArena) {

@@ -36,12 +36,11 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
-const Artifact& compiled(const Backend& backend, const KernelSource& source) {
-  static std::map<std::string, Artifact> artifacts;
-  auto found = artifacts.find(source.text);
-  if (found == artifacts.end()) {
-    found = artifacts.emplace(source.text, backend.compile(source)).first;
-  }
+const Artifact& compiled(const Backend& backend, const KernelSource& source, bool check_races) {
+  static std::map<std::pair<std::string, bool>, Artifact> artifacts;
+  const std::pair key(source.text, check_races);
+  auto found = artifacts.find(key);
+  if (found == artifacts.end()) found = artifacts.emplace(key, backend.compile(source)).first;
   return found->second;
 }
 
@@ -69,7 +68,8 @@ KernelSource source_of(const Trial& trial) {
 std::vector<std::uint32_t> run(const Trial& trial, const HostOptions& options) {
   const std::unique_ptr<Backend> backend = make_host_backend(options);
   const KernelSource source = source_of(trial);
-  const std::unique_ptr<LoadedKernel> kernel = backend->load(compiled(*backend, source), source);
+  const std::unique_ptr<LoadedKernel> kernel =
+      backend->load(compiled(*backend, source, options.check_races), source);
   const DeviceBuffer in(*backend, trial.in.size() * 4);
   const DeviceBuffer out(*backend, trial.out_words * 4);
   backend->upload(in.data(), bytes_of(trial.in));
@@ -93,8 +93,9 @@ std::string fault_of(const Trial& trial, const HostOptions& options) {
   return "";
 }
 
-std::vector<HostOptions> all_orders() {
+std::vector<HostOptions> all_orders(bool check_races) {
   std::vector<HostOptions> out(6);
+  for (HostOptions& options : out) options.check_races = check_races;
   out[1].order = LaneOrder::reverse;
   for (std::size_t i = 2; i < out.size(); ++i) {
     out[i].order = LaneOrder::random;

@@ -31,6 +31,6 @@ std::vector<std::uint32_t> run(const Trial& trial, const HostOptions& options = 
 std::string fault_of(const Trial& trial, const HostOptions& options = {});
 
 // Forward, reverse and a few random orders, and two workers.
-std::vector<HostOptions> all_orders();
+std::vector<HostOptions> all_orders(bool check_races = false);
 
 }  // namespace vqgen::host_test

@@ -25,6 +25,15 @@ ArtifactCache* test_cache() {
   return folder != nullptr ? &cache : nullptr;
 }
 
+std::string_view wanted_backend() {
+  const char* wanted = std::getenv("VQGEN_TEST_BACKEND");
+  const std::string_view name = wanted != nullptr ? wanted : "host";
+  if (name != "host" && name != "race" && name != "cuda") {
+    throw Error(ErrorKind::bad_input, "VQGEN_TEST_BACKEND must be host, race or cuda");
+  }
+  return name;
+}
+
 std::string describe(const Comparison& comparison, const char* what) {
   if (comparison.ok) return "";
   return fmt::format("{}: rel_err {:.3e}, local {:.3e} at {}, {} not finite; ", what,
@@ -50,18 +59,18 @@ std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel)
 }  // namespace
 
 Backend* sweep_backend(std::size_t number) {
-  static const char* wanted = std::getenv("VQGEN_TEST_BACKEND");
-  static const bool cuda = wanted != nullptr && std::string_view(wanted) == "cuda";
-  if (cuda) {
+  static const std::string_view wanted = wanted_backend();
+  if (wanted == "cuda") {
     static const char* nvrtc = std::getenv("VQGEN_NVRTC");
     static const std::unique_ptr<Backend> backend =
         make_cuda_backend({.nvrtc_path = nvrtc != nullptr ? nvrtc : ""});
     return backend->device() ? backend.get() : nullptr;
   }
+  static const bool races = wanted == "race";
   static const std::array backends{
-      make_host_backend({.order = LaneOrder::forward}),
-      make_host_backend({.order = LaneOrder::reverse}),
-      make_host_backend({.order = LaneOrder::random, .seed = 1}),
+      make_host_backend({.order = LaneOrder::forward, .check_races = races}),
+      make_host_backend({.order = LaneOrder::reverse, .check_races = races}),
+      make_host_backend({.order = LaneOrder::random, .seed = 1, .check_races = races}),
   };
   return backends[number % backends.size()].get();
 }

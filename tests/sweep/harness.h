@@ -11,9 +11,9 @@
 
 namespace vqgen::test {
 
-// The backend that the sweep runs on: VQGEN_TEST_BACKEND=cuda asks for a GPU, else the host.
-// Null where a GPU is asked for and there is none. On the host, lanes run forward, in reverse or at
-// random, by `number`.
+// The backend that the sweep runs on: VQGEN_TEST_BACKEND=cuda asks for a GPU, race for the host
+// with its race checker, else the host. Null where a GPU is asked for and there is none. On the
+// host, lanes run forward, in reverse or at random, by `number`.
 Backend* sweep_backend(std::size_t number = 0);
 
 // The GPU that plans are made for: the backend's device where it is a GPU, else an H200.

@@ -1,5 +1,6 @@
 // The sweep: every op over all its axes against the double reference. On the host by default; with
-// VQGEN_TEST_BACKEND=cuda on the GPU. Under the asan preset kernels are compiled with sanitizers.
+// VQGEN_TEST_BACKEND=cuda on the GPU, with =race on the host under the race checker. In the asan
+// preset kernels are compiled with sanitizers.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -8,6 +8,7 @@ namespace vqgen::host {
 using vq::host::Access;
 using vq::host::Collective;
 using vq::host::Context;
+using vq::host::Exchange;
 using vq::host::Site;
 
 namespace {
@@ -19,10 +20,13 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
+std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
 }  // namespace
 
-BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed)
+BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races)
     : Context{}, order_(order), seed_(seed) {
+  if (check_races) races_.emplace();
   install_services();
 }
 
@@ -36,6 +40,7 @@ void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry) {
   shared = reinterpret_cast<vq::u8*>(arena_->data());
   shared_bytes = arena_bytes;
   range_begin = range_bytes = 0;
+  if (races_) races_->begin_launch(arena_bytes);
   stacks_.reserve(count_);
   threads_.resize(count_);
   states_.resize(count_);
@@ -66,6 +71,7 @@ std::optional<std::string> BlockRunner::run(std::uint64_t index) {
   block[2] = static_cast<int>(index / grid.x / grid.y);
   random_state_ = mix(seed_ ^ mix(index));
   reset();
+  if (races_) races_->begin_block(index);
   thread = pick();
   switch_fiber(main_, current().fiber);
   if (fault_) {
@@ -101,12 +107,13 @@ void BlockRunner::arrive_block(Site site) {
   check_place(barrier_);
   if (++at_barrier_ == count_) {
     at_barrier_ = 0;
+    if (races_) races_->block_barrier();
     for (unsigned warp = 0; warp * kWarpLanes < count_; ++warp) release(warp);
   }
   wait();
 }
 
-void BlockRunner::arrive_warp(Collective collective, Site site) {
+void BlockRunner::arrive_warp(Collective collective, Exchange act, Site site) {
   const auto i = static_cast<std::size_t>(thread);
   const unsigned warp_index = static_cast<unsigned>(i) / kWarpLanes;
   Warp& warp = warps_[warp_index];
@@ -116,32 +123,28 @@ void BlockRunner::arrive_warp(Collective collective, Site site) {
   check_place(warp_collective_[warp_index]);
   warp.arrived |= 1u << (i % kWarpLanes);
   if (warp.arrived == warp.lanes) {
-    if (collective == Collective::kShuffleXor) exchange(warp_index);
+    if (act != nullptr) exchange_operands(warp_index, act);
+    if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(warp_index);
     warp.arrived = 0;
     release(warp_index);
   }
   wait();
 }
 
-void BlockRunner::exchange(unsigned warp_index) {
+void BlockRunner::exchange_operands(unsigned warp_index, Exchange act) {
   const Warp& warp = warps_[warp_index];
   const std::size_t first = warp_index * kWarpLanes;
-  std::array<vq::u32, kWarpLanes> given{};
+  std::array<void*, kWarpLanes> operands{};
   for (unsigned lane = 0; lane < kWarpLanes; ++lane) {
-    if ((warp.lanes >> lane & 1u) != 0) given[lane] = threads_[first + lane].bits;
+    if ((warp.lanes >> lane & 1u) != 0) operands[lane] = threads_[first + lane].operands;
   }
-  for (unsigned lane = 0; lane < kWarpLanes; ++lane) {
-    if ((warp.lanes >> lane & 1u) == 0) continue;
-    Thread& to = threads_[first + lane];
-    const unsigned partner = lane ^ static_cast<unsigned>(to.lane_mask);
-    if (partner >= kWarpLanes || (warp.lanes >> partner & 1u) == 0) {
-      note("shuffle_xor by " + std::to_string(to.lane_mask) + " asks lane " + std::to_string(lane) +
-               " for a lane that does not exist",
-           waits_[first + lane].site, "use a mask below the warp's lanes");
-      abandon();
-    }
-    to.bits = given[partner];
-  }
+  const vq::host::Refusal refusal = act(operands.data());
+  if (refusal.lane < 0) return;
+  const Wait& wait = waits_[first + static_cast<std::size_t>(refusal.lane)];
+  note("lane " + std::to_string(refusal.lane) + " of " + name_of(wait) + " asks for lane " +
+           std::to_string(refusal.wanted) + ", which its warp does not have",
+       wait.site, "use lanes of the warp, and whole warps for matrices");
+  abandon();
 }
 
 void BlockRunner::wait() {
@@ -188,7 +191,12 @@ void BlockRunner::land(std::size_t pending_groups) {
     landing += static_cast<std::ptrdiff_t>(*group);
   }
   const auto end = owner.copies.begin() + landing;
-  for (auto copy = owner.copies.begin(); copy != end; ++copy) *copy->shared = *copy->global;
+  for (auto copy = owner.copies.begin(); copy != end; ++copy) {
+    *copy->shared = *copy->global;
+    if (races_) {
+      races_->land(thread, address_of(copy->shared) - address_of(shared), sizeof(*copy->shared));
+    }
+  }
   owner.copies.erase(owner.copies.begin(), end);
   owner.groups.erase(owner.groups.begin(), last_landing);
 }
@@ -198,21 +206,21 @@ void BlockRunner::install_services() {
     if (collective == Collective::kSyncBlock) {
       self(context).arrive_block(site);
     } else {
-      self(context).arrive_warp(collective, site);
+      self(context).arrive_warp(collective, nullptr, site);
     }
   };
-  shuffle_xor = [](Context* context, vq::u32 bits, int lane_mask, Site site) {
-    Thread& caller = self(context).current();
-    caller.bits = bits;
-    caller.lane_mask = lane_mask;
-    self(context).arrive_warp(Collective::kShuffleXor, site);
-    return caller.bits;
+  exchange = [](Context* context, Collective collective, void* operands, Exchange act, Site site) {
+    self(context).current().operands = operands;
+    self(context).arrive_warp(collective, act, site);
   };
   check_global = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
     self(context).check_allocation(access, address, bytes, site);
   };
   fail_shared = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
     self(context).fail_arena(access, address, bytes, site);
+  };
+  track = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
+    self(context).track_access(access, address, bytes, site);
   };
   copy_async = [](Context* context, vq::u32* to, const vq::u32* from) {
     *to = ~vq::u32{0};

@@ -19,6 +19,7 @@
 #include "runtime/backend/host/guarded_block.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/backend/host/host_memory.h"
+#include "runtime/backend/host/race_checker.h"
 #include "runtime/backend/host/waiting_report.h"
 
 namespace vqgen::host {
@@ -36,7 +37,7 @@ struct Launch {
 // One a worker; reused from block to block and from launch to launch.
 class BlockRunner : private vq::host::Context {
  public:
-  BlockRunner(LaneOrder order, std::uint64_t seed);
+  BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races);
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
@@ -56,8 +57,7 @@ class BlockRunner : private vq::host::Context {
     BlockRunner* runner = nullptr;
     int index = 0;
     Fiber fiber;
-    vq::u32 bits = 0;  // what it gives to, then gets from, a shuffle
-    int lane_mask = 0;
+    void* operands = nullptr;         // at the warp's collective
     std::vector<Copy> copies;         // in flight or not yet committed, oldest first
     std::vector<std::size_t> groups;  // copies in each committed group, oldest first
   };
@@ -77,13 +77,16 @@ class BlockRunner : private vq::host::Context {
   // Called on fibers. Those that find a fault note it in one statement, so that no string is alive
   // when the next one abandons the fiber.
   void arrive_block(vq::host::Site site);
-  void arrive_warp(vq::host::Collective collective, vq::host::Site site);
-  void exchange(unsigned warp_index);
+  void arrive_warp(vq::host::Collective collective, vq::host::Exchange act, vq::host::Site site);
+  void exchange_operands(unsigned warp_index, vq::host::Exchange act);
   void wait();
   void land(std::size_t pending_groups);
   void check_place(const Wait& first);
   void check_allocation(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
                         vq::host::Site site);
+  void track_access(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
+                    vq::host::Site site);
+  void note_race(const Race& race, const Touch& here, bool in_arena);
   [[noreturn]] void fail_arena(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
                                vq::host::Site site);
   [[noreturn]] void finish();
@@ -100,6 +103,7 @@ class BlockRunner : private vq::host::Context {
   LaneOrder order_;
   std::uint64_t seed_;
   std::uint64_t random_state_ = 0;
+  std::optional<RaceChecker> races_;  // where they are checked
   const Launch* launch_ = nullptr;
   const vq::host::Entry* entry_ = nullptr;
   unsigned count_ = 0;  // threads of a block

@@ -16,7 +16,7 @@ namespace {
 
 // -fno-gnu-unique and hidden symbols keep loaded variants apart, no contraction and no aliasing
 // rules keep the arithmetic of all compilers alike and let words be read as another type.
-std::vector<std::string> options() {
+std::vector<std::string> options(bool check_races) {
   std::vector<std::string> out = {"-std=c++17",
                                   "-O1",
                                   "-fPIC",
@@ -38,6 +38,7 @@ std::vector<std::string> options() {
          "alignment,float-cast-overflow,unreachable",
          "-fno-sanitize-recover=all", "--param", "asan-instrumentation-with-call-threshold=0"});
   }
+  if (check_races) out.push_back("-DVQ_CHECK_RACES");
   return out;
 }
 
@@ -55,8 +56,8 @@ std::string first_error(std::string_view log, int status) {
 
 }  // namespace
 
-Compiler::Compiler(std::string program, std::filesystem::path scratch)
-    : scratch_(std::move(scratch)) {
+Compiler::Compiler(std::string program, std::filesystem::path scratch, bool check_races)
+    : scratch_(std::move(scratch)), check_races_(check_races) {
   if (program.empty()) {
     candidates_ = {"g++", "c++"};
   } else if (program.find('/') != std::string::npos) {
@@ -89,7 +90,7 @@ Compiler::Found Compiler::find() const {
 
 CompilerIdentity Compiler::identity() const {
   return {"c++ " + find().version + ", host api " + std::to_string(vq::host::kApiVersion),
-          options()};
+          options(check_races_)};
 }
 
 Artifact Compiler::compile(const KernelSource& source) const {
@@ -97,7 +98,7 @@ Artifact Compiler::compile(const KernelSource& source) const {
   ScratchFolder folder(scratch_);
   publish_text(folder.path() / "kernel.cpp", source.text);
   std::vector<std::string> command = {find().program};
-  for (const std::string& option : options()) command.push_back(option);
+  for (const std::string& option : options(check_races_)) command.push_back(option);
   // Debug lines would name the private folder: the same text must give the same bytes.
   command.push_back("-ffile-prefix-map=" + folder.path().string() + "=.");
   command.insert(command.end(), {"-o", "kernel.so", "kernel.cpp"});

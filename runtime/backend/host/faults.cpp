@@ -11,11 +11,28 @@ using vq::host::Site;
 
 namespace {
 
+template <class Number>
+std::string block_name(Number x, Number y, Number z) {
+  return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
+}
+
+// What keeps the two accesses of a race in shared memory apart.
+std::string remedy_of(const Race& race, int thread) {
+  if (race.in_flight && race.thread == thread) return "put a copy_async_wait before it";
+  if (race.in_flight) return "let the copy's thread wait for it, then put a sync_block";
+  const std::string place = race.earlier.access == Access::kCopyAsync
+                                ? "between the copy's copy_async_wait and it"
+                                : "between them";
+  return "put a sync_block " + place +
+         (race.thread / 32 == thread / 32 ? ", or a sync_warp if no other warp shares it" : "");
+}
+
 std::string access_name(Access access, std::uint64_t bytes) {
-  constexpr std::array kNames = {"load_global", "store_global", "load_shared", "store_shared",
-                                 "copy_async"};
+  constexpr std::array kNames = {"load_global",          "store_global",     "load_shared",
+                                 "store_shared",         "copy_async",       "ldmatrix",
+                                 "load_global_coherent", "atomic_add_global"};
   return std::string(kNames[static_cast<std::size_t>(access)]) + " of " + std::to_string(bytes) +
-         " bytes ";
+         " bytes";
 }
 
 std::string misaligned(std::uint64_t address, std::uint64_t bytes) {
@@ -35,8 +52,7 @@ std::string place_in_arena(std::uint64_t offset, std::uint64_t arena_bytes) {
 }  // namespace
 
 std::string BlockRunner::where() const {
-  return "kernel " + launch_->shape->name + ", block (" + std::to_string(block[0]) + "," +
-         std::to_string(block[1]) + "," + std::to_string(block[2]) + ")";
+  return "kernel " + launch_->shape->name + ", block " + block_name(block[0], block[1], block[2]);
 }
 
 void BlockRunner::note(const std::string& what, Site site, const std::string& remedy) {
@@ -70,16 +86,17 @@ void BlockRunner::fail_stuck() {
 void BlockRunner::check_allocation(Access access, std::uint64_t address, std::uint64_t bytes,
                                    Site site) {
   if (address % bytes != 0) {
-    note(access_name(access, bytes) + misaligned(address, bytes), site, "align it to its size");
+    note(access_name(access, bytes) + " " + misaligned(address, bytes), site,
+         "align it to its size");
     abandon();
   }
   if (address - reinterpret_cast<std::uintptr_t>(shared) < shared_bytes) {
-    note(access_name(access, bytes) + "in shared memory", site, "use the shared access");
+    note(access_name(access, bytes) + " in shared memory", site, "use the shared access");
     abandon();
   }
   const std::optional<Range> range = launch_->memory->find(address, bytes);
   if (!range) {
-    note(access_name(access, bytes) + launch_->memory->locate(address), site,
+    note(access_name(access, bytes) + " " + launch_->memory->locate(address), site,
          "mask the access or size the buffer");
     abandon();
   }
@@ -89,12 +106,50 @@ void BlockRunner::check_allocation(Access access, std::uint64_t address, std::ui
 
 void BlockRunner::fail_arena(Access access, std::uint64_t address, std::uint64_t bytes, Site site) {
   if (address % bytes != 0) {
-    note(access_name(access, bytes) + misaligned(address, bytes), site, "align it to its size");
+    note(access_name(access, bytes) + " " + misaligned(address, bytes), site,
+         "align it to its size");
   } else {
     const auto begin = reinterpret_cast<std::uintptr_t>(shared);
-    note(access_name(access, bytes) + place_in_arena(address - begin, shared_bytes), site,
+    note(access_name(access, bytes) + " " + place_in_arena(address - begin, shared_bytes), site,
          "mask the access or size the arena");
   }
+  abandon();
+}
+
+void BlockRunner::note_race(const Race& race, const Touch& here, bool in_arena) {
+  const Dim3& grid = launch_->shape->grid;
+  std::string place = "at offset " + std::to_string(race.place) + " of shared memory";
+  std::string by = " by thread " + std::to_string(race.thread);
+  std::string remedy = remedy_of(race, thread);
+  if (!in_arena) {
+    const Range range = launch_->memory->find(race.place, 1).value();
+    place = "at byte " + std::to_string(race.place - range.begin) + " of an allocation of " +
+            std::to_string(range.bytes) + " bytes";
+    by += " of block " + block_name(race.block % grid.x, race.block / grid.x % grid.y,
+                                    race.block / grid.x / grid.y);
+    const bool both_store =
+        race.earlier.access == Access::kStoreGlobal && here.access == Access::kStoreGlobal;
+    remedy = both_store ? "let one thread of a launch store it"
+                        : "load in another launch than the one that stores: load_global and "
+                          "copy_async read what no thread of theirs writes";
+  }
+  const Touch& earlier = race.earlier;
+  note("race " + place + ": " + access_name(earlier.access, earlier.bytes) + by + " (" +
+           earlier.site.file + ":" + std::to_string(earlier.site.line) +
+           (race.in_flight ? "), still in flight, then " : "), then ") +
+           access_name(here.access, here.bytes),
+       here.site, remedy);
+}
+
+void BlockRunner::track_access(Access access, std::uint64_t address, std::uint64_t bytes,
+                               Site site) {
+  const std::uint64_t offset = address - reinterpret_cast<std::uintptr_t>(shared);
+  const bool in_arena = offset < shared_bytes;
+  const Touch here{access, bytes, site};
+  const std::optional<Race> race = in_arena ? races_->touch_shared(thread, offset, here)
+                                            : races_->touch_global(thread, address, here);
+  if (!race) return;
+  note_race(*race, here, in_arena);
   abandon();
 }
 

@@ -66,9 +66,12 @@ void check_shape(const KernelEntry& shape, const GpuSpec& spec) {
 class HostBackend : public Backend {
  public:
   explicit HostBackend(HostOptions options)
-      : options_(std::move(options)), compiler_(options_.compiler, options_.scratch) {
-    for (unsigned i = 0; i < std::max(options_.threads, 1u); ++i) {
-      runners_.push_back(std::make_unique<host::BlockRunner>(options_.order, options_.seed));
+      : options_(std::move(options)),
+        compiler_(options_.compiler, options_.scratch, options_.check_races) {
+    const unsigned workers = options_.check_races ? 1 : std::max(options_.threads, 1u);
+    for (unsigned i = 0; i < workers; ++i) {
+      runners_.push_back(
+          std::make_unique<host::BlockRunner>(options_.order, options_.seed, options_.check_races));
     }
   }
 
@@ -82,7 +85,7 @@ class HostBackend : public Backend {
                                      const KernelSource& source) override {
     auto kernel = std::make_unique<HostKernel>();
     for (std::size_t i = 0; i < runners_.size(); ++i) {
-      kernel->copies.emplace_back(artifact.binary, source, options_.scratch);
+      kernel->copies.emplace_back(artifact.binary, source, options_.check_races, options_.scratch);
     }
     return kernel;
   }

@@ -12,7 +12,7 @@ namespace vqgen::host {
 
 void Library::Close::operator()(void* handle) const { dlclose(handle); }
 
-Library::Library(std::span<const std::byte> binary, const KernelSource& source,
+Library::Library(std::span<const std::byte> binary, const KernelSource& source, bool check_races,
                  const std::filesystem::path& scratch)
     : file_(std::make_unique<ScratchFolder>(scratch)) {
   const std::filesystem::path path = file_->path() / "kernel.so";
@@ -30,6 +30,10 @@ Library::Library(std::span<const std::byte> binary, const KernelSource& source,
     if (entry->api_version != vq::host::kApiVersion) {
       fail("it speaks host api " + std::to_string(entry->api_version) + ", not " +
            std::to_string(vq::host::kApiVersion));
+    }
+    if (entry->tracks != check_races) {
+      fail(std::string("it was compiled ") + (entry->tracks ? "to check" : "without checks of") +
+           " races");
     }
     if (entry->threads != static_cast<int>(wanted.threads)) {
       fail(wanted.name + " is made for " + std::to_string(entry->threads) +

@@ -16,8 +16,9 @@ namespace vqgen::host {
 
 class Library {
  public:
-  // Error(device) where `binary` is no library of `source` or was built for another runner.
-  Library(std::span<const std::byte> binary, const KernelSource& source,
+  // Error(device) where `binary` is no library of `source` or was built for another runner, or to
+  // check races where the runner does not, or the other way round.
+  Library(std::span<const std::byte> binary, const KernelSource& source, bool check_races,
           const std::filesystem::path& scratch);
 
   const vq::host::Entry& entry(std::size_t index) const { return *entries_.at(index); }

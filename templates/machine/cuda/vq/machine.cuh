@@ -1,16 +1,13 @@
 // The machine layer on CUDA: the primitives of templates/machine/README.md in PTX and compiler
 // builtins, for sm_75 and later. Needs no toolkit header, so that NVRTC compiles it without -I;
-// 16-bit elements are bits, converted by cvt or integer rounding. The only file of the templates
-// that asks for the architecture: cp.async begins with sm_80.
+// 16-bit elements are bits, converted by cvt or integer rounding. This file and cuda_tensor.h are
+// the only ones of the templates that ask for the architecture: cp.async begins with sm_80.
 #pragma once
 
 #include <vq/annotations.h>
+#include <vq/cuda_macros.h>
+#include <vq/cuda_tensor.h>
 #include <vq/types.h>
-
-#define VQ_DEVICE __device__ __forceinline__
-#define VQ_UNROLL _Pragma("unroll")
-#define VQ_KERNEL(name, threads, Args) \
-  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args)
 
 namespace vq {
 
@@ -30,6 +27,13 @@ VQ_DEVICE u32 shuffle_xor(u32 value, int lane_mask) {
 }
 VQ_DEVICE float shuffle_xor(float value, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+
+VQ_DEVICE u32 shuffle(u32 value, int source_lane) {
+  return __shfl_sync(0xffffffffu, value, source_lane);
+}
+VQ_DEVICE float shuffle(float value, int source_lane) {
+  return __shfl_sync(0xffffffffu, value, source_lane);
 }
 
 VQ_DEVICE u8* shared_memory() {
@@ -91,6 +95,51 @@ VQ_DEVICE void store_global(T* pointer, T value) {
   *pointer = value;
 }
 
+// Of what other threads of the launch write: past the read-only path and past L1, in the order that
+// atomic_add_global and the barriers give it.
+template <class T>
+VQ_DEVICE T load_global_coherent(const T* pointer) {
+  static_assert(kIsAccess<T>, "load_global_coherent: u16, u32, i32, float, U32x2 or U32x4");
+  if constexpr (sizeof(T) == 2) {
+    u16 bits;
+    asm volatile("ld.relaxed.gpu.global.b16 %0, [%1];" : "=h"(bits) : "l"(pointer) : "memory");
+    return bits;
+  } else if constexpr (sizeof(T) == 4) {
+    union {
+      u32 bits;
+      T value;
+    } word;
+    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(word.bits) : "l"(pointer) : "memory");
+    return word.value;
+  } else if constexpr (sizeof(T) == 8) {
+    T pair;
+    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(pair.x), "=r"(pair.y)
+                 : "l"(pointer)
+                 : "memory");
+    return pair;
+  } else {
+    T quad;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)
+                 : "l"(pointer)
+                 : "memory");
+    return quad;
+  }
+}
+
+// Returns the old value. Acquires and releases: what this thread, and through sync_block its block,
+// stored before is seen by who adds later and then loads coherently.
+VQ_DEVICE u32 atomic_add_global(u32* pointer, u32 value) {
+  u32 old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(pointer), "r"(value)
+               : "memory");
+  return old;
+}
+VQ_DEVICE void fence_device() { __threadfence(); }
+
 #if __CUDA_ARCH__ >= 800
 // Copies 4 bytes past the registers; lands at the wait for the thread's group.
 VQ_DEVICE void copy_async(u32* shared, const u32* global) {
@@ -151,6 +200,27 @@ VQ_DEVICE u16 from_float(float value) {
   } else {
     return bf16_from_float(value);
   }
+}
+
+// Two floats rounded to nearest even, `low` in the low half.
+template <Element E>
+VQ_DEVICE u32 pack2(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  u32 pair;
+  if constexpr (E == Element::kF16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+#else
+  return static_cast<u32>(from_float<E>(high)) << 16 | from_float<E>(low);
+#endif
+}
+VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
+  u32 bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));
+  return bytes;
 }
 
 // 2^x within 2 ulp in one instruction; results below 2^-126 are 0.

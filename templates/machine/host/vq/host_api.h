@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 1;
+inline constexpr int kApiVersion = 3;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -14,8 +14,35 @@ struct Site {
   int line;
 };
 
-enum class Access : int { kLoadGlobal, kStoreGlobal, kLoadShared, kStoreShared, kCopyAsync };
-enum class Collective : int { kSyncBlock, kSyncWarp, kShuffleXor };
+enum class Access : int {
+  kLoadGlobal,
+  kStoreGlobal,
+  kLoadShared,
+  kStoreShared,
+  kCopyAsync,
+  kLdmatrix,
+  // Of global memory that other threads write meanwhile: ordered by the kernel's own protocol.
+  kLoadGlobalCoherent,
+  kAtomicAddGlobal
+};
+enum class Collective : int {
+  kSyncBlock,
+  kSyncWarp,
+  kShuffleXor,
+  kShuffle,
+  kMma,
+  kLdmatrix,
+  kMovmatrix
+};
+
+// A lane that needs one that its warp does not have; lane < 0 where all is well.
+struct Refusal {
+  int lane;
+  int wanted;
+};
+// What a warp's collective does when all have arrived: operands[lane] is what the lane brought,
+// null for a lane that its warp does not have.
+using Exchange = Refusal (*)(void* const* operands);
 
 // The running thread as its kernel sees it, and what the kernel asks of the runner. One a worker.
 // A service that finds a fault does not return: the block is given up.
@@ -29,10 +56,12 @@ struct Context {
   u64 range_bytes;
 
   void (*synchronize)(Context*, Collective, Site);
-  u32 (*shuffle_xor)(Context*, u32 bits, int lane_mask, Site);
+  void (*exchange)(Context*, Collective, void* operands, Exchange, Site);
   // Off the fast path: finds the allocation (and moves the range there), or reports the fault.
   void (*check_global)(Context*, Access, u64 address, u64 bytes, Site);
   void (*fail_shared)(Context*, Access, u64 address, u64 bytes, Site);
+  // Every access that passed its checks, where the text is compiled to check races.
+  void (*track)(Context*, Access, u64 address, u64 bytes, Site);
   void (*copy_async)(Context*, u32* shared, const u32* global);
   void (*copy_async_commit)(Context*);
   void (*copy_async_wait)(Context*, int pending_groups);
@@ -45,6 +74,7 @@ struct Entry {
   u64 args_bytes;
   void (*run)(const void* args);
   Context** context;  // the library's one slot; the runner sets it before it calls run
+  bool tracks;        // compiled with VQ_CHECK_RACES
 };
 
 }  // namespace vq::host

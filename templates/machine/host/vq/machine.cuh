@@ -7,19 +7,21 @@
 #include <vq/host_access.h>
 #include <vq/host_api.h>
 #include <vq/host_element.h>
+#include <vq/host_warp.h>
 #include <vq/types.h>
 
 #define VQ_DEVICE inline __attribute__((always_inline))
 #define VQ_UNROLL  // a host compiler need not: it changes no result and costs compile time
 
-#define VQ_KERNEL(name, threads, Args)                                                          \
-  static void name##_body(const Args& args);                                                    \
-  extern "C" [[gnu::visibility("default")]] void name(const void* raw_args) {                   \
-    name##_body(*static_cast<const Args*>(raw_args));                                           \
-  }                                                                                             \
-  extern "C" [[gnu::visibility("default")]] const vq::host::Entry vq_entry_##name;              \
-  const vq::host::Entry vq_entry_##name = {vq::host::kApiVersion, threads, sizeof(Args), &name, \
-                                           &vq::host::context};                                 \
+#define VQ_KERNEL(name, threads, Args)                                                    \
+  static void name##_body(const Args& args);                                              \
+  extern "C" [[gnu::visibility("default")]] void name(const void* raw_args) {             \
+    name##_body(*static_cast<const Args*>(raw_args));                                     \
+  }                                                                                       \
+  extern "C" [[gnu::visibility("default")]] const vq::host::Entry vq_entry_##name;        \
+  const vq::host::Entry vq_entry_##name = {vq::host::kApiVersion, threads,                \
+                                           sizeof(Args),          &name,                  \
+                                           &vq::host::context,    vq::host::kCheckRaces}; \
   static void name##_body([[maybe_unused]] const Args& args)
 
 #define VQ_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -39,11 +41,68 @@ VQ_DEVICE void sync_block(VQ_SITE) {
 VQ_DEVICE void sync_warp(VQ_SITE) {
   host::context->synchronize(host::context, host::Collective::kSyncWarp, {file, line});
 }
+// Waits for the lanes of the warp, then has `exchange` read and write what each brought.
+template <class Operands>
+VQ_DEVICE void collect(host::Collective collective, Operands& mine, host::Exchange exchange,
+                       host::Site site) {
+  host::context->exchange(host::context, collective, &mine, exchange, site);
+}
+
+template <class T>
+VQ_DEVICE T shuffle(T value, int source_lane, VQ_SITE) {
+  static_assert(host::kOneOf<T, float, u32>, "shuffle moves float and u32");
+  host::ShuffleOperands mine{host::bits<u32>(value), source_lane, 0};
+  collect(host::Collective::kShuffle, mine, &host::shuffle, {file, line});
+  return host::bits<T>(mine.taken);
+}
 template <class T>
 VQ_DEVICE T shuffle_xor(T value, int lane_mask, VQ_SITE) {
   static_assert(host::kOneOf<T, float, u32>, "shuffle_xor moves float and u32");
-  return host::bits<T>(
-      host::context->shuffle_xor(host::context, host::bits<u32>(value), lane_mask, {file, line}));
+  host::ShuffleOperands mine{host::bits<u32>(value), lane() ^ lane_mask, 0};
+  collect(host::Collective::kShuffleXor, mine, &host::shuffle, {file, line});
+  return host::bits<T>(mine.taken);
+}
+
+template <Element E>
+constexpr bool kHasMma = true;
+inline constexpr bool kHasMmaS8 = true;
+
+template <Element E>
+VQ_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
+  host::MmaOperands<float> mine{c, a, b};
+  collect(host::Collective::kMma, mine, &host::mma_m16n8k16<E>, {file, line});
+}
+VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
+  host::MmaOperands<i32> mine{c, a, b};
+  collect(host::Collective::kMma, mine, &host::mma_m16n8k32_s8, {file, line});
+}
+
+// Each lane's row is checked as it comes; to the race checker each lane reads what it receives.
+template <int kMatrices, bool kTransposed>
+VQ_DEVICE void ldmatrix(u32 (&d)[kMatrices], const u32* row, host::Site site) {
+  host::check_place_in_shared(host::Access::kLdmatrix, reinterpret_cast<const U32x4*>(row), site);
+  host::LdmatrixOperands<kMatrices> mine{row, d, {}};
+  collect(host::Collective::kLdmatrix, mine, &host::ldmatrix<kMatrices, kTransposed>, site);
+  for (const auto& halves : mine.from) {
+    for (const u16* half : halves) host::track(host::Access::kLdmatrix, half, sizeof(u16), site);
+  }
+}
+VQ_DEVICE void ldmatrix_x2(u32 (&d)[2], const u32* row, VQ_SITE) {
+  ldmatrix<2, false>(d, row, {file, line});
+}
+VQ_DEVICE void ldmatrix_x2_trans(u32 (&d)[2], const u32* row, VQ_SITE) {
+  ldmatrix<2, true>(d, row, {file, line});
+}
+VQ_DEVICE void ldmatrix_x4(u32 (&d)[4], const u32* row, VQ_SITE) {
+  ldmatrix<4, false>(d, row, {file, line});
+}
+VQ_DEVICE void ldmatrix_x4_trans(u32 (&d)[4], const u32* row, VQ_SITE) {
+  ldmatrix<4, true>(d, row, {file, line});
+}
+VQ_DEVICE u32 movmatrix_trans(u32 word, VQ_SITE) {
+  host::MovmatrixOperands mine{word, 0};
+  collect(host::Collective::kMovmatrix, mine, &host::movmatrix_trans, {file, line});
+  return mine.taken;
 }
 
 VQ_DEVICE u8* shared_memory() { return host::context->shared; }
@@ -58,6 +117,17 @@ VQ_DEVICE void store_global(T* p, T value, VQ_SITE) {
   host::check_global(host::Access::kStoreGlobal, p, {file, line});
   host::store(p, value);
 }
+template <class T>
+VQ_DEVICE T load_global_coherent(const T* p, VQ_SITE) {
+  host::check_global(host::Access::kLoadGlobalCoherent, p, {file, line});
+  return host::load(p);
+}
+VQ_DEVICE u32 atomic_add_global(u32* p, u32 value, VQ_SITE) {
+  host::check_global(host::Access::kAtomicAddGlobal, p, {file, line});
+  return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
+}
+VQ_DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
 template <class T>
 VQ_DEVICE T load_shared(const T* p, VQ_SITE) {
   host::check_shared(host::Access::kLoadShared, p, {file, line});
@@ -88,6 +158,22 @@ VQ_DEVICE float to_float(u16 element) {
 template <Element E>
 VQ_DEVICE u16 from_float(float value) {
   return E == Element::kF16 ? host::f16_from_float(value) : host::bf16_from_float(value);
+}
+
+template <Element E>
+VQ_DEVICE u32 pack2(float low, float high) {
+  return static_cast<u32>(from_float<E>(high)) << 16 | from_float<E>(low);
+}
+VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
+  const u64 bytes = static_cast<u64>(b) << 32 | a;
+  u32 out = 0;
+  for (int i = 0; i < 4; ++i) {
+    const u32 chosen = selector >> 4 * i & 15u;
+    u32 byte = static_cast<u32>(bytes >> 8 * (chosen & 7u)) & 0xffu;
+    if ((chosen & 8u) != 0) byte = (byte & 0x80u) != 0 ? 0xffu : 0u;
+    out |= byte << 8 * i;
+  }
+  return out;
 }
 
 VQ_DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }

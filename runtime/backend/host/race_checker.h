@@ -1,0 +1,109 @@
+// Finds two accesses of one place by different threads, one of them a write, that nothing orders:
+// whichever came first in this run, on a GPU the other may. Every barrier advances one clock, and
+// an access is stamped with it. Of two accesses to shared memory the earlier is ordered before the
+// later where the same thread makes both, where its stamp is older than the last barrier of the
+// block, or where both threads are of one warp and it is older than that warp's last barrier.
+// Shuffles order nothing. An asynchronous copy writes from its issue until its thread has waited
+// for it.
+//
+// Global memory has no order within a launch: a place has one thread that stores it, and is not
+// read through the read-only path by any. Atomics and coherent loads follow a protocol of the
+// kernel's own, which is not judged.
+//
+// The clock suits fibers: what ran before a barrier's last arrival was called before it.
+#pragma once
+
+#include <vq/host_api.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace vqgen::host {
+
+// An access in the text.
+struct Touch {
+  vq::host::Access access;
+  std::uint64_t bytes;
+  vq::host::Site site;
+};
+
+// The access that another one, just made, is in a race with.
+struct Race {
+  Touch earlier;
+  std::uint64_t block;  // of the grid, x fastest
+  int thread;
+  std::uint64_t place;  // the first common byte: an offset in shared memory, or an address
+  bool in_flight;       // `earlier` is a copy that its thread has not waited for
+};
+
+// Of one block at a time, on one CPU thread.
+class RaceChecker {
+ public:
+  void begin_launch(std::uint64_t arena_bytes);
+  void begin_block(std::uint64_t index);
+  void block_barrier();
+  void warp_barrier(unsigned warp);
+
+  // `thread` touches [offset, offset + bytes) of shared memory, or of global memory by address;
+  // aligned to bytes, a multiple of kGranule. The first race found, or none: then it is noted.
+  std::optional<Race> touch_shared(int thread, std::uint64_t offset, const Touch& touch);
+  std::optional<Race> touch_global(int thread, std::uint64_t address, const Touch& touch);
+
+  // The thread that issued the copy to [offset, offset + bytes) has waited for it.
+  void land(int thread, std::uint64_t offset, std::uint64_t bytes);
+
+ private:
+  static constexpr std::uint64_t kGranule = 2;  // the smallest access
+
+  struct Stamp {
+    std::uint64_t clock = 0;
+    std::uint32_t touch = 0;  // in touches_
+    std::uint16_t thread = 0;
+  };
+  // Of the reads since the last write, two are enough: one is kept only while it is concurrent with
+  // the other, and where three are, two of different warps, which no later write can both follow.
+  struct Cell {
+    Stamp write;
+    bool in_flight = false;
+    std::array<Stamp, 2> reads;
+  };
+
+  // A record a granule of global memory, 0 where there is none; a page of them when it gets one.
+  class Shadow {
+   public:
+    void clear();
+    std::uint64_t get(std::uint64_t address);
+    void set(std::uint64_t address, std::uint64_t record);
+
+   private:
+    static constexpr std::uint64_t kPageBytes = 4096;
+    using Page = std::array<std::uint64_t, kPageBytes / kGranule>;
+    void look_up(std::uint64_t address);
+
+    std::unordered_map<std::uint64_t, Page> pages_;
+    std::uint64_t number_ = 0;  // of the page looked up last
+    Page* page_ = nullptr;      // null where there is none
+  };
+
+  std::uint32_t number_of(const Touch& touch);
+  bool ordered(const Stamp& earlier, int thread) const;
+  void note_read(Cell& cell, const Stamp& read) const;
+  Race race_with(const Stamp& earlier, std::uint64_t offset, bool in_flight) const;
+  Race race_with(std::uint64_t record, std::uint64_t address) const;
+
+  std::uint64_t clock_ = 0;
+  std::uint64_t block_index_ = 0;
+  std::uint64_t block_begin_ = 0;    // the clock when the block began
+  std::uint64_t block_barrier_ = 0;  // and at its last barrier
+  std::array<std::uint64_t, 32> warp_barrier_{};
+  std::vector<Cell> cells_;  // a granule of the arena
+  Shadow stores_;
+  Shadow loads_;
+  std::vector<Touch> touches_;
+  std::array<std::uint32_t, 1024> recent_touches_{};  // by a hash, where to look first
+};
+
+}  // namespace vqgen::host

@@ -1,0 +1,38 @@
+// Which element of a matrix each lane holds for the tensor-core collectives, from the tables of the
+// PTX ISA (mma.m16n8k16, mma.m16n8k32, ldmatrix). The emulation and the tests read these maps; a
+// run of tests/cuda on a GPU ties them to the hardware. With g = lane / 4 and t = lane % 4:
+//
+//   m16n8k16  A 16x16: elements 0,1  (g, 2t + 0,1)   2,3  (g + 8, ..)   4..7  the same, columns + 8
+//             B 16x8:  elements 0,1  (2t + 0,1, g)   2,3  rows + 8
+//   m16n8k32  A 16x32: elements 0..3 (g, 4t + 0..3)  4..7 (g + 8, ..)   8..15 the same, columns +
+//   16
+//             B 32x8:  elements 0..3 (4t + 0..3, g)  4..7 rows + 16
+//   both      C, D 16x8: elements 0,1 (g, 2t + 0,1)  2,3  (g + 8, ..)
+//   8x8       elements 0,1 (g, 2t + 0,1), transposed (2t + 0,1, g)
+//
+// Element i of 16 bits is half i % 2 of register i / 2, the low half first; of 8 bits likewise.
+#pragma once
+
+namespace vq::fragment {
+
+struct Place {
+  int row, column;
+};
+
+constexpr Place a_m16n8k16(int lane, int i) {
+  return {lane / 4 + i / 2 % 2 * 8, lane % 4 * 2 + i % 2 + i / 4 * 8};
+}
+constexpr Place b_m16n8k16(int lane, int i) { return {lane % 4 * 2 + i % 2 + i / 2 * 8, lane / 4}; }
+constexpr Place a_m16n8k32(int lane, int i) {
+  return {lane / 4 + i / 4 % 2 * 8, lane % 4 * 4 + i % 4 + i / 8 * 16};
+}
+constexpr Place b_m16n8k32(int lane, int i) {
+  return {lane % 4 * 4 + i % 4 + i / 4 * 16, lane / 4};
+}
+constexpr Place c_m16n8(int lane, int i) { return {lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2}; }
+constexpr Place m8n8(int lane, int i, bool transposed) {
+  const int along = lane % 4 * 2 + i;
+  return transposed ? Place{along, lane / 4} : Place{lane / 4, along};
+}
+
+}  // namespace vq::fragment

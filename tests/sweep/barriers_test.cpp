@@ -1,0 +1,76 @@
+// Every barrier of the shipped kernels is needed, and the race checker knows: with any one of them
+// left out, or a wait for copies, it reports a race.
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "core/profiles.h"
+#include "generator/generate.h"
+#include "heuristics/choose.h"
+#include "runtime/backend/host/host_backend.h"
+#include "tests/sweep/harness.h"
+
+namespace vqgen::test {
+namespace {
+
+// Runs over data that fills several tiles, chunks and units. Error(device) where there is a race.
+void run(Backend& backend, const KernelSource& source, const Problem& problem, const Plan& plan) {
+  const auto kernel = backend.load(backend.compile(source), source);
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
+    execute(backend, *kernel, source, *op, std::get<AttentionDecodePlan>(plan),
+            make_attention_data(*op, HardInput{.seed = 3}));
+  } else {
+    const auto& gemv = std::get<Gemv>(problem);
+    execute(backend, *kernel, source, gemv, make_linear_data(gemv, HardInput{.seed = 3}));
+  }
+}
+
+void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::size_t barriers) {
+  const auto backend = make_host_backend({.check_races = true});
+  const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
+  EXPECT_NO_THROW(run(*backend, right, problem, plan));
+
+  const std::regex call(R"(\n +(sync_block\(\)|sync_warp\(\)|copy_async_wait<kStages - 1>\(\));)");
+  std::size_t found = 0;
+  for (std::sregex_iterator at(right.text.begin(), right.text.end(), call), end; at != end; ++at) {
+    KernelSource wrong = right;
+    wrong.text.erase(static_cast<std::size_t>(at->position(1)),
+                     static_cast<std::size_t>(at->length(1)));
+    const std::string what =
+        right.text.substr(static_cast<std::size_t>(at->position()), 200) + " left out";
+    ++found;
+    try {
+      run(*backend, wrong, problem, plan);
+      ADD_FAILURE() << "no report with " << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(": race at "), std::string::npos)
+          << error.what() << " with " << what;
+    }
+  }
+  EXPECT_EQ(found, barriers);
+}
+
+TEST(Barriers, OfAttentionDecodeAreAllNeeded) {
+  AttentionDecode op;
+  op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  op.keys.smooth = op.keys.hadamard = true;
+  op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  const Problem problem = op;
+  auto plan = std::get<AttentionDecodePlan>(choose(problem, find_gpu("h200")));
+  plan.splits = 1;
+  expect_every_barrier_needed(problem, plan, 9);
+}
+
+TEST(Barriers, OfGemvAreAllNeeded) {
+  Gemv op;
+  op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
+  const Problem problem = op;
+  auto plan = std::get<LinearPlan>(choose(problem, find_gpu("h200")));
+  plan.chunk_columns = 512;
+  expect_every_barrier_needed(problem, plan, 2);
+}
+
+}  // namespace
+}  // namespace vqgen::test
