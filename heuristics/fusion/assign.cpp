@@ -5,15 +5,15 @@
 #include <limits>
 #include <numeric>
 
+#include "heuristics/fusion/layout.h"
+
 namespace vqgen::fusion {
 namespace {
 
 constexpr int kMostExact = 8;  // 8! assignments at most
 
-std::size_t index(int value) { return static_cast<std::size_t>(value); }
-
 int thread_of(const Demand& d, int entry, int part) {
-  return d.targets[index(entry * d.entry_registers + part)] / d.registers;
+  return d.targets[index_of(entry * d.entry_registers + part)] / d.registers;
 }
 
 int words_to(const Demand& d, int entry, int thread) {
@@ -28,23 +28,24 @@ class Traffic {
   explicit Traffic(const Demand& demand)
       : demand_(demand),
         side_(static_cast<int>(std::bit_ceil(static_cast<unsigned>(demand.threads)))),
-        words_(index(side_ * side_), 0) {}
+        words_(index_of(side_ * side_), 0) {}
 
   void add(int entry, int thread, int words) {
     for (int part = 0; part < demand_.entry_registers; ++part) {
-      words_[index(thread * side_ + thread_of(demand_, entry, part))] += words;
+      words_[index_of(thread * side_ + thread_of(demand_, entry, part))] += words;
     }
   }
   int shuffles() const {
     int sum = 0;
     for (int mask = 1; mask < side_; ++mask) {
       int most = 0;
-      for (int t = 0; t < side_; ++t) most = std::max(most, words_[index(t * side_ + (t ^ mask))]);
+      for (int t = 0; t < side_; ++t)
+        most = std::max(most, words_[index_of(t * side_ + (t ^ mask))]);
       sum += most;
     }
     return sum;
   }
-  int kept(int thread) const { return words_[index(thread * side_ + thread)]; }
+  int kept(int thread) const { return words_[index_of(thread * side_ + thread)]; }
 
  private:
   const Demand& demand_;
@@ -67,18 +68,18 @@ struct Groups {
   std::vector<int> of_thread;
 };
 Groups groups_of(const Demand& d) {
-  Groups groups{std::vector<int>(index(d.entries())), std::vector<int>(index(d.threads))};
+  Groups groups{std::vector<int>(index_of(d.entries())), std::vector<int>(index_of(d.threads))};
   std::iota(groups.of_thread.begin(), groups.of_thread.end(), 0);
   for (int entry = 0; entry < d.entries(); ++entry) {
     for (int part = 1; part < d.entry_registers; ++part) {
-      const int a = groups.of_thread[index(thread_of(d, entry, 0))];
-      const int b = groups.of_thread[index(thread_of(d, entry, part))];
+      const int a = groups.of_thread[index_of(thread_of(d, entry, 0))];
+      const int b = groups.of_thread[index_of(thread_of(d, entry, part))];
       std::replace(groups.of_thread.begin(), groups.of_thread.end(), std::max(a, b),
                    std::min(a, b));
     }
   }
   for (int entry = 0; entry < d.entries(); ++entry) {
-    groups.of_entry[index(entry)] = groups.of_thread[index(thread_of(d, entry, 0))];
+    groups.of_entry[index_of(entry)] = groups.of_thread[index_of(thread_of(d, entry, 0))];
   }
   return groups;
 }
@@ -90,7 +91,7 @@ int gain(const Demand& d, int entry, int seat_number) {
   int in_place = 0;
   for (int part = 0; part < d.entry_registers; ++part) {
     const int reached = thread * d.registers + seat * d.entry_registers + part;
-    in_place += d.targets[index(entry * d.entry_registers + part)] == reached;
+    in_place += d.targets[index_of(entry * d.entry_registers + part)] == reached;
   }
   return words_to(d, entry, thread) * (d.registers + 1) + in_place;
 }
@@ -144,13 +145,13 @@ std::vector<int> best_matching(const std::vector<std::vector<int>>& gains) {
 
 std::vector<int> most_kept(const Demand& d) {
   const Groups groups = groups_of(d);
-  std::vector<int> entries(index(d.entries()));
+  std::vector<int> entries(index_of(d.entries()));
   for (int group = 0; group < d.threads; ++group) {
     std::vector<int> rows;     // entries
     std::vector<int> columns;  // seats of all threads of the group
     for (int i = 0; i < d.entries(); ++i) {
-      if (groups.of_entry[index(i)] == group) rows.push_back(i);
-      if (groups.of_thread[index(i / d.seats())] == group) columns.push_back(i);
+      if (groups.of_entry[index_of(i)] == group) rows.push_back(i);
+      if (groups.of_thread[index_of(i / d.seats())] == group) columns.push_back(i);
     }
     std::vector<std::vector<int>> gains;
     for (const int entry : rows) {
@@ -159,7 +160,7 @@ std::vector<int> most_kept(const Demand& d) {
     }
     const std::vector<int> chosen = best_matching(gains);
     for (std::size_t c = 0; c < chosen.size(); ++c) {
-      entries[index(columns[c])] = rows[index(chosen[c])];
+      entries[index_of(columns[c])] = rows[index_of(chosen[c])];
     }
   }
   return entries;
@@ -174,7 +175,7 @@ class ExactSearch {
         best_(std::move(start)),
         fewest_(shuffles_of(demand, best_)),
         bound_(fewest_shuffles(demand)),
-        seated_(index(demand.threads)) {}
+        seated_(index_of(demand.threads)) {}
 
   std::vector<int> best() {
     if (fewest_ > bound_) place(0);
@@ -190,8 +191,8 @@ class ExactSearch {
       return;
     }
     for (int thread = 0; thread < demand_.threads && fewest_ > bound_; ++thread) {
-      std::vector<int>& seats = seated_[index(thread)];
-      if (seats.size() == index(demand_.seats())) continue;
+      std::vector<int>& seats = seated_[index_of(thread)];
+      if (seats.size() == index_of(demand_.seats())) continue;
       seats.push_back(entry);
       traffic_.add(entry, thread, 1);
       if (traffic_.shuffles() < fewest_) place(entry + 1);

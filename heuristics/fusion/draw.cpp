@@ -8,8 +8,6 @@
 namespace vqgen::fusion {
 namespace {
 
-std::size_t index(int value) { return static_cast<std::size_t>(value); }
-
 // "m8 k4-5": the coordinate on each axis, those of all slots where they differ.
 std::string word_name(const std::vector<Axis>& axes, const std::vector<std::vector<int>>& slots) {
   std::string name;
@@ -18,8 +16,8 @@ std::string word_name(const std::vector<Axis>& axes, const std::vector<std::vect
     const int last = static_cast<int>(at.size()) - 1;
     bool same = true, run = true;
     for (int slot = 0; slot <= last; ++slot) {
-      same = same && at[index(slot)] == at[0];
-      run = run && at[index(slot)] == at[0] + slot;
+      same = same && at[index_of(slot)] == at[0];
+      run = run && at[index_of(slot)] == at[0] + slot;
     }
     name += fmt::format("{}{}", axis == 0 ? "" : " ", axes[axis].name);
     if (same) {
@@ -37,7 +35,7 @@ std::string word_name(const FragmentLayout& layout, const Orders& orders, int wo
   for (int slot = 0; slot < layout.slots; ++slot) {
     for (std::size_t axis = 0; axis < slots.size(); ++axis) {
       const int at = coordinate(layout.axes, layout.element(word, slot), static_cast<int>(axis));
-      slots[axis].push_back(orders.empty() ? at : orders[axis][index(at)]);
+      slots[axis].push_back(orders.empty() ? at : orders[axis][index_of(at)]);
     }
   }
   return word_name(layout.axes, slots);
@@ -101,7 +99,7 @@ std::string draw_mini_warp(const Exchange& exchange, const std::vector<int>& thr
     Cells& wants = consumed.emplace_back();
     for (int r = 0; r < registers; ++r) {
       const int entry_registers = exchange.producer.entry_registers;
-      const int entry = exchange.entries[index(thread * seats + r / entry_registers)];
+      const int entry = exchange.entries[index_of(thread * seats + r / entry_registers)];
       const int word = entry * entry_registers + r % entry_registers;
       has.push_back(word_name(exchange.producer, {}, word));
       wants.push_back(word_name(exchange.consumer, exchange.orders, thread * registers + r));
@@ -132,10 +130,11 @@ std::string draw(const Exchange& exchange, int threads) {
                         exchange.consumer.axes[axis].name, fmt::join(exchange.orders[axis], " "));
   }
   std::size_t drawn = 0;
-  for (std::size_t i = 0; i < groups.size() && drawn < index(threads); ++i) {
+  for (std::size_t i = 0; i < groups.size() && drawn < index_of(threads); ++i) {
     std::vector<int> members = groups[i];
     // Threads that trade with nobody are drawn together.
-    while (exchange.shuffles.empty() && i + 1 < groups.size() && members.size() < index(threads)) {
+    while (exchange.shuffles.empty() && i + 1 < groups.size() &&
+           members.size() < index_of(threads)) {
       members.push_back(groups[++i].front());
     }
     drawn += members.size();

@@ -12,7 +12,7 @@ constexpr std::uint32_t kNothing = 0xdeadbeef;
 std::uint32_t value_of(const std::vector<std::uint32_t>& sources, const Choice& choice,
                        std::size_t thread) {
   const int source = picked(choice, static_cast<int>(thread));
-  return source < 0 ? kNothing : sources.at(static_cast<std::size_t>(source));
+  return source < 0 ? kNothing : sources.at(index_of(source));
 }
 
 }  // namespace
@@ -39,27 +39,24 @@ int selects(const Exchange& exchange) {
 
 std::vector<std::vector<int>> mini_warps(const Exchange& exchange) {
   const int threads = exchange.consumer.threads;
-  std::vector<int> first(static_cast<std::size_t>(threads));
+  std::vector<int> first(index_of(threads));
   std::iota(first.begin(), first.end(), 0);
   const auto join = [&](int a, int b) {
-    const int keep =
-        std::min(first[static_cast<std::size_t>(a)], first[static_cast<std::size_t>(b)]);
-    const int gone =
-        std::max(first[static_cast<std::size_t>(a)], first[static_cast<std::size_t>(b)]);
+    const int keep = std::min(first[index_of(a)], first[index_of(b)]);
+    const int gone = std::max(first[index_of(a)], first[index_of(b)]);
     for (int& each : first) each = each == gone ? keep : each;
   };
   for (const Choice& result : exchange.results) {
     for (int thread = 0; thread < threads; ++thread) {
       const int shuffle = picked(result, thread) - exchange.consumer.registers;
-      if (shuffle >= 0)
-        join(thread, thread ^ exchange.shuffles[static_cast<std::size_t>(shuffle)].mask);
+      if (shuffle >= 0) join(thread, thread ^ exchange.shuffles[index_of(shuffle)].mask);
     }
   }
   std::vector<std::vector<int>> found;
   for (int head = 0; head < threads; ++head) {
     std::vector<int> members;
     for (int thread = head; thread < threads; ++thread) {
-      if (first[static_cast<std::size_t>(thread)] == head) members.push_back(thread);
+      if (first[index_of(thread)] == head) members.push_back(thread);
     }
     if (!members.empty()) found.push_back(std::move(members));
   }
@@ -71,7 +68,7 @@ Registers exchanged(const Exchange& exchange, const Registers& registers) {
   Registers sources = registers;
   for (const Shuffle& shuffle : exchange.shuffles) {
     for (std::size_t thread = 0; thread < threads; ++thread) {
-      const std::size_t from = thread ^ static_cast<std::size_t>(shuffle.mask);
+      const std::size_t from = thread ^ index_of(shuffle.mask);
       sources[thread].push_back(from < threads ? value_of(registers[from], shuffle.sent, from)
                                                : kNothing);
     }

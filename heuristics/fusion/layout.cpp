@@ -54,19 +54,19 @@ void validate(const FragmentLayout& layout) {
   }
   std::vector<bool> seen(static_cast<std::size_t>(places), false);
   for (const int element : layout.elements) {
-    if (element < 0 || element >= places || seen[static_cast<std::size_t>(element)]) {
+    if (element < 0 || element >= places || seen[index_of(element)]) {
       refuse(layout,
              fmt::format("element {} stands at no place or at two; list each once", element));
     }
-    seen[static_cast<std::size_t>(element)] = true;
+    seen[index_of(element)] = true;
   }
 }
 
 int coordinate(const std::vector<Axis>& axes, int element, int axis) {
-  for (std::size_t i = axes.size() - 1; i > static_cast<std::size_t>(axis); --i) {
+  for (std::size_t i = axes.size() - 1; i > index_of(axis); --i) {
     element /= axes[i].extent;
   }
-  return element % axes[static_cast<std::size_t>(axis)].extent;
+  return element % axes[index_of(axis)].extent;
 }
 
 FragmentLayout with_axes(FragmentLayout layout, const std::vector<Axis>& axes) {

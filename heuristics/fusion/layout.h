@@ -3,6 +3,7 @@
 // below.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@ namespace vqgen::fusion {
 
 inline constexpr int kMostThreads = 32;
 inline constexpr int kMostRegisters = 64;
+
+// Layouts count in int; what they index counts in size_t.
+inline std::size_t index_of(int value) { return static_cast<std::size_t>(value); }
 
 struct Axis {
   std::string name;
@@ -32,9 +36,7 @@ struct FragmentLayout {
   int words() const { return threads * registers; }
   int entries() const { return words() / entry_registers; }
   int entries_per_thread() const { return registers / entry_registers; }
-  int element(int word, int slot) const {
-    return elements[static_cast<std::size_t>(word * slots + slot)];
-  }
+  int element(int word, int slot) const { return elements[index_of(word * slots + slot)]; }
 };
 
 // Error(bad_input) unless every element of the tile stands at exactly one place.

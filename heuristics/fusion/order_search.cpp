@@ -8,8 +8,6 @@
 namespace vqgen::fusion {
 namespace {
 
-std::size_t index(int value) { return static_cast<std::size_t>(value); }
-
 class OrderSearch {
  public:
   OrderSearch(const OrderProblem& problem, int budget)
@@ -19,8 +17,8 @@ class OrderSearch {
         budget_(budget),
         orders_(natural_orders(problem.consumer.axes)),
         backwards_(orders_),
-        covered_(index(problem.consumer.words()), false),
-        used_(index(problem.producer.entries()), false) {
+        covered_(index_of(problem.consumer.words()), false),
+        used_(index_of(problem.producer.entries()), false) {
     for (std::size_t axis = 0; axis < orders_.size(); ++axis) {
       if (!problem.free[axis]) continue;
       orders_[axis].assign(orders_[axis].size(), -1);
@@ -36,19 +34,19 @@ class OrderSearch {
  private:
   // Covers all words of the consumer from `word` on, each thread's by entries of its own.
   bool cover_from(int word) {
-    while (word < consumer_.words() && covered_[index(word)]) ++word;
+    while (word < consumer_.words() && covered_[index_of(word)]) ++word;
     if (word == consumer_.words()) return true;
     const int thread = word / consumer_.registers;
     const int seats = producer_.entries_per_thread();
     const int first = problem_.pinned ? thread * seats : 0;
     const int end = problem_.pinned ? first + seats : producer_.entries();
     for (int entry = first; entry < end; ++entry) {
-      if (used_[index(entry)]) continue;
-      used_[index(entry)] = true;
+      if (used_[index_of(entry)]) continue;
+      used_[index_of(entry)] = true;
       for (int part = 0; part < producer_.entry_registers; ++part) {
         if (lay(word, entry, part, [&] { return lay_rest(word, entry, part, 0); })) return true;
       }
-      used_[index(entry)] = false;
+      used_[index_of(entry)] = false;
     }
     return false;
   }
@@ -60,7 +58,7 @@ class OrderSearch {
     if (next == producer_.entry_registers) return cover_from(word + 1);
     const int end = (word / consumer_.registers + 1) * consumer_.registers;
     for (int other = word + 1; other < end; ++other) {
-      if (covered_[index(other)]) continue;
+      if (covered_[index_of(other)]) continue;
       if (lay(other, entry, next, [&] { return lay_rest(word, entry, laid, next + 1); }))
         return true;
     }
@@ -73,12 +71,12 @@ class OrderSearch {
   bool lay(int word, int entry, int part, Rest&& rest) {
     if (--budget_ < 0) return false;
     const std::size_t before = decided_.size();
-    covered_[index(word)] = true;
+    covered_[index_of(word)] = true;
     if (agree(word, entry * producer_.entry_registers + part) && rest()) return true;
-    covered_[index(word)] = false;
+    covered_[index_of(word)] = false;
     while (decided_.size() > before) {
       const auto [axis, at] = decided_.back();
-      backwards_[axis][index(orders_[axis][at])] = -1;
+      backwards_[axis][index_of(orders_[axis][at])] = -1;
       orders_[axis][at] = -1;
       decided_.pop_back();
     }
@@ -91,13 +89,13 @@ class OrderSearch {
         const int number = static_cast<int>(axis);
         const int at = coordinate(consumer_.axes, consumer_.element(word, slot), number);
         const int to = coordinate(consumer_.axes, producer_.element(source, slot), number);
-        int& forward = orders_[axis][index(at)];
-        int& backward = backwards_[axis][index(to)];
+        int& forward = orders_[axis][index_of(at)];
+        int& backward = backwards_[axis][index_of(to)];
         if (forward == to) continue;
         if (forward >= 0 || backward >= 0) return false;
         forward = to;
         backward = at;
-        decided_.emplace_back(axis, index(at));
+        decided_.emplace_back(axis, index_of(at));
       }
     }
     return true;

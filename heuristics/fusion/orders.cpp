@@ -6,8 +6,6 @@
 namespace vqgen::fusion {
 namespace {
 
-std::size_t index(int value) { return static_cast<std::size_t>(value); }
-
 bool power_of_two(int value) { return std::has_single_bit(static_cast<unsigned>(value)); }
 int log2_of(int value) { return std::countr_zero(static_cast<unsigned>(value)); }
 
@@ -69,14 +67,14 @@ class BitPairing {
  private:
   bool is_thread(int bit) const { return bit >= registers_end_; }
   bool is_register(int bit) const { return bit >= slots_end_ && bit < registers_end_; }
-  bool same_bit(int c, int p) const { return consumer_[index(c)] == producer_[index(p)]; }
-  bool free_axis(int c) const { return problem_.free[index(axis_of(consumer_[index(c)]))]; }
+  bool same_bit(int c, int p) const { return consumer_[index_of(c)] == producer_[index_of(p)]; }
+  bool free_axis(int c) const { return problem_.free[index_of(axis_of(consumer_[index_of(c)]))]; }
 
   int axis_of(int element_bit) const {
     const std::vector<Axis>& axes = problem_.consumer.axes;
     int axis = static_cast<int>(axes.size()) - 1;
-    for (; element_bit >= log2_of(axes[index(axis)].extent); --axis) {
-      element_bit -= log2_of(axes[index(axis)].extent);
+    for (; element_bit >= log2_of(axes[index_of(axis)].extent); --axis) {
+      element_bit -= log2_of(axes[index_of(axis)].extent);
     }
     return axis;
   }
@@ -85,11 +83,11 @@ class BitPairing {
   void pair(Allowed&& allowed) {
     const int bits = static_cast<int>(consumer_.size());
     for (int c = 0; c < bits; ++c) {
-      for (int p = 0; p < bits && partner_[index(c)] < 0; ++p) {
-        const bool same_axis = axis_of(consumer_[index(c)]) == axis_of(producer_[index(p)]);
-        if (taken_[index(p)] || !same_axis || !allowed(c, p)) continue;
-        partner_[index(c)] = p;
-        taken_[index(p)] = true;
+      for (int p = 0; p < bits && partner_[index_of(c)] < 0; ++p) {
+        const bool same_axis = axis_of(consumer_[index_of(c)]) == axis_of(producer_[index_of(p)]);
+        if (taken_[index_of(p)] || !same_axis || !allowed(c, p)) continue;
+        partner_[index_of(c)] = p;
+        taken_[index_of(p)] = true;
       }
     }
   }
@@ -100,10 +98,10 @@ class BitPairing {
     for (std::size_t c = 0; c < consumer_.size(); ++c) {
       const int axis = axis_of(consumer_[c]);
       const int from = coordinate(axes, 1 << consumer_[c], axis);
-      const int to = coordinate(axes, 1 << producer_[index(partner_[c])], axis);
-      std::vector<int>& order = orders[index(axis)];
+      const int to = coordinate(axes, 1 << producer_[index_of(partner_[c])], axis);
+      std::vector<int>& order = orders[index_of(axis)];
       for (std::size_t x = 0; x < order.size(); ++x) {
-        if ((x & index(from)) != 0) order[x] += to - from;
+        if ((x & index_of(from)) != 0) order[x] += to - from;
       }
     }
     return orders;
@@ -125,7 +123,7 @@ class BitPairing {
 Orders natural_orders(const std::vector<Axis>& axes) {
   Orders orders;
   for (const Axis& axis : axes) {
-    std::vector<int>& order = orders.emplace_back(index(axis.extent));
+    std::vector<int>& order = orders.emplace_back(index_of(axis.extent));
     std::iota(order.begin(), order.end(), 0);
   }
   return orders;
@@ -138,19 +136,19 @@ std::optional<std::vector<int>> word_sources(const OrderProblem& problem, const 
     int result = 0;
     for (std::size_t axis = 0; axis < orders.size(); ++axis) {
       const int at = coordinate(consumer.axes, element, static_cast<int>(axis));
-      result = result * consumer.axes[axis].extent + orders[axis][index(at)];
+      result = result * consumer.axes[axis].extent + orders[axis][index_of(at)];
     }
     return result;
   };
   std::vector<int> places(producer.elements.size());
   for (std::size_t place = 0; place < places.size(); ++place) {
-    places[index(producer.elements[place])] = static_cast<int>(place);
+    places[index_of(producer.elements[place])] = static_cast<int>(place);
   }
   std::vector<int> sources;
   for (int word = 0; word < consumer.words(); ++word) {
-    const int first = places[index(ordered(consumer.element(word, 0)))];
+    const int first = places[index_of(ordered(consumer.element(word, 0)))];
     for (int slot = 0; slot < consumer.slots; ++slot) {
-      const int place = places[index(ordered(consumer.element(word, slot)))];
+      const int place = places[index_of(ordered(consumer.element(word, slot)))];
       if (first % producer.slots != 0 || place != first + slot) return std::nullopt;
     }
     sources.push_back(first / producer.slots);

@@ -14,8 +14,6 @@
 namespace vqgen::fusion {
 namespace {
 
-std::size_t index(int value) { return static_cast<std::size_t>(value); }
-
 [[noreturn]] void refuse(const FragmentLayout& producer, const FragmentLayout& consumer,
                          const std::string& why) {
   throw Error(ErrorKind::bad_input,
@@ -41,7 +39,7 @@ OrderProblem checked(const FragmentLayout& producer, const FragmentLayout& consu
       refuse(producer, consumer,
              fmt::format("there is no axis '{}' to be free; name one of the tile", name));
     }
-    problem.free[index(static_cast<int>(found - producer.axes.begin()))] = true;
+    problem.free[index_of(static_cast<int>(found - producer.axes.begin()))] = true;
   }
   return problem;
 }
@@ -61,7 +59,7 @@ void schedule(Exchange& exchange, const std::vector<int>& sources) {
   std::vector<int> place(sources.size());  // [producer's word]: thread * registers + register
   for (std::size_t at = 0; at < exchange.entries.size(); ++at) {
     for (int part = 0; part < entry_registers; ++part) {
-      place[index(exchange.entries[at] * entry_registers + part)] =
+      place[index_of(exchange.entries[at] * entry_registers + part)] =
           static_cast<int>(at) * entry_registers + part;
     }
   }
@@ -72,13 +70,13 @@ void schedule(Exchange& exchange, const std::vector<int>& sources) {
     std::pair<int, int> shuffle;
   };
   std::vector<Brought> brought;
-  exchange.results.resize(index(registers));
+  exchange.results.resize(index_of(registers));
   for (int word = 0; word < exchange.consumer.words(); ++word) {
     const int thread = word / registers;
-    const int from = place[index(sources[index(word)])];
+    const int from = place[index_of(sources[index_of(word)])];
     const int mask = from / registers ^ thread;
     if (mask == 0) {
-      add_pick(exchange.results[index(word % registers)], from % registers, thread);
+      add_pick(exchange.results[index_of(word % registers)], from % registers, thread);
       continue;
     }
     const std::pair<int, int> key{mask, number_within[{thread, mask}]++};
@@ -92,7 +90,8 @@ void schedule(Exchange& exchange, const std::vector<int>& sources) {
     exchange.shuffles.push_back(std::move(shuffle));
   }
   for (const Brought& each : brought) {
-    add_pick(exchange.results[index(each.result)], registers + number[each.shuffle], each.thread);
+    add_pick(exchange.results[index_of(each.result)], registers + number[each.shuffle],
+             each.thread);
   }
 }
 
@@ -110,10 +109,10 @@ Exchange exchange_for(const OrderProblem& problem, Orders orders, const Options&
   Demand demand{problem.producer.threads, problem.producer.registers,
                 problem.producer.entry_registers, std::vector<int>(sources->size())};
   for (std::size_t word = 0; word < sources->size(); ++word) {
-    demand.targets[index((*sources)[word])] = static_cast<int>(word);
+    demand.targets[index_of((*sources)[word])] = static_cast<int>(word);
   }
   if (options.pinned) {
-    exchange.entries.resize(index(demand.entries()));
+    exchange.entries.resize(index_of(demand.entries()));
     std::iota(exchange.entries.begin(), exchange.entries.end(), 0);
     exchange.fewest = fewest_shuffles(demand, exchange.entries);
   } else {

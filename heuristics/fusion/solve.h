@@ -7,8 +7,8 @@
 // are bit-linear the entries of a mini-warp of M = 2^k threads meet all of its threads alike, and
 // M - 1 masks with registers / M shuffles each reach that bound: it is the minimum (8-wide entries
 // for one m16n8k16: M = 4, three shuffles). Elsewhere the choice of entries is exact over all
-// single-hop exchanges of up to 8 entries, and beyond keeps as many words in place as can be;
-// Exchange::fewest says how far from the bound it ended.
+// single-hop exchanges of up to 8 entries (relays are not sought, docs/fusion.md), and beyond keeps
+// as many words in place as can be; Exchange::fewest says how far from the bound it ended.
 //
 // Free axes: for layouts that permute bits, k above is counted axis by axis, and the pairing of
 // bits chosen has the least; so zero shuffles are found whenever any order at all gives them. For

@@ -80,14 +80,15 @@ TEST_F(CudaOccupancy, IsWhatTheDriverSays) {
   std::string seen;
   int most = 0;
   for (const auto& [threads, values] : std::vector<std::pair<int, int>>{{1024, 1},
-                                                                        {1024, 40},
+                                                                        {1024, 20},
+                                                                        {512, 30},
                                                                         {512, 64},
-                                                                        {512, 100},
+                                                                        {384, 40},
                                                                         {384, 140},
-                                                                        {256, 1},
+                                                                        {256, 70},
                                                                         {256, 180},
                                                                         {256, 230},
-                                                                        {128, 300}}) {
+                                                                        {128, 50}}) {
     const int registers = compare(threads, values);
     most = std::max(most, registers);
     seen += fmt::format(" {}x{}", threads, registers);
