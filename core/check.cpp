@@ -124,8 +124,6 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
   judge.require(plan.outputs_per_warp % 16 == 0,
                 "outputs_per_warp {} is not a multiple of 16, as dataflow fragments takes",
                 plan.outputs_per_warp);
-  judge.require(plan.rows_per_block % 8 == 0, "rows_per_block {} is not a multiple of 8",
-                plan.rows_per_block);
   const auto power_of_two = [&](const char* name, int value) {
     judge.require(std::has_single_bit(static_cast<unsigned>(value)), "{} {} is not a power of two",
                   name, value);
@@ -158,14 +156,16 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
 void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const GpuSpec& gpu) {
   const vq::LinearConfig config = kernel_config(op, plan);
   const std::int64_t chunk = plan.chunk_columns;
+  judge.require(plan.rows_per_block % 8 == 0, "rows_per_block {} is not a multiple of 8",
+                plan.rows_per_block);
   if (plan.dataflow == LinearDataflow::fragments) {
     judge_fragments(judge, plan, op, config, gpu);
   } else {
     constexpr int kMostSums = 64;
-    judge.require(plan.outputs_per_warp * op.shape.rows <= kMostSums,
+    judge.require(plan.outputs_per_warp * vq::block_rows(config) <= kMostSums,
                   "{} outputs of {} rows a warp do not fit the registers; lower outputs_per_warp "
-                  "or use dataflow fragments",
-                  plan.outputs_per_warp, op.shape.rows);
+                  "or rows_per_block",
+                  plan.outputs_per_warp, vq::block_rows(config));
   }
   if (!judge.ok()) return;
   judge.require(chunk % op.weights.vector_size == 0,

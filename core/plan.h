@@ -71,7 +71,7 @@ struct LinearPlan {
         field("warps_along_columns", &P::warps_along_columns, optional_in(1, 32),
               "fragments: warps of a block that share the columns, a power of two"),
         field("rows_per_block", &P::rows_per_block, optional_in(8, 128),
-              "fragments: rows of x that a block serves, a multiple of 8"),
+              "rows of x that a block serves, a multiple of 8"),
         field("code_words", &P::code_words, optional_in(1, 4),
               "fragments: 32-bit words that one load of codes moves, a power of two; codes are "
               "aligned to as much"),

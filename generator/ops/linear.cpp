@@ -50,12 +50,10 @@ unsigned blocks(std::int64_t items, std::int64_t a_block) {
 
 OpText op_text(const char* name, const Linear& op, const LinearPlan& plan) {
   const vq::LinearConfig config = kernel_config(op, plan);
-  const bool fragments = plan.dataflow == LinearDataflow::fragments;
   KernelEntry entry;
   entry.name = fmt::format("{}_{}", name, suffix(op, plan));
   entry.grid = {blocks(op.shape.out_features, vq::outputs_per_block(config)),
-                fragments ? blocks(op.shape.rows, plan.rows_per_block) : 1,
-                static_cast<unsigned>(plan.splits)};
+                blocks(op.shape.rows, plan.rows_per_block), static_cast<unsigned>(plan.splits)};
   entry.threads = static_cast<unsigned>(plan.threads);
   entry.shared_bytes = vq::shared_layout(config).total;
   const std::string function = fmt::format("linear_{}", enum_name(plan.dataflow));

@@ -21,7 +21,7 @@ std::int64_t part_of_unit(std::int64_t unit, std::int64_t v, std::int64_t budget
 // fp32 within 16 KB.
 int chunk_columns(const Linear& op, const LinearPlan& plan) {
   constexpr std::int64_t kStagedFloats = 4096;
-  const std::int64_t budget = kStagedFloats / op.shape.rows;
+  const std::int64_t budget = kStagedFloats / std::min(op.shape.rows, plan.rows_per_block);
   const std::int64_t unit = kernel_config(op, plan).unit_columns;
   const std::int64_t v = op.weights.vector_size;
   if (unit >= op.shape.in_features || unit > budget) {

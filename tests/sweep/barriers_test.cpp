@@ -7,6 +7,7 @@
 #include "core/profiles.h"
 #include "generator/generate.h"
 #include "heuristics/choose.h"
+#include "heuristics/ops/linear.h"
 #include "runtime/backend/host/host_backend.h"
 #include "tests/sweep/harness.h"
 
@@ -20,8 +21,9 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
     execute(backend, *kernel, source, *op, std::get<AttentionDecodePlan>(plan),
             make_attention_data(*op, HardInput{.seed = 3}));
   } else {
-    const auto& gemv = std::get<Gemv>(problem);
-    execute(backend, *kernel, source, gemv, make_linear_data(gemv, HardInput{.seed = 3}));
+    const Linear& linear = *as_linear(problem);
+    execute(backend, *kernel, source, linear, std::get<LinearPlan>(plan),
+            make_linear_data(linear, HardInput{.seed = 3}));
   }
 }
 
@@ -70,6 +72,22 @@ TEST(Barriers, OfGemvAreAllNeeded) {
   auto plan = std::get<LinearPlan>(choose(problem, find_gpu("h200")));
   plan.chunk_columns = 512;
   expect_every_barrier_needed(problem, plan, 2);
+}
+
+TEST(Barriers, OfGemmAreAllNeeded) {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
+  const Problem problem = op;
+  const auto plan = choose_fragments(problem, find_gpu("h200"));
+  ASSERT_TRUE(plan.has_value());
+  LinearPlan small = *plan;
+  small.threads = 128;
+  small.warps_along_columns = 2;
+  small.chunk_columns = 1024;
+  small.code_words = 1;
+  small.splits = 1;
+  expect_every_barrier_needed(problem, small, 4);
 }
 
 }  // namespace

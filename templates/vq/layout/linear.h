@@ -2,11 +2,9 @@
 // A block serves some output features and walks its share of the input features, a chunk of columns
 // staged at a time.
 //
-//   lanes      a warp serves outputs_per_warp outputs and all rows.
-//              Grid: (blocks of outputs, 1, splits)
-//   fragments  a warp serves outputs_per_warp outputs and rows_per_block rows; warps_along_columns
-//              warps share the columns of the same outputs. Grid: (blocks of outputs, blocks of
-//              rows, splits)
+// A warp serves outputs_per_warp outputs and rows_per_block rows; in dataflow fragments
+// warps_along_columns warps share the columns of the same outputs. Grid: (blocks of outputs, blocks
+// of rows, splits).
 #pragma once
 
 #include <vq/layout/format.h>
@@ -34,6 +32,9 @@ struct LinearConfig {
   FormatConfig weights;  // unit_elements is not used: unit_columns says it
 };
 
+VQ_HD constexpr int block_rows(const LinearConfig& c) {
+  return c.rows < c.rows_per_block ? c.rows : c.rows_per_block;
+}
 VQ_HD constexpr int outputs_per_block(const LinearConfig& c) {
   return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
 }
@@ -75,7 +76,7 @@ VQ_HD constexpr int run_columns(const LinearConfig& c) { return 4 * 8 * run_octe
 // Byte offsets into the block's shared memory.
 struct LinearShared {
   CodebookShared codebook;
-  // lanes: [rows][chunk_columns] fp32. fragments: [run][octet][row tile][lane][8] u16, each lane's
+  // lanes: [block_rows][chunk_columns] fp32. fragments: [run][octet][row tile][lane][8] u16, each lane's
   // columns as the tensor core takes them; after the columns, the sums that warps hand over.
   i64 x;
   i64 total;
@@ -97,7 +98,7 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
   };
   at.codebook = carve_codebook(c.weights, units_per_chunk(c), carve);
   if (c.dataflow == LinearDataflow::kLanes) {
-    at.x = carve(i64{c.rows} * c.chunk_columns * 4);
+    at.x = carve(i64{block_rows(c)} * c.chunk_columns * 4);
   } else {
     const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
     const i64 handed = handed_floats(c) * 4;

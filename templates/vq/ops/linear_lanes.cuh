@@ -1,6 +1,7 @@
 // gemv by lanes: y = x W^T for few rows of x, W quantized.
 //
-// A warp serves kOutputs output features; a block walks its columns a chunk at a time:
+// A warp serves kOutputs output features and kRows rows; a block walks its columns a chunk at a
+// time:
 //   1. where the chunk belongs to other codebooks than the last, Switch and Load them;
 //   2. the chunk of x arrives in shared memory as fp32;
 //   3. each lane takes every 32nd sub-vector of the chunk, decodes it once per output and
@@ -18,7 +19,7 @@ class LinearLanes {
  public:
   using Work = LinearWork<Plan>;
   static constexpr LinearConfig kConfig = Plan::config();
-  static constexpr int kRows = kConfig.rows;
+  static constexpr int kRows = block_rows(kConfig);
   static constexpr int kOutputs = kConfig.outputs_per_warp;
   static constexpr int kChunk = kConfig.chunk_columns;
   static constexpr int kVectorSize = kConfig.weights.vector_size;
@@ -28,7 +29,9 @@ class LinearLanes {
   VQ_DEVICE explicit LinearLanes(const LinearArgs& args)
       : args_(args),
         book_(args.weights, Work::kUnits),
-        first_output_(Work::first_output() + i64{warp()} * kOutputs) {}
+        first_output_(Work::first_output() + i64{warp()} * kOutputs),
+        first_row_(block_y() * kRows),
+        held_rows_(Work::kRows - first_row_ < kRows ? Work::kRows - first_row_ : kRows) {}
 
   VQ_DEVICE void run() {
     VQ_UNROLL
@@ -61,9 +64,11 @@ class LinearLanes {
 
   VQ_DEVICE void stage_x(i64 first, int count) {
     for (int r = 0; r < kRows; ++r) {
-      const u16* from = args_.x + r * Work::kInFeatures + first;
+      const u16* from = args_.x + (first_row_ + r) * Work::kInFeatures + first;
       for (int i = thread_index(); i < count; i += kConfig.threads) {
-        store_shared(staged_x() + r * kChunk + i, to_float<kConfig.element>(load_global(from + i)));
+        float x = 0.0f;
+        if (r < held_rows_) x = to_float<kConfig.element>(load_global(from + i));
+        store_shared(staged_x() + r * kChunk + i, x);
       }
     }
   }
@@ -96,7 +101,9 @@ class LinearLanes {
         VQ_UNROLL
         for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
         const i64 output = first_output_ + o;
-        if (lane() == 0 && output < Work::kOutFeatures) Work::write(args_, r, output, sum);
+        if (lane() == 0 && output < Work::kOutFeatures && r < held_rows_) {
+          Work::write(args_, first_row_ + r, output, sum);
+        }
       }
     }
   }
@@ -104,6 +111,8 @@ class LinearLanes {
   const LinearArgs& args_;
   typename Work::Book book_;
   i64 first_output_;
+  int first_row_;
+  int held_rows_;  // of the block's rows, those that exist
   float sum_[kOutputs][kRows];
 };
 

@@ -49,8 +49,9 @@ struct LinearWork {
     constexpr bool kOneColumn = kUnitColumns >= kInFeatures || kUnitColumns % kChunk == 0;
     constexpr bool kOneRow = kUnitRows >= kOutFeatures || kUnitRows % kBlockOutputs == 0;
     if constexpr (kOneColumn && kOneRow) return 0;
-    const i64 within = kOneColumn || column >= kInFeatures ? first_column : column;
-    return unit_of(output, within) - bound_unit(first_column);
+    const i64 of_row = kOneRow || output >= kOutFeatures ? first_output() : output;
+    const i64 of_column = kOneColumn || column >= kInFeatures ? first_column : column;
+    return unit_of(of_row, of_column) - bound_unit(first_column);
   }
 
   // The sum of one output and row over the columns of this block's split.
