@@ -15,7 +15,7 @@ struct HotnessFigures {
   double sigma = 0;        // their standard deviation over the entries
   double hot_entries = 0;  // entries read more often than mean + 3 sigma
   double below_mean = 0;   // share of the entries that are read less often than the mean
-  // [k], k = 0..index_bits: share of the accesses that the 2^k hottest entries take; 0 without any.
+  // [k], 2^k = 1..entries: share of the accesses that the 2^k hottest entries take; 0 without any.
   std::vector<double> top_share;
 };
 

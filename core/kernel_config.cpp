@@ -5,6 +5,7 @@ namespace {
 
 vq::FormatConfig format_config(const VqFormat& format, const Placement& placement) {
   vq::FormatConfig config{};
+  config.decoder = format.decoder == Decoder::e8p ? vq::Decoder::kE8p : vq::Decoder::kTable;
   config.vector_size = format.vector_size;
   config.index_bits = format.index_bits;
   config.residuals = format.residuals;

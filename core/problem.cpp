@@ -28,6 +28,7 @@ class Validator {
               std::int64_t length) const {
     require(length % format.vector_size == 0, path + "/vector_size",
             fmt::format("{} does not divide {} {}", format.vector_size, row, length));
+    lattice(format, path);
     const bool grouped = format.scope == Scope::channel_group;
     const bool tiled = format.scope == Scope::tile;
     require(grouped || format.group_channels == 0, path + "/group_channels",
@@ -44,6 +45,17 @@ class Validator {
               fmt::format("{} is not a multiple of vector_size {}", format.tile_columns,
                           format.vector_size));
     }
+  }
+
+  // A code of the lattice has one shape.
+  void lattice(const VqFormat& format, const std::string& path) const {
+    if (format.decoder != Decoder::e8p) return;
+    require(format.vector_size == kE8pVectorSize && format.index_bits == 16, path + "/decoder",
+            fmt::format("e8p makes 8 elements of 16 bits, not {} of {}; set vector_size to 8 and "
+                        "index_bits to 16, or decoder to table",
+                        format.vector_size, format.index_bits));
+    require(format.entry_type == EntryType::element, path + "/entry_type",
+            "e8p has entries of half-integers in the element type; set it to element");
   }
 
   void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {

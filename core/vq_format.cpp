@@ -5,7 +5,9 @@
 namespace vqgen {
 
 std::string short_name(const VqFormat& format) {
-  std::string name = fmt::format("d{}b{}", format.vector_size, format.index_bits);
+  std::string name = format.decoder == Decoder::e8p
+                         ? "e8p"
+                         : fmt::format("d{}b{}", format.vector_size, format.index_bits);
   if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
   return name;
 }

@@ -1,8 +1,10 @@
 // VqFormat: how a tensor is vector-quantized. Pure description; no size of any tensor stands here.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "core/e8p.h"
 #include "core/fields.h"
 
 namespace vqgen {
@@ -59,7 +61,14 @@ struct VqFormat {
 
   bool operator==(const VqFormat&) const = default;
 
-  int entries() const { return 1 << index_bits; }
+  // Numbers that a code may be.
+  int codes() const { return 1 << index_bits; }
+  // Entries of a codebook as it is stored, and the one that a code reads: for a table the code
+  // itself; for the lattice its low 8 bits, the others being signs and a shift.
+  int entries() const { return decoder == Decoder::e8p ? kE8pEntries : codes(); }
+  std::uint32_t entry_of(std::uint32_t code) const {
+    return decoder == Decoder::e8p ? code % kE8pEntries : code;
+  }
   double bits_per_element() const {
     return static_cast<double>(index_bits) * residuals / vector_size;
   }
@@ -67,7 +76,7 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// "d4b8", "d8b12x2": what kernel names and reports call a format.
+// "d4b8", "d8b12x2", "e8px2": what kernel names and reports call a format.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

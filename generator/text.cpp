@@ -35,6 +35,8 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearDataflow valu
 
 ConfigPrinter& ConfigPrinter::add(std::string_view name, const vq::FormatConfig& value) {
   const auto member = [&](const char* field) { return fmt::format("{}.{}", name, field); };
+  line(member("decoder"),
+       value.decoder == vq::Decoder::kE8p ? "vq::Decoder::kE8p" : "vq::Decoder::kTable");
   add(member("vector_size"), std::int64_t{value.vector_size});
   add(member("index_bits"), std::int64_t{value.index_bits});
   add(member("residuals"), std::int64_t{value.residuals});

@@ -71,7 +71,7 @@ HotnessProfile count_accesses(const QuantizedTensor& tensor, const std::string& 
           const auto part = static_cast<std::size_t>(unit_row * parts / unit_rows);
           const std::uint32_t* code =
               codes.data() + row * row_codes + column / format.vector_size * format.residuals;
-          for (auto& stage : counts) ++stage[part][*code++];
+          for (auto& stage : counts) ++stage[part][format.entry_of(*code++)];
         });
     for (const auto& stage : counts) append_codebook(stage, profile);
   }

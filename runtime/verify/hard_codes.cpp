@@ -6,20 +6,20 @@ namespace vqgen {
 namespace {
 
 // 2^16 equal slices of probability, each with its code.
-std::vector<std::uint32_t> zipf_slices(int entries, Random& random) {
+std::vector<std::uint32_t> zipf_slices(int count, Random& random) {
   constexpr std::size_t kSlices = 65536;
   double total = 0;
-  for (int rank = 1; rank <= entries; ++rank) total += 1.0 / rank;
+  for (int rank = 1; rank <= count; ++rank) total += 1.0 / rank;
   // An odd factor permutes the codes, whose number is a power of two.
   const auto factor = static_cast<std::uint32_t>(random.bits()) | 1u;
   const auto offset = static_cast<std::uint32_t>(random.bits());
   std::vector<std::uint32_t> codes(kSlices);
   double below = 0;
   std::size_t slice = 0;
-  for (int rank = 1; rank <= entries; ++rank) {
+  for (int rank = 1; rank <= count; ++rank) {
     below += 1.0 / rank;
     const std::uint32_t code = (static_cast<std::uint32_t>(rank) * factor + offset) &
-                               static_cast<std::uint32_t>(entries - 1);
+                               static_cast<std::uint32_t>(count - 1);
     for (; slice < kSlices && static_cast<double>(slice) < below / total * kSlices; ++slice) {
       codes[slice] = code;
     }
@@ -30,10 +30,10 @@ std::vector<std::uint32_t> zipf_slices(int entries, Random& random) {
 // A stream of codes of one pattern.
 class CodeSource {
  public:
-  CodeSource(CodePattern pattern, int entries, Random& random)
-      : pattern_(pattern), entries_(entries), random_(random) {
-    if (pattern == CodePattern::zipf) slices_ = zipf_slices(entries, random);
-    common_ = pattern == CodePattern::max_code ? static_cast<std::uint32_t>(entries - 1) : any();
+  CodeSource(CodePattern pattern, int count, Random& random)
+      : pattern_(pattern), count_(count), random_(random) {
+    if (pattern == CodePattern::zipf) slices_ = zipf_slices(count, random);
+    common_ = pattern == CodePattern::max_code ? static_cast<std::uint32_t>(count - 1) : any();
   }
 
   void begin_row() {
@@ -54,10 +54,10 @@ class CodeSource {
   }
 
  private:
-  std::uint32_t any() { return static_cast<std::uint32_t>(random_.below(entries_)); }
+  std::uint32_t any() { return static_cast<std::uint32_t>(random_.below(count_)); }
 
   CodePattern pattern_;
-  int entries_;
+  int count_;
   Random& random_;
   std::vector<std::uint32_t> slices_;
   std::uint32_t common_ = 0;
@@ -91,7 +91,7 @@ void fill_codes(QuantizedTensor& tensor, CodePattern pattern,
   if (pattern == CodePattern::uniform) return;  // random bits are that already
   const VqFormat& format = tensor.format;
   const std::int64_t row_codes = tensor.columns / format.vector_size * format.residuals;
-  CodeSource source(pattern, format.entries(), random);
+  CodeSource source(pattern, format.codes(), random);
   for (std::int64_t b = 0; b < tensor.batch; ++b) {
     for (std::int64_t head = 0; head < tensor.heads; ++head) {
       for (std::int64_t row = 0; row < tensor.rows; ++row) {

@@ -13,7 +13,7 @@ enum class CodePattern {
   zipf,       // the r-th most frequent code has weight 1 / r; which code that is, is random
   one_hot,    // each row mostly (15/16) one code of its own
   all_equal,  // one random code throughout
-  max_code,   // the last entry throughout
+  max_code,   // the last code throughout
 };
 template <>
 inline constexpr auto enum_names<CodePattern> =

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
+#include <utility>
 
 namespace vqgen {
 namespace {
@@ -18,6 +20,39 @@ std::vector<float> factors(std::int64_t count, Random& random) {
   return result;
 }
 
+double stage_share(int stage) { return std::ldexp(1, -std::min(stage, kSmallestStage)); }
+
+// The lattice has no say in its magnitude: its stage scales carry it, where the format has them.
+std::vector<float> lattice_scales(const QuantizedTensor& t, double magnitude, Random& random) {
+  std::vector<float> scales = factors(t.units * t.format.residuals, random);
+  int book = 0;
+  for (float& scale : scales) {
+    scale *= static_cast<float>(magnitude * stage_share(book++ % t.format.residuals));
+  }
+  return scales;
+}
+
+// The table of the lattice, in an order of its own for each unit and stage.
+std::vector<std::uint16_t> make_lattice(const QuantizedTensor& t, Random& random) {
+  const std::vector<float> table = e8p_table();
+  std::vector<std::int64_t> order(kE8pEntries);
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<std::uint16_t> result;
+  for (std::int64_t book = 0; book < t.units * t.format.residuals; ++book) {
+    for (std::int64_t i = kE8pEntries - 1; i > 0; --i) {
+      std::swap(order[static_cast<std::size_t>(i)],
+                order[static_cast<std::size_t>(random.below(i + 1))]);
+    }
+    for (const std::int64_t entry : order) {
+      for (std::int64_t i = 0; i < kE8pVectorSize; ++i) {
+        const auto at = static_cast<std::size_t>(entry * kE8pVectorSize + i);
+        result.push_back(element_from_float(t.dtype, table[at]));
+      }
+    }
+  }
+  return result;
+}
+
 std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magnitude,
                                           Random& random) {
   const VqFormat& f = t.format;
@@ -26,7 +61,7 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
   for (std::int64_t unit = 0; unit < t.units; ++unit) {
     const std::int64_t column = random.chance(kOutlierUnits) ? random.below(f.vector_size) : -1;
     for (int stage = 0; stage < f.residuals; ++stage) {
-      const double stage_magnitude = std::ldexp(magnitude, -std::min(stage, kSmallestStage));
+      const double stage_magnitude = magnitude * stage_share(stage);
       for (int entry = 0; entry < f.entries(); ++entry) {
         const std::int64_t element =
             random.chance(kOutlierEntries) ? random.below(f.vector_size) : -1;
@@ -64,8 +99,12 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   t.units = shape.units;
   const std::int64_t row_codes = t.columns / format.vector_size * format.residuals;
   t.row_words = (row_codes * format.index_bits + 31) / 32;
-  t.codebooks = make_codebooks(t, magnitude, random);
-  if (format.stage_scales) t.stage_scales = factors(t.units * format.residuals, random);
+  const bool lattice = format.decoder == Decoder::e8p;
+  t.codebooks = lattice ? make_lattice(t, random) : make_codebooks(t, magnitude, random);
+  if (format.stage_scales) {
+    t.stage_scales = lattice ? lattice_scales(t, magnitude, random)
+                             : factors(t.units * format.residuals, random);
+  }
   if (format.output_scales) t.output_scales = factors(t.rows, random);
   if (format.smooth) t.smooth = factors(t.heads * t.columns, random);
   return t;

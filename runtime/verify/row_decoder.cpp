@@ -1,6 +1,7 @@
 #include "runtime/verify/row_decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "core/error.h"
@@ -16,13 +17,14 @@ void require(bool fine, const char* message) {
 
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
-  if (f.decoder != Decoder::table || f.entry_type != EntryType::element) {
+  if (f.entry_type != EntryType::element) {
     throw Error(ErrorKind::infeasible,
-                "reference: only tables of 16-bit elements are decoded; use decoder table and "
-                "entry_type element");
+                "reference: only entries of 16-bit elements are decoded; use entry_type element");
   }
   require(f.vector_size > 0 && f.residuals > 0 && f.index_bits >= 2 && f.index_bits <= 16,
           "vector_size, residuals or index_bits out of range");
+  require(f.decoder == Decoder::table || (f.vector_size == 8 && f.index_bits == 16),
+          "e8p makes 8 elements of 16 bits");
   require(f.scope != Scope::tile || (f.tile_rows > 0 && f.tile_columns > 0),
           "scope tile without tile_rows and tile_columns");
   require(t.batch > 0 && t.heads > 0 && t.rows > 0 && t.columns > 0, "an empty axis");
@@ -55,6 +57,19 @@ std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, in
   return code;
 }
 
+std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code) {
+  std::array<double, 8> point{};
+  std::copy_n(entry.begin(), 8, point.begin());
+  double sum = 0;
+  for (std::size_t i = 0; i < 7; ++i) {
+    if ((code >> (8 + i)) % 2 == 1) point[i] = -point[i];
+    sum += point[i];
+  }
+  if (std::fmod(sum + point[7], 2) != 0) point[7] = -point[7];
+  for (double& value : point) value += code < 0x8000 ? 0.25 : -0.25;
+  return point;
+}
+
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
                      std::int64_t column) {
   const VqFormat& f = tensor.format;
@@ -76,14 +91,12 @@ std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int6
 
 RowDecoder::RowDecoder(const QuantizedTensor& tensor) : tensor_(tensor) {
   check_sizes(tensor);
-  const auto stage_elements =
-      static_cast<std::size_t>(tensor.format.entries() * tensor.format.vector_size);
   entries_.resize(tensor.codebooks.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     entries_[i] = element_value(tensor.dtype, tensor.codebooks[i]);
-    if (tensor.format.stage_scales) {
-      entries_[i] *= static_cast<double>(tensor.stage_scales[i / stage_elements]);
-    }
+    require(
+        tensor.format.decoder == Decoder::table || is_e8p_element(static_cast<float>(entries_[i])),
+        "an entry of e8p is no half-integer from 1/2 to 7/2");
   }
 }
 
@@ -96,17 +109,31 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                                              static_cast<std::size_t>(t.row_words));
   std::fill(out.begin(), out.end(), 0.0);
   std::int64_t code_number = 0;
+  const auto size = static_cast<std::size_t>(f.vector_size);
   for (std::int64_t column = 0; column < t.columns; column += f.vector_size) {
     const std::int64_t unit = unit_of(t, head, row, column);
     for (int stage = 0; stage < f.residuals; ++stage, ++code_number) {
-      const std::int64_t code = read_code(words, code_number * f.index_bits, f.index_bits);
-      const std::int64_t entry = (unit * f.residuals + stage) * f.entries() + code;
-      const double* from = entries_.data() + entry * f.vector_size;
-      for (int j = 0; j < f.vector_size; ++j) {
-        out[static_cast<std::size_t>(column + j)] += from[j];
-      }
+      const std::uint32_t code = read_code(words, code_number * f.index_bits, f.index_bits);
+      add_entry(unit * f.residuals + stage, code,
+                out.subspan(static_cast<std::size_t>(column), size));
     }
   }
+}
+
+void RowDecoder::add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const {
+  const VqFormat& f = tensor_.format;
+  const bool lattice = f.decoder == Decoder::e8p;
+  const std::int64_t entry = book * f.entries() + (lattice ? code % 256 : code);
+  std::span<const double> from(entries_.data() + entry * f.vector_size, out.size());
+  std::array<double, 8> point{};
+  if (lattice) {
+    point = e8p_point(from, code);
+    from = point;
+  }
+  const double scale =
+      f.stage_scales ? static_cast<double>(tensor_.stage_scales[static_cast<std::size_t>(book)])
+                     : 1;
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] += scale * from[i];
 }
 
 }  // namespace vqgen

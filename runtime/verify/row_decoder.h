@@ -3,6 +3,7 @@
 // with either; the orders that it reads are those of templates/vq/layout/.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,6 +14,10 @@ namespace vqgen {
 
 // The code that stands in bits [bit, bit + index_bits) of a packed row.
 std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits);
+
+// The 8 elements of an E8P code and its entry, as templates/vq/layout/format.h defines them: signs
+// one by one, the last of them by the sum.
+std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code);
 
 // The codebook set that serves an element: by head and channel group (KV cache), by channel group
 // or tile (weights).
@@ -26,9 +31,9 @@ inline double element_value(DType dtype, std::uint16_t bits) {
 
 class RowDecoder {
  public:
-  // Keeps a reference to `tensor`, which must outlive it, and expands the codebooks, times their
-  // stage scales, to doubles. Throws Error(bad_input) where sizes contradict each other, and
-  // Error(infeasible) for a decoder or entry type that 16-bit tables cannot express.
+  // Keeps a reference to `tensor`, which must outlive it, and expands the codebooks to doubles.
+  // Throws Error(bad_input) where sizes contradict each other or the table of a lattice is none,
+  // and Error(infeasible) for entries that are not 16-bit elements.
   explicit RowDecoder(const QuantizedTensor& tensor);
 
   // out[column] = sum over stages of scale * entry. `out` has tensor.columns elements. Thread-safe.
@@ -36,6 +41,9 @@ class RowDecoder {
               std::span<double> out) const;
 
  private:
+  // out[] += what `code` stands for in codebook `book`, unit by unit and stage by stage.
+  void add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const;
+
   const QuantizedTensor& tensor_;
   std::vector<double> entries_;  // [units][residuals][entries][vector_size]
 };

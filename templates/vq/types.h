@@ -14,6 +14,10 @@ using i64 = long long;
 // bits (u16) and converted by the machine's to_float / from_float.
 enum class Element : int { kF16 = 0, kBF16 = 1 };
 
+// How a code becomes elements: as the number of an entry, or as a point of the E8P lattice
+// (layout/format.h).
+enum class Decoder : int { kTable = 0, kE8p = 1 };
+
 // Words that move as one access.
 struct alignas(8) U32x2 {
   u32 x, y;

@@ -49,6 +49,19 @@ TEST(Format, DerivedFigures) {
   EXPECT_EQ(format.channels_per_group(), 32);
 }
 
+TEST(Format, ACodeOfTheLatticeReadsOneOf256Entries) {
+  VqFormat format{.vector_size = 8, .index_bits = 16, .residuals = 2};
+  EXPECT_EQ(format.codes(), 65536);
+  EXPECT_EQ(format.entries(), 65536);
+  EXPECT_EQ(format.entry_of(0xfe03), 0xfe03u);
+  format.decoder = Decoder::e8p;
+  EXPECT_EQ(format.codes(), 65536);
+  EXPECT_EQ(format.entries(), 256);
+  EXPECT_EQ(format.entry_of(0xfe03), 3u);
+  EXPECT_EQ(format.bits_per_element(), 4.0);
+  EXPECT_EQ(short_name(format), "e8px2");
+}
+
 TEST(Format, ForValuesDropsTheKeyTransformsAlone) {
   VqFormat format = format_of(Scope::channel_group, 8);
   format.stage_scales = true;

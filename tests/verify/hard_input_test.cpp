@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -51,6 +53,39 @@ TEST(HardInput, OneSeedGivesTheSameBytes) {
   Digest all;
   for (const std::string& part : once) all.add(part);
   EXPECT_EQ(all.hex(), "6bf2126d981cee74e4b80a21820fd8c21ffca79600be6b1a3c34133111b82773");
+}
+
+// Every unit and stage has the lattice's table in an order of its own, and scales that fall by
+// half.
+TEST(HardInput, ALatticeHasItsOwnTable) {
+  Gemv problem;
+  problem.shape = {.rows = 1, .out_features = 8, .in_features = 64};
+  problem.weights = {.vector_size = 8, .index_bits = 16, .residuals = 2};
+  problem.weights.scope = Scope::channel_group;
+  problem.weights.decoder = Decoder::e8p;
+  problem.weights.stage_scales = true;
+  const QuantizedTensor t = make_linear_data(problem, {.seed = 5}).weights;
+  ASSERT_EQ(t.codebooks.size(), 8u * 2 * 256 * 8);
+  using Entry = std::array<float, 8>;
+  const auto sorted = [](auto value_at) {
+    std::vector<Entry> entries(256);
+    for (std::size_t i = 0; i < 256 * 8; ++i) entries[i / 8][i % 8] = value_at(i);
+    std::sort(entries.begin(), entries.end());
+    return entries;
+  };
+  const std::vector<float> table = e8p_table();
+  const auto expected = sorted([&](std::size_t i) { return table[i]; });
+  std::set<std::vector<std::uint16_t>> orders;
+  for (std::size_t book = 0; book < 16; ++book) {
+    const auto first = t.codebooks.begin() + static_cast<std::ptrdiff_t>(book * 256 * 8);
+    orders.emplace(first, first + 256 * 8);
+    EXPECT_EQ(sorted([&](std::size_t i) { return f16_to_float(t.codebooks[book * 256 * 8 + i]); }),
+              expected);
+    const float least = 0.5f / 8 / static_cast<float>(1 + book % 2);
+    EXPECT_GE(t.stage_scales[book], least);
+    EXPECT_LE(t.stage_scales[book], 4 * least);
+  }
+  EXPECT_EQ(orders.size(), 16u);
 }
 
 TEST(HardInput, ScoresSpreadOverTwoToFour) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+#include <set>
+
 #include "core/error.h"
 #include "core/problem.h"
 #include "runtime/verify/random.h"
@@ -101,6 +105,48 @@ TEST(RowDecoder, StagesOfASubVectorStandSideBySide) {
   }
   test::pack(t, {2, 0, 1, 3});  // sub-vector 0: stages 2, 0; sub-vector 1: stages 1, 3
   EXPECT_EQ(row_of(t, 0, 0), (std::vector<double>{2 + 10, -1 + 10, 0 + 40, 1 + 40}));
+}
+
+// What a code says, by hand: entry (1/2, 3/2, 1/2 ..), whose sum 5 is odd, so that an odd number of
+// signs is negative.
+TEST(RowDecoder, MakesPointsOfTheLattice) {
+  QuantizedTensor t;
+  t.format = {.vector_size = 8, .index_bits = 16};
+  t.format.decoder = Decoder::e8p;
+  t.format.stage_scales = true;
+  t.rows = 1;
+  t.columns = 16;
+  t.units = 1;
+  t.codebooks = test::f16(std::vector<double>(256 * 8, 0.5));
+  t.codebooks[7 * 8 + 1] = f16_from_float(1.5f);
+  t.stage_scales = {4};
+  test::pack(t, {0x0007, 0x8000 | 0x0300 | 0x0007});
+  EXPECT_EQ(row_of(t, 0, 0), (std::vector<double>{3, 7, 3, 3, 3, 3, 3, -1,  //
+                                                  -3, -7, 1, 1, 1, 1, 1, -3}));
+  t.codebooks[5] = f16_from_float(1.0f);
+  EXPECT_THROW(RowDecoder{t}, Error);
+}
+
+TEST(RowDecoder, All65536PointsAreDistinctAndOfTheLattice) {
+  const std::vector<float> table = e8p_table();
+  std::set<std::array<double, 8>> points;
+  for (std::uint32_t code = 0; code < 65536; ++code) {
+    const std::vector<double> entry(table.begin() + code % 256 * 8,
+                                    table.begin() + code % 256 * 8 + 8);
+    const std::array<double, 8> point = e8p_point(entry, code);
+    points.insert(point);
+    double sum = 0;
+    std::uint32_t signs = 0;
+    for (std::size_t i = 0; i < 8; ++i) {
+      const double half = point[i] - (code < 0x8000 ? 0.25 : -0.25);
+      ASSERT_EQ(std::abs(half), entry[i]) << code;
+      sum += half;
+      signs |= (half < 0 ? 1u : 0u) << i;
+    }
+    ASSERT_EQ(std::fmod(sum, 2), 0) << code;
+    ASSERT_EQ(signs & 0x7f, code >> 8 & 0x7f) << code;
+  }
+  EXPECT_EQ(points.size(), 65536u);
 }
 
 TEST(RowDecoder, RejectsWhatContradictsItself) {

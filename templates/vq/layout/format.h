@@ -6,6 +6,17 @@
 // A *unit* is what one codebook set serves. KV cache: unit = head * units_per_head + channel group
 // (units_per_head is 1 for scope head; scope tensor has one unit for all heads). Weights: unit =
 // (row / unit_rows) * units_per_row + column / unit_columns.
+//
+// With a table, a code is the number of its entry. With the E8P lattice (QuIP#, section 4) a
+// codebook holds 256 entries of positive half-integers (1/2, 3/2, ..), and a code of 16 bits is
+//
+//   bit   15 | 14 .. 8            | 7 .. 0
+//         u  | signs, bit 8 + i:  | number of the entry a
+//            | 1 = element i of   |
+//            | 0..6 is negative   |
+//
+// which stands for s + 1/4 where u = 0, s - 1/4 where u = 1; s is the entry with its signs, that of
+// element 7 being the one by which the sum of s is even.
 #pragma once
 
 #include <vq/layout/codes.h>
@@ -23,6 +34,7 @@ struct PlacementConfig {
 };
 
 struct FormatConfig {
+  Decoder decoder;
   int vector_size;    // elements one code stands for
   int index_bits;     // bits of a code
   int residuals;      // stages summed up
@@ -35,7 +47,9 @@ struct FormatConfig {
 };
 
 // Entries of one codebook as it is stored.
-VQ_HD constexpr int entries(const FormatConfig& f) { return 1 << f.index_bits; }
+VQ_HD constexpr int entries(const FormatConfig& f) {
+  return f.decoder == Decoder::kE8p ? 256 : 1 << f.index_bits;
+}
 
 // Elements of one unit's codebooks, all stages.
 VQ_HD constexpr i64 unit_codebook_elements(const FormatConfig& f) {
