@@ -143,6 +143,7 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
   const DeviceBuffer widened(*backend_, 2 * 65536 * sizeof(float));
   const DeviceBuffer narrowed(*backend_, 2 * floats.size() * sizeof(std::uint16_t));
   const DeviceBuffer moved(*backend_, test::kMovedWords * sizeof(std::uint32_t));
+  const DeviceBuffer sums(*backend_, 2 * test::kWords * sizeof(std::uint32_t));
   const DeviceBuffer math(*backend_, 4 * 128 * sizeof(float));
   const test::PrimitivesArgs args{static_cast<const std::uint16_t*>(halves_buffer.data()),
                                   static_cast<const float*>(floats_buffer.data()),
@@ -150,6 +151,7 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
                                   static_cast<float*>(widened.data()),
                                   static_cast<std::uint16_t*>(narrowed.data()),
                                   static_cast<std::uint32_t*>(moved.data()),
+                                  static_cast<std::uint32_t*>(sums.data()),
                                   static_cast<float*>(math.data()),
                                   static_cast<std::int32_t>(floats.size())};
   const KernelSource source =
@@ -180,6 +182,19 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
   for (std::size_t copy = 0; copy < 3; ++copy) {
     for (std::size_t i = 0; i < words.size(); ++i) {
       EXPECT_EQ(out[copy * words.size() + i], words[i]) << copy << ' ' << i;
+    }
+  }
+  const auto pair_sums = from_device<std::uint32_t>(*backend_, sums);
+  for (std::size_t i = 0; i < 2 * words.size(); ++i) {
+    const DType dtype = i < words.size() ? DType::f16 : DType::bf16;
+    const std::size_t at = i % words.size();
+    for (const int half : {0, 16}) {
+      const auto value = [&](std::uint32_t word) {
+        return element_to_float(dtype, static_cast<std::uint16_t>(word >> half));
+      };
+      const float sum = value(words[at]) + value(words[(at + 7) % words.size()]);
+      const float expected = element_to_float(dtype, element_from_float(dtype, sum));
+      expect_same_float(expected, value(pair_sums[i]), i);
     }
   }
   const auto results = from_device<float>(*backend_, math);

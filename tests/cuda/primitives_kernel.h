@@ -15,6 +15,7 @@ struct PrimitivesArgs {
   float* widened;               // [2][65536] f16, bf16
   std::uint16_t* narrowed;      // [2][float_count]
   std::uint32_t* moved;         // [kMovedWords]
+  std::uint32_t* sums;          // [2][kWords] add2 of words, f16, bf16
   float* math;                  // [4][128] exp2 of -lane*8, log2 of index, infinity, shuffled sum
   std::int32_t float_count;
 };
@@ -34,6 +35,7 @@ struct PrimitivesArgs {
   float* widened;
   u16* narrowed;
   u32* moved;
+  u32* sums;
   float* math;
   i32 float_count;
 };
@@ -120,6 +122,12 @@ VQ_KERNEL(vq_primitives, 128, vq::PrimitivesArgs) {
     const float value = load_global(args.floats + i);
     store_global(args.narrowed + i, from_float<Element::kF16>(value));
     store_global(args.narrowed + args.float_count + i, from_float<Element::kBF16>(value));
+  }
+  for (int i = t; i < 512; i += 128) {
+    const u32 pair = load_global(args.words + i);
+    const u32 other = load_global(args.words + (i + 7) % 512);
+    store_global(args.sums + i, add2<Element::kF16>(pair, other));
+    store_global(args.sums + 512 + i, add2<Element::kBF16>(pair, other));
   }
   move_words(args);
   place_and_shuffle(args);

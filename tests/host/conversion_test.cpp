@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <random>
 
 #include "core/element.h"
@@ -78,6 +79,45 @@ TEST_P(Conversion, ManyFloatsToElement) {
   for (std::size_t i = 0; i < in.size(); ++i) {
     ASSERT_EQ(out[i], element_from_float(GetParam(), std::bit_cast<float>(in[i])))
         << std::hex << in[i];
+  }
+}
+
+// Is `sum` the element nearest to a + b, of two the even one? By its neighbours, in double.
+bool nearest_sum(DType dtype, std::uint16_t a, std::uint16_t b, std::uint16_t sum) {
+  const auto value = [dtype](std::uint32_t bits) {
+    return static_cast<double>(element_to_float(dtype, static_cast<std::uint16_t>(bits)));
+  };
+  const double exact = value(a) + value(b);
+  if (std::isnan(exact)) return std::isnan(value(sum));
+  if (std::isinf(exact) || std::isinf(value(sum))) {
+    return sum == element_from_float(dtype, static_cast<float>(exact));
+  }
+  const double miss = std::abs(value(sum) - exact);
+  for (const std::uint32_t next : {sum - 1u, sum + 1u}) {
+    if ((next & 0x7fffu) == 0x7fffu || (sum & 0x7fffu) == 0) continue;  // across zero
+    const double other = std::abs(value(next) - exact);
+    if (other < miss || (other == miss && sum % 2 == 1)) return false;
+  }
+  return (sum & 0x7fffu) != 0 || miss == 0;  // sums that round to zero do not exist
+}
+
+TEST_P(Conversion, SumsOfPairsAreRoundedOnce) {
+  std::mt19937 random(2);
+  std::vector<std::uint32_t> in(256 * kPerThread * 8);
+  for (std::uint32_t& word : in) word = static_cast<std::uint32_t>(random());
+  // The other pair: random too, but for every second one of about the same size.
+  const std::string other = "(x % 2 == 0 ? x * 2654435761u : x ^ 0x80138007u)";
+  const auto out = convert("vq::add2<" + element() + ">(x, " + other + ")", in);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const std::uint32_t x = in[i];
+    const std::uint32_t y = x % 2 == 0 ? x * 2654435761u : x ^ 0x80138007u;
+    for (const int half : {0, 16}) {
+      const auto bits = [half](std::uint32_t word) {
+        return static_cast<std::uint16_t>(word >> half);
+      };
+      ASSERT_TRUE(nearest_sum(GetParam(), bits(x), bits(y), bits(out[i])))
+          << std::hex << bits(x) << " + " << bits(y) << " = " << bits(out[i]);
+    }
   }
 }
 

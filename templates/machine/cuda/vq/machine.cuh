@@ -217,6 +217,26 @@ VQ_DEVICE u32 pack2(float low, float high) {
   return static_cast<u32>(from_float<E>(high)) << 16 | from_float<E>(low);
 #endif
 }
+// Two 16-bit sums, each rounded to nearest even. bf16 has a sum of its own from sm_90 on, the same
+// by fma from sm_80 on, and before that by way of floats, where it is exact until it is rounded.
+template <Element E>
+VQ_DEVICE u32 add2(u32 a, u32 b) {
+  if constexpr (E == Element::kF16) {
+    u32 sums;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sums) : "r"(a), "r"(b));
+    return sums;
+  } else {
+#if __CUDA_ARCH__ >= 800
+    u32 sums;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return sums;
+#else
+    return pack2<E>(
+        bf16_to_float(static_cast<u16>(a)) + bf16_to_float(static_cast<u16>(b)),
+        bf16_to_float(static_cast<u16>(a >> 16)) + bf16_to_float(static_cast<u16>(b >> 16)));
+#endif
+  }
+}
 VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   u32 bytes;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));

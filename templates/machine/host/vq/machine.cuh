@@ -164,6 +164,12 @@ template <Element E>
 VQ_DEVICE u32 pack2(float low, float high) {
   return static_cast<u32>(from_float<E>(high)) << 16 | from_float<E>(low);
 }
+// A float holds more than twice the digits of an element, so rounding twice rounds as once.
+template <Element E>
+VQ_DEVICE u32 add2(u32 a, u32 b) {
+  const auto low = [](u32 pair) { return to_float<E>(static_cast<u16>(pair)); };
+  return pack2<E>(low(a) + low(b), low(a >> 16) + low(b >> 16));
+}
 VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   const u64 bytes = static_cast<u64>(b) << 32 | a;
   u32 out = 0;
