@@ -25,8 +25,6 @@ class Judge {
 };
 
 void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
-  judge.require(format.decoder == Decoder::table, "{}: the e8p decoder is not built yet; use table",
-                operand);
   judge.require(format.entry_type == EntryType::element,
                 "{}: int8 entries are not built yet; use entry_type element", operand);
   const int v = format.vector_size;

@@ -35,9 +35,11 @@ enum Axis {
   kPlan,
   kKvHeads,
 };
-constexpr int kBits = 15;
-const std::vector<int> kSizes{kBits, 4, 3, 3, 4, 4, 4, 4,           2,           4, 4, 6,
-                              4,     2, 4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2};
+constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
+constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
+constexpr int kValueE8p = 4;    // of the value bits, which follow key bits by a shift
+const std::vector<int> kSizes{kBits + 1, 5, 3, 3, 4, 4, 4, 4,           2,           4, 4, 6,
+                              4,         2, 4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -50,15 +52,17 @@ constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
 
+// `bits` 0 asks for codes of the lattice.
 VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
   VqFormat format;
-  format.index_bits = bits;
+  format.index_bits = bits == 0 ? 16 : bits;
+  if (bits == 0) format.decoder = Decoder::e8p;
   format.vector_size = vector;
   format.residuals = residuals;
   format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
   // Narrow groups have a codebook a sub-vector, as CQ; with large codebooks that is more memory
   // than a test should take, and half a head serves as well.
-  if (scope == 2 && bits > 11) format.group_channels = head_dim / 2;
+  if (scope == 2 && format.entries() > 2048) format.group_channels = head_dim / 2;
   if (scope == 3) format.group_channels = head_dim / 2;
   return format;
 }
@@ -107,9 +111,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.shared_cache = v[kBatch] == 2;
   constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur
-  const int value_bits = 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;
-  op.keys = cache_format(v[kKeyBits] + 2, pick(kVectors, kKeyVector), v[kKeyResiduals] + 1,
-                         v[kKeyScope], op.shape.head_dim);
+  const int value_bits =
+      v[kValueBits] == kValueE8p ? 0 : 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;
+  op.keys = cache_format(v[kKeyBits] == kKeyE8p ? 0 : v[kKeyBits] + 2, pick(kVectors, kKeyVector),
+                         v[kKeyResiduals] + 1, v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(value_bits, pick(kVectors, kValueVector), v[kValueResiduals] + 1,
                            v[kValueScope], op.shape.head_dim);
   op.keys.smooth = v[kTransforms] % 2 == 1;
@@ -143,6 +148,10 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (const int transforms : {kHadamard, kHadamard + 1}) {
     impossible.insert({{kHeadDim, 1}, {kTransforms, transforms}});
   }
+  for (const int vector : {0, 1}) {
+    impossible.insert({{kKeyBits, kKeyE8p}, {kKeyVector, vector}});
+    impossible.insert({{kValueBits, kValueE8p}, {kValueVector, vector}});
+  }
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;
   result.pairs = pairwise.pairs();
@@ -155,12 +164,13 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
 
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed) {
   std::vector<SweepCase> cases;
-  for (int bits = 0; bits < kBits; ++bits) {
-    for (int vector = 0; vector < 3; ++vector) {
+  for (int bits = 0; bits <= kKeyE8p; ++bits) {
+    for (int vector = bits == kKeyE8p ? 2 : 0; vector < 3; ++vector) {
       for (int residuals = 0; residuals < 4; ++residuals) {
         const int turn = static_cast<int>(cases.size());
         std::vector<int> v(kSizes.size(), 0);
         v[kKeyBits] = bits;
+        v[kValueBits] = bits == kKeyE8p ? kValueE8p : 0;
         v[kKeyVector] = v[kValueVector] = vector;
         v[kKeyResiduals] = v[kValueResiduals] = residuals;
         v[kKeyScope] = turn % 4;

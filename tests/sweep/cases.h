@@ -32,8 +32,8 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases gemv_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases gemm_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 
-// index_bits 2..16 x vector_size 2, 4, 8 x residuals 1..4, the element type and the scope taking
-// turns, at one small size.
+// index_bits 2..16 x vector_size 2, 4, 8 x residuals 1..4, and the codes of E8P x residuals 1..4,
+// the element type and the scope taking turns, at one small size.
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed);
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
 

@@ -27,9 +27,10 @@ enum Axis {
   kSplits,
   kShape,
 };
-constexpr int kBitCount = 15;
-const std::vector<int> kSizes{kBitCount, 3, 4, 5,           2, 6, 6, 6, 2,
-                              2,         4, 5, kPlacements, 4, 3, 2, 3, 6};
+constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
+constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
+const std::vector<int> kSizes{kBitCount + 1, 3, 4, 5, 2, 6, 6, 6, 2, 2, 4, 5,
+                              kPlacements,   4, 3, 2, 3, 6};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kGemvRows{1, 2, 3, 5, 7, 8};
@@ -39,12 +40,14 @@ constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
-  format.index_bits = v[kBits] + 2;
+  format.index_bits = v[kBits] == kE8p ? 16 : v[kBits] + 2;
+  if (v[kBits] == kE8p) format.decoder = Decoder::e8p;
   format.vector_size = kVectors[static_cast<std::size_t>(v[kVector])];
   format.residuals = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
-  const bool large = format.index_bits > 10;  // narrow units would take more memory than a test may
+  const bool large =
+      format.entries() > 1024;  // narrow units would take more memory than a test may
   switch (v[kScope]) {
     case 1:
       format.scope = Scope::channel_group;
@@ -150,7 +153,9 @@ SweepCase make_case(const std::vector<int>& v, bool gemm, const GpuSpec& gpu, st
 }
 
 SweepCases pairwise_cases(bool gemm, const GpuSpec& gpu, std::uint64_t seed) {
-  const Pairwise pairwise(kSizes, {}, seed);
+  std::set<AxisPair> impossible;
+  for (const int vector : {0, 1}) impossible.insert({{kBits, kE8p}, {kVector, vector}});
+  const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;
   result.pairs = pairwise.pairs();
   result.uncovered = pairwise.uncovered();
@@ -171,8 +176,8 @@ SweepCases gemm_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
 
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
   std::vector<SweepCase> cases;
-  for (int bits = 0; bits < kBitCount; ++bits) {
-    for (int vector = 0; vector < 3; ++vector) {
+  for (int bits = 0; bits <= kE8p; ++bits) {
+    for (int vector = bits == kE8p ? 2 : 0; vector < 3; ++vector) {
       for (int residuals = 0; residuals < 4; ++residuals) {
         const int turn = static_cast<int>(cases.size());
         std::vector<int> v(kSizes.size(), 0);

@@ -5,15 +5,17 @@
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
 //   load()                    fetch what the levels keep near; all threads, sync_block before
 //   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
-//   entry(u, stage, code)     one entry as it is stored
+//   entry(u, stage, code)     what one code stands for, unscaled: 16-bit elements in words
 //
-// Where an entry stands follows from its number (layout/format.h): registers, replicated shared,
-// shared, global, hot entries first. A level that holds nothing vanishes at compile time, with its
-// comparison.
+// How a code becomes those words is the decoding's (decoding.cuh): a table's entry is what it
+// stands for. Where an entry stands follows from its number (layout/format.h): registers,
+// replicated shared, shared, global, hot entries first. A level that holds nothing vanishes at
+// compile time, with its comparison.
 #pragma once
 
 #include <vq/args/quantized.h>
 #include <vq/layout/format.h>
+#include <vq/codebook/decoding.cuh>
 #include <vq/codebook/entry.cuh>
 #include <vq/codebook/registers.cuh>
 #include <vq/codebook/shared.cuh>
@@ -36,6 +38,7 @@ class Codebook {
   static constexpr EntryRange kShared = shared_range(kFormat);
   static constexpr int kRegisters = register_range(kFormat).end;
   using Words = typename EntryWords<kVectorSize>::type;
+  using Decode = Decoding<kFormat.decoder, kElement>;
   using ReplicatedLevel = SharedLevel<Words, Format::shared().replicated, kReplicated.begin,
                                       kReplicated.end, kFormat.placement.copies, kThreads>;
   using OnceLevel =
@@ -55,7 +58,7 @@ class Codebook {
 
   VQ_DEVICE void load() {
     const i64 held = units_ - unit_ < kUnits ? units_ - unit_ : i64{kUnits};
-    const auto entry = [this](i64 book, int code) { return global_entry(book, code); };
+    const auto entry = [this](i64 book, int number) { return global_entry(book, number); };
     registers_.load(held * kResiduals, entry);
     ReplicatedLevel::load(held * kResiduals, entry);
     OnceLevel::load(held * kResiduals, entry);
@@ -90,28 +93,31 @@ class Codebook {
 
   // `book` = u * residuals + stage, from the bound unit on.
   VQ_DEVICE Words access(i64 book, u32 code) const {
-    if constexpr (kRegisters == 0) return below_registers(book, code);
-    Words words{};
-    if (kRegisters < kEntries && code >= static_cast<u32>(kRegisters)) {
-      words = below_registers(book, code);
-    }
-    return registers_.access(book, code, words);
+    return Decode::value(find(book, Decode::entry_of(code)), code);
   }
-  VQ_DEVICE Words below_registers(i64 book, u32 code) const {
+  VQ_DEVICE Words find(i64 book, u32 entry) const {
+    if constexpr (kRegisters == 0) return below_registers(book, entry);
+    Words words{};
+    if (kRegisters < kEntries && entry >= static_cast<u32>(kRegisters)) {
+      words = below_registers(book, entry);
+    }
+    return registers_.access(book, entry, words);
+  }
+  VQ_DEVICE Words below_registers(i64 book, u32 entry) const {
     if constexpr (kReplicated.end == kEntries) {
-      return ReplicatedLevel::access(book, code);
+      return ReplicatedLevel::access(book, entry);
     } else if constexpr (kReplicated.end > kReplicated.begin) {
-      if (code < static_cast<u32>(kReplicated.end)) return ReplicatedLevel::access(book, code);
+      if (entry < static_cast<u32>(kReplicated.end)) return ReplicatedLevel::access(book, entry);
     }
     if constexpr (kShared.end == kEntries) {
-      return OnceLevel::access(book, code);
+      return OnceLevel::access(book, entry);
     } else if constexpr (kShared.end > kShared.begin) {
-      if (code < static_cast<u32>(kShared.end)) return OnceLevel::access(book, code);
+      if (entry < static_cast<u32>(kShared.end)) return OnceLevel::access(book, entry);
     }
-    return global_entry(book, static_cast<int>(code));
+    return global_entry(book, static_cast<int>(entry));
   }
-  VQ_DEVICE Words global_entry(i64 book, int code) const {
-    return load_global(global_ + (unit_ * kResiduals + book) * kEntries + code);
+  VQ_DEVICE Words global_entry(i64 book, int entry) const {
+    return Decode::held(load_global(global_ + (unit_ * kResiduals + book) * kEntries + entry));
   }
 
   const Words* global_;

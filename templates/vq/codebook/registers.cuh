@@ -18,7 +18,7 @@ VQ_DEVICE U32x4 select_words(bool take, U32x4 a, U32x4 b) {
 template <class Words, int kBooks, int kCount>
 class RegisterLevel {
  public:
-  // `books` of them exist; entry(book, code) fetches one from global memory.
+  // `books` of them exist; entry(book, number) fetches one from global memory.
   template <class Entry>
   VQ_DEVICE void load(i64 books, Entry entry) {
     VQ_UNROLL
@@ -28,12 +28,12 @@ class RegisterLevel {
     }
   }
 
-  // The entry, where code < kCount, else `other`.
-  VQ_DEVICE Words access(i64 book, u32 code, Words other) const {
+  // The entry, where number < kCount, else `other`.
+  VQ_DEVICE Words access(i64 book, u32 number, Words other) const {
     VQ_UNROLL
     for (int i = 0; i < kBooks * kCount; ++i) {
-      other =
-          select_words(book == i / kCount && code == static_cast<u32>(i % kCount), held_[i], other);
+      other = select_words(book == i / kCount && number == static_cast<u32>(i % kCount), held_[i],
+                           other);
     }
     return other;
   }

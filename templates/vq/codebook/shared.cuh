@@ -14,7 +14,7 @@ template <class Words, i64 kOffset, int kBegin, int kEnd, int kCopies, int kThre
 struct SharedLevel {
   static constexpr int kCount = kEnd - kBegin;
 
-  // All threads of the block; `entry(book, code)` fetches one from global memory.
+  // All threads of the block; `entry(book, number)` fetches one from global memory.
   template <class Entry>
   VQ_DEVICE static void load(i64 books, Entry entry) {
     if constexpr (kCount > 0) {
@@ -26,8 +26,8 @@ struct SharedLevel {
     }
   }
 
-  VQ_DEVICE static Words access(i64 book, u32 code) {
-    i64 place = (book * kCount + static_cast<int>(code) - kBegin) * kCopies;
+  VQ_DEVICE static Words access(i64 book, u32 number) {
+    i64 place = (book * kCount + static_cast<int>(number) - kBegin) * kCopies;
     if constexpr (kCopies > 1) place += lane() % kCopies;
     return load_shared(at() + place);
   }

@@ -1,0 +1,66 @@
+// From the code and the entry that it reads to the words it stands for (layout/format.h).
+//
+// Levels hold an entry of the E8P lattice as the vector that the code with no sign set stands for:
+// the stored half-integers, the sign bit of element 7 set where their sum is odd. It is worked out
+// when an entry comes from global memory, so that a code costs, for 8 elements,
+//
+//   code   u|signs of 6 .. 0|entry     word i of the entry, its elements 2i and 2i + 1
+//            \_ parity: 7    |         ^ their two sign bits      (shift, and-xor)
+//                            |         + (1/4, 1/4) or its negative, exact in both types
+//
+// A table that holds both |s| + 1/4 and |s| - 1/4 would need no addition, but twice the shared
+// memory and a select for each element, whose sign decides.
+#pragma once
+
+#include <vq/codebook/entry.cuh>
+
+namespace vq {
+
+template <Decoder kDecoder, Element kElement>
+struct Decoding;
+
+template <Element kElement>
+struct Decoding<Decoder::kTable, kElement> {
+  VQ_DEVICE static u32 entry_of(u32 code) { return code; }
+  template <class Words>
+  VQ_DEVICE static Words held(Words stored) {
+    return stored;
+  }
+  template <class Words>
+  VQ_DEVICE static Words value(Words held, u32) {
+    return held;
+  }
+};
+
+template <Element kElement>
+struct Decoding<Decoder::kE8p, kElement> {
+  VQ_DEVICE static u32 entry_of(u32 code) { return code & 0xffu; }
+
+  // The entry as levels hold it. Sums of 8 elements up to 7/2 are exact in 16 bits.
+  VQ_DEVICE static U32x4 held(U32x4 stored) {
+    const u32 sums =
+        add2<kElement>(add2<kElement>(stored.x, stored.y), add2<kElement>(stored.z, stored.w));
+    const float sum = to_float<kElement>(static_cast<u16>(sums & 0xffffu)) +
+                      to_float<kElement>(static_cast<u16>(sums >> 16));
+    stored.w |= (static_cast<u32>(sum) & 1u) << 31;
+    return stored;
+  }
+
+  VQ_DEVICE static U32x4 value(U32x4 held, u32 code) {
+    u32 signs = code >> 8 & 0x7fu;
+    u32 parity = signs ^ signs >> 4;
+    parity ^= parity >> 2;
+    parity ^= parity >> 1;
+    signs |= parity << 7 & 0x80u;
+    signs |= signs << 15;  // sign 2i at bit 2i, sign 2i + 1 at bit 2i + 16
+    constexpr u32 kQuarters = kElement == Element::kF16 ? 0x34003400u : 0x3e803e80u;
+    const u32 shift = kQuarters | (code & 0x8000u) * 0x10001u;
+    const auto signed_word = [signs, shift](u32 word, int i) {
+      return add2<kElement>(word ^ (signs << (15 - 2 * i) & 0x80008000u), shift);
+    };
+    return {signed_word(held.x, 0), signed_word(held.y, 1), signed_word(held.z, 2),
+            signed_word(held.w, 3)};
+  }
+};
+
+}  // namespace vq
