@@ -34,6 +34,19 @@ class BundleReader {
                                                const Shape& shape) {
     return has(name) ? elements(name, dtype, shape) : std::vector<std::uint16_t>{};
   }
+  // Elements that a table of the lattice may hold.
+  std::vector<std::uint16_t> half_integers(const std::string& name, DType dtype,
+                                           const Shape& shape) {
+    std::vector<std::uint16_t> bits = elements(name, dtype, shape);
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      if (const float value = element_to_float(dtype, bits[i]); !is_e8p_element(value)) {
+        file_.fail(name, fmt::format("element {} is {}; the table of e8p holds half-integers from "
+                                     "1/2 to 7/2",
+                                     i, value));
+      }
+    }
+    return bits;
+  }
   std::vector<float> floats(const std::string& name, const Shape& shape) {
     expect(name, TensorType::f32, shape);
     std::vector<float> values = file_.read_floats(name);
@@ -94,17 +107,18 @@ class BundleReader {
 void read_tensor(BundleReader& reader, const std::string& name, QuantizedTensor& tensor) {
   const VqFormat& format = tensor.format;
   const std::string where = reader.source() + ": " + name;
-  require_table(format, where);
+  require_supported(format, where);
   tensor.units = unit_map(format, tensor.heads, tensor.rows, tensor.columns, where).units();
   tensor.row_words =
       vq::row_words(tensor.columns, format.vector_size, format.residuals, format.index_bits);
   tensor.codes =
       reader.words(name + ".codes", {tensor.batch, tensor.heads, tensor.rows, tensor.row_words});
   Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};
-  codebooks.entries =
-      reader.elements(name + ".codebooks", tensor.dtype,
-                      {tensor.units, format.residuals, format.entries(), format.vector_size});
-  if (reader.has(name + ".projections")) {
+  const bool lattice = format.decoder == Decoder::e8p;
+  const Shape shape{tensor.units, format.residuals, format.entries(), format.vector_size};
+  codebooks.entries = lattice ? reader.half_integers(name + ".codebooks", tensor.dtype, shape)
+                              : reader.elements(name + ".codebooks", tensor.dtype, shape);
+  if (!lattice && reader.has(name + ".projections")) {
     codebooks.projections = reader.floats(
         name + ".projections", {format.residuals, format.vector_size, format.vector_size});
     fold_projections(codebooks);

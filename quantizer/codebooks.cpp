@@ -6,12 +6,19 @@
 
 namespace vqgen {
 
-void require_table(const VqFormat& format, const std::string& where) {
-  if (format.decoder != Decoder::table || format.entry_type != EntryType::element) {
+void require_supported(const VqFormat& format, const std::string& where) {
+  if (format.entry_type != EntryType::element) {
     throw Error(ErrorKind::infeasible,
                 where +
-                    ": the quantizer knows tables of 16-bit elements only; set decoder to table "
-                    "and entry_type to element");
+                    ": the quantizer knows entries of 16-bit elements only; set entry_type to "
+                    "element");
+  }
+  if (format.decoder == Decoder::e8p &&
+      (format.vector_size != kE8pVectorSize || format.index_bits != 16)) {
+    throw Error(ErrorKind::infeasible,
+                where +
+                    ": e8p makes 8 elements of 16 bits; set vector_size to 8 and index_bits to "
+                    "16");
   }
 }
 

@@ -21,9 +21,9 @@ struct Codebooks {
   std::vector<float> projections;
 };
 
-// Error(infeasible) that names `where` unless the format's entries are a table of 16-bit elements,
-// the only kind that is trained, encoded and stored in bundles so far.
-void require_table(const VqFormat& format, const std::string& where);
+// Error(infeasible) that names `where` unless the format's entries are 16-bit elements, the only
+// kind that is trained, encoded and stored in bundles so far, and a lattice has its one shape.
+void require_supported(const VqFormat& format, const std::string& where);
 
 // Replaces every entry q of stage s by W_s q, rounded to the element type, and drops the
 // projections: what kernels and encode() need. Nothing happens without projections.

@@ -1,6 +1,8 @@
 // From codes back to floats, for reports and tests.
 #pragma once
 
+#include <span>
+
 #include "core/quantized_tensor.h"
 #include "quantizer/float_tensor.h"
 
@@ -16,8 +18,26 @@ FloatTensor reconstruct(const QuantizedTensor& tensor);
 // All codes, [batch * heads * rows][columns / vector_size][residuals].
 std::vector<std::uint32_t> unpack_codes(const QuantizedTensor& tensor);
 
-// The numbers that the codes of `unit` stand for, scale * entry: [residuals][entries][vector_size].
-std::vector<float> scaled_entries(const QuantizedTensor& tensor, std::int64_t unit);
+// What the codes of one unit stand for.
+class UnitDecoder {
+ public:
+  // Copies what it needs.
+  UnitDecoder(const QuantizedTensor& tensor, std::int64_t unit);
+
+  // The numbers of a code, [vector_size]; good until the next call.
+  std::span<const float> numbers(int stage, std::uint32_t code);
+
+  // The stage's entries, [entries][vector_size]: of a table times the stage's scale, of a lattice
+  // as they are stored.
+  std::span<const float> entries(int stage) const;
+  float scale(int stage) const;
+
+ private:
+  VqFormat format_;
+  std::vector<float> entries_;  // [residuals][entries][vector_size]
+  std::vector<float> scales_;   // [residuals]
+  std::vector<float> point_;    // [vector_size]
+};
 
 struct ReconstructionError {
   double mse = 0;       // mean squared error

@@ -2,9 +2,12 @@
 
 #include <vq/layout/codes.h>
 
+#include <variant>
+
 #include "core/error.h"
 #include "quantizer/decode.h"
 #include "quantizer/nearest.h"
+#include "quantizer/nearest_point.h"
 #include "quantizer/pack.h"
 #include "quantizer/units.h"
 
@@ -15,13 +18,13 @@ namespace {
 class UnitEncoder {
  public:
   UnitEncoder(const QuantizedTensor& tensor, std::int64_t unit)
-      : size_(static_cast<std::size_t>(tensor.format.vector_size)),
-        numbers_(scaled_entries(tensor, unit)) {
-    const auto stages = static_cast<std::size_t>(tensor.format.residuals);
-    stage_size_ = numbers_.size() / stages;
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      tables_.emplace_back(std::span(numbers_).subspan(stage * stage_size_, stage_size_),
-                           tensor.format.vector_size);
+      : size_(static_cast<std::size_t>(tensor.format.vector_size)), decoder_(tensor, unit) {
+    for (int stage = 0; stage < tensor.format.residuals; ++stage) {
+      if (tensor.format.decoder == Decoder::e8p) {
+        searches_.emplace_back(NearestPoint(decoder_.entries(stage), decoder_.scale(stage)));
+      } else {
+        searches_.emplace_back(NearestEntry(decoder_.entries(stage), tensor.format.vector_size));
+      }
     }
   }
 
@@ -33,13 +36,13 @@ class UnitEncoder {
   }
 
   void flush() {
-    indices_.resize(targets_.size());
-    for (std::size_t stage = 0; stage < tables_.size(); ++stage) {
-      tables_[stage].find(residuals_, indices_);
+    codes_.resize(targets_.size());
+    for (std::size_t stage = 0; stage < searches_.size(); ++stage) {
+      std::visit([this](const auto& search) { search.find(residuals_, codes_); }, searches_[stage]);
       for (std::size_t i = 0; i < targets_.size(); ++i) {
-        targets_[i][stage] = indices_[i];
-        const float* entry = numbers_.data() + stage * stage_size_ + indices_[i] * size_;
-        for (std::size_t d = 0; d < size_; ++d) residuals_[i * size_ + d] -= entry[d];
+        targets_[i][stage] = codes_[i];
+        const auto numbers = decoder_.numbers(static_cast<int>(stage), codes_[i]);
+        for (std::size_t d = 0; d < size_; ++d) residuals_[i * size_ + d] -= numbers[d];
       }
     }
     residuals_.clear();
@@ -49,12 +52,11 @@ class UnitEncoder {
  private:
   static constexpr std::size_t kChunk = 1024;
   std::size_t size_;
-  std::size_t stage_size_ = 0;
-  std::vector<float> numbers_;  // [stage][entry][vector_size]
-  std::vector<NearestEntry> tables_;
+  UnitDecoder decoder_;
+  std::vector<std::variant<NearestEntry, NearestPoint>> searches_;  // [stage]
   std::vector<float> residuals_;
   std::vector<std::uint32_t*> targets_;
-  std::vector<std::uint32_t> indices_;
+  std::vector<std::uint32_t> codes_;
 };
 
 void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
@@ -69,13 +71,21 @@ void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
         "encode: the codebooks do not fit tensor and format; train them on a tensor of this "
         "shape, and fold projections first");
   }
+  if (format.decoder == Decoder::table) return;
+  for (const std::uint16_t bits : codebooks.entries) {
+    if (!is_e8p_element(element_to_float(codebooks.dtype, bits))) {
+      throw Error(ErrorKind::bad_input,
+                  "encode: the lattice's table holds other numbers than half-integers from 1/2 to "
+                  "7/2; take e8p_table()");
+    }
+  }
 }
 
 }  // namespace
 
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
   const VqFormat& format = codebooks.format;
-  require_table(format, "encode");
+  require_supported(format, "encode");
   const UnitMap map = unit_map(format, values.heads, values.rows, values.columns, "encode");
   require_codebooks(codebooks, map);
 

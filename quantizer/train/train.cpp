@@ -6,7 +6,9 @@
 #include <random>
 
 #include "core/error.h"
+#include "quantizer/lattice_scale.h"
 #include "quantizer/nearest.h"
+#include "quantizer/nearest_point.h"
 #include "quantizer/train/clustering.h"
 #include "quantizer/units.h"
 
@@ -34,13 +36,17 @@ class Trainer {
         size_(static_cast<std::size_t>(format_.vector_size)) {}
 
   Codebooks train() {
-    check_counts();
+    if (format_.decoder == Decoder::table) check_counts();
     Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
     for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
       std::vector<float> residuals = sample(unit);
       for (int stage = 0; stage < format_.residuals; ++stage) {
         report(unit, stage);
-        train_stage(unit, stage, residuals, result);
+        if (format_.decoder == Decoder::e8p) {
+          fit_lattice(stage, residuals, result);
+        } else {
+          train_stage(unit, stage, residuals, result);
+        }
       }
     }
     if (request_.options.progress) request_.options.progress(1.0, request_.name);
@@ -82,12 +88,18 @@ class Trainer {
                                           unit + 1, map_.units(), stage + 1, format_.residuals));
   }
 
+  // A lattice has one number to be fitted where a table has thousands.
+  std::int64_t most_vectors() const {
+    constexpr std::int64_t kForLattice = 8192;
+    if (format_.decoder == Decoder::e8p) return kForLattice;
+    return std::int64_t{request_.options.max_points_per_entry} * format_.entries();
+  }
+
   // The unit's sub-vectors in order, or an even choice of them where they are too many (Knuth's
   // algorithm S).
   std::vector<float> sample(std::int64_t unit) const {
     std::int64_t left = sub_vectors(unit);
-    std::int64_t wanted =
-        std::min(left, std::int64_t{request_.options.max_points_per_entry} * format_.entries());
+    std::int64_t wanted = std::min(left, most_vectors());
     std::mt19937_64 random(mixed_seed(request_.options.seed, static_cast<std::uint64_t>(unit)));
     std::vector<float> vectors;
     vectors.reserve(static_cast<std::size_t>(wanted) * size_);
@@ -137,6 +149,26 @@ class Trainer {
     }
   }
 
+  // The same for a lattice, whose entries are given.
+  void fit_lattice(int stage, std::vector<float>& residuals, Codebooks& result) const {
+    const std::vector<float> table = e8p_table();
+    for (const float value : table) {
+      result.entries.push_back(element_from_float(request_.dtype, value));
+    }
+    const float scale = format_.stage_scales ? lattice_scale(table, residuals) : 1.0f;
+    if (format_.stage_scales) result.stage_scales.push_back(scale);
+    if (stage + 1 == format_.residuals) return;
+
+    std::vector<std::uint32_t> nearest(residuals.size() / size_);
+    NearestPoint(table, scale).find(residuals, nearest);
+    std::vector<float> point(size_);
+    for (std::size_t i = 0; i < nearest.size(); ++i) {
+      const std::size_t entry = format_.entry_of(nearest[i]);
+      lattice_point(std::span(table).subspan(entry * size_, size_), nearest[i], point);
+      for (std::size_t d = 0; d < size_; ++d) residuals[i * size_ + d] -= scale * point[d];
+    }
+  }
+
   static float root_mean_square(const std::vector<float>& values) {
     double sum = 0;
     for (const float value : values) sum += double{value} * value;
@@ -154,7 +186,7 @@ class Trainer {
 }  // namespace
 
 Codebooks train_codebooks(const TrainRequest& request) {
-  require_table(request.format, request.name);
+  require_supported(request.format, request.name);
   if (request.calibration == nullptr || request.calibration->data.empty()) {
     throw Error(ErrorKind::bad_input,
                 request.name + ": the calibration is empty; give tokens to train on");

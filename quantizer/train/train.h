@@ -1,4 +1,4 @@
-// Codebook training: k-means (FAISS) for each unit and residual stage.
+// Codebook training for each unit and residual stage: k-means (FAISS), or the scale of a lattice.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,10 @@ struct TrainRequest {
 // left of them. With format.stage_scales the vectors of a stage are first divided by their RMS,
 // which becomes that stage's scale. The same request gives the same bytes whatever the number of
 // threads. Error(bad_input) on empty calibration, fewer sub-vectors than entries in a unit, formats
-// that are not tables of elements, and entries too large for the element type.
+// that the quantizer does not support, and entries too large for the element type.
+//
+// A lattice has its table given (core/e8p.h); what is fitted, with format.stage_scales, is the
+// scale of each stage (lattice_scale.h), on a sample.
 Codebooks train_codebooks(const TrainRequest& request);
 
 }  // namespace vqgen

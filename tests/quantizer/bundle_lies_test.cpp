@@ -60,8 +60,9 @@ TEST(BundleLies, FormatsThatDoNotFit) {
   expect_refused_metadata(R"("index_bits":5)", R"("index_bits":6)", "layer0.keys.codebooks");
   expect_refused_metadata(R"("residuals":2)", R"("residuals":64)", "layer0.keys.codes");
   expect_refused_metadata(R"("scope":"head")", R"("scope":"tensor")", "layer0.keys.codebooks");
-  expect_refused_metadata(R"("decoder":"table")", R"("decoder":"e8p")",
-                          "tables of 16-bit elements");
+  expect_refused_metadata(R"("decoder":"table")", R"("decoder":"e8p")", "e8p makes 8 elements");
+  expect_refused_metadata(R"("entry_type":"element")", R"("entry_type":"int8")",
+                          "entries of 16-bit elements only");
   expect_refused_metadata(R"("stage_scales":true)", R"("stage_scales":false)",
                           "layer0.keys.stage_scales");
   expect_refused_metadata(R"("head_dim":16)", R"("head_dim":1024)", "layer0.keys.codes");
@@ -109,6 +110,42 @@ TEST(BundleLies, NumbersThatAreNone) {
   expect_refused<LinearData>([](auto& data) { data.x[1] = kInfinity16; }, "blocks.0.q.x");
   expect_refused<LinearData>([](auto& data) { data.original_weights[1] = kInfinity16; },
                            "weights.original");
+}
+
+TEST(BundleLies, ALatticeWhoseTableIsNone) {
+  const auto refused = [](float value, std::size_t place) {
+    Bundle bundle = samples::lattice_bundle();
+    auto& codebooks = std::get<LinearData>(bundle.items[0].data).weights.codebooks;
+    codebooks[place] = f16_from_float(value);
+    const std::string message = samples::error_of(
+        [&] { read_bundle(SafetensorsFile(serialize_bundle(bundle), "lie.safetensors")); });
+    const std::string expected = fmt::format(
+        "'blocks.0.q.weights.codebooks': element {} is {}; the table of e8p", place, value);
+    EXPECT_NE(message.find(expected), std::string::npos) << message;
+  };
+  refused(0.0f, 0);
+  refused(-0.5f, 7);
+  refused(1.0f, 4000);
+  refused(4.5f, 8191);
+
+  // A table of 65,536 entries, or of vectors that a projection would move off the lattice.
+  const std::vector<std::byte> bytes = serialize_bundle(samples::lattice_bundle());
+  const SafetensorsFile file(bytes, "b");
+  const auto refused_with = [&](std::vector<TensorView> views, const std::string& expected,
+                                const std::string& decoder) {
+    std::map<std::string, std::string> metadata = file.metadata();
+    std::string& text = metadata.at("vqgen.bundle");
+    text.replace(text.find(R"("decoder":"e8p")"), 15, R"("decoder":")" + decoder + '"');
+    const std::string message = samples::error_of(
+        [&] { read_bundle(SafetensorsFile(serialize_safetensors(views, metadata), "lie")); });
+    EXPECT_NE(message.find(expected), std::string::npos) << message;
+  };
+  refused_with(samples::views_of(bytes), "weights.codebooks", "table");
+  const std::vector<float> projections(2 * 8 * 8, 1.0f);
+  std::vector<TensorView> more = samples::views_of(bytes);
+  more.push_back(
+      tensor_view("blocks.0.q.weights.projections", TensorType::f32, {2, 8, 8}, projections));
+  refused_with(more, "projections': belongs to nothing", "e8p");
 }
 
 TEST(BundleLies, TensorsThatNothingTellsOf) {

@@ -68,6 +68,16 @@ TEST(Bundle, GivesBackEveryPart) {
   }
 }
 
+TEST(Bundle, KeepsALatticeByItsTable) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const Bundle bundle = samples::lattice_bundle(dtype);
+    const Bundle again = read_bundle(SafetensorsFile(serialize_bundle(bundle), "b"));
+    expect_equal(again, bundle);
+    const QuantizedTensor& weights = std::get<LinearData>(again.items[0].data).weights;
+    EXPECT_EQ(weights.codebooks.size(), 2u * 2 * 256 * 8);
+  }
+}
+
 TEST(Bundle, OptionalPartsMayBeMissing) {
   Bundle bundle = samples::full_bundle();
   auto& attention = std::get<AttentionData>(bundle.items[0].data);

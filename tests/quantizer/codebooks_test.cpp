@@ -53,9 +53,16 @@ TEST(Codebooks, EncodingRefusesUnfoldedProjectionsAndOtherShapes) {
   error_of([&] { encode(tensor, codebooks); });
   error_of(
       [&] { encode(tensor, random_codebooks(table_format(4, 3, Scope::head), 3, DType::f16, 1)); });
+  VqFormat integers = table_format(8, 8);
+  integers.entry_type = EntryType::int8;
+  EXPECT_NE(error_of([&] { require_supported(integers, "here"); }).find("here: "),
+            std::string::npos);
   VqFormat lattice = table_format(8, 16);
   lattice.decoder = Decoder::e8p;
-  EXPECT_NE(error_of([&] { require_table(lattice, "here"); }).find("here: "), std::string::npos);
+  require_supported(lattice, "here");
+  lattice.index_bits = 8;
+  EXPECT_NE(error_of([&] { require_supported(lattice, "here"); }).find("here: e8p makes 8"),
+            std::string::npos);
 }
 
 }  // namespace

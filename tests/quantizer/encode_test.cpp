@@ -90,17 +90,16 @@ void expect_greedy(const FloatTensor& tensor, const Codebooks& codebooks) {
   const FloatTensor decoded = decode(result);
   const UnitMap map = unit_map(format, tensor.heads, tensor.rows, tensor.columns, "test");
   const auto size = static_cast<std::size_t>(format.vector_size);
-  const std::size_t stage_size = static_cast<std::size_t>(format.entries()) * size;
   const auto residuals = static_cast<std::size_t>(format.residuals);
   for (std::int64_t unit = 0; unit < map.units(); ++unit) {
-    const std::vector<float> numbers = scaled_entries(result, unit);
+    const UnitDecoder decoder(result, unit);
     const auto check = [&](std::int64_t row, std::int64_t column) {
       const auto place = static_cast<std::size_t>(row * tensor.columns + column);
       std::vector<float> left(size);
       for (std::size_t d = 0; d < size; ++d) left[d] = tensor.data[place + d];
       std::vector<float> sum(size, 0.0f);
       for (std::size_t stage = 0; stage < residuals; ++stage) {
-        const auto entries = std::span(numbers).subspan(stage * stage_size, stage_size);
+        const auto entries = decoder.entries(static_cast<int>(stage));
         const std::uint32_t code = codes[place / size * residuals + stage];
         const auto mine = entries.subspan(code * size, size);
         const auto best = entries.subspan(brute_force(left, entries) * size, size);

@@ -231,6 +231,7 @@ TEST(FuzzReaders, Safetensors) {
                                      tensor_view("w", TensorType::u32, {3}, words)},
                                     {{"origin", "fuzz"}})),
       text_of(serialize_bundle(samples::full_bundle())),
+      text_of(serialize_bundle(samples::lattice_bundle())),
       text_of(serialize_bundle(samples::full_bundle(DType::bf16)))};
   fuzz("safetensors", corpus, [&](Mutator& mutator, std::size_t base) {
     const std::string text = mutator.below(2) == 0 ? mutator.mutate(corpus[base])

@@ -28,7 +28,8 @@ std::vector<std::int64_t> naive_counts(const QuantizedTensor& tensor, std::int64
         const std::int64_t code =
             samples::naive_code(tensor, index, vector * format.residuals + stage);
         const std::int64_t codebook = unit.number * format.residuals + stage;
-        ++counts[static_cast<std::size_t>(codebook * format.entries() + code)];
+        const std::int64_t entry = code % format.entries();  // of a lattice, the low 8 bits
+        ++counts[static_cast<std::size_t>(codebook * format.entries() + entry)];
       }
     }
   }
@@ -81,6 +82,18 @@ TEST(CountAccesses, AgreesWithANaiveLoop) {
       expect_counted(samples::random_tensor(shape, 5), parts);
     }
   }
+}
+
+TEST(CountAccesses, OfALatticeAreThoseOfItsEntries) {
+  const samples::Shape shape{samples::lattice_format(Scope::head, 2, false), 1, 2, 9, 24};
+  std::mt19937 random(9);
+  const QuantizedTensor tensor = samples::tensor_with(shape, [&](std::int64_t, std::int64_t) {
+    return static_cast<std::uint32_t>(random()) % 65536;
+  });
+  expect_counted(tensor, 3);
+  const HotnessProfile profile = count_accesses(tensor, "x", Operand::keys, 3);
+  EXPECT_EQ(profile.entries, 256);
+  EXPECT_EQ(read_hotness(parse_json(hotness_text({profile}), "p"), "p").front(), profile);
 }
 
 TEST(CountAccesses, IgnoresThePaddingOfRows) {

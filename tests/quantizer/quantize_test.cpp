@@ -271,6 +271,27 @@ TEST_F(Quantize, WeightsAreDividedByTheirOutputScales) {
   EXPECT_NE(error_of([&] { quantize_weights(request); }).find("cannot train"), std::string::npos);
 }
 
+// The lattice at 2 bits is better than two residual codebooks of the same bits, which need
+// training.
+TEST(QuantizeSample, RealWeightsOnTheLattice) {
+  QuantizeWeightsRequest request;
+  request.input = kData / "tinycode-weight.safetensors";
+  request.weights = "*.weight";
+  const auto error = [&](const VqFormat& format) {
+    request.format = format;
+    const QuantizeResult result = quantize_weights(request);
+    read_bundle(SafetensorsFile(serialize_bundle(result.bundle), "b"));
+    return result.report[0].input.relative;
+  };
+  VqFormat aqlm = table_format(8, 8, Scope::tensor, 2);
+  aqlm.output_scales = true;
+  const double at2 = error(samples::lattice_format(Scope::tensor, 1, true));
+  const double at4 = error(samples::lattice_format(Scope::tensor, 2, true));
+  EXPECT_LT(at2, error(aqlm));
+  EXPECT_NEAR(at2, 0.304, 0.004);
+  EXPECT_NEAR(at4, 0.0995, 0.003);
+}
+
 TEST(QuantizeSample, RealKeysCarryOverFromCalibrationToHeldOutText) {
   QuantizeKvRequest request;
   request.input = kData / "tinycode-kv-heldout.safetensors";

@@ -65,6 +65,23 @@ inline VqFormat table_format(int vector_size, int index_bits, Scope scope = Scop
   return format;
 }
 
+inline VqFormat lattice_format(Scope scope, int residuals, bool stage_scales) {
+  VqFormat format = table_format(8, 16, scope, residuals);
+  format.decoder = Decoder::e8p;
+  format.stage_scales = stage_scales;
+  return format;
+}
+
+// The lattice's table for every unit and stage; stage scales fall by half from stage to stage.
+inline Codebooks lattice_codebooks(const VqFormat& format, std::int64_t units, DType dtype) {
+  Codebooks result = random_codebooks(format, units, dtype, 1);
+  const std::vector<std::uint16_t> table = bits_of(e8p_table(), dtype);
+  for (std::size_t i = 0; i < result.entries.size(); ++i) {
+    result.entries[i] = table[i % table.size()];
+  }
+  return result;
+}
+
 // An attention item with every optional part, and a weights item with the same.
 inline Bundle full_bundle(DType dtype = DType::f16) {
   AttentionData attention;
@@ -101,6 +118,15 @@ inline Bundle full_bundle(DType dtype = DType::f16) {
   gemv.x = bits_of(normal_floats(2 * 16, 9), dtype);
   gemv.original_weights = bits_of(matrix.data, dtype);
   return Bundle{{{"layer0", attention}, {"blocks.0.q", gemv}}};
+}
+
+// Weights of the lattice.
+inline Bundle lattice_bundle(DType dtype = DType::f16) {
+  LinearData gemv;
+  gemv.dtype = dtype;
+  const VqFormat format = lattice_format(Scope::channel_group, 2, true);
+  gemv.weights = encode(normal_tensor(1, 1, 10, 16, 7), lattice_codebooks(format, 2, dtype));
+  return Bundle{{{"blocks.0.q", gemv}}};
 }
 
 // Views of all tensors of a serialized file, to write it again with changes. `bytes` must outlive

@@ -117,6 +117,46 @@ TEST(Train, AnAllZeroTensorIsNoTrouble) {
   EXPECT_EQ(error_with(format, zeros), 0.0);
 }
 
+TEST(Train, ALatticeIsGivenAndItsScalesAreFitted) {
+  FloatTensor tensor = normal_tensor(1, 2, 100, 32, 1);
+  for (std::int64_t row = 100; row < 200; ++row) {
+    for (float& value : tensor.row(row)) value *= 16.0f;
+  }
+  const VqFormat format = samples::lattice_format(Scope::head, 2, true);
+  const Codebooks codebooks = train_codebooks(request_for(format, tensor));
+  EXPECT_EQ(codebooks.entries, samples::lattice_codebooks(format, 2, DType::f16).entries);
+  ASSERT_EQ(codebooks.stage_scales.size(), 4u);
+  EXPECT_NEAR(codebooks.stage_scales[0], 1.0f, 0.15f);
+  EXPECT_NEAR(codebooks.stage_scales[2] / codebooks.stage_scales[0], 16.0f, 2.0f);
+  for (const std::size_t head : {0u, 2u}) {
+    EXPECT_NEAR(codebooks.stage_scales[head + 1] / codebooks.stage_scales[head], 0.27f, 0.06f);
+  }
+  EXPECT_EQ(train_codebooks(request_for(format, tensor)).stage_scales, codebooks.stage_scales);
+
+  double before = INFINITY;
+  for (const int stages : {1, 2, 3}) {
+    const double error = error_with(samples::lattice_format(Scope::head, stages, true), tensor);
+    EXPECT_LT(error, before * 0.3) << stages;
+    before = error;
+  }
+}
+
+TEST(Train, ALatticeTakesFewVectorsZerosAndASample) {
+  const VqFormat format = samples::lattice_format(Scope::tensor, 2, true);
+  EXPECT_LT(error_with(format, normal_tensor(1, 1, 1, 8, 1)), 0.05);
+  EXPECT_EQ(error_with(format, FloatTensor{1, 1, 3, 8, std::vector<float>(24, 0.0f)}), 0.0);
+  const FloatTensor large = normal_tensor(1, 1, 10000, 8, 1);  // sampled, by the seed
+  const auto scales = [&](std::uint64_t seed) {
+    return train_codebooks(
+               request_for(samples::lattice_format(Scope::tensor, 1, true), large, seed))
+        .stage_scales;
+  };
+  EXPECT_EQ(scales(3), scales(3));
+  VqFormat plain = format;
+  plain.stage_scales = false;
+  EXPECT_TRUE(train_codebooks(request_for(plain, large)).stage_scales.empty());
+}
+
 TEST(Train, RefusesTooFewVectorsAndSaysWhatToDo) {
   const FloatTensor tensor = normal_tensor(1, 2, 31, 8, 1);
   const std::string message =
