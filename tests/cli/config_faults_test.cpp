@@ -40,6 +40,7 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"index_bits_0", "/keys/index_bits", "0", 2, {"from 2 to 16", "integer 0"}},
         Fault{"index_bits_17", "/keys/index_bits", "17", 2, {"from 2 to 16", "integer 17"}},
         Fault{"vector_size", "/keys/vector_size", "3", 2, {"3 does not divide head_dim 64"}},
+        Fault{"decoder", "/keys/decoder", R"("e8p")", 2, {"8 elements of 16 bits", "table"}},
         Fault{"preset", "/keys", R"("vq-9")", 2, {"'vq-9' is unknown", "vecinfer-d4b8"}},
         Fault{"op", "/op", R"("prefill")", 2, {"'prefill'", "attention_decode, gemv"}},
         Fault{"plan", "/plan/threads", "0", 2, {"from 32 to 1024"}}),
@@ -51,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"head_dim", "/shape/head_dim", "80", 3, {"head_dim 80 is not built yet", "96"}},
         Fault{"vector_size_16", "/values/vector_size", "16", 3, {"vector_size 16", "2, 4 or 8"}},
         Fault{"residuals_5", "/keys/residuals", "5", 3, {"5 residual stages", "1 to 4"}},
-        Fault{"e8p", "/keys/decoder", R"("e8p")", 3, {"e8p", "not built yet", "use table"}},
+        Fault{"int8", "/keys/entry_type", R"("int8")", 3, {"int8", "not built yet", "element"}},
         Fault{"plan", "/plan/threads", "48", 3, {"/plan: ", "multiple of 32"}}),
     [](const auto& test) { return test.param.name; });
 

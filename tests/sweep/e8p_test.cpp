@@ -7,7 +7,9 @@
 
 #include "heuristics/choose.h"
 #include "heuristics/ops/linear.h"
+#include "quantizer/decode.h"
 #include "runtime/verify/reference_linear.h"
+#include "runtime/verify/row_decoder.h"
 #include "tests/sweep/harness.h"
 
 namespace vqgen::test {
@@ -105,6 +107,26 @@ TEST_P(E8p, FragmentsDecodeEveryCode) {
     LinearPlan placed = *plan;
     placed.codebook = place;
     expect_all_points(op, placed, data);
+  }
+}
+
+// The quantizer's decoder and the reference are two texts of one definition.
+TEST_P(E8p, TheQuantizerDecodesAsTheReference) {
+  Linear op = all_codes(GetParam(), 64);
+  op.weights.residuals = 2;
+  op.weights.stage_scales = true;
+  op.weights.scope = Scope::tile;
+  op.weights.tile_rows = 1000;
+  op.weights.tile_columns = 40;
+  const QuantizedTensor weights = make_linear_data(op, {.seed = 2}).weights;
+  const RowDecoder reference(weights);
+  const FloatTensor decoded = decode(weights);
+  std::vector<double> row(64);
+  for (std::int64_t o = 0; o < weights.rows; ++o) {
+    reference.decode(0, 0, o, row);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      ASSERT_NEAR(static_cast<double>(decoded.row(o)[i]), row[i], 1e-6) << o << ' ' << i;
+    }
   }
 }
 
