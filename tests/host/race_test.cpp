@@ -175,6 +175,19 @@ TEST(Race, CopyWaitWithoutABarrier) {
               {kCopy4, 2}, {kLoad4, 6}, across);
 }
 
+TEST(Race, CopyThatLandedAfterTheBarrier) {
+  // The shuffle has every lane wait before any loads: nothing is in flight, and nothing ordered.
+  const Trial trial = trial_of(R"(vq::copy_async(row + t, args.in + t);
+    vq::copy_async_commit();
+    vq::sync_block();
+    vq::copy_async_wait<0>();
+    vq::store_global(args.out + t, vq::shuffle_xor(1u, 1) + vq::load_shared(row + (t ^ 1)));
+  )");
+  expect_race(
+      trial, {kCopy4, 2}, {kLoad4, 6}, [](int a, int b) { return (a ^ 1) == b; },
+      "put a sync_block between the copy's copy_async_wait and it");
+}
+
 TEST(Race, CopyOverwritesATileThatIsStillRead) {
   const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
     vq::sync_block();
@@ -253,6 +266,17 @@ TEST(Race, WarpBarrierBetweenWarps) {
     vq::store_global(args.out + t, vq::load_shared(row + (t + 32) % 64));
   )");
   expect_race(trial, {kStore4, 2}, {kLoad4, 4}, across, "put a sync_block between them");
+}
+
+TEST(Race, ReadByTheWriterHidesNoOther) {
+  for (const std::string writer : {"12", "13"}) {
+    const Trial trial = trial_of("const int w = " + writer + R"(;
+      if (t == w || t == (w ^ 1)) vq::store_global(args.out + t, vq::load_shared(row));
+      vq::shuffle_xor(1u, 1);
+      if (t == w) vq::store_shared(row, 1u);
+    )");
+    expect_race(trial, {kLoad4, 3}, {kStore4, 5}, [](int a, int b) { return (a ^ 1) == b; });
+  }
 }
 
 TEST(Race, LaterReaderOfTheWritersWarpHidesNoOther) {
