@@ -29,7 +29,7 @@ enum Axis {
 };
 constexpr int kBitCount = 15;
 const std::vector<int> kSizes{kBitCount, 3, 4, 5,           2, 6, 6, 6, 2,
-                              2,         4, 5, kPlacements, 4, 3, 2, 3, 6};
+                              2,         4, 5, kPlacements, 4, 3, 2, 3, 8};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kGemvRows{1, 2, 3, 5, 7, 8};
@@ -88,6 +88,16 @@ void vary_fragments(LinearPlan& plan, int variant) {
       break;
     case 5:
       plan.rows_per_block = 16;
+      break;
+    case 6:
+      plan.fragment_rows = 4;
+      plan.outputs_per_warp = 8;
+      break;
+    case 7:
+      plan.fragment_rows = 4;
+      plan.outputs_per_warp = 24;
+      plan.rows_per_block = 12;
+      plan.warps_along_columns = 2;
       break;
     default:
       break;

@@ -36,10 +36,11 @@ class Codebook {
   static constexpr EntryRange kShared = shared_range(kFormat);
   static constexpr int kRegisters = register_range(kFormat).end;
   using Words = typename EntryWords<kVectorSize>::type;
-  using ReplicatedLevel = SharedLevel<Words, Format::shared().replicated, kReplicated.begin,
-                                      kReplicated.end, kFormat.placement.copies, kThreads>;
-  using OnceLevel =
-      SharedLevel<Words, Format::shared().shared, kShared.begin, kShared.end, 1, kThreads>;
+  using ReplicatedLevel =
+      SharedLevel<Words, Format::shared().replicated, kResiduals, kReplicated.begin,
+                  kReplicated.end, kFormat.placement.copies, kThreads>;
+  using OnceLevel = SharedLevel<Words, Format::shared().shared, kResiduals, kShared.begin,
+                                kShared.end, 1, kThreads>;
 
   // `units` is the number of units that the tensor has.
   VQ_DEVICE Codebook(const QuantizedArgs& args, i64 units)
@@ -54,11 +55,11 @@ class Codebook {
   }
 
   VQ_DEVICE void load() {
-    const i64 held = units_ - unit_ < kUnits ? units_ - unit_ : i64{kUnits};
-    const auto entry = [this](i64 book, int code) { return global_entry(book, code); };
-    registers_.load(held * kResiduals, entry);
-    ReplicatedLevel::load(held * kResiduals, entry);
-    OnceLevel::load(held * kResiduals, entry);
+    const int held = units_ - unit_ < kUnits ? static_cast<int>(units_ - unit_) : kUnits;
+    const auto entry = [this](int u, int stage, int code) { return global_entry(u, stage, code); };
+    registers_.load(held, entry);
+    ReplicatedLevel::load(held, entry);
+    OnceLevel::load(held, entry);
     if constexpr (kScales) {
       for (int i = thread_index(); i < held * kResiduals; i += kThreads) {
         store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));
@@ -68,19 +69,25 @@ class Codebook {
 
   // `u` counts from the bound unit; code(stage) gives the code.
   template <class Code>
-  VQ_DEVICE void decode(float (&value)[kVectorSize], i64 u, Code code) const {
+  VQ_DEVICE void decode(float (&value)[kVectorSize], int u, Code code) const {
     VQ_UNROLL
     for (int i = 0; i < kVectorSize; ++i) value[i] = 0.0f;
     VQ_UNROLL
     for (int stage = 0; stage < kResiduals; ++stage) {
       float scale = 1.0f;
       if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
-      add_entry<kElement>(value, access(u * kResiduals + stage, code(stage)), scale);
+      add_entry<kElement>(value, entry(u, stage, code(stage)), scale);
     }
   }
 
-  VQ_DEVICE Words entry(i64 u, int stage, u32 code) const {
-    return access(u * kResiduals + stage, code);
+  VQ_DEVICE Words entry(int u, int stage, u32 code) const {
+    if constexpr (kRegisters == 0) {
+      return below_registers(u, stage, code);
+    } else {
+      Words words{};
+      if (code >= static_cast<u32>(kRegisters)) words = below_registers(u, stage, code);
+      return registers_.access(u, stage, code, words);
+    }
   }
 
  private:
@@ -88,37 +95,28 @@ class Codebook {
     return reinterpret_cast<float*>(shared_memory() + Format::shared().scales);
   }
 
-  // `book` = u * residuals + stage, from the bound unit on.
-  VQ_DEVICE Words access(i64 book, u32 code) const {
-    if constexpr (kRegisters == 0) return below_registers(book, code);
-    Words words{};
-    if (kRegisters < kEntries && code >= static_cast<u32>(kRegisters)) {
-      words = below_registers(book, code);
-    }
-    return registers_.access(book, code, words);
-  }
-  VQ_DEVICE Words below_registers(i64 book, u32 code) const {
+  VQ_DEVICE Words below_registers(int u, int stage, u32 code) const {
     if constexpr (kReplicated.end == kEntries) {
-      return ReplicatedLevel::access(book, code);
+      return ReplicatedLevel::access(u, stage, code);
     } else if constexpr (kReplicated.end > kReplicated.begin) {
-      if (code < static_cast<u32>(kReplicated.end)) return ReplicatedLevel::access(book, code);
+      if (code < static_cast<u32>(kReplicated.end)) return ReplicatedLevel::access(u, stage, code);
     }
     if constexpr (kShared.end == kEntries) {
-      return OnceLevel::access(book, code);
+      return OnceLevel::access(u, stage, code);
     } else if constexpr (kShared.end > kShared.begin) {
-      if (code < static_cast<u32>(kShared.end)) return OnceLevel::access(book, code);
+      if (code < static_cast<u32>(kShared.end)) return OnceLevel::access(u, stage, code);
     }
-    return global_entry(book, static_cast<int>(code));
+    return global_entry(u, stage, static_cast<int>(code));
   }
-  VQ_DEVICE Words global_entry(i64 book, int code) const {
-    return load_global(global_ + (unit_ * kResiduals + book) * kEntries + code);
+  VQ_DEVICE Words global_entry(int u, int stage, int code) const {
+    return load_global(global_ + ((unit_ + u) * kResiduals + stage) * kEntries + code);
   }
 
   const Words* global_;
   const float* global_scales_;
   i64 units_;
   i64 unit_ = -1;
-  RegisterLevel<Words, kUnits * kResiduals, kRegisters> registers_;
+  RegisterLevel<Words, kUnits, kResiduals, kRegisters> registers_;
 };
 
 }  // namespace vq
