@@ -119,9 +119,14 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
                      const vq::LinearConfig& config, const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.arch != "sm_75",
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
-  judge.require(plan.outputs_per_warp % 16 == 0,
-                "outputs_per_warp {} is not a multiple of 16, as dataflow fragments takes",
-                plan.outputs_per_warp);
+  judge.require(plan.fragment_rows == 4 || plan.fragment_rows == 8,
+                "fragment_rows {} is neither 4 nor 8", plan.fragment_rows);
+  judge.require(plan.outputs_per_warp % vq::fragment_outputs(config) == 0,
+                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
+                plan.outputs_per_warp, vq::fragment_outputs(config));
+  judge.require(plan.rows_per_block % plan.fragment_rows == 0,
+                "rows_per_block {} is not a multiple of fragment_rows {}", plan.rows_per_block,
+                plan.fragment_rows);
   const auto power_of_two = [&](const char* name, int value) {
     judge.require(std::has_single_bit(static_cast<unsigned>(value)), "{} {} is not a power of two",
                   name, value);
@@ -146,7 +151,8 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
   judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
                 "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
                 vq::run_columns(config));
-  const int accumulators = plan.outputs_per_warp / 16 * (plan.rows_per_block / 8) * 4;
+  const int accumulators = plan.outputs_per_warp / vq::fragment_outputs(config) *
+                           (plan.rows_per_block / plan.fragment_rows) * 4;
   judge.require(accumulators <= 128, "{} accumulators a thread do not fit the registers",
                 accumulators);
 }
@@ -154,7 +160,7 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
 void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const GpuSpec& gpu) {
   const vq::LinearConfig config = kernel_config(op, plan);
   const std::int64_t chunk = plan.chunk_columns;
-  judge.require(plan.rows_per_block % 8 == 0, "rows_per_block {} is not a multiple of 8",
+  judge.require(plan.rows_per_block % 4 == 0, "rows_per_block {} is not a multiple of 4",
                 plan.rows_per_block);
   if (plan.dataflow == LinearDataflow::fragments) {
     judge_fragments(judge, plan, op, config, gpu);

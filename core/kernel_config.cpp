@@ -62,8 +62,10 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
                                                            : vq::LinearDataflow::kFragments;
   config.threads = plan.threads;
   config.splits = plan.splits;
-  config.warps_along_columns = plan.warps_along_columns;
+  config.warps_along_columns =
+      plan.dataflow == LinearDataflow::fragments ? plan.warps_along_columns : 1;
   config.rows_per_block = plan.rows_per_block;
+  config.fragment_rows = plan.fragment_rows;
   config.code_words = plan.code_words;
   config.outputs_per_warp = plan.outputs_per_warp;
   config.chunk_columns = plan.chunk_columns;

@@ -54,6 +54,7 @@ struct LinearPlan {
   int splits = 1;
   int warps_along_columns = 1;
   int rows_per_block = 8;
+  int fragment_rows = 8;
   int code_words = 1;
   Placement codebook{};
 
@@ -63,15 +64,17 @@ struct LinearPlan {
         field("dataflow", &P::dataflow, Rule{}, "how codes become sums"),
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
         field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 64),
-              "output features a warp serves; fragments: a multiple of 16"),
+              "output features a warp serves; fragments: a multiple of twice fragment_rows"),
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
               "columns of x staged between barriers"),
         field("splits", &P::splits, optional_in(1, 256),
               "blocks that share the columns of one output, summed up by a second kernel"),
         field("warps_along_columns", &P::warps_along_columns, optional_in(1, 32),
               "fragments: warps of a block that share the columns, a power of two"),
-        field("rows_per_block", &P::rows_per_block, optional_in(8, 128),
-              "rows of x that a block serves, a multiple of 8"),
+        field("rows_per_block", &P::rows_per_block, optional_in(4, 128),
+              "rows of x that a block serves, a multiple of 4"),
+        field("fragment_rows", &P::fragment_rows, optional_in(4, 8),
+              "fragments: rows of x that one product serves, 4 or 8; and twice as many outputs"),
         field("code_words", &P::code_words, optional_in(1, 4),
               "fragments: 32-bit words that one load of codes moves, a power of two; codes are "
               "aligned to as much"),

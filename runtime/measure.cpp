@@ -101,6 +101,7 @@ std::vector<Measurement> Measurer::measure(const std::vector<Plan>& plans) {
       }
       result.shared_bytes = source.entries.front().shared_bytes;
       const auto kernel = backend_.load(*compiled[i].artifact, source);
+      result.blocks_per_sm = backend_.resident_blocks(*kernel, source, 0).value_or(0);
       verify(*kernel, source, result);
       if (result.outcome == Outcome::timed) time(*kernel, source, result);
     }

@@ -27,6 +27,7 @@ struct Measurement {
   double high_us = 0;
   double rel_err = 0;             // against the double-precision reference
   int registers = 0;              // of the first entry
+  int blocks_per_sm = 0;          // of the first entry, as the device says; 0 where it does not
   int spill_bytes = 0;            // of all entries
   std::int64_t shared_bytes = 0;  // of the first entry
 };

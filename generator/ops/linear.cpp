@@ -24,6 +24,7 @@ std::string plan_text(const vq::LinearConfig& c) {
       .add("splits", std::int64_t{c.splits})
       .add("warps_along_columns", std::int64_t{c.warps_along_columns})
       .add("rows_per_block", std::int64_t{c.rows_per_block})
+      .add("fragment_rows", std::int64_t{c.fragment_rows})
       .add("code_words", std::int64_t{c.code_words})
       .add("output_scales", c.output_scales)
       .add("unit_rows", std::int64_t{c.unit_rows})

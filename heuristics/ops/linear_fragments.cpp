@@ -46,7 +46,9 @@ bool fit_chunk(LinearPlan& plan, const Problem& problem, const GpuSpec& gpu, std
 std::optional<LinearPlan> choose_fragments(const Problem& problem, const GpuSpec& gpu) {
   const Linear& op = *as_linear(problem);
   LinearPlan plan{.dataflow = LinearDataflow::fragments, .outputs_per_warp = 16};
-  plan.rows_per_block = std::min(64, (op.shape.rows + 7) / 8 * 8);
+  plan.fragment_rows = op.shape.rows <= 4 ? 4 : 8;
+  plan.rows_per_block = static_cast<int>(
+      std::min<std::int64_t>(64, ceil_div(op.shape.rows, plan.fragment_rows) * plan.fragment_rows));
   const std::int64_t shares = column_shares(op, plan, gpu);
   for (const int threads : {256, 128, 64, 32}) {
     plan.threads = threads;

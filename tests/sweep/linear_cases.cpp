@@ -30,7 +30,7 @@ enum Axis {
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
 const std::vector<int> kSizes{kBitCount + 1, 3, 4, 5, 2, 6, 6, 6, 2, 2, 4, 5,
-                              kPlacements,   4, 3, 2, 3, 6};
+                              kPlacements,   4, 3, 2, 3, 8};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kGemvRows{1, 2, 3, 5, 7, 8};
@@ -46,8 +46,8 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.residuals = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
-  const bool large =
-      format.entries() > 1024;  // narrow units would take more memory than a test may
+  // Narrow units would take more memory than a test may.
+  const bool large = format.entries() > 1024;
   switch (v[kScope]) {
     case 1:
       format.scope = Scope::channel_group;
@@ -91,6 +91,16 @@ void vary_fragments(LinearPlan& plan, int variant) {
       break;
     case 5:
       plan.rows_per_block = 16;
+      break;
+    case 6:
+      plan.fragment_rows = 4;
+      plan.outputs_per_warp = 8;
+      break;
+    case 7:
+      plan.fragment_rows = 4;
+      plan.outputs_per_warp = 24;
+      plan.rows_per_block = 12;
+      plan.warps_along_columns = 2;
       break;
     default:
       break;

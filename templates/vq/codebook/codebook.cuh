@@ -39,10 +39,11 @@ class Codebook {
   static constexpr int kRegisters = register_range(kFormat).end;
   using Words = typename EntryWords<kVectorSize>::type;
   using Decode = Decoding<kFormat.decoder, kElement>;
-  using ReplicatedLevel = SharedLevel<Words, Format::shared().replicated, kReplicated.begin,
-                                      kReplicated.end, kFormat.placement.copies, kThreads>;
-  using OnceLevel =
-      SharedLevel<Words, Format::shared().shared, kShared.begin, kShared.end, 1, kThreads>;
+  using ReplicatedLevel =
+      SharedLevel<Words, Format::shared().replicated, kResiduals, kReplicated.begin,
+                  kReplicated.end, kFormat.placement.copies, kThreads>;
+  using OnceLevel = SharedLevel<Words, Format::shared().shared, kResiduals, kShared.begin,
+                                kShared.end, 1, kThreads>;
 
   // `units` is the number of units that the tensor has.
   VQ_DEVICE Codebook(const QuantizedArgs& args, i64 units)
@@ -57,11 +58,13 @@ class Codebook {
   }
 
   VQ_DEVICE void load() {
-    const i64 held = units_ - unit_ < kUnits ? units_ - unit_ : i64{kUnits};
-    const auto entry = [this](i64 book, int number) { return global_entry(book, number); };
-    registers_.load(held * kResiduals, entry);
-    ReplicatedLevel::load(held * kResiduals, entry);
-    OnceLevel::load(held * kResiduals, entry);
+    const int held = units_ - unit_ < kUnits ? static_cast<int>(units_ - unit_) : kUnits;
+    const auto fetch = [this](int u, int stage, int number) {
+      return global_entry(u, stage, number);
+    };
+    registers_.load(held, fetch);
+    ReplicatedLevel::load(held, fetch);
+    OnceLevel::load(held, fetch);
     if constexpr (kScales) {
       for (int i = thread_index(); i < held * kResiduals; i += kThreads) {
         store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));
@@ -71,19 +74,19 @@ class Codebook {
 
   // `u` counts from the bound unit; code(stage) gives the code.
   template <class Code>
-  VQ_DEVICE void decode(float (&value)[kVectorSize], i64 u, Code code) const {
+  VQ_DEVICE void decode(float (&value)[kVectorSize], int u, Code code) const {
     VQ_UNROLL
     for (int i = 0; i < kVectorSize; ++i) value[i] = 0.0f;
     VQ_UNROLL
     for (int stage = 0; stage < kResiduals; ++stage) {
       float scale = 1.0f;
       if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
-      add_entry<kElement>(value, access(u * kResiduals + stage, code(stage)), scale);
+      add_entry<kElement>(value, entry(u, stage, code(stage)), scale);
     }
   }
 
-  VQ_DEVICE Words entry(i64 u, int stage, u32 code) const {
-    return access(u * kResiduals + stage, code);
+  VQ_DEVICE Words entry(int u, int stage, u32 code) const {
+    return Decode::value(find(u, stage, Decode::entry_of(code)), code);
   }
 
  private:
@@ -91,40 +94,41 @@ class Codebook {
     return reinterpret_cast<float*>(shared_memory() + Format::shared().scales);
   }
 
-  // `book` = u * residuals + stage, from the bound unit on.
-  VQ_DEVICE Words access(i64 book, u32 code) const {
-    return Decode::value(find(book, Decode::entry_of(code)), code);
-  }
-  VQ_DEVICE Words find(i64 book, u32 entry) const {
-    if constexpr (kRegisters == 0) return below_registers(book, entry);
-    Words words{};
-    if (kRegisters < kEntries && entry >= static_cast<u32>(kRegisters)) {
-      words = below_registers(book, entry);
+  // The entry of a number, as levels hold it.
+  VQ_DEVICE Words find(int u, int stage, u32 number) const {
+    if constexpr (kRegisters == 0) {
+      return below_registers(u, stage, number);
+    } else {
+      Words words{};
+      if (number >= static_cast<u32>(kRegisters)) words = below_registers(u, stage, number);
+      return registers_.access(u, stage, number, words);
     }
-    return registers_.access(book, entry, words);
   }
-  VQ_DEVICE Words below_registers(i64 book, u32 entry) const {
+  VQ_DEVICE Words below_registers(int u, int stage, u32 number) const {
     if constexpr (kReplicated.end == kEntries) {
-      return ReplicatedLevel::access(book, entry);
+      return ReplicatedLevel::access(u, stage, number);
     } else if constexpr (kReplicated.end > kReplicated.begin) {
-      if (entry < static_cast<u32>(kReplicated.end)) return ReplicatedLevel::access(book, entry);
+      if (number < static_cast<u32>(kReplicated.end)) {
+        return ReplicatedLevel::access(u, stage, number);
+      }
     }
     if constexpr (kShared.end == kEntries) {
-      return OnceLevel::access(book, entry);
+      return OnceLevel::access(u, stage, number);
     } else if constexpr (kShared.end > kShared.begin) {
-      if (entry < static_cast<u32>(kShared.end)) return OnceLevel::access(book, entry);
+      if (number < static_cast<u32>(kShared.end)) return OnceLevel::access(u, stage, number);
     }
-    return global_entry(book, static_cast<int>(entry));
+    return global_entry(u, stage, static_cast<int>(number));
   }
-  VQ_DEVICE Words global_entry(i64 book, int entry) const {
-    return Decode::held(load_global(global_ + (unit_ * kResiduals + book) * kEntries + entry));
+  VQ_DEVICE Words global_entry(int u, int stage, int number) const {
+    return Decode::held(
+        load_global(global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number));
   }
 
   const Words* global_;
   const float* global_scales_;
   i64 units_;
   i64 unit_ = -1;
-  RegisterLevel<Words, kUnits * kResiduals, kRegisters> registers_;
+  RegisterLevel<Words, kUnits, kResiduals, kRegisters> registers_;
 };
 
 }  // namespace vq

@@ -14,41 +14,47 @@ VQ_DEVICE U32x4 select_words(bool take, U32x4 a, U32x4 b) {
   return {take ? a.x : b.x, take ? a.y : b.y, take ? a.z : b.z, take ? a.w : b.w};
 }
 
-// Entries [0, kCount) of kBooks codebooks (unit, stage). kCount > 0.
-template <class Words, int kBooks, int kCount>
+// Entries [0, kCount) of the codebooks (unit, stage). kCount > 0.
+template <class Words, int kUnits, int kResiduals, int kCount>
 class RegisterLevel {
  public:
-  // `books` of them exist; entry(book, number) fetches one from global memory.
+  // `units` of them exist; entry(unit, stage, number) fetches one from global memory.
   template <class Entry>
-  VQ_DEVICE void load(i64 books, Entry entry) {
+  VQ_DEVICE void load(int units, Entry entry) {
     VQ_UNROLL
-    for (int i = 0; i < kBooks * kCount; ++i) {
-      const int book = i / kCount < books ? i / kCount : 0;
-      held_[i] = entry(book, i % kCount);
+    for (int unit = 0; unit < kUnits; ++unit) {
+      VQ_UNROLL
+      for (int i = 0; i < kResiduals * kCount; ++i) {
+        held_[unit][i] = entry(unit < units ? unit : 0, i / kCount, i % kCount);
+      }
     }
   }
 
   // The entry, where number < kCount, else `other`.
-  VQ_DEVICE Words access(i64 book, u32 number, Words other) const {
+  VQ_DEVICE Words access(int unit, int stage, u32 number, Words other) const {
     VQ_UNROLL
-    for (int i = 0; i < kBooks * kCount; ++i) {
-      other = select_words(book == i / kCount && number == static_cast<u32>(i % kCount), held_[i],
-                           other);
+    for (int u = 0; u < kUnits; ++u) {
+      VQ_UNROLL
+      for (int i = 0; i < kResiduals * kCount; ++i) {
+        const bool here =
+            unit == u && stage == i / kCount && number == static_cast<u32>(i % kCount);
+        other = select_words(here, held_[u][i], other);
+      }
     }
     return other;
   }
 
  private:
-  Words held_[kBooks * kCount];
+  Words held_[kUnits][kResiduals * kCount];
 };
 
 // The empty level.
-template <class Words, int kBooks>
-class RegisterLevel<Words, kBooks, 0> {
+template <class Words, int kUnits, int kResiduals>
+class RegisterLevel<Words, kUnits, kResiduals, 0> {
  public:
   template <class Entry>
-  VQ_DEVICE void load(i64, Entry) {}
-  VQ_DEVICE Words access(i64, u32, Words other) const { return other; }
+  VQ_DEVICE void load(int, Entry) {}
+  VQ_DEVICE Words access(int, int, u32, Words other) const { return other; }
 };
 
 }  // namespace vq

@@ -89,8 +89,8 @@ VQ_HD constexpr i64 shared_bytes(const FormatConfig& f) {
 
 // Byte offsets of what a block keeps of a tensor's codebooks.
 struct CodebookShared {
-  i64 replicated;  // [unit][stage][entry][copy][vector_size] u16, the entries of replicated_range
-  i64 shared;      // [unit][stage][entry][vector_size] u16, those of shared_range
+  i64 replicated;  // [unit][entry][stage][copy][vector_size] u16, the entries of replicated_range
+  i64 shared;      // [unit][entry][stage][vector_size] u16, those of shared_range
   i64 scales;      // [unit][stage] fp32, where the format has stage scales
 };
 

@@ -25,6 +25,7 @@ struct LinearConfig {
   int splits;
   int warps_along_columns;
   int rows_per_block;
+  int fragment_rows;  // fragments: rows of x that one product serves, 4 (halves) or 8 (pairs)
   int code_words;
   bool output_scales;
   i64 unit_rows;         // output features that one codebook unit serves
@@ -54,7 +55,8 @@ VQ_HD constexpr i64 chunks(const LinearConfig& c) {
 //
 //   columns of a chunk   | lane 0's run | lane 1's | lane 2's | lane 3's | lane 0's ...
 //
-// An octet, 8 columns, is what a lane gives to two mma.m16n8k16.
+// An octet is 8 columns. A product serves 8 outputs and 4 rows of x or 16 and 8.
+VQ_HD constexpr int fragment_outputs(const LinearConfig& c) { return 2 * c.fragment_rows; }
 VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_size * f.residuals; }
 VQ_HD constexpr int greatest_common_divisor(int a, int b) {
   while (b != 0) {
@@ -76,16 +78,19 @@ VQ_HD constexpr int run_columns(const LinearConfig& c) { return 4 * 8 * run_octe
 // Byte offsets into the block's shared memory.
 struct LinearShared {
   CodebookShared codebook;
-  // lanes: [block_rows][chunk_columns] fp32. fragments: [run][octet][row tile][lane][8] u16, each lane's
-  // columns as the tensor core takes them; after the columns, the sums that warps hand over.
+  // lanes: [block_rows][chunk_columns] fp32. fragments: [run][octet][row tile][lane][fragment_rows]
+  // u16, each lane's columns as the tensor core takes them; after the columns, the sums that warps
+  // hand over.
   i64 x;
   i64 total;
 };
 
 // Fragments: floats that the warps of a block hand to each other when the columns are done.
 VQ_HD constexpr i64 handed_floats(const LinearConfig& c) {
-  return i64{c.threads} / 2 * (c.warps_along_columns > 1 ? 1 : 0) * (c.outputs_per_warp / 16) *
-         (c.rows_per_block / 8) * 4;
+  if (c.warps_along_columns == 1) return 0;
+  const int lane_sums = c.fragment_rows == 4 ? 1 : 4;
+  return i64{c.threads} / 2 * (c.outputs_per_warp / fragment_outputs(c)) *
+         (c.rows_per_block / c.fragment_rows) * lane_sums;
 }
 
 VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {

@@ -1,19 +1,22 @@
 // gemv and gemm on tensor cores: y = x W^T, W quantized and rebuilt in registers.
 //
-// mma.m16n8k16 multiplies 16 outputs with 8 rows over 16 columns. A dot product does not care in
-// which order its columns come, so x is laid out to match the entries and not the other way round:
-// lane (g, c) = (lane / 4, lane % 4) holds 8 consecutive columns, an octet, of outputs g and g + 8,
+// mma.m16n8k16 multiplies 16 rows of a with 8 columns of b over 16 places of k. A dot product does
+// not care in which order its columns come, so x is laid out to match the entries and not the other
+// way round: a lane (g, c) = (lane / 4, lane % 4) gives 8 consecutive columns of an output, an
+// octet w0..w7, as they come from the lookup. Two forms (layout/linear.h, fragment_rows):
 //
-//   entries of output g      w0 w1 | w2 w3 | w4 w5 | w6 w7      mma 0: a0 = w01, a2 = w23
-//   entries of output g + 8  v0 v1 | v2 v3 | v4 v5 | v6 v7             a1 = v01, a3 = v23
-//   x of row g               x0 x1 | x2 x3 | x4 x5 | x6 x7             b0 = x01, b1 = x23
-//                                                               mma 1: the other halves
+//   halves   a0 = w01, a1 = w23, a2 = w45, a3 = w67 of output g: rows g and g + 8 of the product
+//   are
+//            two halves of one output. The columns of b are 4 rows of x times the same halves, so
+//            the sum is c0 + c3 of the lane (g, row). No register is moved.
+//   pairs    outputs g and g + 8 (v0..v7): a = {w01, v01, w23, v23}, then {w45, v45, w67, v67}.
+//            Twice the rows of x a product, for some moves.
 //
-// so that what a lookup brings is an operand as it comes: no shuffle, no conversion. Residual
-// stages add up in the accumulators. The x of a chunk stands in shared memory in the order in which
-// lanes load it, one 16-byte access an octet and row tile, without bank conflicts.
+// Residual stages add up in the accumulators. The x of a chunk stands in shared memory in the order
+// in which lanes load it, without bank conflicts.
 #pragma once
 
+#include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -22,107 +25,81 @@ template <class Plan>
 class LinearFragments {
  public:
   using Work = LinearWork<Plan>;
+  using Codes = FragmentCodes<Plan>;
   static constexpr LinearConfig kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
+  static constexpr bool kHalves = kConfig.fragment_rows == 4;
   static constexpr int kVectorSize = kFormat.vector_size;
-  static constexpr int kBits = kFormat.index_bits;
-  static constexpr int kResiduals = kFormat.residuals;
   static constexpr int kWarpsAlong = kConfig.warps_along_columns;
   static constexpr int kWarpsAcross = kConfig.threads / 32 / kWarpsAlong;
-  static constexpr int kOutputTiles = kConfig.outputs_per_warp / 16;
-  static constexpr int kRowTiles = kConfig.rows_per_block / 8;
+  static constexpr int kOutputTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
+  static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.fragment_rows;
   static constexpr int kOctets = run_octets(kConfig);
-  static constexpr int kRunWords = run_words(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
-  static constexpr int kTileWords = 32 * 4;  // of x, an octet and row tile
+  // Products an octet takes: one a stage, whose sums meet in the accumulators.
+  static constexpr int kPasses = kFormat.stage_scales ? 1 : kFormat.residuals;
+  // Accumulators of one sum, so that products need not wait for each other.
+  static constexpr int kChains = kOutputTiles * kRowTiles < 4 && kOctets % 2 == 0 ? 2 : 1;
+  using XWords = typename EntryWords<kHalves ? 4 : 8>::type;
 
   VQ_DEVICE explicit LinearFragments(const LinearArgs& args)
       : args_(args),
         book_(args.weights, Work::kUnits),
-        first_output_(Work::first_output() + i64{warp() % kWarpsAcross} * kConfig.outputs_per_warp),
+        codes_(args.weights.codes, first_output()),
         first_row_(block_y() * kConfig.rows_per_block) {}
 
   VQ_DEVICE void run() {
-    for_each_sum([](float& sum, int, int, int) { sum = 0.0f; });
+    clear_sums();
     const int along = warp() / kWarpsAcross;
-    Codes next;
-    load_codes(next, Work::begin(), along);
+    typename Codes::Run next;
+    codes_.load(next, Work::begin() / kRunColumns + along);
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       sync_block();  // the last chunk has been read
       if (book_.switch_to(Work::bound_unit(first))) book_.load();
       stage_x(first);
       sync_block();
       for (int run = along; run < kRuns; run += kWarpsAlong) {
-        const Codes now = next;
-        if (run + kWarpsAlong < kRuns) {
-          load_codes(next, first, run + kWarpsAlong);
-        } else {
-          load_codes(next, first + kConfig.chunk_columns, along);
-        }
+        const typename Codes::Run now = next;
+        const bool last = run + kWarpsAlong >= kRuns;
+        codes_.load(next, first / kRunColumns + (last ? kRuns + along : run + kWarpsAlong));
         multiply(now, first, run);
       }
     }
+    join_chains();
     hand_over(along);
     if (along == 0) write();
   }
 
  private:
-  // The codes of one run, of this lane's outputs.
-  struct Codes {
-    u32 words[kOutputTiles][2][kRunWords];
-  };
-
-  VQ_DEVICE static u32* staged_x() {
-    return reinterpret_cast<u32*>(shared_memory() + Work::at().x);
+  VQ_DEVICE static XWords* staged_x() {
+    return reinterpret_cast<XWords*>(shared_memory() + Work::at().x);
   }
-  VQ_DEVICE i64 output_of(int tile, int half) const {
-    return first_output_ + tile * 16 + half * 8 + lane() / 4;
+  VQ_DEVICE static i64 first_output() {
+    return Work::first_output() + warp() % kWarpsAcross * kConfig.outputs_per_warp;
   }
-
-  // Runs past the end of the columns are zeros: their x are zeros too.
-  VQ_DEVICE void load_codes(Codes& codes, i64 first, int run) const {
-    const i64 word = (first / kRunColumns + run) * 4 * kRunWords + lane() % 4 * kRunWords;
-    VQ_UNROLL
-    for (int tile = 0; tile < kOutputTiles; ++tile) {
-      VQ_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const i64 wanted = output_of(tile, half);
-        const i64 output = wanted < Work::kOutFeatures ? wanted : Work::kOutFeatures - 1;
-        const u32* row = args_.weights.codes + output * Work::kRowWords;
-        VQ_UNROLL
-        for (int i = 0; i < kRunWords; i += kConfig.code_words) {
-          load_words<kConfig.code_words>(codes.words[tile][half] + i, row, word + i);
-        }
-      }
-    }
-  }
-  template <int kWords>
-  VQ_DEVICE static void load_words(u32* to, const u32* row, i64 word) {
-    const bool inside = word + kWords <= Work::kRowWords;
-    if constexpr (kWords == 4) {
-      U32x4 four{};
-      if (inside) four = load_global(reinterpret_cast<const U32x4*>(row + word));
-      to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-    } else if constexpr (kWords == 2) {
-      U32x2 two{};
-      if (inside) two = load_global(reinterpret_cast<const U32x2*>(row + word));
-      to[0] = two.x, to[1] = two.y;
-    } else {
-      to[0] = inside ? load_global(row + word) : 0u;
-    }
+  // The output whose entries this lane looks up; `half` is 0 or 1 with pairs.
+  VQ_DEVICE static i64 output_of(int tile, int half) {
+    return first_output() + tile * fragment_outputs(kConfig) + half * 8 + lane() / 4;
   }
 
-  // x of the chunk as [run][octet][row tile][lane][4 words]; zeros past its rows and columns.
+  // x of the chunk as [run][octet][row tile][lane]; zeros past its rows and columns.
   VQ_DEVICE void stage_x(i64 first) const {
     constexpr int kPlaces = kRuns * kOctets * kRowTiles * 32;
     for (int place = thread_index(); place < kPlaces; place += kConfig.threads) {
+      const int column_of_b = place % 32 / 4;
       const int tile = place / 32 % kRowTiles;
       const int octet = place / 32 / kRowTiles % kOctets;
       const int run = place / 32 / kRowTiles / kOctets;
-      const int row = first_row_ + tile * 8 + place % 32 / 4;
-      const i64 column = first + run * kRunColumns + (place % 4 * kOctets + octet) * 8;
-      store_shared(reinterpret_cast<U32x4*>(staged_x()) + place, octet_of_x(row, column));
+      const int in_tile = kHalves ? column_of_b / 2 : column_of_b;
+      const U32x4 x = octet_of_x(first_row_ + tile * kConfig.fragment_rows + in_tile,
+                                 first + run * kRunColumns + (place % 4 * kOctets + octet) * 8);
+      if constexpr (kHalves) {
+        const bool upper = column_of_b % 2 == 1;
+        store_shared(staged_x() + place, {upper ? x.y : x.x, upper ? x.w : x.z});
+      } else {
+        store_shared(staged_x() + place, x);
+      }
     }
   }
   VQ_DEVICE U32x4 octet_of_x(int row, i64 column) const {
@@ -143,132 +120,160 @@ class LinearFragments {
     return words;
   }
 
-  VQ_DEVICE void multiply(const Codes& codes, i64 first, int run) {
+  VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, int run) {
     VQ_UNROLL
     for (int octet = 0; octet < kOctets; ++octet) {
-      U32x4 x[kRowTiles];
-      const u32* staged = staged_x() + (run * kOctets + octet) * kRowTiles * kTileWords;
+      XWords x[kRowTiles];
       VQ_UNROLL
       for (int tile = 0; tile < kRowTiles; ++tile) {
-        x[tile] = load_shared(reinterpret_cast<const U32x4*>(staged) + tile * 32 + lane());
+        const int place = ((run * kOctets + octet) * kRowTiles + tile) * 32;
+        x[tile] = load_shared(staged_x() + place + lane());
       }
       const i64 column = first + run * kRunColumns + (lane() % 4 * kOctets + octet) * 8;
       VQ_UNROLL
       for (int tile = 0; tile < kOutputTiles; ++tile) {
-        for_each_stage([&](auto rebuild) {
-          u32 low[4];
-          u32 high[4];
-          rebuild(low, codes.words[tile][0], octet, output_of(tile, 0), column, first);
-          rebuild(high, codes.words[tile][1], octet, output_of(tile, 1), column, first);
-          const u32 a0[4] = {low[0], high[0], low[1], high[1]};
-          const u32 a1[4] = {low[2], high[2], low[3], high[3]};
-          VQ_UNROLL
-          for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-            const u32 b0[2] = {x[row_tile].x, x[row_tile].y};
-            const u32 b1[2] = {x[row_tile].z, x[row_tile].w};
-            mma_m16n8k16<kConfig.element>(sum_[tile][row_tile], a0, b0);
-            mma_m16n8k16<kConfig.element>(sum_[tile][row_tile], a1, b1);
-          }
-        });
-      }
-    }
-  }
-
-  // Calls body(rebuild) for each operand whose sum is the weights: the entries of each stage as
-  // they come, or, where stages have scales, their scaled sum rounded to 16 bits.
-  template <class Body>
-  VQ_DEVICE void for_each_stage(Body body) const {
-    if constexpr (kFormat.stage_scales) {
-      body([this](u32(&words)[4], const u32* codes, int octet, i64 output, i64 column, i64 first) {
         VQ_UNROLL
-        for (int s = 0; s < 8 / kVectorSize; ++s) {
-          float value[kVectorSize];
-          const i64 unit = Work::unit_in_chunk(output, column + s * kVectorSize, first);
-          book_.decode(value, unit, [&](int stage) { return code_at(codes, octet, s, stage); });
-          VQ_UNROLL
-          for (int i = 0; i < kVectorSize; i += 2) {
-            words[(s * kVectorSize + i) / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
-          }
+        for (int pass = 0; pass < kPasses; ++pass) {
+          multiply_octet(codes, tile, octet, pass, column, first, x, sum_[octet % kChains][tile]);
         }
-      });
-    } else {
-      VQ_UNROLL
-      for (int stage = 0; stage < kResiduals; ++stage) {
-        body([this, stage](u32(&words)[4], const u32* codes, int octet, i64 output, i64 column,
-                           i64 first) {
-          VQ_UNROLL
-          for (int s = 0; s < 8 / kVectorSize; ++s) {
-            const i64 unit = Work::unit_in_chunk(output, column + s * kVectorSize, first);
-            const auto entry = book_.entry(unit, stage, code_at(codes, octet, s, stage));
-            VQ_UNROLL
-            for (int i = 0; i < kVectorSize / 2; ++i) {
-              words[s * kVectorSize / 2 + i] = word_of(entry, i);
-            }
-          }
-        });
       }
     }
   }
 
-  // The code of sub-vector s and stage of an octet, its place known when the loops are unrolled.
-  VQ_DEVICE static u32 code_at(const u32* words, int octet, int s, int stage) {
-    const int bit = ((octet * (8 / kVectorSize) + s) * kResiduals + stage) * kBits;
-    const int shift = bit % 32;
-    u32 code = words[bit / 32] >> shift;
-    if (shift + kBits > 32) code |= words[bit / 32 + 1] << (32 - shift);
-    return code & ((1u << kBits) - 1u);
+  VQ_DEVICE void multiply_octet(const typename Codes::Run& codes, int tile, int octet, int pass,
+                                i64 column, i64 first, const XWords (&x)[kRowTiles],
+                                float (&sum)[kRowTiles][4]) const {
+    u32 w[4];
+    rebuild(w, codes.words[tile][0], octet, pass, output_of(tile, 0), column, first);
+    if constexpr (kHalves) {
+      VQ_UNROLL
+      for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+        mma_m16n8k16<kConfig.element>(sum[row_tile], w, {x[row_tile].x, x[row_tile].y});
+      }
+    } else {
+      u32 v[4];
+      rebuild(v, codes.words[tile][1], octet, pass, output_of(tile, 1), column, first);
+      VQ_UNROLL
+      for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+        mma_m16n8k16<kConfig.element>(sum[row_tile], {w[0], v[0], w[1], v[1]},
+                                      {x[row_tile].x, x[row_tile].y});
+        mma_m16n8k16<kConfig.element>(sum[row_tile], {w[2], v[2], w[3], v[3]},
+                                      {x[row_tile].z, x[row_tile].w});
+      }
+    }
+  }
+
+  // An octet of one output as four operand words: the entries of stage `pass` as they come or,
+  // where stages have scales, the scaled sum of all stages rounded to 16 bits.
+  VQ_DEVICE void rebuild(u32 (&words)[4], const u32* codes, int octet, int pass, i64 output,
+                         i64 column, i64 first) const {
+    VQ_UNROLL
+    for (int s = 0; s < 8 / kVectorSize; ++s) {
+      u32* to = words + s * kVectorSize / 2;
+      const int unit = Work::unit_in_chunk(output, column + s * kVectorSize, first);
+      if constexpr (kFormat.stage_scales) {
+        float value[kVectorSize];
+        book_.decode(value, unit, [&](int stage) { return Codes::at(codes, octet, s, stage); });
+        VQ_UNROLL
+        for (int i = 0; i < kVectorSize; i += 2) {
+          to[i / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
+        }
+      } else {
+        const auto entry = book_.entry(unit, pass, Codes::at(codes, octet, s, pass));
+        VQ_UNROLL
+        for (int i = 0; i < kVectorSize / 2; ++i) to[i] = word_of(entry, i);
+      }
+    }
+  }
+
+  // The chains become one; with halves, accumulator 0 becomes the sum of the lane's output and row.
+  VQ_DEVICE void join_chains() {
+    for_each_sum([this](float(&sum)[4], int tile, int row_tile) {
+      VQ_UNROLL
+      for (int chain = 1; chain < kChains; ++chain) {
+        VQ_UNROLL
+        for (int i = 0; i < 4; ++i) sum[i] += sum_[chain][tile][row_tile][i];
+      }
+      if constexpr (kHalves) sum[0] += sum[3];
+    });
   }
 
   // The warps that share the columns hand their sums over, half of them to the other half at a
   // time.
   VQ_DEVICE void hand_over(int along) {
-    constexpr int kSums = kOutputTiles * kRowTiles * 4;
+    constexpr int kLaneSums = kHalves ? 1 : 4;
     float* floats = reinterpret_cast<float*>(shared_memory() + Work::at().x);
     VQ_UNROLL
     for (int half = kWarpsAlong / 2; half > 0; half /= 2) {
-      float* slot =
-          floats + (along % half * kWarpsAcross + warp() % kWarpsAcross) * kSums * 32 + lane();
+      const int slot = along % half * kWarpsAcross + warp() % kWarpsAcross;
+      const auto place = [&](int tile, int row_tile, int i) {
+        const int sum = ((slot * kOutputTiles + tile) * kRowTiles + row_tile) * kLaneSums + i;
+        return floats + sum * 32 + lane();
+      };
       sync_block();  // what stood there has been read
       if (along >= half && along < 2 * half) {
-        for_each_sum([&](float& sum, int tile, int row_tile, int i) {
-          store_shared(slot + ((tile * kRowTiles + row_tile) * 4 + i) * 32, sum);
+        for_each_sum([&](float(&sum)[4], int tile, int row_tile) {
+          VQ_UNROLL
+          for (int i = 0; i < kLaneSums; ++i) store_shared(place(tile, row_tile, i), sum[i]);
         });
       }
       sync_block();
       if (along < half) {
-        for_each_sum([&](float& sum, int tile, int row_tile, int i) {
-          sum += load_shared(slot + ((tile * kRowTiles + row_tile) * 4 + i) * 32);
+        for_each_sum([&](float(&sum)[4], int tile, int row_tile) {
+          VQ_UNROLL
+          for (int i = 0; i < kLaneSums; ++i) sum[i] += load_shared(place(tile, row_tile, i));
         });
       }
     }
   }
 
-  // Accumulator i of a lane: output lane / 4 + 8 (i / 2), row 2 (lane % 4) + i % 2.
+  // Halves: output lane / 4, row lane % 4. Pairs: accumulator i is output lane / 4 + 8 (i / 2), row
+  // 2 (lane % 4) + i % 2.
   VQ_DEVICE void write() {
-    for_each_sum([this](float& sum, int tile, int row_tile, int i) {
-      const i64 output = output_of(tile, i / 2);
-      const int row = first_row_ + row_tile * 8 + lane() % 4 * 2 + i % 2;
-      if (output < Work::kOutFeatures && row < Work::kRows) Work::write(args_, row, output, sum);
+    for_each_sum([this](float(&sum)[4], int tile, int row_tile) {
+      const int first_row = first_row_ + row_tile * kConfig.fragment_rows;
+      VQ_UNROLL
+      for (int i = 0; i < (kHalves ? 1 : 4); ++i) {
+        const i64 output = output_of(tile, i / 2);
+        const int row = first_row + (kHalves ? lane() % 4 : lane() % 4 * 2 + i % 2);
+        if (output < Work::kOutFeatures && row < Work::kRows) {
+          Work::write(args_, row, output, sum[i]);
+        }
+      }
     });
   }
 
+  VQ_DEVICE void clear_sums() {
+    VQ_UNROLL
+    for (int chain = 0; chain < kChains; ++chain) {
+      VQ_UNROLL
+      for (int tile = 0; tile < kOutputTiles; ++tile) {
+        VQ_UNROLL
+        for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+          VQ_UNROLL
+          for (int i = 0; i < 4; ++i) sum_[chain][tile][row_tile][i] = 0.0f;
+        }
+      }
+    }
+  }
+
+  // Visits the sums of the first chain.
   template <class Visit>
   VQ_DEVICE void for_each_sum(Visit visit) {
     VQ_UNROLL
     for (int tile = 0; tile < kOutputTiles; ++tile) {
       VQ_UNROLL
       for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-        VQ_UNROLL
-        for (int i = 0; i < 4; ++i) visit(sum_[tile][row_tile][i], tile, row_tile, i);
+        visit(sum_[0][tile][row_tile], tile, row_tile);
       }
     }
   }
 
   const LinearArgs& args_;
   typename Work::Book book_;
-  i64 first_output_;
+  Codes codes_;
   int first_row_;
-  float sum_[kOutputTiles][kRowTiles][4];
+  float sum_[kChains][kOutputTiles][kRowTiles][4];
 };
 
 template <class Plan>

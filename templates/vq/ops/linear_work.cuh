@@ -45,13 +45,13 @@ struct LinearWork {
   }
   // The unit of an element of the chunk, counted from the bound one. Elements past the matrix's
   // end, which count for nothing, have one too.
-  VQ_DEVICE static i64 unit_in_chunk(i64 output, i64 column, i64 first_column) {
+  VQ_DEVICE static int unit_in_chunk(i64 output, i64 column, i64 first_column) {
     constexpr bool kOneColumn = kUnitColumns >= kInFeatures || kUnitColumns % kChunk == 0;
     constexpr bool kOneRow = kUnitRows >= kOutFeatures || kUnitRows % kBlockOutputs == 0;
     if constexpr (kOneColumn && kOneRow) return 0;
     const i64 of_row = kOneRow || output >= kOutFeatures ? first_output() : output;
     const i64 of_column = kOneColumn || column >= kInFeatures ? first_column : column;
-    return unit_of(of_row, of_column) - bound_unit(first_column);
+    return static_cast<int>(unit_of(of_row, of_column) - bound_unit(first_column));
   }
 
   // The sum of one output and row over the columns of this block's split.

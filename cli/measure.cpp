@@ -1,0 +1,118 @@
+// vqgen measure: plans of a config, verified and timed on a device.
+#include "runtime/measure.h"
+
+#include "cli/command.h"
+#include "heuristics/choose.h"
+#include "runtime/prepare.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> configs;
+  std::string plans;
+  std::string backend;
+  std::string gpu;
+  std::string codes = "uniform";
+  std::uint64_t seed = 1;
+};
+
+// The config's own plan, or each object of the plans file laid over it.
+std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std::string& file) {
+  if (file.empty()) return {plan_for(config, gpu)};
+  const Json json = parse_json_file(file);
+  const JsonCursor root(json, file);
+  if (!json.is_array() || json.empty()) root.fail("must be an array of plans, one at least");
+  std::vector<Plan> plans;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    Plan plan = with_overrides(propose(config.problem, gpu), config);
+    std::visit([&](auto& each) { read_fields(root.at(i), each, /*partial=*/true); }, plan);
+    plans.push_back(plan);
+  }
+  return plans;
+}
+
+Json measurement_json(const Measurement& m) {
+  Json json = {{"plan", to_json(m.plan)}, {"outcome", enum_name(m.outcome)}};
+  if (m.outcome != Outcome::timed) {
+    json["why"] = m.why;
+    return json;
+  }
+  json["time_us"] = m.time_us;
+  json["low_us"] = m.low_us;
+  json["high_us"] = m.high_us;
+  json["rel_err"] = m.rel_err;
+  json["registers"] = m.registers;
+  json["spill_bytes"] = m.spill_bytes;
+  json["shared_bytes"] = m.shared_bytes;
+  json["blocks_per_sm"] = m.blocks_per_sm;
+  return json;
+}
+
+void measure_config(const std::string& path, const Options& options, Backend& backend,
+                    const GpuChoice& gpu, Output& output) {
+  const Config config = read_config(std::filesystem::path(path));
+  const std::vector<Plan> plans = read_plans(config, gpu.spec, options.plans);
+  MeasureOptions measure;
+  measure.input.seed = options.seed;
+  measure.input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
+  Measurer measurer(backend, gpu.spec, config.problem, measure);
+  Json results = Json::array();
+  output.line("{}: {:.2f} MB of codes a call", path,
+              static_cast<double>(measurer.code_bytes()) * 1e-6);
+  output.line("{:>10} {:>9} {:>5} {:>6} {:>7} {:>4}  plan", "us", "GB/s", "regs", "spill", "shared",
+              "b/SM");
+  for (const Measurement& m : measurer.measure(plans)) {
+    results.push_back(measurement_json(m));
+    if (m.outcome != Outcome::timed) {
+      output.line("{:>10} {}  {}", enum_name(m.outcome), m.why, to_json(m.plan).dump());
+      continue;
+    }
+    output.line("{:>10.2f} {:>9.1f} {:>5} {:>6} {:>7} {:>4}  {}", m.time_us,
+                static_cast<double>(measurer.code_bytes()) * 1e-3 / m.time_us, m.registers,
+                m.spill_bytes, m.shared_bytes, m.blocks_per_sm, to_json(m.plan).dump());
+  }
+  output.document["configs"].push_back(
+      {{"config", path}, {"code_bytes", measurer.code_bytes()}, {"measurements", results}});
+}
+
+void run(const Options& options, Output& output) {
+  const Environment environment = read_environment();
+  const std::unique_ptr<Backend> backend =
+      options.backend == "host" ? make_host(environment) : make_cuda(environment);
+  const Config first = read_config(std::filesystem::path(options.configs.front()));
+  const GpuChoice gpu = choose_gpu(
+      options.gpu, first, backend->machine() == Machine::cuda ? backend->device() : std::nullopt);
+  output.document["gpu"] = gpu.spec.name;
+  output.document["gpu_reason"] = gpu.reason;
+  output.document["backend"] = backend->name();
+  for (const std::string& config : options.configs) {
+    measure_config(config, options, *backend, gpu, output);
+  }
+}
+
+}  // namespace
+
+void add_measure(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand(
+      "measure",
+      "Verify and time plans of configs on a device; calls take turns on buffers that "
+      "no cache holds");
+  auto options = std::make_shared<Options>();
+  command->add_option("config", options->configs, "config.json files")->required();
+  command->add_option(
+      "--plans", options->plans,
+      "A JSON array of plans, each laid over the chosen one; by default that alone");
+  command
+      ->add_option("--backend", options->backend, "cuda (default) or host, whose times are a CPU's")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
+  command->add_option("--codes", options->codes, "How codes are drawn: uniform or zipf")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"uniform", "zipf"}));
+  command->add_option("--seed", options->seed, "Of the generated input")->capture_default_str();
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([options, &output] { run(*options, output); });
+}
+
+}  // namespace vqgen::cli
