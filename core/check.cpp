@@ -157,6 +157,31 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
                 accumulators);
 }
 
+// Tables of inner products: a lane a sub-vector, whose codes are one word at most.
+void judge_tables(Judge& judge, const LinearPlan& plan, const Linear& op,
+                  const vq::LinearConfig& config) {
+  judge.require(op.weights.decoder == Decoder::table,
+                "a table of inner products holds no 65536 points of the E8P lattice; use dataflow "
+                "fragments");
+  judge.require(plan.chunk_columns == 32 * op.weights.vector_size,
+                "chunk_columns {} is not 32 sub-vectors of {}, as dataflow tables takes",
+                plan.chunk_columns, op.weights.vector_size);
+  judge.require(plan.outputs_per_warp <= 32 &&
+                    std::has_single_bit(static_cast<unsigned>(plan.outputs_per_warp)),
+                "outputs_per_warp {} is not a power of two up to 32", plan.outputs_per_warp);
+  judge.require(op.weights.residuals * op.weights.index_bits <= 32,
+                "the codes of a sub-vector take {} bits, more than 32; use another dataflow",
+                op.weights.residuals * op.weights.index_bits);
+  judge.require(vq::block_rows(config) * plan.outputs_per_warp <= 128,
+                "{} rows of {} outputs a warp do not fit the registers", vq::block_rows(config),
+                plan.outputs_per_warp);
+  judge.require(config.unit_rows >= op.shape.out_features ||
+                    config.unit_rows % vq::outputs_per_block(config) == 0,
+                "the {} rows of a tile are not a multiple of the {} outputs of a block, which a "
+                "table serves",
+                config.unit_rows, vq::outputs_per_block(config));
+}
+
 void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const GpuSpec& gpu) {
   const vq::LinearConfig config = kernel_config(op, plan);
   const std::int64_t chunk = plan.chunk_columns;
@@ -164,6 +189,8 @@ void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const Gp
                 plan.rows_per_block);
   if (plan.dataflow == LinearDataflow::fragments) {
     judge_fragments(judge, plan, op, config, gpu);
+  } else if (plan.dataflow == LinearDataflow::tables) {
+    judge_tables(judge, plan, op, config);
   } else {
     constexpr int kMostSums = 64;
     judge.require(plan.outputs_per_warp * vq::block_rows(config) <= kMostSums,

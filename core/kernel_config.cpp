@@ -51,6 +51,11 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
   return config;
 }
 
+static_assert(static_cast<int>(LinearDataflow::fragments) ==
+                  static_cast<int>(vq::LinearDataflow::kFragments) &&
+              static_cast<int>(LinearDataflow::tables) ==
+                  static_cast<int>(vq::LinearDataflow::kTables));
+
 vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   const VqFormat& format = op.weights;
   vq::LinearConfig config{};
@@ -58,8 +63,7 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   config.rows = op.shape.rows;
   config.out_features = op.shape.out_features;
   config.in_features = op.shape.in_features;
-  config.dataflow = plan.dataflow == LinearDataflow::lanes ? vq::LinearDataflow::kLanes
-                                                           : vq::LinearDataflow::kFragments;
+  config.dataflow = static_cast<vq::LinearDataflow>(plan.dataflow);
   config.threads = plan.threads;
   config.splits = plan.splits;
   config.warps_along_columns =

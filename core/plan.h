@@ -41,10 +41,11 @@ struct AttentionDecodePlan {
 
 // How a product turns codes into sums. lanes: each lane decodes sub-vectors of its own and
 // multiplies them with all rows in fp32. fragments: decoded entries are the tensor core's operands
-// as they come, since the order of the columns is free.
-enum class LinearDataflow { lanes, fragments };
+// as they come, since the order of the columns is free. tables: inner products of x and all entries
+// are made first, and looked up for each output.
+enum class LinearDataflow { lanes, fragments, tables };
 template <>
-inline constexpr auto enum_names<LinearDataflow> = std::array{"lanes", "fragments"};
+inline constexpr auto enum_names<LinearDataflow> = std::array{"lanes", "fragments", "tables"};
 
 struct LinearPlan {
   LinearDataflow dataflow = LinearDataflow::lanes;
@@ -64,9 +65,11 @@ struct LinearPlan {
         field("dataflow", &P::dataflow, Rule{}, "how codes become sums"),
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
         field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 64),
-              "output features a warp serves; fragments: a multiple of twice fragment_rows"),
+              "output features a warp serves; fragments: a multiple of twice fragment_rows; "
+              "tables: a "
+              "power of two up to 32"),
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
-              "columns of x staged between barriers"),
+              "columns of x staged between barriers; tables: 32 sub-vectors"),
         field("splits", &P::splits, optional_in(1, 256),
               "blocks that share the columns of one output, summed up by a second kernel"),
         field("warps_along_columns", &P::warps_along_columns, optional_in(1, 32),

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace vqgen {
 
 ConfigPrinter::ConfigPrinter(std::string_view type)
@@ -28,8 +30,8 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::Element value) {
 }
 
 ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearDataflow value) {
-  line(name, value == vq::LinearDataflow::kLanes ? "vq::LinearDataflow::kLanes"
-                                                 : "vq::LinearDataflow::kFragments");
+  constexpr std::array kNames{"kLanes", "kFragments", "kTables"};
+  line(name, fmt::format("vq::LinearDataflow::{}", kNames[static_cast<std::size_t>(value)]));
   return *this;
 }
 

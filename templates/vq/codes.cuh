@@ -17,7 +17,11 @@ VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {
   if constexpr (32 % kBits != 0) {
     if (shift + kBits > 32) code |= load(word + 1) << (32 - shift);
   }
-  return code & ((1u << kBits) - 1u);
+  if constexpr (kBits == 32) {
+    return code;
+  } else {
+    return code & ((1u << kBits) - 1u);
+  }
 }
 
 }  // namespace vq

@@ -69,7 +69,7 @@ void try_bounds(const Json& json) {
       }
     } else {
       const char* const words =
-          std::is_enum_v<Member> ? "is none of lanes, fragments" : "must be an object";
+          std::is_enum_v<Member> ? "is none of lanes, fragments, tables" : "must be an object";
       expect_words(message_of([&] {
                      with_overrides(OpPlan{}, with_plan(json, {{field.name, "near"}}));
                    }),

@@ -30,7 +30,7 @@ enum Axis {
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
 const std::vector<int> kSizes{kBitCount + 1, 3, 4, 5, 2, 6, 6, 6, 2, 2, 4, 5,
-                              kPlacements,   4, 3, 2, 3, 8};
+                              kPlacements,   4, 3, 3, 3, 8};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kGemvRows{1, 2, 3, 5, 7, 8};
@@ -123,10 +123,20 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
       dropped = true;
     }
   };
+  if (v[kDataflow] == 2) {
+    attempt([&](LinearPlan& p) {
+      p.dataflow = LinearDataflow::tables;
+      p.threads = v[kShape] % 2 == 0 ? 128 : 256;
+      p.outputs_per_warp = 1 << (v[kOutputsPerWarp] + 2);
+      p.chunk_columns = 32 * op.weights.vector_size;
+      p.rows_per_block = 4;
+      p.codebook = all_global();
+    });
+  }
   attempt([&](LinearPlan& p) { fix_placement(p.codebook, op.weights, v[kLevel]); });
   if (plan.dataflow == LinearDataflow::fragments) {
     attempt([&](LinearPlan& p) { vary_fragments(p, v[kShape]); });
-  } else {
+  } else if (plan.dataflow == LinearDataflow::lanes) {
     attempt([&](LinearPlan& p) {
       if (v[kOutputsPerWarp] > 0) p.outputs_per_warp = v[kOutputsPerWarp];
       if (v[kChunk] == 1) p.chunk_columns = 64;
@@ -200,7 +210,7 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
         v[kOutFeatures] = 3;
         v[kInFeatures] = 3;
         v[kOutputScales] = turn / 2 % 2;
-        v[kDataflow] = turn % 2;
+        v[kDataflow] = turn % 3;
         cases.push_back(make_case(v, false, gpu, seed + static_cast<std::uint64_t>(turn)));
       }
     }

@@ -4,6 +4,7 @@
 //
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
 //   load()                    fetch what the levels keep near; all threads, sync_block before
+//   add_stage(value, u, stage, code)    value[] += scale(u, stage) * entry(u, stage, code)
 //   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
 //   entry(u, stage, code)     what one code stands for, unscaled: 16-bit elements in words
 //
@@ -78,11 +79,14 @@ class Codebook {
     VQ_UNROLL
     for (int i = 0; i < kVectorSize; ++i) value[i] = 0.0f;
     VQ_UNROLL
-    for (int stage = 0; stage < kResiduals; ++stage) {
-      float scale = 1.0f;
-      if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
-      add_entry<kElement>(value, entry(u, stage, code(stage)), scale);
-    }
+    for (int stage = 0; stage < kResiduals; ++stage) add_stage(value, u, stage, code(stage));
+  }
+
+  // value[] += one stage's scaled entry.
+  VQ_DEVICE void add_stage(float (&value)[kVectorSize], int u, int stage, u32 code) const {
+    float scale = 1.0f;
+    if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
+    add_entry<kElement>(value, entry(u, stage, code), scale);
   }
 
   VQ_DEVICE Words entry(int u, int stage, u32 code) const {

@@ -11,7 +11,7 @@
 
 namespace vq {
 
-enum class LinearDataflow : int { kLanes = 0, kFragments = 1 };
+enum class LinearDataflow : int { kLanes = 0, kFragments = 1, kTables = 2 };
 
 struct LinearConfig {
   Element element;
@@ -78,9 +78,9 @@ VQ_HD constexpr int run_columns(const LinearConfig& c) { return 4 * 8 * run_octe
 // Byte offsets into the block's shared memory.
 struct LinearShared {
   CodebookShared codebook;
-  // lanes: [block_rows][chunk_columns] fp32. fragments: [run][octet][row tile][lane][fragment_rows]
-  // u16, each lane's columns as the tensor core takes them; after the columns, the sums that warps
-  // hand over.
+  // lanes: [block_rows][chunk_columns] fp32. tables: [block_rows][stage][entry][lane] fp32.
+  // fragments: [run][octet][row tile][lane][fragment_rows] u16, each lane's columns as the tensor
+  // core takes them; after the columns, the sums that warps hand over.
   i64 x;
   i64 total;
 };
@@ -104,6 +104,8 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
   at.codebook = carve_codebook(c.weights, units_per_chunk(c), carve);
   if (c.dataflow == LinearDataflow::kLanes) {
     at.x = carve(i64{block_rows(c)} * c.chunk_columns * 4);
+  } else if (c.dataflow == LinearDataflow::kTables) {
+    at.x = carve(i64{block_rows(c)} * c.weights.residuals * entries(c.weights) * 32 * 4);
   } else {
     const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
     const i64 handed = handed_floats(c) * 4;
