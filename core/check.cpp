@@ -166,15 +166,14 @@ void judge_tables(Judge& judge, const LinearPlan& plan, const Linear& op,
   judge.require(plan.chunk_columns == 32 * op.weights.vector_size,
                 "chunk_columns {} is not 32 sub-vectors of {}, as dataflow tables takes",
                 plan.chunk_columns, op.weights.vector_size);
-  judge.require(plan.outputs_per_warp <= 32 &&
-                    std::has_single_bit(static_cast<unsigned>(plan.outputs_per_warp)),
-                "outputs_per_warp {} is not a power of two up to 32", plan.outputs_per_warp);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.outputs_per_warp)),
+                "outputs_per_warp {} is not a power of two", plan.outputs_per_warp);
   judge.require(op.weights.residuals * op.weights.index_bits <= 32,
                 "the codes of a sub-vector take {} bits, more than 32; use another dataflow",
                 op.weights.residuals * op.weights.index_bits);
-  judge.require(vq::block_rows(config) * plan.outputs_per_warp <= 128,
-                "{} rows of {} outputs a warp do not fit the registers", vq::block_rows(config),
-                plan.outputs_per_warp);
+  judge.require(plan.splits == vq::chunks(config),
+                "splits {} are not the {} chunks of columns, as dataflow tables takes", plan.splits,
+                vq::chunks(config));
   judge.require(config.unit_rows >= op.shape.out_features ||
                     config.unit_rows % vq::outputs_per_block(config) == 0,
                 "the {} rows of a tile are not a multiple of the {} outputs of a block, which a "

@@ -26,7 +26,7 @@ struct AttentionDecodePlan {
               "tokens scored between barriers"),
         field("splits", &P::splits, optional_in(1, 1024),
               "blocks that share one sequence's tokens"),
-        field("heads_per_block", &P::heads_per_block, optional_in(1, 64),
+        field("heads_per_block", &P::heads_per_block, optional_in(1, 4096),
               "query heads of one KV head that a block serves"),
         field("lanes_per_token", &P::lanes_per_token, optional_in(1, 32),
               "threads that share the dot product of one key"),
@@ -64,14 +64,16 @@ struct LinearPlan {
     return std::make_tuple(
         field("dataflow", &P::dataflow, Rule{}, "how codes become sums"),
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
-        field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 64),
+        field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 4096),
               "output features a warp serves; fragments: a multiple of twice fragment_rows; "
               "tables: a "
               "power of two up to 32"),
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
               "columns of x staged between barriers; tables: 32 sub-vectors"),
-        field("splits", &P::splits, optional_in(1, 256),
-              "blocks that share the columns of one output, summed up by a second kernel"),
+        field("splits", &P::splits, optional_in(1, 4096),
+              "blocks that share the columns of one output, summed up by a second kernel; tables: "
+              "one "
+              "a chunk"),
         field("warps_along_columns", &P::warps_along_columns, optional_in(1, 32),
               "fragments: warps of a block that share the columns, a power of two"),
         field("rows_per_block", &P::rows_per_block, optional_in(4, 128),

@@ -5,26 +5,35 @@
 
 namespace vq {
 
+// kCount values are left of kAll: lanes that differ in bit kCount / 2 split them.
+template <int kAll, int kCount>
+VQ_DEVICE float transposing_halves(const float (&values)[kCount]) {
+  if constexpr (kCount == 1) {
+    float sum = values[0];
+    VQ_UNROLL
+    for (int mask = kAll; mask < 32; mask *= 2) sum += shuffle_xor(sum, mask);
+    return sum;
+  } else {
+    constexpr int kHalf = kCount / 2;
+    const bool upper = (lane() & kHalf) != 0;
+    float sums[kHalf];
+    VQ_UNROLL
+    for (int i = 0; i < kHalf; ++i) {
+      const float given = upper ? values[i] : values[i + kHalf];
+      const float kept = upper ? values[i + kHalf] : values[i];
+      sums[i] = kept + shuffle_xor(given, kHalf);
+    }
+    return transposing_halves<kAll, kHalf>(sums);
+  }
+}
+
 // Lane l gets the sum over all lanes of their values[l % kCount]; kCount a power of two up to 32.
 // Each step adds pairs of values and halves their number, so that kCount sums take kCount - 1
 // shuffles, not 5 kCount; all in one order, whatever the lanes hold.
 template <int kCount>
-VQ_DEVICE float transposing_sum(float (&values)[kCount]) {
+VQ_DEVICE float transposing_sum(const float (&values)[kCount]) {
   static_assert(kCount <= 32 && (kCount & (kCount - 1)) == 0, "a power of two up to 32");
-  VQ_UNROLL
-  for (int half = kCount / 2; half > 0; half /= 2) {
-    const bool upper = (lane() & half) != 0;
-    VQ_UNROLL
-    for (int i = 0; i < half; ++i) {
-      const float given = upper ? values[i] : values[i + half];
-      const float kept = upper ? values[i + half] : values[i];
-      values[i] = kept + shuffle_xor(given, half);
-    }
-  }
-  float sum = values[0];
-  VQ_UNROLL
-  for (int mask = kCount; mask < 32; mask *= 2) sum += shuffle_xor(sum, mask);
-  return sum;
+  return transposing_halves<kCount, kCount>(values);
 }
 
 }  // namespace vq

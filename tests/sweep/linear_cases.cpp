@@ -130,6 +130,7 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
       p.outputs_per_warp = 1 << (v[kOutputsPerWarp] + 2);
       p.chunk_columns = 32 * op.weights.vector_size;
       p.rows_per_block = 4;
+      p.splits = static_cast<int>((op.shape.in_features + p.chunk_columns - 1) / p.chunk_columns);
       p.codebook = all_global();
     });
   }
@@ -143,7 +144,8 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
       if (v[kChunk] == 2) p.chunk_columns = 160;
     });
   }
-  if (v[kSplits] > 0) attempt([&](LinearPlan& p) { p.splits = v[kSplits]; });
+  if (v[kSplits] > 0 && plan.dataflow != LinearDataflow::tables)
+    attempt([&](LinearPlan& p) { p.splits = v[kSplits]; });
   return plan;
 }
 

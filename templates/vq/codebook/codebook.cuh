@@ -84,9 +84,20 @@ class Codebook {
 
   // value[] += one stage's scaled entry.
   VQ_DEVICE void add_stage(float (&value)[kVectorSize], int u, int stage, u32 code) const {
-    float scale = 1.0f;
-    if constexpr (kScales) scale = load_shared(scales() + u * kResiduals + stage);
-    add_entry<kElement>(value, entry(u, stage, code), scale);
+    add_entry<kElement>(value, entry(u, stage, code), scale(u, stage));
+  }
+
+  VQ_DEVICE float scale(int u, int stage) const {
+    if constexpr (kScales) return load_shared(scales() + u * kResiduals + stage);
+    return 1.0f;
+  }
+
+  // Word i of an entry of a table, elements 2i and 2i + 1, from global memory: for readers that go
+  // through all entries in order.
+  VQ_DEVICE u32 entry_word(int u, int stage, int number, int i) const {
+    return load_global(reinterpret_cast<const u32*>(
+                           global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number) +
+                       i);
   }
 
   VQ_DEVICE Words entry(int u, int stage, u32 code) const {

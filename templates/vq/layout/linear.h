@@ -50,12 +50,18 @@ VQ_HD constexpr i64 chunks(const LinearConfig& c) {
   return ceil_div(c.in_features, i64{c.chunk_columns});
 }
 
+// Tables: a chunk is 32 sub-vectors, one a lane, and a split is one chunk.
+//
 // Fragments. The four lanes that hold one output's operand each take a run of consecutive columns,
 // the shortest whose codes fill whole loads of code_words words:
 //
 //   columns of a chunk   | lane 0's run | lane 1's | lane 2's | lane 3's | lane 0's ...
 //
 // An octet is 8 columns. A product serves 8 outputs and 4 rows of x or 16 and 8.
+// Tables: outputs whose codes a warp has in flight, and whose sums it reduces at once.
+VQ_HD constexpr int table_group(const LinearConfig& c) {
+  return c.outputs_per_warp < 16 ? c.outputs_per_warp : 16;
+}
 VQ_HD constexpr int fragment_outputs(const LinearConfig& c) { return 2 * c.fragment_rows; }
 VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_size * f.residuals; }
 VQ_HD constexpr int greatest_common_divisor(int a, int b) {

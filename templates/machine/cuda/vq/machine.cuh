@@ -255,6 +255,7 @@ VQ_DEVICE float log2_approx(float x) {
   asm("lg2.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+VQ_DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
 VQ_DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
 
 }  // namespace vq
