@@ -7,7 +7,6 @@
 // those of the chunks in linear_combine.cuh.
 #pragma once
 
-#include <vq/codes.cuh>
 #include <vq/ops/inner_products.cuh>
 #include <vq/transposing_sum.cuh>
 
@@ -26,14 +25,24 @@ class LinearTables {
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kBits = kFormat.index_bits;
   static constexpr int kResiduals = kFormat.residuals;
+  static constexpr int kLaneBits = kResiduals * kBits;
   static constexpr int kTable = entries(kFormat) * 32;  // floats, a row of x and stage
-  static_assert(kConfig.splits == chunks(kConfig) && kResiduals * kBits <= 32, "");
+  static_assert(kConfig.splits == chunks(kConfig) && kLaneBits <= 32, "");
 
   VQ_DEVICE explicit LinearTables(const LinearArgs& args)
       : args_(args),
         book_(args.weights, Work::kUnits),
         first_output_(Work::first_output() + i64{warp()} * kOutputs),
-        first_row_(block_y() * kRows) {}
+        first_row_(block_y() * kRows) {
+    // A lane past the end of the columns reads the last sub-vector's codes; its x are zeros.
+    const i64 sub_vector = Work::begin() / kVectorSize + lane();
+    const i64 last = Work::kInFeatures / kVectorSize - 1;
+    const i64 bit = (sub_vector < last ? sub_vector : last) * kLaneBits;
+    lane_words_ = args.weights.codes + first_output_ * Work::kRowWords + bit / 32;
+    lane_shift_ = static_cast<int>(bit % 32);
+    const i64 left = Work::kOutFeatures - first_output_;
+    held_outputs_ = left < kOutputs ? static_cast<int>(left) : kOutputs;
+  }
 
   VQ_DEVICE void run() {
     u32 next[kGroup];
@@ -54,9 +63,8 @@ class LinearTables {
         float sums[kGroup];
         look_up(codes, r, sums);
         const float sum = transposing_sum<kGroup>(sums);
-        const i64 output = first_output_ + group + lane();
-        if (lane() < kGroup && output < Work::kOutFeatures && first_row_ + r < Work::kRows) {
-          Work::write(args_, first_row_ + r, output, sum);
+        if (lane() < kGroup && group + lane() < held_outputs_ && first_row_ + r < Work::kRows) {
+          Work::write(args_, first_row_ + r, first_output_ + group + lane(), sum);
         }
       }
     }
@@ -68,20 +76,27 @@ class LinearTables {
            (row * kResiduals + stage) * kTable;
   }
 
-  // The codes of all stages of this lane's sub-vector, of a group of the warp's outputs.
+  // The codes of all stages of this lane's sub-vector, of a group of the warp's outputs; zeros for
+  // those past the matrix.
   VQ_DEVICE void load_codes(int group, u32 (&codes)[kGroup]) const {
-    const i64 sub_vector = Work::begin() / kVectorSize + lane();
-    const bool inside = group < kOutputs && sub_vector < Work::kInFeatures / kVectorSize;
-    VQ_UNROLL
-    for (int o = 0; o < kGroup; ++o) {
-      const i64 output = first_output_ + group + o;
-      codes[o] = 0;
-      if (inside && output < Work::kOutFeatures) {
-        codes[o] = read_code<kBits * kResiduals>(args_.weights.codes + output * Work::kRowWords,
-                                                 sub_vector,
-                                                 [](const u32* word) { return load_global(word); });
+    const u32* words = lane_words_ + i64{group} * Work::kRowWords;
+    const int left = group < kOutputs ? held_outputs_ - group : 0;
+    if (left >= kGroup) {  // all lanes alike
+      VQ_UNROLL
+      for (int o = 0; o < kGroup; ++o) codes[o] = load_code(words + o * Work::kRowWords);
+    } else {
+      VQ_UNROLL
+      for (int o = 0; o < kGroup; ++o) {
+        codes[o] = o < left ? load_code(words + o * Work::kRowWords) : 0u;
       }
     }
+  }
+  VQ_DEVICE u32 load_code(const u32* word) const {
+    u32 code = load_global(word) >> lane_shift_;
+    if constexpr (32 % kLaneBits != 0) {
+      if (lane_shift_ + kLaneBits > 32) code |= load_global(word + 1) << (32 - lane_shift_);
+    }
+    return code;
   }
 
   VQ_DEVICE void make_tables() const {
@@ -114,6 +129,9 @@ class LinearTables {
   typename Work::Book book_;
   i64 first_output_;
   int first_row_;
+  const u32* lane_words_;  // where this lane's codes of the warp's first output begin,
+  int lane_shift_;         // at this bit of the word
+  int held_outputs_;       // of the warp's outputs, those that exist; may be negative
 };
 
 template <class Plan>
