@@ -61,9 +61,7 @@ std::optional<LinearPlan> choose_fragments(const Problem& problem, const GpuSpec
 }
 
 LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu) {
-  if (std::holds_alternative<Gemm>(problem)) {
-    if (const auto plan = choose_fragments(problem, gpu)) return *plan;
-  }
+  if (const auto plan = choose_fragments(problem, gpu)) return *plan;
   return choose_lanes(problem, gpu);
 }
 
