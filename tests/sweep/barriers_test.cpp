@@ -71,7 +71,7 @@ TEST(Barriers, OfGemvAreAllNeeded) {
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
   const Problem problem = op;
-  auto plan = std::get<LinearPlan>(choose(problem, find_gpu("h200")));
+  LinearPlan plan = choose_lanes(problem, find_gpu("h200"));
   plan.chunk_columns = 512;
   expect_every_barrier_needed(problem, plan, 2);
 }
