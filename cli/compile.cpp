@@ -1,9 +1,8 @@
 // vqgen compile: config to cubin.
 #include <filesystem>
 
-#include "cli/command.h"
+#include "cli/placement_options.h"
 #include "core/files.h"
-#include "runtime/prepare.h"
 
 namespace vqgen::cli {
 namespace {
@@ -12,6 +11,7 @@ struct Options {
   std::string config;
   std::string gpu;
   std::string out;
+  PlacementOptions placement;
 };
 
 Json kernel_json(const Prepared& prepared, std::size_t i) {
@@ -38,6 +38,15 @@ void print_kernel(const Output& output, const Json& kernel) {
       kernel["compile_ms"].get<double>(), kernel["cache"].get<std::string>());
 }
 
+// "weights: shared: all 256 entries fit a block", a line a reason.
+void print_placement(const Output& output, const std::vector<OperandPlacement>& placements) {
+  for (const OperandPlacement& each : placements) {
+    for (const std::string& reason : each.reasons) {
+      output.line("{}: {}", enum_name(each.operand), reason);
+    }
+  }
+}
+
 // NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry.
 void write_out(const std::string& folder, const Prepared& prepared, const Json& document,
                Output& output) {
@@ -56,11 +65,12 @@ void write_out(const std::string& folder, const Prepared& prepared, const Json& 
 
 void compile(const Options& options, Output& output) {
   const Environment environment = read_environment();
-  const Config config = read_config(std::filesystem::path(options.config));
+  Config config = read_config(std::filesystem::path(options.config));
+  const PlaceOptions place = apply(options.placement, config);
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
-  const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get());
+  const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), place);
   if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
 
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
@@ -71,6 +81,8 @@ void compile(const Options& options, Output& output) {
     print_kernel(output, kernel);
     output.document["kernels"].push_back(kernel);
   }
+  print_placement(output, prepared.placements);
+  if (config.hotness) output.document["placement"] = placement_json(prepared.placements);
   if (!options.out.empty()) write_out(options.out, prepared, output.document, output);
 }
 
@@ -82,6 +94,7 @@ void add_compile(CLI::App& app, Output& output) {
   command->add_option("config", options->config, "config.json")->required();
   command->add_option("--gpu", options->gpu,
                       "A profile's name, a JSON file, or auto for this machine's device");
+  add_placement_options(*command, options->placement);
   command->add_option("--out", options->out, "Folder for the cubin, its text and its description");
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { compile(*options, output); });

@@ -11,7 +11,7 @@ namespace {
 constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp};
 
 std::vector<std::string> known_fields(std::vector<std::string> operands) {
-  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "plan"};
+  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "hotness", "plan"};
   known.insert(known.end(), operands.begin(), operands.end());
   return known;
 }
@@ -94,6 +94,10 @@ Config read_config(const Json& json, const std::string& source) {
                    : op == 1 ? read_linear<Gemv>(root)
                              : read_linear<Gemm>(root);
   if (root.has("gpu")) config.gpu = root.at("gpu").string();
+  if (root.has("hotness")) {
+    const std::filesystem::path folder = std::filesystem::path(source).parent_path();
+    config.hotness = (folder / root.at("hotness").string()).string();
+  }
   if (root.has("plan")) config.plan = root.at("plan").value();
   validate(config.problem, source);
   return config;

@@ -15,7 +15,10 @@ struct Config {
   Problem problem;
   std::optional<std::string> gpu;  // profile name or file, as written
   Json plan = Json::object();      // fields of the op's plan that the user fixes
-  std::string source;              // file name, for messages
+  // A profile file of vqgen profile, as a path from here: a relative one is written from the
+  // config's own folder.
+  std::optional<std::string> hotness;
+  std::string source;  // file name, for messages
 };
 
 // Reads and validates. Error(bad_input) names file, JSON path and remedy.

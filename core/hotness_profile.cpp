@@ -14,8 +14,6 @@ namespace vqgen {
 namespace {
 
 constexpr int kSchema = 1;
-// So that a double holds every sum of a profile.
-constexpr std::int64_t kMostAccesses = 9'000'000'000'000'000;
 constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 28;
 
 struct HotnessFile {

@@ -16,6 +16,9 @@
 
 namespace vqgen {
 
+// Of a profile in all, so that a double holds every sum of it.
+inline constexpr std::int64_t kMostAccesses = 9'000'000'000'000'000;
+
 enum class Operand { keys, values, weights };
 template <>
 inline constexpr auto enum_names<Operand> = std::array{"keys", "values", "weights"};

@@ -50,6 +50,9 @@ Json op_schema(std::vector<std::string> operands) {
       {"dtype", {{"enum", enum_names<DType>}, {"default", "f16"}}},
       {"shape", object_schema<decltype(Op::shape)>(false)},
       {"gpu", {{"type", "string"}, {"description", "a GPU profile's name or file"}}},
+      {"hotness",
+       {{"type", "string"},
+        {"description", "a profile file of vqgen profile, from the config's folder"}}},
       {"plan", object_schema<OpPlan>(true)},
   };
   Json required = {"op", "shape"};

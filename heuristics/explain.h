@@ -1,13 +1,32 @@
-// Why a plan is what it is, a line a decision, for the head of the kernel text and for people.
+// Why a plan is what it is: a line a decision for the head of the kernel text, and a report for
+// people who know GPUs and not vqgen.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "core/check.h"
+#include "heuristics/placement/place.h"
+#include "heuristics/traffic.h"
 
 namespace vqgen {
 
 std::vector<std::string> explain(const Plan& plan, const Problem& problem, const GpuSpec& gpu);
+
+struct ReportInput {
+  std::span<const HotnessProfile> profiles = {};      // of match_hotness(); may be empty
+  std::span<const OperandPlacement> placements = {};  // of place(); may be empty
+  std::optional<int> registers = std::nullopt;        // of the compiled kernel, where it is
+};
+
+struct ReportSection {
+  std::string title;
+  std::vector<std::string> lines;
+};
+
+// The problem, what a block takes, where codebooks stand and why, what moves, and how decoded
+// entries get to the arithmetic. The plan must be one that check() accepts.
+std::vector<ReportSection> report(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                  const ReportInput& input = {});
 
 }  // namespace vqgen

@@ -70,15 +70,21 @@ Occupancy occupancy(const GpuSpec& gpu, int threads, int registers, std::int64_t
 }
 
 Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes) {
-  const int blocks = occupancy(gpu, threads, registers, shared_bytes).blocks;
-  if (blocks == 0) return {};
+  return slack(gpu, threads, registers, shared_bytes,
+               occupancy(gpu, threads, registers, shared_bytes).blocks);
+}
+
+Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes, int blocks) {
+  const auto holds = [&](int of_registers, std::int64_t bytes) {
+    return occupancy(gpu, threads, of_registers, bytes).blocks >= blocks;
+  };
+  if (blocks < 1 || !holds(registers, shared_bytes)) return {};
   // Each limit is on its own, so what leaves the blocks apart leaves them together.
-  const int most_registers = largest(registers, kMostRegisters, [&](int more) {
-    return occupancy(gpu, threads, more, shared_bytes).blocks == blocks;
-  });
-  const auto most_bytes = largest<std::int64_t>(
-      shared_bytes, gpu.shared_bytes_per_block,
-      [&](std::int64_t more) { return occupancy(gpu, threads, registers, more).blocks == blocks; });
+  const int most_registers =
+      largest(registers, kMostRegisters, [&](int more) { return holds(more, shared_bytes); });
+  const auto most_bytes =
+      largest<std::int64_t>(shared_bytes, gpu.shared_bytes_per_block,
+                            [&](std::int64_t more) { return holds(registers, more); });
   return {most_registers - registers, most_bytes - shared_bytes};
 }
 

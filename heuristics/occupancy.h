@@ -40,4 +40,8 @@ struct Slack {
 // The most that can be spent, of both at once, with as many blocks resident; nothing where none is.
 Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes);
 
+// The same with `blocks` resident, which may be fewer: a grid may not have more for an SM. Nothing
+// where not even these are resident.
+Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes, int blocks);
+
 }  // namespace vqgen

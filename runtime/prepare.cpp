@@ -1,16 +1,73 @@
 #include "runtime/prepare.h"
 
+#include <fmt/format.h>
+
+#include "core/hotness_match.h"
 #include "generator/generate.h"
 #include "heuristics/choose.h"
 #include "heuristics/explain.h"
 
 namespace vqgen {
+namespace {
+
+Prepared compiled(const Config& config, const Planned& planned, const GpuSpec& gpu,
+                  const Backend& backend, ArtifactCache* cache) {
+  KernelSource source = source_for(config, planned.plan, gpu, backend.machine());
+  CompileResult result = compile_cached(backend, source, cache);
+  return {planned.plan, std::move(source), std::move(result.artifact), result.hit,
+          planned.placements};
+}
+
+// Of the first entry, the one that looks entries up.
+int resident_blocks(const Prepared& prepared, const Problem& problem, const GpuSpec& gpu) {
+  const KernelResources& kernel = prepared.artifact.kernels.front();
+  const Residency residency = expected_residency(prepared.plan, problem, gpu, kernel.registers);
+  return static_cast<int>(
+      std::min<std::int64_t>(residency.occupancy.blocks, residency.blocks_an_sm(gpu)));
+}
+
+// Why the kernel is worse for its entries in registers; empty where it is not.
+std::string worse(const Prepared& first, const Prepared& second, const Problem& problem,
+                  const GpuSpec& gpu) {
+  const int spills = second.artifact.kernels.front().spill_bytes;
+  if (spills > first.artifact.kernels.front().spill_bytes) {
+    return fmt::format("registers: tried, but the kernel then spills {} bytes", spills);
+  }
+  const int blocks = resident_blocks(second, problem, gpu);
+  const int before = resident_blocks(first, problem, gpu);
+  if (blocks >= before) return "";
+  return fmt::format("registers: tried, but the kernel then takes {} and {} of {} blocks stay",
+                     second.artifact.kernels.front().registers, blocks, before);
+}
+
+}  // namespace
+
+std::vector<HotnessProfile> hotness_of(const Config& config) {
+  if (!config.hotness) return {};
+  return match_hotness(read_hotness(std::filesystem::path(*config.hotness)), config.problem,
+                       *config.hotness);
+}
+
+Planned plan_with(const Config& config, const GpuSpec& gpu,
+                  std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
+  Planned planned{with_overrides(propose(config.problem, gpu), config)};
+  if (!profiles.empty()) {
+    Placed placed = place(planned.plan, config.problem, gpu, profiles, options);
+    planned = {with_overrides(std::move(placed.plan), config), std::move(placed.operands)};
+    for (OperandPlacement& each : planned.placements) {
+      const Placement& fixed = placement_of(planned.plan, each.operand);
+      if (fixed == each.placement) continue;
+      each.placement = fixed;
+      each.reasons.emplace_back("the config's own plan fixes boundaries, which go over these");
+    }
+  }
+  const Verdict verdict = check(planned.plan, config.problem, gpu);
+  if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
+  return planned;
+}
 
 Plan plan_for(const Config& config, const GpuSpec& gpu) {
-  const Plan plan = with_overrides(propose(config.problem, gpu), config);
-  const Verdict verdict = check(plan, config.problem, gpu);
-  if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
-  return plan;
+  return plan_with(config, gpu, hotness_of(config)).plan;
 }
 
 KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& gpu,
@@ -19,11 +76,26 @@ KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& g
 }
 
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
-                 ArtifactCache* cache) {
-  const Plan plan = plan_for(config, gpu);
-  KernelSource source = source_for(config, plan, gpu, backend.machine());
-  CompileResult compiled = compile_cached(backend, source, cache);
-  return {plan, std::move(source), std::move(compiled.artifact), compiled.hit};
+                 ArtifactCache* cache, const PlaceOptions& options) {
+  const std::vector<HotnessProfile> profiles = hotness_of(config);
+  PlaceOptions without_registers = options;
+  without_registers.registers = std::nullopt;
+  Prepared first =
+      compiled(config, plan_with(config, gpu, profiles, without_registers), gpu, backend, cache);
+  const int registers = first.artifact.kernels.front().registers;
+  if (profiles.empty() || registers == 0) return first;  // the host's kernels have none
+  PlaceOptions with_registers = options;
+  with_registers.registers = registers;
+  Planned again = plan_with(config, gpu, profiles, with_registers);
+  if (again.plan == first.plan) {
+    first.placements = std::move(again.placements);
+    return first;
+  }
+  Prepared second = compiled(config, again, gpu, backend, cache);
+  const std::string why = worse(first, second, config.problem, gpu);
+  if (why.empty()) return second;
+  for (OperandPlacement& each : first.placements) each.reasons.push_back(why);
+  return first;
 }
 
 }  // namespace vqgen

@@ -4,20 +4,34 @@
 #include "core/config.h"
 #include "core/gpu_spec.h"
 #include "core/kernel_source.h"
+#include "heuristics/placement/place.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cache/artifact_cache.h"
 
 namespace vqgen {
+
+// A plan, and how its boundaries came about; nothing of that without a hotness profile.
+struct Planned {
+  Plan plan;
+  std::vector<OperandPlacement> placements = {};
+};
 
 struct Prepared {
   Plan plan;
   KernelSource source;
   Artifact artifact;
   bool cache_hit = false;
+  std::vector<OperandPlacement> placements = {};  // as planned
 };
 
-// The plan: propose() with the config's own fields laid over it. Error(infeasible) with check()'s
-// reason where the GPU cannot run it.
+// The profiles of the config's operands; none where it names no file.
+std::vector<HotnessProfile> hotness_of(const Config& config);
+
+// The plan: propose(), boundaries by place() where there are profiles, and the config's own fields
+// laid over both. Error(infeasible) with check()'s reason where the GPU cannot run it.
+Planned plan_with(const Config& config, const GpuSpec& gpu,
+                  std::span<const HotnessProfile> profiles, const PlaceOptions& options = {});
+// Its plan, by the config's own hotness.
 Plan plan_for(const Config& config, const GpuSpec& gpu);
 
 // The kernel text of the config's problem for a GPU and a machine layer.
@@ -25,7 +39,11 @@ KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& g
                         Machine machine);
 
 // Plan, text, and the artifact from the cache or the backend's compiler. `cache` may be null.
+//
+// With hotness it is placed and compiled with no entries in registers first, and once more with the
+// boundaries that the registers of that kernel leave room for (VQ-LLM, V-B), where these differ.
+// The first kernel stays where the second spills more or loses resident blocks.
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
-                 ArtifactCache* cache);
+                 ArtifactCache* cache, const PlaceOptions& options = {});
 
 }  // namespace vqgen

@@ -3,6 +3,7 @@
 
 #include "core/kernel_config.h"
 #include "heuristics/ops/linear.h"
+#include "heuristics/placement/place.h"
 
 namespace vqgen {
 namespace {
@@ -61,7 +62,9 @@ std::optional<LinearPlan> choose_fragments(const Problem& problem, const GpuSpec
 }
 
 LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu) {
-  if (const auto plan = choose_fragments(problem, gpu)) return *plan;
+  if (const auto plan = choose_fragments(problem, gpu)) {
+    return std::get<LinearPlan>(with_copies_where_they_win(*plan, problem, gpu));
+  }
   return choose_lanes(problem, gpu);
 }
 

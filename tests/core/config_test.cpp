@@ -36,6 +36,16 @@ TEST(Config, ReadsAttention) {
   EXPECT_EQ(op_name(config.problem), "attention_decode");
 }
 
+TEST(Config, HotnessIsWrittenFromTheConfigsFolder) {
+  const auto hotness = [](const char* written, const char* source) {
+    return read_config(edited(gemv_json(), {{"/hotness", written}}), source).hotness;
+  };
+  EXPECT_EQ(hotness(R"("p.json")", "some/folder/c.json"), "some/folder/p.json");
+  EXPECT_EQ(hotness(R"("../p.json")", "folder/c.json"), "folder/../p.json");
+  EXPECT_EQ(hotness(R"("p.json")", "c.json"), "p.json");
+  EXPECT_EQ(hotness(R"("/p.json")", "some/c.json"), "/p.json");
+}
+
 TEST(Config, ReadsGemvWithDefaults) {
   const Config config = read_config(gemv_json(), "c.json");
   const auto& op = std::get<Gemv>(config.problem);
@@ -43,6 +53,7 @@ TEST(Config, ReadsGemvWithDefaults) {
   EXPECT_EQ(op.shape, (LinearShape{2, 512, 1024}));
   EXPECT_EQ(op.weights, (VqFormat{.vector_size = 8, .index_bits = 8}));
   EXPECT_FALSE(config.gpu);
+  EXPECT_FALSE(config.hotness);
   EXPECT_TRUE(config.plan.empty());
   EXPECT_EQ(op_name(config.problem), "gemv");
 }

@@ -31,6 +31,7 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
   for (const Json& json : {attention_json(), gemv_json()}) {
     Json canonical = to_json(read_config(json, "c.json").problem);
     canonical["gpu"] = "t4";
+    canonical["hotness"] = "profile.json";
     canonical["plan"] =
         json["op"] == "gemv" ? to_json(LinearPlan{}) : to_json(AttentionDecodePlan{});
     EXPECT_EQ(schema_problem(config_schema(), canonical), "");
@@ -80,6 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"shared_cache", true, {{"/shape/shared_cache", "1"}}, {"/shared_cache: type"}},
         Broken{"dtype", true, {{"/dtype", R"("f32")"}}, {"/dtype: enum"}},
         Broken{"gpu", true, {{"/gpu", "1"}}, {"/gpu: type"}},
+        Broken{"hotness", false, {{"/hotness", "{}"}}, {"/hotness: type"}},
         Broken{"format_number", true, {{"/keys", "8"}}, {"/keys: oneOf: 0 are valid"}},
         Broken{"format_field", true, {{"/keys/bits", "8"}}, {"/keys: additional bits"}},
         Broken{"format_required", true, {{"/keys/index_bits", ""}}, {"required index_bits"}},

@@ -195,5 +195,13 @@ TEST(Slack, OfAKernelByHand) {
   EXPECT_EQ(slack(gpu, 128, 33, 0), (Slack{7, 18 * 1024}));
 }
 
+TEST(Slack, ForFewerBlocksIsMore) {
+  const GpuSpec gpu = find_gpu("h200");
+  EXPECT_EQ(slack(gpu, 128, 33, 0, 12), slack(gpu, 128, 33, 0));
+  EXPECT_EQ(slack(gpu, 128, 33, 0, 13), Slack{});
+  EXPECT_EQ(slack(gpu, 128, 33, 0, 2), (Slack{255 - 33, 113 * 1024}));
+  EXPECT_EQ(slack(gpu, 128, 33, 0, 0), Slack{});
+}
+
 }  // namespace
 }  // namespace vqgen

@@ -1,0 +1,37 @@
+#include "cli/placement_options.h"
+
+namespace vqgen::cli {
+
+void add_placement_options(CLI::App& command, PlacementOptions& options) {
+  command.add_option("--hotness", options.hotness,
+                     "A profile of vqgen profile, by which entries are placed; goes over the "
+                     "config's");
+  command
+      .add_option("--strategy", options.strategy,
+                  "How: measured (default) weighs levels by what they save and copies entries for "
+                  "each lane; paper is VQ-LLM's: registers and shared memory within the slack")
+      ->check(CLI::IsMember({"measured", "paper"}));
+}
+
+PlaceOptions apply(const PlacementOptions& options, Config& config) {
+  if (!options.hotness.empty()) config.hotness = options.hotness;
+  if (!options.strategy.empty() && !config.hotness) {
+    throw Error(ErrorKind::bad_input,
+                "--strategy places entries by a hotness profile; name one with --hotness");
+  }
+  PlaceOptions place;
+  if (options.strategy == "paper") place.strategy = Strategy::paper;
+  return place;
+}
+
+Json placement_json(const std::vector<OperandPlacement>& placements) {
+  Json json = Json::array();
+  for (const OperandPlacement& each : placements) {
+    json.push_back({{"operand", enum_name(each.operand)},
+                    {"placement", to_json(each.placement)},
+                    {"reasons", each.reasons}});
+  }
+  return json;
+}
+
+}  // namespace vqgen::cli

@@ -1,0 +1,25 @@
+// What the subcommands that place codebooks share: --hotness, --strategy, and how boundaries are
+// reported.
+#pragma once
+
+#include <string>
+
+#include "cli/command.h"
+#include "runtime/prepare.h"
+
+namespace vqgen::cli {
+
+struct PlacementOptions {
+  std::string hotness;
+  std::string strategy;
+};
+
+void add_placement_options(CLI::App& command, PlacementOptions& options);
+
+// The flags go over the config's own hotness. Error(bad_input) for a strategy without any.
+PlaceOptions apply(const PlacementOptions& options, Config& config);
+
+// [{"operand", "placement", "reasons"}]
+Json placement_json(const std::vector<OperandPlacement>& placements);
+
+}  // namespace vqgen::cli

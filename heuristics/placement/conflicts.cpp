@@ -1,0 +1,135 @@
+#include "heuristics/placement/conflicts.h"
+
+#include <algorithm>
+#include <array>
+#include <random>
+
+namespace vqgen {
+namespace {
+
+constexpr int kPhases = 8192;  // drawn; the error of the mean is about 0.7 / sqrt(kPhases)
+
+double unit_interval(std::uint64_t random) { return static_cast<double>(random >> 11) * 0x1p-53; }
+
+// The first place of the ascending shares that is above `at`.
+std::size_t place_of(std::span<const double> shares, double at) {
+  const auto found = std::upper_bound(shares.begin(), shares.end(), at);
+  return static_cast<std::size_t>(std::min(found, shares.end() - 1) - shares.begin());
+}
+
+// The entries that one phase wants of each slot.
+class Phase {
+ public:
+  explicit Phase(int slots) : slots_(slots) {}
+
+  void want(int slot, int entry) {
+    auto& wanted = wanted_[static_cast<std::size_t>(slot)];
+    int& count = counts_[static_cast<std::size_t>(slot)];
+    if (std::find(wanted.begin(), wanted.begin() + count, entry) != wanted.begin() + count) return;
+    wanted[static_cast<std::size_t>(count++)] = entry;
+    passes_ = std::max(passes_, count);
+  }
+  // The passes that it takes; ready for the next one.
+  int finish() {
+    std::fill_n(counts_.begin(), slots_, 0);
+    return std::exchange(passes_, 0);
+  }
+
+ private:
+  static constexpr std::size_t kMost = 32;
+  int slots_;
+  int passes_ = 0;
+  std::array<int, kMost> counts_{};
+  std::array<std::array<int, kMost>, kMost> wanted_{};
+};
+
+}  // namespace
+
+Accesses::Accesses(int entries) : entries_(entries) {}
+
+Accesses::Accesses(const HotnessProfile& profile) : entries_(profile.entries) {
+  double all = 0;
+  for (std::size_t i = 0; i < profile.codebooks(); ++i) {
+    const auto counts = profile.codebook(i);
+    double sum = 0;
+    for (const std::int64_t count : counts) {
+      sum += static_cast<double>(count);
+      cumulative_.push_back(sum);
+    }
+    for (auto at = cumulative_.end() - entries_; at != cumulative_.end(); ++at) {
+      *at /= std::max(sum, 1.0);
+    }
+    all += sum;
+    codebooks_.push_back(all);
+  }
+  for (double& share : codebooks_) share /= std::max(all, 1.0);
+  if (all == 0) codebooks_.clear();
+}
+
+double Accesses::share(int begin, int end) const {
+  if (begin >= end) return 0;
+  if (codebooks_.empty()) return static_cast<double>(end - begin) / entries_;
+  double sum = 0;
+  double before = 0;
+  for (std::size_t i = 0; i < codebooks_.size(); ++i) {
+    const double* within = cumulative_.data() + i * static_cast<std::size_t>(entries_);
+    const double below = begin == 0 ? 0 : within[begin - 1];
+    sum += (codebooks_[i] - before) * (within[end - 1] - below);
+    before = codebooks_[i];
+  }
+  return sum;
+}
+
+std::size_t Accesses::codebook(std::uint64_t random) const {
+  return codebooks_.empty() ? 0 : place_of(codebooks_, unit_interval(random));
+}
+
+int Accesses::entry(std::size_t codebook, std::uint64_t random) const {
+  if (codebooks_.empty()) {
+    return static_cast<int>(random % static_cast<std::uint64_t>(entries_));
+  }
+  const auto size = static_cast<std::size_t>(entries_);
+  return static_cast<int>(
+      place_of(std::span(cumulative_).subspan(codebook * size, size), unit_interval(random)));
+}
+
+double conflict_factor(const SharedTable& table, const Accesses& accesses) {
+  if (table.range.begin >= table.range.end) return 0;
+  const int lanes = phase_lanes(table.entry_bytes);
+  std::mt19937_64 random(1);
+  Phase phase(lanes);
+  std::int64_t passes = 0;
+  for (int i = 0; i < kPhases; ++i) {
+    const std::size_t codebook = accesses.codebook(random());
+    for (int lane = 0; lane < lanes; ++lane) {
+      const int entry = accesses.entry(codebook, random());
+      if (entry < table.range.begin || entry >= table.range.end) continue;
+      const std::int64_t place =
+          std::int64_t{entry} * table.residuals * table.copies + lane % table.copies;
+      phase.want(static_cast<int>(place % lanes), entry);
+    }
+    passes += phase.finish();
+  }
+  return static_cast<double>(passes) / kPhases;
+}
+
+double shared_passes(const OperandUse& use, const Placement& placement, const Accesses& accesses) {
+  vq::FormatConfig format = use.format;
+  format.placement = {placement.registers, placement.replicated, placement.copies,
+                      placement.shared};
+  const vq::EntryRange replicated = vq::replicated_range(format);
+  const vq::EntryRange once = vq::shared_range(format);
+  SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = format.residuals};
+  table.range = once;
+  double passes = conflict_factor(table, accesses);
+  table.range = replicated;
+  table.copies = placement.copies;
+  passes += conflict_factor(table, accesses);
+  const double slots = phase_lanes(use.entry_bytes());
+  const double places =
+      static_cast<double>(use.units) * format.residuals *
+      ((replicated.end - replicated.begin) * placement.copies + (once.end - once.begin));
+  return (use.lookups * passes + use.fills * places) / slots;
+}
+
+}  // namespace vqgen

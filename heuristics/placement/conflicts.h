@@ -1,0 +1,67 @@
+// How often lanes that look up entries of shared memory at once have to wait for each other.
+//
+// Shared memory serves 128 bytes a pass: 8 lanes of 16 bytes, 16 of 8 or 32 of 4, a phase. Entries
+// of 128 / entry bytes slots stand side by side; lanes that want different entries of one slot take
+// turns, lanes that want the same entry do not. So a phase takes as many passes as the most
+// contended slot has different entries. For uniform codes of one stage that is 2.6 passes for
+// entries of 16 bytes, 3.1 for 8 and 3.5 for 4 (balls into bins); a copy a lane makes it 1.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/hotness_profile.h"
+#include "heuristics/placement/plan_use.h"
+
+namespace vqgen {
+
+// How the accesses of an operand fall on its entries, as the codes number them.
+class Accesses {
+ public:
+  // Each entry as often.
+  explicit Accesses(int entries);
+  // As counted; uniform where nothing was. A phase reads one codebook, the more accesses it has the
+  // more likely it.
+  explicit Accesses(const HotnessProfile& profile);
+
+  int entries() const { return entries_; }
+  // Of the accesses, those of entries begin..end - 1.
+  double share(int begin, int end) const;
+
+  // What one lane and one phase draw; `random` is uniform over 64 bits.
+  std::size_t codebook(std::uint64_t random) const;
+  int entry(std::size_t codebook, std::uint64_t random) const;
+
+ private:
+  int entries_;
+  std::vector<double> codebooks_;   // [codebook]: share of the accesses up to it; empty if uniform
+  std::vector<double> cumulative_;  // [codebook][entry]: the same within it
+};
+
+// A level of shared memory: entries [range.begin, range.end) of each stage, `copies` times, laid
+// out as templates/vq/codebook/shared.cuh does: the stages of an entry, and the copies of each,
+// side by side. Lane l reads copy l % copies. Powers of two, entry_bytes * copies <= 128.
+struct SharedTable {
+  int entry_bytes = 16;
+  int residuals = 1;
+  int copies = 1;
+  vq::EntryRange range{};
+};
+
+// Lanes that are served at once, and slots that they contend for.
+constexpr int phase_lanes(int entry_bytes) { return 128 / entry_bytes; }
+
+// Expected passes of a phase whose lanes draw entries independently; lanes whose entry stands
+// elsewhere are idle, so that it may be below 1. Drawn from a fixed seed: the same each time, and
+// within about 0.02 of the expectation.
+double conflict_factor(const SharedTable& table, const Accesses& accesses);
+
+// Passes through shared memory of one call, all multiprocessors together, were the operand placed
+// so: lookups at both shared levels, which lanes of one warp visit one after the other, and the
+// stores that fill them. On an H200 the differences of this figure were those of measured times
+// (gemm dataflow fragments, 256 entries: aqlm-2x8 at 4096 x 4096 and 11008 x 4096, where 8 copies
+// win by 2.7 and 9.5 us, and gptvq-2, where filling 16 copies of a codebook a tile loses 2.5 us).
+double shared_passes(const OperandUse& use, const Placement& placement, const Accesses& accesses);
+
+}  // namespace vqgen

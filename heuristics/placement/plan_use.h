@@ -1,0 +1,48 @@
+// What the blocks of a plan do with the codebooks of each operand: how many entries a call looks
+// up, how often blocks load what they keep near, and what one block takes of a multiprocessor. The
+// figures that the boundaries of the codebook cache are weighed by.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/hotness_profile.h"
+#include "core/kernel_config.h"
+
+namespace vqgen {
+
+struct OperandUse {
+  Operand operand = Operand::weights;
+  vq::FormatConfig format = {};  // with the plan's placement
+  std::int64_t units = 1;        // whose codebooks a block keeps near at once
+  double lookups = 0;            // of entries, all blocks of a call together
+  double fills = 0;              // times that blocks load the codebooks of `units` units, together
+
+  std::int64_t tensor_units = 1;  // all of the tensor
+  double code_bytes = 0;          // as stored
+  double code_reads = 1;          // times that blocks read each of them
+
+  int entry_bytes() const { return format.vector_size * 2; }
+  // Shared memory of one entry of each unit and stage, held once.
+  std::int64_t row_bytes() const { return units * format.residuals * entry_bytes(); }
+  // Registers a thread of one entry of each unit and stage.
+  std::int64_t row_registers() const { return units * format.residuals * format.vector_size / 2; }
+  std::int64_t codebook_bytes() const {
+    return tensor_units * vq::unit_codebook_elements(format) * 2;
+  }
+};
+
+struct PlanUse {
+  int threads = 0;
+  std::int64_t blocks = 0;        // of the grid
+  std::int64_t shared_bytes = 0;  // a block, with the codebooks that it keeps near
+  std::vector<OperandUse> operands = {};
+};
+
+// Of a plan for this op, with fields in their ranges.
+PlanUse plan_use(const Plan& plan, const Problem& problem);
+
+// The boundaries of one operand's codebooks. The plan must have the operand.
+Placement& placement_of(Plan& plan, Operand operand);
+
+}  // namespace vqgen
