@@ -27,6 +27,7 @@ OperandTraffic traffic_of(const OperandUse& use, const Accesses& accesses) {
   traffic.lookup_bytes = use.lookups * (traffic.replicated + traffic.shared) * use.entry_bytes();
   traffic.lookup_l2_bytes = use.lookups * traffic.global * kSectorBytes;
   SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = format.residuals, .range = once};
+  table.lane_units = use.lane_units;
   traffic.conflict_factor = conflict_factor(table, accesses);
   table.range = {0, vq::entries(format)};
   traffic.conflict_factor_once = conflict_factor(table, accesses);

@@ -17,16 +17,16 @@ std::size_t place_of(std::span<const double> shares, double at) {
   return static_cast<std::size_t>(std::min(found, shares.end() - 1) - shares.begin());
 }
 
-// The entries that one phase wants of each slot.
+// The entries, as rows of the tables, that one phase wants of each slot.
 class Phase {
  public:
   explicit Phase(int slots) : slots_(slots) {}
 
-  void want(int slot, int entry) {
+  void want(int slot, std::int64_t row) {
     auto& wanted = wanted_[static_cast<std::size_t>(slot)];
     int& count = counts_[static_cast<std::size_t>(slot)];
-    if (std::find(wanted.begin(), wanted.begin() + count, entry) != wanted.begin() + count) return;
-    wanted[static_cast<std::size_t>(count++)] = entry;
+    if (std::find(wanted.begin(), wanted.begin() + count, row) != wanted.begin() + count) return;
+    wanted[static_cast<std::size_t>(count++)] = row;
     passes_ = std::max(passes_, count);
   }
   // The passes that it takes; ready for the next one.
@@ -40,7 +40,7 @@ class Phase {
   int slots_;
   int passes_ = 0;
   std::array<int, kMost> counts_{};
-  std::array<std::array<int, kMost>, kMost> wanted_{};
+  std::array<std::array<std::int64_t, kMost>, kMost> wanted_{};
 };
 
 }  // namespace
@@ -99,14 +99,20 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses) {
   std::mt19937_64 random(1);
   Phase phase(lanes);
   std::int64_t passes = 0;
+  const int count = table.range.end - table.range.begin;
   for (int i = 0; i < kPhases; ++i) {
-    const std::size_t codebook = accesses.codebook(random());
+    std::size_t codebook = accesses.codebook(random());
+    std::int64_t unit = 0;
     for (int lane = 0; lane < lanes; ++lane) {
+      if (table.lane_units > 1) {
+        unit = static_cast<std::int64_t>(random() % static_cast<unsigned>(table.lane_units));
+        codebook = accesses.codebook(random());
+      }
       const int entry = accesses.entry(codebook, random());
       if (entry < table.range.begin || entry >= table.range.end) continue;
-      const std::int64_t place =
-          std::int64_t{entry} * table.residuals * table.copies + lane % table.copies;
-      phase.want(static_cast<int>(place % lanes), entry);
+      const std::int64_t row = unit * count + entry - table.range.begin;
+      const std::int64_t place = row * table.residuals * table.copies + lane % table.copies;
+      phase.want(static_cast<int>(place % lanes), row);
     }
     passes += phase.finish();
   }
@@ -120,6 +126,7 @@ double shared_passes(const OperandUse& use, const Placement& placement, const Ac
   const vq::EntryRange replicated = vq::replicated_range(format);
   const vq::EntryRange once = vq::shared_range(format);
   SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = format.residuals};
+  table.lane_units = use.lane_units;
   table.range = once;
   double passes = conflict_factor(table, accesses);
   table.range = replicated;

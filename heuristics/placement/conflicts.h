@@ -3,8 +3,9 @@
 // Shared memory serves 128 bytes a pass: 8 lanes of 16 bytes, 16 of 8 or 32 of 4, a phase. Entries
 // of 128 / entry bytes slots stand side by side; lanes that want different entries of one slot take
 // turns, lanes that want the same entry do not. So a phase takes as many passes as the most
-// contended slot has different entries. For uniform codes of one stage that is 2.6 passes for
-// entries of 16 bytes, 3.1 for 8 and 3.5 for 4 (balls into bins); a copy a lane makes it 1.
+// contended slot has different entries. For uniform codes of one stage and many entries that is 2.6
+// passes for entries of 16 bytes, 3.1 for 8 and 3.5 for 4 (balls into bins); 2 stages side by side
+// leave half of the slots to each and make it 3.5 for 16 bytes; a copy a lane makes it 1.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +48,7 @@ struct SharedTable {
   int residuals = 1;
   int copies = 1;
   vq::EntryRange range{};
+  int lane_units = 1;  // whose tables, one after the other, lanes read at the same time
 };
 
 // Lanes that are served at once, and slots that they contend for.

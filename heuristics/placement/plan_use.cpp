@@ -18,6 +18,7 @@ OperandUse cache_use(Operand operand, const AttentionDecode& op, const VqFormat&
   const AttentionShape& shape = op.shape;
   OperandUse use{.operand = operand, .format = config};
   use.units = vq::units_per_head(config, shape.head_dim);
+  use.lane_units = static_cast<int>(use.units);  // lanes stand side by side along a row
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
   const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(shape.tokens);
   use.lookups =
@@ -56,6 +57,11 @@ PlanUse use_of(const Linear& op, const LinearPlan& plan) {
       ceil_div(op.shape.out_features, vq::outputs_per_block(config)) * row_blocks * plan.splits;
   OperandUse weights{.operand = Operand::weights, .format = config.weights};
   weights.units = vq::units_per_chunk(config);
+  const std::int64_t lane_columns = plan.dataflow == LinearDataflow::fragments
+                                        ? vq::run_columns(config)
+                                        : std::int64_t{32} * op.weights.vector_size;
+  weights.lane_units =
+      static_cast<int>(std::min(weights.units, ceil_div(lane_columns, config.unit_columns)));
   weights.tensor_units = weight_units(op.weights, op.shape.out_features, op.shape.in_features);
   const double elements =
       static_cast<double>(op.shape.out_features) * static_cast<double>(op.shape.in_features);

@@ -15,6 +15,7 @@ struct OperandUse {
   Operand operand = Operand::weights;
   vq::FormatConfig format = {};  // with the plan's placement
   std::int64_t units = 1;        // whose codebooks a block keeps near at once
+  int lane_units = 1;            // of these, those that the lanes of a warp read at the same time
   double lookups = 0;            // of entries, all blocks of a call together
   double fills = 0;              // times that blocks load the codebooks of `units` units, together
 

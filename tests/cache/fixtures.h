@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 
 #include "core/digest.h"
 #include "runtime/backend/backend.h"
@@ -38,6 +39,7 @@ class CountingBackend final : public Backend {
     }
     for (const KernelEntry& entry : source.entries) {
       artifact.kernels.push_back({entry.name, 40, 16, 8});
+      if (describe) describe(source, artifact.kernels.back());
     }
     artifact.compile_ms = 12.5;
     return artifact;
@@ -57,6 +59,8 @@ class CountingBackend final : public Backend {
   std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
 
   mutable std::atomic<int> compilations{0};
+  // What the compiler says of an entry, where that is not to be the same for all.
+  std::function<void(const KernelSource&, KernelResources&)> describe;
 };
 
 inline bool same(const Artifact& a, const Artifact& b) {

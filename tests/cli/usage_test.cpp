@@ -4,8 +4,8 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "compile",
-                                            "run",      "export",  "doctor"};
+const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "explain",
+                                            "compile",  "run",     "export",  "doctor"};
 
 TEST(Usage, HelpOfTheTool) {
   const Outcome outcome = vqgen({"--help"});

@@ -73,6 +73,13 @@ TEST(Conflicts, OfManyUniformEntriesAreTheKnownOnes) {
   EXPECT_NEAR(conflict_factor({.entry_bytes = 4, .range = {0, 65536}}, accesses), 3.53, 0.06);
 }
 
+// 8 lanes into the 4 slots that each of two stages has.
+TEST(Conflicts, StagesShareTheSlots) {
+  const Accesses accesses(65536);
+  const SharedTable table{.entry_bytes = 16, .residuals = 2, .range = {0, 65536}};
+  EXPECT_NEAR(conflict_factor(table, accesses), 3.5, 0.1);
+}
+
 TEST(Conflicts, ACopyALaneLeavesNone) {
   for (const int bytes : {4, 8, 16}) {
     for (const int residuals : {1, 2, 3}) {
@@ -89,6 +96,19 @@ TEST(Conflicts, LanesThatWantOneEntryDoNotWait) {
   EXPECT_EQ(conflict_factor({.entry_bytes = 8, .range = {0, 256}}, accesses), 1.0);
   EXPECT_EQ(conflict_factor({.entry_bytes = 8, .range = {8, 256}}, accesses), 0.0);
   EXPECT_EQ(conflict_factor({.entry_bytes = 8, .range = {9, 9}}, accesses), 0.0);
+}
+
+// One hot entry of each of two units: the phase waits for whichever the lanes want, both of one
+// slot.
+TEST(Conflicts, EqualEntriesOfDifferentUnitsAreDifferent) {
+  std::vector<std::int64_t> counts(256, 0);
+  counts[7] = 5;
+  const Accesses accesses(profile_with(Operand::keys, format_of(8, 8), 2, counts));
+  SharedTable table{.entry_bytes = 16, .range = {0, 256}, .lane_units = 2};
+  const double both = 1 - 2 * std::pow(0.5, 8);
+  EXPECT_NEAR(conflict_factor(table, accesses), 1 + both, kSampling);
+  table.range = {0, 9};  // tables of 9 x 16 bytes: another slot
+  EXPECT_EQ(conflict_factor(table, accesses), 1.0);
 }
 
 TEST(Conflicts, UniformIsWhatEqualAndMissingCountsSay) {

@@ -1,0 +1,170 @@
+// explain, and compile and run with a hotness profile: what they say, and what they refuse.
+#include "core/files.h"
+#include "core/hotness_profile.h"
+#include "tests/cli/tiny_bundle.h"
+
+namespace vqgen {
+namespace {
+
+std::string text_of(const Json& document) {
+  std::string text;
+  for (const Json& section : document["report"]) {
+    for (const std::string line : section["lines"]) text += line + "\n";
+  }
+  return text;
+}
+
+void expect_in(const std::string& text, const std::string& words) {
+  EXPECT_NE(text.find(words), std::string::npos) << "'" << words << "' is missing in: " << text;
+}
+
+TEST(Explain, SaysTheSameInTextAndJson) {
+  for (const char* name : {"llama3-8b-attention-2bit", "tinycode-projection"}) {
+    const Outcome text = vqgen({"explain", example(name), "--gpu", "a100"});
+    expect_success(text);
+    const Outcome json = vqgen({"explain", example(name), "--gpu", "a100", "--json"});
+    expect_success(json);
+    const Json document = document_of(json);
+    EXPECT_EQ(document["gpu_reason"], "named by --gpu");
+    EXPECT_EQ(document["placement"], Json::array());
+    EXPECT_TRUE(document["registers"].is_null());
+    EXPECT_EQ(document["traffic"].size(), std::string(name).starts_with("llama") ? 2u : 1u);
+    for (const Json& operand : document["traffic"]) EXPECT_FALSE(operand["profiled"].get<bool>());
+    for (const Json& section : document["report"]) {
+      expect_in(text.out, "\n" + section["title"].get<std::string>() + "\n");
+      for (const std::string line : section["lines"]) expect_in(text.out, "\n  " + line + "\n");
+    }
+    expect_in(text.out, "assumed until it is compiled");
+    expect_in(text.out, "not modelled yet");
+  }
+}
+
+TEST(Explain, CompilesForTheRegistersThatAreTaken) {
+  if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
+  const Arguments arguments{
+      "explain", example("tinycode-projection"), "--compile", "--json", "--gpu", "h200"};
+  const Outcome outcome = vqgen(arguments);
+  expect_success(outcome);
+  const Json document = document_of(outcome);
+  const int registers = document["registers"].get<int>();
+  EXPECT_GT(registers, 15);
+  expect_in(text_of(document), std::to_string(registers) + " a thread, as compiled");
+}
+
+class ByHotness : public TinyBundle {
+ protected:
+  // The config beside its profile, in a folder of its own; what `edit` does to the profiles.
+  std::string config_with(Json config, const std::string& bundle,
+                          const std::function<void(std::vector<HotnessProfile>&)>& edit = {}) {
+    const std::string profile = folder.path("p.json");
+    expect_success(vqgen({"profile", "--data", bundle, "--out", profile}));
+    if (edit) {
+      auto profiles = read_hotness(std::filesystem::path(profile));
+      edit(profiles);
+      publish_text(profile, hotness_text(profiles));
+    }
+    config["hotness"] = "p.json";
+    return folder.file("placed.json", config.dump());
+  }
+
+  // The first `hot` entries of each codebook are read 1000 times, the others once.
+  static void heat(std::vector<HotnessProfile>& profiles, int hot) {
+    for (HotnessProfile& each : profiles) {
+      std::vector<std::int64_t> accesses(each.codebooks(), 0);
+      for (std::size_t i = 0; i < each.counts.size(); ++i) {
+        const auto entry = static_cast<int>(i % static_cast<std::size_t>(each.entries));
+        each.counts[i] = entry < hot ? 1000 : 1;
+        accesses[i / static_cast<std::size_t>(each.entries)] += each.counts[i];
+      }
+      const std::size_t books = each.codebooks();
+      each.parts = {1, 1, accesses, std::vector<std::int64_t>(books, 1000),
+                    std::vector<int>(books, 1)};
+    }
+  }
+};
+
+TEST_F(ByHotness, RunsToTheSameBits) {
+  for (const std::string& bundle : {cache_bundle(), matrix_bundle()}) {
+    const Json config = bundle == cache_bundle() ? tiny_attention() : tiny_gemv();
+    const std::string placed = config_with(config, bundle);
+    const Outcome plain = vqgen(run_arguments(config, bundle));
+    const Outcome by_hotness = vqgen({"run", placed, "--data", bundle, "--backend", "host"});
+    expect_success(plain);
+    expect_success(by_hotness);
+    EXPECT_EQ(by_hotness.out, plain.out);
+  }
+}
+
+TEST_F(ByHotness, ExplainAndCompileGiveTheReasons) {
+  const std::string config = config_with(tiny_gemv(), matrix_bundle());
+  const Outcome outcome = vqgen({"explain", config, "--gpu", "h200", "--json"});
+  expect_success(outcome);
+  const Json document = document_of(outcome);
+  ASSERT_EQ(document["placement"].size(), 1u);
+  EXPECT_EQ(document["placement"][0]["operand"], "weights");
+  EXPECT_EQ(document["placement"][0]["placement"], document["plan"]["codebook"]);
+  const std::string text = text_of(document);
+  expect_in(text, "by the hotness profile");
+  for (const std::string reason : document["placement"][0]["reasons"]) expect_in(text, reason);
+  expect_in(text, "known once the kernel is compiled");
+  if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
+  const Outcome compiled = vqgen({"compile", config, "--gpu", "h200"});
+  expect_success(compiled);
+  expect_in(compiled.out, "\nweights: shared: ");
+  expect_in(compiled.out, "\nweights: registers: ");
+}
+
+TEST_F(ByHotness, HotEntriesStandInRegistersOnceTheKernelIsCompiled) {
+  if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
+  const std::string config =
+      config_with(tiny_attention(), cache_bundle(), [](auto& profiles) { heat(profiles, 1); });
+  const Outcome outcome =
+      vqgen({"compile", config, "--gpu", "h200", "--strategy", "paper", "--json"});
+  expect_success(outcome);
+  const Json document = document_of(outcome);
+  EXPECT_EQ(document["placement"][0]["placement"]["registers"], 1) << document.dump(2);
+  EXPECT_EQ(document["kernels"][0]["plan"]["key_codebook"]["registers"], 1);
+}
+
+TEST_F(ByHotness, TheFlagGoesOverTheConfigAndThePlanOverBoth) {
+  Json config = tiny_gemv();
+  config["plan"] = {{"codebook", {{"shared", 3}, {"replicated", 0}}}};
+  const std::string placed = config_with(config, matrix_bundle());
+  const Outcome outcome = vqgen({"explain", placed, "--gpu", "h200", "--json"});
+  expect_success(outcome);
+  EXPECT_EQ(document_of(outcome)["plan"]["codebook"]["shared"], 3);
+  expect_in(text_of(document_of(outcome)), "the config's own plan fixes boundaries");
+  expect_failure({"explain", placed, "--hotness", folder.path("none.json")}, 2, {"none.json"});
+  expect_failure({"compile", placed, "--hotness", folder.path("none.json")}, 2, {"none.json"});
+  // From where the tool runs, not from the config's folder.
+  const std::string plain = folder.file("plain.json", tiny_gemv().dump());
+  expect_success(vqgen({"explain", plain, "--hotness", folder.path("p.json")}));
+}
+
+TEST_F(ByHotness, WhatDoesNotFitIsRefused) {
+  const std::string config = config_with(tiny_gemv(), matrix_bundle());
+  Json other = tiny_gemv();
+  other["weights"]["index_bits"] = 6;
+  other["hotness"] = "p.json";
+  const std::vector<std::string> words{"p.json: the profile of w.weights is of format"};
+  const std::string wrong = folder.file("wrong.json", other.dump());
+  for (const char* command : {"explain", "compile"}) {
+    expect_failure({command, wrong}, 2, words);
+    expect_failure({command, config, "--strategy", "fastest"}, 2, {"--strategy"});
+    expect_failure({command, folder.file("plain.json", tiny_gemv().dump()), "--strategy", "paper"},
+                   2, {"--strategy places entries by a hotness profile", "--hotness"});
+  }
+  expect_failure({"run", wrong, "--backend", "host"}, 2, words);
+  expect_failure({"export", wrong, "--out", folder.path("out.cu")}, 2, words);
+  Json cache = tiny_attention();
+  cache["hotness"] = "p.json";
+  expect_failure({"explain", folder.file("cache.json", cache.dump())}, 2,
+                 {"p.json: holds no profile of keys"});
+  folder.file("p.json", "{}");
+  expect_failure({"explain", config}, 2, {"p.json", "'schema' is missing"});
+  folder.file("p.json", read_text(matrix_bundle()));
+  expect_failure({"explain", config}, 2, {"p.json", "malformed JSON"});
+}
+
+}  // namespace
+}  // namespace vqgen
