@@ -115,6 +115,21 @@ TEST_F(Registers, AreNoneWhereNothingIsHot) {
   EXPECT_EQ(count(placed(std::vector<std::int64_t>(256, 0), 64)), 0);
 }
 
+// 2 blocks an SM may take 255 registers each: 40 are free, the keys' 16 entries take 32 of them.
+TEST_F(Registers, OfKeysAndValuesAreSpentOnce) {
+  VqFormat format = kOneStage;
+  format.scope = Scope::head;
+  const AttentionDecode op = attention(format, format);
+  const std::vector<HotnessProfile> profiles{
+      profile_with(Operand::keys, format, 8, sixteen_hot()),
+      profile_with(Operand::values, format, 8, sixteen_hot())};
+  const Placed both = place(choose(op, gpu), op, gpu, profiles,
+                            {.strategy = Strategy::paper, .registers = 255 - 40});
+  const auto& plan = std::get<AttentionDecodePlan>(both.plan);
+  EXPECT_EQ(plan.key_codebook.registers, 16) << reasons_of(both, 0);
+  EXPECT_EQ(plan.value_codebook.registers, 4) << reasons_of(both, 1);
+}
+
 // Blocks that an SM holds and the grid has for it, with the codebooks as placed or all global.
 int at_work(const Plan& plan, const Problem& problem, const GpuSpec& gpu, int registers) {
   const PlanUse use = plan_use(plan, problem);
