@@ -49,16 +49,15 @@ Json measurement_json(const Measurement& m) {
   return json;
 }
 
-void measure_config(const std::string& path, const Options& options, Backend& backend,
+void measure_config(const Config& config, const Options& options, Backend& backend,
                     const GpuChoice& gpu, Output& output) {
-  const Config config = read_config(std::filesystem::path(path));
   const std::vector<Plan> plans = read_plans(config, gpu.spec, options.plans);
   MeasureOptions measure;
   measure.input.seed = options.seed;
   measure.input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
   Measurer measurer(backend, gpu.spec, config.problem, measure);
   Json results = Json::array();
-  output.line("{}: {:.2f} MB of codes a call", path,
+  output.line("{}: {:.2f} MB of codes a call", config.source,
               static_cast<double>(measurer.code_bytes()) * 1e-6);
   output.line("{:>10} {:>9} {:>5} {:>6} {:>7} {:>4}  plan", "us", "GB/s", "regs", "spill", "shared",
               "b/SM");
@@ -72,21 +71,26 @@ void measure_config(const std::string& path, const Options& options, Backend& ba
                 static_cast<double>(measurer.code_bytes()) * 1e-3 / m.time_us, m.registers,
                 m.spill_bytes, m.shared_bytes, m.blocks_per_sm, to_json(m.plan).dump());
   }
-  output.document["configs"].push_back(
-      {{"config", path}, {"code_bytes", measurer.code_bytes()}, {"measurements", results}});
+  output.document["configs"].push_back({{"config", config.source},
+                                        {"code_bytes", measurer.code_bytes()},
+                                        {"measurements", results}});
 }
 
 void run(const Options& options, Output& output) {
   const Environment environment = read_environment();
   const std::unique_ptr<Backend> backend =
       options.backend == "host" ? make_host(environment) : make_cuda(environment);
-  const Config first = read_config(std::filesystem::path(options.configs.front()));
-  const GpuChoice gpu = choose_gpu(
-      options.gpu, first, backend->machine() == Machine::cuda ? backend->device() : std::nullopt);
+  std::vector<Config> configs;
+  for (const std::string& path : options.configs) {
+    configs.push_back(read_config(std::filesystem::path(path)));
+  }
+  const GpuChoice gpu =
+      choose_gpu(options.gpu, configs.front(),
+                 backend->machine() == Machine::cuda ? backend->device() : std::nullopt);
   output.document["gpu"] = gpu.spec.name;
   output.document["gpu_reason"] = gpu.reason;
   output.document["backend"] = backend->name();
-  for (const std::string& config : options.configs) {
+  for (const Config& config : configs) {
     measure_config(config, options, *backend, gpu, output);
   }
 }

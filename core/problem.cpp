@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "core/ceil_div.h"
 #include "core/error.h"
 
 namespace vqgen {
@@ -150,7 +151,6 @@ std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim) {
 
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
                           std::int64_t in_features) {
-  const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   switch (format.scope) {
     case Scope::channel_group:
       return ceil_div(in_features, format.channels_per_group());

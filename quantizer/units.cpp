@@ -1,15 +1,13 @@
 #include "quantizer/units.h"
 
+#include "core/ceil_div.h"
+
 #include <fmt/format.h>
 
 #include "core/error.h"
 
 namespace vqgen {
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
+namespace {}  // namespace
 
 std::int64_t UnitMap::units() const {
   return ceil_div(heads, unit_heads) * ceil_div(rows, unit_rows) * ceil_div(columns, unit_columns);

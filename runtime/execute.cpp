@@ -3,24 +3,27 @@
 namespace vqgen {
 namespace {
 
-// Launches all entries of the source in order and waits.
-void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                DeviceCall& call, const Plan& plan) {
-  const std::vector<std::byte>& args = call.args(plan).front();
-  for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
-    backend.launch(kernel, source, entry, args);
-  }
-  backend.synchronize();
+void run(Backend& backend, LoadedKernel& kernel, const KernelSource& source, DeviceCall& call,
+         const Plan& plan) {
+  launch_all(backend, kernel, source, call.args(plan).front());
   call.require_inputs_unchanged();
 }
 
 }  // namespace
 
+void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
+                std::span<const std::byte> args) {
+  for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
+    backend.launch(kernel, source, entry, args);
+  }
+  backend.synchronize();
+}
+
 AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
                         const AttentionDecode& op, const AttentionDecodePlan& plan,
                         const AttentionData& data, Misalignment misalignment) {
   DeviceCall call(backend, op, data, misalignment);
-  launch_all(backend, kernel, source, call, plan);
+  run(backend, kernel, source, call, plan);
   return call.attention_output();
 }
 
@@ -29,7 +32,7 @@ std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
                                    const LinearPlan& plan, const LinearData& data,
                                    Misalignment misalignment) {
   DeviceCall call(backend, op, data, misalignment);
-  launch_all(backend, kernel, source, call, plan);
+  run(backend, kernel, source, call, plan);
   return call.linear_output();
 }
 

@@ -6,6 +6,10 @@
 
 namespace vqgen {
 
+// Launches all entries of the source in order with this argument struct and waits.
+void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
+                std::span<const std::byte> args);
+
 // `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
 // problem. Error(verification_failed) where the kernel wrote to its inputs, Error(device) on
 // faults.

@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
+#include "runtime/execute.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/reference_linear.h"
 
@@ -56,16 +57,19 @@ void Measurer::prepare(const AttentionDecode& op) {
   data_ = make_attention_data(op, options_.input);
   const auto& data = std::get<AttentionData>(data_);
   reference_ = reference_attention(data, static_cast<double>(softmax_scale(op)));
-  code_bytes_ = static_cast<std::int64_t>(data.keys.codes.size() + data.values.codes.size()) * 4;
-  copies_ = static_cast<int>(std::clamp<std::int64_t>(3 * gpu_.l2_bytes / code_bytes_ + 1, 1, 256));
-  call_ = std::make_unique<DeviceCall>(backend_, op, data, Misalignment{}, copies_);
+  upload(op, data, data.keys.codes.size() + data.values.codes.size());
 }
 
 void Measurer::prepare(const Linear& op) {
   data_ = make_linear_data(op, options_.input);
   const auto& data = std::get<LinearData>(data_);
   reference_ = reference_linear(data);
-  code_bytes_ = static_cast<std::int64_t>(data.weights.codes.size()) * 4;
+  upload(op, data, data.weights.codes.size());
+}
+
+template <class Op, class Data>
+void Measurer::upload(const Op& op, const Data& data, std::size_t code_words) {
+  code_bytes_ = static_cast<std::int64_t>(code_words) * 4;
   copies_ = static_cast<int>(std::clamp<std::int64_t>(3 * gpu_.l2_bytes / code_bytes_ + 1, 1, 256));
   call_ = std::make_unique<DeviceCall>(backend_, op, data, Misalignment{}, copies_);
 }
@@ -111,11 +115,7 @@ std::vector<Measurement> Measurer::measure(const std::vector<Plan>& plans) {
 }
 
 void Measurer::verify(LoadedKernel& kernel, const KernelSource& source, Measurement& result) {
-  const std::vector<std::byte>& args = call_->args(result.plan).front();
-  for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
-    backend_.launch(kernel, source, entry, args);
-  }
-  backend_.synchronize();
+  launch_all(backend_, kernel, source, call_->args(result.plan).front());
   Comparison comparison;
   if (const auto* op = std::get_if<AttentionDecode>(&problem_)) {
     const AttentionOutput output = call_->attention_output();

@@ -57,6 +57,8 @@ class Measurer {
  private:
   void prepare(const AttentionDecode& op);
   void prepare(const Linear& op);
+  template <class Op, class Data>
+  void upload(const Op& op, const Data& data, std::size_t code_words);
   void verify(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
   void time(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
 

@@ -52,9 +52,10 @@ def check(root):
 
 def self_test():
     home, long = "/".join(["", "home", "someone"]), "x\n" * (MAX_LINES + 1)
+    inside = "runtime/mnt/a.h"  # of the project: no fault
     seeds = {  # path -> (text, lines with faults)
         "a.md": (f"fine\nsee {home}/notes\n", [2]),
-        "b.cpp": (f'open("{home}/x");\n#include "runtime/work/a.h"\n', [1]),
+        "b.cpp": (f'open("{home}/x");\n#include "{inside}"\n', [1]),
         "c.cpp": (long, [MAX_LINES + 1]),
         "d.cpp": (long[2:], []),
         "LICENSE": (long, []),

@@ -2,14 +2,13 @@
 
 #include <vq/args/linear.h>
 
+#include "core/ceil_div.h"
 #include "core/kernel_config.h"
 #include "generator/ops/ops.h"
 #include "generator/text.h"
 
 namespace vqgen {
 namespace {
-
-constexpr int kCombineThreads = 256;  // as templates/vq/ops/linear_combine.cuh has it
 
 std::string plan_text(const vq::LinearConfig& c) {
   ConfigPrinter printer("vq::LinearConfig");
@@ -44,7 +43,7 @@ std::string suffix(const Linear& op, const LinearPlan& plan) {
 }
 
 unsigned blocks(std::int64_t items, std::int64_t a_block) {
-  return static_cast<unsigned>((items + a_block - 1) / a_block);
+  return static_cast<unsigned>(ceil_div(items, a_block));
 }
 
 }  // namespace
@@ -66,8 +65,8 @@ OpText op_text(const char* name, const Linear& op, const LinearPlan& plan) {
   if (plan.splits > 1) {
     KernelEntry combine;
     combine.name = fmt::format("{}_combine_{}", name, suffix(op, plan));
-    combine.grid = {blocks(op.shape.rows * op.shape.out_features, kCombineThreads), 1, 1};
-    combine.threads = kCombineThreads;
+    combine.grid = {blocks(op.shape.rows * op.shape.out_features, vq::kCombineThreads), 1, 1};
+    combine.threads = vq::kCombineThreads;
     text.templates.emplace_back("vq/ops/linear_combine.cuh");
     text.kernels += kernel_entry(combine, "LinearArgs", "linear_combine");
     text.entries.push_back(combine);

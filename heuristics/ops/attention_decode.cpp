@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/ceil_div.h"
 #include "heuristics/placement.h"
 
 namespace vqgen {
 namespace {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Heads a block: at most 8, so that 8 x vector_size accumulators stay in registers, and as even as
 // the group allows (9 heads make blocks of 5 and 4).

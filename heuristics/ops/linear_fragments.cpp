@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/ceil_div.h"
 #include "core/kernel_config.h"
 #include "heuristics/ops/linear.h"
 #include "heuristics/placement/place.h"
@@ -9,8 +10,6 @@ namespace vqgen {
 namespace {
 
 constexpr int kWarpsPerSm = 16;  // resident at once: enough loads in flight
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // How many warps should share the columns of one output tile, for the whole GPU to be busy.
 std::int64_t column_shares(const Linear& op, const LinearPlan& plan, const GpuSpec& gpu) {

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/hotness_summary.h"
 #include "heuristics/placement/placer.h"
 
 namespace vqgen {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::string numbering_note(const HotnessProfile* profile, int entries, int boundary) {
   if (boundary == entries) return "";

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
+
 namespace vqgen {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 double code_bytes(std::int64_t rows, std::int64_t columns, const VqFormat& format) {
   return 4.0 * static_cast<double>(rows) *

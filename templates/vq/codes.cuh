@@ -6,7 +6,8 @@
 
 namespace vq {
 
-// Code number `index` of the row that starts at `row`, its words fetched by load(const u32*).
+// Code number `index` of the row that starts at `row`, its words fetched by load(const u32*),
+// from memory or from registers.
 // A second word is touched only where the code reaches into it, so never past the row.
 template <int kBits, class Load>
 VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {

@@ -33,6 +33,9 @@ struct LinearConfig {
   FormatConfig weights;  // unit_elements is not used: unit_columns says it
 };
 
+// A block of the kernel that sums up splits.
+inline constexpr int kCombineThreads = 256;
+
 VQ_HD constexpr int block_rows(const LinearConfig& c) {
   return c.rows < c.rows_per_block ? c.rows : c.rows_per_block;
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <vq/layout/linear.h>
-#include <vq/machine.cuh>
+#include <vq/codes.cuh>
 
 namespace vq {
 
@@ -55,13 +55,8 @@ class FragmentCodes {
 
   // The code of sub-vector s and stage of an octet; its place is known once loops are unrolled.
   VQ_DEVICE static u32 at(const u32* words, int octet, int s, int stage) {
-    constexpr int kBits = kFormat.index_bits;
     const int code_number = (octet * (8 / kFormat.vector_size) + s) * kFormat.residuals + stage;
-    const int bit = code_number * kBits;
-    const int shift = bit % 32;
-    u32 code = words[bit / 32] >> shift;
-    if (shift + kBits > 32) code |= words[bit / 32 + 1] << (32 - shift);
-    return code & ((1u << kBits) - 1u);
+    return read_code<kFormat.index_bits>(words, code_number, [](const u32* word) { return *word; });
   }
 
  private:

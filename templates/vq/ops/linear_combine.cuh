@@ -5,8 +5,6 @@
 
 namespace vq {
 
-constexpr int kCombineThreads = 256;
-
 template <class Plan>
 VQ_DEVICE void linear_combine(const LinearArgs& args) {
   using Work = LinearWork<Plan>;

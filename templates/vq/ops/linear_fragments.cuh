@@ -6,9 +6,8 @@
 // octet w0..w7, as they come from the lookup. Two forms (layout/linear.h, fragment_rows):
 //
 //   halves   a0 = w01, a1 = w23, a2 = w45, a3 = w67 of output g: rows g and g + 8 of the product
-//   are
-//            two halves of one output. The columns of b are 4 rows of x times the same halves, so
-//            the sum is c0 + c3 of the lane (g, row). No register is moved.
+//            are two halves of one output. The columns of b are 4 rows of x times the same halves,
+//            so the sum is c0 + c3 of the lane (g, row). No register is moved.
 //   pairs    outputs g and g + 8 (v0..v7): a = {w01, v01, w23, v23}, then {w45, v45, w67, v67}.
 //            Twice the rows of x a product, for some moves.
 //
