@@ -92,6 +92,8 @@ void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const Gpu
 void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
+  judge.require(plan.dataflow == AttentionDataflow::lanes,
+                "dataflow {} is not built yet; use lanes", enum_name(plan.dataflow));
   const int sub_vectors = op.shape.head_dim / op.values.vector_size;
   judge.require(plan.threads >= sub_vectors,
                 "threads {} are fewer than the {} sub-vectors of a value", plan.threads,

@@ -35,6 +35,7 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
                                         const AttentionDecodePlan& plan) {
   vq::AttentionDecodeConfig config{};
   config.element = element(op.dtype);
+  config.dataflow = static_cast<vq::AttentionDataflow>(plan.dataflow);
   config.head_dim = op.shape.head_dim;
   config.query_heads = op.shape.query_heads;
   config.kv_heads = op.shape.kv_heads;

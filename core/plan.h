@@ -8,7 +8,18 @@
 
 namespace vqgen {
 
+// How a sequence's codes become its output. lanes: each lane decodes sub-vectors of its own, in
+// fp32. fragments: decoded entries are the tensor core's operands as they come. tables: inner
+// products of the query and all key entries are made first, and looked up for each token. channels:
+// blocks share the channels of the keys, and partial scores meet in global memory before the
+// softmax.
+enum class AttentionDataflow { lanes, fragments, tables, channels };
+template <>
+inline constexpr auto enum_names<AttentionDataflow> =
+    std::array{"lanes", "fragments", "tables", "channels"};
+
 struct AttentionDecodePlan {
+  AttentionDataflow dataflow = AttentionDataflow::lanes;
   int threads = 128;
   int tile_tokens = 64;
   int splits = 1;
@@ -21,6 +32,7 @@ struct AttentionDecodePlan {
   static constexpr auto fields() {
     using P = AttentionDecodePlan;
     return std::make_tuple(
+        field("dataflow", &P::dataflow, Rule{}, "how codes become scores and sums"),
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
         field("tile_tokens", &P::tile_tokens, optional_in(1, 1024),
               "tokens scored between barriers"),

@@ -29,6 +29,12 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::Element value) {
   return *this;
 }
 
+ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::AttentionDataflow value) {
+  constexpr std::array kNames{"kLanes", "kFragments", "kTables", "kChannels"};
+  line(name, fmt::format("vq::AttentionDataflow::{}", kNames[static_cast<std::size_t>(value)]));
+  return *this;
+}
+
 ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearDataflow value) {
   constexpr std::array kNames{"kLanes", "kFragments", "kTables"};
   line(name, fmt::format("vq::LinearDataflow::{}", kNames[static_cast<std::size_t>(value)]));

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include <vq/layout/attention_decode.h>
 #include <vq/layout/linear.h>
 
 #include "core/kernel_source.h"
@@ -19,6 +20,7 @@ class ConfigPrinter {
   ConfigPrinter& add(std::string_view name, std::int64_t value);
   ConfigPrinter& add(std::string_view name, bool value);
   ConfigPrinter& add(std::string_view name, vq::Element value);
+  ConfigPrinter& add(std::string_view name, vq::AttentionDataflow value);
   ConfigPrinter& add(std::string_view name, vq::LinearDataflow value);
   ConfigPrinter& add(std::string_view name, const vq::FormatConfig& value);
   // `struct Plan { ... };`

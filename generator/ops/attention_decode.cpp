@@ -9,12 +9,12 @@
 namespace vqgen {
 namespace {
 
-// "attention_decode_d4b8_d8b12_f16_h128g4_s8_t64_w4_ks_vr8s": formats of keys and values, element
-// type, head_dim and group, splits, tile, warps, placements.
+// "attention_decode_d4b8_d8b12_f16_h128g4_lanes_s8_t64_w4_ks_vr8s": formats of keys and values,
+// element type, head_dim and group, dataflow, splits, tile, warps, placements.
 std::string suffix(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  return fmt::format("{}_{}_{}_h{}g{}_s{}_t{}_w{}_k{}_v{}", short_name(op.keys),
+  return fmt::format("{}_{}_{}_h{}g{}_{}_s{}_t{}_w{}_k{}_v{}", short_name(op.keys),
                      short_name(op.values), enum_name(op.dtype), op.shape.head_dim, op.group(),
-                     plan.splits, plan.tile_tokens, plan.threads / 32,
+                     enum_name(plan.dataflow), plan.splits, plan.tile_tokens, plan.threads / 32,
                      short_name(plan.key_codebook, op.keys.entries()),
                      short_name(plan.value_codebook, op.values.entries()));
 }
@@ -22,6 +22,7 @@ std::string suffix(const AttentionDecode& op, const AttentionDecodePlan& plan) {
 std::string plan_text(const vq::AttentionDecodeConfig& c) {
   ConfigPrinter printer("vq::AttentionDecodeConfig");
   printer.add("element", c.element)
+      .add("dataflow", c.dataflow)
       .add("head_dim", std::int64_t{c.head_dim})
       .add("query_heads", std::int64_t{c.query_heads})
       .add("kv_heads", std::int64_t{c.kv_heads})
@@ -44,7 +45,8 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
   const auto batch = static_cast<unsigned>(op.shape.batch);
   OpText text;
-  text.templates = {"vq/ops/attention_decode.cuh"};
+  const std::string function = fmt::format("attention_{}", enum_name(plan.dataflow));
+  text.templates = {fmt::format("vq/ops/{}.cuh", function)};
   text.plan = plan_text(config);
   text.args_bytes = sizeof(vq::AttentionDecodeArgs);
   KernelEntry decode;
@@ -53,7 +55,7 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
                  static_cast<unsigned>(op.shape.kv_heads * vq::head_blocks(config)), batch};
   decode.threads = static_cast<unsigned>(plan.threads);
   decode.shared_bytes = vq::shared_layout(config).total;
-  text.kernels = kernel_entry(decode, "AttentionDecodeArgs", "attention_decode");
+  text.kernels = kernel_entry(decode, "AttentionDecodeArgs", function);
   text.entries.push_back(decode);
   if (plan.splits > 1) {
     KernelEntry combine;

@@ -8,8 +8,11 @@
 
 namespace vq {
 
+enum class AttentionDataflow : int { kLanes = 0, kFragments = 1, kTables = 2, kChannels = 3 };
+
 struct AttentionDecodeConfig {
   Element element;
+  AttentionDataflow dataflow;
   int head_dim;
   int query_heads;
   int kv_heads;

@@ -1,4 +1,4 @@
-// attention_decode: one query token against a quantized KV cache (VecInfer Alg. 1, entries looked
+// attention_decode by lanes: one query token against a quantized KV cache (VecInfer Alg. 1, entries looked
 // up, online softmax in fp32, split over tokens).
 //
 // A block serves kHeads query heads of one KV head of one sequence over one split of its tokens,
@@ -20,7 +20,7 @@
 namespace vq {
 
 template <class Plan>
-class AttentionDecode {
+class AttentionLanes {
  public:
   using Work = AttentionWork<Plan>;
   static constexpr Element kElement = Plan::config().element;
@@ -61,7 +61,7 @@ class AttentionDecode {
   static constexpr int kTileWords = kTile * (KeyRows::kWords + ValueRows::kWords);
   static constexpr int kSlices = kThreads / ValueRows::kSubVectors;
 
-  VQ_DEVICE explicit AttentionDecode(const AttentionDecodeArgs& args)
+  VQ_DEVICE explicit AttentionLanes(const AttentionDecodeArgs& args)
       : args_(args),
         work_(Work::of_block(args)),
         key_book_(args.keys, units<Keys>()),
@@ -299,8 +299,8 @@ class AttentionDecode {
 };
 
 template <class Plan>
-VQ_DEVICE void attention_decode(const AttentionDecodeArgs& args) {
-  AttentionDecode<Plan>(args).run();
+VQ_DEVICE void attention_lanes(const AttentionDecodeArgs& args) {
+  AttentionLanes<Plan>(args).run();
 }
 
 }  // namespace vq
