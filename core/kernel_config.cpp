@@ -47,6 +47,7 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
   config.heads_per_block = plan.heads_per_block;
   config.lanes_per_token = plan.lanes_per_token;
   config.stages = plan.stages;
+  config.code_words = plan.code_words;
   config.keys = cache_format(op.keys, plan.key_codebook, op.shape.head_dim);
   config.values = cache_format(op.values, plan.value_codebook, op.shape.head_dim);
   return config;

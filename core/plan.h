@@ -26,6 +26,7 @@ struct AttentionDecodePlan {
   int heads_per_block = 1;
   int lanes_per_token = 8;
   int stages = 2;
+  int code_words = 1;
   Placement key_codebook{};
   Placement value_codebook{};
 
@@ -34,8 +35,9 @@ struct AttentionDecodePlan {
     return std::make_tuple(
         field("dataflow", &P::dataflow, Rule{}, "how codes become scores and sums"),
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
-        field("tile_tokens", &P::tile_tokens, optional_in(1, 1024),
-              "tokens scored between barriers"),
+        field(
+            "tile_tokens", &P::tile_tokens, optional_in(1, 1024),
+            "tokens scored between barriers; fragments: tokens of one step of a warp, 8, 16 or 32"),
         field("splits", &P::splits, optional_in(1, 1024),
               "blocks that share one sequence's tokens"),
         field("heads_per_block", &P::heads_per_block, optional_in(1, 4096),
@@ -43,6 +45,9 @@ struct AttentionDecodePlan {
         field("lanes_per_token", &P::lanes_per_token, optional_in(1, 32),
               "threads that share the dot product of one key"),
         field("stages", &P::stages, optional_in(1, 2), "tiles of codes in flight in shared memory"),
+        field("code_words", &P::code_words, optional_in(1, 4),
+              "fragments: 32-bit words that one load of codes moves where it can, a power of two; "
+              "rows of codes are aligned to as much"),
         field("key_codebook", &P::key_codebook, Rule{},
               "where the entries of the key codebooks stand"),
         field("value_codebook", &P::value_codebook, Rule{},
