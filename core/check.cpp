@@ -196,9 +196,10 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
   const int run = vq::run_words(config);
   constexpr int kMostRunWords = 24;
   judge.require(run <= kMostRunWords,
-                "a run of codes of whole words is {} words, more than {}; use dataflow lanes or "
-                "fewer code_words",
-                run, kMostRunWords);
+                "a run of codes of whole words is {} words, more than {}; use {}", run,
+                kMostRunWords,
+                plan.fusion == LinearFusion::registers ? "another fusion or fewer code_words"
+                                                       : "dataflow lanes or fewer code_words");
   judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
                 "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
                 vq::run_columns(config));

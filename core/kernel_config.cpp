@@ -57,6 +57,10 @@ static_assert(static_cast<int>(LinearDataflow::fragments) ==
                   static_cast<int>(vq::LinearDataflow::kFragments) &&
               static_cast<int>(LinearDataflow::tables) ==
                   static_cast<int>(vq::LinearDataflow::kTables));
+static_assert(static_cast<int>(LinearFusion::registers) ==
+                  static_cast<int>(vq::LinearFusion::kRegisters) &&
+              static_cast<int>(LinearFusion::shared) ==
+                  static_cast<int>(vq::LinearFusion::kShared));
 
 vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   const VqFormat& format = op.weights;
@@ -72,6 +76,7 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
       plan.dataflow == LinearDataflow::fragments ? plan.warps_along_columns : 1;
   config.rows_per_block = plan.rows_per_block;
   config.fragment_rows = plan.fragment_rows;
+  config.fusion = static_cast<vq::LinearFusion>(plan.fusion);
   config.code_words = plan.code_words;
   config.outputs_per_warp = plan.outputs_per_warp;
   config.chunk_columns = plan.chunk_columns;

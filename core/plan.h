@@ -64,6 +64,13 @@ enum class LinearDataflow { lanes, fragments, tables };
 template <>
 inline constexpr auto enum_names<LinearDataflow> = std::array{"lanes", "fragments", "tables"};
 
+// Fragments: how entries get from the lanes that look them up to the operands of the tensor core
+// (VQ-LLM, section VI-B). permute: they do not move, x is laid out to match. registers: lanes
+// exchange words, x keeps its order. shared: through shared memory, likewise.
+enum class LinearFusion { permute, registers, shared };
+template <>
+inline constexpr auto enum_names<LinearFusion> = std::array{"permute", "registers", "shared"};
+
 struct LinearPlan {
   LinearDataflow dataflow = LinearDataflow::lanes;
   int threads = 256;
@@ -73,6 +80,7 @@ struct LinearPlan {
   int warps_along_columns = 1;
   int rows_per_block = 8;
   int fragment_rows = 8;
+  LinearFusion fusion = LinearFusion::permute;
   int code_words = 1;
   Placement codebook{};
 
@@ -97,6 +105,9 @@ struct LinearPlan {
               "rows of x that a block serves, a multiple of 4"),
         field("fragment_rows", &P::fragment_rows, optional_in(4, 8),
               "fragments: rows of x that one product serves, 4 or 8; and twice as many outputs"),
+        field("fusion", &P::fusion, Rule{},
+              "fragments: how entries become operands of the tensor core; permute lays x out to "
+              "match them"),
         field("code_words", &P::code_words, optional_in(1, 4),
               "fragments: 32-bit words that one load of codes moves, a power of two; codes are "
               "aligned to as much"),
