@@ -1,8 +1,11 @@
 // vqgen measure: plans of a config, verified and timed on a device.
 #include "runtime/measure.h"
 
+#include <algorithm>
+
 #include "cli/command.h"
 #include "heuristics/choose.h"
+#include "heuristics/space.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::cli {
@@ -11,11 +14,28 @@ namespace {
 struct Options {
   std::vector<std::string> configs;
   std::string plans;
+  std::optional<std::size_t> space;
+  std::string placement = "any";
   std::string backend;
   std::string gpu;
   std::string codes = "uniform";
   std::uint64_t seed = 1;
 };
+
+// The plans of the space, and the config's own where it is not among them: last.
+std::vector<Plan> space_plans(const Config& config, const GpuSpec& gpu, const Options& options,
+                              Output& output) {
+  SpaceOptions bounds{.most = *options.space};
+  if (options.placement == "global") bounds.placement = SpacePlacement::global;
+  if (options.placement == "shared") bounds.placement = SpacePlacement::shared;
+  Space found = space(config.problem, gpu, bounds);
+  output.line("{}: {} of {} plans of the space", config.source, found.plans.size(), found.feasible);
+  const Plan own = plan_for(config, gpu);
+  if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
+    found.plans.push_back(own);
+  }
+  return std::move(found.plans);
+}
 
 // The config's own plan, or each object of the plans file laid over it.
 std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std::string& file) {
@@ -51,7 +71,8 @@ Json measurement_json(const Measurement& m) {
 
 void measure_config(const Config& config, const Options& options, Backend& backend,
                     const GpuChoice& gpu, Output& output) {
-  const std::vector<Plan> plans = read_plans(config, gpu.spec, options.plans);
+  const std::vector<Plan> plans = options.space ? space_plans(config, gpu.spec, options, output)
+                                                : read_plans(config, gpu.spec, options.plans);
   MeasureOptions measure;
   measure.input.seed = options.seed;
   measure.input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
@@ -72,11 +93,18 @@ void measure_config(const Config& config, const Options& options, Backend& backe
                 m.spill_bytes, m.shared_bytes, m.blocks_per_sm, to_json(m.plan).dump());
   }
   output.document["configs"].push_back({{"config", config.source},
+                                        {"problem", to_json(config.problem)},
                                         {"code_bytes", measurer.code_bytes()},
                                         {"measurements", results}});
 }
 
 void run(const Options& options, Output& output) {
+  if (options.space && !options.plans.empty()) {
+    throw Error(ErrorKind::bad_input, "--space and --plans both say which plans; name one of them");
+  }
+  if (!options.space && options.placement != "any") {
+    throw Error(ErrorKind::bad_input, "--placement limits the plans of --space; name that too");
+  }
   const Environment environment = read_environment();
   const std::unique_ptr<Backend> backend =
       options.backend == "host" ? make_host(environment) : make_cuda(environment);
@@ -89,6 +117,7 @@ void run(const Options& options, Output& output) {
                  backend->machine() == Machine::cuda ? backend->device() : std::nullopt);
   output.document["gpu"] = gpu.spec.name;
   output.document["gpu_reason"] = gpu.reason;
+  output.document["gpu_spec"] = to_json(gpu.spec);
   output.document["backend"] = backend->name();
   for (const Config& config : configs) {
     measure_config(config, options, *backend, gpu, output);
@@ -107,6 +136,18 @@ void add_measure(CLI::App& app, Output& output) {
   command->add_option(
       "--plans", options->plans,
       "A JSON array of plans, each laid over the chosen one; by default that alone");
+  command
+      ->add_option("--space", options->space,
+                   "Instead: so many plans of the space that choose looks at, spread evenly over "
+                   "it (150; 0 for all), and the chosen one")
+      ->expected(0, 1)
+      ->default_str("150");
+  command
+      ->add_option(
+          "--placement", options->placement,
+          "With --space, where codebooks stand: any, all in global or all in shared memory")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"any", "global", "shared"}));
   command
       ->add_option("--backend", options->backend, "cuda (default) or host, whose times are a CPU's")
       ->check(CLI::IsMember({"host", "cuda"}));

@@ -1,0 +1,91 @@
+#include "heuristics/space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "heuristics/space/candidates.h"
+
+namespace vqgen {
+namespace {
+
+std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePlacement allowed) {
+  Candidates candidates(problem, gpu);
+  if (!check(problem).ok) return {};
+  if (std::holds_alternative<AttentionDecode>(problem)) {
+    add_attention_lanes(candidates, allowed);
+  } else {
+    add_linear_fragments(candidates, allowed);
+    add_linear_tables(candidates, allowed);
+    add_linear_lanes(candidates, allowed);
+  }
+  return candidates.take();
+}
+
+// `count` of 0..size - 1, spread evenly over every axis that was counted through to make them: by
+// steps of about the golden ratio of `size` that share no factor with it, which visit each value of
+// an inner axis as often as each of an outer one.
+std::vector<std::size_t> spread(std::size_t size, std::size_t count) {
+  constexpr double kGolden = 0.6180339887498949;
+  auto step =
+      std::max<std::size_t>(1, static_cast<std::size_t>(kGolden * static_cast<double>(size)));
+  while (std::gcd(step, size) != 1) ++step;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < count; ++i) places.push_back(i * step % size);
+  return places;
+}
+
+// How many of each group are kept, as even as their sizes allow.
+std::vector<std::size_t> shares(const std::vector<std::size_t>& sizes, std::size_t most) {
+  std::vector<std::size_t> kept(sizes.size(), 0);
+  for (bool changed = true; most > 0 && changed;) {
+    changed = false;
+    for (std::size_t i = 0; i < sizes.size() && most > 0; ++i) {
+      if (kept[i] == sizes[i]) continue;
+      ++kept[i];
+      --most;
+      changed = true;
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string kind_of(const Plan& plan, const Problem& problem) {
+  if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
+    const auto& op = std::get<AttentionDecode>(problem);
+    return fmt::format("{}, keys {}, values {}", enum_name(attention->dataflow),
+                       short_name(attention->key_codebook, op.keys.entries()),
+                       short_name(attention->value_codebook, op.values.entries()));
+  }
+  const auto& linear = std::get<LinearPlan>(plan);
+  return fmt::format("{}, {}", enum_name(linear.dataflow),
+                     short_name(linear.codebook, as_linear(problem)->weights.entries()));
+}
+
+Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options) {
+  std::vector<Plan> all = all_plans(problem, gpu, options.placement);
+  const std::size_t feasible = all.size();
+  if (options.most == 0 || feasible <= options.most) return {std::move(all), feasible};
+  std::map<std::string, std::vector<std::size_t>> kinds;
+  for (std::size_t i = 0; i < all.size(); ++i) kinds[kind_of(all[i], problem)].push_back(i);
+  std::vector<std::size_t> sizes;
+  for (const auto& [kind, members] : kinds) sizes.push_back(members.size());
+  const std::vector<std::size_t> kept = shares(sizes, options.most);
+  std::vector<std::size_t> chosen;
+  std::size_t at = 0;
+  for (const auto& [kind, members] : kinds) {
+    for (const std::size_t place : spread(members.size(), kept[at++])) {
+      chosen.push_back(members[place]);
+    }
+  }
+  std::sort(chosen.begin(), chosen.end());
+  Space result{{}, feasible};
+  for (const std::size_t i : chosen) result.plans.push_back(all[i]);
+  return result;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,39 @@
+// The plans that are worth a look for a problem on a GPU: what a search measures, and what the cost
+// model chooses from. Each dataflow declares its own part (heuristics/space/), with few values an
+// axis, picked by what they mean (warps on a multiprocessor, not a bare number of splits), so that
+// the whole is some thousands at most and finite by construction.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/check.h"
+
+namespace vqgen {
+
+// Where codebooks may stand. global and shared are VQ-LLM's two baselines: all entries of all
+// codebooks there, all else as free as ever.
+enum class SpacePlacement { any, global, shared };
+template <>
+inline constexpr auto enum_names<SpacePlacement> = std::array{"any", "global", "shared"};
+
+struct SpaceOptions {
+  std::size_t most = 150;  // plans kept; 0 keeps all
+  SpacePlacement placement = SpacePlacement::any;
+};
+
+struct Space {
+  std::vector<Plan> plans;
+  std::size_t feasible = 0;  // how many there were before some were left out
+};
+
+// Distinct plans that check() accepts, in a fixed order; equal arguments give equal plans. Where
+// there are more than `most`, each kind of plan (kind_of) keeps as even a share as it can fill, of
+// plans spread evenly over its axes. Empty where check() refuses the problem, and where no plan
+// fits with the placement asked for.
+Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options = {});
+
+// The dataflow and the placement, which decide most: "fragments, r256x8".
+std::string kind_of(const Plan& plan, const Problem& problem);
+
+}  // namespace vqgen

@@ -1,0 +1,73 @@
+// Dataflow lanes of attention_decode.
+#include <algorithm>
+
+#include "core/ceil_div.h"
+#include "core/kernel_config.h"
+#include "heuristics/ops/attention_decode.h"
+#include "heuristics/space/candidates.h"
+
+namespace vqgen {
+namespace {
+
+using Pair = std::pair<Placement, Placement>;
+
+// Keys and values alike, and where there is a choice one of them shared and the other global.
+std::vector<Pair> placement_pairs(const AttentionDecode& op, SpacePlacement allowed) {
+  const std::vector<Placement> keys = whole_placements(op.keys, allowed);
+  const std::vector<Placement> values = whole_placements(op.values, allowed);
+  std::vector<Pair> pairs;
+  for (std::size_t i = 0; i < keys.size(); ++i) pairs.emplace_back(keys[i], values[i]);
+  if (allowed == SpacePlacement::any) {
+    pairs.emplace_back(all_shared(op.keys.entries()), all_global());
+    pairs.emplace_back(all_global(), all_shared(op.values.entries()));
+  }
+  return pairs;
+}
+
+// The splits for each number of warps an SM, none of them without a tile.
+std::vector<int> splits_of(const Candidates& to, const AttentionDecode& op,
+                           const AttentionDecodePlan& plan) {
+  const std::int64_t head_blocks = ceil_div(op.group(), plan.heads_per_block);
+  const std::int64_t blocks = op.shape.kv_heads * head_blocks * op.shape.batch;
+  const std::int64_t tiles = ceil_div(op.shape.tokens, plan.tile_tokens);
+  std::vector<int> splits;
+  for (const int target : kWarpTargets) {
+    const std::int64_t wanted = std::int64_t{target} * to.gpu().sms / (plan.threads / 32);
+    constexpr std::int64_t kMost = 256;
+    splits.push_back(static_cast<int>(
+        std::min(kMost, even_splits(tiles, std::max<std::int64_t>(1, wanted / blocks)))));
+  }
+  return splits;
+}
+
+}  // namespace
+
+void add_attention_lanes(Candidates& to, SpacePlacement allowed) {
+  const auto& op = std::get<AttentionDecode>(to.problem());
+  const std::vector<Pair> placements = placement_pairs(op, allowed);
+  AttentionDecodePlan plan = choose_attention_decode(op, to.gpu());
+  for (const int threads : {64, 128, 256}) {
+    plan.threads = threads;
+    for (const int tile : {8, 32, 64, 128, 256}) {
+      plan.tile_tokens = tile;
+      for (const int lanes : {2, 4, 8, 16}) {
+        plan.lanes_per_token = lanes;
+        // Lanes without a sub-vector, or threads without a token.
+        if (lanes > op.shape.head_dim / op.keys.vector_size || threads / lanes > tile) continue;
+        for (const int stages : {2, 1}) {
+          plan.stages = stages;
+          for (const int splits : splits_of(to, op, plan)) {
+            plan.splits = splits;
+            for (const auto& [keys, values] : placements) {
+              plan.key_codebook = keys;
+              plan.value_codebook = values;
+              to.add(plan);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace vqgen

@@ -1,0 +1,49 @@
+// What the parts of the space share: a list that takes each accepted plan once, and the values that
+// several axes have in common. A part is a function that adds the plans of one dataflow.
+#pragma once
+
+#include <set>
+#include <span>
+#include <vector>
+
+#include "heuristics/space.h"
+
+namespace vqgen {
+
+class Candidates {
+ public:
+  Candidates(const Problem& problem, const GpuSpec& gpu) : problem_(problem), gpu_(gpu) {}
+
+  // Kept where check() accepts it and no equal one is there.
+  void add(const Plan& plan);
+
+  const Problem& problem() const { return problem_; }
+  const GpuSpec& gpu() const { return gpu_; }
+  std::vector<Plan> take() { return std::move(plans_); }
+
+ private:
+  Problem problem_;
+  GpuSpec gpu_;
+  std::vector<Plan> plans_;
+  std::set<std::vector<int>> seen_;
+};
+
+// Whole codebooks everywhere: global, shared once, and with a copy for each lane of a phase or for
+// half of them (conflicts.h).
+std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed);
+
+// Warps on a multiprocessor that a grid is cut up for, were all resident: from one in four slots of
+// an SM's scheduler up to more than can be resident.
+inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
+
+// Parts that `pieces` are cut into for about `wanted` parts of equal size but for the last, none
+// of them empty.
+std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted);
+
+// The parts of the space. AttentionDecode's dataflows take its problem, the others both products.
+void add_attention_lanes(Candidates& to, SpacePlacement allowed);
+void add_linear_lanes(Candidates& to, SpacePlacement allowed);
+void add_linear_fragments(Candidates& to, SpacePlacement allowed);
+void add_linear_tables(Candidates& to, SpacePlacement allowed);
+
+}  // namespace vqgen

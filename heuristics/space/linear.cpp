@@ -1,0 +1,71 @@
+// Dataflows lanes and tables of the products.
+#include <algorithm>
+
+#include "core/ceil_div.h"
+#include "core/kernel_config.h"
+#include "heuristics/ops/linear.h"
+#include "heuristics/space/candidates.h"
+
+namespace vqgen {
+namespace {
+
+// Splits for so many warps an SM.
+int splits_for(const Candidates& to, const LinearPlan& plan, int target) {
+  const Linear& op = *as_linear(to.problem());
+  const vq::LinearConfig config = kernel_config(op, plan);
+  const std::int64_t blocks = ceil_div(op.shape.out_features, vq::outputs_per_block(config)) *
+                              ceil_div(op.shape.rows, plan.rows_per_block);
+  const std::int64_t wanted = std::int64_t{target} * to.gpu().sms / (plan.threads / 32);
+  return static_cast<int>(
+      even_splits(vq::chunks(config), std::max<std::int64_t>(1, wanted / blocks)));
+}
+
+}  // namespace
+
+// What choose_lanes() takes, and shorter and longer chunks: the fallback, so few of them. No
+// copies: a lane is bound by instructions here.
+void add_linear_lanes(Candidates& to, SpacePlacement allowed) {
+  const Linear& op = *as_linear(to.problem());
+  const std::vector<Placement> all = whole_placements(op.weights, allowed);
+  LinearPlan plan = choose_lanes(to.problem(), to.gpu());
+  const int chunk = plan.chunk_columns;
+  constexpr int kTarget = 32;
+  for (const int part : {1, 4}) {
+    for (const int outputs : {1, 2, 4}) {
+      plan.chunk_columns = chunk / part;
+      plan.outputs_per_warp = outputs;
+      plan.splits = splits_for(to, plan, kTarget);
+      for (const Placement& placement : all) {
+        if (placement.replicated > 0) continue;
+        plan.codebook = placement;
+        to.add(plan);
+      }
+    }
+  }
+}
+
+// A split is a chunk of 32 sub-vectors, so all that is free is how many outputs share a table.
+void add_linear_tables(Candidates& to, SpacePlacement allowed) {
+  const Linear& op = *as_linear(to.problem());
+  LinearPlan plan{.dataflow = LinearDataflow::tables};
+  plan.chunk_columns = 32 * op.weights.vector_size;
+  plan.splits = static_cast<int>(
+      std::min<std::int64_t>(4096, ceil_div(op.shape.in_features, plan.chunk_columns)));
+  for (const int rows : {4, 8}) {
+    plan.rows_per_block = rows;
+    for (const int threads : {128, 256, 512, 1024}) {
+      plan.threads = threads;
+      for (int outputs = 16; outputs <= 512; outputs *= 2) {
+        plan.outputs_per_warp = outputs;
+        for (const Placement& placement : whole_placements(op.weights, allowed)) {
+          if (placement.replicated > 0) continue;  // read once, to make the table
+          plan.codebook = placement;
+          to.add(plan);
+        }
+      }
+    }
+    if (rows >= op.shape.rows) break;
+  }
+}
+
+}  // namespace vqgen
