@@ -6,6 +6,7 @@
 #include "generator/generate.h"
 #include "heuristics/choose.h"
 #include "heuristics/explain.h"
+#include "heuristics/ops/linear_fusion.h"
 
 namespace vqgen {
 namespace {
@@ -52,6 +53,9 @@ Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
   Planned planned{with_overrides(propose(config.problem, gpu), config)};
   if (!profiles.empty()) {
+    if (options.strategy == Strategy::paper) {
+      planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);
+    }
     Placed placed = place(planned.plan, config.problem, gpu, profiles, options);
     planned = {with_overrides(std::move(placed.plan), config), std::move(placed.operands)};
     for (OperandPlacement& each : planned.placements) {

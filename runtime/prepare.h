@@ -27,8 +27,9 @@ struct Prepared {
 // The profiles of the config's operands; none where it names no file.
 std::vector<HotnessProfile> hotness_of(const Config& config);
 
-// The plan: propose(), boundaries by place() where there are profiles, and the config's own fields
-// laid over both. Error(infeasible) with check()'s reason where the GPU cannot run it.
+// The plan: propose(), boundaries by place() where there are profiles, in strategy paper the
+// paper's fusion too, and the config's own fields laid over all. Error(infeasible) with check()'s
+// reason where the GPU cannot run it.
 Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlaceOptions& options = {});
 // Its plan, by the config's own hotness.

@@ -4,7 +4,6 @@
 
 #include "core/ceil_div.h"
 #include "core/hotness_summary.h"
-#include "heuristics/ops/linear_fusion.h"
 #include "heuristics/placement/placer.h"
 
 namespace vqgen {
@@ -147,10 +146,7 @@ void Placer::share_within(std::size_t i, std::int64_t budget) {
 
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
              std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
-  const bool paper = options.strategy == Strategy::paper;
-  return Placer(paper ? with_paper_fusion(plan, problem, gpu) : plan, problem, gpu, profiles,
-                options)
-      .run();
+  return Placer(plan, problem, gpu, profiles, options).run();
 }
 
 Plan with_copies_where_they_win(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {

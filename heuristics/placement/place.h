@@ -2,10 +2,9 @@
 // in registers, in shared memory with a copy a lane, there once, or in global memory.
 //
 // Strategy paper is the paper's: entries read more often than mean + 3 sigma in registers, as many
-// of the rest in shared memory as the slack holds, no resident block lost for either; and its
-// fusion (ops/linear_fusion.h), which the plan of a product then has. Strategy measured weighs
-// levels by the passes through shared memory that they save (conflicts.h), gives whole codebooks
-// room even where resident blocks are lost, and copies entries for each lane.
+// of the rest in shared memory as the slack holds, no resident block lost for either. Strategy
+// measured weighs levels by the passes through shared memory that they save (conflicts.h), gives
+// whole codebooks room even where resident blocks are lost, and copies entries for each lane.
 #pragma once
 
 #include <optional>
@@ -52,8 +51,7 @@ struct Placed {
   std::vector<OperandPlacement> operands;
 };
 
-// The plan with all boundaries set anew, and the fusion in strategy paper; what they were does not
-// matter. `profiles` holds one of
+// The plan with all boundaries set anew; what they were does not matter. `profiles` holds one of
 // each operand at most, of its format and units (core/hotness_match.h); accesses of others are
 // taken as uniform. A plan that check() refuses with all entries in global memory comes back as it
 // was; else check() accepts the result. Pure: equal arguments give equal results.

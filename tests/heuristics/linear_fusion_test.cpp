@@ -11,10 +11,8 @@
 
 #include "core/files.h"
 #include "core/profiles.h"
-#include "heuristics/choose.h"
 #include "heuristics/explain_fusion.h"
 #include "heuristics/ops/linear.h"
-#include "heuristics/placement/place.h"
 #include "tests/heuristics/fusion_check.h"
 #include "tests/host/trial.h"
 
@@ -92,23 +90,19 @@ Gemm product(const char* format) {
   return op;
 }
 
-TEST(LinearFusion, StrategyPaperTakesThePapersAndOursPermutes) {
+TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
   const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"aqlm-2x8", "gptvq-2", "quip-4"}) {
     const Gemm op = product(format);
-    const Plan plan = *choose_fragments(op, gpu);
-    EXPECT_EQ(std::get<LinearPlan>(plan).fusion, LinearFusion::permute);
-    const auto fusion_of = [&](Strategy strategy) {
-      const Placed placed = place(plan, op, gpu, {}, {.strategy = strategy});
-      EXPECT_TRUE(check(placed.plan, op, gpu).ok);
-      return std::get<LinearPlan>(placed.plan).fusion;
-    };
-    EXPECT_EQ(fusion_of(Strategy::measured), LinearFusion::permute);
-    EXPECT_EQ(fusion_of(Strategy::paper), LinearFusion::registers);
+    LinearPlan plan = choose_fragments(op, gpu).value();
+    EXPECT_EQ(plan.fusion, LinearFusion::permute);
+    const Plan papers = with_paper_fusion(plan, op, gpu);
+    EXPECT_TRUE(check(papers, op, gpu).ok);
+    plan.fusion = LinearFusion::registers;
+    EXPECT_EQ(papers, Plan(plan));
   }
-  Gemm lanes = product("gptvq-2");
-  EXPECT_EQ(with_paper_fusion(choose_lanes(lanes, gpu), lanes, gpu),
-            Plan(choose_lanes(lanes, gpu)));
+  const Gemm op = product("gptvq-2");
+  EXPECT_EQ(with_paper_fusion(choose_lanes(op, gpu), op, gpu), Plan(choose_lanes(op, gpu)));
 }
 
 // Four lanes that share octets of 8 words a load each hold 32 words: too many to stream.

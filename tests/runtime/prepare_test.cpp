@@ -105,6 +105,18 @@ TEST_F(Prepare, WithoutHotnessThereIsOneKernelAndNoReason) {
   EXPECT_EQ(result.plan, plan_for(config_, gpu_));
 }
 
+TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
+  const auto fusion_of = [this](Strategy strategy) {
+    const Plan plan = plan_with(config_, gpu_, hotness_of(config_), {.strategy = strategy}).plan;
+    EXPECT_EQ(std::get<LinearPlan>(plan).dataflow, LinearDataflow::fragments);
+    return std::get<LinearPlan>(plan).fusion;
+  };
+  EXPECT_EQ(fusion_of(Strategy::measured), LinearFusion::permute);
+  EXPECT_EQ(fusion_of(Strategy::paper), LinearFusion::registers);
+  config_.plan = parse_json(R"({"fusion": "shared"})", "plan");
+  EXPECT_EQ(fusion_of(Strategy::paper), LinearFusion::shared);
+}
+
 TEST_F(Prepare, TheConfigsOwnBoundariesGoFirst) {
   config_.plan = parse_json(R"({"codebook": {"registers": 1, "shared": 100}})", "plan");
   const Prepared result = prepared();
