@@ -60,7 +60,8 @@ class Codebook {
   }
 
   VQ_DEVICE void load() {
-    const int held = units_ - unit_ < kUnits ? static_cast<int>(units_ - unit_) : kUnits;
+    int held = kUnits;
+    if (kUnits > 1 && units_ - unit_ < kUnits) held = static_cast<int>(units_ - unit_);
     const auto fetch = [this](int u, int stage, int number) {
       return global_entry(u, stage, number);
     };

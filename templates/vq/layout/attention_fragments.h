@@ -11,7 +11,7 @@ struct AttentionFragmentsShared {
   CodebookShared values;
   i64 query;        // [heads_per_block][head_dim] fp32, transformed
   i64 raw_query;    // the same untransformed; is `query` where nothing is transformed
-  i64 query_peaks;  // [heads_per_block] fp32, the largest magnitude of a transformed query
+  i64 query_peaks;  // [heads_per_block] fp32, the largest magnitudes where the query is parted
   i64 merge;        // from here on instead, at the end: ops/attention_merge.cuh
   i64 output;       // [heads_per_block][head_dim] fp32
   i64 running;      // [2][heads_per_block] fp32: maximum, sum
@@ -42,7 +42,7 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeC
   }
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
-  at.query_peaks = carve(transformed(c) ? i64{c.heads_per_block} * 4 : i64{0});
+  at.query_peaks = carve(i64{c.heads_per_block} * 4);
   const i64 attending = next;
   next = 0;
   const i64 warp_floats = quad_heads(c) * (2 + i64{c.head_dim});

@@ -36,13 +36,17 @@ class AttentionFragments {
   static constexpr int kQuads = Softmax::kQuads;
   static constexpr int kOctets = kHeadDim / 32;
   static constexpr bool kRaw = raw_slots(kConfig) > 0;
-  static constexpr int kParts = transformed(kConfig) ? 2 : 1;
+  static constexpr bool kScales = kConfig.keys.stage_scales;
+  static constexpr int kParts = transformed(kConfig) || kScales ? 2 : 1;
+  static constexpr int kQueries = kScales ? kConfig.keys.residuals : 1;  // one a stage, or for all
 
   struct Keys {
+    static constexpr bool kScaled = false;  // the query takes the scales
     VQ_HD static constexpr FormatConfig config() { return kConfig.keys; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
   };
   struct Values {
+    static constexpr bool kScaled = true;
     VQ_HD static constexpr FormatConfig config() { return kConfig.values; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
   };
@@ -62,12 +66,19 @@ class AttentionFragments {
         value_book_(args.values, ValueRows::kTensorUnits) {}
 
   VQ_DEVICE void run() {
+    const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
+    const int end = work_.end < work_.window ? work_.end : work_.window;
+    const int first = begin + warp() * kTokens;
+    Codes codes;
+    if (first < end) {  // in flight while the block prepares
+      point_at_rows(end);
+      load_codes(codes, first, end);
+    }
     KeyRows::bind(key_book_, work_.kv_head);
     ValueRows::bind(value_book_, work_.kv_head);
     load_query<Plan>(args_, work_, 1.0f, query(), raw_query());  // ends with a barrier
     take_query();
-    const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
-    attend(begin, work_.end < work_.window ? work_.end : work_.window);
+    attend(codes, first, end);
     if constexpr (kRaw) {
       attend_raw(work_.begin, work_.end < work_.sinks ? work_.end : work_.sinks);
       const int after = work_.sinks > work_.window ? work_.sinks : work_.window;  // may overlap
@@ -89,14 +100,28 @@ class AttentionFragments {
   VQ_DEVICE void take_query() {
     const float scale = score_scale(args_);
     if constexpr (kParts == 1) {
-      query_.load(query(), [](int) { return 1.0f; });
+      queries_[0].load(
+          query(), [](int) { return 1.0f; }, [](int) { return 1.0f; });
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) scale_[quad] = scale;
     } else {
       constexpr float kPeak = 128.0f;
       float* peaks = part(kAt.query_peaks);
-      find_peaks<Plan>(query(), peaks);
-      query_.load(query(), [peaks](int head) { return kPeak / load_shared(peaks + head); });
+      find_peaks<Plan>(query(), peaks, [this](int channel) {
+        float most = 0.0f;
+        VQ_UNROLL
+        for (int stage = 0; stage < kQueries; ++stage) {
+          const float weight = key_scale(channel, stage);
+          most = weight > most ? weight : -weight > most ? -weight : most;
+        }
+        return most;
+      });
+      VQ_UNROLL
+      for (int stage = 0; stage < kQueries; ++stage) {
+        queries_[stage].load(
+            query(), [peaks](int head) { return kPeak / load_shared(peaks + head); },
+            [this, stage](int channel) { return key_scale(channel, stage); });
+      }
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
         const int head = quad * 4 + lane() % 4;
@@ -107,14 +132,13 @@ class AttentionFragments {
     }
   }
 
-  // Tokens [begin, end), a step of kTokens at a time; warps take turns. The codes of the next step
-  // are in flight meanwhile.
-  VQ_DEVICE void attend(int begin, int end) {
-    int first = begin + warp() * kTokens;
-    if (first >= end) return;
-    point_at_rows(end);
-    Codes next;
-    load_codes(next, first, end);
+  VQ_DEVICE float key_scale(int channel, int stage) const {
+    return key_book_.scale(KeyRows::unit_of(channel), stage);
+  }
+
+  // Tokens [first, end), a step of kTokens at a time; warps take turns. `next` holds the first
+  // step's codes; those of the following one are in flight while a step is worked on.
+  VQ_DEVICE void attend(Codes& next, int first, int end) {
     for (; first < end; first += kWarps * kTokens) {
       const Codes now = next;
       const int following = first + kWarps * kTokens;
@@ -191,7 +215,7 @@ class AttentionFragments {
           KeyRows::rebuild(words[i / kVectors] + s * KeyRows::kVectorSize / 2, key_book_,
                            share[i / kVectors], lane() % 4, octet * kVectors + s, pass);
         }
-        query_.multiply(products, words, octet);
+        queries_[kScales ? pass : 0].multiply(products, words, octet);
       }
     }
     join_halves(products, scores);
@@ -235,7 +259,8 @@ class AttentionFragments {
   // Tokens [begin, end) that are stored raw, all of them sinks or all of the window.
   VQ_DEVICE void attend_raw(int begin, int end) {
     QueryFragments<Plan, 1> query;
-    query.load(raw_query(), [](int) { return 1.0f; });
+    query.load(
+        raw_query(), [](int) { return 1.0f; }, [](int) { return 1.0f; });
     float scale[kQuads];
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) scale[quad] = score_scale(args_);
@@ -294,7 +319,7 @@ class AttentionFragments {
   typename KeyRows::Book key_book_;
   typename ValueRows::Book value_book_;
   Softmax softmax_;
-  QueryFragments<Plan, kParts> query_;
+  QueryFragments<Plan, kParts> queries_[kQueries];
   float scale_[kQuads];
   const u32* keys_;
   const u32* values_;

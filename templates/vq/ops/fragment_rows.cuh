@@ -9,6 +9,8 @@
 namespace vq {
 
 // `Format` says config() and shared() as for a Codebook. A row is shared evenly by kLanes lanes.
+//
+// Format::kScaled: do stage scales belong to what is rebuilt?
 template <class Plan, class Format, int kLanes>
 class FragmentRows {
  public:
@@ -20,7 +22,8 @@ class FragmentRows {
   static constexpr int kSubVectors = kChannels / kVectorSize;
   static constexpr int kUnits = units_per_head(kFormat, kConfig.head_dim);
   // Products a word takes: one a stage, whose sums meet in the accumulators.
-  static constexpr int kPasses = kFormat.stage_scales ? 1 : kFormat.residuals;
+  static constexpr bool kScaledSums = Format::kScaled && kFormat.stage_scales;
+  static constexpr int kPasses = kScaledSums ? 1 : kFormat.residuals;
   static constexpr int kWords = static_cast<int>(
       row_words(kConfig.head_dim, kVectorSize, kFormat.residuals, kFormat.index_bits));
   static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
@@ -35,17 +38,21 @@ class FragmentRows {
     book.load();
   }
 
+  VQ_DEVICE static int unit_of(int channel) {
+    if constexpr (kUnits == 1) return 0;
+    return channel / kFormat.unit_elements;
+  }
+
   // Sub-vector s of the share of lane `part`: the entry of stage `pass` or, where stages have
-  // scales, the scaled sum of all, rounded to 16 bits.
+  // scales that belong to it, the scaled sum of all, rounded to 16 bits.
   VQ_DEVICE static void rebuild(u32* words, const Book& book, const u32* share, int part, int s,
                                 int pass) {
     const auto code = [&](int stage) {
       return read_code<kFormat.index_bits>(share, s * kFormat.residuals + stage,
                                            [](const u32* word) { return *word; });
     };
-    int unit = 0;
-    if constexpr (kUnits > 1) unit = (part * kChannels + s * kVectorSize) / kFormat.unit_elements;
-    if constexpr (kFormat.stage_scales) {
+    const int unit = unit_of(part * kChannels + s * kVectorSize);
+    if constexpr (kScaledSums) {
       float value[kVectorSize];
       book.decode(value, unit, code);
       VQ_UNROLL

@@ -5,8 +5,9 @@
 //   channels 2 half + {0, 1} and 4 + 2 half + {0, 1}
 //
 // which is how the entries of a key come from their lookup (attention_fragments.cuh). A raw query
-// is exact in 16 bits. A transformed one is not, and scores may be large: it is scaled to 128 at
-// most and parted in two, the second what the first's rounding left.
+// is exact in 16 bits. One that was transformed, or has taken the keys' stage scales, is not, and
+// scores may be large: it is scaled to 128 at most and parted in two, the second what the first's
+// rounding left.
 #pragma once
 
 #include <vq/layout/attention_fragments.h>
@@ -14,15 +15,15 @@
 
 namespace vq {
 
-// peaks[head] = the largest magnitude of the block's query [heads_per_block][head_dim], 1 where it
-// is all zeros. All threads; ends with a barrier.
-template <class Plan>
-VQ_DEVICE void find_peaks(const float* query, float* peaks) {
+// peaks[head] = the largest magnitude of the block's query [heads_per_block][head_dim] times
+// weight(channel), 1 where all are zeros. All threads; ends with a barrier.
+template <class Plan, class Weight>
+VQ_DEVICE void find_peaks(const float* query, float* peaks, Weight weight) {
   constexpr AttentionDecodeConfig kConfig = Plan::config();
   for (int head = warp(); head < kConfig.heads_per_block; head += kConfig.threads / 32) {
     float peak = 0.0f;
     for (int i = lane(); i < kConfig.head_dim; i += 32) {
-      const float value = load_shared(query + head * kConfig.head_dim + i);
+      const float value = load_shared(query + head * kConfig.head_dim + i) * weight(i);
       peak = value > peak ? value : -value > peak ? -value : peak;
     }
     VQ_UNROLL
@@ -44,21 +45,21 @@ class QueryFragments {
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kOctets = kHeadDim / 32;
 
-  // `query` [heads_per_block][head_dim] fp32 in shared memory; each head times factor(head).
-  template <class Factor>
-  VQ_DEVICE void load(const float* query, Factor factor) {
+  // `query` [heads_per_block][head_dim] fp32 in shared memory, times factor(head) weight(channel).
+  template <class Factor, class Weight>
+  VQ_DEVICE void load(const float* query, Factor factor, Weight weight) {
     const int half = lane() / 4 % 2;
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const int head = quad * 4 + lane() / 8;
       const bool inside = head < kHeads;
-      const float* row = query + (inside ? head : 0) * kHeadDim + lane() % 4 * (kHeadDim / 4);
+      const float* row = query + (inside ? head : 0) * kHeadDim;
       const float scale = inside ? factor(head) : 0.0f;
       VQ_UNROLL
       for (int i = 0; i < 2 * kOctets; ++i) {
-        const float* pair = row + i * 4 + 2 * half;
-        float low = load_shared(pair) * scale;
-        float high = load_shared(pair + 1) * scale;
+        const int channel = lane() % 4 * (kHeadDim / 4) + i * 4 + 2 * half;
+        float low = load_shared(row + channel) * scale * weight(channel);
+        float high = load_shared(row + channel + 1) * scale * weight(channel + 1);
         VQ_UNROLL
         for (int part = 0; part < kParts; ++part) {
           const u32 rounded = pack2<kConfig.element>(low, high);
