@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "core/kernel_config.h"
@@ -89,12 +90,57 @@ void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const Gpu
                 shared_bytes, gpu.name, gpu.shared_bytes_per_block);
 }
 
+// Score tables: in shared memory whole, and of entries that each block reads but once.
+void judge_score_tables(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
+                        const vq::AttentionDecodeConfig& config, const GpuSpec& gpu) {
+  judge.require(op.keys.decoder == Decoder::table,
+                "keys: a score table holds no 65536 points of the E8P lattice; use dataflow lanes");
+  judge.require(plan.table_bits == 16 || plan.table_bits == 32,
+                "table_bits {} is neither 16 nor 32", plan.table_bits);
+  judge.require(plan.key_codebook == all_global(),
+                "key_codebook: dataflow tables reads each key entry once, from global memory; set "
+                "all its boundaries to 0");
+  constexpr int kMostHeads = 16;  // whose sums a lane keeps in registers
+  judge.require(plan.heads_per_block <= kMostHeads,
+                "heads_per_block {} are more than the {} whose scores dataflow tables sums at once",
+                plan.heads_per_block, kMostHeads);
+  if (!judge.ok()) return;
+  judge.require(vq::table_bytes(config) <= gpu.shared_bytes_per_block,
+                "score tables of {} entries and {} heads take {} bytes, {} has {} of shared memory "
+                "a block; use another dataflow, fewer heads_per_block or table_bits 16",
+                std::int64_t{op.keys.residuals} * op.keys.entries(), plan.heads_per_block,
+                vq::table_bytes(config), gpu.name, gpu.shared_bytes_per_block);
+}
+
+// One operand in dataflow channels: a share is whole sub-vectors, and lies within a codebook's
+// channels or holds whole ones.
+void judge_shares(Judge& judge, const vq::FormatConfig& format, int head_dim, int splits,
+                  const char* operand) {
+  judge.require(head_dim % splits == 0 && head_dim / splits % format.vector_size == 0,
+                "{}_channel_splits {} does not split the {} sub-vectors of a head evenly", operand,
+                splits, head_dim / format.vector_size);
+  if (!judge.ok()) return;
+  const int channels = head_dim / splits;
+  judge.require(channels % format.unit_elements == 0 || format.unit_elements % channels == 0,
+                "{}_channel_splits {}: {} channels neither divide nor are a multiple of the {} of "
+                "a codebook",
+                operand, splits, channels, format.unit_elements);
+}
+
+void judge_channels(Judge& judge, const vq::AttentionDecodeConfig& config) {
+  judge_shares(judge, config.keys, config.head_dim, config.key_channel_splits, "key");
+  judge_shares(judge, config.values, config.head_dim, config.value_channel_splits, "value");
+}
+
 void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
-  judge.require(plan.dataflow == AttentionDataflow::lanes,
+  judge.require(plan.dataflow != AttentionDataflow::fragments,
                 "dataflow {} is not built yet; use lanes", enum_name(plan.dataflow));
-  const int sub_vectors = op.shape.head_dim / op.values.vector_size;
+  if (plan.dataflow == AttentionDataflow::tables) judge_score_tables(judge, plan, op, config, gpu);
+  if (plan.dataflow == AttentionDataflow::channels) judge_channels(judge, config);
+  if (!judge.ok()) return;
+  const int sub_vectors = vq::value_channels(config) / op.values.vector_size;
   judge.require(plan.threads >= sub_vectors,
                 "threads {} are fewer than the {} sub-vectors of a value", plan.threads,
                 sub_vectors);
@@ -107,11 +153,13 @@ void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDe
   judge.require(plan.heads_per_block * op.values.vector_size <= 128,
                 "heads_per_block {} times vector_size {} accumulators do not fit the registers",
                 plan.heads_per_block, op.values.vector_size);
-  judge.require(std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) <= 65535,
+  const int blocks =
+      vq::head_blocks(config) * std::max(config.key_channel_splits, config.value_channel_splits);
+  judge.require(std::int64_t{op.shape.kv_heads} * blocks <= 65535,
                 "{} KV heads of {} blocks exceed the grid's second axis", op.shape.kv_heads,
-                vq::head_blocks(config));
-  judge_placement(judge, config.keys, vq::units_per_head(config.keys, config.head_dim), "keys");
-  judge_placement(judge, config.values, vq::units_per_head(config.values, config.head_dim),
+                blocks);
+  judge_placement(judge, config.keys, vq::units_of(config.keys, vq::key_channels(config)), "keys");
+  judge_placement(judge, config.values, vq::units_of(config.values, vq::value_channels(config)),
                   "values");
   judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
 }

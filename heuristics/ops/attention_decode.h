@@ -1,4 +1,4 @@
-// The plan of attention_decode: split over tokens so that the grid fills the GPU, heads of one KV
+// The plans of attention_decode: split over tokens so that the grid fills the GPU, heads of one KV
 // head together so that a code is decoded once for all of them.
 #pragma once
 
@@ -6,6 +6,21 @@
 
 namespace vqgen {
 
+// The plan of each dataflow, on its own terms. check() may refuse it, with the reason why the
+// dataflow cannot do the problem.
+
+// Each lane decodes keys; the general form.
+AttentionDecodePlan choose_attention_lanes(const AttentionDecode& op, const GpuSpec& gpu);
+// As many heads side by side as their score tables fit, in fp32. In f16, which rounds scores by
+// more than a result in f16 may show, only where one head's do not fit and the result is bf16.
+AttentionDecodePlan choose_attention_tables(const AttentionDecode& op, const GpuSpec& gpu);
+// Channels split by the traffic of codebooks and partial scores (channel_splits.h).
+AttentionDecodePlan choose_attention_channels(const AttentionDecode& op, const GpuSpec& gpu);
+
+AttentionDecodePlan choose_attention(const AttentionDecode& op, const GpuSpec& gpu,
+                                     AttentionDataflow dataflow);
+
+// The one that is expected to be fastest.
 AttentionDecodePlan choose_attention_decode(const AttentionDecode& op, const GpuSpec& gpu);
 
 }  // namespace vqgen
