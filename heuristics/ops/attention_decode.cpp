@@ -86,8 +86,9 @@ AttentionDecodePlan choose_attention_tables(const AttentionDecode& op, const Gpu
     plan.heads_per_block = static_cast<int>(ceil_div(plan.heads_per_block, 2));
   }
   if (!place_codebooks(plan, op, gpu)) {
-    if (op.dtype == DType::bf16) plan.table_bits = 16;
+    plan.table_bits = 16;
     fit_tile(plan, op, gpu);
+    if (op.dtype == DType::f16) plan.table_bits = 32;  // refused, unless a user takes 16
   }
   // Each block makes its tables: no more blocks than are resident at once.
   const std::int64_t bytes = vq::shared_layout(kernel_config(op, plan)).total;

@@ -136,10 +136,12 @@ TEST(CheckAttention, TheBytesOfAScoreTableAreThoseOfItsLayout) {
   AttentionDecode op = sound();
   op.shape = {1, 10, 2, 96, 100, 0, 0, false};
   op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2};
-  // 24 sub-vectors in 32 columns; 5 heads in two planes of 4, and in one of 8 halves.
-  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5))), 2 * 2 * 64 * 32 * 4 * 4);
-  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5, 16))), 1 * 2 * 64 * 32 * 8 * 2);
-  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(1, 16))), 2 * 64 * 32 * 2);
+  // 24 sub-vectors; 5 heads in two planes of 4, and in one of 8 halves.
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5))), 2 * 2 * 64 * 24 * 4 * 4);
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5, 16))), 1 * 2 * 64 * 24 * 8 * 2);
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(1, 16))), 2 * 64 * 24 * 2);
+  op.keys.vector_size = 8;  // 12 sub-vectors in 8 runs of 2
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(1))), 2 * 64 * 16 * 4);
 }
 
 TEST(CheckAttention, WhatScoreTablesCannotTake) {

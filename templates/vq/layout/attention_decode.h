@@ -72,15 +72,23 @@ VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_di
 //
 //   table [plane][stage][entry][table_columns][table_heads] of table_bits, stage scales included
 //
-// table_columns is the number of sub-vectors, up to a power of two: a lane a column, so that lanes
-// which look up together meet no bank twice.
+// 8 lanes share a token, each with a run of lane_sub_vectors whose codes are side by side; column
+// 8 j + l is sub-vector j of lane l's run, so that lanes which look up together have columns side
+// by side:
+//
+//   column      |  0            |  1            | ..  7 |  8                |  9                |
+//   .. sub-vector  |  0            |  n            |    7n |  1                |  n + 1 |
 VQ_HD constexpr int power_of_two_from(int n) {
   int power = 1;
   while (power < n) power *= 2;
   return power;
 }
+inline constexpr int kTableLanes = 8;
+VQ_HD constexpr int lane_sub_vectors(const AttentionDecodeConfig& c) {
+  return ceil_div(c.head_dim / c.keys.vector_size, kTableLanes);
+}
 VQ_HD constexpr int table_columns(const AttentionDecodeConfig& c) {
-  return power_of_two_from(c.head_dim / c.keys.vector_size);
+  return kTableLanes * lane_sub_vectors(c);
 }
 VQ_HD constexpr int table_heads(const AttentionDecodeConfig& c) {
   const int most = 128 / c.table_bits;  // the widest access

@@ -3,9 +3,8 @@
 // lookups by its key codes: no key is decoded, and a lookup serves several heads. Values go as in
 // lanes (attention_tiles.cuh).
 //
-// kLanes lanes a token, each with the sub-vectors of its own columns; kTokens tokens at a time,
-// whose sums over the lanes meet by a transposing reduction, with one shuffle less than there are
-// sums.
+// 8 lanes a token, each with the codes of its own run of sub-vectors; kTokens tokens at a time,
+// whose sums over the lanes meet by a transposing reduction: 7 shuffles for 8 sums.
 #pragma once
 
 #include <vq/ops/attention_query.cuh>
@@ -25,11 +24,17 @@ class KeyTables {
   static constexpr AttentionDecodeConfig kConfig = Plan::config();
   static constexpr int kWords = Rows::kWords;
   static constexpr int kVectorSize = Rows::kVectorSize;
-  static constexpr int kLanes = Table::kColumns < 32 ? Table::kColumns : 32;
-  static constexpr int kSums = kLanes < 16 ? kLanes : 16;  // reduced at once
+  static constexpr int kLanes = kTableLanes;
+  static constexpr int kSums = kLanes;  // reduced at once
   static constexpr int kTokens = kSums / Table::kHeads;
   static constexpr int kWarpTokens = 32 / kLanes * kTokens;
   static constexpr bool kRaw = raw_slots(kConfig) > 0;
+  // The codes of a lane's run are read as whole words where they are such, or part of one.
+  static constexpr int kCodes = Table::kRun * Rows::kResiduals;
+  static constexpr int kRunBits = kCodes * Rows::kBits;
+  static constexpr bool kOneWord = 32 % kRunBits == 0;
+  static constexpr bool kByWords =
+      kOneWord || (kRunBits % 32 == 0 && kRunBits <= 256 && Table::kPhaseGroups == 1);
 
   VQ_DEVICE KeyTables(const AttentionDecodeArgs& args, const Work& work)
       : args_(args), work_(work), book_(args.keys, Rows::units()) {}
@@ -86,16 +91,37 @@ class KeyTables {
 
   // This lane's part of the scores of token t of its group.
   VQ_DEVICE static void add_codes(const u32* row, int t, float (&sums)[Table::kPlanes][kSums]) {
+    // Groups that one access serves begin with other sub-vectors of their runs.
+    const int turn = lane() / kLanes % Table::kPhaseGroups;
+    const int first = lane() % kLanes * Table::kRun;
+    u32 words[kByWords ? ceil_div(kRunBits, 32) : 1];
+    if constexpr (kByWords) {
+      VQ_UNROLL
+      for (int w = 0; w < ceil_div(kRunBits, 32); ++w) {
+        words[w] = load_shared(row + lane() % kLanes * kRunBits / 32 + w);
+      }
+      if constexpr (kRunBits < 32) words[0] >>= lane() % kLanes * kRunBits % 32;
+    }
     VQ_UNROLL
-    for (int j = 0; j < Table::kColumns / kLanes; ++j) {
-      const int s = lane() % kLanes + j * kLanes;
+    for (int j = 0; j < Table::kRun; ++j) {
+      const int in_run = (j + turn) % Table::kRun;
+      const int s = first + in_run;
       if (Table::kSubVectors < Table::kColumns && s >= Table::kSubVectors) continue;
       VQ_UNROLL
       for (int stage = 0; stage < Rows::kResiduals; ++stage) {
-        const u32 code = Rows::code(row, 0, s, stage);
+        u32 code;
+        if constexpr (kOneWord) {
+          constexpr u32 kMask = (1u << Rows::kBits) - 1u;
+          code = words[0] >> ((in_run * Rows::kResiduals + stage) * Rows::kBits) & kMask;
+        } else if constexpr (kByWords) {
+          code = read_code<Rows::kBits>(words, j * Rows::kResiduals + stage,
+                                        [](const u32* word) { return *word; });
+        } else {
+          code = Rows::code(row, 0, s, stage);
+        }
         VQ_UNROLL
         for (int plane = 0; plane < Table::kPlanes; ++plane) {
-          Table::add(sums[plane] + t * Table::kHeads, plane, stage, code, s);
+          Table::add(sums[plane] + t * Table::kHeads, plane, stage, code, Table::column_of(s));
         }
       }
     }
@@ -103,7 +129,9 @@ class KeyTables {
 
   // The same of a raw token, element by element.
   VQ_DEVICE static void add_raw(const u16* row, int t, float (&sums)[Table::kPlanes][kSums]) {
-    for (int s = lane() % kLanes; s < Table::kSubVectors; s += kLanes) {
+    for (int j = 0; j < Table::kRun; ++j) {
+      const int s = lane() % kLanes * Table::kRun + j;
+      if (s >= Table::kSubVectors) continue;
       float value[kVectorSize];
       Rows::load_raw(row, 0, s, value);
       VQ_UNROLL

@@ -3,10 +3,11 @@
 //
 //   table [plane][stage][entry][column][head]   column: sub-vector, head: of the plane
 //
-// A lane looks up in its own column, so that a warp's accesses of 4, 8 or 16 bytes meet no bank
-// twice, whatever the codes: of a wider access the machine serves as many lanes at once as 128
-// bytes hold, and these have consecutive columns. (16 columns of 4 bytes are half the banks: there
-// an even and an odd entry may still meet.)
+// (columns: layout/attention_decode.h). Of an access of 16, 8 or 4 bytes the machine serves as many
+// lanes at once as 128 bytes hold: 1, 2 or 4 groups of 8. Lanes of a group have columns side by
+// side, and groups begin with other sub-vectors of their runs, so that their columns are side by
+// side too and no bank is met twice, whatever the codes; where a run is long enough, and the
+// columns are a multiple of those 128 bytes.
 //
 // It is made in fp32 from entries read once, 16 bytes a load: tensor cores would have the query
 // rounded to 16 bits, or in two parts, and the fill is short beside a split's tokens.
@@ -57,6 +58,11 @@ struct ScoreTable {
   static constexpr int kHeads = table_heads(kConfig);  // of a plane
   static constexpr int kPlanes = table_planes(kConfig);
   static constexpr bool kHalves = kConfig.table_bits == 16;
+  static constexpr int kRun = lane_sub_vectors(kConfig);
+  static constexpr int kPhaseGroups =  // of lanes that an access serves at once
+      kHeads * kConfig.table_bits >= 128  ? 1
+      : kHeads * kConfig.table_bits == 64 ? 2
+                                          : 4;
   using Word = typename TableWord<kHeads * kConfig.table_bits / 8>::type;
 
   // sums[h] += the products of the plane's heads with one entry.
@@ -66,21 +72,30 @@ struct ScoreTable {
     for (int h = 0; h < kHeads; ++h) sums[h] += product(word, h);
   }
 
+  VQ_DEVICE static int sub_vector_of(int column) {
+    return column % kTableLanes * kRun + column / kTableLanes;
+  }
+  VQ_DEVICE static int column_of(int sub_vector) {
+    return sub_vector % kRun * kTableLanes + sub_vector / kRun;
+  }
+
   // All products, from query [heads_per_block][head_dim] fp32 in shared memory. All threads.
   VQ_DEVICE static void fill(const Book& book, const float* query) {
     constexpr int kLaneColumns = kColumns < 32 ? kColumns : 32;
     constexpr int kStep = kConfig.threads / kLaneColumns;
     constexpr int kRuns = kEntries / Book::kRunEntries;
-    for (int column = thread_index() % kLaneColumns; column < kSubVectors; column += kLaneColumns) {
+    for (int column = thread_index() % kLaneColumns; column < kColumns; column += kLaneColumns) {
+      const int sub_vector = sub_vector_of(column);
+      if (thread_index() >= kStep * kLaneColumns || sub_vector >= kSubVectors) continue;
       VQ_UNROLL
       for (int plane = 0; plane < kPlanes; ++plane) {
         float own[kHeads][kVectorSize];
-        load_own(own, plane, column, query);
+        load_own(own, plane, sub_vector, query);
         VQ_UNROLL
         for (int stage = 0; stage < kResiduals; ++stage) {
-          const float scale = book.scale(Rows::unit_of(column), stage);
+          const float scale = book.scale(Rows::unit_of(sub_vector), stage);
           for (int run = thread_index() / kLaneColumns; run < kRuns; run += kStep) {
-            const U32x4 entries = book.run(Rows::unit_of(column), stage, run);
+            const U32x4 entries = book.run(Rows::unit_of(sub_vector), stage, run);
             VQ_UNROLL
             for (int i = 0; i < Book::kRunEntries; ++i) {
               const u32 code = static_cast<u32>(run * Book::kRunEntries + i);
@@ -115,16 +130,17 @@ struct ScoreTable {
   }
 
   // The plane's query sub-vectors; zeros for heads past the block's.
-  VQ_DEVICE static void load_own(float (&own)[kHeads][kVectorSize], int plane, int column,
+  VQ_DEVICE static void load_own(float (&own)[kHeads][kVectorSize], int plane, int sub_vector,
                                  const float* query) {
     VQ_UNROLL
     for (int h = 0; h < kHeads; ++h) {
       const int head = plane * kHeads + h;
       VQ_UNROLL
       for (int i = 0; i < kVectorSize; ++i) {
-        own[h][i] = head < kConfig.heads_per_block
-                        ? load_shared(query + head * kConfig.head_dim + column * kVectorSize + i)
-                        : 0.0f;
+        own[h][i] =
+            head < kConfig.heads_per_block
+                ? load_shared(query + head * kConfig.head_dim + sub_vector * kVectorSize + i)
+                : 0.0f;
       }
     }
   }
