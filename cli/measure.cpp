@@ -45,9 +45,8 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
   if (!json.is_array() || json.empty()) root.fail("must be an array of plans, one at least");
   std::vector<Plan> plans;
   for (std::size_t i = 0; i < json.size(); ++i) {
-    Plan plan = with_overrides(propose(config.problem, gpu), config);
-    std::visit([&](auto& each) { read_fields(root.at(i), each, /*partial=*/true); }, plan);
-    plans.push_back(plan);
+    const std::array fixed{JsonCursor(config.plan, config.source, "/plan"), root.at(i)};
+    plans.push_back(propose(config.problem, gpu, fixed));
   }
   return plans;
 }

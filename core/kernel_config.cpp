@@ -1,5 +1,7 @@
 #include "core/kernel_config.h"
 
+#include "core/ceil_div.h"
+
 namespace vqgen {
 namespace {
 
@@ -48,6 +50,10 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
   config.lanes_per_token = plan.lanes_per_token;
   config.stages = plan.stages;
   config.code_words = plan.code_words;
+  config.table_bits = plan.table_bits;
+  const bool channels = plan.dataflow == AttentionDataflow::channels;
+  config.key_channel_splits = channels ? plan.key_channel_splits : 1;
+  config.value_channel_splits = channels ? plan.value_channel_splits : 1;
   config.keys = cache_format(op.keys, plan.key_codebook, op.shape.head_dim);
   config.values = cache_format(op.values, plan.value_codebook, op.shape.head_dim);
   return config;
@@ -89,10 +95,18 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   return config;
 }
 
+std::int64_t score_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  if (plan.dataflow != AttentionDataflow::channels) return 0;
+  const std::int64_t bytes = std::int64_t{op.shape.batch} * op.shape.query_heads *
+                             plan.key_channel_splits * op.shape.tokens * 4;
+  return ceil_div(bytes, 16) * 16;
+}
+
 std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  if (plan.splits == 1) return 0;
-  return std::int64_t{op.shape.batch} * op.shape.query_heads * plan.splits *
-         (op.shape.head_dim + 2) * 4;
+  const std::int64_t scores = score_bytes(op, plan);
+  if (plan.splits == 1) return scores;
+  return scores + std::int64_t{op.shape.batch} * op.shape.query_heads * plan.splits *
+                      (op.shape.head_dim + 2) * 4;
 }
 
 std::int64_t workspace_bytes(const Linear& op, const LinearPlan& plan) {

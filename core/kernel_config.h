@@ -12,6 +12,10 @@ namespace vqgen {
 vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op, const AttentionDecodePlan& plan);
 vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan);
 
+// Bytes that the partial scores of dataflow channels take at the begin of the workspace; 0 in other
+// dataflows.
+std::int64_t score_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan);
+
 // Device memory beside inputs and outputs that one call takes; 0 where it takes none. Needs no
 // initialisation; 16-byte aligned.
 std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan);

@@ -27,6 +27,9 @@ struct AttentionDecodePlan {
   int lanes_per_token = 8;
   int stages = 2;
   int code_words = 1;
+  int table_bits = 32;
+  int key_channel_splits = 1;
+  int value_channel_splits = 1;
   Placement key_codebook{};
   Placement value_codebook{};
 
@@ -48,6 +51,13 @@ struct AttentionDecodePlan {
         field("code_words", &P::code_words, optional_in(1, 4),
               "fragments: 32-bit words that one load of codes moves where it can, a power of two; "
               "rows of codes are aligned to as much"),
+        field("table_bits", &P::table_bits, optional_in(16, 32),
+              "tables: bits of an inner product, 32 (fp32) or 16 (f16, which rounds scores)"),
+        field("key_channel_splits", &P::key_channel_splits, optional_in(1, 128),
+              "channels: blocks that share the channels of a head's keys, each with the codebooks "
+              "of its own"),
+        field("value_channel_splits", &P::value_channel_splits, optional_in(1, 128),
+              "channels: the same of the values"),
         field("key_codebook", &P::key_codebook, Rule{},
               "where the entries of the key codebooks stand"),
         field("value_codebook", &P::value_codebook, Rule{},

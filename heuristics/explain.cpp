@@ -33,15 +33,29 @@ std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodeP
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * op.shape.batch;
-  return {
+  std::vector<std::string> all = {
       fmt::format("splits {}: {} (head, sequence) blocks a split for {} SMs, tiles of {} tokens",
                   plan.splits, blocks, gpu.sms, plan.tile_tokens),
       fmt::format("heads_per_block {}: a code is decoded once for {} of the group's {} query heads",
                   plan.heads_per_block, plan.heads_per_block, op.group()),
-      codebook_line("key", config.keys, vq::units_per_head(config.keys, config.head_dim)),
-      codebook_line("value", config.values, vq::units_per_head(config.values, config.head_dim)),
+      codebook_line("key", config.keys, vq::units_of(config.keys, vq::key_channels(config))),
+      codebook_line("value", config.values,
+                    vq::units_of(config.values, vq::value_channels(config))),
       block_line(vq::block_shared_bytes(config), gpu),
   };
+  if (plan.dataflow == AttentionDataflow::tables) {
+    all.push_back(
+        fmt::format("score tables: {} bytes a block, {} bits an inner product, {} heads "
+                    "a lookup",
+                    vq::table_bytes(config), plan.table_bits, vq::table_heads(config)));
+  }
+  if (plan.dataflow == AttentionDataflow::channels) {
+    all.push_back(
+        fmt::format("channel splits: {} channels of keys and {} of values a block; {} "
+                    "bytes of partial scores",
+                    vq::key_channels(config), vq::value_channels(config), score_bytes(op, plan)));
+  }
+  return all;
 }
 
 std::vector<std::string> lines(const Linear& op, const LinearPlan& plan, const GpuSpec& gpu) {

@@ -27,6 +27,7 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   args.lengths = device_.input(data.lengths);
   args.windows = device_.input(data.windows);
   args.sinks = device_.input(data.sinks);
+  args.score_stride = op.shape.tokens;
   args.softmax_scale = softmax_scale(op);
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
                                            misalignment.elements);
@@ -65,10 +66,17 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   const std::vector<std::byte> poison(bytes, std::byte{0xff});
   backend_.upload(workspace_.data(), poison);
   bytes_.clear();
+  auto* const workspace = static_cast<float*>(workspace_.data());
   for (auto& each : args_) {
     std::visit(
-        [&](auto& args) {
-          args.partials = static_cast<float*>(workspace_.data());
+        [&]<class Args>(Args& args) {
+          args.partials = workspace;
+          if constexpr (std::is_same_v<Args, vq::AttentionDecodeArgs>) {
+            const std::int64_t scores =
+                score_bytes(*attention, std::get<AttentionDecodePlan>(plan));
+            args.scores = scores > 0 ? workspace : nullptr;
+            args.partials = workspace + scores / 4;
+          }
           const auto view = std::as_bytes(std::span(&args, 1));
           bytes_.emplace_back(view.begin(), view.end());
         },

@@ -51,7 +51,8 @@ std::vector<HotnessProfile> hotness_of(const Config& config) {
 
 Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
-  Planned planned{with_overrides(propose(config.problem, gpu), config)};
+  const JsonCursor overrides(config.plan, config.source, "/plan");
+  Planned planned{propose(config.problem, gpu, std::span(&overrides, 1))};
   if (!profiles.empty()) {
     if (options.strategy == Strategy::paper) {
       planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);

@@ -35,9 +35,31 @@ std::string plan_text(const vq::AttentionDecodeConfig& c) {
       .add("lanes_per_token", std::int64_t{c.lanes_per_token})
       .add("stages", std::int64_t{c.stages})
       .add("code_words", std::int64_t{c.code_words})
+      .add("table_bits", std::int64_t{c.table_bits})
+      .add("key_channel_splits", std::int64_t{c.key_channel_splits})
+      .add("value_channel_splits", std::int64_t{c.value_channel_splits})
       .add("keys", c.keys)
       .add("values", c.values);
   return std::move(printer).finish();
+}
+
+// What a kernel of the op runs, as its entry is named and called.
+struct Part {
+  const char* name;
+  std::string function;
+  vq::AttentionPart part;
+  int shares;  // blocks that share the channels
+};
+
+std::vector<Part> parts(const AttentionDecodePlan& plan, const vq::AttentionDecodeConfig& config) {
+  if (plan.dataflow != AttentionDataflow::channels) {
+    return {{"attention_decode", fmt::format("attention_{}", enum_name(plan.dataflow)),
+             vq::AttentionPart::kWhole, 1}};
+  }
+  return {{"attention_scores", "attention_channel_scores", vq::AttentionPart::kScores,
+           config.key_channel_splits},
+          {"attention_values", "attention_channel_values", vq::AttentionPart::kValues,
+           config.value_channel_splits}};
 }
 
 }  // namespace
@@ -46,26 +68,30 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
   const auto batch = static_cast<unsigned>(op.shape.batch);
   OpText text;
-  const std::string function = fmt::format("attention_{}", enum_name(plan.dataflow));
-  text.templates = {fmt::format("vq/ops/{}.cuh", function)};
+  text.templates = {fmt::format("vq/ops/attention_{}.cuh", enum_name(plan.dataflow))};
   text.plan = plan_text(config);
   text.args_bytes = sizeof(vq::AttentionDecodeArgs);
-  KernelEntry decode;
-  decode.name = "attention_decode_" + suffix(op, plan);
-  decode.grid = {static_cast<unsigned>(plan.splits),
-                 static_cast<unsigned>(op.shape.kv_heads * vq::head_blocks(config)), batch};
-  decode.threads = static_cast<unsigned>(plan.threads);
-  decode.shared_bytes = vq::block_shared_bytes(config);
-  text.kernels = kernel_entry(decode, "AttentionDecodeArgs", function);
-  text.entries.push_back(decode);
+  const auto add = [&](const KernelEntry& entry, const std::string& function) {
+    text.kernels += kernel_entry(entry, "AttentionDecodeArgs", function);
+    text.entries.push_back(entry);
+  };
+  for (const Part& part : parts(plan, config)) {
+    KernelEntry entry;
+    entry.name = fmt::format("{}_{}", part.name, suffix(op, plan));
+    entry.grid = {static_cast<unsigned>(plan.splits),
+                  static_cast<unsigned>(op.shape.kv_heads * vq::head_blocks(config) * part.shares),
+                  batch};
+    entry.threads = static_cast<unsigned>(plan.threads);
+    entry.shared_bytes = vq::block_shared_bytes(config, part.part);
+    add(entry, part.function);
+  }
   if (plan.splits > 1) {
     KernelEntry combine;
     combine.name = "attention_combine_" + suffix(op, plan);
     combine.grid = {static_cast<unsigned>(op.shape.query_heads), batch, 1};
     combine.threads = static_cast<unsigned>(op.shape.head_dim);
     text.templates.emplace_back("vq/ops/attention_combine.cuh");
-    text.kernels += kernel_entry(combine, "AttentionDecodeArgs", "attention_combine");
-    text.entries.push_back(combine);
+    add(combine, "attention_combine");
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/ceil_div.h"
 #include "core/kernel_config.h"
 #include "heuristics/placement.h"
 
@@ -56,6 +57,23 @@ LinearPlan choose_lanes(const Problem& problem, const GpuSpec& gpu) {
   plan.chunk_columns = chunk_columns(op, plan);
   place_codebooks(plan, problem, gpu);
   return plan;
+}
+
+LinearPlan choose_tables(const Problem& problem) {
+  const Linear& op = *as_linear(problem);
+  LinearPlan plan{.dataflow = LinearDataflow::tables, .outputs_per_warp = 32};
+  fit_tile_rows(op, plan);
+  plan.chunk_columns = 32 * op.weights.vector_size;
+  plan.splits = static_cast<int>(ceil_div(op.shape.in_features, plan.chunk_columns));
+  plan.rows_per_block = 4;
+  return plan;
+}
+
+LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu, LinearDataflow dataflow) {
+  if (dataflow == LinearDataflow::lanes) return choose_lanes(problem, gpu);
+  if (dataflow == LinearDataflow::tables) return choose_tables(problem);
+  if (const auto plan = choose_fragments(problem, gpu)) return *plan;
+  return {.dataflow = LinearDataflow::fragments, .outputs_per_warp = 16};
 }
 
 }  // namespace vqgen

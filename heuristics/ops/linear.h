@@ -14,6 +14,13 @@ LinearPlan choose_lanes(const Problem& problem, const GpuSpec& gpu);
 // columns. nullopt where check() accepts none.
 std::optional<LinearPlan> choose_fragments(const Problem& problem, const GpuSpec& gpu);
 
+// Dataflow tables: a split a chunk of 32 sub-vectors. check() may refuse it, with the reason why
+// there are no tables for the problem.
+LinearPlan choose_tables(const Problem& problem);
+
+// The plan of one dataflow; check() may refuse it.
+LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu, LinearDataflow dataflow);
+
 // The one that is expected to be faster.
 LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu);
 

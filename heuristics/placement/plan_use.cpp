@@ -13,17 +13,19 @@ double code_bytes(std::int64_t rows, std::int64_t columns, const VqFormat& forma
              vq::row_words(columns, format.vector_size, format.residuals, format.index_bits));
 }
 
+// `channels` of a head are each block's.
 OperandUse cache_use(Operand operand, const AttentionDecode& op, const VqFormat& format,
-                     const vq::FormatConfig& config, double head_blocks, double blocks) {
+                     const vq::FormatConfig& config, int channels, double head_blocks,
+                     double blocks) {
   const AttentionShape& shape = op.shape;
   OperandUse use{.operand = operand, .format = config};
-  use.units = vq::units_per_head(config, shape.head_dim);
+  use.units = vq::units_of(config, channels);
   use.lane_units = static_cast<int>(use.units);  // lanes stand side by side along a row
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
   const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(shape.tokens);
   use.lookups =
       rows * shape.batch * head_blocks * shape.head_dim / format.vector_size * format.residuals;
-  use.fills = blocks;
+  use.fills = blocks * shape.head_dim / channels;
   const int caches = shape.shared_cache ? 1 : shape.batch;
   use.code_bytes = code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * caches;
   use.code_reads = head_blocks * shape.batch / caches;
@@ -36,8 +38,16 @@ PlanUse use_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   const int head_blocks = vq::head_blocks(config);
   use.blocks = std::int64_t{plan.splits} * op.shape.kv_heads * head_blocks * op.shape.batch;
   const auto blocks = static_cast<double>(use.blocks);
-  use.operands = {cache_use(Operand::keys, op, op.keys, config.keys, head_blocks, blocks),
-                  cache_use(Operand::values, op, op.values, config.values, head_blocks, blocks)};
+  use.operands = {cache_use(Operand::keys, op, op.keys, config.keys, vq::key_channels(config),
+                            head_blocks, blocks),
+                  cache_use(Operand::values, op, op.values, config.values,
+                            vq::value_channels(config), head_blocks, blocks)};
+  // Of the kernel that has fewer.
+  use.blocks *= std::min(config.key_channel_splits, config.value_channel_splits);
+  if (plan.dataflow == AttentionDataflow::tables) {  // each entry once, when its table is made
+    OperandUse& keys = use.operands.front();
+    keys.lookups = blocks * static_cast<double>(keys.units) * op.keys.residuals * op.keys.entries();
+  }
   return use;
 }
 

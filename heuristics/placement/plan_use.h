@@ -35,7 +35,7 @@ struct OperandUse {
 
 struct PlanUse {
   int threads = 0;
-  std::int64_t blocks = 0;        // of the grid
+  std::int64_t blocks = 0;        // of the grid; of the smaller where two kernels look entries up
   std::int64_t shared_bytes = 0;  // a block, with the codebooks that it keeps near
   std::vector<OperandUse> operands = {};
 };

@@ -6,12 +6,11 @@
 
 namespace vq {
 
-// Code number `index` of the row that starts at `row`, its words fetched by load(const u32*),
-// from memory or from registers.
+// The code of kBits that begins at `bit` of the words from `row` on, which are fetched by
+// load(const u32*), from memory or from registers.
 // A second word is touched only where the code reaches into it, so never past the row.
 template <int kBits, class Load>
-VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {
-  const i64 bit = index * kBits;
+VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
   const u32* word = row + (bit >> 5);
   const int shift = static_cast<int>(bit & 31);
   u32 code = load(word) >> shift;
@@ -23,6 +22,12 @@ VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {
   } else {
     return code & ((1u << kBits) - 1u);
   }
+}
+
+// Code number `index` of the row that starts at `row`.
+template <int kBits, class Load>
+VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {
+  return read_code_at<kBits>(row, index * kBits, load);
 }
 
 }  // namespace vq

@@ -6,12 +6,12 @@
 namespace vq {
 
 // kCount values are left of kAll: lanes that differ in bit kCount / 2 split them.
-template <int kAll, int kCount>
+template <int kLanes, int kAll, int kCount>
 VQ_DEVICE float transposing_halves(const float (&values)[kCount]) {
   if constexpr (kCount == 1) {
     float sum = values[0];
     VQ_UNROLL
-    for (int mask = kAll; mask < 32; mask *= 2) sum += shuffle_xor(sum, mask);
+    for (int mask = kAll; mask < kLanes; mask *= 2) sum += shuffle_xor(sum, mask);
     return sum;
   } else {
     constexpr int kHalf = kCount / 2;
@@ -23,17 +23,19 @@ VQ_DEVICE float transposing_halves(const float (&values)[kCount]) {
       const float kept = upper ? values[i + kHalf] : values[i];
       sums[i] = kept + shuffle_xor(given, kHalf);
     }
-    return transposing_halves<kAll, kHalf>(sums);
+    return transposing_halves<kLanes, kAll, kHalf>(sums);
   }
 }
 
-// Lane l gets the sum over all lanes of their values[l % kCount]; kCount a power of two up to 32.
+// Lane l gets the sum over its group of kLanes consecutive lanes of their values[l % kCount]; both
+// powers of two, kCount <= kLanes <= 32. All lanes of the warp.
 // Each step adds pairs of values and halves their number, so that kCount sums take kCount - 1
 // shuffles, not 5 kCount; all in one order, whatever the lanes hold.
-template <int kCount>
+template <int kCount, int kLanes = 32>
 VQ_DEVICE float transposing_sum(const float (&values)[kCount]) {
-  static_assert(kCount <= 32 && (kCount & (kCount - 1)) == 0, "a power of two up to 32");
-  return transposing_halves<kCount, kCount>(values);
+  static_assert(kCount <= kLanes && (kCount & (kCount - 1)) == 0, "a power of two up to kLanes");
+  static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a power of two up to 32");
+  return transposing_halves<kLanes, kCount, kCount>(values);
 }
 
 }  // namespace vq

@@ -109,6 +109,108 @@ TEST(CheckAttention, SharedMemoryIsCountedToTheByte) {
   expect_ok(check(global, sound(), gpu));
 }
 
+AttentionDecodePlan tables(int heads, int bits = 32) {
+  return {.dataflow = AttentionDataflow::tables, .heads_per_block = heads, .table_bits = bits};
+}
+
+TEST(CheckAttention, ScoreTablesFitABlockWhole) {
+  AttentionDecode op = sound();
+  op.shape = {1, 64, 2, 128, 100, 0, 0, false};
+  op.keys = {.vector_size = 4, .index_bits = 8};  // 32 KiB a head
+  expect_ok(judge(tables(4), op));
+  expect_refused(judge(tables(8), op), {"score tables of 256 entries and 8 heads", "262144 bytes",
+                                        "another dataflow", "heads_per_block", "table_bits 16"});
+  expect_ok(judge(tables(8, 16), op));
+  op.keys.index_bits = 12;
+  expect_refused(judge(tables(1), op), {"4096 entries and 1 heads", "524288 bytes"});
+  op.keys.vector_size = 8;
+  expect_refused(judge(tables(1), op), {"262144 bytes"});
+  expect_ok(judge(tables(1, 16), op));
+  op.keys.residuals = 2;
+  expect_refused(judge(tables(1, 16), op), {"8192 entries", "262144 bytes"});
+  op.keys = {.vector_size = 2, .index_bits = 16, .residuals = 4};  // far beyond 32 bits
+  expect_refused(judge(tables(16), op), {"262144 entries", "1073741824 bytes"});
+}
+
+TEST(CheckAttention, TheBytesOfAScoreTableAreThoseOfItsLayout) {
+  AttentionDecode op = sound();
+  op.shape = {1, 10, 2, 96, 100, 0, 0, false};
+  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2};
+  // 24 sub-vectors; 5 heads in two planes of 4, and in one of 8 halves.
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5))), 2 * 2 * 64 * 24 * 4 * 4);
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5, 16))), 1 * 2 * 64 * 24 * 8 * 2);
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(1, 16))), 2 * 64 * 24 * 2);
+  op.keys.vector_size = 8;  // 12 sub-vectors in 8 runs of 2
+  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(1))), 2 * 64 * 16 * 4);
+}
+
+TEST(CheckAttention, WhatScoreTablesCannotTake) {
+  AttentionDecode op = sound();
+  op.shape = {1, 64, 2, 64, 100, 0, 0, false};
+  op.keys = {.vector_size = 8, .index_bits = 4};
+  expect_ok(judge(tables(16), op));
+  expect_refused(judge(tables(17), op), {"heads_per_block 17", "16"});
+  for (const int bits : {17, 24, 31}) {
+    expect_refused(judge(tables(1, bits), op), {"table_bits", "neither 16 nor 32"});
+  }
+  AttentionDecodePlan plan = tables(1);
+  plan.key_codebook = all_shared(16);
+  expect_refused(judge(plan, op), {"key_codebook", "reads each key entry once", "boundaries to 0"});
+  op.keys.decoder = Decoder::e8p;
+  op.keys.index_bits = 16;
+  expect_refused(judge(tables(1), op), {"keys", "E8P", "use dataflow lanes"});
+  std::swap(op.keys, op.values);
+  expect_ok(judge(tables(1), op));
+}
+
+TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {
+  AttentionDecode op = sound();
+  op.shape = {1, 8, 2, 96, 100, 0, 0, false};
+  op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
+  op.keys.group_channels = 48;
+  op.values = {.vector_size = 8, .index_bits = 6};
+  const auto channels = [](int keys, int values) {
+    return AttentionDecodePlan{.dataflow = AttentionDataflow::channels,
+                               .key_channel_splits = keys,
+                               .value_channel_splits = values};
+  };
+  for (const int splits : {1, 2, 4, 6, 12, 24}) expect_ok(judge(channels(splits, 1), op));
+  for (const int splits : {5, 16, 48, 128}) {
+    expect_refused(judge(channels(splits, 1), op),
+                   {"key_channel_splits " + std::to_string(splits), "24 sub-vectors"});
+  }
+  expect_refused(judge(channels(3, 1), op), {"key_channel_splits 3", "32 channels", "48"});
+  for (const int splits : {1, 2, 3, 4, 6, 12}) expect_ok(judge(channels(1, splits), op));
+  expect_refused(judge(channels(1, 24), op), {"value_channel_splits 24", "12 sub-vectors"});
+  // Other dataflows do not look at them.
+  AttentionDecodePlan lanes = channels(5, 24);
+  lanes.dataflow = AttentionDataflow::lanes;
+  expect_ok(judge(lanes, op));
+}
+
+TEST(CheckAttention, SharesOfAllHeadsFitTheGridsSecondAxis) {
+  AttentionDecode op = sound();
+  op.shape.kv_heads = op.shape.query_heads = 16384;
+  AttentionDecodePlan plan{.dataflow = AttentionDataflow::channels, .value_channel_splits = 2};
+  expect_ok(judge(plan, op));
+  plan.value_channel_splits = 4;
+  expect_refused(judge(plan, op), {"16384 KV heads of 4 blocks", "grid"});
+}
+
+TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
+  AttentionDecode op = sound();
+  op.shape = {3, 8, 2, 64, 101, 0, 0, false};
+  AttentionDecodePlan plan{.splits = 2, .key_channel_splits = 4};
+  const std::int64_t partials = 3 * 8 * 2 * 66 * 4;
+  EXPECT_EQ(score_bytes(op, plan), 0);
+  EXPECT_EQ(workspace_bytes(op, plan), partials);
+  plan.dataflow = AttentionDataflow::channels;
+  EXPECT_EQ(score_bytes(op, plan), 3 * 8 * 4 * 101 * 4);
+  EXPECT_EQ(workspace_bytes(op, plan), 3 * 8 * 4 * 101 * 4 + partials);
+  plan.splits = 1;
+  EXPECT_EQ(workspace_bytes(op, plan), 3 * 8 * 4 * 101 * 4);
+}
+
 TEST(CheckAttention, FieldsOutOfTheirRangesAreRefusedBeforeAnythingIsDerived) {
   check_plan_ranges<AttentionDecodePlan>([](const auto& plan) { return judge(plan); });
 }

@@ -6,6 +6,7 @@
 
 #include "core/profiles.h"
 #include "heuristics/explain.h"
+#include "heuristics/ops/attention_decode.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -113,6 +114,74 @@ TEST(Choose, UnitsThatShareFewFactorsWithTheChunkStillGetLongOnes) {
   op.weights.tile_rows = 64;
   op.weights.tile_columns = 4100;
   EXPECT_GE(std::get<LinearPlan>(choose(op, find_gpu("h200"))).chunk_columns, 512);
+}
+
+// A user who fixes the dataflow alone gets its own plan, not what another left behind.
+TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
+  const GpuSpec gpu = find_gpu("h200");
+  const auto proposed = [&](const Problem& problem, const Json& fields, const Json& more) {
+    const std::array fixed{JsonCursor(fields, "c.json", "/plan"), JsonCursor(more, "p.json")};
+    const Plan plan = propose(problem, gpu, fixed);
+    const Verdict verdict = check(plan, problem, gpu);
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
+    return plan;
+  };
+  for (const char* format : {"vecinfer-d4b8", "cq-4c8b", "cq-2c8b"}) {
+    SCOPED_TRACE(format);
+    const AttentionDecode op = with_codebooks(format, format);
+    EXPECT_EQ(proposed(op, Json::object(), Json::object()), propose(op, gpu));
+    const auto tables =
+        std::get<AttentionDecodePlan>(proposed(op, {{"dataflow", "tables"}}, {{"splits", 3}}));
+    EXPECT_EQ(tables.dataflow, AttentionDataflow::tables);
+    EXPECT_EQ(tables.key_codebook, all_global());
+    EXPECT_EQ(tables.splits, 3);
+    const auto channels =
+        std::get<AttentionDecodePlan>(proposed(op, {{"splits", 3}}, {{"dataflow", "channels"}}));
+    EXPECT_EQ(channels.dataflow, AttentionDataflow::channels);
+    EXPECT_EQ(channels.splits, 3);
+    // One codebook a head is not worth a split; one a sub-vector is.
+    EXPECT_EQ(channels.key_channel_splits > 1, op.keys.scope == Scope::channel_group);
+  }
+  const Problem gemv =
+      read_config(edited(gemv_json(), {{"/shape/out_features", "4096"}}), "c.json").problem;
+  for (const char* dataflow : {"lanes", "fragments", "tables"}) {
+    const Plan plan = proposed(gemv, {{"dataflow", dataflow}}, Json::object());
+    EXPECT_EQ(enum_name(std::get<LinearPlan>(plan).dataflow), dataflow);
+  }
+}
+
+// f16 products round scores by more than an f16 result may show, so the heuristics leave them to
+// the user.
+TEST(Choose, ScoreTablesAreHalvesForBf16Alone) {
+  AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
+  const GpuSpec gpu = find_gpu("h200");
+  const Verdict verdict = check(choose_attention_tables(op, gpu), op, gpu);
+  EXPECT_FALSE(verdict.ok);
+  expect_words(verdict.reason, {"score tables of 4096 entries", "table_bits 16"});
+  op.dtype = DType::bf16;
+  const AttentionDecodePlan plan = choose_attention_tables(op, gpu);
+  EXPECT_EQ(plan.table_bits, 16);
+  EXPECT_TRUE(check(plan, op, gpu).ok);
+}
+
+TEST(Choose, EveryDataflowServesManyShapes) {
+  for (const std::string name : {"h200", "t4"}) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const int head_dim : {64, 96, 128, 256}) {
+      for (const int group : {1, 3, 8, 9, 64}) {
+        for (const int batch : {1, 64}) {
+          AttentionDecode op =
+              std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
+          op.shape = {batch, 2 * group, 2, head_dim, 5000, 16, 4, false};
+          op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
+          for (const auto dataflow : {AttentionDataflow::tables, AttentionDataflow::channels}) {
+            const Verdict verdict = check(choose_attention(op, gpu, dataflow), op, gpu);
+            EXPECT_TRUE(verdict.ok) << verdict.reason;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Choose, WhereThereIsNoKernelItSaysWhy) {

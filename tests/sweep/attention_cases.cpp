@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
+#include "heuristics/choose.h"
 #include "heuristics/ops/attention_decode.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/pairwise.h"
@@ -33,14 +34,15 @@ enum Axis {
   kValueLevels,
   kBatch,
   kPlan,
-  kDataflow,
   kKvHeads,
+  kDataflow,
+  kShares,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
 constexpr int kValueE8p = 4;    // of the value bits, which follow key bits by a shift
 const std::vector<int> kSizes{kBits + 1, 5, 3, 3, 4, 4, 4,           4,           2, 4, 4, 6, 4,
-                              2,         4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2, 2};
+                              2,         4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2, 4, 3};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -52,6 +54,12 @@ constexpr std::array kWindows{0, 1, 37, 100};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
+constexpr std::array kDataflows{AttentionDataflow::lanes, AttentionDataflow::tables,
+                                AttentionDataflow::channels, AttentionDataflow::fragments};
+constexpr int kTables = 1;
+// Keys and values; 0 leaves what the heuristics took.
+constexpr std::array kSharesOf{std::pair{0, 0}, std::pair{2, 4}, std::pair{8, 1}};
+constexpr int kMostTableBits = 10;  // larger tables fit no block, or hardly any
 
 // `bits` 0 asks for codes of the lattice.
 VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
@@ -91,7 +99,8 @@ void vary_fragments(AttentionDecodePlan& plan, int variant) {
   }
 }
 
-void vary_lanes(AttentionDecodePlan& plan, int variant) {
+void vary_plan(AttentionDecodePlan& plan, int variant) {
+  if (plan.dataflow == AttentionDataflow::fragments) return vary_fragments(plan, variant);
   switch (variant) {
     case 1:
       plan.stages = 1;
@@ -114,9 +123,10 @@ void vary_lanes(AttentionDecodePlan& plan, int variant) {
   }
 }
 
-// Forced placements, keys and values apart so that all pairs of levels meet.
+// Forced placements, keys and values apart so that all pairs of levels meet. Score tables are made
+// from keys in global memory.
 void fix_levels(AttentionDecodePlan& plan, const AttentionDecode& op, int keys, int values) {
-  fix_placement(plan.key_codebook, op.keys, keys);
+  if (plan.dataflow != AttentionDataflow::tables) fix_placement(plan.key_codebook, op.keys, keys);
   fix_placement(plan.value_codebook, op.values, values);
 }
 
@@ -149,26 +159,36 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  AttentionDecodePlan plan = choose_attention_lanes(op, gpu);
-  if (v[kDataflow] == 1) {
-    if (const auto fragments = choose_attention_fragments(op, gpu)) plan = *fragments;
-  }
-  plan.threads = std::min(plan.threads, 128);  // fibers cost time
+  AttentionDecodePlan plan = choose_attention(op, gpu, pick(kDataflows, kDataflow));
+  result.dataflow_dropped = !check(plan, op, gpu).ok;
+  if (result.dataflow_dropped) plan = choose_attention_lanes(op, gpu);
+  plan.threads = std::min(plan.threads, 256);  // a fiber each: more cost time and show nothing
   plan.splits = pick(kSplitCounts, kSplits);
   result.plan = plan;
-  fix_levels(plan, op, v[kKeyLevels], v[kValueLevels]);
-  if (check(plan, result.problem, gpu).ok) result.plan = plan;
-  const bool fragments = plan.dataflow == AttentionDataflow::fragments;
-  fragments ? vary_fragments(plan, v[kPlan]) : vary_lanes(plan, v[kPlan]);
-  result.override_dropped = !check(plan, result.problem, gpu).ok;
-  if (!result.override_dropped) result.plan = plan;
+  // Each change where check() lets it be, on its own and on those before it.
+  const auto change = [&](auto&& apply) {
+    AttentionDecodePlan changed = plan;
+    apply(changed);
+    if (!check(changed, op, gpu).ok) return false;
+    result.plan = plan = changed;
+    return true;
+  };
+  const auto [key_shares, value_shares] = pick(kSharesOf, kShares);
+  if (plan.dataflow == AttentionDataflow::channels && key_shares > 0) {
+    change([&](auto& changed) { changed.key_channel_splits = key_shares; });
+    change([&](auto& changed) { changed.value_channel_splits = value_shares; });
+  }
+  if (plan.dataflow == AttentionDataflow::tables && op.dtype == DType::bf16 && key_shares == 2) {
+    change([](auto& changed) { changed.table_bits = 16; });
+  }
+  change([&](auto& changed) { fix_levels(changed, op, v[kKeyLevels], v[kValueLevels]); });
+  result.override_dropped = !change([&](auto& changed) { vary_plan(changed, v[kPlan]); });
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment};
-  if (fragments) {  // the least that args/attention_decode.h asks for
-    result.misalignment.words =
-        alignment * static_cast<std::size_t>(std::get<AttentionDecodePlan>(result.plan).code_words);
+  if (plan.dataflow == AttentionDataflow::fragments) {  // the least that args/ asks for
+    result.misalignment.words = alignment * static_cast<std::size_t>(plan.code_words);
     if (op.raw_slots() > 0) result.misalignment.elements = alignment * 8;
   }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
@@ -185,6 +205,9 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (const int vector : {0, 1}) {
     impossible.insert({{kKeyBits, kKeyE8p}, {kKeyVector, vector}});
     impossible.insert({{kValueBits, kValueE8p}, {kValueVector, vector}});
+  }
+  for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
+    impossible.insert({{kKeyBits, bits}, {kDataflow, kTables}});
   }
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;

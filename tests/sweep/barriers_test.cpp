@@ -6,7 +6,7 @@
 
 #include "core/profiles.h"
 #include "generator/generate.h"
-#include "heuristics/choose.h"
+#include "heuristics/ops/attention_decode.h"
 #include "heuristics/ops/linear.h"
 #include "runtime/backend/host/host_backend.h"
 #include "tests/sweep/harness.h"
@@ -54,16 +54,27 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   EXPECT_EQ(found, barriers);
 }
 
-TEST(Barriers, OfAttentionDecodeAreAllNeeded) {
+void expect_every_barrier_of_attention_needed(AttentionDataflow dataflow, std::size_t barriers) {
   AttentionDecode op;
   op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   const Problem problem = op;
-  auto plan = std::get<AttentionDecodePlan>(choose(problem, find_gpu("h200")));
+  AttentionDecodePlan plan = choose_attention(op, find_gpu("h200"), dataflow);
   plan.splits = 1;
-  expect_every_barrier_needed(problem, plan, 9);
+  plan.threads = 128;
+  expect_every_barrier_needed(problem, plan, barriers);
+}
+
+TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionDataflow::lanes, 9);
+}
+TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionDataflow::tables, 9);
+}
+TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionDataflow::channels, 11);
 }
 
 TEST(Barriers, OfGemvAreAllNeeded) {

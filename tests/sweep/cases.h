@@ -19,6 +19,7 @@ struct SweepCase {
   HardInput input;
   Misalignment misalignment;
   bool override_dropped = false;  // the case's own plan fields did not pass check()
+  bool dataflow_dropped = false;  // no plan of the case's dataflow does
 };
 
 struct SweepCases {

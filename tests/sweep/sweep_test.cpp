@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <map>
 
 #include "tests/sweep/harness.h"
 
@@ -24,14 +25,18 @@ class Sweep : public testing::TestWithParam<std::size_t> {
     const GpuSpec gpu = sweep_gpu();
     std::size_t ran = 0;
     std::size_t dropped = 0;
+    std::size_t other_dataflow = 0;
     for (std::size_t i = GetParam(); i < cases.size(); i += kShards) {
       const std::string failure = failure_of(cases[i], *sweep_backend(i / kShards), gpu);
       EXPECT_EQ(failure, "");
       ++ran;
       dropped += cases[i].override_dropped ? 1u : 0u;
+      other_dataflow += cases[i].dataflow_dropped ? 1u : 0u;
     }
-    std::printf("seed %llu: %zu of %zu cases, %zu with the default plan for want of room\n",
-                static_cast<unsigned long long>(kSeed), ran, cases.size(), dropped);
+    std::printf(
+        "seed %llu: %zu of %zu cases, %zu with the default plan for want of room, %zu in dataflow "
+        "lanes for the same\n",
+        static_cast<unsigned long long>(kSeed), ran, cases.size(), dropped, other_dataflow);
     EXPECT_EQ(ran, (cases.size() + kShards - 1 - GetParam()) / kShards);
   }
 };
@@ -67,6 +72,16 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     }
     std::printf("%zu cases of fusion %s\n", cases, std::string(enum_name(fusion)).c_str());
     EXPECT_GE(cases, 20u);
+  }
+  std::map<AttentionDataflow, int> dataflows;
+  for (const SweepCase& each : attention_pairwise(sweep_gpu(), kSeed).cases) {
+    ++dataflows[std::get<AttentionDecodePlan>(each.plan).dataflow];
+  }
+  for (const AttentionDataflow each :
+       {AttentionDataflow::fragments, AttentionDataflow::tables, AttentionDataflow::channels}) {
+    EXPECT_GE(dataflows[each], 15) << enum_name(each);
+    std::printf("%d cases of attention in dataflow %s\n", dataflows[each],
+                std::string(enum_name(each)).c_str());
   }
   EXPECT_EQ(attention_product(sweep_gpu(), kSeed).size(), (15u * 3 + 1) * 4);
   EXPECT_EQ(gemv_product(sweep_gpu(), kSeed).size(), (15u * 3 + 1) * 4);

@@ -24,7 +24,10 @@ struct AttentionDecodeArgs {
   const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
   const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
   float* partials;       // [batch][query_heads][splits][head_dim + 2], fp32; null where splits == 1
-  float softmax_scale;   // factor of q.k, usually 1 / sqrt(head_dim)
+  // Dataflow channels: [batch][query_heads][key_channel_splits][score_stride] fp32, else null.
+  float* scores;
+  i64 score_stride;     // tokens that a row of scores has room for
+  float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)
 };
 
 }  // namespace vq

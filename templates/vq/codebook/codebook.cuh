@@ -102,6 +102,14 @@ class Codebook {
                        i);
   }
 
+  // Entries [kRunEntries * number, ..) of a table, 16 bytes from global memory, for the same.
+  static constexpr int kRunEntries = 8 / kVectorSize;
+  VQ_DEVICE U32x4 run(int u, int stage, int number) const {
+    return load_global(
+        reinterpret_cast<const U32x4*>(global_ + ((unit_ + u) * kResiduals + stage) * kEntries) +
+        number);
+  }
+
   VQ_DEVICE Words entry(int u, int stage, u32 code) const {
     return Decode::value(find(u, stage, Decode::entry_of(code)), code);
   }

@@ -5,6 +5,12 @@
 
 namespace vq {
 
+VQ_HD constexpr i64 block_shared_bytes(const AttentionDecodeConfig& c, AttentionPart part) {
+  if (c.dataflow == AttentionDataflow::kFragments) return fragments_layout(c).total;
+  return shared_layout(c, part).total;
+}
+
+// Of the kernel that takes most.
 VQ_HD constexpr i64 block_shared_bytes(const AttentionDecodeConfig& c) {
   if (c.dataflow == AttentionDataflow::kFragments) return fragments_layout(c).total;
   return shared_layout(c).total;

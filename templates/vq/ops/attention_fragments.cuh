@@ -86,7 +86,7 @@ class AttentionFragments {
     }
     softmax_.merge();
     using Merge = typename Softmax::Merge;
-    work_.write(args_, Merge::output(), Merge::maximum(), Merge::sum());
+    work_.template write<kHeadDim>(args_, 0, Merge::output(), Merge::maximum(), Merge::sum());
   }
 
  private:

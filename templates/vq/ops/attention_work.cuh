@@ -32,14 +32,16 @@ struct AttentionWork {
   int begin, end;
   int sinks, window;
 
+  // `shares` blocks of each heads and split follow each other along the grid's second axis.
   // Every split takes a whole number of tiles of its own sequence's length, so that short sequences
   // of a ragged batch are spread as evenly as long ones.
-  VQ_DEVICE static AttentionWork of_block(const AttentionDecodeArgs& args) {
+  VQ_DEVICE static AttentionWork of_block(const AttentionDecodeArgs& args, int shares = 1) {
     AttentionWork work;
     work.batch = block_z();
     work.split = block_x();
-    work.kv_head = block_y() / kHeadBlocks;
-    const int in_group = block_y() % kHeadBlocks * kHeads;
+    const int block = block_y() / shares;
+    work.kv_head = block / kHeadBlocks;
+    const int in_group = block % kHeadBlocks * kHeads;
     work.first_head = work.kv_head * kGroup + in_group;
     work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;
     const int length = load_global(args.lengths + work.batch);
@@ -65,23 +67,26 @@ struct AttentionWork {
     return batch * args.raw_batch_stride + kv_head * args.raw_head_stride + i64{slot} * kHeadDim;
   }
 
-  // One split: the normalised result. More: the split's partial for the combine kernel.
-  // output [heads][head_dim], maximum and sum [heads], shared memory, written before a barrier.
-  VQ_DEVICE void write(const AttentionDecodeArgs& args, const float* output, const float* maximum,
-                       const float* sum) const {
+  // One split: the normalised result. More: the split's partial for the combine kernel. The block
+  // has share number `share`, of kChannels channels; maximum and sum go out with the first.
+  // output [heads][kChannels], maximum and sum [heads], shared memory, written before a barrier.
+  template <int kChannels>
+  VQ_DEVICE void write(const AttentionDecodeArgs& args, int share, const float* output,
+                       const float* maximum, const float* sum) const {
     const i64 first = i64{batch} * kQueryHeads + first_head;
-    for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
-      const int h = i / kHeadDim;
-      const int channel = i % kHeadDim;
+    for (int i = thread_index(); i < heads * kChannels; i += kThreads) {
+      const int h = i / kChannels;
+      const int channel = share * kChannels + i % kChannels;
       const float value = load_shared(output + i);
       if constexpr (kSplits == 1) {
         const float total = load_shared(sum + h);
-        store_global(args.out + first * kHeadDim + i,
+        store_global(args.out + (first + h) * kHeadDim + channel,
                      from_float<Plan::config().element>(total > 0.0f ? value / total : 0.0f));
       } else {
         store_global(partial(args, first + h) + channel, value);
       }
     }
+    if (share != 0) return;
     for (int h = thread_index(); h < heads; h += kThreads) {
       const float highest = load_shared(maximum + h);
       const float total = load_shared(sum + h);

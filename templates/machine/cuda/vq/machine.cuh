@@ -258,6 +258,7 @@ VQ_DEVICE float log2_approx(float x) {
   return result;
 }
 VQ_DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
+VQ_DEVICE float float_from_bits(u32 bits) { return __uint_as_float(bits); }
 VQ_DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
 
 }  // namespace vq

@@ -191,6 +191,7 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
 VQ_DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }
 VQ_DEVICE float log2_approx(float x) { return __builtin_log2f(x); }
 VQ_DEVICE u32 float_bits(float value) { return host::bits<u32>(value); }
+VQ_DEVICE float float_from_bits(u32 bits) { return host::bits<float>(bits); }
 VQ_DEVICE float infinity() { return __builtin_inff(); }
 
 }  // namespace vq

@@ -1,0 +1,213 @@
+// Laws between the dataflows of attention_decode, and of each of them: what may be changed without
+// changing the result.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "heuristics/ops/attention_decode.h"
+#include "runtime/verify/reference_attention.h"
+#include "tests/sweep/harness.h"
+
+namespace vqgen::test {
+namespace {
+
+AttentionDecode problem() {
+  AttentionDecode op;
+  op.shape = {.batch = 3,
+              .query_heads = 10,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 200,
+              .window = 30,
+              .sinks = 3};
+  op.keys = {.vector_size = 4, .index_bits = 7, .residuals = 2, .scope = Scope::channel_group};
+  op.keys.group_channels = 8;
+  op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
+  op.values = {.vector_size = 8, .index_bits = 9, .scope = Scope::channel_group};
+  op.values.group_channels = 16;
+  return op;
+}
+
+void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
+  EXPECT_EQ(a.out, b.out);
+  ASSERT_EQ(a.lse.size(), b.lse.size());
+  EXPECT_EQ(std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)), 0);
+}
+
+class Dataflows : public testing::TestWithParam<AttentionDataflow> {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  static AttentionDecodePlan plan_of(const AttentionDecode& op) {
+    return choose_attention(op, sweep_gpu(), GetParam());
+  }
+  static AttentionOutput run(const AttentionDecodePlan& plan, const AttentionData& data,
+                             const AttentionDecode& op = problem(), std::size_t order = 0) {
+    const Verdict verdict = check(plan, op, sweep_gpu());
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
+    return Kernel(*sweep_backend(order), op, plan, sweep_gpu()).run(data);
+  }
+};
+
+// fp32 throughout: what differs is the order of sums, and so the last bits of a rounded output.
+TEST_P(Dataflows, AgreesWithLanesWithinRounding) {
+  const AttentionDecode op = problem();
+  const AttentionData data =
+      make_attention_data(op, {.seed = 21, .lengths = LengthPattern::ragged});
+  const AttentionOutput lanes = run(choose_attention_lanes(op, sweep_gpu()), data);
+  const AttentionOutput other = run(plan_of(op), data);
+  double squares = 0;
+  double differences = 0;
+  for (std::size_t i = 0; i < lanes.out.size(); ++i) {
+    const double a = static_cast<double>(element_to_float(op.dtype, lanes.out[i]));
+    const double b = static_cast<double>(element_to_float(op.dtype, other.out[i]));
+    squares += a * a;
+    differences += (a - b) * (a - b);
+  }
+  EXPECT_GT(squares, 0);
+  EXPECT_LT(std::sqrt(differences / squares), 1e-4);
+  for (std::size_t h = 0; h < lanes.lse.size(); ++h) {
+    if (lanes.lse[h] == other.lse[h]) continue;  // -inf of an empty sequence
+    EXPECT_NEAR(lanes.lse[h], other.lse[h], 1e-4f * (1 + std::abs(lanes.lse[h]))) << h;
+  }
+}
+
+TEST_P(Dataflows, PlacementDoesNotChangeABit) {
+  const AttentionDecode op = problem();
+  const AttentionData data = make_attention_data(op, {.seed = 22});
+  AttentionDecodePlan plan = plan_of(op);
+  plan.key_codebook = plan.value_codebook = all_global();
+  const AttentionOutput far = run(plan, data);
+  for (const int variant : {2, 4, 5, 6}) {
+    SCOPED_TRACE(variant);
+    if (plan.dataflow != AttentionDataflow::tables) {
+      fix_placement(plan.key_codebook, op.keys, variant);
+    }
+    fix_placement(plan.value_codebook, op.values, variant == 5 ? 4 : variant);
+    expect_same_bits(far, run(plan, data));
+  }
+}
+
+TEST_P(Dataflows, SplitsAndHeadsChangeNoMoreThanRounding) {
+  const AttentionDecode op = problem();
+  const AttentionData data =
+      make_attention_data(op, {.seed = 23, .lengths = LengthPattern::ragged});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  AttentionDecodePlan plan = plan_of(op);
+  for (const int splits : {1, 2, 7}) {
+    for (const int heads : {1, 2, 3}) {
+      plan.splits = splits;
+      plan.heads_per_block = heads;
+      const AttentionOutput output = run(plan, data);
+      EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << splits << ' ' << heads;
+      EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << splits << ' ' << heads;
+    }
+  }
+}
+
+TEST_P(Dataflows, ARunRepeatsItsBitsInEveryOrderOfLanes) {
+  const AttentionDecode op = problem();
+  const AttentionData data = make_attention_data(op, {.seed = 24});
+  const AttentionOutput once = run(plan_of(op), data);
+  for (const std::size_t order : {0u, 1u, 2u}) {
+    expect_same_bits(once, run(plan_of(op), data, op, order));
+  }
+}
+
+TEST_P(Dataflows, CodesThatNoQueryNeedsAreNotRead) {
+  const AttentionDecode op = problem();
+  AttentionData data = make_attention_data(op, {.seed = 25, .lengths = LengthPattern::ragged});
+  const AttentionOutput before = run(plan_of(op), data);
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+    for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
+      const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
+      const std::int64_t token = row % tensor->rows;
+      if (token < data.lengths[b] && token >= data.sinks[b] &&
+          token < data.lengths[b] - data.windows[b]) {
+        continue;
+      }
+      const auto first = tensor->codes.begin() + row * tensor->row_words;
+      std::for_each(first, first + tensor->row_words, [](std::uint32_t& word) { word = ~word; });
+    }
+  }
+  expect_same_bits(before, run(plan_of(op), data));
+}
+
+TEST_P(Dataflows, AnEmptySequenceGivesZerosAndMinusInfinity) {
+  const AttentionDecode op = problem();
+  AttentionData data = make_attention_data(op, {.seed = 26});
+  data.lengths[1] = 0;
+  for (const int splits : {1, 3}) {
+    AttentionDecodePlan plan = plan_of(op);
+    plan.splits = splits;
+    const AttentionOutput output = run(plan, data);
+    const auto width = static_cast<std::size_t>(op.shape.query_heads);
+    for (std::size_t h = width; h < 2 * width; ++h) {
+      EXPECT_EQ(output.lse[h], -std::numeric_limits<float>::infinity());
+      for (std::size_t c = 0; c < 64; ++c) EXPECT_EQ(output.out[h * 64 + c], 0) << h << ' ' << c;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, Dataflows,
+                         testing::Values(AttentionDataflow::tables, AttentionDataflow::channels),
+                         [](const auto& each) { return std::string(enum_name(each.param)); });
+
+class OneDataflow : public Dataflows {};
+
+TEST_F(OneDataflow, EverySplitOfTheChannelsIsRight) {
+  AttentionDecode op = problem();
+  op.keys.index_bits = 5;  // shares that begin in the middle of a word
+  op.keys.residuals = 1;
+  const AttentionData data = make_attention_data(op, {.seed = 27});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  AttentionDecodePlan plan = choose_attention_channels(op, sweep_gpu());
+  for (const auto& [keys, values] :
+       {std::pair{1, 8}, std::pair{2, 4}, std::pair{4, 2}, std::pair{8, 1}, std::pair{16, 8}}) {
+    plan.key_channel_splits = keys;
+    plan.value_channel_splits = values;
+    const AttentionOutput output = run(plan, data, op);
+    EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << keys << ' ' << values;
+    EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << keys << ' ' << values;
+  }
+}
+
+// f16 products round each score by about its 4000th part: seen, and no more than that.
+TEST_F(OneDataflow, HalvesRoundScoresAndNoMore) {
+  const AttentionDecode op = problem();
+  const AttentionData data = make_attention_data(op, {.seed = 28});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  AttentionDecodePlan plan = choose_attention_tables(op, sweep_gpu());
+  ASSERT_EQ(plan.table_bits, 32);
+  const AttentionOutput whole = run(plan, data);
+  plan.table_bits = 16;
+  for (const int heads : {1, 2, 5}) {
+    plan.heads_per_block = heads;
+    const AttentionOutput halves = run(plan, data);
+    EXPECT_NE(halves.out, whole.out);
+    EXPECT_LT(compare(reference.out, halves.out, op.dtype).rel_err, 4e-3) << heads;
+  }
+}
+
+// A table of entries that no other test has room for, and vectors that leave columns empty.
+TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
+  AttentionDecode op = problem();
+  op.shape.head_dim = 96;
+  op.shape.query_heads = 6;
+  op.keys = {.vector_size = 8, .index_bits = 11, .scope = Scope::head};
+  op.values = {.vector_size = 2, .index_bits = 4};
+  const AttentionData data = make_attention_data(op, {.seed = 29});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  AttentionDecodePlan plan = choose_attention_tables(op, sweep_gpu());
+  plan.heads_per_block = 1;
+  EXPECT_TRUE(compare(reference.out, run(plan, data, op).out, op.dtype).ok);
+}
+
+}  // namespace
+}  // namespace vqgen::test
