@@ -1,8 +1,11 @@
 #include "heuristics/choose.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/ops/linear.h"
+#include "heuristics/space.h"
 
 namespace vqgen {
 namespace {
@@ -11,20 +14,73 @@ void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
 }
 
-}  // namespace
-
-Plan propose(const Problem& problem, const GpuSpec& gpu) {
-  require(check(problem), problem);
+Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return choose_attention_decode(*attention, gpu);
   }
   return choose_linear(problem, gpu);
 }
 
-Plan choose(const Problem& problem, const GpuSpec& gpu) {
-  const Plan plan = propose(problem, gpu);
+// The cheapest of the plans that `change` makes of the space's, of those that check() accepts.
+template <class Change>
+std::optional<Plan> cheapest(const Problem& problem, const GpuSpec& gpu,
+                             std::span<const HotnessProfile> profiles, Change change) {
+  CostModel model(problem, gpu, profiles);
+  std::optional<Plan> best;
+  double least = 0;
+  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+    const std::optional<Plan> changed = change(plan);
+    const std::optional<Cost> cost = changed ? model(*changed) : std::nullopt;
+    if (!cost || (best && cost->us >= least)) continue;
+    best = changed;
+    least = cost->us;
+  }
+  return best;
+}
+
+}  // namespace
+
+Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
+  require(check(problem), problem);
+  if (options.chooser == Chooser::model) {
+    const auto same = [](const Plan& plan) { return std::optional(plan); };
+    if (const auto best = cheapest(problem, gpu, options.profiles, same)) return *best;
+  }
+  return by_rules(problem, gpu);
+}
+
+Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options) {
+  if (config.plan.empty()) return propose(config.problem, gpu, options);
+  require(check(config.problem), config.problem);
+  // Read once before the search, so that what is wrong with the fields is said.
+  Plan by_rule = with_overrides(by_rules(config.problem, gpu), config);
+  if (options.chooser == Chooser::model) {
+    const auto fixed = [&](const Plan& plan) {
+      std::optional<Plan> changed = with_overrides(plan, config);
+      if (!check(*changed, config.problem, gpu).ok) changed.reset();
+      return changed;
+    };
+    if (const auto best = cheapest(config.problem, gpu, options.profiles, fixed)) return *best;
+  }
+  return by_rule;
+}
+
+Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
+  const Plan plan = propose(problem, gpu, options);
   require(check(plan, problem, gpu), problem);
   return plan;
+}
+
+std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
+                             std::span<const HotnessProfile> profiles) {
+  CostModel model(problem, gpu, profiles);
+  std::vector<RankedPlan> ranked;
+  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+    if (const auto cost = model(plan)) ranked.push_back({plan, *cost});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.cost.us < b.cost.us; });
+  return ranked;
 }
 
 }  // namespace vqgen

@@ -34,7 +34,7 @@ class Prepare : public testing::Test {
     };
   }
   Prepared prepared(ArtifactCache* cache = nullptr) {
-    return prepare(config_, gpu_, backend_, cache, {.strategy = Strategy::paper});
+    return prepare(config_, gpu_, backend_, cache, {.place = {.strategy = Strategy::paper}});
   }
   static int registers(const Prepared& prepared) {
     return std::get<LinearPlan>(prepared.plan).codebook.registers;

@@ -125,7 +125,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  AttentionDecodePlan plan = std::get<AttentionDecodePlan>(choose(result.problem, gpu));
+  AttentionDecodePlan plan =
+      std::get<AttentionDecodePlan>(choose(result.problem, gpu, {.chooser = Chooser::rules}));
   plan.splits = pick(kSplitCounts, kSplits);
   result.plan = plan;
   fix_levels(plan, op, v[kKeyLevels], v[kValueLevels]);

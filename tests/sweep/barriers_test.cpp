@@ -61,7 +61,8 @@ TEST(Barriers, OfAttentionDecodeAreAllNeeded) {
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   const Problem problem = op;
-  auto plan = std::get<AttentionDecodePlan>(choose(problem, find_gpu("h200")));
+  auto plan =
+      std::get<AttentionDecodePlan>(choose(problem, find_gpu("h200"), {.chooser = Chooser::rules}));
   plan.splits = 1;
   expect_every_barrier_needed(problem, plan, 9);
 }
