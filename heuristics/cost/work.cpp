@@ -74,8 +74,10 @@ void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictT
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const double clock = gpu.sm_clock_mhz;  // cycles a us
   const auto on_one = static_cast<double>(ceil_div(work.blocks, std::int64_t{gpu.sms}));
-  const int held =
-      std::max(1, occupancy(gpu, work.threads, work.registers, work.shared_bytes).blocks);
+  // The compiler keeps to what lets a block run.
+  const int most = std::min(255, gpu.registers_per_sm / work.threads / 8 * 8);
+  const int registers = std::min(work.registers, most);
+  const int held = std::max(1, occupancy(gpu, work.threads, registers, work.shared_bytes).blocks);
   const double waves = std::ceil(on_one / held);
   constexpr double kLatencyCycles = 300;  // of L2, about; a coefficient makes it what it is
   constexpr double kSchedulers = 4;
