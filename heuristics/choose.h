@@ -16,7 +16,7 @@ template <>
 inline constexpr auto enum_names<Chooser> = std::array{"rules", "model"};
 
 // The one that was nearer to the best of what was measured (docs/performance.md).
-inline constexpr Chooser kDefaultChooser = Chooser::rules;
+inline constexpr Chooser kDefaultChooser = Chooser::model;
 
 struct ChooseOptions {
   Chooser chooser = kDefaultChooser;
