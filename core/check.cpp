@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <cstdint>
+#include <limits>
 
 #include "core/kernel_config.h"
 
@@ -89,11 +91,8 @@ void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const Gpu
                 shared_bytes, gpu.name, gpu.shared_bytes_per_block);
 }
 
-void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
-                const GpuSpec& gpu) {
-  const vq::AttentionDecodeConfig config = kernel_config(op, plan);
-  judge.require(plan.dataflow == AttentionDataflow::lanes,
-                "dataflow {} is not built yet; use lanes", enum_name(plan.dataflow));
+// Each thread decodes values of its own and accumulates them for all heads.
+void judge_lanes(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op) {
   const int sub_vectors = op.shape.head_dim / op.values.vector_size;
   judge.require(plan.threads >= sub_vectors,
                 "threads {} are fewer than the {} sub-vectors of a value", plan.threads,
@@ -101,19 +100,69 @@ void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDe
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.lanes_per_token)) &&
                     plan.lanes_per_token <= 32,
                 "lanes_per_token {} is not a power of two up to 32", plan.lanes_per_token);
-  judge.require(plan.heads_per_block <= op.group(),
-                "heads_per_block {} is more than the {} query heads of a KV head",
-                plan.heads_per_block, op.group());
   judge.require(plan.heads_per_block * op.values.vector_size <= 128,
                 "heads_per_block {} times vector_size {} accumulators do not fit the registers",
                 plan.heads_per_block, op.values.vector_size);
+}
+
+// Lanes share a row of keys in four parts and one of values in eight, of whole sub-vectors.
+void judge_fragments(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
+                     const GpuSpec& gpu) {
+  judge.require(op.dtype == DType::f16 || gpu.arch != "sm_75",
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge.require(plan.tile_tokens == 8 || plan.tile_tokens == 16 || plan.tile_tokens == 32,
+                "tile_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
+                plan.tile_tokens);
+  constexpr int kMostHeads = 8;
+  judge.require(
+      plan.heads_per_block <= kMostHeads,
+      "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
+      plan.heads_per_block, kMostHeads);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
+                "code_words {} is not a power of two", plan.code_words);
+  const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
+    const int channels = op.shape.head_dim / lanes;
+    judge.require(
+        channels % format.vector_size == 0,
+        "{}: vector_size {} does not divide the {} channels of a lane; use dataflow lanes", operand,
+        format.vector_size, channels);
+    const std::int64_t row =
+        vq::row_words(op.shape.head_dim, format.vector_size, format.residuals, format.index_bits);
+    judge.require(row % plan.code_words == 0,
+                  "{}: code_words {} does not divide the {} words of a row of codes", operand,
+                  plan.code_words, row);
+    judge.require(op.shape.tokens <= std::numeric_limits<std::int32_t>::max() / row,
+                  "{}: {} tokens of {} words are more than dataflow fragments counts; use lanes",
+                  operand, op.shape.tokens, row);
+  };
+  shares(op.keys, 4, "keys");
+  shares(op.values, 8, "values");
+}
+
+void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
+  const vq::AttentionDecodeConfig config = kernel_config(op, plan);
+  switch (plan.dataflow) {
+    case AttentionDataflow::lanes:
+      judge_lanes(judge, plan, op);
+      break;
+    case AttentionDataflow::fragments:
+      judge_fragments(judge, plan, op, gpu);
+      break;
+    case AttentionDataflow::tables:
+    case AttentionDataflow::channels:
+      judge.require(false, "dataflow {} is not built yet; use lanes", enum_name(plan.dataflow));
+  }
+  judge.require(plan.heads_per_block <= op.group(),
+                "heads_per_block {} is more than the {} query heads of a KV head",
+                plan.heads_per_block, op.group());
   judge.require(std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) <= 65535,
                 "{} KV heads of {} blocks exceed the grid's second axis", op.shape.kv_heads,
                 vq::head_blocks(config));
   judge_placement(judge, config.keys, vq::units_per_head(config.keys, config.head_dim), "keys");
   judge_placement(judge, config.values, vq::units_per_head(config.values, config.head_dim),
                   "values");
-  judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
+  judge_block(judge, plan.threads, vq::block_shared_bytes(config), gpu);
 }
 
 // Fragments of the tensor core: whole tiles of outputs and rows, runs of codes in whole words.
@@ -147,9 +196,10 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
   const int run = vq::run_words(config);
   constexpr int kMostRunWords = 24;
   judge.require(run <= kMostRunWords,
-                "a run of codes of whole words is {} words, more than {}; use dataflow lanes or "
-                "fewer code_words",
-                run, kMostRunWords);
+                "a run of codes of whole words is {} words, more than {}; use {}", run,
+                kMostRunWords,
+                plan.fusion == LinearFusion::registers ? "another fusion or fewer code_words"
+                                                       : "dataflow lanes or fewer code_words");
   judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
                 "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
                 vq::run_columns(config));

@@ -47,6 +47,7 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
   config.heads_per_block = plan.heads_per_block;
   config.lanes_per_token = plan.lanes_per_token;
   config.stages = plan.stages;
+  config.code_words = plan.code_words;
   config.keys = cache_format(op.keys, plan.key_codebook, op.shape.head_dim);
   config.values = cache_format(op.values, plan.value_codebook, op.shape.head_dim);
   return config;
@@ -56,6 +57,10 @@ static_assert(static_cast<int>(LinearDataflow::fragments) ==
                   static_cast<int>(vq::LinearDataflow::kFragments) &&
               static_cast<int>(LinearDataflow::tables) ==
                   static_cast<int>(vq::LinearDataflow::kTables));
+static_assert(static_cast<int>(LinearFusion::registers) ==
+                  static_cast<int>(vq::LinearFusion::kRegisters) &&
+              static_cast<int>(LinearFusion::shared) ==
+                  static_cast<int>(vq::LinearFusion::kShared));
 
 vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   const VqFormat& format = op.weights;
@@ -71,6 +76,7 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
       plan.dataflow == LinearDataflow::fragments ? plan.warps_along_columns : 1;
   config.rows_per_block = plan.rows_per_block;
   config.fragment_rows = plan.fragment_rows;
+  config.fusion = static_cast<vq::LinearFusion>(plan.fusion);
   config.code_words = plan.code_words;
   config.outputs_per_warp = plan.outputs_per_warp;
   config.chunk_columns = plan.chunk_columns;

@@ -1,7 +1,7 @@
 // Problem and plan as the compile-time facts that device code and shared-memory layout take.
 #pragma once
 
-#include <vq/layout/attention_decode.h>
+#include <vq/layout/attention_shared.h>
 #include <vq/layout/linear.h>
 
 #include "core/plan.h"

@@ -26,6 +26,7 @@ struct AttentionDecodePlan {
   int heads_per_block = 1;
   int lanes_per_token = 8;
   int stages = 2;
+  int code_words = 1;
   Placement key_codebook{};
   Placement value_codebook{};
 
@@ -34,8 +35,9 @@ struct AttentionDecodePlan {
     return std::make_tuple(
         field("dataflow", &P::dataflow, Rule{}, "how codes become scores and sums"),
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
-        field("tile_tokens", &P::tile_tokens, optional_in(1, 1024),
-              "tokens scored between barriers"),
+        field(
+            "tile_tokens", &P::tile_tokens, optional_in(1, 1024),
+            "tokens scored between barriers; fragments: tokens of one step of a warp, 8, 16 or 32"),
         field("splits", &P::splits, optional_in(1, 1024),
               "blocks that share one sequence's tokens"),
         field("heads_per_block", &P::heads_per_block, optional_in(1, 4096),
@@ -43,6 +45,9 @@ struct AttentionDecodePlan {
         field("lanes_per_token", &P::lanes_per_token, optional_in(1, 32),
               "threads that share the dot product of one key"),
         field("stages", &P::stages, optional_in(1, 2), "tiles of codes in flight in shared memory"),
+        field("code_words", &P::code_words, optional_in(1, 4),
+              "fragments: 32-bit words that one load of codes moves where it can, a power of two; "
+              "rows of codes are aligned to as much"),
         field("key_codebook", &P::key_codebook, Rule{},
               "where the entries of the key codebooks stand"),
         field("value_codebook", &P::value_codebook, Rule{},
@@ -59,6 +64,13 @@ enum class LinearDataflow { lanes, fragments, tables };
 template <>
 inline constexpr auto enum_names<LinearDataflow> = std::array{"lanes", "fragments", "tables"};
 
+// Fragments: how entries get from the lanes that look them up to the operands of the tensor core
+// (VQ-LLM, section VI-B). permute: they do not move, x is laid out to match. registers: lanes
+// exchange words, x keeps its order. shared: through shared memory, likewise.
+enum class LinearFusion { permute, registers, shared };
+template <>
+inline constexpr auto enum_names<LinearFusion> = std::array{"permute", "registers", "shared"};
+
 struct LinearPlan {
   LinearDataflow dataflow = LinearDataflow::lanes;
   int threads = 256;
@@ -68,6 +80,7 @@ struct LinearPlan {
   int warps_along_columns = 1;
   int rows_per_block = 8;
   int fragment_rows = 8;
+  LinearFusion fusion = LinearFusion::permute;
   int code_words = 1;
   Placement codebook{};
 
@@ -92,6 +105,9 @@ struct LinearPlan {
               "rows of x that a block serves, a multiple of 4"),
         field("fragment_rows", &P::fragment_rows, optional_in(4, 8),
               "fragments: rows of x that one product serves, 4 or 8; and twice as many outputs"),
+        field("fusion", &P::fusion, Rule{},
+              "fragments: how entries become operands of the tensor core; permute lays x out to "
+              "match them"),
         field("code_words", &P::code_words, optional_in(1, 4),
               "fragments: 32-bit words that one load of codes moves, a power of two; codes are "
               "aligned to as much"),

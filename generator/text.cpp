@@ -41,6 +41,12 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearDataflow valu
   return *this;
 }
 
+ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearFusion value) {
+  constexpr std::array kNames{"kPermute", "kRegisters", "kShared"};
+  line(name, fmt::format("vq::LinearFusion::{}", kNames[static_cast<std::size_t>(value)]));
+  return *this;
+}
+
 ConfigPrinter& ConfigPrinter::add(std::string_view name, const vq::FormatConfig& value) {
   const auto member = [&](const char* field) { return fmt::format("{}.{}", name, field); };
   line(member("decoder"),

@@ -22,6 +22,7 @@ class ConfigPrinter {
   ConfigPrinter& add(std::string_view name, vq::Element value);
   ConfigPrinter& add(std::string_view name, vq::AttentionDataflow value);
   ConfigPrinter& add(std::string_view name, vq::LinearDataflow value);
+  ConfigPrinter& add(std::string_view name, vq::LinearFusion value);
   ConfigPrinter& add(std::string_view name, const vq::FormatConfig& value);
   // `struct Plan { ... };`
   std::string finish() &&;

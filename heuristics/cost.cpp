@@ -78,6 +78,8 @@ CostParts CostModel::ideal(const Plan& plan) {
 std::optional<Cost> CostModel::operator()(const Plan& plan) {
   const auto found = coefficients_.dataflows.find(dataflow_name(plan));
   if (found == coefficients_.dataflows.end()) return std::nullopt;
+  const auto* linear = std::get_if<LinearPlan>(&plan);
+  if (linear != nullptr && linear->fusion != LinearFusion::permute) return std::nullopt;
   const CostCoefficients& coefficients = found->second;
   Cost cost{0, ideal(plan)};
   double overlapping = 0;

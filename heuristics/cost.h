@@ -48,7 +48,8 @@ class CostModel {
   CostModel(const Problem& problem, const GpuSpec& gpu, std::span<const HotnessProfile> profiles,
             const CostProfile& coefficients = cost_profile());
 
-  // Of a plan that check() accepts; nothing where its dataflow has no coefficients.
+  // Of a plan that check() accepts; nothing where its dataflow has no coefficients, nor for
+  // fragments of a product whose entries move to their operands (fusion other than permute).
   std::optional<Cost> operator()(const Plan& plan);
   // The parts at the ceilings.
   CostParts ideal(const Plan& plan);

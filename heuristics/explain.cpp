@@ -40,7 +40,7 @@ std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodeP
                   plan.heads_per_block, plan.heads_per_block, op.group()),
       codebook_line("key", config.keys, vq::units_per_head(config.keys, config.head_dim)),
       codebook_line("value", config.values, vq::units_per_head(config.values, config.head_dim)),
-      block_line(vq::shared_layout(config).total, gpu),
+      block_line(vq::block_shared_bytes(config), gpu),
   };
 }
 

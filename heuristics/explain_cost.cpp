@@ -73,7 +73,7 @@ std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& probl
     lines.push_back(fmt::format("{:.1f} us: {} ({})", each.cost.us, kind,
                                 differences(own, to_json(each.plan))));
   }
-  if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled");
+  if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled yet");
   return lines;
 }
 

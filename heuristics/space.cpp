@@ -15,6 +15,7 @@ std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePla
   Candidates candidates(problem, gpu);
   if (!check(problem).ok) return {};
   if (std::holds_alternative<AttentionDecode>(problem)) {
+    add_attention_fragments(candidates, allowed);
     add_attention_lanes(candidates, allowed);
   } else {
     add_linear_fragments(candidates, allowed);

@@ -5,6 +5,7 @@
 #include "core/hotness_match.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
+#include "heuristics/ops/linear_fusion.h"
 
 namespace vqgen {
 namespace {
@@ -51,6 +52,9 @@ Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlanOptions& options) {
   Planned planned{propose(config, gpu, {options.chooser, profiles})};
   if (!profiles.empty()) {
+    if (options.place.strategy == Strategy::paper) {
+      planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);
+    }
     Placed placed = place(planned.plan, config.problem, gpu, profiles, options.place);
     planned = {with_overrides(std::move(placed.plan), config), std::move(placed.operands)};
     for (OperandPlacement& each : planned.placements) {

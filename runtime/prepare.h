@@ -34,8 +34,8 @@ struct Prepared {
 std::vector<HotnessProfile> hotness_of(const Config& config);
 
 // The plan: propose() around the config's own fields, boundaries by place() where there are
-// profiles, and the config's own fields laid over both. Error(infeasible) with check()'s reason
-// where the GPU cannot run it.
+// profiles, in strategy paper the paper's fusion too, and the config's own fields laid over all.
+// Error(infeasible) with check()'s reason where the GPU cannot run it.
 Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlanOptions& options = {});
 // Its plan, by the config's own hotness.

@@ -213,7 +213,7 @@ def main():
     document = {
         "gpu": options.gpu,
         "source": f"{len(rows)} plans timed by vqgen measure --space over scripts/grid_configs.py "
-                  f"on this GPU, fitted by scripts/fit_cost.py",
+                  f"on the {options.gpu}, fitted by scripts/fit_cost.py",
         "dataflows": {
             flow: {"overlap": overlap,
                    **{part: float(f"{math.exp(t):.4g}") for part, t in zip(PARTS, theta)}}

@@ -34,6 +34,7 @@ std::string plan_text(const vq::AttentionDecodeConfig& c) {
       .add("heads_per_block", std::int64_t{c.heads_per_block})
       .add("lanes_per_token", std::int64_t{c.lanes_per_token})
       .add("stages", std::int64_t{c.stages})
+      .add("code_words", std::int64_t{c.code_words})
       .add("keys", c.keys)
       .add("values", c.values);
   return std::move(printer).finish();
@@ -54,7 +55,7 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   decode.grid = {static_cast<unsigned>(plan.splits),
                  static_cast<unsigned>(op.shape.kv_heads * vq::head_blocks(config)), batch};
   decode.threads = static_cast<unsigned>(plan.threads);
-  decode.shared_bytes = vq::shared_layout(config).total;
+  decode.shared_bytes = vq::block_shared_bytes(config);
   text.kernels = kernel_entry(decode, "AttentionDecodeArgs", function);
   text.entries.push_back(decode);
   if (plan.splits > 1) {

@@ -24,6 +24,7 @@ std::string plan_text(const vq::LinearConfig& c) {
       .add("warps_along_columns", std::int64_t{c.warps_along_columns})
       .add("rows_per_block", std::int64_t{c.rows_per_block})
       .add("fragment_rows", std::int64_t{c.fragment_rows})
+      .add("fusion", c.fusion)
       .add("code_words", std::int64_t{c.code_words})
       .add("output_scales", c.output_scales)
       .add("unit_rows", std::int64_t{c.unit_rows})
@@ -33,11 +34,15 @@ std::string plan_text(const vq::LinearConfig& c) {
 }
 
 // "d8b8x2_f16_r1_o14336i4096_fragments_c1024_s4_w8k2_c16": format, element type, rows, outputs and
-// inputs, dataflow, chunk, splits, warps and those along the columns, placement.
+// inputs, dataflow and a fusion that is not the usual one, chunk, splits, warps and those along the
+// columns, placement.
 std::string suffix(const Linear& op, const LinearPlan& plan) {
-  return fmt::format("{}_{}_r{}_o{}i{}_{}_c{}_s{}_w{}k{}_{}", short_name(op.weights),
+  const bool fused =
+      plan.dataflow == LinearDataflow::fragments && plan.fusion != LinearFusion::permute;
+  const std::string fusion = fused ? fmt::format("_{}", enum_name(plan.fusion)) : "";
+  return fmt::format("{}_{}_r{}_o{}i{}_{}{}_c{}_s{}_w{}k{}_{}", short_name(op.weights),
                      enum_name(op.dtype), op.shape.rows, op.shape.out_features,
-                     op.shape.in_features, enum_name(plan.dataflow), plan.chunk_columns,
+                     op.shape.in_features, enum_name(plan.dataflow), fusion, plan.chunk_columns,
                      plan.splits, plan.threads / 32, plan.warps_along_columns,
                      short_name(plan.codebook, op.weights.entries()));
 }

@@ -43,6 +43,31 @@ void count_lanes(BlockWork& to, const AttentionDecode& op, const AttentionDecode
   to.registers = 48 + static_cast<int>(heads) * (op.values.vector_size + 2);
 }
 
+// Each warp takes steps of tile_tokens tokens of its own, in tiles of 8; the warps' parts are
+// merged once.
+void count_fragments(BlockWork& to, const AttentionDecode& op, const AttentionDecodePlan& plan,
+                     const PlanUse& use, ConflictTable& conflicts) {
+  const double warps = plan.threads / 32.0;
+  const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
+  const double steps = std::ceil(tokens / (warps * plan.tile_tokens));
+  const double tiles = warps * steps * plan.tile_tokens / 8;
+  const double quads = std::ceil(plan.heads_per_block / 4.0);
+  const auto lookups = [&](const VqFormat& format) {
+    return tiles * op.shape.head_dim / 4.0 / format.vector_size * format.residuals;
+  };
+  add_lookups(to, use.operands[0], lookups(op.keys), conflicts);
+  add_lookups(to, use.operands[1], lookups(op.values), conflicts);
+  const double octets = op.shape.head_dim / 32.0;
+  const double parts = op.keys.smooth || op.keys.hadamard ? 2 : 1;  // of the query
+  to.products += tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals);
+  to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
+  const double merged = warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
+  to.passes += 2 * merged;
+  to.prologue += 4;
+  to.chain += steps;
+  to.registers = 128;
+}
+
 }  // namespace
 
 BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
@@ -58,6 +83,10 @@ BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
   }
   const double sums = static_cast<double>(op.shape.batch) * op.shape.query_heads;
   if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2) * plan.splits;
+  if (plan.dataflow == AttentionDataflow::fragments) {
+    count_fragments(work, op, plan, use, conflicts);
+    return work;
+  }
   const std::int64_t tiles = ceil_div(op.shape.tokens, std::int64_t{plan.tile_tokens});
   const auto block_tiles = static_cast<double>(ceil_div(tiles, std::int64_t{plan.splits}));
   count_lanes(work, op, plan, use, block_tiles, conflicts);

@@ -35,7 +35,7 @@ void count_fragments(BlockWork& to, const Count& count) {
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
   const double row_tiles = c.rows_per_block / c.fragment_rows;
   const double sides = halves ? 1 : 2;  // outputs whose entries a lane looks up for one product
-  const double octets = turns * count.warps * vq::run_octets(c);  // of all warps
+  const double octets = turns * count.warps * vq::run_steps(c);  // of all warps
   const double entries = octets * tiles * sides * vq::octet_codes(c.weights);
   const double passes = format.stage_scales ? 1 : format.residuals;
   add_lookups(to, count.use, entries, count.conflicts);

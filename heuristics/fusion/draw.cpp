@@ -106,7 +106,9 @@ std::string draw_mini_warp(const Exchange& exchange, const std::vector<int>& thr
     }
   }
   std::string text = table("dequantizes", threads, produced);
-  for (std::size_t i = 0; i < exchange.shuffles.size(); ++i) text += moves(exchange, i, threads);
+  if (exchange.fusion == Fusion::registers) {
+    for (std::size_t i = 0; i < exchange.shuffles.size(); ++i) text += moves(exchange, i, threads);
+  }
   return text + table("consumes", threads, consumed);
 }
 
@@ -119,8 +121,8 @@ std::string draw(const Exchange& exchange, int threads) {
   }
   const auto groups = mini_warps(exchange);
   text += fmt::format(
-      "fusion in {}: {} shuffles in {} steps (bound {}), {} selects; mini-warps: {}\n",
-      exchange.fusion == Fusion::registers ? "registers" : "shared memory",
+      "fusion in {} {} shuffles in {} steps (bound {}), {} selects; mini-warps: {}\n",
+      exchange.fusion == Fusion::registers ? "registers:" : "shared memory instead of",
       exchange.shuffles.size(), steps(exchange), exchange.fewest, selects(exchange), groups.size());
   for (std::size_t axis = 0; axis < exchange.orders.size(); ++axis) {
     std::vector<int> natural(exchange.orders[axis].size());

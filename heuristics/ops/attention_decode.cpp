@@ -5,6 +5,7 @@
 
 #include "core/ceil_div.h"
 #include "heuristics/placement.h"
+#include "heuristics/placement/place.h"
 
 namespace vqgen {
 namespace {
@@ -28,7 +29,7 @@ int choose_splits(const AttentionDecode& op, const AttentionDecodePlan& plan, co
 
 }  // namespace
 
-AttentionDecodePlan choose_attention_decode(const AttentionDecode& op, const GpuSpec& gpu) {
+AttentionDecodePlan choose_attention_lanes(const AttentionDecode& op, const GpuSpec& gpu) {
   AttentionDecodePlan plan;
   plan.heads_per_block = heads_per_block(op.group());
   const int key_sub_vectors = op.shape.head_dim / op.keys.vector_size;
@@ -48,6 +49,13 @@ AttentionDecodePlan choose_attention_decode(const AttentionDecode& op, const Gpu
   }
   plan.splits = choose_splits(op, plan, gpu);
   return plan;
+}
+
+AttentionDecodePlan choose_attention_decode(const AttentionDecode& op, const GpuSpec& gpu) {
+  if (const auto plan = choose_attention_fragments(op, gpu)) {
+    return std::get<AttentionDecodePlan>(with_copies_where_they_win(*plan, op, gpu));
+  }
+  return choose_attention_lanes(op, gpu);
 }
 
 }  // namespace vqgen

@@ -32,7 +32,7 @@ OperandUse cache_use(Operand operand, const AttentionDecode& op, const VqFormat&
 
 PlanUse use_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
-  PlanUse use{.threads = plan.threads, .shared_bytes = vq::shared_layout(config).total};
+  PlanUse use{.threads = plan.threads, .shared_bytes = vq::block_shared_bytes(config)};
   const int head_blocks = vq::head_blocks(config);
   use.blocks = std::int64_t{plan.splits} * op.shape.kv_heads * head_blocks * op.shape.batch;
   const auto blocks = static_cast<double>(use.blocks);

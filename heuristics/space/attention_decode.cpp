@@ -1,4 +1,4 @@
-// Dataflow lanes of attention_decode.
+// The dataflows of attention_decode.
 #include <algorithm>
 
 #include "core/ceil_div.h"
@@ -42,10 +42,36 @@ std::vector<int> splits_of(const Candidates& to, const AttentionDecode& op,
 
 }  // namespace
 
+// A warp takes steps of tile_tokens of its own, so that blocks may be as large as one wave holds.
+void add_attention_fragments(Candidates& to, SpacePlacement allowed) {
+  const auto& op = std::get<AttentionDecode>(to.problem());
+  const auto chosen = choose_attention_fragments(op, to.gpu());
+  if (!chosen) return;
+  const std::vector<Pair> placements = placement_pairs(op, allowed);
+  AttentionDecodePlan plan = *chosen;
+  for (const int threads : {64, 128, 256, 512}) {
+    plan.threads = threads;
+    for (const int tokens : {8, 16, 32}) {
+      plan.tile_tokens = tokens;
+      for (int words = chosen->code_words; words >= 1; words /= 2) {
+        plan.code_words = words;
+        for (const int splits : splits_of(to, op, plan)) {
+          plan.splits = splits;
+          for (const auto& [keys, values] : placements) {
+            plan.key_codebook = keys;
+            plan.value_codebook = values;
+            to.add(plan);
+          }
+        }
+      }
+    }
+  }
+}
+
 void add_attention_lanes(Candidates& to, SpacePlacement allowed) {
   const auto& op = std::get<AttentionDecode>(to.problem());
   const std::vector<Pair> placements = placement_pairs(op, allowed);
-  AttentionDecodePlan plan = choose_attention_decode(op, to.gpu());
+  AttentionDecodePlan plan = choose_attention_lanes(op, to.gpu());
   for (const int threads : {64, 128, 256}) {
     plan.threads = threads;
     for (const int tile : {8, 32, 64, 128, 256}) {

@@ -37,8 +37,11 @@ TEST(Explain, SaysTheSameInTextAndJson) {
       for (const std::string line : section["lines"]) expect_in(text.out, "\n  " + line + "\n");
     }
     expect_in(text.out, "assumed until it is compiled");
-    expect_in(text.out, "us expected of one call");
-    EXPECT_GT(document["expected_us"].get<double>(), 0);
+    if (document["expected_us"].is_null()) {
+      expect_in(text.out, "is not modelled yet");
+    } else {
+      expect_in(text.out, "us expected of one call");
+    }
   }
 }
 

@@ -68,8 +68,10 @@ void try_bounds(const Json& json) {
                       std::to_string(value)});
       }
     } else {
-      const char* const words =
-          std::is_enum_v<Member> ? "is none of lanes, fragments, tables" : "must be an object";
+      std::string words = "must be an object";
+      if constexpr (std::is_enum_v<Member>) {
+        words = "is none of " + std::string(enum_names<Member>.front()) + ", ";
+      }
       expect_words(message_of([&] {
                      with_overrides(OpPlan{}, with_plan(json, {{field.name, "near"}}));
                    }),

@@ -30,15 +30,31 @@ std::vector<Problem> problems() {
   return all;
 }
 
+// Every part of every dataflow at its ceiling: what the shipped profile knows is another test.
+const CostProfile& ceilings() {
+  static const CostProfile profile = [] {
+    CostCoefficients ones;
+    ones.overlap = 2;
+    ones.of.of.fill(1);
+    CostProfile all{"h200", "test", {}};
+    for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables", "attention_lanes",
+                             "attention_fragments"}) {
+      all.dataflows[name] = ones;
+    }
+    return all;
+  }();
+  return profile;
+}
+
 double us_of(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
-  return CostModel(problem, gpu, {})(plan).value().us;
+  return CostModel(problem, gpu, {}, ceilings())(plan).value().us;
 }
 
 TEST(Cost, IsFiniteAndPositiveForEveryPlanAndGpu) {
   for (const std::string& name : gpu_names()) {
     const GpuSpec gpu = find_gpu(name);
     for (const Problem& problem : problems()) {
-      CostModel model(problem, gpu, {});
+      CostModel model(problem, gpu, {}, ceilings());
       for (const Plan& plan : space(problem, gpu).plans) {
         const std::optional<Cost> cost = model(plan);
         ASSERT_TRUE(cost.has_value()) << to_json(plan).dump();
@@ -61,7 +77,7 @@ TEST(Cost, DoesNotDependOnWhatWasAskedBefore) {
     std::vector<std::size_t> order(plans.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), random);
-    CostModel model(problem, gpu, {});
+    CostModel model(problem, gpu, {}, ceilings());
     for (const std::size_t i : order) EXPECT_EQ(model(plans[i])->us, alone[i]);
   }
 }
@@ -229,11 +245,9 @@ TEST(CostProfile, OfNoDataflowMakesTheModelSilentAndTheRulesChoose) {
   EXPECT_FALSE(model(choose(problem, gpu)).has_value());
 }
 
-TEST(CostProfile, TheShippedOneKnowsEveryDataflowThatTheSpaceHas) {
-  for (const Problem& problem : problems()) {
-    for (const Plan& plan : space(problem, find_gpu("h200")).plans) {
-      EXPECT_TRUE(cost_profile().dataflows.contains(dataflow_name(plan))) << dataflow_name(plan);
-    }
+TEST(CostProfile, TheShippedOneKnowsEveryDataflowOfProducts) {
+  for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables"}) {
+    EXPECT_TRUE(cost_profile().dataflows.contains(name)) << name;
   }
   EXPECT_NO_THROW(find_gpu(cost_profile().gpu));
 }
@@ -242,7 +256,11 @@ TEST(Rank, IsCheapestFirstAndChooseTakesTheFirst) {
   const GpuSpec gpu = find_gpu("h200");
   for (const Problem& problem : problems()) {
     const std::vector<RankedPlan> ranked = rank(problem, gpu, {});
-    ASSERT_FALSE(ranked.empty());
+    if (ranked.empty()) {  // not modelled: the rules choose
+      EXPECT_EQ(choose(problem, gpu, {.chooser = Chooser::model}),
+                choose(problem, gpu, {.chooser = Chooser::rules}));
+      continue;
+    }
     for (std::size_t i = 1; i < ranked.size(); ++i) {
       EXPECT_LE(ranked[i - 1].cost.us, ranked[i].cost.us);
     }
@@ -276,7 +294,9 @@ TEST(Explain, OtherPlansAreOfOtherKindsAndDearer) {
   const GpuSpec gpu = find_gpu("h200");
   for (const Problem& problem : problems()) {
     const Plan plan = choose(problem, gpu, {.chooser = Chooser::model});
-    const double us = us_of(plan, problem, gpu);
+    const std::optional<Cost> cost = CostModel(problem, gpu, {})(plan);
+    if (!cost) continue;
+    const double us = cost->us;
     const auto lines = other_plan_lines(plan, problem, gpu, {});
     ASSERT_FALSE(lines.empty());
     EXPECT_LE(lines.size(), 5u);

@@ -8,6 +8,7 @@
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/occupancy.h"
+#include "heuristics/ops/attention_decode.h"
 #include "heuristics/placement/plan_use.h"
 #include "tests/heuristics/hotness_random.h"
 
@@ -123,7 +124,7 @@ TEST_F(Registers, OfKeysAndValuesAreSpentOnce) {
   const std::vector<HotnessProfile> profiles{
       profile_with(Operand::keys, format, 8, sixteen_hot()),
       profile_with(Operand::values, format, 8, sixteen_hot())};
-  const Placed both = place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles,
+  const Placed both = place(choose_attention_lanes(op, gpu), op, gpu, profiles,
                             {.strategy = Strategy::paper, .registers = 255 - 40});
   const auto& plan = std::get<AttentionDecodePlan>(both.plan);
   EXPECT_EQ(plan.key_codebook.registers, 16) << reasons_of(both, 0);

@@ -1,10 +1,12 @@
 // Every example config compiles by NVRTC for every architecture; in both element types for sm_75,
-// which has no instructions for bf16, and for the lattice, which adds elements. Needs no GPU.
+// which has no instructions for bf16, and for the lattice, which adds elements. So do the fusions
+// of products. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "core/profiles.h"
+#include "generator/generate.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/prepare.h"
 
@@ -40,6 +42,29 @@ TEST_P(Architectures, EveryExampleCompiles) {
     }
   }
   EXPECT_GE(compiled, gpu.arch == "sm_75" ? 16 : 9);
+}
+
+TEST_P(Architectures, EveryFusionCompiles) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu(GetParam());
+  for (const int vector_size : {2, 4, 8}) {
+    Gemm op;
+    op.shape = {.rows = 8, .out_features = 256, .in_features = 512};
+    op.weights = {.vector_size = vector_size, .index_bits = 6, .residuals = 2};
+    LinearPlan plan{.dataflow = LinearDataflow::fragments, .outputs_per_warp = 16};
+    plan.codebook = all_shared(op.weights.entries());
+    for (const LinearFusion fusion : {LinearFusion::registers, LinearFusion::shared}) {
+      for (const int rows : {4, 8}) {
+        plan.fusion = fusion;
+        plan.fragment_rows = rows;
+        plan.chunk_columns = 512;
+        ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
+        const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+        EXPECT_GT(artifact.kernels.front().registers, 0);
+        EXPECT_LE(artifact.kernels.front().registers, 128) << enum_name(fusion) << vector_size;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpu, Architectures, testing::Values("t4", "a100", "a10", "l40s", "h200"),

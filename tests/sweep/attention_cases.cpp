@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
-#include "heuristics/choose.h"
+#include "heuristics/ops/attention_decode.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/pairwise.h"
 
@@ -33,13 +33,14 @@ enum Axis {
   kValueLevels,
   kBatch,
   kPlan,
+  kDataflow,
   kKvHeads,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
 constexpr int kValueE8p = 4;    // of the value bits, which follow key bits by a shift
-const std::vector<int> kSizes{kBits + 1, 5, 3, 3, 4, 4, 4, 4,           2,           4, 4, 6,
-                              4,         2, 4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2};
+const std::vector<int> kSizes{kBits + 1, 5, 3, 3, 4, 4, 4,           4,           2, 4, 4, 6, 4,
+                              2,         4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2, 2};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -67,7 +68,30 @@ VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_d
   return format;
 }
 
-void vary_plan(AttentionDecodePlan& plan, int variant) {
+void vary_fragments(AttentionDecodePlan& plan, int variant) {
+  switch (variant) {
+    case 1:
+      plan.code_words = 1;
+      break;
+    case 2:
+      plan.tile_tokens = 8;
+      break;
+    case 3:
+      plan.tile_tokens = 32;
+      plan.threads = 64;
+      break;
+    case 4:
+      plan.heads_per_block = (plan.heads_per_block + 1) / 2;
+      break;
+    case 5:
+      plan.threads = 32;
+      break;
+    default:
+      break;
+  }
+}
+
+void vary_lanes(AttentionDecodePlan& plan, int variant) {
   switch (variant) {
     case 1:
       plan.stages = 1;
@@ -125,19 +149,28 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  AttentionDecodePlan plan =
-      std::get<AttentionDecodePlan>(choose(result.problem, gpu, {.chooser = Chooser::rules}));
+  AttentionDecodePlan plan = choose_attention_lanes(op, gpu);
+  if (v[kDataflow] == 1) {
+    if (const auto fragments = choose_attention_fragments(op, gpu)) plan = *fragments;
+  }
+  plan.threads = std::min(plan.threads, 128);  // fibers cost time
   plan.splits = pick(kSplitCounts, kSplits);
   result.plan = plan;
   fix_levels(plan, op, v[kKeyLevels], v[kValueLevels]);
   if (check(plan, result.problem, gpu).ok) result.plan = plan;
-  vary_plan(plan, v[kPlan]);
+  const bool fragments = plan.dataflow == AttentionDataflow::fragments;
+  fragments ? vary_fragments(plan, v[kPlan]) : vary_lanes(plan, v[kPlan]);
   result.override_dropped = !check(plan, result.problem, gpu).ok;
   if (!result.override_dropped) result.plan = plan;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment};
+  if (fragments) {  // the least that args/attention_decode.h asks for
+    result.misalignment.words =
+        alignment * static_cast<std::size_t>(std::get<AttentionDecodePlan>(result.plan).code_words);
+    if (op.raw_slots() > 0) result.misalignment.elements = alignment * 8;
+  }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
   return result;
 }

@@ -26,11 +26,12 @@ enum Axis {
   kDataflow,
   kSplits,
   kShape,
+  kFusion,
 };
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
 const std::vector<int> kSizes{kBitCount + 1, 3, 4, 5, 2, 6, 6, 6, 2, 2, 4, 5,
-                              kPlacements,   4, 3, 3, 3, 8};
+                              kPlacements,   4, 3, 3, 3, 8, 3};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kGemvRows{1, 2, 3, 5, 7, 8};
@@ -137,6 +138,7 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
   attempt([&](LinearPlan& p) { fix_placement(p.codebook, op.weights, v[kLevel]); });
   if (plan.dataflow == LinearDataflow::fragments) {
     attempt([&](LinearPlan& p) { vary_fragments(p, v[kShape]); });
+    attempt([&](LinearPlan& p) { p.fusion = static_cast<LinearFusion>(v[kFusion]); });
   } else if (plan.dataflow == LinearDataflow::lanes) {
     attempt([&](LinearPlan& p) {
       if (v[kOutputsPerWarp] > 0) p.outputs_per_warp = v[kOutputsPerWarp];
@@ -213,6 +215,7 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
         v[kInFeatures] = 3;
         v[kOutputScales] = turn / 2 % 2;
         v[kDataflow] = turn % 3;
+        v[kFusion] = turn / 3 % 3;
         cases.push_back(make_case(v, false, gpu, seed + static_cast<std::uint64_t>(turn)));
       }
     }

@@ -54,6 +54,20 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     EXPECT_GE(sweep.cases.size(), 90u);
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
   }
+  // Not only drawn, but taken: check() drops what it refuses.
+  for (const LinearFusion fusion :
+       {LinearFusion::permute, LinearFusion::registers, LinearFusion::shared}) {
+    std::size_t cases = 0;
+    for (const SweepCases& sweep :
+         {gemv_pairwise(sweep_gpu(), kSeed), gemm_pairwise(sweep_gpu(), kSeed)}) {
+      for (const SweepCase& each : sweep.cases) {
+        const auto& plan = std::get<LinearPlan>(each.plan);
+        cases += plan.dataflow == LinearDataflow::fragments && plan.fusion == fusion ? 1u : 0u;
+      }
+    }
+    std::printf("%zu cases of fusion %s\n", cases, std::string(enum_name(fusion)).c_str());
+    EXPECT_GE(cases, 20u);
+  }
   EXPECT_EQ(attention_product(sweep_gpu(), kSeed).size(), (15u * 3 + 1) * 4);
   EXPECT_EQ(gemv_product(sweep_gpu(), kSeed).size(), (15u * 3 + 1) * 4);
 }

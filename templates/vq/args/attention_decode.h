@@ -15,7 +15,7 @@ struct AttentionDecodeArgs {
   const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
   // Uncompressed tokens: [batch][kv_head][sinks + window slots][head_dim]. Token t < sinks stands
   // in slot t, a window token t in slot max_sinks + t % max_window, so that appending writes one
-  // slot.
+  // slot. Dataflow fragments: 16-byte aligned, and codes aligned to the plan's code_words.
   const u16* raw_keys;
   const u16* raw_values;
   i64 raw_batch_stride;  // elements; 0 where all sequences share one cache

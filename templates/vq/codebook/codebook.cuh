@@ -41,10 +41,11 @@ class Codebook {
   using Words = typename EntryWords<kVectorSize>::type;
   using Decode = Decoding<kFormat.decoder, kElement>;
   using ReplicatedLevel =
-      SharedLevel<Words, Format::shared().replicated, kResiduals, kReplicated.begin,
-                  kReplicated.end, kFormat.placement.copies, kThreads>;
-  using OnceLevel = SharedLevel<Words, Format::shared().shared, kResiduals, kShared.begin,
-                                kShared.end, 1, kThreads>;
+      SharedLevel<Words, Format::shared().replicated, Format::shared().row_bytes, kResiduals,
+                  kReplicated.begin, kReplicated.end, kFormat.placement.copies, kThreads>;
+  using OnceLevel =
+      SharedLevel<Words, Format::shared().shared, kResiduals* static_cast<int>(sizeof(Words)),
+                  kResiduals, kShared.begin, kShared.end, 1, kThreads>;
 
   // `units` is the number of units that the tensor has.
   VQ_DEVICE Codebook(const QuantizedArgs& args, i64 units)
@@ -102,6 +103,16 @@ class Codebook {
 
   VQ_DEVICE Words entry(int u, int stage, u32 code) const {
     return Decode::value(find(u, stage, Decode::entry_of(code)), code);
+  }
+
+  // The same of a code of 8 bits, a byte of `codes`.
+  VQ_DEVICE Words entry_of_byte(int u, int stage, u32 codes, int byte) const {
+    static_assert(kIndexBits == 8, "");
+    if constexpr (kRegisters == 0 && kReplicated.end == kEntries) {
+      return ReplicatedLevel::access_byte(u, stage, codes, byte);
+    } else {
+      return entry(u, stage, codes >> 8 * byte & 0xffu);
+    }
   }
 
  private:

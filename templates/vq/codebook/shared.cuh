@@ -6,45 +6,62 @@
 //   a unit   | entry kBegin: stage 0, its copies | stage 1 ... | entry kBegin + 1: ...
 //
 // so that, where a row is a power of two, an address is the number shifted and the lane's bytes put
-// below it.
+// below it; where it is 256 bytes, a byte of codes is a byte of the address. Rows of another
+// codebook may stand between (layout/format.h, interleaves).
 #pragma once
 
 #include <vq/codebook/entry.cuh>
 
 namespace vq {
 
-// Entries [kBegin, kEnd) of each codebook (unit, stage), from byte kOffset of shared memory on.
-template <class Words, i64 kOffset, int kResiduals, int kBegin, int kEnd, int kCopies, int kThreads>
+// Entries [kBegin, kEnd) of each codebook (unit, stage), from byte kOffset of shared memory on, a
+// row every kRowBytes.
+template <class Words, i64 kOffset, int kRowBytes, int kResiduals, int kBegin, int kEnd,
+          int kCopies, int kThreads>
 struct SharedLevel {
   static constexpr int kCount = kEnd - kBegin;
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
-  static constexpr int kRowBytes = kResiduals * kStageBytes;
   static constexpr bool kShifts = (kRowBytes & (kRowBytes - 1)) == 0;
 
   // All threads of the block; `entry(unit, stage, number)` fetches one from global memory.
   template <class Entry>
   VQ_DEVICE static void load(int units, Entry entry) {
     if constexpr (kCount > 0) {
-      const int places = units * kCount * kResiduals * kCopies;
+      constexpr int kRowPlaces = kResiduals * kCopies;
+      const int places = units * kCount * kRowPlaces;
       for (int i = thread_index(); i < places; i += kThreads) {
-        const int row = i / kCopies / kResiduals;
-        store_shared(at() + i,
-                     entry(row / kCount, i / kCopies % kResiduals, kBegin + row % kCount));
+        const int row = i / kRowPlaces;
+        Words* to = reinterpret_cast<Words*>(at() + row * kRowBytes) + i % kRowPlaces;
+        store_shared(to, entry(row / kCount, i / kCopies % kResiduals, kBegin + row % kCount));
       }
     }
   }
 
   VQ_DEVICE static Words access(int unit, int stage, u32 number) {
-    u32 lane_bytes = 0;
-    if constexpr (kCopies > 1) lane_bytes = lane() % kCopies * static_cast<int>(sizeof(Words));
     const u32 row = number * kRowBytes;
-    const u32 place = kShifts ? row | lane_bytes : row + lane_bytes;
-    const u8* base = shared_memory() + kOffset + (unit * kCount - kBegin) * kRowBytes;
-    return load_shared(reinterpret_cast<const Words*>(base + stage * kStageBytes + place));
+    const u32 place = kShifts ? row | lane_bytes() : row + lane_bytes();
+    return load_at(unit, stage, place);
+  }
+
+  // The entry of a byte of `codes`.
+  VQ_DEVICE static Words access_byte(int unit, int stage, u32 codes, int byte) {
+    if constexpr (kRowBytes == 256) {
+      return load_at(unit, stage, byte_permute(codes, lane_bytes(), 0x5504u | byte << 4));
+    } else {
+      return access(unit, stage, codes >> 8 * byte & 0xffu);
+    }
   }
 
  private:
-  VQ_DEVICE static Words* at() { return reinterpret_cast<Words*>(shared_memory() + kOffset); }
+  VQ_DEVICE static u8* at() { return shared_memory() + kOffset; }
+  VQ_DEVICE static u32 lane_bytes() {
+    if constexpr (kCopies == 1) return 0;
+    return lane() % kCopies * static_cast<u32>(sizeof(Words));
+  }
+  VQ_DEVICE static Words load_at(int unit, int stage, u32 place) {
+    const u8* base = at() + (unit * kCount - kBegin) * kRowBytes;
+    return load_shared(reinterpret_cast<const Words*>(base + stage * kStageBytes + place));
+  }
 };
 
 }  // namespace vq

@@ -24,6 +24,7 @@ struct AttentionDecodeConfig {
   int heads_per_block;
   int lanes_per_token;
   int stages;
+  int code_words;
   FormatConfig keys;
   FormatConfig values;
 };

@@ -13,6 +13,11 @@ namespace vq {
 
 enum class LinearDataflow : int { kLanes = 0, kFragments = 1, kTables = 2 };
 
+// Fragments: how entries come to stand as the tensor core has its operands (VQ-LLM, section VI-B).
+// kPermute: as they are, x being laid out to match. The others leave x in the order of its columns:
+// kRegisters exchanges words between lanes, kShared sends them through shared memory.
+enum class LinearFusion : int { kPermute = 0, kRegisters = 1, kShared = 2 };
+
 struct LinearConfig {
   Element element;
   LinearDataflow dataflow;
@@ -26,6 +31,7 @@ struct LinearConfig {
   int warps_along_columns;
   int rows_per_block;
   int fragment_rows;  // fragments: rows of x that one product serves, 4 (halves) or 8 (pairs)
+  LinearFusion fusion;
   int code_words;
   bool output_scales;
   i64 unit_rows;         // output features that one codebook unit serves
@@ -54,19 +60,27 @@ VQ_HD constexpr i64 chunks(const LinearConfig& c) {
 }
 
 // Tables: a chunk is 32 sub-vectors, one a lane, and a split is one chunk.
-//
+// Outputs whose codes a warp has in flight, and whose sums it reduces at once.
+VQ_HD constexpr int table_group(const LinearConfig& c) {
+  return c.outputs_per_warp < 16 ? c.outputs_per_warp : 16;
+}
+
 // Fragments. The four lanes that hold one output's operand each take a run of consecutive columns,
 // the shortest whose codes fill whole loads of code_words words:
 //
 //   columns of a chunk   | lane 0's run | lane 1's | lane 2's | lane 3's | lane 0's ...
 //
-// An octet is 8 columns. A product serves 8 outputs and 4 rows of x or 16 and 8.
-// Tables: outputs whose codes a warp has in flight, and whose sums it reduces at once.
-VQ_HD constexpr int table_group(const LinearConfig& c) {
-  return c.outputs_per_warp < 16 ? c.outputs_per_warp : 16;
-}
+// An octet is 8 columns. In a step the four lanes multiply 4 octets, the next of each lane's run. A
+// product serves 8 outputs and 4 rows of x or 16 and 8.
+//
+// With kRegisters lanes look up other entries, so that few words have to move: v / 2 streams of
+// codes serve the four lanes, lane c reads stream c % (v / 2) and its entry number c / (v / 2) of
+// each octet, and a step takes the next 8 / v octets of each stream.
 VQ_HD constexpr int fragment_outputs(const LinearConfig& c) { return 2 * c.fragment_rows; }
 VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_size * f.residuals; }
+VQ_HD constexpr int code_streams(const LinearConfig& c) {
+  return c.fusion == LinearFusion::kRegisters ? c.weights.vector_size / 2 : 4;
+}
 VQ_HD constexpr int greatest_common_divisor(int a, int b) {
   while (b != 0) {
     const int rest = a % b;
@@ -75,24 +89,46 @@ VQ_HD constexpr int greatest_common_divisor(int a, int b) {
   }
   return a;
 }
+// Octets of one stream's run: a power of two, and whole steps of them.
 VQ_HD constexpr int run_octets(const LinearConfig& c) {
   const int bits = octet_codes(c.weights) * c.weights.index_bits;
-  return 32 * c.code_words / greatest_common_divisor(bits, 32 * c.code_words);
+  const int filled = 32 * c.code_words / greatest_common_divisor(bits, 32 * c.code_words);
+  const int of_step = 4 / code_streams(c);
+  return filled < of_step ? of_step : filled;
 }
 VQ_HD constexpr int run_words(const LinearConfig& c) {
   return run_octets(c) * octet_codes(c.weights) * c.weights.index_bits / 32;
 }
-VQ_HD constexpr int run_columns(const LinearConfig& c) { return 4 * 8 * run_octets(c); }
+VQ_HD constexpr int run_columns(const LinearConfig& c) {
+  return code_streams(c) * 8 * run_octets(c);
+}
+VQ_HD constexpr int run_steps(const LinearConfig& c) { return run_columns(c) / 32; }
+// The first column, from the run's, of octet 0 .. 3 of a step; `octets` are those of a stream's
+// run.
+VQ_HD constexpr int octet_column(int streams, int octets, int step, int octet) {
+  return (octet % streams * octets + step * (4 / streams) + octet / streams) * 8;
+}
+
+// With fusions other than kPermute, x and the entries of kShared stand in tiles of rows of the 4
+// octets of a step. Where octet `octet` of a row stands in its tile, in octets of 16 bytes: neither
+// 2 rows that are stored at once nor the 8 octets that ldmatrix reads at once meet in a bank.
+VQ_HD constexpr int tile_place(int row, int octet) { return row * 4 + (octet ^ row / 2 % 4); }
 
 // Byte offsets into the block's shared memory.
 struct LinearShared {
   CodebookShared codebook;
   // lanes: [block_rows][chunk_columns] fp32. tables: [block_rows][stage][entry][lane] fp32.
-  // fragments: [run][octet][row tile][lane][fragment_rows] u16, each lane's columns as the tensor
-  // core takes them; after the columns, the sums that warps hand over.
+  // fragments: [run][step][row tile][fragment_rows x 32] u16 (ops/fragment_x.cuh); after the
+  // columns, the sums that warps hand over.
   i64 x;
+  // fragments with kShared: [warp][kExchangeTiles][kExchangeOctets][8] u16.
+  i64 exchange;
   i64 total;
 };
+
+// Fragments with kShared: a warp's tiles, and a tile: 8 outputs by the 4 octets of a step.
+inline constexpr int kExchangeTiles = 2;
+inline constexpr int kExchangeOctets = 32;
 
 // Fragments: floats that the warps of a block hand to each other when the columns are done.
 VQ_HD constexpr i64 handed_floats(const LinearConfig& c) {
@@ -119,6 +155,9 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
     const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
     const i64 handed = handed_floats(c) * 4;
     at.x = carve(staged > handed ? staged : handed);
+    if (c.fusion == LinearFusion::kShared) {
+      at.exchange = carve(i64{c.threads} / 32 * kExchangeTiles * kExchangeOctets * 16);
+    }
   }
   at.total = next;
   return at;

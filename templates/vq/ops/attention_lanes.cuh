@@ -1,5 +1,5 @@
-// attention_decode by lanes: one query token against a quantized KV cache (VecInfer Alg. 1, entries looked
-// up, online softmax in fp32, split over tokens).
+// attention_decode by lanes: one query token against a quantized KV cache (VecInfer Alg. 1, entries
+// looked up, online softmax in fp32, split over tokens).
 //
 // A block serves kHeads query heads of one KV head of one sequence over one split of its tokens,
 // a tile at a time:
@@ -76,7 +76,8 @@ class AttentionLanes {
       store_shared(maximum() + h, -infinity());
       store_shared(sum() + h, 0.0f);
     }
-    load_query<Plan>(args_, work_, query(), raw_query());  // ends with a barrier
+    load_query<Plan>(args_, work_, score_scale(args_), query(),
+                     raw_query());  // ends with a barrier
 
     VQ_UNROLL
     for (int h = 0; h < kHeads; ++h) {

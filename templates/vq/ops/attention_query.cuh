@@ -1,4 +1,4 @@
-// The query of one block: loaded raw, scaled for a base-2 softmax, transformed for quantized keys.
+// The query of one block: loaded raw, scaled, transformed for quantized keys.
 #pragma once
 
 #include <vq/ops/attention_work.cuh>
@@ -7,16 +7,14 @@
 namespace vq {
 
 // query [heads_per_block][head_dim] becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where
-// it is a place of its own, q; both times softmax_scale * log2(e), so that exp2 serves the softmax.
+// it is a place of its own, q; both times `scale`.
 // Heads that the block lacks become zeros. Ends with a barrier.
 template <class Plan>
 VQ_DEVICE void load_query(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
-                          float* query, float* raw_query) {
+                          float scale, float* query, float* raw_query) {
   constexpr AttentionDecodeConfig kConfig = Plan::config();
   constexpr int kHeadDim = kConfig.head_dim;
   constexpr int kHeads = kConfig.heads_per_block;
-  constexpr float kLog2E = 1.44269504088896340736f;
-  const float scale = args.softmax_scale * kLog2E;
   const u16* from =
       args.query + (i64{work.batch} * kConfig.query_heads + work.first_head) * kHeadDim;
   for (int i = thread_index(); i < kHeads * kHeadDim; i += kConfig.threads) {

@@ -7,6 +7,12 @@
 
 namespace vq {
 
+// What makes q.k a score in units of log2, so that exp2 serves the softmax.
+VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return args.softmax_scale * kLog2E;
+}
+
 // Tokens [begin, end) of the sequence; tokens below `sinks` and from `window` on are raw. `heads`
 // of the block's query heads are real; they start at `first_head`.
 template <class Plan>

@@ -1,21 +1,25 @@
 // gemv and gemm on tensor cores: y = x W^T, W quantized and rebuilt in registers.
 //
 // mma.m16n8k16 multiplies 16 rows of a with 8 columns of b over 16 places of k. A dot product does
-// not care in which order its columns come, so x is laid out to match the entries and not the other
-// way round: a lane (g, c) = (lane / 4, lane % 4) gives 8 consecutive columns of an output, an
-// octet w0..w7, as they come from the lookup. Two forms (layout/linear.h, fragment_rows):
+// not care in which order its columns come, so with fusion permute x is laid out to match the
+// entries and not the other way round: a lane (g, c) = (lane / 4, lane % 4) gives 8 consecutive
+// columns of an output, an octet w0..w7, as they come from the lookup. Other fusions put the words
+// in the order of the columns first (fragment_exchange.cuh): w01 is then word c of octet 0, w23 of
+// octet 1, and so on. Two forms (layout/linear.h, fragment_rows):
 //
 //   halves   a0 = w01, a1 = w23, a2 = w45, a3 = w67 of output g: rows g and g + 8 of the product
 //            are two halves of one output. The columns of b are 4 rows of x times the same halves,
-//            so the sum is c0 + c3 of the lane (g, row). No register is moved.
+//            so the sum is c0 + c3 of the lane (g, row). No register is moved. In the order of the
+//            columns a half is 16 of them: a1 = w45, a2 = w23.
 //   pairs    outputs g and g + 8 (v0..v7): a = {w01, v01, w23, v23}, then {w45, v45, w67, v67}.
 //            Twice the rows of x a product, for some moves.
 //
-// Residual stages add up in the accumulators. The x of a chunk stands in shared memory in the order
-// in which lanes load it, without bank conflicts.
+// Residual stages add up in the accumulators. The x of a chunk stands in shared memory
+// (fragment_x.cuh).
 #pragma once
 
 #include <vq/ops/fragment_codes.cuh>
+#include <vq/ops/fragment_x.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -25,6 +29,7 @@ class LinearFragments {
  public:
   using Work = LinearWork<Plan>;
   using Codes = FragmentCodes<Plan>;
+  using X = FragmentX<Plan>;
   static constexpr LinearConfig kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr bool kHalves = kConfig.fragment_rows == 4;
@@ -33,14 +38,13 @@ class LinearFragments {
   static constexpr int kWarpsAcross = kConfig.threads / 32 / kWarpsAlong;
   static constexpr int kOutputTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
   static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.fragment_rows;
-  static constexpr int kOctets = run_octets(kConfig);
+  static constexpr int kSteps = run_steps(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
-  // Products an octet takes: one a stage, whose sums meet in the accumulators.
+  // Products a step takes: one a stage, whose sums meet in the accumulators.
   static constexpr int kPasses = kFormat.stage_scales ? 1 : kFormat.residuals;
   // Accumulators of one sum, so that products need not wait for each other.
-  static constexpr int kChains = kOutputTiles * kRowTiles < 4 && kOctets % 2 == 0 ? 2 : 1;
-  using XWords = typename EntryWords<kHalves ? 4 : 8>::type;
+  static constexpr int kChains = kOutputTiles * kRowTiles < 4 && kSteps % 2 == 0 ? 2 : 1;
 
   VQ_DEVICE explicit LinearFragments(const LinearArgs& args)
       : args_(args),
@@ -56,7 +60,7 @@ class LinearFragments {
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       sync_block();  // the last chunk has been read
       if (book_.switch_to(Work::bound_unit(first))) book_.load();
-      stage_x(first);
+      X::stage(args_, first_row_, first);
       sync_block();
       for (int run = along; run < kRuns; run += kWarpsAlong) {
         const typename Codes::Run now = next;
@@ -71,9 +75,6 @@ class LinearFragments {
   }
 
  private:
-  VQ_DEVICE static XWords* staged_x() {
-    return reinterpret_cast<XWords*>(shared_memory() + Work::at().x);
-  }
   VQ_DEVICE static i64 first_output() {
     return Work::first_output() + warp() % kWarpsAcross * kConfig.outputs_per_warp;
   }
@@ -82,107 +83,71 @@ class LinearFragments {
     return first_output() + tile * fragment_outputs(kConfig) + half * 8 + lane() / 4;
   }
 
-  // x of the chunk as [run][octet][row tile][lane]; zeros past its rows and columns.
-  VQ_DEVICE void stage_x(i64 first) const {
-    constexpr int kPlaces = kRuns * kOctets * kRowTiles * 32;
-    for (int place = thread_index(); place < kPlaces; place += kConfig.threads) {
-      const int column_of_b = place % 32 / 4;
-      const int tile = place / 32 % kRowTiles;
-      const int octet = place / 32 / kRowTiles % kOctets;
-      const int run = place / 32 / kRowTiles / kOctets;
-      const int in_tile = kHalves ? column_of_b / 2 : column_of_b;
-      const U32x4 x = octet_of_x(first_row_ + tile * kConfig.fragment_rows + in_tile,
-                                 first + run * kRunColumns + (place % 4 * kOctets + octet) * 8);
-      if constexpr (kHalves) {
-        const bool upper = column_of_b % 2 == 1;
-        store_shared(staged_x() + place, {upper ? x.y : x.x, upper ? x.w : x.z});
-      } else {
-        store_shared(staged_x() + place, x);
-      }
-    }
-  }
-  VQ_DEVICE U32x4 octet_of_x(int row, i64 column) const {
-    U32x4 words{};
-    if (row >= Work::kRows) return words;
-    const u16* from = args_.x + row * Work::kInFeatures + column;
-    if constexpr (Work::kInFeatures % 8 == 0) {
-      if (column < Work::kInFeatures) words = load_global(reinterpret_cast<const U32x4*>(from));
-    } else {
-      const auto pair = [&](int i) {
-        u32 both = 0;
-        if (column + i < Work::kInFeatures) both = load_global(from + i);
-        if (column + i + 1 < Work::kInFeatures) both |= u32{load_global(from + i + 1)} << 16;
-        return both;
-      };
-      words = {pair(0), pair(2), pair(4), pair(6)};
-    }
-    return words;
-  }
-
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, int run) {
     VQ_UNROLL
-    for (int octet = 0; octet < kOctets; ++octet) {
-      XWords x[kRowTiles];
+    for (int step = 0; step < kSteps; ++step) {
+      u32 x[kRowTiles][X::kWords];
       VQ_UNROLL
-      for (int tile = 0; tile < kRowTiles; ++tile) {
-        const int place = ((run * kOctets + octet) * kRowTiles + tile) * 32;
-        x[tile] = load_shared(staged_x() + place + lane());
-      }
-      const i64 column = first + run * kRunColumns + (lane() % 4 * kOctets + octet) * 8;
+      for (int tile = 0; tile < kRowTiles; ++tile) X::load(x[tile], run, step, tile);
       VQ_UNROLL
       for (int tile = 0; tile < kOutputTiles; ++tile) {
         VQ_UNROLL
         for (int pass = 0; pass < kPasses; ++pass) {
-          multiply_octet(codes, tile, octet, pass, column, first, x, sum_[octet % kChains][tile]);
+          multiply_step(codes, tile, step, pass, first + run * kRunColumns, first, x,
+                        sum_[step % kChains][tile]);
         }
       }
     }
   }
 
-  VQ_DEVICE void multiply_octet(const typename Codes::Run& codes, int tile, int octet, int pass,
-                                i64 column, i64 first, const XWords (&x)[kRowTiles],
-                                float (&sum)[kRowTiles][4]) const {
+  VQ_DEVICE void multiply_step(const typename Codes::Run& codes, int tile, int step, int pass,
+                               i64 column, i64 first, const u32 (&x)[kRowTiles][X::kWords],
+                               float (&sum)[kRowTiles][4]) {
     u32 w[4];
-    rebuild(w, codes.words[tile][0], octet, pass, output_of(tile, 0), column, first);
+    rebuild(w, codes.words[tile][0], step, pass, output_of(tile, 0), column, first);
     if constexpr (kHalves) {
+      constexpr int kSecond = X::kNatural ? 2 : 1;
       VQ_UNROLL
       for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-        mma_m16n8k16<kConfig.element>(sum[row_tile], w, {x[row_tile].x, x[row_tile].y});
+        mma_m16n8k16<kConfig.element>(sum[row_tile], {w[0], w[kSecond], w[3 - kSecond], w[3]},
+                                      {x[row_tile][0], x[row_tile][1]});
       }
     } else {
       u32 v[4];
-      rebuild(v, codes.words[tile][1], octet, pass, output_of(tile, 1), column, first);
+      rebuild(v, codes.words[tile][1], step, pass, output_of(tile, 1), column, first);
       VQ_UNROLL
       for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
         mma_m16n8k16<kConfig.element>(sum[row_tile], {w[0], v[0], w[1], v[1]},
-                                      {x[row_tile].x, x[row_tile].y});
+                                      {x[row_tile][0], x[row_tile][1]});
         mma_m16n8k16<kConfig.element>(sum[row_tile], {w[2], v[2], w[3], v[3]},
-                                      {x[row_tile].z, x[row_tile].w});
+                                      {x[row_tile][2], x[row_tile][3]});
       }
     }
   }
 
-  // An octet of one output as four operand words: the entries of stage `pass` as they come or,
-  // where stages have scales, the scaled sum of all stages rounded to 16 bits.
-  VQ_DEVICE void rebuild(u32 (&words)[4], const u32* codes, int octet, int pass, i64 output,
-                         i64 column, i64 first) const {
+  // The lane's part of one output's operand in a step: the entries of stage `pass` as they come or,
+  // where stages have scales, the scaled sum of all stages rounded to 16 bits. `column` is the
+  // run's first.
+  VQ_DEVICE void rebuild(u32 (&words)[4], const u32* codes, int step, int pass, i64 output,
+                         i64 column, i64 first) {
     VQ_UNROLL
-    for (int s = 0; s < 8 / kVectorSize; ++s) {
-      u32* to = words + s * kVectorSize / 2;
-      const int unit = Work::unit_in_chunk(output, column + s * kVectorSize, first);
+    for (int e = 0; e < Codes::kEntries; ++e) {
+      u32* to = words + e * kVectorSize / 2;
+      const int unit = Work::unit_in_chunk(output, column + Codes::column(step, e), first);
       if constexpr (kFormat.stage_scales) {
         float value[kVectorSize];
-        book_.decode(value, unit, [&](int stage) { return Codes::at(codes, octet, s, stage); });
+        book_.decode(value, unit, [&](int stage) { return Codes::at(codes, step, e, stage); });
         VQ_UNROLL
         for (int i = 0; i < kVectorSize; i += 2) {
           to[i / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
         }
       } else {
-        const auto entry = book_.entry(unit, pass, Codes::at(codes, octet, s, pass));
+        const auto entry = book_.entry(unit, pass, Codes::at(codes, step, e, pass));
         VQ_UNROLL
         for (int i = 0; i < kVectorSize / 2; ++i) to[i] = word_of(entry, i);
       }
     }
+    exchange_.apply(words);
   }
 
   // The chains become one; with halves, accumulator 0 becomes the sum of the lane's output and row.
@@ -271,6 +236,7 @@ class LinearFragments {
   const LinearArgs& args_;
   typename Work::Book book_;
   Codes codes_;
+  FragmentExchange<Plan> exchange_;
   int first_row_;
   float sum_[kChains][kOutputTiles][kRowTiles][4];
 };

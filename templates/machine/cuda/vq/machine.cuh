@@ -36,6 +36,8 @@ VQ_DEVICE float shuffle(float value, int source_lane) {
   return __shfl_sync(0xffffffffu, value, source_lane);
 }
 
+VQ_DEVICE bool any_of_warp(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
+
 VQ_DEVICE u8* shared_memory() {
   extern __shared__ __align__(128) unsigned char vq_dynamic_shared[];
   return vq_dynamic_shared;

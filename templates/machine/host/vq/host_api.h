@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 3;
+inline constexpr int kApiVersion = 4;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -32,7 +32,8 @@ enum class Collective : int {
   kShuffle,
   kMma,
   kLdmatrix,
-  kMovmatrix
+  kMovmatrix,
+  kVote
 };
 
 // A lane that needs one that its warp does not have; lane < 0 where all is well.

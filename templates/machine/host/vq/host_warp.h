@@ -43,6 +43,22 @@ inline Refusal shuffle(void* const* operands) {
   return kDone;
 }
 
+struct VoteOperands {
+  bool given;
+  bool any;
+};
+
+inline Refusal any(void* const* operands) {
+  const Refusal missing = missing_lane(operands);
+  if (missing.lane >= 0) return missing;
+  bool found = false;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    found = found || of<VoteOperands>(operands, lane).given;
+  }
+  for (int lane = 0; lane < kLanes; ++lane) of<VoteOperands>(operands, lane).any = found;
+  return kDone;
+}
+
 template <class Sum>
 struct MmaOperands {
   Sum* c;

@@ -63,6 +63,12 @@ VQ_DEVICE T shuffle_xor(T value, int lane_mask, VQ_SITE) {
   return host::bits<T>(mine.taken);
 }
 
+VQ_DEVICE bool any_of_warp(bool mine, VQ_SITE) {
+  host::VoteOperands vote{mine, false};
+  collect(host::Collective::kVote, vote, &host::any, {file, line});
+  return vote.any;
+}
+
 template <Element E>
 constexpr bool kHasMma = true;
 inline constexpr bool kHasMmaS8 = true;

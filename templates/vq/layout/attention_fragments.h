@@ -1,0 +1,56 @@
+// How a block of attention_decode by fragments carves shared memory: while it attends, and once its
+// warps' parts are merged, over what it no longer needs.
+#pragma once
+
+#include <vq/layout/attention_decode.h>
+
+namespace vq {
+
+struct AttentionFragmentsShared {
+  CodebookShared keys;
+  CodebookShared values;
+  i64 query;        // [heads_per_block][head_dim] fp32, transformed
+  i64 raw_query;    // the same untransformed; is `query` where nothing is transformed
+  i64 query_peaks;  // [heads_per_block] fp32, the largest magnitude of a transformed query
+  i64 merge;        // from here on instead, at the end: ops/attention_merge.cuh
+  i64 output;       // [heads_per_block][head_dim] fp32
+  i64 running;      // [2][heads_per_block] fp32: maximum, sum
+  i64 total;
+};
+
+// Heads as products have them: in quads.
+VQ_HD constexpr int quad_heads(const AttentionDecodeConfig& c) {
+  return round_up(c.heads_per_block, 4);
+}
+
+VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeConfig& c) {
+  AttentionFragmentsShared at{};
+  i64 next = 0;
+  const auto carve = [&next](i64 bytes) {
+    const i64 begin = next;
+    next += ceil_div(bytes, i64{16}) * 16;
+    return begin;
+  };
+  const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
+  const int key_units = units_per_head(c.keys, c.head_dim);
+  const int value_units = units_per_head(c.values, c.head_dim);
+  if (key_units == 1 && value_units == 1 && interleaves(c.keys, c.values)) {
+    carve_interleaved(at.keys, at.values, c.keys, c.values, carve);
+  } else {
+    at.keys = carve_codebook(c.keys, key_units, carve);
+    at.values = carve_codebook(c.values, value_units, carve);
+  }
+  at.query = carve(query_bytes);
+  at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
+  at.query_peaks = carve(transformed(c) ? i64{c.heads_per_block} * 4 : i64{0});
+  const i64 attending = next;
+  next = 0;
+  const i64 warp_floats = quad_heads(c) * (2 + i64{c.head_dim});
+  at.merge = carve(c.threads / 32 * warp_floats * 4);
+  at.output = carve(query_bytes);
+  at.running = carve(i64{2} * c.heads_per_block * 4);
+  at.total = next > attending ? next : attending;
+  return at;
+}
+
+}  // namespace vq

@@ -1,0 +1,310 @@
+// attention_decode on tensor cores: entries are operands of mma.m16n8k16 as they come from their
+// lookup; no register is moved, shuffled or permuted on the way. Heads go in quads of four, tokens
+// in tiles of 8; lane (g, c) = (lane / 4, lane % 4).
+//
+//   scores   a = keys: lane (g, c) looks up channels [c head_dim / 4, ...) of token g, an octet
+//            w0..w7 a product: a = {w01, w23, w45, w67}, rows g and g + 8 being two halves of an
+//            octet. Columns of b: 4 heads times the same halves (query_fragments.cuh). So
+//            c0 + c3 is the score of token g with head c, in the lane that needs it.
+//   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1
+//            (warp_softmax.cuh).
+//
+// Each warp keeps a maximum, a sum and an output of its own and meets no barrier before the end.
+// Raw tokens go the same way, with raw elements for entries.
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/layout/attention_fragments.h>
+#include <vq/ops/attention_query.cuh>
+#include <vq/ops/fragment_rows.cuh>
+#include <vq/ops/query_fragments.cuh>
+#include <vq/ops/warp_softmax.cuh>
+
+namespace vq {
+
+template <class Plan>
+class AttentionFragments {
+ public:
+  using Work = AttentionWork<Plan>;
+  using Softmax = WarpSoftmax<Plan>;
+  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kWarps = kConfig.threads / 32;
+  static constexpr int kTokens = kConfig.tile_tokens;  // of one step of a warp
+  static constexpr int kTiles = Softmax::kTiles;
+  static constexpr int kQuads = Softmax::kQuads;
+  static constexpr int kOctets = kHeadDim / 32;
+  static constexpr bool kRaw = raw_slots(kConfig) > 0;
+  static constexpr int kParts = transformed(kConfig) ? 2 : 1;
+
+  struct Keys {
+    VQ_HD static constexpr FormatConfig config() { return kConfig.keys; }
+    VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
+  };
+  struct Values {
+    VQ_HD static constexpr FormatConfig config() { return kConfig.values; }
+    VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
+  };
+  using KeyRows = FragmentRows<Plan, Keys, 4>;
+  using ValueRows = FragmentRows<Plan, Values, 8>;
+
+  // The codes of one step in flight.
+  struct Codes {
+    u32 keys[kTiles][KeyRows::Share::kLoaded];
+    u32 values[kTiles][2][ValueRows::Share::kLoaded];
+  };
+
+  VQ_DEVICE explicit AttentionFragments(const AttentionDecodeArgs& args)
+      : args_(args),
+        work_(Work::of_block(args)),
+        key_book_(args.keys, KeyRows::kTensorUnits),
+        value_book_(args.values, ValueRows::kTensorUnits) {}
+
+  VQ_DEVICE void run() {
+    KeyRows::bind(key_book_, work_.kv_head);
+    ValueRows::bind(value_book_, work_.kv_head);
+    load_query<Plan>(args_, work_, 1.0f, query(), raw_query());  // ends with a barrier
+    take_query();
+    const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
+    attend(begin, work_.end < work_.window ? work_.end : work_.window);
+    if constexpr (kRaw) {
+      attend_raw(work_.begin, work_.end < work_.sinks ? work_.end : work_.sinks);
+      const int after = work_.sinks > work_.window ? work_.sinks : work_.window;  // may overlap
+      attend_raw(work_.begin > after ? work_.begin : after, work_.end);
+    }
+    softmax_.merge();
+    using Merge = typename Softmax::Merge;
+    work_.write(args_, Merge::output(), Merge::maximum(), Merge::sum());
+  }
+
+ private:
+  VQ_DEVICE static float* part(i64 offset) {
+    return reinterpret_cast<float*>(shared_memory() + offset);
+  }
+  VQ_DEVICE static float* query() { return part(kAt.query); }
+  VQ_DEVICE static float* raw_query() { return part(kAt.raw_query); }
+
+  // The query's fragments, and what makes a product a score in units of log2.
+  VQ_DEVICE void take_query() {
+    const float scale = score_scale(args_);
+    if constexpr (kParts == 1) {
+      query_.load(query(), [](int) { return 1.0f; });
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) scale_[quad] = scale;
+    } else {
+      constexpr float kPeak = 128.0f;
+      float* peaks = part(kAt.query_peaks);
+      find_peaks<Plan>(query(), peaks);
+      query_.load(query(), [peaks](int head) { return kPeak / load_shared(peaks + head); });
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const int head = quad * 4 + lane() % 4;
+        scale_[quad] = 0.0f;
+        if (head < kConfig.heads_per_block)
+          scale_[quad] = scale * load_shared(peaks + head) / kPeak;
+      }
+    }
+  }
+
+  // Tokens [begin, end), a step of kTokens at a time; warps take turns. The codes of the next step
+  // are in flight meanwhile.
+  VQ_DEVICE void attend(int begin, int end) {
+    int first = begin + warp() * kTokens;
+    if (first >= end) return;
+    point_at_rows(end);
+    Codes next;
+    load_codes(next, first, end);
+    for (; first < end; first += kWarps * kTokens) {
+      const Codes now = next;
+      const int following = first + kWarps * kTokens;
+      load_codes(next, following < end ? following : first, end);
+      float scores[kTiles][kQuads];
+      score(now.keys, scores);
+      softmax_.to_probabilities(scores, scale_, base_of(first, end), first, end);
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) accumulate(now.values[tile], scores[tile]);
+    }
+  }
+
+  // The rows that a step reads begin here: the last step of a sequence moves back to where kTokens
+  // rows exist, and tokens before `first` do not count.
+  VQ_DEVICE static int base_of(int first, int end) {
+    const int last = end - kTokens;
+    return first <= last ? first : last > 0 ? last : 0;
+  }
+
+  // The sequence's rows, and words from a step's first row to those that this lane loads. Where a
+  // sequence has fewer than kTokens rows, those past its last repeat it.
+  VQ_DEVICE void point_at_rows(int end) {
+    const auto rows = [this](const QuantizedArgs& tensor) {
+      return tensor.codes + work_.batch * tensor.batch_stride + work_.kv_head * tensor.head_stride;
+    };
+    keys_ = rows(args_.keys);
+    values_ = rows(args_.values);
+    const int last = end - 1;
+    const auto row = [last](int token) { return token < last ? token : last; };
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      key_words_[tile] =
+          row(tile * 8 + lane() / 4) * KeyRows::kWords + KeyRows::Share::first_word(lane() % 4);
+      VQ_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        value_words_[tile][i] = row(tile * 8 + lane() % 4 * 2 + i) * ValueRows::kWords +
+                                ValueRows::Share::first_word(lane() / 4);
+      }
+    }
+  }
+
+  VQ_DEVICE void load_codes(Codes& to, int first, int end) const {
+    const int base = base_of(first, end);
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const u32 key = static_cast<u32>(base * KeyRows::kWords + key_words_[tile]);
+      KeyRows::Share::load(to.keys[tile], keys_ + key, lane() % 4);
+      VQ_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const u32 value = static_cast<u32>(base * ValueRows::kWords + value_words_[tile][i]);
+        ValueRows::Share::load(to.values[tile][i], values_ + value, lane() / 4);
+      }
+    }
+  }
+
+  // Tiles take turns, so that no product waits for the one before it.
+  VQ_DEVICE void score(const u32 (&loaded)[kTiles][KeyRows::Share::kLoaded],
+                       float (&scores)[kTiles][kQuads]) const {
+    u32 share[kTiles][KeyRows::Share::kWords];
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      KeyRows::Share::align(share[tile], loaded[tile], lane() % 4);
+    }
+    float products[kTiles][kQuads][4] = {};
+    VQ_UNROLL
+    for (int octet = 0; octet < kOctets; ++octet) {
+      VQ_UNROLL
+      for (int pass = 0; pass < KeyRows::kPasses; ++pass) {
+        constexpr int kVectors = 8 / KeyRows::kVectorSize;
+        u32 words[kTiles][4];
+        VQ_UNROLL
+        for (int i = 0; i < kTiles * kVectors; ++i) {
+          const int s = i % kVectors;
+          KeyRows::rebuild(words[i / kVectors] + s * KeyRows::kVectorSize / 2, key_book_,
+                           share[i / kVectors], lane() % 4, octet * kVectors + s, pass);
+        }
+        query_.multiply(products, words, octet);
+      }
+    }
+    join_halves(products, scores);
+  }
+
+  VQ_DEVICE static void join_halves(const float (&products)[kTiles][kQuads][4],
+                                    float (&scores)[kTiles][kQuads]) {
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      const auto& sums = products[i / kQuads][i % kQuads];
+      scores[i / kQuads][i % kQuads] = sums[0] + sums[3];
+    }
+  }
+
+  VQ_DEVICE void accumulate(const u32 (&loaded)[2][ValueRows::Share::kLoaded],
+                            const float (&probabilities)[kQuads]) {
+    u32 b[kQuads][2];
+    Softmax::spread(b, probabilities);
+    u32 share[2][ValueRows::Share::kWords];
+    VQ_UNROLL
+    for (int i = 0; i < 2; ++i) ValueRows::Share::align(share[i], loaded[i], lane() / 4);
+    VQ_UNROLL
+    for (int pass = 0; pass < ValueRows::kPasses; ++pass) {
+      u32 words[2][ValueRows::kChannels / 2];
+      VQ_UNROLL
+      for (int s = 0; s < ValueRows::kSubVectors; ++s) {
+        VQ_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          ValueRows::rebuild(words[i] + s * ValueRows::kVectorSize / 2, value_book_, share[i],
+                             lane() / 4, s, pass);
+        }
+      }
+      VQ_UNROLL
+      for (int j = 0; j < Softmax::kProducts; ++j) {
+        softmax_.add(
+            j, {words[0][2 * j], words[0][2 * j + 1], words[1][2 * j], words[1][2 * j + 1]}, b);
+      }
+    }
+  }
+
+  // Tokens [begin, end) that are stored raw, all of them sinks or all of the window.
+  VQ_DEVICE void attend_raw(int begin, int end) {
+    QueryFragments<Plan, 1> query;
+    query.load(raw_query(), [](int) { return 1.0f; });
+    float scale[kQuads];
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) scale[quad] = score_scale(args_);
+    for (int first = begin + warp() * kTokens; first < end; first += kWarps * kTokens) {
+      float scores[kTiles][kQuads];
+      score_raw(query, first, end, scores);
+      softmax_.to_probabilities(scores, scale, first, first, end);
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        accumulate_raw(first + tile * 8, end, scores[tile]);
+      }
+    }
+  }
+
+  // Where a raw row begins; tokens past the last repeat it.
+  VQ_DEVICE i64 raw_row(int token, int end) const {
+    return work_.raw_offset(args_, token < end ? token : end - 1);
+  }
+
+  VQ_DEVICE void score_raw(const QueryFragments<Plan, 1>& query, int first, int end,
+                           float (&scores)[kTiles][kQuads]) const {
+    float products[kTiles][kQuads][4] = {};
+    VQ_UNROLL
+    for (int octet = 0; octet < kOctets; ++octet) {
+      u32 words[kTiles][4];
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const u16* row = args_.raw_keys + raw_row(first + tile * 8 + lane() / 4, end) +
+                         lane() % 4 * KeyRows::kChannels;
+        const U32x4 four = load_global(reinterpret_cast<const U32x4*>(row + octet * 8));
+        words[tile][0] = four.x, words[tile][1] = four.y;
+        words[tile][2] = four.z, words[tile][3] = four.w;
+      }
+      query.multiply(products, words, octet);
+    }
+    join_halves(products, scores);
+  }
+
+  VQ_DEVICE void accumulate_raw(int first, int end, const float (&probabilities)[kQuads]) {
+    u32 b[kQuads][2];
+    Softmax::spread(b, probabilities);
+    const int token = first + lane() % 4 * 2;
+    const u16* values = args_.raw_values + lane() / 4 * ValueRows::kChannels;
+    const auto* even = reinterpret_cast<const U32x2*>(values + raw_row(token, end));
+    const auto* odd = reinterpret_cast<const U32x2*>(values + raw_row(token + 1, end));
+    VQ_UNROLL
+    for (int j = 0; j < Softmax::kProducts; ++j) {
+      const U32x2 a = load_global(even + j);
+      const U32x2 b_words = load_global(odd + j);
+      softmax_.add(j, {a.x, a.y, b_words.x, b_words.y}, b);
+    }
+  }
+
+  const AttentionDecodeArgs& args_;
+  const Work work_;
+  typename KeyRows::Book key_book_;
+  typename ValueRows::Book value_book_;
+  Softmax softmax_;
+  QueryFragments<Plan, kParts> query_;
+  float scale_[kQuads];
+  const u32* keys_;
+  const u32* values_;
+  int key_words_[kTiles];
+  int value_words_[kTiles][2];
+};
+
+template <class Plan>
+VQ_DEVICE void attention_fragments(const AttentionDecodeArgs& args) {
+  AttentionFragments<Plan>(args).run();
+}
+
+}  // namespace vq

@@ -1,0 +1,69 @@
+// The rows of one tensor of the cache as attention_fragments.cuh reads them: which codes a lane
+// loads, and the operand words that they stand for.
+#pragma once
+
+#include <vq/layout/attention_decode.h>
+#include <vq/codebook/codebook.cuh>
+#include <vq/ops/lane_codes.cuh>
+
+namespace vq {
+
+// `Format` says config() and shared() as for a Codebook. A row is shared evenly by kLanes lanes.
+template <class Plan, class Format, int kLanes>
+class FragmentRows {
+ public:
+  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr FormatConfig kFormat = Format::config();
+  static constexpr Element kElement = kConfig.element;
+  static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr int kChannels = kConfig.head_dim / kLanes;  // of a lane
+  static constexpr int kSubVectors = kChannels / kVectorSize;
+  static constexpr int kUnits = units_per_head(kFormat, kConfig.head_dim);
+  // Products a word takes: one a stage, whose sums meet in the accumulators.
+  static constexpr int kPasses = kFormat.stage_scales ? 1 : kFormat.residuals;
+  static constexpr int kWords = static_cast<int>(
+      row_words(kConfig.head_dim, kVectorSize, kFormat.residuals, kFormat.index_bits));
+  static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
+  using Book = Codebook<Format, kElement, kUnits, kConfig.threads>;
+  using Share = LaneCodes<kWords, kSubVectors * kFormat.residuals * kFormat.index_bits, kLanes,
+                          kConfig.code_words>;
+  static_assert(kChannels % kVectorSize == 0, "");
+
+  // Binds the block's codebooks and fetches them; a barrier must follow.
+  VQ_DEVICE static void bind(Book& book, int kv_head) {
+    book.switch_to(kFormat.per_head ? i64{kv_head} * kUnits : i64{0});
+    book.load();
+  }
+
+  // Sub-vector s of the share of lane `part`: the entry of stage `pass` or, where stages have
+  // scales, the scaled sum of all, rounded to 16 bits.
+  VQ_DEVICE static void rebuild(u32* words, const Book& book, const u32* share, int part, int s,
+                                int pass) {
+    const auto code = [&](int stage) {
+      return read_code<kFormat.index_bits>(share, s * kFormat.residuals + stage,
+                                           [](const u32* word) { return *word; });
+    };
+    int unit = 0;
+    if constexpr (kUnits > 1) unit = (part * kChannels + s * kVectorSize) / kFormat.unit_elements;
+    if constexpr (kFormat.stage_scales) {
+      float value[kVectorSize];
+      book.decode(value, unit, code);
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize; i += 2) {
+        words[i / 2] = pack2<kElement>(value[i], value[i + 1]);
+      }
+    } else {
+      typename Book::Words entry;
+      if constexpr (kFormat.index_bits == 8) {
+        const int byte = s * kFormat.residuals + pass;
+        entry = book.entry_of_byte(unit, pass, share[byte / 4], byte % 4);
+      } else {
+        entry = book.entry(unit, pass, code(pass));
+      }
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize / 2; ++i) words[i] = word_of(entry, i);
+    }
+  }
+};
+
+}  // namespace vq

@@ -1,0 +1,100 @@
+// x of a chunk in shared memory, for dataflow fragments: [run][step][row tile], a row tile being
+// fragment_rows rows by the 4 octets of a step (layout/linear.h). Two orders of a row tile:
+//
+//   permuted   fusion permute: [lane], in which lane (g, c) takes the octet that it also looks up.
+//              Pairs: octet c of row g. Halves: words 0 and 2, or 1 and 3, of octet c of row g / 2
+//   natural    other fusions: rows of 4 octets, read by ldmatrix as a row-major operand is
+//
+// Neither has bank conflicts.
+#pragma once
+
+#include <vq/args/linear.h>
+#include <vq/ops/fragment_exchange.cuh>
+
+namespace vq {
+
+template <class Plan>
+class FragmentX {
+ public:
+  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr bool kHalves = kConfig.fragment_rows == 4;
+  static constexpr bool kNatural = kConfig.fusion != LinearFusion::kPermute;
+  static constexpr int kWords = kHalves ? 2 : 4;  // a lane's, of one row tile
+
+  // Zeros past the rows and columns of x. All threads; sync_block before and after.
+  VQ_DEVICE static void stage(const LinearArgs& args, int first_row, i64 first_column) {
+    constexpr int kPlaces = kRuns * kSteps * kRowTiles * kTilePlaces;
+    for (int place = thread_index(); place < kPlaces; place += kConfig.threads) {
+      const int in_tile = place % kTilePlaces;
+      const int tile = place / kTilePlaces % kRowTiles;
+      const int step = place / kTilePlaces / kRowTiles % kSteps;
+      const int run = place / kTilePlaces / kRowTiles / kSteps;
+      const int row = in_tile / (kHalves && !kNatural ? 8 : 4);
+      const U32x4 x = octet_of(
+          args, first_row + tile * kConfig.fragment_rows + row,
+          first_column + run * kRunColumns + octet_column(kStreams, kRunOctets, step, in_tile % 4));
+      if constexpr (kNatural) {
+        store_shared(octets() + (place - in_tile) + tile_place(row, in_tile % 4), x);
+      } else if constexpr (kHalves) {
+        const bool upper = in_tile / 4 % 2 == 1;
+        store_shared(half_octets() + place, {upper ? x.y : x.x, upper ? x.w : x.z});
+      } else {
+        store_shared(octets() + place, x);
+      }
+    }
+  }
+
+  // The lane's operand words of a row tile. Pairs: two products' b, one after the other.
+  VQ_DEVICE static void load(u32 (&x)[kWords], int run, int step, int tile) {
+    const int first = ((run * kSteps + step) * kRowTiles + tile) * kTilePlaces;
+    if constexpr (kNatural && kHalves) {  // column n of b: half n % 2 of row n / 2
+      const int n = lane() % 8;
+      ldmatrix_x2(x, words_at(first + tile_place(n / 2, n % 2 * 2 + lane() / 8 % 2)));
+    } else if constexpr (kNatural) {
+      ldmatrix_x4(x, words_at(first + tile_place(lane() % 8, lane() / 8)));
+    } else if constexpr (kHalves) {
+      const U32x2 words = load_shared(half_octets() + first + lane());
+      x[0] = words.x, x[1] = words.y;
+    } else {
+      const U32x4 words = load_shared(octets() + first + lane());
+      x[0] = words.x, x[1] = words.y, x[2] = words.z, x[3] = words.w;
+    }
+  }
+
+ private:
+  static constexpr int kStreams = code_streams(kConfig);
+  static constexpr int kRunOctets = run_octets(kConfig);
+  static constexpr int kRunColumns = run_columns(kConfig);
+  static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
+  static constexpr int kSteps = run_steps(kConfig);
+  static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.fragment_rows;
+  static constexpr int kTilePlaces = kNatural ? kConfig.fragment_rows * 4 : 32;
+  static constexpr i64 kOffset = shared_layout(kConfig).x;
+  static constexpr i64 kInFeatures = kConfig.in_features;
+
+  VQ_DEVICE static U32x4* octets() { return reinterpret_cast<U32x4*>(shared_memory() + kOffset); }
+  VQ_DEVICE static U32x2* half_octets() { return reinterpret_cast<U32x2*>(octets()); }
+  VQ_DEVICE static const u32* words_at(int place) {
+    return reinterpret_cast<const u32*>(octets() + place);
+  }
+
+  VQ_DEVICE static U32x4 octet_of(const LinearArgs& args, int row, i64 column) {
+    U32x4 words{};
+    if (row >= kConfig.rows) return words;
+    const u16* from = args.x + row * kInFeatures + column;
+    if constexpr (kInFeatures % 8 == 0) {
+      if (column < kInFeatures) words = load_global(reinterpret_cast<const U32x4*>(from));
+    } else {
+      const auto pair = [&](int i) {
+        u32 both = 0;
+        if (column + i < kInFeatures) both = load_global(from + i);
+        if (column + i + 1 < kInFeatures) both |= u32{load_global(from + i + 1)} << 16;
+        return both;
+      };
+      words = {pair(0), pair(2), pair(4), pair(6)};
+    }
+    return words;
+  }
+};
+
+}  // namespace vq

@@ -1,0 +1,122 @@
+// The running softmax of one warp and its weighted sum of values, by tensor core: lane (g, c) =
+// (lane / 4, lane % 4) holds the score of token g of a tile of 8 with head c of each quad of heads,
+// and of that head's output the channels [g head_dim / 8, (g + 1) head_dim / 8).
+//
+//   a   a word of two channels of a token is a pair along k, k = (token, channel's parity): words
+//       2j and 2j + 1 of tokens 2c and 2c + 1 are product j, rows g and g + 8
+//   b   columns are 4 heads times parity: p(token, head) in the half of its parity, 0 in the other
+//   c   so c0..c3 are 4 consecutive channels of head c, and rescaling needs no shuffle
+//
+// movmatrix turns the probabilities of lane (token g, head c) into those of lane (head g / 2,
+// tokens 2c and 2c + 1). The maximum follows only when a score exceeds it by more than kSlack: sums
+// in fp32 and probabilities in 16 bits have the room.
+#pragma once
+
+#include <vq/ops/attention_merge.cuh>
+
+namespace vq {
+
+template <class Plan>
+class WarpSoftmax {
+ public:
+  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr Element kElement = kConfig.element;
+  static constexpr int kTiles = kConfig.tile_tokens / 8;
+  static constexpr int kQuads = quad_heads(kConfig) / 4;
+  static constexpr int kValues = kConfig.head_dim / 8;  // channels of a lane
+  static constexpr int kProducts = kValues / 4;         // of a tile
+  static constexpr float kSlack = 8.0f;                 // in units of log2
+  static constexpr float kLowest = -1.0e30f;            // below all scores, and finite
+  using Merge = AttentionMerge<Plan, kQuads, kValues>;
+
+  VQ_DEVICE WarpSoftmax() {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      maximum_[quad] = kLowest;
+      sum_[quad] = 0.0f;
+      VQ_UNROLL
+      for (int i = 0; i < kValues; ++i) output_[quad][i / 4][i % 4] = 0.0f;
+    }
+  }
+
+  // Scores times scale[quad], in units of log2, of tokens base + 8 tile + g become probabilities
+  // relative to the warp's maximum; those of tokens outside [first, end) become 0.
+  VQ_DEVICE void to_probabilities(float (&scores)[kTiles][kQuads], const float (&scale)[kQuads],
+                                  int base, int first, int end) {
+    bool above = false;
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int token = base + tile * 8 + lane() / 4;
+      const bool counts = token >= first && token < end;
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        float& score = scores[tile][quad];
+        score = counts ? score * scale[quad] : -infinity();
+        above = above || score > maximum_[quad] + kSlack;
+      }
+    }
+    if (any_of_warp(above)) raise_maximum(scores);
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        float& score = scores[tile][quad];
+        score = exp2_approx(score - maximum_[quad]);
+        sum_[quad] += score;
+      }
+    }
+  }
+
+  // Operand b of a tile's probabilities, for each quad.
+  VQ_DEVICE static void spread(u32 (&b)[kQuads][2], const float (&probabilities)[kQuads]) {
+    const bool odd = lane() / 4 % 2 == 1;
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const u32 pair = movmatrix_trans(pack2<kElement>(probabilities[quad], probabilities[quad]));
+      b[quad][0] = byte_permute(pair, 0u, odd ? 0x1044u : 0x4410u);
+      b[quad][1] = byte_permute(pair, 0u, odd ? 0x3244u : 0x4432u);
+    }
+  }
+
+  // Adds product j: words 2j and 2j + 1 of this lane's channels of tokens 2c and 2c + 1.
+  VQ_DEVICE void add(int j, const u32 (&a)[4], const u32 (&b)[kQuads][2]) {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      mma_m16n8k16<kElement>(output_[quad][j], a, b[quad]);
+    }
+  }
+
+  // The block's warps become one; see AttentionMerge.
+  VQ_DEVICE void merge() const { Merge::run(maximum_, sum_, output_); }
+
+ private:
+  VQ_DEVICE void raise_maximum(const float (&scores)[kTiles][kQuads]) {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      float highest = maximum_[quad];
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        highest = scores[tile][quad] > highest ? scores[tile][quad] : highest;
+      }
+      VQ_UNROLL
+      for (int mask = 4; mask < 32; mask *= 2) {
+        const float other = shuffle_xor(highest, mask);
+        highest = other > highest ? other : highest;
+      }
+      const float factor = exp2_approx(maximum_[quad] - highest);
+      maximum_[quad] = highest;
+      sum_[quad] *= factor;
+      VQ_UNROLL
+      for (int j = 0; j < kProducts; ++j) {
+        VQ_UNROLL
+        for (int i = 0; i < 4; ++i) output_[quad][j][i] *= factor;
+      }
+    }
+  }
+
+  float maximum_[kQuads];  // the same in all lanes that have the head
+  float sum_[kQuads];      // over the tokens whose scores this lane held
+  float output_[kQuads][kProducts][4];
+};
+
+}  // namespace vq
