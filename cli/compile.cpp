@@ -66,11 +66,11 @@ void write_out(const std::string& folder, const Prepared& prepared, const Json& 
 void compile(const Options& options, Output& output) {
   const Environment environment = read_environment();
   Config config = read_config(std::filesystem::path(options.config));
-  const PlaceOptions place = apply(options.placement, config);
+  const PlanOptions plan = apply(options.placement, config);
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
-  const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), place);
+  const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), plan);
   if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
 
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);

@@ -20,14 +20,14 @@ struct Explained {
 };
 
 Explained explained(const Options& options, const Config& config, const GpuSpec& gpu,
-                    std::span<const HotnessProfile> profiles, const PlaceOptions& place,
+                    std::span<const HotnessProfile> profiles, const PlanOptions& plan,
                     const Backend& backend, const Environment& environment, const Output& output) {
   if (!options.compile) {
-    Planned planned = plan_with(config, gpu, profiles, place);
+    Planned planned = plan_with(config, gpu, profiles, plan);
     return {planned.plan, std::move(planned.placements), std::nullopt};
   }
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
-  Prepared prepared = prepare(config, gpu, backend, cache.get(), place);
+  Prepared prepared = prepare(config, gpu, backend, cache.get(), plan);
   if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
   return {prepared.plan, std::move(prepared.placements),
           prepared.artifact.kernels.front().registers};
@@ -36,12 +36,12 @@ Explained explained(const Options& options, const Config& config, const GpuSpec&
 void run(const Options& options, Output& output) {
   const Environment environment = read_environment();
   Config config = read_config(std::filesystem::path(options.config));
-  const PlaceOptions place = apply(options.placement, config);
+  const PlanOptions plan = apply(options.placement, config);
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
   const std::vector<HotnessProfile> profiles = hotness_of(config);
   const Explained result =
-      explained(options, config, gpu.spec, profiles, place, *backend, environment, output);
+      explained(options, config, gpu.spec, profiles, plan, *backend, environment, output);
 
   output.document = {{"gpu", gpu.spec.name},
                      {"gpu_reason", gpu.reason},
@@ -51,6 +51,11 @@ void run(const Options& options, Output& output) {
   output.document["registers"] = result.registers ? Json(*result.registers) : Json(nullptr);
   for (const OperandTraffic& each : expected_traffic(result.plan, config.problem, profiles)) {
     output.document["traffic"].push_back(to_json(each));
+  }
+  const auto cost = CostModel(config.problem, gpu.spec, profiles)(result.plan);
+  output.document["expected_us"] = cost ? Json(cost->us) : Json(nullptr);
+  for (std::size_t i = 0; cost && i < kCostParts; ++i) {
+    output.document["expected_parts_us"][enum_names<CostPart>[i]] = cost->parts.of[i];
   }
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   output.line("plan {}", to_json(result.plan).dump());

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "cli/command.h"
-#include "heuristics/choose.h"
+#include "cli/placement_options.h"
 #include "heuristics/space.h"
 #include "runtime/prepare.h"
 
@@ -16,13 +15,15 @@ struct Options {
   std::string plans;
   std::optional<std::size_t> space;
   std::string placement = "any";
+  std::string chooser{enum_name(kDefaultChooser)};
   std::string backend;
   std::string gpu;
   std::string codes = "uniform";
   std::uint64_t seed = 1;
 };
 
-// The plans of the space, and the config's own where it is not among them: last.
+// The plans of the space, and those that either chooser takes for the config where they are not
+// among them: last.
 std::vector<Plan> space_plans(const Config& config, const GpuSpec& gpu, const Options& options,
                               Output& output) {
   SpaceOptions bounds{.most = *options.space};
@@ -30,23 +31,29 @@ std::vector<Plan> space_plans(const Config& config, const GpuSpec& gpu, const Op
   if (options.placement == "shared") bounds.placement = SpacePlacement::shared;
   Space found = space(config.problem, gpu, bounds);
   output.line("{}: {} of {} plans of the space", config.source, found.plans.size(), found.feasible);
-  const Plan own = plan_for(config, gpu);
-  if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
-    found.plans.push_back(own);
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    const Plan own = plan_for(config, gpu, chooser);
+    if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
+      found.plans.push_back(own);
+    }
   }
   return std::move(found.plans);
 }
 
-// The config's own plan, or each object of the plans file laid over it.
-std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std::string& file) {
-  if (file.empty()) return {plan_for(config, gpu)};
+// The config's own plan, or for each object of the plans file the one chosen around its fields.
+std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std::string& file,
+                             Chooser chooser) {
+  if (file.empty()) return {plan_for(config, gpu, chooser)};
   const Json json = parse_json_file(file);
   const JsonCursor root(json, file);
   if (!json.is_array() || json.empty()) root.fail("must be an array of plans, one at least");
   std::vector<Plan> plans;
   for (std::size_t i = 0; i < json.size(); ++i) {
-    const std::array fixed{JsonCursor(config.plan, config.source, "/plan"), root.at(i)};
-    plans.push_back(propose(config.problem, gpu, fixed));
+    if (!json[i].is_object()) root.at(i).fail("must be an object of the plan's fields");
+    Config each = config;
+    each.plan.merge_patch(json[i]);
+    each.source = fmt::format("{}: /{}", file, i);
+    plans.push_back(propose(each, gpu, {.chooser = chooser}));
   }
   return plans;
 }
@@ -70,8 +77,9 @@ Json measurement_json(const Measurement& m) {
 
 void measure_config(const Config& config, const Options& options, Backend& backend,
                     const GpuChoice& gpu, Output& output) {
-  const std::vector<Plan> plans = options.space ? space_plans(config, gpu.spec, options, output)
-                                                : read_plans(config, gpu.spec, options.plans);
+  const std::vector<Plan> plans =
+      options.space ? space_plans(config, gpu.spec, options, output)
+                    : read_plans(config, gpu.spec, options.plans, chooser_of(options.chooser));
   MeasureOptions measure;
   measure.input.seed = options.seed;
   measure.input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
@@ -134,11 +142,13 @@ void add_measure(CLI::App& app, Output& output) {
   command->add_option("config", options->configs, "config.json files")->required();
   command->add_option(
       "--plans", options->plans,
-      "A JSON array of plans, each laid over the chosen one; by default that alone");
+      "A JSON array of objects of plan fields, each with the rest chosen around it; by "
+      "default the chosen plan alone");
+  add_chooser_option(*command, options->chooser);
   command
       ->add_option("--space", options->space,
                    "Instead: so many plans of the space that choose looks at, spread evenly over "
-                   "it (150; 0 for all), and the chosen one")
+                   "it (150; 0 for all), and those chosen by either chooser")
       ->expected(0, 1)
       ->default_str("150");
   command

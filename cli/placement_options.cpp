@@ -2,7 +2,21 @@
 
 namespace vqgen::cli {
 
+void add_chooser_option(CLI::App& command, std::string& chooser) {
+  command
+      .add_option("--chooser", chooser,
+                  "How plans are chosen: model takes the one that the cost model expects to be the "
+                  "fastest, rules goes by rules of thumb")
+      ->capture_default_str()
+      ->check(CLI::IsMember(enum_names<Chooser>));
+}
+
+Chooser chooser_of(const std::string& chooser) {
+  return chooser == enum_name(Chooser::rules) ? Chooser::rules : Chooser::model;
+}
+
 void add_placement_options(CLI::App& command, PlacementOptions& options) {
+  add_chooser_option(command, options.chooser);
   command.add_option("--hotness", options.hotness,
                      "A profile of vqgen profile, by which entries are placed; goes over the "
                      "config's");
@@ -13,15 +27,15 @@ void add_placement_options(CLI::App& command, PlacementOptions& options) {
       ->check(CLI::IsMember({"measured", "paper"}));
 }
 
-PlaceOptions apply(const PlacementOptions& options, Config& config) {
+PlanOptions apply(const PlacementOptions& options, Config& config) {
   if (!options.hotness.empty()) config.hotness = options.hotness;
   if (!options.strategy.empty() && !config.hotness) {
     throw Error(ErrorKind::bad_input,
                 "--strategy places entries by a hotness profile; name one with --hotness");
   }
-  PlaceOptions place;
-  if (options.strategy == "paper") place.strategy = Strategy::paper;
-  return place;
+  PlanOptions plan{.chooser = chooser_of(options.chooser)};
+  if (options.strategy == "paper") plan.place.strategy = Strategy::paper;
+  return plan;
 }
 
 Json placement_json(const std::vector<OperandPlacement>& placements) {

@@ -1,8 +1,11 @@
 #include "heuristics/choose.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/ops/linear.h"
+#include "heuristics/space.h"
 
 namespace vqgen {
 namespace {
@@ -27,33 +30,77 @@ bool same_dataflow(const Plan& a, const Plan& b) {
       a);
 }
 
-}  // namespace
-
-Plan propose(const Problem& problem, const GpuSpec& gpu) {
-  require(check(problem), problem);
+Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return choose_attention_decode(*attention, gpu);
   }
   return choose_linear(problem, gpu);
 }
 
-Plan propose(const Problem& problem, const GpuSpec& gpu, std::span<const JsonCursor> fixed) {
-  const auto with_fixed = [&](Plan plan) {
-    for (const JsonCursor& fields : fixed) {
-      std::visit([&](auto& each) { read_fields(fields, each, /*partial=*/true); }, plan);
-    }
-    return plan;
-  };
-  const Plan plan = propose(problem, gpu);
-  const Plan wanted = with_fixed(plan);
-  if (same_dataflow(wanted, plan)) return wanted;
-  return with_fixed(propose_as(wanted, problem, gpu));
+// The cheapest of the plans that `change` makes of the space's, of those that check() accepts.
+template <class Change>
+std::optional<Plan> cheapest(const Problem& problem, const GpuSpec& gpu,
+                             std::span<const HotnessProfile> profiles, Change change) {
+  CostModel model(problem, gpu, profiles);
+  std::optional<Plan> best;
+  double least = 0;
+  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+    const std::optional<Plan> changed = change(plan);
+    const std::optional<Cost> cost = changed ? model(*changed) : std::nullopt;
+    if (!cost || (best && cost->us >= least)) continue;
+    best = changed;
+    least = cost->us;
+  }
+  return best;
 }
 
-Plan choose(const Problem& problem, const GpuSpec& gpu) {
-  const Plan plan = propose(problem, gpu);
+}  // namespace
+
+Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
+  require(check(problem), problem);
+  if (options.chooser == Chooser::model) {
+    const auto same = [](const Plan& plan) { return std::optional(plan); };
+    if (const auto best = cheapest(problem, gpu, options.profiles, same)) return *best;
+  }
+  return by_rules(problem, gpu);
+}
+
+Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options) {
+  if (config.plan.empty()) return propose(config.problem, gpu, options);
+  require(check(config.problem), config.problem);
+  // Read once before the search, so that what is wrong with the fields is said.
+  const Plan rules = by_rules(config.problem, gpu);
+  Plan by_rule = with_overrides(rules, config);
+  if (!same_dataflow(by_rule, rules)) {  // whose other fields are what that dataflow wants
+    by_rule = with_overrides(propose_as(by_rule, config.problem, gpu), config);
+  }
+  if (options.chooser == Chooser::model) {
+    const auto fixed = [&](const Plan& plan) {
+      std::optional<Plan> changed = with_overrides(plan, config);
+      if (!check(*changed, config.problem, gpu).ok) changed.reset();
+      return changed;
+    };
+    if (const auto best = cheapest(config.problem, gpu, options.profiles, fixed)) return *best;
+  }
+  return by_rule;
+}
+
+Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
+  const Plan plan = propose(problem, gpu, options);
   require(check(plan, problem, gpu), problem);
   return plan;
+}
+
+std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
+                             std::span<const HotnessProfile> profiles) {
+  CostModel model(problem, gpu, profiles);
+  std::vector<RankedPlan> ranked;
+  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+    if (const auto cost = model(plan)) ranked.push_back({plan, *cost});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.cost.us < b.cost.us; });
+  return ranked;
 }
 
 }  // namespace vqgen

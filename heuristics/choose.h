@@ -1,23 +1,48 @@
 // Problem and GPU to Plan, purely.
+//
+// Chooser rules is a few rules of thumb, ours and VQ-LLM's: fill the GPU, keep codebooks near.
+// Chooser model takes the plan of the space (heuristics/space.h) that the cost model
+// (heuristics/cost.h) expects to be the fastest, and the rules' where it has none.
 #pragma once
 
 #include <span>
 
 #include "core/check.h"
-#include "core/json.h"
+#include "core/config.h"
+#include "heuristics/cost.h"
 
 namespace vqgen {
 
+enum class Chooser { rules, model };
+template <>
+inline constexpr auto enum_names<Chooser> = std::array{"rules", "model"};
+
+// The one that was nearer to the best of what was measured (docs/performance.md).
+inline constexpr Chooser kDefaultChooser = Chooser::model;
+
+struct ChooseOptions {
+  Chooser chooser = kDefaultChooser;
+  std::span<const HotnessProfile> profiles = {};  // of match_hotness(); may be empty
+};
+
 // The heuristics' plan, which check() may still refuse: a user's own fields may go over it first.
 // Error(infeasible) with check()'s reason where no kernel does the problem, whatever the plan.
-Plan propose(const Problem& problem, const GpuSpec& gpu);
+Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options = {});
 
-// The same with a user's fields laid over it, one object after the other: of the dataflow that they
-// name, so that its other fields are those that it wants. Error(bad_input) on a field that the op's
-// plan lacks or a value out of range.
-Plan propose(const Problem& problem, const GpuSpec& gpu, std::span<const JsonCursor> fixed);
+// The same with the fields that the config fixes laid over it: by chooser model the fastest plan
+// that has them.
+Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options = {});
 
-// The first, accepted by check(), or Error(infeasible) with its reason.
-Plan choose(const Problem& problem, const GpuSpec& gpu);
+// The same, accepted by check(), or Error(infeasible) with its reason.
+Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options = {});
+
+struct RankedPlan {
+  Plan plan;
+  Cost cost;
+};
+
+// The plans of the space whose cost is known, the cheapest first; equal ones in the space's order.
+std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
+                             std::span<const HotnessProfile> profiles);
 
 }  // namespace vqgen

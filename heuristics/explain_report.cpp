@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "heuristics/explain.h"
+#include "heuristics/explain_cost.h"
 #include "heuristics/explain_fusion.h"
 
 namespace vqgen {
@@ -124,13 +125,15 @@ std::vector<ReportSection> report(const Plan& plan, const Problem& problem, cons
   const std::vector<OperandTraffic> traffic = expected_traffic(plan, problem, input.profiles);
   const Residency residency =
       expected_residency(plan, problem, gpu, input.registers.value_or(kAssumedRegisters));
-  return {problem_section(problem, traffic),
-          budget_section(residency, gpu, input.registers.has_value()),
-          {"dataflow", explain(plan, problem, gpu)},
-          cache_section(traffic, input.placements),
-          traffic_section(traffic, gpu),
-          {"from lookup to arithmetic", fusion_lines(plan, problem)},
-          {"other plans", {"what the next best plans would cost: not modelled yet"}}};
+  return {
+      problem_section(problem, traffic),
+      budget_section(residency, gpu, input.registers.has_value()),
+      {"dataflow", explain(plan, problem, gpu)},
+      cache_section(traffic, input.placements),
+      traffic_section(traffic, gpu),
+      {"from lookup to arithmetic", fusion_lines(plan, problem)},
+      {"expected time", cost_lines(plan, problem, gpu, input.profiles)},
+      {"the best plan of each other kind", other_plan_lines(plan, problem, gpu, input.profiles)}};
 }
 
 }  // namespace vqgen

@@ -15,6 +15,9 @@ std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePla
   Candidates candidates(problem, gpu);
   if (!check(problem).ok) return {};
   if (std::holds_alternative<AttentionDecode>(problem)) {
+    add_attention_fragments(candidates, allowed);
+    add_attention_tables(candidates, allowed);
+    add_attention_channels(candidates, allowed);
     add_attention_lanes(candidates, allowed);
   } else {
     add_linear_fragments(candidates, allowed);
@@ -22,6 +25,16 @@ std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePla
     add_linear_lanes(candidates, allowed);
   }
   return candidates.take();
+}
+
+// "global", "shared", "8 copies", or the short name of what is none of these.
+std::string placement_name(const Placement& placement, int entries) {
+  if (placement == all_global()) return "global";
+  if (placement == all_shared(entries)) return "shared";
+  if (placement == all_replicated(entries, placement.copies)) {
+    return fmt::format("{} copies", placement.copies);
+  }
+  return short_name(placement, entries);
 }
 
 // `count` of 0..size - 1, spread evenly over every axis that was counted through to make them: by
@@ -58,12 +71,12 @@ std::string kind_of(const Plan& plan, const Problem& problem) {
   if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
     const auto& op = std::get<AttentionDecode>(problem);
     return fmt::format("{}, keys {}, values {}", enum_name(attention->dataflow),
-                       short_name(attention->key_codebook, op.keys.entries()),
-                       short_name(attention->value_codebook, op.values.entries()));
+                       placement_name(attention->key_codebook, op.keys.entries()),
+                       placement_name(attention->value_codebook, op.values.entries()));
   }
   const auto& linear = std::get<LinearPlan>(plan);
   return fmt::format("{}, {}", enum_name(linear.dataflow),
-                     short_name(linear.codebook, as_linear(problem)->weights.entries()));
+                     placement_name(linear.codebook, as_linear(problem)->weights.entries()));
 }
 
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options) {

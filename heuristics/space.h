@@ -33,7 +33,7 @@ struct Space {
 // fits with the placement asked for.
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options = {});
 
-// The dataflow and the placement, which decide most: "fragments, r256x8".
+// The dataflow and the placement, which decide most: "fragments, 8 copies".
 std::string kind_of(const Plan& plan, const Problem& problem);
 
 }  // namespace vqgen

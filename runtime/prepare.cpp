@@ -4,7 +4,6 @@
 
 #include "core/hotness_match.h"
 #include "generator/generate.h"
-#include "heuristics/choose.h"
 #include "heuristics/explain.h"
 #include "heuristics/ops/linear_fusion.h"
 
@@ -50,14 +49,13 @@ std::vector<HotnessProfile> hotness_of(const Config& config) {
 }
 
 Planned plan_with(const Config& config, const GpuSpec& gpu,
-                  std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
-  const JsonCursor overrides(config.plan, config.source, "/plan");
-  Planned planned{propose(config.problem, gpu, std::span(&overrides, 1))};
+                  std::span<const HotnessProfile> profiles, const PlanOptions& options) {
+  Planned planned{propose(config, gpu, {options.chooser, profiles})};
   if (!profiles.empty()) {
-    if (options.strategy == Strategy::paper) {
+    if (options.place.strategy == Strategy::paper) {
       planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);
     }
-    Placed placed = place(planned.plan, config.problem, gpu, profiles, options);
+    Placed placed = place(planned.plan, config.problem, gpu, profiles, options.place);
     planned = {with_overrides(std::move(placed.plan), config), std::move(placed.operands)};
     for (OperandPlacement& each : planned.placements) {
       const Placement& fixed = placement_of(planned.plan, each.operand);
@@ -71,8 +69,8 @@ Planned plan_with(const Config& config, const GpuSpec& gpu,
   return planned;
 }
 
-Plan plan_for(const Config& config, const GpuSpec& gpu) {
-  return plan_with(config, gpu, hotness_of(config)).plan;
+Plan plan_for(const Config& config, const GpuSpec& gpu, Chooser chooser) {
+  return plan_with(config, gpu, hotness_of(config), {.chooser = chooser}).plan;
 }
 
 KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& gpu,
@@ -81,16 +79,16 @@ KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& g
 }
 
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
-                 ArtifactCache* cache, const PlaceOptions& options) {
+                 ArtifactCache* cache, const PlanOptions& options) {
   const std::vector<HotnessProfile> profiles = hotness_of(config);
-  PlaceOptions without_registers = options;
-  without_registers.registers = std::nullopt;
+  PlanOptions without_registers = options;
+  without_registers.place.registers = std::nullopt;
   Prepared first =
       compiled(config, plan_with(config, gpu, profiles, without_registers), gpu, backend, cache);
   const int registers = first.artifact.kernels.front().registers;
   if (profiles.empty() || registers == 0) return first;  // the host's kernels have none
-  PlaceOptions with_registers = options;
-  with_registers.registers = registers;
+  PlanOptions with_registers = options;
+  with_registers.place.registers = registers;
   Planned again = plan_with(config, gpu, profiles, with_registers);
   if (again.plan == first.plan) {
     first.placements = std::move(again.placements);

@@ -4,6 +4,7 @@
 #include "core/config.h"
 #include "core/gpu_spec.h"
 #include "core/kernel_source.h"
+#include "heuristics/choose.h"
 #include "heuristics/placement/place.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cache/artifact_cache.h"
@@ -14,6 +15,11 @@ namespace vqgen {
 struct Planned {
   Plan plan;
   std::vector<OperandPlacement> placements = {};
+};
+
+struct PlanOptions {
+  Chooser chooser = kDefaultChooser;
+  PlaceOptions place = {};
 };
 
 struct Prepared {
@@ -27,13 +33,13 @@ struct Prepared {
 // The profiles of the config's operands; none where it names no file.
 std::vector<HotnessProfile> hotness_of(const Config& config);
 
-// The plan: propose(), boundaries by place() where there are profiles, in strategy paper the
-// paper's fusion too, and the config's own fields laid over all. Error(infeasible) with check()'s
-// reason where the GPU cannot run it.
+// The plan: propose() around the config's own fields, boundaries by place() where there are
+// profiles, in strategy paper the paper's fusion too, and the config's own fields laid over all.
+// Error(infeasible) with check()'s reason where the GPU cannot run it.
 Planned plan_with(const Config& config, const GpuSpec& gpu,
-                  std::span<const HotnessProfile> profiles, const PlaceOptions& options = {});
+                  std::span<const HotnessProfile> profiles, const PlanOptions& options = {});
 // Its plan, by the config's own hotness.
-Plan plan_for(const Config& config, const GpuSpec& gpu);
+Plan plan_for(const Config& config, const GpuSpec& gpu, Chooser chooser = kDefaultChooser);
 
 // The kernel text of the config's problem for a GPU and a machine layer.
 KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& gpu,
@@ -45,6 +51,6 @@ KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& g
 // boundaries that the registers of that kernel leave room for (VQ-LLM, V-B), where these differ.
 // The first kernel stays where the second spills more or loses resident blocks.
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
-                 ArtifactCache* cache, const PlaceOptions& options = {});
+                 ArtifactCache* cache, const PlanOptions& options = {});
 
 }  // namespace vqgen

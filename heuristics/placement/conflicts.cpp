@@ -7,8 +7,6 @@
 namespace vqgen {
 namespace {
 
-constexpr int kPhases = 8192;  // drawn; the error of the mean is about 0.7 / sqrt(kPhases)
-
 double unit_interval(std::uint64_t random) { return static_cast<double>(random >> 11) * 0x1p-53; }
 
 // The first place of the ascending shares that is above `at`.
@@ -93,14 +91,14 @@ int Accesses::entry(std::size_t codebook, std::uint64_t random) const {
       place_of(std::span(cumulative_).subspan(codebook * size, size), unit_interval(random)));
 }
 
-double conflict_factor(const SharedTable& table, const Accesses& accesses) {
+double conflict_factor(const SharedTable& table, const Accesses& accesses, int phases) {
   if (table.range.begin >= table.range.end) return 0;
   const int lanes = phase_lanes(table.entry_bytes);
   std::mt19937_64 random(1);
   Phase phase(lanes);
   std::int64_t passes = 0;
   const int count = table.range.end - table.range.begin;
-  for (int i = 0; i < kPhases; ++i) {
+  for (int i = 0; i < phases; ++i) {
     std::size_t codebook = accesses.codebook(random());
     std::int64_t unit = 0;
     for (int lane = 0; lane < lanes; ++lane) {
@@ -116,7 +114,7 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses) {
     }
     passes += phase.finish();
   }
-  return static_cast<double>(passes) / kPhases;
+  return static_cast<double>(passes) / phases;
 }
 
 double shared_passes(const OperandUse& use, const Placement& placement, const Accesses& accesses) {

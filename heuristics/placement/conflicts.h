@@ -56,8 +56,8 @@ constexpr int phase_lanes(int entry_bytes) { return 128 / entry_bytes; }
 
 // Expected passes of a phase whose lanes draw entries independently; lanes whose entry stands
 // elsewhere are idle, so that it may be below 1. Drawn from a fixed seed: the same each time, and
-// within about 0.02 of the expectation.
-double conflict_factor(const SharedTable& table, const Accesses& accesses);
+// within about 2 / sqrt(phases) of the expectation, 0.02 as it is.
+double conflict_factor(const SharedTable& table, const Accesses& accesses, int phases = 8192);
 
 // Passes through shared memory of one call, all multiprocessors together, were the operand placed
 // so: lookups at both shared levels, which lanes of one warp visit one after the other, and the

@@ -41,6 +41,9 @@ inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
 std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted);
 
 // The parts of the space. AttentionDecode's dataflows take its problem, the others both products.
+void add_attention_fragments(Candidates& to, SpacePlacement allowed);
+void add_attention_tables(Candidates& to, SpacePlacement allowed);
+void add_attention_channels(Candidates& to, SpacePlacement allowed);
 void add_attention_lanes(Candidates& to, SpacePlacement allowed);
 void add_linear_lanes(Candidates& to, SpacePlacement allowed);
 void add_linear_fragments(Candidates& to, SpacePlacement allowed);

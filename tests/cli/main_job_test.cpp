@@ -146,7 +146,7 @@ TEST(HostRun, ADroppedBarrierIsARaceAndExitsWith5) {
   const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
   expect_failure(
       {"run", example("tinycode-projection"), "--check", "races"}, 5,
-      {"kernel gemv", "race at offset", "vq/codebook/shared.cuh:", "put a sync_block between them"},
+      {"kernel gemv", "race at offset", "vq/ops/fragment_x.cuh:", "put a sync_block between them"},
       variables);
 }
 

@@ -4,8 +4,8 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "explain",
-                                            "compile",  "run",     "export",  "doctor"};
+const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "explain", "compile",
+                                            "run",      "measure", "regret",  "export",  "doctor"};
 
 TEST(Usage, HelpOfTheTool) {
   const Outcome outcome = vqgen({"--help"});
@@ -45,6 +45,7 @@ TEST(Usage, WrongArgumentsExitWith2) {
   expect_failure({"compile", config, "--frob"}, 2, {"--frob", "see vqgen --help"});
   expect_failure({"export", config}, 2, {"--out is required"});
   expect_failure({"quantize", "--input", "a"}, 2, {"--out is required"});
+  expect_failure({"regret"}, 2, {"measured is required", "see vqgen --help"});
   expect_failure({"doctor", "all"}, 2, {"all", "see vqgen --help"});
 }
 
@@ -55,6 +56,10 @@ TEST(Usage, WrongValuesExitWith2) {
   expect_failure({"run", config, "--check", "all"}, 2, {"--check", "all", "races"});
   expect_failure({"run", config, "--check", "races", "--backend", "cuda"}, 2,
                  {"--check races runs on the host", "--backend host", "compute-sanitizer"});
+  expect_failure({"compile", config, "--chooser", "dice"}, 2, {"--chooser", "dice", "rules"});
+  expect_failure({"measure", config, "--space", "x"}, 2, {"--space", "see vqgen --help"});
+  expect_failure({"measure", config, "--space", "--plans", "p.json"}, 2, {"--space and --plans"});
+  expect_failure({"measure", config, "--placement", "global"}, 2, {"--placement", "--space"});
   for (const char* seed : {"-1", "one", "1.5"}) {
     expect_failure({"run", config, "--seed", seed}, 2, {"--seed", "see vqgen --help"});
   }

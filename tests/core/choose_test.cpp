@@ -37,7 +37,7 @@ AttentionDecode with_codebooks(const std::string& keys, const std::string& value
 
 // Whether the key and the value codebooks are wholly in shared memory, else wholly in global.
 std::pair<bool, bool> all_near(const AttentionDecode& op, const GpuSpec& gpu) {
-  const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu));
+  const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu, {.chooser = Chooser::rules}));
   const auto near = [](const Placement& placement, const VqFormat& format) {
     const bool whole = std::max(placement.shared, placement.replicated) == format.entries();
     EXPECT_TRUE(placement == all_global() || whole);
@@ -72,7 +72,7 @@ TEST(Choose, EveryGroupAndHeadOfManyShapesIsServed) {
               std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
           op.shape = {1, 2 * group, 2, head_dim, 1, 16, 4, false};
           op.keys.vector_size = op.values.vector_size = vector_size;
-          const Plan plan = choose(op, gpu);
+          const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
           EXPECT_TRUE(check(plan, op, gpu).ok);
           const int heads = std::get<AttentionDecodePlan>(plan).heads_per_block;
           EXPECT_LE(heads, 8);
@@ -88,7 +88,8 @@ TEST(Choose, SplitsFillTheGpuAndNoMore) {
   const auto splits = [&](int batch, std::int64_t tokens) {
     op.shape.batch = batch;
     op.shape.tokens = tokens;
-    return std::get<AttentionDecodePlan>(choose(op, find_gpu("h200"))).splits;
+    return std::get<AttentionDecodePlan>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}))
+        .splits;
   };
   EXPECT_EQ(splits(1, 1), 1);
   EXPECT_GT(splits(1, 32768), splits(8, 32768));
@@ -101,7 +102,7 @@ TEST(Choose, WideRowsOfCodesShrinkTheTile) {
   op.keys.residuals = op.values.residuals = 4;
   for (const int bits : {8, 16}) {
     op.keys.index_bits = op.values.index_bits = bits;
-    const Plan plan = choose(op, find_gpu("t4"));
+    const Plan plan = choose(op, find_gpu("t4"), {.chooser = Chooser::rules});
     EXPECT_TRUE(check(plan, op, find_gpu("t4")).ok);
     EXPECT_LT(std::get<AttentionDecodePlan>(plan).tile_tokens, 64);
   }
@@ -113,15 +114,21 @@ TEST(Choose, UnitsThatShareFewFactorsWithTheChunkStillGetLongOnes) {
   op.weights = {.vector_size = 4, .index_bits = 8, .scope = Scope::tile};
   op.weights.tile_rows = 64;
   op.weights.tile_columns = 4100;
-  EXPECT_GE(std::get<LinearPlan>(choose(op, find_gpu("h200"))).chunk_columns, 512);
+  EXPECT_GE(
+      std::get<LinearPlan>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules})).chunk_columns,
+      512);
 }
 
 // A user who fixes the dataflow alone gets its own plan, not what another left behind.
 TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   const GpuSpec gpu = find_gpu("h200");
   const auto proposed = [&](const Problem& problem, const Json& fields, const Json& more) {
-    const std::array fixed{JsonCursor(fields, "c.json", "/plan"), JsonCursor(more, "p.json")};
-    const Plan plan = propose(problem, gpu, fixed);
+    Config config;
+    config.problem = problem;
+    config.source = "c.json";
+    config.plan = fields;
+    config.plan.merge_patch(more);
+    const Plan plan = propose(config, gpu, {.chooser = Chooser::rules});
     const Verdict verdict = check(plan, problem, gpu);
     EXPECT_TRUE(verdict.ok) << verdict.reason;
     return plan;
@@ -129,7 +136,8 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   for (const char* format : {"vecinfer-d4b8", "cq-4c8b", "cq-2c8b"}) {
     SCOPED_TRACE(format);
     const AttentionDecode op = with_codebooks(format, format);
-    EXPECT_EQ(proposed(op, Json::object(), Json::object()), propose(op, gpu));
+    EXPECT_EQ(proposed(op, Json::object(), Json::object()),
+              propose(op, gpu, {.chooser = Chooser::rules}));
     const auto tables =
         std::get<AttentionDecodePlan>(proposed(op, {{"dataflow", "tables"}}, {{"splits", 3}}));
     EXPECT_EQ(tables.dataflow, AttentionDataflow::tables);

@@ -29,7 +29,7 @@ Case example(const std::filesystem::path& path) {
   Case made;
   made.problem = read_config(path).problem;
   made.gpu = find_gpu("h200");
-  made.plan = choose(made.problem, made.gpu);
+  made.plan = choose(made.problem, made.gpu, {.chooser = Chooser::rules});
   made.reasons = explain(made.plan, made.problem, made.gpu);
   return made;
 }

@@ -55,7 +55,7 @@ class Registers : public testing::Test {
                 const VqFormat& format = kOneStage) const {
     const Gemm op = product(4096, 4096, format);
     const std::vector<HotnessProfile> profiles{profile_with(Operand::weights, format, 1, counts)};
-    return place(choose(op, gpu), op, gpu, profiles,
+    return place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles,
                  {.strategy = Strategy::paper, .registers = registers});
   }
   static int count(const Placed& placed) {
@@ -173,7 +173,7 @@ TEST(Place, KeepsItsPromisesForRandomProfiles) {
     const GpuSpec gpu = find_gpu(name);
     for (const Problem& problem : many_problems()) {
       const std::vector<HotnessProfile> profiles = random_profiles(problem, random);
-      const Plan plan = choose(problem, gpu);
+      const Plan plan = choose(problem, gpu, {.chooser = Chooser::rules});
       const int registers = 32 + static_cast<int>(random() % 96);
       for (const Strategy strategy : {Strategy::paper, Strategy::measured}) {
         SCOPED_TRACE(name + " " + to_json(problem).dump());
@@ -209,7 +209,8 @@ TEST(Place, PaperFillsTheSlackAndNoMore) {
   const std::vector<HotnessProfile> profiles{
       profile_with(Operand::weights, large, 1, zipf_counts(4096, 0.7, true))};
   const PlaceOptions paper{.strategy = Strategy::paper, .registers = 64};
-  const Placed placed = place(choose(op, gpu), op, gpu, profiles, paper);
+  const Placed placed =
+      place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles, paper);
   Plan plan = placed.plan;
   int& shared = placement_of(plan, Operand::weights).shared;
   ASSERT_GT(shared, 0) << reasons_of(placed);
@@ -232,7 +233,8 @@ TEST(Place, ASmallCodebookDoesNotGoShortOfALargeOne) {
   const GpuSpec gpu = find_gpu("h200");
   for (const bool keys_small : {true, false}) {
     const AttentionDecode op = attention(keys_small ? small : large, keys_small ? large : small);
-    const Placed placed = place(choose(op, gpu), op, gpu, {}, {.strategy = Strategy::paper});
+    const Placed placed = place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, {},
+                                {.strategy = Strategy::paper});
     const auto& plan = std::get<AttentionDecodePlan>(placed.plan);
     const Placement& of_small = keys_small ? plan.key_codebook : plan.value_codebook;
     const Placement& of_large = keys_small ? plan.value_codebook : plan.key_codebook;
@@ -243,7 +245,7 @@ TEST(Place, ASmallCodebookDoesNotGoShortOfALargeOne) {
 }
 
 LinearPlan fragments_of(const Gemm& op, const GpuSpec& gpu) {
-  return std::get<LinearPlan>(choose(op, gpu));
+  return std::get<LinearPlan>(choose(op, gpu, {.chooser = Chooser::rules}));
 }
 
 // The cases that were timed on an H200 (conflicts.h).
@@ -284,7 +286,7 @@ TEST(Copies, OfTheHottestWhereAllDoNotFit) {
     std::vector<std::int64_t> numbered = counts;
     if (!ordered) std::reverse(numbered.begin(), numbered.end());
     const std::vector<HotnessProfile> profiles{profile_with(Operand::weights, format, 1, numbered)};
-    return place(choose(op, gpu), op, gpu, profiles);
+    return place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles);
   };
   const Placed hot = placed(true);
   const Placement& placement = std::get<LinearPlan>(hot.plan).codebook;
@@ -299,7 +301,7 @@ TEST(Place, WhatNoPlacementHelpsComesBack) {
   GpuSpec tiny = find_gpu("t4");
   tiny.shared_bytes_per_block = 1024;
   const AttentionDecode op = attention(kOneStage, kOneStage);
-  const Plan plan = propose(op, tiny);
+  const Plan plan = propose(op, tiny, {.chooser = Chooser::rules});
   const Placed placed = place(plan, op, tiny, {});
   EXPECT_EQ(placed.plan, plan);
   EXPECT_TRUE(says(placed, "left as it was: needs"));

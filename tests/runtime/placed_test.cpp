@@ -39,7 +39,7 @@ class Placements : public testing::Test {
   // Every level is to be used by some of `trials` placements.
   void expect_same_bits(const Problem& problem, int trials) {
     std::mt19937_64 random(11);
-    Plan far = choose(problem, gpu_);
+    Plan far = choose(problem, gpu_, {.chooser = Chooser::rules});
     for (const OperandUse& use : plan_use(far, problem).operands) {
       placement_of(far, use.operand) = all_global();
     }

@@ -34,7 +34,8 @@ class Prepare : public testing::Test {
     };
   }
   Prepared prepared(ArtifactCache* cache = nullptr) {
-    return prepare(config_, gpu_, backend_, cache, {.strategy = Strategy::paper});
+    return prepare(config_, gpu_, backend_, cache,
+                   {.chooser = Chooser::rules, .place = {.strategy = Strategy::paper}});
   }
   static int registers(const Prepared& prepared) {
     return std::get<LinearPlan>(prepared.plan).codebook.registers;
@@ -102,12 +103,13 @@ TEST_F(Prepare, WithoutHotnessThereIsOneKernelAndNoReason) {
   const Prepared result = prepared();
   EXPECT_EQ(backend_.compilations, 1);
   EXPECT_TRUE(result.placements.empty());
-  EXPECT_EQ(result.plan, plan_for(config_, gpu_));
+  EXPECT_EQ(result.plan, plan_for(config_, gpu_, Chooser::rules));
 }
 
 TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
   const auto fusion_of = [this](Strategy strategy) {
-    const Plan plan = plan_with(config_, gpu_, hotness_of(config_), {.strategy = strategy}).plan;
+    const Plan plan =
+        plan_with(config_, gpu_, hotness_of(config_), {.place = {.strategy = strategy}}).plan;
     EXPECT_EQ(std::get<LinearPlan>(plan).dataflow, LinearDataflow::fragments);
     return std::get<LinearPlan>(plan).fusion;
   };

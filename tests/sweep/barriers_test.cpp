@@ -70,6 +70,9 @@ void expect_every_barrier_of_attention_needed(AttentionDataflow dataflow, std::s
 TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionDataflow::lanes, 9);
 }
+TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 7);
+}
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionDataflow::tables, 9);
 }

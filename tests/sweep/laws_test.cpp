@@ -41,7 +41,7 @@ AttentionDecode attention_problem() {
 }
 
 AttentionDecodePlan attention_plan(const Problem& problem) {
-  return std::get<AttentionDecodePlan>(choose(problem, sweep_gpu()));
+  return std::get<AttentionDecodePlan>(choose(problem, sweep_gpu(), {.chooser = Chooser::rules}));
 }
 
 Gemv gemv_problem() {
@@ -109,7 +109,7 @@ TEST_F(Laws, OrderOfEntriesDoesNotChangeABit) {
 
   const Gemv gemv = gemv_problem();
   LinearData weights = make_linear_data(gemv, {.seed = 6});
-  Kernel product = kernel(gemv, choose(gemv, sweep_gpu()));
+  Kernel product = kernel(gemv, choose(gemv, sweep_gpu(), {.chooser = Chooser::rules}));
   const auto y = product.run(weights);
   permute_entries(weights.weights, 3);
   EXPECT_EQ(y, product.run(weights));
@@ -135,7 +135,7 @@ TEST_F(Laws, PlacementDoesNotChangeABit) {
 
   const Gemv gemv = gemv_problem();
   const LinearData weights = make_linear_data(gemv, {.seed = 8});
-  LinearPlan product = std::get<LinearPlan>(choose(gemv, sweep_gpu()));
+  LinearPlan product = std::get<LinearPlan>(choose(gemv, sweep_gpu(), {.chooser = Chooser::rules}));
   product.codebook = all_global();
   const auto y = kernel(gemv, product).run(weights);
   for (int placement = 2; placement < kPlacements; ++placement) {

@@ -111,7 +111,7 @@ void vary_fragments(LinearPlan& plan, int variant) {
 // The plan of the case: each group of overrides that check() refuses is dropped.
 LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Linear& op,
                      const GpuSpec& gpu, bool& dropped) {
-  auto plan = std::get<LinearPlan>(choose(made.problem, gpu));
+  auto plan = std::get<LinearPlan>(choose(made.problem, gpu, {.chooser = Chooser::rules}));
   if (v[kDataflow] == 1 || made.problem.index() == 2) {
     if (const auto fragments = choose_fragments(made.problem, gpu)) plan = *fragments;
   }

@@ -1,0 +1,182 @@
+// vqgen regret: measurements of vqgen measure against what the choosers take and what the cost
+// model expects. Its JSON is what scripts/fit_cost.py fits the model to.
+#include <algorithm>
+#include <cmath>
+
+#include "cli/command.h"
+#include "heuristics/choose.h"
+#include "heuristics/space.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> files;
+};
+
+// One measured plan and what is expected of it.
+struct Timed {
+  Plan plan;
+  double us = 0;
+  std::optional<Cost> expected = std::nullopt;
+  CostParts ideal = {};
+};
+
+Plan read_plan(const JsonCursor& cursor, const Problem& problem) {
+  Plan plan = AttentionDecodePlan{};
+  if (as_linear(problem) != nullptr) plan = LinearPlan{};
+  std::visit([&](auto& each) { read_fields(cursor, each, /*partial=*/true); }, plan);
+  return plan;
+}
+
+JsonCursor member(const JsonCursor& cursor, const char* name) {
+  if (!cursor.has(name)) {
+    cursor.fail(
+        fmt::format("the field '{}' is missing; give a file of vqgen measure --json", name));
+  }
+  return cursor.at(name);
+}
+
+// The plans that were timed, those of them that check() accepts here.
+std::vector<Timed> read_timed(const JsonCursor& measurements, const Problem& problem,
+                              const GpuSpec& gpu) {
+  if (!measurements.value().is_array()) measurements.fail("must be an array");
+  CostModel model(problem, gpu, {});
+  std::vector<Timed> all;
+  for (std::size_t i = 0; i < measurements.value().size(); ++i) {
+    const JsonCursor each = measurements.at(i);
+    if (member(each, "outcome").string() != "timed") continue;
+    constexpr double kLongest = 1e9;
+    Timed timed{read_plan(member(each, "plan"), problem),
+                member(each, "time_us").number(0, kLongest)};
+    if (timed.us <= 0) each.at("time_us").fail("must be above 0");
+    if (!check(timed.plan, problem, gpu).ok) continue;
+    timed.expected = model(timed.plan);
+    timed.ideal = model.ideal(timed.plan);
+    all.push_back(timed);
+  }
+  return all;
+}
+
+// Geometric mean and the largest of some ratios.
+struct Summary {
+  double logs = 0;
+  double worst = 0;
+  int count = 0;
+  void add(double ratio) {
+    logs += std::log(ratio);
+    worst = std::max(worst, ratio);
+    ++count;
+  }
+  double mean() const { return count == 0 ? 0 : std::exp(logs / count); }
+};
+
+struct Totals {
+  std::map<std::string, Summary> of;
+};
+
+// What a chooser would have taken, as a share of the best: its own plan where that was timed.
+std::optional<double> regret(const std::vector<Timed>& timed, const Plan& chosen, double best) {
+  for (const Timed& each : timed) {
+    if (each.plan == chosen) return each.us / best;
+  }
+  return std::nullopt;
+}
+
+std::string ratio_text(const std::optional<double>& ratio) {
+  return ratio ? fmt::format("{:.2f}", *ratio) : "-";
+}
+
+Json timed_json(const Timed& each, const Problem& problem) {
+  Json json = {{"plan", to_json(each.plan)},
+               {"kind", kind_of(each.plan, problem)},
+               {"dataflow", dataflow_name(each.plan)},
+               {"time_us", each.us},
+               {"expected_us", each.expected ? Json(each.expected->us) : Json(nullptr)}};
+  for (std::size_t i = 0; i < kCostParts; ++i) {
+    json["ideal_us"][enum_names<CostPart>[i]] = each.ideal.of[i];
+  }
+  return json;
+}
+
+void compare(const Config& config, const GpuSpec& gpu, const std::vector<Timed>& timed,
+             Totals& totals, Output& output) {
+  const auto faster = [](const Timed& a, const Timed& b) { return a.us < b.us; };
+  const auto cheaper = [](const Timed& a, const Timed& b) {
+    const double infinite = std::numeric_limits<double>::infinity();
+    return (a.expected ? a.expected->us : infinite) < (b.expected ? b.expected->us : infinite);
+  };
+  const Timed& best = *std::min_element(timed.begin(), timed.end(), faster);
+  const Timed& expected = *std::min_element(timed.begin(), timed.end(), cheaper);
+  const std::string name = std::filesystem::path(config.source).stem().string();
+  Json json = {{"config", name}, {"best_us", best.us}, {"best", to_json(best.plan)}};
+  std::map<std::string, std::optional<double>> ratios;
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    const Plan chosen = choose(config.problem, gpu, {.chooser = chooser});
+    ratios[std::string(enum_name(chooser))] = regret(timed, chosen, best.us);
+    json[enum_name(chooser)] = to_json(chosen);
+  }
+  ratios["measured"] = expected.us / best.us;
+  for (const auto& [which, ratio] : ratios) {
+    json["regret"][which] = ratio ? Json(*ratio) : Json(nullptr);
+    if (ratio) totals.of[which].add(*ratio);
+  }
+  output.line("{:<36} {:>9.2f} {:>7} {:>7} {:>8}  {}", name, best.us, ratio_text(ratios["rules"]),
+              ratio_text(ratios["model"]), ratio_text(ratios["measured"]),
+              kind_of(best.plan, config.problem));
+  for (const Timed& each : timed) json["timed"].push_back(timed_json(each, config.problem));
+  output.document["configs"].push_back(std::move(json));
+}
+
+void run(const Options& options, Output& output) {
+  Totals totals;
+  Summary error;
+  output.line("{:<36} {:>9} {:>7} {:>7} {:>8}  {}", "config", "best us", "rules", "model",
+              "measured", "best plan");
+  for (const std::string& file : options.files) {
+    const Json json = parse_json_file(file);
+    const JsonCursor root(json, file);
+    GpuSpec gpu;
+    read_fields(member(root, "gpu_spec"), gpu);
+    output.document["gpu"] = gpu.name;
+    const JsonCursor configs = member(root, "configs");
+    if (!configs.value().is_array()) configs.fail("must be an array");
+    for (std::size_t i = 0; i < configs.value().size(); ++i) {
+      const JsonCursor each = configs.at(i);
+      Config config = read_config(member(each, "problem").value(), file);
+      config.source = member(each, "config").string();
+      const std::vector<Timed> timed =
+          read_timed(member(each, "measurements"), config.problem, gpu);
+      if (timed.empty()) each.fail("holds no plan that was timed");
+      for (const Timed& one : timed) {
+        if (one.expected) error.add(std::max(one.us / one.expected->us, one.expected->us / one.us));
+      }
+      compare(config, gpu, timed, totals, output);
+    }
+  }
+  for (const auto& [which, summary] : totals.of) {
+    output.line("{}: {:.3f} times the best by geometric mean of {}, {:.2f} at worst", which,
+                summary.mean(), summary.count, summary.worst);
+    output.document["summary"][which] = {
+        {"mean", summary.mean()}, {"worst", summary.worst}, {"count", summary.count}};
+  }
+  output.line(
+      "expected times are off by a factor of {:.2f} by geometric mean of {}, {:.2f} at worst",
+      error.mean(), error.count, error.worst);
+}
+
+}  // namespace
+
+void add_regret(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand(
+      "regret",
+      "Set measurements of vqgen measure --space --json against what the choosers take: times of "
+      "the best measured plan for that of the rules, that of the cost model, and that which the "
+      "model expects to be the fastest of the measured");
+  auto options = std::make_shared<Options>();
+  command->add_option("measured", options->files, "JSON files of vqgen measure")->required();
+  command->add_flag("--json", output.json, "One JSON document on stdout, with the model's terms");
+  command->callback([options, &output] { run(*options, output); });
+}
+
+}  // namespace vqgen::cli

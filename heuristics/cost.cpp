@@ -1,0 +1,98 @@
+#include "heuristics/cost.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/embedded.h"
+#include "core/json.h"
+
+namespace vqgen {
+namespace {
+
+constexpr std::size_t kInTurn = static_cast<std::size_t>(CostPart::memory);  // parts before it
+
+CostCoefficients read_coefficients(const JsonCursor& cursor) {
+  std::vector<std::string> known{"overlap"};
+  for (const char* part : enum_names<CostPart>) known.emplace_back(part);
+  cursor.expect_object(known);
+  for (const std::string& each : known) {
+    if (!cursor.has(each)) cursor.fail(fmt::format("the field '{}' is missing", each));
+  }
+  constexpr double kMost = 1e6;
+  CostCoefficients coefficients;
+  coefficients.overlap = cursor.at("overlap").number(1, 100);
+  for (std::size_t i = 0; i < kCostParts; ++i) {
+    coefficients.of.of[i] = cursor.at(enum_names<CostPart>[i]).number(0, kMost);
+  }
+  return coefficients;
+}
+
+}  // namespace
+
+std::string dataflow_name(const Plan& plan) {
+  if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
+    return fmt::format("attention_{}", enum_name(attention->dataflow));
+  }
+  return fmt::format("linear_{}", enum_name(std::get<LinearPlan>(plan).dataflow));
+}
+
+CostProfile read_cost_profile(const Json& json, const std::string& source) {
+  const JsonCursor root(json, source);
+  root.expect_object({"gpu", "source", "dataflows"});
+  for (const char* each : {"gpu", "source", "dataflows"}) {
+    if (!root.has(each)) root.fail(fmt::format("the field '{}' is missing", each));
+  }
+  CostProfile profile{root.at("gpu").string(), root.at("source").string(), {}};
+  const JsonCursor dataflows = root.at("dataflows");
+  if (!dataflows.value().is_object()) dataflows.fail("must be an object of coefficients");
+  for (const auto& [name, unused] : dataflows.value().items()) {
+    profile.dataflows[name] = read_coefficients(dataflows.at(name));
+  }
+  return profile;
+}
+
+const CostProfile& cost_profile() {
+  static const CostProfile profile = [] {
+    for (const EmbeddedFile& file : embedded_profiles()) {
+      if (file.path != "cost/h200.json") continue;
+      const std::string path(file.path);
+      return read_cost_profile(parse_json(file.text, path), path);
+    }
+    throw Error(ErrorKind::bad_input, "cost/h200.json is not among the embedded profiles");
+  }();
+  return profile;
+}
+
+CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
+                     std::span<const HotnessProfile> profiles, const CostProfile& coefficients)
+    : problem_(problem), gpu_(gpu), coefficients_(coefficients), conflicts_(profiles) {}
+
+CostParts CostModel::ideal(const Plan& plan) {
+  if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
+    return ideal_us(block_work(std::get<AttentionDecode>(problem_), *attention, conflicts_), gpu_);
+  }
+  return ideal_us(block_work(problem_, std::get<LinearPlan>(plan), conflicts_), gpu_);
+}
+
+std::optional<Cost> CostModel::operator()(const Plan& plan) {
+  const auto found = coefficients_.dataflows.find(dataflow_name(plan));
+  if (found == coefficients_.dataflows.end()) return std::nullopt;
+  const auto* linear = std::get_if<LinearPlan>(&plan);
+  if (linear != nullptr && linear->fusion != LinearFusion::permute) return std::nullopt;
+  const CostCoefficients& coefficients = found->second;
+  Cost cost{0, ideal(plan)};
+  double overlapping = 0;
+  for (std::size_t i = 0; i < kCostParts; ++i) {
+    cost.parts.of[i] *= coefficients.of.of[i];
+    if (i < kInTurn) {
+      cost.us += cost.parts.of[i];
+    } else {
+      overlapping += std::pow(cost.parts.of[i], coefficients.overlap);
+    }
+  }
+  cost.us += std::pow(overlapping, 1 / coefficients.overlap);
+  return cost;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,133 @@
+// Counts of the products' dataflows, by what templates/vq/ops/linear_*.cuh do.
+#include <algorithm>
+
+#include "core/ceil_div.h"
+#include "core/kernel_config.h"
+#include "heuristics/cost/work.h"
+
+namespace vqgen {
+namespace {
+
+struct Count {
+  const Linear& op;
+  const vq::LinearConfig config;
+  const OperandUse& use;
+  ConflictTable& conflicts;
+  double warps = config.threads / 32.0;
+  // Of a block: chunks one after the other.
+  double block_chunks =
+      static_cast<double>(ceil_div(vq::chunks(config), static_cast<std::int64_t>(config.splits)));
+};
+
+// Instructions that turn the entry of a code into numbers, a warp: nothing for a table; for the
+// lattice a parity, and three a word of two elements (docs/kernels.md).
+double rebuild_instructions(const VqFormat& format) {
+  constexpr double kParity = 8;
+  return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
+}
+
+void count_fragments(BlockWork& to, const Count& count) {
+  const vq::LinearConfig& c = count.config;
+  const VqFormat& format = count.op.weights;
+  const double runs = static_cast<double>(c.chunk_columns) / vq::run_columns(c);
+  const double turns = count.block_chunks * std::ceil(runs / c.warps_along_columns);
+  const bool halves = c.fragment_rows == 4;
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  const double row_tiles = c.rows_per_block / c.fragment_rows;
+  const double sides = halves ? 1 : 2;  // outputs whose entries a lane looks up for one product
+  const double octets = turns * count.warps * vq::run_steps(c);  // of all warps
+  const double entries = octets * tiles * sides * vq::octet_codes(c.weights);
+  const double passes = format.stage_scales ? 1 : format.residuals;
+  add_lookups(to, count.use, entries, count.conflicts);
+  // Stages with scales are summed in fp32 and rounded again.
+  const double scaled = format.stage_scales ? 2.0 * format.vector_size : 0;
+  to.arithmetic += entries * (rebuild_instructions(format) + scaled);
+  to.products += octets * tiles * passes * row_tiles * sides;
+  to.arithmetic += octets * row_tiles;  // x as operands
+  to.passes += octets * row_tiles * (halves ? 2 : 4);
+  const double staged = count.block_chunks * c.chunk_columns * c.rows_per_block;
+  to.passes += staged * 2 / 128;
+  to.l2_bytes += count.block_chunks * c.chunk_columns * 2.0 * std::min(c.rows, c.rows_per_block);
+  to.fill += staged / (halves ? 4 : 8) / c.threads;
+  to.prologue += count.block_chunks + 1;
+  to.chain += turns * tiles;
+  for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
+  // Sums (two chains where there are few), codes of this run and the next, x; and what ptxas took
+  // beside on sm_90: within a fifth of seven kernels compiled.
+  const double chains = tiles * row_tiles < 4 && vq::run_octets(c) % 2 == 0 ? 2 : 1;
+  constexpr double kBeside = 48;
+  to.registers =
+      static_cast<int>(kBeside + chains * tiles * row_tiles * 4 +
+                       2 * tiles * sides * vq::run_words(c) + row_tiles * (halves ? 2 : 4));
+}
+
+void count_tables(BlockWork& to, const Count& count) {
+  const vq::LinearConfig& c = count.config;
+  const double rows = vq::block_rows(c);
+  const double entries = vq::entries(c.weights);
+  const double tables = rows * c.weights.residuals;
+  // A warp 16 entries a turn: 4 products, 8 stores of 2 passes.
+  to.products += tables * entries / 16 * 4;
+  to.passes += tables * entries;
+  to.arithmetic += tables * entries / 16 * 40;
+  to.fill += tables * entries / 16 / count.warps;
+  const double lookups = count.warps * c.outputs_per_warp * tables;
+  to.lookups += lookups;
+  to.passes += lookups;
+  // A transposing sum: a shuffle, a select and an addition for each output but one of a group.
+  to.arithmetic += count.warps * c.outputs_per_warp * rows * 4;
+  to.prologue += 2;
+  to.chain += static_cast<double>(c.outputs_per_warp) / vq::table_group(c);
+  to.registers = 64;
+}
+
+void count_lanes(BlockWork& to, const Count& count) {
+  const vq::LinearConfig& c = count.config;
+  const VqFormat& format = count.op.weights;
+  const double rows = vq::block_rows(c);
+  const double subs = std::ceil(static_cast<double>(c.chunk_columns) / format.vector_size / 32);
+  const double turns = count.block_chunks * c.outputs_per_warp * subs;
+  const double vectors = count.warps * turns;
+  add_lookups(to, count.use, vectors * format.residuals, count.conflicts);
+  to.arithmetic += vectors * format.residuals * (rebuild_instructions(format) + format.vector_size);
+  to.arithmetic += vectors * rows * format.vector_size * 1.5;  // x, and multiply-adds
+  to.passes += vectors * rows * format.vector_size;
+  const double staged = count.block_chunks * c.chunk_columns * rows;
+  to.passes += staged * 4 / 128;
+  to.l2_bytes += staged * 2;
+  to.fill += staged / c.threads;
+  to.prologue += count.block_chunks + 1;
+  to.chain += turns;
+  to.registers = 40 + static_cast<int>(c.outputs_per_warp * rows);
+}
+
+}  // namespace
+
+BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts) {
+  const Linear& op = *as_linear(problem);
+  const PlanUse use = plan_use(plan, problem);
+  const OperandUse& weights = use.operands.front();
+  BlockWork work{.threads = use.threads, .shared_bytes = use.shared_bytes, .blocks = use.blocks};
+  work.splits = plan.splits;
+  work.memory_bytes = weights.code_bytes + static_cast<double>(weights.codebook_bytes());
+  const double sums =
+      static_cast<double>(op.shape.rows) * static_cast<double>(op.shape.out_features);
+  if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * plan.splits;
+  add_fill(work, weights);
+  work.l2_bytes += weights.code_bytes * weights.code_reads / static_cast<double>(use.blocks);
+  const Count count{op, kernel_config(op, plan), weights, conflicts};
+  switch (plan.dataflow) {
+    case LinearDataflow::fragments:
+      count_fragments(work, count);
+      break;
+    case LinearDataflow::tables:
+      count_tables(work, count);
+      break;
+    case LinearDataflow::lanes:
+      count_lanes(work, count);
+      break;
+  }
+  return work;
+}
+
+}  // namespace vqgen

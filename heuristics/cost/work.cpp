@@ -1,0 +1,103 @@
+#include "heuristics/cost/work.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/ceil_div.h"
+#include "heuristics/occupancy.h"
+
+namespace vqgen {
+namespace {
+
+constexpr double kPassBytes = 128;  // of shared memory a clock, and of a cache line
+
+// Lines that 32 lanes touch of a table of so many, each line as likely.
+double lines_touched(double lines) {
+  return lines < 1 ? 1 : lines * (1 - std::pow(1 - 1 / lines, 32));
+}
+
+}  // namespace
+
+ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
+  const vq::PlacementConfig& p = use.format.placement;
+  const Key key{use.operand, use.lane_units, p.registers, p.replicated, p.copies, p.shared};
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  auto accesses = accesses_.find(use.operand);
+  if (accesses == accesses_.end()) {
+    const auto profile = std::find_if(profiles_.begin(), profiles_.end(), [&](const auto& each) {
+      return each.operand == use.operand;
+    });
+    accesses =
+        accesses_
+            .emplace(use.operand, profile == profiles_.end() ? Accesses(vq::entries(use.format))
+                                                             : Accesses(*profile))
+            .first;
+  }
+  constexpr int kPhases = 512;  // plans are compared: the same draws for all
+  SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = use.format.residuals};
+  table.lane_units = use.lane_units;
+  table.range = vq::shared_range(use.format);
+  Levels levels;
+  levels.passes = conflict_factor(table, accesses->second, kPhases);
+  table.range = vq::replicated_range(use.format);
+  table.copies = p.copies;
+  levels.passes += conflict_factor(table, accesses->second, kPhases);
+  const vq::EntryRange global = vq::global_range(use.format);
+  levels.global = accesses->second.share(global.begin, global.end);
+  known_.emplace(key, levels);
+  return levels;
+}
+
+void add_fill(BlockWork& to, const OperandUse& use) {
+  const vq::EntryRange replicated = vq::replicated_range(use.format);
+  const vq::EntryRange once = vq::shared_range(use.format);
+  const double fills = use.fills / static_cast<double>(to.blocks);
+  const double rows =
+      (replicated.end - replicated.begin) * use.format.placement.copies + (once.end - once.begin);
+  const double places = static_cast<double>(use.units) * use.format.residuals * rows;
+  to.fill += fills * places / to.threads;
+  to.passes += fills * places * use.entry_bytes() / kPassBytes;
+  to.l2_bytes += fills * static_cast<double>(use.row_bytes()) * once.end;
+}
+
+void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts) {
+  const ConflictTable::Levels levels = conflicts.of(use);
+  const double phases = 32.0 / phase_lanes(use.entry_bytes());
+  to.lookups += a_block;
+  to.passes += a_block * phases * levels.passes;
+  const double book = static_cast<double>(use.lane_units) *
+                      static_cast<double>(vq::unit_codebook_elements(use.format)) * 2;
+  to.lines += a_block * levels.global * lines_touched(book / use.format.residuals / kPassBytes);
+}
+
+CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
+  const double clock = gpu.sm_clock_mhz;  // cycles a us
+  const auto on_one = static_cast<double>(ceil_div(work.blocks, std::int64_t{gpu.sms}));
+  // The compiler keeps to what lets a block run.
+  const int most = std::min(255, gpu.registers_per_sm / work.threads / 8 * 8);
+  const int registers = std::min(work.registers, most);
+  const int held = std::max(1, occupancy(gpu, work.threads, registers, work.shared_bytes).blocks);
+  const double waves = std::ceil(on_one / held);
+  constexpr double kLatencyCycles = 300;  // of L2, about; a coefficient makes it what it is
+  constexpr double kSchedulers = 4;
+  constexpr double kL2Bytes = 64;       // that an SM reads of L2 a clock
+  constexpr double kProductCycles = 2;  // m16n8k16 at 1024 multiply-adds a clock
+  CostParts us;
+  us[CostPart::launch] = 1;
+  us[CostPart::combine] = work.splits > 1 ? 1 + work.splits * kLatencyCycles / clock / 8 : 0;
+  us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
+  us[CostPart::fill] = waves * work.fill * kLatencyCycles / clock;
+  us[CostPart::chain] = waves * work.chain * kLatencyCycles / clock;
+  us[CostPart::memory] = work.memory_bytes * 1e-3 / gpu.memory_gbps;
+  us[CostPart::l2] =
+      on_one * work.l2_bytes / kL2Bytes / clock + work.partial_bytes / gpu.sms / kL2Bytes / clock;
+  us[CostPart::shared] = on_one * work.passes / clock;
+  us[CostPart::lines] = on_one * work.lines / clock;
+  us[CostPart::lookups] = on_one * work.lookups / kSchedulers / clock;
+  us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;
+  us[CostPart::tensor] = on_one * work.products * kProductCycles / clock;
+  return us;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,101 @@
+// What a call of a plan does, counted and weighed by nothing but the ceilings of the GPU: the terms
+// of the cost model (heuristics/cost.h). Each dataflow counts what one of its blocks does; from
+// blocks to time is the same for all.
+//
+// Times are of the busiest multiprocessor, which has ceil(blocks / SMs) of them: what the whole GPU
+// does at once cannot end before it. `waves` are the turns in which its blocks run, as many as are
+// resident at a time.
+#pragma once
+
+#include <array>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "core/gpu_spec.h"
+#include "heuristics/placement/conflicts.h"
+
+namespace vqgen {
+
+// The first five follow each other, the others overlap.
+enum class CostPart {
+  launch,      // one kernel
+  combine,     // the second kernel of splits: its launch, and its loads one after the other
+  prologue,    // waves x chunks: barriers, and the first loads behind each
+  fill,        // waves x loads that a thread waits for to fill codebooks, tables and staged x
+  chain,       // waves x loads of codes that a warp waits for, one after the other
+  memory,      // codes and codebooks from device memory
+  l2,          // what blocks read of L2, and the partial sums of splits
+  shared,      // passes through shared memory, bank conflicts counted
+  lines,       // cache lines that lookups in global memory touch
+  lookups,     // warp instructions that look up
+  arithmetic,  // warp instructions that multiply, add and rebuild
+  tensor,      // products of the tensor core
+};
+template <>
+inline constexpr auto enum_names<CostPart> =
+    std::array{"launch", "combine", "prologue", "fill",    "chain",      "memory",
+               "l2",     "shared",  "lines",    "lookups", "arithmetic", "tensor"};
+inline constexpr std::size_t kCostParts = enum_names<CostPart>.size();
+
+// A value a part.
+struct CostParts {
+  std::array<double, kCostParts> of{};
+  double& operator[](CostPart part) { return of[static_cast<std::size_t>(part)]; }
+  double operator[](CostPart part) const { return of[static_cast<std::size_t>(part)]; }
+};
+
+// What one block does from its first to its last instruction, on average; what the call does
+// beside.
+struct BlockWork {
+  int threads = 0;
+  int registers = 0;  // a thread, as far as can be told before compiling
+  std::int64_t shared_bytes = 0;
+  std::int64_t blocks = 0;
+  double prologue = 0;  // in turn: chunks or tiles of the block,
+  double fill = 0;      // loads that a thread does to fill,
+  double chain = 0;     // loads of codes that a warp does
+  double l2_bytes = 0;  // of the whole block, as all below
+  double passes = 0;
+  double lines = 0;
+  double lookups = 0;
+  double arithmetic = 0;
+  double products = 0;      // of m16n8k16
+  double memory_bytes = 0;  // of the whole call, as all below
+  double partial_bytes = 0;
+  int splits = 1;
+};
+
+// Passes of a phase of lanes, remembered: plans of one problem differ in few placements.
+class ConflictTable {
+ public:
+  explicit ConflictTable(std::span<const HotnessProfile> profiles) : profiles_(profiles) {}
+
+  // How lookups of an operand fall on the levels.
+  struct Levels {
+    double passes = 0;  // a phase, at both shared levels
+    double global = 0;  // share of lookups that stand in global memory
+  };
+  Levels of(const OperandUse& use);
+
+ private:
+  using Key = std::tuple<Operand, int, int, int, int, int>;
+  std::span<const HotnessProfile> profiles_;
+  std::map<Operand, Accesses> accesses_;
+  std::map<Key, Levels> known_;
+};
+
+// The plan must be one that check() accepts.
+BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
+                     ConflictTable& conflicts);
+BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
+
+// In us, each part at the GPU's own ceiling; parts that count turns at one L2 latency each.
+CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu);
+
+// What the counts of all dataflows share: filling what the block keeps near, and looking up.
+// `a_warp` lookups of one warp instruction each, all blocks alike.
+void add_fill(BlockWork& to, const OperandUse& use);
+void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts);
+
+}  // namespace vqgen

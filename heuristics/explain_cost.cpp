@@ -1,0 +1,80 @@
+#include "heuristics/explain_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/profiles.h"
+#include "heuristics/space.h"
+
+namespace vqgen {
+namespace {
+
+constexpr double kWorthSaying = 0.005;  // us
+
+std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
+  std::string text;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (cost.parts.of[i] < kWorthSaying) continue;
+    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", enum_names<CostPart>[i],
+                        cost.parts.of[i]);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+// "threads 256, splits 4": fields of b whose values in a are others.
+std::string differences(const Json& a, const Json& b, const std::string& within = "") {
+  std::string text;
+  for (const auto& [name, value] : b.items()) {
+    if (a.at(name) == value) continue;
+    if (!text.empty()) text += ", ";
+    text += value.is_object()   ? differences(a.at(name), value, name + ".")
+            : value.is_string() ? fmt::format("{}{} {}", within, name, value.get<std::string>())
+                                : fmt::format("{}{} {}", within, name, value.dump());
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                    std::span<const HotnessProfile> profiles) {
+  const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(plan);
+  if (!cost) return {fmt::format("{} is not modelled yet", dataflow_name(plan))};
+  constexpr auto kInTurn = static_cast<std::size_t>(CostPart::memory);
+  const CostProfile& profile = cost_profile();
+  std::vector<std::string> lines{
+      fmt::format("{:.1f} us expected of one call whose codes no cache holds", cost->us),
+      fmt::format("one after the other, us: {}", parts_text(*cost, 0, kInTurn)),
+      fmt::format("at the same time, us: {}; together as their norm with p = {:g}",
+                  parts_text(*cost, kInTurn, kCostParts),
+                  profile.dataflows.at(dataflow_name(plan)).overlap),
+      fmt::format("fitted to {}", profile.source)};
+  if (gpu.name != find_gpu(profile.gpu).name) {
+    lines.push_back(fmt::format(
+        "not measured on {}: scaled from {} by clock, multiprocessors and bandwidth alone",
+        gpu.name, find_gpu(profile.gpu).name));
+  }
+  return lines;
+}
+
+std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& problem,
+                                          const GpuSpec& gpu,
+                                          std::span<const HotnessProfile> profiles) {
+  constexpr std::size_t kMost = 5;
+  const Json own = to_json(plan);
+  std::set<std::string> seen{kind_of(plan, problem)};
+  std::vector<std::string> lines;
+  for (const RankedPlan& each : rank(problem, gpu, profiles)) {
+    if (lines.size() == kMost) break;
+    const std::string kind = kind_of(each.plan, problem);
+    if (!seen.insert(kind).second) continue;
+    lines.push_back(fmt::format("{:.1f} us: {} ({})", each.cost.us, kind,
+                                differences(own, to_json(each.plan))));
+  }
+  if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled yet");
+  return lines;
+}
+
+}  // namespace vqgen

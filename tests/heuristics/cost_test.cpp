@@ -1,0 +1,343 @@
+// The cost model: finite, positive, monotone where it must be, independent of the order of plans,
+// and of a profile that is read strictly.
+#include "heuristics/cost.h"
+
+#include <cmath>
+#include <random>
+
+#include "core/profiles.h"
+#include "heuristics/choose.h"
+#include "heuristics/explain_cost.h"
+#include "heuristics/space.h"
+#include "tests/core/support.h"
+#include "tests/heuristics/hotness_random.h"
+
+namespace vqgen {
+namespace {
+
+Problem example(const std::string& name) {
+  return read_config(std::filesystem::path(VQGEN_SOURCE_DIR "/examples/configs") / (name + ".json"))
+      .problem;
+}
+
+std::vector<Problem> problems() {
+  std::vector<Problem> all;
+  for (const auto& path : example_configs()) all.push_back(read_config(path).problem);
+  Gemm op;
+  op.shape = {64, 4096, 11008};
+  op.weights = find_format("gptvq-2", "test");
+  all.emplace_back(op);
+  return all;
+}
+
+// Every part of every dataflow at its ceiling: what the shipped profile knows is another test.
+const CostProfile& ceilings() {
+  static const CostProfile profile = [] {
+    CostCoefficients ones;
+    ones.overlap = 2;
+    ones.of.of.fill(1);
+    CostProfile all{"h200", "test", {}};
+    for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables", "attention_lanes",
+                             "attention_fragments"}) {
+      all.dataflows[name] = ones;
+    }
+    return all;
+  }();
+  return profile;
+}
+
+// The plans of the space whose work is counted: all but attention's tables and channels.
+std::vector<Plan> counted(const Problem& problem, const GpuSpec& gpu,
+                          const SpaceOptions& options = {}) {
+  CostModel model(problem, gpu, {}, ceilings());
+  std::vector<Plan> plans;
+  for (const Plan& plan : space(problem, gpu, options).plans) {
+    const auto* attention = std::get_if<AttentionDecodePlan>(&plan);
+    const bool left_out =
+        attention != nullptr && (attention->dataflow == AttentionDataflow::tables ||
+                                 attention->dataflow == AttentionDataflow::channels);
+    EXPECT_EQ(model(plan).has_value(), !left_out) << to_json(plan).dump();
+    if (!left_out) plans.push_back(plan);
+  }
+  return plans;
+}
+
+double us_of(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
+  return CostModel(problem, gpu, {}, ceilings())(plan).value().us;
+}
+
+TEST(Cost, IsFiniteAndPositiveForEveryPlanAndGpu) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const Problem& problem : problems()) {
+      CostModel model(problem, gpu, {}, ceilings());
+      for (const Plan& plan : counted(problem, gpu)) {
+        const std::optional<Cost> cost = model(plan);
+        ASSERT_TRUE(cost.has_value()) << to_json(plan).dump();
+        EXPECT_TRUE(std::isfinite(cost->us) && cost->us > 0) << to_json(plan).dump();
+        for (const double part : cost->parts.of) EXPECT_TRUE(std::isfinite(part) && part >= 0);
+        EXPECT_GE(cost->us, cost->parts[CostPart::launch]);
+        EXPECT_GE(cost->us, cost->parts[CostPart::memory]);
+      }
+    }
+  }
+}
+
+TEST(Cost, DoesNotDependOnWhatWasAskedBefore) {
+  const GpuSpec gpu = find_gpu("h200");
+  std::mt19937 random(5);
+  for (const Problem& problem : problems()) {
+    std::vector<Plan> plans = counted(problem, gpu);
+    std::vector<double> alone;
+    for (const Plan& plan : plans) alone.push_back(us_of(plan, problem, gpu));
+    std::vector<std::size_t> order(plans.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), random);
+    CostModel model(problem, gpu, {}, ceilings());
+    for (const std::size_t i : order) EXPECT_EQ(model(plans[i])->us, alone[i]);
+  }
+}
+
+// The same plan for more work is never cheaper.
+TEST(Cost, GrowsWithRowsTokensAndSequences) {
+  const GpuSpec gpu = find_gpu("h200");
+  Gemm op;
+  op.weights = find_format("aqlm-2x8", "test");
+  op.shape = {2, 4096, 4096};
+  for (const Plan& plan : counted(op, gpu)) {
+    double before = 0;
+    for (const int rows : {2, 4, 8, 16, 64, 256}) {
+      Gemm more = op;
+      more.shape.rows = rows;
+      if (!check(plan, more, gpu).ok) break;
+      const double us = us_of(plan, more, gpu);
+      EXPECT_GE(us, before) << rows << to_json(plan).dump();
+      before = us;
+    }
+  }
+  AttentionDecode cache = std::get<AttentionDecode>(example("llama3-8b-attention-2bit"));
+  cache.shape.tokens = 1000;
+  for (const Plan& plan : counted(cache, gpu)) {
+    double before = 0;
+    for (const std::int64_t tokens : {1000, 1001, 2000, 4096, 100000}) {
+      AttentionDecode more = cache;
+      more.shape.tokens = tokens;
+      const double us = us_of(plan, more, gpu);
+      EXPECT_GE(us, before) << tokens << to_json(plan).dump();
+      before = us;
+      more.shape.batch = 7;
+      EXPECT_GE(us_of(plan, more, gpu), us);
+    }
+  }
+}
+
+TEST(Cost, NoGpuIsSlowerForBeingBetter) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const Problem& problem : problems()) {
+    for (const Plan& plan : counted(problem, gpu, {.most = 60})) {
+      const double us = us_of(plan, problem, gpu);
+      GpuSpec other = gpu;
+      other.memory_gbps /= 4;
+      EXPECT_GT(us_of(plan, problem, other), us);
+      other = gpu;
+      other.sm_clock_mhz *= 2;
+      EXPECT_LT(us_of(plan, problem, other), us);
+      other = gpu;
+      other.sms /= 2;
+      EXPECT_GE(us_of(plan, problem, other), us);
+      other = gpu;
+      other.max_threads_per_sm = 1024;  // fewer blocks at a time
+      other.registers_per_sm /= 2;
+      EXPECT_GE(us_of(plan, problem, other), us);
+    }
+  }
+}
+
+// A hot profile makes lanes agree, so that there are fewer conflicts than with uniform codes.
+TEST(Cost, KnowsHotness) {
+  Gemv op;
+  op.shape = {1, 4096, 4096};
+  op.weights = find_format("aqlm-2x8", "test");
+  const GpuSpec gpu = find_gpu("h200");
+  const Plan plan = LinearPlan{.dataflow = LinearDataflow::fragments,
+                               .outputs_per_warp = 16,
+                               .chunk_columns = 1024,
+                               .codebook = all_shared(256)};
+  ASSERT_TRUE(check(plan, op, gpu).ok);
+  HotnessProfile one;
+  one.operand = Operand::weights;
+  one.entries = 256;
+  one.units = 1;
+  one.residuals = 2;
+  one.counts.assign(512, 0);
+  one.counts[0] = one.counts[256] = 1000;
+  const std::vector<HotnessProfile> hot{one};
+  const double spread = CostModel(op, gpu, {}).ideal(plan)[CostPart::shared];
+  EXPECT_LT(CostModel(op, gpu, hot).ideal(plan)[CostPart::shared], 0.7 * spread);
+}
+
+TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
+  Gemv op;
+  op.shape = {1, 4096, 4096};
+  op.weights = find_format("aqlm-2x8", "test");
+  const GpuSpec gpu = find_gpu("h200");
+  LinearPlan plan{.dataflow = LinearDataflow::fragments,
+                  .outputs_per_warp = 16,
+                  .chunk_columns = 4096,
+                  .codebook = all_shared(256)};
+  CostModel model(op, gpu, {});
+  const CostParts once = model.ideal(plan);
+  plan.codebook = all_replicated(256, 8);
+  const CostParts copied = model.ideal(plan);
+  EXPECT_LT(copied[CostPart::shared], once[CostPart::shared]);
+  EXPECT_GT(copied[CostPart::fill], once[CostPart::fill]);
+  plan.codebook = all_global();
+  const CostParts global = model.ideal(plan);
+  EXPECT_GT(global[CostPart::lines], 0);
+  EXPECT_EQ(once[CostPart::lines], 0);
+  EXPECT_LT(global[CostPart::fill], once[CostPart::fill]);
+}
+
+// By hand: 4096 x 4096 in codes of 2 bits on 128 blocks of one SM each.
+TEST(Cost, CountsOfAPlanByHand) {
+  Gemv op;
+  op.shape = {1, 4096, 4096};
+  op.weights = find_format("aqlm-2x8", "test");
+  GpuSpec gpu = find_gpu("h200");
+  gpu.sm_clock_mhz = 1000;
+  gpu.memory_gbps = 1000;
+  const LinearPlan plan{.dataflow = LinearDataflow::fragments,
+                        .threads = 128,
+                        .outputs_per_warp = 8,
+                        .chunk_columns = 4096,
+                        .splits = 1,
+                        .rows_per_block = 4,
+                        .fragment_rows = 4,
+                        .code_words = 4,
+                        .codebook = all_replicated(256, 8)};
+  ASSERT_TRUE(check(plan, op, gpu).ok);
+  const CostParts us = CostModel(op, gpu, {}).ideal(plan);
+  const double lookups = 4096.0 * 4096 / 8 * 2 / 32 / 128;  // of warps, a block of 32 outputs
+  EXPECT_DOUBLE_EQ(us[CostPart::lookups], lookups / 4 / 1000);
+  EXPECT_DOUBLE_EQ(us[CostPart::tensor], lookups * 2 / 1000);  // a product an entry
+  EXPECT_DOUBLE_EQ(us[CostPart::memory], (4096.0 * 4096 / 4 + 8192) * 1e-6);
+  const double x = 4096.0 / 8 / 4 * 4 * 2;       // passes: octets of a warp, 4 warps
+  const double staged = 4096.0 * 4 * 2 / 128;    // and what stages them
+  const double fill = 256.0 * 2 * 8 * 16 / 128;  // and the copies
+  EXPECT_DOUBLE_EQ(us[CostPart::shared], (lookups * 4 + x + staged + fill) / 1000);
+  EXPECT_EQ(us[CostPart::combine], 0);
+  EXPECT_EQ(us[CostPart::lines], 0);
+}
+
+Json sound_profile() {
+  Json parts = {{"overlap", 2}};
+  for (const char* part : enum_names<CostPart>) parts[part] = 1;
+  return {{"gpu", "h200"}, {"source", "test"}, {"dataflows", {{"linear_lanes", parts}}}};
+}
+
+TEST(CostProfile, IsReadStrictly) {
+  EXPECT_EQ(read_cost_profile(sound_profile(), "c.json").dataflows.size(), 1u);
+  const auto message = [](const Json& json) {
+    return message_of([&] { read_cost_profile(json, "c.json"); });
+  };
+  const std::string at = "/dataflows/linear_lanes";
+  expect_words(message(edited(sound_profile(), {{at + "/shared", ""}})), {"shared", "missing"});
+  expect_words(message(edited(sound_profile(), {{at + "/shared", "-1"}})), {at + "/shared"});
+  expect_words(message(edited(sound_profile(), {{at + "/shared", "1e9"}})), {at + "/shared"});
+  expect_words(message(edited(sound_profile(), {{at + "/shared", "\"x\""}})), {at + "/shared"});
+  expect_words(message(edited(sound_profile(), {{at + "/overlap", "0.5"}})), {at + "/overlap"});
+  expect_words(message(edited(sound_profile(), {{at + "/typo", "1"}})), {"typo"});
+  expect_words(message(edited(sound_profile(), {{"/dataflows", "[]"}})), {"/dataflows"});
+  expect_words(message(edited(sound_profile(), {{"/gpu", ""}})), {"gpu", "missing"});
+}
+
+TEST(CostProfile, OfNoDataflowMakesTheModelSilentAndTheRulesChoose) {
+  const Problem problem = example("llama3-8b-up-aqlm-2x8");
+  const GpuSpec gpu = find_gpu("h200");
+  Json json = sound_profile();
+  json["dataflows"] = Json::object();
+  const CostProfile none = read_cost_profile(json, "c.json");
+  CostModel model(problem, gpu, {}, none);
+  EXPECT_FALSE(model(choose(problem, gpu)).has_value());
+}
+
+TEST(CostProfile, TheShippedOneKnowsEveryDataflowOfProducts) {
+  for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables"}) {
+    EXPECT_TRUE(cost_profile().dataflows.contains(name)) << name;
+  }
+  EXPECT_NO_THROW(find_gpu(cost_profile().gpu));
+}
+
+TEST(Rank, IsCheapestFirstAndChooseTakesTheFirst) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const Problem& problem : problems()) {
+    const std::vector<RankedPlan> ranked = rank(problem, gpu, {});
+    if (ranked.empty()) {  // not modelled: the rules choose
+      EXPECT_EQ(choose(problem, gpu, {.chooser = Chooser::model}),
+                choose(problem, gpu, {.chooser = Chooser::rules}));
+      continue;
+    }
+    for (std::size_t i = 1; i < ranked.size(); ++i) {
+      EXPECT_LE(ranked[i - 1].cost.us, ranked[i].cost.us);
+    }
+    EXPECT_EQ(choose(problem, gpu, {.chooser = Chooser::model}), ranked.front().plan);
+  }
+}
+
+TEST(Propose, ChoosesAroundWhatTheConfigFixes) {
+  const GpuSpec gpu = find_gpu("h200");
+  Config config;
+  config.problem = example("llama3-8b-up-aqlm-2x8");
+  config.source = "c.json";
+  for (const char* dataflow : {"lanes", "fragments", "tables"}) {
+    for (const Chooser chooser : {Chooser::model}) {
+      config.plan = {{"dataflow", dataflow}};
+      const Plan plan = propose(config, gpu, {.chooser = chooser});
+      const Verdict verdict = check(plan, config.problem, gpu);
+      EXPECT_TRUE(verdict.ok) << verdict.reason;
+      EXPECT_EQ(enum_name(std::get<LinearPlan>(plan).dataflow), dataflow);
+    }
+  }
+  config.plan = {{"threads", 96}, {"codebook", {{"shared", 100}}}};
+  const auto plan = std::get<LinearPlan>(propose(config, gpu, {.chooser = Chooser::model}));
+  EXPECT_EQ(plan.threads, 96);
+  EXPECT_EQ(plan.codebook.shared, 100);
+  config.plan = {{"threadz", 96}};
+  expect_words(message_of([&] { propose(config, gpu); }), {"threadz"});
+}
+
+TEST(Explain, OtherPlansAreOfOtherKindsAndDearer) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const Problem& problem : problems()) {
+    const Plan plan = choose(problem, gpu, {.chooser = Chooser::model});
+    const std::optional<Cost> cost = CostModel(problem, gpu, {})(plan);
+    if (!cost) continue;
+    const double us = cost->us;
+    const auto lines = other_plan_lines(plan, problem, gpu, {});
+    ASSERT_FALSE(lines.empty());
+    EXPECT_LE(lines.size(), 5u);
+    double before = us;
+    for (const std::string& line : lines) {
+      const double other = std::strtod(line.c_str(), nullptr);
+      EXPECT_GE(other, before - 0.06) << line;
+      before = other;
+    }
+  }
+}
+
+TEST(Explain, SaysWhereTheModelWasNotMeasured) {
+  const Problem problem = example("llama3-8b-up-aqlm-2x8");
+  const auto text = [&](const std::string& name) {
+    std::string all;
+    for (const auto& line : cost_lines(choose(problem, find_gpu(name), {.chooser = Chooser::model}),
+                                       problem, find_gpu(name), {})) {
+      all += line + "\n";
+    }
+    return all;
+  };
+  EXPECT_EQ(text("h200").find("not measured"), std::string::npos);
+  expect_words(text("a100"), {"not measured on NVIDIA A100", "scaled from NVIDIA H200"});
+}
+
+}  // namespace
+}  // namespace vqgen
