@@ -31,15 +31,19 @@ function(vqgen_layer name)
   endif()
 endfunction()
 
-# vqgen_test(NAME SOURCES ... LINKS ...): a GoogleTest executable registered with ctest.
+# vqgen_test(NAME SOURCES ... LINKS ... [FILTER pattern]): a GoogleTest executable registered with
+# ctest, those tests of it that the pattern takes.
 function(vqgen_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(arg "" "FILTER" "SOURCES;LINKS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   vqgen_options(${name})
   target_compile_definitions(${name} PRIVATE VQGEN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_LINKS} vqgen_gtest GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM vqgen_gtest)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
+  if(arg_FILTER)
+    set(filter TEST_FILTER ${arg_FILTER})
+  endif()
+  gtest_discover_tests(${name} ${filter} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
 endfunction()
 
 # vqgen_embed(NAME ROOT PATTERNS glob ...): NAME_SOURCE is a C++ file that holds the matching files

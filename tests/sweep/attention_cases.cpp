@@ -162,7 +162,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   AttentionDecodePlan plan = choose_attention(op, gpu, pick(kDataflows, kDataflow));
   result.dataflow_dropped = !check(plan, op, gpu).ok;
   if (result.dataflow_dropped) plan = choose_attention_lanes(op, gpu);
-  plan.threads = std::min(plan.threads, 256);  // a fiber each: more cost time and show nothing
+  plan.threads = std::min(plan.threads, 128);  // a fiber each: more cost time and show nothing
   plan.splits = pick(kSplitCounts, kSplits);
   result.plan = plan;
   // Each change where check() lets it be, on its own and on those before it.
