@@ -34,7 +34,7 @@ std::vector<PlacementRule> joined(std::vector<PlacementRule> a,
   return a;
 }
 
-// Some shape of the row's may be a long way off where placing each takes long.
+// Where placing a shape takes long, so many of them say whether a rule can be had.
 constexpr std::size_t kFewShapes = 64;
 bool takes_long(const PlacementRule& rule) {
   return rule.near == Near::weighed || rule.near == Near::slack;
@@ -145,13 +145,15 @@ void AblationSpace::add_row(AblationRow row) {
 
 bool AblationSpace::fits(const AblationRow& row, const PlacementRule& rule,
                          std::string& why) const {
-  std::size_t left = takes_long(rule) ? kFewShapes : shapes_.size();
+  std::vector<const Plan*> of;
   for (const Plan& shape : shapes_) {
-    if (!obeys_dataflow(row, shape)) continue;
-    if (left-- == 0) break;
+    if (obeys_dataflow(row, shape)) of.push_back(&shape);
+  }
+  const std::size_t step = takes_long(rule) ? of.size() / kFewShapes + 1 : 1;
+  for (std::size_t i = 0; i < of.size(); i += step) {
     // Without a fusion named, the shape's own: the row asks for a dataflow alone.
     const LinearFusion fusion = row.fusions.empty() ? LinearFusion::permute : row.fusions.front();
-    const Laid laid = complete(shape, {rule, fusion});
+    const Laid laid = complete(*of[i], {rule, fusion});
     if (laid.verdict.ok) return true;
     if (why.empty()) why = laid.verdict.reason;
   }

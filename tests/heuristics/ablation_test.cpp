@@ -132,9 +132,9 @@ TEST(AblationRows, SayWhatDoesNotFit) {
   expect_words(row(wide, "SC").note, {"as many entries as fit", "shared memory a block"});
   expect_words(row(wide, "SC*").note, {"as many entries as fit"});
   EXPECT_EQ(row(wide, "SC").rules, (std::vector<PlacementRule>{{Near::most}}));
+  expect_words(row(wide, "+ copies").refused, {"bytes of shared memory a block"});
   const AblationSpace cache(attention("cq-2c8b"), find_gpu("h200"), {});
   expect_words(row(cache, "+ fusion").refused, {"no fusion"});
-  expect_words(row(cache, "+ copies").refused, {"bytes of shared memory a block"});
   EXPECT_TRUE(row(cache, "SC").note.empty());
   const AblationSpace lattice(gemv("quip-4"), find_gpu("t4"), {});
   for (const AblationRow& each : lattice.rows()) {
