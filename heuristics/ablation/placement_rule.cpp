@@ -1,0 +1,138 @@
+#include "heuristics/ablation/placement_rule.h"
+
+#include <algorithm>
+
+#include "heuristics/placement/conflicts.h"
+#include "heuristics/placement/place.h"
+
+namespace vqgen {
+namespace {
+
+struct Book {
+  Operand operand;
+  int entries;
+  int lanes;  // of a phase of lookups
+};
+
+std::vector<Book> books(const Problem& problem) {
+  const auto book = [](Operand operand, const VqFormat& format) {
+    return Book{operand, format.entries(), phase_lanes(format.vector_size * 2)};
+  };
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
+    return {book(Operand::keys, op->keys), book(Operand::values, op->values)};
+  }
+  return {book(Operand::weights, as_linear(problem)->weights)};
+}
+
+Placement whole(const Book& book, Near near) {
+  switch (near) {
+    case Near::all:
+      return all_shared(book.entries);
+    case Near::half:
+      return all_shared(book.entries / 2);
+    case Near::keys:
+      return book.operand == Operand::keys ? all_shared(book.entries) : all_global();
+    case Near::values:
+      return book.operand == Operand::values ? all_shared(book.entries) : all_global();
+    case Near::lane_copies:
+      return all_replicated(book.entries, book.lanes);
+    case Near::half_copies:
+      return all_replicated(book.entries, book.lanes / 2);
+    case Near::value_copies:
+      return book.operand == Operand::values ? whole(book, Near::lane_copies) : all_global();
+    default:
+      return all_global();
+  }
+}
+
+Plan share_first(Plan plan, const std::vector<Book>& of, int entries) {
+  for (const Book& book : of) {
+    placement_of(plan, book.operand) = all_shared(std::min(entries, book.entries));
+  }
+  return plan;
+}
+
+// The largest boundary that check() accepts, by halving: a block's bytes grow with it.
+Plan share_most(const Plan& plan, const std::vector<Book>& of, const Problem& problem,
+                const GpuSpec& gpu) {
+  int most = 0;
+  for (const Book& book : of) most = std::max(most, book.entries);
+  int fits = 1;                                    // or nothing does, as check() then says
+  for (int step = 1 << 16; step > 0; step /= 2) {  // no codebook is larger
+    if (fits + step > most) continue;
+    if (check(share_first(plan, of, fits + step), problem, gpu).ok) fits += step;
+  }
+  return share_first(plan, of, fits);
+}
+
+bool all_of(const Plan& plan, const std::vector<Book>& of, Near near) {
+  return std::all_of(of.begin(), of.end(), [&](const Book& book) {
+    Plan copy = plan;
+    return placement_of(copy, book.operand) == whole(book, near);
+  });
+}
+
+bool any_copies(const Plan& plan, const std::vector<Book>& of) {
+  return std::any_of(of.begin(), of.end(), [&](const Book& book) {
+    Plan copy = plan;
+    return placement_of(copy, book.operand).replicated > 0;
+  });
+}
+
+bool makes_copies(Near near) {
+  return near == Near::lane_copies || near == Near::half_copies || near == Near::value_copies ||
+         near == Near::weighed;
+}
+
+}  // namespace
+
+bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& problem) {
+  const std::vector<Book> of = books(problem);
+  return any_copies(plan, of) == makes_copies(rule.near) &&
+         std::all_of(of.begin(), of.end(), [&](const Book& book) {
+           Plan copy = plan;
+           return placement_of(copy, book.operand).registers == rule.registers;
+         });
+}
+
+Plan without_cache(Plan plan, const Problem& problem) {
+  for (const Book& book : books(problem)) placement_of(plan, book.operand) = all_global();
+  return plan;
+}
+
+Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, const GpuSpec& gpu,
+         std::span<const HotnessProfile> profiles) {
+  const std::vector<Book> of = books(problem);
+  Laid laid{without_cache(shape, problem), {}};
+  switch (rule.near) {
+    case Near::most:
+      laid.plan = share_most(laid.plan, of, problem, gpu);
+      break;
+    case Near::slack:
+      laid.plan = place(laid.plan, problem, gpu, profiles, {.strategy = Strategy::paper}).plan;
+      if (all_of(laid.plan, of, Near::none)) {
+        laid.verdict = {false, "the slack of shared memory holds too few entries to be worth it"};
+      } else if (all_of(laid.plan, of, Near::all)) {
+        laid.verdict = {false, "the slack of shared memory holds whole codebooks"};
+      }
+      break;
+    case Near::weighed:
+      laid.plan = place(laid.plan, problem, gpu, profiles).plan;
+      if (!any_copies(laid.plan, of)) {
+        laid.verdict = {false, "the model of bank conflicts sees no gain in copies"};
+      }
+      break;
+    case Near::keys:
+    case Near::values:
+    case Near::value_copies:
+      if (of.size() == 1) laid.verdict = {false, "there is one operand"};
+      [[fallthrough]];
+    default:
+      for (const Book& book : of) placement_of(laid.plan, book.operand) = whole(book, rule.near);
+  }
+  for (const Book& book : of) placement_of(laid.plan, book.operand).registers = rule.registers;
+  if (laid.verdict.ok) laid.verdict = check(laid.plan, problem, gpu);
+  return laid;
+}
+
+}  // namespace vqgen

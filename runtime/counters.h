@@ -1,0 +1,53 @@
+// What the GPU's own counters say of one call of a plan, through NVIDIA's profiler ncu: the figures
+// of VQ-LLM's Fig. 4. ncu runs `vqgen run` on the plan, one verified call, and its table is read
+// back. Where that cannot be done, one line says why.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "core/config.h"
+
+namespace vqgen {
+
+struct CounterMetric {
+  const char* name;    // ours
+  const char* metric;  // ncu's, for sm_70 and later
+  bool sums;           // over the kernels of a call; else the first kernel's
+  const char* what;
+};
+inline constexpr std::array kCounterMetrics{
+    CounterMetric{"bank_conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", true,
+                  "passes through shared memory beyond the first of a request"},
+    CounterMetric{"shared_passes", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", true,
+                  "passes through shared memory, 128 bytes each"},
+    CounterMetric{"l1_bytes", "l1tex__t_bytes.sum", true, "asked of L1 by global accesses"},
+    CounterMetric{"l2_bytes", "lts__t_bytes.sum", true, "asked of L2"},
+    CounterMetric{"memory_bytes", "dram__bytes.sum", true, "moved by device memory"},
+    CounterMetric{"occupancy_percent", "sm__warps_active.avg.pct_of_peak_sustained_active", false,
+                  "warps resident on average, of those an SM can hold"},
+};
+
+struct Counters {
+  std::map<std::string, double> values;  // by CounterMetric::name
+  std::string why;                       // where there are none
+};
+
+// Reads the text of `ncu --csv --print-units base --log-file`. All metrics or none.
+Counters parse_ncu(std::string_view text);
+
+struct CounterOptions {
+  std::filesystem::path tool;  // this program
+  std::string gpu;             // as --gpu; may be empty
+  std::uint64_t seed = 1;
+  std::string ncu = "ncu";  // looked for in PATH
+};
+
+// Of one call of the plan, on codes drawn uniformly. Takes seconds. Error(device) where no scratch
+// folder can be made.
+Counters count(const Problem& problem, const Plan& plan, const CounterOptions& options);
+
+}  // namespace vqgen
