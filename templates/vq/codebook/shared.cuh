@@ -28,25 +28,11 @@ struct SharedLevel {
   VQ_DEVICE static void load(int units, Entry entry) {
     if constexpr (kCount > 0) {
       constexpr int kRowPlaces = kResiduals * kCopies;
-      constexpr int kInFlight = 8;  // loads of a thread that wait for memory together
       const int places = units * kCount * kRowPlaces;
-      for (int first = thread_index(); first < places; first += kInFlight * kThreads) {
-        Words words[kInFlight] = {};
-        VQ_UNROLL
-        for (int i = 0; i < kInFlight; ++i) {
-          const int place = first + i * kThreads;
-          const int row = place / kRowPlaces;
-          if (place < places) {
-            words[i] = entry(row / kCount, place / kCopies % kResiduals, kBegin + row % kCount);
-          }
-        }
-        VQ_UNROLL
-        for (int i = 0; i < kInFlight; ++i) {
-          const int place = first + i * kThreads;
-          u8* row = at() + place / kRowPlaces * kRowBytes;
-          if (place < places)
-            store_shared(reinterpret_cast<Words*>(row) + place % kRowPlaces, words[i]);
-        }
+      for (int i = thread_index(); i < places; i += kThreads) {
+        const int row = i / kRowPlaces;
+        Words* to = reinterpret_cast<Words*>(at() + row * kRowBytes) + i % kRowPlaces;
+        store_shared(to, entry(row / kCount, i / kCopies % kResiduals, kBegin + row % kCount));
       }
     }
   }

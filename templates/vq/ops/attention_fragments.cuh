@@ -66,19 +66,12 @@ class AttentionFragments {
         value_book_(args.values, ValueRows::kTensorUnits) {}
 
   VQ_DEVICE void run() {
-    const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
-    const int end = work_.end < work_.window ? work_.end : work_.window;
-    const int first = begin + warp() * kTokens;
-    Codes codes;
-    if (first < end) {  // in flight while the block prepares
-      point_at_rows(end);
-      load_codes(codes, first, end);
-    }
     KeyRows::bind(key_book_, work_.kv_head);
     ValueRows::bind(value_book_, work_.kv_head);
     load_query<Plan>(args_, work_, 1.0f, query(), raw_query());  // ends with a barrier
     take_query();
-    attend(codes, first, end);
+    const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
+    attend(begin, work_.end < work_.window ? work_.end : work_.window);
     if constexpr (kRaw) {
       attend_raw(work_.begin, work_.end < work_.sinks ? work_.end : work_.sinks);
       const int after = work_.sinks > work_.window ? work_.sinks : work_.window;  // may overlap
@@ -136,9 +129,14 @@ class AttentionFragments {
     return key_book_.scale(KeyRows::unit_of(channel), stage);
   }
 
-  // Tokens [first, end), a step of kTokens at a time; warps take turns. `next` holds the first
-  // step's codes; those of the following one are in flight while a step is worked on.
-  VQ_DEVICE void attend(Codes& next, int first, int end) {
+  // Tokens [begin, end), a step of kTokens at a time; warps take turns. The codes of the next step
+  // are in flight meanwhile. (To load the first before the block prepares gained nothing.)
+  VQ_DEVICE void attend(int begin, int end) {
+    int first = begin + warp() * kTokens;
+    if (first >= end) return;
+    point_at_rows(end);
+    Codes next;
+    load_codes(next, first, end);
     for (; first < end; first += kWarps * kTokens) {
       const Codes now = next;
       const int following = first + kWarps * kTokens;
