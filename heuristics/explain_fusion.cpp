@@ -38,6 +38,12 @@ std::string headline(const LinearPlan& plan, const fusion::Exchange& exchange) {
 }  // namespace
 
 std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) {
+  const auto* attention = std::get_if<AttentionDecodePlan>(&plan);
+  if (attention != nullptr && attention->dataflow == AttentionDataflow::fragments) {
+    return {
+        "no exchange: entries are operands of mma.m16n8k16 in the lane that looks them up; the "
+        "query's channels, the heads and the channels of the output are laid out to match"};
+  }
   const auto* linear = std::get_if<LinearPlan>(&plan);
   if (linear == nullptr || linear->dataflow != LinearDataflow::fragments) {
     return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};

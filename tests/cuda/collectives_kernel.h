@@ -22,10 +22,11 @@ inline constexpr std::size_t kInA = 0, kInAt = 128, kInB = 256, kInBt = 320, kIn
 inline constexpr std::size_t kInA8 = 512, kInB8 = 640, kInC8 = 704, kInWords = 832;
 inline constexpr std::size_t kInFloats = 864, kCollectivesIn = 928;
 // In words of `out`: D twice, D of the integers, fragments of A, movmatrix, shuffles of a word and
-// of a float, byte_permute, pack2, and which products the machine has.
+// of a float, byte_permute, pack2, which products the machine has, and votes.
 inline constexpr std::size_t kOutD = 0, kOutDt = 128, kOutD8 = 256, kOutA = 384, kOutMoved = 512;
 inline constexpr std::size_t kOutShuffled = 544, kOutShuffledFloat = 576, kOutPermuted = 608;
-inline constexpr std::size_t kOutPacked = 640, kOutHas = 672, kCollectivesOut = 674;
+inline constexpr std::size_t kOutPacked = 640, kOutHas = 672, kOutVotes = 674;
+inline constexpr std::size_t kCollectivesOut = 706;
 inline constexpr std::int64_t kCollectivesSharedBytes = 4 * 832;
 
 // last_block: kLastBlocks blocks of 64 threads; in[0] is the counter, words from in[64] on.
@@ -86,6 +87,9 @@ VQ_DEVICE void collectives(const u32* in, u32* out) {
   store_global(reinterpret_cast<float*>(out) + 576 + l, shuffle(load_global(floats + l), 31 - l));
   store_global(out + 608 + l, byte_permute(word, shuffle(word, l ^ 1), shuffle(word, l ^ 2)));
   store_global(out + 640 + l, pack2<E>(load_global(floats + l), load_global(floats + 32 + l)));
+  u32 votes = 0;  // bit i: does any lane have a word below i 2^27?
+  for (u32 i = 0; i < 32; ++i) votes |= any_of_warp(word < i << 27) ? 1u << i : 0u;
+  store_global(out + 674 + l, votes);
   if (l == 0) {
     store_global(out + 672, kHasMma<E> ? 1u : 0u);
     store_global(out + 673, kHasMmaS8 ? 1u : 0u);
@@ -243,6 +247,13 @@ struct Collectives {
     const std::uint32_t packed =
         narrow(real(kInFloats + lane)) | std::uint32_t{narrow(real(kInFloats + 32 + lane))} << 16;
     EXPECT_EQ(out[kOutPacked + lane], packed) << lane;
+    std::uint32_t votes = 0;
+    for (std::uint32_t i = 0; i < 32; ++i) {
+      for (std::size_t other = 0; other < 32; ++other) {
+        if (in[kInWords + other] < i << 27) votes |= 1u << i;
+      }
+    }
+    EXPECT_EQ(out[kOutVotes + lane], votes) << lane;
   }
 };
 

@@ -160,10 +160,17 @@ TEST(CollectiveFault, DivergentMma) {
   }
 }
 
+TEST(CollectiveFault, DivergentVote) {
+  EXPECT_THAT(fault_of(wrong(R"(if (t < 16) vq::any_of_warp(true);
+    else vq::sync_warp();)")),
+              AllOf(HasSubstr("divergent"), HasSubstr("any_of_warp (trial.cu:2)")));
+}
+
 TEST(CollectiveFault, MatricesNeedWholeWarps) {
   for (const char* call :
        {"vq::mma_m16n8k16<vq::Element::kF16>(c, a, b);", "vq::movmatrix_trans(a[0]);",
-        "vq::ldmatrix_x2(b, row);", "vq::i32 d[4] = {}; vq::mma_m16n8k32_s8(d, a, b);"}) {
+        "vq::ldmatrix_x2(b, row);", "vq::any_of_warp(t == 3);",
+        "vq::i32 d[4] = {}; vq::mma_m16n8k32_s8(d, a, b);"}) {
     EXPECT_THAT(fault_of(wrong(call, 40)),
                 AllOf(HasSubstr("lane 0 of "), HasSubstr("asks for lane 8, which")))
         << call;

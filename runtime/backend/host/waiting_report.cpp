@@ -14,7 +14,7 @@ bool same_place(const Wait& a, const Wait& b) {
 
 std::string name_of(const Wait& wait) {
   constexpr std::array kNames = {"sync_block", "sync_warp", "shuffle_xor", "shuffle",
-                                 "mma",        "ldmatrix",  "movmatrix"};
+                                 "mma",        "ldmatrix",  "movmatrix",   "any_of_warp"};
   return std::string(kNames[static_cast<std::size_t>(wait.collective)]) + " (" + wait.site.file +
          ":" + std::to_string(wait.site.line) + ")";
 }
