@@ -4,6 +4,7 @@
 
 #include "cli/ablate_report.h"
 #include "cli/progress.h"
+#include "cli/timing_options.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::cli {
@@ -13,10 +14,7 @@ struct Options {
   std::vector<std::string> configs;
   std::size_t budget = 200;
   std::string hotness;
-  std::string backend;
-  std::string gpu;
-  std::string codes = "uniform";
-  std::uint64_t seed = 1;
+  TimingOptions timing;
   bool counters = false;
 };
 
@@ -27,8 +25,7 @@ Ablation searched(const Config& config, const Options& options, Backend& backend
   Progress progress;
   std::size_t before = 0;  // plans of the batches that are done
   MeasureOptions measure;
-  measure.input.seed = options.seed;
-  measure.input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
+  measure.input = input_of(options.timing);
   measure.progress = [&](std::size_t done, std::size_t) {
     progress.show(static_cast<double>(before + done) / static_cast<double>(options.budget),
                   config.source);
@@ -46,8 +43,8 @@ std::map<std::string, Counters> counted(const Config& config, const Options& opt
                                         const Ablation& ablation) {
   std::map<std::string, Counters> counters;
   const CounterOptions how{.tool = std::filesystem::read_symlink("/proc/self/exe"),
-                           .gpu = options.gpu,
-                           .seed = options.seed};
+                           .gpu = options.timing.gpu,
+                           .seed = options.timing.seed};
   for (const char* name : kCountedRows) {
     const Measurement* best = ablation.best(row_of(space, name));
     if (best == nullptr) {
@@ -74,9 +71,7 @@ void ablate_config(const Config& config, const Options& options, Backend& backen
 }
 
 void run(const Options& options, Output& output) {
-  const Environment environment = read_environment();
-  const std::unique_ptr<Backend> backend =
-      options.backend == "host" ? make_host(environment) : make_cuda(environment);
+  const std::unique_ptr<Backend> backend = make_backend(options.timing);
   std::vector<Config> configs;
   for (const std::string& path : options.configs) {
     configs.push_back(read_config(std::filesystem::path(path)));
@@ -87,17 +82,11 @@ void run(const Options& options, Output& output) {
                                             "leave the field out");
     }
   }
-  const GpuChoice gpu =
-      choose_gpu(options.gpu, configs.front(),
-                 backend->machine() == Machine::cuda ? backend->device() : std::nullopt);
-  output.document["gpu"] = gpu.spec.name;
-  output.document["gpu_reason"] = gpu.reason;
-  output.document["gpu_spec"] = to_json(gpu.spec);
-  output.document["backend"] = backend->name();
-  output.document["codes"] = options.codes;
-  output.document["seed"] = options.seed;
+  const GpuSpec gpu = planned_gpu(options.timing, configs.front(), *backend, output);
+  output.document["codes"] = options.timing.codes;
+  output.document["seed"] = options.timing.seed;
   output.document["budget"] = options.budget;
-  for (const Config& config : configs) ablate_config(config, options, *backend, gpu.spec, output);
+  for (const Config& config : configs) ablate_config(config, options, *backend, gpu, output);
   report_summary(output);
 }
 
@@ -117,14 +106,7 @@ void add_ablate(CLI::App& app, Output& output) {
   command->add_option("--hotness", options->hotness,
                       "A profile of vqgen profile, by which boundaries are set; goes over the "
                       "config's");
-  command
-      ->add_option("--backend", options->backend, "cuda (default) or host, whose times are a CPU's")
-      ->check(CLI::IsMember({"host", "cuda"}));
-  command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
-  command->add_option("--codes", options->codes, "How codes are drawn: uniform or zipf")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"uniform", "zipf"}));
-  command->add_option("--seed", options->seed, "Of the generated input")->capture_default_str();
+  add_timing_options(*command, options->timing);
   command->add_flag("--counters", options->counters,
                     "Run ncu on the best plans of GC*, SC* and all, and add what it counts");
   command->add_flag("--json", output.json, "One JSON document on stdout");

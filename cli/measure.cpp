@@ -5,6 +5,7 @@
 
 #include "cli/measurement_json.h"
 #include "cli/placement_options.h"
+#include "cli/timing_options.h"
 #include "heuristics/space.h"
 #include "runtime/prepare.h"
 
@@ -17,10 +18,7 @@ struct Options {
   std::optional<std::size_t> space;
   std::string placement = "any";
   std::string chooser{enum_name(kDefaultChooser)};
-  std::string backend;
-  std::string gpu;
-  std::string codes = "uniform";
-  std::uint64_t seed = 1;
+  TimingOptions timing;
 };
 
 // The plans of the space, and those that either chooser takes for the config where they are not
@@ -60,14 +58,13 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
 }
 
 void measure_config(const Config& config, const Options& options, Backend& backend,
-                    const GpuChoice& gpu, Output& output) {
+                    const GpuSpec& gpu, Output& output) {
   const std::vector<Plan> plans =
-      options.space ? space_plans(config, gpu.spec, options, output)
-                    : read_plans(config, gpu.spec, options.plans, chooser_of(options.chooser));
+      options.space ? space_plans(config, gpu, options, output)
+                    : read_plans(config, gpu, options.plans, chooser_of(options.chooser));
   MeasureOptions measure;
-  measure.input.seed = options.seed;
-  measure.input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
-  Measurer measurer(backend, gpu.spec, config.problem, measure);
+  measure.input = input_of(options.timing);
+  Measurer measurer(backend, gpu, config.problem, measure);
   Json results = Json::array();
   output.line("{}: {:.2f} MB of codes a call", config.source,
               static_cast<double>(measurer.code_bytes()) * 1e-6);
@@ -96,20 +93,12 @@ void run(const Options& options, Output& output) {
   if (!options.space && options.placement != "any") {
     throw Error(ErrorKind::bad_input, "--placement limits the plans of --space; name that too");
   }
-  const Environment environment = read_environment();
-  const std::unique_ptr<Backend> backend =
-      options.backend == "host" ? make_host(environment) : make_cuda(environment);
+  const std::unique_ptr<Backend> backend = make_backend(options.timing);
   std::vector<Config> configs;
   for (const std::string& path : options.configs) {
     configs.push_back(read_config(std::filesystem::path(path)));
   }
-  const GpuChoice gpu =
-      choose_gpu(options.gpu, configs.front(),
-                 backend->machine() == Machine::cuda ? backend->device() : std::nullopt);
-  output.document["gpu"] = gpu.spec.name;
-  output.document["gpu_reason"] = gpu.reason;
-  output.document["gpu_spec"] = to_json(gpu.spec);
-  output.document["backend"] = backend->name();
+  const GpuSpec gpu = planned_gpu(options.timing, configs.front(), *backend, output);
   for (const Config& config : configs) {
     measure_config(config, options, *backend, gpu, output);
   }
@@ -141,14 +130,7 @@ void add_measure(CLI::App& app, Output& output) {
           "With --space, where codebooks stand: any, all in global or all in shared memory")
       ->capture_default_str()
       ->check(CLI::IsMember({"any", "global", "shared"}));
-  command
-      ->add_option("--backend", options->backend, "cuda (default) or host, whose times are a CPU's")
-      ->check(CLI::IsMember({"host", "cuda"}));
-  command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
-  command->add_option("--codes", options->codes, "How codes are drawn: uniform or zipf")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"uniform", "zipf"}));
-  command->add_option("--seed", options->seed, "Of the generated input")->capture_default_str();
+  add_timing_options(*command, options->timing);
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { run(*options, output); });
 }

@@ -8,6 +8,10 @@ namespace vq {
 template <int kVectorSize>
 struct EntryWords;
 template <>
+struct EntryWords<1> {  // half a word; of no entry, but of what is looked up like one
+  using type = u16;
+};
+template <>
 struct EntryWords<2> {
   using type = u32;
 };

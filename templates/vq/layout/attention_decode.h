@@ -121,12 +121,7 @@ struct AttentionDecodeShared {
 VQ_HD constexpr AttentionDecodeShared shared_layout(const AttentionDecodeConfig& c,
                                                     AttentionPart part) {
   AttentionDecodeShared at{};
-  i64 next = 0;
-  const auto carve = [&next](i64 bytes) {
-    const i64 begin = next;
-    next += ceil_div(bytes, i64{16}) * 16;
-    return begin;
-  };
+  Carver carve;
   const bool scores = part != AttentionPart::kValues;
   const bool values = part != AttentionPart::kScores;
   const i64 query_bytes = scores ? i64{c.heads_per_block} * c.head_dim * 4 : 0;
@@ -141,7 +136,7 @@ VQ_HD constexpr AttentionDecodeShared shared_layout(const AttentionDecodeConfig&
   at.scores = carve(values ? i64{c.heads_per_block} * c.tile_tokens * 4 : 0);
   at.running = carve(values ? i64{3} * c.heads_per_block * 4 : 0);
   at.output = carve(values ? i64{c.heads_per_block} * value_channels(c) * 4 : 0);
-  at.total = next;
+  at.total = carve.next;
   return at;
 }
 

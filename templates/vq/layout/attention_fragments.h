@@ -25,12 +25,7 @@ VQ_HD constexpr int quad_heads(const AttentionDecodeConfig& c) {
 
 VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeConfig& c) {
   AttentionFragmentsShared at{};
-  i64 next = 0;
-  const auto carve = [&next](i64 bytes) {
-    const i64 begin = next;
-    next += ceil_div(bytes, i64{16}) * 16;
-    return begin;
-  };
+  Carver carve;
   const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
   const int key_units = units_per_head(c.keys, c.head_dim);
   const int value_units = units_per_head(c.values, c.head_dim);
@@ -43,13 +38,13 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeC
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
-  const i64 attending = next;
-  next = 0;
+  const i64 attending = carve.next;
+  carve.next = 0;
   const i64 warp_floats = quad_heads(c) * (2 + i64{c.head_dim});
   at.merge = carve(c.threads / 32 * warp_floats * 4);
   at.output = carve(query_bytes);
   at.running = carve(i64{2} * c.heads_per_block * 4);
-  at.total = next > attending ? next : attending;
+  at.total = carve.next > attending ? carve.next : attending;
   return at;
 }
 

@@ -98,16 +98,24 @@ struct CodebookShared {
   i64 scales;      // [unit][stage] fp32, where the format has stage scales
 };
 
-// carve(bytes) gives 16-byte aligned offsets. This carves all but the replicated entries.
-template <class Carve>
+// Gives parts of a block's shared memory one after the other, 16-byte aligned.
+struct Carver {
+  i64 next = 0;
+  VQ_HD constexpr i64 operator()(i64 bytes) {
+    const i64 begin = next;
+    next += ceil_div(bytes, i64{16}) * 16;
+    return begin;
+  }
+};
+
+// This carves all but the replicated entries.
 VQ_HD constexpr void carve_once(CodebookShared& at, const FormatConfig& f, i64 units,
-                                Carve&& carve) {
+                                Carver& carve) {
   at.shared = carve(units * shared_bytes(f));
   at.scales = carve(f.stage_scales ? units * f.residuals * 4 : i64{0});
 }
 
-template <class Carve>
-VQ_HD constexpr CodebookShared carve_codebook(const FormatConfig& f, i64 units, Carve&& carve) {
+VQ_HD constexpr CodebookShared carve_codebook(const FormatConfig& f, i64 units, Carver& carve) {
   CodebookShared at{};
   at.replicated = carve(units * replicated_bytes(f));
   at.row_bytes = replicated_row_bytes(f);
@@ -123,10 +131,9 @@ VQ_HD constexpr bool interleaves(const FormatConfig& a, const FormatConfig& b) {
          replicated_range(a).begin == 0 && replicated_range(b).begin == 0 &&
          replicated_range(a).end > 0 && replicated_range(a).end == replicated_range(b).end;
 }
-template <class Carve>
 VQ_HD constexpr void carve_interleaved(CodebookShared& at_a, CodebookShared& at_b,
                                        const FormatConfig& a, const FormatConfig& b,
-                                       Carve&& carve) {
+                                       Carver& carve) {
   at_a.row_bytes = at_b.row_bytes = replicated_row_bytes(a) + replicated_row_bytes(b);
   at_a.replicated = carve(replicated_bytes(a) + replicated_bytes(b));
   at_b.replicated = at_a.replicated + replicated_row_bytes(a);

@@ -140,12 +140,7 @@ VQ_HD constexpr i64 handed_floats(const LinearConfig& c) {
 
 VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
   LinearShared at{};
-  i64 next = 0;
-  const auto carve = [&next](i64 bytes) {
-    const i64 begin = next;
-    next += ceil_div(bytes, i64{16}) * 16;
-    return begin;
-  };
+  Carver carve;
   at.codebook = carve_codebook(c.weights, units_per_chunk(c), carve);
   if (c.dataflow == LinearDataflow::kLanes) {
     at.x = carve(i64{block_rows(c)} * c.chunk_columns * 4);
@@ -159,7 +154,7 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
       at.exchange = carve(i64{c.threads} / 32 * kExchangeTiles * kExchangeOctets * 16);
     }
   }
-  at.total = next;
+  at.total = carve.next;
   return at;
 }
 

@@ -17,26 +17,6 @@
 
 namespace vq {
 
-// kBytes of consecutive inner products of one column, as one access.
-template <int kBytes>
-struct TableWord;
-template <>
-struct TableWord<2> {
-  using type = u16;
-};
-template <>
-struct TableWord<4> {
-  using type = u32;
-};
-template <>
-struct TableWord<8> {
-  using type = U32x2;
-};
-template <>
-struct TableWord<16> {
-  using type = U32x4;
-};
-
 VQ_DEVICE void set_word(u32& words, int, u32 value) { words = value; }
 VQ_DEVICE void set_word(U32x2& words, int i, u32 value) { (i == 0 ? words.x : words.y) = value; }
 VQ_DEVICE void set_word(U32x4& words, int i, u32 value) {
@@ -63,7 +43,7 @@ struct ScoreTable {
       kHeads * kConfig.table_bits >= 128  ? 1
       : kHeads * kConfig.table_bits == 64 ? 2
                                           : 4;
-  using Word = typename TableWord<kHeads * kConfig.table_bits / 8>::type;
+  using Word = typename EntryWords<kHeads * kConfig.table_bits / 16>::type;  // an access
 
   // sums[h] += the products of the plane's heads with one entry.
   VQ_DEVICE static void add(float* sums, int plane, int stage, u32 code, int column) {

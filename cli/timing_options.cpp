@@ -1,0 +1,39 @@
+#include "cli/timing_options.h"
+
+namespace vqgen::cli {
+
+void add_timing_options(CLI::App& command, TimingOptions& options) {
+  command
+      .add_option("--backend", options.backend, "cuda (default) or host, whose times are a CPU's")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  command.add_option("--gpu", options.gpu, "The GPU to plan for: a name, a JSON file, or auto");
+  command.add_option("--codes", options.codes, "How codes are drawn: uniform or zipf")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"uniform", "zipf"}));
+  command.add_option("--seed", options.seed, "Of the generated input")->capture_default_str();
+}
+
+HardInput input_of(const TimingOptions& options) {
+  HardInput input;
+  input.seed = options.seed;
+  input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
+  return input;
+}
+
+std::unique_ptr<Backend> make_backend(const TimingOptions& options) {
+  const Environment environment = read_environment();
+  return options.backend == "host" ? make_host(environment) : make_cuda(environment);
+}
+
+GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
+                    Output& output) {
+  const GpuChoice gpu = choose_gpu(
+      options.gpu, first, backend.machine() == Machine::cuda ? backend.device() : std::nullopt);
+  output.document["gpu"] = gpu.spec.name;
+  output.document["gpu_reason"] = gpu.reason;
+  output.document["gpu_spec"] = to_json(gpu.spec);
+  output.document["backend"] = backend.name();
+  return gpu.spec;
+}
+
+}  // namespace vqgen::cli

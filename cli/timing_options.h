@@ -1,0 +1,30 @@
+// What the subcommands that time plans on a device share: --backend, --gpu, --codes, --seed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "runtime/verify/hard_input.h"
+
+namespace vqgen::cli {
+
+struct TimingOptions {
+  std::string backend;
+  std::string gpu;
+  std::string codes = "uniform";
+  std::uint64_t seed = 1;
+};
+
+void add_timing_options(CLI::App& command, TimingOptions& options);
+
+HardInput input_of(const TimingOptions& options);
+
+std::unique_ptr<Backend> make_backend(const TimingOptions& options);
+
+// The GPU to plan for, which the document then names.
+GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
+                    Output& output);
+
+}  // namespace vqgen::cli
