@@ -10,7 +10,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct AblateArguments {
   std::vector<std::string> configs;
   std::size_t budget = 200;
   std::string hotness;
@@ -20,7 +20,7 @@ struct Options {
 
 constexpr std::array kCountedRows{"GC*", "SC*", "best"};
 
-Ablation searched(const Config& config, const Options& options, Backend& backend,
+Ablation searched(const Config& config, const AblateArguments& options, Backend& backend,
                   const GpuSpec& gpu, const AblationSpace& space) {
   Progress progress;
   std::size_t before = 0;  // plans of the batches that are done
@@ -38,7 +38,7 @@ Ablation searched(const Config& config, const Options& options, Backend& backend
   });
 }
 
-std::map<std::string, Counters> counted(const Config& config, const Options& options,
+std::map<std::string, Counters> counted(const Config& config, const AblateArguments& options,
                                         const Backend& backend, const AblationSpace& space,
                                         const Ablation& ablation) {
   std::map<std::string, Counters> counters;
@@ -58,7 +58,7 @@ std::map<std::string, Counters> counted(const Config& config, const Options& opt
   return counters;
 }
 
-void ablate_config(const Config& config, const Options& options, Backend& backend,
+void ablate_config(const Config& config, const AblateArguments& options, Backend& backend,
                    const GpuSpec& gpu, Output& output) {
   const Verdict verdict = check(config.problem);
   if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": " + verdict.reason);
@@ -70,7 +70,7 @@ void ablate_config(const Config& config, const Options& options, Backend& backen
   report_config(result, output);
 }
 
-void run(const Options& options, Output& output) {
+void run(const AblateArguments& options, Output& output) {
   const std::unique_ptr<Backend> backend = make_backend(options.timing);
   std::vector<Config> configs;
   for (const std::string& path : options.configs) {
@@ -97,7 +97,7 @@ void add_ablate(CLI::App& app, Output& output) {
       "ablate",
       "Measure what placement, dataflow, fusion and copies each give: the best plan of each, "
       "verified and timed on a device");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AblateArguments>();
   command->add_option("config", options->configs, "config.json files without a plan of their own")
       ->required();
   command->add_option("--budget", options->budget, "Plans measured of each config, at most")

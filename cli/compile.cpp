@@ -7,7 +7,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct CompileArguments {
   std::string config;
   std::string gpu;
   std::string out;
@@ -63,7 +63,7 @@ void write_out(const std::string& folder, const Prepared& prepared, const Json& 
   output.line("wrote {}.cubin, .cu and .json", stem.string());
 }
 
-void compile(const Options& options, Output& output) {
+void compile(const CompileArguments& options, Output& output) {
   const Environment environment = read_environment();
   Config config = read_config(std::filesystem::path(options.config));
   const PlanOptions plan = apply(options.placement, config);
@@ -90,7 +90,7 @@ void compile(const Options& options, Output& output) {
 
 void add_compile(CLI::App& app, Output& output) {
   auto* command = app.add_subcommand("compile", "Compile the kernels of a config; needs no GPU");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompileArguments>();
   command->add_option("config", options->config, "config.json")->required();
   command->add_option("--gpu", options->gpu,
                       "A profile's name, a JSON file, or auto for this machine's device");

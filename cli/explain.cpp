@@ -6,7 +6,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct ExplainArguments {
   std::string config;
   std::string gpu;
   PlacementOptions placement;
@@ -19,7 +19,7 @@ struct Explained {
   std::optional<int> registers;
 };
 
-Explained explained(const Options& options, const Config& config, const GpuSpec& gpu,
+Explained explained(const ExplainArguments& options, const Config& config, const GpuSpec& gpu,
                     std::span<const HotnessProfile> profiles, const PlanOptions& plan,
                     const Backend& backend, const Environment& environment, const Output& output) {
   if (!options.compile) {
@@ -33,7 +33,7 @@ Explained explained(const Options& options, const Config& config, const GpuSpec&
           prepared.artifact.kernels.front().registers};
 }
 
-void run(const Options& options, Output& output) {
+void run(const ExplainArguments& options, Output& output) {
   const Environment environment = read_environment();
   Config config = read_config(std::filesystem::path(options.config));
   const PlanOptions plan = apply(options.placement, config);
@@ -72,7 +72,7 @@ void run(const Options& options, Output& output) {
 void add_explain(CLI::App& app, Output& output) {
   auto* command = app.add_subcommand(
       "explain", "Say what the plan of a config is, why, and what it should move; needs no GPU");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainArguments>();
   command->add_option("config", options->config, "config.json")->required();
   command->add_option("--gpu", options->gpu,
                       "A profile's name, a JSON file, or auto for this machine's device");

@@ -6,13 +6,13 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct ExportArguments {
   std::string config;
   std::string gpu;
   std::string out;
 };
 
-void export_text(const Options& options, Output& output) {
+void export_text(const ExportArguments& options, Output& output) {
   const Config config = read_config(std::filesystem::path(options.config));
   const std::unique_ptr<Backend> backend = make_cuda(read_environment());
   const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
@@ -32,7 +32,7 @@ void export_text(const Options& options, Output& output) {
 
 void add_export(CLI::App& app, Output& output) {
   auto* command = app.add_subcommand("export", "Write the kernel text, which plain nvcc compiles");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportArguments>();
   command->add_option("config", options->config, "config.json")->required();
   command->add_option("--out", options->out, "The .cu file to write")->required();
   command->add_option("--gpu", options->gpu, "A profile's name, a JSON file, or auto");

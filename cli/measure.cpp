@@ -12,7 +12,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct MeasureArguments {
   std::vector<std::string> configs;
   std::string plans;
   std::optional<std::size_t> space;
@@ -23,8 +23,8 @@ struct Options {
 
 // The plans of the space, and those that either chooser takes for the config where they are not
 // among them: last.
-std::vector<Plan> space_plans(const Config& config, const GpuSpec& gpu, const Options& options,
-                              Output& output) {
+std::vector<Plan> space_plans(const Config& config, const GpuSpec& gpu,
+                              const MeasureArguments& options, Output& output) {
   SpaceOptions bounds{.most = *options.space};
   if (options.placement == "global") bounds.placement = SpacePlacement::global;
   if (options.placement == "shared") bounds.placement = SpacePlacement::shared;
@@ -57,7 +57,7 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
   return plans;
 }
 
-void measure_config(const Config& config, const Options& options, Backend& backend,
+void measure_config(const Config& config, const MeasureArguments& options, Backend& backend,
                     const GpuSpec& gpu, Output& output) {
   const std::vector<Plan> plans =
       options.space ? space_plans(config, gpu, options, output)
@@ -86,7 +86,7 @@ void measure_config(const Config& config, const Options& options, Backend& backe
                                         {"measurements", results}});
 }
 
-void run(const Options& options, Output& output) {
+void run(const MeasureArguments& options, Output& output) {
   if (options.space && !options.plans.empty()) {
     throw Error(ErrorKind::bad_input, "--space and --plans both say which plans; name one of them");
   }
@@ -111,7 +111,7 @@ void add_measure(CLI::App& app, Output& output) {
       "measure",
       "Verify and time plans of configs on a device; calls take turns on buffers that "
       "no cache holds");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<MeasureArguments>();
   command->add_option("config", options->configs, "config.json files")->required();
   command->add_option(
       "--plans", options->plans,

@@ -10,7 +10,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct ProfileArguments {
   std::string data, out, svg;
   int parts = kHotnessParts;
 };
@@ -71,7 +71,7 @@ Json tensor_json(const HotnessProfile& profile) {
 }
 
 // The bundle is read and the others are written: none may be another of them.
-void require_places(const Options& options) {
+void require_places(const ProfileArguments& options) {
   require_place("profile", "--out", options.out);
   if (!options.svg.empty()) require_place("profile", "--svg", options.svg);
   std::error_code ignored;
@@ -83,7 +83,7 @@ void require_places(const Options& options) {
   }
 }
 
-void profile(const Options& options, Output& output) {
+void profile(const ProfileArguments& options, Output& output) {
   require_places(options);
   const Bundle bundle = read_bundle(std::filesystem::path(options.data));
   const std::vector<HotnessProfile> profiles = profile_bundle(bundle, options.parts);
@@ -112,7 +112,7 @@ void profile(const Options& options, Output& output) {
 void add_profile(CLI::App& app, Output& output) {
   auto* command = app.add_subcommand(
       "profile", "Count how often each codebook entry of a bundle is read, and how steadily");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ProfileArguments>();
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The profile to write, JSON")->required();
   command->add_option("--svg", options->svg, "A picture of it to write");

@@ -11,7 +11,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct QuantizeArguments {
   std::string input, calibration, out;
   std::string keys, key_format, values, value_format, queries;
   std::string weights, format, inputs;
@@ -39,7 +39,7 @@ std::optional<DType> parse_dtype(const std::string& name) {
   return name == "f16" ? DType::f16 : DType::bf16;
 }
 
-QuantizeResult quantize_cache(const Options& options, const TrainOptions& training) {
+QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptions& training) {
   if (options.values.empty() || options.key_format.empty() || options.value_format.empty()) {
     usage("--keys goes with --key-format, --values and --value-format");
   }
@@ -57,7 +57,7 @@ QuantizeResult quantize_cache(const Options& options, const TrainOptions& traini
   return quantize_kv(request);
 }
 
-QuantizeResult quantize_matrix(const Options& options, const TrainOptions& training) {
+QuantizeResult quantize_matrix(const QuantizeArguments& options, const TrainOptions& training) {
   if (options.format.empty()) usage("--weights goes with --format");
   QuantizeWeightsRequest request;
   request.input = options.input;
@@ -70,7 +70,7 @@ QuantizeResult quantize_matrix(const Options& options, const TrainOptions& train
   return quantize_weights(request);
 }
 
-void report(const QuantizeResult& result, const Options& options, Output& output) {
+void report(const QuantizeResult& result, const QuantizeArguments& options, Output& output) {
   output.document = {{"out", options.out}, {"seed", options.seed}, {"tensors", Json::array()}};
   for (const TensorReport& tensor : result.report) {
     output.line(
@@ -87,7 +87,7 @@ void report(const QuantizeResult& result, const Options& options, Output& output
   output.line("wrote {}", options.out);
 }
 
-void quantize(const Options& options, Output& output) {
+void quantize(const QuantizeArguments& options, Output& output) {
   if (options.keys.empty() == options.weights.empty()) {
     usage("give either --keys (with --values) or --weights");
   }
@@ -120,7 +120,7 @@ void quantize(const Options& options, Output& output) {
 
 #else
 
-void quantize(const Options&, Output&) {
+void quantize(const QuantizeArguments&, Output&) {
   throw Error(ErrorKind::infeasible,
               "quantize: this vqgen was built without training; configure with -DVQGEN_TRAINER=ON");
 }
@@ -134,7 +134,7 @@ void add_quantize(CLI::App& app, Output& output) {
       "quantize",
       "Train codebooks, encode tensors, and write a bundle; a tensor's name may hold "
       "stars, so that one call takes a whole file");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<QuantizeArguments>();
   command->add_option("--input", options->input, "safetensors file to encode")->required();
   command->add_option("--calibration", options->calibration,
                       "safetensors file to train on; by default the input");

@@ -10,7 +10,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct RegretArguments {
   std::vector<std::string> files;
 };
 
@@ -128,7 +128,7 @@ void compare(const Config& config, const GpuSpec& gpu, const std::vector<Timed>&
   output.document["configs"].push_back(std::move(json));
 }
 
-void run(const Options& options, Output& output) {
+void run(const RegretArguments& options, Output& output) {
   Totals totals;
   Summary error;
   output.line("{:<36} {:>9} {:>7} {:>7} {:>8}  {}", "config", "best us", "rules", "model",
@@ -173,7 +173,7 @@ void add_regret(CLI::App& app, Output& output) {
       "Set measurements of vqgen measure --space --json against what the choosers take: times of "
       "the best measured plan for that of the rules, that of the cost model, and that which the "
       "model expects to be the fastest of the measured");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RegretArguments>();
   command->add_option("measured", options->files, "JSON files of vqgen measure")->required();
   command->add_flag("--json", output.json, "One JSON document on stdout, with the model's terms");
   command->callback([options, &output] { run(*options, output); });

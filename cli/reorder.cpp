@@ -8,11 +8,11 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct ReorderArguments {
   std::string data, out, profile;
 };
 
-void reorder_bundle(const Options& options, Output& output) {
+void reorder_bundle(const ReorderArguments& options, Output& output) {
   require_place("reorder", "--out", options.out);
   Bundle bundle = read_bundle(std::filesystem::path(options.data));
   const std::vector<HotnessProfile> before = profile_bundle(bundle, 1);
@@ -47,7 +47,7 @@ void reorder_bundle(const Options& options, Output& output) {
 void add_reorder(CLI::App& app, Output& output) {
   auto* command = app.add_subcommand(
       "reorder", "Number a bundle's entries by how often they are read; results stay bit-equal");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReorderArguments>();
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
   command->add_option("--profile", options->profile,

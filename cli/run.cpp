@@ -8,7 +8,7 @@
 namespace vqgen::cli {
 namespace {
 
-struct Options {
+struct RunArguments {
   std::string config;
   std::string backend;
   std::string check;
@@ -22,7 +22,7 @@ struct BackendChoice {
   std::string reason;
 };
 
-BackendChoice choose_backend(const Options& options, const Environment& environment) {
+BackendChoice choose_backend(const RunArguments& options, const Environment& environment) {
   const std::string& flag = options.backend;
   if (options.check == "races") {
     if (flag == "cuda") {
@@ -83,7 +83,7 @@ Json summary(const std::vector<ItemReport>& items) {
   return json;
 }
 
-void run(const Options& options, Output& output) {
+void run(const RunArguments& options, Output& output) {
   const Environment environment = read_environment();
   const Config config = read_config(std::filesystem::path(options.config));
   const BackendChoice chosen = choose_backend(options, environment);
@@ -125,7 +125,7 @@ void run(const Options& options, Output& output) {
 void add_run(CLI::App& app, Output& output) {
   auto* command = app.add_subcommand(
       "run", "Run a config's kernels on data and compare with the double-precision reference");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunArguments>();
   command->add_option("config", options->config, "config.json")->required();
   command
       ->add_option("--backend", options->backend,

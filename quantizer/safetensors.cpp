@@ -33,7 +33,6 @@ constexpr auto kTypeNames = [] {
   return names;
 }();
 
-constexpr std::size_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own implementation
 constexpr double kMaxSize = 9e15;                       // whole numbers that a double holds exactly
 
@@ -108,18 +107,19 @@ void SafetensorsFile::parse_header() {
                 fmt::format("{}: not a whole safetensors file: {}; fetch or write it again",
                             source_, problem));
   };
-  if (bytes_.size() < kLengthBytes) {
+  if (bytes_.size() < kSafetensorsLengthBytes) {
     fail_file(fmt::format("{} bytes are too few for a header", bytes_.size()));
   }
   std::uint64_t length = 0;
-  std::memcpy(&length, bytes_.data(), kLengthBytes);
-  if (length > kMaxHeaderBytes || length > bytes_.size() - kLengthBytes) {
+  std::memcpy(&length, bytes_.data(), kSafetensorsLengthBytes);
+  if (length > kMaxHeaderBytes || length > bytes_.size() - kSafetensorsLengthBytes) {
     fail_file(fmt::format("a header of {} bytes does not fit the {} bytes of the file", length,
                           bytes_.size()));
   }
-  data_begin_ = kLengthBytes + static_cast<std::size_t>(length);
-  const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes,
-                              static_cast<std::size_t>(length));
+  data_begin_ = kSafetensorsLengthBytes + static_cast<std::size_t>(length);
+  const std::string_view text(
+      reinterpret_cast<const char*>(bytes_.data()) + kSafetensorsLengthBytes,
+      static_cast<std::size_t>(length));
   const Json header = parse_json(text, source_);
   const JsonCursor root(header, source_);
   if (!header.is_object()) root.fail("the header must be an object of tensors");

@@ -36,6 +36,8 @@ enum class TensorType {
   e5m2
 };
 
+constexpr std::size_t kSafetensorsLengthBytes = 8;  // of the header, before it
+
 std::string_view type_name(TensorType type);  // as in the file: "F16", "BOOL", ...
 std::int64_t type_bytes(TensorType type);
 TensorType tensor_type(DType type);

@@ -11,7 +11,6 @@
 namespace vqgen {
 namespace {
 
-constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kHeaderAlignment = 8;
 
 void require_whole(const std::vector<TensorView>& sorted) {
@@ -53,11 +52,12 @@ std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
   std::string text = header.dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
 
-  std::vector<std::byte> bytes(kLengthBytes + text.size() + static_cast<std::size_t>(offset));
+  std::vector<std::byte> bytes(kSafetensorsLengthBytes + text.size() +
+                               static_cast<std::size_t>(offset));
   const std::uint64_t length = text.size();
-  std::memcpy(bytes.data(), &length, kLengthBytes);
-  std::memcpy(bytes.data() + kLengthBytes, text.data(), text.size());
-  std::byte* place = bytes.data() + kLengthBytes + text.size();
+  std::memcpy(bytes.data(), &length, kSafetensorsLengthBytes);
+  std::memcpy(bytes.data() + kSafetensorsLengthBytes, text.data(), text.size());
+  std::byte* place = bytes.data() + kSafetensorsLengthBytes + text.size();
   for (const TensorView& tensor : tensors) {
     place = std::copy(tensor.bytes.begin(), tensor.bytes.end(), place);
   }

@@ -40,10 +40,6 @@ bool takes_long(const PlacementRule& rule) {
   return rule.near == Near::weighed || rule.near == Near::slack;
 }
 
-std::string_view dataflow_name(const Plan& plan) {
-  return std::visit([](const auto& each) { return enum_name(each.dataflow); }, plan);
-}
-
 }  // namespace
 
 AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
@@ -113,7 +109,8 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
 }
 
 bool AblationSpace::obeys_dataflow(const AblationRow& row, const Plan& plan) {
-  const std::string_view name = dataflow_name(plan);
+  const std::string_view name =
+      std::visit([](const auto& each) { return enum_name(each.dataflow); }, plan);
   switch (row.dataflows) {
     case Dataflows::lanes:
       return name == "lanes";

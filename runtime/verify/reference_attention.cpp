@@ -13,10 +13,6 @@
 namespace vqgen {
 namespace {
 
-void require(bool fine, const char* message) {
-  if (!fine) throw Error(ErrorKind::bad_input, std::string("attention data: ") + message);
-}
-
 std::int64_t raw_slots(const AttentionData& data) {
   return std::int64_t{data.max_sinks} + data.max_window;
 }
@@ -25,25 +21,28 @@ void check(const AttentionData& d) {
   const QuantizedTensor& k = d.keys;
   require(d.values.batch == k.batch && d.values.heads == k.heads && d.values.rows == k.rows &&
               d.values.columns == k.columns,
-          "keys and values differ in shape");
-  require(k.batch == d.batch || k.batch == 1, "keys.batch is neither batch nor 1");
-  require(!d.values.format.smooth && !d.values.format.hadamard, "values carry key transforms");
-  require(k.heads > 0 && d.query_heads % k.heads == 0, "query_heads is no multiple of kv heads");
+          "attention data: keys and values differ in shape");
+  require(k.batch == d.batch || k.batch == 1, "attention data: keys.batch is neither batch nor 1");
+  require(!d.values.format.smooth && !d.values.format.hadamard,
+          "attention data: values carry key transforms");
+  require(k.heads > 0 && d.query_heads % k.heads == 0,
+          "attention data: query_heads is no multiple of kv heads");
   require(std::ssize(d.queries) == d.batch * d.query_heads * k.columns,
-          "queries are not [batch][query_heads][head_dim]");
-  require(std::ssize(d.lengths) == d.batch, "lengths are not [batch]");
+          "attention data: queries are not [batch][query_heads][head_dim]");
+  require(std::ssize(d.lengths) == d.batch, "attention data: lengths are not [batch]");
   const auto all_within = [](const std::vector<std::int32_t>& values, std::int64_t max) {
     return std::all_of(values.begin(), values.end(), [=](auto v) { return v >= 0 && v <= max; });
   };
-  require(all_within(d.lengths, k.rows), "a length outside 0..rows");
+  require(all_within(d.lengths, k.rows), "attention data: a length outside 0..rows");
   require((d.windows.empty() || std::ssize(d.windows) == d.batch) &&
               all_within(d.windows, d.max_window),
-          "windows are not [batch] within 0..max_window");
+          "attention data: windows are not [batch] within 0..max_window");
   require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
-          "sinks are not [batch] within 0..max_sinks");
+          "attention data: sinks are not [batch] within 0..max_sinks");
   const std::int64_t raw = k.batch * k.heads * raw_slots(d) * k.columns;
   require(std::ssize(d.raw_keys) == raw && std::ssize(d.raw_values) == raw,
-          "raw keys or values are not [keys.batch][kv_heads][max_sinks + max_window][head_dim]");
+          "attention data: raw keys or values are not [keys.batch][kv_heads][max_sinks + "
+          "max_window][head_dim]");
 }
 
 // The rows of one tensor, stored sequence and head as doubles, each converted once in a row.
@@ -191,7 +190,8 @@ TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::in
 QueryTransform::QueryTransform(const QuantizedTensor& keys) : keys_(keys) {
   if (!keys.format.hadamard) return;
   const auto dim = static_cast<std::size_t>(keys.columns);
-  require(std::has_single_bit(dim), "hadamard needs a head_dim that is a power of two");
+  require(std::has_single_bit(dim),
+          "attention data: hadamard needs a head_dim that is a power of two");
   const double magnitude = 1 / std::sqrt(static_cast<double>(dim));
   hadamard_.resize(dim * dim);
   for (std::size_t i = 0; i < dim; ++i) {
@@ -225,7 +225,7 @@ AttentionResult reference_attention(const AttentionData& data, double softmax_sc
 
 AttentionResult reference_attention_unquantized(const AttentionData& data, double softmax_scale) {
   require(!data.original_keys.empty() && !data.original_values.empty(),
-          "the tensors before quantization were not kept");
+          "attention data: the tensors before quantization were not kept");
   // Every token as a sink: the raw storage is then the original tensor itself.
   AttentionData plain;
   plain.dtype = data.dtype;

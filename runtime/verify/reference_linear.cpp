@@ -13,17 +13,13 @@
 namespace vqgen {
 namespace {
 
-void require(bool fine, const char* message) {
-  if (!fine) throw Error(ErrorKind::bad_input, std::string("gemv data: ") + message);
-}
-
 // read_row(o, row) puts row o of the weights, output scale left out, in `row`.
 std::vector<double> gemv(const LinearData& data,
                          const std::function<void(std::int64_t, std::span<double>)>& read_row) {
   const auto columns = static_cast<std::size_t>(data.weights.columns);
   const auto outputs = static_cast<std::size_t>(data.weights.rows);
   const auto inputs = static_cast<std::size_t>(data.input_rows);
-  require(data.x.size() == inputs * columns, "x is not [input_rows][in_features]");
+  require(data.x.size() == inputs * columns, "gemv data: x is not [input_rows][in_features]");
   std::vector<double> x(data.x.size());
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = element_value(data.dtype, data.x[i]);
   std::vector<double> y(inputs * outputs);
@@ -54,9 +50,10 @@ std::vector<double> reference_linear(const LinearData& data) {
 
 std::vector<double> reference_linear_unquantized(const LinearData& data) {
   const std::int64_t columns = data.weights.columns;
-  require(!data.original_weights.empty(), "the weights before quantization were not kept");
+  require(!data.original_weights.empty(),
+          "gemv data: the weights before quantization were not kept");
   require(std::ssize(data.original_weights) == data.weights.rows * columns,
-          "original_weights are not [out_features][in_features]");
+          "gemv data: original_weights are not [out_features][in_features]");
   return gemv(data, [&](std::int64_t o, std::span<double> row) {
     const std::uint16_t* bits = data.original_weights.data() + o * columns;
     for (double& value : row) value = element_value(data.dtype, *bits++);

@@ -9,12 +9,6 @@
 namespace vqgen {
 namespace {
 
-void require(bool fine, const char* message) {
-  if (!fine) {
-    throw Error(ErrorKind::bad_input, std::string("quantized tensor: ") + message);
-  }
-}
-
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
   if (f.entry_type != EntryType::element) {
@@ -22,31 +16,37 @@ void check_sizes(const QuantizedTensor& t) {
                 "reference: only entries of 16-bit elements are decoded; use entry_type element");
   }
   require(f.vector_size > 0 && f.residuals > 0 && f.index_bits >= 2 && f.index_bits <= 16,
-          "vector_size, residuals or index_bits out of range");
+          "quantized tensor: vector_size, residuals or index_bits out of range");
   require(f.decoder == Decoder::table || (f.vector_size == 8 && f.index_bits == 16),
-          "e8p makes 8 elements of 16 bits");
+          "quantized tensor: e8p makes 8 elements of 16 bits");
   require(f.scope != Scope::tile || (f.tile_rows > 0 && f.tile_columns > 0),
-          "scope tile without tile_rows and tile_columns");
-  require(t.batch > 0 && t.heads > 0 && t.rows > 0 && t.columns > 0, "an empty axis");
-  require(t.columns % f.vector_size == 0, "vector_size does not divide columns");
+          "quantized tensor: scope tile without tile_rows and tile_columns");
+  require(t.batch > 0 && t.heads > 0 && t.rows > 0 && t.columns > 0,
+          "quantized tensor: an empty axis");
+  require(t.columns % f.vector_size == 0, "quantized tensor: vector_size does not divide columns");
   const std::int64_t row_bits = t.columns / f.vector_size * f.residuals * f.index_bits;
-  require(t.row_words == (row_bits + 31) / 32, "row_words is not the words that a row needs");
+  require(t.row_words == (row_bits + 31) / 32,
+          "quantized tensor: row_words is not the words that a row needs");
   require(std::ssize(t.codes) == t.batch * t.heads * t.rows * t.row_words,
-          "codes are not [batch][heads][rows][row_words]");
+          "quantized tensor: codes are not [batch][heads][rows][row_words]");
   require(t.units == unit_of(t, t.heads - 1, t.rows - 1, t.columns - 1) + 1,
-          "units do not match the scope");
+          "quantized tensor: units do not match the scope");
   const std::int64_t stages = t.units * f.residuals;
   require(std::ssize(t.codebooks) == stages * f.entries() * f.vector_size,
-          "codebooks are not [units][residuals][entries][vector_size]");
+          "quantized tensor: codebooks are not [units][residuals][entries][vector_size]");
   require(std::ssize(t.stage_scales) == (f.stage_scales ? stages : 0),
-          "stage_scales are not [units][residuals]");
+          "quantized tensor: stage_scales are not [units][residuals]");
   require(std::ssize(t.output_scales) == (f.output_scales ? t.rows : 0),
-          "output_scales are not [rows]");
+          "quantized tensor: output_scales are not [rows]");
   require(std::ssize(t.smooth) == (f.smooth ? t.heads * t.columns : 0),
-          "smooth is not [heads][columns]");
+          "quantized tensor: smooth is not [heads][columns]");
 }
 
 }  // namespace
+
+void require(bool consistent, const char* message) {
+  if (!consistent) throw Error(ErrorKind::bad_input, message);
+}
 
 std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits) {
   std::uint32_t code = 0;
@@ -96,7 +96,7 @@ RowDecoder::RowDecoder(const QuantizedTensor& tensor) : tensor_(tensor) {
     entries_[i] = element_value(tensor.dtype, tensor.codebooks[i]);
     require(
         tensor.format.decoder == Decoder::table || is_e8p_element(static_cast<float>(entries_[i])),
-        "an entry of e8p is no half-integer from 1/2 to 7/2");
+        "quantized tensor: an entry of e8p is no half-integer from 1/2 to 7/2");
   }
 }
 

@@ -24,6 +24,9 @@ std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t cod
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
                      std::int64_t column);
 
+// Throws Error(bad_input, message) where data of a reference contradict each other.
+void require(bool consistent, const char* message);
+
 // The element that packed bits stand for.
 inline double element_value(DType dtype, std::uint16_t bits) {
   return static_cast<double>(element_to_float(dtype, bits));

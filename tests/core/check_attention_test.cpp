@@ -4,30 +4,30 @@
 namespace vqgen {
 namespace {
 
-AttentionDecode sound() {
+AttentionDecode sound_attention() {
   return std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
 }
 GpuSpec h200() { return find_gpu("h200"); }
 
-Verdict judge(const AttentionDecodePlan& plan, const AttentionDecode& op = sound()) {
+Verdict judge(const AttentionDecodePlan& plan, const AttentionDecode& op = sound_attention()) {
   return check(plan, op, h200());
 }
 
 TEST(CheckAttention, FormatsOfKeysAndValues) {
-  check_format_rules(sound().keys, "keys", [](const VqFormat& format) {
-    AttentionDecode op = sound();
+  check_format_rules(sound_attention().keys, "keys", [](const VqFormat& format) {
+    AttentionDecode op = sound_attention();
     op.keys = format;
     return op;
   });
-  check_format_rules(sound().values, "values", [](const VqFormat& format) {
-    AttentionDecode op = sound();
+  check_format_rules(sound_attention().values, "values", [](const VqFormat& format) {
+    AttentionDecode op = sound_attention();
     op.values = format;
     return op;
   });
 }
 
 TEST(CheckAttention, HeadDim) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   for (const int head_dim : {64, 96, 128, 256}) {
     op.shape.head_dim = head_dim;
     expect_ok(check(op));
@@ -42,7 +42,7 @@ TEST(CheckAttention, HeadDim) {
 TEST(CheckAttention, TheDefaultPlanIsSound) { expect_ok(judge({})); }
 
 TEST(CheckAttention, ThreadsCoverTheSubVectorsOfAValue) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.values.vector_size = 2;
   expect_ok(judge({.threads = 64}, op));
   expect_refused(judge({.threads = 32}, op), {"threads 32", "64 sub-vectors"});
@@ -73,7 +73,7 @@ TEST(CheckAttention, HeadsPerBlockStayWithinAGroup) {
 }
 
 TEST(CheckAttention, AccumulatorsFitTheRegisters) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape.query_heads = 64;  // groups of 32
   op.values.vector_size = 8;
   expect_ok(judge({.heads_per_block = 16}, op));
@@ -84,7 +84,7 @@ TEST(CheckAttention, AccumulatorsFitTheRegisters) {
 }
 
 TEST(CheckAttention, HeadsFitTheGridsSecondAxis) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape.kv_heads = op.shape.query_heads = 65535;
   expect_ok(judge({}, op));
   op.shape.kv_heads = 32767;
@@ -94,19 +94,19 @@ TEST(CheckAttention, HeadsFitTheGridsSecondAxis) {
 }
 
 TEST(CheckAttention, SharedMemoryIsCountedToTheByte) {
-  const AttentionDecodePlan plan{.value_codebook = all_shared(sound().values.entries())};
+  const AttentionDecodePlan plan{.value_codebook = all_shared(sound_attention().values.entries())};
   GpuSpec gpu = h200();
   gpu.shared_bytes_per_block =
-      static_cast<int>(vq::shared_layout(kernel_config(sound(), plan)).total);
-  expect_ok(check(plan, sound(), gpu));
+      static_cast<int>(vq::shared_layout(kernel_config(sound_attention(), plan)).total);
+  expect_ok(check(plan, sound_attention(), gpu));
   gpu.shared_bytes_per_block -= 1;
   expect_refused(
-      check(plan, sound(), gpu),
+      check(plan, sound_attention(), gpu),
       {std::to_string(gpu.shared_bytes_per_block + 1),
        "NVIDIA H200 has " + std::to_string(gpu.shared_bytes_per_block), "global memory", "tile"});
   AttentionDecodePlan global = plan;
   global.value_codebook = all_global();
-  expect_ok(check(global, sound(), gpu));
+  expect_ok(check(global, sound_attention(), gpu));
 }
 
 AttentionDecodePlan tables(int heads, int bits = 32) {
@@ -114,7 +114,7 @@ AttentionDecodePlan tables(int heads, int bits = 32) {
 }
 
 TEST(CheckAttention, ScoreTablesFitABlockWhole) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape = {1, 64, 2, 128, 100, 0, 0, false};
   op.keys = {.vector_size = 4, .index_bits = 8};  // 32 KiB a head
   expect_ok(judge(tables(4), op));
@@ -133,7 +133,7 @@ TEST(CheckAttention, ScoreTablesFitABlockWhole) {
 }
 
 TEST(CheckAttention, TheBytesOfAScoreTableAreThoseOfItsLayout) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape = {1, 10, 2, 96, 100, 0, 0, false};
   op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2};
   // 24 sub-vectors; 5 heads in two planes of 4, and in one of 8 halves.
@@ -145,7 +145,7 @@ TEST(CheckAttention, TheBytesOfAScoreTableAreThoseOfItsLayout) {
 }
 
 TEST(CheckAttention, WhatScoreTablesCannotTake) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape = {1, 64, 2, 64, 100, 0, 0, false};
   op.keys = {.vector_size = 8, .index_bits = 4};
   expect_ok(judge(tables(16), op));
@@ -164,7 +164,7 @@ TEST(CheckAttention, WhatScoreTablesCannotTake) {
 }
 
 TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape = {1, 8, 2, 96, 100, 0, 0, false};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
   op.keys.group_channels = 48;
@@ -189,7 +189,7 @@ TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {
 }
 
 TEST(CheckAttention, SharesOfAllHeadsFitTheGridsSecondAxis) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape.kv_heads = op.shape.query_heads = 16384;
   AttentionDecodePlan plan{.dataflow = AttentionDataflow::channels, .value_channel_splits = 2};
   expect_ok(judge(plan, op));
@@ -198,7 +198,7 @@ TEST(CheckAttention, SharesOfAllHeadsFitTheGridsSecondAxis) {
 }
 
 TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
-  AttentionDecode op = sound();
+  AttentionDecode op = sound_attention();
   op.shape = {3, 8, 2, 64, 101, 0, 0, false};
   AttentionDecodePlan plan{.splits = 2, .key_channel_splits = 4};
   const std::int64_t partials = 3 * 8 * 2 * 66 * 4;
@@ -216,7 +216,8 @@ TEST(CheckAttention, FieldsOutOfTheirRangesAreRefusedBeforeAnythingIsDerived) {
 }
 
 TEST(CheckAttention, APlanOfAnotherOpIsRefused) {
-  expect_refused(check(LinearPlan{}, sound(), h200()), {"another op", "attention_decode"});
+  expect_refused(check(LinearPlan{}, sound_attention(), h200()),
+                 {"another op", "attention_decode"});
 }
 
 }  // namespace

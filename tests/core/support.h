@@ -14,6 +14,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "tests/message_of.h"
 
 namespace vqgen {
 
@@ -50,20 +51,6 @@ inline Json edited(Json json, const std::vector<Edit>& edits) {
     }
   }
   return json;
-}
-
-// The message of the Error that `call` throws, which must be of `kind` and one line.
-template <class Call>
-std::string message_of(Call&& call, ErrorKind kind = ErrorKind::bad_input) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return "";
 }
 
 inline void expect_words(const std::string& text, const std::vector<std::string>& words) {

@@ -9,6 +9,7 @@
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/cuda/primitives_kernel.h"
+#include "tests/message_of.h"
 
 namespace vqgen {
 namespace {
@@ -21,20 +22,6 @@ constexpr const char* kArchs[] = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"};
 KernelSource primitives(const std::string& arch) {
   return test::one_kernel(test::kPrimitivesKernel, "vq_primitives", arch, test::kPrimitiveThreads,
                           test::kPrimitiveSharedBytes, sizeof(test::PrimitivesArgs));
-}
-
-// The message of the Error(device) that `act` throws.
-template <class Act>
-std::string device_error(Act&& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
 }
 
 // NVRTC is a part of every machine that builds these tests with a toolkit; wheels may lack it.

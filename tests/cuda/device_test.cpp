@@ -11,22 +11,12 @@
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/cuda/primitives_kernel.h"
+#include "tests/message_of.h"
 
 namespace vqgen {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string error_text(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
@@ -50,10 +40,10 @@ std::vector<T> from_device(Backend& backend, const DeviceBuffer& buffer) {
 TEST(CudaWithoutDevice, SaysWhatIsMissing) {
   const auto backend = make_cuda_backend();
   if (backend->device()) GTEST_SKIP() << "there is a device";
-  EXPECT_THAT(error_text([&] { backend->allocate(16); }),
+  EXPECT_THAT(device_error([&] { backend->allocate(16); }),
               ::testing::AnyOf(HasSubstr("no CUDA driver"), HasSubstr("no CUDA device"),
                                HasSubstr("cuInit")));
-  EXPECT_THAT(error_text([&] { backend->synchronize(); }), HasSubstr("CUDA"));
+  EXPECT_THAT(device_error([&] { backend->synchronize(); }), HasSubstr("CUDA"));
   backend->release(nullptr);
 }
 
@@ -67,7 +57,7 @@ class CudaOnDevice : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto spec = backend_->device();
-    if (!spec) GTEST_SKIP() << error_text([&] { backend_->allocate(16); });
+    if (!spec) GTEST_SKIP() << device_error([&] { backend_->allocate(16); });
     spec_ = *spec;
   }
   std::unique_ptr<Backend> backend_ = make_cuda_backend();
@@ -103,7 +93,7 @@ TEST_F(CudaOnDevice, MemoryIsAlignedAndKeepsItsBytes) {
   EXPECT_NE(none.data(), nullptr);
   EXPECT_NE(none.data(), other.data());
   backend_->upload(none.data(), {});
-  EXPECT_THAT(error_text([&] { backend_->allocate(std::size_t{1} << 50); }),
+  EXPECT_THAT(device_error([&] { backend_->allocate(std::size_t{1} << 50); }),
               HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
@@ -301,21 +291,23 @@ TEST_F(CudaOnDevice, WrongArgumentsAndDamagedBinaryAreErrors) {
   EXPECT_THROW(backend_->launch(*kernel, source, 0, bytes_of(small)), Error);
   KernelSource lying = source;
   lying.args_bytes = 4;
-  EXPECT_THAT(error_text([&] { backend_->load(artifact, lying); }),
+  EXPECT_THAT(device_error([&] { backend_->load(artifact, lying); }),
               HasSubstr("8 bytes of arguments, not 4"));
   KernelSource misnamed = source;
   misnamed.entries[0].name = "vq_stor";
-  EXPECT_THAT(error_text([&] { backend_->load(artifact, misnamed); }),
+  EXPECT_THAT(device_error([&] { backend_->load(artifact, misnamed); }),
               HasSubstr("cuModuleGetFunction on vq_stor: CUDA_ERROR_NOT_FOUND"));
   KernelSource too_many = source;
   too_many.entries[0].threads = 128;
-  EXPECT_THAT(error_text([&] { backend_->load(artifact, too_many); }), HasSubstr("128 threads"));
+  EXPECT_THAT(device_error([&] { backend_->load(artifact, too_many); }), HasSubstr("128 threads"));
   KernelSource too_much = source;
   too_much.entries[0].shared_bytes = 1 << 20;
-  EXPECT_THAT(error_text([&] { backend_->load(artifact, too_much); }), HasSubstr("1048576 bytes"));
+  EXPECT_THAT(device_error([&] { backend_->load(artifact, too_much); }),
+              HasSubstr("1048576 bytes"));
   Artifact damaged = artifact;
   std::fill(damaged.binary.begin(), damaged.binary.end(), std::byte{0});
-  EXPECT_THAT(error_text([&] { backend_->load(damaged, source); }), HasSubstr("cuModuleLoadData"));
+  EXPECT_THAT(device_error([&] { backend_->load(damaged, source); }),
+              HasSubstr("cuModuleLoadData"));
 }
 
 // In a process of its own: an illegal access loses the context for good.

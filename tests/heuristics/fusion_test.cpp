@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "heuristics/fusion/draw.h"
 #include "tests/heuristics/fusion_check.h"
+#include "tests/message_of.h"
 
 namespace vqgen::fusion {
 namespace {
@@ -152,18 +153,6 @@ TEST(Fusion, AxesAreMatchedByName) {
   const Exchange found = solve(turned, mma_b(Mma::m16n8k16, 1, 2));
   EXPECT_EQ(fault_of(found, {}), "");
   EXPECT_EQ(found.shuffles.size(), 3u);
-}
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::bad_input);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
 }
 
 TEST(Fusion, WhatIsNoLayoutIsRefused) {

@@ -7,6 +7,7 @@
 #include "core/files.h"
 #include "runtime/backend/host/process.h"
 #include "tests/host/trial.h"
+#include "tests/message_of.h"
 
 namespace vqgen::host_test {
 namespace {
@@ -17,18 +18,6 @@ Trial empty_trial() {
   Trial trial;
   trial.text = "VQ_KERNEL(trial, 64, Args) {}";
   return trial;
-}
-
-template <class Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
 }
 
 TEST(Compiler, IdentityNamesVersionAndOptionsButNoPath) {
@@ -63,8 +52,8 @@ TEST(Compiler, MissingCompilerIsNamedWithARemedy) {
   for (const char* missing : {"no-such-compiler", "/nowhere/g++"}) {
     const std::unique_ptr<Backend> backend = make_host_backend({.compiler = missing});
     const KernelSource source = source_of(empty_trial());
-    for (const std::string& message : {message_of([&] { backend->compile(source); }),
-                                       message_of([&] { backend->compiler(source); })}) {
+    for (const std::string& message : {device_error([&] { backend->compile(source); }),
+                                       device_error([&] { backend->compiler(source); })}) {
       EXPECT_THAT(message, HasSubstr(missing));
       EXPECT_THAT(message, HasSubstr("install g++"));
     }
@@ -96,7 +85,7 @@ TEST(Compiler, LeavesNoFilesBehind) {
 
 TEST(Compiler, UnwritableScratchIsNamed) {
   const std::unique_ptr<Backend> backend = make_host_backend({.scratch = "/nowhere"});
-  EXPECT_THAT(message_of([&] { backend->compile(source_of(empty_trial())); }),
+  EXPECT_THAT(device_error([&] { backend->compile(source_of(empty_trial())); }),
               HasSubstr("cannot make a folder in /nowhere"));
 }
 
@@ -106,19 +95,19 @@ TEST(Load, RefusesWhatDoesNotFitTheSource) {
   const Artifact artifact = backend->compile(source);
   KernelSource other = source;
   other.entries[0].name = "absent";
-  EXPECT_THAT(message_of([&] { backend->load(artifact, other); }),
+  EXPECT_THAT(device_error([&] { backend->load(artifact, other); }),
               HasSubstr("no VQ_KERNEL absent"));
   other = source;
   other.entries[0].threads = 128;
-  EXPECT_THAT(message_of([&] { backend->load(artifact, other); }),
+  EXPECT_THAT(device_error([&] { backend->load(artifact, other); }),
               HasSubstr("made for 64 threads"));
   other = source;
   other.args_bytes = 8;
-  EXPECT_THAT(message_of([&] { backend->load(artifact, other); }),
+  EXPECT_THAT(device_error([&] { backend->load(artifact, other); }),
               HasSubstr("takes 16 bytes of arguments"));
   Artifact torn = artifact;
   torn.binary.resize(100);
-  EXPECT_THAT(message_of([&] { backend->load(torn, source); }), HasSubstr("cannot load"));
+  EXPECT_THAT(device_error([&] { backend->load(torn, source); }), HasSubstr("cannot load"));
 }
 
 TEST(Launch, RefusesShapesBeyondAGpu) {
@@ -127,13 +116,13 @@ TEST(Launch, RefusesShapesBeyondAGpu) {
   const auto kernel = backend->load(backend->compile(source), source);
   const std::vector<std::byte> args(16);
   source.entries[0].shared_bytes = 232449;
-  EXPECT_THAT(message_of([&] { backend->launch(*kernel, source, 0, args); }),
+  EXPECT_THAT(device_error([&] { backend->launch(*kernel, source, 0, args); }),
               HasSubstr("232449 shared bytes"));
   source.entries[0].shared_bytes = 0;
   source.entries[0].grid.y = 0;
-  EXPECT_THAT(message_of([&] { backend->launch(*kernel, source, 0, args); }), HasSubstr("1x0x1"));
+  EXPECT_THAT(device_error([&] { backend->launch(*kernel, source, 0, args); }), HasSubstr("1x0x1"));
   source.entries[0].grid.y = 1;
-  EXPECT_THAT(message_of([&] { backend->launch(*kernel, source, 0, std::span(args).first(8)); }),
+  EXPECT_THAT(device_error([&] { backend->launch(*kernel, source, 0, std::span(args).first(8)); }),
               HasSubstr("8 bytes of arguments"));
 }
 

@@ -6,22 +6,12 @@
 
 #include "runtime/backend/host/process.h"
 #include "tests/host/trial.h"
+#include "tests/message_of.h"
 
 namespace vqgen::host_test {
 namespace {
 
 using testing::HasSubstr;
-
-template <class Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 TEST(Memory, IsAlignedAndPoisoned) {
   const std::unique_ptr<Backend> backend = make_host_backend();
@@ -38,15 +28,15 @@ TEST(Memory, CopiesStayWithinOneAllocation) {
   const std::unique_ptr<Backend> backend = make_host_backend();
   const DeviceBuffer buffer(*backend, 16);
   std::array<std::byte, 17> words{};  // on the stack, far from any allocation
-  EXPECT_THAT(message_of([&] { backend->upload(buffer.data(), words); }),
+  EXPECT_THAT(device_error([&] { backend->upload(buffer.data(), words); }),
               HasSubstr("upload of 17 bytes across the end of an allocation of 16 bytes"));
-  EXPECT_THAT(message_of([&] { backend->download(words, words.data()); }),
+  EXPECT_THAT(device_error([&] { backend->download(words, words.data()); }),
               HasSubstr("outside every allocation"));
 }
 
 TEST(Memory, TooMuchIsAnError) {
   const std::unique_ptr<Backend> backend = make_host_backend();
-  EXPECT_THAT(message_of([&] { backend->allocate(SIZE_MAX / 4); }), HasSubstr("no host memory"));
+  EXPECT_THAT(device_error([&] { backend->allocate(SIZE_MAX / 4); }), HasSubstr("no host memory"));
 }
 
 TEST(Memory, ReleasedMemoryIsNoLongerThere) {

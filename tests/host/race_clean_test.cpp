@@ -8,7 +8,7 @@
 namespace vqgen::host_test {
 namespace {
 
-Trial trial_of(const std::string& body) {
+Trial race_free(const std::string& body) {
   Trial trial;
   trial.text =
       "VQ_KERNEL(trial, 64, Args) { int t = vq::thread_index(); "
@@ -26,7 +26,7 @@ void expect_clean(const Trial& trial) {
 }
 
 TEST(RaceFree, StagingWithBarriers) {
-  expect_clean(trial_of(R"(for (int turn = 0; turn < 3; ++turn) {
+  expect_clean(race_free(R"(for (int turn = 0; turn < 3; ++turn) {
       vq::store_shared(row + t, vq::load_global(args.in + t + turn));
       vq::sync_block();
       const vq::u32 word = vq::load_shared(row + 63 - t);
@@ -36,7 +36,7 @@ TEST(RaceFree, StagingWithBarriers) {
 }
 
 TEST(RaceFree, DoubleBufferOfCopies) {
-  expect_clean(trial_of(R"(vq::u32 sum = 0;
+  expect_clean(race_free(R"(vq::u32 sum = 0;
     vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     for (int tile = 0; tile < 6; ++tile) {
@@ -51,7 +51,7 @@ TEST(RaceFree, DoubleBufferOfCopies) {
 }
 
 TEST(RaceFree, TwoBuffersAndOneBarrierATurn) {
-  expect_clean(trial_of(R"(vq::u32 sum = 0;
+  expect_clean(race_free(R"(vq::u32 sum = 0;
     for (int turn = 0; turn < 6; ++turn) {
       vq::u32* buffer = row + turn % 2 * 64;
       vq::store_shared(buffer + t, vq::u32(turn * t));
@@ -62,7 +62,7 @@ TEST(RaceFree, TwoBuffersAndOneBarrierATurn) {
 }
 
 TEST(RaceFree, OwnCopyIsReadAfterItsWait) {
-  expect_clean(trial_of(R"(vq::copy_async(row + t, args.in + t);
+  expect_clean(race_free(R"(vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     vq::copy_async_wait<0>();
     vq::u32 word = vq::load_shared(row + t);
@@ -72,7 +72,7 @@ TEST(RaceFree, OwnCopyIsReadAfterItsWait) {
 }
 
 TEST(RaceFree, ReductionByShuffles) {
-  expect_clean(trial_of(R"(vq::u32 sum = vq::load_global(args.in + t);
+  expect_clean(race_free(R"(vq::u32 sum = vq::load_global(args.in + t);
     for (int mask = 16; mask > 0; mask /= 2) sum += vq::shuffle_xor(sum, mask);
     if (vq::lane() == 0) vq::store_shared(row + vq::warp(), sum);
     vq::sync_block();
@@ -80,7 +80,7 @@ TEST(RaceFree, ReductionByShuffles) {
 }
 
 TEST(RaceFree, ExchangeWithinEachWarp) {
-  expect_clean(trial_of(R"(vq::u32 word = t;
+  expect_clean(race_free(R"(vq::u32 word = t;
     for (int turn = 0; turn < 2 + vq::warp(); ++turn) {
       vq::store_shared(row + t, word);
       vq::sync_warp();
@@ -91,7 +91,7 @@ TEST(RaceFree, ExchangeWithinEachWarp) {
 }
 
 TEST(RaceFree, AThreadsOwnWords) {
-  expect_clean(trial_of(R"(vq::u16* halves = reinterpret_cast<vq::u16*>(row);
+  expect_clean(race_free(R"(vq::u16* halves = reinterpret_cast<vq::u16*>(row);
     for (int turn = 0; turn < 3; ++turn) {
       vq::store_shared(halves + 2 * t, vq::u16(turn));
       vq::store_shared(halves + 2 * t + 1, vq::u16(t));
@@ -101,7 +101,7 @@ TEST(RaceFree, AThreadsOwnWords) {
 }
 
 TEST(RaceFree, NeighbouringHalvesOfOneWord) {
-  Trial trial = trial_of(R"(vq::u16* halves = reinterpret_cast<vq::u16*>(row);
+  Trial trial = race_free(R"(vq::u16* halves = reinterpret_cast<vq::u16*>(row);
     vq::store_shared(halves + t, vq::u16(t));
     vq::sync_block();
     vq::u16* out = reinterpret_cast<vq::u16*>(args.out);
@@ -111,7 +111,7 @@ TEST(RaceFree, NeighbouringHalvesOfOneWord) {
 }
 
 TEST(RaceFree, AllReadOneWordThatOneThreadWrites) {
-  expect_clean(trial_of(R"(for (int turn = 0; turn < 4; ++turn) {
+  expect_clean(race_free(R"(for (int turn = 0; turn < 4; ++turn) {
       if (t == turn * 20) vq::store_shared(row, vq::u32(turn));
       vq::sync_block();
       vq::store_global(args.out + t, vq::load_shared(row));
@@ -120,7 +120,7 @@ TEST(RaceFree, AllReadOneWordThatOneThreadWrites) {
 }
 
 TEST(RaceFree, BlocksAndLaunchesStartAfresh) {
-  Trial trial = trial_of(R"(vq::store_shared(row + t, vq::u32(t));
+  Trial trial = race_free(R"(vq::store_shared(row + t, vq::u32(t));
     vq::sync_block();
     vq::store_global(args.out + vq::block_x() * 64 + t, vq::load_shared(row + 63 - t));
     vq::copy_async(row + 64 + t, args.in + t);)");  // in flight to the end
@@ -130,8 +130,8 @@ TEST(RaceFree, BlocksAndLaunchesStartAfresh) {
 
   // What one launch stores the next may load, and store again.
   const std::unique_ptr<Backend> backend = make_host_backend({.check_races = true});
-  const KernelSource source =
-      source_of(trial_of("vq::store_global(args.out + t, vq::load_global(args.in + 63 - t) + 1);"));
+  const KernelSource source = source_of(
+      race_free("vq::store_global(args.out + t, vq::load_global(args.in + 63 - t) + 1);"));
   const auto kernel = backend->load(backend->compile(source), source);
   const DeviceBuffer a(*backend, 256);
   const DeviceBuffer b(*backend, 256);

@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // `body` stands in the lines from trial.cu:2 on; row is the arena of 128 words.
-Trial trial_of(const std::string& body, unsigned threads = 64) {
+Trial racy(const std::string& body, unsigned threads = 64) {
   Trial trial;
   trial.text = "VQ_KERNEL(trial, " + std::to_string(threads) +
                ", Args) { int t = vq::thread_index(); "
@@ -86,7 +86,7 @@ const std::string kCopy4 = "copy_async of 4 bytes";
 bool across(int a, int b) { return (a + 32) % 64 == b; }
 
 TEST(Race, NoBarrierAfterStaging) {
-  const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
+  const Trial trial = racy(R"(vq::store_shared(row + t, 1u);
     vq::store_global(args.out + t, vq::load_shared(row + (t + 32) % 64));
   )");
   expect_race(trial, {kStore4, 2}, {kLoad4, 3}, across, "put a sync_block between them");
@@ -98,7 +98,7 @@ TEST(Race, NoBarrierAfterStaging) {
 
 TEST(Race, HarmlessOrderIsNoExcuse) {
   // Forward, every load follows its store: the result is right, and a race all the same.
-  const Trial trial = trial_of(R"(vq::store_shared(row + t, 7u);
+  const Trial trial = racy(R"(vq::store_shared(row + t, 7u);
     if (t >= 32) vq::store_global(args.out + t, vq::load_shared(row + t - 32));
   )");
   EXPECT_EQ(run(trial)[63], 7u);
@@ -106,7 +106,7 @@ TEST(Race, HarmlessOrderIsNoExcuse) {
 }
 
 TEST(Race, BufferIsReusedBeforeItsReadersAreDone) {
-  const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
+  const Trial trial = racy(R"(vq::store_shared(row + t, 1u);
     vq::sync_block();
     const vq::u32 word = vq::load_shared(row + (t + 32) % 64);
     vq::store_shared(row + t, word);
@@ -117,7 +117,7 @@ TEST(Race, BufferIsReusedBeforeItsReadersAreDone) {
 }
 
 TEST(Race, ExchangeInAWarpWithoutItsBarrier) {
-  const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
+  const Trial trial = racy(R"(vq::store_shared(row + t, 1u);
     vq::store_global(args.out + t, vq::load_shared(row + (t ^ 1)));
   )");
   expect_race(
@@ -126,7 +126,7 @@ TEST(Race, ExchangeInAWarpWithoutItsBarrier) {
 }
 
 TEST(Race, ShuffleIsNoBarrier) {
-  const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
+  const Trial trial = racy(R"(vq::store_shared(row + t, 1u);
     const vq::u32 other = vq::shuffle_xor(1u, 1);
     vq::store_global(args.out + t, other + vq::load_shared(row + (t ^ 1)));
   )");
@@ -136,9 +136,9 @@ TEST(Race, ShuffleIsNoBarrier) {
 
 TEST(Race, CopyIsReadBeforeTheWait) {
   for (const char* wait : {"", "vq::copy_async_wait<1>();"}) {
-    const Trial trial = trial_of(R"(vq::copy_async(row + t, args.in + t);
+    const Trial trial = racy(R"(vq::copy_async(row + t, args.in + t);
       vq::copy_async_commit();)" +
-                                 std::string(wait) + R"(
+                             std::string(wait) + R"(
       vq::sync_block();
       vq::store_global(args.out + t, vq::load_shared(row + 63 - t));
     )");
@@ -149,7 +149,7 @@ TEST(Race, CopyIsReadBeforeTheWait) {
 }
 
 TEST(Race, CopyIsReadByItsOwnThreadBeforeTheWait) {
-  const Trial trial = trial_of(R"(vq::copy_async(row + t, args.in + t);
+  const Trial trial = racy(R"(vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     vq::store_global(args.out + t, vq::load_shared(row + t));
   )");
@@ -159,14 +159,14 @@ TEST(Race, CopyIsReadByItsOwnThreadBeforeTheWait) {
 }
 
 TEST(Race, CopyWaitWithoutABarrier) {
-  const Trial trial = trial_of(R"(vq::copy_async(row + t, args.in + t);
+  const Trial trial = racy(R"(vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     vq::copy_async_wait<0>();
     vq::store_global(args.out + t, vq::load_shared(row + (t + 32) % 64));
   )");
   expect_race(trial, {kCopy4, 2}, {kLoad4, 5}, across);
   // A barrier before the wait is none after it.
-  expect_race(trial_of(R"(vq::copy_async(row + t, args.in + t);
+  expect_race(racy(R"(vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     vq::sync_block();
     vq::copy_async_wait<0>();
@@ -177,7 +177,7 @@ TEST(Race, CopyWaitWithoutABarrier) {
 
 TEST(Race, CopyThatLandedAfterTheBarrier) {
   // The shuffle has every lane wait before any loads: nothing is in flight, and nothing ordered.
-  const Trial trial = trial_of(R"(vq::copy_async(row + t, args.in + t);
+  const Trial trial = racy(R"(vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     vq::sync_block();
     vq::copy_async_wait<0>();
@@ -189,7 +189,7 @@ TEST(Race, CopyThatLandedAfterTheBarrier) {
 }
 
 TEST(Race, CopyOverwritesATileThatIsStillRead) {
-  const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
+  const Trial trial = racy(R"(vq::store_shared(row + t, 1u);
     vq::sync_block();
     vq::store_global(args.out + t, vq::load_shared(row + (t + 32) % 64));
     vq::copy_async(row + t, args.in + t);
@@ -200,7 +200,7 @@ TEST(Race, CopyOverwritesATileThatIsStillRead) {
 }
 
 TEST(Race, TwoCopiesToOneWord) {
-  expect_race(trial_of(R"(if (t % 32 == 5) vq::copy_async(row, args.in + t);
+  expect_race(racy(R"(if (t % 32 == 5) vq::copy_async(row, args.in + t);
     vq::copy_async_commit();
     vq::copy_async_wait<0>();
   )"),
@@ -208,7 +208,7 @@ TEST(Race, TwoCopiesToOneWord) {
 }
 
 TEST(Race, TwoWritersOfOneWord) {
-  const Trial trial = trial_of("if (t == 9 || t == 50) vq::store_shared(row + 3, 1u);");
+  const Trial trial = racy("if (t == 9 || t == 50) vq::store_shared(row + 3, 1u);");
   EXPECT_NO_THROW(run(trial));
   expect_race(
       trial, {kStore4, 2}, {kStore4, 2}, [](int a, int b) { return a == 9 && b == 50; },
@@ -216,7 +216,7 @@ TEST(Race, TwoWritersOfOneWord) {
 }
 
 TEST(Race, HalvesOverlapAWord) {
-  const Trial trial = trial_of(R"(vq::u16* halves = reinterpret_cast<vq::u16*>(row);
+  const Trial trial = racy(R"(vq::u16* halves = reinterpret_cast<vq::u16*>(row);
     if (t == 40) vq::store_shared(halves + 7, vq::u16{1});
     if (t == 4) vq::store_global(args.out, vq::load_shared(row + 3));
     if (t == 5) vq::store_global(args.out + 1, vq::load_shared(row + 2));
@@ -227,7 +227,7 @@ TEST(Race, HalvesOverlapAWord) {
 }
 
 TEST(Race, VectorOverlapsAWord) {
-  const Trial trial = trial_of(R"(vq::U32x4* quads = reinterpret_cast<vq::U32x4*>(row);
+  const Trial trial = racy(R"(vq::U32x4* quads = reinterpret_cast<vq::U32x4*>(row);
     if (t == 1) vq::store_shared(quads + 1, vq::U32x4{1, 2, 3, 4});
     if (t == 33) vq::store_shared(row + 7, 1u);
   )");
@@ -238,7 +238,7 @@ TEST(Race, VectorOverlapsAWord) {
 
 TEST(Race, BarrierAtTheWrongPlaceOfALoop) {
   // The barriers of the turns before and after order nothing within a turn.
-  const Trial trial = trial_of(R"(for (int turn = 0; turn < 4; ++turn) {
+  const Trial trial = racy(R"(for (int turn = 0; turn < 4; ++turn) {
       vq::u32* buffer = row + turn % 2 * 64;
       if (turn == 2) vq::store_shared(buffer + t, 1u);
       if (turn == 2) vq::store_global(args.out + t, vq::load_shared(buffer + (t + 32) % 64));
@@ -249,7 +249,7 @@ TEST(Race, BarrierAtTheWrongPlaceOfALoop) {
 }
 
 TEST(Race, ReadOfTheLastTurnMeetsTheStoreOfTheNext) {
-  const Trial trial = trial_of(R"(for (int turn = 0; turn < 5; ++turn) {
+  const Trial trial = racy(R"(for (int turn = 0; turn < 5; ++turn) {
       vq::store_shared(row + t, 1u);
       vq::sync_block();
       const vq::u32 word = vq::load_shared(row + (t + 32) % 64);
@@ -261,7 +261,7 @@ TEST(Race, ReadOfTheLastTurnMeetsTheStoreOfTheNext) {
 }
 
 TEST(Race, WarpBarrierBetweenWarps) {
-  const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
+  const Trial trial = racy(R"(vq::store_shared(row + t, 1u);
     vq::sync_warp();
     vq::store_global(args.out + t, vq::load_shared(row + (t + 32) % 64));
   )");
@@ -270,7 +270,7 @@ TEST(Race, WarpBarrierBetweenWarps) {
 
 TEST(Race, ReadByTheWriterHidesNoOther) {
   for (const std::string writer : {"12", "13"}) {
-    const Trial trial = trial_of("const int w = " + writer + R"(;
+    const Trial trial = racy("const int w = " + writer + R"(;
       if (t == w || t == (w ^ 1)) vq::store_global(args.out + t, vq::load_shared(row));
       vq::shuffle_xor(1u, 1);
       if (t == w) vq::store_shared(row, 1u);
@@ -281,14 +281,14 @@ TEST(Race, ReadByTheWriterHidesNoOther) {
 
 TEST(Race, LaterReaderOfTheWritersWarpHidesNoOther) {
   // Three readers of one word; the writer's own warp has seen a barrier since, thread 70 has not.
-  const Trial trial = trial_of(R"(
+  const Trial trial = racy(R"(
     if (t == 3 || t == 4 || t == 70) vq::store_global(args.out + t, vq::load_shared(row));
     vq::sync_warp();
     if (t == 6) vq::store_global(args.out + t, vq::load_shared(row));
     vq::sync_warp();
     if (t == 5) vq::store_shared(row, 1u);
   )",
-                               96);
+                           96);
   Trial wide = trial;
   wide.out_words = 96;
   expect_race(wide, {kLoad4, 3}, {kStore4, 7}, [](int a, int b) { return a == 70 && b == 5; });
@@ -297,14 +297,14 @@ TEST(Race, LaterReaderOfTheWritersWarpHidesNoOther) {
 const std::string kStoreGlobal = "store_global of 4 bytes";
 
 TEST(Race, TwoThreadsStoreOneGlobalWord) {
-  const Trial trial = trial_of("if (t == 2 || t == 34) vq::store_global(args.out + 5, 1u);");
+  const Trial trial = racy("if (t == 2 || t == 34) vq::store_global(args.out + 5, 1u);");
   expect_race(
       trial, {kStoreGlobal, 2}, {kStoreGlobal, 2}, [](int a, int b) { return a == 2 && b == 34; },
       "at byte 20 of an allocation of 256 bytes");
 }
 
 TEST(Race, TwoBlocksStoreOneGlobalWord) {
-  Trial trial = trial_of("if (t == 2) vq::store_global(args.out + vq::block_x() % 2, 1u);");
+  Trial trial = racy("if (t == 2) vq::store_global(args.out + vq::block_x() % 2, 1u);");
   trial.grid = {3, 1, 1};
   expect_race(trial, {kStoreGlobal, 2}, {kStoreGlobal, 2},
               [](int a, int b) { return a == 2 && b == 2; });
@@ -317,28 +317,28 @@ TEST(Race, TwoBlocksStoreOneGlobalWord) {
 TEST(Race, LoadGlobalOfWhatTheLaunchStores) {
   const std::string load = "load_global of 4 bytes";
   expect_race(
-      trial_of(R"(vq::store_global(args.out + t, 1u);
+      racy(R"(vq::store_global(args.out + t, 1u);
     vq::sync_block();
     if (t == 8) vq::store_shared(row, vq::load_global(args.out + 8));
   )"),
       {kStoreGlobal, 2}, {load, 4}, [](int a, int b) { return a == 8 && b == 8; },
       "load in another launch");
   // The load first, and by another thread.
-  expect_race(trial_of(R"(if (t == 8) vq::store_shared(row, vq::load_global(args.out + 40));
+  expect_race(racy(R"(if (t == 8) vq::store_shared(row, vq::load_global(args.out + 40));
     vq::store_global(args.out + t, 1u);
   )"),
               {load, 2}, {kStoreGlobal, 3}, [](int a, int b) { return a == 8 && b == 40; });
 }
 
 TEST(Race, CopyOfWhatTheLaunchStores) {
-  expect_race(trial_of(R"(if (t == 40) vq::store_global(args.out, 1u);
+  expect_race(racy(R"(if (t == 40) vq::store_global(args.out, 1u);
     if (t == 3) vq::copy_async(row, args.out);
   )"),
               {kStoreGlobal, 2}, {kCopy4, 3}, [](int a, int b) { return a == 40 && b == 3; });
 }
 
 TEST(Race, IsFoundInALaterBlockToo) {
-  Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
+  Trial trial = racy(R"(vq::store_shared(row + t, 1u);
     if (vq::block_x() != 2) vq::sync_block();
     vq::store_global(args.out + vq::block_x() * 64 + t, vq::load_shared(row + (t + 32) % 64));
   )");
@@ -350,7 +350,7 @@ TEST(Race, IsFoundInALaterBlockToo) {
 }
 
 TEST(RaceMode, KernelsOfTheOtherModeAreRefused) {
-  const KernelSource source = source_of(trial_of(""));
+  const KernelSource source = source_of(racy(""));
   for (const bool checks : {false, true}) {
     const std::unique_ptr<Backend> one = make_host_backend({.check_races = checks});
     const std::unique_ptr<Backend> other = make_host_backend({.check_races = !checks});

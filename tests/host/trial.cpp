@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/files.h"
+#include "tests/message_of.h"
 
 namespace vqgen::host_test {
 namespace {
@@ -82,15 +83,7 @@ std::vector<std::uint32_t> run(const Trial& trial, const HostOptions& options) {
 }
 
 std::string fault_of(const Trial& trial, const HostOptions& options) {
-  try {
-    run(trial, options);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no fault was reported";
-  return "";
+  return device_error([&] { run(trial, options); });
 }
 
 std::vector<HostOptions> all_orders(bool check_races) {

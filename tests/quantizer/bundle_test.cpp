@@ -127,7 +127,7 @@ TEST(Bundle, ProjectionsAreFoldedIntoTheEntries) {
 TEST(Bundle, TwoItemsOfANameAreRefused) {
   Bundle bundle = samples::full_bundle();
   bundle.items[1].name = "layer0";
-  samples::error_of([&] { serialize_bundle(bundle); });
+  message_of([&] { serialize_bundle(bundle); });
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 namespace vqgen {
 namespace {
 
-using samples::error_of;
 using samples::random_codebooks;
 using samples::table_format;
 
@@ -41,7 +40,7 @@ TEST(Codebooks, FoldingReplacesEntriesByTheirProjections) {
 TEST(Codebooks, FoldingRefusesWhatTheElementTypeCannotHold) {
   Codebooks codebooks = random_codebooks(table_format(2, 2), 1, DType::f16, 1);
   codebooks.projections = {1e6f, 0, 0, 1e6f};
-  EXPECT_NE(error_of([&] { fold_projections(codebooks); }).find("too large for f16"),
+  EXPECT_NE(message_of([&] { fold_projections(codebooks); }).find("too large for f16"),
             std::string::npos);
 }
 
@@ -50,18 +49,20 @@ TEST(Codebooks, EncodingRefusesUnfoldedProjectionsAndOtherShapes) {
   Codebooks codebooks = random_codebooks(table_format(4, 3, Scope::head), 2, DType::f16, 1);
   encode(tensor, codebooks);
   codebooks.projections.assign(16, 0.0f);
-  error_of([&] { encode(tensor, codebooks); });
-  error_of(
+  message_of([&] { encode(tensor, codebooks); });
+  message_of(
       [&] { encode(tensor, random_codebooks(table_format(4, 3, Scope::head), 3, DType::f16, 1)); });
   VqFormat integers = table_format(8, 8);
   integers.entry_type = EntryType::int8;
-  EXPECT_NE(error_of([&] { require_supported(integers, "here"); }).find("here: "),
+  EXPECT_NE(message_of([&] { require_supported(integers, "here"); }, ErrorKind::infeasible)
+                .find("here: "),
             std::string::npos);
   VqFormat lattice = table_format(8, 16);
   lattice.decoder = Decoder::e8p;
   require_supported(lattice, "here");
   lattice.index_bits = 8;
-  EXPECT_NE(error_of([&] { require_supported(lattice, "here"); }).find("here: e8p makes 8"),
+  EXPECT_NE(message_of([&] { require_supported(lattice, "here"); }, ErrorKind::infeasible)
+                .find("here: e8p makes 8"),
             std::string::npos);
 }
 

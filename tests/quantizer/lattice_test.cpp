@@ -188,7 +188,7 @@ TEST(Encode, RefusesATableThatIsNone) {
   const FloatTensor tensor = normal_tensor(1, 1, 2, 8, 1);
   encode(tensor, codebooks);
   codebooks.entries[77] = f16_from_float(1.0f);
-  EXPECT_NE(samples::error_of([&] { encode(tensor, codebooks); }).find("half-integers"),
+  EXPECT_NE(message_of([&] { encode(tensor, codebooks); }).find("half-integers"),
             std::string::npos);
 }
 

@@ -7,7 +7,6 @@
 namespace vqgen {
 namespace {
 
-using samples::error_of;
 using samples::normal_floats;
 using samples::table_format;
 
@@ -137,7 +136,7 @@ TEST_F(Quantize, CachesOfSeveralSequencesKeepTheirBatch) {
   EXPECT_EQ(data.keys.batch, 3);
   read_bundle(SafetensorsFile(serialize_bundle(result.bundle), "b"));
   request.queries = "a.q";
-  EXPECT_NE(error_of([&] { quantize_kv(request); }).find("goes with one sequence"),
+  EXPECT_NE(message_of([&] { quantize_kv(request); }).find("goes with one sequence"),
             std::string::npos);
 }
 
@@ -150,13 +149,13 @@ TEST_F(Quantize, CalibrationMayBeAnotherFile) {
 
   shapes_[0] = {1, 80, 16};
   request.calibration = write("calibration.safetensors");
-  EXPECT_NE(error_of([&] { quantize_kv(request); })
+  EXPECT_NE(message_of([&] { quantize_kv(request); })
                 .find("calibration.safetensors: tensor "
                       "'layer0.k': has shape [1, 80, 16]"),
             std::string::npos);
   names_[0] = "other";
   request.calibration = write("calibration.safetensors");
-  EXPECT_NE(error_of([&] { quantize_kv(request); }).find("'layer0.k': is not there"),
+  EXPECT_NE(message_of([&] { quantize_kv(request); }).find("'layer0.k': is not there"),
             std::string::npos);
 }
 
@@ -166,7 +165,7 @@ TEST_F(Quantize, RequestsThatDoNotFitAreRefusedByName) {
                            const std::string& expected) {
     QuantizeKvRequest request = good;
     spoil(request);
-    const std::string message = error_of([&] { quantize_kv(request); });
+    const std::string message = message_of([&] { quantize_kv(request); });
     EXPECT_NE(message.find(expected), std::string::npos) << message;
   };
   refused([](auto& r) { r.keys = "layer9.k"; }, "tensor 'layer9.k': is not there");
@@ -194,19 +193,19 @@ TEST_F(Quantize, HadamardNeedsAPowerOfTwo) {
   request.key_format = request.value_format = table_format(4, 4);
   quantize_kv(request);
   request.key_format.hadamard = true;
-  EXPECT_NE(error_of([&] { quantize_kv(request); }).find("power of two"), std::string::npos);
+  EXPECT_NE(message_of([&] { quantize_kv(request); }).find("power of two"), std::string::npos);
 }
 
 TEST_F(Quantize, NumbersThatAreNoneAreRefusedByNameAndIndex) {
   QuantizeKvRequest request = kv_request();
   values_[1][5] = 0x7e00;
   request.input = write("kv.safetensors");
-  EXPECT_NE(error_of([&] { quantize_kv(request); }).find("tensor 'layer0.v': element 5 is nan"),
+  EXPECT_NE(message_of([&] { quantize_kv(request); }).find("tensor 'layer0.v': element 5 is nan"),
             std::string::npos);
   values_[1][5] = 0;
   values_[2][7] = 0xfc00;
   request.input = write("kv.safetensors");
-  EXPECT_NE(error_of([&] { quantize_kv(request); }).find("tensor 'layer0.q': element 7 is -inf"),
+  EXPECT_NE(message_of([&] { quantize_kv(request); }).find("tensor 'layer0.q': element 7 is -inf"),
             std::string::npos);
 }
 
@@ -259,16 +258,16 @@ TEST_F(Quantize, WeightsAreDividedByTheirOutputScales) {
             serialize_bundle(result.bundle));
 
   request.format.hadamard = true;
-  EXPECT_NE(error_of([&] { quantize_weights(request); }).find("transform keys only"),
+  EXPECT_NE(message_of([&] { quantize_weights(request); }).find("transform keys only"),
             std::string::npos);
   request.format.hadamard = false;
   request.inputs = "short.x";
-  EXPECT_NE(error_of([&] { quantize_weights(request); }).find("inputs are [n, in_features]"),
+  EXPECT_NE(message_of([&] { quantize_weights(request); }).find("inputs are [n, in_features]"),
             std::string::npos);
   request.weights = "x";
   request.inputs = "";
   request.format.index_bits = 8;
-  EXPECT_NE(error_of([&] { quantize_weights(request); }).find("cannot train"), std::string::npos);
+  EXPECT_NE(message_of([&] { quantize_weights(request); }).find("cannot train"), std::string::npos);
 }
 
 // The lattice at 2 bits is better than two residual codebooks of the same bits, which need

@@ -110,12 +110,12 @@ TEST(Reorder, RefusesWhatItCannotDoAndLeavesItAlone) {
   const QuantizedTensor before = tensor;
   for (const std::size_t size : {0u, 7u, 9u}) {
     const std::string message =
-        samples::error_of([&] { reorder(tensor, std::vector<std::int64_t>(size, 1)); });
+        message_of([&] { reorder(tensor, std::vector<std::int64_t>(size, 1)); });
     EXPECT_NE(message.find("counts do not fit 1 units"), std::string::npos) << message;
   }
   tensor.format.decoder = Decoder::e8p;
   const std::string message =
-      samples::error_of([&] { reorder(tensor, std::vector<std::int64_t>(8, 1)); });
+      message_of([&] { reorder(tensor, std::vector<std::int64_t>(8, 1)); }, ErrorKind::infeasible);
   EXPECT_NE(message.find("reorder: codes of the decoder e8p"), std::string::npos) << message;
   EXPECT_EQ(tensor.codes, before.codes);
   EXPECT_EQ(tensor.codebooks, before.codebooks);
@@ -125,7 +125,7 @@ TEST(Reorder, OfABundleNeedsAProfileThatFits) {
   Bundle bundle = samples::full_bundle();
   const std::vector<HotnessProfile> profiles = profile_bundle(bundle, 2);
   const auto refusal = [&](std::vector<HotnessProfile> given) {
-    return samples::error_of([&] { reorder(bundle, given); });
+    return message_of([&] { reorder(bundle, given); });
   };
   EXPECT_NE(refusal({}).find("no profile of the keys of 'layer0'"), std::string::npos);
   EXPECT_NE(refusal({profiles[0], profiles[2]}).find("no profile of the values of 'layer0'"),

@@ -20,7 +20,7 @@ std::vector<std::byte> file_of(const std::string& header, std::size_t data_bytes
 // The message for a file of this header and 8 bytes of data; it must hold `expected`.
 void expect_lie(const std::string& header, const std::string& expected) {
   const std::string message =
-      samples::error_of([&] { SafetensorsFile(file_of(header, 8), "lie.safetensors"); });
+      message_of([&] { SafetensorsFile(file_of(header, 8), "lie.safetensors"); });
   EXPECT_EQ(message.rfind("lie.safetensors: ", 0), 0u) << message;
   EXPECT_NE(message.find(expected), std::string::npos) << message;
 }
@@ -36,7 +36,7 @@ TEST(SafetensorsLies, TheHonestFileIsRead) {
 TEST(SafetensorsLies, TruncationAnywhere) {
   const std::vector<std::byte> whole = file_of(kGood, 8);
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    samples::error_of([&] {
+    message_of([&] {
       SafetensorsFile(std::vector(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)),
                       "cut");
     });
@@ -48,7 +48,7 @@ TEST(SafetensorsLies, HeaderLengthHuge) {
                                      UINT64_MAX - 7, std::uint64_t{1} << 63}) {
     std::vector<std::byte> bytes = file_of(kGood, 8);
     std::memcpy(bytes.data(), &length, 8);
-    EXPECT_NE(samples::error_of([&] { SafetensorsFile(bytes, "lie"); }).find("header of"),
+    EXPECT_NE(message_of([&] { SafetensorsFile(bytes, "lie"); }).find("header of"),
               std::string::npos);
   }
 }

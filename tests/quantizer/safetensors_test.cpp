@@ -9,8 +9,6 @@
 namespace vqgen {
 namespace {
 
-using samples::error_of;
-
 class Safetensors : public ::testing::Test {
  protected:
   std::vector<TensorView> views() const {
@@ -64,26 +62,26 @@ TEST_F(Safetensors, IsTheSameFileForTheSameTensorsInAnyOrder) {
 
 TEST_F(Safetensors, NamesWhatIsWrongWithARequest) {
   const SafetensorsFile file(serialize_safetensors(views(), {}), "a.safetensors");
-  const std::string absent = error_of([&] { file.read_floats("layer9.k"); });
+  const std::string absent = message_of([&] { file.read_floats("layer9.k"); });
   EXPECT_NE(absent.find("a.safetensors: tensor 'layer9.k': is not there; the file has brain, "),
             std::string::npos)
       << absent;
-  EXPECT_NE(error_of([&] { file.read_floats("counts"); }).find("is I32 where F16, BF16 or F32"),
+  EXPECT_NE(message_of([&] { file.read_floats("counts"); }).find("is I32 where F16, BF16 or F32"),
             std::string::npos);
-  error_of([&] { file.read_bits16("full"); });
-  error_of([&] { file.read_u32("counts"); });
-  error_of([&] { file.read_i32("z.words"); });
-  error_of([] { SafetensorsFile("/nonexistent/a.safetensors"); });
+  message_of([&] { file.read_bits16("full"); });
+  message_of([&] { file.read_u32("counts"); });
+  message_of([&] { file.read_i32("z.words"); });
+  message_of([] { SafetensorsFile("/nonexistent/a.safetensors"); });
 }
 
 TEST_F(Safetensors, TheWriterRefusesTwoOfANameAndWrongSizes) {
   std::vector<TensorView> twice = views();
   twice.push_back(twice.front());
-  EXPECT_NE(error_of([&] { serialize_safetensors(twice, {}); }).find("'z.words'"),
+  EXPECT_NE(message_of([&] { serialize_safetensors(twice, {}); }).find("'z.words'"),
             std::string::npos);
   std::vector<TensorView> wrong = views();
   wrong[0].shape = {5};
-  error_of([&] { serialize_safetensors(wrong, {}); });
+  message_of([&] { serialize_safetensors(wrong, {}); });
 }
 
 TEST(RequireFinite, NamesTensorAndIndex) {
@@ -92,7 +90,7 @@ TEST(RequireFinite, NamesTensorAndIndex) {
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> values = fine;
     values.push_back(bad);
-    const std::string message = error_of([&] { require_finite(values, "a.safetensors", "k"); });
+    const std::string message = message_of([&] { require_finite(values, "a.safetensors", "k"); });
     EXPECT_NE(message.find("a.safetensors: tensor 'k': element 3 is"), std::string::npos);
   }
 }

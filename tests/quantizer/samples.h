@@ -18,6 +18,7 @@
 #include "quantizer/float_tensor.h"
 #include "quantizer/safetensors.h"
 #include "quantizer/units.h"
+#include "tests/message_of.h"
 
 namespace vqgen::samples {
 
@@ -143,18 +144,6 @@ inline std::vector<TensorView> views_of(const std::vector<std::byte>& bytes) {
                                   static_cast<std::size_t>(info.end - info.begin))});
   }
   return views;
-}
-
-// The message of the vqgen::Error that `act` throws; fails the test where it throws none.
-inline std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return "";
 }
 
 // A directory that goes when the test does.

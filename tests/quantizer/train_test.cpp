@@ -10,7 +10,6 @@
 namespace vqgen {
 namespace {
 
-using samples::error_of;
 using samples::normal_tensor;
 using samples::table_format;
 
@@ -160,19 +159,19 @@ TEST(Train, ALatticeTakesFewVectorsZerosAndASample) {
 TEST(Train, RefusesTooFewVectorsAndSaysWhatToDo) {
   const FloatTensor tensor = normal_tensor(1, 2, 31, 8, 1);
   const std::string message =
-      error_of([&] { train_codebooks(request_for(table_format(4, 6, Scope::head), tensor)); });
+      message_of([&] { train_codebooks(request_for(table_format(4, 6, Scope::head), tensor)); });
   EXPECT_EQ(message,
             "test: 62 sub-vectors cannot train 64 entries; calibrate on more tokens, lower "
             "index_bits, or widen the scope");
   train_codebooks(request_for(table_format(4, 6), tensor));
-  error_of([&] { train_codebooks(request_for(table_format(4, 6), FloatTensor{})); });
+  message_of([&] { train_codebooks(request_for(table_format(4, 6), FloatTensor{})); });
 }
 
 TEST(Train, RefusesEntriesThatTheElementTypeCannotHold) {
   FloatTensor tensor = normal_tensor(1, 1, 64, 8, 1);
   for (float& value : tensor.data) value *= 1e6f;
   TrainRequest request = request_for(table_format(4, 3), tensor);
-  EXPECT_NE(error_of([&] { train_codebooks(request); }).find("beyond f16"), std::string::npos);
+  EXPECT_NE(message_of([&] { train_codebooks(request); }).find("beyond f16"), std::string::npos);
   request.dtype = DType::bf16;
   train_codebooks(request);
 }

@@ -64,15 +64,15 @@ TEST(Units, FollowTheOrderOfTheWeightLayoutWithPartialTilesAtTheEdges) {
 }
 
 TEST(Units, RefuseSizesThatVectorsDoNotDivide) {
-  EXPECT_NE(samples::error_of([] {
+  EXPECT_NE(message_of([] {
               unit_map(table_format(3, 4), 1, 4, 16, "here");
             }).find("here: vector_size 3 must divide the 16 columns"),
             std::string::npos);
   VqFormat format = table_format(4, 4, Scope::channel_group);
   format.group_channels = 6;
-  samples::error_of([&] { unit_map(format, 1, 4, 24, "here"); });
-  samples::error_of([] { unit_map(table_format(4, 4, Scope::tile), 1, 4, 24, "here"); });
-  samples::error_of([] { unit_map(table_format(4, 4), 1, 0, 24, "here"); });
+  message_of([&] { unit_map(format, 1, 4, 24, "here"); });
+  message_of([] { unit_map(table_format(4, 4, Scope::tile), 1, 4, 24, "here"); });
+  message_of([] { unit_map(table_format(4, 4), 1, 0, 24, "here"); });
 }
 
 }  // namespace

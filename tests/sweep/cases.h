@@ -28,10 +28,9 @@ struct SweepCases {
   std::size_t uncovered = 0;
 };
 
-// Every pair of values of the op's axes; see the tables in the source.
+// Every pair of values of the op's axes; see the tables in the source. Linear is GEMV and GEMM.
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
-SweepCases gemv_pairwise(const GpuSpec& gpu, std::uint64_t seed);
-SweepCases gemm_pairwise(const GpuSpec& gpu, std::uint64_t seed);
+SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 
 // index_bits 2..16 x vector_size 2, 4, 8 x residuals 1..4, and the codes of E8P x residuals 1..4,
 // the element type and the scope taking turns, at one small size.

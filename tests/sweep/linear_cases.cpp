@@ -30,14 +30,15 @@ enum Axis {
 };
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
-const std::vector<int> kSizes{kBitCount + 1, 3, 4, 5, 2, 6, 6, 6, 2, 2, 4, 5,
-                              kPlacements,   4, 3, 3, 3, 8, 3};
+constexpr int kFragments = 1;    // of the dataflows lanes, fragments, tables
 
 constexpr std::array kVectors{2, 4, 8};
-constexpr std::array kGemvRows{1, 2, 3, 5, 7, 8};
-constexpr std::array kGemmRows{2, 8, 9, 31, 64, 100};
+constexpr int kGemvs = 5;
+constexpr std::array kRowsOf{1, 2, 3, 5, 8, 2, 9, 31, 64, 100};  // of GEMV, and then of GEMM
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
+const std::vector<int> kSizes{
+    kBitCount + 1, 3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 3, 3, 8, 3};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
@@ -112,7 +113,7 @@ void vary_fragments(LinearPlan& plan, int variant) {
 LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Linear& op,
                      const GpuSpec& gpu, bool& dropped) {
   auto plan = std::get<LinearPlan>(choose(made.problem, gpu, {.chooser = Chooser::rules}));
-  if (v[kDataflow] == 1 || made.problem.index() == 2) {
+  if (v[kDataflow] == kFragments) {
     if (const auto fragments = choose_fragments(made.problem, gpu)) plan = *fragments;
   }
   const auto attempt = [&](auto change) {
@@ -151,17 +152,16 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
   return plan;
 }
 
-SweepCase make_case(const std::vector<int>& v, bool gemm, const GpuSpec& gpu, std::uint64_t seed) {
+SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   Linear op;
   op.dtype = static_cast<DType>(v[kDType]);
-  const auto& rows = gemm ? kGemmRows : kGemvRows;
-  op.shape.rows = rows[static_cast<std::size_t>(v[kRows])];
+  op.shape.rows = kRowsOf[static_cast<std::size_t>(v[kRows])];
   op.shape.out_features = kOuts[static_cast<std::size_t>(v[kOutFeatures])];
   op.shape.in_features = kIns[static_cast<std::size_t>(v[kInFeatures])];
   op.weights = weight_format(v);
 
   SweepCase result;
-  result.problem = gemm ? Problem(Gemm{op}) : Problem(Gemv{op});
+  result.problem = v[kRows] < kGemvs ? Problem(Gemv{op}) : Problem(Gemm{op});
   validate(result.problem, "sweep");
   const LinearPlan plan = make_plan(v, result, op, gpu, result.override_dropped);
   result.plan = plan;
@@ -176,26 +176,25 @@ SweepCase make_case(const std::vector<int>& v, bool gemm, const GpuSpec& gpu, st
   return result;
 }
 
-SweepCases pairwise_cases(bool gemm, const GpuSpec& gpu, std::uint64_t seed) {
+}  // namespace
+
+SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
   for (const int vector : {0, 1}) impossible.insert({{kBits, kE8p}, {kVector, vector}});
+  for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // by fragments alone
+    for (int dataflow = 0; dataflow < kSizes[kDataflow]; ++dataflow) {
+      if (dataflow == kFragments) continue;
+      impossible.insert({{kRows, static_cast<int>(gemm)}, {kDataflow, dataflow}});
+    }
+  }
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;
   result.pairs = pairwise.pairs();
   result.uncovered = pairwise.uncovered();
   for (const auto& values : pairwise.cases()) {
-    result.cases.push_back(make_case(values, gemm, gpu, seed + result.cases.size()));
+    result.cases.push_back(make_case(values, gpu, seed + result.cases.size()));
   }
   return result;
-}
-
-}  // namespace
-
-SweepCases gemv_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
-  return pairwise_cases(false, gpu, seed);
-}
-SweepCases gemm_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
-  return pairwise_cases(true, gpu, seed + 1);
 }
 
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
@@ -216,7 +215,7 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
         v[kOutputScales] = turn / 2 % 2;
         v[kDataflow] = turn % 3;
         v[kFusion] = turn / 3 % 3;
-        cases.push_back(make_case(v, false, gpu, seed + static_cast<std::uint64_t>(turn)));
+        cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));
       }
     }
   }

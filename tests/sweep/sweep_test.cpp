@@ -43,17 +43,16 @@ class Sweep : public testing::TestWithParam<std::size_t> {
 
 TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), kSeed)); }
-TEST_P(Sweep, GemvPairwise) { run_share(gemv_pairwise(sweep_gpu(), kSeed).cases); }
-TEST_P(Sweep, GemmPairwise) { run_share(gemm_pairwise(sweep_gpu(), kSeed).cases); }
+TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), kSeed)); }
 
 INSTANTIATE_TEST_SUITE_P(Shard, Sweep, testing::Range(std::size_t{0}, kShards));
 
 TEST(SweepCover, EveryPairOfValuesOccurs) {
   if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  for (const SweepCases& sweep :
-       {attention_pairwise(sweep_gpu(), kSeed), gemv_pairwise(sweep_gpu(), kSeed),
-        gemm_pairwise(sweep_gpu(), kSeed)}) {
+  const SweepCases attention = attention_pairwise(sweep_gpu(), kSeed);
+  const SweepCases linear = linear_pairwise(sweep_gpu(), kSeed);
+  for (const SweepCases& sweep : {attention, linear}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 1000u);
     EXPECT_GE(sweep.cases.size(), 90u);
@@ -63,18 +62,23 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   for (const LinearFusion fusion :
        {LinearFusion::permute, LinearFusion::registers, LinearFusion::shared}) {
     std::size_t cases = 0;
-    for (const SweepCases& sweep :
-         {gemv_pairwise(sweep_gpu(), kSeed), gemm_pairwise(sweep_gpu(), kSeed)}) {
-      for (const SweepCase& each : sweep.cases) {
-        const auto& plan = std::get<LinearPlan>(each.plan);
-        cases += plan.dataflow == LinearDataflow::fragments && plan.fusion == fusion ? 1u : 0u;
-      }
+    for (const SweepCase& each : linear.cases) {
+      const auto& plan = std::get<LinearPlan>(each.plan);
+      cases += plan.dataflow == LinearDataflow::fragments && plan.fusion == fusion ? 1u : 0u;
     }
     std::printf("%zu cases of fusion %s\n", cases, std::string(enum_name(fusion)).c_str());
     EXPECT_GE(cases, 20u);
   }
+  std::map<LinearDataflow, int> products;
+  for (const SweepCase& each : linear.cases) ++products[std::get<LinearPlan>(each.plan).dataflow];
+  for (const auto& [dataflow, cases] : products) {
+    EXPECT_GE(cases, 20) << enum_name(dataflow);
+    std::printf("%d cases of products in dataflow %s\n", cases,
+                std::string(enum_name(dataflow)).c_str());
+  }
+  EXPECT_EQ(products.size(), 3u);
   std::map<AttentionDataflow, int> dataflows;
-  for (const SweepCase& each : attention_pairwise(sweep_gpu(), kSeed).cases) {
+  for (const SweepCase& each : attention.cases) {
     ++dataflows[std::get<AttentionDecodePlan>(each.plan).dataflow];
   }
   for (const AttentionDataflow each :

@@ -8,11 +8,12 @@
 
 #include "core/error.h"
 #include "runtime/verify/random.h"
+#include "tests/verify/test_data.h"
 
 namespace vqgen {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using test::kInfinity;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 

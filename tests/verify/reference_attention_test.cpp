@@ -13,8 +13,6 @@
 namespace vqgen {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 void expect_near(const std::vector<double>& a, const std::vector<double>& b, double error) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "core/quantized_tensor.h"
 
 namespace vqgen::test {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 inline std::vector<std::uint32_t> pack_row(const std::vector<std::uint32_t>& codes, int bits) {
   std::string text;

@@ -20,8 +20,6 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
-
 }  // namespace
 
 BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races)

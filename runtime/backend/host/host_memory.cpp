@@ -6,11 +6,7 @@
 #include "core/error.h"
 
 namespace vqgen::host {
-namespace {
-
-std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
-
-}  // namespace
+namespace {}  // namespace
 
 std::string beside(std::ptrdiff_t offset, std::size_t bytes) {
   if (offset < 0) return std::to_string(-offset) + " bytes before";

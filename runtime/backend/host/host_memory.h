@@ -11,6 +11,10 @@
 
 namespace vqgen::host {
 
+inline std::uint64_t address_of(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
 struct Range {
   std::uint64_t begin;
   std::uint64_t bytes;
