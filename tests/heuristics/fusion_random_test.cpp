@@ -33,7 +33,7 @@ TEST(FusionRandom, RandomLayoutsArriveWhereTheyAreConsumed) {
     return *(values.begin() + random() % values.size());
   };
   int shuffled = 0;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < 1500; ++round) {
     FragmentLayout consumer;
     consumer.name = "consumer";
     consumer.threads = 1 + static_cast<int>(random() % 32);

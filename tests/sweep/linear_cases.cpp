@@ -30,11 +30,13 @@ enum Axis {
 };
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
-constexpr int kFragments = 1;    // of the dataflows lanes, fragments, tables
+constexpr int kFragments = 1;    // of the dataflows lanes, fragments,
+constexpr int kTables = 2;       // tables
+constexpr int kMostTableBits = 9;
 
 constexpr std::array kVectors{2, 4, 8};
-constexpr int kGemvs = 5;
-constexpr std::array kRowsOf{1, 2, 3, 5, 8, 2, 9, 31, 64, 100};  // of GEMV, and then of GEMM
+constexpr int kGemvs = 4;
+constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then of GEMM
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
@@ -125,7 +127,7 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
       dropped = true;
     }
   };
-  if (v[kDataflow] == 2) {
+  if (v[kDataflow] == kTables) {
     attempt([&](LinearPlan& p) {
       p.dataflow = LinearDataflow::tables;
       p.threads = v[kShape] % 2 == 0 ? 128 : 256;
@@ -187,6 +189,11 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
       impossible.insert({{kRows, static_cast<int>(gemm)}, {kDataflow, dataflow}});
     }
   }
+  // No block has room for larger tables, and none serves units that a chunk lies across.
+  for (int bits = kMostTableBits - 1; bits <= kE8p; ++bits) {
+    impossible.insert({{kBits, bits}, {kDataflow, kTables}});
+  }
+  for (const int scope : {2, 3}) impossible.insert({{kScope, scope}, {kDataflow, kTables}});
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;
   result.pairs = pairwise.pairs();
