@@ -71,11 +71,11 @@ Comparison compare(std::span<const double> reference, std::span<const float> act
 }
 
 Comparison compare(std::span<const double> reference, std::span<const std::uint16_t> actual,
-                   DType dtype) {
+                   DType dtype, double tolerances) {
   std::vector<float> values;
   values.reserve(actual.size());
   for (const std::uint16_t bits : actual) values.push_back(element_to_float(dtype, bits));
-  return compare(reference, values, tolerance(dtype));
+  return compare(reference, values, tolerances * tolerance(dtype));
 }
 
 Comparison compare_lse(std::span<const double> reference, std::span<const float> actual,

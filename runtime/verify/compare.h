@@ -26,8 +26,9 @@ double tolerance(DType dtype);
 // the caller's; sizes must agree or Error(bad_input) is thrown.
 Comparison compare(std::span<const double> reference, std::span<const float> actual,
                    double rel_tolerance);
+// With `tolerances` times tolerance(dtype).
 Comparison compare(std::span<const double> reference, std::span<const std::uint16_t> actual,
-                   DType dtype);
+                   DType dtype, double tolerances = 1);
 
 // Log-sum-exp, natural log; equal infinities agree. ok iff each |difference| is within
 // 2 tolerance(dtype) (1 + |reference|). lse itself is fp32 and good to 1e-6, but a kernel may round

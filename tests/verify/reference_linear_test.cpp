@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/error.h"
 #include "runtime/verify/hard_input.h"
 #include "runtime/verify/row_decoder.h"
@@ -28,6 +30,17 @@ TEST(ReferenceGemv, ScalesOutputs) {
   data.weights.format.output_scales = true;
   data.weights.output_scales = {2, 0.5};
   EXPECT_EQ(reference_linear(data), (std::vector<double>{6, 9.75, -6, 4}));
+}
+
+TEST(ReferenceGemv, CancellationIsOfTermsToTheirSums) {
+  LinearData data = tiny();
+  EXPECT_EQ(linear_cancellation(data, reference_linear(data)), 1);
+  data.x = test::f16({3, 0, 0, 2, 0, 0, 0, 0});  // 3 - 2 and 8, and zeros
+  EXPECT_EQ(linear_cancellation(data, reference_linear(data)),
+            std::sqrt((9.0 + 4 + 64) / (1 + 64)));
+  data.weights.format.output_scales = true;
+  data.weights.output_scales = {2, 0};
+  EXPECT_EQ(linear_cancellation(data, reference_linear(data)), std::sqrt(13.0));
 }
 
 TEST(ReferenceGemv, TheUnquantizedMatrixGivesTheSame) {
