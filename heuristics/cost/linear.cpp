@@ -37,10 +37,11 @@ void count_fragments(BlockWork& to, const Count& count) {
   const double sides = halves ? 1 : 2;  // outputs whose entries a lane looks up for one product
   const double octets = turns * count.warps * vq::run_steps(c);  // of all warps
   const double entries = octets * tiles * sides * vq::octet_codes(c.weights);
-  const double passes = format.stage_scales ? 1 : format.residuals;
+  const bool scaled_entries = format.stage_scales && !vq::scaled_sums(c);
+  const double passes = scaled_entries ? 1 : format.residuals;
   add_lookups(to, count.use, entries, count.conflicts);
-  // Stages with scales are summed in fp32 and rounded again.
-  const double scaled = format.stage_scales ? 2.0 * format.vector_size : 0;
+  // Else stages with scales are summed in fp32 and rounded again.
+  const double scaled = scaled_entries ? 2.0 * format.vector_size : 0;
   to.arithmetic += entries * (rebuild_instructions(format) + scaled);
   to.products += octets * tiles * passes * row_tiles * sides;
   to.arithmetic += octets * row_tiles;  // x as operands
@@ -54,7 +55,8 @@ void count_fragments(BlockWork& to, const Count& count) {
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
   // Sums (two chains where there are few), codes of this run and the next, x; and what ptxas took
   // beside on sm_90: within a fifth of seven kernels compiled.
-  const double chains = tiles * row_tiles < 4 && vq::run_octets(c) % 2 == 0 ? 2 : 1;
+  const double sums = vq::scaled_sums(c) ? format.residuals : 1;
+  const double chains = sums * (sums * tiles * row_tiles < 4 && vq::run_octets(c) % 2 == 0 ? 2 : 1);
   constexpr double kBeside = 48;
   to.registers =
       static_cast<int>(kBeside + chains * tiles * row_tiles * 4 +

@@ -47,14 +47,14 @@ struct Decoding<Decoder::kE8p, kElement> {
   }
 
   VQ_DEVICE static U32x4 value(U32x4 held, u32 code) {
-    u32 signs = code >> 8 & 0x7fu;
-    u32 parity = signs ^ signs >> 4;
-    parity ^= parity >> 2;
-    parity ^= parity >> 1;
-    signs |= parity << 7 & 0x80u;
-    signs |= signs << 15;  // sign 2i at bit 2i, sign 2i + 1 at bit 2i + 16
-    constexpr u32 kQuarters = kElement == Element::kF16 ? 0x34003400u : 0x3e803e80u;
-    const u32 shift = kQuarters | (code & 0x8000u) * 0x10001u;
+    // Bit 7 of what is shifted down by n is the parity of n, of four bits. Here n stands for all of
+    // the upper byte, with u, which its own bit 7 takes out again.
+    constexpr u32 kParities = 0x6996u << 7;
+    const u32 upper = code >> 8;
+    u32 signs = upper ^ (kParities >> ((upper ^ upper >> 4) & 15u) & 0x80u);
+    signs *= 0x8001u;  // sign 2i at bit 2i, sign 2i + 1 at bit 2i + 16
+    constexpr u32 kQuarter = kElement == Element::kF16 ? 0x3400u : 0x3e80u;
+    const u32 shift = ((code & 0x8000u) | kQuarter) * 0x10001u;
     const auto signed_word = [signs, shift](u32 word, int i) {
       return add2<kElement>(word ^ (signs << (15 - 2 * i) & 0x80008000u), shift);
     };

@@ -81,6 +81,15 @@ VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_siz
 VQ_HD constexpr int code_streams(const LinearConfig& c) {
   return c.fusion == LinearFusion::kRegisters ? c.weights.vector_size / 2 : 4;
 }
+// Where each stage has a factor, its products have sums of their own that the factor scales at
+// last, if one unit serves the whole matrix and there are registers for them; else the stages are
+// scaled, added up and rounded to 16 bits before each product.
+VQ_HD constexpr bool scaled_sums(const LinearConfig& c) {
+  constexpr int kMostSums = 16;  // of 4 registers
+  const int tiles = c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / c.fragment_rows);
+  return c.weights.stage_scales && c.unit_rows >= c.out_features && units_per_row(c) == 1 &&
+         c.weights.residuals * tiles <= kMostSums;
+}
 VQ_HD constexpr int greatest_common_divisor(int a, int b) {
   while (b != 0) {
     const int rest = a % b;

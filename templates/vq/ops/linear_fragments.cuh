@@ -14,8 +14,8 @@
 //   pairs    outputs g and g + 8 (v0..v7): a = {w01, v01, w23, v23}, then {w45, v45, w67, v67}.
 //            Twice the rows of x a product, for some moves.
 //
-// Residual stages add up in the accumulators. The x of a chunk stands in shared memory
-// (fragment_x.cuh).
+// Residual stages add up in the accumulators, or each in its own where it has a factor. The x of a
+// chunk stands in shared memory (fragment_x.cuh).
 #pragma once
 
 #include <vq/ops/fragment_codes.cuh>
@@ -41,10 +41,16 @@ class LinearFragments {
   static constexpr int kSteps = run_steps(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
+  static constexpr bool kScaledSums = scaled_sums(kConfig);
+  // Stages are scaled and added up before the product.
+  static constexpr bool kScaledEntries = kFormat.stage_scales && !kScaledSums;
   // Products a step takes: one a stage, whose sums meet in the accumulators.
-  static constexpr int kPasses = kFormat.stage_scales ? 1 : kFormat.residuals;
+  static constexpr int kPasses = kScaledEntries ? 1 : kFormat.residuals;
+  // Sums that are scaled on their own.
+  static constexpr int kStageSums = kScaledSums ? kPasses : 1;
   // Accumulators of one sum, so that products need not wait for each other.
-  static constexpr int kChains = kOutputTiles * kRowTiles < 4 && kSteps % 2 == 0 ? 2 : 1;
+  static constexpr int kChains =
+      kStageSums * kOutputTiles * kRowTiles < 4 && kSteps % 2 == 0 ? 2 : 1;
 
   VQ_DEVICE explicit LinearFragments(const LinearArgs& args)
       : args_(args),
@@ -69,7 +75,7 @@ class LinearFragments {
         multiply(now, first, run);
       }
     }
-    join_chains();
+    join_sums();
     hand_over(along);
     if (along == 0) write();
   }
@@ -94,7 +100,7 @@ class LinearFragments {
         VQ_UNROLL
         for (int pass = 0; pass < kPasses; ++pass) {
           multiply_step(codes, tile, step, pass, first + run * kRunColumns, first, x,
-                        sum_[step % kChains][tile]);
+                        sum_[pass % kStageSums * kChains + step % kChains][tile]);
         }
       }
     }
@@ -125,16 +131,15 @@ class LinearFragments {
     }
   }
 
-  // The lane's part of one output's operand in a step: the entries of stage `pass` as they come or,
-  // where stages have scales, the scaled sum of all stages rounded to 16 bits. `column` is the
-  // run's first.
+  // The lane's part of one output's operand in a step: the entries of stage `pass` as they come, or
+  // the scaled sum of all stages rounded to 16 bits. `column` is the run's first.
   VQ_DEVICE void rebuild(u32 (&words)[4], const u32* codes, int step, int pass, i64 output,
                          i64 column, i64 first) {
     VQ_UNROLL
     for (int e = 0; e < Codes::kEntries; ++e) {
       u32* to = words + e * kVectorSize / 2;
       const int unit = Work::unit_in_chunk(output, column + Codes::column(step, e), first);
-      if constexpr (kFormat.stage_scales) {
+      if constexpr (kScaledEntries) {
         float value[kVectorSize];
         book_.decode(value, unit, [&](int stage) { return Codes::at(codes, step, e, stage); });
         VQ_UNROLL
@@ -150,16 +155,26 @@ class LinearFragments {
     exchange_.apply(words);
   }
 
-  // The chains become one; with halves, accumulator 0 becomes the sum of the lane's output and row.
-  VQ_DEVICE void join_chains() {
-    for_each_sum([this](float(&sum)[4], int tile, int row_tile) {
-      VQ_UNROLL
-      for (int chain = 1; chain < kChains; ++chain) {
+  // The chains and the scaled stages become one; with halves, accumulator 0 becomes the sum of the
+  // lane's output and row.
+  VQ_DEVICE void join_sums() {
+    VQ_UNROLL
+    for (int stage = 0; stage < kStageSums; ++stage) {
+      const float scale = kScaledSums ? book_.scale(0, stage) : 1.0f;
+      for_each_sum([&](float(&sum)[4], int tile, int row_tile) {
         VQ_UNROLL
-        for (int i = 0; i < 4; ++i) sum[i] += sum_[chain][tile][row_tile][i];
-      }
-      if constexpr (kHalves) sum[0] += sum[3];
-    });
+        for (int i = 0; i < 4; ++i) {
+          float joined = sum_[stage * kChains][tile][row_tile][i];
+          VQ_UNROLL
+          for (int chain = 1; chain < kChains; ++chain) {
+            joined += sum_[stage * kChains + chain][tile][row_tile][i];
+          }
+          if constexpr (kScaledSums) joined *= scale;
+          sum[i] = stage == 0 ? joined : sum[i] + joined;
+        }
+      });
+    }
+    if constexpr (kHalves) for_each_sum([](float(&sum)[4], int, int) { sum[0] += sum[3]; });
   }
 
   // The warps that share the columns hand their sums over, half of them to the other half at a
@@ -209,19 +224,19 @@ class LinearFragments {
 
   VQ_DEVICE void clear_sums() {
     VQ_UNROLL
-    for (int chain = 0; chain < kChains; ++chain) {
+    for (int each = 0; each < kStageSums * kChains; ++each) {
       VQ_UNROLL
       for (int tile = 0; tile < kOutputTiles; ++tile) {
         VQ_UNROLL
         for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
           VQ_UNROLL
-          for (int i = 0; i < 4; ++i) sum_[chain][tile][row_tile][i] = 0.0f;
+          for (int i = 0; i < 4; ++i) sum_[each][tile][row_tile][i] = 0.0f;
         }
       }
     }
   }
 
-  // Visits the sums of the first chain.
+  // Visits the sums of the first stage and chain.
   template <class Visit>
   VQ_DEVICE void for_each_sum(Visit visit) {
     VQ_UNROLL
@@ -238,7 +253,7 @@ class LinearFragments {
   Codes codes_;
   FragmentExchange<Plan> exchange_;
   int first_row_;
-  float sum_[kChains][kOutputTiles][kRowTiles][4];
+  float sum_[kStageSums * kChains][kOutputTiles][kRowTiles][4];  // [stage][chain]..
 };
 
 template <class Plan>
