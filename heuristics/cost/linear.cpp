@@ -45,6 +45,7 @@ void count_fragments(BlockWork& to, const Count& count) {
   to.arithmetic += entries * (rebuild_instructions(format) + scaled);
   to.products += octets * tiles * passes * row_tiles * sides;
   to.arithmetic += octets * row_tiles;  // x as operands
+  to.turns += octets;
   to.passes += octets * row_tiles * (halves ? 2 : 4);
   const double staged = count.block_chunks * c.chunk_columns * c.rows_per_block;
   to.passes += staged * 2 / 128;

@@ -92,7 +92,9 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   us[CostPart::memory] = work.memory_bytes * 1e-3 / gpu.memory_gbps;
   us[CostPart::l2] =
       on_one * work.l2_bytes / kL2Bytes / clock + work.partial_bytes / gpu.sms / kL2Bytes / clock;
-  us[CostPart::shared] = on_one * work.passes / clock;
+  // A register that is spilled goes through the L1, whose passes are those of shared memory.
+  const double spills = 2.0 * std::max(0, work.registers - most) * work.turns;
+  us[CostPart::shared] = on_one * (work.passes + spills) / clock;
   us[CostPart::lines] = on_one * work.lines / clock;
   us[CostPart::lookups] = on_one * work.lookups / kSchedulers / clock;
   us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;

@@ -61,6 +61,7 @@ struct BlockWork {
   double lookups = 0;
   double arithmetic = 0;
   double products = 0;      // of m16n8k16
+  double turns = 0;         // of loops whose registers, past the limit, go to memory and back
   double memory_bytes = 0;  // of the whole call, as all below
   double partial_bytes = 0;
   int splits = 1;
