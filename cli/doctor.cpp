@@ -58,7 +58,7 @@ Finding cache_finding(const CacheOptions& options) {
 
 // Of each folder or pack of VQGEN_CACHE_PATH.
 Finding layer_finding(const std::filesystem::path& path) {
-  const ArtifactCache cache(CacheOptions{.read_only = {path}, .folder = {}});
+  const ArtifactCache cache(CacheOptions{.read_only = {path}});
   if (!cache.warning().empty()) return {"cache layer", false, cache.warning()};
   return {"cache layer", true, path.string()};
 }

@@ -110,7 +110,7 @@ bool ArtifactCache::store(const ArtifactKey& key, const Artifact& artifact) {
                     error.what()));
     return false;
   }
-  if (collects) collect(folder_->path(), {.max_bytes = options_.max_bytes, .max_age = {}});
+  if (collects) collect(folder_->path(), {.max_bytes = options_.max_bytes});
   const std::lock_guard lock(mutex_);
   ++counts_.stored;
   return true;

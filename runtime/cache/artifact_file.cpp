@@ -96,6 +96,11 @@ std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const 
   return std::move(stored->artifact);
 }
 
+bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest) {
+  const auto stored = decode_artifact(bytes);
+  return stored && stored->key.hex() == digest;
+}
+
 std::optional<ArtifactKey> peek_key(std::span<const std::byte> front) {
   ByteReader reader{front};
   const auto manifest_text = take_manifest(reader);

@@ -1,6 +1,5 @@
 #include "runtime/cache/collect.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/cache/layer.h"
+#include "runtime/cache/folder_layer.h"
 
 namespace vqgen {
 namespace {
@@ -24,8 +23,8 @@ struct OwnFile {
   std::int64_t used_s = 0;
 };
 
-// What a cache calls that name in `folder`, which is relative to its own; nullopt for a stranger.
-std::optional<Kind> kind_of(const std::filesystem::path& folder, const std::string& name) {
+// What a cache calls that name in its folder `folder`; nullopt for a stranger.
+std::optional<Kind> kind_of(const std::string& folder, const std::string& name) {
   const std::string digest = name.substr(0, 64);
   if (!is_digest(digest)) return std::nullopt;
   const std::string_view rest = std::string_view(name).substr(64);
@@ -37,17 +36,12 @@ std::optional<Kind> kind_of(const std::filesystem::path& folder, const std::stri
   return std::nullopt;
 }
 
+// Oldest use first.
 std::vector<OwnFile> own_files(const std::filesystem::path& folder) {
   std::vector<OwnFile> found;
-  std::error_code code;
-  std::filesystem::recursive_directory_iterator files(
-      folder, std::filesystem::directory_options::skip_permission_denied, code);
-  for (; !code && files != std::filesystem::recursive_directory_iterator(); files.increment(code)) {
-    const std::filesystem::path& path = files->path();
-    const auto kind = kind_of(path.parent_path().lexically_relative(folder), path.filename());
-    struct stat status {};
-    if (!kind || ::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    found.push_back({path, *kind, static_cast<std::uint64_t>(status.st_size), status.st_mtime});
+  for (const CacheFile& file : cache_files(folder)) {
+    const auto kind = kind_of(file.path.parent_path().filename(), file.path.filename());
+    if (kind) found.push_back({file.path, *kind, file.bytes, file.changed_s});
   }
   std::sort(found.begin(), found.end(), [](const OwnFile& a, const OwnFile& b) {
     return std::tie(a.used_s, a.path) < std::tie(b.used_s, b.path);

@@ -10,8 +10,8 @@
 namespace vqgen {
 
 struct CollectLimits {
-  std::optional<std::uint64_t> max_bytes;       // of all entries together
-  std::optional<std::chrono::seconds> max_age;  // since an entry was made or last used
+  std::optional<std::uint64_t> max_bytes = {};       // of all entries together
+  std::optional<std::chrono::seconds> max_age = {};  // since an entry was made or last used
 };
 
 struct Collected {

@@ -28,12 +28,43 @@ bool read_fully(int file, std::vector<std::byte>& bytes) {
   return true;
 }
 
+bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
+
+bool is_own_folder(const std::string& name) {
+  return name == "locks" || (name.size() == 2 && is_hex(name[0]) && is_hex(name[1]));
+}
+
+// visit(path) for each name in the folder; none where it cannot be read.
+template <class Visit>
+void each_in(const std::filesystem::path& folder, Visit&& visit) {
+  std::error_code code;
+  std::filesystem::directory_iterator names(folder, code);
+  for (; !code && names != std::filesystem::directory_iterator(); names.increment(code)) {
+    visit(names->path());
+  }
+}
+
 }  // namespace
 
 bool is_digest(std::string_view text) {
-  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
+  return text.size() == 64 && std::all_of(text.begin(), text.end(), is_hex);
+}
+
+// No deeper, and through no link: the folder may be one that somebody named by mistake.
+std::vector<CacheFile> cache_files(const std::filesystem::path& folder) {
+  std::vector<CacheFile> found;
+  each_in(folder, [&](const std::filesystem::path& inner) {
+    struct stat status {};
+    if (!is_own_folder(inner.filename().string())) return;
+    if (::lstat(inner.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return;
+    each_in(inner, [&](const std::filesystem::path& path) {
+      if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+      found.push_back({path, static_cast<std::uint64_t>(status.st_size), status.st_mtime});
+    });
+  });
+  std::sort(found.begin(), found.end(),
+            [](const CacheFile& a, const CacheFile& b) { return a.path < b.path; });
+  return found;
 }
 
 FolderLayer::FolderLayer(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -65,19 +96,11 @@ std::optional<std::vector<std::byte>> FolderLayer::read(std::string_view digest,
 
 std::vector<StoredEntry> FolderLayer::entries() const {
   std::vector<StoredEntry> found;
-  std::error_code code;
-  std::filesystem::recursive_directory_iterator files(
-      folder_, std::filesystem::directory_options::skip_permission_denied, code);
-  for (; !code && files != std::filesystem::recursive_directory_iterator(); files.increment(code)) {
-    const std::filesystem::path& file = files->path();
-    const std::string digest = file.stem().string();
-    if (!is_digest(digest) || file != path_of(digest)) continue;
-    struct stat status {};
-    if (::lstat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    found.push_back({digest, static_cast<std::uint64_t>(status.st_size), status.st_mtime});
+  for (const CacheFile& file : cache_files(folder_)) {
+    std::string digest = file.path.stem().string();
+    if (!is_digest(digest) || file.path != path_of(digest)) continue;
+    found.push_back({std::move(digest), file.bytes, file.changed_s});
   }
-  std::sort(found.begin(), found.end(),
-            [](const StoredEntry& a, const StoredEntry& b) { return a.digest < b.digest; });
   return found;
 }
 

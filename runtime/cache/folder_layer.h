@@ -11,6 +11,14 @@
 
 namespace vqgen {
 
+// The regular files in the folders xx/ and locks/ of a cache, by path, whoever made them.
+struct CacheFile {
+  std::filesystem::path path;
+  std::uint64_t bytes = 0;
+  std::int64_t changed_s = 0;
+};
+std::vector<CacheFile> cache_files(const std::filesystem::path& folder);
+
 class FolderLayer final : public ArtifactLayer {
  public:
   // Touches nothing; the folder is made by the first store.

@@ -61,6 +61,8 @@ std::string miss_reason(const std::optional<Nearest>& nearest, const ArtifactKey
   if (!nearest) return "no entry";
   std::vector<std::string> names = differing_fields(nearest->key, wanted);
   if (names.empty()) return "no entry";  // stored by another process since
+  // That the text is another says less than why it is.
+  if (names.front() == "text_sha256") std::rotate(names.begin(), names.begin() + 1, names.end());
   std::string reason = difference(nearest->key, wanted, names.front());
   names.erase(names.begin());
   if (!names.empty()) reason += fmt::format("; {} too", fmt::join(names, ", "));

@@ -28,7 +28,7 @@ std::optional<Nearest> nearest_entry(std::span<const std::unique_ptr<ArtifactLay
                                      const ArtifactKey& wanted);
 
 // "no entry", or of the nearest "compiler differs: 'nvrtc 12.4 ...' is stored, 'nvrtc 13.0 ...' is
-// wanted", the first field in full and the names of the others.
+// wanted", one field in full and the names of the others; the text's digest is the last to be told.
 std::string miss_reason(const std::optional<Nearest>& nearest, const ArtifactKey& wanted);
 
 }  // namespace vqgen

@@ -17,19 +17,6 @@ bool absolute(const std::optional<std::string>& value) {
   return value && std::filesystem::path(*value).is_absolute();
 }
 
-std::uint64_t read_bytes(const std::string& text) {
-  std::uint64_t bytes = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, bytes);
-  if (parsed.ec != std::errc{} || parsed.ptr != end) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("VQGEN_CACHE_MAX_BYTES: '{}' is no number of bytes; write digits "
-                            "alone, or unset it",
-                            text));
-  }
-  return bytes;
-}
-
 std::vector<std::filesystem::path> split_path(const std::string& text) {
   std::vector<std::filesystem::path> parts;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -65,6 +52,17 @@ std::optional<std::filesystem::path> private_folder(const std::filesystem::path&
   return folder;
 }
 
+std::uint64_t parse_bytes(const std::string& what, const std::string& text) {
+  std::uint64_t bytes = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, bytes);
+  if (parsed.ec != std::errc{} || parsed.ptr != end) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: '{}' is no number of bytes; write digits alone", what, text));
+  }
+  return bytes;
+}
+
 CacheOptions cache_options(const CacheEnvironment& environment) {
   CacheOptions options;
   if (given(environment.vqgen_cache_path)) {
@@ -79,7 +77,7 @@ CacheOptions cache_options(const CacheEnvironment& environment) {
         "kernels are kept in memory alone; set VQGEN_CACHE_DIR, XDG_CACHE_HOME or HOME";
   }
   if (given(environment.vqgen_cache_max_bytes)) {
-    options.max_bytes = read_bytes(*environment.vqgen_cache_max_bytes);
+    options.max_bytes = parse_bytes("VQGEN_CACHE_MAX_BYTES", *environment.vqgen_cache_max_bytes);
   }
   return options;
 }

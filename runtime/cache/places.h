@@ -13,8 +13,10 @@ namespace vqgen {
 inline constexpr std::uint64_t kDefaultCacheBytes = std::uint64_t{2} << 30;
 
 struct CacheOptions {
-  std::vector<std::filesystem::path> read_only;  // folders and packs, in the order they are asked
-  std::optional<std::filesystem::path> folder;   // written, and asked after them; none: in memory
+  std::vector<std::filesystem::path> read_only =
+      {};  // folders and packs, in the order they are asked
+  std::optional<std::filesystem::path> folder =
+      {};                                        // written, and asked after them; none: in memory
   std::string warning = {};                      // what the user is to know of the choice
   std::uint64_t max_bytes = kDefaultCacheBytes;  // of `folder`
   std::chrono::milliseconds lock_wait{30'000};   // for another process that compiles the same
@@ -38,6 +40,9 @@ std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& e
 // `temporary`/vqgen-UID, made if it is missing; nullopt unless it is a real folder of this user
 // that nobody else can enter: others may write beside it, and a kernel of theirs must not be run.
 std::optional<std::filesystem::path> private_folder(const std::filesystem::path& temporary);
+
+// Error(bad_input), which names `what`, unless the text is a number of bytes in digits alone.
+std::uint64_t parse_bytes(const std::string& what, const std::string& text);
 
 // The whole ladder: default_cache_dir(), else private_folder(), else memory alone. VQGEN_CACHE_PATH
 // is split at colons. Error(bad_input) where VQGEN_CACHE_MAX_BYTES is no number of bytes.

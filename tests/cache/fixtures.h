@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <functional>
 
 #include "core/digest.h"
 #include "runtime/backend/backend.h"
+#include "runtime/cache/artifact_cache.h"
 
 namespace vqgen::test {
 
@@ -78,5 +80,32 @@ class InFolder : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::filesystem::path folder_;
 };
+
+// One kernel: its text, its key, and what its compilation gives.
+class WithKernel : public InFolder {
+ protected:
+  void SetUp() override {
+    InFolder::SetUp();
+    source_ = some_source();
+    key_ = artifact_key(source_, backend_.compiler(source_));
+    artifact_ = backend_.compile(source_);
+    backend_.compilations = 0;
+  }
+
+  CountingBackend backend_;
+  KernelSource source_;
+  ArtifactKey key_;
+  Artifact artifact_;
+};
+
+// All files below the folder, relative, sorted.
+inline std::vector<std::string> files_below(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_directory()) names.push_back(entry.path().lexically_relative(folder).string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 }  // namespace vqgen::test
