@@ -21,6 +21,7 @@ constexpr std::uint32_t kPackSchema = 1;
 constexpr std::uint64_t kDigestBytes = 64;
 constexpr std::uint64_t kHeadBytes = 8 + 4 + 8;
 constexpr std::uint64_t kRecordBytes = kDigestBytes + 8 + 8;
+constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;  // a sparse file has room for any
 constexpr std::uint64_t kMaxEntryBytes = std::uint64_t{1} << 30;
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
@@ -75,8 +76,8 @@ void PackLayer::read_index() {
   head.take_integer(schema);
   if (schema != kPackSchema) fail(path_, fmt::format("has layout {}, not {}", schema, kPackSchema));
   head.take_integer(count);
-  if (count > (file_bytes_ - kHeadBytes - kDigestBytes) / kRecordBytes) {
-    fail(path_, "its index is damaged: more entries than the file has room for");
+  if (count > std::min((file_bytes_ - kHeadBytes - kDigestBytes) / kRecordBytes, kMaxEntries)) {
+    fail(path_, fmt::format("its index is damaged: {} entries are more than there can be", count));
   }
   const std::uint64_t index_bytes = kHeadBytes + count * kRecordBytes;
   bytes.resize(static_cast<std::size_t>(index_bytes + kDigestBytes));

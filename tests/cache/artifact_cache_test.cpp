@@ -58,6 +58,17 @@ TEST_F(Cache, NoneCompilesAlways) {
   EXPECT_EQ(backend_.compilations, 2);
 }
 
+// The compiler's file said 1.0, and what was opened says 2.0: its kernels are no others'.
+TEST_F(Cache, WhatCompiledNamesTheArtifact) {
+  ArtifactCache cache(folder_);
+  backend_.describe = [this](const KernelSource&, KernelResources&) {
+    backend_.compiler_name = "counting 2.0";
+  };
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_FALSE(cache.find(key_).has_value());
+  EXPECT_TRUE(cache.find(artifact_key(source_, backend_.compiler(source_))).has_value());
+}
+
 TEST_F(Cache, EmptyBinaryAndNoEntriesSurvive) {
   const ArtifactKey bare{"", "", "", {}, {}};
   ArtifactCache cache(folder_);

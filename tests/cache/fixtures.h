@@ -31,7 +31,7 @@ class CountingBackend final : public Backend {
   Machine machine() const override { return Machine::cuda; }
   std::optional<GpuSpec> device() const override { return std::nullopt; }
   CompilerIdentity compiler(const KernelSource& source) const override {
-    return {"counting 1.0", {"--arch=" + source.arch, "-O3"}};
+    return {compiler_name, {"--arch=" + source.arch, "-O3"}};
   }
   Artifact compile(const KernelSource& source) const override {
     ++compilations;
@@ -61,6 +61,7 @@ class CountingBackend final : public Backend {
   std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
 
   mutable std::atomic<int> compilations{0};
+  std::string compiler_name = "counting 1.0";
   // What the compiler says of an entry, where that is not to be the same for all.
   std::function<void(const KernelSource&, KernelResources&)> describe;
 };

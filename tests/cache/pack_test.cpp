@@ -102,7 +102,7 @@ TEST_F(Pack, IsTheSameBytesFromFoldersFilledInAnyOrder) {
 // Every bit of the head, the index and its trailer, and some of the entries.
 TEST_F(Pack, AFlippedBitCostsTheIndexOrOneEntry) {
   const std::size_t front = kHead + kRecord * 3 + 64;
-  for (std::size_t bit = 0; bit < whole_.size() * 8; bit += bit < front * 8 ? 3 : 997) {
+  for (std::size_t bit = 0; bit < whole_.size() * 8; bit += bit < front * 8 ? 7 : 997) {
     auto flipped = whole_;
     flipped[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
     EXPECT_EQ(found_in(flipped), bit / 8 < front ? 0 : 2) << bit;
@@ -150,6 +150,17 @@ TEST_F(Pack, LiesOfTheIndexAreMissesOrRefused) {
             })),
             0);
   EXPECT_EQ(found_in(forged([](auto& pack) { pack[kHead] = std::byte{'G'}; })), 0);
+}
+
+// Its length lends such a count some truth.
+TEST_F(Pack, AHugeIndexIsNotAskedMemoryFor) {
+  auto lie = whole_;
+  put(lie, 12, std::uint64_t{1} << 34);
+  publish_file(folder_ / "sparse", lie);
+  std::error_code code;
+  std::filesystem::resize_file(folder_ / "sparse", std::uintmax_t{1} << 41, code);
+  if (code) GTEST_SKIP() << "no sparse files here: " << code.message();
+  EXPECT_THAT(message_of([&] { PackLayer pack(folder_ / "sparse"); }), HasSubstr("17179869184"));
 }
 
 TEST_F(Pack, WhatIsNoPackIsNamed) {
