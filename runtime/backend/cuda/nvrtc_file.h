@@ -1,4 +1,4 @@
-// NVRTC's library file, found and told apart without opening it: opening takes some 130 ms, and a
+// NVRTC's library file, found and told apart without opening it: opening takes 10 to 130 ms, and a
 // kernel that is in the cache needs the compiler's identity alone.
 #pragma once
 
