@@ -53,7 +53,12 @@ void require_place(const std::string& command, const std::string& option,
 
 Environment read_environment() {
   Environment environment;
-  environment.cache = {variable("VQGEN_CACHE_DIR"), variable("XDG_CACHE_HOME"), variable("HOME")};
+  environment.cache = {.vqgen_cache_dir = variable("VQGEN_CACHE_DIR"),
+                       .xdg_cache_home = variable("XDG_CACHE_HOME"),
+                       .home = variable("HOME"),
+                       .vqgen_cache_path = variable("VQGEN_CACHE_PATH"),
+                       .vqgen_cache_max_bytes = variable("VQGEN_CACHE_MAX_BYTES"),
+                       .temporary = variable("TMPDIR").value_or("/tmp")};
   environment.nvrtc = variable("VQGEN_NVRTC").value_or("");
   environment.compiler = variable("VQGEN_CXX").value_or("");
   return environment;
@@ -71,18 +76,24 @@ std::unique_ptr<Backend> make_host(const Environment& environment, bool check_ra
   return make_host_backend(options);
 }
 
-std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, const Output& output) {
-  const auto folder = default_cache_dir(environment.cache);
-  if (folder) return std::make_unique<ArtifactCache>(*folder);
-  output.note("warning: kernels are not cached; set VQGEN_CACHE_DIR, XDG_CACHE_HOME or HOME");
-  return nullptr;
+std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, bool explain_misses) {
+  CacheOptions options = cache_options(environment.cache);
+  options.explain_misses = explain_misses;
+  return std::make_unique<ArtifactCache>(std::move(options));
 }
 
-GpuChoice choose_gpu(const std::string& flag, const Config& config,
-                     const std::optional<GpuSpec>& device) {
+void note_warning(const ArtifactCache& cache, const Output& output) {
+  if (const std::string warning = cache.warning(); !warning.empty()) {
+    output.note("warning: {}", warning);
+  }
+}
+
+GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backend& backend) {
   if (!flag.empty() && flag != "auto") return {find_gpu(flag), "named by --gpu"};
   if (flag != "auto" && config.gpu) return {find_gpu(*config.gpu), "named by the config"};
-  if (device) return {*device, "this machine's device"};
+  if (backend.machine() == Machine::cuda) {
+    if (const auto device = backend.device()) return {*device, "this machine's device"};
+  }
   return {find_gpu("h200"), "the default, since this machine has no device"};
 }
 

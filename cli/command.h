@@ -59,16 +59,20 @@ Environment read_environment();
 
 std::unique_ptr<Backend> make_cuda(const Environment& environment);
 std::unique_ptr<Backend> make_host(const Environment& environment, bool check_races = false);
-// The cache on disk; null, with a note, where the environment names no place for it.
-std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, const Output& output);
+// The kernel cache, in memory alone where the environment gives it no place. `explain_misses` as in
+// CacheOptions.
+std::unique_ptr<ArtifactCache> make_cache(const Environment& environment,
+                                          bool explain_misses = false);
+// What does not work of it, on stderr; nothing while all is well.
+void note_warning(const ArtifactCache& cache, const Output& output);
 
-// A GPU and why it was chosen: the flag, else the config's, else the machine's device, else h200.
+// A GPU and why it was chosen: the flag, else the config's, else the device of a backend for CUDA,
+// which is not opened unless it comes to that, else h200.
 struct GpuChoice {
   GpuSpec spec;
   std::string reason;
 };
-GpuChoice choose_gpu(const std::string& flag, const Config& config,
-                     const std::optional<GpuSpec>& device);
+GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backend& backend);
 
 // Each subcommand declares its options and runs in its callback.
 #define COMMAND(name) void add_##name(CLI::App& app, Output& output);

@@ -17,16 +17,23 @@ struct CompileArguments {
 Json kernel_json(const Prepared& prepared, std::size_t i) {
   const KernelEntry& entry = prepared.source.entries[i];
   const KernelResources& resources = prepared.artifact.kernels[i];
-  return {{"name", entry.name},
-          {"op", prepared.source.op},
-          {"arch", prepared.source.arch},
-          {"registers", resources.registers},
-          {"shared_bytes", entry.shared_bytes + resources.static_shared_bytes},
-          {"spill_bytes", resources.spill_bytes},
-          {"cubin_bytes", prepared.artifact.binary.size()},
-          {"compile_ms", prepared.artifact.compile_ms},
-          {"cache", prepared.cache_hit ? "hit" : "miss"},
-          {"plan", to_json(prepared.plan)}};
+  Json json{{"name", entry.name},
+            {"op", prepared.source.op},
+            {"arch", prepared.source.arch},
+            {"registers", resources.registers},
+            {"shared_bytes", entry.shared_bytes + resources.static_shared_bytes},
+            {"spill_bytes", resources.spill_bytes},
+            {"cubin_bytes", prepared.artifact.binary.size()},
+            {"compile_ms", prepared.artifact.compile_ms},
+            {"cache", prepared.cache_hit ? "hit" : "miss"},
+            {"plan", to_json(prepared.plan)}};
+  // Of a hit where it comes from, of a miss why it is one.
+  if (prepared.cache_hit) {
+    json["cache_layer"] = prepared.cache_layer;
+  } else {
+    json["cache_miss"] = prepared.why_missed;
+  }
+  return json;
 }
 
 void print_kernel(const Output& output, const Json& kernel) {
@@ -68,10 +75,10 @@ void compile(const CompileArguments& options, Output& output) {
   Config config = read_config(std::filesystem::path(options.config));
   const PlanOptions plan = apply(options.placement, config);
   const std::unique_ptr<Backend> backend = make_cuda(environment);
-  const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
-  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
+  const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
+  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, true);
   const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), plan);
-  if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
+  note_warning(*cache, output);
 
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   output.document = {

@@ -25,40 +25,52 @@ Finding device_finding(const Backend& cuda) {
                       device->arch, device->sms, device->shared_bytes_per_block)};
 }
 
+// The name alone may come from the disk, so NVRTC has to compile something too.
 Finding compiler_finding(const char* what, const Backend& backend) {
   KernelSource probe;
+  probe.op = "probe";
   probe.machine = backend.machine();
-  probe.arch = backend.machine() == Machine::cuda ? "sm_90a" : "host";
+  probe.arch = backend.machine() == Machine::cuda ? "sm_80" : "host";
+  probe.text = "extern \"C\" __global__ void vqgen_probe() {}\n";
+  probe.entries = {{.name = "vqgen_probe", .grid = {}, .threads = 32}};
   try {
+    if (backend.machine() == Machine::cuda) backend.compile(probe);
     return {what, true, backend.compiler(probe).name};
   } catch (const Error& error) {
     return {what, false, error.what()};
   }
 }
 
-Finding cache_finding(const Environment& environment) {
-  const auto folder = default_cache_dir(environment.cache);
-  if (!folder) {
+Finding cache_finding(const CacheOptions& options) {
+  if (!options.folder) {
     return {"kernel cache", false, "no place; set VQGEN_CACHE_DIR, XDG_CACHE_HOME or HOME"};
   }
   try {
-    std::filesystem::create_directories(*folder);
-    const std::filesystem::path probe = *folder / "doctor-probe";
+    std::filesystem::create_directories(*options.folder);
+    const std::filesystem::path probe = *options.folder / "doctor-probe";
     publish_text(probe, "probe");
     std::filesystem::remove(probe);
-    return {"kernel cache", true, folder->string()};
+    return {"kernel cache", true, options.folder->string()};
   } catch (const std::exception& error) {
     return {"kernel cache", false, std::string("cannot be written: ") + error.what()};
   }
+}
+
+// Of each folder or pack of VQGEN_CACHE_PATH.
+Finding layer_finding(const std::filesystem::path& path) {
+  const ArtifactCache cache(CacheOptions{.read_only = {path}});
+  if (!cache.warning().empty()) return {"cache layer", false, cache.warning()};
+  return {"cache layer", true, path.string()};
 }
 
 void doctor(Output& output) {
   const Environment environment = read_environment();
   const std::unique_ptr<Backend> cuda = make_cuda(environment);
   const std::unique_ptr<Backend> host = make_host(environment);
-  const std::vector<Finding> findings{device_finding(*cuda), compiler_finding("NVRTC", *cuda),
-                                      compiler_finding("host compiler", *host),
-                                      cache_finding(environment)};
+  const CacheOptions cache = cache_options(environment.cache);
+  std::vector<Finding> findings{device_finding(*cuda), compiler_finding("NVRTC", *cuda),
+                                compiler_finding("host compiler", *host), cache_finding(cache)};
+  for (const auto& path : cache.read_only) findings.push_back(layer_finding(path));
   output.document["version"] = VQGEN_VERSION;
   output.document["gpus"] = gpu_names();
   output.document["formats"] = format_names();

@@ -26,9 +26,9 @@ Explained explained(const ExplainArguments& options, const Config& config, const
     Planned planned = plan_with(config, gpu, profiles, plan);
     return {planned.plan, std::move(planned.placements), std::nullopt};
   }
-  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
+  const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
   Prepared prepared = prepare(config, gpu, backend, cache.get(), plan);
-  if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
+  note_warning(*cache, output);
   return {prepared.plan, std::move(prepared.placements),
           prepared.artifact.kernels.front().registers};
 }
@@ -38,7 +38,7 @@ void run(const ExplainArguments& options, Output& output) {
   Config config = read_config(std::filesystem::path(options.config));
   const PlanOptions plan = apply(options.placement, config);
   const std::unique_ptr<Backend> backend = make_cuda(environment);
-  const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
+  const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
   const Explained result =
       explained(options, config, gpu.spec, profiles, plan, *backend, environment, output);

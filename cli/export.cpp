@@ -15,7 +15,7 @@ struct ExportArguments {
 void export_text(const ExportArguments& options, Output& output) {
   const Config config = read_config(std::filesystem::path(options.config));
   const std::unique_ptr<Backend> backend = make_cuda(read_environment());
-  const GpuChoice gpu = choose_gpu(options.gpu, config, backend->device());
+  const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
   const KernelSource source =
       source_for(config, plan_for(config, gpu.spec), gpu.spec, Machine::cuda);
   publish_text(options.out, source.text);

@@ -87,12 +87,10 @@ void run(const RunArguments& options, Output& output) {
   const Environment environment = read_environment();
   const Config config = read_config(std::filesystem::path(options.config));
   const BackendChoice chosen = choose_backend(options, environment);
-  const GpuChoice gpu = choose_gpu(
-      options.gpu, config,
-      chosen.backend->machine() == Machine::cuda ? chosen.backend->device() : std::nullopt);
-  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output);
+  const GpuChoice gpu = choose_gpu(options.gpu, config, *chosen.backend);
+  const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
   const Prepared prepared = prepare(config, gpu.spec, *chosen.backend, cache.get());
-  if (cache && !cache->warning().empty()) output.note("warning: {}", cache->warning());
+  note_warning(*cache, output);
   output.line("backend {}: {}", chosen.backend->name(), chosen.reason);
   output.line("planned for {}: {}", gpu.spec.name, gpu.reason);
 

@@ -27,8 +27,7 @@ std::unique_ptr<Backend> make_backend(const TimingOptions& options) {
 
 GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
                     Output& output) {
-  const GpuChoice gpu = choose_gpu(
-      options.gpu, first, backend.machine() == Machine::cuda ? backend.device() : std::nullopt);
+  const GpuChoice gpu = choose_gpu(options.gpu, first, backend);
   output.document["gpu"] = gpu.spec.name;
   output.document["gpu_reason"] = gpu.reason;
   output.document["gpu_spec"] = to_json(gpu.spec);

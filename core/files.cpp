@@ -51,13 +51,13 @@ Container read_whole(const std::filesystem::path& path, std::uint64_t max_bytes)
 }
 
 // A name beside `path` that no other thread, process or host uses: a process number alone repeats
-// where containers share a folder.
+// where containers share a folder, and what is drawn at random is the same after a fork.
 std::filesystem::path sibling(const std::filesystem::path& path) {
   static std::atomic<unsigned> counter{0};
   static const std::uint64_t random =
-      std::uint64_t{std::random_device{}()} << 32 | static_cast<unsigned>(::getpid());
+      std::uint64_t{std::random_device{}()} << 32 | std::random_device{}();
   std::filesystem::path name = path;
-  name += fmt::format(".tmp-{:x}-{}", random, counter++);
+  name += fmt::format(".tmp-{:x}-{}-{}", random, ::getpid(), counter++);
   return name;
 }
 

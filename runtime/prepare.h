@@ -27,6 +27,8 @@ struct Prepared {
   KernelSource source;
   Artifact artifact;
   bool cache_hit = false;
+  std::string cache_layer = {};  // of a hit, and of a miss why, as in CompileResult
+  std::string why_missed = {};
   std::vector<OperandPlacement> placements = {};  // as planned
 };
 

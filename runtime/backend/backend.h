@@ -73,7 +73,8 @@ class Backend {
   // The device that launches run on; nullopt where there is none (compiling still works).
   virtual std::optional<GpuSpec> device() const = 0;
 
-  // Thread-safe. Error(device) where the compiler is missing, with where it was looked for.
+  // Thread-safe. Error(device) where the compiler is missing, with where it was looked for. It may
+  // be told from the compiler's file; after compile() it is that of what compiled.
   virtual CompilerIdentity compiler(const KernelSource& source) const = 0;
 
   // Thread-safe. Error(device) with the compiler's first error line; the whole log and the text are

@@ -2,74 +2,143 @@
 
 #include <fmt/format.h>
 
-#include "core/files.h"
 #include "runtime/cache/artifact_file.h"
+#include "runtime/cache/collect.h"
+#include "runtime/cache/nearest.h"
+#include "runtime/cache/pack.h"
 
 namespace vqgen {
 namespace {
 
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kMemoryBytes = std::size_t{256} << 20;
 
-std::optional<std::vector<std::byte>> read_if_there(const std::filesystem::path& path) {
-  std::error_code code;
-  if (!std::filesystem::is_regular_file(path, code)) return std::nullopt;
-  try {
-    return read_file(path, kMaxFileBytes);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+CacheOptions in_folder(std::filesystem::path folder) {
+  CacheOptions options;
+  options.folder = std::move(folder);
+  return options;
+}
+
+std::unique_ptr<ArtifactLayer> open_layer(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return std::make_unique<FolderLayer>(path);
+  return std::make_unique<PackLayer>(path);
 }
 
 }  // namespace
 
-ArtifactCache::ArtifactCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
+ArtifactCache::ArtifactCache(std::filesystem::path folder)
+    : ArtifactCache(in_folder(std::move(folder))) {}
 
-// Two levels, so that no folder grows large.
-std::filesystem::path ArtifactCache::path_of(const ArtifactKey& key) const {
-  const std::string hex = key.hex();
-  return folder_ / hex.substr(0, 2) / (hex + ".vqk");
+ArtifactCache::ArtifactCache(CacheOptions options)
+    : options_(std::move(options)), warning_(options_.warning) {
+  for (const std::filesystem::path& path : options_.read_only) {
+    try {
+      layers_.push_back(open_layer(path));
+    } catch (const Error& error) {
+      warn(fmt::format("no kernels are taken from {}", error.what()));
+    }
+  }
+  if (!options_.folder) return;
+  auto folder = std::make_unique<FolderLayer>(*options_.folder);
+  folder_ = folder.get();
+  layers_.push_back(std::move(folder));
 }
 
-std::optional<Artifact> ArtifactCache::find(const ArtifactKey& key) {
-  const std::filesystem::path path = path_of(key);
-  const auto bytes = read_if_there(path);
-  std::optional<Artifact> artifact;
-  if (bytes) artifact = decode_artifact(*bytes, key);
-  const bool damaged = bytes && !artifact;
-  if (damaged) {
-    std::error_code ignored;  // read-only, or another process was faster
-    std::filesystem::rename(path, path.string() + ".damaged", ignored);
+std::filesystem::path ArtifactCache::path_of(const ArtifactKey& key) const {
+  return folder_->path_of(key.hex());
+}
+
+Lookup ArtifactCache::search(const ArtifactKey& key, int& damaged) {
+  const std::string digest = key.hex();
+  for (const auto& layer : layers_) {
+    const auto bytes = layer->read(digest);
+    if (!bytes) continue;
+    if (auto artifact = decode_artifact(*bytes, key)) {
+      if (layer.get() == folder_) folder_->touch(digest);
+      return {std::move(artifact), layer->path().string(), damaged > 0};
+    }
+    ++damaged;
+    if (layer.get() == folder_) folder_->set_aside(digest);
   }
   const std::lock_guard lock(mutex_);
-  ++(artifact ? counts_.hits : counts_.misses);
-  if (damaged) ++counts_.damaged;
-  return artifact;
+  const auto kept = memory_.find(digest);
+  if (kept == memory_.end()) return {std::nullopt, "", damaged > 0};
+  return {kept->second, "memory", damaged > 0};
+}
+
+Lookup ArtifactCache::look_up(const ArtifactKey& key) {
+  int damaged = 0;
+  Lookup found = search(key, damaged);
+  const std::lock_guard lock(mutex_);
+  counts_.damaged += damaged;
+  ++(found.artifact ? counts_.hits : counts_.misses);
+  if (found.artifact) ++layer_hits_[found.layer];
+  return found;
+}
+
+Lookup ArtifactCache::look_again(const ArtifactKey& key) {
+  int counted_before = 0;
+  Lookup found = search(key, counted_before);
+  if (!found.artifact) return found;
+  const std::lock_guard lock(mutex_);
+  --counts_.misses;
+  ++counts_.hits;
+  ++layer_hits_[found.layer];
+  return found;
 }
 
 bool ArtifactCache::store(const ArtifactKey& key, const Artifact& artifact) {
-  if (!warning().empty()) return false;
-  const std::filesystem::path path = path_of(key);
-  try {
-    std::error_code code;
-    std::filesystem::create_directories(path.parent_path(), code);
-    if (code) {
-      throw Error(ErrorKind::bad_input,
-                  fmt::format("{}: {}", path.parent_path().string(), code.message()));
+  const std::string digest = key.hex();
+  bool collects = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (folder_ == nullptr || unwritable_) {
+      keep_in_memory(digest, artifact);
+      return false;
     }
-    publish_file(path, encode_artifact(key, artifact));
+    collects = !std::exchange(collected_, true);
+  }
+  try {
+    folder_->store(digest, encode_artifact(key, artifact));
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
-    if (warning_.empty()) {
-      warning_ = fmt::format(
-          "compiled kernels are not kept: {}; set VQGEN_CACHE_DIR to a folder "
-          "that can be written",
-          error.what());
-    }
+    keep_in_memory(digest, artifact);
+    if (std::exchange(unwritable_, true)) return false;
+    warn(
+        fmt::format("compiled kernels are not kept: {}; set VQGEN_CACHE_DIR to a folder that can "
+                    "be written",
+                    error.what()));
     return false;
   }
+  if (collects) collect(folder_->path(), {.max_bytes = options_.max_bytes});
   const std::lock_guard lock(mutex_);
   ++counts_.stored;
   return true;
+}
+
+// Without a bound a server that cannot write would grow with each kernel; past it they are compiled
+// again.
+void ArtifactCache::keep_in_memory(const std::string& digest, const Artifact& artifact) {
+  if (artifact.binary.size() > kMemoryBytes - memory_bytes_) return;
+  if (memory_.emplace(digest, artifact).second) memory_bytes_ += artifact.binary.size();
+}
+
+void ArtifactCache::warn(const std::string& text) {
+  warning_ += (warning_.empty() ? "" : "; ") + text;
+}
+
+std::unique_ptr<KeyLock> ArtifactCache::lock(const ArtifactKey& key) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (folder_ == nullptr || unwritable_) return nullptr;
+  }
+  return std::make_unique<KeyLock>(folder_->lock_of(key.hex()), options_.lock_wait);
+}
+
+std::string ArtifactCache::why_missed(const ArtifactKey& key, const Lookup& missed) const {
+  if (!options_.explain_misses) return "";
+  if (missed.damaged) return "damaged";
+  return miss_reason(nearest_entry(layers_, key), key);
 }
 
 std::string ArtifactCache::warning() const {
@@ -82,29 +151,25 @@ CacheCounts ArtifactCache::counts() const {
   return counts_;
 }
 
+std::map<std::string, int> ArtifactCache::layer_hits() const {
+  const std::lock_guard lock(mutex_);
+  return layer_hits_;
+}
+
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache) {
   if (cache == nullptr) return {backend.compile(source), false};
   const ArtifactKey key = artifact_key(source, backend.compiler(source));
-  if (auto artifact = cache->find(key)) return {*std::move(artifact), true};
-  CompileResult result{backend.compile(source), false};
-  cache->store(key, result.artifact);
+  Lookup found = cache->look_up(key);
+  if (found.artifact) return {*std::move(found.artifact), true, found.layer};
+  std::string why = cache->why_missed(key, found);
+  const std::unique_ptr<KeyLock> lock = cache->lock(key);
+  if (lock != nullptr) found = cache->look_again(key);
+  if (found.artifact) return {*std::move(found.artifact), true, found.layer};
+  CompileResult result{backend.compile(source), false, "", std::move(why)};
+  // The library that compiled is open now; should its file have told otherwise, it is right.
+  cache->store(artifact_key(source, backend.compiler(source)), result.artifact);
   return result;
-}
-
-std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& environment) {
-  const auto& chosen = environment.vqgen_cache_dir;
-  if (chosen && !chosen->empty()) return std::filesystem::path(*chosen);
-  const auto absolute = [](const std::optional<std::string>& value) {
-    return value && std::filesystem::path(*value).is_absolute();
-  };
-  if (absolute(environment.xdg_cache_home)) {
-    return std::filesystem::path(*environment.xdg_cache_home) / "vqgen";
-  }
-  if (absolute(environment.home)) {
-    return std::filesystem::path(*environment.home) / ".cache" / "vqgen";
-  }
-  return std::nullopt;
 }
 
 }  // namespace vqgen

@@ -1,14 +1,22 @@
-// Compiled kernels on disk, found by the digest of what made them. Correct without locks: files are
-// published by rename, verified when read, and a file that is not what it should be is a miss.
+// Compiled kernels, found by the digest of what made them, in layers: read-only folders and packs,
+// then the user's folder, then memory where that cannot be written. Correct without locks: files
+// are published by rename, verified when read, and a file that is not what it should be is a miss.
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/backend/backend.h"
 #include "runtime/cache/artifact_key.h"
+#include "runtime/cache/folder_layer.h"
+#include "runtime/cache/key_lock.h"
+#include "runtime/cache/places.h"
 
 namespace vqgen {
 
@@ -16,56 +24,85 @@ namespace vqgen {
 struct CacheCounts {
   int hits = 0;
   int misses = 0;   // damaged files among them
-  int damaged = 0;  // files renamed to NAME.damaged
+  int damaged = 0;  // those of the user's folder were renamed to NAME.damaged
   int stored = 0;
   bool operator==(const CacheCounts&) const = default;
+};
+
+struct Lookup {
+  std::optional<Artifact> artifact;
+  std::string layer;     // of a hit: the folder or the pack, or "memory"
+  bool damaged = false;  // some layer had it, but not whole
 };
 
 // Thread-safe, and safe beside other processes on the same folder.
 class ArtifactCache {
  public:
-  // Touches nothing yet; the folder is made by the first store.
+  // Writes nothing yet; the folder is made by the first store. What cannot be opened of the
+  // read-only layers is left out, and warning() says so.
+  explicit ArtifactCache(CacheOptions options);
   explicit ArtifactCache(std::filesystem::path folder);
 
-  // The artifact, verified; nullopt where there is none. Never throws for the state of the disk.
-  std::optional<Artifact> find(const ArtifactKey& key);
+  // The artifact, verified, of the first layer that has it whole. Never throws for the disk's
+  // state.
+  Lookup look_up(const ArtifactKey& key);
+  std::optional<Artifact> find(const ArtifactKey& key) { return look_up(key).artifact; }
+  // The same after a look_up() that missed, which then counts as a hit.
+  Lookup look_again(const ArtifactKey& key);
 
-  // False where the folder cannot be written: then warning() says why, and later calls do nothing.
+  // False where there is no folder that can be written: then memory keeps it, some 256 MiB in all,
+  // warning() says why, and the folder is not tried again. The first store of a cache also brings
+  // the folder below its bound.
   bool store(const ArtifactKey& key, const Artifact& artifact);
 
-  // Where the artifact of `key` stands, or would.
+  // Until others that compile `key` are done or the wait is over; null where there is nothing to
+  // lock in.
+  std::unique_ptr<KeyLock> lock(const ArtifactKey& key) const;
+
+  // Why look_up() missed: "damaged", "no entry", or how the nearest entry differs. Empty unless the
+  // options ask for it.
+  std::string why_missed(const ArtifactKey& key, const Lookup& missed) const;
+
+  // In the order they are asked; the user's folder is the last, where there is one.
+  std::span<const std::unique_ptr<ArtifactLayer>> layers() const { return layers_; }
+  // Where the artifact of `key` stands in the user's folder, or would; there must be one.
   std::filesystem::path path_of(const ArtifactKey& key) const;
 
-  // One line for the user about why nothing is stored any more; empty while all is well.
+  // One line for the user about what does not work; empty while all is well.
   std::string warning() const;
   CacheCounts counts() const;
+  // By layer, as Lookup names them; layers without hits are not in it.
+  std::map<std::string, int> layer_hits() const;
 
  private:
-  const std::filesystem::path folder_;
-  mutable std::mutex mutex_;  // guards what follows
+  Lookup search(const ArtifactKey& key, int& damaged);
+  void keep_in_memory(const std::string& digest, const Artifact& artifact);
+  void warn(const std::string& text);
+
+  const CacheOptions options_;
+  std::vector<std::unique_ptr<ArtifactLayer>> layers_;
+  const FolderLayer* folder_ = nullptr;  // the last of layers_, or null
+  mutable std::mutex mutex_;             // guards what follows
+  bool unwritable_ = false;
+  bool collected_ = false;
   std::string warning_;
   CacheCounts counts_;
+  std::map<std::string, int> layer_hits_;
+  std::map<std::string, Artifact> memory_;
+  std::size_t memory_bytes_ = 0;
 };
 
 struct CompileResult {
   Artifact artifact;
-  bool hit = false;  // came from the cache
+  bool hit = false;             // came from the cache
+  std::string layer = {};       // of a hit, as in Lookup
+  std::string why_missed = {};  // of a miss, as ArtifactCache::why_missed() says
 };
 
 // The artifact of `source`, from `cache` or compiled and stored. A null cache compiles always.
+// Of processes that miss one key at once, one compiles and the others wait for it, within bounds.
 // Thread-safe. Throws what the backend's compiler() and compile() throw.
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache);
-
-// The environment variables that decide where the cache stands, as the caller read them.
-struct CacheEnvironment {
-  std::optional<std::string> vqgen_cache_dir;  // VQGEN_CACHE_DIR
-  std::optional<std::string> xdg_cache_home;   // XDG_CACHE_HOME
-  std::optional<std::string> home;             // HOME
-};
-
-// VQGEN_CACHE_DIR, else XDG_CACHE_HOME/vqgen, else HOME/.cache/vqgen; nullopt without any of them.
-// Empty values count as unset, and relative ones too but for VQGEN_CACHE_DIR (XDG's rule).
-std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& environment);
 
 }  // namespace vqgen

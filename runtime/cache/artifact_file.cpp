@@ -1,11 +1,10 @@
 #include "runtime/cache/artifact_file.h"
 
-#include <array>
-#include <cstring>
 #include <string_view>
 
 #include "core/digest.h"
 #include "core/json.h"
+#include "runtime/cache/bytes.h"
 
 namespace vqgen {
 namespace {
@@ -27,43 +26,9 @@ struct Manifest {
   }
 };
 
-template <class T>
-void append_integer(std::string& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>((value >> (8 * i)) & 0xff);
-}
-
-std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
-
-// Takes pieces off the front of a file; false where too little is left.
-struct Reader {
-  std::span<const std::byte> left;
-
-  bool take(std::uint64_t count, std::span<const std::byte>& piece) {
-    if (count > left.size()) return false;
-    piece = left.first(static_cast<std::size_t>(count));
-    left = left.subspan(static_cast<std::size_t>(count));
-    return true;
-  }
-  template <class T>
-  bool take_integer(T& value) {
-    std::span<const std::byte> piece;
-    if (!take(sizeof(T), piece)) return false;
-    value = 0;
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      value |= static_cast<T>(std::to_integer<T>(piece[i]) << (8 * i));
-    }
-    return true;
-  }
-  bool take_sized(std::span<const std::byte>& piece) {
-    std::uint64_t count = 0;
-    return take_integer(count) && take(count, piece);
-  }
-};
 
 std::optional<Manifest> read_manifest(std::string_view text) {
   try {
@@ -74,6 +39,17 @@ std::optional<Manifest> read_manifest(std::string_view text) {
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+// The manifest's text, off the front of a file with the right magic and schema.
+std::optional<std::string_view> take_manifest(ByteReader& reader) {
+  std::span<const std::byte> magic, text;
+  std::uint32_t schema = 0;
+  const bool ours = reader.take(kMagic.size(), magic) && as_text(magic) == kMagic &&
+                    reader.take_integer(schema) && schema == kArtifactSchema &&
+                    reader.take_sized(text);
+  if (!ours) return std::nullopt;
+  return as_text(text);
 }
 
 bool names_match(const Manifest& manifest) {
@@ -99,21 +75,38 @@ std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& a
   return {bytes.begin(), bytes.end()};
 }
 
-std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const ArtifactKey& key) {
+std::optional<StoredArtifact> decode_artifact(std::span<const std::byte> bytes) {
   if (bytes.size() < kTrailerBytes) return std::nullopt;
   const auto body = bytes.first(bytes.size() - kTrailerBytes);
   if (as_text(bytes.last(kTrailerBytes)) != sha256_hex(body)) return std::nullopt;
-  Reader reader{body};
-  std::span<const std::byte> magic, manifest_text, binary;
-  std::uint32_t schema = 0;
-  const bool whole = reader.take(kMagic.size(), magic) && as_text(magic) == kMagic &&
-                     reader.take_integer(schema) && schema == kArtifactSchema &&
-                     reader.take_sized(manifest_text) && reader.take_sized(binary) &&
-                     reader.left.empty();
-  if (!whole) return std::nullopt;
-  const auto manifest = read_manifest(as_text(manifest_text));
-  if (!manifest || manifest->key != key || !names_match(*manifest)) return std::nullopt;
-  return Artifact{{binary.begin(), binary.end()}, manifest->kernels, manifest->compile_ms};
+  ByteReader reader{body};
+  std::span<const std::byte> binary;
+  const auto manifest_text = take_manifest(reader);
+  if (!manifest_text || !reader.take_sized(binary) || !reader.left.empty()) return std::nullopt;
+  auto manifest = read_manifest(*manifest_text);
+  if (!manifest || !names_match(*manifest)) return std::nullopt;
+  return StoredArtifact{
+      std::move(manifest->key),
+      {{binary.begin(), binary.end()}, std::move(manifest->kernels), manifest->compile_ms}};
+}
+
+std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const ArtifactKey& key) {
+  auto stored = decode_artifact(bytes);
+  if (!stored || stored->key != key) return std::nullopt;
+  return std::move(stored->artifact);
+}
+
+bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest) {
+  const auto stored = decode_artifact(bytes);
+  return stored && stored->key.hex() == digest;
+}
+
+std::optional<ArtifactKey> peek_key(std::span<const std::byte> front) {
+  ByteReader reader{front};
+  const auto manifest_text = take_manifest(reader);
+  auto manifest = manifest_text ? read_manifest(*manifest_text) : std::nullopt;
+  if (!manifest) return std::nullopt;
+  return std::move(manifest->key);
 }
 
 }  // namespace vqgen

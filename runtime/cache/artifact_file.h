@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "runtime/backend/backend.h"
@@ -20,7 +21,23 @@ inline constexpr std::uint32_t kArtifactSchema = 1;
 
 std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact);
 
+struct StoredArtifact {
+  ArtifactKey key;
+  Artifact artifact;
+};
+
+// nullopt unless the bytes are whole and undamaged. They say themselves of what key they are.
+std::optional<StoredArtifact> decode_artifact(std::span<const std::byte> bytes);
+
 // nullopt unless the bytes are whole, undamaged, and say themselves that they are of `key`.
 std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const ArtifactKey& key);
+
+// Whether the bytes are whole, undamaged, and of the key with that digest.
+bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest);
+
+// The key in the first bytes of a file, which is not verified: for lists. A manifest is far shorter
+// than kPeekBytes.
+inline constexpr std::uint64_t kPeekBytes = 1 << 14;
+std::optional<ArtifactKey> peek_key(std::span<const std::byte> front);
 
 }  // namespace vqgen

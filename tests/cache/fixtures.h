@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <functional>
 
 #include "core/digest.h"
 #include "runtime/backend/backend.h"
+#include "runtime/cache/artifact_cache.h"
 
 namespace vqgen::test {
 
@@ -29,7 +31,7 @@ class CountingBackend final : public Backend {
   Machine machine() const override { return Machine::cuda; }
   std::optional<GpuSpec> device() const override { return std::nullopt; }
   CompilerIdentity compiler(const KernelSource& source) const override {
-    return {"counting 1.0", {"--arch=" + source.arch, "-O3"}};
+    return {compiler_name, {"--arch=" + source.arch, "-O3"}};
   }
   Artifact compile(const KernelSource& source) const override {
     ++compilations;
@@ -59,6 +61,7 @@ class CountingBackend final : public Backend {
   std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
 
   mutable std::atomic<int> compilations{0};
+  std::string compiler_name = "counting 1.0";
   // What the compiler says of an entry, where that is not to be the same for all.
   std::function<void(const KernelSource&, KernelResources&)> describe;
 };
@@ -78,5 +81,32 @@ class InFolder : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::filesystem::path folder_;
 };
+
+// One kernel: its text, its key, and what its compilation gives.
+class WithKernel : public InFolder {
+ protected:
+  void SetUp() override {
+    InFolder::SetUp();
+    source_ = some_source();
+    key_ = artifact_key(source_, backend_.compiler(source_));
+    artifact_ = backend_.compile(source_);
+    backend_.compilations = 0;
+  }
+
+  CountingBackend backend_;
+  KernelSource source_;
+  ArtifactKey key_;
+  Artifact artifact_;
+};
+
+// All files below the folder, relative, sorted.
+inline std::vector<std::string> files_below(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_directory()) names.push_back(entry.path().lexically_relative(folder).string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 }  // namespace vqgen::test

@@ -49,12 +49,16 @@ TEST_F(Compile, EveryExampleIsDescribedAndThenCached) {
       EXPECT_GT(kernel["cubin_bytes"].get<int>(), 1000);
       EXPECT_GT(kernel["compile_ms"].get<double>(), 0);
       EXPECT_EQ(kernel["cache"], "miss");
+      EXPECT_EQ(kernel["cache_miss"], "no entry");
       EXPECT_TRUE(kernel["plan"]["threads"].is_number_integer());
     }
     Json second = compile(example(name), {"--gpu", "h200"});
     for (Json& kernel : second["kernels"]) {
       EXPECT_EQ(kernel["cache"], "hit");
+      EXPECT_EQ(kernel["cache_layer"], folder.path("cache"));
       kernel["cache"] = "miss";
+      kernel["cache_miss"] = "no entry";
+      kernel.erase("cache_layer");
     }
     EXPECT_EQ(second, first);
   }

@@ -46,6 +46,9 @@ TEST(Usage, WrongArgumentsExitWith2) {
   expect_failure({"export", config}, 2, {"--out is required"});
   expect_failure({"quantize", "--input", "a"}, 2, {"--out is required"});
   expect_failure({"regret"}, 2, {"measured is required", "see vqgen --help"});
+  expect_failure({"cache"}, 2, {"subcommand is required", "see vqgen --help"});
+  expect_failure({"cache", "frobnicate"}, 2, {"unknown subcommand", "'frobnicate'"});
+  expect_failure({"cache", "pack"}, 2, {"out is required"});
   expect_failure({"doctor", "all"}, 2, {"all", "see vqgen --help"});
 }
 

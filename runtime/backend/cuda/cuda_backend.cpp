@@ -7,6 +7,7 @@
 #include "runtime/backend/cuda/cuda_device.h"
 #include "runtime/backend/cuda/cuda_graph.h"
 #include "runtime/backend/cuda/nvrtc_compile.h"
+#include "runtime/backend/cuda/nvrtc_file.h"
 
 namespace vqgen {
 namespace {
@@ -113,9 +114,8 @@ class CudaBackend final : public Backend {
   }
 
   CompilerIdentity compiler(const KernelSource& source) const override {
-    const NvrtcApi& api = nvrtc();
-    return {fmt::format("nvrtc {}.{} {}", api.major, api.minor, api.build),
-            nvrtc_options(api, source)};
+    if (const auto file = unopened_nvrtc()) return identity(*file, source);
+    return identity(nvrtc(), source);
   }
 
   Artifact compile(const KernelSource& source) const override {
@@ -225,6 +225,21 @@ class CudaBackend final : public Backend {
                               : fmt::format("the stream, last launch '{}'", last_launch_));
   }
 
+  // Of what is open, or of the file that would be: they say the same.
+  template <class Nvrtc>
+  static CompilerIdentity identity(const Nvrtc& nvrtc, const KernelSource& source) {
+    return {fmt::format("nvrtc {}.{} {}", nvrtc.major, nvrtc.minor, nvrtc.build),
+            nvrtc_options(nvrtc.major, nvrtc.minor, source)};
+  }
+
+  // The file that nvrtc() will open, while it has not and where that can be told.
+  std::optional<NvrtcFile> unopened_nvrtc() const {
+    const std::lock_guard lock(mutex_);
+    if (nvrtc_) return std::nullopt;
+    if (!nvrtc_file_) nvrtc_file_ = find_nvrtc(options_.nvrtc_path);
+    return nvrtc_file_;
+  }
+
   const NvrtcApi& nvrtc() const {
     const std::lock_guard lock(mutex_);
     if (!nvrtc_) nvrtc_ = std::make_unique<NvrtcApi>(open_nvrtc(options_.nvrtc_path));
@@ -243,8 +258,9 @@ class CudaBackend final : public Backend {
   }
 
   CudaOptions options_;
-  mutable std::mutex mutex_;  // guards nvrtc_ and device_, which are set once
+  mutable std::mutex mutex_;  // guards what is opened and found, which is set once
   mutable std::unique_ptr<NvrtcApi> nvrtc_;
+  mutable std::optional<NvrtcFile> nvrtc_file_;
   mutable std::shared_ptr<const CudaDevice> device_;
   std::shared_ptr<const CudaContext> context_;
   std::string last_launch_;

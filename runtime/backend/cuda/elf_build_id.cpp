@@ -79,4 +79,10 @@ std::optional<std::string> gnu_build_id(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
+bool is_elf(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const auto magic = read_range(file, 0, SELFMAG);
+  return magic && std::memcmp(magic->data(), ELFMAG, SELFMAG) == 0;
+}
+
 }  // namespace vqgen

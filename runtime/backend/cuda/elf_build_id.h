@@ -11,4 +11,7 @@ namespace vqgen {
 // little-endian ELF, is malformed or has none. Reads headers and notes only.
 std::optional<std::string> gnu_build_id(const std::filesystem::path& path);
 
+// Whether the file can be read and begins like one.
+bool is_elf(const std::filesystem::path& path);
+
 }  // namespace vqgen

@@ -5,32 +5,10 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
-#include "runtime/backend/cuda/elf_build_id.h"
+#include "runtime/backend/cuda/nvrtc_file.h"
 
 namespace vqgen {
 namespace {
-
-constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-
-// What to hand to dlopen, in order. A name without a folder means the loader's path.
-std::vector<std::filesystem::path> candidates(const std::filesystem::path& path) {
-  std::vector<std::filesystem::path> all;
-  const auto add_folder = [&](const std::filesystem::path& folder) {
-    for (const char* name : kNames) all.push_back(folder / name);
-  };
-  std::error_code ignored;
-  if (!path.empty() && std::filesystem::is_directory(path, ignored)) {
-    add_folder(path);
-  } else if (!path.empty()) {
-    all.push_back(path);
-  } else {
-    const std::filesystem::path hint = VQGEN_NVRTC_HINT;
-    if (!hint.empty()) add_folder(hint);
-    add_folder("");
-    add_folder("/usr/local/cuda/lib64");
-  }
-  return all;
-}
 
 template <class Function>
 void look_up(void* library, const char* name, const std::filesystem::path& path,
@@ -53,14 +31,6 @@ void preload_builtins(const NvrtcApi& api) {
   ::dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-// The wheels of some 12.x have no build id; the file's size stands in.
-std::string build_of(const std::filesystem::path& path) {
-  if (const auto id = gnu_build_id(path)) return "build-id " + *id;
-  std::error_code code;
-  const auto bytes = std::filesystem::file_size(path, code);
-  return code ? "build unknown" : fmt::format("size {}", bytes);
-}
-
 NvrtcApi read_api(void* library) {
   NvrtcApi api;
   Dl_info info{};
@@ -75,7 +45,7 @@ NvrtcApi read_api(void* library) {
   api.check(api.nvrtcGetNumSupportedArchs(&count), "nvrtcGetNumSupportedArchs");
   api.archs.resize(static_cast<std::size_t>(count));
   api.check(api.nvrtcGetSupportedArchs(api.archs.data()), "nvrtcGetSupportedArchs");
-  api.build = build_of(api.path);
+  api.build = nvrtc_build(api.path);
   preload_builtins(api);
   return api;
 }
@@ -84,7 +54,7 @@ NvrtcApi read_api(void* library) {
 
 NvrtcApi open_nvrtc(const std::string& path) {
   std::vector<std::string> tried;
-  for (const std::filesystem::path& candidate : candidates(path)) {
+  for (const std::filesystem::path& candidate : nvrtc_candidates(path)) {
     void* const library = ::dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) return read_api(library);
     const char* const reason = ::dlerror();

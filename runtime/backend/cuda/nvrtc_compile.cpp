@@ -104,12 +104,12 @@ std::string keep(const KernelSource& source, const std::string& log) {
 
 }  // namespace
 
-std::vector<std::string> nvrtc_options(const NvrtcApi& api, const KernelSource& source) {
+std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source) {
   std::vector<std::string> options = {"--gpu-architecture=" + source.arch, "-std=c++17",
                                       "-lineinfo", "--ptxas-options=-v"};
   // Where there is a driver, NVRTC 12.9 and later keep compiled texts in ~/.nv; an answer from
   // there comes with an empty log, and registers and spills would be unknown.
-  if (api.major > 12 || (api.major == 12 && api.minor >= 9)) options.push_back("--no-cache");
+  if (major > 12 || (major == 12 && minor >= 9)) options.push_back("--no-cache");
   return options;
 }
 
@@ -117,7 +117,7 @@ Artifact nvrtc_compile(const NvrtcApi& api, const KernelSource& source) {
   require_arch(api, source);
   const auto start = std::chrono::steady_clock::now();
   Program program(api, source);
-  const nvrtcResult result = program.compile(nvrtc_options(api, source));
+  const nvrtcResult result = program.compile(nvrtc_options(api.major, api.minor, source));
   const std::string log = program.log();
   if (result != NVRTC_SUCCESS) {
     fail(source, log.empty() ? api.nvrtcGetErrorString(result) : first_error(log), log);

@@ -9,8 +9,8 @@
 
 namespace vqgen {
 
-// The options as this NVRTC gets them.
-std::vector<std::string> nvrtc_options(const NvrtcApi& api, const KernelSource& source);
+// The options as NVRTC of that version gets them.
+std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source);
 
 // Compiles every entry of the text. Error(device) where NVRTC does not know the architecture or
 // rejects the text; then text and log are kept in files that the message names. Thread-safe.

@@ -1,0 +1,28 @@
+// A lock on one key, so that processes which miss it at once compile it once. It only saves work:
+// who cannot have it goes on without.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+
+namespace vqgen {
+
+// Held while the object lives, by flock on `file`: the kernel frees it with the process, however
+// that ends. The holder removes the file. Threads exclude each other as processes do.
+class KeyLock {
+ public:
+  // Waits for `longest` at most. Not held where the file cannot be made or locked, or the wait is
+  // over.
+  KeyLock(const std::filesystem::path& file, std::chrono::milliseconds longest);
+  KeyLock(const KeyLock&) = delete;
+  KeyLock& operator=(const KeyLock&) = delete;
+  ~KeyLock();
+
+  bool held() const { return file_ >= 0; }
+
+ private:
+  std::filesystem::path path_;
+  int file_ = -1;
+};
+
+}  // namespace vqgen

@@ -1,0 +1,41 @@
+// A place where artifacts are looked for: a folder of files, or a pack of many in one file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vqgen {
+
+// One stored artifact, as a list tells of it.
+struct StoredEntry {
+  std::string digest;  // of its key, 64 hex digits
+  std::uint64_t bytes = 0;
+  std::int64_t used_s = 0;  // when it was made or last used, seconds since 1970; of a pack, its own
+};
+
+// Thread-safe. None of its functions throws for the state of the disk.
+class ArtifactLayer {
+ public:
+  virtual ~ArtifactLayer() = default;
+  virtual const std::filesystem::path& path() const = 0;
+
+  // The bytes of an entry, no more than the first `max_bytes` of them, unverified; nullopt where
+  // there is none, and no bytes where there is one that cannot be read.
+  virtual std::optional<std::vector<std::byte>> read(
+      std::string_view digest,
+      std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max()) const = 0;
+
+  // By digest, ascending.
+  virtual std::vector<StoredEntry> entries() const = 0;
+};
+
+// 64 lower-case hex digits.
+bool is_digest(std::string_view text);
+
+}  // namespace vqgen

@@ -1,0 +1,209 @@
+// What goes when the cache is bounded, what stays, and that nobody who reads is hurt.
+#include "runtime/cache/collect.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <ctime>
+
+#include "core/files.h"
+#include "tests/cache/fixtures.h"
+
+namespace vqgen {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::IsEmpty;
+
+class CacheBounds : public test::WithKernel {
+ protected:
+  static void make_older(const std::filesystem::path& path, std::chrono::seconds age) {
+    const timespec then{std::time(nullptr) - age.count(), 0};
+    const timespec times[2] = {then, then};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  }
+  std::filesystem::path path_of(const ArtifactKey& key) const {
+    return FolderLayer(folder_).path_of(key.hex());
+  }
+  // Stores one more kernel, last used `age` ago.
+  ArtifactKey stored(std::chrono::seconds age) {
+    source_.text += 'x';
+    const ArtifactKey key = artifact_key(source_, backend_.compiler(source_));
+    EXPECT_TRUE(ArtifactCache(folder_).store(key, backend_.compile(source_)));
+    make_older(path_of(key), age);
+    return key;
+  }
+  bool there(const ArtifactKey& key) const { return std::filesystem::exists(path_of(key)); }
+  std::uint64_t size_of(const ArtifactKey& key) const {
+    return std::filesystem::file_size(path_of(key));
+  }
+  std::int64_t age_of(const ArtifactKey& key) const {
+    struct stat status {};
+    EXPECT_EQ(::stat(path_of(key).c_str(), &status), 0);
+    return std::time(nullptr) - status.st_mtime;
+  }
+  std::filesystem::path aged(const std::string& name, std::chrono::seconds age) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    publish_text(folder_ / name, "what");
+    make_older(folder_ / name, age);
+    return folder_ / name;
+  }
+};
+
+TEST_F(CacheBounds, TheLeastRecentlyUsedGoesFirst) {
+  const ArtifactKey used = stored(5h);
+  const ArtifactKey old = stored(4h);
+  const ArtifactKey young = stored(3h);
+  EXPECT_TRUE(ArtifactCache(folder_).find(used).has_value());
+  const std::uint64_t both = size_of(young) + size_of(used);
+  const Collected collected = collect(folder_, {.max_bytes = both});
+  EXPECT_FALSE(there(old));
+  EXPECT_TRUE(there(used) && there(young));
+  EXPECT_EQ(collected.entries, 1);
+  EXPECT_EQ(collected.kept_entries, 2);
+  EXPECT_EQ(collected.kept_bytes, both);
+  EXPECT_GT(collected.bytes, 0u);
+}
+
+TEST_F(CacheBounds, AHitStampsAtMostOnceAnHour) {
+  const ArtifactKey recent = stored(30min);
+  const ArtifactKey old = stored(2h);
+  ArtifactCache cache(folder_);
+  EXPECT_TRUE(cache.find(recent) && cache.find(old));
+  EXPECT_GE(age_of(recent), 29 * 60);
+  EXPECT_LT(age_of(old), 60);
+  make_older(path_of(old), 2h);
+  ArtifactCache reader({.read_only = {folder_}});
+  EXPECT_TRUE(reader.find(old).has_value());
+  EXPECT_GE(age_of(old), 7000) << "a read-only layer is left as it is";
+}
+
+TEST_F(CacheBounds, AgeCountsFromTheLastUse) {
+  const ArtifactKey old = stored(50h);
+  const ArtifactKey young = stored(40h);
+  collect(folder_, {.max_age = 45h});
+  EXPECT_FALSE(there(old));
+  EXPECT_TRUE(there(young));
+  collect(folder_, {});
+  EXPECT_TRUE(there(young));
+  collect(folder_, {.max_bytes = 0});
+  EXPECT_FALSE(there(young));
+}
+
+TEST_F(CacheBounds, LeftoversGoAndStrangersStay) {
+  stored(0s);
+  const std::string digest(64, 'a');
+  const auto old_temporary = aged("aa/" + digest + ".vqk.tmp-12-3-4", 2h);
+  const auto new_temporary = aged("aa/" + digest + ".vqk.tmp-12-3-5", 10min);
+  const auto damaged = aged("aa/" + digest + ".vqk.damaged", 0s);
+  const auto old_lock = aged("locks/" + digest + ".lock", 2h);
+  const auto new_lock = aged("locks/" + digest + ".lock2", 0s);
+  const std::vector<std::filesystem::path> strangers{
+      new_lock,
+      aged("notes.txt", 9h),
+      aged("aa/notes.vqk", 9h),
+      aged("bb/" + digest + ".vqk", 9h),
+      aged("aa/deep/" + digest + ".vqk", 9h),
+      aged("locks/notes", 9h),
+      aged("aa/" + std::string(64, 'A') + ".vqk", 9h)};
+  std::filesystem::create_symlink(folder_ / "notes.txt", folder_ / "aa" / (digest + ".vqk"));
+
+  const Collected collected = collect(folder_, {.max_bytes = 0});
+  EXPECT_EQ(collected.entries, 1);
+  EXPECT_EQ(collected.leftovers, 3);
+  for (const auto& gone : {old_temporary, damaged, old_lock}) {
+    EXPECT_FALSE(std::filesystem::exists(gone)) << gone;
+  }
+  EXPECT_TRUE(std::filesystem::exists(new_temporary)) << "its writer may live";
+  for (const auto& stranger : strangers) EXPECT_TRUE(std::filesystem::exists(stranger)) << stranger;
+
+  stored(0s);
+  const Collected cleared = clear_cache(folder_);
+  EXPECT_EQ(cleared.entries, 1);
+  EXPECT_EQ(cleared.leftovers, 1);
+  EXPECT_FALSE(std::filesystem::exists(new_temporary));
+  for (const auto& stranger : strangers) EXPECT_TRUE(std::filesystem::exists(stranger)) << stranger;
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "aa" / (digest + ".vqk")));
+  EXPECT_EQ(collect(folder_ / "missing", {.max_bytes = 0}).entries, 0);
+}
+
+TEST_F(CacheBounds, AStoreKeepsTheBoundOnceAProcess) {
+  const ArtifactKey old = stored(5h);
+  const ArtifactKey young = stored(4h);
+  CacheOptions options;
+  options.folder = folder_;
+  options.max_bytes = 2 * size_of(young);
+  ArtifactCache cache(options);
+  EXPECT_TRUE(there(old)) << "nothing happens before a store";
+  ASSERT_TRUE(cache.store(key_, artifact_));
+  EXPECT_FALSE(there(old));
+  EXPECT_TRUE(there(young) && there(key_));
+  const ArtifactKey more = stored(5h);
+  source_.text += 'x';
+  ASSERT_TRUE(cache.store(artifact_key(source_, backend_.compiler(source_)), artifact_));
+  EXPECT_TRUE(there(more)) << "the second store of a process does not look";
+}
+
+// Another process removes everything without pause while this one stores and reads.
+TEST_F(CacheBounds, AnEvictionHurtsNoReader) {
+  artifact_.binary.resize(1 << 18, std::byte{7});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) collect(folder_, {.max_bytes = 0});
+  }
+  ASSERT_GT(child, 0);
+  ArtifactCache cache(folder_);
+  int hits = 0;
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_TRUE(cache.store(key_, artifact_)) << cache.warning();
+    const auto found = cache.find(key_);
+    hits += found.has_value();
+    if (found) {
+      EXPECT_TRUE(test::same(*found, artifact_));
+    }
+  }
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(cache.counts().damaged, 0);
+  EXPECT_EQ(cache.counts().hits, hits);
+}
+
+// What kill -9 leaves of a writer does not stay for ever. It is killed once its file is seen, which
+// may come too late.
+TEST_F(CacheBounds, LeftoversOfAKilledWriterAreFound) {
+  artifact_.binary.resize(8 << 20, std::byte{7});
+  const auto temporaries = [this] {
+    std::vector<std::string> names;
+    std::error_code gone;
+    std::filesystem::directory_iterator files(path_of(key_).parent_path(), gone);
+    for (; !gone && files != std::filesystem::directory_iterator(); files.increment(gone)) {
+      const std::string name = files->path().string();
+      if (name.find(".tmp-") != name.npos) names.push_back(name);
+    }
+    return names;
+  };
+  std::vector<std::string> left;
+  for (int round = 0; round < 20 && left.empty(); ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ArtifactCache cache(folder_);
+      for (;;) cache.store(key_, artifact_);
+    }
+    ASSERT_GT(child, 0);
+    for (int i = 0; i < 20000 && temporaries().empty(); ++i) ::usleep(200);
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    left = temporaries();
+  }
+  ASSERT_FALSE(left.empty()) << "no writer was killed while it wrote";
+  for (const std::string& name : left) make_older(name, 2h);
+  EXPECT_EQ(collect(folder_, {}).leftovers, static_cast<std::int64_t>(left.size()));
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,131 @@
+// NVRTC known by its file: the same that the opened library says, and no guess where names say
+// nothing.
+#include "runtime/backend/cuda/nvrtc_file.h"
+
+#include <elf.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <fstream>
+
+#include "core/files.h"
+#include "runtime/backend/cuda/cuda_backend.h"
+#include "tests/message_of.h"
+
+namespace vqgen {
+namespace {
+
+class NvrtcFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name =
+        (std::filesystem::path(::testing::TempDir()) / "vqgen_nvrtc_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void elf(const std::string& name, const std::string& rest = "") const {
+    publish_text(folder_ / name,
+                 "\x7f"
+                 "ELF" +
+                     rest);
+  }
+  void link(const std::string& name, const std::string& target) const {
+    std::filesystem::create_symlink(target, folder_ / name);
+  }
+  // "13.0 size 4" of what is found in the folder, or "" where only opening it tells.
+  std::string found() const {
+    const auto file = find_nvrtc(folder_);
+    if (!file) return "";
+    return std::to_string(file->major) + "." + std::to_string(file->minor) + " " + file->build;
+  }
+  std::filesystem::path folder_;
+};
+
+KernelSource kernel() {
+  KernelSource source;
+  source.op = "probe";
+  source.arch = "sm_80";
+  source.text = "extern \"C\" __global__ void probe() {}\n";
+  source.entries = {{"probe", Dim3{}, 32, 0}};
+  return source;
+}
+
+TEST_F(NvrtcFiles, TheVersionIsInTheNameOrItsLink) {
+  EXPECT_EQ(found(), "");
+  elf("libnvrtc.so.12.4.127", "1234");
+  link("libnvrtc.so.12", "libnvrtc.so.12.4.127");
+  EXPECT_EQ(found(), "12.4 size 8");
+  elf("libnvrtc.so.13.0");
+  link("libnvrtc.so", "libnvrtc.so.13.0");
+  EXPECT_EQ(found(), "12.4 size 8") << "the loader is asked for .12 first";
+  link("libnvrtc.so.13", "libnvrtc.so");
+  EXPECT_EQ(found(), "13.0 size 4");
+  EXPECT_EQ(find_nvrtc(folder_ / "libnvrtc.so.12.4.127")->minor, 4);
+}
+
+// As in NVIDIA's wheels.
+TEST_F(NvrtcFiles, OrInTheNameOfTheOneLibraryBesideIt) {
+  elf("libnvrtc.so.12");
+  EXPECT_EQ(found(), "");
+  elf("libnvrtc-builtins.so.12.6");
+  elf("libnvrtc-builtins.so.13.1");
+  link("libnvrtc-builtins.so", "libnvrtc-builtins.so.12.6");
+  link("libnvrtc-builtins.so.12.6.85", "libnvrtc-builtins.so.12.6");
+  EXPECT_EQ(found(), "12.6 size 4");
+  elf("libnvrtc-builtins.so.12.8");
+  EXPECT_EQ(found(), "") << "two of that major version";
+}
+
+TEST_F(NvrtcFiles, WhatCannotBeToldIsLeftToOpening) {
+  publish_text(folder_ / "libnvrtc.so.13.0", "no library");
+  link("libnvrtc.so.13", "libnvrtc.so.13.0");
+  EXPECT_EQ(found(), "");
+  elf("libother.so.13.0");
+  EXPECT_FALSE(find_nvrtc(folder_ / "libother.so.13.0").has_value());
+  elf("libnvrtc.so.x.y");
+  EXPECT_FALSE(find_nvrtc(folder_ / "libnvrtc.so.x.y").has_value());
+  elf("libnvrtc.so.99999999999.1");
+  EXPECT_FALSE(find_nvrtc(folder_ / "libnvrtc.so.99999999999.1").has_value());
+  EXPECT_FALSE(find_nvrtc("libnvrtc.so.13").has_value()) << "the loader knows where";
+  EXPECT_FALSE(find_nvrtc(folder_ / "missing.so").has_value());
+}
+
+TEST(NvrtcIdentity, IsTheSameBeforeAndAfterOpening) {
+  const auto backend = make_cuda_backend();
+  CompilerIdentity before;
+  try {
+    before = backend->compiler(kernel());
+    backend->compile(kernel());
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const CompilerIdentity after = backend->compiler(kernel());
+  EXPECT_EQ(before.name, after.name);
+  EXPECT_EQ(before.options, after.options);
+}
+
+// The front of the library has its build id; said to be of another machine, it does not load: so
+// whoever opened it would fail.
+TEST_F(NvrtcFiles, TheIdentityOpensNothing) {
+  const auto real = find_nvrtc("");
+  if (!real) GTEST_SKIP() << "NVRTC is missing, or found by the loader alone";
+  std::string head(1 << 16, '\0');
+  std::ifstream(real->path, std::ios::binary)
+      .read(head.data(), static_cast<std::streamsize>(head.size()));
+  head[offsetof(Elf64_Ehdr, e_machine)] ^= 0x40;
+  publish_text(folder_ / "libnvrtc.so", head);
+  elf("libnvrtc-builtins.so." + std::to_string(real->major) + "." + std::to_string(real->minor));
+  const auto whole = make_cuda_backend();
+  const auto front = make_cuda_backend({.nvrtc_path = folder_.string()});
+  if (real->build.starts_with("build-id")) {
+    EXPECT_EQ(front->compiler(kernel()).name, whole->compiler(kernel()).name);
+  }
+  EXPECT_EQ(front->compiler(kernel()).options, whole->compiler(kernel()).options);
+  EXPECT_THAT(device_error([&] { front->compile(kernel()); }), ::testing::HasSubstr("libnvrtc.so"));
+}
+
+}  // namespace
+}  // namespace vqgen
