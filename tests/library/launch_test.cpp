@@ -2,19 +2,10 @@
 // their sizes; and what an op says of itself.
 #include <cstdlib>
 
-#include "runtime/device_data.h"
-#include "runtime/verify/compare.h"
-#include "runtime/verify/hard_input.h"
-#include "runtime/verify/reference_attention.h"
-#include "runtime/verify/reference_linear.h"
-#include "tests/library/fake_backend.h"
+#include "tests/library/trials.h"
 
 namespace vqgen::library::test {
 namespace {
-
-vqgen_quantized public_args(const vq::QuantizedArgs& args) {
-  return {args.codes, args.codebooks, args.scales, args.batch_stride, args.head_stride};
-}
 
 // One runtime for all tests. VQGEN_TEST_CACHE, if set, keeps its kernels between runs.
 vqgen_runtime* host() {
@@ -35,89 +26,25 @@ vqgen_runtime* host() {
 }
 
 struct OwnedOp {
-  explicit OwnedOp(const Json& config) {
-    EXPECT_EQ(vqgen_prepare(host(), config.dump().c_str(), nullptr, &op), VQGEN_OK)
-        << vqgen_last_error();
-  }
+  explicit OwnedOp(const Json& config) : op(prepared(host(), config)) {}
   OwnedOp(const OwnedOp&) = delete;
   OwnedOp& operator=(const OwnedOp&) = delete;
   ~OwnedOp() { vqgen_op_release(op); }
-  vqgen_op* op = nullptr;
+  vqgen_op* op;
 };
 
-// Attention over `tokens` of them with an op that may have been prepared for more.
-void expect_right(const OwnedOp& prepared, AttentionDecode op, std::int64_t tokens) {
+void expect_right(const OwnedOp& prepared, const AttentionDecode& op, std::int64_t tokens) {
   SCOPED_TRACE(tokens);
-  op.shape.tokens = tokens;
-  const AttentionData data = make_attention_data(
-      op, {.seed = static_cast<std::uint64_t>(tokens), .lengths = LengthPattern::ragged});
-  Backend& backend = host()->registry->backend();
-  DeviceData device(backend);
-  const auto results = static_cast<std::size_t>(op.shape.batch * op.shape.query_heads);
-  vqgen_attention_args args{};
-  args.struct_bytes = sizeof(args);
-  args.tokens = tokens;
-  args.query = device.input(data.queries);
-  args.keys = public_args(device.quantized(data.keys, op.shape.shared_cache));
-  args.values = public_args(device.quantized(data.values, op.shape.shared_cache));
-  args.key_smooth = device.input(data.keys.smooth);
-  args.raw_keys = device.input(data.raw_keys);
-  args.raw_values = device.input(data.raw_values);
-  args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
-  args.raw_batch_stride = op.shape.shared_cache ? 0 : op.shape.kv_heads * args.raw_head_stride;
-  args.lengths = device.input(data.lengths);
-  args.windows = device.input(data.windows);
-  args.sinks = device.input(data.sinks);
-  args.out = device.output<std::uint16_t>(results * static_cast<std::size_t>(op.shape.head_dim));
-  args.lse = device.output<float>(results);
-  device.poison_outputs();
-  // Exactly what is asked for, poisoned: the host backend finds a byte too many.
-  const std::size_t bytes = vqgen_op_workspace_bytes_for(prepared.op, tokens);
-  const DeviceBuffer workspace(backend, bytes);
-  backend.upload(workspace.data(), std::vector<std::byte>(bytes, std::byte{0xff}));
-  ASSERT_EQ(vqgen_attention_launch(prepared.op, &args, workspace.data(), bytes, nullptr), VQGEN_OK)
-      << vqgen_last_error();
-  const AttentionResult reference =
-      reference_attention(data, 1 / std::sqrt(static_cast<double>(op.shape.head_dim)));
-  const Comparison out = compare(reference.out, device.fetch<std::uint16_t>(0), op.dtype);
-  EXPECT_TRUE(out.ok) << out.rel_err;
-  EXPECT_TRUE(compare_lse(reference.lse, device.fetch<float>(1), op.dtype).ok);
-  device.require_inputs_unchanged();
+  AttentionTrial trial(host(), op, tokens);
+  ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+  trial.expect_right();
 }
 
-void expect_right(const OwnedOp& prepared, Linear op, int rows) {
+void expect_right(const OwnedOp& prepared, const Linear& op, int rows) {
   SCOPED_TRACE(rows);
-  // The data of the bucket, of which `rows` rows count.
-  op.shape.rows = static_cast<int>(vqgen_op_bucket(prepared.op, rows));
-  const LinearData data = make_linear_data(op, {.seed = static_cast<std::uint64_t>(rows)});
-  Backend& backend = host()->registry->backend();
-  DeviceData device(backend);
-  vqgen_linear_args args{};
-  args.struct_bytes = sizeof(args);
-  args.rows = rows;
-  args.row_capacity = op.shape.rows;
-  args.x = device.input(data.x);
-  args.weights = public_args(device.quantized(data.weights, true));
-  args.output_scales = device.input(data.weights.output_scales);
-  args.y =
-      device.output<std::uint16_t>(static_cast<std::size_t>(op.shape.rows * op.shape.out_features));
-  device.poison_outputs();
-  const std::size_t bytes = vqgen_op_workspace_bytes_for(prepared.op, rows);
-  const DeviceBuffer workspace(backend, bytes);
-  ASSERT_EQ(vqgen_linear_launch(prepared.op, &args, workspace.data(), bytes, nullptr), VQGEN_OK)
-      << vqgen_last_error();
-  const Comparison y = compare(reference_linear(data), device.fetch<std::uint16_t>(0), op.dtype);
-  EXPECT_TRUE(y.ok) << y.rel_err;
-}
-
-Json small_attention() {
-  return edited(attention_json(), {{"/shape/query_heads", "4"},
-                                   {"/shape/head_dim", "64"},
-                                   {"/shape/tokens", "1500"},
-                                   {"/shape/window", "8"},
-                                   {"/shape/sinks", "3"},
-                                   {"/keys", R"({"vector_size": 4, "index_bits": 8,
-                                                 "smooth": true, "stage_scales": true})"}});
+  LinearTrial trial(host(), prepared.op, op, rows);
+  ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+  trial.expect_right();
 }
 
 TEST(Launch, AttentionIsRightAtAllTokenCounts) {
@@ -141,11 +68,7 @@ TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
 }
 
 TEST(Launch, GemvIsRightAtAllRowCounts) {
-  const Json config = edited(gemv_json(), {{"/shape/rows", "3"},
-                                           {"/shape/out_features", "130"},
-                                           {"/shape/in_features", "512"},
-                                           {"/weights", R"({"vector_size": 8, "index_bits": 8,
-                                                            "output_scales": true})"}});
+  const Json config = small_gemv();
   const OwnedOp prepared(config);
   ASSERT_NE(prepared.op, nullptr);
   const Linear op = *as_linear(read_config(config, "test").problem);
@@ -153,11 +76,7 @@ TEST(Launch, GemvIsRightAtAllRowCounts) {
 }
 
 TEST(Launch, MemoryThatTheHostDoesNotKnowIsAFaultThatNamesTheKernel) {
-  const Json config = edited(gemv_json(), {{"/shape/rows", "3"},
-                                           {"/shape/out_features", "130"},
-                                           {"/shape/in_features", "512"},
-                                           {"/weights", R"({"vector_size": 8, "index_bits": 8,
-                                                            "output_scales": true})"}});
+  const Json config = small_gemv();
   const OwnedOp prepared(config);
   alignas(16) static char elsewhere[16];
   vqgen_linear_args args{};
