@@ -7,7 +7,11 @@ find_package(fmt REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(Boost 1.74 REQUIRED COMPONENTS context)
 find_package(Threads REQUIRED)
-option(BUILD_SHARED_LIBS "Build libvqgen as a shared library" ON)
+set(shared_default ON)
+if(VQGEN_STATIC)  # what distributions ship statically need not go into a shared library
+  set(shared_default OFF)
+endif()
+option(BUILD_SHARED_LIBS "Build libvqgen as a shared library" ${shared_default})
 
 set(layers core heuristics generator quantizer backend_cuda backend_host cache verify runtime library)
 set(objects ${layers})
