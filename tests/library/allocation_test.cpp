@@ -1,5 +1,8 @@
-// Launches allocate nothing: every operator new of this program is counted. The counter is proven
-// to count by launches that do allocate.
+// Launches allocate nothing and take no lock: every operator new, mutex and shared mutex of this
+// program is counted. The counters are proven to count by launches that do either.
+#include <dlfcn.h>
+#include <pthread.h>
+
 #include <cstdlib>
 #include <new>
 
@@ -7,6 +10,29 @@
 
 namespace {
 std::atomic<long> allocations{0};
+std::atomic<long> locks{0};
+
+// The function of this name that stands behind this program's own.
+template <class Argument>
+auto behind(const char* name) {
+  return reinterpret_cast<int (*)(Argument*)>(dlsym(RTLD_NEXT, name));
+}
+}  // namespace
+
+extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+  static const auto real = behind<pthread_mutex_t>("pthread_mutex_lock");
+  ++locks;
+  return real(mutex);
+}
+extern "C" int pthread_rwlock_rdlock(pthread_rwlock_t* lock) noexcept {
+  static const auto real = behind<pthread_rwlock_t>("pthread_rwlock_rdlock");
+  ++locks;
+  return real(lock);
+}
+extern "C" int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept {
+  static const auto real = behind<pthread_rwlock_t>("pthread_rwlock_wrlock");
+  ++locks;
+  return real(lock);
 }
 
 void* operator new(std::size_t bytes) {
@@ -32,6 +58,14 @@ long allocated_by(const Act& act) {
   const long before = allocations;
   act();
   return allocations - before;
+}
+
+template <class Act>
+long locked_by(const Act& act) {
+  act();
+  const long before = locks;
+  act();
+  return locks - before;
 }
 
 class Allocations : public testing::Test {
@@ -99,11 +133,30 @@ TEST_F(Allocations, AnAllocationInALaunchIsSeen) {
   EXPECT_GT(allocated_by([&] { launch_both(); }), 0);
 }
 
+TEST_F(Allocations, ALaunchTakesNoLockAndOneThatDidIsSeen) {
+  EXPECT_EQ(locked_by([&] {
+              for (int rows = 1; rows <= 2; ++rows) launch_both(rows, rows * 300);
+            }),
+            0);
+  EXPECT_EQ(gemv_status_, VQGEN_OK) << vqgen_last_error();
+  std::mutex mutex;
+  std::shared_mutex shared;
+  fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte>) {
+    const std::lock_guard lock(mutex);
+  };
+  EXPECT_GT(locked_by([&] { launch_both(); }), 0);
+  fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte>) {
+    const std::shared_lock lock(shared);
+  };
+  EXPECT_GT(locked_by([&] { launch_both(); }), 0);
+}
+
 // The record of a config that was seen is found without any; the handle of the C function is one.
 TEST_F(Allocations, ALookupMakesNoneAndAHandleOne) {
   const std::string text = gemv_json().dump();
   const std::string source = "config";
   EXPECT_EQ(allocated_by([&] { fake_.registry().prepare(text, source); }), 0);
+  EXPECT_EQ(locked_by([&] { fake_.registry().prepare(text, source); }), 1);
   EXPECT_EQ(allocated_by([&] {
               vqgen_op* op = nullptr;
               vqgen_prepare(&fake_.runtime, text.c_str(), nullptr, &op);
