@@ -74,6 +74,59 @@ TEST(Policies, FallbackStaysWhereTheWantedPlanDoesNotCompile) {
   EXPECT_EQ(fake.prepare(gemv_json()).provenance, Provenance::baseline);
 }
 
+TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
+  alignas(256) static char memory[256];
+  FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 2});
+  std::atomic<bool> go{false};
+  fake.backend->on_compile = [&](const KernelSource& source) {
+    if (source.entries.front().name.find("_lanes_") != std::string::npos) return;
+    while (!go) std::this_thread::yield();
+  };
+  vqgen_op* op = nullptr;
+  const std::string config = gemv_json().dump();
+  ASSERT_EQ(vqgen_prepare(&fake.runtime, config.c_str(), nullptr, &op), VQGEN_OK);
+  EXPECT_EQ(vqgen_op_provenance(op), VQGEN_BASELINE);
+  EXPECT_EQ(vqgen_op_bucket(op, 1), 2);  // the baseline has one bucket
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        vqgen_linear_args args{};
+        args.struct_bytes = sizeof(args);
+        args.rows = 1;
+        args.row_capacity = 2;
+        args.x = args.y = memory;
+        args.weights.codes = args.weights.codebooks = memory;
+        const std::size_t bytes = vqgen_op_workspace_bytes_for(op, 1);
+        for (int after = 0; after < 10; after += vqgen_op_bucket(op, 1) == 1) {
+          ASSERT_EQ(vqgen_linear_launch(op, &args, memory, bytes, nullptr), VQGEN_OK)
+              << vqgen_last_error();
+        }
+      });
+    }
+    go = true;
+  }
+  EXPECT_EQ(vqgen_op_bucket(op, 1), 1);
+  vqgen_op_release(op);
+}
+
+TEST(Policies, ARuntimeWaitsForTheBackgroundAndItsOpsGoOn) {
+  Outcome outcome;
+  std::shared_ptr<FakeBackend> backend;
+  {
+    FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 1});
+    backend = fake.backend;
+    backend->compile_time = std::chrono::milliseconds(20);
+    outcome = fake.prepare(gemv_json());
+    fake.prepare(edited(gemv_json(), {{"/shape/rows", "1"}}));
+    while (backend->compilations < 3) std::this_thread::yield();  // two baselines, one under way
+  }
+  EXPECT_EQ(dataflow_of(outcome.record->current()), "fragments");
+  outcome.record->current().buckets.front().kernel->enqueue(0, {}, nullptr);
+  outcome.record.reset();
+  EXPECT_EQ(backend->loaded, 0);
+}
+
 TEST(Policies, FrozenMeansNoNewOpsAndNoneLost) {
   FakeRuntime fake;
   const std::string known = gemv_json().dump();
