@@ -1,6 +1,6 @@
-// What libvqgen costs the host: a prepare of a known config, the choice of a bucket, and a launch
-// over a backend whose kernels do nothing, which is what a launch costs beyond the driver's own
-// call. The least of several runs, since what else the machine does only adds.
+// What libvqgen costs the host: the plan of a kernel, a prepare of a known config, the choice of a
+// bucket, and a launch over a backend whose kernels do nothing, which is what a launch costs beyond
+// the driver's own call. The least of several runs, since what else the machine does only adds.
 #include <chrono>
 #include <cstdio>
 
@@ -56,6 +56,13 @@ int main() {
     args.rows = 1 + i % 2;
     failures += vqgen_linear_launch(op, &args, memory, workspace, nullptr) != VQGEN_OK;
   });
+  const auto begin = std::chrono::steady_clock::now();
+  for (int rows = 3; rows <= 8; ++rows) {
+    fake.prepare(edited(gemv_json(), {{"/shape/rows", std::to_string(rows)}}));
+  }
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - begin;
+  const double kernels = fake.backend->compilations - 2;
+  std::printf("plan and text of a kernel, none compiled       %7.2f ms\n", spent.count() / kernels);
   std::printf("prepare of a known config (%zu bytes of text)  %7.1f ns\n", text.size(), known);
   std::printf("bucket of a row count                          %7.1f ns\n", bucket);
   std::printf("launch, rows changing, kernels that do nothing %7.1f ns\n", launch);

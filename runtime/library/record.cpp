@@ -41,24 +41,33 @@ Demands demands_of(const Problem& problem, const Plan& plan) {
   return demands_of(*as_linear(problem), std::get<LinearPlan>(plan));
 }
 
+// As prepare() makes it, but that a plan which no hotness can change is not looked for again.
+Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
+  if (wanted.config.hotness) {
+    return prepare(wanted.config, maker.gpu, compiler, maker.cache, {.chooser = maker.chooser});
+  }
+  KernelSource source = source_for(wanted.config, wanted.plan, maker.gpu, compiler.machine());
+  CompileResult result = compile_cached(compiler, source, maker.cache);
+  return {wanted.plan, std::move(source), std::move(result.artifact), result.hit, {}};
+}
+
 Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
-  Prepared prepared =
-      prepare(wanted.config, maker.gpu, compiler, maker.cache, {.chooser = maker.chooser});
+  const Prepared made = prepared(maker, compiler, wanted);
   Bucket bucket;
   bucket.most = wanted.most;
   bucket.config = wanted.config;
-  bucket.plan = prepared.plan;
-  bucket.entries = prepared.source.entries.size();
-  bucket.workspace_bytes = workspace_of(wanted.config.problem, prepared.plan);
+  bucket.plan = made.plan;
+  bucket.entries = made.source.entries.size();
+  bucket.workspace_bytes = workspace_of(wanted.config.problem, made.plan);
   if (const auto* attention = std::get_if<AttentionDecode>(&wanted.config.problem)) {
-    bucket.score_bytes = static_cast<std::size_t>(
-        score_bytes(*attention, std::get<AttentionDecodePlan>(prepared.plan)));
+    bucket.score_bytes =
+        static_cast<std::size_t>(score_bytes(*attention, std::get<AttentionDecodePlan>(made.plan)));
   }
-  bucket.demands = demands_of(wanted.config.problem, prepared.plan);
-  bucket.resources = prepared.artifact.kernels;
-  bucket.from_disk = prepared.cache_hit;
+  bucket.demands = demands_of(wanted.config.problem, made.plan);
+  bucket.resources = made.artifact.kernels;
+  bucket.from_disk = made.cache_hit;
   const std::lock_guard lock(*maker.load);
-  bucket.kernel = maker.backend->load(prepared.artifact, prepared.source);
+  bucket.kernel = maker.backend->load(made.artifact, made.source);
   return bucket;
 }
 

@@ -29,7 +29,7 @@ struct Outcome {
 struct RegistryOptions {
   MissPolicy miss = MissPolicy::compile;
   int max_buckets = 8;
-  int threads = 1;             // that compile the buckets of one op
+  int threads = 1;                  // that compile the buckets of one op
   std::optional<GpuSpec> gpu = {};  // nullopt: what the config names, else h200
 };
 
