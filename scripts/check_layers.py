@@ -27,6 +27,8 @@ LAYERS = {
     "runtime/backend/cuda": ["core", "runtime/backend", "runtime/backend/cuda"],
     "runtime/backend/host": ["core", "runtime/backend", "runtime/backend/host"],
     "runtime": BELOW_RUNTIME + ["runtime"],
+    "runtime/library": BELOW_RUNTIME + ["runtime", "runtime/library"],
+    "include": ["include"],
     "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "cli"],
 }
 
@@ -39,7 +41,9 @@ OUTSIDE = [
     (r"faiss/.*|omp\.h", ["quantizer/train"]),
     (r"openssl/.*", ["core"]),
     (r"CLI/.*", ["cli"]),
+    (r"fmt/.*|nlohmann/.*", [layer for layer in LAYERS if layer != "include"]),
     (r"gtest/.*|gmock/.*", []),
+    (r"vqgen/.*", ["include", "runtime/library"]),
 ]
 
 # What host layers may see of the templates, and which one sees more.
@@ -66,7 +70,7 @@ MACHINE_ONLY = [
 ]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
-SOURCES = {".h", ".cpp", ".cuh", ".cu", ".def"}
+SOURCES = {".h", ".hpp", ".cpp", ".cuh", ".cu", ".def"}
 
 
 def matches(pattern, text):
@@ -189,6 +193,11 @@ SEEDS = {
                                  ('  #  include "generator/a.h"', 1)],
     "runtime/a.h": [('#include "runtime/backend/cuda/a.h"', 0), ('#include "generator/a.h"', 0),
                     ('#include "cli/a.h"', 1), ("#include <dlfcn.h>", 1)],
+    "runtime/library/a.h": [('#include "runtime/a.h"', 0), ("#include <vqgen/vqgen.h>", 0),
+                            ('#include "quantizer/train/a.h"', 1)],
+    "runtime/b.h": [('#include "runtime/library/a.h"', 1), ("#include <vqgen/vqgen.h>", 1)],
+    "include/vqgen/vqgen.hpp": [("#include <vqgen/vqgen.h>", 0), ("#include <memory>", 0),
+                                ('#include "core/a.h"', 1), ("#include <fmt/format.h>", 1)],
     "cli/a.h": [('#include "runtime/a.h"', 0), ("#include <CLI/CLI.hpp>", 0),
                 ("#include <gtest/gtest.h>", 1)],
     "templates/vq/ops/a.cuh": [("#include <vq/machine.cuh>", 0), ("#include <cstdint>", 1),

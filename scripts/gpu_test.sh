@@ -15,7 +15,7 @@ if [ -z "$build" ]; then
   source scripts/lib/deps.sh
   deps_prepare
   cmake --preset dev "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
-  cmake --build --preset dev --parallel "$(nproc)" --target vqgen sweep_test cuda_test
+  cmake --build --preset dev --parallel "$(nproc)" --target vqgen sweep_test cuda_test library_test
   build=build/dev
 fi
 readonly BIN="$build/bin"
@@ -63,6 +63,7 @@ sweep() {
 }
 
 part "CUDA backend tests" "$BIN/cuda_test"
+part "libvqgen on streams and captured" "$BIN/library_test" --gtest_filter="OnDevice.*"
 part "sweep and laws" sweep
 for config in examples/configs/*.json; do
   part "run $(basename "$config")" "$BIN/vqgen" run "$config" --backend cuda

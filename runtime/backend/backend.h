@@ -53,6 +53,12 @@ struct CompilerIdentity {
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
+
+  // Queues entry number `entry` with `args` on the caller's stream (a CUstream; null is the default
+  // stream of the context, which is current). All that can be was worked out by load(): on a GPU
+  // this is one driver call, without allocation, lock or attribute, fit for stream capture.
+  // Thread-safe. Error(device).
+  virtual void enqueue(std::size_t entry, std::span<const std::byte> args, void* stream) const = 0;
 };
 
 // One entry of a loaded kernel with its arguments, which must live until the call that takes it
@@ -102,10 +108,23 @@ class Backend {
   // Waits for all launches. Error(device) names the fault of any of them.
   virtual void synchronize() = 0;
 
+  // Of streams that enqueue() takes. Whether one is being captured into a graph; waits for one.
+  // What runs at once has none. Error(device).
+  virtual bool capturing(void* stream) const;
+  virtual void wait_for(void* stream);
+
+  // Makes the context that kernels are loaded into current for the calling thread; nothing where
+  // there is none. Error(device).
+  virtual void make_current();
+
   // Times `replays` runs of all launches in order, after one that is not counted; microseconds
   // each. On a GPU a run is one replay of a graph that holds them, which hides the host's share.
   virtual std::vector<double> time_us(std::span<const Launch> launches, int replays) = 0;
 };
+
+inline bool Backend::capturing(void*) const { return false; }
+inline void Backend::wait_for(void*) {}
+inline void Backend::make_current() {}
 
 // Owns device memory. Move-only; must not outlive its backend.
 class DeviceBuffer {

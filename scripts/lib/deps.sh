@@ -70,6 +70,7 @@ deps_packages() {
   command -v cmake >/dev/null || wanted+=(cmake)
   command -v ninja >/dev/null || wanted+=(ninja-build)
   command -v python3 >/dev/null || wanted+=(python3)
+  command -v pkg-config >/dev/null || wanted+=(pkg-config)
   if command -v dpkg-query >/dev/null; then
     missing="$(deps_missing_packages "${DEPS_LIBRARIES[@]}")"
     [ -z "$missing" ] || mapfile -t -O "${#wanted[@]}" wanted <<<"$missing"

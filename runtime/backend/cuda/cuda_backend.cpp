@@ -31,8 +31,17 @@ class CudaKernel final : public LoadedKernel {
                     context_->device().spec.arch, version_text(context_->device().driver_version));
     api.check(api.cuModuleLoadData(&module_, artifact.binary.data()), "cuModuleLoadData", what);
     try {
-      for (const KernelEntry& entry : source.entries)
+      for (const KernelEntry& entry : source.entries) {
         functions_.push_back(prepare(api, entry, source.args_bytes));
+        names_.push_back(entry.name);
+        CUlaunchConfig& shape = shapes_.emplace_back();
+        shape.gridDimX = entry.grid.x;
+        shape.gridDimY = entry.grid.y;
+        shape.gridDimZ = entry.grid.z;
+        shape.blockDimX = entry.threads;
+        shape.blockDimY = shape.blockDimZ = 1;
+        shape.sharedMemBytes = static_cast<unsigned>(entry.shared_bytes);
+      }
     } catch (const Error&) {
       api.cuModuleUnload(module_);
       throw;
@@ -46,6 +55,15 @@ class CudaKernel final : public LoadedKernel {
       context_->api().cuModuleUnload(module_);
     } catch (const Error&) {  // the context is lost, and the module with it
     }
+  }
+
+  void enqueue(std::size_t entry, std::span<const std::byte> args, void* stream) const override {
+    CUlaunchConfig shape = shapes_[entry];
+    shape.hStream = static_cast<CUstream>(stream);
+    void* parameters[] = {const_cast<std::byte*>(args.data())};
+    const DriverApi& api = context_->api();
+    const CUresult result = api.cuLaunchKernelEx(&shape, functions_[entry], parameters, nullptr);
+    if (result != CUDA_SUCCESS) api.check(result, "cuLaunchKernelEx", names_[entry]);
   }
 
   CUfunction function(std::size_t entry) const { return functions_.at(entry); }
@@ -96,6 +114,8 @@ class CudaKernel final : public LoadedKernel {
   std::shared_ptr<const CudaContext> context_;
   CUmodule module_ = nullptr;
   std::vector<CUfunction> functions_;
+  std::vector<CUlaunchConfig> shapes_;  // an entry each, all but the stream
+  std::vector<std::string> names_;
 };
 
 class CudaBackend final : public Backend {
@@ -197,6 +217,23 @@ class CudaBackend final : public Backend {
     check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
   }
 
+  bool capturing(void* stream) const override {
+    const auto device = open();
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    device->api.check(device->api.cuStreamIsCapturing(static_cast<CUstream>(stream), &status),
+                      "cuStreamIsCapturing", device->spec.name);
+    return status != CU_STREAM_CAPTURE_STATUS_NONE;
+  }
+  void wait_for(void* stream) override {
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    check(held->api().cuStreamSynchronize(static_cast<CUstream>(stream)), "cuStreamSynchronize");
+  }
+  void make_current() override {
+    const auto held = context();
+    check(held->api().cuCtxSetCurrent(held->handle()), "cuCtxSetCurrent");
+  }
+
   std::vector<double> time_us(std::span<const Launch> launches, int replays) override {
     const auto held = context();
     const CudaContext::Scope scope(*held);
@@ -248,7 +285,10 @@ class CudaBackend final : public Backend {
 
   std::shared_ptr<const CudaDevice> open() const {
     const std::lock_guard lock(mutex_);
-    if (!device_) device_ = std::make_shared<CudaDevice>(open_device(options_.device));
+    if (!device_) {
+      device_ = std::make_shared<CudaDevice>(
+          options_.current_context ? open_current_device() : open_device(options_.device));
+    }
     return device_;
   }
 

@@ -12,6 +12,9 @@ namespace vqgen {
 struct CudaOptions {
   std::string nvrtc_path;  // libnvrtc or its folder; empty looks in the usual places
   int device = 0;          // as the driver counts them
+  // Of the thread that first asks for the device: kernels are loaded into the context that is
+  // current there, whose device it is, instead of the primary context of number `device`.
+  bool current_context = false;
 };
 
 // Never fails; what is missing is reported by the function that needs it.

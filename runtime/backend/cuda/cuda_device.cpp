@@ -103,17 +103,44 @@ CudaDevice open_device(int ordinal) {
   return device;
 }
 
-CudaContext::CudaContext(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {
+CudaDevice open_current_device() {
+  const DriverApi api = open_driver();
+  CUcontext context = nullptr;
+  api.check(api.cuCtxGetCurrent(&context), "cuCtxGetCurrent", "the driver");
+  if (context == nullptr) {
+    throw Error(ErrorKind::device,
+                "no CUDA context is current on this thread; make one current or name a device");
+  }
+  CUdevice wanted = 0;
+  api.check(api.cuCtxGetDevice(&wanted), "cuCtxGetDevice", "the current context");
+  int ordinal = 0;
+  for (CUdevice each = -1;; ++ordinal) {
+    api.check(api.cuDeviceGet(&each, ordinal), "cuDeviceGet", fmt::format("device {}", ordinal));
+    if (each == wanted) break;
+  }
+  CudaDevice device = open_device(ordinal);
+  device.borrowed = context;
+  return device;
+}
+
+CudaContext::CudaContext(std::shared_ptr<const CudaDevice> device)
+    : device_(std::move(device)), context_(device_->borrowed) {
   const std::string& name = device_->spec.name;
-  api().check(api().cuDevicePrimaryCtxRetain(&context_, device_->handle),
-              "cuDevicePrimaryCtxRetain", name);
+  if (context_ == nullptr) {
+    api().check(api().cuDevicePrimaryCtxRetain(&context_, device_->handle),
+                "cuDevicePrimaryCtxRetain", name);
+  }
   try {
     const Scope scope(*this);
     api().check(api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate", name);
   } catch (const Error&) {
-    api().cuDevicePrimaryCtxRelease(device_->handle);
+    release();
     throw;
   }
+}
+
+void CudaContext::release() const {
+  if (device_->borrowed == nullptr) api().cuDevicePrimaryCtxRelease(device_->handle);
 }
 
 CudaContext::~CudaContext() {
@@ -122,7 +149,7 @@ CudaContext::~CudaContext() {
     CUcontext popped = nullptr;
     api().cuCtxPopCurrent(&popped);
   }
-  api().cuDevicePrimaryCtxRelease(device_->handle);
+  release();
 }
 
 CudaContext::Scope::Scope(const CudaContext& context) : api_(context.api()) {

@@ -13,14 +13,20 @@ namespace vqgen {
 struct CudaDevice {
   DriverApi api;
   CUdevice handle = 0;
-  int driver_version = 0;  // 12040 is CUDA 12.4
+  int driver_version = 0;        // 12040 is CUDA 12.4
+  CUcontext borrowed = nullptr;  // the caller's context; null: the device's primary one
   GpuSpec spec;
 };
 
 // Error(device) where there is no driver or no device of this number.
 CudaDevice open_device(int ordinal);
 
-// The device's primary context and the one stream all work is queued on.
+// That of the context that is current on this thread, which is borrowed and outlives all that is
+// made of it. Error(device) where none is.
+CudaDevice open_current_device();
+
+// The device's primary context, or the one that it borrows, and the one stream all work is queued
+// on.
 class CudaContext {
  public:
   explicit CudaContext(std::shared_ptr<const CudaDevice> device);
@@ -43,8 +49,11 @@ class CudaContext {
   const DriverApi& api() const { return device_->api; }
   const CudaDevice& device() const { return *device_; }
   CUstream stream() const { return stream_; }
+  CUcontext handle() const { return context_; }
 
  private:
+  void release() const;
+
   std::shared_ptr<const CudaDevice> device_;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;

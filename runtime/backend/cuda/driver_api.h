@@ -22,6 +22,9 @@
   X(cuDevicePrimaryCtxRelease)                   \
   X(cuCtxPushCurrent)                            \
   X(cuCtxPopCurrent)                             \
+  X(cuCtxGetCurrent)                             \
+  X(cuCtxSetCurrent)                             \
+  X(cuCtxGetDevice)                              \
   X(cuStreamCreate)                              \
   X(cuStreamDestroy)                             \
   X(cuStreamSynchronize)                         \
@@ -37,6 +40,8 @@
   X(cuFuncGetParamInfo)                          \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   X(cuLaunchKernel)                              \
+  X(cuLaunchKernelEx)                            \
+  X(cuStreamIsCapturing)                         \
   X(cuStreamBeginCapture)                        \
   X(cuStreamEndCapture)                          \
   X(cuGraphInstantiate)                          \

@@ -19,8 +19,17 @@
 namespace vqgen {
 namespace {
 
+class HostBackend;
+
 // A copy a worker.
 struct HostKernel : LoadedKernel {
+  HostKernel(HostBackend& owner, const KernelSource& loaded) : backend(owner), source(loaded) {
+    source.text.clear();
+  }
+  void enqueue(std::size_t entry, std::span<const std::byte> args, void*) const override;
+
+  HostBackend& backend;
+  KernelSource source;  // all but its text
   std::vector<host::Library> copies;
 };
 
@@ -83,27 +92,39 @@ class HostBackend : public Backend {
 
   std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
                                      const KernelSource& source) override {
-    auto kernel = std::make_unique<HostKernel>();
+    auto kernel = std::make_unique<HostKernel>(*this, source);
     for (std::size_t i = 0; i < runners_.size(); ++i) {
       kernel->copies.emplace_back(artifact.binary, source, options_.check_races, options_.scratch);
     }
     return kernel;
   }
 
-  void* allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
-  void release(void* pointer) noexcept override { memory_.release(pointer); }
+  void* allocate(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    return memory_.allocate(bytes);
+  }
+  void release(void* pointer) noexcept override {
+    const std::lock_guard lock(mutex_);
+    memory_.release(pointer);
+  }
 
   void upload(void* destination, std::span<const std::byte> source) override {
+    const std::lock_guard lock(mutex_);
     check_copy("upload", destination, source.size());
     if (!source.empty()) std::memcpy(destination, source.data(), source.size());
   }
   void download(std::span<std::byte> destination, const void* source) override {
+    const std::lock_guard lock(mutex_);
     check_copy("download", source, destination.size());
     if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
   }
 
   void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
-              std::span<const std::byte> args) override;
+              std::span<const std::byte> args) override {
+    run(dynamic_cast<const HostKernel&>(kernel), source, entry, args);
+  }
+  void run(const HostKernel& loaded, const KernelSource& source, std::size_t entry,
+           std::span<const std::byte> args);
 
   std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
                                      std::size_t) const override {
@@ -131,6 +152,7 @@ class HostBackend : public Backend {
   HostOptions options_;
   GpuSpec spec_ = host_spec();
   host::Compiler compiler_;
+  std::mutex mutex_;  // guards what follows
   host::HostMemory memory_;
   std::vector<std::unique_ptr<host::BlockRunner>> runners_;
 };
@@ -153,10 +175,14 @@ std::vector<std::uint32_t> HostBackend::block_order(std::uint64_t blocks) const 
   return order;
 }
 
-void HostBackend::launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
-                         std::span<const std::byte> args) {
+void HostKernel::enqueue(std::size_t entry, std::span<const std::byte> args, void*) const {
+  backend.run(*this, source, entry, args);
+}
+
+void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std::size_t entry,
+                      std::span<const std::byte> args) {
+  const std::lock_guard one_grid(mutex_);
   const KernelEntry& shape = source.entries.at(entry);
-  const HostKernel& loaded = dynamic_cast<const HostKernel&>(kernel);
   check_shape(shape, spec_);
   if (args.size() != static_cast<std::size_t>(source.args_bytes)) {
     throw Error(ErrorKind::device,

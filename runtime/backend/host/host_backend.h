@@ -30,8 +30,8 @@ struct HostOptions {
   std::filesystem::path scratch = {};  // folder of short-lived files; empty: the system's
 };
 
-// Launches run at once, in launch(), which throws their faults; the backend stays usable after one.
-// load() and launch() from one thread at a time.
+// Launches run at once, in launch() and enqueue(), which throw their faults; the backend stays
+// usable after one. Thread-safe but for time_us(): one grid runs at a time.
 std::unique_ptr<Backend> make_host_backend(HostOptions options = {});
 
 }  // namespace vqgen

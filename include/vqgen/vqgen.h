@@ -1,0 +1,220 @@
+/* vqgen for programs that run its kernels: a config becomes an op, once; an op is launched on the
+ * caller's stream, with the caller's memory, as often as wanted. Plain C11. docs/embedding.md tells
+ * how to use it.
+ *
+ * All functions may be called from any thread at once. Those that can fail return a status, and
+ * vqgen_last_error() then has one line that names what failed and the remedy. Handles are opaque.
+ */
+#ifndef VQGEN_VQGEN_H
+#define VQGEN_VQGEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define VQGEN_API
+#else
+#define VQGEN_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum vqgen_status {
+  VQGEN_OK = 0,
+  VQGEN_BAD_INPUT = 2,  /* a config, option or argument that is malformed or missing */
+  VQGEN_INFEASIBLE = 3, /* well formed, but no kernel can do it */
+  VQGEN_DEVICE = 5,     /* compiler, driver or device missing or failed */
+  VQGEN_MISS = 6,       /* not prepared, and policy or vqgen_freeze() forbids to compile */
+  VQGEN_CAPTURING = 7,  /* not prepared, and the stream is being captured */
+  VQGEN_WORKSPACE = 8,  /* the workspace is too small or not aligned */
+  VQGEN_ALIGNMENT = 9,  /* a pointer or stride is less aligned than the kernel needs */
+  VQGEN_RANGE = 10,     /* tokens or rows beyond what the op was prepared for */
+  VQGEN_INTERNAL = 11   /* out of memory, or a fault of vqgen itself */
+} vqgen_status;
+
+/* "bad_input" and so on; "unknown" for what is no status. */
+VQGEN_API const char* vqgen_status_name(vqgen_status status);
+
+/* Why the last call on this thread that failed did; "" where none has. Lives until the next
+ * failure on this thread. */
+VQGEN_API const char* vqgen_last_error(void);
+
+/* "0.1.0", of the library that runs. */
+VQGEN_API const char* vqgen_version(void);
+
+typedef enum vqgen_backend {
+  VQGEN_CUDA = 0, /* a GPU, through the driver */
+  VQGEN_HOST = 1  /* the CPU, for tests: slow, and judges every access of a kernel */
+} vqgen_backend;
+
+/* What prepare does where a kernel is neither in memory nor in the cache on disk. */
+typedef enum vqgen_miss_policy {
+  VQGEN_COMPILE = 0, /* compiles it, which takes a second or so */
+  VQGEN_FAIL = 1,    /* VQGEN_MISS */
+  /* Prepares the plain plan that can do every problem (dataflow lanes, by the rules), compiled if
+   * need be, and compiles the wanted plan in the background; launches take that once it is there.
+   */
+  VQGEN_FALLBACK = 2
+} vqgen_miss_policy;
+
+#define VQGEN_CURRENT_CONTEXT (-1)
+
+/* Start from vqgen_options_init(), which sets struct_bytes and the defaults. Strings are copied;
+ * null means the default. */
+typedef struct vqgen_options {
+  size_t struct_bytes;
+  int32_t backend; /* vqgen_backend; VQGEN_CUDA */
+  /* CUDA: the device's number, whose primary context is used, or VQGEN_CURRENT_CONTEXT for the
+   * context that is current on the calling thread, which must outlive the runtime and its ops. 0 */
+  int32_t device;
+  int32_t miss;        /* vqgen_miss_policy; VQGEN_COMPILE */
+  int32_t max_buckets; /* kernels an op at most, 1..32; 8 */
+  int32_t threads;     /* that compile the buckets of one op, 1..256; 1 */
+  /* Folder of compiled kernels. Null: VQGEN_CACHE_DIR, XDG_CACHE_HOME/vqgen or HOME/.cache/vqgen.
+   * "": none is kept. */
+  const char* cache_dir;
+  const char* nvrtc;    /* libnvrtc or its folder; null: VQGEN_NVRTC, or the usual places */
+  const char* compiler; /* of the host backend; null: VQGEN_CXX, or g++ */
+} vqgen_options;
+
+VQGEN_API void vqgen_options_init(vqgen_options* options);
+
+typedef struct vqgen_runtime vqgen_runtime;
+typedef struct vqgen_op vqgen_op;
+
+/* One device and one context of it. Reads the environment here and nowhere else. Null options are
+ * the defaults. */
+VQGEN_API vqgen_status vqgen_runtime_create(const vqgen_options* options, vqgen_runtime** runtime);
+
+/* Waits for compilations in the background. Ops live on. Null is fine. */
+VQGEN_API void vqgen_runtime_destroy(vqgen_runtime* runtime);
+
+/* Makes the runtime's CUDA context current for this thread, as launches need it; for threads that
+ * did not get one from CUDA itself. Does nothing on the host. */
+VQGEN_API vqgen_status vqgen_make_current(vqgen_runtime* runtime);
+
+typedef enum vqgen_provenance {
+  VQGEN_COMPILED = 0,    /* by this call */
+  VQGEN_FROM_DISK = 1,   /* all kernels of it from the cache */
+  VQGEN_FROM_MEMORY = 2, /* this runtime had it: no disk, no compiler, no driver was asked */
+  VQGEN_BASELINE = 3     /* the plain plan, for now (VQGEN_FALLBACK) */
+} vqgen_provenance;
+
+/* An op from a config (docs/config.md), with `tokens` or `rows` as the largest that will come. The
+ * text is JSON; a hotness file in it is looked for from the working folder. Two configs of the same
+ * problem and plan are one op; concurrent calls compile it once.
+ *
+ * Never call this while the calling thread captures a stream: loading a kernel breaks the capture.
+ * Where `stream` (a CUstream, may be null) is named and is being captured, an op that this runtime
+ * does not have yet is VQGEN_CAPTURING. */
+VQGEN_API vqgen_status vqgen_prepare(vqgen_runtime* runtime, const char* config, void* stream,
+                                     vqgen_op** op);
+/* The same of a config file, read each time. */
+VQGEN_API vqgen_status vqgen_prepare_file(vqgen_runtime* runtime, const char* path, void* stream,
+                                          vqgen_op** op);
+
+/* Prepares all configs, `threads` at a time (1..256), and keeps them. All are tried; the status is
+ * that of the first in the list that failed. */
+VQGEN_API vqgen_status vqgen_prefetch(vqgen_runtime* runtime, const char* const* configs,
+                                      size_t count, int32_t threads);
+
+/* From now on an op that this runtime does not have yet is VQGEN_MISS. Not undone. */
+VQGEN_API void vqgen_freeze(vqgen_runtime* runtime);
+
+/* The plans that launches with `least` to `most` tokens or rows can reach, as a JSON array of
+ * {"most", "plan"}; plans only, nothing is compiled. Free with vqgen_text_free(). */
+VQGEN_API vqgen_status vqgen_enumerate(vqgen_runtime* runtime, const char* config, int64_t least,
+                                       int64_t most, char** json);
+VQGEN_API void vqgen_text_free(char* text);
+
+/* The op's kernels stay loaded as long as the runtime or any handle of the op lives; a graph that
+ * holds launches needs one of them. Null is fine. */
+VQGEN_API void vqgen_op_release(vqgen_op* op);
+
+/* How this handle came about. */
+VQGEN_API vqgen_provenance vqgen_op_provenance(const vqgen_op* op);
+
+/* Bytes of device memory that any launch may be given as workspace; 0 where none is needed. */
+VQGEN_API size_t vqgen_op_workspace_bytes(const vqgen_op* op);
+
+/* Bytes that one launch with this many tokens or rows needs; 0 where the op cannot do so many. */
+VQGEN_API size_t vqgen_op_workspace_bytes_for(const vqgen_op* op, int64_t count);
+
+/* The tokens or rows of the kernel that a launch with `count` of them takes; 0 where none does. A
+ * linear op reads and writes no more rows than it is told, if that many are exactly this. */
+VQGEN_API int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count);
+
+/* JSON: problem, arguments with their shapes, and each bucket's plan, kernels, registers and
+ * origin. Lives as long as the handle. */
+VQGEN_API const char* vqgen_op_description(const vqgen_op* op);
+
+/* One quantized tensor in device memory, as vqgen quantize packs it. Strides count 32-bit words. */
+typedef struct vqgen_quantized {
+  const void* codes;     /* packed rows, 4-byte aligned, more where the plan says so */
+  const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned */
+  const float* scales;   /* [unit][stage]; null without stage scales */
+  int64_t batch_stride;  /* between sequences; 0 where all share one cache, and for weights */
+  int64_t head_stride;   /* between heads; 0 for weights */
+} vqgen_quantized;
+
+/* Arguments of attention_decode. All memory is the device's. 16-bit elements are of the config's
+ * dtype. Set struct_bytes to the size of the struct and zero what is not used. */
+typedef struct vqgen_attention_args {
+  size_t struct_bytes;
+  int64_t tokens;    /* the longest of `lengths` now, at most; picks the kernel */
+  const void* query; /* [batch][query_heads][head_dim] */
+  void* out;         /* [batch][query_heads][head_dim] */
+  float* lse;        /* [batch][query_heads], natural log */
+  vqgen_quantized keys, values;
+  const float* key_smooth; /* [kv_heads][head_dim]; null where the keys are not smoothed */
+  const void* raw_keys;    /* [batch][kv_heads][sinks + window][head_dim]; null without both */
+  const void* raw_values;
+  int64_t raw_batch_stride; /* elements; 0 where all sequences share one cache */
+  int64_t raw_head_stride;  /* elements */
+  const int32_t* lengths;   /* [batch], each 0..tokens */
+  const int32_t* windows;   /* [batch], null without a window */
+  const int32_t* sinks;     /* [batch], null without sinks */
+  float softmax_scale;      /* 0: 1 / sqrt(head_dim) */
+} vqgen_attention_args;
+
+/* Arguments of gemv and gemm, y = x W^T. */
+typedef struct vqgen_linear_args {
+  size_t struct_bytes;
+  int64_t rows; /* of x now; picks the kernel */
+  /* Rows that x and y have memory for; 0: `rows`. At least vqgen_op_bucket(op, rows): what is
+   * beyond `rows` is read and written, and means nothing. */
+  int64_t row_capacity;
+  const void* x; /* [rows][in_features] */
+  void* y;       /* [rows][out_features] */
+  vqgen_quantized weights;
+  const float* output_scales; /* [out_features]; null where the format has none */
+} vqgen_linear_args;
+
+/* Queues the op's kernels on `stream` (a CUstream; null is the default stream of the current
+ * context) and returns; on the host, runs them. The context of the runtime is current. The
+ * workspace is 16-byte aligned device memory that nothing else uses until the launch is done.
+ * No allocation, lock, environment, disk or driver call but the launches: safe while the stream is
+ * captured. */
+VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,
+                                              void* workspace, size_t workspace_bytes,
+                                              void* stream);
+VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args,
+                                           void* workspace, size_t workspace_bytes, void* stream);
+
+/* Device memory for tests and small programs, 256-byte aligned. On the host backend kernels may
+ * touch no other. Copies wait until they are done. */
+VQGEN_API vqgen_status vqgen_alloc(vqgen_runtime* runtime, size_t bytes, void** pointer);
+VQGEN_API void vqgen_free(vqgen_runtime* runtime, void* pointer);
+VQGEN_API vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const void* host,
+                                    size_t bytes);
+VQGEN_API vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const void* device,
+                                      size_t bytes);
+/* Waits for all work on the stream. */
+VQGEN_API vqgen_status vqgen_synchronize(vqgen_runtime* runtime, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,145 @@
+// vqgen for C++20 programs: vqgen.h with owners for its handles and exceptions for its statuses.
+// All of it is in this header, over the C functions alone, so that program and library need no
+// common C++ ABI.
+#pragma once
+
+#include <vqgen/vqgen.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+// Versioned, so that it never meets the library's own classes where that is linked statically.
+namespace vqgen {
+inline namespace api0 {
+
+// What a call failed with; what() is one line that names what failed, on what, and the remedy.
+class StatusError : public std::runtime_error {
+ public:
+  StatusError(vqgen_status status, const char* message)
+      : std::runtime_error(message), status_(status) {}
+  vqgen_status status() const noexcept { return status_; }
+
+ private:
+  vqgen_status status_;
+};
+
+inline void require(vqgen_status status) {
+  if (status != VQGEN_OK) throw StatusError(status, vqgen_last_error());
+}
+
+// A prepared op: a handle that is cheap to move; its kernels live while it does. Thread-safe.
+class Op {
+ public:
+  explicit Op(vqgen_op* owned) : op_(owned, &vqgen_op_release) {}
+
+  vqgen_provenance provenance() const { return vqgen_op_provenance(op_.get()); }
+  std::size_t workspace_bytes() const { return vqgen_op_workspace_bytes(op_.get()); }
+  std::size_t workspace_bytes(std::int64_t count) const {
+    return vqgen_op_workspace_bytes_for(op_.get(), count);
+  }
+  std::int64_t bucket(std::int64_t count) const { return vqgen_op_bucket(op_.get(), count); }
+  // JSON; lives as long as this.
+  const char* description() const { return vqgen_op_description(op_.get()); }
+  vqgen_op* get() const { return op_.get(); }
+
+  // Allocate nothing unless they throw. struct_bytes is set here.
+  void launch(vqgen_attention_args args, void* workspace, std::size_t workspace_bytes,
+              void* stream = nullptr) const {
+    args.struct_bytes = sizeof(args);
+    require(vqgen_attention_launch(op_.get(), &args, workspace, workspace_bytes, stream));
+  }
+  void launch(vqgen_linear_args args, void* workspace, std::size_t workspace_bytes,
+              void* stream = nullptr) const {
+    args.struct_bytes = sizeof(args);
+    require(vqgen_linear_launch(op_.get(), &args, workspace, workspace_bytes, stream));
+  }
+
+ private:
+  std::unique_ptr<vqgen_op, decltype(&vqgen_op_release)> op_;
+};
+
+inline vqgen_options default_options() {
+  vqgen_options options;
+  vqgen_options_init(&options);
+  return options;
+}
+
+// One device and context. Thread-safe; ops outlive it.
+class Runtime {
+ public:
+  explicit Runtime(const vqgen_options& options = default_options())
+      : runtime_(create(options), &vqgen_runtime_destroy) {}
+
+  Op prepare(const std::string& config, void* stream = nullptr) const {
+    vqgen_op* op = nullptr;
+    require(vqgen_prepare(runtime_.get(), config.c_str(), stream, &op));
+    return Op(op);
+  }
+  Op prepare_file(const std::string& path, void* stream = nullptr) const {
+    vqgen_op* op = nullptr;
+    require(vqgen_prepare_file(runtime_.get(), path.c_str(), stream, &op));
+    return Op(op);
+  }
+  void prefetch(std::span<const std::string> configs, int threads) const {
+    std::vector<const char*> texts;
+    for (const std::string& each : configs) texts.push_back(each.c_str());
+    require(vqgen_prefetch(runtime_.get(), texts.data(), texts.size(), threads));
+  }
+  void freeze() const { vqgen_freeze(runtime_.get()); }
+  std::string enumerate(const std::string& config, std::int64_t least, std::int64_t most) const {
+    char* text = nullptr;
+    require(vqgen_enumerate(runtime_.get(), config.c_str(), least, most, &text));
+    const std::unique_ptr<char, decltype(&vqgen_text_free)> owned(text, &vqgen_text_free);
+    return owned.get();
+  }
+  void make_current() const { require(vqgen_make_current(runtime_.get())); }
+  void synchronize(void* stream = nullptr) const {
+    require(vqgen_synchronize(runtime_.get(), stream));
+  }
+  vqgen_runtime* get() const { return runtime_.get(); }
+
+ private:
+  static vqgen_runtime* create(const vqgen_options& options) {
+    vqgen_runtime* runtime = nullptr;
+    require(vqgen_runtime_create(&options, &runtime));
+    return runtime;
+  }
+  std::unique_ptr<vqgen_runtime, decltype(&vqgen_runtime_destroy)> runtime_;
+};
+
+// An array in device memory, for tests and small programs. Must not outlive its runtime.
+template <class T>
+class DeviceArray {
+ public:
+  DeviceArray(const Runtime& runtime, std::size_t count) : runtime_(runtime.get()), count_(count) {
+    require(vqgen_alloc(runtime_, count * sizeof(T), &pointer_));
+  }
+  DeviceArray(const Runtime& runtime, std::span<const T> values)
+      : DeviceArray(runtime, values.size()) {
+    require(vqgen_upload(runtime_, pointer_, values.data(), values.size_bytes()));
+  }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  ~DeviceArray() { vqgen_free(runtime_, pointer_); }
+
+  T* data() const { return static_cast<T*>(pointer_); }
+  std::vector<T> fetch() const {
+    std::vector<T> values(count_);
+    require(vqgen_download(runtime_, values.data(), pointer_, count_ * sizeof(T)));
+    return values;
+  }
+
+ private:
+  vqgen_runtime* runtime_;
+  std::size_t count_;
+  void* pointer_ = nullptr;
+};
+
+}  // namespace api0
+}  // namespace vqgen

@@ -1,0 +1,70 @@
+#include "runtime/library/buckets.h"
+
+#include <algorithm>
+
+#include "runtime/prepare.h"
+
+namespace vqgen::library {
+namespace {
+
+constexpr std::int64_t kLeastTokens = 1024;  // below, a plan is not worth a kernel of its own
+
+// Descending, the problem's own first.
+std::vector<std::int64_t> sizes_of(const Problem& problem) {
+  const bool tokens = std::holds_alternative<AttentionDecode>(problem);
+  const std::int64_t own = size_of(problem);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = tokens ? kLeastTokens : 1; size < own; size *= tokens ? 4 : 2) {
+    sizes.push_back(size);
+  }
+  sizes.push_back(own);
+  std::reverse(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+}  // namespace
+
+std::int64_t size_of(const Problem& problem) {
+  const Linear* linear = as_linear(problem);
+  return linear != nullptr ? linear->shape.rows : std::get<AttentionDecode>(problem).shape.tokens;
+}
+
+Problem resized(Problem problem, std::int64_t size) {
+  if (auto* attention = std::get_if<AttentionDecode>(&problem)) {
+    attention->shape.tokens = size;
+    return problem;
+  }
+  const auto rows = static_cast<int>(size);
+  if (auto* gemm = std::get_if<Gemm>(&problem)) {
+    gemm->shape.rows = rows;
+    if (rows >= Gemm::kLeastRows) return problem;
+    Gemv gemv;
+    static_cast<Linear&>(gemv) = *gemm;
+    return gemv;
+  }
+  std::get<Gemv>(problem).shape.rows = rows;
+  return problem;
+}
+
+std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
+                                     Chooser chooser) {
+  const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
+  std::vector<BucketPlan> buckets;
+  for (const std::int64_t size : sizes_of(config.problem)) {
+    if (static_cast<int>(buckets.size()) == max_buckets) break;
+    BucketPlan bucket{size, config, {}};
+    bucket.config.problem = resized(config.problem, size);
+    try {
+      bucket.plan = plan_for(bucket.config, gpu, chooser);
+    } catch (const Error& error) {
+      if (buckets.empty() || error.kind() != ErrorKind::infeasible) throw;
+      continue;
+    }
+    if (tokens && !buckets.empty() && bucket.plan == buckets.back().plan) continue;
+    buckets.push_back(std::move(bucket));
+  }
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
+}
+
+}  // namespace vqgen::library

@@ -1,0 +1,41 @@
+// Rows or tokens that change within an op: the few sizes that kernels are made for, so that a
+// launch finds its own by a scan. Tokens only change the plan, never the text: sizes grow fourfold,
+// and those with one plan are one. Rows are part of the text: powers of two.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/config.h"
+#include "core/gpu_spec.h"
+#include "heuristics/choose.h"
+
+namespace vqgen::library {
+
+// Tokens of an attention, rows of a product.
+std::int64_t size_of(const Problem& problem);
+
+// The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.
+Problem resized(Problem problem, std::int64_t size);
+
+struct BucketPlan {
+  std::int64_t most = 0;  // its size
+  Config config;          // of that size
+  Plan plan;
+};
+
+// The `max_buckets` largest sizes with their plans, ascending; the last is the config's own. Sizes
+// that the GPU cannot do with the fields that the config fixes are left to the next larger one.
+// Error(infeasible) where the config's own cannot be done.
+std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
+                                     Chooser chooser = kDefaultChooser);
+
+// The index of the least bucket for `size` in ascending buckets; their number where none is.
+template <class Buckets>
+std::size_t bucket_index(const Buckets& buckets, std::int64_t size) {
+  std::size_t index = 0;
+  while (index < buckets.size() && buckets[index].most < size) ++index;
+  return index;
+}
+
+}  // namespace vqgen::library

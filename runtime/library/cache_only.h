@@ -1,0 +1,47 @@
+// A compiler that refuses, for prepare() to find out whether the cache holds all that an op takes.
+#pragma once
+
+#include <atomic>
+
+#include "runtime/backend/backend.h"
+
+namespace vqgen::library {
+
+// Of the backend's identity, so that keys agree; must not outlive it. Its compile() throws and is
+// remembered; what drives a device is not called.
+class CacheOnly final : public Backend {
+ public:
+  explicit CacheOnly(const Backend& backend) : backend_(backend) {}
+  bool missed() const { return missed_; }
+
+  std::string_view name() const override { return backend_.name(); }
+  Machine machine() const override { return backend_.machine(); }
+  std::optional<GpuSpec> device() const override { return backend_.device(); }
+  CompilerIdentity compiler(const KernelSource& source) const override {
+    return backend_.compiler(source);
+  }
+  Artifact compile(const KernelSource& source) const override {
+    missed_ = true;
+    throw Error(ErrorKind::device, source.op + ": not in the cache, and may not be compiled here");
+  }
+
+  std::unique_ptr<LoadedKernel> load(const Artifact&, const KernelSource&) override { return {}; }
+  void* allocate(std::size_t) override { return nullptr; }
+  void release(void*) noexcept override {}
+  void upload(void*, std::span<const std::byte>) override {}
+  void download(std::span<std::byte>, const void*) override {}
+  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
+                                     std::size_t) const override {
+    return std::nullopt;
+  }
+  void launch(LoadedKernel&, const KernelSource&, std::size_t,
+              std::span<const std::byte>) override {}
+  void synchronize() override {}
+  std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
+
+ private:
+  const Backend& backend_;
+  mutable std::atomic<bool> missed_{false};
+};
+
+}  // namespace vqgen::library

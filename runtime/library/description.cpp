@@ -1,0 +1,99 @@
+// A record as JSON, for people and for what they build on it.
+#include <vq/layout/codes.h>
+
+#include "runtime/library/record.h"
+
+namespace vqgen::library {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+Json argument(const char* name, std::string type, Shape shape) {
+  return {{"name", name}, {"type", std::move(type)}, {"shape", std::move(shape)}};
+}
+
+// Codes, codebooks and scales of one tensor. `rows` is its shape but for the words of a row.
+void add_quantized(Json& list, const std::string& name, const VqFormat& format, std::string dtype,
+                   Shape rows, std::int64_t columns, std::int64_t units) {
+  rows.push_back(vq::row_words(columns, format.vector_size, format.residuals, format.index_bits));
+  list.push_back(argument((name + ".codes").c_str(), "u32", std::move(rows)));
+  list.push_back(argument((name + ".codebooks").c_str(), std::move(dtype),
+                          {units, format.residuals, format.entries(), format.vector_size}));
+  if (format.stage_scales) {
+    list.push_back(argument((name + ".scales").c_str(), "f32", {units, format.residuals}));
+  }
+}
+
+Json arguments(const AttentionDecode& op) {
+  const AttentionShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  const std::int64_t caches = s.shared_cache ? 1 : s.batch;
+  Json list = Json::array();
+  list.push_back(argument("query", dtype, {s.batch, s.query_heads, s.head_dim}));
+  list.push_back(argument("out", dtype, {s.batch, s.query_heads, s.head_dim}));
+  list.push_back(argument("lse", "f32", {s.batch, s.query_heads}));
+  const Shape rows{caches, s.kv_heads, s.tokens};
+  add_quantized(list, "keys", op.keys, dtype, rows, s.head_dim,
+                kv_units(op.keys, s.kv_heads, s.head_dim));
+  add_quantized(list, "values", op.values, dtype, rows, s.head_dim,
+                kv_units(op.values, s.kv_heads, s.head_dim));
+  if (op.keys.smooth) list.push_back(argument("key_smooth", "f32", {s.kv_heads, s.head_dim}));
+  if (op.raw_slots() > 0) {
+    const Shape raw{caches, s.kv_heads, op.raw_slots(), s.head_dim};
+    list.push_back(argument("raw_keys", dtype, raw));
+    list.push_back(argument("raw_values", dtype, raw));
+  }
+  list.push_back(argument("lengths", "i32", {s.batch}));
+  if (s.window > 0) list.push_back(argument("windows", "i32", {s.batch}));
+  if (s.sinks > 0) list.push_back(argument("sinks", "i32", {s.batch}));
+  return list;
+}
+
+Json arguments(const Linear& op) {
+  const LinearShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  Json list = Json::array();
+  list.push_back(argument("x", dtype, {s.rows, s.in_features}));
+  list.push_back(argument("y", dtype, {s.rows, s.out_features}));
+  add_quantized(list, "weights", op.weights, dtype, {s.out_features}, s.in_features,
+                weight_units(op.weights, s.out_features, s.in_features));
+  if (op.weights.output_scales) {
+    list.push_back(argument("output_scales", "f32", {s.out_features}));
+  }
+  return list;
+}
+
+Json bucket_json(const Bucket& bucket) {
+  const Demands& demands = bucket.demands;
+  Json kernels = Json::array();
+  for (const KernelResources& each : bucket.resources) kernels.push_back(to_json(each));
+  return {{"most", bucket.most},
+          {"plan", to_json(bucket.plan)},
+          {"kernels", std::move(kernels)},
+          {"workspace_bytes", bucket.workspace_bytes},
+          {"codes_alignment", demands.codes_mask + 1},
+          {"elements_alignment", demands.elements_mask + 1},
+          {"provenance", bucket.from_disk ? "disk" : "compiled"}};
+}
+
+}  // namespace
+
+std::string describe(const Record& record, std::string_view device, Chooser chooser) {
+  const Problem& problem = record.buckets.back().config.problem;
+  Json json;
+  json["key"] = record.key;
+  json["problem"] = to_json(problem);
+  json["device"] = std::string(device);
+  json["chooser"] = std::string(enum_name(chooser));
+  json["workspace_bytes"] = record.workspace_bytes;
+  const Linear* linear = as_linear(problem);
+  json["arguments"] =
+      linear != nullptr ? arguments(*linear) : arguments(std::get<AttentionDecode>(problem));
+  json["buckets"] = Json::array();
+  for (const Bucket& each : record.buckets) {
+    json["buckets"].push_back(bucket_json(each));
+  }
+  return json.dump(2);
+}
+
+}  // namespace vqgen::library

@@ -1,0 +1,54 @@
+#include "runtime/library/last_error.h"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+namespace vqgen::library {
+namespace {
+
+thread_local char last_message[1024] = "";
+
+}  // namespace
+
+vqgen_status fail(vqgen_status status, const char* message) noexcept {
+  std::snprintf(last_message, sizeof(last_message), "%s", message);
+  for (char& c : last_message) {
+    if (c == '\0') break;
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  }
+  return status;
+}
+
+vqgen_status fail_argument(vqgen_status status, const char* name, const char* what) noexcept {
+  std::snprintf(last_message, sizeof(last_message), "the argument '%s' %s", name, what);
+  return status;
+}
+
+vqgen_status fail_caught() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    switch (error.kind()) {
+      case ErrorKind::bad_input:
+        return fail(VQGEN_BAD_INPUT, error.what());
+      case ErrorKind::infeasible:
+        return fail(VQGEN_INFEASIBLE, error.what());
+      case ErrorKind::device:
+        return fail(VQGEN_DEVICE, error.what());
+      case ErrorKind::verification_failed:
+        break;
+    }
+    return fail(VQGEN_INTERNAL, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(VQGEN_INTERNAL, "out of host memory; free some");
+  } catch (const std::exception& error) {
+    return fail(VQGEN_INTERNAL, error.what());
+  } catch (...) {
+    return fail(VQGEN_INTERNAL, "a fault without a description; report it");
+  }
+}
+
+}  // namespace vqgen::library
+
+extern "C" const char* vqgen_last_error() { return vqgen::library::last_message; }

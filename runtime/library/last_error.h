@@ -1,0 +1,20 @@
+// What the C functions say of a failure: a status, and a line that the thread keeps, without a
+// heap.
+#pragma once
+
+#include <vqgen/vqgen.h>
+
+#include "core/error.h"
+
+namespace vqgen::library {
+
+// Keeps the line, cut to what fits, control characters made blanks; returns `status`.
+vqgen_status fail(vqgen_status status, const char* message) noexcept;
+
+// "the argument 'NAME' WHAT".
+vqgen_status fail_argument(vqgen_status status, const char* name, const char* what) noexcept;
+
+// The status of the exception in flight, its line kept.
+vqgen_status fail_caught() noexcept;
+
+}  // namespace vqgen::library

@@ -1,0 +1,171 @@
+#include "runtime/library/launch.h"
+
+#include <vq/args/attention_decode.h>
+#include <vq/args/linear.h>
+
+#include "runtime/device_call.h"
+#include "runtime/library/last_error.h"
+
+namespace vqgen::library {
+namespace {
+
+// Judges arguments one after the other and keeps the first fault.
+class Judge {
+ public:
+  void present(const char* name, const void* pointer, std::uintptr_t mask, bool wanted = true) {
+    if (status_ != VQGEN_OK || !wanted) return;
+    if (pointer == nullptr) {
+      status_ =
+          fail_argument(VQGEN_BAD_INPUT, name, "is null; the op's description lists what it takes");
+    } else if ((reinterpret_cast<std::uintptr_t>(pointer) & mask) != 0) {
+      status_ = fail_argument(VQGEN_ALIGNMENT, name,
+                              "is not aligned as the op's description says; align it");
+    }
+  }
+  void stride(const char* name, std::int64_t count, std::uintptr_t mask, int bytes) {
+    if (status_ != VQGEN_OK) return;
+    if (count < 0) {
+      status_ = fail_argument(VQGEN_BAD_INPUT, name, "is negative; strides are 0 or more");
+    } else if ((static_cast<std::uint64_t>(count) * static_cast<unsigned>(bytes) & mask) != 0) {
+      status_ = fail_argument(VQGEN_ALIGNMENT, name,
+                              "is not a multiple of the alignment; pad what it spans");
+    }
+  }
+  void quantized(const char* name, const vqgen_quantized& each, std::uintptr_t mask, bool scales) {
+    present(name, each.codes, mask);
+    present(name, each.codebooks, 15);
+    present(name, each.scales, 3, scales);
+    stride(name, each.batch_stride, mask, 4);
+    stride(name, each.head_stride, mask, 4);
+  }
+  void require(bool holds, vqgen_status status, const char* message) {
+    if (status_ == VQGEN_OK && !holds) status_ = fail(status, message);
+  }
+  void workspace(const Workspace& given, std::size_t needed) {
+    if (needed == 0) return;
+    require(given.pointer != nullptr && given.bytes >= needed, VQGEN_WORKSPACE,
+            "the workspace is null or smaller than vqgen_op_workspace_bytes(); give as much");
+    require((reinterpret_cast<std::uintptr_t>(given.pointer) & 15) == 0, VQGEN_WORKSPACE,
+            "the workspace is not 16-byte aligned; align it");
+  }
+  vqgen_status status() const { return status_; }
+
+ private:
+  vqgen_status status_ = VQGEN_OK;
+};
+
+vq::QuantizedArgs kernel_args(const vqgen_quantized& given) {
+  return {static_cast<const vq::u32*>(given.codes), static_cast<const vq::u16*>(given.codebooks),
+          given.scales, given.batch_stride, given.head_stride};
+}
+
+template <class Args>
+void enqueue(const Bucket& bucket, const Args& args, void* stream) {
+  const auto bytes = std::as_bytes(std::span(&args, 1));
+  for (std::size_t entry = 0; entry < bucket.entries; ++entry) {
+    bucket.kernel->enqueue(entry, bytes, stream);
+  }
+}
+
+void judge(Judge& judge, const Demands& demands, const vqgen_attention_args& args) {
+  const bool raw = demands.window || demands.sinks;
+  judge.present("query", args.query, 1);
+  judge.present("out", args.out, 1);
+  judge.present("lse", args.lse, 3);
+  judge.quantized("keys", args.keys, demands.codes_mask, demands.scales);
+  judge.quantized("values", args.values, demands.codes_mask, demands.value_scales);
+  judge.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
+  judge.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
+  judge.present("raw_values", args.raw_values, demands.elements_mask, raw);
+  if (raw) {
+    judge.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
+    judge.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
+  }
+  judge.present("lengths", args.lengths, 3);
+  judge.present("windows", args.windows, 3, demands.window);
+  judge.present("sinks", args.sinks, 3, demands.sinks);
+  // Written so that NaN fails.
+  judge.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
+                "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");
+}
+
+vqgen_status wrong_op(const char* message) { return fail(VQGEN_BAD_INPUT, message); }
+
+}  // namespace
+
+vqgen_status launch(const Record& record, const vqgen_attention_args& args, Workspace workspace,
+                    void* stream) {
+  const auto& buckets = record.buckets;
+  const auto* op = std::get_if<AttentionDecode>(&buckets.back().config.problem);
+  if (op == nullptr) return wrong_op("the op is a product; launch it with vqgen_linear_launch()");
+  if (args.tokens < 0 || args.tokens > buckets.back().most) {
+    return fail(VQGEN_RANGE,
+                "tokens is negative or more than the op was prepared for; prepare it "
+                "with as many tokens as will come");
+  }
+  const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
+  Judge judged;
+  judged.workspace(workspace, bucket.workspace_bytes);
+  judge(judged, bucket.demands, args);
+  if (judged.status() != VQGEN_OK) return judged.status();
+
+  vq::AttentionDecodeArgs call{};
+  call.query = static_cast<const vq::u16*>(args.query);
+  call.out = static_cast<vq::u16*>(args.out);
+  call.lse = args.lse;
+  call.keys = kernel_args(args.keys);
+  call.values = kernel_args(args.values);
+  call.key_smooth = args.key_smooth;
+  call.raw_keys = static_cast<const vq::u16*>(args.raw_keys);
+  call.raw_values = static_cast<const vq::u16*>(args.raw_values);
+  call.raw_batch_stride = args.raw_batch_stride;
+  call.raw_head_stride = args.raw_head_stride;
+  call.lengths = args.lengths;
+  call.windows = args.windows;
+  call.sinks = args.sinks;
+  auto* const floats = static_cast<float*>(workspace.pointer);
+  call.scores = bucket.score_bytes > 0 ? floats : nullptr;
+  // Without splits nothing is written there, and null has no offset.
+  call.partials =
+      bucket.workspace_bytes > bucket.score_bytes ? floats + bucket.score_bytes / 4 : nullptr;
+  call.score_stride = bucket.most;
+  call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(*op);
+  enqueue(bucket, call, stream);
+  return VQGEN_OK;
+}
+
+vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspace workspace,
+                    void* stream) {
+  const auto& buckets = record.buckets;
+  if (as_linear(buckets.back().config.problem) == nullptr) {
+    return wrong_op("the op is an attention; launch it with vqgen_attention_launch()");
+  }
+  if (args.rows < 1 || args.rows > buckets.back().most) {
+    return fail(VQGEN_RANGE,
+                "rows is not positive or more than the op was prepared for; prepare it "
+                "with as many rows as will come");
+  }
+  const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
+  const std::int64_t capacity = args.row_capacity > 0 ? args.row_capacity : args.rows;
+  Judge judged;
+  judged.require(capacity >= bucket.most, VQGEN_RANGE,
+                 "row_capacity is less than vqgen_op_bucket() of these rows; give x and y memory "
+                 "for as many and say so");
+  judged.workspace(workspace, bucket.workspace_bytes);
+  judged.present("x", args.x, bucket.demands.elements_mask);
+  judged.present("y", args.y, 1);
+  judged.quantized("weights", args.weights, bucket.demands.codes_mask, bucket.demands.scales);
+  judged.present("output_scales", args.output_scales, 3, bucket.demands.output_scales);
+  if (judged.status() != VQGEN_OK) return judged.status();
+
+  vq::LinearArgs call{};
+  call.x = static_cast<const vq::u16*>(args.x);
+  call.y = static_cast<vq::u16*>(args.y);
+  call.weights = kernel_args(args.weights);
+  call.output_scales = args.output_scales;
+  call.partials = bucket.workspace_bytes > 0 ? static_cast<float*>(workspace.pointer) : nullptr;
+  enqueue(bucket, call, stream);
+  return VQGEN_OK;
+}
+
+}  // namespace vqgen::library

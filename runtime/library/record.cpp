@@ -1,0 +1,117 @@
+#include "runtime/library/record.h"
+
+#include <algorithm>
+
+#include "core/kernel_config.h"
+#include "runtime/library/parallel.h"
+#include "runtime/prepare.h"
+
+namespace vqgen::library {
+namespace {
+
+Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  Demands demands;
+  demands.key_smooth = op.keys.smooth;
+  demands.scales = op.keys.stage_scales;
+  demands.value_scales = op.values.stage_scales;
+  demands.window = op.shape.window > 0;
+  demands.sinks = op.shape.sinks > 0;
+  if (plan.dataflow == AttentionDataflow::fragments) {
+    demands.codes_mask = static_cast<std::uintptr_t>(4 * plan.code_words - 1);
+    demands.elements_mask = 15;
+  }
+  return demands;
+}
+
+Demands demands_of(const Linear& op, const LinearPlan& plan) {
+  Demands demands;
+  demands.output_scales = op.weights.output_scales;
+  demands.scales = op.weights.stage_scales;
+  if (plan.dataflow == LinearDataflow::fragments) {
+    demands.codes_mask = static_cast<std::uintptr_t>(4 * plan.code_words - 1);
+    if (op.shape.in_features % 8 == 0) demands.elements_mask = 15;
+  }
+  return demands;
+}
+
+Demands demands_of(const Problem& problem, const Plan& plan) {
+  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
+    return demands_of(*attention, std::get<AttentionDecodePlan>(plan));
+  }
+  return demands_of(*as_linear(problem), std::get<LinearPlan>(plan));
+}
+
+// As prepare() makes it, but that a plan which no hotness can change is not looked for again.
+Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
+  if (wanted.config.hotness) {
+    return prepare(wanted.config, maker.gpu, compiler, maker.cache, {.chooser = maker.chooser});
+  }
+  KernelSource source = source_for(wanted.config, wanted.plan, maker.gpu, compiler.machine());
+  CompileResult result = compile_cached(compiler, source, maker.cache);
+  return {wanted.plan, std::move(source), std::move(result.artifact), result.hit, {}};
+}
+
+Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
+  const Prepared made = prepared(maker, compiler, wanted);
+  Bucket bucket;
+  bucket.most = wanted.most;
+  bucket.config = wanted.config;
+  bucket.plan = made.plan;
+  bucket.entries = made.source.entries.size();
+  bucket.workspace_bytes = workspace_of(wanted.config.problem, made.plan);
+  if (const auto* attention = std::get_if<AttentionDecode>(&wanted.config.problem)) {
+    bucket.score_bytes =
+        static_cast<std::size_t>(score_bytes(*attention, std::get<AttentionDecodePlan>(made.plan)));
+  }
+  bucket.demands = demands_of(wanted.config.problem, made.plan);
+  bucket.resources = made.artifact.kernels;
+  bucket.from_disk = made.cache_hit;
+  const std::lock_guard lock(*maker.load);
+  bucket.kernel = maker.backend->load(made.artifact, made.source);
+  return bucket;
+}
+
+}  // namespace
+
+std::size_t workspace_of(const Problem& problem, const Plan& plan) {
+  const auto* attention = std::get_if<AttentionDecode>(&problem);
+  return static_cast<std::size_t>(
+      attention != nullptr ? workspace_bytes(*attention, std::get<AttentionDecodePlan>(plan))
+                           : workspace_bytes(*as_linear(problem), std::get<LinearPlan>(plan)));
+}
+
+bool Record::from_disk() const {
+  return std::all_of(buckets.begin(), buckets.end(),
+                     [](const Bucket& each) { return each.from_disk; });
+}
+
+std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler, std::string key,
+                                    std::span<const BucketPlan> plans,
+                                    std::span<const BucketPlan> wanted) {
+  auto record = std::make_shared<Record>();
+  record->backend = maker.backend;
+  record->key = std::move(key);
+  record->buckets.resize(plans.size());
+  // The largest first: where nothing can be compiled, it says so before anything is.
+  in_parallel(plans.size(), maker.threads, [&](std::size_t turn) {
+    const std::size_t index = plans.size() - 1 - turn;
+    record->buckets[index] = make_bucket(maker, compiler, plans[index]);
+  });
+  for (const Bucket& each : record->buckets) {
+    record->workspace_bytes = std::max(record->workspace_bytes, each.workspace_bytes);
+  }
+  record->baseline = !wanted.empty();
+  for (const BucketPlan& later : wanted) {
+    const Demands demands = demands_of(later.config.problem, later.plan);
+    record->workspace_bytes =
+        std::max(record->workspace_bytes, workspace_of(later.config.problem, later.plan));
+    for (Bucket& each : record->buckets) {
+      each.demands.codes_mask |= demands.codes_mask;
+      each.demands.elements_mask |= demands.elements_mask;
+    }
+  }
+  record->description = describe(*record, maker.gpu.name, maker.chooser);
+  return record;
+}
+
+}  // namespace vqgen::library

@@ -1,0 +1,83 @@
+// Record: a prepared op, immutable once it is shared. All that a launch needs was worked out when
+// it was made: which kernel serves which size, its workspace, and what its pointers must be.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/cache/artifact_cache.h"
+#include "runtime/library/buckets.h"
+
+namespace vqgen::library {
+
+// What the launch of one kernel asks of its arguments; alignments in bytes, as masks.
+struct Demands {
+  bool output_scales = false;                 // the products' format has them
+  bool key_smooth = false;                    // the attention's keys have it
+  bool scales = false, value_scales = false;  // of the stages: weights or keys; values
+  bool window = false, sinks = false;
+  std::uintptr_t codes_mask = 3;     // of codes, and of their strides in bytes
+  std::uintptr_t elements_mask = 1;  // of raw tokens, and of x
+};
+
+struct Bucket {
+  std::int64_t most = 0;  // tokens or rows
+  Config config;
+  Plan plan;
+  std::unique_ptr<LoadedKernel> kernel;
+  std::size_t entries = 0;
+  std::size_t workspace_bytes = 0;
+  std::size_t score_bytes = 0;  // of it, at its begin
+  Demands demands;
+  std::vector<KernelResources> resources;
+  bool from_disk = false;
+};
+
+struct Record {
+  std::shared_ptr<Backend> backend;  // outlives the kernels
+  std::string key;
+  std::vector<Bucket> buckets;      // ascending
+  std::size_t workspace_bytes = 0;  // the most of any, of a later record too
+  std::string description;          // JSON
+
+  // Of a baseline: the wanted plan once it is there, owned by `better`, which one thread sets once.
+  bool baseline = false;
+  mutable std::atomic<const Record*> now{nullptr};
+  mutable std::shared_ptr<const Record> better;
+
+  // What a launch takes.
+  const Record& current() const {
+    const Record* const other = now.load(std::memory_order_acquire);
+    return other != nullptr ? *other : *this;
+  }
+  bool from_disk() const;
+};
+
+// What makes records. `load` is held while kernels are loaded.
+struct Maker {
+  std::shared_ptr<Backend> backend;
+  ArtifactCache* cache = nullptr;  // may be null
+  GpuSpec gpu;
+  int threads = 1;  // that compile buckets at once
+  Chooser chooser = kDefaultChooser;
+  std::mutex* load = nullptr;
+};
+
+// Compiles with `compiler`, which is the maker's backend or stands for it, and loads. With plans
+// that are `wanted` in its stead the record is their baseline: it asks for the workspace and
+// alignment that they will. Throws what prepare() and load() throw.
+std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler, std::string key,
+                                    std::span<const BucketPlan> plans,
+                                    std::span<const BucketPlan> wanted = {});
+
+std::size_t workspace_of(const Problem& problem, const Plan& plan);
+
+// Record::description.
+std::string describe(const Record& record, std::string_view device, Chooser chooser);
+
+}  // namespace vqgen::library

@@ -1,0 +1,103 @@
+// Registry: the ops of one runtime. A config that was seen before is found by its text, under a
+// shared lock, with no parsing, disk or driver; another text of the same problem and plan by the
+// spec key. A new one is made once, however many threads ask: the first makes it, the others wait.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <shared_mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "runtime/library/record.h"
+
+namespace vqgen::library {
+
+enum class MissPolicy { compile, fail, fallback };
+enum class Provenance { compiled, disk, memory, baseline };
+enum class Refusal { none, frozen, miss, capturing };
+
+// A record, or why there is none.
+struct Outcome {
+  std::shared_ptr<const Record> record;
+  Provenance provenance = Provenance::memory;
+  Refusal refusal = Refusal::none;
+};
+
+struct RegistryOptions {
+  MissPolicy miss = MissPolicy::compile;
+  int max_buckets = 8;
+  int threads = 1;                  // that compile the buckets of one op
+  std::optional<GpuSpec> gpu = {};  // nullopt: what the config names, else h200
+};
+
+// Canonical problem, fixed fields of the plan, hotness file, GPU and backend.
+std::string spec_key(const Config& config, const GpuSpec& gpu, std::string_view backend);
+
+// Thread-safe.
+class Registry {
+ public:
+  Registry(std::shared_ptr<Backend> backend, std::unique_ptr<ArtifactCache> cache,
+           RegistryOptions options);
+  Registry(const Registry&) = delete;
+  Registry& operator=(const Registry&) = delete;
+  ~Registry();  // waits for the compilation under way in the background, and starts no other
+
+  // `source` names the text in messages. A stream that is not null must not be capturing where the
+  // op is new. `threads` compile its buckets; 0: as the options say. Throws Error.
+  Outcome prepare(std::string_view text, const std::string& source, void* stream = nullptr,
+                  int threads = 0);
+  // The same of a file, which is read.
+  Outcome prepare_file(const std::string& path, void* stream);
+
+  void freeze() { frozen_ = true; }
+
+  // The plans that sizes from `least` to `most` reach. Error(bad_input) for a range that is none.
+  std::vector<BucketPlan> enumerate(std::string_view text, std::int64_t least,
+                                    std::int64_t most) const;
+
+  Backend& backend() { return *backend_; }
+  // Held for what drives the device but launches: backends are not thread-safe there.
+  std::mutex& device_mutex() { return load_mutex_; }
+
+ private:
+  using Making = std::shared_future<Outcome>;
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>()(text);
+    }
+  };
+  template <class Value>
+  using Map = std::unordered_map<std::string, Value, Hash, std::equal_to<>>;
+
+  Outcome find_or_make(std::string_view seen, std::string_view text, const std::string& source,
+                       void* stream, int threads);
+  static Outcome found(std::shared_ptr<const Record> record);
+  void remember(std::string_view seen, const std::shared_ptr<const Record>& record);
+  GpuSpec gpu_of(const Config& config) const;
+  Outcome make(const Config& config, const std::string& key, int threads);
+  Outcome make_baseline(const Config& config, Maker maker, const std::string& key,
+                        std::vector<BucketPlan> wanted);
+  void later(std::function<void()> task);
+  void work(const std::stop_token& stop);
+
+  const std::shared_ptr<Backend> backend_;
+  const std::unique_ptr<ArtifactCache> cache_;
+  const RegistryOptions options_;
+  std::atomic<bool> frozen_{false};
+  std::mutex load_mutex_;
+
+  mutable std::shared_mutex mutex_;  // guards the maps
+  Map<std::shared_ptr<const Record>> by_text_;
+  Map<Making> by_key_;
+
+  std::mutex queue_mutex_;  // guards the queue
+  std::condition_variable_any queued_;
+  std::deque<std::function<void()>> queue_;
+  std::jthread worker_;  // started with the first task
+};
+
+}  // namespace vqgen::library

@@ -1,0 +1,64 @@
+#include "runtime/library/world.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "runtime/backend/cuda/cuda_backend.h"
+#include "runtime/backend/host/host_backend.h"
+
+namespace vqgen::library {
+namespace {
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
+std::string given_or(const char* given, const char* name) {
+  return given != nullptr ? given : variable(name).value_or("");
+}
+
+void require_range(const char* name, std::int32_t value, int least, int most) {
+  if (value >= least && value <= most) return;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("vqgen_options: {} is {}, not within {}..{}", name, value, least, most));
+}
+
+std::unique_ptr<ArtifactCache> make_cache(const char* given) {
+  const CacheEnvironment environment{variable("VQGEN_CACHE_DIR"), variable("XDG_CACHE_HOME"),
+                                     variable("HOME")};
+  const auto folder = given != nullptr ? std::optional<std::filesystem::path>(given)
+                                       : default_cache_dir(environment);
+  if (!folder || folder->empty()) return nullptr;
+  return std::make_unique<ArtifactCache>(*folder);
+}
+
+}  // namespace
+
+std::unique_ptr<Registry> make_registry(const vqgen_options& options) {
+  require_range("backend", options.backend, VQGEN_CUDA, VQGEN_HOST);
+  require_range("miss", options.miss, VQGEN_COMPILE, VQGEN_FALLBACK);
+  require_range("max_buckets", options.max_buckets, 1, 32);
+  require_range("threads", options.threads, 1, 256);
+  RegistryOptions chosen;
+  chosen.miss = static_cast<MissPolicy>(options.miss);
+  chosen.max_buckets = options.max_buckets;
+  chosen.threads = options.threads;
+  std::shared_ptr<Backend> backend;
+  if (options.backend == VQGEN_HOST) {
+    backend = make_host_backend({.compiler = given_or(options.compiler, "VQGEN_CXX")});
+  } else {
+    require_range("device", options.device, VQGEN_CURRENT_CONTEXT, 1 << 20);
+    backend = make_cuda_backend({.nvrtc_path = given_or(options.nvrtc, "VQGEN_NVRTC"),
+                                 .device = std::max(options.device, 0),
+                                 .current_context = options.device == VQGEN_CURRENT_CONTEXT});
+    backend->release(backend->allocate(1));  // opens device and context, or says why not
+    chosen.gpu = backend->device();
+  }
+  return std::make_unique<Registry>(std::move(backend), make_cache(options.cache_dir),
+                                    std::move(chosen));
+}
+
+}  // namespace vqgen::library

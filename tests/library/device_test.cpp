@@ -1,0 +1,119 @@
+// On a GPU: prepared ops on streams of the caller's, and under stream capture, where a launch is
+// all that happens and a new op is refused. The driver is opened by hand, as a program without its
+// headers would.
+#include <dlfcn.h>
+
+#include "tests/library/trials.h"
+
+namespace vqgen::library::test {
+namespace {
+
+template <class Function>
+Function driver_function(const char* name) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function>(driver == nullptr ? nullptr : dlsym(driver, name));
+}
+
+class OnDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    vqgen_options options;
+    vqgen_options_init(&options);
+    options.cache_dir = "";
+    if (vqgen_runtime_create(&options, &runtime_) != VQGEN_OK) GTEST_SKIP() << vqgen_last_error();
+    ASSERT_EQ(vqgen_make_current(runtime_), VQGEN_OK) << vqgen_last_error();
+    constexpr unsigned kNonBlocking = 1;
+    ASSERT_EQ(driver_function<int (*)(void**, unsigned)>("cuStreamCreate")(&stream_, kNonBlocking),
+              0);
+  }
+  void TearDown() override {
+    if (stream_ != nullptr) driver_function<int (*)(void*)>("cuStreamDestroy_v2")(stream_);
+    vqgen_runtime_destroy(runtime_);
+  }
+  vqgen_runtime* runtime_ = nullptr;
+  void* stream_ = nullptr;
+};
+
+TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
+  vqgen_op* attention = prepared(runtime_, small_attention());
+  for (const std::int64_t tokens : {1, 1024, 1500}) {
+    AttentionTrial trial(runtime_,
+                         std::get<AttentionDecode>(read_config(small_attention(), "test").problem),
+                         tokens);
+    ASSERT_EQ(trial.launch(attention, stream_), VQGEN_OK) << vqgen_last_error();
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
+  vqgen_op* gemv = prepared(runtime_, small_gemv());
+  for (const int rows : {1, 2, 3}) {
+    LinearTrial trial(runtime_, gemv, *as_linear(read_config(small_gemv(), "test").problem), rows);
+    ASSERT_EQ(trial.launch(gemv, stream_), VQGEN_OK) << vqgen_last_error();
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
+  vqgen_op_release(attention);
+  vqgen_op_release(gemv);
+}
+
+TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {
+  const Json config = small_attention();
+  vqgen_op* op = prepared(runtime_, config);
+  AttentionTrial trial(runtime_, std::get<AttentionDecode>(read_config(config, "test").problem),
+                       1500);
+  ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+  trial.poison();
+
+  constexpr int kGlobalMode = 0;  // the strictest: nothing unsafe on any thread
+  void* graph = nullptr;
+  void* executable = nullptr;
+  vqgen_op* other = nullptr;
+  ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
+            0);
+  const vqgen_status launched = trial.relaunch(op, stream_);
+  const std::string why = vqgen_last_error();
+  const vqgen_status known = vqgen_prepare(runtime_, config.dump().c_str(), stream_, &other);
+  vqgen_op_release(other);
+  const std::string unknown_config = small_gemv().dump();
+  const vqgen_status unknown = vqgen_prepare(runtime_, unknown_config.c_str(), stream_, &other);
+  ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
+  EXPECT_EQ(launched, VQGEN_OK) << why;
+  EXPECT_EQ(known, VQGEN_OK);
+  EXPECT_EQ(unknown, VQGEN_CAPTURING);
+
+  using Instantiate = int (*)(void**, void*, unsigned long long);
+  ASSERT_EQ(driver_function<Instantiate>("cuGraphInstantiateWithFlags")(&executable, graph, 0), 0);
+  for (int replay = 0; replay < 2; ++replay) {
+    trial.poison();
+    ASSERT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(executable, stream_), 0);
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+    trial.expect_right();
+  }
+  driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
+  driver_function<int (*)(void*)>("cuGraphDestroy")(graph);
+  vqgen_op_release(op);
+}
+
+// Kernels are loaded into the context that is current, and run on its default stream.
+TEST_F(OnDevice, TheCurrentContextIsTaken) {
+  vqgen_options options;
+  vqgen_options_init(&options);
+  options.cache_dir = "";
+  options.device = VQGEN_CURRENT_CONTEXT;
+  vqgen_runtime* current = nullptr;
+  ASSERT_EQ(vqgen_runtime_create(&options, &current), VQGEN_OK) << vqgen_last_error();
+  vqgen_op* op = prepared(current, small_gemv());
+  LinearTrial trial(current, op, *as_linear(read_config(small_gemv(), "test").problem), 3);
+  ASSERT_EQ(trial.launch(op), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_synchronize(current, nullptr), VQGEN_OK) << vqgen_last_error();
+  trial.expect_right();
+  vqgen_op_release(op);
+  vqgen_runtime_destroy(current);
+  std::jthread([&] {  // where no context is current
+    EXPECT_EQ(vqgen_runtime_create(&options, &current), VQGEN_DEVICE);
+  })
+      .join();
+}
+
+}  // namespace
+}  // namespace vqgen::library::test

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Installs libvqgen to a fresh prefix, moves that, and builds and runs both examples with CMake and
+# with pkg-config from there, on the host backend. Then the library's symbols: the C functions alone.
+#   install_test.sh BUILD_DIR SOURCE_DIR SHARED(ON|OFF)
+set -euo pipefail
+build="$1" source="$2" shared="$3"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+export VQGEN_CACHE_DIR="$work/cache"
+say() { printf '== %s\n' "$*"; }
+
+say "install"
+cmake --install "$build" --prefix "$work/first" --component library >"$work/log"
+mv "$work/first" "$work/moved"
+prefix="$work/moved"
+libraries="$(dirname "$(find "$prefix" -name 'libvqgen.*' | head -n 1)")"
+if grep -rlF -e "$source" "$prefix/include" "$libraries/cmake" "$libraries/pkgconfig"; then
+  say "an installed file names the source tree"
+  exit 1
+fi
+
+say "CMake"
+cmake -S "$source/examples/embed" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_C_FLAGS="-Wall -Wextra -Wpedantic -Werror" \
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Wconversion -Werror" >"$work/log"
+cmake --build "$work/cmake" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+"$work/cmake/attention" --backend host
+"$work/cmake/attention_cpp" --backend host
+
+say "pkg-config"
+export PKG_CONFIG_PATH="$libraries/pkgconfig" LD_LIBRARY_PATH="$libraries"
+static=()
+[ "$shared" = ON ] || static=(--static)
+read -ra flags <<<"$(pkg-config --cflags --libs "${static[@]}" vqgen)"
+cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed/attention.c" "${flags[@]}" -lm \
+  -o "$work/attention"
+c++ -std=c++20 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed/attention.cpp" "${flags[@]}" \
+  -o "$work/attention_cpp"
+"$work/attention" --backend host
+"$work/attention_cpp" --backend host
+
+say "faults"
+if "$work/attention" --backend nonsense 2>/dev/null; then exit 1; fi
+if CUDA_VISIBLE_DEVICES=none "$work/attention" --backend cuda 2>"$work/err"; then exit 1; fi
+cat "$work/err"
+grep -q '^attention: device: ' "$work/err"
+
+if [ "$shared" = ON ]; then
+  say "symbols"
+  others="$(nm -D --defined-only "$libraries/libvqgen.so" | awk '{print $3}' | grep -v '^vqgen_' || true)"
+  [ -z "$others" ] || { printf 'exported beside the C functions: %s\n' "$others"; exit 1; }
+  declared="$(grep -o 'vqgen_[a-z_]*(' "$prefix/include/vqgen/vqgen.h" | tr -d '(' | sort -u)"
+  exported="$(nm -D --defined-only "$libraries/libvqgen.so" | awk '{print $3}' | sort -u)"
+  for name in $exported; do
+    grep -qx "$name" <<<"$declared" || { say "$name is exported but not declared"; exit 1; }
+  done
+fi
+say "ok"

@@ -1,0 +1,113 @@
+// Results of prepared ops on the host backend, judged by the double-precision reference, at each of
+// their sizes; and what an op says of itself.
+#include <cstdlib>
+
+#include "tests/library/trials.h"
+
+namespace vqgen::library::test {
+namespace {
+
+// One runtime for all tests. VQGEN_TEST_CACHE, if set, keeps its kernels between runs.
+vqgen_runtime* host() {
+  static const std::unique_ptr<vqgen_runtime, decltype(&vqgen_runtime_destroy)> runtime(
+      [] {
+        vqgen_options options;
+        vqgen_options_init(&options);
+        options.backend = VQGEN_HOST;
+        options.threads = 2;
+        const char* folder = std::getenv("VQGEN_TEST_CACHE");
+        options.cache_dir = folder != nullptr ? folder : "";
+        vqgen_runtime* made = nullptr;
+        EXPECT_EQ(vqgen_runtime_create(&options, &made), VQGEN_OK) << vqgen_last_error();
+        return made;
+      }(),
+      &vqgen_runtime_destroy);
+  return runtime.get();
+}
+
+struct OwnedOp {
+  explicit OwnedOp(const Json& config) : op(prepared(host(), config)) {}
+  OwnedOp(const OwnedOp&) = delete;
+  OwnedOp& operator=(const OwnedOp&) = delete;
+  ~OwnedOp() { vqgen_op_release(op); }
+  vqgen_op* op;
+};
+
+void expect_right(const OwnedOp& prepared, const AttentionDecode& op, std::int64_t tokens) {
+  SCOPED_TRACE(tokens);
+  AttentionTrial trial(host(), op, tokens);
+  ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+  trial.expect_right();
+}
+
+void expect_right(const OwnedOp& prepared, const Linear& op, int rows) {
+  SCOPED_TRACE(rows);
+  LinearTrial trial(host(), prepared.op, op, rows);
+  ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+  trial.expect_right();
+}
+
+TEST(Launch, AttentionIsRightAtAllTokenCounts) {
+  const Json config = small_attention();
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  const auto op = std::get<AttentionDecode>(read_config(config, "test").problem);
+  for (const std::int64_t tokens : {1, 977, 1024, 1025, 1500}) expect_right(prepared, op, tokens);
+}
+
+// Bytes of partial scores, then those of the splits: the other layout of a workspace.
+TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
+  const Json config = edited(
+      attention_json(),
+      {{"/shape/head_dim", "64"}, {"/shape/tokens", "300"}, {"/plan", R"({"dataflow": "channels",
+                                                              "splits": 2})"}});
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  const auto op = std::get<AttentionDecode>(read_config(config, "test").problem);
+  for (const std::int64_t tokens : {1, 211, 300}) expect_right(prepared, op, tokens);
+}
+
+TEST(Launch, GemvIsRightAtAllRowCounts) {
+  const Json config = small_gemv();
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  const Linear op = *as_linear(read_config(config, "test").problem);
+  for (const int rows : {1, 2, 3}) expect_right(prepared, op, rows);
+}
+
+TEST(Launch, MemoryThatTheHostDoesNotKnowIsAFaultThatNamesTheKernel) {
+  const Json config = small_gemv();
+  const OwnedOp prepared(config);
+  alignas(16) static char elsewhere[16];
+  vqgen_linear_args args{};
+  args.struct_bytes = sizeof(args);
+  args.rows = 1;
+  args.x = elsewhere;
+  args.y = elsewhere;
+  args.weights.codes = args.weights.codebooks = elsewhere;
+  args.output_scales = reinterpret_cast<const float*>(elsewhere);
+  const std::size_t bytes = vqgen_op_workspace_bytes(prepared.op);
+  const DeviceBuffer workspace(host()->registry->backend(), bytes);
+  EXPECT_EQ(vqgen_linear_launch(prepared.op, &args, workspace.data(), bytes, nullptr),
+            VQGEN_DEVICE);
+  expect_words(vqgen_last_error(), {"gemv_"});
+}
+
+TEST(Launch, AnOpSaysWhatItIs) {
+  const OwnedOp prepared(small_attention());
+  const Json said = parse_json(vqgen_op_description(prepared.op), "description");
+  EXPECT_EQ(read_config(said.at("problem"), "said").problem,
+            read_config(small_attention(), "test").problem);
+  EXPECT_EQ(said.at("workspace_bytes"), vqgen_op_workspace_bytes(prepared.op));
+  EXPECT_EQ(said.at("buckets").back().at("most"), 1500);
+  std::vector<std::string> names;
+  for (const Json& each : said.at("arguments")) names.push_back(each.at("name"));
+  EXPECT_EQ(names, (std::vector<std::string>{"query", "out", "lse", "keys.codes", "keys.codebooks",
+                                             "keys.scales", "values.codes", "values.codebooks",
+                                             "key_smooth", "raw_keys", "raw_values", "lengths",
+                                             "windows", "sinks"}));
+  EXPECT_EQ(said.at("arguments").at(3).at("shape"), Json({2, 2, 1500, 4}));
+}
+
+}  // namespace
+}  // namespace vqgen::library::test

@@ -1,0 +1,149 @@
+// One launch of a prepared op on hard input, judged by the double-precision reference: on the host
+// and on a GPU, at once or captured.
+#pragma once
+
+#include <cmath>
+
+#include "runtime/device_data.h"
+#include "runtime/verify/compare.h"
+#include "runtime/verify/hard_input.h"
+#include "runtime/verify/reference_attention.h"
+#include "runtime/verify/reference_linear.h"
+#include "tests/library/fake_backend.h"
+
+namespace vqgen::library::test {
+
+inline Json small_attention() {
+  return edited(attention_json(), {{"/shape/query_heads", "4"},
+                                   {"/shape/head_dim", "64"},
+                                   {"/shape/tokens", "1500"},
+                                   {"/shape/window", "8"},
+                                   {"/shape/sinks", "3"},
+                                   {"/keys", R"({"vector_size": 4, "index_bits": 8,
+                                                 "smooth": true, "stage_scales": true})"}});
+}
+
+inline Json small_gemv() {
+  return edited(gemv_json(), {{"/shape/rows", "3"},
+                              {"/shape/out_features", "130"},
+                              {"/shape/in_features", "512"},
+                              {"/weights", R"({"vector_size": 8, "index_bits": 8,
+                                                 "output_scales": true})"}});
+}
+
+inline vqgen_op* prepared(vqgen_runtime* runtime, const Json& config) {
+  vqgen_op* op = nullptr;
+  EXPECT_EQ(vqgen_prepare(runtime, config.dump().c_str(), nullptr, &op), VQGEN_OK)
+      << vqgen_last_error();
+  return op;
+}
+
+inline vqgen_quantized public_args(const vq::QuantizedArgs& args) {
+  return {args.codes, args.codebooks, args.scales, args.batch_stride, args.head_stride};
+}
+
+// A workspace of exactly what is asked for, poisoned: the host backend finds a byte too many.
+inline DeviceBuffer make_workspace(Backend& backend, const vqgen_op* op, std::int64_t count) {
+  DeviceBuffer workspace(backend, vqgen_op_workspace_bytes_for(op, count));
+  backend.upload(workspace.data(), std::vector<std::byte>(workspace.bytes(), std::byte{0xff}));
+  return workspace;
+}
+
+// Attention over `tokens` of them with an op that may have been prepared for more.
+class AttentionTrial {
+ public:
+  AttentionTrial(vqgen_runtime* runtime, AttentionDecode op, std::int64_t tokens)
+      : backend_(runtime->registry->backend()),
+        op_(resized_op(op, tokens)),
+        data_(make_attention_data(
+            op_, {.seed = static_cast<std::uint64_t>(tokens), .lengths = LengthPattern::ragged})),
+        device_(backend_) {
+    const auto results = static_cast<std::size_t>(op_.shape.batch * op_.shape.query_heads);
+    args_.struct_bytes = sizeof(args_);
+    args_.tokens = tokens;
+    args_.query = device_.input(data_.queries);
+    args_.keys = public_args(device_.quantized(data_.keys, op_.shape.shared_cache));
+    args_.values = public_args(device_.quantized(data_.values, op_.shape.shared_cache));
+    args_.key_smooth = device_.input(data_.keys.smooth);
+    args_.raw_keys = device_.input(data_.raw_keys);
+    args_.raw_values = device_.input(data_.raw_values);
+    args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
+    args_.raw_batch_stride =
+        op_.shape.shared_cache ? 0 : op_.shape.kv_heads * args_.raw_head_stride;
+    args_.lengths = device_.input(data_.lengths);
+    args_.windows = device_.input(data_.windows);
+    args_.sinks = device_.input(data_.sinks);
+    args_.out =
+        device_.output<std::uint16_t>(results * static_cast<std::size_t>(op_.shape.head_dim));
+    args_.lse = device_.output<float>(results);
+    device_.poison_outputs();
+  }
+  vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
+    workspace_ = make_workspace(backend_, op, args_.tokens);
+    return relaunch(op, stream);
+  }
+  // With the workspace that there is: nothing is allocated or copied, as a capture wants it.
+  vqgen_status relaunch(const vqgen_op* op, void* stream) {
+    return vqgen_attention_launch(op, &args_, workspace_.data(), workspace_.bytes(), stream);
+  }
+  void poison() { device_.poison_outputs(); }
+  void expect_right() const {
+    const AttentionResult reference =
+        reference_attention(data_, 1 / std::sqrt(static_cast<double>(op_.shape.head_dim)));
+    const Comparison out = compare(reference.out, device_.fetch<std::uint16_t>(0), op_.dtype);
+    EXPECT_TRUE(out.ok) << out.rel_err;
+    EXPECT_TRUE(compare_lse(reference.lse, device_.fetch<float>(1), op_.dtype).ok);
+    device_.require_inputs_unchanged();
+  }
+
+ private:
+  static AttentionDecode resized_op(AttentionDecode op, std::int64_t tokens) {
+    op.shape.tokens = tokens;
+    return op;
+  }
+  Backend& backend_;
+  AttentionDecode op_;
+  AttentionData data_;
+  DeviceData device_;
+  DeviceBuffer workspace_;
+  vqgen_attention_args args_{};
+};
+
+// The product of the bucket that `rows` rows take; all of its rows are judged.
+class LinearTrial {
+ public:
+  LinearTrial(vqgen_runtime* runtime, const vqgen_op* prepared, Linear op, int rows)
+      : backend_(runtime->registry->backend()), op_(std::move(op)), device_(backend_) {
+    op_.shape.rows = static_cast<int>(vqgen_op_bucket(prepared, rows));
+    data_ = make_linear_data(op_, {.seed = static_cast<std::uint64_t>(rows)});
+    args_.struct_bytes = sizeof(args_);
+    args_.rows = rows;
+    args_.row_capacity = op_.shape.rows;
+    args_.x = device_.input(data_.x);
+    args_.weights = public_args(device_.quantized(data_.weights, true));
+    args_.output_scales = device_.input(data_.weights.output_scales);
+    args_.y = device_.output<std::uint16_t>(
+        static_cast<std::size_t>(op_.shape.rows * op_.shape.out_features));
+    device_.poison_outputs();
+  }
+  vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
+    workspace_ = make_workspace(backend_, op, args_.rows);
+    return vqgen_linear_launch(op, &args_, workspace_.data(), workspace_.bytes(), stream);
+  }
+  void expect_right() const {
+    const Comparison y =
+        compare(reference_linear(data_), device_.fetch<std::uint16_t>(0), op_.dtype);
+    EXPECT_TRUE(y.ok) << y.rel_err;
+    device_.require_inputs_unchanged();
+  }
+
+ private:
+  Backend& backend_;
+  Linear op_;
+  LinearData data_;
+  DeviceData device_;
+  DeviceBuffer workspace_;
+  vqgen_linear_args args_{};
+};
+
+}  // namespace vqgen::library::test

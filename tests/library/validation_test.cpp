@@ -1,0 +1,250 @@
+// Launches that must not happen are refused with a status of their own, and nothing is queued.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <vq/args/attention_decode.h>
+#include <vq/args/linear.h>
+
+#include "tests/library/fake_backend.h"
+
+namespace vqgen::library::test {
+namespace {
+
+alignas(256) char buffer[512];
+char* at(std::size_t offset) { return buffer + offset; }
+template <class T>
+T* as(char* pointer) {
+  return reinterpret_cast<T*>(pointer);
+}
+
+class Validation : public testing::Test {
+ protected:
+  Validation() {
+    attention_ = prepared(
+        edited(attention_json(), {{"/shape/window", "32"},
+                                  {"/shape/sinks", "4"},
+                                  {"/keys", R"({"vector_size": 4, "index_bits": 8, "smooth": true,
+                                         "stage_scales": true})"}}));
+    gemv_ = prepared(edited(
+        gemv_json(), {{"/shape/rows", "5"}, {"/weights", R"({"vector_size": 8, "index_bits": 8,
+                                                          "output_scales": true})"}}));
+    a_.struct_bytes = sizeof(a_);
+    a_.tokens = 1000;
+    a_.out = buffer;
+    a_.query = a_.raw_keys = a_.raw_values = buffer;
+    a_.lse = as<float>(buffer);
+    a_.keys = {buffer, buffer, as<float>(buffer), 1024, 512};
+    a_.values = {buffer, buffer, nullptr, 1024, 512};
+    a_.key_smooth = as<float>(buffer);
+    a_.lengths = a_.windows = a_.sinks = as<std::int32_t>(buffer);
+    l_.struct_bytes = sizeof(l_);
+    l_.rows = 5;
+    l_.row_capacity = 8;
+    l_.x = l_.y = buffer;
+    l_.weights = {buffer, buffer, nullptr, 0, 0};
+    l_.output_scales = as<float>(buffer);
+  }
+  ~Validation() override {
+    vqgen_op_release(attention_);
+    vqgen_op_release(gemv_);
+  }
+  vqgen_op* prepared(const Json& json) {
+    vqgen_op* op = nullptr;
+    EXPECT_EQ(vqgen_prepare(&fake_.runtime, json.dump().c_str(), nullptr, &op), VQGEN_OK)
+        << vqgen_last_error();
+    return op;
+  }
+  // The status of a launch with an edit of sound arguments; `words` stand in the message.
+  template <class Edit>
+  vqgen_status attention(const Edit& edit, const char* words = "") {
+    vqgen_attention_args args = a_;
+    edit(args);
+    return judged(
+        [&] { return vqgen_attention_launch(attention_, &args, at(0), 1 << 30, nullptr); }, words);
+  }
+  template <class Edit>
+  vqgen_status linear(const Edit& edit, const char* words = "") {
+    vqgen_linear_args args = l_;
+    edit(args);
+    return judged([&] { return vqgen_linear_launch(gemv_, &args, at(0), 1 << 30, nullptr); },
+                  words);
+  }
+  template <class Call>
+  vqgen_status judged(const Call& call, const char* words) {
+    const int before = fake_.backend->enqueued;
+    const vqgen_status status = call();
+    EXPECT_EQ(fake_.backend->enqueued > before, status == VQGEN_OK);
+    if (status != VQGEN_OK) {
+      expect_words(vqgen_last_error(), {words});
+      EXPECT_EQ(std::strchr(vqgen_last_error(), '\n'), nullptr);
+    }
+    return status;
+  }
+
+  FakeRuntime fake_{{.max_buckets = 8}};
+  vqgen_op* attention_ = nullptr;
+  vqgen_op* gemv_ = nullptr;
+  vqgen_attention_args a_{};
+  vqgen_linear_args l_{};
+};
+
+TEST_F(Validation, SoundArgumentsPass) {
+  EXPECT_EQ(attention([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(linear([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(attention([](auto& a) { a.tokens = 0; }), VQGEN_OK) << vqgen_last_error();
+}
+
+TEST_F(Validation, WhatIsMissingIsNamed) {
+  EXPECT_EQ(attention([](auto& a) { a.query = nullptr; }, "'query'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.out = nullptr; }, "'out'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.lse = nullptr; }, "'lse'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.keys.codes = nullptr; }, "'keys'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.keys.scales = nullptr; }, "'keys'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.values.codebooks = nullptr; }, "'values'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.key_smooth = nullptr; }, "'key_smooth'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.raw_keys = nullptr; }, "'raw_keys'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.raw_values = nullptr; }, "'raw_values'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.lengths = nullptr; }, "'lengths'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.windows = nullptr; }, "'windows'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.sinks = nullptr; }, "'sinks'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(linear([](auto& l) { l.x = nullptr; }, "'x'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(linear([](auto& l) { l.y = nullptr; }, "'y'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(linear([](auto& l) { l.weights.codes = nullptr; }, "'weights'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(linear([](auto& l) { l.output_scales = nullptr; }, "'output_scales'"), VQGEN_BAD_INPUT);
+}
+
+TEST_F(Validation, WhatIsNotAligned) {
+  EXPECT_EQ(attention([](auto& a) { a.query = at(1); }, "'query'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(attention([](auto& a) { a.lse = as<float>(at(2)); }, "'lse'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(attention([](auto& a) { a.keys.codes = at(2); }, "'keys'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(attention([](auto& a) { a.values.codebooks = at(8); }, "'values'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(linear([](auto& l) { l.weights.codebooks = at(4); }, "'weights'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(linear([](auto& l) { l.y = at(1); }, "'y'"), VQGEN_ALIGNMENT);
+  // Dataflow fragments, which both ops have here, asks for more.
+  const Demands& demands = attention_->record->buckets.back().demands;
+  ASSERT_EQ(demands.elements_mask, 15u);
+  EXPECT_EQ(attention([](auto& a) { a.raw_keys = at(8); }, "'raw_keys'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(attention([](auto& a) { a.raw_head_stride = 12; }, "'raw_head_stride'"),
+            VQGEN_ALIGNMENT);
+  EXPECT_EQ(linear([](auto& l) { l.x = at(8); }, "'x'"), VQGEN_ALIGNMENT);
+  if (demands.codes_mask > 3) {
+    EXPECT_EQ(attention([](auto& a) { a.keys.codes = at(4); }, "'keys'"), VQGEN_ALIGNMENT);
+    EXPECT_EQ(attention([](auto& a) { a.keys.head_stride = 513; }, "'keys'"), VQGEN_ALIGNMENT);
+  }
+}
+
+TEST_F(Validation, WhatIsOutOfRange) {
+  EXPECT_EQ(attention([](auto& a) { a.tokens = 1001; }, "tokens"), VQGEN_RANGE);
+  EXPECT_EQ(attention([](auto& a) { a.tokens = -1; }, "tokens"), VQGEN_RANGE);
+  EXPECT_EQ(attention([](auto& a) { a.tokens = INT64_MAX; }, "tokens"), VQGEN_RANGE);
+  EXPECT_EQ(linear([](auto& l) { l.rows = 0; }, "rows"), VQGEN_RANGE);
+  EXPECT_EQ(linear([](auto& l) { l.rows = 6; }, "rows"), VQGEN_RANGE);
+  EXPECT_EQ(attention([](auto& a) { a.keys.head_stride = -1; }, "'keys'"), VQGEN_BAD_INPUT);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(attention([&](auto& a) { a.softmax_scale = nan; }, "softmax"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([&](auto& a) { a.softmax_scale = -1; }, "softmax"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([&](auto& a) { a.softmax_scale = INFINITY; }, "softmax"), VQGEN_BAD_INPUT);
+}
+
+TEST_F(Validation, RowsBetweenBucketsNeedRoomForTheBucket) {
+  EXPECT_EQ(vqgen_op_bucket(gemv_, 3), 4);
+  EXPECT_EQ(vqgen_op_bucket(gemv_, 5), 5);
+  EXPECT_EQ(vqgen_op_bucket(gemv_, 6), 0);
+  const auto three = [](std::int64_t capacity) {
+    return [capacity](vqgen_linear_args& l) {
+      l.rows = 3;
+      l.row_capacity = capacity;
+    };
+  };
+  EXPECT_EQ(linear(three(0), "row_capacity"), VQGEN_RANGE);
+  EXPECT_EQ(linear(three(3), "row_capacity"), VQGEN_RANGE);
+  EXPECT_EQ(linear(three(4)), VQGEN_OK);
+}
+
+TEST_F(Validation, WorkspacesTooSmallNullOrAskew) {
+  const Json split = edited(gemv_json(), {{"/plan", R"({"splits": 2})"}});
+  vqgen_op* op = prepared(split);
+  vqgen_linear_args args = l_;
+  args.rows = 2;
+  const std::size_t bytes = vqgen_op_workspace_bytes_for(op, 2);
+  ASSERT_EQ(bytes, 2u * 2 * 512 * 4);
+  EXPECT_EQ(vqgen_op_workspace_bytes(op), bytes);
+  EXPECT_EQ(vqgen_op_workspace_bytes_for(op, 3), 0u);
+  const auto launch = [&](char* workspace, std::size_t given) {
+    return vqgen_linear_launch(op, &args, workspace, given, nullptr);
+  };
+  EXPECT_EQ(launch(at(0), bytes), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(launch(at(0), bytes - 1), VQGEN_WORKSPACE);
+  EXPECT_EQ(launch(nullptr, bytes), VQGEN_WORKSPACE);
+  EXPECT_EQ(launch(at(8), bytes), VQGEN_WORKSPACE);
+  vqgen_op_release(op);
+}
+
+TEST_F(Validation, WrongStructsOpsAndPointers) {
+  EXPECT_EQ(attention([](auto& a) { a.struct_bytes -= 8; }, "struct_bytes"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_attention_launch(gemv_, &a_, at(0), 1 << 30, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_linear_launch(attention_, &l_, at(0), 1 << 30, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_linear_launch(nullptr, &l_, at(0), 1 << 30, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_linear_launch(gemv_, nullptr, at(0), 1 << 30, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_prepare(nullptr, "{}", nullptr, &gemv_), VQGEN_BAD_INPUT);
+  vqgen_options options;
+  vqgen_options_init(&options);
+  vqgen_runtime* runtime = nullptr;
+  options.backend = 2;
+  EXPECT_EQ(vqgen_runtime_create(&options, &runtime), VQGEN_BAD_INPUT);
+  options.backend = VQGEN_HOST;
+  options.threads = 0;
+  EXPECT_EQ(vqgen_runtime_create(&options, &runtime), VQGEN_BAD_INPUT);
+  options.threads = 1;
+  options.struct_bytes -= 1;
+  EXPECT_EQ(vqgen_runtime_create(&options, &runtime), VQGEN_BAD_INPUT);
+  EXPECT_EQ(runtime, nullptr);
+}
+
+TEST_F(Validation, FaultsOfALaunchAreStatusesToo) {
+  fake_.backend->on_enqueue = [](const FakeKernel&, std::span<const std::byte>) {
+    throw Error(ErrorKind::device, "the driver\nfailed");
+  };
+  EXPECT_EQ(vqgen_linear_launch(gemv_, &l_, at(0), 1 << 30, nullptr), VQGEN_DEVICE);
+  EXPECT_STREQ(vqgen_last_error(), "the driver failed");
+}
+
+TEST_F(Validation, AThreadHasItsOwnLastError) {
+  EXPECT_EQ(linear([](auto& l) { l.rows = 0; }, "rows"), VQGEN_RANGE);
+  std::string other = "unset";
+  std::jthread([&] { other = vqgen_last_error(); }).join();
+  EXPECT_EQ(other, "");
+  expect_words(vqgen_last_error(), {"rows"});
+}
+
+// What goes into the kernels' structs, field by field where a mix-up would be silent.
+TEST_F(Validation, ArgumentsArriveWhereTheyBelong) {
+  std::vector<vq::AttentionDecodeArgs> seen;
+  fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte> bytes) {
+    ASSERT_EQ(bytes.size(), sizeof(vq::AttentionDecodeArgs));
+    std::memcpy(&seen.emplace_back(), bytes.data(), bytes.size());
+  };
+  a_.key_smooth = as<float>(at(16));
+  a_.windows = as<std::int32_t>(at(32));
+  a_.sinks = as<std::int32_t>(at(48));
+  a_.keys.codes = at(64);
+  a_.values.codes = at(80);
+  a_.raw_batch_stride = 160;
+  a_.raw_head_stride = 80;
+  ASSERT_EQ(attention([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  ASSERT_FALSE(seen.empty());
+  const vq::AttentionDecodeArgs& args = seen.front();
+  EXPECT_EQ(args.key_smooth, a_.key_smooth);
+  EXPECT_EQ(args.windows, a_.windows);
+  EXPECT_EQ(args.sinks, a_.sinks);
+  EXPECT_EQ(static_cast<const void*>(args.keys.codes), a_.keys.codes);
+  EXPECT_EQ(static_cast<const void*>(args.values.codes), a_.values.codes);
+  EXPECT_EQ(args.raw_batch_stride, 160);
+  EXPECT_EQ(args.raw_head_stride, 80);
+  EXPECT_EQ(args.keys.batch_stride, 1024);
+  EXPECT_FLOAT_EQ(args.softmax_scale, 1 / std::sqrt(128.0f));
+}
+
+}  // namespace
+}  // namespace vqgen::library::test
