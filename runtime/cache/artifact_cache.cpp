@@ -48,17 +48,18 @@ std::filesystem::path ArtifactCache::path_of(const ArtifactKey& key) const {
   return folder_->path_of(key.hex());
 }
 
-Lookup ArtifactCache::search(const ArtifactKey& key, int& damaged) {
+Lookup ArtifactCache::search(const ArtifactKey& key, Disk disk, int& damaged) {
   const std::string digest = key.hex();
+  const bool keeps = disk == Disk::kept_in_order;
   for (const auto& layer : layers_) {
     const auto bytes = layer->read(digest);
     if (!bytes) continue;
     if (auto artifact = decode_artifact(*bytes, key)) {
-      if (layer.get() == folder_) folder_->touch(digest);
+      if (keeps && layer.get() == folder_) folder_->touch(digest);
       return {std::move(artifact), layer->path().string(), damaged > 0};
     }
     ++damaged;
-    if (layer.get() == folder_) folder_->set_aside(digest);
+    if (keeps && layer.get() == folder_) folder_->set_aside(digest);
   }
   const std::lock_guard lock(mutex_);
   const auto kept = memory_.find(digest);
@@ -66,9 +67,13 @@ Lookup ArtifactCache::search(const ArtifactKey& key, int& damaged) {
   return {kept->second, "memory", damaged > 0};
 }
 
-Lookup ArtifactCache::look_up(const ArtifactKey& key) {
+Lookup ArtifactCache::look_up(const ArtifactKey& key) { return counted(key, Disk::kept_in_order); }
+
+Lookup ArtifactCache::peek(const ArtifactKey& key) { return counted(key, Disk::untouched); }
+
+Lookup ArtifactCache::counted(const ArtifactKey& key, Disk disk) {
   int damaged = 0;
-  Lookup found = search(key, damaged);
+  Lookup found = search(key, disk, damaged);
   const std::lock_guard lock(mutex_);
   counts_.damaged += damaged;
   ++(found.artifact ? counts_.hits : counts_.misses);
@@ -77,10 +82,11 @@ Lookup ArtifactCache::look_up(const ArtifactKey& key) {
 }
 
 Lookup ArtifactCache::look_again(const ArtifactKey& key) {
-  int counted_before = 0;
-  Lookup found = search(key, counted_before);
-  if (!found.artifact) return found;
+  int damaged = 0;
+  Lookup found = search(key, Disk::kept_in_order, damaged);
   const std::lock_guard lock(mutex_);
+  counts_.damaged += damaged;
+  if (!found.artifact) return found;
   --counts_.misses;
   ++counts_.hits;
   ++layer_hits_[found.layer];
@@ -130,7 +136,7 @@ void ArtifactCache::warn(const std::string& text) {
 std::unique_ptr<KeyLock> ArtifactCache::lock(const ArtifactKey& key) const {
   {
     const std::lock_guard lock(mutex_);
-    if (folder_ == nullptr || unwritable_) return nullptr;
+    if (folder_ == nullptr || unwritable_ || options_.max_bytes == 0) return nullptr;
   }
   return std::make_unique<KeyLock>(folder_->lock_of(key.hex()), options_.lock_wait);
 }
@@ -159,17 +165,35 @@ std::map<std::string, int> ArtifactCache::layer_hits() const {
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache) {
   if (cache == nullptr) return {backend.compile(source), false};
-  const ArtifactKey key = artifact_key(source, backend.compiler(source));
-  Lookup found = cache->look_up(key);
-  if (found.artifact) return {*std::move(found.artifact), true, found.layer};
-  std::string why = cache->why_missed(key, found);
-  const std::unique_ptr<KeyLock> lock = cache->lock(key);
+  const auto hit = [](Lookup& found) {
+    return CompileResult{*std::move(found.artifact), true, std::move(found.layer)};
+  };
+  const ArtifactKey unopened = artifact_key(source, backend.compiler(source));
+  Lookup found = cache->look_up(unopened);
+  if (found.artifact) return hit(found);
+  const ArtifactKey key = artifact_key(source, backend.opened_compiler(source));
+  bool damaged = found.damaged;
+  if (key != unopened) found = cache->look_again(key);
+  if (found.artifact) return hit(found);
+  damaged |= found.damaged;
+  std::unique_ptr<KeyLock> lock = cache->lock(key);
   if (lock != nullptr) found = cache->look_again(key);
-  if (found.artifact) return {*std::move(found.artifact), true, found.layer};
+  if (found.artifact) return hit(found);
+  found.damaged |= damaged;
+  std::string why = cache->why_missed(key, found);
+  // Who held it kept nothing, and nor may this one: the others need not wait for each in turn.
+  if (lock != nullptr && lock->waited()) lock.reset();
   CompileResult result{backend.compile(source), false, "", std::move(why)};
-  // The library that compiled is open now; should its file have told otherwise, it is right.
   cache->store(artifact_key(source, backend.compiler(source)), result.artifact);
   return result;
+}
+
+std::optional<CompileResult> find_cached(const Backend& backend, const KernelSource& source,
+                                         ArtifactCache* cache) {
+  if (cache == nullptr) return std::nullopt;
+  Lookup found = cache->peek(artifact_key(source, backend.compiler(source)));
+  if (!found.artifact) return std::nullopt;
+  return CompileResult{*std::move(found.artifact), true, std::move(found.layer)};
 }
 
 }  // namespace vqgen

@@ -49,6 +49,8 @@ class ArtifactCache {
   std::optional<Artifact> find(const ArtifactKey& key) { return look_up(key).artifact; }
   // The same after a look_up() that missed, which then counts as a hit.
   Lookup look_again(const ArtifactKey& key);
+  // As look_up(), but the disk stays as it is: no use is stamped, and no damage is set aside.
+  Lookup peek(const ArtifactKey& key);
 
   // False where there is no folder that can be written: then memory keeps it, some 256 MiB in all,
   // warning() says why, and the folder is not tried again. The first store of a cache also brings
@@ -56,7 +58,7 @@ class ArtifactCache {
   bool store(const ArtifactKey& key, const Artifact& artifact);
 
   // Until others that compile `key` are done or the wait is over; null where there is nothing to
-  // lock in.
+  // lock in, or nothing is kept.
   std::unique_ptr<KeyLock> lock(const ArtifactKey& key) const;
 
   // Why look_up() missed: "damaged", "no entry", or how the nearest entry differs. Empty unless the
@@ -75,7 +77,9 @@ class ArtifactCache {
   std::map<std::string, int> layer_hits() const;
 
  private:
-  Lookup search(const ArtifactKey& key, int& damaged);
+  enum class Disk { kept_in_order, untouched };
+  Lookup search(const ArtifactKey& key, Disk disk, int& damaged);
+  Lookup counted(const ArtifactKey& key, Disk disk);
   void keep_in_memory(const std::string& digest, const Artifact& artifact);
   void warn(const std::string& text);
 
@@ -100,9 +104,16 @@ struct CompileResult {
 };
 
 // The artifact of `source`, from `cache` or compiled and stored. A null cache compiles always.
-// Of processes that miss one key at once, one compiles and the others wait for it, within bounds.
-// Thread-safe. Throws what the backend's compiler() and compile() throw.
+// What the backend tells of its compiler unopened finds hits alone: before a miss is compiled, it
+// is looked up by the opened compiler too. Of processes that miss one key at once, one compiles and
+// the others wait for it, within bounds. Thread-safe. Throws what the backend's compiler(),
+// opened_compiler() and compile() throw.
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache);
+
+// The look-up of compile_cached() alone: nothing is opened, waited for or changed but the counts.
+// nullopt on a miss, and of a null cache. Thread-safe. Throws what the backend's compiler() throws.
+std::optional<CompileResult> find_cached(const Backend& backend, const KernelSource& source,
+                                         ArtifactCache* cache);
 
 }  // namespace vqgen
