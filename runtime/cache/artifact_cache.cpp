@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+
+#include "core/files.h"
 #include "runtime/cache/artifact_file.h"
 #include "runtime/cache/collect.h"
 #include "runtime/cache/nearest.h"
@@ -11,6 +14,11 @@ namespace vqgen {
 namespace {
 
 constexpr std::size_t kMemoryBytes = std::size_t{256} << 20;
+
+// Whether a folder that refuses a write for this reason will refuse the next.
+bool lasts(int code) {
+  return code == EROFS || code == EACCES || code == EPERM || code == ENOSPC || code == EDQUOT;
+}
 
 CacheOptions in_folder(std::filesystem::path folder) {
   CacheOptions options;
@@ -52,14 +60,14 @@ Lookup ArtifactCache::search(const ArtifactKey& key, Disk disk, int& damaged) {
   const std::string digest = key.hex();
   const bool keeps = disk == Disk::kept_in_order;
   for (const auto& layer : layers_) {
-    const auto bytes = layer->read(digest);
-    if (!bytes) continue;
-    if (auto artifact = decode_artifact(*bytes, key)) {
+    const auto entry = layer->read(digest);
+    if (!entry || entry->unreadable) continue;
+    if (auto artifact = decode_artifact(entry->bytes, key)) {
       if (keeps && layer.get() == folder_) folder_->touch(digest);
       return {std::move(artifact), layer->path().string(), damaged > 0};
     }
     ++damaged;
-    if (keeps && layer.get() == folder_) folder_->set_aside(digest);
+    if (keeps && layer.get() == folder_) folder_->set_aside(digest, entry->stamp);
   }
   const std::lock_guard lock(mutex_);
   const auto kept = memory_.find(digest);
@@ -95,30 +103,41 @@ Lookup ArtifactCache::look_again(const ArtifactKey& key) {
 
 bool ArtifactCache::store(const ArtifactKey& key, const Artifact& artifact) {
   const std::string digest = key.hex();
-  bool collects = false;
   {
     const std::lock_guard lock(mutex_);
     if (folder_ == nullptr || unwritable_) {
       keep_in_memory(digest, artifact);
       return false;
     }
-    collects = !std::exchange(collected_, true);
   }
+  std::size_t bytes = 0;
   try {
-    folder_->store(digest, encode_artifact(key, artifact));
-  } catch (const Error& error) {
+    const std::vector<std::byte> encoded = encode_artifact(key, artifact);
+    folder_->store(digest, encoded);
+    bytes = encoded.size();
+  } catch (const std::exception& error) {
+    const auto* refused = dynamic_cast<const FileError*>(&error);
     const std::lock_guard lock(mutex_);
     keep_in_memory(digest, artifact);
-    if (std::exchange(unwritable_, true)) return false;
+    unwritable_ = unwritable_ || (refused != nullptr && lasts(refused->code()));
+    if (std::exchange(warned_, true)) return false;
     warn(
         fmt::format("compiled kernels are not kept: {}; set VQGEN_CACHE_DIR to a folder that can "
                     "be written",
                     error.what()));
     return false;
   }
-  if (collects) collect(folder_->path(), {.max_bytes = options_.max_bytes});
+  if (counts_as_due(bytes)) collect(folder_->path(), {.max_bytes = options_.max_bytes});
+  return true;
+}
+
+bool ArtifactCache::counts_as_due(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   ++counts_.stored;
+  uncollected_bytes_ += bytes;
+  if (collected_ && uncollected_bytes_ < options_.max_bytes / 16) return false;
+  collected_ = true;
+  uncollected_bytes_ = 0;
   return true;
 }
 

@@ -52,9 +52,9 @@ class ArtifactCache {
   // As look_up(), but the disk stays as it is: no use is stamped, and no damage is set aside.
   Lookup peek(const ArtifactKey& key);
 
-  // False where there is no folder that can be written: then memory keeps it, some 256 MiB in all,
-  // warning() says why, and the folder is not tried again. The first store of a cache also brings
-  // the folder below its bound.
+  // False where the folder does not take it: then memory keeps it, some 256 MiB in all, and
+  // warning() says why, once. A folder that is read-only, forbidden or full is not tried again. The
+  // first store of a cache, and one after each sixteenth of the bound, brings the folder below it.
   bool store(const ArtifactKey& key, const Artifact& artifact);
 
   // Until others that compile `key` are done or the wait is over; null where there is nothing to
@@ -80,6 +80,8 @@ class ArtifactCache {
   enum class Disk { kept_in_order, untouched };
   Lookup search(const ArtifactKey& key, Disk disk, int& damaged);
   Lookup counted(const ArtifactKey& key, Disk disk);
+  // Counts a store of so many bytes, and tells whether the folder is due to be collected.
+  bool counts_as_due(std::size_t bytes);
   void keep_in_memory(const std::string& digest, const Artifact& artifact);
   void warn(const std::string& text);
 
@@ -88,7 +90,9 @@ class ArtifactCache {
   const FolderLayer* folder_ = nullptr;  // the last of layers_, or null
   mutable std::mutex mutex_;             // guards what follows
   bool unwritable_ = false;
+  bool warned_ = false;  // of a store that failed
   bool collected_ = false;
+  std::uint64_t uncollected_bytes_ = 0;
   std::string warning_;
   CacheCounts counts_;
   std::map<std::string, int> layer_hits_;

@@ -209,6 +209,53 @@ TEST_F(Cache, UnwritableFolderWarnsOnceAndGoesOn) {
   EXPECT_EQ(cache.warning(), warning);
 }
 
+TEST_F(Cache, AFailureThatPassesIsNotForLife) {
+  publish_text(folder_ / "file", "");
+  ArtifactCache cache(folder_ / "file" / "cache");
+  EXPECT_FALSE(cache.store(key_, artifact_));
+  std::filesystem::remove(folder_ / "file");
+  EXPECT_TRUE(cache.store(key_, artifact_));
+  const std::string warning = cache.warning();
+  std::filesystem::remove_all(folder_ / "file");
+  EXPECT_TRUE(cache.store(key_, artifact_)) << "folders are made again";
+  EXPECT_EQ(cache.warning(), warning);
+}
+
+TEST_F(Cache, ACompilerWithoutUtf8IsKept) {
+  backend_.compiler_name = "g\xff++ 1.0";
+  ArtifactCache cache(folder_);
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_TRUE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_EQ(cache.warning(), "");
+  key_.arch = "\xff";
+  EXPECT_TRUE(cache.store(key_, artifact_));
+}
+
+TEST_F(Cache, WhatCannotBeReadIsNoDamage) {
+  ArtifactCache cache(folder_);
+  const auto path = cache.path_of(key_);
+  std::filesystem::create_directories(path.parent_path());
+  std::filesystem::create_symlink(path.filename(), path);  // ELOOP
+  EXPECT_TRUE(FolderLayer(folder_).read(key_.hex())->unreadable);
+  EXPECT_FALSE(cache.find(key_).has_value());
+  EXPECT_EQ(cache.counts(), (CacheCounts{.hits = 0, .misses = 1, .damaged = 0}));
+  EXPECT_TRUE(std::filesystem::is_symlink(path));
+}
+
+TEST_F(Cache, OnlyTheFileThatWasReadIsSetAside) {
+  ArtifactCache cache(folder_);
+  const FolderLayer layer(folder_);
+  const auto path = cache.path_of(key_);
+  std::filesystem::create_directories(path.parent_path());
+  publish_text(path, "rubbish");
+  const auto read = layer.read(key_.hex());
+  ASSERT_TRUE(cache.store(key_, artifact_));  // another process meanwhile
+  layer.set_aside(key_.hex(), read->stamp);
+  EXPECT_TRUE(cache.find(key_).has_value());
+  layer.set_aside(key_.hex(), layer.read(key_.hex())->stamp);
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
 TEST_F(Cache, ThreadsOnOneKey) {
   ArtifactCache cache(folder_);
   std::vector<std::thread> threads;
