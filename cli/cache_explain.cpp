@@ -14,9 +14,9 @@ namespace {
 Lookup look(const ArtifactCache& cache, const ArtifactKey& key) {
   Lookup found;
   for (const auto& layer : cache.layers()) {
-    const auto bytes = layer->read(key.hex());
-    if (!bytes) continue;
-    found.artifact = decode_artifact(*bytes, key);
+    const auto entry = layer->read(key.hex());
+    if (!entry || entry->unreadable) continue;
+    found.artifact = decode_artifact(entry->bytes, key);
     found.layer = layer->path().string();
     if (found.artifact) return found;
     found.damaged = true;
@@ -26,7 +26,7 @@ Lookup look(const ArtifactCache& cache, const ArtifactKey& key) {
 
 Json explain_key(const ArtifactCache& cache, const ArtifactKey& key, const Lookup& found,
                  Output& output) {
-  output.line("{}: {}", key.hex(), found.artifact ? "hit in " + found.layer : "miss");
+  output.line("{}: {}", key.hex(), found.artifact ? "hit in " + one_line(found.layer) : "miss");
   const Json fields = to_json(key);
   for_each_field<ArtifactKey>([&](const auto& field) {
     output.line("  {:<12} {}", field.name, fields[field.name].dump());
@@ -39,11 +39,11 @@ Json explain_key(const ArtifactCache& cache, const ArtifactKey& key, const Looku
   const auto near = nearest_entry(cache.layers(), key);
   json["cache_miss"] = found.damaged ? "damaged" : miss_reason(near, key);
   json["nearest"] = nullptr;
-  output.line("  {}", json["cache_miss"].get<std::string>());
+  output.line("  {}", one_line(json["cache_miss"].get<std::string>()));
   if (!near) return json;
   const std::vector<std::string> differs = differing_fields(near->key, key);
-  output.line("  nearest: {} in {}; differs in {}", short_digest(near->digest), near->layer,
-              fmt::join(differs, ", "));
+  output.line("  nearest: {} in {}; differs in {}", short_digest(near->digest),
+              one_line(near->layer), fmt::join(differs, ", "));
   json["nearest"] = {{"digest", near->digest}, {"layer", near->layer}, {"differs", differs}};
   return json;
 }

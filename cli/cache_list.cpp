@@ -27,14 +27,15 @@ void cache_ls(Output& output) {
     std::uint64_t total = 0;
     for (const StoredEntry& entry : layer->entries()) {
       const auto front = layer->read(entry.digest, kPeekBytes);
-      const auto key = front ? peek_key(*front) : std::nullopt;
+      const auto key = front ? peek_key(front->bytes) : std::nullopt;
       const std::string kernel = key && !key->entries.empty() ? key->entries.front() : "";
+      const char* const state = front && front->unreadable ? "unreadable" : "damaged";
       const std::int64_t age = std::max<std::int64_t>(0, now - entry.used_s);
       ++count;
       total += entry.bytes;
       output.line("{}  {:<8} {:>10} bytes {:>8}  {}  {}", short_digest(entry.digest),
-                  key ? key->arch : "-", entry.bytes, age_text(age), key ? kernel : "damaged",
-                  path);
+                  key ? one_line(key->arch) : "-", entry.bytes, age_text(age),
+                  key ? one_line(kernel) : state, one_line(path));
       output.document["entries"].push_back({{"digest", entry.digest},
                                             {"kernel", key ? Json(kernel) : Json(nullptr)},
                                             {"arch", key ? Json(key->arch) : Json(nullptr)},
@@ -42,7 +43,7 @@ void cache_ls(Output& output) {
                                             {"age_s", age},
                                             {"layer", path}});
     }
-    output.line("{}: {} entries, {} bytes", path, count, total);
+    output.line("{}: {} entries, {} bytes", one_line(path), count, total);
     output.document["layers"].push_back({{"path", path}, {"entries", count}, {"bytes", total}});
   }
 }
@@ -55,16 +56,17 @@ void cache_verify(Output& output) {
   note_warning(cache, output);
   std::int64_t checked = 0;
   std::int64_t damaged = cache.warning().empty() ? 0 : 1;  // a layer that cannot be opened
-  output.document["damaged"] = Json::array();
+  output.document = {{"damaged", Json::array()}, {"unreadable", Json::array()}};
   for (const auto& layer : cache.layers()) {
     for (const StoredEntry& entry : layer->entries()) {
-      const auto bytes = layer->read(entry.digest);
-      if (!bytes) continue;  // removed since
+      const auto found = layer->read(entry.digest);
+      if (!found) continue;  // removed since
       ++checked;
-      if (is_artifact_of(*bytes, entry.digest)) continue;
+      if (is_artifact_of(found->bytes, entry.digest)) continue;
       ++damaged;
-      output.line("damaged: {} in {}", entry.digest, layer->path().string());
-      output.document["damaged"].push_back(
+      const char* const state = found->unreadable ? "unreadable" : "damaged";
+      output.line("{}: {} in {}", state, entry.digest, one_line(layer->path().string()));
+      output.document[state].push_back(
           {{"digest", entry.digest}, {"layer", layer->path().string()}});
     }
   }

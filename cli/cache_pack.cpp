@@ -12,10 +12,10 @@ void cache_pack(const std::string& out, const std::string& from, Output& output)
   std::map<std::string, std::vector<std::byte>> entries;
   std::int64_t damaged = 0;
   for (const StoredEntry& entry : folder.entries()) {
-    auto bytes = folder.read(entry.digest);
-    if (!bytes) continue;  // removed since
-    if (is_artifact_of(*bytes, entry.digest)) {
-      entries.emplace(entry.digest, *std::move(bytes));
+    auto found = folder.read(entry.digest);
+    if (!found) continue;  // removed since
+    if (is_artifact_of(found->bytes, entry.digest)) {
+      entries.emplace(entry.digest, std::move(found->bytes));
     } else {
       ++damaged;
     }
@@ -40,14 +40,14 @@ void cache_unpack(const std::string& pack, const std::string& to, Output& output
   std::int64_t there = 0;
   std::int64_t damaged = 0;
   for (const StoredEntry& entry : packed.entries()) {
-    const auto bytes = packed.read(entry.digest);
+    const auto found = packed.read(entry.digest);
     const auto present = folder.read(entry.digest);
-    if (!bytes || !is_artifact_of(*bytes, entry.digest)) {
+    if (!found || !is_artifact_of(found->bytes, entry.digest)) {
       ++damaged;
-    } else if (present && is_artifact_of(*present, entry.digest)) {
+    } else if (present && is_artifact_of(present->bytes, entry.digest)) {
       ++there;
     } else {
-      folder.store(entry.digest, *bytes);
+      folder.store(entry.digest, found->bytes);
       ++written;
     }
   }

@@ -76,7 +76,7 @@ void compile(const CompileArguments& options, Output& output) {
   const PlanOptions plan = apply(options.placement, config);
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
-  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, true);
+  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output.json);
   const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), plan);
   note_warning(*cache, output);
 

@@ -10,15 +10,13 @@
 #include <fstream>
 #include <random>
 
-#include "core/error.h"
-
 namespace vqgen {
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, std::string_view what, int error,
                        std::string_view remedy) {
-  throw Error(ErrorKind::bad_input,
-              fmt::format("{}: {}: {}; {}", path.string(), what, std::strerror(error), remedy));
+  throw FileError(error,
+                  fmt::format("{}: {}: {}; {}", path.string(), what, std::strerror(error), remedy));
 }
 
 [[noreturn]] void fail_read(const std::filesystem::path& path, int error) {

@@ -9,7 +9,20 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
+
 namespace vqgen {
+
+// A file that the system refuses, and its errno.
+class FileError : public Error {
+ public:
+  FileError(int code, const std::string& message)
+      : Error(ErrorKind::bad_input, message), code_(code) {}
+  int code() const { return code_; }
+
+ private:
+  int code_;
+};
 
 // The whole file. Error(bad_input) where it is missing, unreadable, a directory, or longer than
 // `max_bytes`; the message names the path.
@@ -19,7 +32,8 @@ std::string read_text(const std::filesystem::path& path,
                       std::uint64_t max_bytes = std::uint64_t{1} << 26);
 
 // Writes beside the target and renames, so that a reader sees the old file or the whole new one and
-// a failure leaves nothing behind. Parent directories must exist. Error(bad_input) names the path.
+// a failure leaves nothing behind. Parent directories must exist. Error(bad_input) names the path;
+// it is a FileError unless the target is there and no regular file.
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void publish_text(const std::filesystem::path& path, std::string_view text);
 

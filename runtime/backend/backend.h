@@ -83,6 +83,10 @@ class Backend {
   // be told from the compiler's file; after compile() it is that of what compiled.
   virtual CompilerIdentity compiler(const KernelSource& source) const = 0;
 
+  // That of what would compile, opened for it where compiler() tells of its file. Thread-safe.
+  // Error(device) as compile() has it.
+  virtual CompilerIdentity opened_compiler(const KernelSource& source) const;
+
   // Thread-safe. Error(device) with the compiler's first error line; the whole log and the text are
   // kept in a file that the message names.
   virtual Artifact compile(const KernelSource& source) const = 0;
@@ -122,6 +126,9 @@ class Backend {
   virtual std::vector<double> time_us(std::span<const Launch> launches, int replays) = 0;
 };
 
+inline CompilerIdentity Backend::opened_compiler(const KernelSource& source) const {
+  return compiler(source);
+}
 inline bool Backend::capturing(void*) const { return false; }
 inline void Backend::wait_for(void*) {}
 inline void Backend::make_current() {}

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+
+#include "core/files.h"
 #include "runtime/cache/artifact_file.h"
 #include "runtime/cache/collect.h"
 #include "runtime/cache/nearest.h"
@@ -11,6 +14,11 @@ namespace vqgen {
 namespace {
 
 constexpr std::size_t kMemoryBytes = std::size_t{256} << 20;
+
+// Whether a folder that refuses a write for this reason will refuse the next.
+bool lasts(int code) {
+  return code == EROFS || code == EACCES || code == EPERM || code == ENOSPC || code == EDQUOT;
+}
 
 CacheOptions in_folder(std::filesystem::path folder) {
   CacheOptions options;
@@ -48,17 +56,18 @@ std::filesystem::path ArtifactCache::path_of(const ArtifactKey& key) const {
   return folder_->path_of(key.hex());
 }
 
-Lookup ArtifactCache::search(const ArtifactKey& key, int& damaged) {
+Lookup ArtifactCache::search(const ArtifactKey& key, Disk disk, int& damaged) {
   const std::string digest = key.hex();
+  const bool keeps = disk == Disk::kept_in_order;
   for (const auto& layer : layers_) {
-    const auto bytes = layer->read(digest);
-    if (!bytes) continue;
-    if (auto artifact = decode_artifact(*bytes, key)) {
-      if (layer.get() == folder_) folder_->touch(digest);
+    const auto entry = layer->read(digest);
+    if (!entry || entry->unreadable) continue;
+    if (auto artifact = decode_artifact(entry->bytes, key)) {
+      if (keeps && layer.get() == folder_) folder_->touch(digest);
       return {std::move(artifact), layer->path().string(), damaged > 0};
     }
     ++damaged;
-    if (layer.get() == folder_) folder_->set_aside(digest);
+    if (keeps && layer.get() == folder_) folder_->set_aside(digest, entry->stamp);
   }
   const std::lock_guard lock(mutex_);
   const auto kept = memory_.find(digest);
@@ -66,9 +75,13 @@ Lookup ArtifactCache::search(const ArtifactKey& key, int& damaged) {
   return {kept->second, "memory", damaged > 0};
 }
 
-Lookup ArtifactCache::look_up(const ArtifactKey& key) {
+Lookup ArtifactCache::look_up(const ArtifactKey& key) { return counted(key, Disk::kept_in_order); }
+
+Lookup ArtifactCache::peek(const ArtifactKey& key) { return counted(key, Disk::untouched); }
+
+Lookup ArtifactCache::counted(const ArtifactKey& key, Disk disk) {
   int damaged = 0;
-  Lookup found = search(key, damaged);
+  Lookup found = search(key, disk, damaged);
   const std::lock_guard lock(mutex_);
   counts_.damaged += damaged;
   ++(found.artifact ? counts_.hits : counts_.misses);
@@ -77,10 +90,11 @@ Lookup ArtifactCache::look_up(const ArtifactKey& key) {
 }
 
 Lookup ArtifactCache::look_again(const ArtifactKey& key) {
-  int counted_before = 0;
-  Lookup found = search(key, counted_before);
-  if (!found.artifact) return found;
+  int damaged = 0;
+  Lookup found = search(key, Disk::kept_in_order, damaged);
   const std::lock_guard lock(mutex_);
+  counts_.damaged += damaged;
+  if (!found.artifact) return found;
   --counts_.misses;
   ++counts_.hits;
   ++layer_hits_[found.layer];
@@ -89,30 +103,41 @@ Lookup ArtifactCache::look_again(const ArtifactKey& key) {
 
 bool ArtifactCache::store(const ArtifactKey& key, const Artifact& artifact) {
   const std::string digest = key.hex();
-  bool collects = false;
   {
     const std::lock_guard lock(mutex_);
     if (folder_ == nullptr || unwritable_) {
       keep_in_memory(digest, artifact);
       return false;
     }
-    collects = !std::exchange(collected_, true);
   }
+  std::size_t bytes = 0;
   try {
-    folder_->store(digest, encode_artifact(key, artifact));
-  } catch (const Error& error) {
+    const std::vector<std::byte> encoded = encode_artifact(key, artifact);
+    folder_->store(digest, encoded);
+    bytes = encoded.size();
+  } catch (const std::exception& error) {
+    const auto* refused = dynamic_cast<const FileError*>(&error);
     const std::lock_guard lock(mutex_);
     keep_in_memory(digest, artifact);
-    if (std::exchange(unwritable_, true)) return false;
+    unwritable_ = unwritable_ || (refused != nullptr && lasts(refused->code()));
+    if (std::exchange(warned_, true)) return false;
     warn(
         fmt::format("compiled kernels are not kept: {}; set VQGEN_CACHE_DIR to a folder that can "
                     "be written",
                     error.what()));
     return false;
   }
-  if (collects) collect(folder_->path(), {.max_bytes = options_.max_bytes});
+  if (counts_as_due(bytes)) collect(folder_->path(), {.max_bytes = options_.max_bytes});
+  return true;
+}
+
+bool ArtifactCache::counts_as_due(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   ++counts_.stored;
+  uncollected_bytes_ += bytes;
+  if (collected_ && uncollected_bytes_ < options_.max_bytes / 16) return false;
+  collected_ = true;
+  uncollected_bytes_ = 0;
   return true;
 }
 
@@ -130,7 +155,7 @@ void ArtifactCache::warn(const std::string& text) {
 std::unique_ptr<KeyLock> ArtifactCache::lock(const ArtifactKey& key) const {
   {
     const std::lock_guard lock(mutex_);
-    if (folder_ == nullptr || unwritable_) return nullptr;
+    if (folder_ == nullptr || unwritable_ || options_.max_bytes == 0) return nullptr;
   }
   return std::make_unique<KeyLock>(folder_->lock_of(key.hex()), options_.lock_wait);
 }
@@ -159,17 +184,35 @@ std::map<std::string, int> ArtifactCache::layer_hits() const {
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache) {
   if (cache == nullptr) return {backend.compile(source), false};
-  const ArtifactKey key = artifact_key(source, backend.compiler(source));
-  Lookup found = cache->look_up(key);
-  if (found.artifact) return {*std::move(found.artifact), true, found.layer};
-  std::string why = cache->why_missed(key, found);
-  const std::unique_ptr<KeyLock> lock = cache->lock(key);
+  const auto hit = [](Lookup& found) {
+    return CompileResult{*std::move(found.artifact), true, std::move(found.layer)};
+  };
+  const ArtifactKey unopened = artifact_key(source, backend.compiler(source));
+  Lookup found = cache->look_up(unopened);
+  if (found.artifact) return hit(found);
+  const ArtifactKey key = artifact_key(source, backend.opened_compiler(source));
+  bool damaged = found.damaged;
+  if (key != unopened) found = cache->look_again(key);
+  if (found.artifact) return hit(found);
+  damaged |= found.damaged;
+  std::unique_ptr<KeyLock> lock = cache->lock(key);
   if (lock != nullptr) found = cache->look_again(key);
-  if (found.artifact) return {*std::move(found.artifact), true, found.layer};
+  if (found.artifact) return hit(found);
+  found.damaged |= damaged;
+  std::string why = cache->why_missed(key, found);
+  // Who held it kept nothing, and nor may this one: the others need not wait for each in turn.
+  if (lock != nullptr && lock->waited()) lock.reset();
   CompileResult result{backend.compile(source), false, "", std::move(why)};
-  // The library that compiled is open now; should its file have told otherwise, it is right.
   cache->store(artifact_key(source, backend.compiler(source)), result.artifact);
   return result;
+}
+
+std::optional<CompileResult> find_cached(const Backend& backend, const KernelSource& source,
+                                         ArtifactCache* cache) {
+  if (cache == nullptr) return std::nullopt;
+  Lookup found = cache->peek(artifact_key(source, backend.compiler(source)));
+  if (!found.artifact) return std::nullopt;
+  return CompileResult{*std::move(found.artifact), true, std::move(found.layer)};
 }
 
 }  // namespace vqgen

@@ -49,14 +49,16 @@ class ArtifactCache {
   std::optional<Artifact> find(const ArtifactKey& key) { return look_up(key).artifact; }
   // The same after a look_up() that missed, which then counts as a hit.
   Lookup look_again(const ArtifactKey& key);
+  // As look_up(), but the disk stays as it is: no use is stamped, and no damage is set aside.
+  Lookup peek(const ArtifactKey& key);
 
-  // False where there is no folder that can be written: then memory keeps it, some 256 MiB in all,
-  // warning() says why, and the folder is not tried again. The first store of a cache also brings
-  // the folder below its bound.
+  // False where the folder does not take it: then memory keeps it, some 256 MiB in all, and
+  // warning() says why, once. A folder that is read-only, forbidden or full is not tried again. The
+  // first store of a cache, and one after each sixteenth of the bound, brings the folder below it.
   bool store(const ArtifactKey& key, const Artifact& artifact);
 
   // Until others that compile `key` are done or the wait is over; null where there is nothing to
-  // lock in.
+  // lock in, or nothing is kept.
   std::unique_ptr<KeyLock> lock(const ArtifactKey& key) const;
 
   // Why look_up() missed: "damaged", "no entry", or how the nearest entry differs. Empty unless the
@@ -75,7 +77,11 @@ class ArtifactCache {
   std::map<std::string, int> layer_hits() const;
 
  private:
-  Lookup search(const ArtifactKey& key, int& damaged);
+  enum class Disk { kept_in_order, untouched };
+  Lookup search(const ArtifactKey& key, Disk disk, int& damaged);
+  Lookup counted(const ArtifactKey& key, Disk disk);
+  // Counts a store of so many bytes, and tells whether the folder is due to be collected.
+  bool counts_as_due(std::size_t bytes);
   void keep_in_memory(const std::string& digest, const Artifact& artifact);
   void warn(const std::string& text);
 
@@ -84,7 +90,9 @@ class ArtifactCache {
   const FolderLayer* folder_ = nullptr;  // the last of layers_, or null
   mutable std::mutex mutex_;             // guards what follows
   bool unwritable_ = false;
+  bool warned_ = false;  // of a store that failed
   bool collected_ = false;
+  std::uint64_t uncollected_bytes_ = 0;
   std::string warning_;
   CacheCounts counts_;
   std::map<std::string, int> layer_hits_;
@@ -100,9 +108,16 @@ struct CompileResult {
 };
 
 // The artifact of `source`, from `cache` or compiled and stored. A null cache compiles always.
-// Of processes that miss one key at once, one compiles and the others wait for it, within bounds.
-// Thread-safe. Throws what the backend's compiler() and compile() throw.
+// What the backend tells of its compiler unopened finds hits alone: before a miss is compiled, it
+// is looked up by the opened compiler too. Of processes that miss one key at once, one compiles and
+// the others wait for it, within bounds. Thread-safe. Throws what the backend's compiler(),
+// opened_compiler() and compile() throw.
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache);
+
+// The look-up of compile_cached() alone: nothing is opened, waited for or changed but the counts.
+// nullopt on a miss, and of a null cache. Thread-safe. Throws what the backend's compiler() throws.
+std::optional<CompileResult> find_cached(const Backend& backend, const KernelSource& source,
+                                         ArtifactCache* cache);
 
 }  // namespace vqgen

@@ -63,7 +63,8 @@ bool names_match(const Manifest& manifest) {
 }  // namespace
 
 std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact) {
-  const std::string manifest = to_json(Manifest{key, artifact.kernels, artifact.compile_ms}).dump();
+  const std::string manifest = to_json(Manifest{key, artifact.kernels, artifact.compile_ms})
+                                   .dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string out(kMagic);
   append_integer(out, kArtifactSchema);
   append_integer(out, static_cast<std::uint64_t>(manifest.size()));

@@ -1,5 +1,7 @@
 #include "runtime/cache/collect.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +51,19 @@ std::vector<OwnFile> own_files(const std::filesystem::path& folder) {
   return found;
 }
 
+bool is_held(const std::filesystem::path& lock) {
+  const int file = ::open(lock.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return false;
+  const bool held = ::flock(file, LOCK_EX | LOCK_NB) != 0;
+  ::close(file);
+  return held;
+}
+
+// Whether nobody can be using the temporary file or the lock any more.
+bool is_left(const OwnFile& file, std::int64_t age) {
+  return file.kind == Kind::lock ? !is_held(file.path) : age > kLeftoverSeconds;
+}
+
 // Removes those of `files`, oldest first, that `goes` names.
 template <class Goes>
 Collected remove_where(const std::vector<OwnFile>& files, Goes&& goes) {
@@ -76,7 +91,7 @@ Collected collect(const std::filesystem::path& folder, const CollectLimits& limi
   return remove_where(files, [&](const OwnFile& file) {
     const std::int64_t age = now - file.used_s;
     if (file.kind == Kind::damaged) return true;
-    if (file.kind != Kind::entry) return age > kLeftoverSeconds;
+    if (file.kind != Kind::entry) return age > kLeftoverSeconds && is_left(file, age);
     const bool old = limits.max_age && age > limits.max_age->count();
     const bool over = limits.max_bytes && left > *limits.max_bytes;
     if (old || over) left -= file.bytes;
@@ -85,7 +100,11 @@ Collected collect(const std::filesystem::path& folder, const CollectLimits& limi
 }
 
 Collected clear_cache(const std::filesystem::path& folder) {
-  return remove_where(own_files(folder), [](const OwnFile&) { return true; });
+  const std::int64_t now = std::time(nullptr);
+  return remove_where(own_files(folder), [&](const OwnFile& file) {
+    const bool finished = file.kind == Kind::entry || file.kind == Kind::damaged;
+    return finished || is_left(file, now - file.used_s);
+  });
 }
 
 }  // namespace vqgen

@@ -23,11 +23,12 @@ struct Collected {
 };
 
 // Removes entries over the limits, oldest use first, and with them damaged files, and temporary
-// files and locks that are older than an hour. Never throws for the state of the disk; what cannot
-// be removed is kept.
+// files and locks, unless held, that are older than an hour. Never throws for the state of the
+// disk; what cannot be removed is kept.
 Collected collect(const std::filesystem::path& folder, const CollectLimits& limits);
 
-// Removes every file of the cache, whatever its age.
+// Removes every file of the cache, but temporary files of the last hour and locks that are held:
+// somebody is at work there.
 Collected clear_cache(const std::filesystem::path& folder);
 
 }  // namespace vqgen

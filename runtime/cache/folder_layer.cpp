@@ -18,14 +18,22 @@ namespace {
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
 constexpr std::int64_t kStampSeconds = 3600;
 
-// Reads from the start until `bytes` is full; false where the file gives less.
-bool read_fully(int file, std::vector<std::byte>& bytes) {
+enum class ReadOutcome { whole, too_short, refused };
+
+// Reads from the start until `bytes` is full.
+ReadOutcome read_fully(int file, std::vector<std::byte>& bytes) {
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t got = ::read(file, bytes.data() + done, bytes.size() - done);
-    if (got == 0 || (got < 0 && errno != EINTR)) return false;
+    if (got == 0) return ReadOutcome::too_short;
+    if (got < 0 && errno != EINTR) return ReadOutcome::refused;
     if (got > 0) done += static_cast<std::size_t>(got);
   }
-  return true;
+  return ReadOutcome::whole;
+}
+
+FileStamp stamp_of(const struct stat& status) {
+  return {static_cast<std::uint64_t>(status.st_dev), static_cast<std::uint64_t>(status.st_ino),
+          status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
 }
 
 bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
@@ -78,20 +86,24 @@ std::filesystem::path FolderLayer::lock_of(std::string_view digest) const {
   return folder_ / "locks" / (std::string(digest) + ".lock");
 }
 
-std::optional<std::vector<std::byte>> FolderLayer::read(std::string_view digest,
-                                                        std::uint64_t max_bytes) const {
+std::optional<EntryBytes> FolderLayer::read(std::string_view digest,
+                                            std::uint64_t max_bytes) const {
   // A pipe of that name must not be waited for.
   const int file = ::open(path_of(digest).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return std::nullopt;
-  std::optional<std::vector<std::byte>> bytes;
+  if (file < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
+  EntryBytes entry{.unreadable = true};
+  if (file < 0) return entry;
   struct stat status {};
   if (::fstat(file, &status) == 0 && S_ISREG(status.st_mode)) {
+    entry.stamp = stamp_of(status);
     const std::uint64_t size = std::min(static_cast<std::uint64_t>(status.st_size), max_bytes);
-    bytes.emplace(size <= kMaxFileBytes ? static_cast<std::size_t>(size) : 0);
-    if (!read_fully(file, *bytes)) bytes->clear();
+    entry.bytes.resize(size <= kMaxFileBytes ? static_cast<std::size_t>(size) : 0);
+    const ReadOutcome outcome = read_fully(file, entry.bytes);
+    if (outcome != ReadOutcome::whole) entry.bytes.clear();
+    entry.unreadable = outcome == ReadOutcome::refused;
   }
   ::close(file);
-  return bytes;
+  return entry;
 }
 
 std::vector<StoredEntry> FolderLayer::entries() const {
@@ -106,17 +118,27 @@ std::vector<StoredEntry> FolderLayer::entries() const {
 
 void FolderLayer::store(std::string_view digest, std::span<const std::byte> bytes) const {
   const std::filesystem::path path = path_of(digest);
-  std::error_code code;
-  std::filesystem::create_directories(path.parent_path(), code);
-  if (code) {
-    throw Error(ErrorKind::bad_input, fmt::format("{}: cannot make the folder: {}; choose another",
-                                                  path.parent_path().string(), code.message()));
+  const auto attempt = [&] {
+    std::error_code code;
+    std::filesystem::create_directories(path.parent_path(), code);
+    if (code) {
+      throw FileError(code.value(), fmt::format("{}: cannot make the folder: {}; choose another",
+                                                path.parent_path().string(), code.message()));
+    }
+    publish_file(path, bytes);
+  };
+  try {
+    attempt();
+  } catch (const FileError& error) {
+    if (error.code() != ENOENT) throw;
+    attempt();
   }
-  publish_file(path, bytes);
 }
 
-void FolderLayer::set_aside(std::string_view digest) const {
+void FolderLayer::set_aside(std::string_view digest, const FileStamp& read) const {
   const std::filesystem::path path = path_of(digest);
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || stamp_of(status) != read) return;
   std::error_code ignored;  // read-only, or another process was faster
   std::filesystem::rename(path, path.string() + ".damaged", ignored);
 }

@@ -25,17 +25,19 @@ class FolderLayer final : public ArtifactLayer {
   explicit FolderLayer(std::filesystem::path folder);
 
   const std::filesystem::path& path() const override { return folder_; }
-  std::optional<std::vector<std::byte>> read(std::string_view digest,
-                                             std::uint64_t max_bytes = kWhole) const override;
+  std::optional<EntryBytes> read(std::string_view digest,
+                                 std::uint64_t max_bytes = kWhole) const override;
   std::vector<StoredEntry> entries() const override;
 
   std::filesystem::path path_of(std::string_view digest) const;
   std::filesystem::path lock_of(std::string_view digest) const;
 
-  // Error(bad_input) where it cannot be written.
+  // FileError, or another Error(bad_input), where it cannot be written. Folders that others remove
+  // meanwhile are made again, once.
   void store(std::string_view digest, std::span<const std::byte> bytes) const;
-  // Renames a damaged file to NAME.damaged, where that can be done.
-  void set_aside(std::string_view digest) const;
+  // Renames a damaged file to NAME.damaged, where that can be done and it is the one that was read:
+  // another may have been published since.
+  void set_aside(std::string_view digest, const FileStamp& read) const;
   // Stamps the entry as used now, unless its stamp is younger than an hour or cannot be changed.
   void touch(std::string_view digest) const;
 

@@ -19,10 +19,13 @@ class KeyLock {
   ~KeyLock();
 
   bool held() const { return file_ >= 0; }
+  // Whether another held it first.
+  bool waited() const { return waited_; }
 
  private:
   std::filesystem::path path_;
   int file_ = -1;
+  bool waited_ = false;
 };
 
 }  // namespace vqgen

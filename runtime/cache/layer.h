@@ -19,6 +19,23 @@ struct StoredEntry {
   std::int64_t used_s = 0;  // when it was made or last used, seconds since 1970; of a pack, its own
 };
 
+// Which file was read, and in what state.
+struct FileStamp {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t bytes = 0;
+  std::int64_t changed_s = 0;
+  std::int64_t changed_ns = 0;
+  bool operator==(const FileStamp&) const = default;
+};
+
+struct EntryBytes {
+  std::vector<std::byte> bytes = {};
+  bool unreadable =
+      false;             // refused by the system; then there are no bytes, and no damage is known
+  FileStamp stamp = {};  // of a folder's file
+};
+
 // Thread-safe. None of its functions throws for the state of the disk.
 class ArtifactLayer {
  public:
@@ -26,8 +43,8 @@ class ArtifactLayer {
   virtual const std::filesystem::path& path() const = 0;
 
   // The bytes of an entry, no more than the first `max_bytes` of them, unverified; nullopt where
-  // there is none, and no bytes where there is one that cannot be read.
-  virtual std::optional<std::vector<std::byte>> read(
+  // there is none, and no bytes where there are fewer than it is said to have.
+  virtual std::optional<EntryBytes> read(
       std::string_view digest,
       std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max()) const = 0;
 

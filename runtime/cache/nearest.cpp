@@ -45,7 +45,7 @@ std::optional<Nearest> nearest_entry(std::span<const std::unique_ptr<ArtifactLay
     const std::vector<StoredEntry> entries = layer->entries();
     for (const StoredEntry& entry : std::span(entries).first(std::min(entries.size(), kMaxPeeks))) {
       const auto bytes = layer->read(entry.digest, kPeekBytes);
-      auto key = bytes ? peek_key(*bytes) : std::nullopt;
+      auto key = bytes ? peek_key(bytes->bytes) : std::nullopt;
       if (!key) continue;
       if (key->text_sha256 != wanted.text_sha256 && key->entries != wanted.entries) continue;
       const std::size_t differing = differing_fields(*key, wanted).size();

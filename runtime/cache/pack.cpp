@@ -99,19 +99,22 @@ void PackLayer::read_index() {
   }
 }
 
-std::optional<std::vector<std::byte>> PackLayer::read(std::string_view digest,
-                                                      std::uint64_t max_bytes) const {
+std::optional<EntryBytes> PackLayer::read(std::string_view digest, std::uint64_t max_bytes) const {
   const auto record = std::lower_bound(
       index_.begin(), index_.end(), digest,
       [](const Record& each, std::string_view wanted) { return each.digest < wanted; });
   if (record == index_.end() || record->digest != digest) return std::nullopt;
-  std::vector<std::byte> bytes;
+  EntryBytes entry;
   const bool inside =
       record->offset <= file_bytes_ && record->bytes <= file_bytes_ - record->offset;
-  if (!inside || record->bytes > kMaxEntryBytes) return bytes;
-  bytes.resize(static_cast<std::size_t>(std::min(record->bytes, max_bytes)));
-  if (!read_at(file_, record->offset, bytes)) bytes.clear();
-  return bytes;
+  if (!inside || record->bytes > kMaxEntryBytes) return entry;
+  entry.bytes.resize(static_cast<std::size_t>(std::min(record->bytes, max_bytes)));
+  errno = 0;  // stays so where the file is too short
+  if (!read_at(file_, record->offset, entry.bytes)) {
+    entry.unreadable = errno != 0;
+    entry.bytes.clear();
+  }
+  return entry;
 }
 
 std::vector<StoredEntry> PackLayer::entries() const {

@@ -26,7 +26,7 @@ class PackLayer final : public ArtifactLayer {
   ~PackLayer() override;
 
   const std::filesystem::path& path() const override { return path_; }
-  std::optional<std::vector<std::byte>> read(
+  std::optional<EntryBytes> read(
       std::string_view digest,
       std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max()) const override;
   std::vector<StoredEntry> entries() const override;

@@ -17,6 +17,14 @@ bool absolute(const std::optional<std::string>& value) {
   return value && std::filesystem::path(*value).is_absolute();
 }
 
+// Whether nobody but root and this user can put another folder in the place of one in it.
+bool is_safe_parent(const std::filesystem::path& folder) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return false;
+  if (status.st_uid != 0 && status.st_uid != ::geteuid()) return false;
+  return (status.st_mode & 0022) == 0 || (status.st_mode & S_ISVTX) != 0;
+}
+
 std::vector<std::filesystem::path> split_path(const std::string& text) {
   std::vector<std::filesystem::path> parts;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -43,6 +51,7 @@ std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& e
 }
 
 std::optional<std::filesystem::path> private_folder(const std::filesystem::path& temporary) {
+  if (!is_safe_parent(temporary)) return std::nullopt;
   const std::filesystem::path folder = temporary / fmt::format("vqgen-{}", ::geteuid());
   [[maybe_unused]] const int ignored = ::mkdir(folder.c_str(), 0700);  // it may be there
   struct stat status {};
@@ -69,8 +78,9 @@ CacheOptions cache_options(const CacheEnvironment& environment) {
     options.read_only = split_path(*environment.vqgen_cache_path);
   }
   options.folder = default_cache_dir(environment);
-  if (!options.folder && given(environment.temporary)) {
-    options.folder = private_folder(*environment.temporary);
+  if (!options.folder && environment.temporary) {
+    options.folder =
+        private_folder(absolute(environment.temporary) ? *environment.temporary : "/tmp");
   }
   if (!options.folder) {
     options.warning =

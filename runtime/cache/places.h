@@ -39,13 +39,15 @@ std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& e
 
 // `temporary`/vqgen-UID, made if it is missing; nullopt unless it is a real folder of this user
 // that nobody else can enter: others may write beside it, and a kernel of theirs must not be run.
+// `temporary` must be root's or this user's, and sticky if others can write there.
 std::optional<std::filesystem::path> private_folder(const std::filesystem::path& temporary);
 
 // Error(bad_input), which names `what`, unless the text is a number of bytes in digits alone.
 std::uint64_t parse_bytes(const std::string& what, const std::string& text);
 
-// The whole ladder: default_cache_dir(), else private_folder(), else memory alone. VQGEN_CACHE_PATH
-// is split at colons. Error(bad_input) where VQGEN_CACHE_MAX_BYTES is no number of bytes.
+// The whole ladder: default_cache_dir(), else private_folder() of `temporary`, or of /tmp where
+// that is empty or relative, else memory alone. VQGEN_CACHE_PATH is split at colons.
+// Error(bad_input) where VQGEN_CACHE_MAX_BYTES is no number of bytes.
 CacheOptions cache_options(const CacheEnvironment& environment);
 
 }  // namespace vqgen

@@ -69,6 +69,44 @@ TEST_F(Cache, WhatCompiledNamesTheArtifact) {
   EXPECT_TRUE(cache.find(artifact_key(source_, backend_.compiler(source_))).has_value());
 }
 
+// Each process starts with what the file says, and would else compile for ever.
+TEST_F(Cache, WhatTheOpenedCompilerMadeIsFoundByTheNextProcess) {
+  backend_.opened_name = "counting 2.0";
+  backend_.describe = [this](const KernelSource&, KernelResources&) {
+    backend_.compiler_name = "counting 2.0";
+  };
+  ArtifactCache cache(folder_);
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  backend_.compiler_name = "counting 1.0";
+  ArtifactCache next(folder_);
+  EXPECT_TRUE(compile_cached(backend_, source_, &next).hit);
+  EXPECT_EQ(backend_.compilations, 1);
+  EXPECT_EQ(next.counts(), (CacheCounts{.hits = 1, .misses = 0, .damaged = 0}));
+}
+
+TEST_F(Cache, FindingLeavesTheDiskAsItIs) {
+  const auto user = folder_ / "user";
+  ArtifactCache cache(user);
+  EXPECT_FALSE(find_cached(backend_, source_, nullptr).has_value());
+  EXPECT_FALSE(find_cached(backend_, source_, &cache).has_value());
+  EXPECT_FALSE(std::filesystem::exists(user));
+  compile_cached(backend_, source_, &cache);
+  const KeyLock other(FolderLayer(user).lock_of(key_.hex()), std::chrono::milliseconds{0});
+  ASSERT_TRUE(other.held());
+  const auto found = find_cached(backend_, source_, &cache);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_TRUE(found->hit && test::same(found->artifact, artifact_));
+  EXPECT_EQ(found->layer, user.string());
+  const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours{9};
+  std::filesystem::last_write_time(cache.path_of(key_), old);
+  EXPECT_TRUE(find_cached(backend_, source_, &cache).has_value());
+  EXPECT_EQ(std::filesystem::last_write_time(cache.path_of(key_)), old);
+  publish_text(cache.path_of(key_), "rubbish");
+  EXPECT_FALSE(find_cached(backend_, source_, &cache).has_value());
+  EXPECT_EQ(read_text(cache.path_of(key_)), "rubbish");
+  EXPECT_EQ(backend_.compilations, 1);
+}
+
 TEST_F(Cache, EmptyBinaryAndNoEntriesSurvive) {
   const ArtifactKey bare{"", "", "", {}, {}};
   ArtifactCache cache(folder_);
@@ -169,6 +207,53 @@ TEST_F(Cache, UnwritableFolderWarnsOnceAndGoesOn) {
   EXPECT_FALSE(result.hit);
   EXPECT_TRUE(test::same(result.artifact, backend_.compile(source_)));
   EXPECT_EQ(cache.warning(), warning);
+}
+
+TEST_F(Cache, AFailureThatPassesIsNotForLife) {
+  publish_text(folder_ / "file", "");
+  ArtifactCache cache(folder_ / "file" / "cache");
+  EXPECT_FALSE(cache.store(key_, artifact_));
+  std::filesystem::remove(folder_ / "file");
+  EXPECT_TRUE(cache.store(key_, artifact_));
+  const std::string warning = cache.warning();
+  std::filesystem::remove_all(folder_ / "file");
+  EXPECT_TRUE(cache.store(key_, artifact_)) << "folders are made again";
+  EXPECT_EQ(cache.warning(), warning);
+}
+
+TEST_F(Cache, ACompilerWithoutUtf8IsKept) {
+  backend_.compiler_name = "g\xff++ 1.0";
+  ArtifactCache cache(folder_);
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_TRUE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_EQ(cache.warning(), "");
+  key_.arch = "\xff";
+  EXPECT_TRUE(cache.store(key_, artifact_));
+}
+
+TEST_F(Cache, WhatCannotBeReadIsNoDamage) {
+  ArtifactCache cache(folder_);
+  const auto path = cache.path_of(key_);
+  std::filesystem::create_directories(path.parent_path());
+  std::filesystem::create_symlink(path.filename(), path);  // ELOOP
+  EXPECT_TRUE(FolderLayer(folder_).read(key_.hex())->unreadable);
+  EXPECT_FALSE(cache.find(key_).has_value());
+  EXPECT_EQ(cache.counts(), (CacheCounts{.hits = 0, .misses = 1, .damaged = 0}));
+  EXPECT_TRUE(std::filesystem::is_symlink(path));
+}
+
+TEST_F(Cache, OnlyTheFileThatWasReadIsSetAside) {
+  ArtifactCache cache(folder_);
+  const FolderLayer layer(folder_);
+  const auto path = cache.path_of(key_);
+  std::filesystem::create_directories(path.parent_path());
+  publish_text(path, "rubbish");
+  const auto read = layer.read(key_.hex());
+  ASSERT_TRUE(cache.store(key_, artifact_));  // another process meanwhile
+  layer.set_aside(key_.hex(), read->stamp);
+  EXPECT_TRUE(cache.find(key_).has_value());
+  layer.set_aside(key_.hex(), layer.read(key_.hex())->stamp);
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(Cache, ThreadsOnOneKey) {

@@ -33,6 +33,11 @@ class CountingBackend final : public Backend {
   CompilerIdentity compiler(const KernelSource& source) const override {
     return {compiler_name, {"--arch=" + source.arch, "-O3"}};
   }
+  CompilerIdentity opened_compiler(const KernelSource& source) const override {
+    CompilerIdentity identity = compiler(source);
+    if (!opened_name.empty()) identity.name = opened_name;
+    return identity;
+  }
   Artifact compile(const KernelSource& source) const override {
     ++compilations;
     Artifact artifact;
@@ -62,6 +67,7 @@ class CountingBackend final : public Backend {
 
   mutable std::atomic<int> compilations{0};
   std::string compiler_name = "counting 1.0";
+  std::string opened_name = {};  // where the compiler, once opened, says another
   // What the compiler says of an entry, where that is not to be the same for all.
   std::function<void(const KernelSource&, KernelResources&)> describe;
 };

@@ -199,6 +199,26 @@ TEST_F(CacheLayers, ATemporaryFolderThatOthersCanReachIsRefused) {
   expect_refused("another's");
 }
 
+TEST_F(CacheLayers, ATemporaryFolderInWhichOthersCanRenameIsRefused) {
+  std::filesystem::permissions(folder_, std::filesystem::perms(0777));
+  EXPECT_EQ(private_folder(folder_), std::nullopt);
+  std::filesystem::permissions(folder_, std::filesystem::perms(0770));
+  EXPECT_EQ(private_folder(folder_), std::nullopt);
+  EXPECT_THAT(test::files_below(folder_), IsEmpty());
+  ASSERT_EQ(::chmod(folder_.c_str(), 01777), 0);
+  EXPECT_NE(private_folder(folder_), std::nullopt);
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::chown(folder_.c_str(), 65534, 65534), 0);
+  EXPECT_EQ(private_folder(folder_), std::nullopt) << "another's";
+}
+
+TEST_F(CacheLayers, AnEmptyOrRelativeTemporaryFolderIsTmp) {
+  const auto in_tmp = private_folder("/tmp");
+  for (const char* text : {"", "relative", "./tmp"}) {
+    EXPECT_EQ(cache_options({.temporary = text}).folder, in_tmp) << text;
+  }
+}
+
 TEST(CachePlaces, FollowTheEnvironment) {
   using Path = std::filesystem::path;
   const CacheOptions options = cache_options({.home = "/h",

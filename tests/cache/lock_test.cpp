@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +106,47 @@ TEST_F(CacheLock, TheWaitIsBounded) {
   EXPECT_GE(waited, 50ms);
   EXPECT_LT(waited, 10s);
   EXPECT_TRUE(std::filesystem::exists(lock_file())) << "the other's lock";
+}
+
+TEST_F(CacheLock, IsNotTakenWhereNothingIsKept) {
+  CacheOptions options;
+  options.folder = user();
+  options.max_bytes = 0;
+  EXPECT_EQ(ArtifactCache(options).lock(key_), nullptr);
+  EXPECT_FALSE(std::filesystem::exists(user()));
+}
+
+// The holder kept nothing: who waited for it does not make the next wait for his own compilation.
+TEST_F(CacheLock, WhoWaitedForNothingCompilesUnlocked) {
+  auto other = std::make_unique<KeyLock>(lock_file(), 0ms);
+  ASSERT_TRUE(other->held());
+  bool free = false;
+  backend_.describe = [&](const KernelSource&, KernelResources&) {
+    free = KeyLock(lock_file(), 0ms).held();
+  };
+  ArtifactCache cache(user());
+  std::thread waiting([&] { compile_cached(backend_, source_, &cache); });
+  std::this_thread::sleep_for(100ms);
+  other.reset();
+  waiting.join();
+  EXPECT_TRUE(free);
+}
+
+// As where another thread starts a process while this one compiles.
+TEST_F(CacheLock, IsFreeOnceReleasedThoughAChildHasItOpen) {
+  auto held = std::make_unique<KeyLock>(lock_file(), 0ms);
+  ASSERT_TRUE(held->held());
+  const int same = ::open(lock_file().c_str(), O_RDWR | O_CLOEXEC);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  held.reset();
+  EXPECT_EQ(::flock(same, LOCK_EX | LOCK_NB), 0);
+  ::close(same);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(CacheLock, IsFreeOnceItsHolderIsKilled) {

@@ -73,6 +73,16 @@ TEST_F(CacheCommand, LsListsEveryLayer) {
   EXPECT_EQ(document({"ls"}, {{"VQGEN_CACHE_DIR", folder_.path("none")}})["entries"].size(), 0u);
 }
 
+TEST_F(CacheCommand, NamesFromTheDiskBreakNoLine) {
+  run_into("ca\nche\x1b");
+  for (const char* name : {"ls", "verify"}) {
+    const Outcome outcome = command({name}, {{"VQGEN_CACHE_DIR", folder_.path("ca\nche\x1b")}});
+    expect_success(outcome);
+    EXPECT_EQ(outcome.out.find("\nche"), std::string::npos) << outcome.out;
+    EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << outcome.out;
+  }
+}
+
 TEST_F(CacheCommand, VerifyExitsWith4WhereSomethingIsDamaged) {
   EXPECT_EQ(document({"verify"})["checked"], 1);
   damage_the_kernel();

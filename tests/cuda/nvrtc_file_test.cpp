@@ -79,6 +79,17 @@ TEST_F(NvrtcFiles, OrInTheNameOfTheOneLibraryBesideIt) {
   EXPECT_EQ(found(), "") << "two of that major version";
 }
 
+// libnvrtc.so.11.2 is the SONAME of 11.2 to 11.8.
+TEST_F(NvrtcFiles, TheNameOfElevenIsNotItsVersion) {
+  elf("libnvrtc.so.11.2");
+  link("libnvrtc.so", "libnvrtc.so.11.2");
+  EXPECT_EQ(found(), "");
+  elf("libnvrtc-builtins.so.11.8");
+  EXPECT_EQ(found(), "11.8 size 4");
+  elf("libnvrtc.so.11.5.119");
+  EXPECT_EQ(find_nvrtc(folder_ / "libnvrtc.so.11.5.119")->minor, 5);
+}
+
 TEST_F(NvrtcFiles, WhatCannotBeToldIsLeftToOpening) {
   publish_text(folder_ / "libnvrtc.so.13.0", "no library");
   link("libnvrtc.so.13", "libnvrtc.so.13.0");

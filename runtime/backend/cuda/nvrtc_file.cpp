@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "runtime/backend/cuda/elf_build_id.h"
@@ -36,6 +37,14 @@ Version version_in(std::string_view text) {
   return version;
 }
 
+// As version_in(), but "11.2" has no minor: it is what 11.2 to 11.8 are all called.
+Version version_of_library(std::string_view text) {
+  Version version = version_in(text);
+  const bool has_patch = std::count(text.begin(), text.end(), '.') > 2;
+  if (version.major == 11 && !has_patch) version.minor.reset();
+  return version;
+}
+
 // The version that goes with the library, by the names in its folder; nothing where two do.
 Version version_of_builtins(const std::filesystem::path& folder, std::optional<int> major) {
   Version found;
@@ -60,7 +69,7 @@ std::optional<NvrtcFile> describe(const std::filesystem::path& path) {
   const auto real = std::filesystem::canonical(path, code);
   const std::string name = real.filename().string();
   if (code || !name.starts_with(kLibrary)) return std::nullopt;
-  Version version = version_in(std::string_view(name).substr(kLibrary.size()));
+  Version version = version_of_library(std::string_view(name).substr(kLibrary.size()));
   if (!version.minor) version = version_of_builtins(real.parent_path(), version.major);
   if (!version.minor) return std::nullopt;
   return NvrtcFile{path, *version.major, *version.minor, nvrtc_build(path)};
