@@ -7,6 +7,7 @@
 #include "core/profiles.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
+#include "runtime/cache_environment.h"
 
 namespace vqgen::cli {
 namespace {
@@ -53,12 +54,7 @@ void require_place(const std::string& command, const std::string& option,
 
 Environment read_environment() {
   Environment environment;
-  environment.cache = {.vqgen_cache_dir = variable("VQGEN_CACHE_DIR"),
-                       .xdg_cache_home = variable("XDG_CACHE_HOME"),
-                       .home = variable("HOME"),
-                       .vqgen_cache_path = variable("VQGEN_CACHE_PATH"),
-                       .vqgen_cache_max_bytes = variable("VQGEN_CACHE_MAX_BYTES"),
-                       .temporary = variable("TMPDIR").value_or("/tmp")};
+  environment.cache = read_cache_environment(variable);
   environment.nvrtc = variable("VQGEN_NVRTC").value_or("");
   environment.compiler = variable("VQGEN_CXX").value_or("");
   return environment;

@@ -70,10 +70,11 @@ typedef struct vqgen_options {
    * context that is current on the calling thread, which must outlive the runtime and its ops. 0 */
   int32_t device;
   int32_t miss;        /* vqgen_miss_policy; VQGEN_COMPILE */
-  int32_t max_buckets; /* kernels an op at most, 1..32; 8 */
+  int32_t max_buckets; /* kernels an op at most, 1..32; 16 */
   int32_t threads;     /* that compile the buckets of one op, 1..256; 1 */
-  /* Folder of compiled kernels. Null: VQGEN_CACHE_DIR, XDG_CACHE_HOME/vqgen or HOME/.cache/vqgen.
-   * "": none is kept. */
+  /* Folder of compiled kernels. Null: VQGEN_CACHE_DIR, XDG_CACHE_HOME/vqgen, HOME/.cache/vqgen, or
+   * a private one of temporary files. "": none is written. VQGEN_CACHE_PATH, which is only read,
+   * and VQGEN_CACHE_MAX_BYTES count in any case. */
   const char* cache_dir;
   const char* nvrtc;    /* libnvrtc or its folder; null: VQGEN_NVRTC, or the usual places */
   const char* compiler; /* of the host backend; null: VQGEN_CXX, or g++ */
@@ -88,7 +89,10 @@ typedef struct vqgen_op vqgen_op;
  * the defaults. */
 VQGEN_API vqgen_status vqgen_runtime_create(const vqgen_options* options, vqgen_runtime** runtime);
 
-/* Waits for compilations in the background. Ops live on. Null is fine. */
+/* Lets go of all ops that it prepared, which it keeps until then; those with a handle live on.
+ * Launches of the others must be done: synchronize before. Waits for the kernel that is compiled in
+ * the background: under VQGEN_FALLBACK a program must not end, or unload the library, without
+ * this. Null is fine. */
 VQGEN_API void vqgen_runtime_destroy(vqgen_runtime* runtime);
 
 /* Makes the runtime's CUDA context current for this thread, as launches need it; for threads that
@@ -130,7 +134,8 @@ VQGEN_API vqgen_status vqgen_enumerate(vqgen_runtime* runtime, const char* confi
 VQGEN_API void vqgen_text_free(char* text);
 
 /* The op's kernels stay loaded as long as the runtime or any handle of the op lives; a graph that
- * holds launches needs one of them. Null is fine. */
+ * holds launches needs one of them. Synchronize all launches before the last of them goes: what
+ * still runs would lose its code. Null is fine. */
 VQGEN_API void vqgen_op_release(vqgen_op* op);
 
 /* How this handle came about. */
@@ -147,7 +152,8 @@ VQGEN_API size_t vqgen_op_workspace_bytes_for(const vqgen_op* op, int64_t count)
 VQGEN_API int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count);
 
 /* JSON: problem, arguments with their shapes, and each bucket's plan, kernels, registers and
- * origin. Lives as long as the handle. */
+ * origin; "cache_warning" where the cache did not work as it should, "failed" with the line of a
+ * wanted plan that did not compile. Lives as long as the handle. */
 VQGEN_API const char* vqgen_op_description(const vqgen_op* op);
 
 /* One quantized tensor in device memory, as vqgen quantize packs it. Strides count 32-bit words. */
@@ -155,8 +161,8 @@ typedef struct vqgen_quantized {
   const void* codes;     /* packed rows, 4-byte aligned, more where the plan says so */
   const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned */
   const float* scales;   /* [unit][stage]; null without stage scales */
-  int64_t batch_stride;  /* between sequences; 0 where all share one cache, and for weights */
-  int64_t head_stride;   /* between heads; 0 for weights */
+  int64_t batch_stride;  /* between sequences; 0 for one, a shared cache and weights alone */
+  int64_t head_stride;   /* between heads; 0 for one and weights alone */
 } vqgen_quantized;
 
 /* Arguments of attention_decode. All memory is the device's. 16-bit elements are of the config's
@@ -204,7 +210,8 @@ VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linea
                                            void* workspace, size_t workspace_bytes, void* stream);
 
 /* Device memory for tests and small programs, 256-byte aligned. On the host backend kernels may
- * touch no other. Copies wait until they are done. */
+ * touch no other. Copies wait until they are done, but are ordered with no stream: synchronize a
+ * launch before its results are copied or its arguments overwritten. */
 VQGEN_API vqgen_status vqgen_alloc(vqgen_runtime* runtime, size_t bytes, void** pointer);
 VQGEN_API void vqgen_free(vqgen_runtime* runtime, void* pointer);
 VQGEN_API vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const void* host,

@@ -94,6 +94,8 @@ class Backend {
   virtual std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
                                              const KernelSource& source) = 0;
 
+  // These four are thread-safe; copies wait until they are done.
+  //
   // Device memory, exactly `bytes` long, uninitialised. 256-byte aligned. Error(device) when full.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* pointer) noexcept = 0;
@@ -113,12 +115,12 @@ class Backend {
   virtual void synchronize() = 0;
 
   // Of streams that enqueue() takes. Whether one is being captured into a graph; waits for one.
-  // What runs at once has none. Error(device).
+  // What runs at once has none. Thread-safe. Error(device).
   virtual bool capturing(void* stream) const;
   virtual void wait_for(void* stream);
 
   // Makes the context that kernels are loaded into current for the calling thread; nothing where
-  // there is none. Error(device).
+  // there is none. Thread-safe. Error(device).
   virtual void make_current();
 
   // Times `replays` runs of all launches in order, after one that is not counted; microseconds

@@ -89,7 +89,7 @@ void vqgen_options_init(vqgen_options* options) {
   if (options == nullptr) return;
   *options = {};
   options->struct_bytes = sizeof(*options);
-  options->max_buckets = 8;
+  options->max_buckets = 16;
   options->threads = 1;
 }
 
@@ -114,7 +114,6 @@ void vqgen_runtime_destroy(vqgen_runtime* runtime) { delete runtime; }
 
 vqgen_status vqgen_make_current(vqgen_runtime* runtime) {
   return guarded({runtime}, [&] {
-    const std::lock_guard lock(runtime->registry->device_mutex());
     runtime->registry->backend().make_current();
     return VQGEN_OK;
   });
@@ -183,7 +182,6 @@ void vqgen_text_free(char* text) { std::free(text); }
 vqgen_status vqgen_alloc(vqgen_runtime* runtime, size_t bytes, void** pointer) {
   return guarded({runtime, pointer}, [&] {
     *pointer = nullptr;
-    const std::lock_guard lock(runtime->registry->device_mutex());
     *pointer = runtime->registry->backend().allocate(bytes);
     return VQGEN_OK;
   });
@@ -191,14 +189,12 @@ vqgen_status vqgen_alloc(vqgen_runtime* runtime, size_t bytes, void** pointer) {
 
 void vqgen_free(vqgen_runtime* runtime, void* pointer) {
   if (runtime == nullptr || pointer == nullptr) return;
-  const std::lock_guard lock(runtime->registry->device_mutex());
   runtime->registry->backend().release(pointer);
 }
 
 vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const void* host, size_t bytes) {
   if (bytes == 0) return VQGEN_OK;
   return guarded({runtime, device, host}, [&] {
-    const std::lock_guard lock(runtime->registry->device_mutex());
     runtime->registry->backend().upload(device, {static_cast<const std::byte*>(host), bytes});
     return VQGEN_OK;
   });
@@ -207,7 +203,6 @@ vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const void* host
 vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const void* device, size_t bytes) {
   if (bytes == 0) return VQGEN_OK;
   return guarded({runtime, device, host}, [&] {
-    const std::lock_guard lock(runtime->registry->device_mutex());
     runtime->registry->backend().download({static_cast<std::byte*>(host), bytes}, device);
     return VQGEN_OK;
   });
@@ -215,7 +210,6 @@ vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const void* devi
 
 vqgen_status vqgen_synchronize(vqgen_runtime* runtime, void* stream) {
   return guarded({runtime}, [&] {
-    const std::lock_guard lock(runtime->registry->device_mutex());
     runtime->registry->backend().wait_for(stream);
     return VQGEN_OK;
   });

@@ -58,7 +58,7 @@ int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count) {
 }
 
 const char* vqgen_op_description(const vqgen_op* op) {
-  return op == nullptr ? "" : op->record->current().description.c_str();
+  return op == nullptr ? "" : op->record->told();
 }
 
 vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,

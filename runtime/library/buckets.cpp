@@ -22,6 +22,28 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
   return sizes;
 }
 
+// Of descending sizes.
+std::vector<BucketPlan> plans_of(const Config& config, const std::vector<std::int64_t>& sizes,
+                                 const GpuSpec& gpu, int max_buckets, Chooser chooser) {
+  const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
+  std::vector<BucketPlan> buckets;
+  for (const std::int64_t size : sizes) {
+    if (static_cast<int>(buckets.size()) == max_buckets) break;
+    BucketPlan bucket{size, config, {}};
+    bucket.config.problem = resized(config.problem, size);
+    try {
+      bucket.plan = plan_for(bucket.config, gpu, chooser);
+    } catch (const Error& error) {
+      if (buckets.empty() || error.kind() != ErrorKind::infeasible) throw;
+      continue;
+    }
+    if (tokens && !buckets.empty() && bucket.plan == buckets.back().plan) continue;
+    buckets.push_back(std::move(bucket));
+  }
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
+}
+
 }  // namespace
 
 std::int64_t size_of(const Problem& problem) {
@@ -48,23 +70,15 @@ Problem resized(Problem problem, std::int64_t size) {
 
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
                                      Chooser chooser) {
-  const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
-  std::vector<BucketPlan> buckets;
-  for (const std::int64_t size : sizes_of(config.problem)) {
-    if (static_cast<int>(buckets.size()) == max_buckets) break;
-    BucketPlan bucket{size, config, {}};
-    bucket.config.problem = resized(config.problem, size);
-    try {
-      bucket.plan = plan_for(bucket.config, gpu, chooser);
-    } catch (const Error& error) {
-      if (buckets.empty() || error.kind() != ErrorKind::infeasible) throw;
-      continue;
-    }
-    if (tokens && !buckets.empty() && bucket.plan == buckets.back().plan) continue;
-    buckets.push_back(std::move(bucket));
-  }
-  std::reverse(buckets.begin(), buckets.end());
-  return buckets;
+  return plans_of(config, sizes_of(config.problem), gpu, max_buckets, chooser);
+}
+
+std::vector<BucketPlan> plan_same_buckets(const Config& config, std::span<const BucketPlan> like,
+                                          const GpuSpec& gpu, Chooser chooser) {
+  std::vector<std::int64_t> sizes;
+  for (const BucketPlan& each : like) sizes.push_back(each.most);
+  std::reverse(sizes.begin(), sizes.end());
+  return plans_of(config, sizes, gpu, static_cast<int>(sizes.size()), chooser);
 }
 
 }  // namespace vqgen::library

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/config.h"
@@ -29,6 +30,10 @@ struct BucketPlan {
 // Error(infeasible) where the config's own cannot be done.
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
                                      Chooser chooser = kDefaultChooser);
+
+// Those of another config of the same problem for the sizes of `like`, by the same rules.
+std::vector<BucketPlan> plan_same_buckets(const Config& config, std::span<const BucketPlan> like,
+                                          const GpuSpec& gpu, Chooser chooser);
 
 // The index of the least bucket for `size` in ascending buckets; their number where none is.
 template <class Buckets>

@@ -78,13 +78,18 @@ Json bucket_json(const Bucket& bucket) {
 
 }  // namespace
 
-std::string describe(const Record& record, std::string_view device, Chooser chooser) {
+std::string describe(const Record& record, const Maker& maker) {
   const Problem& problem = record.buckets.back().config.problem;
   Json json;
   json["key"] = record.key;
   json["problem"] = to_json(problem);
-  json["device"] = std::string(device);
-  json["chooser"] = std::string(enum_name(chooser));
+  json["device"] = maker.gpu.name;
+  json["chooser"] = std::string(enum_name(maker.chooser));
+  if (maker.cache != nullptr) {
+    if (std::string warning = maker.cache->warning(); !warning.empty()) {
+      json["cache_warning"] = std::move(warning);
+    }
+  }
   json["workspace_bytes"] = record.workspace_bytes;
   const Linear* linear = as_linear(problem);
   json["arguments"] =
@@ -93,7 +98,12 @@ std::string describe(const Record& record, std::string_view device, Chooser choo
   for (const Bucket& each : record.buckets) {
     json["buckets"].push_back(bucket_json(each));
   }
-  return json.dump(2);
+  return dump_description(json);
+}
+
+// Paths and messages may hold bytes that are no UTF-8.
+std::string dump_description(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace vqgen::library

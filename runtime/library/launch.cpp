@@ -31,6 +31,13 @@ class Judge {
                               "is not a multiple of the alignment; pad what it spans");
     }
   }
+  // Of `count` things that are told apart by it alone: 0 would be the first one for all.
+  void apart(const char* name, std::int64_t stride, std::int64_t count, bool wanted = true) {
+    if (status_ != VQGEN_OK || !wanted || stride != 0 || count <= 1) return;
+    status_ = fail_argument(VQGEN_BAD_INPUT, name,
+                            "is 0, which makes heads or sequences one; give the stride of the "
+                            "memory, or prepare with shared_cache");
+  }
   void quantized(const char* name, const vqgen_quantized& each, std::uintptr_t mask, bool scales) {
     present(name, each.codes, mask);
     present(name, each.codebooks, 15);
@@ -67,7 +74,8 @@ void enqueue(const Bucket& bucket, const Args& args, void* stream) {
   }
 }
 
-void judge(Judge& judge, const Demands& demands, const vqgen_attention_args& args) {
+void judge(Judge& judge, const AttentionShape& shape, const Demands& demands,
+           const vqgen_attention_args& args) {
   const bool raw = demands.window || demands.sinks;
   judge.present("query", args.query, 1);
   judge.present("out", args.out, 1);
@@ -81,6 +89,13 @@ void judge(Judge& judge, const Demands& demands, const vqgen_attention_args& arg
     judge.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
     judge.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
   }
+  const std::int64_t caches = shape.shared_cache ? 1 : shape.batch;
+  judge.apart("keys.batch_stride", args.keys.batch_stride, caches);
+  judge.apart("keys.head_stride", args.keys.head_stride, shape.kv_heads);
+  judge.apart("values.batch_stride", args.values.batch_stride, caches);
+  judge.apart("values.head_stride", args.values.head_stride, shape.kv_heads);
+  judge.apart("raw_batch_stride", args.raw_batch_stride, caches, raw);
+  judge.apart("raw_head_stride", args.raw_head_stride, shape.kv_heads, raw);
   judge.present("lengths", args.lengths, 3);
   judge.present("windows", args.windows, 3, demands.window);
   judge.present("sinks", args.sinks, 3, demands.sinks);
@@ -106,7 +121,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   Judge judged;
   judged.workspace(workspace, bucket.workspace_bytes);
-  judge(judged, bucket.demands, args);
+  judge(judged, op->shape, bucket.demands, args);
   if (judged.status() != VQGEN_OK) return judged.status();
 
   vq::AttentionDecodeArgs call{};
@@ -126,8 +141,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   auto* const floats = static_cast<float*>(workspace.pointer);
   call.scores = bucket.score_bytes > 0 ? floats : nullptr;
   // Without splits nothing is written there, and null has no offset.
-  call.partials =
-      bucket.workspace_bytes > bucket.score_bytes ? floats + bucket.score_bytes / 4 : nullptr;
+  call.partials = bucket.own_bytes > bucket.score_bytes ? floats + bucket.score_bytes / 4 : nullptr;
   call.score_stride = bucket.most;
   call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(*op);
   enqueue(bucket, call, stream);
@@ -163,7 +177,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   call.y = static_cast<vq::u16*>(args.y);
   call.weights = kernel_args(args.weights);
   call.output_scales = args.output_scales;
-  call.partials = bucket.workspace_bytes > 0 ? static_cast<float*>(workspace.pointer) : nullptr;
+  call.partials = bucket.own_bytes > 0 ? static_cast<float*>(workspace.pointer) : nullptr;
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }

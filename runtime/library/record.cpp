@@ -58,7 +58,8 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   bucket.config = wanted.config;
   bucket.plan = made.plan;
   bucket.entries = made.source.entries.size();
-  bucket.workspace_bytes = workspace_of(wanted.config.problem, made.plan);
+  bucket.own_bytes = workspace_of(wanted.config.problem, made.plan);
+  bucket.workspace_bytes = bucket.own_bytes;
   if (const auto* attention = std::get_if<AttentionDecode>(&wanted.config.problem)) {
     bucket.score_bytes =
         static_cast<std::size_t>(score_bytes(*attention, std::get<AttentionDecodePlan>(made.plan)));
@@ -80,6 +81,11 @@ std::size_t workspace_of(const Problem& problem, const Plan& plan) {
                            : workspace_bytes(*as_linear(problem), std::get<LinearPlan>(plan)));
 }
 
+const char* Record::told() const {
+  const std::string* const other = failed.load(std::memory_order_acquire);
+  return (other != nullptr ? *other : current().description).c_str();
+}
+
 bool Record::from_disk() const {
   return std::all_of(buckets.begin(), buckets.end(),
                      [](const Bucket& each) { return each.from_disk; });
@@ -94,23 +100,28 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
   record->buckets.resize(plans.size());
   // The largest first: where nothing can be compiled, it says so before anything is.
   in_parallel(plans.size(), maker.threads, [&](std::size_t turn) {
+    if (maker.stop.stop_requested()) {
+      throw Error(ErrorKind::device,
+                  record->key + ": not compiled, since the runtime is destroyed");
+    }
     const std::size_t index = plans.size() - 1 - turn;
     record->buckets[index] = make_bucket(maker, compiler, plans[index]);
   });
+  record->baseline = !wanted.empty();
+  // The sizes of a baseline are among the wanted ones, so all that a wanted kernel will take over
+  // is one bucket's.
+  for (const BucketPlan& later : wanted) {
+    const Demands demands = demands_of(later.config.problem, later.plan);
+    Bucket& bucket = record->buckets[bucket_index(record->buckets, later.most)];
+    bucket.demands.codes_mask |= demands.codes_mask;
+    bucket.demands.elements_mask |= demands.elements_mask;
+    bucket.workspace_bytes =
+        std::max(bucket.workspace_bytes, workspace_of(later.config.problem, later.plan));
+  }
   for (const Bucket& each : record->buckets) {
     record->workspace_bytes = std::max(record->workspace_bytes, each.workspace_bytes);
   }
-  record->baseline = !wanted.empty();
-  for (const BucketPlan& later : wanted) {
-    const Demands demands = demands_of(later.config.problem, later.plan);
-    record->workspace_bytes =
-        std::max(record->workspace_bytes, workspace_of(later.config.problem, later.plan));
-    for (Bucket& each : record->buckets) {
-      each.demands.codes_mask |= demands.codes_mask;
-      each.demands.elements_mask |= demands.elements_mask;
-    }
-  }
-  record->description = describe(*record, maker.gpu.name, maker.chooser);
+  record->description = describe(*record, maker);
   return record;
 }
 

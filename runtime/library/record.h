@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ struct Bucket {
   Plan plan;
   std::unique_ptr<LoadedKernel> kernel;
   std::size_t entries = 0;
-  std::size_t workspace_bytes = 0;
-  std::size_t score_bytes = 0;  // of it, at its begin
+  std::size_t workspace_bytes = 0;  // that a launch must bring; a baseline's: its own or more
+  std::size_t own_bytes = 0;        // of it, that these kernels use
+  std::size_t score_bytes = 0;      // of them, at the begin
   Demands demands;
   std::vector<KernelResources> resources;
   bool from_disk = false;
@@ -49,12 +51,16 @@ struct Record {
   bool baseline = false;
   mutable std::atomic<const Record*> now{nullptr};
   mutable std::shared_ptr<const Record> better;
+  // The description with why there will be none, set once and likewise.
+  mutable std::atomic<const std::string*> failed{nullptr};
+  mutable std::string without_better;
 
   // What a launch takes.
   const Record& current() const {
     const Record* const other = now.load(std::memory_order_acquire);
     return other != nullptr ? *other : *this;
   }
+  const char* told() const;  // the current one's description
   bool from_disk() const;
 };
 
@@ -66,18 +72,21 @@ struct Maker {
   int threads = 1;  // that compile buckets at once
   Chooser chooser = kDefaultChooser;
   std::mutex* load = nullptr;
+  std::stop_token stop = {};  // after which no further bucket is begun
 };
 
 // Compiles with `compiler`, which is the maker's backend or stands for it, and loads. With plans
 // that are `wanted` in its stead the record is their baseline: it asks for the workspace and
-// alignment that they will. Throws what prepare() and load() throw.
+// alignment that they will. Error(device) once it is to stop. Throws what prepare() and load()
+// throw.
 std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler, std::string key,
                                     std::span<const BucketPlan> plans,
                                     std::span<const BucketPlan> wanted = {});
 
 std::size_t workspace_of(const Problem& problem, const Plan& plan);
 
-// Record::description.
-std::string describe(const Record& record, std::string_view device, Chooser chooser);
+// Record::description, and one that was changed.
+std::string describe(const Record& record, const Maker& maker);
+std::string dump_description(const Json& json);
 
 }  // namespace vqgen::library

@@ -142,11 +142,21 @@ Outcome Registry::make_baseline(const Config& config, Maker maker, const std::st
   Maker by_rules = maker;
   by_rules.chooser = Chooser::rules;
   const std::vector<BucketPlan> plans =
-      plan_buckets(plain, maker.gpu, /*max_buckets=*/1, by_rules.chooser);
+      plan_same_buckets(plain, wanted, maker.gpu, by_rules.chooser);
   const auto record = make_record(by_rules, *backend_, key, plans, wanted);
-  later([this, maker = std::move(maker), key, wanted = std::move(wanted), record] {
-    record->better = make_record(maker, *backend_, key, wanted);
-    record->now.store(record->better.get(), std::memory_order_release);
+  later([this, maker = std::move(maker), key, wanted = std::move(wanted),
+         record](const std::stop_token& stop) {
+    try {
+      Maker stoppable = maker;
+      stoppable.stop = stop;
+      record->better = make_record(stoppable, *backend_, key, wanted);
+      record->now.store(record->better.get(), std::memory_order_release);
+    } catch (const std::exception& error) {  // the baseline stays, and its description says why
+      Json json = parse_json(record->description, "description");
+      json["failed"] = error.what();
+      record->without_better = dump_description(json);
+      record->failed.store(&record->without_better, std::memory_order_release);
+    }
   });
   return {record, Provenance::baseline, Refusal::none};
 }
@@ -166,7 +176,7 @@ std::vector<BucketPlan> Registry::enumerate(std::string_view text, std::int64_t 
   return {std::make_move_iterator(at(least)), std::make_move_iterator(at(most) + 1)};
 }
 
-void Registry::later(std::function<void()> task) {
+void Registry::later(Task task) {
   const std::lock_guard lock(queue_mutex_);
   queue_.push_back(std::move(task));
   if (!worker_.joinable()) {
@@ -177,7 +187,7 @@ void Registry::later(std::function<void()> task) {
 
 void Registry::work(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    std::function<void()> task;
+    Task task;
     {
       std::unique_lock lock(queue_mutex_);
       if (!queued_.wait(lock, stop, [this] { return !queue_.empty(); })) return;
@@ -185,8 +195,8 @@ void Registry::work(const std::stop_token& stop) {
       queue_.pop_front();
     }
     try {
-      task();
-    } catch (const std::exception&) {  // the baseline stays, and its provenance says so
+      task(stop);
+    } catch (const std::exception&) {  // no memory to say why: the baseline stays
     }
   }
 }

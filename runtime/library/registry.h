@@ -28,7 +28,7 @@ struct Outcome {
 
 struct RegistryOptions {
   MissPolicy miss = MissPolicy::compile;
-  int max_buckets = 8;
+  int max_buckets = 16;             // one for each size of a gemm of 256 rows
   int threads = 1;                  // that compile the buckets of one op
   std::optional<GpuSpec> gpu = {};  // nullopt: what the config names, else h200
 };
@@ -43,7 +43,7 @@ class Registry {
            RegistryOptions options);
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
-  ~Registry();  // waits for the compilation under way in the background, and starts no other
+  ~Registry();  // waits for the kernel that is compiled in the background, and starts no other
 
   // `source` names the text in messages. A stream that is not null must not be capturing where the
   // op is new. `threads` compile its buckets; 0: as the options say. Throws Error.
@@ -59,11 +59,10 @@ class Registry {
                                     std::int64_t most) const;
 
   Backend& backend() { return *backend_; }
-  // Held for what drives the device but launches: backends are not thread-safe there.
-  std::mutex& device_mutex() { return load_mutex_; }
 
  private:
   using Making = std::shared_future<Outcome>;
+  using Task = std::function<void(const std::stop_token&)>;
   struct Hash {
     using is_transparent = void;
     std::size_t operator()(std::string_view text) const {
@@ -81,7 +80,7 @@ class Registry {
   Outcome make(const Config& config, const std::string& key, int threads);
   Outcome make_baseline(const Config& config, Maker maker, const std::string& key,
                         std::vector<BucketPlan> wanted);
-  void later(std::function<void()> task);
+  void later(Task task);
   void work(const std::stop_token& stop);
 
   const std::shared_ptr<Backend> backend_;
@@ -96,7 +95,7 @@ class Registry {
 
   std::mutex queue_mutex_;  // guards the queue
   std::condition_variable_any queued_;
-  std::deque<std::function<void()>> queue_;
+  std::deque<Task> queue_;
   std::jthread worker_;  // started with the first task
 };
 

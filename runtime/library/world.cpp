@@ -6,6 +6,7 @@
 
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
+#include "runtime/cache_environment.h"
 
 namespace vqgen::library {
 namespace {
@@ -26,13 +27,22 @@ void require_range(const char* name, std::int32_t value, int least, int most) {
               fmt::format("vqgen_options: {} is {}, not within {}..{}", name, value, least, most));
 }
 
+// A folder that is given takes the place of the one that the environment names, and of no more.
 std::unique_ptr<ArtifactCache> make_cache(const char* given) {
-  const CacheEnvironment environment{variable("VQGEN_CACHE_DIR"), variable("XDG_CACHE_HOME"),
-                                     variable("HOME")};
-  const auto folder = given != nullptr ? std::optional<std::filesystem::path>(given)
-                                       : default_cache_dir(environment);
-  if (!folder || folder->empty()) return nullptr;
-  return std::make_unique<ArtifactCache>(*folder);
+  CacheEnvironment environment = read_cache_environment(variable);
+  const bool unwritten = given != nullptr && *given == '\0';
+  if (unwritten) {
+    environment.temporary.reset();  // where a folder would be made
+  } else if (given != nullptr) {
+    environment.vqgen_cache_dir = given;
+  }
+  CacheOptions options = cache_options(environment);
+  if (unwritten) {
+    if (options.read_only.empty()) return nullptr;
+    options.folder.reset();
+    options.warning.clear();
+  }
+  return std::make_unique<ArtifactCache>(std::move(options));
 }
 
 }  // namespace

@@ -86,6 +86,8 @@ class Allocations : public testing::Test {
     a.tokens = tokens;
     a.query = a.out = memory;
     a.lse = reinterpret_cast<float*>(memory);
+    a.keys.batch_stride = a.values.batch_stride = 1024;
+    a.keys.head_stride = a.values.head_stride = 512;
     a.keys.codes = a.keys.codebooks = a.values.codes = a.values.codebooks = memory;
     a.lengths = reinterpret_cast<std::int32_t*>(memory);
     attention_status_ = vqgen_attention_launch(attention_, &a, memory,

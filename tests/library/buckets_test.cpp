@@ -37,6 +37,14 @@ TEST(Buckets, RowsArePowersOfTwoAndTheLargest) {
   EXPECT_EQ(op_name(all[1].config.problem), "gemm");
 }
 
+TEST(Buckets, TheDefaultKeepsTheOneRowOfTheLargestProduct) {
+  vqgen_options options;
+  vqgen_options_init(&options);
+  EXPECT_EQ(options.max_buckets, RegistryOptions{}.max_buckets);
+  const auto buckets = plan_buckets(gemm(256), find_gpu("h200"), options.max_buckets);
+  EXPECT_EQ(sizes(buckets), (Sizes{1, 2, 4, 8, 16, 32, 64, 128, 256}));
+}
+
 TEST(Buckets, TokensHaveAKernelAPlanAndAllAreFeasible) {
   const GpuSpec gpu = find_gpu("h200");
   const auto buckets = plan_buckets(attention(100'000), gpu, 8);

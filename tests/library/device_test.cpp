@@ -94,6 +94,44 @@ TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {
   vqgen_op_release(op);
 }
 
+// What loads, allocates and frees does not break the capture of another thread, whatever its mode.
+TEST_F(OnDevice, AnotherThreadPreparesWhileOneCaptures) {
+  vqgen_op* op = prepared(runtime_, small_gemv());
+  LinearTrial trial(runtime_, op, *as_linear(read_config(small_gemv(), "test").problem), 3);
+  ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+  trial.poison();
+  constexpr int kGlobalMode = 0;
+  ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
+            0);
+  const vqgen_status launched = trial.relaunch(op, stream_);
+  std::jthread([&] {
+    vqgen_op_release(prepared(runtime_, small_attention()));
+    void* memory = nullptr;
+    EXPECT_EQ(vqgen_alloc(runtime_, 1 << 20, &memory), VQGEN_OK) << vqgen_last_error();
+    vqgen_free(runtime_, memory);
+    vqgen_runtime* passing = nullptr;  // unloads what it loaded
+    vqgen_options options;
+    vqgen_options_init(&options);
+    options.cache_dir = "";
+    ASSERT_EQ(vqgen_runtime_create(&options, &passing), VQGEN_OK) << vqgen_last_error();
+    vqgen_op_release(prepared(passing, small_gemv()));
+    vqgen_runtime_destroy(passing);
+  }).join();
+  void* graph = nullptr;
+  ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
+  EXPECT_EQ(launched, VQGEN_OK);
+  void* executable = nullptr;
+  using Instantiate = int (*)(void**, void*, unsigned long long);
+  ASSERT_EQ(driver_function<Instantiate>("cuGraphInstantiateWithFlags")(&executable, graph, 0), 0);
+  ASSERT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(executable, stream_), 0);
+  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+  trial.expect_right();
+  driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
+  driver_function<int (*)(void*)>("cuGraphDestroy")(graph);
+  vqgen_op_release(op);
+}
+
 // Kernels are loaded into the context that is current, and run on its default stream.
 TEST_F(OnDevice, TheCurrentContextIsTaken) {
   vqgen_options options;

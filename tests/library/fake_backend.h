@@ -58,10 +58,14 @@ class FakeBackend final : public Backend {
   void synchronize() override {}
   std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
   bool capturing(void*) const override { return in_capture; }
+  void wait_for(void*) override {
+    if (on_wait) on_wait();
+  }
 
   std::chrono::milliseconds compile_time{0};
   std::function<void(const KernelSource&)> on_compile;
   std::function<void(const FakeKernel&, std::span<const std::byte>)> on_enqueue;
+  std::function<void()> on_wait;
   std::atomic<bool> in_capture{false};
   mutable std::atomic<int> compilations{0};
   std::atomic<int> loads{0};

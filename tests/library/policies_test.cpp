@@ -69,7 +69,11 @@ TEST(Policies, FallbackStaysWhereTheWantedPlanDoesNotCompile) {
     throw Error(ErrorKind::device, "does not compile");
   };
   const Outcome outcome = fake.prepare(gemv_json());
-  while (attempts == 0) std::this_thread::yield();
+  while (outcome.record->failed == nullptr) std::this_thread::yield();
+  EXPECT_EQ(attempts, 1);
+  const Json told = parse_json(outcome.record->told(), "description");
+  EXPECT_EQ(told["failed"], "does not compile");
+  EXPECT_EQ(told["buckets"].size(), 1u);
   EXPECT_EQ(&outcome.record->current(), outcome.record.get());
   EXPECT_EQ(fake.prepare(gemv_json()).provenance, Provenance::baseline);
 }
@@ -86,7 +90,7 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
   const std::string config = gemv_json().dump();
   ASSERT_EQ(vqgen_prepare(&fake.runtime, config.c_str(), nullptr, &op), VQGEN_OK);
   EXPECT_EQ(vqgen_op_provenance(op), VQGEN_BASELINE);
-  EXPECT_EQ(vqgen_op_bucket(op, 1), 2);  // the baseline has one bucket
+  EXPECT_EQ(vqgen_op_bucket(op, 1), 1);  // as the wanted plans have it
   {
     std::vector<std::jthread> threads;
     for (int i = 0; i < 4; ++i) {
@@ -94,11 +98,10 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
         vqgen_linear_args args{};
         args.struct_bytes = sizeof(args);
         args.rows = 1;
-        args.row_capacity = 2;
         args.x = args.y = memory;
         args.weights.codes = args.weights.codebooks = memory;
         const std::size_t bytes = vqgen_op_workspace_bytes_for(op, 1);
-        for (int after = 0; after < 10; after += vqgen_op_bucket(op, 1) == 1) {
+        for (int after = 0; after < 10; after += op->record->now != nullptr) {
           ASSERT_EQ(vqgen_linear_launch(op, &args, memory, bytes, nullptr), VQGEN_OK)
               << vqgen_last_error();
         }
@@ -108,6 +111,38 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
   }
   EXPECT_EQ(vqgen_op_bucket(op, 1), 1);
   vqgen_op_release(op);
+}
+
+// What is right for the wanted plans is right before.
+TEST(Policies, TheBaselineHasTheSizesOfTheWantedPlans) {
+  Json gemm = edited(gemv_json(), {{"/shape/rows", "20"}, {"/plan", R"({"splits": 2})"}});
+  gemm["op"] = "gemm";
+  FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 3});
+  std::atomic<bool> go{false};
+  fake.backend->on_compile = [&](const KernelSource& source) {
+    while (!go && source.entries.front().name.find("_lanes_") == std::string::npos) {
+      std::this_thread::yield();
+    }
+  };
+  const Outcome outcome = fake.prepare(gemm);
+  const Record& before = outcome.record->current();
+  ASSERT_EQ(before.buckets.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(before.buckets[i].most, (std::array{8, 16, 20}[i]));
+  }
+  // A workspace that is enough now is enough for what takes over.
+  const std::vector<std::size_t> asked{before.buckets[0].workspace_bytes,
+                                       before.buckets[1].workspace_bytes,
+                                       before.buckets[2].workspace_bytes};
+  const Json told = parse_json(before.description, "description");
+  go = true;
+  while (&outcome.record->current() == outcome.record.get()) std::this_thread::yield();
+  const Record& now = outcome.record->current();
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_GT(now.buckets[i].workspace_bytes, before.buckets[i].own_bytes);
+    EXPECT_GE(asked[i], now.buckets[i].workspace_bytes);
+    EXPECT_EQ(told["buckets"][i]["workspace_bytes"], asked[i]);
+  }
 }
 
 TEST(Policies, ARuntimeWaitsForTheBackgroundAndItsOpsGoOn) {
@@ -125,6 +160,18 @@ TEST(Policies, ARuntimeWaitsForTheBackgroundAndItsOpsGoOn) {
   outcome.record->current().buckets.front().kernel->enqueue(0, {}, nullptr);
   outcome.record.reset();
   EXPECT_EQ(backend->loaded, 0);
+}
+
+TEST(Policies, ARuntimeThatIsDestroyedBeginsNoOtherBucket) {
+  Outcome outcome;
+  {
+    FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 2});
+    fake.backend->compile_time = std::chrono::milliseconds(100);
+    outcome = fake.prepare(gemv_json());
+    while (fake.backend->compilations < 3) std::this_thread::yield();  // the baseline's are two
+  }
+  EXPECT_EQ(static_cast<FakeBackend&>(*outcome.record->backend).compilations, 3);
+  expect_words(outcome.record->told(), {"failed", "destroyed"});
 }
 
 TEST(Policies, FrozenMeansNoNewOpsAndNoneLost) {

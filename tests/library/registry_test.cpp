@@ -136,6 +136,22 @@ TEST(Registry, AnOpOutlivesItsRuntimeAndThenUnloads) {
   EXPECT_EQ(backend->loaded, 0);
 }
 
+// A thread that waits for its stream holds up none that loads.
+TEST(Registry, OpsAreLoadedWhileAnotherThreadWaitsForItsStream) {
+  FakeRuntime fake;
+  std::promise<void> waiting;
+  std::promise<void> loaded;
+  std::future<void> seen = loaded.get_future();
+  fake.backend->on_wait = [&] {
+    waiting.set_value();
+    EXPECT_EQ(seen.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  };
+  const std::jthread other([&] { EXPECT_EQ(vqgen_synchronize(&fake.runtime, nullptr), VQGEN_OK); });
+  waiting.get_future().wait();
+  fake.prepare(gemv_json());
+  loaded.set_value();
+}
+
 TEST(Registry, AFileIsItsText) {
   const TempFolder folder;
   const std::string path = (folder.path() / "c.json").string();

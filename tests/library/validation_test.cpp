@@ -37,6 +37,8 @@ class Validation : public testing::Test {
     a_.keys = {buffer, buffer, as<float>(buffer), 1024, 512};
     a_.values = {buffer, buffer, nullptr, 1024, 512};
     a_.key_smooth = as<float>(buffer);
+    a_.raw_batch_stride = 160;
+    a_.raw_head_stride = 80;
     a_.lengths = a_.windows = a_.sinks = as<std::int32_t>(buffer);
     l_.struct_bytes = sizeof(l_);
     l_.rows = 5;
@@ -147,6 +149,36 @@ TEST_F(Validation, WhatIsOutOfRange) {
   EXPECT_EQ(attention([&](auto& a) { a.softmax_scale = INFINITY; }, "softmax"), VQGEN_BAD_INPUT);
 }
 
+// Heads or sequences that would all read the first one's.
+TEST_F(Validation, StridesOfZeroAreForWhatIsSharedOrSingle) {
+  const auto all_refused = [&] {
+    EXPECT_EQ(attention([](auto& a) { a.keys.head_stride = 0; }, "'keys.head"), VQGEN_BAD_INPUT);
+    EXPECT_EQ(attention([](auto& a) { a.values.head_stride = 0; }, "'values.h"), VQGEN_BAD_INPUT);
+    EXPECT_EQ(attention([](auto& a) { a.raw_head_stride = 0; }, "'raw_head_"), VQGEN_BAD_INPUT);
+  };
+  all_refused();
+  EXPECT_EQ(attention([](auto& a) { a.keys.batch_stride = 0; }, "'keys.batch"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.values.batch_stride = 0; }, "'values.b"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.raw_batch_stride = 0; }, "'raw_batch"), VQGEN_BAD_INPUT);
+  const auto swap_op = [&](const std::vector<Edit>& edits) {
+    vqgen_op_release(attention_);
+    attention_ = prepared(edited(attention_json(), edits));
+  };
+  swap_op({{"/shape/window", "32"}, {"/shape/shared_cache", "true"}});
+  all_refused();
+  const auto shared = [](auto& a) {
+    a.keys.batch_stride = a.values.batch_stride = a.raw_batch_stride = 0;
+  };
+  EXPECT_EQ(attention(shared), VQGEN_OK) << vqgen_last_error();
+  swap_op({{"/shape/batch", "1"}, {"/shape/kv_heads", "1"}});
+  const auto single = [](auto& a) {
+    a.keys.batch_stride = a.keys.head_stride = 0;
+    a.values.batch_stride = a.values.head_stride = 0;
+    a.raw_batch_stride = a.raw_head_stride = 0;
+  };
+  EXPECT_EQ(attention(single), VQGEN_OK) << vqgen_last_error();
+}
+
 TEST_F(Validation, RowsBetweenBucketsNeedRoomForTheBucket) {
   EXPECT_EQ(vqgen_op_bucket(gemv_, 3), 4);
   EXPECT_EQ(vqgen_op_bucket(gemv_, 5), 5);
@@ -230,8 +262,6 @@ TEST_F(Validation, ArgumentsArriveWhereTheyBelong) {
   a_.sinks = as<std::int32_t>(at(48));
   a_.keys.codes = at(64);
   a_.values.codes = at(80);
-  a_.raw_batch_stride = 160;
-  a_.raw_head_stride = 80;
   ASSERT_EQ(attention([](auto&) {}), VQGEN_OK) << vqgen_last_error();
   ASSERT_FALSE(seen.empty());
   const vq::AttentionDecodeArgs& args = seen.front();

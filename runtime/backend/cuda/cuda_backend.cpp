@@ -160,10 +160,11 @@ class CudaBackend final : public Backend {
   }
 
   void release(void* pointer) noexcept override {
-    if (pointer == nullptr || context_ == nullptr) return;
+    if (pointer == nullptr) return;
     try {
-      const CudaContext::Scope scope(*context_);
-      context_->api().cuMemFree(address(pointer));
+      const auto held = context();
+      const CudaContext::Scope scope(*held);
+      held->api().cuMemFree(address(pointer));
     } catch (const Error&) {  // the context is lost, and its memory with it
     }
   }
@@ -292,8 +293,10 @@ class CudaBackend final : public Backend {
     return device_;
   }
 
-  const std::shared_ptr<const CudaContext>& context() {
-    if (!context_) context_ = std::make_shared<CudaContext>(open());
+  std::shared_ptr<const CudaContext> context() {
+    const auto device = open();
+    const std::lock_guard lock(mutex_);
+    if (!context_) context_ = std::make_shared<CudaContext>(device);
     return context_;
   }
 

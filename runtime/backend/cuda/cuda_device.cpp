@@ -144,20 +144,26 @@ void CudaContext::release() const {
 }
 
 CudaContext::~CudaContext() {
-  if (api().cuCtxPushCurrent(context_) == CUDA_SUCCESS) {
+  try {
+    const Scope scope(*this);
     api().cuStreamDestroy(stream_);
-    CUcontext popped = nullptr;
-    api().cuCtxPopCurrent(&popped);
+  } catch (const Error&) {  // the context is lost, and the stream with it
   }
   release();
 }
 
 CudaContext::Scope::Scope(const CudaContext& context) : api_(context.api()) {
-  api_.check(api_.cuCtxPushCurrent(context.context_), "cuCtxPushCurrent",
-             context.device_->spec.name);
+  const std::string& name = context.device_->spec.name;
+  api_.check(api_.cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode",
+             name);
+  const CUresult pushed = api_.cuCtxPushCurrent(context.context_);
+  if (pushed == CUDA_SUCCESS) return;
+  api_.cuThreadExchangeStreamCaptureMode(&mode_);
+  api_.check(pushed, "cuCtxPushCurrent", name);
 }
 
 CudaContext::Scope::~Scope() {
+  api_.cuThreadExchangeStreamCaptureMode(&mode_);
   CUcontext popped = nullptr;
   api_.cuCtxPopCurrent(&popped);
 }

@@ -34,7 +34,9 @@ class CudaContext {
   CudaContext& operator=(const CudaContext&) = delete;
   ~CudaContext();
 
-  // Makes the context current for the calling thread, and gives back what was current before.
+  // Makes the context current for the calling thread, and gives back what was current before. The
+  // thread's capture mode is relaxed for as long: loading, allocating and freeing would otherwise
+  // fail, and break the capture, while any thread captures in global mode.
   class Scope {
    public:
     explicit Scope(const CudaContext& context);
@@ -44,6 +46,7 @@ class CudaContext {
 
    private:
     const DriverApi& api_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own while in scope
   };
 
   const DriverApi& api() const { return device_->api; }

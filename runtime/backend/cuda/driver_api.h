@@ -43,6 +43,7 @@
   X(cuLaunchKernelEx)                            \
   X(cuStreamIsCapturing)                         \
   X(cuStreamBeginCapture)                        \
+  X(cuThreadExchangeStreamCaptureMode)           \
   X(cuStreamEndCapture)                          \
   X(cuGraphInstantiate)                          \
   X(cuGraphLaunch)                               \

@@ -1,0 +1,85 @@
+// The cache that a runtime makes of its options and the environment.
+#include <cstdlib>
+
+#include "core/files.h"
+#include "tests/library/fake_backend.h"
+
+namespace vqgen::library::test {
+namespace {
+
+// Sets a variable for as long as it lives.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    ::setenv(name, value.c_str(), 1);
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+vqgen_status create(const std::string& cache_dir, vqgen_miss_policy miss, vqgen_runtime** made) {
+  vqgen_options options;
+  vqgen_options_init(&options);
+  options.backend = VQGEN_HOST;
+  options.miss = miss;
+  options.max_buckets = 1;
+  options.cache_dir = cache_dir.c_str();
+  return vqgen_runtime_create(&options, made);
+}
+
+struct FromHere {
+  vqgen_status status = VQGEN_OK;
+  vqgen_provenance provenance = VQGEN_FROM_MEMORY;
+  Json description;
+};
+
+// One op of a runtime of its own.
+FromHere prepare_with(const std::string& cache_dir, vqgen_miss_policy miss) {
+  vqgen_runtime* runtime = nullptr;
+  EXPECT_EQ(create(cache_dir, miss, &runtime), VQGEN_OK) << vqgen_last_error();
+  vqgen_op* op = nullptr;
+  FromHere result;
+  result.status = vqgen_prepare(runtime, gemv_json().dump().c_str(), nullptr, &op);
+  if (op != nullptr) {
+    result.provenance = vqgen_op_provenance(op);
+    result.description = parse_json(vqgen_op_description(op), "description");
+  }
+  vqgen_op_release(op);
+  vqgen_runtime_destroy(runtime);
+  return result;
+}
+
+TEST(Launch, TheEnvironmentsReadOnlyLayersAreAskedWhateverTheFolder) {
+  const TempFolder folder;
+  const std::string shipped = (folder.path() / "shipped").string();
+  const std::string own = (folder.path() / "own").string();
+  ASSERT_EQ(prepare_with(shipped, VQGEN_COMPILE).provenance, VQGEN_COMPILED);
+  EXPECT_EQ(prepare_with(own, VQGEN_FAIL).status, VQGEN_MISS);
+  const std::string broken = (folder.path() / "broken.pack").string();
+  publish_text(broken, "no pack");
+  const Variable path("VQGEN_CACHE_PATH", broken + ":" + shipped);
+  for (const std::string& cache_dir : {own, std::string()}) {
+    const FromHere found = prepare_with(cache_dir, VQGEN_FAIL);
+    ASSERT_EQ(found.status, VQGEN_OK) << vqgen_last_error();
+    EXPECT_EQ(found.provenance, VQGEN_FROM_DISK);
+    ASSERT_TRUE(found.description.contains("cache_warning"));
+    expect_words(found.description["cache_warning"].get<std::string>(), {"broken.pack"});
+  }
+}
+
+TEST(Launch, ABoundThatIsNoneIsRefused) {
+  const TempFolder folder;
+  const Variable bound("VQGEN_CACHE_MAX_BYTES", "2G");
+  vqgen_runtime* runtime = nullptr;
+  EXPECT_EQ(create(folder.path().string(), VQGEN_COMPILE, &runtime), VQGEN_BAD_INPUT);
+  expect_words(vqgen_last_error(), {"VQGEN_CACHE_MAX_BYTES", "2G"});
+}
+
+}  // namespace
+}  // namespace vqgen::library::test
