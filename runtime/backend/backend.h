@@ -87,6 +87,9 @@ class Backend {
   // Error(device) as compile() has it.
   virtual CompilerIdentity opened_compiler(const KernelSource& source) const;
 
+  // False where compile() always refuses: then nobody waits for others to compile.
+  virtual bool may_compile() const { return true; }
+
   // Thread-safe. Error(device) with the compiler's first error line; the whole log and the text are
   // kept in a file that the message names.
   virtual Artifact compile(const KernelSource& source) const = 0;

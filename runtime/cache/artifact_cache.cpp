@@ -184,6 +184,10 @@ std::map<std::string, int> ArtifactCache::layer_hits() const {
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache) {
   if (cache == nullptr) return {backend.compile(source), false};
+  if (!backend.may_compile()) {
+    if (auto found = find_cached(backend, source, cache)) return *std::move(found);
+    return {backend.compile(source), false};  // refuses
+  }
   const auto hit = [](Lookup& found) {
     return CompileResult{*std::move(found.artifact), true, std::move(found.layer)};
   };

@@ -20,6 +20,7 @@ class CacheOnly final : public Backend {
   CompilerIdentity compiler(const KernelSource& source) const override {
     return backend_.compiler(source);
   }
+  bool may_compile() const override { return false; }
   Artifact compile(const KernelSource& source) const override {
     missed_ = true;
     throw Error(ErrorKind::device, source.op + ": not in the cache, and may not be compiled here");

@@ -107,6 +107,18 @@ TEST_F(Cache, FindingLeavesTheDiskAsItIs) {
   EXPECT_EQ(backend_.compilations, 1);
 }
 
+TEST_F(Cache, WhoMayNotCompileWaitsForNobodyAndMakesNoFolder) {
+  const std::filesystem::path user = folder_ / "user";
+  ArtifactCache cache(user);
+  backend_.may = false;
+  EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
+  EXPECT_FALSE(std::filesystem::exists(user));
+  backend_.may = true;
+  compile_cached(backend_, source_, &cache);
+  backend_.may = false;
+  EXPECT_TRUE(compile_cached(backend_, source_, &cache).hit);
+}
+
 TEST_F(Cache, EmptyBinaryAndNoEntriesSurvive) {
   const ArtifactKey bare{"", "", "", {}, {}};
   ArtifactCache cache(folder_);

@@ -65,7 +65,10 @@ class CountingBackend final : public Backend {
   void synchronize() override {}
   std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
 
+  bool may_compile() const override { return may; }
+
   mutable std::atomic<int> compilations{0};
+  bool may = true;
   std::string compiler_name = "counting 1.0";
   std::string opened_name = {};  // where the compiler, once opened, says another
   // What the compiler says of an entry, where that is not to be the same for all.

@@ -137,6 +137,9 @@ class CudaBackend final : public Backend {
     if (const auto file = unopened_nvrtc()) return identity(*file, source);
     return identity(nvrtc(), source);
   }
+  CompilerIdentity opened_compiler(const KernelSource& source) const override {
+    return identity(nvrtc(), source);
+  }
 
   Artifact compile(const KernelSource& source) const override {
     require_machine(source);
