@@ -9,7 +9,7 @@
 namespace vqgen {
 namespace {
 
-constexpr std::string_view kMagic = "VQGENART";
+constexpr std::string_view kArtifactMagic = "VQGENART";
 constexpr std::size_t kTrailerBytes = 64;
 
 struct Manifest {
@@ -45,7 +45,7 @@ std::optional<Manifest> read_manifest(std::string_view text) {
 std::optional<std::string_view> take_manifest(ByteReader& reader) {
   std::span<const std::byte> magic, text;
   std::uint32_t schema = 0;
-  const bool ours = reader.take(kMagic.size(), magic) && as_text(magic) == kMagic &&
+  const bool ours = reader.take(kArtifactMagic.size(), magic) && as_text(magic) == kArtifactMagic &&
                     reader.take_integer(schema) && schema == kArtifactSchema &&
                     reader.take_sized(text);
   if (!ours) return std::nullopt;
@@ -65,7 +65,7 @@ bool names_match(const Manifest& manifest) {
 std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact) {
   const std::string manifest = to_json(Manifest{key, artifact.kernels, artifact.compile_ms})
                                    .dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::string out(kMagic);
+  std::string out(kArtifactMagic);
   append_integer(out, kArtifactSchema);
   append_integer(out, static_cast<std::uint64_t>(manifest.size()));
   out += manifest;

@@ -16,7 +16,7 @@
 namespace vqgen {
 namespace {
 
-constexpr std::string_view kMagic = "VQGENPAK";
+constexpr std::string_view kPackMagic = "VQGENPAK";
 constexpr std::uint32_t kPackSchema = 1;
 constexpr std::uint64_t kDigestBytes = 64;
 constexpr std::uint64_t kHeadBytes = 8 + 4 + 8;
@@ -71,8 +71,8 @@ void PackLayer::read_index() {
   std::span<const std::byte> piece;
   std::uint32_t schema = 0;
   std::uint64_t count = 0;
-  head.take(kMagic.size(), piece);
-  if (as_text(piece) != kMagic) fail(path_, "is no pack of kernels");
+  head.take(kPackMagic.size(), piece);
+  if (as_text(piece) != kPackMagic) fail(path_, "is no pack of kernels");
   head.take_integer(schema);
   if (schema != kPackSchema) fail(path_, fmt::format("has layout {}, not {}", schema, kPackSchema));
   head.take_integer(count);
@@ -124,7 +124,7 @@ std::vector<StoredEntry> PackLayer::entries() const {
 }
 
 std::vector<std::byte> encode_pack(const std::map<std::string, std::vector<std::byte>>& entries) {
-  std::string out(kMagic);
+  std::string out(kPackMagic);
   append_integer(out, kPackSchema);
   append_integer(out, static_cast<std::uint64_t>(entries.size()));
   std::uint64_t offset = kHeadBytes + entries.size() * kRecordBytes + kDigestBytes;
