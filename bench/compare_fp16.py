@@ -95,9 +95,7 @@ def vqgen_measurement(tool, path, options):
                           text=True)
     if done.returncode != 0:
         sys.exit(f"{path}: {done.stderr.strip() or done.stdout.strip()}")
-    document = json.loads(done.stdout)
-    measured = document["configs"][0] if "configs" in document else document
-    measurement = measured["measurements"][0]
+    measurement = json.loads(done.stdout)["configs"][0]["measurements"][0]
     if measurement["outcome"] != "timed":
         sys.exit(f"{path}: {measurement['outcome']}: {measurement.get('why', '')}")
     return measurement

@@ -3,26 +3,11 @@
 #include <fmt/ranges.h>
 
 #include "cli/cache_commands.h"
-#include "runtime/cache/artifact_file.h"
 #include "runtime/cache/nearest.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::cli {
 namespace {
-
-// As ArtifactCache::look_up() would find it.
-Lookup look(const ArtifactCache& cache, const ArtifactKey& key) {
-  Lookup found;
-  for (const auto& layer : cache.layers()) {
-    const auto entry = layer->read(key.hex());
-    if (!entry || entry->unreadable) continue;
-    found.artifact = decode_artifact(entry->bytes, key);
-    found.layer = layer->path().string();
-    if (found.artifact) return found;
-    found.damaged = true;
-  }
-  return found;
-}
 
 Json explain_key(const ArtifactCache& cache, const ArtifactKey& key, const Lookup& found,
                  Output& output) {
@@ -65,7 +50,7 @@ void cache_explain(const std::string& config_path, const std::string& gpu_name, 
   const auto explain_plan = [&](const Plan& plan) {
     const KernelSource source = source_for(config, plan, gpu.spec, backend->machine());
     const ArtifactKey key = artifact_key(source, backend->compiler(source));
-    const Lookup found = look(*cache, key);
+    const Lookup found = cache->peek(key);
     output.document["kernels"].push_back(explain_key(*cache, key, found, output));
     return found.artifact ? found.artifact->kernels.front().registers : 0;
   };

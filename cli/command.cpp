@@ -2,24 +2,12 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "core/profiles.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/cache_environment.h"
+#include "runtime/environment.h"
 
 namespace vqgen::cli {
-namespace {
-
-std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
-  return value;
-}
-
-}  // namespace
-
 std::string one_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
@@ -54,9 +42,9 @@ void require_place(const std::string& command, const std::string& option,
 
 Environment read_environment() {
   Environment environment;
-  environment.cache = read_cache_environment(variable);
-  environment.nvrtc = variable("VQGEN_NVRTC").value_or("");
-  environment.compiler = variable("VQGEN_CXX").value_or("");
+  environment.cache = read_cache_environment();
+  environment.nvrtc = environment_variable("VQGEN_NVRTC").value_or("");
+  environment.compiler = environment_variable("VQGEN_CXX").value_or("");
   return environment;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -11,6 +10,7 @@
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "runtime/execute.h"
+#include "runtime/parallel.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/reference_linear.h"
 
@@ -21,18 +21,6 @@ struct Compiled {
   KernelSource source;
   std::optional<Artifact> artifact;
 };
-
-// Calls work(i) for each i < count on `threads` threads, in any order.
-template <class Work>
-void in_parallel(std::size_t count, unsigned threads, Work work) {
-  std::atomic<std::size_t> next{0};
-  const auto drain = [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::jthread> helpers;
-  for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(drain);
-  drain();
-}
 
 double quantile(const std::vector<double>& sorted, double at) {
   const double place = at * static_cast<double>(sorted.size() - 1);
@@ -77,7 +65,7 @@ void Measurer::upload(const Op& op, const Data& data, std::size_t code_words) {
 std::vector<Measurement> Measurer::measure(const std::vector<Plan>& plans) {
   std::vector<Measurement> results(plans.size());
   std::vector<Compiled> compiled(plans.size());
-  in_parallel(plans.size(), options_.compilers, [&](std::size_t i) {
+  in_parallel(plans.size(), static_cast<int>(options_.compilers), [&](std::size_t i) {
     Measurement& result = results[i];
     result.plan = plans[i];
     const Verdict verdict = check(plans[i], problem_, gpu_);

@@ -4,8 +4,8 @@
 #include "core/json.h"
 #include "runtime/library/handles.h"
 #include "runtime/library/last_error.h"
-#include "runtime/library/parallel.h"
 #include "runtime/library/world.h"
+#include "runtime/parallel.h"
 
 using namespace vqgen::library;
 
@@ -146,7 +146,7 @@ vqgen_status vqgen_prefetch(vqgen_runtime* runtime, const char* const* configs, 
     // A status and a line belong to a thread: the lines of the others are taken along.
     std::vector<vqgen_status> statuses(count, VQGEN_OK);
     std::vector<std::string> lines(count);
-    in_parallel(count, threads, [&](std::size_t i) {
+    vqgen::in_parallel(count, threads, [&](std::size_t i) {
       statuses[i] = guarded({configs[i]}, [&] {
         const std::string source = "config " + std::to_string(i);
         return fail_refused(runtime->registry->prepare(configs[i], source, nullptr, 1).refusal);

@@ -3,13 +3,13 @@
 
 #include <atomic>
 
-#include "runtime/backend/backend.h"
+#include "runtime/backend/no_device.h"
 
 namespace vqgen::library {
 
 // Of the backend's identity, so that keys agree; must not outlive it. Its compile() throws and is
-// remembered; what drives a device is not called.
-class CacheOnly final : public Backend {
+// remembered.
+class CacheOnly final : public NoDevice {
  public:
   explicit CacheOnly(const Backend& backend) : backend_(backend) {}
   bool missed() const { return missed_; }
@@ -25,20 +25,6 @@ class CacheOnly final : public Backend {
     missed_ = true;
     throw Error(ErrorKind::device, source.op + ": not in the cache, and may not be compiled here");
   }
-
-  std::unique_ptr<LoadedKernel> load(const Artifact&, const KernelSource&) override { return {}; }
-  void* allocate(std::size_t) override { return nullptr; }
-  void release(void*) noexcept override {}
-  void upload(void*, std::span<const std::byte>) override {}
-  void download(std::span<std::byte>, const void*) override {}
-  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
-                                     std::size_t) const override {
-    return std::nullopt;
-  }
-  void launch(LoadedKernel&, const KernelSource&, std::size_t,
-              std::span<const std::byte>) override {}
-  void synchronize() override {}
-  std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
 
  private:
   const Backend& backend_;

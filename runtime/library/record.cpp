@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/kernel_config.h"
-#include "runtime/library/parallel.h"
+#include "runtime/parallel.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::library {

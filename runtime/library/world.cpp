@@ -2,23 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/cache_environment.h"
+#include "runtime/environment.h"
 
 namespace vqgen::library {
 namespace {
 
-std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
-  return value;
-}
-
 std::string given_or(const char* given, const char* name) {
-  return given != nullptr ? given : variable(name).value_or("");
+  return given != nullptr ? given : environment_variable(name).value_or("");
 }
 
 void require_range(const char* name, std::int32_t value, int least, int most) {
@@ -29,7 +21,7 @@ void require_range(const char* name, std::int32_t value, int least, int most) {
 
 // A folder that is given takes the place of the one that the environment names, and of no more.
 std::unique_ptr<ArtifactCache> make_cache(const char* given) {
-  CacheEnvironment environment = read_cache_environment(variable);
+  CacheEnvironment environment = read_cache_environment();
   const bool unwritten = given != nullptr && *given == '\0';
   if (unwritten) {
     environment.temporary.reset();  // where a folder would be made

@@ -9,8 +9,9 @@
 #include <functional>
 
 #include "core/digest.h"
-#include "runtime/backend/backend.h"
+#include "runtime/backend/no_device.h"
 #include "runtime/cache/artifact_cache.h"
+#include "tests/in_folder.h"
 
 namespace vqgen::test {
 
@@ -25,11 +26,10 @@ inline KernelSource some_source() {
 }
 
 // "Compiles" the text to its own bytes, many times over.
-class CountingBackend final : public Backend {
+class CountingBackend final : public NoDevice {
  public:
   std::string_view name() const override { return "counting"; }
   Machine machine() const override { return Machine::cuda; }
-  std::optional<GpuSpec> device() const override { return std::nullopt; }
   CompilerIdentity compiler(const KernelSource& source) const override {
     return {compiler_name, {"--arch=" + source.arch, "-O3"}};
   }
@@ -51,19 +51,6 @@ class CountingBackend final : public Backend {
     artifact.compile_ms = 12.5;
     return artifact;
   }
-  std::unique_ptr<LoadedKernel> load(const Artifact&, const KernelSource&) override { return {}; }
-  void* allocate(std::size_t) override { return nullptr; }
-  void release(void*) noexcept override {}
-  void upload(void*, std::span<const std::byte>) override {}
-  void download(std::span<std::byte>, const void*) override {}
-  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
-                                     std::size_t) const override {
-    return std::nullopt;
-  }
-  void launch(LoadedKernel&, const KernelSource&, std::size_t,
-              std::span<const std::byte>) override {}
-  void synchronize() override {}
-  std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
 
   bool may_compile() const override { return may; }
 
@@ -78,18 +65,6 @@ class CountingBackend final : public Backend {
 inline bool same(const Artifact& a, const Artifact& b) {
   return a.binary == b.binary && a.kernels == b.kernels && a.compile_ms == b.compile_ms;
 }
-
-class InFolder : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name =
-        (std::filesystem::path(::testing::TempDir()) / "vqgen_cache_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
-};
 
 // One kernel: its text, its key, and what its compilation gives.
 class WithKernel : public InFolder {

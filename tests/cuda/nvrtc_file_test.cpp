@@ -11,21 +11,14 @@
 
 #include "core/files.h"
 #include "runtime/backend/cuda/cuda_backend.h"
+#include "tests/in_folder.h"
 #include "tests/message_of.h"
 
 namespace vqgen {
 namespace {
 
-class NvrtcFiles : public ::testing::Test {
+class NvrtcFiles : public test::InFolder {
  protected:
-  void SetUp() override {
-    std::string name =
-        (std::filesystem::path(::testing::TempDir()) / "vqgen_nvrtc_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void elf(const std::string& name, const std::string& rest = "") const {
     publish_text(folder_ / name,
                  "\x7f"
@@ -41,7 +34,6 @@ class NvrtcFiles : public ::testing::Test {
     if (!file) return "";
     return std::to_string(file->major) + "." + std::to_string(file->minor) + " " + file->build;
   }
-  std::filesystem::path folder_;
 };
 
 KernelSource kernel() {

@@ -30,6 +30,22 @@ class OnDevice : public testing::Test {
     if (stream_ != nullptr) driver_function<int (*)(void*)>("cuStreamDestroy_v2")(stream_);
     vqgen_runtime_destroy(runtime_);
   }
+  // Each replay of what was captured gives the right result. Destroys `graph`.
+  template <class Trial>
+  void expect_replays(void* graph, Trial& trial, int replays) {
+    void* executable = nullptr;
+    using Instantiate = int (*)(void**, void*, unsigned long long);
+    ASSERT_EQ(driver_function<Instantiate>("cuGraphInstantiateWithFlags")(&executable, graph, 0),
+              0);
+    for (int replay = 0; replay < replays; ++replay) {
+      trial.poison();
+      ASSERT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(executable, stream_), 0);
+      ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+      trial.expect_right();
+    }
+    driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
+    driver_function<int (*)(void*)>("cuGraphDestroy")(graph);
+  }
   vqgen_runtime* runtime_ = nullptr;
   void* stream_ = nullptr;
 };
@@ -66,7 +82,6 @@ TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {
 
   constexpr int kGlobalMode = 0;  // the strictest: nothing unsafe on any thread
   void* graph = nullptr;
-  void* executable = nullptr;
   vqgen_op* other = nullptr;
   ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
             0);
@@ -81,16 +96,7 @@ TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {
   EXPECT_EQ(known, VQGEN_OK);
   EXPECT_EQ(unknown, VQGEN_CAPTURING);
 
-  using Instantiate = int (*)(void**, void*, unsigned long long);
-  ASSERT_EQ(driver_function<Instantiate>("cuGraphInstantiateWithFlags")(&executable, graph, 0), 0);
-  for (int replay = 0; replay < 2; ++replay) {
-    trial.poison();
-    ASSERT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(executable, stream_), 0);
-    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
-    trial.expect_right();
-  }
-  driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
-  driver_function<int (*)(void*)>("cuGraphDestroy")(graph);
+  expect_replays(graph, trial, 2);
   vqgen_op_release(op);
 }
 
@@ -121,14 +127,7 @@ TEST_F(OnDevice, AnotherThreadPreparesWhileOneCaptures) {
   void* graph = nullptr;
   ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
   EXPECT_EQ(launched, VQGEN_OK);
-  void* executable = nullptr;
-  using Instantiate = int (*)(void**, void*, unsigned long long);
-  ASSERT_EQ(driver_function<Instantiate>("cuGraphInstantiateWithFlags")(&executable, graph, 0), 0);
-  ASSERT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(executable, stream_), 0);
-  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
-  trial.expect_right();
-  driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
-  driver_function<int (*)(void*)>("cuGraphDestroy")(graph);
+  expect_replays(graph, trial, 1);
   vqgen_op_release(op);
 }
 

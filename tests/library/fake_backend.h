@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/profiles.h"
+#include "runtime/backend/no_device.h"
 #include "runtime/library/handles.h"
 #include "tests/core/support.h"
 
@@ -25,11 +26,10 @@ struct FakeKernel final : LoadedKernel {
   std::string name;
 };
 
-class FakeBackend final : public Backend {
+class FakeBackend final : public NoDevice {
  public:
   std::string_view name() const override { return "fake"; }
   Machine machine() const override { return Machine::cuda; }
-  std::optional<GpuSpec> device() const override { return std::nullopt; }
   CompilerIdentity compiler(const KernelSource&) const override { return {"fake 1", {}}; }
   Artifact compile(const KernelSource& source) const override {
     ++compilations;
@@ -45,18 +45,6 @@ class FakeBackend final : public Backend {
     ++loaded;
     return std::make_unique<FakeKernel>(*this, source.entries.front().name);
   }
-  void* allocate(std::size_t) override { return nullptr; }
-  void release(void*) noexcept override {}
-  void upload(void*, std::span<const std::byte>) override {}
-  void download(std::span<std::byte>, const void*) override {}
-  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
-                                     std::size_t) const override {
-    return std::nullopt;
-  }
-  void launch(LoadedKernel&, const KernelSource&, std::size_t,
-              std::span<const std::byte>) override {}
-  void synchronize() override {}
-  std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
   bool capturing(void*) const override { return in_capture; }
   void wait_for(void*) override {
     if (on_wait) on_wait();

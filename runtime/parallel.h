@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace vqgen::library {
+namespace vqgen {
 
 // Calls task(0) .. task(count - 1), `threads` at a time, this one among them. After a task throws,
 // no other begins; of those that threw, the first in the order is thrown on.
@@ -35,4 +35,4 @@ void in_parallel(std::size_t count, int threads, const Task& task) {
   }
 }
 
-}  // namespace vqgen::library
+}  // namespace vqgen

@@ -1,0 +1,29 @@
+// The environment, for those two who read it: the tool and the library, which find the same
+// kernels.
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "runtime/cache/places.h"
+
+namespace vqgen {
+
+// nullopt where it is not set.
+inline std::optional<std::string> environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
+inline CacheEnvironment read_cache_environment() {
+  return {.vqgen_cache_dir = environment_variable("VQGEN_CACHE_DIR"),
+          .xdg_cache_home = environment_variable("XDG_CACHE_HOME"),
+          .home = environment_variable("HOME"),
+          .vqgen_cache_path = environment_variable("VQGEN_CACHE_PATH"),
+          .vqgen_cache_max_bytes = environment_variable("VQGEN_CACHE_MAX_BYTES"),
+          .temporary = environment_variable("TMPDIR").value_or("/tmp")};
+}
+
+}  // namespace vqgen
