@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cli/command.h"
+#include "core/plan_name.h"
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
 
@@ -21,13 +22,6 @@ struct Timed {
   std::optional<Cost> expected = std::nullopt;
   CostParts ideal = {};
 };
-
-Plan read_plan(const JsonCursor& cursor, const Problem& problem) {
-  Plan plan = AttentionDecodePlan{};
-  if (as_linear(problem) != nullptr) plan = LinearPlan{};
-  std::visit([&](auto& each) { read_fields(cursor, each, /*partial=*/true); }, plan);
-  return plan;
-}
 
 JsonCursor member(const JsonCursor& cursor, const char* name) {
   if (!cursor.has(name)) {

@@ -12,10 +12,12 @@
 
 namespace vqgen {
 
-enum class Outcome { timed, infeasible, compile_failed, wrong };
+// wrong: another result than the reference, or writes outside of the outputs. hung and crashed: the
+// process that ran it had to be ended, or ended itself; a search in a worker process finds these.
+enum class Outcome { timed, infeasible, compile_failed, wrong, hung, crashed };
 template <>
 inline constexpr auto enum_names<Outcome> =
-    std::array{"timed", "infeasible", "compile_failed", "wrong"};
+    std::array{"timed", "infeasible", "compile_failed", "wrong", "hung", "crashed"};
 
 // What became of one plan. Figures hold as far as the outcome got.
 struct Measurement {

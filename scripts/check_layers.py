@@ -28,8 +28,9 @@ LAYERS = {
     "runtime/backend/host": ["core", "runtime/backend", "runtime/backend/host"],
     "runtime": BELOW_RUNTIME + ["runtime"],
     "runtime/library": BELOW_RUNTIME + ["runtime", "runtime/library"],
+    "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/tuning"],
     "include": ["include"],
-    "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "cli"],
+    "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/tuning", "cli"],
 }
 
 # Headers of others -> the only folders that may include them.

@@ -1,0 +1,98 @@
+#include "core/tuned_row.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/config.h"
+#include "core/plan_name.h"
+
+namespace vqgen {
+namespace {
+
+constexpr double kLongestUs = 1e9;
+
+JsonCursor member(const JsonCursor& row, const char* name) {
+  if (!row.has(name)) row.fail(fmt::format("the field '{}' is missing", name));
+  return row.at(name);
+}
+
+Problem read_problem(const JsonCursor& cursor) {
+  for (const char* other : {"gpu", "hotness", "plan"}) {
+    if (cursor.has(other)) cursor.at(other).fail("is no part of a problem; remove it");
+  }
+  return read_config(cursor.value(), fmt::format("{}: {}", cursor.source(), cursor.path())).problem;
+}
+
+double read_us(const JsonCursor& row, const char* name) {
+  const JsonCursor cursor = member(row, name);
+  const double us = cursor.number(0, kLongestUs);
+  if (us <= 0) cursor.fail("must be above 0");
+  return us;
+}
+
+Plan read_plan_of(const JsonCursor& row, const char* name, const Problem& problem) {
+  const JsonCursor cursor = member(row, name);
+  Plan plan = read_plan_name(cursor);
+  const bool linear = std::holds_alternative<LinearPlan>(plan);
+  if (linear != (as_linear(problem) != nullptr)) {
+    cursor.fail("is a plan of another op than " + op_name(problem));
+  }
+  return plan;
+}
+
+}  // namespace
+
+Json to_json(const TunedRow& row) {
+  return {{"problem", to_json(row.problem)},
+          {"gpu", row.gpu},
+          {"policy", to_json(row.policy)},
+          {"environment", to_json(row.environment)},
+          {"plan", plan_name(row.plan)},
+          {"time_us", row.time_us},
+          {"low_us", row.low_us},
+          {"high_us", row.high_us},
+          {"default_plan", plan_name(row.default_plan)},
+          {"default_us", row.default_us},
+          {"runner_up", plan_name(row.runner_up)},
+          {"runner_up_us", row.runner_up_us},
+          {"noise", row.noise},
+          {"rel_err", row.rel_err},
+          {"candidates", row.candidates}};
+}
+
+TunedRow read_tuned_row(const JsonCursor& cursor) {
+  cursor.expect_object({"problem", "gpu", "policy", "environment", "plan", "time_us", "low_us",
+                        "high_us", "default_plan", "default_us", "runner_up", "runner_up_us",
+                        "noise", "rel_err", "candidates"});
+  TunedRow row{.problem = read_problem(member(cursor, "problem")),
+               .gpu = member(cursor, "gpu").string()};
+  if (row.gpu.empty()) cursor.at("gpu").fail("must name a device class");
+  read_fields(member(cursor, "policy"), row.policy);
+  read_fields(member(cursor, "environment"), row.environment);
+  row.plan = read_plan_of(cursor, "plan", row.problem);
+  row.time_us = read_us(cursor, "time_us");
+  row.low_us = read_us(cursor, "low_us");
+  row.high_us = read_us(cursor, "high_us");
+  if (row.low_us > row.time_us || row.time_us > row.high_us) {
+    cursor.at("time_us").fail("must lie between low_us and high_us, its quartiles");
+  }
+  row.default_plan = read_plan_of(cursor, "default_plan", row.problem);
+  row.default_us = read_us(cursor, "default_us");
+  row.runner_up = read_plan_of(cursor, "runner_up", row.problem);
+  row.runner_up_us = read_us(cursor, "runner_up_us");
+  row.noise = member(cursor, "noise").number(0, 1);
+  row.rel_err = member(cursor, "rel_err").number(0, 1);
+  row.candidates = static_cast<int>(member(cursor, "candidates").integer(1, 1e9));
+  return row;
+}
+
+std::string tuned_key(const TunedRow& row) {
+  return tuned_key(row.problem, row.gpu, row.policy.codes);
+}
+
+std::string tuned_key(const Problem& problem, const std::string& gpu, const std::string& codes) {
+  return Json{{"problem", to_json(problem)}, {"gpu", gpu}, {"codes", codes}}.dump();
+}
+
+}  // namespace vqgen

@@ -1,0 +1,81 @@
+// A tuned row: the fastest plan that was measured for a problem on a class of device, and all that
+// is needed to judge and repeat the measurement. A line of a tuned table (docs/tuned-tables.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/json.h"
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace vqgen {
+
+// How times were taken. Times of a VQ kernel depend on how its codes are distributed, so `codes` is
+// part of a row's key: rows with other codes are other rows.
+struct MeasurePolicy {
+  std::string codes = "uniform";  // uniform, zipf:S (weight of the r-th: r^-S), profile:DIGEST
+  std::string l2 = "cold";        // calls take turns on copies of the codes that exceed L2
+  std::string timer = "graph";    // graph: replays of a CUDA graph; cpu: the host backend's clock
+  int rounds = 0;                 // of the finals, each of all finalists in turn
+  std::uint64_t seed = 1;         // of the input
+
+  static constexpr auto fields() {
+    using P = MeasurePolicy;
+    return std::make_tuple(
+        field("codes", &P::codes, required(), "distribution of the codes"),
+        field("l2", &P::l2, required(), "cold: calls take turns on copies that exceed L2"),
+        field("timer", &P::timer, required(), "graph or cpu"),
+        field("rounds", &P::rounds, required(), "of the finals, all finalists in turn"),
+        field("seed", &P::seed, required(0, 9007199254740991.0), "of the input"));
+  }
+  bool operator==(const MeasurePolicy&) const = default;
+};
+
+// What a time may depend on beside the device class. For people and lint; no part of any key.
+struct TuneEnvironment {
+  std::string device;    // as the driver names it
+  std::string driver;    // its version
+  std::string compiler;  // CompilerIdentity::name
+  std::string vqgen;     // version
+
+  static constexpr auto fields() {
+    using E = TuneEnvironment;
+    return std::make_tuple(field("device", &E::device, required(), "as the driver names it"),
+                           field("driver", &E::driver, required(), "its version"),
+                           field("compiler", &E::compiler, required(), "name and version"),
+                           field("vqgen", &E::vqgen, required(), "version"));
+  }
+  bool operator==(const TuneEnvironment&) const = default;
+};
+
+// Times are medians over the finals' rounds, in microseconds of one call.
+struct TunedRow {
+  Problem problem;
+  std::string gpu;  // device class: GpuSpec::name
+  MeasurePolicy policy = {};
+  TuneEnvironment environment = {};
+  Plan plan = {};  // the winner
+  double time_us = 0;
+  double low_us = 0;  // quartiles
+  double high_us = 0;
+  Plan default_plan = {};  // of choose() without a table
+  double default_us = 0;
+  Plan runner_up = {};  // the winner again where nothing else was timed
+  double runner_up_us = 0;
+  double noise = 0;    // relative: differences below it are none
+  double rel_err = 0;  // of the winner, against the double-precision reference
+  int candidates = 0;  // that were timed
+};
+
+// Canonical, a line: keys sorted, plans by name.
+Json to_json(const TunedRow& row);
+// Error(bad_input) for unknown and missing fields, times that are not above 0 or not finite,
+// quartiles out of order, a plan of another op, a problem that validate() refuses.
+TunedRow read_tuned_row(const JsonCursor& cursor);
+
+// What rows are looked up and merged by: device class, problem and codes, as canonical text.
+std::string tuned_key(const TunedRow& row);
+std::string tuned_key(const Problem& problem, const std::string& gpu, const std::string& codes);
+
+}  // namespace vqgen

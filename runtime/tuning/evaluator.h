@@ -1,0 +1,39 @@
+// Evaluator: what a search asks of the world. Behind it stand a device in this process, a device in
+// a worker process under a watchdog, a recorded landscape, or a journal in front of any of them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/measure.h"
+
+namespace vqgen {
+
+// Times of one finalist, a round each; shorter than the rounds asked for where it failed in one,
+// with the outcome and why.
+struct FinalTimes {
+  std::vector<double> us;
+  Outcome outcome = Outcome::timed;
+  std::string why;
+};
+
+// Not thread-safe. What a plan does wrong, to the point of killing its process, is its outcome and
+// never an exception. Error is for a world that cannot measure at all.
+class Evaluator {
+ public:
+  virtual ~Evaluator() = default;
+
+  // Each plan checked, compiled, verified against the reference with guards around all buffers,
+  // and then timed over few replays. In the order of `plans`.
+  virtual std::vector<Measurement> screen(std::span<const Plan> plans) = 0;
+
+  // Plans that screen() timed, timed again: `rounds` rounds in each of which all have their turn,
+  // in an order that differs from round to round. us[r] of all plans belong to one round, so that
+  // they can be compared in pairs.
+  virtual std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) = 0;
+
+  // Seconds that measuring took so far: the clock of budgets. Never decreases.
+  virtual double spent_s() const = 0;
+};
+
+}  // namespace vqgen

@@ -1,0 +1,71 @@
+// Tuning of one problem: a strategy proposes candidates of the space until its budget is spent, a
+// race screens them, and finals with the default and the incumbent decide.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/gpu_spec.h"
+#include "core/hotness_profile.h"
+#include "core/tuned_row.h"
+#include "runtime/tuning/evaluator.h"
+
+namespace vqgen {
+
+// exhaustive: the whole space, in the order of the cost model. random: drawn without replacement.
+// local: from the best known, to plans that differ in one axis, restarting elsewhere. model: the
+// cheapest by the cost model, corrected by what was measured, and a few at random.
+enum class StrategyName { exhaustive, random, local, model };
+template <>
+inline constexpr auto enum_names<StrategyName> =
+    std::array{"exhaustive", "random", "local", "model"};
+
+// Where a tuning stands: for progress lines.
+struct TuneProgress {
+  std::size_t timed = 0;    // candidates so far
+  std::size_t failed = 0;   // that were not timed
+  std::size_t planned = 0;  // at most, in all
+  double best_us = 0;
+  double default_us = 0;
+  double spent_s = 0;
+  double budget_s = 0;
+};
+
+struct TuneOptions {
+  StrategyName strategy = StrategyName::model;
+  double budget_s = 60;           // by Evaluator::spent_s(), finals included
+  std::size_t most = 0;           // candidates at most; 0: no bound
+  std::uint64_t seed = 1;         // of the strategy
+  int rounds = 21;                // of the finals
+  std::optional<Plan> incumbent;  // of an earlier table; stays the winner within the noise
+  MeasurePolicy policy;           // copied to the row
+  TuneEnvironment environment;    // copied to the row
+  std::vector<HotnessProfile> profiles = {};  // of the codes, for the cost model; may be empty
+  std::function<void(const TuneProgress&)> progress;
+};
+
+// One candidate in the order of its measuring.
+struct Trial {
+  Measurement measurement;
+  std::optional<double> expected_us;  // by the cost model
+  double at_s = 0;                    // Evaluator::spent_s() after it
+  bool finalist = false;
+};
+
+struct TuneResult {
+  TunedRow row;
+  std::vector<Trial> trials;
+  std::size_t space = 0;                   // feasible plans
+  std::optional<std::size_t> winner_rank;  // by the cost model among the space, 0 the cheapest
+  double spent_s = 0;
+  bool exhausted = false;  // the strategy had no more to propose before the budget ended
+};
+
+// Error(infeasible) where no kernel does the problem, Error(device) where no candidate could be
+// timed, with what became of the default. Deterministic but for the evaluator's answers.
+TuneResult tune(const Problem& problem, const GpuSpec& gpu, Evaluator& evaluator,
+                const TuneOptions& options);
+
+}  // namespace vqgen

@@ -1,0 +1,113 @@
+// Plans by name, and rows of tuned tables: what is written is read again, and no lie is.
+#include "core/tuned_row.h"
+
+#include <functional>
+
+#include "core/plan_name.h"
+#include "tests/core/support.h"
+#include "tests/message_of.h"
+
+namespace vqgen {
+namespace {
+
+Plan named(const std::string& name) {
+  const Json json = name;
+  return read_plan_name(JsonCursor(json, "t.jsonl", "/plan"));
+}
+
+TEST(PlanName, SaysWhatIsNotDefaultAndIsReadAgain) {
+  EXPECT_EQ(plan_name(AttentionDecodePlan{}), "attention_decode/");
+  const Plan plan = AttentionDecodePlan{.dataflow = AttentionDataflow::fragments,
+                                        .splits = 16,
+                                        .key_codebook = all_replicated(256, 4)};
+  EXPECT_EQ(plan_name(plan),
+            "attention_decode/dataflow=fragments,splits=16,key_codebook.replicated=256,"
+            "key_codebook.copies=4");
+  const Plan linear = LinearPlan{.fusion = LinearFusion::shared, .codebook = all_shared(7)};
+  EXPECT_EQ(plan_name(linear), "linear/fusion=shared,codebook.shared=7");
+  for (const Plan& each : {plan, linear, Plan(AttentionDecodePlan{}), Plan(LinearPlan{})}) {
+    EXPECT_EQ(named(plan_name(each)), each);
+  }
+}
+
+TEST(PlanName, WhatIsNoNameIsRefused) {
+  for (const char* name : {"",
+                           "/",
+                           "lanes",
+                           "gemv/",
+                           "linear",
+                           "linear/x=1",
+                           "linear/threads",
+                           "linear/threads=",
+                           "linear/threads=31",
+                           "linear/threads=64,threads=64",
+                           "linear/splits=2,threads=64",
+                           "linear/threads=256",
+                           "linear/dataflow=3",
+                           "linear/codebook=3",
+                           "linear/codebook.x=1",
+                           "linear/threads=64,",
+                           "linear/threads=064",
+                           "linear/threads= 64",
+                           "linear/=64",
+                           "linear/threads=99999999999999999999",
+                           "linear/threads.x=3",
+                           "linear/codebook=3,codebook.shared=1"}) {
+    EXPECT_THROW(named(name), Error) << name;
+  }
+}
+
+Json row_json() {
+  const TunedRow row{.problem = read_config(gemv_json(), "c.json").problem,
+                     .gpu = "h200",
+                     .environment = {"NVIDIA H200", "580.1", "nvrtc 13.0", "0.1"},
+                     .plan = LinearPlan{.threads = 64},
+                     .time_us = 3,
+                     .low_us = 2.5,
+                     .high_us = 3,
+                     .default_plan = LinearPlan{},
+                     .default_us = 4,
+                     .runner_up = LinearPlan{.threads = 96},
+                     .runner_up_us = 3.5,
+                     .noise = 0.01,
+                     .rel_err = 2e-4,
+                     .candidates = 17};
+  return to_json(row);
+}
+
+TunedRow read(const Json& json) { return read_tuned_row(JsonCursor(json, "t.jsonl:2")); }
+
+TEST(TunedRow, ReadsWhatItWrites) {
+  const Json json = row_json();
+  const TunedRow row = read(json);
+  EXPECT_EQ(to_json(row), json);
+  EXPECT_EQ(row.plan, Plan(LinearPlan{.threads = 64}));
+  EXPECT_EQ(tuned_key(row), tuned_key(row.problem, "h200", "uniform"));
+  EXPECT_NE(tuned_key(row), tuned_key(row.problem, "h200", "zipf:1"));
+  EXPECT_NE(tuned_key(row), tuned_key(row.problem, "h100", "uniform"));
+}
+
+TEST(TunedRow, EachLieIsRefused) {
+  const auto lie = [](const std::function<void(Json&)>& change) {
+    Json json = row_json();
+    change(json);
+    return message_of([&] { read(json); });
+  };
+  for (const auto& [key, unused] : row_json().items()) {
+    EXPECT_NE(lie([&](Json& json) { json.erase(key); }), "") << key;
+  }
+  EXPECT_NE(lie([](Json& json) { json["more"] = 1; }), "");
+  EXPECT_NE(lie([](Json& json) { json["gpu"] = ""; }), "");
+  EXPECT_NE(lie([](Json& json) { json["time_us"] = 0; }), "");
+  EXPECT_NE(lie([](Json& json) { json["time_us"] = 2; }), "");
+  EXPECT_NE(lie([](Json& json) { json["high_us"] = -1; }), "");
+  EXPECT_NE(lie([](Json& json) { json["default_us"] = 1e300; }), "");
+  EXPECT_NE(lie([](Json& json) { json["plan"] = "attention_decode/"; }), "");
+  EXPECT_NE(lie([](Json& json) { json["candidates"] = 0; }), "");
+  EXPECT_NE(lie([](Json& json) { json["problem"]["plan"] = Json::object(); }), "");
+  EXPECT_NE(lie([](Json& json) { json["problem"]["shape"]["rows"] = 0; }), "");
+  EXPECT_NE(lie([](Json& json) { json["policy"].erase("codes"); }), "");
+}
+
+}  // namespace
+}  // namespace vqgen
