@@ -254,20 +254,30 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
                 accumulators);
 }
 
-// Tables of inner products: a lane a sub-vector, whose codes are one word at most.
+// Tables of inner products: some sub-vectors a lane, whose codes are a share of one word, or one
+// whose codes may lie across two.
 void judge_tables(Judge& judge, const LinearPlan& plan, const Linear& op,
                   const vq::LinearConfig& config) {
   judge.require(op.weights.decoder == Decoder::table,
                 "a table of inner products holds no 65536 points of the E8P lattice; use dataflow "
                 "fragments");
-  judge.require(plan.chunk_columns == 32 * op.weights.vector_size,
-                "chunk_columns {} is not 32 sub-vectors of {}, as dataflow tables takes",
-                plan.chunk_columns, op.weights.vector_size);
-  judge.require(std::has_single_bit(static_cast<unsigned>(plan.outputs_per_warp)),
-                "outputs_per_warp {} is not a power of two", plan.outputs_per_warp);
-  judge.require(op.weights.residuals * op.weights.index_bits <= 32,
+  judge.require(plan.chunk_columns % (32 * op.weights.vector_size) == 0,
+                "chunk_columns {} are no sub-vectors of {} for each of 32 lanes, as dataflow "
+                "tables takes; use a multiple of {}",
+                plan.chunk_columns, op.weights.vector_size, 32 * op.weights.vector_size);
+  judge.require(plan.outputs_per_warp <= 32 || plan.outputs_per_warp % 4 == 0,
+                "outputs_per_warp {} is above 32 and no multiple of 4", plan.outputs_per_warp);
+  const int code_bits = op.weights.residuals * op.weights.index_bits;
+  judge.require(code_bits <= 32,
                 "the codes of a sub-vector take {} bits, more than 32; use another dataflow",
-                op.weights.residuals * op.weights.index_bits);
+                code_bits);
+  if (!judge.ok()) return;
+  const int sub_vectors = vq::lane_sub_vectors(config);
+  judge.require(
+      sub_vectors == 1 || (sub_vectors * code_bits <= 32 && 32 % (sub_vectors * code_bits) == 0),
+      "the codes of {} sub-vectors take {} bits, no half, quarter or whole of a word; use "
+      "chunk_columns {}",
+      sub_vectors, sub_vectors * code_bits, 32 * op.weights.vector_size);
   judge.require(plan.splits == vq::chunks(config),
                 "splits {} are not the {} chunks of columns, as dataflow tables takes", plan.splits,
                 vq::chunks(config));

@@ -101,10 +101,10 @@ struct LinearPlan {
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
         field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 4096),
               "output features a warp serves; fragments: a multiple of twice fragment_rows; "
-              "tables: a "
-              "power of two up to 32"),
+              "tables: "
+              "up to 32, or a multiple of 4"),
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
-              "columns of x staged between barriers; tables: 32 sub-vectors"),
+              "columns of x staged between barriers; tables: as many sub-vectors for each lane"),
         field("splits", &P::splits, optional_in(1, 4096),
               "blocks that share the columns of one output, summed up by a second kernel; tables: "
               "one "

@@ -68,7 +68,7 @@ void count_tables(BlockWork& to, const Count& count) {
   const vq::LinearConfig& c = count.config;
   const double rows = vq::block_rows(c);
   const double entries = vq::entries(c.weights);
-  const double tables = rows * c.weights.residuals;
+  const double tables = rows * vq::row_tables(c);
   // A warp 16 entries a turn: 4 products, 8 stores of 2 passes.
   to.products += tables * entries / 16 * 4;
   to.passes += tables * entries;

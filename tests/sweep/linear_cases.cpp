@@ -131,11 +131,15 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
     attempt([&](LinearPlan& p) {
       p.dataflow = LinearDataflow::tables;
       p.threads = v[kShape] % 2 == 0 ? 128 : 256;
-      p.outputs_per_warp = 1 << (v[kOutputsPerWarp] + 2);
+      p.outputs_per_warp = std::array{4, 12, 16}[static_cast<std::size_t>(v[kOutputsPerWarp])];
       p.chunk_columns = 32 * op.weights.vector_size;
       p.rows_per_block = 4;
       p.splits = static_cast<int>((op.shape.in_features + p.chunk_columns - 1) / p.chunk_columns);
       p.codebook = all_global();
+    });
+    attempt([&](LinearPlan& p) {  // sub-vectors a lane
+      p.chunk_columns <<= v[kChunk];
+      p.splits = static_cast<int>((op.shape.in_features + p.chunk_columns - 1) / p.chunk_columns);
     });
   }
   attempt([&](LinearPlan& p) { fix_placement(p.codebook, op.weights, v[kLevel]); });

@@ -59,10 +59,24 @@ VQ_HD constexpr i64 chunks(const LinearConfig& c) {
   return ceil_div(c.in_features, i64{c.chunk_columns});
 }
 
-// Tables: a chunk is 32 sub-vectors, one a lane, and a split is one chunk.
+// Tables: a chunk is some sub-vectors a lane, which follow each other, and a split is one chunk.
+VQ_HD constexpr int lane_sub_vectors(const LinearConfig& c) {
+  return c.chunk_columns / (32 * c.weights.vector_size);
+}
 // Outputs whose codes a warp has in flight, and whose sums it reduces at once.
 VQ_HD constexpr int table_group(const LinearConfig& c) {
-  return c.outputs_per_warp < 16 ? c.outputs_per_warp : 16;
+  constexpr int kMost = 16;
+  const int power = c.outputs_per_warp & -c.outputs_per_warp;
+  return power < kMost ? power : kMost;
+}
+// A table holds the inner products of one row of x, one of the lanes' sub-vectors and one stage:
+// a row of 128 bytes an entry, a lane a bank. Where codes are bytes, two tables take turns row by
+// row, so that a code is a byte of an address (codebook/shared.cuh).
+VQ_HD constexpr int row_tables(const LinearConfig& c) {
+  return lane_sub_vectors(c) * c.weights.residuals;
+}
+VQ_HD constexpr int table_rows_at_once(const LinearConfig& c) {
+  return c.weights.index_bits == 8 && row_tables(c) % 2 == 0 ? 2 : 1;
 }
 
 // Fragments. The four lanes that hold one output's operand each take a run of consecutive columns,
@@ -126,7 +140,8 @@ VQ_HD constexpr int tile_place(int row, int octet) { return row * 4 + (octet ^ r
 // Byte offsets into the block's shared memory.
 struct LinearShared {
   CodebookShared codebook;
-  // lanes: [block_rows][chunk_columns] fp32. tables: [block_rows][stage][entry][lane] fp32.
+  // lanes: [block_rows][chunk_columns] fp32. tables, with n = table_rows_at_once:
+  // [block_rows][row_tables / n][entry][n][lane] fp32.
   // fragments: [run][step][row tile][fragment_rows x 32] u16 (ops/fragment_x.cuh); after the
   // columns, the sums that warps hand over.
   i64 x;
@@ -154,7 +169,7 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
   if (c.dataflow == LinearDataflow::kLanes) {
     at.x = carve(i64{block_rows(c)} * c.chunk_columns * 4);
   } else if (c.dataflow == LinearDataflow::kTables) {
-    at.x = carve(i64{block_rows(c)} * c.weights.residuals * entries(c.weights) * 32 * 4);
+    at.x = carve(i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4);
   } else {
     const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
     const i64 handed = handed_floats(c) * 4;

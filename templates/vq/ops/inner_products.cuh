@@ -1,11 +1,12 @@
-// The table of inner products of dataflow tables: 32 sub-vectors of x with all entries of a stage,
+// The tables of inner products of dataflow tables: the lanes' sub-vectors of x with all entries of
+// a stage,
 //
 //   table [entry][lane]   fp32: the column of a lane's sub-vector lies in a bank of its own
 //
-// by tensor core where one codebook serves all 32: 16 entries times 8 sub-vectors a product, k
-// filled up with zeros. Its result has a lane (g, c) = (lane / 4, lane % 4) hold sub-vectors 8 q +
-// 2c and 8 q + 2c + 1 of entries g and g + 8 for q = 0..3. Stored as they come, the 8 lanes of
-// equal c would meet in one bank; so each lane begins with another q, rotated by g.
+// by tensor core where one codebook serves all of the chunk: 16 entries times 8 sub-vectors a
+// product, k filled up with zeros. Its result has a lane (g, c) = (lane / 4, lane % 4) hold lanes
+// 8 q + 2c and 8 q + 2c + 1 of entries g and g + 8 for q = 0..3. Stored as they come, the 8 lanes
+// of equal c would meet in one bank; so each lane begins with another q, rotated by g.
 #pragma once
 
 #include <vq/ops/linear_work.cuh>
@@ -25,45 +26,100 @@ struct InnerProducts {
       kHasMma<kConfig.element> && kEntries % 16 == 0 &&
       (Work::kUnitColumns >= Work::kInFeatures || Work::kUnitColumns % kConfig.chunk_columns == 0);
 
-  // Fills `table` for one row of x, whose columns of the chunk begin at `x`, `left` of them within
-  // the matrix. All threads of the block.
-  VQ_DEVICE static void fill(float* table, const typename Work::Book& book, int stage, const u16* x,
-                             i64 left, i64 first) {
+  static constexpr int kSubVectors = lane_sub_vectors(kConfig);
+  static constexpr int kTables = row_tables(kConfig);  // number t: sub-vector and stage
+  static constexpr int kAtOnce = table_rows_at_once(kConfig);
+  static constexpr int kRowFloats = kAtOnce * 32;  // from an entry's row to the next
+
+  // Where table `t` of row `row` begins.
+  VQ_DEVICE static float* table(int row, int t) {
+    return reinterpret_cast<float*>(shared_memory() + Work::at().x) +
+           (row * kTables + t / kAtOnce * kAtOnce) * (kEntries * 32) + t % kAtOnce * 32;
+  }
+
+  // Fills the tables of row `row` of the block, whose columns of the chunk begin at `x` and are
+  // column `first` on of the matrix, `left` of them within it. All threads of the block.
+  VQ_DEVICE static void fill(int row, const typename Work::Book& book, const u16* x, i64 left,
+                             i64 first) {
     if constexpr (kByTensorCore) {
-      by_tensor_core(table, book, stage, x, left);
+      by_tensor_core(row, book, x, left);
     } else {
-      by_lanes(table, book, stage, x, left, first);
+      VQ_UNROLL
+      for (int t = 0; t < kTables; ++t) by_lanes(row, t, book, x, left, first);
     }
   }
 
  private:
-  // Word `i` of sub-vector `sub` of x, zero past its end.
-  VQ_DEVICE static u32 x_word(const u16* x, i64 left, int sub, int i) {
-    const int column = sub * kVectorSize + 2 * i;
-    if (2 * i >= kVectorSize || column >= left) return 0;
-    return load_global(x + column) | u32{load_global(x + column + 1)} << 16;
+  // A product of 16 entries of one table by 32 sub-vectors: its number, and its operands.
+  struct Turn {
+    int table;
+    int first_entry;
+    u32 a[2];
+    u32 b[4];
+  };
+
+  VQ_DEVICE static void by_tensor_core(int row, const typename Work::Book& book, const u16* x,
+                                       i64 left) {
+    constexpr int kTurns = kTables * (kEntries / 16);
+    constexpr int kOfWarp = ceil_div(kTurns, kWarps);
+    constexpr int kInFlight = kOfWarp < 4 ? kOfWarp : 4;
+    const int inside =
+        left < kConfig.chunk_columns ? static_cast<int>(left) : kConfig.chunk_columns;
+    for (int turn = warp(); turn < kTurns; turn += kInFlight * kWarps) {
+      Turn turns[kInFlight];
+      VQ_UNROLL
+      for (int i = 0; i < kInFlight; ++i) {
+        load(turns[i], turn + i * kWarps, book, x, inside);
+      }
+      VQ_UNROLL
+      for (int i = 0; i < kInFlight; ++i) {
+        if (kTurns % (kInFlight * kWarps) == 0 || turn + i * kWarps < kTurns) {
+          multiply(turns[i], row, book.scale(0, turns[i].table % kFormat.residuals));
+        }
+      }
+    }
   }
 
-  VQ_DEVICE static void by_tensor_core(float* table, const typename Work::Book& book, int stage,
-                                       const u16* x, i64 left) {
+  // Turns past the last repeat it. `inside`: columns of the chunk within the matrix.
+  VQ_DEVICE static void load(Turn& turn, int number, const typename Work::Book& book, const u16* x,
+                             int inside) {
+    constexpr int kTiles = kEntries / 16;
+    constexpr int kLast = kTables * kTiles - 1;
+    const int held = number < kLast ? number : kLast;
     const int g = lane() / 4;
     const int c = lane() % 4;
-    u32 b[4];
-    VQ_UNROLL
-    for (int q = 0; q < 4; ++q) b[q] = x_word(x, left, 8 * q + g, c);
-    for (int first = warp() * 16; first < kEntries; first += kWarps * 16) {
-      u32 a[4] = {};
-      if (2 * c < kVectorSize) {
-        a[0] = book.entry_word(0, stage, first + g, c);
-        a[1] = book.entry_word(0, stage, first + g + 8, c);
-      }
-      float products[4][4] = {};
-      VQ_UNROLL
-      for (int q = 0; q < 4; ++q) mma_m16n8k16<kConfig.element>(products[q], a, {b[q], 0u});
-      const float scale = book.scale(0, stage);
-      store_rotated(table + (first + g) * 32 + 2 * c, products, 0, scale);
-      store_rotated(table + (first + g + 8) * 32 + 2 * c, products, 2, scale);
+    turn.table = held / kTiles;
+    turn.first_entry = held % kTiles * 16;
+    const int stage = turn.table % kFormat.residuals;
+    turn.a[0] = turn.a[1] = 0;
+    if (2 * c < kVectorSize) {
+      turn.a[0] = book.entry_word(0, stage, turn.first_entry + g, c);
+      turn.a[1] = book.entry_word(0, stage, turn.first_entry + g + 8, c);
     }
+    VQ_UNROLL
+    for (int q = 0; q < 4; ++q) {
+      const int sub = (8 * q + g) * kSubVectors + turn.table / kFormat.residuals;
+      const int column = sub * kVectorSize + 2 * c;
+      turn.b[q] = 0;
+      if (2 * c < kVectorSize && column < inside) {
+        turn.b[q] = load_global(x + column) | u32{load_global(x + column + 1)} << 16;
+      }
+    }
+  }
+
+  VQ_DEVICE static void multiply(const Turn& turn, int row, float scale) {
+    const int g = lane() / 4;
+    const int c = lane() % 4;
+    const u32 a[4] = {turn.a[0], turn.a[1], 0u, 0u};
+    float products[4][4] = {};
+    VQ_UNROLL
+    for (int q = 0; q < 4; ++q) {
+      const u32 b[2] = {turn.b[q], 0u};
+      mma_m16n8k16<kConfig.element>(products[q], a, b);
+    }
+    float* const to = table(row, turn.table) + turn.first_entry * kRowFloats + 2 * c;
+    store_rotated(to + g * kRowFloats, products, 0, scale);
+    store_rotated(to + (g + 8) * kRowFloats, products, 2, scale);
   }
 
   // products[q][i], products[q][i + 1] go to row + 8 q, lane by lane in an order rotated by g.
@@ -88,22 +144,23 @@ struct InnerProducts {
   }
 
   // A lane its own sub-vector, a warp every kWarps-th entry.
-  VQ_DEVICE static void by_lanes(float* table, const typename Work::Book& book, int stage,
-                                 const u16* x, i64 left, i64 first) {
+  VQ_DEVICE static void by_lanes(int row, int t, const typename Work::Book& book, const u16* x,
+                                 i64 left, i64 first) {
+    const int begin = (lane() * kSubVectors + t / kFormat.residuals) * kVectorSize;
     float own[kVectorSize];
     VQ_UNROLL
     for (int i = 0; i < kVectorSize; ++i) {
-      const int column = lane() * kVectorSize + i;
-      own[i] = column < left ? to_float<kConfig.element>(load_global(x + column)) : 0.0f;
+      own[i] = begin + i < left ? to_float<kConfig.element>(load_global(x + begin + i)) : 0.0f;
     }
-    const int unit = Work::unit_in_chunk(Work::first_output(), first + lane() * kVectorSize, first);
+    const int unit = Work::unit_in_chunk(Work::first_output(), first + begin, first);
+    float* const to = table(row, t) + lane();
     for (int e = warp(); e < kEntries; e += kWarps) {
       float value[kVectorSize] = {};
-      book.add_stage(value, unit, stage, static_cast<u32>(e));
+      book.add_stage(value, unit, t % kFormat.residuals, static_cast<u32>(e));
       float product = 0.0f;
       VQ_UNROLL
       for (int i = 0; i < kVectorSize; ++i) product += value[i] * own[i];
-      store_shared(table + e * 32 + lane(), product);
+      store_shared(to + e * kRowFloats, product);
     }
   }
 };

@@ -1,10 +1,11 @@
 // gemv by tables of inner products: y = x W^T without rebuilding a weight. A block takes one chunk,
-// 32 sub-vectors of x, one a lane, and makes the inner product of each with each entry once
-// (inner_products.cuh). The table then serves all outputs of the block, a group of them at a time:
+// some sub-vectors of x a lane, and makes the inner product of each with each entry once
+// (inner_products.cuh). The tables then serve all outputs of the block, a group of them at a time:
 // a code costs one 4-byte lookup that no other lane conflicts with, and stands for vector_size
-// weights. (The codebook-centric dataflow of VQ-LLM VI-A taken to its end; VecInfer's and MILLION's
-// score table is the same for keys.) The lanes' sums of a group meet by a transposing reduction,
-// those of the chunks in linear_combine.cuh.
+// weights. More sub-vectors a lane spread the loads and the lanes' sum of an output over more of
+// them, and take as much more shared memory. (The codebook-centric dataflow of VQ-LLM VI-A taken to
+// its end; VecInfer's and MILLION's score table is the same for keys.) The lanes' sums of a group
+// meet by a transposing reduction, those of the chunks in linear_combine.cuh.
 #pragma once
 
 #include <vq/ops/inner_products.cuh>
@@ -23,21 +24,23 @@ class LinearTables {
   static constexpr int kOutputs = kConfig.outputs_per_warp;
   static constexpr int kGroup = table_group(kConfig);
   static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr int kSubVectors = lane_sub_vectors(kConfig);
   static constexpr int kBits = kFormat.index_bits;
-  static constexpr int kResiduals = kFormat.residuals;
-  static constexpr int kLaneBits = kResiduals * kBits;
-  static constexpr int kTable = entries(kFormat) * 32;  // floats, a row of x and stage
+  static constexpr int kTables = row_tables(kConfig);
+  static constexpr int kLaneBits = kTables * kBits;
   static_assert(kConfig.splits == chunks(kConfig) && kLaneBits <= 32, "");
+  static_assert(kSubVectors == 1 || 32 % kLaneBits == 0, "whole shares of a word");
 
   VQ_DEVICE explicit LinearTables(const LinearArgs& args)
       : args_(args),
         book_(args.weights, Work::kUnits),
         first_output_(Work::first_output() + i64{warp()} * kOutputs),
         first_row_(block_y() * kRows) {
-    // A lane past the end of the columns reads the last sub-vector's codes; its x are zeros.
-    const i64 sub_vector = Work::begin() / kVectorSize + lane();
+    // A lane past the end of the columns reads the last sub-vector's codes, one that crosses it
+    // the rest of that word; the x of both are zeros.
+    const i64 sub_vector = Work::begin() / kVectorSize + lane() * kSubVectors;
     const i64 last = Work::kInFeatures / kVectorSize - 1;
-    const i64 bit = (sub_vector < last ? sub_vector : last) * kLaneBits;
+    const i64 bit = (sub_vector < last ? sub_vector : last) * (kFormat.residuals * kBits);
     lane_words_ = args.weights.codes + first_output_ * Work::kRowWords + bit / 32;
     lane_shift_ = static_cast<int>(bit % 32);
     const i64 left = Work::kOutFeatures - first_output_;
@@ -46,7 +49,7 @@ class LinearTables {
 
   VQ_DEVICE void run() {
     u32 next[kGroup];
-    load_codes(0, next);  // in flight while the table is made
+    load_codes(0, next);  // in flight while the tables are made
     if (book_.switch_to(Work::bound_unit(Work::begin()))) {
       book_.load();
       sync_block();
@@ -71,12 +74,7 @@ class LinearTables {
   }
 
  private:
-  VQ_DEVICE static float* table(int row, int stage) {
-    return reinterpret_cast<float*>(shared_memory() + Work::at().x) +
-           (row * kResiduals + stage) * kTable;
-  }
-
-  // The codes of all stages of this lane's sub-vector, of a group of the warp's outputs; zeros for
+  // The codes of all stages of this lane's sub-vectors, of a group of the warp's outputs; zeros for
   // those past the matrix.
   VQ_DEVICE void load_codes(int group, u32 (&codes)[kGroup]) const {
     const u32* words = lane_words_ + i64{group} * Work::kRowWords;
@@ -105,23 +103,29 @@ class LinearTables {
     for (int r = 0; r < kRows; ++r) {
       const bool inside = first_row_ + r < Work::kRows;
       const u16* x = args_.x + (inside ? first_row_ + r : 0) * Work::kInFeatures + first;
-      VQ_UNROLL
-      for (int stage = 0; stage < kResiduals; ++stage) {
-        Products::fill(table(r, stage), book_, stage, x, Work::kInFeatures - first, first);
-      }
+      Products::fill(r, book_, x, Work::kInFeatures - first, first);
     }
   }
 
   VQ_DEVICE static void look_up(const u32 (&codes)[kGroup], int row, float (&sums)[kGroup]) {
-    constexpr u32 kMask = (1u << kBits) - 1u;
     VQ_UNROLL
     for (int o = 0; o < kGroup; ++o) {
       sums[o] = 0.0f;
       VQ_UNROLL
-      for (int stage = 0; stage < kResiduals; ++stage) {
-        const u32 place = (codes[o] >> (stage * kBits) & kMask) * 32u | static_cast<u32>(lane());
-        sums[o] += load_shared(table(row, stage) + place);
+      for (int t = 0; t < kTables; ++t) {
+        const u8* base = reinterpret_cast<const u8*>(Products::table(row, t));
+        sums[o] += load_shared(reinterpret_cast<const float*>(base + place(codes[o], t)));
       }
+    }
+  }
+  // The byte of code `t`'s row and of this lane's in it.
+  VQ_DEVICE static u32 place(u32 codes, int t) {
+    const u32 of_lane = static_cast<u32>(lane()) * 4;
+    if constexpr (Products::kAtOnce == 2) {
+      return byte_permute(codes, of_lane, 0x5504u | static_cast<u32>(t) << 4);
+    } else {
+      constexpr u32 kMask = (1u << kBits) - 1u;
+      return (codes >> (t * kBits) & kMask) * (Products::kRowFloats * 4) | of_lane;
     }
   }
 
