@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "runtime/verify/hard_input.h"
+#include "runtime/code_distribution.h"
 
 namespace vqgen::cli {
 
@@ -19,7 +19,7 @@ struct TimingOptions {
 
 void add_timing_options(CLI::App& command, TimingOptions& options);
 
-HardInput input_of(const TimingOptions& options);
+HardInput input_of(const TimingOptions& options, const Problem& problem);
 
 std::unique_ptr<Backend> make_backend(const TimingOptions& options);
 
