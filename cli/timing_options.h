@@ -11,8 +11,8 @@
 namespace vqgen::cli {
 
 struct TimingOptions {
-  std::string backend;
-  std::string gpu;
+  std::string backend = {};
+  std::string gpu = {};
   std::string codes = "uniform";
   std::uint64_t seed = 1;
 };
