@@ -244,6 +244,41 @@ TEST(Worker, NothingToDoStartsNoChild) {
   EXPECT_EQ(evaluator.started(), 0);
 }
 
+Clock::time_point in_seconds(double seconds) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// No signal is raised in this process, and none waits for the other for longer than it wants to.
+TEST(ChildProcess, TakesAndGivesInBoundedTime) {
+  std::string line;
+  {
+    ChildProcess gone({"true"});
+    EXPECT_EQ(gone.receive(line, in_seconds(60)), ChildProcess::Got::end);
+    EXPECT_FALSE(gone.send("who is there", in_seconds(60)));
+    EXPECT_EQ(gone.last_words(), "ended with status 0");
+  }
+  {
+    ChildProcess deaf({"sleep", "1000"});
+    EXPECT_EQ(deaf.receive(line, in_seconds(0.05)), ChildProcess::Got::nothing);
+    EXPECT_FALSE(deaf.send(std::string(std::size_t{16} << 20, 'x'), in_seconds(0.05)));
+  }
+  {
+    ChildProcess echo({"cat"});
+    for (const std::size_t size : {0u, 1u, 4095u, 4096u, 100000u}) {
+      const std::string text(size, 'x');
+      EXPECT_TRUE(echo.send(text, in_seconds(60)));
+      EXPECT_EQ(echo.receive(line, in_seconds(60)), ChildProcess::Got::line);
+      EXPECT_EQ(line, text);
+    }
+  }
+  {
+    ChildProcess loud({"sh", "-c", "while :; do echo noise >&2; done"});
+    EXPECT_EQ(loud.receive(line, in_seconds(0.05)), ChildProcess::Got::nothing);
+  }
+  expect_no_children();
+}
+
 // The tuner that goes away is no more than a socket that closes, whatever the worker is at.
 TEST(Worker, EndsWithItsTuner) {
   int talk[2];
@@ -268,7 +303,7 @@ TEST(Worker, EndsWithItsTuner) {
   ::close(talk[0]);
   int status = -1;
   pid_t ended = 0;
-  for (int i = 0; i < 2000 && ended == 0; ++i) {
+  for (int i = 0; i < 1000 && ended == 0; ++i) {
     ended = ::waitpid(child, &status, WNOHANG);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
