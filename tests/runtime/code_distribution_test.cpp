@@ -6,6 +6,8 @@
 #include "core/config.h"
 #include "core/digest.h"
 #include "core/files.h"
+#include "quantizer/bundle.h"
+#include "quantizer/hotness.h"
 #include "tests/core/hotness_samples.h"
 #include "tests/core/support.h"
 
@@ -70,6 +72,25 @@ TEST(CodeDistribution, AProfileIsMatchedAndDrawn) {
   expect_words(message_of([&] { hard_input(codes, 5, attention); }), {file, "keys"});
   publish_text(file, text.substr(0, text.size() / 2));
   expect_words(message_of([&] { read_codes(file); }), {file});
+}
+
+// As the profile of the bundle that vqgen profile writes, in name and in what is drawn.
+TEST(CodeDistribution, ABundleIsItsProfile) {
+  const TempFolder folder;
+  const Problem problem = problem_of_profile();
+  Bundle bundle;
+  bundle.items.push_back(
+      {"layer0", make_linear_data(*as_linear(problem), {.seed = 2, .codes = CodePattern::zipf})});
+  const std::string file = (folder.path() / "b.safetensors").string();
+  write_bundle(file, bundle);
+  const std::string profile = (folder.path() / "p.json").string();
+  publish_text(profile, hotness_text(profile_bundle(bundle)));
+  const CodeDistribution of_bundle = read_codes(file), of_profile = read_codes(profile);
+  EXPECT_EQ(of_bundle.name, of_profile.name);
+  const auto drawn = [&](const CodeDistribution& codes) {
+    return make_linear_data(*as_linear(problem), hard_input(codes, 3, problem)).weights.codes;
+  };
+  EXPECT_EQ(drawn(of_bundle), drawn(of_profile));
 }
 
 }  // namespace
