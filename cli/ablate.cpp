@@ -25,7 +25,7 @@ Ablation searched(const Config& config, const AblateArguments& options, Backend&
   Progress progress;
   std::size_t before = 0;  // plans of the batches that are done
   MeasureOptions measure;
-  measure.input = input_of(options.timing);
+  measure.input = input_of(options.timing, config.problem);
   measure.progress = [&](std::size_t done, std::size_t) {
     progress.show(static_cast<double>(before + done) / static_cast<double>(options.budget),
                   config.source);
@@ -83,7 +83,7 @@ void run(const AblateArguments& options, Output& output) {
     }
   }
   const GpuSpec gpu = planned_gpu(options.timing, configs.front(), *backend, output);
-  output.document["codes"] = options.timing.codes;
+  output.document["codes"] = read_codes(options.timing.codes).name;
   output.document["seed"] = options.timing.seed;
   output.document["budget"] = options.budget;
   for (const Config& config : configs) ablate_config(config, options, *backend, gpu, output);

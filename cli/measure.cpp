@@ -63,7 +63,7 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
       options.space ? space_plans(config, gpu, options, output)
                     : read_plans(config, gpu, options.plans, chooser_of(options.chooser));
   MeasureOptions measure;
-  measure.input = input_of(options.timing);
+  measure.input = input_of(options.timing, config.problem);
   Measurer measurer(backend, gpu, config.problem, measure);
   Json results = Json::array();
   output.line("{}: {:.2f} MB of codes a call", config.source,

@@ -7,17 +7,16 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
       .add_option("--backend", options.backend, "cuda (default) or host, whose times are a CPU's")
       ->check(CLI::IsMember({"host", "cuda"}));
   command.add_option("--gpu", options.gpu, "The GPU to plan for: a name, a JSON file, or auto");
-  command.add_option("--codes", options.codes, "How codes are drawn: uniform or zipf")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"uniform", "zipf"}));
+  command
+      .add_option("--codes", options.codes,
+                  "How codes are distributed: uniform, zipf:S (the r-th has weight r^-S; zipf is "
+                  "zipf:1), or as in a profile of vqgen profile or a bundle")
+      ->capture_default_str();
   command.add_option("--seed", options.seed, "Of the generated input")->capture_default_str();
 }
 
-HardInput input_of(const TimingOptions& options) {
-  HardInput input;
-  input.seed = options.seed;
-  input.codes = options.codes == "zipf" ? CodePattern::zipf : CodePattern::uniform;
-  return input;
+HardInput input_of(const TimingOptions& options, const Problem& problem) {
+  return hard_input(read_codes(options.codes), options.seed, problem);
 }
 
 std::unique_ptr<Backend> make_backend(const TimingOptions& options) {

@@ -6,20 +6,20 @@
 #include <string>
 
 #include "cli/command.h"
-#include "runtime/verify/hard_input.h"
+#include "runtime/code_distribution.h"
 
 namespace vqgen::cli {
 
 struct TimingOptions {
-  std::string backend;
-  std::string gpu;
+  std::string backend = {};
+  std::string gpu = {};
   std::string codes = "uniform";
   std::uint64_t seed = 1;
 };
 
 void add_timing_options(CLI::App& command, TimingOptions& options);
 
-HardInput input_of(const TimingOptions& options);
+HardInput input_of(const TimingOptions& options, const Problem& problem);
 
 std::unique_ptr<Backend> make_backend(const TimingOptions& options);
 

@@ -11,8 +11,8 @@ float softmax_scale(const AttentionDecode& op) {
 }
 
 DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
-                       Misalignment misalignment, int copies)
-    : backend_(backend), op_(op), device_(backend) {
+                       Misalignment misalignment, int copies, std::size_t guard)
+    : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
   const std::int64_t heads = std::int64_t{op.shape.batch} * op.shape.query_heads;
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
@@ -34,15 +34,15 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   args.lse = device_.output<float>(static_cast<std::size_t>(heads));
   args_.emplace_back(args);
   for (int copy = 1; copy < copies; ++copy) {
-    args.keys.codes = device_.input(data.keys.codes, misalignment.words);
-    args.values.codes = device_.input(data.values.codes, misalignment.words);
+    args.keys.codes = device_.copy(data.keys.codes, misalignment.words);
+    args.values.codes = device_.copy(data.values.codes, misalignment.words);
     args_.emplace_back(args);
   }
 }
 
 DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
-                       Misalignment misalignment, int copies)
-    : backend_(backend), op_(op), device_(backend) {
+                       Misalignment misalignment, int copies, std::size_t guard)
+    : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
   args.weights = device_.quantized(data.weights, true, misalignment.words);
@@ -51,7 +51,7 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
       static_cast<std::size_t>(op.shape.rows * op.shape.out_features), misalignment.elements);
   args_.emplace_back(args);
   for (int copy = 1; copy < copies; ++copy) {
-    args.weights.codes = device_.input(data.weights.codes, misalignment.words);
+    args.weights.codes = device_.copy(data.weights.codes, misalignment.words);
     args_.emplace_back(args);
   }
 }
@@ -61,12 +61,13 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   const auto bytes = static_cast<std::size_t>(
       attention != nullptr ? workspace_bytes(*attention, std::get<AttentionDecodePlan>(plan))
                            : workspace_bytes(std::get<Linear>(op_), std::get<LinearPlan>(plan)));
-  if (bytes > workspace_.bytes()) workspace_ = DeviceBuffer(backend_, bytes);
+  if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_);
+  if (workspace_.bytes() > 0) workspace_.raise_guards(bytes);
   device_.poison_outputs();
   const std::vector<std::byte> poison(bytes, std::byte{0xff});
   backend_.upload(workspace_.data(), poison);
   bytes_.clear();
-  auto* const workspace = static_cast<float*>(workspace_.data());
+  auto* const workspace = reinterpret_cast<float*>(workspace_.data());
   for (auto& each : args_) {
     std::visit(
         [&]<class Args>(Args& args) {
@@ -83,6 +84,13 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
         each);
   }
   return bytes_;
+}
+
+std::optional<std::string> DeviceCall::take_damage() {
+  if (workspace_.whole()) return device_.take_damage();
+  workspace_.raise_guards();
+  device_.take_damage();
+  return "the workspace, outside of it";
 }
 
 AttentionOutput DeviceCall::attention_output() const {

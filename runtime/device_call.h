@@ -32,11 +32,12 @@ float softmax_scale(const AttentionDecode& op);
 class DeviceCall {
  public:
   // With `copies` > 1 the codes stand on the device that many times, so that launches that take
-  // turns find none of them in a cache that the last one filled.
+  // turns find none of them in a cache that the last one filled. `guard` as DeviceData has it; the
+  // workspace is guarded too, further copies are not.
   DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
-             Misalignment misalignment = {}, int copies = 1);
+             Misalignment misalignment = {}, int copies = 1, std::size_t guard = 0);
   DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
-             Misalignment misalignment = {}, int copies = 1);
+             Misalignment misalignment = {}, int copies = 1, std::size_t guard = 0);
 
   // The argument structs for kernels of this plan, one a copy of the codes; they live until the
   // next call. Outputs are poisoned.
@@ -44,6 +45,10 @@ class DeviceCall {
 
   // Error(verification_failed) where the kernel wrote to its inputs.
   void require_inputs_unchanged() const { device_.require_inputs_unchanged(); }
+
+  // What a launch with the first of args() wrote to beside its outputs and its plan's workspace, in
+  // words; nullopt where it kept to them. Made whole.
+  std::optional<std::string> take_damage();
 
   // What the last launch left; the op's own.
   AttentionOutput attention_output() const;
@@ -53,7 +58,8 @@ class DeviceCall {
   Backend& backend_;
   std::variant<AttentionDecode, Linear> op_;
   DeviceData device_;
-  DeviceBuffer workspace_;
+  std::size_t guard_;
+  GuardedBuffer workspace_;
   std::vector<std::variant<vq::AttentionDecodeArgs, vq::LinearArgs>> args_;
   std::vector<std::vector<std::byte>> bytes_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,39 @@
 
 namespace vqgen {
 
+// Device memory between two guards, whose bytes are NaN in all 16-bit and 32-bit types and no 0xff
+// throughout, so that no write of a poison passes for one.
+class GuardedBuffer {
+ public:
+  GuardedBuffer() = default;
+  // `guard` bytes stand before and after, none where it is 0; `slack` more before the data, which
+  // count as the guard's.
+  GuardedBuffer(Backend& backend, std::size_t bytes, std::size_t guard, std::size_t slack = 0);
+
+  std::byte* data() const { return static_cast<std::byte*>(buffer_.data()) + before_; }
+  std::size_t bytes() const { return bytes_; }
+  // Makes the guards whole, the one after the data `bytes` behind its begin, `bytes` <= bytes().
+  void raise_guards(std::size_t bytes);
+  void raise_guards() { raise_guards(bytes_); }
+  // Whether both are whole as they were raised last.
+  bool whole() const;
+
+ private:
+  Backend* backend_ = nullptr;
+  DeviceBuffer buffer_;
+  std::size_t bytes_ = 0;
+  std::size_t guard_ = 0;
+  std::size_t before_ = 0;  // the guard and the slack
+  std::size_t end_ = 0;     // of the data, where the second guard was raised
+};
+
 // Uploads inputs, poisons outputs, and tells afterwards whether an input was written. Owns the
 // device memory; the pointers it returns live as long as it does.
 class DeviceData {
  public:
-  explicit DeviceData(Backend& backend) : backend_(backend) {}
+  // `guard` bytes before and after each array, for take_damage(): a multiple of 256, so that arrays
+  // keep their alignment. 0 leaves the judgement of accesses to the backend.
+  explicit DeviceData(Backend& backend, std::size_t guard = 0) : backend_(backend), guard_(guard) {}
 
   // A copy of `values` on the device, or null where it is empty. `values` must outlive this.
   // `offset` elements of slack stand before it, so that alignment can be made hard.
@@ -23,6 +52,13 @@ class DeviceData {
   const T* input(const std::vector<T>& values, std::size_t offset = 0) {
     if (values.empty()) return nullptr;
     return static_cast<const T*>(add_input(std::as_bytes(std::span(values)), offset * sizeof(T)));
+  }
+
+  // One more copy of an input, which is neither guarded nor looked at afterwards.
+  template <class T>
+  const T* copy(const std::vector<T>& values, std::size_t offset = 0) {
+    if (values.empty()) return nullptr;
+    return static_cast<const T*>(add_copy(std::as_bytes(std::span(values)), offset * sizeof(T)));
   }
 
   // `count` elements that poison_outputs() fills with 0xff bytes (NaN for every floating type);
@@ -38,8 +74,8 @@ class DeviceData {
   // Brings output number `index` back.
   template <class T>
   std::vector<T> fetch(std::size_t index) const {
-    std::vector<T> values((outputs_[index].buffer.bytes() - outputs_[index].offset) / sizeof(T));
-    download(outputs_[index], std::as_writable_bytes(std::span(values)));
+    std::vector<T> values(outputs_[index].bytes() / sizeof(T));
+    backend_.download(std::as_writable_bytes(std::span(values)), outputs_[index].data());
     return values;
   }
 
@@ -49,19 +85,25 @@ class DeviceData {
   // Error(verification_failed) names the first input that differs from what was uploaded.
   void require_inputs_unchanged() const;
 
+  // What a launch wrote to beside the outputs, "input number 2" or "output number 0, outside of
+  // it"; nullopt where it kept to them. All is as before afterwards, but for the outputs.
+  std::optional<std::string> take_damage();
+
  private:
-  struct Block {
-    DeviceBuffer buffer;
-    std::size_t offset = 0;
+  struct Input {
+    GuardedBuffer buffer;
     std::span<const std::byte> source;
   };
   const void* add_input(std::span<const std::byte> bytes, std::size_t offset);
+  const void* add_copy(std::span<const std::byte> bytes, std::size_t offset);
   void* add_output(std::size_t bytes, std::size_t offset);
-  void download(const Block& block, std::span<std::byte> to) const;
+  bool unchanged(const Input& input) const;
 
   Backend& backend_;
-  std::vector<Block> inputs_;
-  std::vector<Block> outputs_;
+  std::size_t guard_;
+  std::vector<Input> inputs_;
+  std::vector<DeviceBuffer> copies_;
+  std::vector<GuardedBuffer> outputs_;
 };
 
 }  // namespace vqgen

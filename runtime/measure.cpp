@@ -17,10 +17,8 @@
 namespace vqgen {
 namespace {
 
-struct Compiled {
-  KernelSource source;
-  std::optional<Artifact> artifact;
-};
+// Before and after each array: some rows of a tile, which an index off by one would write to.
+constexpr std::size_t kGuardBytes = 4096;
 
 double quantile(const std::vector<double>& sorted, double at) {
   const double place = at * static_cast<double>(sorted.size() - 1);
@@ -59,83 +57,102 @@ template <class Op, class Data>
 void Measurer::upload(const Op& op, const Data& data, std::size_t code_words) {
   code_bytes_ = static_cast<std::int64_t>(code_words) * 4;
   copies_ = static_cast<int>(std::clamp<std::int64_t>(3 * gpu_.l2_bytes / code_bytes_ + 1, 1, 256));
-  call_ = std::make_unique<DeviceCall>(backend_, op, data, Misalignment{}, copies_);
+  call_ = std::make_unique<DeviceCall>(backend_, op, data, Misalignment{}, copies_, kGuardBytes);
 }
 
 std::vector<Measurement> Measurer::measure(const std::vector<Plan>& plans) {
-  std::vector<Measurement> results(plans.size());
-  std::vector<Compiled> compiled(plans.size());
-  in_parallel(plans.size(), static_cast<int>(options_.compilers), [&](std::size_t i) {
-    Measurement& result = results[i];
-    result.plan = plans[i];
-    const Verdict verdict = check(plans[i], problem_, gpu_);
-    if (!verdict.ok) {
-      result.outcome = Outcome::infeasible;
-      result.why = verdict.reason;
-      return;
+  std::vector<Candidate> candidates(plans.size());
+  in_parallel(plans.size(), compilers(), [&](std::size_t i) { candidates[i] = compile(plans[i]); });
+  std::vector<Measurement> results;
+  for (Candidate& candidate : candidates) {
+    if (candidate.artifact) {
+      verify(candidate);
+      if (candidate.measurement.outcome == Outcome::timed) time(candidate);
     }
-    try {
-      compiled[i].source =
-          generate(problem_, plans[i], gpu_, backend_.machine(), explain(plans[i], problem_, gpu_));
-      compiled[i].artifact = backend_.compile(compiled[i].source);
-    } catch (const Error& error) {
-      result.outcome = Outcome::compile_failed;
-      result.why = error.what();
-    }
-  });
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    Measurement& result = results[i];
-    if (compiled[i].artifact) {
-      const KernelSource& source = compiled[i].source;
-      result.registers = compiled[i].artifact->kernels.front().registers;
-      for (const KernelResources& each : compiled[i].artifact->kernels) {
-        result.spill_bytes += each.spill_bytes;
-      }
-      result.shared_bytes = source.entries.front().shared_bytes;
-      const auto kernel = backend_.load(*compiled[i].artifact, source);
-      result.blocks_per_sm = backend_.resident_blocks(*kernel, source, 0).value_or(0);
-      verify(*kernel, source, result);
-      if (result.outcome == Outcome::timed) time(*kernel, source, result);
-    }
-    if (options_.progress) options_.progress(i + 1, plans.size());
+    results.push_back(std::move(candidate.measurement));
+    candidate = {};
+    if (options_.progress) options_.progress(results.size(), plans.size());
   }
   return results;
 }
 
-void Measurer::verify(LoadedKernel& kernel, const KernelSource& source, Measurement& result) {
-  launch_all(backend_, kernel, source, call_->args(result.plan).front());
-  Comparison comparison;
+Candidate Measurer::compile(const Plan& plan) const {
+  Candidate candidate;
+  Measurement& result = candidate.measurement;
+  result.plan = plan;
+  const Verdict verdict = check(plan, problem_, gpu_);
+  if (!verdict.ok) {
+    result.outcome = Outcome::infeasible;
+    result.why = verdict.reason;
+    return candidate;
+  }
+  try {
+    candidate.source =
+        generate(problem_, plan, gpu_, backend_.machine(), explain(plan, problem_, gpu_));
+    candidate.artifact = backend_.compile(candidate.source);
+  } catch (const Error& error) {
+    result.outcome = Outcome::compile_failed;
+    result.why = error.what();
+    return candidate;
+  }
+  result.registers = candidate.artifact->kernels.front().registers;
+  for (const KernelResources& each : candidate.artifact->kernels) {
+    result.spill_bytes += each.spill_bytes;
+  }
+  result.shared_bytes = candidate.source.entries.front().shared_bytes;
+  return candidate;
+}
+
+Comparison Measurer::compare_output() const {
   if (const auto* op = std::get_if<AttentionDecode>(&problem_)) {
     const AttentionOutput output = call_->attention_output();
     const auto& reference = std::get<AttentionResult>(reference_);
-    comparison = compare(reference.out, output.out, op->dtype);
+    Comparison comparison = compare(reference.out, output.out, op->dtype);
     comparison.ok = comparison.ok && compare_lse(reference.lse, output.lse, op->dtype).ok;
-  } else {
-    comparison = compare(std::get<std::vector<double>>(reference_), call_->linear_output(),
-                         as_linear(problem_)->dtype);
+    return comparison;
   }
-  result.rel_err = comparison.rel_err;
-  if (comparison.ok) return;
-  result.outcome = Outcome::wrong;
-  result.why = fmt::format("rel_err {:.2e}", comparison.rel_err);
+  return compare(std::get<std::vector<double>>(reference_), call_->linear_output(),
+                 as_linear(problem_)->dtype);
 }
 
-void Measurer::time(LoadedKernel& kernel, const KernelSource& source, Measurement& result) {
+void Measurer::verify(Candidate& candidate) {
+  const KernelSource& source = candidate.source;
+  Measurement& result = candidate.measurement;
+  candidate.kernel = backend_.load(*candidate.artifact, source);
+  result.blocks_per_sm = backend_.resident_blocks(*candidate.kernel, source, 0).value_or(0);
+  launch_all(backend_, *candidate.kernel, source, call_->args(result.plan).front());
+  const Comparison comparison = compare_output();
+  const std::optional<std::string> damage = call_->take_damage();
+  result.rel_err = comparison.rel_err;
+  if (comparison.ok && !damage) return;
+  result.outcome = Outcome::wrong;
+  result.why = damage ? fmt::format("wrote outside of its outputs: {}", *damage)
+                      : fmt::format("rel_err {:.2e}", comparison.rel_err);
+}
+
+std::vector<double> Measurer::time_us(Candidate& candidate) {
   constexpr int kLeastCalls = 16;  // a graph of one short call would time its launch
   const int calls = std::max(copies_, kLeastCalls);
-  const auto& args = call_->args(result.plan);
+  const KernelSource& source = candidate.source;
+  const auto& args = call_->args(candidate.measurement.plan);
   std::vector<Launch> launches;
   for (int call = 0; call < calls; ++call) {
     for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
-      launches.push_back({&kernel, &source, entry, args[static_cast<std::size_t>(call % copies_)]});
+      launches.push_back(
+          {candidate.kernel.get(), &source, entry, args[static_cast<std::size_t>(call % copies_)]});
     }
   }
   std::vector<double> times = backend_.time_us(launches, options_.replays);
   for (double& each : times) each /= calls;
   std::sort(times.begin(), times.end());
-  result.time_us = quantile(times, 0.5);
-  result.low_us = quantile(times, 0.25);
-  result.high_us = quantile(times, 0.75);
+  return times;
+}
+
+void Measurer::time(Candidate& candidate) {
+  const std::vector<double> times = time_us(candidate);
+  candidate.measurement.time_us = quantile(times, 0.5);
+  candidate.measurement.low_us = quantile(times, 0.25);
+  candidate.measurement.high_us = quantile(times, 0.75);
 }
 
 }  // namespace vqgen

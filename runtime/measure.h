@@ -1,12 +1,18 @@
-// Plans of one problem compiled, verified and timed on a device, under equal conditions.
+// Plans of one problem compiled, verified and timed on a device, under equal conditions. They are
+// verified between guards and on memory that is poisoned for each, so that none passes on what
+// another one left.
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/gpu_spec.h"
 #include "runtime/device_call.h"
+#include "runtime/verify/compare.h"
 #include "runtime/verify/hard_input.h"
 #include "runtime/verify/reference_attention.h"
 
@@ -27,7 +33,7 @@ struct Measurement {
   double time_us = 0;  // of one call, the median of the replays
   double low_us = 0;   // quartiles of the replays
   double high_us = 0;
-  double rel_err = 0;             // against the double-precision reference
+  double rel_err = 0;             // against the double-precision reference; may be infinite
   int registers = 0;              // of the first entry
   int blocks_per_sm = 0;          // of the first entry, as the device says; 0 where it does not
   int spill_bytes = 0;            // of all entries
@@ -42,7 +48,16 @@ struct MeasureOptions {
   std::function<void(std::size_t done, std::size_t of)> progress;
 };
 
-// Holds one problem's data and reference; measures any number of plans. Not thread-safe.
+// A plan on its way to its measurement.
+struct Candidate {
+  Measurement measurement;                         // timed as long as nothing went wrong
+  KernelSource source = {};                        // where the plan is feasible
+  std::optional<Artifact> artifact = {};           // where it was compiled
+  std::unique_ptr<LoadedKernel> kernel = nullptr;  // where it was loaded
+};
+
+// Holds one problem's data and reference; measures any number of plans. Not thread-safe but for
+// what says so.
 class Measurer {
  public:
   // Draws hard input, computes the reference, uploads. The codes are copied until they are
@@ -50,8 +65,24 @@ class Measurer {
   // Error(device) where the device's memory does not hold them.
   Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem, MeasureOptions options);
 
-  // In the order of `plans`. What one plan does wrong is its measurement's outcome and no error.
+  // In the order of `plans`. What one plan does wrong is its measurement's outcome and no error,
+  // but for a fault of its launch: Error(device).
   std::vector<Measurement> measure(const std::vector<Plan>& plans);
+
+  // The steps of measure(), for those who look after each.
+  //
+  // Checked and compiled. Thread-safe.
+  Candidate compile(const Plan& plan) const;
+  // A compiled one loaded, launched on poisoned memory, and judged: wrong where it differs from the
+  // reference or wrote to anything but its outputs and its workspace. Error(device).
+  void verify(Candidate& candidate);
+  // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
+  std::vector<double> time_us(Candidate& candidate);
+  // Into its measurement.
+  void time(Candidate& candidate);
+
+  // Threads that are to compile.
+  int compilers() const { return static_cast<int>(options_.compilers); }
 
   // Bytes of codes that one call reads.
   std::int64_t code_bytes() const { return code_bytes_; }
@@ -61,8 +92,7 @@ class Measurer {
   void prepare(const Linear& op);
   template <class Op, class Data>
   void upload(const Op& op, const Data& data, std::size_t code_words);
-  void verify(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
-  void time(LoadedKernel& kernel, const KernelSource& source, Measurement& result);
+  Comparison compare_output() const;
 
   Backend& backend_;
   GpuSpec gpu_;

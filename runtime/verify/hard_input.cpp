@@ -21,6 +21,16 @@ constexpr double kMaxGain = 8;  // keeps values of O(1) where chance makes score
 // Independent streams of one seed: a change to one tensor leaves the others as they were.
 enum Stream : std::uint64_t { kKeys, kValues, kKeyCodes, kValueCodes, kQueries, kRaw, kExtents };
 
+// Of operand number `operand` of the problem.
+CodeLaw law_of(const HardInput& input, std::size_t operand) {
+  CodeLaw law{.pattern = input.codes, .skew = input.skew};
+  if (law.pattern == CodePattern::captured) {
+    require(operand < input.captured.size(), "captured codes: an operand has no profile");
+    law.counts = input.captured[operand].counts;
+  }
+  return law;
+}
+
 void shuffle(std::vector<std::int32_t>& values, Random& random) {
   for (std::int64_t i = std::ssize(values); i > 1; --i) {
     std::swap(values[static_cast<std::size_t>(i - 1)],
@@ -188,8 +198,8 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   };
   Random key_codes(input.seed, kKeyCodes);
   Random value_codes(input.seed, kValueCodes);
-  fill_codes(data.keys, input.codes, patterned, key_codes);
-  fill_codes(data.values, input.codes, patterned, value_codes);
+  fill_codes(data.keys, law_of(input, 0), patterned, key_codes);
+  fill_codes(data.values, law_of(input, 1), patterned, value_codes);
 
   const std::int64_t raw = tensor.batch * tensor.heads * problem.raw_slots() * tensor.columns;
   data.raw_keys.resize(static_cast<std::size_t>(raw));
@@ -223,7 +233,7 @@ LinearData make_linear_data(const Linear& problem, const HardInput& input) {
   data.weights = make_hard_tensor(problem.weights, problem.dtype, tensor, magnitude, books);
   Random codes(input.seed, kKeyCodes);
   fill_codes(
-      data.weights, input.codes, [](auto, auto) { return true; }, codes);
+      data.weights, law_of(input, 0), [](auto, auto) { return true; }, codes);
   Random inputs(input.seed, kQueries);
   const std::vector<double> magnitudes = channel_magnitudes(shape.in_features, inputs);
   data.x.reserve(static_cast<std::size_t>(shape.rows * shape.in_features));

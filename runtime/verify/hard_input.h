@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "core/hotness_profile.h"
 #include "core/problem.h"
 #include "core/quantized_tensor.h"
 #include "runtime/verify/hard_codes.h"
@@ -21,6 +23,8 @@ struct HardInput {
   std::uint64_t seed = 1;
   CodePattern codes = CodePattern::uniform;
   LengthPattern lengths = LengthPattern::full;
+  double skew = 1;                            // of CodePattern::zipf
+  std::vector<HotnessProfile> captured = {};  // of CodePattern::captured, as match_hotness() has it
 };
 
 // Data of a validated problem. Scores q~.k~ / sqrt(head_dim) of a query spread over the tokens by

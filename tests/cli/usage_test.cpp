@@ -14,6 +14,7 @@ TEST(Usage, HelpOfTheTool) {
   for (const std::string& name : kSubcommands) {
     EXPECT_NE(outcome.out.find("\n  " + name + " "), std::string::npos) << name;
   }
+  EXPECT_EQ(outcome.out.find("tune-worker"), std::string::npos) << "which is not for people";
   for (const char* meaning : {"0 ok", "2 usage", "3 not feasible", "4 verification", "5 device"}) {
     EXPECT_NE(outcome.out.find(meaning), std::string::npos) << meaning;
   }
@@ -56,6 +57,9 @@ TEST(Usage, WrongArgumentsExitWith2) {
 TEST(Usage, WrongValuesExitWith2) {
   const std::string config = example("tinycode-projection");
   expect_failure({"run", "--backend", "vulkan", config}, 2, {"--backend", "vulkan", "host,cuda"});
+  expect_failure({"measure", "--backend", "host", config, "--codes", "zipf:0"}, 2, {"'zipf:0'"});
+  expect_failure({"ablate", "--backend", "host", config, "--codes", "hot"}, 2,
+                 {"'hot'", "uniform"});
   expect_failure({"run", config, "--check", "all"}, 2, {"--check", "all", "races"});
   expect_failure({"run", config, "--check", "races", "--backend", "cuda"}, 2,
                  {"--check races runs on the host", "--backend host", "compute-sanitizer"});

@@ -1,0 +1,74 @@
+#include "runtime/code_distribution.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
+
+#include "core/digest.h"
+#include "core/files.h"
+#include "core/hotness_match.h"
+#include "quantizer/bundle.h"
+#include "quantizer/hotness.h"
+
+namespace vqgen {
+namespace {
+
+constexpr double kMostSkew = 10;  // where all but one code in a thousand is the first
+constexpr std::uint64_t kMostProfileBytes = std::uint64_t{1} << 28;
+
+CodeDistribution zipf(const std::string& text, std::string_view skew_text) {
+  CodeDistribution codes{.pattern = CodePattern::zipf};
+  const char* const last = skew_text.data() + skew_text.size();
+  const auto [end, fault] =
+      std::from_chars(skew_text.data(), last, codes.skew, std::chars_format::fixed);
+  if (fault != std::errc() || end != last || !(codes.skew > 0 && codes.skew <= kMostSkew)) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("codes '{}': S of zipf:S must be a number above 0 and at most {}", text,
+                            kMostSkew));
+  }
+  codes.name = fmt::format("zipf:{}", codes.skew);
+  return codes;
+}
+
+CodeDistribution captured(const std::string& file) {
+  CodeDistribution codes{.pattern = CodePattern::captured, .source = file};
+  std::string text;
+  if (file.ends_with(".json")) {
+    text = read_text(file, kMostProfileBytes);
+    codes.profiles = read_hotness(parse_json(text, file), file);
+  } else {
+    codes.profiles = profile_bundle(read_bundle(std::filesystem::path(file)));
+    text = hotness_text(codes.profiles);
+  }
+  constexpr std::size_t kShownDigits = 12;
+  codes.name = "profile:" + sha256_hex(std::as_bytes(std::span(text))).substr(0, kShownDigits);
+  return codes;
+}
+
+}  // namespace
+
+CodeDistribution read_codes(const std::string& text) {
+  constexpr std::string_view kZipf = "zipf:";
+  if (text == "uniform") return {};
+  if (text == "zipf") return zipf(text, "1");
+  if (text.starts_with(kZipf)) return zipf(text, std::string_view(text).substr(kZipf.size()));
+  if (!std::filesystem::exists(text)) {
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("codes '{}': no distribution and no file; write uniform, zipf:S, or name "
+                    "a profile or a bundle",
+                    text));
+  }
+  return captured(text);
+}
+
+HardInput hard_input(const CodeDistribution& codes, std::uint64_t seed, const Problem& problem) {
+  HardInput input{.seed = seed, .codes = codes.pattern, .skew = codes.skew};
+  if (codes.pattern == CodePattern::captured) {
+    input.captured = match_hotness(codes.profiles, problem, codes.source);
+  }
+  return input;
+}
+
+}  // namespace vqgen

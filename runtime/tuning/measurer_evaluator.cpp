@@ -1,0 +1,85 @@
+#include "runtime/tuning/measurer_evaluator.h"
+
+#include "runtime/parallel.h"
+#include "runtime/tuning/stopwatch.h"
+
+namespace vqgen {
+namespace {
+
+MeasureOptions screen_options(const HardInput& input, unsigned compilers) {
+  MeasureOptions options;
+  options.compilers = compilers;
+  options.replays = kScreenReplays;
+  options.input = input;
+  return options;
+}
+
+}  // namespace
+
+MeasurerWorkbench::MeasurerWorkbench(Backend& backend, const GpuSpec& gpu, const Problem& problem,
+                                     const HardInput& input, unsigned compilers)
+    : measurer_(backend, gpu, problem, screen_options(input, compilers)) {}
+
+void MeasurerWorkbench::compile(std::span<const Plan> plans, bool serial,
+                                const CompileWatch& watch) {
+  candidates_.clear();
+  candidates_.resize(plans.size());
+  in_parallel(plans.size(), serial ? 1 : measurer_.compilers(), [&](std::size_t i) {
+    watch.begun(i);
+    candidates_[i] = measurer_.compile(plans[i]);
+    watch.ended(i);
+  });
+}
+
+Measurement MeasurerWorkbench::screen(std::size_t candidate) {
+  Candidate& each = candidates_.at(candidate);
+  if (seat(candidate).outcome == Outcome::timed) measurer_.time(each);
+  each.kernel.reset();
+  each.artifact.reset();
+  return each.measurement;
+}
+
+Measurement MeasurerWorkbench::seat(std::size_t candidate) {
+  Candidate& each = candidates_.at(candidate);
+  if (each.artifact) measurer_.verify(each);
+  return each.measurement;
+}
+
+double MeasurerWorkbench::round_us(std::size_t candidate) {
+  const std::vector<double> times = measurer_.time_us(candidates_.at(candidate));
+  return times[times.size() / 2];
+}
+
+MeasurerEvaluator::MeasurerEvaluator(Backend& backend, const GpuSpec& gpu, const Problem& problem,
+                                     const HardInput& input, unsigned compilers)
+    : backend_(backend) {
+  const Stopwatch stopwatch(spent_s_);
+  bench_ = std::make_unique<MeasurerWorkbench>(backend, gpu, problem, input, compilers);
+}
+
+std::optional<Death> MeasurerEvaluator::attempt(const Job& job, Ledger& ledger) {
+  try {
+    do_job(*bench_, job, [&](const Report& report) {
+      if (!ledger.take(report)) throw Error(ErrorKind::device, "the device's clock gave no time");
+    });
+    return std::nullopt;
+  } catch (const Error& error) {
+    if (ledger.in_flight().size() != 1) throw;
+    backend_.synchronize();  // throws what a lost device throws
+    return Death{Outcome::crashed, error.what(), {ledger.in_flight().begin()->first}};
+  }
+}
+
+std::vector<Measurement> MeasurerEvaluator::screen(std::span<const Plan> plans) {
+  const Stopwatch stopwatch(spent_s_);
+  return supervise_screen(plans,
+                          [&](const Job& job, Ledger& ledger) { return attempt(job, ledger); });
+}
+
+std::vector<FinalTimes> MeasurerEvaluator::finals(std::span<const Plan> plans, int rounds) {
+  const Stopwatch stopwatch(spent_s_);
+  return supervise_finals(plans, rounds,
+                          [&](const Job& job, Ledger& ledger) { return attempt(job, ledger); });
+}
+
+}  // namespace vqgen

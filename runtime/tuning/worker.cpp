@@ -1,0 +1,154 @@
+#include "runtime/tuning/worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "runtime/tuning/stopwatch.h"
+
+namespace vqgen {
+namespace {
+
+Clock::time_point after(Clock::time_point begin, double seconds) {
+  return begin +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// What the child says next; nullopt, with the reason, where it says nothing sound. `silent`: it
+// said nothing until the deadline.
+std::optional<WorkerWord> hear(ChildProcess& child, Clock::time_point deadline, std::string& why,
+                               bool& silent) {
+  std::string line;
+  const ChildProcess::Got got = child.receive(line, deadline);
+  silent = got == ChildProcess::Got::nothing;
+  if (got == ChildProcess::Got::end) why = "the worker " + child.last_words();
+  if (got == ChildProcess::Got::too_long) why = "the worker answered without an end";
+  if (got != ChildProcess::Got::line) return std::nullopt;
+  try {
+    return read_word(line);
+  } catch (const Error& error) {
+    why = fmt::format("the worker answered garbage: {}", error.what());
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+WorkerEvaluator::WorkerEvaluator(const WorkerSetup& setup, WorkerOptions options)
+    : setup_(to_line(setup)), options_(std::move(options)) {}
+
+std::vector<Measurement> WorkerEvaluator::screen(std::span<const Plan> plans) {
+  const Stopwatch stopwatch(spent_s_);
+  return supervise_screen(plans,
+                          [&](const Job& job, Ledger& ledger) { return attempt(job, ledger); });
+}
+
+std::vector<FinalTimes> WorkerEvaluator::finals(std::span<const Plan> plans, int rounds) {
+  const Stopwatch stopwatch(spent_s_);
+  return supervise_finals(plans, rounds,
+                          [&](const Job& job, Ledger& ledger) { return attempt(job, ledger); });
+}
+
+double WorkerEvaluator::limit_s(Step step) const {
+  return step == Step::compiling ? options_.compile_s : options_.run_s;
+}
+
+// The first of all in flight; between candidates that of a start, which nothing outlasts.
+Clock::time_point WorkerEvaluator::deadline(const Ledger& ledger) const {
+  Clock::time_point first = after(Clock::now(), options_.start_s);
+  for (const auto& [candidate, flight] : ledger.in_flight()) {
+    first = std::min(first, after(flight.since, limit_s(flight.step)));
+  }
+  return first;
+}
+
+// Marks whoever is in flight; a death at no candidate is counted.
+Death WorkerEvaluator::died(std::string why, const Ledger& ledger) {
+  child_.reset();
+  Death death{Outcome::crashed, std::move(why), {}};
+  for (const auto& [candidate, flight] : ledger.in_flight()) death.suspects.push_back(candidate);
+  if (death.suspects.empty()) count_death(death.why);
+  return death;
+}
+
+Death WorkerEvaluator::hung(const Ledger& ledger) {
+  child_.reset();
+  Death death{Outcome::hung, "", {}};
+  const Clock::time_point now = Clock::now();
+  for (const auto& [candidate, flight] : ledger.in_flight()) {
+    if (now < after(flight.since, limit_s(flight.step))) continue;
+    death.suspects.push_back(candidate);
+    death.why = fmt::format("{} for more than {} s", enum_name(flight.step), limit_s(flight.step));
+  }
+  if (death.suspects.empty()) count_death("the worker said nothing while it was at no candidate");
+  return death;
+}
+
+void WorkerEvaluator::count_death(const std::string& why) {
+  if (++deaths_ < options_.most_deaths) return;
+  throw Error(
+      ErrorKind::device,
+      fmt::format("tuning: {} workers died one after another at no candidate, the last: {}; "
+                  "see that the device is well",
+                  deaths_, why));
+}
+
+// Sends the setup and waits until the child is ready. False, and why, where it does not come to it.
+bool WorkerEvaluator::greet(std::string& why) {
+  const Clock::time_point until = after(Clock::now(), options_.start_s);
+  bool silent = false;
+  const bool sent = child_->send(setup_, until);
+  const std::optional<WorkerWord> word = hear(*child_, until, why, silent);
+  if (word && word->word == Word::ready && sent) return true;
+  if (silent) why = fmt::format("the worker was not ready in {} s", options_.start_s);
+  if (word) why = word->word == Word::failed ? word->why : "the worker answered garbage";
+  if (word && word->word == Word::failed && !greeted_) throw Error(ErrorKind::device, why);
+  return false;
+}
+
+void WorkerEvaluator::start() {
+  while (!child_) {
+    child_ = std::make_unique<ChildProcess>(options_.command);
+    ++started_;
+    std::string why;
+    if (greet(why)) {
+      greeted_ = true;
+      return;
+    }
+    child_.reset();
+    count_death(why);
+  }
+}
+
+std::optional<Death> WorkerEvaluator::attempt(const Job& job, Ledger& ledger) {
+  try {
+    start();
+    return follow(job, ledger);
+  } catch (...) {
+    child_.reset();
+    throw;
+  }
+}
+
+std::optional<Death> WorkerEvaluator::follow(const Job& job, Ledger& ledger) {
+  if (!child_->send(to_line(job), deadline(ledger))) {
+    return died("the worker " + child_->last_words(), ledger);
+  }
+  for (;;) {
+    std::string why;
+    bool silent = false;
+    const std::optional<WorkerWord> word = hear(*child_, deadline(ledger), why, silent);
+    if (silent) return hung(ledger);
+    if (!word) return died(std::move(why), ledger);
+    if (word->word == Word::failed) return died(word->why, ledger);
+    if (word->word == Word::done && ledger.whole()) return std::nullopt;
+    if (word->word != Word::report || !ledger.take(word->report)) {
+      return died("the worker answered out of turn, or a time that is none", ledger);
+    }
+    const Step step = word->report.step;
+    if (step == Step::measured || step == Step::timed) deaths_ = 0;
+  }
+}
+
+}  // namespace vqgen

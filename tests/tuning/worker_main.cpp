@@ -1,0 +1,26 @@
+// The test's main, and with an argument the worker that the tests start: of fake candidates, or of
+// real ones on the host backend.
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "runtime/backend/host/host_backend.h"
+#include "runtime/code_distribution.h"
+#include "runtime/tuning/measurer_evaluator.h"
+#include "tests/tuning/fake_workbench.h"
+
+int main(int argc, char** argv) {
+  using namespace vqgen;
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first == "--serve-fake") return serve_worker(test::fake_workbench);
+  if (first == "--serve-host") {
+    const std::unique_ptr<Backend> backend = make_host_backend();
+    return serve_worker([&](const WorkerSetup& setup) {
+      return std::make_unique<MeasurerWorkbench>(
+          *backend, setup.gpu, setup.problem,
+          hard_input(read_codes(setup.codes), setup.seed, setup.problem), setup.compilers);
+    });
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
