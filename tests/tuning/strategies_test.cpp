@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "heuristics/choose.h"
+#include "heuristics/space.h"
 #include "runtime/tuning/cost_correction.h"
 #include "tests/tuning/landscape.h"
 
@@ -119,6 +121,35 @@ TEST(Strategies, ModelLeavesAKindThatFailsOrIsSlow) {
       }
     }
     EXPECT_LE(of_kind, 4u) << "still asks for " << kind;
+  }
+}
+
+TEST(TuningSpace, HoldsTheSpaceTheDefaultTheRulesPlanAndTheIncumbentOnce) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const Problem& problem : {test::gemv_problem(), test::attention_problem()}) {
+    const TuningSpace plain = tuning_space(problem, gpu, {}, std::nullopt);
+    EXPECT_EQ(plain.feasible, space(problem, gpu, {.most = 0}).plans.size());
+    EXPECT_LE(plain.candidates.size(), plain.feasible + 2);
+    EXPECT_EQ(plain.candidates[plain.default_place].plan, choose(problem, gpu));
+    ASSERT_TRUE(plain.rules);
+    EXPECT_FALSE(plain.incumbent);
+    std::set<std::string> names;
+    for (const Candidate& each : plain.candidates) {
+      EXPECT_TRUE(names.insert(plan_name(each.plan)).second);
+      EXPECT_TRUE(check(each.plan, problem, gpu).ok);
+      EXPECT_GT(each.guess_us, 0);
+      EXPECT_FALSE(each.kind.empty());
+    }
+    EXPECT_EQ(plain.by_cost.size(), plain.candidates.size());
+    const Plan inside = plain.candidates[3].plan;
+    EXPECT_EQ(tuning_space(problem, gpu, {}, inside).incumbent, 3u);
+    EXPECT_EQ(tuning_space(problem, gpu, {}, inside).candidates.size(), plain.candidates.size());
+    Plan outside = inside;
+    std::visit([](auto& plan) { plan.splits = 3; }, outside);
+    if (!check(outside, problem, gpu).ok || names.contains(plan_name(outside))) continue;
+    const TuningSpace with = tuning_space(problem, gpu, {}, outside);
+    EXPECT_EQ(with.incumbent, plain.candidates.size());
+    EXPECT_EQ(with.candidates.back().plan, outside);
   }
 }
 
