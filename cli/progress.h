@@ -12,6 +12,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // Whether there is room for labels that change all the time.
+  bool terminal() const { return terminal_; }
+
   // `fraction` is 0..1 of all the work, `label` what is being done.
   void show(double fraction, const std::string& label);
 

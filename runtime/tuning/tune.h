@@ -38,8 +38,10 @@ struct TuneOptions {
   double budget_s = 60;           // by Evaluator::spent_s(), finals included
   std::size_t most = 0;           // candidates at most; 0: no bound
   std::uint64_t seed = 1;         // of the strategy
+  int batch = 0;                  // candidates asked for at once; 0: two for each core
   int rounds = 21;                // of the finals
-  std::optional<Plan> incumbent;  // of an earlier table; stays the winner within the noise
+  std::optional<Plan> incumbent;  // of an earlier table; stays the winner within the noise. Left
+                                  // out where check() refuses it here
   MeasurePolicy policy;           // copied to the row
   TuneEnvironment environment;    // copied to the row
   std::vector<HotnessProfile> profiles = {};  // of the codes, for the cost model; may be empty
@@ -52,6 +54,7 @@ struct Trial {
   std::optional<double> expected_us;  // by the cost model
   double at_s = 0;                    // Evaluator::spent_s() after it
   bool finalist = false;
+  double final_us = 0;  // median of the finals' rounds; 0 where it was in none
 };
 
 struct TuneResult {
@@ -63,6 +66,15 @@ struct TuneResult {
   bool exhausted = false;  // the strategy had no more to propose before the budget ended
 };
 
+// Default and incumbent are measured first, whatever the strategy, and are finalists whatever their
+// time (race.h). Room is kept in the budget for the finals: 8 finalists times what a candidate took
+// so far times (1 + rounds / 9), since screening is a compilation and some nine rounds; half of the
+// budget at most. A plan that fails in the finals is out, with that outcome in its trial; where all
+// do, the next best have theirs.
+//
+// Where the default itself could not be timed in the finals, the row's default_us is its screening
+// time, and where it has none, the winner's: no gain is claimed over what was not measured.
+//
 // Error(infeasible) where no kernel does the problem, Error(device) where no candidate could be
 // timed, with what became of the default. Deterministic but for the evaluator's answers.
 TuneResult tune(const Problem& problem, const GpuSpec& gpu, Evaluator& evaluator,

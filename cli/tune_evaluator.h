@@ -1,0 +1,26 @@
+// Where vqgen tune gets its measurements: a device of this machine, or a recording.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cli/timing_options.h"
+#include "core/tuned_row.h"
+#include "runtime/tuning/evaluator.h"
+
+namespace vqgen::cli {
+
+struct TuneSource {
+  std::unique_ptr<Evaluator> evaluator;
+  MeasurePolicy policy = {};
+  TuneEnvironment environment = {};
+  std::string code = {};  // digest of what answers are made from: templates, or the recording
+};
+
+// `replay` is the file of a recording, "" for none: then `backend` measures, which must outlive the
+// evaluator. Error(bad_input) for a recording without the problem, Error(device) for what is
+// missing.
+TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay,
+                          const Problem& problem, const GpuSpec& gpu, Backend& backend);
+
+}  // namespace vqgen::cli

@@ -1,0 +1,82 @@
+#include "cli/tune_output.h"
+
+#include <algorithm>
+
+#include "core/plan_name.h"
+#include "runtime/tuning/journal_lines.h"
+
+namespace vqgen::cli {
+namespace {
+
+std::string us_text(const std::optional<double>& us) {
+  return us ? fmt::format("{:.2f}", *us) : "-";
+}
+
+// Of those that went through the finals, the fastest first.
+std::vector<const Trial*> finalists_of(const TuneResult& result) {
+  std::vector<const Trial*> finalists;
+  for (const Trial& each : result.trials) {
+    if (each.final_us > 0) finalists.push_back(&each);
+  }
+  std::stable_sort(finalists.begin(), finalists.end(),
+                   [](const Trial* a, const Trial* b) { return a->final_us < b->final_us; });
+  return finalists;
+}
+
+}  // namespace
+
+void show_progress(Progress& bar, const std::string& name, const TuneProgress& progress) {
+  const auto asked = static_cast<double>(progress.timed + progress.failed);
+  const auto planned = static_cast<double>(std::max<std::size_t>(progress.planned, 1));
+  const double fraction =
+      std::min(1.0, std::max(progress.spent_s / progress.budget_s, asked / planned));
+  if (!bar.terminal()) return bar.show(fraction, "tuning " + name);
+  const double by_budget = progress.budget_s - progress.spent_s;
+  const double by_count = asked > 0 ? progress.spent_s / asked * (planned - asked) : by_budget;
+  const double gain = progress.best_us > 0 ? progress.default_us / progress.best_us : 0;
+  bar.show(
+      fraction,
+      fmt::format("{}: {} timed, {} failed, best {:.2f} us, {:.2f} times the default, {:.0f} s "
+                  "left",
+                  name, progress.timed, progress.failed, progress.best_us, gain,
+                  std::max(0.0, std::min(by_budget, by_count))));
+}
+
+void print_tuning(const std::string& name, const TuneResult& result, const Output& output) {
+  const TunedRow& row = result.row;
+  output.line("{}: {} of {} candidates timed, of {} plans, in {:.1f} s{}", name, row.candidates,
+              result.trials.size(), result.space, result.spent_s,
+              result.exhausted ? "" : " (the budget's or the count's end)");
+  output.line("{:>10} {:>8} {:>10}  {}", "us", "default/", "expected", "plan");
+  for (const Trial* each : finalists_of(result)) {
+    const Plan& plan = each->measurement.plan;
+    output.line("{:>10.2f} {:>8.3f} {:>10}  {}{}{}", each->final_us,
+                row.default_us / each->final_us, us_text(each->expected_us), plan_name(plan),
+                plan == row.plan ? "  <- winner" : "",
+                plan == row.default_plan ? "  <- default" : "");
+  }
+  output.line(
+      "{:.2f} us, {:.2f} to {:.2f}; {:.3f} times as fast as the default; differences below "
+      "{:.1f} % are none",
+      row.time_us, row.low_us, row.high_us, row.default_us / row.time_us, row.noise * 100);
+}
+
+Json tuning_json(const TuneResult& result) {
+  Json trials = Json::array();
+  for (const Trial& each : result.trials) {
+    Json json = to_json(each.measurement);
+    json["expected_us"] = each.expected_us ? Json(*each.expected_us) : Json(nullptr);
+    json["at_s"] = each.at_s;
+    json["finalist"] = each.finalist;
+    json["final_us"] = each.final_us > 0 ? Json(each.final_us) : Json(nullptr);
+    trials.push_back(std::move(json));
+  }
+  return {{"row", to_json(result.row)},
+          {"space", result.space},
+          {"winner_rank", result.winner_rank ? Json(*result.winner_rank) : Json(nullptr)},
+          {"spent_s", result.spent_s},
+          {"exhausted", result.exhausted},
+          {"trials", trials}};
+}
+
+}  // namespace vqgen::cli

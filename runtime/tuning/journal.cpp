@@ -1,0 +1,188 @@
+#include "runtime/tuning/journal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "core/config.h"
+#include "core/files.h"
+#include "core/plan_name.h"
+#include "runtime/tuning/race.h"
+
+namespace vqgen {
+namespace {
+
+std::string finals_key(const std::vector<std::string>& plans, int rounds) {
+  return fmt::format("{} {}", rounds, fmt::join(plans, " "));
+}
+
+std::vector<std::string> names_of(std::span<const Plan> plans) {
+  std::vector<std::string> names;
+  for (const Plan& plan : plans) names.push_back(plan_name(plan));
+  return names;
+}
+
+[[noreturn]] void fail_file(const std::filesystem::path& path, const char* what) {
+  const int code = errno;
+  throw FileError(code, fmt::format("{}: {}: {}; choose another place for the journal or make room",
+                                    path.string(), what, std::strerror(code)));
+}
+
+}  // namespace
+
+Json journal_header(const Problem& problem, const GpuSpec& gpu, const MeasurePolicy& policy,
+                    const TuneEnvironment& environment, const std::string& code) {
+  return {{"vqgen_journal", 1},        {"problem", to_json(problem)},         {"gpu", to_json(gpu)},
+          {"policy", to_json(policy)}, {"environment", to_json(environment)}, {"code", code}};
+}
+
+JournaledEvaluator::JournaledEvaluator(Evaluator& inner, const std::filesystem::path& path,
+                                       const Json& header, bool restart)
+    : inner_(inner), path_(path) {
+  open(restart);
+  try {
+    read(header.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  } catch (...) {
+    ::close(file_);
+    throw;
+  }
+}
+
+JournaledEvaluator::~JournaledEvaluator() { ::close(file_); }
+
+void JournaledEvaluator::open(bool restart) {
+  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0) fail_file(path_, "cannot open the journal");
+  // The kernel lets go of it with the process, however that ends.
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(file_);
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: another process writes this journal; wait for it or name another",
+                            path_.string()));
+  }
+  if (restart && ::ftruncate(file_, 0) != 0) {
+    ::close(file_);
+    fail_file(path_, "cannot cut the journal");
+  }
+}
+
+void JournaledEvaluator::read(const std::string& header) {
+  std::string text = read_text(path_);
+  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  if (whole == 0 && !header.starts_with(text)) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: is no journal of vqgen tune; name another file", path_.string()));
+  }
+  if (whole < text.size() && ::ftruncate(file_, static_cast<off_t>(whole)) != 0) {
+    fail_file(path_, "cannot cut the journal");
+  }
+  text.resize(whole);
+  if (text.empty()) return append(header);
+  if (!text.starts_with(header)) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: is a journal of another problem, GPU, policy, environment or "
+                            "version; begin anew with --restart, or name another",
+                            path_.string()));
+  }
+  std::size_t number = 2;
+  for (std::size_t at = header.size(); at < text.size(); ++number) {
+    const std::size_t end = text.find('\n', at);
+    read_line(text.substr(at, end - at), number);
+    at = end + 1;
+  }
+  recorded_ = screened_.size() + finals_.size();
+}
+
+void JournaledEvaluator::read_line(const std::string& text, std::size_t number) {
+  const std::string source = fmt::format("{}:{}", path_.string(), number);
+  try {
+    const Json json = parse_json(text, source);
+    const JsonCursor cursor(json, source);
+    bool added = false;
+    if (is_finals_line(cursor)) {
+      FinalsLine line = read_finals_line(cursor);
+      const std::string key = finals_key(line.plans, line.rounds);
+      added = finals_.emplace(key, std::move(line)).second;
+    } else {
+      ScreenLine line = read_screen_line(cursor);
+      const std::string key = plan_name(line.measurement.plan);
+      added = screened_.emplace(key, std::move(line)).second;
+    }
+    if (!added) cursor.fail("answers what a line before it answers");
+  } catch (const Error& error) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}; the journal is damaged: remove that line, or begin anew with "
+                            "--restart",
+                            error.what()));
+  }
+}
+
+void JournaledEvaluator::append(const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t wrote = ::write(file_, text.data() + done, text.size() - done);
+    if (wrote >= 0) {
+      done += static_cast<std::size_t>(wrote);
+    } else if (errno != EINTR) {
+      fail_file(path_, "cannot write the journal");
+    }
+  }
+  if (::fsync(file_) != 0) fail_file(path_, "cannot write the journal");
+}
+
+std::int64_t JournaledEvaluator::cost_since(double before_s) const {
+  return std::llround(std::max(0.0, inner_.spent_s() - before_s) * 1e6);
+}
+
+std::vector<Measurement> JournaledEvaluator::screen(std::span<const Plan> plans) {
+  const std::vector<std::string> names = names_of(plans);
+  std::vector<Plan> unknown;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!screened_.contains(names[i])) unknown.push_back(plans[i]);
+  }
+  if (!unknown.empty()) {
+    const double before = inner_.spent_s();
+    std::vector<Measurement> measured = inner_.screen(unknown);
+    const auto each = cost_since(before) / static_cast<std::int64_t>(unknown.size());
+    std::string lines;
+    for (Measurement& m : measured) {
+      refuse_false_times(m);
+      const ScreenLine line{std::move(m), each};
+      lines += to_line(line);
+      screened_.emplace(plan_name(line.measurement.plan), line);
+    }
+    append(lines);
+  }
+  std::vector<Measurement> answers;
+  for (const std::string& name : names) {
+    const ScreenLine& line = screened_.at(name);
+    spent_us_ += line.cost_us;
+    answers.push_back(line.measurement);
+  }
+  return answers;
+}
+
+std::vector<FinalTimes> JournaledEvaluator::finals(std::span<const Plan> plans, int rounds) {
+  const std::vector<std::string> names = names_of(plans);
+  const std::string key = finals_key(names, rounds);
+  auto found = finals_.find(key);
+  if (found == finals_.end()) {
+    const double before = inner_.spent_s();
+    FinalsLine line{names, rounds, inner_.finals(plans, rounds), 0};
+    for (FinalTimes& each : line.times) refuse_false_times(each);
+    line.cost_us = cost_since(before);
+    append(to_line(line));
+    found = finals_.emplace(key, std::move(line)).first;
+  }
+  spent_us_ += found->second.cost_us;
+  return found->second.times;
+}
+
+double JournaledEvaluator::spent_s() const { return static_cast<double>(spent_us_) * 1e-6; }
+
+}  // namespace vqgen

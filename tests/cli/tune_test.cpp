@@ -1,0 +1,183 @@
+// vqgen tune on recordings: rows in tables, journals that go on, and what it refuses, with nothing
+// half-written.
+#include <algorithm>
+#include <sstream>
+
+#include "core/files.h"
+#include "tests/cli/tool.h"
+
+namespace vqgen {
+namespace {
+
+Json product() {
+  return {{"op", "gemv"},
+          {"shape", {{"rows", 1}, {"out_features", 256}, {"in_features", 1024}}},
+          {"weights", "aqlm-1x8"}};
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+class Tune : public testing::Test {
+ protected:
+  Tune() {
+    // Names by a tuning that nothing answers: what it asked stands in its journal.
+    const Outcome outcome =
+        vqgen({"tune", config, "--gpu", "h200", "--replay",
+               recording("none", {{"linear/threads=992", 1.0}}), "--journal", folder.path("asked"),
+               "--most", "40", "--strategy", "exhaustive"});
+    EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
+    EXPECT_NE(outcome.err.find("none of 40 candidates could be timed"), std::string::npos);
+    EXPECT_NE(outcome.err.find("not recorded"), std::string::npos) << outcome.err;
+    for (const std::string& line : lines_of(read_text(folder.path("asked")))) {
+      const Json json = parse_json(line, "journal");
+      if (json.contains("screen")) names.push_back(json["screen"]["plan"]);
+    }
+    EXPECT_EQ(names.size(), 40u);
+    std::map<std::string, double> times;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      times[names[i]] = 9.0 - 0.1 * static_cast<double>(i % 37);
+    replay = recording("replay", times);
+  }
+
+  std::string recording(const std::string& name, const std::map<std::string, double>& times) {
+    Json all = Json::array();
+    for (const auto& [plan, us] : times) all.push_back({{"plan", plan}, {"time_us", us}});
+    return folder.file(name + ".json", all.dump());
+  }
+  Arguments arguments(const Arguments& more = {}) const {
+    Arguments all{"tune", config,   "--gpu", "h200",       "--replay",
+                  replay, "--most", "40",    "--strategy", "exhaustive"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Json tuned(const Arguments& more) const {
+    Arguments all = arguments(more);
+    all.emplace_back("--json");
+    const Outcome outcome = vqgen(all);
+    expect_success(outcome);
+    return document_of(outcome)["tunings"].at(0);
+  }
+
+  Folder folder;
+  const std::string config = folder.file("config.json", product().dump());
+  std::vector<std::string> names;
+  std::string replay;
+};
+
+TEST_F(Tune, FindsTheFastestAndShowsIt) {
+  const Json tuning = tuned({});
+  EXPECT_EQ(tuning["row"]["plan"], names[36]);
+  EXPECT_EQ(tuning["row"]["default_plan"], names[0]);
+  EXPECT_DOUBLE_EQ(tuning["row"]["time_us"].get<double>(), 9.0 - 0.1 * 36);
+  EXPECT_EQ(tuning["row"]["default_us"], 9.0);
+  EXPECT_EQ(tuning["row"]["candidates"], 40);
+  ASSERT_EQ(tuning["trials"].size(), 40u);
+  EXPECT_EQ(tuning["trials"][0]["plan"], names[0]);
+  EXPECT_EQ(tuning["trials"][0]["finalist"], true);
+  EXPECT_TRUE(tuning["journal"].is_null());
+  const Outcome text = vqgen(arguments());
+  expect_success(text);
+  EXPECT_NE(text.out.find(names[36] + "  <- winner"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find(names[0] + "  <- default"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("1.667 times as fast as the default"), std::string::npos) << text.out;
+}
+
+TEST_F(Tune, KeepsOneRowAKeyInItsTable) {
+  const std::string table = folder.path("table.jsonl");
+  tuned({"--out", table});
+  const std::string first = read_text(table);
+  ASSERT_EQ(lines_of(first).size(), 2u);
+  EXPECT_EQ(lines_of(first)[0], R"({"vqgen_tuned":1})");
+  EXPECT_EQ(parse_json(lines_of(first)[1], "row")["plan"], names[36]);
+  tuned({"--out", table});
+  EXPECT_EQ(read_text(table), first);
+  tuned({"--out", table, "--codes", "zipf"});  // another key
+  EXPECT_EQ(lines_of(read_text(table)).size(), 3u);
+}
+
+TEST_F(Tune, TheTablesRowIsTheIncumbent) {
+  const std::string table = folder.path("table.jsonl");
+  tuned({"--out", table});
+  // Another is faster now, by less than the noise: the table stays as it is.
+  std::map<std::string, double> times;
+  for (const std::string& name : names) times[name] = 9;
+  times[names[36]] = 5.4;
+  times[names[5]] = 5.39;
+  replay = recording("next", times);
+  EXPECT_EQ(tuned({"--out", table, "--restart"})["row"]["plan"], names[36]);
+  times[names[5]] = 5.0;
+  replay = recording("next", times);
+  EXPECT_EQ(tuned({"--out", table, "--restart"})["row"]["plan"], names[5]);
+}
+
+TEST_F(Tune, GoesOnFromItsJournal) {
+  const std::string table = folder.path("table.jsonl");
+  const std::string journal = folder.path("journal");
+  const Json whole = tuned({"--journal", journal});
+  EXPECT_EQ(whole["journal"]["resumed"], 0);
+  const std::string text = read_text(journal);
+  folder.file("journal", text.substr(0, text.size() / 2));
+  const Json resumed = tuned({"--journal", journal});
+  EXPECT_GT(resumed["journal"]["resumed"], 10);
+  EXPECT_EQ(resumed["row"], whole["row"]);
+  EXPECT_EQ(read_text(journal), text);
+  EXPECT_EQ(tuned({"--journal", journal})["journal"]["resumed"], lines_of(text).size() - 1);
+  EXPECT_EQ(tuned({"--journal", journal, "--restart"})["journal"]["resumed"], 0);
+  expect_failure(arguments({"--journal", journal, "--codes", "zipf"}), 2,
+                 {journal, "another problem", "--restart"});
+  folder.file("journal", lines_of(text)[0] + "\n{}\n" + text);
+  expect_failure(arguments({"--journal", journal}), 2, {journal + ":2", "--restart"});
+  tuned({"--out", table});
+  EXPECT_EQ(tuned({"--out", table})["journal"]["resumed"], lines_of(text).size() - 1);
+}
+
+TEST_F(Tune, TunesSeveralConfigs) {
+  const std::string table = folder.path("table.jsonl");
+  const Arguments all{"tune", config,   config, "--gpu", "h200", "--replay",
+                      replay, "--most", "40",   "--out", table,  "--json"};
+  const Outcome outcome = vqgen(all);
+  expect_success(outcome);
+  EXPECT_EQ(document_of(outcome)["tunings"].size(), 2u);
+  EXPECT_EQ(lines_of(read_text(table)).size(), 2u);
+}
+
+TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
+  const std::size_t before = folder.names().size();
+  expect_failure({"tune"}, 2, {"config"});
+  expect_failure(arguments({"--budget", "soon"}), 2, {"--budget", "soon"});
+  expect_failure(arguments({"--budget", "0s"}), 2, {"--budget", "above 0"});
+  expect_failure(arguments({"--strategy", "luck"}), 2, {"--strategy"});
+  expect_failure(arguments({"--rounds", "0"}), 2, {"--rounds"});
+  expect_failure(arguments({"--most", "-1"}), 2, {"--most"});
+  expect_failure(arguments({"--restart"}), 2, {"--restart", "--out"});
+  expect_failure(arguments({"--out", folder.path("none/t")}), 2, {"--out", "none"});
+  expect_failure(arguments({"--journal", folder.path("none/t")}), 2, {"--journal", "none"});
+  EXPECT_EQ(folder.names().size(), before);
+  expect_failure({"tune", config, config, "--journal", folder.path("j")}, 2, {"--journal", "one"});
+  const std::string bad = folder.file("bad.json", "[{\"plan\": \"linear/\", \"time_us\": 0}]");
+  expect_failure({"tune", config, "--replay", bad}, 2, {"bad.json: /0/time_us"});
+  expect_failure({"tune", config, "--replay", folder.path("none")}, 2, {"none", "cannot read"});
+  Json fixed = product();
+  fixed["plan"] = {{"threads", 64}};
+  expect_failure({"tune", folder.file("fixed.json", fixed.dump()), "--replay", replay}, 2,
+                 {"fixed.json", "/plan", "remove"});
+}
+
+TEST_F(Tune, KeepsATableThatItCannotRead) {
+  for (const char* text : {"notes\n", "{}\n", "{\"vqgen_tuned\":2}\n", "{\"vqgen_tuned\":1}\n{}\n",
+                           "{\"vqgen_tuned\":1}\n{\"problem\""}) {
+    const std::string table = folder.file("table.jsonl", text);
+    const std::size_t before = folder.names().size();
+    expect_failure(arguments({"--out", table}), 2, {table});
+    EXPECT_EQ(read_text(table), text);
+    EXPECT_EQ(folder.names().size(), before);
+  }
+}
+
+}  // namespace
+}  // namespace vqgen

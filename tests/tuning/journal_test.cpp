@@ -1,0 +1,182 @@
+// Journals: a tuning that is killed at any byte of its journal and resumed ends in the same row as
+// one that was not, and measures nothing twice; what is no journal of this tuning is refused.
+#include "runtime/tuning/journal.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/files.h"
+#include "tests/in_folder.h"
+#include "tests/message_of.h"
+#include "tests/tuning/landscape.h"
+
+namespace vqgen {
+namespace {
+
+class Journal : public test::InFolder {
+ protected:
+  Journal() : land_(test::landscape(test::gemv_problem("aqlm-2x8", {1, 256, 512}), 5)) {
+    // Some of each fault among the cheapest, so that they are met.
+    constexpr std::array kFaults{Outcome::hung, Outcome::crashed, Outcome::wrong,
+                                 Outcome::compile_failed};
+    for (std::size_t i = 1; i < 12; i += 3) {
+      Measurement& m = land_.recorded[land_.space.by_cost[i]];
+      m.outcome = kFaults[i / 3];
+      m.why = "seeded \"fault\"\n with a line";
+    }
+  }
+
+  Json header(const std::string& code = "c0de") const {
+    return journal_header(land_.problem, land_.gpu, {}, {"H200", "1", "nvrtc", "0"}, code);
+  }
+  std::filesystem::path path() const { return folder_ / "journal"; }
+  ReplayEvaluator replay() const {
+    return ReplayEvaluator(land_.recorded, {.sigma = 0.02, .candidate_s = 0.1, .round_s = 0.01});
+  }
+  // Row, seconds and trials of a tuning with what the journal holds, as text.
+  std::string tuned(std::vector<std::string>* asked = nullptr) const {
+    ReplayEvaluator inner = replay();
+    test::Counting counting(inner);
+    JournaledEvaluator journal(counting, path(), header());
+    TuneOptions options = test::options_of(StrategyName::model, 0);
+    options.batch = 5;
+    options.budget_s = 6;
+    options.rounds = 7;
+    const TuneResult result = tune(land_.problem, land_.gpu, journal, options);
+    if (asked != nullptr) *asked = counting.names;
+    Json trials = Json::array();
+    for (const Trial& each : result.trials) {
+      trials.push_back({plan_name(each.measurement.plan), each.at_s, each.finalist});
+    }
+    return Json{{"row", to_json(result.row)}, {"spent", result.spent_s}, {"trials", trials}}.dump();
+  }
+  std::string refusal(const std::string& text) const {
+    publish_text(path(), text);
+    return message_of([&] {
+      ReplayEvaluator inner = replay();
+      JournaledEvaluator journal(inner, path(), header());
+    });
+  }
+
+  test::Landscape land_;
+};
+
+TEST_F(Journal, IsKilledAtAnyByteAndEndsTheSame) {
+  const std::string whole_run = tuned();
+  const std::string text = read_text(path());
+  std::vector<std::size_t> cuts{
+      0, 1, text.find('\n') / 2, text.find('\n'), text.size() - 1, text.size()};
+  for (std::size_t at = text.find('\n'); at < text.size() - 1; at = text.find('\n', at + 1)) {
+    const std::size_t end = text.find('\n', at + 1);
+    cuts.insert(cuts.end(), {at + 1, at + 2, (at + end) / 2, end - 1, end});
+  }
+  std::size_t lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  ASSERT_GT(lines, 20u);
+  EXPECT_EQ(cuts.size(), 6 + 5 * (lines - 1));
+  for (const std::size_t cut : cuts) {
+    SCOPED_TRACE(cut);
+    publish_text(path(), text.substr(0, cut));
+    std::vector<std::string> asked;
+    ASSERT_EQ(tuned(&asked), whole_run);
+    for (const std::string& name : asked) {
+      const std::string quoted = Json(name).dump();
+      const std::size_t line = text.find("\"plan\":" + quoted);
+      ASSERT_NE(line, std::string::npos) << name;
+      EXPECT_GE(text.find('\n', line), cut) << name << " was recorded and measured again";
+    }
+    ASSERT_EQ(read_text(path()), text);
+  }
+}
+
+TEST_F(Journal, AnswersAllOfASecondRun) {
+  const std::string first = tuned();
+  const std::string text = read_text(path());
+  std::vector<std::string> asked;
+  EXPECT_EQ(tuned(&asked), first);
+  EXPECT_TRUE(asked.empty());
+  EXPECT_EQ(read_text(path()), text);
+}
+
+TEST_F(Journal, OfAnotherTuningIsRefusedAndRestarted) {
+  tuned();
+  ReplayEvaluator inner = replay();
+  const std::string message =
+      message_of([&] { JournaledEvaluator journal(inner, path(), header("0the7")); });
+  EXPECT_NE(message.find("--restart"), std::string::npos) << message;
+  EXPECT_NE(message.find(path().string()), std::string::npos) << message;
+  JournaledEvaluator journal(inner, path(), header("0the7"), /*restart=*/true);
+  EXPECT_EQ(journal.recorded(), 0u);
+  EXPECT_EQ(read_text(path()), header("0the7").dump() + "\n");
+}
+
+TEST_F(Journal, IsOfOneProcessAtATime) {
+  ReplayEvaluator inner = replay();
+  JournaledEvaluator journal(inner, path(), header());
+  for (const bool restart : {false, true}) {
+    const std::string message =
+        message_of([&] { JournaledEvaluator second(inner, path(), header(), restart); });
+    EXPECT_NE(message.find("another process"), std::string::npos) << message;
+  }
+  EXPECT_EQ(read_text(path()), header().dump() + "\n");
+}
+
+TEST_F(Journal, DamageIsRefusedAndTheFileKept) {
+  tuned();
+  const std::string text = read_text(path());
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+    lines.push_back(text.substr(at, text.find('\n', at) + 1 - at));
+  }
+  const auto with_line = [&](const std::string& line) {
+    return lines[0] + lines[1] + line + "\n" + lines[2];
+  };
+  const std::string screen = R"({"cost_us":1,"screen":{"plan":"linear/","outcome":"hung",)";
+  for (const std::string& line :
+       {std::string("{"), std::string(), std::string("3"), std::string("{}"), std::string(5, '\0'),
+        screen + R"("why":"x"}})" + "x", screen + R"("more":"x"}})", screen + R"("why":3}})",
+        std::string(R"({"cost_us":-1,"screen":{"plan":"linear/",)") +
+            R"("outcome":"hung","why":"x"}})",
+        std::string(R"({"cost_us":1,"screen":{"plan":"linear/","outcome":"timed"}})"),
+        std::string(R"({"cost_us":1,"screen":{"plan":"linear/x","outcome":"hung","why":""}})"),
+        std::string(R"({"cost_us":1,"finals":{"plans":["linear/"],"rounds":2,"times":[]}})"),
+        std::string(R"({"cost_us":1,"finals":{"plans":["linear/"],"rounds":1,"times":)") +
+            R"([{"us":[1,2],"outcome":"timed"}]}})",
+        std::string(R"({"cost_us":1,"finals":{"plans":["linear/"],"rounds":1,"times":)") +
+            R"([{"us":[null],"outcome":"timed"}]}})"}) {
+    const std::string damaged = with_line(line);
+    const std::string message = refusal(damaged);
+    EXPECT_NE(message.find(path().string() + ":3"), std::string::npos) << message;
+    EXPECT_NE(message.find("--restart"), std::string::npos) << message;
+    EXPECT_EQ(read_text(path()), damaged);
+  }
+  const std::string twice = lines[0] + lines[1] + lines[2] + lines[1] + lines[3];
+  EXPECT_NE(refusal(twice).find(":4"), std::string::npos);
+}
+
+TEST_F(Journal, AnotherFileIsNotTouched) {
+  for (const std::string text : {"notes", "notes\nmore\n", "{}\n", "\n"}) {
+    EXPECT_NE(refusal(text), "");
+    EXPECT_EQ(read_text(path()), text);
+  }
+  ReplayEvaluator inner = replay();
+  EXPECT_NE(message_of([&] { JournaledEvaluator j(inner, folder_ / "none" / "j", header()); }), "");
+  EXPECT_NE(message_of([&] { JournaledEvaluator j(inner, folder_, header()); }), "");
+}
+
+TEST_F(Journal, FalseTimesAreRecordedAsWrong) {
+  ReplayEvaluator inner = replay();
+  test::Counting counting(inner);
+  counting.spoil = [](Measurement& m) { m.time_us = std::nan(""); };
+  const std::vector<Plan> plans{land_.recorded[land_.space.by_cost[0]].plan};
+  {
+    JournaledEvaluator journal(counting, path(), header());
+    EXPECT_EQ(journal.screen(plans).front().outcome, Outcome::wrong);
+  }
+  JournaledEvaluator journal(inner, path(), header());
+  EXPECT_EQ(journal.recorded(), 1u);
+  EXPECT_EQ(journal.screen(plans).front().outcome, Outcome::wrong);
+}
+
+}  // namespace
+}  // namespace vqgen
