@@ -6,6 +6,8 @@
 #include <charconv>
 #include <numeric>
 
+#include "core/digest.h"
+
 namespace vqgen {
 namespace {
 
@@ -91,10 +93,6 @@ double arithmetic(const Linear& op) {
          static_cast<double>(op.shape.in_features);
 }
 
-std::string stem(const Shard& shard) {
-  return fmt::format("shard-{}-of-{}", shard.index, shard.count);
-}
-
 }  // namespace
 
 Shard read_shard(const std::string& text, const std::string& what) {
@@ -155,11 +153,18 @@ std::vector<std::size_t> items_of(const Work& work, const Shard& shard) {
 }
 
 std::filesystem::path shard_table(const std::filesystem::path& folder, const Shard& shard) {
-  return folder / (stem(shard) + ".jsonl");
+  return folder / fmt::format("shard-{}-of-{}.jsonl", shard.index, shard.count);
 }
 
-std::filesystem::path shard_journal(const std::filesystem::path& folder, const Shard& shard) {
-  return folder / (stem(shard) + ".journal");
+std::filesystem::path item_journal(const std::filesystem::path& folder, const WorkItem& item) {
+  constexpr std::size_t kLongest = 80;  // of names, of which systems take 255 bytes
+  std::string name = item.label.substr(0, kLongest);
+  for (char& c : name) {
+    const bool safe = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!safe && c != '.' && c != '=' && c != '_') c = '-';
+  }
+  const std::string digest = Digest().add(to_json(item.problem).dump()).hex();
+  return folder / fmt::format("{}-{}.journal", name, digest.substr(0, 12));
 }
 
 }  // namespace vqgen

@@ -1,5 +1,5 @@
 // Shards: a list of work cut into parts that need nothing of each other but a folder, where each
-// leaves a table and a journal of its own. Who runs the parts is the user's affair: a launcher's
+// leaves a table of its own. Who runs the parts is the user's affair: a launcher's
 // environment says which part a process is.
 #pragma once
 
@@ -55,8 +55,11 @@ std::vector<std::size_t> items_of(const Work& work, const Shard& shard);
 // Multiply-adds of one call.
 double arithmetic_of(const Problem& problem);
 
-// "shard-I-of-N.jsonl", which the shells' "shard-*-of-N.jsonl" finds, and the journal beside it.
+// "shard-I-of-N.jsonl", which the shells' "shard-*-of-N.jsonl" finds.
 std::filesystem::path shard_table(const std::filesystem::path& folder, const Shard& shard);
-std::filesystem::path shard_journal(const std::filesystem::path& folder, const Shard& shard);
+
+// "LABEL-DIGEST.journal", of what is safe in a name of the label and of the problem. Without the
+// shard, so that another number of shards goes on from the same journals.
+std::filesystem::path item_journal(const std::filesystem::path& folder, const WorkItem& item);
 
 }  // namespace vqgen

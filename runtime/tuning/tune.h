@@ -52,6 +52,7 @@ struct Trial {
   std::optional<double> expected_us;  // by the cost model
   double at_s = 0;                    // Evaluator::spent_s() after it
   bool finalist = false;
+  double final_us = 0;  // median of the finals' rounds; 0 where it was in none
 };
 
 struct TuneResult {

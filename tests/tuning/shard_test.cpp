@@ -2,6 +2,7 @@
 #include "runtime/tuning/shard.h"
 
 #include <random>
+#include <set>
 
 #include "tests/message_of.h"
 
@@ -158,9 +159,30 @@ TEST(Shard, LaunchersThatSayHalfAreRefused) {
   }
 }
 
-TEST(Shard, FilesAreNamedByPlace) {
+TEST(Shard, TablesAreNamedByPlace) {
   EXPECT_EQ(shard_table("d", {3, 16}), "d/shard-3-of-16.jsonl");
-  EXPECT_EQ(shard_journal("d", {3, 16}), "d/shard-3-of-16.journal");
+}
+
+// Names are safe, tell problems apart, and do not change with the shards.
+TEST(Shard, JournalsAreNamedByProblem) {
+  std::set<std::string> names;
+  for (const char* sweep : {"llama-3-8b", "llama-3-70b"}) {
+    const Work work = read_work(sweep);
+    for (const WorkItem& item : work.items) {
+      const std::string name = item_journal("d", item).string();
+      EXPECT_TRUE(names.insert(name).second) << name;
+      EXPECT_EQ(name, item_journal("d", item).string());
+    }
+  }
+  WorkItem item{Gemv{{DType::f16, {1, 64, 64}, {}}}, "../a b/c\n\xff\"$x`", 1};
+  const std::string name = item_journal("d", item).string();
+  EXPECT_TRUE(name.starts_with("d/..-a-b-c----x--")) << name;
+  EXPECT_TRUE(name.ends_with(".journal"));
+  item.label = std::string(1000, 'x');
+  EXPECT_LT(item_journal("d", item).filename().string().size(), 120u);
+  const std::string before = item_journal("d", item);
+  std::get<Gemv>(item.problem).shape.rows = 2;
+  EXPECT_NE(item_journal("d", item), before);
 }
 
 }  // namespace
