@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostShards = 65536;
 
 // A whole number of digits alone, below kMostShards + 1.
-std::optional<int> read_count(std::string_view text) {
+std::optional<int> shard_number(std::string_view text) {
   if (text.empty() || text.find_first_not_of("0123456789") != std::string_view::npos) return {};
   int value = 0;
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -25,7 +25,7 @@ std::optional<int> read_count(std::string_view text) {
 constexpr const char* kRemedy = "give --shard I/N";
 
 int variable(const char* name, const std::string& text) {
-  const std::optional<int> value = read_count(text);
+  const std::optional<int> value = shard_number(text);
   if (!value) {
     throw Error(ErrorKind::bad_input, fmt::format("{}: '{}' is no number from 0 to {}; {}", name,
                                                   text, kMostShards, kRemedy));
@@ -97,10 +97,10 @@ double arithmetic(const Linear& op) {
 
 Shard read_shard(const std::string& text, const std::string& what) {
   const std::size_t slash = text.find('/');
-  const auto index = read_count(std::string_view(text).substr(0, slash));
+  const auto index = shard_number(std::string_view(text).substr(0, slash));
   const auto count = slash == std::string::npos
                          ? std::nullopt
-                         : read_count(std::string_view(text).substr(slash + 1));
+                         : shard_number(std::string_view(text).substr(slash + 1));
   if (!index || !count) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: '{}' is no shard; write I/N, such as 0/4, with N up to {}", what,

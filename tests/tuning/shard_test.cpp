@@ -61,6 +61,16 @@ TEST(Shard, ArithmeticIsSpread) {
   }
 }
 
+// Dealt out back and forth: the first of one turn is the last of the next.
+TEST(Shard, TurnsGoBackAndForth) {
+  Work work;
+  for (const int rows : {2, 4, 1, 3}) {
+    work.items.push_back({Gemv{{DType::f16, {rows, 64, 64}, {}}}, "", 1});
+  }
+  EXPECT_EQ(items_of(work, {0, 2}), (std::vector<std::size_t>{1, 2}));
+  EXPECT_EQ(items_of(work, {1, 2}), (std::vector<std::size_t>{0, 3}));
+}
+
 TEST(Shard, ArithmeticIsOfOneCall) {
   EXPECT_EQ(arithmetic_of(Gemm{{DType::f16, {3, 5, 8}, {}}}), 3 * 5 * 8);
   EXPECT_EQ(arithmetic_of(AttentionDecode{DType::f16, {2, 4, 2, 64, 1'000'000'000}, {}, {}}),
@@ -121,7 +131,7 @@ TEST(Shard, ArraysOfStepsMultiply) {
                                      .slurm_procid = fmt::format("{}", rank),
                                      .slurm_step_num_tasks = "4"});
       ASSERT_TRUE(found);
-      EXPECT_EQ(found->shard.count, 12);
+      EXPECT_EQ(found->shard, (Shard{4 * task + rank, 12}));
       ++taken.at(static_cast<std::size_t>(found->shard.index));
     }
   }
