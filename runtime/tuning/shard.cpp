@@ -156,14 +156,15 @@ std::filesystem::path shard_table(const std::filesystem::path& folder, const Sha
   return folder / fmt::format("shard-{}-of-{}.jsonl", shard.index, shard.count);
 }
 
-std::filesystem::path item_journal(const std::filesystem::path& folder, const WorkItem& item) {
+std::filesystem::path item_journal(const std::filesystem::path& folder, const std::string& label,
+                                   const std::string& key) {
   constexpr std::size_t kLongest = 80;  // of names, of which systems take 255 bytes
-  std::string name = item.label.substr(0, kLongest);
+  std::string name = label.substr(0, kLongest);
   for (char& c : name) {
     const bool safe = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (!safe && c != '.' && c != '=' && c != '_') c = '-';
   }
-  const std::string digest = Digest().add(to_json(item.problem).dump()).hex();
+  const std::string digest = Digest().add(key).hex();
   return folder / fmt::format("{}-{}.journal", name, digest.substr(0, 12));
 }
 

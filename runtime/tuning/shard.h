@@ -58,8 +58,10 @@ double arithmetic_of(const Problem& problem);
 // "shard-I-of-N.jsonl", which the shells' "shard-*-of-N.jsonl" finds.
 std::filesystem::path shard_table(const std::filesystem::path& folder, const Shard& shard);
 
-// "LABEL-DIGEST.journal", of what is safe in a name of the label and of the problem. Without the
-// shard, so that another number of shards goes on from the same journals.
-std::filesystem::path item_journal(const std::filesystem::path& folder, const WorkItem& item);
+// "LABEL-DIGEST.journal", of what is safe in a name of the label and of the key of the row that is
+// looked for, which tells problems, GPUs and codes apart (tuned_key()). Without the shard, so that
+// another number of shards goes on from the same journals.
+std::filesystem::path item_journal(const std::filesystem::path& folder, const std::string& label,
+                                   const std::string& key);
 
 }  // namespace vqgen

@@ -4,6 +4,7 @@
 #include <random>
 #include <set>
 
+#include "core/tuned_row.h"
 #include "tests/message_of.h"
 
 namespace vqgen {
@@ -173,26 +174,25 @@ TEST(Shard, TablesAreNamedByPlace) {
   EXPECT_EQ(shard_table("d", {3, 16}), "d/shard-3-of-16.jsonl");
 }
 
-// Names are safe, tell problems apart, and do not change with the shards.
-TEST(Shard, JournalsAreNamedByProblem) {
+// Names are safe, tell rows apart, and do not change with the shards.
+TEST(Shard, JournalsAreNamedByRow) {
   std::set<std::string> names;
   for (const char* sweep : {"llama-3-8b", "llama-3-70b"}) {
     const Work work = read_work(sweep);
     for (const WorkItem& item : work.items) {
-      const std::string name = item_journal("d", item).string();
-      EXPECT_TRUE(names.insert(name).second) << name;
-      EXPECT_EQ(name, item_journal("d", item).string());
+      for (const char* gpu : {"NVIDIA H200", "NVIDIA H100"}) {
+        const std::string key = tuned_key(item.problem, gpu, "uniform");
+        const std::string name = item_journal("d", item.label, key).string();
+        EXPECT_TRUE(names.insert(name).second) << name;
+        EXPECT_EQ(name, item_journal("d", item.label, key).string());
+      }
     }
   }
-  WorkItem item{Gemv{{DType::f16, {1, 64, 64}, {}}}, "../a b/c\n\xff\"$x`", 1};
-  const std::string name = item_journal("d", item).string();
+  const std::string name = item_journal("d", "../a b/c\n\xff\"$x`", "key").string();
   EXPECT_TRUE(name.starts_with("d/..-a-b-c----x--")) << name;
   EXPECT_TRUE(name.ends_with(".journal"));
-  item.label = std::string(1000, 'x');
-  EXPECT_LT(item_journal("d", item).filename().string().size(), 120u);
-  const std::string before = item_journal("d", item);
-  std::get<Gemv>(item.problem).shape.rows = 2;
-  EXPECT_NE(item_journal("d", item), before);
+  EXPECT_LT(item_journal("", std::string(1000, 'x'), "key").string().size(), 120u);
+  EXPECT_NE(item_journal("d", "x", "key"), item_journal("d", "x", "other"));
 }
 
 }  // namespace

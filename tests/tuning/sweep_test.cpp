@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/profiles.h"
+#include "heuristics/choose.h"
 #include "tests/message_of.h"
 
 namespace vqgen {
@@ -244,13 +245,49 @@ TEST(Sweep, TheShippedOnesAreWhole) {
       EXPECT_FALSE(op.value("source", "").empty()) << name << op["name"];
     }
   }
-  const Linear* down = nullptr;
-  const Work work = read_work("llama-3-70b");
-  for (const WorkItem& item : work.items) {
-    if (item.label == "down_proj rows=64 quip-4") down = as_linear(item.problem);
+}
+
+// Tuning starts from the default, so there must be one.
+TEST(Sweep, TheShippedOnesHaveADefaultOnAnH200) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const std::string& name : sweep_names()) {
+    for (const WorkItem& item : read_work(name).items) {
+      EXPECT_NO_THROW(choose(item.problem, gpu, {.chooser = Chooser::rules})) << item.label;
+    }
   }
-  ASSERT_NE(down, nullptr);
-  EXPECT_EQ(down->shape, (LinearShape{64, 8192, 28672}));
+}
+
+// From the numbers of config.json: hidden, intermediate, query heads; all have 8 heads of the cache
+// of 128 channels each.
+TEST(Sweep, ShapesOfTheShippedOnesAreTheModels) {
+  const auto check_model = [](const char* name, int hidden, int intermediate, int heads,
+                              int layers) {
+    const Work work = read_work(name);
+    const auto problem = [&](const std::string& label) {
+      for (const WorkItem& item : work.items) {
+        EXPECT_EQ(item.weight, layers) << item.label;
+        if (item.label == label) return item.problem;
+      }
+      ADD_FAILURE() << name << ": no " << label;
+      return work.items.front().problem;
+    };
+    const auto matrix = [&](const std::string& label, int outputs, int inputs) {
+      const Problem found = problem(label + " rows=64 quip-4");
+      ASSERT_NE(as_linear(found), nullptr);
+      EXPECT_EQ(as_linear(found)->shape, (LinearShape{64, outputs, inputs})) << name << label;
+    };
+    matrix("qkv_proj", (heads + 2 * 8) * 128, hidden);
+    matrix("o_proj", hidden, heads * 128);
+    matrix("gate_up_proj", 2 * intermediate, hidden);
+    matrix("down_proj", hidden, intermediate);
+    EXPECT_EQ(hidden, heads * 128);
+    const Problem attention = problem("attention batch=16 tokens=32768 cq-4c8b");
+    EXPECT_EQ(std::get<AttentionDecode>(attention).shape,
+              (AttentionShape{16, heads, 8, 128, 32768, 0, 0, false}));
+  };
+  check_model("llama-3-8b", 4096, 14336, 32, 32);
+  check_model("llama-3-70b", 8192, 28672, 64, 80);
+  check_model("qwen2.5-14b", 5120, 13824, 40, 48);
 }
 
 }  // namespace
