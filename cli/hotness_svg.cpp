@@ -34,15 +34,6 @@ struct Shown {
   std::vector<std::uint32_t> order;
 };
 
-// A step of 1, 2 or 5 times a power of ten, so that `most` takes no more than five of them.
-double tick_step(double most) {
-  const double power = std::pow(10.0, std::floor(std::log10(most / 5)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power * 5 >= most) return factor * power;
-  }
-  return 10 * power;
-}
-
 // Dark where entries are seldom read, light where they are read most; `share` is 0..1.
 std::string heat(double share) {
   static constexpr std::array<std::array<double, 3>, 5> kStops{

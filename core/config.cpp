@@ -31,16 +31,6 @@ void read_common(const JsonCursor& root, Op& op) {
   read_fields(member(root, "shape", "the sizes of the problem"), op.shape);
 }
 
-// Values are quantized as they are: a preset's key transforms do not apply to them, and an object
-// that asks for them is an error.
-VqFormat read_value_format(const JsonCursor& cursor) {
-  const VqFormat format = read_format(cursor);
-  if (cursor.value().is_object() && (format.smooth || format.hadamard)) {
-    cursor.fail("smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
-  }
-  return for_values(format);
-}
-
 Problem read_attention(const JsonCursor& root) {
   root.expect_object(known_fields({"keys", "values"}));
   AttentionDecode op;

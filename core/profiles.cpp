@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "core/embedded.h"
-
 namespace vqgen {
 namespace {
 
@@ -48,6 +46,7 @@ const EmbeddedFile* find_embedded(const std::string& path) {
 
 std::vector<std::string> gpu_names() { return names_in("gpus/"); }
 std::vector<std::string> format_names() { return names_in("formats/"); }
+std::vector<std::string> sweep_names() { return names_in("sweeps/"); }
 
 GpuSpec find_gpu(const std::string& name) {
   if (name.find('/') != std::string::npos || name.ends_with(".json")) {
@@ -82,6 +81,25 @@ VqFormat read_format(const JsonCursor& cursor) {
   VqFormat format;
   read_fields(cursor, format);
   return format;
+}
+
+// A preset's key transforms do not apply to values; VecInfer (eq. 8) quantizes them as they are.
+VqFormat read_value_format(const JsonCursor& cursor) {
+  const VqFormat format = read_format(cursor);
+  if (cursor.value().is_object() && (format.smooth || format.hadamard)) {
+    cursor.fail("smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+  }
+  return for_values(format);
+}
+
+const EmbeddedFile& find_sweep(const std::string& name) {
+  const EmbeddedFile* file = find_embedded("sweeps/" + name + ".json");
+  if (file == nullptr) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("sweep '{}' is unknown; give a JSON file or one of {}", name,
+                            fmt::join(sweep_names(), ", ")));
+  }
+  return *file;
 }
 
 }  // namespace vqgen

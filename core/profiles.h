@@ -1,9 +1,10 @@
-// The facts that ship with vqgen: GPUs and formats by name.
+// The facts that ship with vqgen: GPUs, formats and sweeps by name.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "core/embedded.h"
 #include "core/gpu_spec.h"
 #include "core/json.h"
 #include "core/vq_format.h"
@@ -13,6 +14,7 @@ namespace vqgen {
 // Names of the shipped profiles, sorted.
 std::vector<std::string> gpu_names();
 std::vector<std::string> format_names();
+std::vector<std::string> sweep_names();
 
 // `name` is a shipped profile ("h200") or a file ("./my-gpu.json": anything with a '/' or ending in
 // .json). Error(bad_input) names what is known.
@@ -23,5 +25,13 @@ VqFormat find_format(const std::string& name, const std::string& where);
 
 // A preset's name or an object of VqFormat's fields.
 VqFormat read_format(const JsonCursor& cursor);
+
+// The same for values, which are quantized as they are: a preset's key transforms are dropped, and
+// an object that asks for them is an Error(bad_input).
+VqFormat read_value_format(const JsonCursor& cursor);
+
+// The text of a shipped sweep; runtime/tuning/sweep.h reads it. Error(bad_input) names what is
+// known.
+const EmbeddedFile& find_sweep(const std::string& name);
 
 }  // namespace vqgen

@@ -16,7 +16,7 @@ namespace {
 
 TEST(Profiles, TheBinaryHoldsTheFilesOfTheFolder) {
   std::size_t files = 0;
-  for (const char* folder : {"gpus", "formats", "cost"}) {
+  for (const char* folder : {"gpus", "formats", "cost", "sweeps"}) {
     for (const auto& entry : std::filesystem::directory_iterator(
              std::filesystem::path(VQGEN_SOURCE_DIR "/profiles") / folder)) {
       if (entry.path().extension() != ".json") continue;

@@ -1,0 +1,60 @@
+// --shard: by hand, from the environment, and never from the environment unasked.
+#include "cli/shard_option.h"
+
+#include <stdlib.h>
+
+#include "tests/message_of.h"
+
+namespace vqgen::cli {
+namespace {
+
+// Each variable by itself is one that find_shard() needs: a name that is misspelt fails.
+class ShardOption : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : kNames) ::unsetenv(name);
+  }
+  void TearDown() override { SetUp(); }
+
+  static constexpr std::array kNames{"SLURM_ARRAY_TASK_ID",
+                                     "SLURM_ARRAY_TASK_MIN",
+                                     "SLURM_ARRAY_TASK_MAX",
+                                     "SLURM_ARRAY_TASK_COUNT",
+                                     "SLURM_PROCID",
+                                     "SLURM_STEP_NUM_TASKS",
+                                     "OMPI_COMM_WORLD_RANK",
+                                     "OMPI_COMM_WORLD_SIZE",
+                                     "PMI_RANK",
+                                     "PMI_SIZE"};
+};
+
+void set(const std::vector<std::pair<const char*, const char*>>& variables) {
+  for (const auto& [name, value] : variables) ::setenv(name, value, 1);
+}
+
+TEST_F(ShardOption, IsTakenByHandOrFromALauncher) {
+  const std::string none = message_of([] { choose_shard("auto"); });
+  EXPECT_NE(none.find("give --shard I/N"), std::string::npos);
+  set({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}});
+  EXPECT_EQ(choose_shard("").shard, (Shard{0, 1}));
+  EXPECT_EQ(choose_shard("2/5").shard, (Shard{2, 5}));
+  EXPECT_EQ(choose_shard("auto").shard, (Shard{1, 3}));
+  set({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "7"}});
+  EXPECT_EQ(choose_shard("auto").shard, (Shard{0, 7}));
+  EXPECT_NE(message_of([] { choose_shard("all"); }).find("--shard: 'all'"), std::string::npos);
+}
+
+TEST_F(ShardOption, ReadsSlurm) {
+  set({{"SLURM_PROCID", "0"}});
+  message_of([] { choose_shard("auto"); });
+  set({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}});
+  EXPECT_EQ(choose_shard("auto").shard, (Shard{3, 4}));
+  set({{"SLURM_ARRAY_TASK_ID", "1"},
+       {"SLURM_ARRAY_TASK_MIN", "0"},
+       {"SLURM_ARRAY_TASK_MAX", "1"},
+       {"SLURM_ARRAY_TASK_COUNT", "2"}});
+  EXPECT_EQ(choose_shard("auto").shard, (Shard{7, 8}));
+}
+
+}  // namespace
+}  // namespace vqgen::cli

@@ -1,0 +1,199 @@
+// Shards: every item in exactly one, whatever the count; and which one a launcher means.
+#include "runtime/tuning/shard.h"
+
+#include <random>
+#include <set>
+
+#include "core/tuned_row.h"
+#include "tests/message_of.h"
+
+namespace vqgen {
+namespace {
+
+Work random_work(std::size_t size, std::mt19937& random) {
+  Work work;
+  for (std::size_t i = 0; i < size; ++i) {
+    const int rows = 1 + static_cast<int>(random() % 8);
+    const std::int64_t features = 64 * static_cast<std::int64_t>(1 + random() % 4);
+    Linear product{DType::f16, {rows, features, 256}, {}};
+    work.items.push_back({Gemv{product}, fmt::format("{}", i), 1});
+  }
+  return work;
+}
+
+TEST(Shard, EveryItemIsInExactlyOne) {
+  std::mt19937 random(7);
+  for (const std::size_t size : {0u, 1u, 2u, 7u, 54u, 163u}) {
+    const Work work = random_work(size, random);
+    for (const int count : {1, 2, 3, 7, 54, 55, 200}) {
+      std::vector<int> taken(size, 0);
+      std::size_t least = size, most = 0;
+      for (int index = 0; index < count; ++index) {
+        const std::vector<std::size_t> mine = items_of(work, {index, count});
+        EXPECT_EQ(mine, items_of(work, {index, count}));
+        EXPECT_TRUE(std::is_sorted(mine.begin(), mine.end()));
+        for (const std::size_t item : mine) ++taken.at(item);
+        least = std::min(least, mine.size());
+        most = std::max(most, mine.size());
+      }
+      EXPECT_EQ(taken, std::vector<int>(size, 1)) << size << " over " << count;
+      EXPECT_LE(most - least, 1u) << size << " over " << count;
+    }
+  }
+}
+
+// In the order of the list three shards of a shipped sweep would each have one number of rows.
+TEST(Shard, ArithmeticIsSpread) {
+  const Work work = read_work("llama-3-8b");
+  for (const int count : {2, 3, 4, 6}) {
+    double all = 0, most = 0, largest = 0;
+    for (const WorkItem& item : work.items) {
+      all += arithmetic_of(item.problem);
+      largest = std::max(largest, arithmetic_of(item.problem));
+    }
+    for (int index = 0; index < count; ++index) {
+      double mine = 0;
+      for (const std::size_t i : items_of(work, {index, count})) {
+        mine += arithmetic_of(work.items[i].problem);
+      }
+      most = std::max(most, mine);
+    }
+    EXPECT_LE(most, all / count + largest) << count;
+  }
+}
+
+// Dealt out back and forth: the first of one turn is the last of the next.
+TEST(Shard, TurnsGoBackAndForth) {
+  Work work;
+  for (const int rows : {2, 4, 1, 3}) {
+    work.items.push_back({Gemv{{DType::f16, {rows, 64, 64}, {}}}, "", 1});
+  }
+  EXPECT_EQ(items_of(work, {0, 2}), (std::vector<std::size_t>{1, 2}));
+  EXPECT_EQ(items_of(work, {1, 2}), (std::vector<std::size_t>{0, 3}));
+}
+
+TEST(Shard, ArithmeticIsOfOneCall) {
+  EXPECT_EQ(arithmetic_of(Gemm{{DType::f16, {3, 5, 8}, {}}}), 3 * 5 * 8);
+  EXPECT_EQ(arithmetic_of(AttentionDecode{DType::f16, {2, 4, 2, 64, 1'000'000'000}, {}, {}}),
+            2.0 * 2 * 4 * 64 * 1e9);
+}
+
+TEST(Shard, IsWrittenFromZero) {
+  EXPECT_EQ(read_shard("0/1", "--shard"), (Shard{0, 1}));
+  EXPECT_EQ(read_shard("3/16", "--shard"), (Shard{3, 16}));
+  EXPECT_EQ(read_shard("65535/65536", "--shard"), (Shard{65535, 65536}));
+  for (const char* text :
+       {"", "/", "1", "1/", "/4", "a/4", "1/b", "-1/4", "+1/4", "1/-4", " 1/4", "1/4 ", "1/4/4",
+        "0x1/4", "1.0/4", "0/65537", "0/99999999999999999999", "99999999999999999999/4"}) {
+    const std::string message = message_of([&] { read_shard(text, "--shard"); });
+    EXPECT_NE(message.find("--shard"), std::string::npos) << text;
+    EXPECT_NE(message.find("write I/N"), std::string::npos) << text;
+  }
+  EXPECT_NE(message_of([] { read_shard("4/4", "--shard"); }).find("the last of 4 is 3/4"),
+            std::string::npos);
+  message_of([] { read_shard("0/0", "--shard"); });
+}
+
+TEST(Shard, LaunchersSayWhich) {
+  const auto shard = [](const LauncherEnvironment& environment) {
+    const auto found = find_shard(environment);
+    EXPECT_TRUE(found);
+    EXPECT_FALSE(found && found->reason.empty());
+    return found ? found->shard : Shard{};
+  };
+  EXPECT_FALSE(find_shard({}));
+  const LauncherEnvironment array{.slurm_array_task_id = "3",
+                                  .slurm_array_task_min = "0",
+                                  .slurm_array_task_max = "15",
+                                  .slurm_array_task_count = "16"};
+  EXPECT_EQ(shard(array), (Shard{3, 16}));
+  LauncherEnvironment step{.slurm_procid = "1", .slurm_step_num_tasks = "4"};
+  EXPECT_EQ(shard(step), (Shard{1, 4}));
+  // A batch script, which starts all of the work itself.
+  EXPECT_FALSE(find_shard({.slurm_procid = "0"}));
+  const LauncherEnvironment mpi{.ompi_comm_world_rank = "2", .ompi_comm_world_size = "3"};
+  EXPECT_EQ(shard(mpi), (Shard{2, 3}));
+  EXPECT_EQ(shard({.pmi_rank = "0", .pmi_size = "2"}), (Shard{0, 2}));
+  // mpirun starts its daemons by srun: the ranks are its own.
+  step.ompi_comm_world_rank = "5";
+  step.ompi_comm_world_size = "8";
+  EXPECT_EQ(shard(step), (Shard{5, 8}));
+}
+
+// All tasks of an array with all ranks of each are all shards, each once.
+TEST(Shard, ArraysOfStepsMultiply) {
+  std::vector<int> taken(3 * 4, 0);
+  for (int task = 0; task < 3; ++task) {
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto found = find_shard({.slurm_array_task_id = fmt::format("{}", task),
+                                     .slurm_array_task_min = "0",
+                                     .slurm_array_task_max = "2",
+                                     .slurm_array_task_count = "3",
+                                     .slurm_procid = fmt::format("{}", rank),
+                                     .slurm_step_num_tasks = "4"});
+      ASSERT_TRUE(found);
+      EXPECT_EQ(found->shard, (Shard{4 * task + rank, 12}));
+      ++taken.at(static_cast<std::size_t>(found->shard.index));
+    }
+  }
+  EXPECT_EQ(taken, std::vector<int>(12, 1));
+}
+
+TEST(Shard, LaunchersThatSayHalfAreRefused) {
+  const LauncherEnvironment good{.slurm_array_task_id = "1",
+                                 .slurm_array_task_min = "0",
+                                 .slurm_array_task_max = "3",
+                                 .slurm_array_task_count = "4"};
+  EXPECT_TRUE(find_shard(good));
+  const std::vector<std::pair<const char*, std::function<void(LauncherEnvironment&)>>> faults{
+      {"SLURM_ARRAY_TASK_COUNT", [](auto& e) { e.slurm_array_task_count.reset(); }},
+      {"SLURM_ARRAY_TASK_MIN", [](auto& e) { e.slurm_array_task_min.reset(); }},
+      {"SLURM_ARRAY_TASK_ID", [](auto& e) { e.slurm_array_task_id = "x"; }},
+      {"SLURM_ARRAY_TASK_ID", [](auto& e) { e.slurm_array_task_id = "4"; }},
+      // Tasks 1, 2, 3 and 7 alone; and all of an array that counts from 1.
+      {"--array=0-7", [](auto& e) { e.slurm_array_task_max = "7"; }},
+      {"from 1 to 4", [](auto& e) { e.slurm_array_task_min = "1", e.slurm_array_task_max = "4"; }},
+      {"SLURM_PROCID", [](auto& e) { e.slurm_step_num_tasks = "4"; }},
+      {"PMI_SIZE", [](auto& e) { e.pmi_rank = "4"; }},
+      {"PMI_RANK", [](auto& e) { e.pmi_rank = "-1", e.pmi_size = "4"; }},
+      {"OMPI_COMM_WORLD_SIZE",
+       [](auto& e) { e.ompi_comm_world_rank = "0", e.ompi_comm_world_size = ""; }},
+      {"more than 65536",
+       [](auto& e) { e.ompi_comm_world_rank = "0", e.ompi_comm_world_size = "65536"; }},
+  };
+  for (const auto& [words, change] : faults) {
+    LauncherEnvironment environment = good;
+    change(environment);
+    const std::string message = message_of([&] { find_shard(environment); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+    EXPECT_NE(message.find("--shard I/N"), std::string::npos) << message;
+  }
+}
+
+TEST(Shard, TablesAreNamedByPlace) {
+  EXPECT_EQ(shard_table("d", {3, 16}), "d/shard-3-of-16.jsonl");
+}
+
+// Names are safe, tell rows apart, and do not change with the shards.
+TEST(Shard, JournalsAreNamedByRow) {
+  std::set<std::string> names;
+  for (const char* sweep : {"llama-3-8b", "llama-3-70b"}) {
+    const Work work = read_work(sweep);
+    for (const WorkItem& item : work.items) {
+      for (const char* gpu : {"NVIDIA H200", "NVIDIA H100"}) {
+        const std::string key = tuned_key(item.problem, gpu, "uniform");
+        const std::string name = item_journal("d", item.label, key).string();
+        EXPECT_TRUE(names.insert(name).second) << name;
+        EXPECT_EQ(name, item_journal("d", item.label, key).string());
+      }
+    }
+  }
+  const std::string name = item_journal("d", "../a b/c\n\xff\"$x`", "key").string();
+  EXPECT_TRUE(name.starts_with("d/..-a-b-c----x--")) << name;
+  EXPECT_TRUE(name.ends_with(".journal"));
+  EXPECT_LT(item_journal("", std::string(1000, 'x'), "key").string().size(), 120u);
+  EXPECT_NE(item_journal("d", "x", "key"), item_journal("d", "x", "other"));
+}
+
+}  // namespace
+}  // namespace vqgen
