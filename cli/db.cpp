@@ -21,7 +21,7 @@ Json neighbour_json(const Neighbour& neighbour) {
   Json json{{"rung", enum_name(neighbour.rung)},
             {"where", neighbour.found.where},
             {"differs", neighbour.differs},
-            {"row", to_json(neighbour.found.row)}};
+            {"row", to_json(neighbour.row)}};
   if (!neighbour.refused.empty()) json["refused"] = neighbour.refused;
   return json;
 }
@@ -95,7 +95,7 @@ void db_query(const std::string& config_path, const std::string& gpu_name,
   if (answer.taken) {
     const PlanSource source = source_of(*answer.taken);
     output.line("{}: {}", enum_name(source.rung), one_line(source.why));
-    output.line("  {}", plan_name(answer.taken->found.row.plan));
+    output.line("  {}", plan_name(answer.taken->row.plan));
     output.document["taken"] = neighbour_json(*answer.taken);
   } else {
     output.line("no row serves; the plan is chosen without");

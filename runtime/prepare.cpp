@@ -35,7 +35,7 @@ Planned first_plan(const Config& config, const GpuSpec& gpu,
     answer =
         look_up(*options.tables, config, gpu, {.codes = codes_of(config), .profiles = profiles});
     if (answer.taken) {
-      return {.plan = answer.taken->found.row.plan, .from = source_of(*answer.taken)};
+      return {.plan = answer.taken->row.plan, .from = source_of(*answer.taken)};
     }
     why = answer.passed.empty() ? "no tuned row is near; "
                                 : fmt::format("{} tuned rows do not serve; ", answer.passed.size());

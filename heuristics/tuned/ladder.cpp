@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "heuristics/choose.h"
 
@@ -21,7 +23,7 @@ class Borrowing {
 
   // Why it is not borrowed; empty where it is.
   std::string refusal(const Neighbour& neighbour) {
-    const Plan& plan = neighbour.found.row.plan;
+    const Plan& plan = neighbour.row.plan;
     if (!(with_overrides(plan, config_) == plan)) {
       return "the config fixes fields of the plan that it has otherwise";
     }
@@ -70,10 +72,15 @@ LadderAnswer look_up(const TunedTables& tables, const Config& config, const GpuS
   if (tables.empty()) return answer;
   Borrowing borrowing(config, gpu, options.profiles);
   const auto done = [&] { return answer.taken && !options.all; };
-  const auto consider = [&](Neighbour neighbour) {
+  const auto consider = [&](Neighbour neighbour, bool too_many = false) {
     if (done()) return;
+    std::optional<TunedRow> row = tables.read(neighbour.found);
+    if (!row) return;
+    neighbour.row = std::move(*row);
     if (answer.taken) {
       neighbour.refused = "a nearer row was taken";
+    } else if (too_many) {
+      neighbour.refused = fmt::format("{} nearer ones of other sizes did not serve", kMostTried);
     } else {
       neighbour.refused = borrowing.refusal(neighbour);
       if (neighbour.refused.empty()) {
@@ -86,19 +93,19 @@ LadderAnswer look_up(const TunedTables& tables, const Config& config, const GpuS
   std::vector<Neighbour> same = same_problem(tables, config.problem, gpu, options.codes);
   const auto family = std::find_if(same.begin(), same.end(),
                                    [](const Neighbour& each) { return each.rung == Rung::family; });
-  std::for_each(same.begin(), family, consider);
+  std::for_each(same.begin(), family, [&](Neighbour& each) { consider(std::move(each)); });
   if (!done()) {
-    for (Neighbour& each : other_sizes(tables, config.problem, gpu, options.codes)) {
-      consider(std::move(each));
-    }
-    std::for_each(family, same.end(), consider);
+    std::vector<Neighbour> others = other_sizes(tables, config.problem, gpu, options.codes);
+    if (!options.all) others.resize(std::min(others.size(), kMostTried));
+    for (std::size_t i = 0; i < others.size(); ++i) consider(std::move(others[i]), i >= kMostTried);
+    std::for_each(family, same.end(), [&](Neighbour& each) { consider(std::move(each)); });
   }
   answer.own = std::move(borrowing.own);
   return answer;
 }
 
 PlanSource source_of(const Neighbour& taken) {
-  const TunedRow& row = taken.found.row;
+  const TunedRow& row = taken.row;
   std::string why = fmt::format("{}: {:.2f} us there, {:.2f} us by the default plan",
                                 taken.found.where, row.time_us, row.default_us);
   if (!taken.differs.empty()) why += "; " + taken.differs;

@@ -27,6 +27,9 @@ namespace vqgen {
 // it say nothing against a plan that has been measured to be the fastest nearby.
 inline constexpr double kBorrowMargin = 1.12;
 
+// Rows of other sizes that are tried: of one place in a dense table all are refused for one reason.
+inline constexpr std::size_t kMostTried = 8;
+
 struct LadderOptions {
   std::string codes = "uniform";                  // MeasurePolicy::codes
   std::span<const HotnessProfile> profiles = {};  // of match_hotness(), for the cost model

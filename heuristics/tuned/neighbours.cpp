@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 
 #include "core/profiles.h"
 
@@ -52,6 +53,21 @@ double steps_between(std::int64_t a, std::int64_t b) {
   return std::log2(static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b)));
 }
 
+// Of each size.
+std::vector<double> steps_from(const Problem& there, const Problem& here) {
+  const std::vector<Size> a = sizes_of(there);
+  const std::vector<Size> b = sizes_of(here);
+  std::vector<double> steps;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    steps.push_back(steps_between(a[i].value, b[i].value));
+  }
+  return steps;
+}
+
+double total(const std::vector<double>& steps) {
+  return std::accumulate(steps.begin(), steps.end(), 0.0);
+}
+
 // How skewed codes are: the exponent of Zipf's law, 0 for uniform ones; a profile has none, and
 // stands behind all that have.
 double skew_of(const std::string& codes) {
@@ -85,7 +101,7 @@ class Differences {
   std::vector<std::string> texts_;
 };
 
-std::string differences(const TunedRow& row, const Problem& problem, const GpuSpec& gpu,
+std::string differences(const FoundRow& row, const Problem& problem, const GpuSpec& gpu,
                         const std::string& codes) {
   Differences all;
   const std::vector<Size> there = sizes_of(row.problem);
@@ -94,7 +110,7 @@ std::string differences(const TunedRow& row, const Problem& problem, const GpuSp
     all.add(here[i].name, there[i].value, here[i].value);
   }
   all.add("device class", row.gpu, gpu.name);
-  all.add("codes", row.policy.codes, codes);
+  all.add("codes", row.codes, codes);
   return all.text();
 }
 
@@ -104,14 +120,19 @@ double volume(const Problem& problem) {
   return product;
 }
 
+// By what the header says; each place is worked out once.
 void sort(std::vector<Neighbour>& neighbours, const std::string& codes) {
-  const auto place = [&](const Neighbour& each) {
-    const TunedRow& row = each.found.row;
-    return std::tuple(each.rung, each.steps, -volume(row.problem),
-                      codes_distance(row.policy.codes, codes), each.found.order, tuned_key(row));
+  const auto place_of = [&](const Neighbour& each) {
+    const FoundRow& row = each.found;
+    return std::tuple(each.rung, each.steps, -volume(row.problem), codes_distance(row.codes, codes),
+                      row.order, row.key);
   };
-  std::sort(neighbours.begin(), neighbours.end(),
-            [&](const Neighbour& a, const Neighbour& b) { return place(a) < place(b); });
+  std::vector<std::pair<decltype(place_of(neighbours.front())), std::size_t>> places;
+  for (const Neighbour& each : neighbours) places.emplace_back(place_of(each), places.size());
+  std::sort(places.begin(), places.end());
+  std::vector<Neighbour> sorted;
+  for (const auto& [place, index] : places) sorted.push_back(std::move(neighbours[index]));
+  neighbours = std::move(sorted);
 }
 
 }  // namespace
@@ -121,9 +142,9 @@ std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& pr
   std::vector<Neighbour> all;
   for (FoundRow& found : tables.of(problem)) {
     Neighbour each{.found = std::move(found)};
-    const TunedRow& row = each.found.row;
+    const FoundRow& row = each.found;
     if (row.gpu == gpu.name) {
-      each.rung = row.policy.codes == codes ? Rung::exact : Rung::codes;
+      each.rung = row.codes == codes ? Rung::exact : Rung::codes;
     } else {
       const std::optional<GpuSpec> other = gpu_of_class(row.gpu);
       if (!other || other->arch != gpu.arch) continue;
@@ -139,22 +160,18 @@ std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& pr
 
 std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& problem,
                                    const GpuSpec& gpu, const std::string& codes) {
-  const std::vector<Size> here = sizes_of(problem);
+  const auto near = [&](const Problem& other) {
+    return !(other == problem) && same_kind(other, problem) &&
+           total(steps_from(other, problem)) <= kMostSteps;
+  };
   std::vector<Neighbour> all;
-  for (FoundRow& found : tables.like(problem)) {
-    const TunedRow& row = found.row;
-    if (row.gpu != gpu.name || row.problem == problem || !same_kind(row.problem, problem)) continue;
-    const std::vector<Size> there = sizes_of(row.problem);
-    Neighbour each{.rung = Rung::bucket};
-    for (std::size_t i = 0; i < here.size(); ++i) {
-      const double steps = steps_between(there[i].value, here[i].value);
-      each.steps += steps;
-      if (i > 0 ? steps > 0 : steps > 1) each.rung = Rung::nearest;
-    }
-    if (each.steps > kMostSteps) continue;
-    each.differs = differences(row, problem, gpu, codes);
-    each.found = std::move(found);
-    all.push_back(std::move(each));
+  for (FoundRow& found : tables.like(problem, gpu.name, near)) {
+    const std::vector<double> steps = steps_from(found.problem, problem);
+    const bool bucket = steps.front() <= 1 && total(steps) == steps.front();
+    all.push_back({.rung = bucket ? Rung::bucket : Rung::nearest,
+                   .steps = total(steps),
+                   .differs = differences(found, problem, gpu, codes)});
+    all.back().found = std::move(found);
   }
   sort(all, codes);
   return all;

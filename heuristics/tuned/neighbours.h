@@ -32,6 +32,7 @@ inline constexpr double kMostSteps = 2;
 struct Neighbour {
   Rung rung = Rung::exact;
   FoundRow found = {};
+  TunedRow row = {};         // read when it is judged
   double steps = 0;          // of its rung; 0 for exact, codes and bucket's own size
   std::string differs = {};  // "tokens 8192 instead of 4096; codes zipf:1 instead of uniform"
   std::string refused = {};  // why it is not borrowed
@@ -39,7 +40,7 @@ struct Neighbour {
 
 // Rows of exactly this problem on the rungs exact, codes and family; those of other sizes on bucket
 // and nearest. In the order in which they are to be tried: by rung, steps, the larger size, nearer
-// codes, the earlier table, the key.
+// codes, the earlier table, the key. None of the rows is read yet.
 std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& problem,
                                     const GpuSpec& gpu, const std::string& codes);
 std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& problem,

@@ -2,14 +2,18 @@
 // ship with vqgen. Per key the first table that has it counts, not the fastest row: what was
 // measured on the user's own machine goes over what was measured elsewhere.
 //
-// Looking up must cost next to nothing, and tables grow to thousands of rows. So a table is kept as
-// text, whose lines are searched for the problem's own text and read only where it stands. What is
-// wrong with other lines stays unseen until they are wanted; `vqgen db lint` reads all.
+// Looking up must cost next to nothing, and reading a row whole takes a tenth of a millisecond. So
+// a table is kept as text, whose lines are searched for the problem's own text, and a row is read
+// when it is its turn to be judged. What is wrong with other lines stays unseen until they are
+// wanted; `vqgen db lint` reads all.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "heuristics/tuned/table.h"
@@ -20,10 +24,15 @@ namespace vqgen {
 // warning.
 enum class Damage { fail, skip };
 
+// A row as it stands in a table, its key read and no more.
 struct FoundRow {
-  TunedRow row;
   std::string where;      // FILE:LINE
   std::size_t order = 0;  // of its table, the first 0
+  Problem problem = {};
+  std::string gpu = {};
+  std::string codes = {};
+  std::string key = {};        // tuned_key()
+  std::string_view line = {};  // in the tables, which must outlive it
 };
 
 // Filled by one thread, then looked up by any number.
@@ -38,10 +47,13 @@ class TunedTables {
   void add_shipped();
 
   bool empty() const { return tables_.empty(); }
-  // Rows of exactly this problem, of all device classes and codes; a key once.
+  // Rows of exactly this problem, of all device classes and codes.
   std::vector<FoundRow> of(const Problem& problem) const;
-  // Of all problems with its op, element type and formats.
-  std::vector<FoundRow> like(const Problem& problem) const;
+  // Of problems with its op, element type and formats that are `near`, on one device class.
+  std::vector<FoundRow> like(const Problem& problem, const std::string& gpu,
+                             const std::function<bool(const Problem&)>& near) const;
+  // The whole row; nothing where it is damaged and that is to be skipped.
+  std::optional<TunedRow> read(const FoundRow& found) const;
 
   // The first damage that was skipped; empty where there was none.
   std::string warning() const;
@@ -54,7 +66,14 @@ class TunedTables {
   };
   template <class Act>
   void guarded(Act&& act) const;
-  std::vector<FoundRow> find(const std::string& first, const std::string& second) const;
+  // What a line must hold, one behind the other, and the row's problem by the text between them;
+  // nothing where it is not wanted.
+  struct Wanted {
+    std::string first;
+    std::string second;
+    std::function<std::optional<Problem>(std::string_view between, const FoundRow& row)> problem;
+  };
+  std::vector<FoundRow> find(const Wanted& wanted) const;
 
   Damage damage_;
   std::vector<Table> tables_;

@@ -68,7 +68,7 @@ TEST(TunedLadder, TheUsersTablesGoBeforeOthersWhateverTheTimes) {
   EXPECT_EQ(taken(Tables({{slow}, {fast}}).ask(problem)), "exact t0:2");
   EXPECT_EQ(taken(Tables({{}, {slow}, {fast}}).ask(problem)), "exact t1:2");
   const LadderAnswer answer = Tables({{fast}, {slow}}).ask(problem);
-  EXPECT_EQ(answer.taken->found.row.plan, plans[1]);
+  EXPECT_EQ(answer.taken->row.plan, plans[1]);
   EXPECT_FALSE(answer.own) << "an exact row needs no search";
   expect_words(source_of(*answer.taken).why, {"t0:2", "1.00 us", "1.50 us"});
   EXPECT_EQ(taken(Tables({}).ask(problem)), "");
@@ -85,8 +85,8 @@ TEST(TunedLadder, OtherCodesServeTheNearestSkewFirst) {
   const auto codes_for = [&](const std::string& codes) {
     const LadderAnswer answer = Tables({rows}).ask(problem, codes);
     EXPECT_EQ(answer.taken->rung,
-              answer.taken->found.row.policy.codes == codes ? Rung::exact : Rung::codes);
-    return answer.taken->found.row.policy.codes;
+              answer.taken->row.policy.codes == codes ? Rung::exact : Rung::codes);
+    return answer.taken->row.policy.codes;
   };
   EXPECT_EQ(codes_for("zipf:3"), "zipf:3");
   EXPECT_EQ(codes_for("zipf:2.1"), "zipf:3");
@@ -106,7 +106,7 @@ TEST(TunedLadder, TokensWithinAFactorOfTwoTheLargerFirst) {
     const LadderAnswer answer = Tables({rows}).ask(attention_problem(asked));
     if (!answer.taken) return std::int64_t{0};
     EXPECT_EQ(answer.taken->rung, Rung::bucket);
-    return std::get<AttentionDecode>(answer.taken->found.row.problem).shape.tokens;
+    return std::get<AttentionDecode>(answer.taken->row.problem).shape.tokens;
   };
   EXPECT_EQ(answer_of({2048, 8192}, 4096), 8192);
   EXPECT_EQ(answer_of({2048, 8192}, 4095), 2048);
@@ -190,8 +190,11 @@ TEST(TunedLadder, AnInvalidNeighbourIsNeverBorrowed) {
   expect_words(alone.passed.at(0).refused, {"cannot run here"});
   const TunedRow next = tuned_row(gemv_problem(1, 2048, 512), model_choice(asked));
   EXPECT_EQ(taken(Tables({{first, next}}).ask(asked)).substr(0, 8), "nearest ");
-  // An exact one neither.
-  EXPECT_EQ(taken(Tables({{tuned_row(asked, *invalid)}}).ask(asked)), "");
+  // An exact one neither; another table's of the same key then goes before other sizes.
+  const TunedRow exact = tuned_row(asked, *invalid);
+  EXPECT_EQ(taken(Tables({{exact}}).ask(asked)), "");
+  const TunedRow sound = tuned_row(asked, model_choice(asked));
+  EXPECT_EQ(taken(Tables({{exact, next}, {sound}}).ask(asked)), "exact t1:2");
 }
 
 // Whatever stands in the tables, and in whatever order: what is taken can run.
@@ -221,8 +224,8 @@ TEST(TunedLadder, WhatIsTakenCanRunAndDoesNotDependOnTheOrderOfRows) {
       const LadderAnswer answer = Tables({rows}).ask(asked);
       if (!answer.taken) return std::string();
       ++served;
-      EXPECT_TRUE(check(answer.taken->found.row.plan, asked, h200()).ok);
-      return plan_name(answer.taken->found.row.plan);
+      EXPECT_TRUE(check(answer.taken->row.plan, asked, h200()).ok);
+      return plan_name(answer.taken->row.plan);
     }();
     // The lines the other way round.
     const TunedTable sorted = read_table(text, "t");
@@ -233,9 +236,27 @@ TEST(TunedLadder, WhatIsTakenCanRunAndDoesNotDependOnTheOrderOfRows) {
     TunedTables reversed;
     reversed.add("r", text);
     const LadderAnswer again = look_up(reversed, config_of(asked), h200());
-    EXPECT_EQ(again.taken ? plan_name(again.taken->found.row.plan) : "", names);
+    EXPECT_EQ(again.taken ? plan_name(again.taken->row.plan) : "", names);
   }
   EXPECT_GT(served, 5);
+}
+
+TEST(TunedLadder, EightOfOtherSizesAreTried) {
+  const Problem asked = gemv_problem(1, 4096, 4096);
+  const std::vector<RankedPlan> ranked = rank(asked, h200(), {});
+  const auto with_bad = [&](std::int64_t bad) {
+    std::vector<TunedRow> rows{tuned_row(gemv_problem(1, 8192, 4096), ranked.front().plan)};
+    for (std::int64_t i = 1; i <= bad; ++i) {
+      rows.push_back(tuned_row(gemv_problem(1, 4096 + 64 * i, 4096), ranked.back().plan));
+    }
+    return Tables({rows});
+  };
+  EXPECT_TRUE(with_bad(7).ask(asked).taken);
+  EXPECT_FALSE(with_bad(8).ask(asked).taken);
+  const LadderAnswer all = look_up(with_bad(8).get(), config_of(asked), h200(), {.all = true});
+  EXPECT_FALSE(all.taken);
+  ASSERT_EQ(all.passed.size(), 9u);
+  expect_words(all.passed.back().refused, {"8 nearer ones"});
 }
 
 TEST(TunedLadder, AnotherClassServesWithinItsArchitecture) {

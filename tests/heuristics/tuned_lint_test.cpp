@@ -64,8 +64,7 @@ TEST(TunedLint, AFileOfOneClassHoldsNoOther) {
 
 TEST(TunedLint, WhatShipsIsSound) {
   for (const ShippedTable& each : shipped_tables()) {
-    for (const LintFinding& finding :
-         lint(read_table(each.text, each.name), each.name, allowed)) {
+    for (const LintFinding& finding : lint(read_table(each.text, each.name), each.name, allowed)) {
       ADD_FAILURE() << finding.where << ": " << finding.what;
     }
   }
