@@ -101,8 +101,8 @@ class Differences {
   std::vector<std::string> texts_;
 };
 
-std::string differences(const FoundRow& row, const Problem& problem, const GpuSpec& gpu,
-                        const std::string& codes) {
+std::string row_differences(const FoundRow& row, const Problem& problem, const GpuSpec& gpu,
+                            const std::string& codes) {
   Differences all;
   const std::vector<Size> there = sizes_of(row.problem);
   const std::vector<Size> here = sizes_of(problem);
@@ -151,7 +151,7 @@ std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& pr
       each.rung = Rung::family;
       each.steps = steps_between(other->sms, gpu.sms);
     }
-    each.differs = differences(row, problem, gpu, codes);
+    each.differs = row_differences(row, problem, gpu, codes);
     all.push_back(std::move(each));
   }
   sort(all, codes);
@@ -170,7 +170,7 @@ std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& pro
     const bool bucket = steps.front() <= 1 && total(steps) == steps.front();
     all.push_back({.rung = bucket ? Rung::bucket : Rung::nearest,
                    .steps = total(steps),
-                   .differs = differences(found, problem, gpu, codes)});
+                   .differs = row_differences(found, problem, gpu, codes)});
     all.back().found = std::move(found);
   }
   sort(all, codes);

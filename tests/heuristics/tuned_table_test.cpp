@@ -97,6 +97,18 @@ TEST(TunedTable, MergeIsCommutativeAssociativeAndIdempotent) {
   }
 }
 
+TEST(TunedTable, TiesGoByTheNameOfThePlanBeforeAllElse) {
+  const Problem problem = gemv_problem(1, 256, 512);
+  TunedRow first = tuned_row(problem, LinearPlan{.threads = 128});
+  TunedRow second = tuned_row(problem, LinearPlan{.threads = 64});
+  ASSERT_LT(plan_name(first.plan), plan_name(second.plan));
+  first.candidates = 9;  // where the text alone would put it last
+  second.candidates = 1;
+  EXPECT_TRUE(better(first, second));
+  second.time_us = 9.5;
+  EXPECT_TRUE(better(second, first));
+}
+
 TEST(TunedTable, BetterIsATotalOrder) {
   std::mt19937_64 random(3);
   const TunedTable table = random_table(random, 40);
