@@ -39,7 +39,8 @@ Json explain_key(const ArtifactCache& cache, const ArtifactKey& key, const Looku
 // registers of the first, so that it is known only where that is in the cache.
 void cache_explain(const std::string& config_path, const std::string& gpu_name, Output& output) {
   const Config config = read_config(std::filesystem::path(config_path));
-  const std::unique_ptr<Backend> backend = make_cuda(read_environment());
+  const Environment environment = read_environment();
+  const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(gpu_name, config, *backend);
   const std::unique_ptr<ArtifactCache> cache = open_cache(output);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
@@ -54,7 +55,8 @@ void cache_explain(const std::string& config_path, const std::string& gpu_name, 
     output.document["kernels"].push_back(explain_key(*cache, key, found, output));
     return found.artifact ? found.artifact->kernels.front().registers : 0;
   };
-  PlanOptions options;
+  const auto tables = make_tables(environment);
+  PlanOptions options{.tables = tables.get()};
   options.place.registers = std::nullopt;
   const Plan first = plan_with(config, gpu.spec, profiles, options).plan;
   const int registers = explain_plan(first);

@@ -43,6 +43,7 @@ void require_place(const std::string& command, const std::string& option,
 Environment read_environment() {
   Environment environment;
   environment.cache = read_cache_environment();
+  environment.tuned = read_tuned_environment();
   environment.nvrtc = environment_variable("VQGEN_NVRTC").value_or("");
   environment.compiler = environment_variable("VQGEN_CXX").value_or("");
   return environment;
@@ -64,6 +65,10 @@ std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, bool e
   CacheOptions options = cache_options(environment.cache);
   options.explain_misses = explain_misses;
   return std::make_unique<ArtifactCache>(std::move(options));
+}
+
+std::shared_ptr<const TunedTables> make_tables(const Environment& environment) {
+  return find_tables(environment.tuned, Damage::fail);
 }
 
 void note_warning(const ArtifactCache& cache, const Output& output) {

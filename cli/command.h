@@ -15,6 +15,7 @@
 #include "core/json.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cache/artifact_cache.h"
+#include "runtime/tuned_places.h"
 
 namespace vqgen::cli {
 
@@ -52,6 +53,7 @@ void require_place(const std::string& command, const std::string& option,
 // The environment variables that vqgen reads, all of them; documented in docs/environment.md.
 struct Environment {
   CacheEnvironment cache;
+  TunedEnvironment tuned;
   std::string nvrtc;     // VQGEN_NVRTC: libnvrtc or its folder
   std::string compiler;  // VQGEN_CXX: the host backend's compiler
 };
@@ -63,7 +65,10 @@ std::unique_ptr<Backend> make_host(const Environment& environment, bool check_ra
 // CacheOptions.
 std::unique_ptr<ArtifactCache> make_cache(const Environment& environment,
                                           bool explain_misses = false);
-// What does not work of it, on stderr; nothing while all is well.
+// The tuned tables that plans are looked up in. Error(bad_input) where one of the user's is
+// damaged.
+std::shared_ptr<const TunedTables> make_tables(const Environment& environment);
+// What does not work of the cache, on stderr; nothing while all is well.
 void note_warning(const ArtifactCache& cache, const Output& output);
 
 // A GPU and why it was chosen: the flag, else the config's, else the device of a backend for CUDA,

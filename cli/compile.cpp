@@ -73,7 +73,8 @@ void write_out(const std::string& folder, const Prepared& prepared, const Json& 
 void compile(const CompileArguments& options, Output& output) {
   const Environment environment = read_environment();
   Config config = read_config(std::filesystem::path(options.config));
-  const PlanOptions plan = apply(options.placement, config);
+  const auto tables = tables_for(options.placement, environment);
+  const PlanOptions plan = apply(options.placement, config, tables.get());
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output.json);
@@ -83,6 +84,7 @@ void compile(const CompileArguments& options, Output& output) {
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   output.document = {
       {"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason}, {"kernels", Json::array()}};
+  report_source(prepared.from, output);
   for (std::size_t i = 0; i < prepared.source.entries.size(); ++i) {
     const Json kernel = kernel_json(prepared, i);
     print_kernel(output, kernel);

@@ -17,6 +17,7 @@ struct Explained {
   Plan plan;
   std::vector<OperandPlacement> placements;
   std::optional<int> registers;
+  PlanSource from;
 };
 
 Explained explained(const ExplainArguments& options, const Config& config, const GpuSpec& gpu,
@@ -24,19 +25,20 @@ Explained explained(const ExplainArguments& options, const Config& config, const
                     const Backend& backend, const Environment& environment, const Output& output) {
   if (!options.compile) {
     Planned planned = plan_with(config, gpu, profiles, plan);
-    return {planned.plan, std::move(planned.placements), std::nullopt};
+    return {planned.plan, std::move(planned.placements), std::nullopt, std::move(planned.from)};
   }
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
   Prepared prepared = prepare(config, gpu, backend, cache.get(), plan);
   note_warning(*cache, output);
   return {prepared.plan, std::move(prepared.placements),
-          prepared.artifact.kernels.front().registers};
+          prepared.artifact.kernels.front().registers, std::move(prepared.from)};
 }
 
 void run(const ExplainArguments& options, Output& output) {
   const Environment environment = read_environment();
   Config config = read_config(std::filesystem::path(options.config));
-  const PlanOptions plan = apply(options.placement, config);
+  const auto tables = tables_for(options.placement, environment);
+  const PlanOptions plan = apply(options.placement, config, tables.get());
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
@@ -59,6 +61,7 @@ void run(const ExplainArguments& options, Output& output) {
   }
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   output.line("plan {}", to_json(result.plan).dump());
+  report_source(result.from, output);
   const ReportInput input{profiles, result.placements, result.registers};
   for (const ReportSection& section : report(result.plan, config.problem, gpu.spec, input)) {
     output.line("\n{}", section.title);

@@ -1,7 +1,6 @@
 // vqgen export: the kernel text, for plain nvcc.
-#include "cli/command.h"
+#include "cli/placement_options.h"
 #include "core/files.h"
-#include "runtime/prepare.h"
 
 namespace vqgen::cli {
 namespace {
@@ -14,10 +13,12 @@ struct ExportArguments {
 
 void export_text(const ExportArguments& options, Output& output) {
   const Config config = read_config(std::filesystem::path(options.config));
-  const std::unique_ptr<Backend> backend = make_cuda(read_environment());
+  const Environment environment = read_environment();
+  const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
-  const KernelSource source =
-      source_for(config, plan_for(config, gpu.spec), gpu.spec, Machine::cuda);
+  const auto tables = make_tables(environment);
+  const Planned planned = plan_with(config, gpu.spec, hotness_of(config), {.tables = tables.get()});
+  const KernelSource source = source_for(config, planned.plan, gpu.spec, Machine::cuda);
   publish_text(options.out, source.text);
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   output.line("wrote {}: {} bytes, compile with nvcc -std=c++17 -arch={}", options.out,
@@ -26,6 +27,7 @@ void export_text(const ExportArguments& options, Output& output) {
   for (const KernelEntry& entry : source.entries) kernels.push_back(entry.name);
   output.document = {{"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason},    {"arch", source.arch},
                      {"out", options.out},   {"bytes", source.text.size()}, {"kernels", kernels}};
+  report_source(planned.from, output);
 }
 
 }  // namespace

@@ -12,11 +12,20 @@ void add_chooser_option(CLI::App& command, std::string& chooser) {
 }
 
 Chooser chooser_of(const std::string& chooser) {
-  return chooser == enum_name(Chooser::rules) ? Chooser::rules : Chooser::model;
+  for (const Chooser each : {Chooser::rules, Chooser::model}) {
+    if (chooser == enum_name(each)) return each;
+  }
+  return kDefaultChooser;
 }
 
 void add_placement_options(CLI::App& command, PlacementOptions& options) {
-  add_chooser_option(command, options.chooser);
+  command
+      .add_option("--chooser", options.chooser,
+                  "How the plan is chosen: tuned looks it up in tuned tables, and where no row "
+                  "serves does as model; model takes the one that the cost model expects to be the "
+                  "fastest, rules goes by rules of thumb")
+      ->capture_default_str()
+      ->check(CLI::IsMember({kTuned, "model", "rules"}));
   command.add_option("--hotness", options.hotness,
                      "A profile of vqgen profile, by which entries are placed; goes over the "
                      "config's");
@@ -27,13 +36,23 @@ void add_placement_options(CLI::App& command, PlacementOptions& options) {
       ->check(CLI::IsMember({"measured", "paper"}));
 }
 
-PlanOptions apply(const PlacementOptions& options, Config& config) {
+std::shared_ptr<const TunedTables> tables_for(const PlacementOptions& options,
+                                              const Environment& environment) {
+  return options.chooser == kTuned ? make_tables(environment) : nullptr;
+}
+
+void report_source(const PlanSource& source, Output& output) {
+  output.line("plan from {}: {}", enum_name(source.rung), one_line(source.why));
+  output.document["plan_from"] = to_json(source);
+}
+
+PlanOptions apply(const PlacementOptions& options, Config& config, const TunedTables* tables) {
   if (!options.hotness.empty()) config.hotness = options.hotness;
   if (!options.strategy.empty() && !config.hotness) {
     throw Error(ErrorKind::bad_input,
                 "--strategy places entries by a hotness profile; name one with --hotness");
   }
-  PlanOptions plan{.chooser = chooser_of(options.chooser)};
+  PlanOptions plan{.chooser = chooser_of(options.chooser), .tables = tables};
   if (options.strategy == "paper") plan.place.strategy = Strategy::paper;
   return plan;
 }

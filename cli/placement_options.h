@@ -1,5 +1,5 @@
 // What the subcommands that choose plans and place codebooks share: --chooser, --hotness,
-// --strategy, and how boundaries are reported.
+// --strategy, and how plans and boundaries are reported.
 #pragma once
 
 #include <string>
@@ -9,10 +9,12 @@
 
 namespace vqgen::cli {
 
+inline constexpr const char* kTuned = "tuned";  // tables first, then the default chooser
+
 struct PlacementOptions {
   std::string hotness;
   std::string strategy;
-  std::string chooser{enum_name(kDefaultChooser)};
+  std::string chooser = kTuned;
 };
 
 void add_chooser_option(CLI::App& command, std::string& chooser);
@@ -21,7 +23,14 @@ Chooser chooser_of(const std::string& chooser);
 void add_placement_options(CLI::App& command, PlacementOptions& options);
 
 // The flags go over the config's own hotness. Error(bad_input) for a strategy without any.
-PlanOptions apply(const PlacementOptions& options, Config& config);
+// With --chooser tuned the plan is looked up in `tables`, which the result points to.
+PlanOptions apply(const PlacementOptions& options, Config& config, const TunedTables* tables);
+// The tables that --chooser asks for; null where it names a chooser.
+std::shared_ptr<const TunedTables> tables_for(const PlacementOptions& options,
+                                              const Environment& environment);
+
+// "plan from bucket: ...", and the same as "plan_from".
+void report_source(const PlanSource& source, Output& output);
 
 // [{"operand", "placement", "reasons"}]
 Json placement_json(const std::vector<OperandPlacement>& placements);

@@ -89,7 +89,9 @@ void run(const RunArguments& options, Output& output) {
   const BackendChoice chosen = choose_backend(options, environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *chosen.backend);
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
-  const Prepared prepared = prepare(config, gpu.spec, *chosen.backend, cache.get());
+  const auto tables = make_tables(environment);
+  const Prepared prepared =
+      prepare(config, gpu.spec, *chosen.backend, cache.get(), {.tables = tables.get()});
   note_warning(*cache, output);
   output.line("backend {}: {}", chosen.backend->name(), chosen.reason);
   output.line("planned for {}: {}", gpu.spec.name, gpu.reason);
@@ -110,6 +112,7 @@ void run(const RunArguments& options, Output& output) {
   if (!options.check.empty()) output.document["check"] = options.check;
   output.document["gpu"] = gpu.spec.name;
   output.document["gpu_reason"] = gpu.reason;
+  output.document["plan_from"] = to_json(prepared.from);
   output.document["kernel"] = prepared.source.entries.front().name;
   output.document["seed"] = options.seed;
   if (!output.document["ok"].get<bool>()) {

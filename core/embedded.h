@@ -11,7 +11,7 @@ struct EmbeddedFile {
   std::string_view text;
 };
 
-// profiles/: gpus/*.json, formats/*.json, cost/*.json and sweeps/*.json.
+// profiles/: gpus/*.json, formats/*.json, cost/*.json, sweeps/*.json and tuned/*.jsonl.
 std::span<const EmbeddedFile> embedded_profiles();
 
 }  // namespace vqgen

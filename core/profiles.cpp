@@ -61,6 +61,14 @@ GpuSpec find_gpu(const std::string& name) {
   return read_gpu(parse_json(file->text, std::string(file->path)), std::string(file->path));
 }
 
+std::optional<GpuSpec> gpu_of_class(const std::string& device_class) {
+  for (const std::string& name : gpu_names()) {
+    GpuSpec spec = find_gpu(name);
+    if (spec.name == device_class) return spec;
+  }
+  return std::nullopt;
+}
+
 VqFormat find_format(const std::string& name, const std::string& where) {
   const EmbeddedFile* file = find_embedded("formats/" + name + ".json");
   if (file == nullptr) {

@@ -1,6 +1,7 @@
 // The facts that ship with vqgen: GPUs, formats and sweeps by name.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ std::vector<std::string> sweep_names();
 // `name` is a shipped profile ("h200") or a file ("./my-gpu.json": anything with a '/' or ending in
 // .json). Error(bad_input) names what is known.
 GpuSpec find_gpu(const std::string& name);
+
+// The shipped profile of a device class: the one whose GpuSpec::name it is.
+std::optional<GpuSpec> gpu_of_class(const std::string& device_class);
 
 // A shipped preset. Error(bad_input) names what is known; `where` is the place that asked.
 VqFormat find_format(const std::string& name, const std::string& where);

@@ -64,6 +64,12 @@ const CostProfile& cost_profile() {
   return profile;
 }
 
+bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
+  const auto* linear = std::get_if<LinearPlan>(&plan);
+  if (linear != nullptr && linear->fusion != LinearFusion::permute) return false;
+  return coefficients.dataflows.contains(dataflow_name(plan));
+}
+
 CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
                      std::span<const HotnessProfile> profiles, const CostProfile& coefficients)
     : problem_(problem), gpu_(gpu), coefficients_(coefficients), conflicts_(profiles) {}
@@ -76,11 +82,8 @@ CostParts CostModel::ideal(const Plan& plan) {
 }
 
 std::optional<Cost> CostModel::operator()(const Plan& plan) {
-  const auto found = coefficients_.dataflows.find(dataflow_name(plan));
-  if (found == coefficients_.dataflows.end()) return std::nullopt;
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  if (linear != nullptr && linear->fusion != LinearFusion::permute) return std::nullopt;
-  const CostCoefficients& coefficients = found->second;
+  if (!is_modelled(plan, coefficients_)) return std::nullopt;
+  const CostCoefficients& coefficients = coefficients_.dataflows.at(dataflow_name(plan));
   Cost cost{0, ideal(plan)};
   double overlapping = 0;
   for (std::size_t i = 0; i < kCostParts; ++i) {

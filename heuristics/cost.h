@@ -35,6 +35,9 @@ const CostProfile& cost_profile();
 // Error(bad_input) for unknown parts, missing ones, and what is no number from 0 up.
 CostProfile read_cost_profile(const Json& json, const std::string& source);
 
+// Whether CostModel has a cost for such a plan.
+bool is_modelled(const Plan& plan, const CostProfile& coefficients = cost_profile());
+
 struct Cost {
   double us = 0;
   CostParts parts;  // us of each part by itself; those that overlap add up to more than their share

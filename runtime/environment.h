@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/cache/places.h"
+#include "runtime/tuned_places.h"
 
 namespace vqgen {
 
@@ -24,6 +25,12 @@ inline CacheEnvironment read_cache_environment() {
           .vqgen_cache_path = environment_variable("VQGEN_CACHE_PATH"),
           .vqgen_cache_max_bytes = environment_variable("VQGEN_CACHE_MAX_BYTES"),
           .temporary = environment_variable("TMPDIR").value_or("/tmp")};
+}
+
+inline TunedEnvironment read_tuned_environment() {
+  return {.vqgen_tuned_path = environment_variable("VQGEN_TUNED_PATH"),
+          .xdg_data_home = environment_variable("XDG_DATA_HOME"),
+          .home = environment_variable("HOME")};
 }
 
 }  // namespace vqgen

@@ -61,10 +61,10 @@ void Measurer::upload(const Op& op, const Data& data, std::size_t code_words) {
 }
 
 std::vector<Measurement> Measurer::measure(const std::vector<Plan>& plans) {
-  std::vector<Candidate> candidates(plans.size());
+  std::vector<CompiledPlan> candidates(plans.size());
   in_parallel(plans.size(), compilers(), [&](std::size_t i) { candidates[i] = compile(plans[i]); });
   std::vector<Measurement> results;
-  for (Candidate& candidate : candidates) {
+  for (CompiledPlan& candidate : candidates) {
     if (candidate.artifact) {
       verify(candidate);
       if (candidate.measurement.outcome == Outcome::timed) time(candidate);
@@ -76,8 +76,8 @@ std::vector<Measurement> Measurer::measure(const std::vector<Plan>& plans) {
   return results;
 }
 
-Candidate Measurer::compile(const Plan& plan) const {
-  Candidate candidate;
+CompiledPlan Measurer::compile(const Plan& plan) const {
+  CompiledPlan candidate;
   Measurement& result = candidate.measurement;
   result.plan = plan;
   const Verdict verdict = check(plan, problem_, gpu_);
@@ -115,7 +115,7 @@ Comparison Measurer::compare_output() const {
                  as_linear(problem_)->dtype);
 }
 
-void Measurer::verify(Candidate& candidate) {
+void Measurer::verify(CompiledPlan& candidate) {
   const KernelSource& source = candidate.source;
   Measurement& result = candidate.measurement;
   candidate.kernel = backend_.load(*candidate.artifact, source);
@@ -130,7 +130,7 @@ void Measurer::verify(Candidate& candidate) {
                       : fmt::format("rel_err {:.2e}", comparison.rel_err);
 }
 
-std::vector<double> Measurer::time_us(Candidate& candidate) {
+std::vector<double> Measurer::time_us(CompiledPlan& candidate) {
   constexpr int kLeastCalls = 16;  // a graph of one short call would time its launch
   const int calls = std::max(copies_, kLeastCalls);
   const KernelSource& source = candidate.source;
@@ -148,7 +148,7 @@ std::vector<double> Measurer::time_us(Candidate& candidate) {
   return times;
 }
 
-void Measurer::time(Candidate& candidate) {
+void Measurer::time(CompiledPlan& candidate) {
   const std::vector<double> times = time_us(candidate);
   candidate.measurement.time_us = quantile(times, 0.5);
   candidate.measurement.low_us = quantile(times, 0.25);

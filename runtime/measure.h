@@ -49,7 +49,7 @@ struct MeasureOptions {
 };
 
 // A plan on its way to its measurement.
-struct Candidate {
+struct CompiledPlan {
   Measurement measurement;                         // timed as long as nothing went wrong
   KernelSource source = {};                        // where the plan is feasible
   std::optional<Artifact> artifact = {};           // where it was compiled
@@ -72,14 +72,14 @@ class Measurer {
   // The steps of measure(), for those who look after each.
   //
   // Checked and compiled. Thread-safe.
-  Candidate compile(const Plan& plan) const;
+  CompiledPlan compile(const Plan& plan) const;
   // A compiled one loaded, launched on poisoned memory, and judged: wrong where it differs from the
   // reference or wrote to anything but its outputs and its workspace. Error(device).
-  void verify(Candidate& candidate);
+  void verify(CompiledPlan& candidate);
   // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
-  std::vector<double> time_us(Candidate& candidate);
+  std::vector<double> time_us(CompiledPlan& candidate);
   // Into its measurement.
-  void time(Candidate& candidate);
+  void time(CompiledPlan& candidate);
 
   // Threads that are to compile.
   int compilers() const { return static_cast<int>(options_.compilers); }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/digest.h"
+#include "core/files.h"
 #include "core/hotness_match.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
@@ -14,9 +16,41 @@ Prepared compiled(const Config& config, const Planned& planned, const GpuSpec& g
                   const Backend& backend, ArtifactCache* cache) {
   KernelSource source = source_for(config, planned.plan, gpu, backend.machine());
   CompileResult result = compile_cached(backend, source, cache);
-  return {planned.plan,      std::move(source),       std::move(result.artifact),
-          result.hit,        std::move(result.layer), std::move(result.why_missed),
-          planned.placements};
+  return {planned.plan,
+          std::move(source),
+          std::move(result.artifact),
+          result.hit,
+          std::move(result.layer),
+          std::move(result.why_missed),
+          planned.placements,
+          planned.from};
+}
+
+// Before hotness: of the tables, else chosen.
+Planned first_plan(const Config& config, const GpuSpec& gpu,
+                   std::span<const HotnessProfile> profiles, const PlanOptions& options) {
+  LadderAnswer answer;
+  std::string why;
+  if (options.tables != nullptr && !options.tables->empty()) {
+    answer =
+        look_up(*options.tables, config, gpu, {.codes = codes_of(config), .profiles = profiles});
+    if (answer.taken) {
+      return {.plan = answer.taken->row.plan, .from = source_of(*answer.taken)};
+    }
+    why = answer.passed.empty() ? "no tuned row is near; "
+                                : fmt::format("{} tuned rows do not serve; ", answer.passed.size());
+  }
+  Planned planned;
+  const bool chosen = answer.own && options.chooser == Chooser::model;
+  planned.plan = chosen ? *answer.own : propose(config, gpu, {options.chooser, profiles});
+  if (!config.plan.empty()) {
+    planned.from = {Rung::override, why + "the config fixes fields, the rest is chosen"};
+  } else if (options.chooser == Chooser::rules || !is_modelled(planned.plan)) {
+    planned.from = {Rung::rules, why + "by rules of thumb"};
+  } else {
+    planned.from = {Rung::model, why + "expected to be the fastest by the cost model"};
+  }
+  return planned;
 }
 
 // Of the first entry, the one that looks entries up.
@@ -49,15 +83,22 @@ std::vector<HotnessProfile> hotness_of(const Config& config) {
                        *config.hotness);
 }
 
+std::string codes_of(const Config& config) {
+  if (!config.hotness) return "uniform";
+  constexpr std::size_t kDigits = 12;
+  return "profile:" + sha256_hex(read_file(*config.hotness)).substr(0, kDigits);
+}
+
 Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlanOptions& options) {
-  Planned planned{propose(config, gpu, {options.chooser, profiles})};
+  Planned planned = first_plan(config, gpu, profiles, options);
   if (!profiles.empty()) {
     if (options.place.strategy == Strategy::paper) {
       planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);
     }
     Placed placed = place(planned.plan, config.problem, gpu, profiles, options.place);
-    planned = {with_overrides(std::move(placed.plan), config), std::move(placed.operands)};
+    planned.plan = with_overrides(std::move(placed.plan), config);
+    planned.placements = std::move(placed.operands);
     for (OperandPlacement& each : planned.placements) {
       const Placement& fixed = placement_of(planned.plan, each.operand);
       if (fixed == each.placement) continue;

@@ -6,20 +6,24 @@
 #include "core/kernel_source.h"
 #include "heuristics/choose.h"
 #include "heuristics/placement/place.h"
+#include "heuristics/tuned/ladder.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cache/artifact_cache.h"
 
 namespace vqgen {
 
-// A plan, and how its boundaries came about; nothing of that without a hotness profile.
+// A plan, how its boundaries came about (nothing of that without a hotness profile), and where it
+// comes from.
 struct Planned {
   Plan plan;
   std::vector<OperandPlacement> placements = {};
+  PlanSource from = {};
 };
 
 struct PlanOptions {
   Chooser chooser = kDefaultChooser;
   PlaceOptions place = {};
+  const TunedTables* tables = nullptr;  // asked before the chooser; null: none are
 };
 
 struct Prepared {
@@ -30,13 +34,19 @@ struct Prepared {
   std::string cache_layer = {};  // of a hit, and of a miss why, as in CompileResult
   std::string why_missed = {};
   std::vector<OperandPlacement> placements = {};  // as planned
+  PlanSource from = {};                           // likewise
 };
 
 // The profiles of the config's operands; none where it names no file.
 std::vector<HotnessProfile> hotness_of(const Config& config);
 
-// The plan: propose() around the config's own fields, boundaries by place() where there are
-// profiles, in strategy paper the paper's fusion too, and the config's own fields laid over all.
+// MeasurePolicy::codes that the config asks tuned tables for: "uniform", or "profile:" and the
+// first 12 digits of its hotness file's digest.
+std::string codes_of(const Config& config);
+
+// The plan: of the nearest row of tuned tables that serves (heuristics/tuned/ladder.h), else
+// propose() around the config's own fields; boundaries by place() where there are profiles, in
+// strategy paper the paper's fusion too, and the config's own fields laid over all.
 // Error(infeasible) with check()'s reason where the GPU cannot run it.
 Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlanOptions& options = {});

@@ -151,9 +151,10 @@ VQGEN_API size_t vqgen_op_workspace_bytes_for(const vqgen_op* op, int64_t count)
  * linear op reads and writes no more rows than it is told, if that many are exactly this. */
 VQGEN_API int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count);
 
-/* JSON: problem, arguments with their shapes, and each bucket's plan, kernels, registers and
- * origin; "cache_warning" where the cache did not work as it should, "failed" with the line of a
- * wanted plan that did not compile. Lives as long as the handle. */
+/* JSON: problem, arguments with their shapes, and each bucket's plan and where that comes from,
+ * kernels, registers and origin; "cache_warning" where the cache did not work as it should,
+ * "tuned_warning" where a tuned table is damaged, "failed" with the line of a wanted plan that did
+ * not compile. Lives as long as the handle. */
 VQGEN_API const char* vqgen_op_description(const vqgen_op* op);
 
 /* One quantized tensor in device memory, as vqgen quantize packs it. Strides count 32-bit words. */

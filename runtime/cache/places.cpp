@@ -25,16 +25,6 @@ bool is_safe_parent(const std::filesystem::path& folder) {
   return (status.st_mode & 0022) == 0 || (status.st_mode & S_ISVTX) != 0;
 }
 
-std::vector<std::filesystem::path> split_path(const std::string& text) {
-  std::vector<std::filesystem::path> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(':', begin), text.size());
-    if (end > begin) parts.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 }  // namespace
 
 std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& environment) {
@@ -59,6 +49,16 @@ std::optional<std::filesystem::path> private_folder(const std::filesystem::path&
                     status.st_uid == ::geteuid() && (status.st_mode & 0777) == 0700;
   if (!ours) return std::nullopt;
   return folder;
+}
+
+std::vector<std::filesystem::path> split_path(const std::string& text) {
+  std::vector<std::filesystem::path> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(':', begin), text.size());
+    if (end > begin) parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 std::uint64_t parse_bytes(const std::string& what, const std::string& text) {

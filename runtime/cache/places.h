@@ -42,6 +42,9 @@ std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& e
 // `temporary` must be root's or this user's, and sticky if others can write there.
 std::optional<std::filesystem::path> private_folder(const std::filesystem::path& temporary);
 
+// The parts between colons that are not empty.
+std::vector<std::filesystem::path> split_path(const std::string& text);
+
 // Error(bad_input), which names `what`, unless the text is a number of bytes in digits alone.
 std::uint64_t parse_bytes(const std::string& what, const std::string& text);
 

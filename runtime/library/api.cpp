@@ -170,7 +170,9 @@ vqgen_status vqgen_enumerate(vqgen_runtime* runtime, const char* config, int64_t
     *json = nullptr;
     vqgen::Json list = vqgen::Json::array();
     for (const BucketPlan& each : runtime->registry->enumerate(config, least, most)) {
-      list.push_back({{"most", each.most}, {"plan", vqgen::to_json(each.plan)}});
+      list.push_back({{"most", each.most},
+                      {"plan", vqgen::to_json(each.plan)},
+                      {"plan_from", vqgen::to_json(each.from)}});
     }
     *json = copied(list.dump(2));
     return VQGEN_OK;

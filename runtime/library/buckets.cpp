@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/prepare.h"
-
 namespace vqgen::library {
 namespace {
 
@@ -24,15 +22,17 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
 
 // Of descending sizes.
 std::vector<BucketPlan> plans_of(const Config& config, const std::vector<std::int64_t>& sizes,
-                                 const GpuSpec& gpu, int max_buckets, Chooser chooser) {
+                                 const GpuSpec& gpu, int max_buckets, const PlanOptions& options) {
   const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
   std::vector<BucketPlan> buckets;
   for (const std::int64_t size : sizes) {
     if (static_cast<int>(buckets.size()) == max_buckets) break;
-    BucketPlan bucket{size, config, {}};
+    BucketPlan bucket{.most = size, .config = config, .plan = {}};
     bucket.config.problem = resized(config.problem, size);
     try {
-      bucket.plan = plan_for(bucket.config, gpu, chooser);
+      Planned planned = plan_with(bucket.config, gpu, hotness_of(bucket.config), options);
+      bucket.plan = std::move(planned.plan);
+      bucket.from = std::move(planned.from);
     } catch (const Error& error) {
       if (buckets.empty() || error.kind() != ErrorKind::infeasible) throw;
       continue;
@@ -69,16 +69,16 @@ Problem resized(Problem problem, std::int64_t size) {
 }
 
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
-                                     Chooser chooser) {
-  return plans_of(config, sizes_of(config.problem), gpu, max_buckets, chooser);
+                                     const PlanOptions& options) {
+  return plans_of(config, sizes_of(config.problem), gpu, max_buckets, options);
 }
 
 std::vector<BucketPlan> plan_same_buckets(const Config& config, std::span<const BucketPlan> like,
-                                          const GpuSpec& gpu, Chooser chooser) {
+                                          const GpuSpec& gpu, const PlanOptions& options) {
   std::vector<std::int64_t> sizes;
   for (const BucketPlan& each : like) sizes.push_back(each.most);
   std::reverse(sizes.begin(), sizes.end());
-  return plans_of(config, sizes, gpu, static_cast<int>(sizes.size()), chooser);
+  return plans_of(config, sizes, gpu, static_cast<int>(sizes.size()), options);
 }
 
 }  // namespace vqgen::library

@@ -9,7 +9,7 @@
 
 #include "core/config.h"
 #include "core/gpu_spec.h"
-#include "heuristics/choose.h"
+#include "runtime/prepare.h"
 
 namespace vqgen::library {
 
@@ -23,17 +23,18 @@ struct BucketPlan {
   std::int64_t most = 0;  // its size
   Config config;          // of that size
   Plan plan;
+  PlanSource from = {};
 };
 
 // The `max_buckets` largest sizes with their plans, ascending; the last is the config's own. Sizes
 // that the GPU cannot do with the fields that the config fixes are left to the next larger one.
 // Error(infeasible) where the config's own cannot be done.
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
-                                     Chooser chooser = kDefaultChooser);
+                                     const PlanOptions& options = {});
 
 // Those of another config of the same problem for the sizes of `like`, by the same rules.
 std::vector<BucketPlan> plan_same_buckets(const Config& config, std::span<const BucketPlan> like,
-                                          const GpuSpec& gpu, Chooser chooser);
+                                          const GpuSpec& gpu, const PlanOptions& options);
 
 // The index of the least bucket for `size` in ascending buckets; their number where none is.
 template <class Buckets>

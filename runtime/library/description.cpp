@@ -69,6 +69,7 @@ Json bucket_json(const Bucket& bucket) {
   for (const KernelResources& each : bucket.resources) kernels.push_back(to_json(each));
   return {{"most", bucket.most},
           {"plan", to_json(bucket.plan)},
+          {"plan_from", to_json(bucket.from)},
           {"kernels", std::move(kernels)},
           {"workspace_bytes", bucket.workspace_bytes},
           {"codes_alignment", demands.codes_mask + 1},
@@ -84,10 +85,15 @@ std::string describe(const Record& record, const Maker& maker) {
   json["key"] = record.key;
   json["problem"] = to_json(problem);
   json["device"] = maker.gpu.name;
-  json["chooser"] = std::string(enum_name(maker.chooser));
+  json["chooser"] = std::string(enum_name(maker.plan.chooser));
   if (maker.cache != nullptr) {
     if (std::string warning = maker.cache->warning(); !warning.empty()) {
       json["cache_warning"] = std::move(warning);
+    }
+  }
+  if (maker.plan.tables != nullptr) {
+    if (std::string warning = maker.plan.tables->warning(); !warning.empty()) {
+      json["tuned_warning"] = std::move(warning);
     }
   }
   json["workspace_bytes"] = record.workspace_bytes;

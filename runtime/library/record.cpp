@@ -44,11 +44,15 @@ Demands demands_of(const Problem& problem, const Plan& plan) {
 // As prepare() makes it, but that a plan which no hotness can change is not looked for again.
 Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
   if (wanted.config.hotness) {
-    return prepare(wanted.config, maker.gpu, compiler, maker.cache, {.chooser = maker.chooser});
+    return prepare(wanted.config, maker.gpu, compiler, maker.cache, maker.plan);
   }
   KernelSource source = source_for(wanted.config, wanted.plan, maker.gpu, compiler.machine());
   CompileResult result = compile_cached(compiler, source, maker.cache);
-  return {wanted.plan, std::move(source), std::move(result.artifact), result.hit, {}};
+  return {.plan = wanted.plan,
+          .source = std::move(source),
+          .artifact = std::move(result.artifact),
+          .cache_hit = result.hit,
+          .from = wanted.from};
 }
 
 Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
@@ -57,6 +61,7 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   bucket.most = wanted.most;
   bucket.config = wanted.config;
   bucket.plan = made.plan;
+  bucket.from = made.from;
   bucket.entries = made.source.entries.size();
   bucket.own_bytes = workspace_of(wanted.config.problem, made.plan);
   bucket.workspace_bytes = bucket.own_bytes;

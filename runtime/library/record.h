@@ -30,6 +30,7 @@ struct Bucket {
   std::int64_t most = 0;  // tokens or rows
   Config config;
   Plan plan;
+  PlanSource from;
   std::unique_ptr<LoadedKernel> kernel;
   std::size_t entries = 0;
   std::size_t workspace_bytes = 0;  // that a launch must bring; a baseline's: its own or more
@@ -69,8 +70,8 @@ struct Maker {
   std::shared_ptr<Backend> backend;
   ArtifactCache* cache = nullptr;  // may be null
   GpuSpec gpu;
-  int threads = 1;  // that compile buckets at once
-  Chooser chooser = kDefaultChooser;
+  int threads = 1;        // that compile buckets at once
+  PlanOptions plan = {};  // its tables may be null, and outlive it
   std::mutex* load = nullptr;
   std::stop_token stop = {};  // after which no further bucket is begun
 };

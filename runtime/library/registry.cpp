@@ -118,8 +118,8 @@ Outcome Registry::find_or_make(std::string_view seen, std::string_view text,
 }
 
 Outcome Registry::make(const Config& config, const std::string& key, int threads) {
-  Maker maker{backend_, cache_.get(), gpu_of(config), threads, kDefaultChooser, &load_mutex_};
-  std::vector<BucketPlan> plans = plan_buckets(config, maker.gpu, options_.max_buckets);
+  Maker maker{backend_, cache_.get(), gpu_of(config), threads, plan_options(), &load_mutex_};
+  std::vector<BucketPlan> plans = plan_buckets(config, maker.gpu, options_.max_buckets, maker.plan);
   if (options_.miss != MissPolicy::compile) {
     const CacheOnly stored(*backend_);
     try {
@@ -140,9 +140,11 @@ Outcome Registry::make_baseline(const Config& config, Maker maker, const std::st
   plain.plan = Json{{"dataflow", "lanes"}};
   plain.hotness.reset();
   Maker by_rules = maker;
-  by_rules.chooser = Chooser::rules;
-  const std::vector<BucketPlan> plans =
-      plan_same_buckets(plain, wanted, maker.gpu, by_rules.chooser);
+  by_rules.plan = {.chooser = Chooser::rules};
+  std::vector<BucketPlan> plans = plan_same_buckets(plain, wanted, maker.gpu, by_rules.plan);
+  for (BucketPlan& each : plans) {
+    each.from = {Rung::rules, "the baseline, until the wanted kernel is there"};
+  }
   const auto record = make_record(by_rules, *backend_, key, plans, wanted);
   later([this, maker = std::move(maker), key, wanted = std::move(wanted),
          record](const std::stop_token& stop) {
@@ -169,7 +171,8 @@ std::vector<BucketPlan> Registry::enumerate(std::string_view text, std::int64_t 
                 fmt::format("enumerate: {} to {} is no range within the 1 to {} of the config",
                             least, most, size_of(config.problem)));
   }
-  std::vector<BucketPlan> all = plan_buckets(config, gpu_of(config), options_.max_buckets);
+  std::vector<BucketPlan> all =
+      plan_buckets(config, gpu_of(config), options_.max_buckets, plan_options());
   const auto at = [&](std::int64_t size) {
     return all.begin() + static_cast<std::ptrdiff_t>(bucket_index(all, size));
   };

@@ -28,9 +28,10 @@ struct Outcome {
 
 struct RegistryOptions {
   MissPolicy miss = MissPolicy::compile;
-  int max_buckets = 16;             // one for each size of a gemm of 256 rows
-  int threads = 1;                  // that compile the buckets of one op
-  std::optional<GpuSpec> gpu = {};  // nullopt: what the config names, else h200
+  int max_buckets = 16;                            // one for each size of a gemm of 256 rows
+  int threads = 1;                                 // that compile the buckets of one op
+  std::optional<GpuSpec> gpu = {};                 // nullopt: what the config names, else h200
+  std::shared_ptr<const TunedTables> tables = {};  // null: none are asked
 };
 
 // Canonical problem, fixed fields of the plan, hotness file, GPU and backend.
@@ -76,6 +77,7 @@ class Registry {
                        void* stream, int threads);
   static Outcome found(std::shared_ptr<const Record> record);
   void remember(std::string_view seen, const std::shared_ptr<const Record>& record);
+  PlanOptions plan_options() const { return {.tables = options_.tables.get()}; }
   GpuSpec gpu_of(const Config& config) const;
   Outcome make(const Config& config, const std::string& key, int threads);
   Outcome make_baseline(const Config& config, Maker maker, const std::string& key,

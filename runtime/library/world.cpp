@@ -48,6 +48,7 @@ std::unique_ptr<Registry> make_registry(const vqgen_options& options) {
   chosen.miss = static_cast<MissPolicy>(options.miss);
   chosen.max_buckets = options.max_buckets;
   chosen.threads = options.threads;
+  chosen.tables = find_tables(read_tuned_environment(), Damage::skip);
   std::shared_ptr<Backend> backend;
   if (options.backend == VQGEN_HOST) {
     backend = make_host_backend({.compiler = given_or(options.compiler, "VQGEN_CXX")});

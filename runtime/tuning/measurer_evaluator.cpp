@@ -32,7 +32,7 @@ void MeasurerWorkbench::compile(std::span<const Plan> plans, bool serial,
 }
 
 Measurement MeasurerWorkbench::screen(std::size_t candidate) {
-  Candidate& each = candidates_.at(candidate);
+  CompiledPlan& each = candidates_.at(candidate);
   if (seat(candidate).outcome == Outcome::timed) measurer_.time(each);
   each.kernel.reset();
   each.artifact.reset();
@@ -40,7 +40,7 @@ Measurement MeasurerWorkbench::screen(std::size_t candidate) {
 }
 
 Measurement MeasurerWorkbench::seat(std::size_t candidate) {
-  Candidate& each = candidates_.at(candidate);
+  CompiledPlan& each = candidates_.at(candidate);
   if (each.artifact) measurer_.verify(each);
   return each.measurement;
 }

@@ -26,7 +26,7 @@ class MeasurerWorkbench final : public Workbench {
 
  private:
   Measurer measurer_;
-  std::vector<Candidate> candidates_;
+  std::vector<CompiledPlan> candidates_;
 };
 
 // A fault of a launch is `crashed` as long as the backend goes on after it, else Error(device).

@@ -74,13 +74,13 @@ std::string block_of_docs(const std::string& begin, int number) {
 }
 
 // Docs show --compile; what a block takes then depends on the compiler's version and is not
-// compared, nor is it with what is assumed here.
+// compared, nor is it with what is assumed here. They show what is chosen without tuned tables.
 TEST(Explain, PrintsWhatTheDocsShow) {
   const Folder folder;
   const std::string second = folder.file("c.json", block_of_docs("{\"op\"", 0));
   const std::array configs{example("llama3-8b-attention-2bit"), second};
   for (std::size_t i = 0; i < configs.size(); ++i) {
-    const Outcome outcome = vqgen({"explain", configs[i], "--gpu", "h200"});
+    const Outcome outcome = vqgen({"explain", configs[i], "--gpu", "h200", "--chooser", "model"});
     expect_success(outcome);
     const auto actual = lines_of(outcome.out);
     const auto shown = lines_of(block_of_docs("gpu NVIDIA H200", static_cast<int>(i)));

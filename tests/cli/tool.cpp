@@ -63,7 +63,7 @@ Outcome run_program(const std::string& program, const Arguments& arguments,
 }
 
 Outcome vqgen(const Arguments& arguments, const Variables& variables) {
-  Variables all{{"VQGEN_CACHE_DIR", VQGEN_KERNELS}};
+  Variables all{{"VQGEN_CACHE_DIR", VQGEN_KERNELS}, {"XDG_DATA_HOME", VQGEN_KERNELS}};
   for (const auto& [name, value] : variables) all[name] = value;
   return run_program(VQGEN_TOOL, arguments, all);
 }

@@ -22,7 +22,8 @@ using Arguments = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
 // Runs `vqgen ARGUMENTS` with `variables` over this process's environment. Compiled kernels are
-// kept in one folder of the build tree, unless a variable says otherwise.
+// kept in one folder of the build tree, and no tuned tables but those that ship are asked, unless a
+// variable says otherwise.
 Outcome vqgen(const Arguments& arguments, const Variables& variables = {});
 
 // The same of any program of PATH.

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "core/files.h"
+#include "tests/heuristics/tuned_rows.h"
 #include "tests/library/fake_backend.h"
 
 namespace vqgen::library::test {
@@ -71,6 +72,27 @@ TEST(Launch, TheEnvironmentsReadOnlyLayersAreAskedWhateverTheFolder) {
     ASSERT_TRUE(found.description.contains("cache_warning"));
     expect_words(found.description["cache_warning"].get<std::string>(), {"broken.pack"});
   }
+}
+
+TEST(Launch, TheEnvironmentsTunedTablesAreAskedAndADamagedOneIsAWarning) {
+  const TempFolder folder;
+  const Problem problem = read_config(gemv_json(), "c").problem;
+  Plan tuned;
+  for (const Plan& plan : vqgen::test::some_plans(problem, 0)) tuned = plan;
+  publish_text(folder.path() / "b.jsonl", table_text({{vqgen::test::tuned_row(problem, tuned)}}));
+  const Variable path("VQGEN_TUNED_PATH", folder.path().string());
+  const std::string cache = (folder.path() / "cache").string();
+  FromHere found = prepare_with(cache, VQGEN_COMPILE);
+  ASSERT_EQ(found.status, VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(found.description["buckets"].at(0)["plan_from"]["rung"], "exact");
+  EXPECT_EQ(found.description["buckets"].at(0)["plan"], to_json(tuned));
+  EXPECT_FALSE(found.description.contains("tuned_warning"));
+  publish_text(folder.path() / "a.jsonl", "no table");
+  found = prepare_with(cache, VQGEN_COMPILE);
+  ASSERT_EQ(found.status, VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(found.provenance, VQGEN_FROM_DISK);
+  EXPECT_EQ(found.description["buckets"].at(0)["plan_from"]["rung"], "exact");
+  expect_words(found.description["tuned_warning"].get<std::string>(), {"a.jsonl"});
 }
 
 TEST(Launch, ABoundThatIsNoneIsRefused) {

@@ -1,0 +1,91 @@
+// The tables that plans are looked up in, one before the other: the user's own before those that
+// ship with vqgen. Per key the first table that has it counts, not the fastest row: what was
+// measured on the user's own machine goes over what was measured elsewhere.
+//
+// Looking up must cost next to nothing, and reading a row whole takes a tenth of a millisecond. So
+// a table is kept as text, whose lines are searched for the problem's own text, and a row is read
+// when it is its turn to be judged. What is wrong with other lines stays unseen until they are
+// wanted; `vqgen db lint` reads all.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "heuristics/tuned/table.h"
+
+namespace vqgen {
+
+// What becomes of a table or row that cannot be read: an Error, or as if it were not there and a
+// warning.
+enum class Damage { fail, skip };
+
+// A row as it stands in a table, its key read and no more.
+struct FoundRow {
+  std::string where;      // FILE:LINE
+  std::size_t order = 0;  // of its table, the first 0
+  Problem problem = {};
+  std::string gpu = {};
+  std::string codes = {};
+  std::string key = {};        // tuned_key()
+  std::string_view line = {};  // in the tables, which must outlive it
+};
+
+// Filled by one thread, then looked up by any number.
+class TunedTables {
+ public:
+  explicit TunedTables(Damage damage = Damage::fail) : damage_(damage) {}
+
+  // Behind those that are there. Error(bad_input) as read_table(), for what shows without reading
+  // rows.
+  void add(std::string name, std::string text);
+  void add_file(const std::filesystem::path& path);
+  void add_shipped();
+
+  bool empty() const { return tables_.empty(); }
+  // Rows of exactly this problem, of all device classes and codes.
+  std::vector<FoundRow> of(const Problem& problem) const;
+  // Of problems with its op, element type and formats that are `near`, on one device class.
+  std::vector<FoundRow> like(const Problem& problem, const std::string& gpu,
+                             const std::function<bool(const Problem&)>& near) const;
+  // The whole row; nothing where it is damaged and that is to be skipped.
+  std::optional<TunedRow> read(const FoundRow& found) const;
+
+  // The first damage that was skipped; empty where there was none.
+  std::string warning() const;
+
+ private:
+  struct Table {
+    std::string name;
+    std::string text;
+    std::size_t begin = 0;  // of the first row
+  };
+  template <class Act>
+  void guarded(Act&& act) const;
+  // What a line must hold, one behind the other, and the row's problem by the text between them;
+  // nothing where it is not wanted.
+  struct Wanted {
+    std::string first;
+    std::string second;
+    std::function<std::optional<Problem>(std::string_view between, const FoundRow& row)> problem;
+  };
+  std::vector<FoundRow> find(const Wanted& wanted) const;
+
+  Damage damage_;
+  std::vector<Table> tables_;
+  mutable std::mutex mutex_;  // guards the warning
+  mutable std::string warning_;
+};
+
+// The tables that ship with vqgen: profiles/tuned/*.jsonl.
+struct ShippedTable {
+  std::string name;  // "tuned/h200.jsonl"
+  std::string_view text;
+};
+std::vector<ShippedTable> shipped_tables();
+
+}  // namespace vqgen

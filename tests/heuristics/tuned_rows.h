@@ -1,0 +1,66 @@
+// Rows of tuned tables for tests: sound ones, of plans that check() accepts on an H200.
+#pragma once
+
+#include <string>
+
+#include "core/config.h"
+#include "core/profiles.h"
+#include "heuristics/choose.h"
+#include "heuristics/space.h"
+#include "heuristics/tuned/table.h"
+
+namespace vqgen::test {
+
+inline constexpr const char* kTunedGpu = "NVIDIA H200";
+
+inline TunedRow tuned_row(const Problem& problem, const Plan& plan, double time_us = 10) {
+  const Plan own = choose(problem, find_gpu("h200"), {.chooser = Chooser::rules});
+  return {.problem = problem,
+          .gpu = kTunedGpu,
+          .policy = {.rounds = 21},
+          .environment = {kTunedGpu, "580.1", "nvrtc 13.0", "0.1"},
+          .plan = plan,
+          .time_us = time_us,
+          .low_us = time_us,
+          .high_us = time_us,
+          .default_plan = own,
+          .default_us = time_us * 1.5,
+          .runner_up = plan,
+          .runner_up_us = time_us,
+          .noise = 0.01,
+          .rel_err = 2e-4,
+          .candidates = 17};
+}
+
+// Plans of the space of a problem on an H200, as far apart as it gets.
+inline std::vector<Plan> some_plans(const Problem& problem, std::size_t most) {
+  return space(problem, find_gpu("h200"), {.most = most}).plans;
+}
+
+inline Problem gemv_problem(int rows, std::int64_t out_features, std::int64_t in_features,
+                            const std::string& format = "aqlm-2x8") {
+  Gemv op;
+  op.shape = {rows, out_features, in_features};
+  op.weights = find_format(format, "test");
+  return op;
+}
+
+inline Problem attention_problem(std::int64_t tokens, int batch = 1, int kv_heads = 8) {
+  AttentionDecode op;
+  op.shape = {.batch = batch,
+              .query_heads = 4 * kv_heads,
+              .kv_heads = kv_heads,
+              .head_dim = 128,
+              .tokens = tokens};
+  op.keys = find_format("vecinfer-d4b8", "test");
+  op.values = for_values(op.keys);
+  return op;
+}
+
+inline Config config_of(const Problem& problem, const std::string& plan = "{}") {
+  Config config = read_config(to_json(problem), "c.json");
+  config.plan = parse_json(plan, "plan");
+  return config;
+}
+
+}  // namespace vqgen::test
