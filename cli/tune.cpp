@@ -1,13 +1,16 @@
-// vqgen tune: the fastest plan for each of some configs, searched on a device within a budget, and
-// written to a tuned table. A tuning that was ended goes on from the journal beside the table.
+// vqgen tune: the fastest plan for each problem of a config or a sweep, searched on a device within
+// a budget, and written to a tuned table. What was ended goes on from the journals beside it.
 #include "runtime/tuning/tune.h"
 
 #include <algorithm>
+#include <cctype>
 
+#include "cli/shard_option.h"
 #include "cli/tune_evaluator.h"
+#include "cli/tune_html.h"
 #include "cli/tune_output.h"
-#include "core/digest.h"
-#include "core/files.h"
+#include "cli/tune_report.h"
+#include "heuristics/tuned/table.h"
 #include "runtime/prepare.h"
 #include "runtime/tuning/duration.h"
 #include "runtime/tuning/journal.h"
@@ -16,7 +19,7 @@ namespace vqgen::cli {
 namespace {
 
 struct TuneArguments {
-  std::vector<std::string> configs;
+  std::string work;
   TimingOptions timing;
   std::string budget = "60s";
   std::string strategy = "model";
@@ -24,6 +27,8 @@ struct TuneArguments {
   std::size_t most = 0;
   std::string out;
   std::string journal;
+  std::string html;
+  std::string shard;
   bool restart = false;
   std::string replay;
 };
@@ -33,123 +38,188 @@ StrategyName strategy_of(const std::string& name) {
   return static_cast<StrategyName>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-constexpr const char* kTableHeader = R"({"vqgen_tuned":1})";
-
-// The rows of a table, none where there is no file yet.
-std::vector<TunedRow> read_rows(const std::string& path) {
-  std::vector<TunedRow> rows;
-  if (path.empty() || !std::filesystem::exists(path)) return rows;
-  const std::string text = read_text(path);
-  std::size_t number = 1;
-  for (std::size_t at = 0; at < text.size(); ++number) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string source = fmt::format("{}:{}", path, number);
-    const Json json = parse_json(text.substr(at, end - at), source);
-    const JsonCursor cursor(json, source);
-    if (number > 1) {
-      rows.push_back(read_tuned_row(cursor));
-    } else if (json != Json::parse(kTableHeader)) {
-      cursor.fail("is no tuned table, which begins with " + std::string(kTableHeader));
+// "NVIDIA H200" as a file's name: nvidia-h200.
+std::string file_name_of(const std::string& gpu) {
+  std::string name;
+  for (const char each : gpu) {
+    const auto letter = static_cast<unsigned char>(each);
+    if (std::isalnum(letter) != 0) {
+      name += static_cast<char>(std::tolower(letter));
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
     }
-    at = end + 1;
   }
-  return rows;
+  return name;
 }
 
-// In place of the row that has its key, if any.
-void write_row(const std::string& path, const TunedRow& row) {
-  std::map<std::string, std::string> lines;
-  for (const TunedRow& each : read_rows(path)) lines[tuned_key(each)] = to_json(each).dump();
-  lines[tuned_key(row)] = to_json(row).dump();
-  std::string text = std::string(kTableHeader) + "\n";
-  for (const auto& [key, line] : lines) text += line + "\n";
-  publish_text(path, text);
-}
-
-std::string journal_path(const TuneArguments& options, const std::string& key) {
-  if (!options.journal.empty() || options.out.empty()) return options.journal;
-  return fmt::format("{}.{}.journal", options.out, Digest().add(key).hex().substr(0, 12));
-}
-
-void tune_config(const Config& config, const TuneArguments& options, const GpuSpec& gpu,
-                 Backend& backend, Output& output) {
-  TuneSource source = make_evaluator(options.timing, options.replay, config.problem, gpu, backend);
-  source.policy.rounds = options.rounds;
-  TuneOptions tuning;
-  tuning.strategy = strategy_of(options.strategy);
-  tuning.budget_s = read_seconds(options.budget, "--budget");
-  tuning.most = options.most;
-  tuning.seed = options.timing.seed;
-  tuning.rounds = options.rounds;
-  tuning.policy = source.policy;
-  tuning.environment = source.environment;
-  tuning.profiles = hotness_of(config);
-  const std::string key = tuned_key(config.problem, gpu.name, source.policy.codes);
-  for (const TunedRow& row : read_rows(options.out)) {
-    if (tuned_key(row) == key) tuning.incumbent = row.plan;
+// The table that takes the rows: what --out says, else the user's own, which lookups read. None for
+// times that are no GPU's.
+std::filesystem::path table_of(const TuneArguments& options, const GpuSpec& gpu,
+                               const Backend& backend) {
+  if (!options.out.empty()) return options.out;
+  if (!options.replay.empty() || backend.machine() != Machine::cuda) return {};
+  const TunedEnvironment environment = read_environment().tuned;
+  const auto folder = default_tuned_dir(environment);
+  if (!folder || environment.vqgen_tuned_path.value_or("") != "") {
+    throw Error(ErrorKind::bad_input,
+                "tune: no folder of one's own tables, since VQGEN_TUNED_PATH says where they are "
+                "or HOME is not set; name the table by --out");
   }
-  Json json{{"config", config.source}, {"journal", nullptr}};
-  Evaluator* evaluator = source.evaluator.get();
-  std::unique_ptr<JournaledEvaluator> journaled;
-  if (const std::string path = journal_path(options, key); !path.empty()) {
+  std::filesystem::create_directories(*folder);
+  return *folder / (file_name_of(gpu.name) + ".jsonl");
+}
+
+// One run of the command: its work, and the table as it grows.
+class Tuning {
+ public:
+  Tuning(const TuneArguments& options, Work work, Output& output)
+      : options_(options), work_(std::move(work)), output_(output) {
+    items_ = items_of(work_, choose_shard(options.shard).shard);
+    if (!options.journal.empty() && items_.size() > 1) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("--journal is of one problem, and {} has {}; leave it out, journals "
+                              "stand beside --out",
+                              options.work, items_.size()));
+    }
+    backend_ = make_backend(options.timing);
+    Config first;
+    first.problem = work_.items.front().problem;
+    first.gpu = work_.gpu;
+    gpu_ = planned_gpu(options.timing, first, *backend_, output);
+    path_ = table_of(options, gpu_, *backend_);
+    if (std::filesystem::exists(path_)) table_ = read_table(path_);
+    sweep_ = {.name = work_.name, .gpu = gpu_.name, .problems = {}, .skipped = work_.skipped};
+  }
+
+  void run() {
+    if (!path_.empty()) write_table(path_, table_);  // of a shard without work too
+    for (const std::size_t index : items_) {
+      TunedProblem problem{.item = work_.items[index], .result = {}};
+      tune_item(problem);
+      report_problem(problem, output_);
+      output_.document["problems"].back()["journal"] = journal_;
+      if (items_.size() == 1 && problem.why.empty()) {
+        print_tuning(problem.item.label, problem.result, output_);
+      }
+      sweep_.problems.push_back(std::move(problem));
+    }
+    if (work_.items.size() > 1 || !work_.skipped.empty()) report_sweep(sweep_, output_);
+    if (!options_.html.empty()) write_html(options_.html, sweep_);
+    if (path_.empty()) return;
+    output_.document["table"] = path_.string();
+    output_.line("{}: {} rows", path_.string(), table_.rows.size());
+  }
+
+ private:
+  void tune_item(TunedProblem& problem) {
+    const std::vector<HotnessProfile> captured = captured_profiles(problem.item.problem);
+    TuneSource source =
+        make_evaluator(options_.timing, options_.replay, problem.item.problem, gpu_, *backend_);
+    source.policy.rounds = options_.rounds;
+    const std::string key = tuned_key(problem.item.problem, gpu_.name, source.policy.codes);
+    TuneOptions tuning;
+    tuning.strategy = strategy_of(options_.strategy);
+    tuning.budget_s = read_seconds(options_.budget, "--budget");
+    tuning.most = options_.most;
+    tuning.seed = options_.timing.seed;
+    tuning.rounds = options_.rounds;
+    tuning.policy = source.policy;
+    tuning.environment = source.environment;
+    tuning.profiles = captured;
+    for (const TunedRow& row : table_.rows) {
+      if (tuned_key(row) == key) tuning.incumbent = row.plan;
+    }
+    std::unique_ptr<JournaledEvaluator> journal = open_journal(source, problem.item, key);
+    Evaluator& evaluator = journal ? *journal : *source.evaluator;
+    std::size_t tried = 0;
+    try {
+      Progress bar;
+      tuning.progress = [&](const TuneProgress& each) {
+        tried = each.timed + each.failed;
+        show_progress(bar, problem.item.label, each);
+      };
+      problem.result = tune(problem.item.problem, gpu_, evaluator, tuning);
+    } catch (const Error& error) {
+      // Of a sweep the others go on, where it is this problem that fails and not the device.
+      const bool own = error.kind() == ErrorKind::infeasible || tried > 0;
+      if (!own || items_.size() == 1) throw;
+      problem.why = error.what();
+      output_.exit_code = error.exit_code();
+      return;
+    }
+    if (path_.empty()) return;
+    std::erase_if(table_.rows, [&](const TunedRow& row) { return tuned_key(row) == key; });
+    table_.rows.push_back(problem.result.row);
+    write_table(path_, table_);
+  }
+
+  std::vector<HotnessProfile> captured_profiles(const Problem& problem) const {
+    Config config;
+    config.problem = problem;
+    config.hotness = work_.hotness;
+    const HardInput input = input_of(options_.timing, problem);
+    return input.captured.empty() ? hotness_of(config) : input.captured;
+  }
+
+  // Null where there is no place for one.
+  std::unique_ptr<JournaledEvaluator> open_journal(const TuneSource& source, const WorkItem& item,
+                                                   const std::string& key) {
+    std::filesystem::path path = options_.journal;
+    if (path.empty() && !path_.empty()) path = item_journal(path_.parent_path(), item.label, key);
+    journal_ = nullptr;
+    if (path.empty()) return nullptr;
     const Json header =
-        journal_header(config.problem, gpu, source.policy, source.environment, source.code);
-    journaled = std::make_unique<JournaledEvaluator>(*evaluator, path, header, options.restart);
-    evaluator = journaled.get();
-    json["journal"] = {{"path", path}, {"resumed", journaled->recorded()}};
-    if (journaled->recorded() > 0) {
-      output.line("{}: goes on from {} measurements of {}", config.source, journaled->recorded(),
-                  path);
+        journal_header(item.problem, gpu_, source.policy, source.environment, source.code);
+    auto journal =
+        std::make_unique<JournaledEvaluator>(*source.evaluator, path, header, options_.restart);
+    journal_ = {{"path", path.string()}, {"resumed", journal->recorded()}};
+    if (journal->recorded() > 0) {
+      output_.note("{}: goes on from {} measurements of {}", item.label, journal->recorded(),
+                   path.string());
     }
+    return journal;
   }
-  const TuneResult result = [&] {
-    Progress bar;
-    const std::string name = std::filesystem::path(config.source).stem().string();
-    tuning.progress = [&](const TuneProgress& each) { show_progress(bar, name, each); };
-    return tune(config.problem, gpu, *evaluator, tuning);
-  }();
-  if (!options.out.empty()) write_row(options.out, result.row);
-  print_tuning(config.source, result, output);
-  json.update(tuning_json(result));
-  output.document["tunings"].push_back(std::move(json));
-}
+
+  const TuneArguments& options_;
+  Work work_;
+  Output& output_;
+  std::vector<std::size_t> items_;
+  std::unique_ptr<Backend> backend_;
+  GpuSpec gpu_;
+  std::filesystem::path path_;  // of the table; empty for none
+  Json journal_;                // of the problem at hand: path, and how many answers it held
+  TunedTable table_;
+  TunedSweep sweep_;
+};
 
 void run(const TuneArguments& options, Output& output) {
-  if (!options.journal.empty() && options.configs.size() > 1) {
-    throw Error(ErrorKind::bad_input,
-                "--journal is of one config; with more leave it out, they stand beside --out");
-  }
   if (options.restart && options.journal.empty() && options.out.empty()) {
     throw Error(ErrorKind::bad_input,
-                "--restart begins a journal anew; name it by --journal or the table by --out");
+                "--restart begins journals anew; name the table that they stand beside by --out, "
+                "or the one journal by --journal");
   }
   read_seconds(options.budget, "--budget");
   if (!options.out.empty()) require_place("tune", "--out", options.out);
   if (!options.journal.empty()) require_place("tune", "--journal", options.journal);
-  read_rows(options.out);
-  std::vector<Config> configs;
-  for (const std::string& path : options.configs) {
-    configs.push_back(read_config(std::filesystem::path(path)));
-    if (!configs.back().plan.empty()) {
-      throw Error(ErrorKind::bad_input,
-                  path + ": /plan: tune searches all fields of the plan; remove it");
-    }
-  }
-  const std::unique_ptr<Backend> backend = make_backend(options.timing);
-  const GpuSpec gpu = planned_gpu(options.timing, configs.front(), *backend, output);
-  for (const Config& config : configs) tune_config(config, options, gpu, *backend, output);
+  if (!options.html.empty()) require_place("tune", "--html", options.html);
+  Tuning(options, read_work(options.work), output).run();
 }
 
 }  // namespace
 
 void add_tune(CLI::App& app, Output& output) {
   auto* command = app.add_subcommand(
-      "tune", "Search the fastest plan of each config on a device, and write a tuned table");
+      "tune",
+      "Search the fastest plan of each problem of a config or sweep on a device, and write a tuned "
+      "table, in which compile, run and libvqgen look plans up");
   auto options = std::make_shared<TuneArguments>();
-  command->add_option("config", options->configs, "config.json files")->required();
+  command
+      ->add_option("work", options->work,
+                   "A config.json, a sweep file, or a shipped sweep such as llama-3-8b")
+      ->required();
   command
       ->add_option("--budget", options->budget,
-                   "Measuring time of each config, finals included: 90, 60s, 1.5m, 2h")
+                   "Measuring time of each problem, finals included: 90, 60s, 1.5m, 2h")
       ->capture_default_str();
   command
       ->add_option("--strategy", options->strategy,
@@ -163,10 +233,18 @@ void add_tune(CLI::App& app, Output& output) {
   command->add_option("--most", options->most, "Candidates at most; 0 for no bound")
       ->capture_default_str();
   command->add_option("--out", options->out,
-                      "The tuned table that takes the row; its own row is the incumbent");
+                      "The tuned table that takes the rows, and whose rows are the incumbents; by "
+                      "default one's own for the GPU (docs/tuned-tables.md), or none for --replay "
+                      "and for the host's times");
   command->add_option("--journal", options->journal,
-                      "The journal that the tuning goes on from; by default beside --out");
-  command->add_flag("--restart", options->restart, "Begin the journal anew");
+                      "The journal that the tuning goes on from; by default beside the table");
+  command->add_flag(
+      "--resume,!--restart", [options](std::int64_t count) { options->restart = count < 0; },
+      "Go on from the journals, as is the default, or begin them anew");
+  command->add_option(
+      "--shard", options->shard,
+      "The I-th of N parts of the sweep, from 0: I/N; or auto: as the launcher says");
+  command->add_option("--html", options->html, "A page with what was measured");
   command->add_option("--replay", options->replay,
                       "Instead of a device: a file of vqgen measure --space 0 --json, or an array "
                       "of plans' names and times");

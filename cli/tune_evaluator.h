@@ -1,4 +1,5 @@
-// Where vqgen tune gets its measurements: a device of this machine, or a recording.
+// Where vqgen tune gets its measurements: a worker process on a device of this machine, or a
+// recording.
 #pragma once
 
 #include <memory>
@@ -17,9 +18,9 @@ struct TuneSource {
   std::string code = {};  // digest of what answers are made from: templates, or the recording
 };
 
-// `replay` is the file of a recording, "" for none: then `backend` measures, which must outlive the
-// evaluator. Error(bad_input) for a recording without the problem, Error(device) for what is
-// missing.
+// `replay` is the file of a recording, "" for none: then a
+// worker with a backend like `backend` measures. Error(bad_input) for a recording without the
+// problem, Error(device) for what is missing.
 TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay,
                           const Problem& problem, const GpuSpec& gpu, Backend& backend);
 

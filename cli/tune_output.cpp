@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/plan_name.h"
-#include "runtime/tuning/journal_lines.h"
 
 namespace vqgen::cli {
 namespace {
@@ -59,24 +58,6 @@ void print_tuning(const std::string& name, const TuneResult& result, const Outpu
       "{:.2f} us, {:.2f} to {:.2f}; {:.3f} times as fast as the default; differences below "
       "{:.1f} % are none",
       row.time_us, row.low_us, row.high_us, row.default_us / row.time_us, row.noise * 100);
-}
-
-Json tuning_json(const TuneResult& result) {
-  Json trials = Json::array();
-  for (const Trial& each : result.trials) {
-    Json json = to_json(each.measurement);
-    json["expected_us"] = each.expected_us ? Json(*each.expected_us) : Json(nullptr);
-    json["at_s"] = each.at_s;
-    json["finalist"] = each.finalist;
-    json["final_us"] = each.final_us > 0 ? Json(each.final_us) : Json(nullptr);
-    trials.push_back(std::move(json));
-  }
-  return {{"row", to_json(result.row)},
-          {"space", result.space},
-          {"winner_rank", result.winner_rank ? Json(*result.winner_rank) : Json(nullptr)},
-          {"spent_s", result.spent_s},
-          {"exhausted", result.exhausted},
-          {"trials", trials}};
 }
 
 }  // namespace vqgen::cli

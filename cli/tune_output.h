@@ -1,4 +1,4 @@
-// What vqgen tune says of a tuning: the finalists as a table, and all of it as JSON.
+// What vqgen tune says of a tuning: progress, and the finalists as a table.
 #pragma once
 
 #include <string>
@@ -14,8 +14,5 @@ namespace vqgen::cli {
 void show_progress(Progress& bar, const std::string& name, const TuneProgress& progress);
 
 void print_tuning(const std::string& name, const TuneResult& result, const Output& output);
-
-// {"row", "space", "winner_rank", "spent_s", "exhausted", "trials": [{"plan", "outcome", ...}]}
-Json tuning_json(const TuneResult& result);
 
 }  // namespace vqgen::cli

@@ -36,16 +36,17 @@ void add_member(const JsonCursor& cursor, std::string_view text, Json& object) {
   const std::string_view path = text.substr(0, equals);
   const std::string_view value = text.substr(equals + 1);
   const std::size_t dot = path.find('.');
-  Json& target = dot == std::string_view::npos
-                     ? object[std::string(path)]
-                     : object[std::string(path.substr(0, dot))][std::string(path.substr(dot + 1))];
-  if (!target.is_null()) cursor.fail(fmt::format("the plan's name holds '{}' twice", path));
+  Json* target = &object[std::string(path.substr(0, dot))];
+  if (dot != std::string_view::npos && (target->is_null() || target->is_object())) {
+    target = &(*target)[std::string(path.substr(dot + 1))];
+  }
+  if (!target->is_null()) cursor.fail(fmt::format("the plan's name holds '{}' twice", path));
   std::int64_t number = 0;
   const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (fault == std::errc() && end == value.data() + value.size()) {
-    target = number;
+    *target = number;
   } else {
-    target = std::string(value);
+    *target = std::string(value);
   }
 }
 

@@ -79,6 +79,9 @@ class Backend {
   // The device that launches run on; nullopt where there is none (compiling still works).
   virtual std::optional<GpuSpec> device() const = 0;
 
+  // What drives the device, with its version; "none" where there is none.
+  virtual std::string driver() const { return "none"; }
+
   // Thread-safe. Error(device) where the compiler is missing, with where it was looked for. It may
   // be told from the compiler's file; after compile() it is that of what compiled.
   virtual CompilerIdentity compiler(const KernelSource& source) const = 0;

@@ -44,6 +44,15 @@ class Tune : public testing::Test {
     replay = recording("replay", times);
   }
 
+  // Its first problem is the config's.
+  std::string sweep() {
+    return folder.file("sweep.json",
+                       R"({"model": {"name": "tiny", "source": "a test"},
+                           "formats": {"weights": ["aqlm-1x8"]},
+                           "ops": [{"name": "up", "weight": 2, "shape":
+                             {"rows": 1, "out_features": [256, 512], "in_features": 1024}}]})");
+  }
+
   std::string recording(const std::string& name, const std::map<std::string, double>& times) {
     Json all = Json::array();
     for (const auto& [plan, us] : times) all.push_back({{"plan", plan}, {"time_us", us}});
@@ -60,7 +69,7 @@ class Tune : public testing::Test {
     all.emplace_back("--json");
     const Outcome outcome = vqgen(all);
     expect_success(outcome);
-    return document_of(outcome)["tunings"].at(0);
+    return document_of(outcome)["problems"].at(0);
   }
 
   Folder folder;
@@ -136,19 +145,55 @@ TEST_F(Tune, GoesOnFromItsJournal) {
   EXPECT_EQ(tuned({"--out", table})["journal"]["resumed"], lines_of(text).size() - 1);
 }
 
-TEST_F(Tune, TunesSeveralConfigs) {
-  const std::string table = folder.path("table.jsonl");
-  const Arguments all{"tune", config,   config, "--gpu", "h200", "--replay",
-                      replay, "--most", "40",   "--out", table,  "--json"};
-  const Outcome outcome = vqgen(all);
+// The recording answers for both problems; each has its row, whichever shard it is in.
+TEST_F(Tune, TunesASweepByShards) {
+  const std::string whole = folder.path("whole.jsonl");
+  const Arguments common{"tune",   sweep(), "--gpu",  "h200",       "--replay",  replay,
+                         "--most", "40",    "--json", "--strategy", "exhaustive"};
+  const auto run = [&](const Arguments& more) {
+    Arguments all = common;
+    all.insert(all.end(), more.begin(), more.end());
+    return vqgen(all);
+  };
+  const std::string page = folder.path("page.html");
+  const Outcome outcome = run({"--out", whole, "--html", page});
   expect_success(outcome);
-  EXPECT_EQ(document_of(outcome)["tunings"].size(), 2u);
-  EXPECT_EQ(lines_of(read_text(table)).size(), 2u);
+  const Json document = document_of(outcome);
+  ASSERT_EQ(document["problems"].size(), 2u);
+  EXPECT_EQ(document["problems"][0]["row"]["plan"], names[36]);
+  EXPECT_EQ(document["totals"]["tuned"], 2);
+  EXPECT_NE(read_text(page).find("<svg"), std::string::npos);
+  ASSERT_EQ(lines_of(read_text(whole)).size(), 3u);
+  std::size_t rows = 0;
+  for (const char* shard : {"0", "1", "2"}) {
+    const std::string part = folder.path("shard-" + std::string(shard) + ".jsonl");
+    run({"--out", part, "--shard", std::string(shard) + "/3"});
+    rows += lines_of(read_text(part)).size() - 1;  // an empty one has its header
+  }
+  EXPECT_EQ(rows, 2u);
+  const std::string merged = folder.path("merged.jsonl");
+  expect_success(vqgen({"db", "merge", folder.path("shard-0.jsonl"), folder.path("shard-1.jsonl"),
+                        folder.path("shard-2.jsonl"), "--out", merged}));
+  EXPECT_EQ(read_text(merged), read_text(whole));
+}
+
+// What was tuned is what is compiled from then on.
+TEST_F(Tune, TheRowIsTakenByCompile) {
+  const std::string table = folder.path("tables/table.jsonl");
+  std::filesystem::create_directories(folder.path("tables"));
+  tuned({"--out", table});
+  const auto plan_from = [&] {
+    const Outcome outcome = vqgen({"explain", config, "--gpu", "h200", "--json"},
+                                  {{"VQGEN_TUNED_PATH", folder.path("tables")}});
+    expect_success(outcome);
+    return document_of(outcome)["plan_from"];
+  };
+  EXPECT_EQ(plan_from()["rung"], "exact");
 }
 
 TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
   const std::size_t before = folder.names().size();
-  expect_failure({"tune"}, 2, {"config"});
+  expect_failure({"tune"}, 2, {"work"});
   expect_failure(arguments({"--budget", "soon"}), 2, {"--budget", "soon"});
   expect_failure(arguments({"--budget", "0s"}), 2, {"--budget", "above 0"});
   expect_failure(arguments({"--strategy", "luck"}), 2, {"--strategy"});
@@ -158,7 +203,11 @@ TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
   expect_failure(arguments({"--out", folder.path("none/t")}), 2, {"--out", "none"});
   expect_failure(arguments({"--journal", folder.path("none/t")}), 2, {"--journal", "none"});
   EXPECT_EQ(folder.names().size(), before);
-  expect_failure({"tune", config, config, "--journal", folder.path("j")}, 2, {"--journal", "one"});
+  expect_failure(arguments({"--shard", "1/1"}), 2, {"--shard"});
+  expect_failure(arguments({"--html", folder.path("none/t")}), 2, {"--html", "none"});
+  EXPECT_EQ(folder.names().size(), before);
+  expect_failure({"tune", sweep(), "--replay", replay, "--journal", folder.path("j")}, 2,
+                 {"--journal", "one", "2"});
   const std::string bad = folder.file("bad.json", "[{\"plan\": \"linear/\", \"time_us\": 0}]");
   expect_failure({"tune", config, "--replay", bad}, 2, {"bad.json: /0/time_us"});
   expect_failure({"tune", config, "--replay", folder.path("none")}, 2, {"none", "cannot read"});

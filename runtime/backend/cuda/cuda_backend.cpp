@@ -133,6 +133,14 @@ class CudaBackend final : public Backend {
     }
   }
 
+  std::string driver() const override {
+    try {
+      return "CUDA " + version_text(open()->driver_version);
+    } catch (const Error&) {
+      return Backend::driver();
+    }
+  }
+
   CompilerIdentity compiler(const KernelSource& source) const override {
     if (const auto file = unopened_nvrtc()) return identity(*file, source);
     return identity(nvrtc(), source);
