@@ -108,11 +108,13 @@ bool WorkerEvaluator::greet(std::string& why) {
 }
 
 void WorkerEvaluator::start() {
+  const Clock::time_point begin = Clock::now();
   while (!child_) {
     child_ = std::make_unique<ChildProcess>(options_.command);
     ++started_;
     std::string why;
     if (greet(why)) {
+      if (!greeted_) first_start_s_ = std::chrono::duration<double>(Clock::now() - begin).count();
       greeted_ = true;
       return;
     }

@@ -31,8 +31,9 @@ class WorkerEvaluator final : public Evaluator {
   // start at all, and where one after another dies without having begun a candidate.
   std::vector<Measurement> screen(std::span<const Plan> plans) override;
   std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) override;
-  // Of the calls, with the starts of children.
-  double spent_s() const override { return spent_s_; }
+  // Of the calls, with the starts of children but for the first: what its data and reference take
+  // is no part of any candidate's.
+  double spent_s() const override { return spent_s_ - first_start_s_; }
 
   // Children started so far.
   int started() const { return started_; }
@@ -55,6 +56,7 @@ class WorkerEvaluator final : public Evaluator {
   int deaths_ = 0;        // in a row, at no candidate
   int started_ = 0;
   double spent_s_ = 0;
+  double first_start_s_ = 0;
 };
 
 }  // namespace vqgen

@@ -8,6 +8,8 @@
 #include <string>
 
 #include "core/error.h"
+#include "runtime/parallel.h"
+#include "runtime/verify/reference_threads.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -149,30 +151,32 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
   AttentionResult result;
   result.out.resize(data.queries.size());
   result.lse.resize(static_cast<std::size_t>(data.batch * data.query_heads));
-  for (std::int64_t stored = 0; stored < data.keys.batch; ++stored) {
-    for (std::int64_t head = 0; head < heads; ++head) {
-      std::vector<Query> queries;
-      for (std::int64_t b = shared ? 0 : stored; b < (shared ? data.batch : stored + 1); ++b) {
-        for (std::int64_t q = 0; q < group; ++q) {
-          const std::int64_t number = b * data.query_heads + head * group + q;
-          Query& query = queries.emplace_back();
-          query.sequence = b;
-          for (std::int64_t i = 0; i < dim; ++i) {
-            const auto bits = data.queries[static_cast<std::size_t>(number * dim + i)];
-            query.raw.push_back(element_value(data.dtype, bits));
-          }
-          query.transformed = transform(head, query.raw);
-          const auto length = data.lengths[static_cast<std::size_t>(b)];
-          query.weights.resize(static_cast<std::size_t>(length));
-          query.out = result.out.data() + number * dim;
-          query.lse = result.lse.data() + number;
+  const std::int64_t pairs = data.keys.batch * heads;
+  const int threads = reference_threads(data.batch * data.query_heads * data.keys.rows * dim * 2);
+  in_parallel(static_cast<std::size_t>(pairs), threads, [&](std::size_t pair) {
+    const std::int64_t stored = static_cast<std::int64_t>(pair) / heads;
+    const std::int64_t head = static_cast<std::int64_t>(pair) % heads;
+    std::vector<Query> queries;
+    for (std::int64_t b = shared ? 0 : stored; b < (shared ? data.batch : stored + 1); ++b) {
+      for (std::int64_t q = 0; q < group; ++q) {
+        const std::int64_t number = b * data.query_heads + head * group + q;
+        Query& query = queries.emplace_back();
+        query.sequence = b;
+        for (std::int64_t i = 0; i < dim; ++i) {
+          const auto bits = data.queries[static_cast<std::size_t>(number * dim + i)];
+          query.raw.push_back(element_value(data.dtype, bits));
         }
+        query.transformed = transform(head, query.raw);
+        const auto length = data.lengths[static_cast<std::size_t>(b)];
+        query.weights.resize(static_cast<std::size_t>(length));
+        query.out = result.out.data() + number * dim;
+        query.lse = result.lse.data() + number;
       }
-      HeadRows keys(data, key_codes, data.raw_keys, stored, head);
-      HeadRows values(data, value_codes, data.raw_values, stored, head);
-      attend(data, softmax_scale, keys, values, queries);
     }
-  }
+    HeadRows keys(data, key_codes, data.raw_keys, stored, head);
+    HeadRows values(data, value_codes, data.raw_values, stored, head);
+    attend(data, softmax_scale, keys, values, queries);
+  });
   return result;
 }
 

@@ -9,6 +9,8 @@
 #include <span>
 
 #include "core/error.h"
+#include "runtime/parallel.h"
+#include "runtime/verify/reference_threads.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -31,17 +33,21 @@ std::vector<double> gemv(const LinearData& data, const ReadRow& read_row, bool s
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = element_value(data.dtype, data.x[i]);
   if (squared) square(x);
   std::vector<double> y(inputs * outputs);
-  std::vector<double> row(columns);
-  for (std::size_t o = 0; o < outputs; ++o) {
-    read_row(static_cast<std::int64_t>(o), row);
-    if (squared) square(row);
-    for (std::size_t r = 0; r < inputs; ++r) {
-      const double* from = x.data() + r * columns;
-      double sum = 0;
-      for (std::size_t i = 0; i < columns; ++i) sum += from[i] * row[i];
-      y[r * outputs + o] = sum;
+  constexpr std::size_t kShare = 128;  // outputs of a task
+  const int threads = reference_threads(std::ssize(x) * data.weights.rows);
+  in_parallel((outputs + kShare - 1) / kShare, threads, [&](std::size_t share) {
+    std::vector<double> row(columns);
+    for (std::size_t o = share * kShare; o < std::min(outputs, (share + 1) * kShare); ++o) {
+      read_row(static_cast<std::int64_t>(o), row);
+      if (squared) square(row);
+      for (std::size_t r = 0; r < inputs; ++r) {
+        const double* from = x.data() + r * columns;
+        double sum = 0;
+        for (std::size_t i = 0; i < columns; ++i) sum += from[i] * row[i];
+        y[r * outputs + o] = sum;
+      }
     }
-  }
+  });
   return y;
 }
 
