@@ -16,8 +16,8 @@ start          twenty kernels of a server of Llama-3-8B: projections of 1, 4, 8 
                of 1 and 16 sequences at 4096 and 32768 tokens; compiled, from the cache, from a pack
 launch         what prepare and launch cost the host, over kernels that do nothing
 
-What cannot run here is listed as skipped, with the reason; the exit code is 1 where a figure that was
-measured misses its goal. With --backend host the ops are compiled by g++, which says nothing of the
+What cannot run here is listed as skipped, with the reason: a program, the compiler, the driver or the
+device is missing. The exit code is 1 where a figure misses its goal or something fails. With --backend host the ops are compiled by g++, which says nothing of the
 times of an op, so they have no goal there.
 """
 import argparse
@@ -39,10 +39,15 @@ PROJECTIONS = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 ROWS = [1, 4, 8, 64]
 CACHES = [(1, 4096), (1, 32768), (16, 4096), (16, 32768)]
 KERNELS = 20
+MISSING = 5  # the exit code where compiler, driver or device are missing
 
 
 class Skipped(Exception):
-    pass
+    """What is wanted is not on this machine."""
+
+
+class Failed(Exception):
+    """What is there did not do its work."""
 
 
 def serving_configs():
@@ -59,7 +64,7 @@ class Bench:
 
     def __init__(self, arguments, work):
         self.arguments, self.work = arguments, work
-        self.figures, self.skipped, self.fresh = [], [], 0
+        self.figures, self.skipped, self.failed, self.fresh = [], [], [], 0
 
     def tool(self, name):
         path = self.arguments.bin / name
@@ -98,11 +103,15 @@ class Bench:
         except Skipped as reason:
             self.skipped.append({"what": what, "why": str(reason)})
             print(f"{what:84} skipped: {reason}", flush=True)
+        except Failed as reason:
+            self.failed.append({"what": what, "why": str(reason)})
+            print(f"{what:84} FAILED: {reason}", flush=True)
 
     def run(self, command, environment):
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
-            raise Skipped(one_line(done.stderr or done.stdout) or f"ends {done.returncode}")
+            kind = Skipped if done.returncode == MISSING else Failed
+            raise kind(f"ends {done.returncode}: {one_line(done.stderr or done.stdout)}")
         return done.stdout
 
 
@@ -118,7 +127,7 @@ def process_ms(command, environment):
     status = os.waitpid(child, 0)[1]
     spent = (time.perf_counter() - begin) * 1e3
     if status != 0:
-        raise Skipped(f"{command[1]} ends {os.waitstatus_to_exitcode(status)}")
+        raise Failed(f"{command[1]} ends {os.waitstatus_to_exitcode(status)}")
     return spent
 
 
@@ -135,7 +144,7 @@ def table_of_one_row(bench, config, name):
     lines = pathlib.Path(journal).read_text().splitlines() if os.path.exists(journal) else []
     asked = [json.loads(line)["screen"]["plan"] for line in lines if '"screen"' in line]
     if not asked:
-        raise Skipped("vqgen tune asked for no plan")
+        raise Failed("vqgen tune asked for no plan")
     replay = bench.write(f"{name}-replay.json", [{"plan": asked[0], "time_us": 9}])
     bench.run([*common, "--replay", replay, "--out", table], environment)
     return table
@@ -154,7 +163,7 @@ def warm_compile(bench, name, problem):
         states = {each["cache"] for each in document["kernels"]}
         rung = document["plan_from"]["rung"]
         if states != {"hit"} or (tables and rung != "exact"):
-            raise Skipped(f"the second compile is {states}, its plan from {rung}")
+            raise Failed(f"the second compile is {states}, its plan from {rung}")
         runs = [process_ms(command, environment) for _ in range(bench.arguments.runs)]
         bench.figure(f"vqgen compile, warm, whole process: {name}, {source} ({rung})", "ms", runs,
                      20)
@@ -194,7 +203,7 @@ def first_prepare(bench, name, problem):
         serving(bench, [config], environment)
         starts = [serving(bench, [config], environment) for _ in range(bench.arguments.runs)]
         if any(start["compiled"] != 0 or start["kernels"] != 1 for start in starts):
-            raise Skipped(f"not one kernel from the cache: {starts[0]}")
+            raise Failed(f"not one kernel from the cache: {starts[0]}")
         rungs = ", ".join(starts[0]["rungs"])
         if tables and rungs != "exact":
             raise Skipped(f"its plan comes from {rungs}: the device is no {bench.arguments.gpu}")
@@ -212,7 +221,7 @@ def serving_start(bench):
 
     def figure(what, starts, compiled, goal):
         if any(start["kernels"] != KERNELS or start["compiled"] != compiled for start in starts):
-            raise Skipped(f"not {KERNELS} kernels, {compiled} of them compiled: {starts}")
+            raise Failed(f"not {KERNELS} kernels, {compiled} of them compiled: {starts}")
         bench.figure(f"start with {KERNELS} kernels, {threads} threads: {what}", "ms",
                      [start["ops_ms"] for start in starts], goal if device else None)
 
@@ -223,7 +232,7 @@ def serving_start(bench):
         colds.append(serving(bench, configs, environment))
         entries = len(list(pathlib.Path(cache).rglob("*.vqk")))
         if entries != KERNELS:
-            raise Skipped(f"the cache has {entries} entries after it, not {KERNELS}")
+            raise Failed(f"the cache has {entries} entries after it, not {KERNELS}")
     figure(f"compiled ({', '.join(colds[0]['rungs'])})", colds, KERNELS, 2000)
     bench.figure("runtime and context before that", "ms", [each["context_ms"] for each in colds])
     runs = range(bench.arguments.runs)
@@ -247,7 +256,7 @@ def allocations(bench):
     """The test fails where a launch allocates or locks; it seeds both, so as to see that it counts."""
     output = bench.run([bench.tool("library_allocation_test")], bench.environment())
     if "[  PASSED  ]" not in output or "[  SKIPPED ]" in output:
-        raise Skipped("its output says nothing of tests that passed")
+        raise Failed("its output says nothing of tests that passed")
     bench.figure("allocations and locks of a launch, by library_allocation_test", "a launch", 0, 0)
 
 
@@ -283,9 +292,11 @@ def main():
         bench.attempt("allocations and locks of a launch", lambda: allocations(bench))
         if arguments.json:
             result = {"backend": arguments.backend, "gpu": arguments.gpu, "cpus": os.cpu_count(),
-                      "doctor": doctor(bench), "figures": bench.figures, "skipped": bench.skipped}
+                      "doctor": doctor(bench), "figures": bench.figures, "skipped": bench.skipped,
+                      "failed": bench.failed}
             pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if any(each["met"] is False for each in bench.figures) else 0
+    missed = any(each["met"] is False for each in bench.figures)
+    return 1 if missed or bench.failed else 0
 
 
 if __name__ == "__main__":

@@ -114,6 +114,9 @@ int main(int argc, char** argv) {
                  "[--buckets N] [--json] CONFIG...\n",
                  error.what());
     return 2;
+  } catch (const vqgen::StatusError& error) {  // 5 where compiler, driver or device are missing
+    std::fprintf(stderr, "serving_start: %s\n", error.what());
+    return error.status() == VQGEN_DEVICE ? 5 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "serving_start: %s\n", error.what());
     return 1;
