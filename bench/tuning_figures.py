@@ -13,8 +13,9 @@ seeds       each config once a seed, from nothing; winners are the same, or meas
             differ by less than the noise of their rows
 kills       a config or a sweep whose process group is killed at random moments and started again by the
             same command until it is done. Then its journals, alone, are gone through once more by a
-            run that nothing ends: table and journals must come out the same, byte for byte. A kill
-            must have come after an answer of the device, else nothing was shown: see --within
+            run that nothing ends: table and journals must come out the same, byte for byte, and rows
+            that were in the table when a kill came must be there at the end as they were. A kill must
+            have come after an answer of the device, else nothing was shown: see --within
 sweep       default over tuned of what vqgen tune SWEEP --json wrote, of any number of shards
 
 Options of all: --vqgen TOOL, --json OUT, --tune OPTION (passed to vqgen tune and measure, such as
@@ -159,6 +160,10 @@ def contents(folder, pattern):
     return {path.name: path.read_bytes() for path in sorted(folder.glob(pattern))}
 
 
+def rows_of(folder):
+    return set(b"".join(contents(folder, "table.jsonl").values()).splitlines())
+
+
 def end_at_random(command, within):
     """Starts it and kills its process group at some moment; whether it was done before, and when."""
     moment = random.uniform(0, within)
@@ -184,7 +189,7 @@ def kills(arguments, work):
     killed.mkdir(parents=True)
     more = ["--strategy", arguments.strategy, "--budget", arguments.budget]
     command = tune_command(arguments, arguments.work_item, killed, *more)
-    moments = []
+    moments, published = [], set()
     for _ in range(arguments.kills):
         done, moment = end_at_random(command, arguments.within)
         lines = sum(text.count(b"\n") for text in contents(killed, "*.journal").values())
@@ -193,6 +198,7 @@ def kills(arguments, work):
         if done:
             break
         moments.append({"after_s": moment, "lines": lines})
+        published |= rows_of(killed)
     else:
         run(command)
     again.mkdir()
@@ -201,12 +207,15 @@ def kills(arguments, work):
     run(tune_command(arguments, arguments.work_item, again, *more))
     result = {"work": arguments.work_item, "kills": moments,
               "same_table": contents(killed, "table.jsonl") == contents(again, "table.jsonl"),
+              "kept_rows": published <= rows_of(killed),
               "same_journals": contents(killed, "*.journal") == contents(again, "*.journal")}
     amidst = [each for each in moments if each["lines"] > 1]  # a journal begins with its header
-    result["met"] = result["same_table"] and result["same_journals"] and len(amidst) > 0
-    print(f"{len(moments)} kills, {len(amidst)} after an answer; the table is {'the same' if result['same_table'] else 'ANOTHER'}, "
-          f"and a run over the journals alone "
-          f"{'measured nothing' if result['same_journals'] else 'MEASURED MORE'}")
+    result["met"] = (result["same_table"] and result["kept_rows"] and result["same_journals"] and
+                     len(amidst) > 0)
+    print(f"{len(moments)} kills, {len(amidst)} after an answer; rows that were in the table "
+          f"{'stayed' if result['kept_rows'] else 'CHANGED'}; a run over the journals alone gives "
+          f"{'the same table' if result['same_table'] else 'ANOTHER TABLE'} and "
+          f"{'measures nothing' if result['same_journals'] else 'MEASURES MORE'}")
     return [result]
 
 
