@@ -1,8 +1,11 @@
 // What libvqgen costs the host: the plan of a kernel, a prepare of a known config, the choice of a
 // bucket, and a launch over a backend whose kernels do nothing, which is what a launch costs beyond
 // the driver's own call. The least of several runs, since what else the machine does only adds.
+//
+//   launch_overhead [--json]
 #include <chrono>
 #include <cstdio>
+#include <string_view>
 
 #include "tests/library/fake_backend.h"
 
@@ -29,7 +32,12 @@ double nanoseconds(const Act& act) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const bool json = argc == 2 && std::string_view(argv[1]) == "--json";
+  if (argc > 1 && !json) {
+    std::fprintf(stderr, "usage: launch_overhead [--json]\n");
+    return 2;
+  }
   test::FakeRuntime fake{{.max_buckets = 8}};
   const std::string text = gemv_json().dump();
   const std::string source = "config";
@@ -62,10 +70,19 @@ int main() {
   }
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - begin;
   const double kernels = fake.backend->compilations - 2;
-  std::printf("plan and text of a kernel, none compiled       %7.2f ms\n", spent.count() / kernels);
-  std::printf("prepare of a known config (%zu bytes of text)  %7.1f ns\n", text.size(), known);
-  std::printf("bucket of a row count                          %7.1f ns\n", bucket);
-  std::printf("launch, rows changing, kernels that do nothing %7.1f ns\n", launch);
+  if (json) {
+    const Json figures = {{"new_kernel_ms", spent.count() / kernels},
+                          {"prepare_again_ns", known},
+                          {"bucket_ns", bucket},
+                          {"launch_ns", launch}};
+    std::printf("%s\n", figures.dump().c_str());
+  } else {
+    std::printf("plan and text of a kernel, none compiled       %7.2f ms\n",
+                spent.count() / kernels);
+    std::printf("prepare of a known config (%zu bytes of text)  %7.1f ns\n", text.size(), known);
+    std::printf("bucket of a row count                          %7.1f ns\n", bucket);
+    std::printf("launch, rows changing, kernels that do nothing %7.1f ns\n", launch);
+  }
   vqgen_op_release(op);
   return failures == 0 && sum > 0 ? 0 : 1;
 }

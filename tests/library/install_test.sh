@@ -32,9 +32,9 @@ export PKG_CONFIG_PATH="$libraries/pkgconfig" LD_LIBRARY_PATH="$libraries"
 static=()
 [ "$shared" = ON ] || static=(--static)
 read -ra flags <<<"$(pkg-config --cflags --libs "${static[@]}" vqgen)"
-cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed/attention.c" "${flags[@]}" -lm \
+cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed/attention.c" "${flags[@]}" -lm -ldl \
   -o "$work/attention"
-c++ -std=c++20 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed/attention.cpp" "${flags[@]}" \
+c++ -std=c++20 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed/attention.cpp" "${flags[@]}" -ldl \
   -o "$work/attention_cpp"
 "$work/attention" --backend host
 "$work/attention_cpp" --backend host
@@ -44,6 +44,11 @@ if "$work/attention" --backend nonsense 2>/dev/null; then exit 1; fi
 if CUDA_VISIBLE_DEVICES=none "$work/attention" --backend cuda 2>"$work/err"; then exit 1; fi
 cat "$work/err"
 grep -q '^attention: device: ' "$work/err"
+for example in attention attention_cpp; do  # which know no graph without a driver
+  status=0
+  "$work/$example" --backend host --graph 2>"$work/err" || status=$?
+  [ "$status" -eq 2 ] && grep -q -e "^$example: --graph" "$work/err" || { cat "$work/err"; exit 1; }
+done
 
 if [ "$shared" = ON ]; then
   say "symbols"

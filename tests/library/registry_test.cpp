@@ -57,6 +57,31 @@ TEST(Registry, ThreadsOnDifferentConfigsLaunchingAllTheWhile) {
   EXPECT_EQ(fake.backend->compilations, 4 * 2);  // rows 1 and 2
 }
 
+// A runtime a device, one cache: what one compiles the other finds, and each launches its own
+// kernels.
+TEST(Registry, TwoDevicesFromManyThreads) {
+  const TempFolder folder;
+  FakeRuntime devices[]{FakeRuntime({.max_buckets = 2, .threads = 2}, folder.path()),
+                        FakeRuntime({.max_buckets = 2, .threads = 2}, folder.path())};
+  for (FakeRuntime& each : devices) each.backend->compile_time = std::chrono::milliseconds(20);
+  from_threads([&](int i) {
+    FakeRuntime& device = devices[i % 2];
+    Json config = gemv_json();
+    config["shape"]["out_features"] = 512 + 64 * (i / 2 % 2);
+    const Outcome outcome = device.prepare(config);
+    ASSERT_NE(outcome.record, nullptr);
+    for (const Bucket& each : outcome.record->current().buckets) {
+      EXPECT_EQ(&dynamic_cast<const FakeKernel&>(*each.kernel).backend, device.backend.get());
+      each.kernel->enqueue(0, {}, nullptr);
+    }
+  });
+  EXPECT_EQ(devices[0].backend->compilations + devices[1].backend->compilations, 2 * 2);
+  for (const FakeRuntime& each : devices) {
+    EXPECT_EQ(each.backend->loads, 2 * 2);  // rows 1 and 2 of two configs
+    EXPECT_EQ(each.backend->enqueued, 8 * 2);
+  }
+}
+
 TEST(Registry, ASecondPrepareAsksNobody) {
   FakeRuntime fake;
   const Outcome first = fake.prepare(gemv_json());
