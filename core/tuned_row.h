@@ -20,6 +20,9 @@ struct MeasurePolicy {
   int rounds = 0;                 // of the finals, each of all finalists in turn
   std::uint64_t seed = 1;         // of the input
 
+  // Whether the times are a GPU's.
+  bool of_gpu() const { return timer == "graph"; }
+
   static constexpr auto fields() {
     using P = MeasurePolicy;
     return std::make_tuple(

@@ -60,7 +60,7 @@ class RowLint {
     if (!known_codes(policy.codes)) {
       say("codes '{}' are none of uniform, zipf:S and profile:DIGEST", policy.codes);
     }
-    if (policy.timer != "graph") {
+    if (!policy.of_gpu()) {
       say("timed by '{}', which says nothing of a GPU", policy.timer);
     }
     if (policy.l2 != "cold") say("policy l2 '{}' is not cold, as all else is timed", policy.l2);
