@@ -35,6 +35,17 @@ ModelFigures model_figures(const TuneResult& result) {
   return figures;
 }
 
+std::vector<const Trial*> finalists_of(const TuneResult& result) {
+  std::vector<const Trial*> finalists;
+  for (const Trial& trial : result.trials) {
+    if (trial.finalist) finalists.push_back(&trial);
+  }
+  std::stable_sort(finalists.begin(), finalists.end(), [](const Trial* a, const Trial* b) {
+    return (a->final_us > 0) != (b->final_us > 0) ? a->final_us > 0 : a->final_us < b->final_us;
+  });
+  return finalists;
+}
+
 std::vector<FailureCount> failures_of(const TuneResult& result) {
   std::map<std::pair<Outcome, std::string>, std::size_t> counts;
   for (const Trial& trial : result.trials) {
