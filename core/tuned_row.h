@@ -62,7 +62,7 @@ struct TunedRow {
   double time_us = 0;
   double low_us = 0;  // quartiles
   double high_us = 0;
-  Plan default_plan = {};  // of choose() without a table
+  Plan default_plan = {};  // what is chosen without a table
   double default_us = 0;
   Plan runner_up = {};  // the winner again where nothing else was timed
   double runner_up_us = 0;
