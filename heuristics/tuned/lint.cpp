@@ -56,6 +56,7 @@ class RowLint {
                                       {"vqgen", &world.vqgen}}) {
       if (value->empty()) say("the environment's {} is empty", name);
     }
+    if (world.device == "replay") say("times of a recording, which no device was asked for");
     const MeasurePolicy& policy = row_.policy;
     if (!known_codes(policy.codes)) {
       say("codes '{}' are none of uniform, zipf:S and profile:DIGEST", policy.codes);
