@@ -5,12 +5,6 @@
 #include <map>
 
 namespace vqgen::cli {
-namespace {
-
-bool is_time(double us) { return std::isfinite(us) && us > 0; }
-
-}  // namespace
-
 std::optional<double> gain_of(const TunedProblem& problem) {
   const TunedRow& row = problem.result.row;
   if (!problem.why.empty() || !is_time(row.default_us) || !is_time(row.time_us)) return {};

@@ -14,8 +14,6 @@ namespace {
 
 constexpr double kNear = 1.10;
 
-bool is_time(double us) { return std::isfinite(us) && us > 0; }
-
 double median(std::vector<double> values) { return quartiles(std::move(values)).median; }
 
 std::vector<double> paired(const std::vector<double>& a, const std::vector<double>& b) {
