@@ -2,6 +2,7 @@
 #include "cli/db_commands.h"
 #include "core/plan_name.h"
 #include "heuristics/tuned/ladder.h"
+#include "runtime/code_distribution.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::cli {
@@ -85,7 +86,8 @@ void db_query(const std::string& config_path, const std::string& gpu_name,
   const GpuChoice gpu = choose_gpu(gpu_name, config, *backend);
   const auto tables = make_tables(environment);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
-  const std::string codes = codes_flag.empty() ? codes_of(config) : codes_flag;
+  std::string codes = codes_flag.empty() ? codes_of(config) : codes_flag;
+  if (codes.starts_with("zipf")) codes = read_codes(codes).name;  // zipf:1.0 is zipf:1
   const LadderAnswer answer =
       look_up(*tables, config, gpu.spec, {.codes = codes, .profiles = profiles, .all = true});
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);

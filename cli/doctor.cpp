@@ -63,6 +63,27 @@ Finding layer_finding(const std::filesystem::path& path) {
   return {"cache layer", true, path.string()};
 }
 
+// Of each table that plans are looked up in, the first first; all of it is read.
+std::vector<Finding> table_findings(const Environment& environment) {
+  std::vector<Finding> findings;
+  const auto add = [&](const std::string& name, const auto& read) {
+    try {
+      findings.push_back(
+          {"tuned table", true, fmt::format("{}: {} rows", name, read().rows.size())});
+    } catch (const Error& error) {
+      findings.push_back({"tuned table", false, error.what()});
+    }
+  };
+  for (const std::filesystem::path& path : table_files(environment.tuned)) {
+    add(path.string(), [&] { return read_table(path); });
+  }
+  for (const ShippedTable& each : shipped_tables()) {
+    add(each.name, [&] { return read_table(each.text, each.name); });
+  }
+  if (findings.empty()) findings.push_back({"tuned table", true, "none; plans are chosen"});
+  return findings;
+}
+
 void doctor(Output& output) {
   const Environment environment = read_environment();
   const std::unique_ptr<Backend> cuda = make_cuda(environment);
@@ -71,11 +92,13 @@ void doctor(Output& output) {
   std::vector<Finding> findings{device_finding(*cuda), compiler_finding("NVRTC", *cuda),
                                 compiler_finding("host compiler", *host), cache_finding(cache)};
   for (const auto& path : cache.read_only) findings.push_back(layer_finding(path));
+  for (Finding& each : table_findings(environment)) findings.push_back(std::move(each));
   output.document["version"] = VQGEN_VERSION;
   output.document["gpus"] = gpu_names();
   output.document["formats"] = format_names();
   for (const Finding& finding : findings) {
-    output.line("{:<14} {:<8} {}", finding.what, finding.ok ? "ok" : "missing", finding.detail);
+    output.line("{:<14} {:<8} {}", finding.what, finding.ok ? "ok" : "missing",
+                one_line(finding.detail));
     output.document["findings"].push_back(
         {{"what", finding.what}, {"ok", finding.ok}, {"detail", finding.detail}});
   }

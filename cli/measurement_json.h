@@ -1,4 +1,4 @@
-// A measurement as JSON: the plan, what became of it, and the figures or the reason.
+// A measurement as JSON: as in a journal, but that its plan is the object of its fields.
 #pragma once
 
 #include "core/json.h"

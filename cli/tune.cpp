@@ -10,10 +10,10 @@
 #include "cli/tune_html.h"
 #include "cli/tune_output.h"
 #include "cli/tune_report.h"
-#include "heuristics/tuned/table.h"
 #include "runtime/prepare.h"
 #include "runtime/tuning/duration.h"
 #include "runtime/tuning/journal.h"
+#include "runtime/tuning/row_table.h"
 
 namespace vqgen::cli {
 namespace {
@@ -74,6 +74,7 @@ class Tuning {
  public:
   Tuning(const TuneArguments& options, Work work, Output& output)
       : options_(options), work_(std::move(work)), output_(output) {
+    if (options_.timing.codes.empty()) options_.timing.codes = work_.hotness.value_or("uniform");
     items_ = items_of(work_, choose_shard(options.shard).shard);
     if (!options.journal.empty() && items_.size() > 1) {
       throw Error(ErrorKind::bad_input,
@@ -86,13 +87,21 @@ class Tuning {
     first.problem = work_.items.front().problem;
     first.gpu = work_.gpu;
     gpu_ = planned_gpu(options.timing, first, *backend_, output);
+    if (options.replay.empty() && backend_->machine() == Machine::cuda) {
+      require_class(gpu_, backend_->device());
+    }
     path_ = table_of(options, gpu_, *backend_);
-    if (std::filesystem::exists(path_)) table_ = read_table(path_);
+    if (options.restart && path_.empty() && options.journal.empty()) {
+      throw Error(ErrorKind::bad_input,
+                  "--restart begins journals anew; name the table that they stand beside by --out, "
+                  "or the one journal by --journal");
+    }
+    // At once, for what is wrong with it to be said before anything is measured.
+    if (!path_.empty()) table_ = put_row(path_, std::nullopt);
     sweep_ = {.name = work_.name, .gpu = gpu_.name, .problems = {}, .skipped = work_.skipped};
   }
 
   void run() {
-    if (!path_.empty()) write_table(path_, table_);  // of a shard without work too
     for (const std::size_t index : items_) {
       TunedProblem problem{.item = work_.items[index], .result = {}};
       tune_item(problem);
@@ -112,11 +121,32 @@ class Tuning {
 
  private:
   void tune_item(TunedProblem& problem) {
-    const std::vector<HotnessProfile> captured = captured_profiles(problem.item.problem);
+    std::size_t tried = 0;
+    try {
+      Progress bar;
+      problem.result = tuned(problem.item, [&](const TuneProgress& each) {
+        tried = each.timed + each.failed;
+        show_progress(bar, problem.item.label, each);
+      });
+    } catch (const Error& error) {
+      // Of a sweep the others go on, where it is this problem that fails and not the device. What
+      // no kernel of this GPU does is no failure.
+      const bool impossible = error.kind() == ErrorKind::infeasible;
+      const bool own = impossible || (error.kind() == ErrorKind::device && tried > 0);
+      if (!own || work_.items.size() == 1) throw;
+      problem.why = error.what();
+      if (!impossible) output_.exit_code = error.exit_code();
+      return;
+    }
+    if (!path_.empty()) table_ = put_row(path_, problem.result.row);
+  }
+
+  TuneResult tuned(const WorkItem& item, const std::function<void(const TuneProgress&)>& progress) {
+    journal_ = nullptr;
     TuneSource source =
-        make_evaluator(options_.timing, options_.replay, problem.item.problem, gpu_, *backend_);
+        make_evaluator(options_.timing, options_.replay, item.problem, gpu_, *backend_);
     source.policy.rounds = options_.rounds;
-    const std::string key = tuned_key(problem.item.problem, gpu_.name, source.policy.codes);
+    const std::string key = tuned_key(item.problem, gpu_.name, source.policy.codes);
     TuneOptions tuning;
     tuning.strategy = strategy_of(options_.strategy);
     tuning.budget_s = read_seconds(options_.budget, "--budget");
@@ -125,53 +155,34 @@ class Tuning {
     tuning.rounds = options_.rounds;
     tuning.policy = source.policy;
     tuning.environment = source.environment;
-    tuning.profiles = captured;
-    for (const TunedRow& row : table_.rows) {
-      if (tuned_key(row) == key) tuning.incumbent = row.plan;
+    tuning.profiles = input_of(options_.timing, item.problem).captured;
+    tuning.progress = progress;
+    if (const TunedRow* row = find_row(table_, key)) {
+      if (row->policy.of_gpu() && !source.policy.of_gpu()) {
+        throw Error(ErrorKind::bad_input,
+                    fmt::format("{}: holds a row of {} for {}, which times of a CPU do not "
+                                "replace; name another table by --out",
+                                path_.string(), gpu_.name, item.label));
+      }
+      tuning.incumbent = row->plan;
     }
-    std::unique_ptr<JournaledEvaluator> journal = open_journal(source, problem.item, key);
-    Evaluator& evaluator = journal ? *journal : *source.evaluator;
-    std::size_t tried = 0;
-    try {
-      Progress bar;
-      tuning.progress = [&](const TuneProgress& each) {
-        tried = each.timed + each.failed;
-        show_progress(bar, problem.item.label, each);
-      };
-      problem.result = tune(problem.item.problem, gpu_, evaluator, tuning);
-    } catch (const Error& error) {
-      // Of a sweep the others go on, where it is this problem that fails and not the device.
-      const bool own = error.kind() == ErrorKind::infeasible || tried > 0;
-      if (!own || items_.size() == 1) throw;
-      problem.why = error.what();
-      output_.exit_code = error.exit_code();
-      return;
-    }
-    if (path_.empty()) return;
-    std::erase_if(table_.rows, [&](const TunedRow& row) { return tuned_key(row) == key; });
-    table_.rows.push_back(problem.result.row);
-    write_table(path_, table_);
-  }
-
-  std::vector<HotnessProfile> captured_profiles(const Problem& problem) const {
-    Config config;
-    config.problem = problem;
-    config.hotness = work_.hotness;
-    const HardInput input = input_of(options_.timing, problem);
-    return input.captured.empty() ? hotness_of(config) : input.captured;
+    const std::unique_ptr<JournaledEvaluator> journal =
+        open_journal(source, item, key, tuning.incumbent);
+    if (journal) tuning.incumbent = journal->incumbent();
+    return tune(item.problem, gpu_, journal ? *journal : *source.evaluator, tuning);
   }
 
   // Null where there is no place for one.
   std::unique_ptr<JournaledEvaluator> open_journal(const TuneSource& source, const WorkItem& item,
-                                                   const std::string& key) {
+                                                   const std::string& key,
+                                                   const std::optional<Plan>& incumbent) {
     std::filesystem::path path = options_.journal;
     if (path.empty() && !path_.empty()) path = item_journal(path_.parent_path(), item.label, key);
-    journal_ = nullptr;
     if (path.empty()) return nullptr;
     const Json header =
         journal_header(item.problem, gpu_, source.policy, source.environment, source.code);
-    auto journal =
-        std::make_unique<JournaledEvaluator>(*source.evaluator, path, header, options_.restart);
+    auto journal = std::make_unique<JournaledEvaluator>(*source.evaluator, path, header, incumbent,
+                                                        options_.restart);
     journal_ = {{"path", path.string()}, {"resumed", journal->recorded()}};
     if (journal->recorded() > 0) {
       output_.note("{}: goes on from {} measurements of {}", item.label, journal->recorded(),
@@ -180,7 +191,7 @@ class Tuning {
     return journal;
   }
 
-  const TuneArguments& options_;
+  TuneArguments options_;
   Work work_;
   Output& output_;
   std::vector<std::size_t> items_;
@@ -193,11 +204,6 @@ class Tuning {
 };
 
 void run(const TuneArguments& options, Output& output) {
-  if (options.restart && options.journal.empty() && options.out.empty()) {
-    throw Error(ErrorKind::bad_input,
-                "--restart begins journals anew; name the table that they stand beside by --out, "
-                "or the one journal by --journal");
-  }
   read_seconds(options.budget, "--budget");
   if (!options.out.empty()) require_place("tune", "--out", options.out);
   if (!options.journal.empty()) require_place("tune", "--journal", options.journal);
@@ -249,8 +255,12 @@ void add_tune(CLI::App& app, Output& output) {
                       "Instead of a device: a file of vqgen measure --space 0 --json, or an array "
                       "of plans' names and times");
   add_timing_options(*command, options->timing);
+  command->get_option("--codes")->default_str("the config's hotness, else uniform");
   command->add_flag("--json", output.json, "One JSON document on stdout, with all trials");
-  command->callback([options, &output] { run(*options, output); });
+  command->callback([command, options, &output] {
+    if (command->count("--codes") == 0) options->timing.codes.clear();  // the config's hotness
+    run(*options, output);
+  });
 }
 
 }  // namespace vqgen::cli

@@ -5,12 +5,6 @@
 #include <map>
 
 namespace vqgen::cli {
-namespace {
-
-bool is_time(double us) { return std::isfinite(us) && us > 0; }
-
-}  // namespace
-
 std::optional<double> gain_of(const TunedProblem& problem) {
   const TunedRow& row = problem.result.row;
   if (!problem.why.empty() || !is_time(row.default_us) || !is_time(row.time_us)) return {};
@@ -33,6 +27,17 @@ ModelFigures model_figures(const TuneResult& result) {
   figures.factor = std::exp(sum / static_cast<double>(figures.count));
   figures.worst = std::exp(worst);
   return figures;
+}
+
+std::vector<const Trial*> finalists_of(const TuneResult& result) {
+  std::vector<const Trial*> finalists;
+  for (const Trial& trial : result.trials) {
+    if (trial.finalist) finalists.push_back(&trial);
+  }
+  std::stable_sort(finalists.begin(), finalists.end(), [](const Trial* a, const Trial* b) {
+    return (a->final_us > 0) != (b->final_us > 0) ? a->final_us > 0 : a->final_us < b->final_us;
+  });
+  return finalists;
 }
 
 std::vector<FailureCount> failures_of(const TuneResult& result) {

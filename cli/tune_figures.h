@@ -36,6 +36,9 @@ struct ModelFigures {
 };
 ModelFigures model_figures(const TuneResult& result);
 
+// The finalists, the fastest first; those that failed in the finals, which have no time, last.
+std::vector<const Trial*> finalists_of(const TuneResult& result);
+
 // How often an outcome had a reason; the most frequent first, then by outcome and reason.
 struct FailureCount {
   Outcome outcome;

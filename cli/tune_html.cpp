@@ -103,15 +103,8 @@ std::string totals_text(const TunedSweep& sweep) {
 }
 
 std::string html_finalists(const TuneResult& result) {
-  std::vector<const Trial*> trials;
-  for (const Trial& trial : result.trials) {
-    if (trial.finalist) trials.push_back(&trial);
-  }
+  const std::vector<const Trial*> trials = finalists_of(result);
   if (trials.empty()) return "";
-  // Those that failed in the finals, which have no time, last.
-  std::stable_sort(trials.begin(), trials.end(), [](const Trial* a, const Trial* b) {
-    return (a->final_us > 0) != (b->final_us > 0) ? a->final_us > 0 : a->final_us < b->final_us;
-  });
   std::vector<Cells> rows;
   for (const Trial* trial : trials) {
     const Measurement& m = trial->measurement;

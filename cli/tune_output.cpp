@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/tune_figures.h"
 #include "core/plan_name.h"
 
 namespace vqgen::cli {
@@ -9,17 +10,6 @@ namespace {
 
 std::string us_text(const std::optional<double>& us) {
   return us ? fmt::format("{:.2f}", *us) : "-";
-}
-
-// Of those that went through the finals, the fastest first.
-std::vector<const Trial*> finalists_of(const TuneResult& result) {
-  std::vector<const Trial*> finalists;
-  for (const Trial& each : result.trials) {
-    if (each.final_us > 0) finalists.push_back(&each);
-  }
-  std::stable_sort(finalists.begin(), finalists.end(),
-                   [](const Trial* a, const Trial* b) { return a->final_us < b->final_us; });
-  return finalists;
 }
 
 }  // namespace
@@ -48,6 +38,7 @@ void print_tuning(const std::string& name, const TuneResult& result, const Outpu
               result.exhausted ? "" : " (the budget's or the count's end)");
   output.line("{:>10} {:>8} {:>10}  {}", "us", "default/", "expected", "plan");
   for (const Trial* each : finalists_of(result)) {
+    if (each->final_us <= 0) continue;
     const Plan& plan = each->measurement.plan;
     output.line("{:>10.2f} {:>8.3f} {:>10}  {}{}{}", each->final_us,
                 row.default_us / each->final_us, us_text(each->expected_us), plan_name(plan),

@@ -1,15 +1,13 @@
 #include "cli/tune_report.h"
 
-#include "cli/measurement_json.h"
-#include "core/plan_name.h"
 #include "heuristics/space.h"
+#include "runtime/tuning/journal_lines.h"
 
 namespace vqgen::cli {
 namespace {
 
 Json trial_json(const Trial& trial) {
-  Json json = measurement_json(trial.measurement);
-  json["plan"] = plan_name(trial.measurement.plan);
+  Json json = to_json(trial.measurement);
   json["expected_us"] = trial.expected_us ? Json(*trial.expected_us) : Json(nullptr);
   json["at_s"] = trial.at_s;
   json["finalist"] = trial.finalist;

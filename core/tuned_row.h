@@ -20,6 +20,9 @@ struct MeasurePolicy {
   int rounds = 0;                 // of the finals, each of all finalists in turn
   std::uint64_t seed = 1;         // of the input
 
+  // Whether the times are a GPU's.
+  bool of_gpu() const { return timer == "graph"; }
+
   static constexpr auto fields() {
     using P = MeasurePolicy;
     return std::make_tuple(
@@ -59,7 +62,7 @@ struct TunedRow {
   double time_us = 0;
   double low_us = 0;  // quartiles
   double high_us = 0;
-  Plan default_plan = {};  // of choose() without a table
+  Plan default_plan = {};  // what is chosen without a table
   double default_us = 0;
   Plan runner_up = {};  // the winner again where nothing else was timed
   double runner_up_us = 0;

@@ -15,7 +15,6 @@ namespace vqgen {
 namespace {
 
 constexpr double kMostSkew = 10;  // where all but one code in a thousand is the first
-constexpr std::uint64_t kMostProfileBytes = std::uint64_t{1} << 28;
 
 CodeDistribution zipf(const std::string& text, std::string_view skew_text) {
   CodeDistribution codes{.pattern = CodePattern::zipf};
@@ -41,12 +40,16 @@ CodeDistribution captured(const std::string& file) {
     codes.profiles = profile_bundle(read_bundle(std::filesystem::path(file)));
     text = hotness_text(codes.profiles);
   }
-  constexpr std::size_t kShownDigits = 12;
-  codes.name = "profile:" + sha256_hex(std::as_bytes(std::span(text))).substr(0, kShownDigits);
+  codes.name = captured_name(text);
   return codes;
 }
 
 }  // namespace
+
+std::string captured_name(std::string_view text) {
+  constexpr std::size_t kShownDigits = 12;
+  return "profile:" + sha256_hex(std::as_bytes(std::span(text))).substr(0, kShownDigits);
+}
 
 CodeDistribution read_codes(const std::string& text) {
   constexpr std::string_view kZipf = "zipf:";

@@ -3,7 +3,9 @@
 // kept apart.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/verify/hard_input.h"
@@ -17,6 +19,12 @@ struct CodeDistribution {
   std::vector<HotnessProfile> profiles = {};  // of captured
   std::string source = {};                    // the file they are of
 };
+
+// Bytes of a profile's file, at most.
+inline constexpr std::uint64_t kMostProfileBytes = std::uint64_t{1} << 28;
+
+// "profile:" and the first 12 digits of the digest of a profile's text.
+std::string captured_name(std::string_view text);
 
 // "uniform", "zipf" (which is zipf:1), "zipf:S" with 0 < S <= 10, a profile of vqgen profile (a
 // path that ends in .json), or a bundle, which is profiled: its name is that of the profile that

@@ -11,6 +11,7 @@
 #include "heuristics/explain.h"
 #include "runtime/execute.h"
 #include "runtime/parallel.h"
+#include "runtime/quartiles.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/reference_linear.h"
 
@@ -19,14 +20,6 @@ namespace {
 
 // Before and after each array: some rows of a tile, which an index off by one would write to.
 constexpr std::size_t kGuardBytes = 4096;
-
-double quantile(const std::vector<double>& sorted, double at) {
-  const double place = at * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  const double part = place - static_cast<double>(below);
-  return sorted[below] * (1 - part) + sorted[above] * part;
-}
 
 }  // namespace
 
@@ -149,10 +142,10 @@ std::vector<double> Measurer::time_us(CompiledPlan& candidate) {
 }
 
 void Measurer::time(CompiledPlan& candidate) {
-  const std::vector<double> times = time_us(candidate);
-  candidate.measurement.time_us = quantile(times, 0.5);
-  candidate.measurement.low_us = quantile(times, 0.25);
-  candidate.measurement.high_us = quantile(times, 0.75);
+  const Quartiles times = quartiles(time_us(candidate));
+  candidate.measurement.time_us = times.median;
+  candidate.measurement.low_us = times.low;
+  candidate.measurement.high_us = times.high;
 }
 
 }  // namespace vqgen

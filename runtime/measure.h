@@ -3,6 +3,7 @@
 // another one left.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,6 +25,9 @@ enum class Outcome { timed, infeasible, compile_failed, wrong, hung, crashed };
 template <>
 inline constexpr auto enum_names<Outcome> =
     std::array{"timed", "infeasible", "compile_failed", "wrong", "hung", "crashed"};
+
+// Whether a device can have taken so long: nothing else may compare times with NaN, or divide by 0.
+inline bool is_time(double us) { return std::isfinite(us) && us > 0; }
 
 // What became of one plan. Figures hold as far as the outcome got.
 struct Measurement {

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include "core/digest.h"
 #include "core/files.h"
 #include "core/hotness_match.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "heuristics/ops/linear_fusion.h"
+#include "runtime/code_distribution.h"
 
 namespace vqgen {
 namespace {
@@ -53,6 +53,45 @@ Planned first_plan(const Config& config, const GpuSpec& gpu,
   return planned;
 }
 
+// Whether it was measured with the codes of the config's hotness, boundaries and all. The paper's
+// are asked for by name.
+bool measured_as_is(const Planned& planned, const Config& config, const PlaceOptions& options) {
+  return planned.from.rung == Rung::exact && config.hotness && options.strategy != Strategy::paper;
+}
+
+void place_by(std::span<const HotnessProfile> profiles, const Config& config, const GpuSpec& gpu,
+              const PlaceOptions& options, Planned& planned) {
+  if (options.strategy == Strategy::paper) {
+    planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);
+  }
+  Placed placed = place(planned.plan, config.problem, gpu, profiles, options);
+  planned.plan = with_overrides(std::move(placed.plan), config);
+  planned.placements = std::move(placed.operands);
+  for (OperandPlacement& each : planned.placements) {
+    const Placement& fixed = placement_of(planned.plan, each.operand);
+    if (fixed == each.placement) continue;
+    each.placement = fixed;
+    each.reasons.emplace_back("the config's own plan fixes boundaries, which go over these");
+  }
+}
+
+// With its boundaries, and accepted by check().
+Planned placed(Planned planned, const Config& config, const GpuSpec& gpu,
+               std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
+  if (measured_as_is(planned, config, options)) {
+    for (const HotnessProfile& each : profiles) {
+      planned.placements.push_back({each.operand,
+                                    placement_of(planned.plan, each.operand),
+                                    {"as in the plan that was measured with these codes"}});
+    }
+  } else if (!profiles.empty()) {
+    place_by(profiles, config, gpu, options, planned);
+  }
+  const Verdict verdict = check(planned.plan, config.problem, gpu);
+  if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
+  return planned;
+}
+
 // Of the first entry, the one that looks entries up.
 int resident_blocks(const Prepared& prepared, const Problem& problem, const GpuSpec& gpu) {
   const KernelResources& kernel = prepared.artifact.kernels.front();
@@ -84,31 +123,12 @@ std::vector<HotnessProfile> hotness_of(const Config& config) {
 }
 
 std::string codes_of(const Config& config) {
-  if (!config.hotness) return "uniform";
-  constexpr std::size_t kDigits = 12;
-  return "profile:" + sha256_hex(read_file(*config.hotness)).substr(0, kDigits);
+  return config.hotness ? captured_name(read_text(*config.hotness, kMostProfileBytes)) : "uniform";
 }
 
 Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlanOptions& options) {
-  Planned planned = first_plan(config, gpu, profiles, options);
-  if (!profiles.empty()) {
-    if (options.place.strategy == Strategy::paper) {
-      planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);
-    }
-    Placed placed = place(planned.plan, config.problem, gpu, profiles, options.place);
-    planned.plan = with_overrides(std::move(placed.plan), config);
-    planned.placements = std::move(placed.operands);
-    for (OperandPlacement& each : planned.placements) {
-      const Placement& fixed = placement_of(planned.plan, each.operand);
-      if (fixed == each.placement) continue;
-      each.placement = fixed;
-      each.reasons.emplace_back("the config's own plan fixes boundaries, which go over these");
-    }
-  }
-  const Verdict verdict = check(planned.plan, config.problem, gpu);
-  if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
-  return planned;
+  return placed(first_plan(config, gpu, profiles, options), config, gpu, profiles, options.place);
 }
 
 Plan plan_for(const Config& config, const GpuSpec& gpu, Chooser chooser) {
@@ -123,15 +143,15 @@ KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& g
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
                  ArtifactCache* cache, const PlanOptions& options) {
   const std::vector<HotnessProfile> profiles = hotness_of(config);
-  PlanOptions without_registers = options;
-  without_registers.place.registers = std::nullopt;
+  const Planned start = first_plan(config, gpu, profiles, options);
+  PlaceOptions bounds = options.place;
+  bounds.registers = std::nullopt;
   Prepared first =
-      compiled(config, plan_with(config, gpu, profiles, without_registers), gpu, backend, cache);
+      compiled(config, placed(start, config, gpu, profiles, bounds), gpu, backend, cache);
   const int registers = first.artifact.kernels.front().registers;
   if (profiles.empty() || registers == 0) return first;  // the host's kernels have none
-  PlanOptions with_registers = options;
-  with_registers.place.registers = registers;
-  Planned again = plan_with(config, gpu, profiles, with_registers);
+  bounds.registers = registers;
+  Planned again = placed(start, config, gpu, profiles, bounds);
   if (again.plan == first.plan) {
     first.placements = std::move(again.placements);
     return first;

@@ -46,7 +46,8 @@ std::string codes_of(const Config& config);
 
 // The plan: of the nearest row of tuned tables that serves (heuristics/tuned/ladder.h), else
 // propose() around the config's own fields; boundaries by place() where there are profiles, in
-// strategy paper the paper's fusion too, and the config's own fields laid over all.
+// strategy paper the paper's fusion too, and the config's own fields laid over all. The plan of an
+// exact row for the config's hotness stands as it was measured, but for strategy paper.
 // Error(infeasible) with check()'s reason where the GPU cannot run it.
 Planned plan_with(const Config& config, const GpuSpec& gpu,
                   std::span<const HotnessProfile> profiles, const PlanOptions& options = {});

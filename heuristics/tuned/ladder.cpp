@@ -24,6 +24,10 @@ class Borrowing {
   // Why it is not borrowed; empty where it is.
   std::string refusal(const Neighbour& neighbour) {
     const Plan& plan = neighbour.row.plan;
+    const MeasurePolicy& policy = neighbour.row.policy;
+    if (!policy.of_gpu()) {
+      return fmt::format("was timed by '{}', which says nothing of a GPU", policy.timer);
+    }
     if (!(with_overrides(plan, config_) == plan)) {
       return "the config fixes fields of the plan that it has otherwise";
     }

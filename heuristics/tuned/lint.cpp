@@ -56,11 +56,12 @@ class RowLint {
                                       {"vqgen", &world.vqgen}}) {
       if (value->empty()) say("the environment's {} is empty", name);
     }
+    if (world.device == "replay") say("times of a recording, which no device was asked for");
     const MeasurePolicy& policy = row_.policy;
     if (!known_codes(policy.codes)) {
       say("codes '{}' are none of uniform, zipf:S and profile:DIGEST", policy.codes);
     }
-    if (policy.timer != "graph") {
+    if (!policy.of_gpu()) {
       say("timed by '{}', which says nothing of a GPU", policy.timer);
     }
     if (policy.l2 != "cold") say("policy l2 '{}' is not cold, as all else is timed", policy.l2);

@@ -18,6 +18,9 @@
 namespace vqgen {
 namespace {
 
+constexpr std::uint64_t kMostJournalBytes = std::uint64_t{1} << 30;
+constexpr std::string_view kHeaderBegin = R"({"code":)";  // keys are sorted
+
 std::string finals_key(const std::vector<std::string>& plans, int rounds) {
   return fmt::format("{} {}", rounds, fmt::join(plans, " "));
 }
@@ -26,6 +29,14 @@ std::vector<std::string> names_of(std::span<const Plan> plans) {
   std::vector<std::string> names;
   for (const Plan& plan : plans) names.push_back(plan_name(plan));
   return names;
+}
+
+// What is empty, of a header that a kill cut, or begins with a header of whatever tuning.
+bool is_journal(const std::string& text, const std::string& header) {
+  const std::size_t end = text.find('\n');
+  if (end == std::string::npos) return header.starts_with(text) || text.starts_with(kHeaderBegin);
+  return text.starts_with(kHeaderBegin) &&
+         text.substr(0, end).find("\"vqgen_journal\":") != std::string::npos;
 }
 
 [[noreturn]] void fail_file(const std::filesystem::path& path, const char* what) {
@@ -43,11 +54,12 @@ Json journal_header(const Problem& problem, const GpuSpec& gpu, const MeasurePol
 }
 
 JournaledEvaluator::JournaledEvaluator(Evaluator& inner, const std::filesystem::path& path,
-                                       const Json& header, bool restart)
-    : inner_(inner), path_(path) {
-  open(restart);
+                                       const Json& header, const std::optional<Plan>& incumbent,
+                                       bool restart)
+    : inner_(inner), path_(path), incumbent_(incumbent) {
+  open();
   try {
-    read(header.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    read(header.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", restart);
   } catch (...) {
     ::close(file_);
     throw;
@@ -56,7 +68,7 @@ JournaledEvaluator::JournaledEvaluator(Evaluator& inner, const std::filesystem::
 
 JournaledEvaluator::~JournaledEvaluator() { ::close(file_); }
 
-void JournaledEvaluator::open(bool restart) {
+void JournaledEvaluator::open() {
   file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file_ < 0) fail_file(path_, "cannot open the journal");
   // The kernel lets go of it with the process, however that ends.
@@ -66,36 +78,37 @@ void JournaledEvaluator::open(bool restart) {
                 fmt::format("{}: another process writes this journal; wait for it or name another",
                             path_.string()));
   }
-  if (restart && ::ftruncate(file_, 0) != 0) {
-    ::close(file_);
+}
+
+void JournaledEvaluator::cut(std::size_t size) {
+  if (::ftruncate(file_, static_cast<off_t>(size)) != 0) {
     fail_file(path_, "cannot cut the journal");
   }
 }
 
-void JournaledEvaluator::read(const std::string& header) {
-  std::string text = read_text(path_);
-  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  if (whole == 0 && !header.starts_with(text)) {
+void JournaledEvaluator::read(const std::string& header, bool restart) {
+  std::string text = read_text(path_, kMostJournalBytes);
+  if (!is_journal(text, header)) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: is no journal of vqgen tune; name another file", path_.string()));
   }
-  if (whole < text.size() && ::ftruncate(file_, static_cast<off_t>(whole)) != 0) {
-    fail_file(path_, "cannot cut the journal");
-  }
-  text.resize(whole);
-  if (text.empty()) return append(header);
-  if (!text.starts_with(header)) {
+  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  if (whole > 0 && !restart && !text.starts_with(header)) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: is a journal of another problem, GPU, policy, environment or "
                             "version; begin anew with --restart, or name another",
                             path_.string()));
   }
-  std::size_t number = 2;
-  for (std::size_t at = header.size(); at < text.size(); ++number) {
+  text.resize(restart ? 0 : whole);
+  std::size_t at = header.size();
+  for (std::size_t number = 2; at < text.size(); ++number) {
     const std::size_t end = text.find('\n', at);
     read_line(text.substr(at, end - at), number);
     at = end + 1;
   }
+  cut(text.size());
+  if (text.empty()) append(header);
+  if (text.size() <= header.size()) append(incumbent_line(incumbent_));
   recorded_ = screened_.size() + finals_.size();
 }
 
@@ -104,8 +117,10 @@ void JournaledEvaluator::read_line(const std::string& text, std::size_t number) 
   try {
     const Json json = parse_json(text, source);
     const JsonCursor cursor(json, source);
-    bool added = false;
-    if (is_finals_line(cursor)) {
+    bool added = true;
+    if (number == 2) {
+      incumbent_ = read_incumbent_line(cursor);
+    } else if (is_finals_line(cursor)) {
       FinalsLine line = read_finals_line(cursor);
       const std::string key = finals_key(line.plans, line.rounds);
       added = finals_.emplace(key, std::move(line)).second;

@@ -5,16 +5,19 @@
 //
 //   {"vqgen_journal": 1, "problem": ..., "gpu": ..., "policy": ..., "environment": ..., "code":
 //   ...}
+//   {"incumbent": NAME}
 //   {"cost_us": 250000, "screen": {"plan": NAME, "outcome": "timed", "time_us": 8.1, ...}}
 //   {"cost_us": 1700000, "finals": {"plans": [NAME, ...], "rounds": 21, "times": [...]}}
 //
 // A kill may cut the last line; it is dropped, and the file is cut there. Lines are written at once
 // and synced once a batch. Strategy, seed and budget are not in the header: a longer budget goes on
-// from what a shorter one measured.
+// from what a shorter one measured. The incumbent is the one that the tuning began with, not what a
+// table says when it goes on: by then that may be this tuning's own row.
 #pragma once
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "core/gpu_spec.h"
@@ -30,11 +33,12 @@ Json journal_header(const Problem& problem, const GpuSpec& gpu, const MeasurePol
 
 class JournaledEvaluator : public Evaluator {
  public:
-  // Makes the file or goes on with it; with `restart` what it holds is dropped. `inner` must
-  // outlive it. Error(bad_input) that says what to do where the file cannot be written, another
-  // process has it open, its header is another, or a line but the last is damaged.
+  // Makes the file, with this incumbent, or goes on with it; with `restart` what it holds is
+  // dropped. `inner` must outlive it. Error(bad_input) that says what to do where the file cannot
+  // be written, another process has it open, it is no journal, its header is another, or a line but
+  // the last is damaged; the file is then as it was.
   JournaledEvaluator(Evaluator& inner, const std::filesystem::path& path, const Json& header,
-                     bool restart = false);
+                     const std::optional<Plan>& incumbent = std::nullopt, bool restart = false);
   ~JournaledEvaluator() override;
   JournaledEvaluator(const JournaledEvaluator&) = delete;
   JournaledEvaluator& operator=(const JournaledEvaluator&) = delete;
@@ -45,18 +49,22 @@ class JournaledEvaluator : public Evaluator {
   // Of what was answered since it was made, from the file or not.
   double spent_s() const override;
 
+  // That the journal began with.
+  const std::optional<Plan>& incumbent() const { return incumbent_; }
   // Answers that the file held when it was opened.
   std::size_t recorded() const { return recorded_; }
 
  private:
-  void open(bool restart);
-  void read(const std::string& header);
+  void open();
+  void read(const std::string& header, bool restart);
+  void cut(std::size_t size);
   void read_line(const std::string& text, std::size_t number);
   void append(const std::string& text);
   std::int64_t cost_since(double before_s) const;
 
   Evaluator& inner_;
   std::filesystem::path path_;
+  std::optional<Plan> incumbent_;
   int file_ = -1;
   std::map<std::string, ScreenLine> screened_;  // by plan_name()
   std::map<std::string, FinalsLine> finals_;    // by rounds and names

@@ -111,6 +111,16 @@ std::string to_line(const FinalsLine& line) {
                   {"cost_us", line.cost_us}});
 }
 
+std::string incumbent_line(const std::optional<Plan>& incumbent) {
+  return line_of({{"incumbent", incumbent ? Json(plan_name(*incumbent)) : Json(nullptr)}});
+}
+
+std::optional<Plan> read_incumbent_line(const JsonCursor& cursor) {
+  cursor.expect_object({"incumbent"});
+  const JsonCursor name = required_member(cursor, "incumbent");
+  return name.value().is_null() ? std::nullopt : std::optional(read_plan_name(name));
+}
+
 bool is_finals_line(const JsonCursor& cursor) { return cursor.has("finals"); }
 
 ScreenLine read_screen_line(const JsonCursor& cursor) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/json.h"
 #include "runtime/tuning/evaluator.h"
@@ -21,9 +22,12 @@ struct FinalsLine {
 };
 
 // A line's text, with its line break.
+std::string incumbent_line(const std::optional<Plan>& incumbent);
 std::string to_line(const ScreenLine& line);
 std::string to_line(const FinalsLine& line);
 
+// {"incumbent": NAME or null}; Error(bad_input) as below.
+std::optional<Plan> read_incumbent_line(const JsonCursor& cursor);
 bool is_finals_line(const JsonCursor& cursor);
 // Error(bad_input) at the cursor for fields unknown, missing or out of range, NaN among them.
 ScreenLine read_screen_line(const JsonCursor& cursor);

@@ -7,20 +7,12 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/quartiles.h"
+
 namespace vqgen {
 namespace {
 
 constexpr double kNear = 1.10;
-
-bool is_time(double us) { return std::isfinite(us) && us > 0; }
-
-double quantile_of(const std::vector<double>& sorted, double at) {
-  const double place = at * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  const double part = place - static_cast<double>(below);
-  return sorted[below] * (1 - part) + sorted[above] * part;
-}
 
 double median(std::vector<double> values) { return quartiles(std::move(values)).median; }
 
@@ -145,11 +137,6 @@ Decision decide(std::span<const Finalist> finalists) {
     if (!decision.runner_up || time(i) < time(*decision.runner_up)) decision.runner_up = i;
   }
   return decision;
-}
-
-Quartiles quartiles(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {quantile_of(values, 0.25), quantile_of(values, 0.5), quantile_of(values, 0.75)};
 }
 
 }  // namespace vqgen

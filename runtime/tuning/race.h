@@ -56,12 +56,4 @@ struct Decision {
 // on the order of the finalists.
 Decision decide(std::span<const Finalist> finalists);
 
-struct Quartiles {
-  double low = 0;
-  double median = 0;
-  double high = 0;
-};
-// Linear between the values; requires one at least.
-Quartiles quartiles(std::vector<double> values);
-
 }  // namespace vqgen

@@ -12,7 +12,7 @@ namespace vqgen {
 namespace {
 
 // The places of an order that were not asked, from its start.
-class InOrder : public Strategy {
+class InOrder : public SearchStrategy {
  public:
   explicit InOrder(std::vector<std::size_t> order) : order_(std::move(order)) {}
 
@@ -75,7 +75,7 @@ std::vector<std::size_t> first_of_kinds(const TuningSpace& space) {
   return places;
 }
 
-class ModelGuided : public Strategy {
+class ModelGuided : public SearchStrategy {
  public:
   ModelGuided(const TuningSpace& space, std::uint64_t seed)
       : correction_(space.candidates),
@@ -110,7 +110,7 @@ class ModelGuided : public Strategy {
   Random random_;
 };
 
-class LocalSearch : public Strategy {
+class LocalSearch : public SearchStrategy {
  public:
   LocalSearch(const TuningSpace& space, std::uint64_t seed)
       : space_(space),
@@ -178,8 +178,8 @@ class LocalSearch : public Strategy {
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_strategy(StrategyName name, const TuningSpace& space,
-                                        std::uint64_t seed) {
+std::unique_ptr<SearchStrategy> make_strategy(StrategyName name, const TuningSpace& space,
+                                              std::uint64_t seed) {
   switch (name) {
     case StrategyName::exhaustive:
       return std::make_unique<InOrder>(space.by_cost);

@@ -21,16 +21,16 @@
 
 namespace vqgen {
 
-class Strategy {
+class SearchStrategy {
  public:
-  virtual ~Strategy() = default;
+  virtual ~SearchStrategy() = default;
   // The next places to measure: distinct, none asked before, `most` at most (1 at least). Empty
   // only where all were asked. The default and the incumbent are in the history from the start.
   virtual std::vector<std::size_t> next(const History& history, std::size_t most) = 0;
 };
 
 // `space` must outlive it.
-std::unique_ptr<Strategy> make_strategy(StrategyName name, const TuningSpace& space,
-                                        std::uint64_t seed);
+std::unique_ptr<SearchStrategy> make_strategy(StrategyName name, const TuningSpace& space,
+                                              std::uint64_t seed);
 
 }  // namespace vqgen

@@ -1,7 +1,6 @@
 #include "runtime/tuning/supervise.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace vqgen {
@@ -29,8 +28,6 @@ bool guilty(const std::optional<Death>& death, std::size_t i) {
   return death && sure(*death) &&
          std::find(death->suspects.begin(), death->suspects.end(), i) != death->suspects.end();
 }
-
-bool is_time(double us) { return std::isfinite(us) && us > 0; }
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/plan_name.h"
+#include "runtime/quartiles.h"
 #include "runtime/tuning/race.h"
 #include "runtime/tuning/strategies.h"
 

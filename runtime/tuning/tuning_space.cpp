@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "heuristics/choose.h"
+#include "heuristics/placement/place.h"
 #include "heuristics/space.h"
 
 namespace vqgen {
@@ -18,6 +19,14 @@ std::size_t place_of(TuningSpace& space, const Plan& plan) {
   if (found != all.end()) return static_cast<std::size_t>(found - all.begin());
   all.push_back({.plan = plan});
   return all.size() - 1;
+}
+
+// What compile takes without a table: with a profile its boundaries too, as far as no kernel has
+// told its registers yet.
+Plan without_table(const Problem& problem, const GpuSpec& gpu,
+                   std::span<const HotnessProfile> profiles) {
+  Plan chosen = choose(problem, gpu, {.profiles = profiles});
+  return profiles.empty() ? chosen : place(chosen, problem, gpu, profiles).plan;
 }
 
 double at_ceilings(const CostParts& parts) {
@@ -39,7 +48,7 @@ double at_ceilings(const CostParts& parts) {
 TuningSpace tuning_space(const Problem& problem, const GpuSpec& gpu,
                          std::span<const HotnessProfile> profiles,
                          const std::optional<Plan>& incumbent) {
-  const Plan chosen = choose(problem, gpu, {.profiles = profiles});
+  const Plan chosen = without_table(problem, gpu, profiles);
   const Plan rules = propose(problem, gpu, {.chooser = Chooser::rules, .profiles = profiles});
   TuningSpace result;
   for (Plan& plan : space(problem, gpu, {.most = 0}).plans) {

@@ -31,7 +31,7 @@ struct Candidate {
 struct TuningSpace {
   std::vector<Candidate> candidates;  // the space in its order, then what is not among it
   std::size_t feasible = 0;           // plans of the space: the first so many candidates
-  std::size_t default_place = 0;      // of choose()
+  std::size_t default_place = 0;      // of choose(), placed by the profiles
   std::optional<std::size_t> rules;   // of choose() by the rules, where check() accepts it
   std::optional<std::size_t> incumbent;
   std::vector<std::size_t> by_cost;  // all places: by expectation, then those by guess alone

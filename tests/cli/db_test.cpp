@@ -133,6 +133,10 @@ TEST_F(Db, QuerySaysTheRungAndWhatWasNotTaken) {
   const Json other =
       run({"db", "query", config, "--gpu", "h200", "--codes", "zipf:3"}, using_table(all));
   EXPECT_EQ(other["taken"]["rung"], "exact");
+  // As tune takes it, not as rows spell it.
+  EXPECT_EQ(run({"db", "query", config, "--gpu", "h200", "--codes", "zipf:3.0"},
+                using_table(all))["taken"]["rung"],
+            "exact");
   const Outcome text = vqgen({"db", "query", config, "--gpu", "a100"}, using_table(all));
   expect_success(text);
   expect_words(text.out, {"no row serves"});

@@ -101,7 +101,8 @@ TEST_F(Hotness, ReorderedBundlesRunToTheSameBits) {
     const Outcome outcome =
         vqgen({"reorder", "--data", bundle, "--out", folder.path("hot"), "--json"});
     expect_success(outcome);
-    for (const Json& tensor : document_of(outcome)["tensors"]) {
+    const Json document = document_of(outcome);
+    for (const Json& tensor : document["tensors"]) {
       EXPECT_GT(tensor["share_below_after"], tensor["share_below_before"]);
       EXPECT_GT(tensor["share_below_after"], 0.25);
     }

@@ -4,7 +4,10 @@
 #include <sstream>
 
 #include "core/files.h"
+#include "core/hotness_profile.h"
+#include "core/profiles.h"
 #include "tests/cli/tool.h"
+#include "tests/core/hotness_samples.h"
 
 namespace vqgen {
 namespace {
@@ -135,14 +138,18 @@ TEST_F(Tune, GoesOnFromItsJournal) {
   EXPECT_GT(resumed["journal"]["resumed"], 10);
   EXPECT_EQ(resumed["row"], whole["row"]);
   EXPECT_EQ(read_text(journal), text);
-  EXPECT_EQ(tuned({"--journal", journal})["journal"]["resumed"], lines_of(text).size() - 1);
+  EXPECT_EQ(tuned({"--journal", journal})["journal"]["resumed"], lines_of(text).size() - 2);
   EXPECT_EQ(tuned({"--journal", journal, "--restart"})["journal"]["resumed"], 0);
   expect_failure(arguments({"--journal", journal, "--codes", "zipf"}), 2,
                  {journal, "another problem", "--restart"});
   folder.file("journal", lines_of(text)[0] + "\n{}\n" + text);
   expect_failure(arguments({"--journal", journal}), 2, {journal + ":2", "--restart"});
+  const std::string notes = folder.file("notes", "of\nmine");
+  expect_failure(arguments({"--journal", notes}), 2, {notes, "no journal"});
+  expect_failure(arguments({"--journal", notes, "--restart"}), 2, {notes, "no journal"});
+  EXPECT_EQ(read_text(notes), "of\nmine");
   tuned({"--out", table});
-  EXPECT_EQ(tuned({"--out", table})["journal"]["resumed"], lines_of(text).size() - 1);
+  EXPECT_EQ(tuned({"--out", table})["journal"]["resumed"], lines_of(text).size() - 2);
 }
 
 // The recording answers for both problems; each has its row, whichever shard it is in.
@@ -189,6 +196,71 @@ TEST_F(Tune, TheRowIsTakenByCompile) {
     return document_of(outcome)["plan_from"];
   };
   EXPECT_EQ(plan_from()["rung"], "exact");
+}
+
+// A tuned row of a config is one of the codes that the config is looked up with.
+TEST_F(Tune, TheConfigsHotnessIsTheCodes) {
+  std::vector<std::int64_t> counts(256, 1);
+  counts[3] = 900;
+  HotnessProfile profile = profile_of({{counts}}, 1);
+  profile.operand = Operand::weights;
+  profile.format = find_format("aqlm-1x8", "test");
+  const std::string hotness = folder.file("hot.json", hotness_text({profile}));
+  Json hot = product();
+  hot["hotness"] = hotness;
+  const std::string hot_config = folder.file("hot-config.json", hot.dump());
+  const std::string table = folder.path("table.jsonl");
+  const auto codes = [&](const Arguments& more) {
+    Arguments all{"tune",   hot_config, "--gpu",      "h200",       "--replay", replay,
+                  "--most", "40",       "--strategy", "exhaustive", "--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome outcome = vqgen(all);
+    expect_success(outcome);
+    return document_of(outcome)["problems"][0]["row"]["policy"]["codes"].get<std::string>();
+  };
+  EXPECT_EQ(codes({"--codes", "uniform"}), "uniform");
+  EXPECT_TRUE(codes({"--out", table}).starts_with("profile:"));
+  const Outcome outcome =
+      vqgen({"explain", hot_config, "--gpu", "h200", "--json"}, {{"VQGEN_TUNED_PATH", table}});
+  expect_success(outcome);
+  EXPECT_EQ(document_of(outcome)["plan_from"]["rung"], "exact");
+}
+
+TEST_F(Tune, ACpusTimesDoNotReplaceAGpus) {
+  if (!has("host compiler")) GTEST_SKIP() << "no host compiler";
+  const std::string table = folder.path("table.jsonl");
+  tuned({"--out", table});
+  const std::string text = read_text(table);
+  expect_failure(
+      {"tune", config, "--gpu", "h200", "--backend", "host", "--most", "1", "--out", table}, 2,
+      {table, "CPU", "--out"});
+  EXPECT_EQ(read_text(table), text);
+}
+
+// Of a sweep what no kernel of the GPU does is told, and is no failure: the rest is tuned.
+TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
+  Json gpu = parse_json_file(VQGEN_SOURCE_DIR "/profiles/gpus/h200.json");
+  gpu["shared_bytes_per_block"] = 2048;
+  const std::string small = folder.file("small.json", gpu.dump());
+  const std::string two = folder.file("two.json", R"({"model": {"name": "two", "source": "a test"},
+                      "formats": {"weights": ["aqlm-1x8"]},
+                      "ops": [{"name": "big", "shape": {"rows": 64, "out_features": 256,
+                               "in_features": 1024}},
+                              {"name": "up", "shape": {"rows": 1, "out_features": 256,
+                               "in_features": 1024}}]})");
+  const std::string table = folder.path("table.jsonl");
+  const Arguments all{"tune", two,          "--gpu",      small,   "--replay", replay,  "--most",
+                      "40",   "--strategy", "exhaustive", "--out", table,      "--json"};
+  const Outcome outcome = vqgen(all);
+  expect_success(outcome);
+  const Json problems = document_of(outcome)["problems"];
+  EXPECT_TRUE(problems[0].contains("why")) << problems[0].dump();
+  EXPECT_FALSE(problems[1].contains("why"));
+  EXPECT_EQ(lines_of(read_text(table)).size(), 2u);
+  // Alone it is an error, and a shard of a sweep that has it alone is none.
+  Arguments shard = all;
+  shard.insert(shard.end(), {"--shard", "0/2"});
+  expect_success(vqgen(shard));
 }
 
 TEST_F(Tune, RefusesBadInputBeforeItMeasures) {

@@ -1,4 +1,6 @@
 // The command line itself: help, version, usage errors, doctor.
+#include <algorithm>
+
 #include "tests/cli/tool.h"
 
 namespace vqgen {
@@ -104,7 +106,9 @@ TEST(Doctor, SaysWhatWorksInOneDocument) {
     EXPECT_TRUE(finding["ok"].is_boolean());
     EXPECT_NE(finding["detail"], "");
   }
-  EXPECT_EQ(found, (std::vector<std::string>{"GPU", "NVRTC", "host compiler", "kernel cache"}));
+  found.erase(std::unique(found.begin(), found.end()), found.end());  // tables may be several
+  EXPECT_EQ(found, (std::vector<std::string>{"GPU", "NVRTC", "host compiler", "kernel cache",
+                                             "tuned table"}));
   EXPECT_NE(document["gpus"].size(), 0u);
   EXPECT_NE(document["formats"].size(), 0u);
   EXPECT_TRUE(document["version"].is_string());
@@ -119,10 +123,29 @@ TEST(Doctor, NamesWhatIsMissing) {
   expect_success(outcome);
   const Json document = document_of(outcome);
   for (const Json& finding : document["findings"]) {
-    if (finding["what"] != "GPU") {
+    if (finding["what"] != "GPU" && finding["what"] != "tuned table") {
       EXPECT_EQ(finding["ok"], false) << finding;
     }
   }
+}
+
+TEST(Doctor, CountsTheRowsOfTheTablesThatLookupsRead) {
+  const Folder folder;
+  const std::string good = folder.file("good.jsonl", "{\"vqgen_tuned\":1}\n");
+  const std::string bad = folder.file("bad.jsonl", "{\"vqgen_tuned\":1}\n{\"candidates\":1}\n");
+  const Outcome outcome = vqgen(
+      {"doctor", "--json"}, {{"VQGEN_TUNED_PATH", good + ":" + bad + ":" + folder.path("none")}});
+  expect_success(outcome);
+  const Json document = document_of(outcome);
+  std::vector<Json> tables;
+  for (const Json& finding : document["findings"]) {
+    if (finding["what"] == "tuned table") tables.push_back(finding);
+  }
+  ASSERT_GE(tables.size(), 3u);
+  EXPECT_EQ(tables[0]["ok"], true);
+  EXPECT_EQ(tables[0]["detail"], good + ": 0 rows");
+  for (const std::size_t i : {1u, 2u}) EXPECT_EQ(tables[i]["ok"], false) << tables[i];
+  EXPECT_NE(tables[1]["detail"].get<std::string>().find(bad + ":2"), std::string::npos);
 }
 
 TEST(Doctor, LeavesNothingInTheCache) {

@@ -259,6 +259,25 @@ TEST(TunedLadder, EightOfOtherSizesAreTried) {
   expect_words(all.passed.back().refused, {"8 nearer ones"});
 }
 
+TEST(TunedLadder, TimesOfACpuAreNeverTaken) {
+  const Problem asked = gemv_problem(1, 4096, 4096);
+  const Plan plan = model_choice(asked);
+  for (const char* timer : {"cpu", "", "replay"}) {
+    TunedRow exact = tuned_row(asked, plan, 1);
+    exact.policy.timer = timer;
+    TunedRow bucket = tuned_row(gemv_problem(2, 4096, 4096), plan, 1);
+    bucket.policy.timer = timer;
+    const LadderAnswer answer = Tables({{exact, with_codes(exact, "zipf:1"), bucket,
+                                         of_class(exact, "NVIDIA H100 80GB HBM3")}})
+                                    .ask(asked);
+    EXPECT_EQ(taken(answer), "");
+    ASSERT_EQ(answer.passed.size(), 4u);
+    for (const Neighbour& each : answer.passed) expect_words(each.refused, {"timed by", timer});
+    EXPECT_FALSE(answer.own) << "which needs no search";
+    EXPECT_EQ(taken(Tables({{exact}, {tuned_row(asked, plan)}}).ask(asked)), "exact t1:2");
+  }
+}
+
 TEST(TunedLadder, AnotherClassServesWithinItsArchitecture) {
   const Problem problem = gemv_problem(1, 4096, 4096);
   const TunedRow row = tuned_row(problem, model_choice(problem));

@@ -37,6 +37,7 @@ TEST(TunedLint, EachDoubtIsFoundOnce) {
       {[](TunedRow& row) { row.runner_up_us = row.time_us * 0.9; }, "slower than the runner-up"},
       {[](TunedRow& row) { row.rel_err = 0.01; }, "rel_err"},
       {[](TunedRow& row) { row.environment.driver = ""; }, "driver is empty"},
+      {[](TunedRow& row) { row.environment.device = "replay"; }, "times of a recording"},
       {[](TunedRow& row) { row.policy.codes = "zipf"; }, "codes 'zipf'"},
       {[](TunedRow& row) { row.policy.timer = "cpu"; }, "timed by 'cpu'"},
       {[](TunedRow& row) { row.policy.l2 = "warm"; }, "l2 'warm'"},

@@ -77,26 +77,67 @@ TEST_F(Tuned, FieldsOfTheConfigGoOverTables) {
   EXPECT_EQ(found.plan, plan_for(config_, gpu_));
 }
 
-TEST_F(Tuned, HotnessPlacesOverATunedPlanAndAsksForItsOwnCodes) {
-  EXPECT_EQ(codes_of(config_), "uniform");
-  std::vector<std::int64_t> counts(256, 1);
-  std::fill_n(counts.begin(), 4, 200);
-  HotnessProfile profile = profile_of({{counts}, {counts}}, 2);
-  profile.operand = Operand::weights;
-  profile.format = as_linear(problem_)->weights;
-  config_.hotness = (folder_.path() / "p.json").string();
-  publish_text(*config_.hotness, hotness_text({profile}));
-  const std::string codes = codes_of(config_);
-  EXPECT_EQ(codes.size(), std::string("profile:0123456789ab").size());
-  TunedRow row = tuned_row(problem_, other_);
-  row.policy.codes = codes;
-  const Planned found = planned(row);
+// Four entries of 256 are hot, so that place() has something to do.
+class TunedHotness : public Tuned {
+ protected:
+  TunedHotness() {
+    std::vector<std::int64_t> counts(256, 1);
+    std::fill_n(counts.begin(), 4, 200);
+    profile_ = profile_of({{counts}, {counts}}, 2);
+    profile_.operand = Operand::weights;
+    profile_.format = as_linear(problem_)->weights;
+    config_.hotness = (folder_.path() / "p.json").string();
+    publish_text(*config_.hotness, hotness_text({profile_}));
+    for (const Plan& plan : test::some_plans(problem_, 0)) {
+      placed_ = place(plan, problem_, gpu_, std::span(&profile_, 1)).plan;
+      other_ = plan;
+      if (!(placed_ == other_)) break;
+    }
+    row_ = tuned_row(problem_, other_);
+    row_.policy.codes = codes_of(config_);
+  }
+  void SetUp() override { ASSERT_FALSE(placed_ == other_) << "or there is nothing to see"; }
+
+  HotnessProfile profile_;
+  TunedRow row_;
+  Plan placed_;
+};
+
+TEST_F(TunedHotness, APlanMeasuredWithTheseCodesIsTakenAsItWasMeasured) {
+  EXPECT_EQ(row_.policy.codes.size(), std::string("profile:0123456789ab").size());
+  const Planned found = planned(row_);
   EXPECT_EQ(found.from.rung, Rung::exact);
-  EXPECT_EQ(found.placements.size(), 1u);
-  EXPECT_EQ(std::get<LinearPlan>(found.plan).dataflow, std::get<LinearPlan>(other_).dataflow);
-  row.policy.codes = "uniform";
-  EXPECT_EQ(planned(row).from.rung, Rung::codes);
+  EXPECT_EQ(found.plan, other_);
+  ASSERT_EQ(found.placements.size(), 1u);
+  EXPECT_EQ(found.placements[0].placement, std::get<LinearPlan>(other_).codebook);
+  expect_words(found.placements[0].reasons.at(0), {"measured with these codes"});
+  // And so is it compiled, once, though the kernel leaves room for entries in registers.
+  TunedTables tables;
+  tables.add("t.jsonl", table_text({{row_}}));
+  test::CountingBackend backend;
+  EXPECT_EQ(prepare(config_, gpu_, backend, nullptr, {.tables = &tables}).plan, other_);
+  EXPECT_EQ(backend.compilations, 1);
 }
+
+TEST_F(TunedHotness, PlacesOverWhatWasMeasuredWithOtherCodes) {
+  row_.policy.codes = "uniform";
+  const Planned found = planned(row_);
+  EXPECT_EQ(found.from.rung, Rung::codes);
+  EXPECT_EQ(found.plan, placed_);
+}
+
+TEST_F(TunedHotness, ThePapersBoundariesAreThoseThatWereAskedFor) {
+  TunedTables tables;
+  tables.add("t.jsonl", table_text({{row_}}));
+  PlanOptions options{.tables = &tables};
+  options.place.strategy = Strategy::paper;
+  const Planned found = plan_with(config_, gpu_, hotness_of(config_), options);
+  EXPECT_EQ(found.from.rung, Rung::exact);
+  EXPECT_EQ(found.placements.at(0).reasons.empty(), false);
+  EXPECT_EQ(found.placements.at(0).reasons[0].find("measured with these codes"), std::string::npos);
+}
+
+TEST_F(Tuned, WithoutHotnessUniformCodesAreAskedFor) { EXPECT_EQ(codes_of(config_), "uniform"); }
 
 TEST_F(Tuned, PreparedKernelsSayWhereTheirPlanIsFrom) {
   TunedTables tables;

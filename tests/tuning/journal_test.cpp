@@ -14,6 +14,8 @@
 namespace vqgen {
 namespace {
 
+constexpr const char* kNoIncumbent = "{\"incumbent\":null}\n";
+
 class Journal : public test::InFolder {
  protected:
   Journal() : land_(test::landscape(test::gemv_problem("aqlm-2x8", {1, 256, 512}), 5)) {
@@ -35,11 +37,13 @@ class Journal : public test::InFolder {
     return ReplayEvaluator(land_.recorded, {.sigma = 0.02, .candidate_s = 0.1, .round_s = 0.01});
   }
   // Row, seconds and trials of a tuning with what the journal holds, as text.
-  std::string tuned(std::vector<std::string>* asked = nullptr) const {
+  std::string tuned(std::vector<std::string>* asked = nullptr,
+                    const std::optional<Plan>& incumbent = std::nullopt) const {
     ReplayEvaluator inner = replay();
     test::Counting counting(inner);
-    JournaledEvaluator journal(counting, path(), header());
+    JournaledEvaluator journal(counting, path(), header(), incumbent);
     TuneOptions options = test::options_of(StrategyName::model, 0);
+    options.incumbent = journal.incumbent();
     options.batch = 5;
     options.budget_s = 6;
     options.rounds = 7;
@@ -105,9 +109,28 @@ TEST_F(Journal, OfAnotherTuningIsRefusedAndRestarted) {
       message_of([&] { JournaledEvaluator journal(inner, path(), header("0the7")); });
   EXPECT_NE(message.find("--restart"), std::string::npos) << message;
   EXPECT_NE(message.find(path().string()), std::string::npos) << message;
-  JournaledEvaluator journal(inner, path(), header("0the7"), /*restart=*/true);
+  JournaledEvaluator journal(inner, path(), header("0the7"), std::nullopt, /*restart=*/true);
   EXPECT_EQ(journal.recorded(), 0u);
-  EXPECT_EQ(read_text(path()), header("0the7").dump() + "\n");
+  EXPECT_EQ(read_text(path()), header("0the7").dump() + "\n" + kNoIncumbent);
+}
+
+// By the time that a tuning is started again its own row may be in the table.
+TEST_F(Journal, GoesOnWithTheIncumbentThatItBeganWith) {
+  const std::string first = tuned();
+  const std::string text = read_text(path());
+  const Plan other = land_.recorded[land_.space.by_cost.back()].plan;
+  std::vector<std::string> asked;
+  EXPECT_EQ(tuned(&asked, other), first);
+  EXPECT_TRUE(asked.empty());
+  publish_text(path(), text.substr(0, text.size() / 2));
+  EXPECT_EQ(tuned(nullptr, other), first);
+  // Of one that began with an incumbent it is in the journal, and is measured.
+  publish_text(path(), "");
+  const std::string with = tuned(&asked, other);
+  EXPECT_EQ(asked.at(1), plan_name(other));
+  EXPECT_NE(with, first);
+  EXPECT_EQ(tuned(), with);
+  EXPECT_NE(refusal(header().dump() + "\n{\"incumbent\":3}\n").find(":2"), std::string::npos);
 }
 
 TEST_F(Journal, IsOfOneProcessAtATime) {
@@ -115,10 +138,10 @@ TEST_F(Journal, IsOfOneProcessAtATime) {
   JournaledEvaluator journal(inner, path(), header());
   for (const bool restart : {false, true}) {
     const std::string message =
-        message_of([&] { JournaledEvaluator second(inner, path(), header(), restart); });
+        message_of([&] { JournaledEvaluator second(inner, path(), header(), {}, restart); });
     EXPECT_NE(message.find("another process"), std::string::npos) << message;
   }
-  EXPECT_EQ(read_text(path()), header().dump() + "\n");
+  EXPECT_EQ(read_text(path()), header().dump() + "\n" + kNoIncumbent);
 }
 
 TEST_F(Journal, DamageIsRefusedAndTheFileKept) {
@@ -155,11 +178,20 @@ TEST_F(Journal, DamageIsRefusedAndTheFileKept) {
 }
 
 TEST_F(Journal, AnotherFileIsNotTouched) {
-  for (const std::string text : {"notes", "notes\nmore\n", "{}\n", "\n"}) {
+  ReplayEvaluator inner = replay();
+  for (const std::string text : {"notes", "notes\nmore\n", "notes\nmore", "{}\n", "\n",
+                                 "{\"code\":1}\n", "\"vqgen_journal\":1\nmore"}) {
     EXPECT_NE(refusal(text), "");
     EXPECT_EQ(read_text(path()), text);
+    const std::string message =
+        message_of([&] { JournaledEvaluator journal(inner, path(), header(), {}, true); });
+    EXPECT_NE(message.find("no journal"), std::string::npos) << message;
+    EXPECT_EQ(read_text(path()), text);
   }
-  ReplayEvaluator inner = replay();
+  // Of another tuning, with a line that a kill has cut.
+  const std::string other = header("0the7").dump() + "\n{\"incum";
+  EXPECT_NE(refusal(other).find("another problem"), std::string::npos);
+  EXPECT_EQ(read_text(path()), other);
   EXPECT_NE(message_of([&] { JournaledEvaluator j(inner, folder_ / "none" / "j", header()); }), "");
   EXPECT_NE(message_of([&] { JournaledEvaluator j(inner, folder_, header()); }), "");
 }

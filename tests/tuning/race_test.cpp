@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/quartiles.h"
 #include "runtime/verify/random.h"
 
 namespace vqgen {

@@ -8,7 +8,9 @@
 
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
+#include "runtime/prepare.h"
 #include "runtime/tuning/cost_correction.h"
+#include "tests/core/hotness_samples.h"
 #include "tests/tuning/landscape.h"
 
 namespace vqgen {
@@ -46,6 +48,29 @@ std::vector<std::size_t> asked_in_all(StrategyName name, const TuningSpace& spac
       history.add(place, place % 3 == 2 ? std::nullopt : std::optional(us));
       order.push_back(place);
     }
+  }
+}
+
+// Else a gain would be told over what nobody gets.
+TEST(TuningSpace, TheDefaultOfAProfileIsPlacedAsItIsWithoutATable) {
+  std::vector<std::int64_t> counts(256, 1);
+  std::fill_n(counts.begin(), 4, 200);
+  HotnessProfile profile = profile_of({{counts}, {counts}}, 2);
+  profile.operand = Operand::weights;
+  profile.format = find_format("aqlm-2x8", "test");
+  const GpuSpec gpu = find_gpu("h200");
+  const std::span<const HotnessProfile> profiles(&profile, 1);
+  for (const LinearShape shape : {LinearShape{1, 1024, 1024}, LinearShape{1, 64, 4096}}) {
+    const Problem each = test::gemv_problem("aqlm-2x8", shape);
+    const TuningSpace space = tuning_space(each, gpu, profiles, std::nullopt);
+    Config config;
+    config.problem = each;
+    const Plan& chosen = space.candidates[space.default_place].plan;
+    EXPECT_EQ(chosen, plan_with(config, gpu, profiles).plan);
+    EXPECT_TRUE(check(chosen, each, gpu).ok);
+    const auto times = std::count_if(space.candidates.begin(), space.candidates.end(),
+                                     [&](const Candidate& it) { return it.plan == chosen; });
+    EXPECT_EQ(times, 1);
   }
 }
 

@@ -241,7 +241,8 @@ TEST(Sweep, TheShippedOnesAreWhole) {
       EXPECT_TRUE(check(item.problem).ok) << item.label;
     }
     const EmbeddedFile& file = find_sweep(name);
-    for (const Json& op : parse_json(file.text, name)["ops"]) {
+    const Json sweep = parse_json(file.text, name);
+    for (const Json& op : sweep["ops"]) {
       EXPECT_FALSE(op.value("source", "").empty()) << name << op["name"];
     }
   }

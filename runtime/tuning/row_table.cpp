@@ -1,0 +1,71 @@
+#include "runtime/tuning/row_table.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "core/error.h"
+
+namespace vqgen {
+namespace {
+
+// Of the folder and not of a file in it: a file that goes with its lock lets in one that made it
+// anew beside one that waited for the old one, and a file that stays litters the folder.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder)
+      : file_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    constexpr std::chrono::seconds kLongest{10};
+    const auto until = std::chrono::steady_clock::now() + kLongest;
+    while (file_ >= 0 && ::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) return;
+      if (std::chrono::steady_clock::now() >= until) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock() {
+    if (file_ >= 0) ::close(file_);
+  }
+
+ private:
+  int file_;
+};
+
+}  // namespace
+
+TunedTable put_row(const std::filesystem::path& path, const std::optional<TunedRow>& row) {
+  const FolderLock lock(path.has_parent_path() ? path.parent_path() : ".");
+  TunedTable table;
+  if (std::filesystem::exists(path)) table = read_table(path);
+  if (row) {
+    const std::string key = tuned_key(*row);
+    std::erase_if(table.rows, [&](const TunedRow& each) { return tuned_key(each) == key; });
+    table.rows.push_back(*row);
+  }
+  write_table(path, table);
+  return table;
+}
+
+const TunedRow* find_row(const TunedTable& table, const std::string& key) {
+  const auto found = std::find_if(table.rows.begin(), table.rows.end(),
+                                  [&](const TunedRow& row) { return tuned_key(row) == key; });
+  return found == table.rows.end() ? nullptr : &*found;
+}
+
+void require_class(const GpuSpec& gpu, const std::optional<GpuSpec>& device) {
+  if (!device || device->name == gpu.name) return;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("the GPU to plan for is {}, the device is {}: its times are no row of "
+                          "the other; leave out --gpu and the config's gpu, or tune on a {}",
+                          gpu.name, device->name, gpu.name));
+}
+
+}  // namespace vqgen

@@ -1,0 +1,86 @@
+// Rows put into one table by several at once, and rows that would say another device.
+#include "runtime/tuning/row_table.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "core/files.h"
+#include "core/plan_name.h"
+#include "tests/in_folder.h"
+#include "tests/message_of.h"
+#include "tests/tuning/landscape.h"
+
+namespace vqgen {
+namespace {
+
+class RowTable : public test::InFolder {
+ protected:
+  static TunedRow row_of(const std::string& codes, double us) {
+    return {.problem = test::gemv_problem(),
+            .gpu = "NVIDIA H200",
+            .policy = {.codes = codes, .rounds = 21},
+            .plan = LinearPlan{},
+            .time_us = us,
+            .low_us = us,
+            .high_us = us,
+            .default_plan = LinearPlan{},
+            .default_us = us,
+            .runner_up = LinearPlan{},
+            .runner_up_us = us,
+            .noise = 0.01,
+            .candidates = 1};
+  }
+  std::filesystem::path path() const { return folder_ / "table.jsonl"; }
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(std::filesystem::directory_iterator(folder_), {}));
+  }
+};
+
+TEST_F(RowTable, MakesTheTableAndReplacesTheRowOfItsKey) {
+  EXPECT_TRUE(put_row(path(), std::nullopt).rows.empty());
+  EXPECT_EQ(read_text(path()), table_text({}));
+  put_row(path(), row_of("uniform", 3));
+  put_row(path(), row_of("zipf:1", 4));
+  const TunedTable table = put_row(path(), row_of("uniform", 5));  // slower, and newer
+  EXPECT_EQ(table_text(table), read_text(path()));
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_EQ(find_row(table, tuned_key(row_of("uniform", 0)))->time_us, 5);
+  EXPECT_EQ(find_row(table, tuned_key(row_of("zipf:2", 0))), nullptr);
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(RowTable, LosesNoRowOfManyAtOnce) {
+  constexpr int kThreads = 4, kRows = 8;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < kRows; ++i) {
+        put_row(path(), row_of("zipf:" + std::to_string(1 + thread * kRows + i), 1));
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  EXPECT_EQ(read_table(path()).rows.size(), static_cast<std::size_t>(kThreads * kRows));
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(RowTable, ATableThatCannotBeReadIsKept) {
+  publish_text(path(), "notes\n");
+  EXPECT_NE(message_of([&] { put_row(path(), row_of("uniform", 3)); }), "");
+  EXPECT_EQ(read_text(path()), "notes\n");
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(RowTable, RowsAreOfTheDeviceThatWasMeasured) {
+  const GpuSpec h200 = find_gpu("h200");
+  require_class(h200, h200);
+  require_class(h200, std::nullopt);
+  const std::string message = message_of([&] { require_class(h200, find_gpu("a100")); });
+  EXPECT_NE(message.find("NVIDIA H200"), std::string::npos) << message;
+  EXPECT_NE(message.find("NVIDIA A100"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace vqgen
