@@ -58,7 +58,7 @@ std::optional<Plan> cheapest(const Problem& problem, const GpuSpec& gpu,
 
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
   require(check(problem), problem);
-  if (options.chooser == Chooser::model) {
+  if (options.chooser == Chooser::model && is_modelled(problem)) {
     const auto same = [](const Plan& plan) { return std::optional(plan); };
     if (const auto best = cheapest(problem, gpu, options.profiles, same)) return *best;
   }
@@ -74,7 +74,7 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
   if (!same_dataflow(by_rule, rules)) {  // whose other fields are what that dataflow wants
     by_rule = with_overrides(propose_as(by_rule, config.problem, gpu), config);
   }
-  if (options.chooser == Chooser::model) {
+  if (options.chooser == Chooser::model && is_modelled(config.problem)) {
     const auto fixed = [&](const Plan& plan) {
       std::optional<Plan> changed = with_overrides(plan, config);
       if (!check(*changed, config.problem, gpu).ok) changed.reset();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/embedded.h"
@@ -68,6 +69,12 @@ bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
   const auto* linear = std::get_if<LinearPlan>(&plan);
   if (linear != nullptr && linear->fusion != LinearFusion::permute) return false;
   return coefficients.dataflows.contains(dataflow_name(plan));
+}
+
+bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
+  const char* const op = as_linear(problem) != nullptr ? "linear_" : "attention_";
+  return std::any_of(coefficients.dataflows.begin(), coefficients.dataflows.end(),
+                     [&](const auto& each) { return each.first.starts_with(op); });
 }
 
 CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,

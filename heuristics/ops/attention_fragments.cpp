@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/ceil_div.h"
+#include "core/check.h"
 #include "core/kernel_config.h"
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/placement.h"
@@ -23,13 +24,31 @@ int widest_load(const AttentionDecode& op) {
 // Blocks that share a sequence: as many as one wave holds, so that no block waits for another to
 // end, with a step for each warp at least. On an H200, 16 blocks for each of 8 heads took 16.9 us
 // where 24 and 32 took 20 and more (d4b8, 32768 tokens).
-int one_wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
+std::int64_t wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
   const std::int64_t blocks =
       op.shape.kv_heads * op.shape.batch * ceil_div(std::int64_t{op.group()}, plan.heads_per_block);
+  constexpr std::int64_t kMost = 256;
+  return std::clamp<std::int64_t>(gpu.sms / blocks, 1, kMost);
+}
+int one_wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
   const std::int64_t steps =
       ceil_div(op.shape.tokens, std::int64_t{plan.threads} / 32 * plan.tile_tokens);
-  constexpr std::int64_t kMost = 256;
-  return static_cast<int>(std::clamp<std::int64_t>(gpu.sms / blocks, 1, std::min(steps, kMost)));
+  return static_cast<int>(std::min(wave(op, plan, gpu), steps));
+}
+
+// Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
+// fill shared memory with entries takes longer than what they are read for: 1024 tokens of 8 heads
+// took 7.7 to 11.0 us so, and 9.6 to 15.4 as longer ones (tuned rows of nine shapes and formats,
+// H200).
+std::optional<AttentionDecodePlan> for_short_shares(const AttentionDecode& op,
+                                                    AttentionDecodePlan plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kShort = 128;  // tokens
+  if (ceil_div(op.shape.tokens, wave(op, plan, gpu)) > kShort) return std::nullopt;
+  plan.threads = 128;
+  plan.tile_tokens = 16;
+  plan.splits = one_wave(op, plan, gpu);
+  if (!check(plan, op, gpu).ok) return std::nullopt;
+  return plan;
 }
 
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
@@ -50,6 +69,7 @@ std::optional<AttentionDecodePlan> choose_attention_fragments(const AttentionDec
   const std::int64_t group = op.group();
   plan.heads_per_block = static_cast<int>(ceil_div(group, ceil_div(group, most_heads)));
   plan.code_words = widest_load(op);
+  if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.tile_tokens = step_tokens(op, plan);
   for (const int threads : {512, 256, 128}) {
     plan.threads = threads;

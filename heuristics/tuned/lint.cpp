@@ -83,8 +83,9 @@ class RowLint {
   void say(fmt::format_string<Args...> text, Args&&... args) {
     findings_.push_back({where_, fmt::format(text, std::forward<Args>(args)...)});
   }
+  // The winner was found by rounds in pairs; medians of all rounds may differ by as much again.
   void slower_than(const char* what, double us) {
-    if (row_.time_us <= us * (1 + row_.noise)) return;
+    if (row_.time_us <= us * (1 + 2 * row_.noise)) return;
     say("the winner, {:.2f} us, is slower than {}, {:.2f} us, by more than the noise", row_.time_us,
         what, us);
   }

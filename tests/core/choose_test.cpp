@@ -30,6 +30,7 @@ TEST(Choose, EveryShippedGpuRunsEveryExample) {
 AttentionDecode with_codebooks(const std::string& keys, const std::string& values) {
   const Json json = edited(attention_json(), {{"/shape/query_heads", "32"},
                                               {"/shape/kv_heads", "8"},
+                                              {"/shape/tokens", "16384"},
                                               {"/keys", '"' + keys + '"'},
                                               {"/values", '"' + values + '"'}});
   return std::get<AttentionDecode>(read_config(json, "c.json").problem);
@@ -55,6 +56,23 @@ TEST(Choose, KeysSharedAndValuesGlobalWhereOneFits) {
   GpuSpec small = find_gpu("rtx4090");
   small.shared_bytes_per_block = 64 * 1024;  // as a T4: the codebook alone would fill it
   EXPECT_EQ(all_near(op, small), std::pair(false, false));
+}
+
+// 64 tokens a block read less than they would fill.
+TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
+  AttentionDecode op = with_codebooks("cq-4c8b", "cq-4c8b");
+  const GpuSpec gpu = find_gpu("h200");
+  op.shape.batch = 1;
+  op.shape.tokens = 1024;
+  EXPECT_EQ(all_near(op, gpu), std::pair(false, false));
+  const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu));
+  EXPECT_EQ(plan.splits, 16);
+  EXPECT_EQ(plan.threads, 128);
+  op.shape.tokens = 4096;
+  EXPECT_EQ(all_near(op, gpu), std::pair(true, true));
+  op.shape.tokens = 1024;
+  op.shape.batch = 16;  // no SM is left for a split
+  EXPECT_EQ(all_near(op, gpu), std::pair(true, true));
 }
 
 TEST(Choose, ValuesSharedWhereTheKeysAreTooLarge) {

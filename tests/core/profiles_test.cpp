@@ -16,10 +16,11 @@ namespace {
 
 TEST(Profiles, TheBinaryHoldsTheFilesOfTheFolder) {
   std::size_t files = 0;
-  for (const char* folder : {"gpus", "formats", "cost", "sweeps"}) {
+  for (const char* folder : {"gpus", "formats", "cost", "sweeps", "tuned"}) {
     for (const auto& entry : std::filesystem::directory_iterator(
              std::filesystem::path(VQGEN_SOURCE_DIR "/profiles") / folder)) {
-      if (entry.path().extension() != ".json") continue;
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".json" && extension != ".jsonl") continue;
       ++files;
       const std::string path = std::string(folder) + "/" + entry.path().filename().string();
       const auto held = embedded_profiles();
