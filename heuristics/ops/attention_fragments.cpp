@@ -37,14 +37,13 @@ int one_wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const G
 }
 
 // Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
-// fill shared memory with entries takes longer than what they are read for: 1024 tokens of 8 heads
-// took 7.7 to 11.0 us so, and 9.6 to 15.4 as longer ones (tuned rows of nine shapes and formats,
-// H200).
+// fill shared memory with entries takes longer than what they are read for: CQ-2, 8 KV heads, took
+// 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200).
 std::optional<AttentionDecodePlan> for_short_shares(const AttentionDecode& op,
                                                     AttentionDecodePlan plan, const GpuSpec& gpu) {
   constexpr std::int64_t kShort = 128;  // tokens
   if (ceil_div(op.shape.tokens, wave(op, plan, gpu)) > kShort) return std::nullopt;
-  plan.threads = 128;
+  plan.threads = 256;
   plan.tile_tokens = 16;
   plan.splits = one_wave(op, plan, gpu);
   if (!check(plan, op, gpu).ok) return std::nullopt;

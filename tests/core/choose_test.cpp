@@ -58,7 +58,7 @@ TEST(Choose, KeysSharedAndValuesGlobalWhereOneFits) {
   EXPECT_EQ(all_near(op, small), std::pair(false, false));
 }
 
-// 64 tokens a block read less than they would fill.
+// 128 tokens a block read less than they would fill.
 TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   AttentionDecode op = with_codebooks("cq-4c8b", "cq-4c8b");
   const GpuSpec gpu = find_gpu("h200");
@@ -66,8 +66,8 @@ TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   op.shape.tokens = 1024;
   EXPECT_EQ(all_near(op, gpu), std::pair(false, false));
   const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu));
-  EXPECT_EQ(plan.splits, 16);
-  EXPECT_EQ(plan.threads, 128);
+  EXPECT_EQ(plan.splits, 8);
+  EXPECT_EQ(plan.threads, 256);
   op.shape.tokens = 4096;
   EXPECT_EQ(all_near(op, gpu), std::pair(true, true));
   op.shape.tokens = 1024;
