@@ -97,7 +97,8 @@ void add_attention_lanes(Candidates& to, SpacePlacement allowed) {
   }
 }
 
-// Key entries are read once a block, from global memory, so that none of these plans has all shared.
+// Key entries are read once a block, from global memory, so that none of these plans has all
+// shared.
 void add_attention_tables(Candidates& to, SpacePlacement allowed) {
   if (allowed == SpacePlacement::shared) return;
   const auto& op = std::get<AttentionDecode>(to.problem());

@@ -9,12 +9,13 @@ namespace vqgen {
 namespace {
 
 template <HasFields T>
-void append_fields(std::vector<int>& key, const T& value) {
+void add_hash(std::size_t& hash, const T& value) {
   for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
     if constexpr (HasFields<Member>) {
-      append_fields(key, value.*field.member);
+      add_hash(hash, value.*field.member);
     } else {
-      key.push_back(static_cast<int>(value.*field.member));
+      constexpr std::size_t kPrime = 1099511628211;  // of FNV-1a
+      hash = (hash ^ static_cast<std::size_t>(value.*field.member)) * kPrime;
     }
   });
 }
@@ -23,9 +24,14 @@ void append_fields(std::vector<int>& key, const T& value) {
 
 void Candidates::add(const Plan& plan) {
   if (!check(plan, problem_, gpu_).ok) return;
-  std::vector<int> key;
-  std::visit([&](const auto& each) { append_fields(key, each); }, plan);
-  if (seen_.insert(std::move(key)).second) plans_.push_back(plan);
+  std::size_t hash = plan.index();
+  std::visit([&](const auto& each) { add_hash(hash, each); }, plan);
+  const auto [first, last] = seen_.equal_range(hash);
+  if (std::any_of(first, last, [&](const auto& each) { return plans_[each.second] == plan; })) {
+    return;
+  }
+  seen_.emplace(hash, plans_.size());
+  plans_.push_back(plan);
 }
 
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {

@@ -2,8 +2,8 @@
 // several axes have in common. A part is a function that adds the plans of one dataflow.
 #pragma once
 
-#include <set>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "heuristics/space.h"
@@ -25,7 +25,7 @@ class Candidates {
   Problem problem_;
   GpuSpec gpu_;
   std::vector<Plan> plans_;
-  std::set<std::vector<int>> seen_;
+  std::unordered_multimap<std::size_t, std::size_t> seen_;  // a plan's hash, its place
 };
 
 // Whole codebooks everywhere: global, shared once, and with a copy for each lane of a phase or for

@@ -131,7 +131,8 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
     attempt([&](LinearPlan& p) {
       p.dataflow = LinearDataflow::tables;
       p.threads = v[kShape] % 2 == 0 ? 128 : 256;
-      p.outputs_per_warp = std::array{4, 12, 16}[static_cast<std::size_t>(v[kOutputsPerWarp])];
+      p.outputs_per_warp =
+          std::array{4, 12, 16, 32}.at(static_cast<std::size_t>(v[kOutputsPerWarp]));
       p.chunk_columns = 32 * op.weights.vector_size;
       p.rows_per_block = 4;
       p.splits = static_cast<int>((op.shape.in_features + p.chunk_columns - 1) / p.chunk_columns);
