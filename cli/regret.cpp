@@ -24,11 +24,7 @@ struct Timed {
 };
 
 JsonCursor member(const JsonCursor& cursor, const char* name) {
-  if (!cursor.has(name)) {
-    cursor.fail(
-        fmt::format("the field '{}' is missing; give a file of vqgen measure --json", name));
-  }
-  return cursor.at(name);
+  return cursor.member(name, "; give a file of vqgen measure --json");
 }
 
 // The plans that were timed, those of them that check() accepts here.

@@ -16,28 +16,21 @@ std::vector<std::string> known_fields(std::vector<std::string> operands) {
   return known;
 }
 
-JsonCursor member(const JsonCursor& cursor, const char* name, const char* doc) {
-  if (!cursor.has(name)) {
-    cursor.fail(fmt::format("the field '{}' is missing: {}", name, doc));
-  }
-  return cursor.at(name);
-}
-
 template <class Op>
 void read_common(const JsonCursor& root, Op& op) {
   if (root.has("dtype")) {
     op.dtype = static_cast<DType>(root.at("dtype").choice(enum_names<DType>));
   }
-  read_fields(member(root, "shape", "the sizes of the problem"), op.shape);
+  read_fields(root.member("shape", ": the sizes of the problem"), op.shape);
 }
 
 Problem read_attention(const JsonCursor& root) {
   root.expect_object(known_fields({"keys", "values"}));
   AttentionDecode op;
   read_common(root, op);
-  op.keys = read_format(member(root, "keys", "the format of the keys, a preset or an object"));
+  op.keys = read_format(root.member("keys", ": the format of the keys, a preset or an object"));
   op.values =
-      read_value_format(member(root, "values", "the format of the values, a preset or an object"));
+      read_value_format(root.member("values", ": the format of the values, a preset or an object"));
   return op;
 }
 
@@ -47,7 +40,7 @@ Problem read_linear(const JsonCursor& root) {
   Op op;
   read_common(root, op);
   op.weights =
-      read_format(member(root, "weights", "the format of the weights, a preset or an object"));
+      read_format(root.member("weights", ": the format of the weights, a preset or an object"));
   return op;
 }
 
@@ -79,7 +72,7 @@ Config read_config(const Json& json, const std::string& source) {
   if (!json.is_object()) root.fail("must be an object with the fields op, shape and formats");
   Config config;
   config.source = source;
-  const std::size_t op = member(root, "op", "attention_decode, gemv or gemm").choice(kOps);
+  const std::size_t op = root.member("op", ": attention_decode, gemv or gemm").choice(kOps);
   config.problem = op == 0   ? read_attention(root)
                    : op == 1 ? read_linear<Gemv>(root)
                              : read_linear<Gemm>(root);

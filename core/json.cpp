@@ -130,6 +130,11 @@ JsonCursor JsonCursor::at(const std::string& key) const {
   return JsonCursor(value_->at(key), source_, path_ + "/" + key);
 }
 
+JsonCursor JsonCursor::member(const std::string& key, const std::string& hint) const {
+  if (!has(key)) fail(fmt::format("the field '{}' is missing{}", key, hint));
+  return at(key);
+}
+
 JsonCursor JsonCursor::at(std::size_t index) const {
   return JsonCursor(value_->at(index), source_, path_ + "/" + std::to_string(index));
 }

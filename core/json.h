@@ -36,6 +36,8 @@ class JsonCursor {
   bool has(const std::string& key) const { return value_->is_object() && value_->contains(key); }
   // The member `key`, which must exist.
   JsonCursor at(const std::string& key) const;
+  // The same of one that may not exist: then Error(bad_input) that names it, and ends with `hint`.
+  JsonCursor member(const std::string& key, const std::string& hint = "") const;
   // Element `index` of an array.
   JsonCursor at(std::size_t index) const;
 
@@ -102,7 +104,7 @@ void read_fields(const JsonCursor& cursor, T& target, bool partial) {
     if (cursor.has(field.name)) {
       read_value(cursor.at(field.name), field.rule, target.*field.member);
     } else if (field.rule.required && !partial) {
-      cursor.fail(std::string("the field '") + field.name + "' is missing: " + field.doc);
+      cursor.member(field.name, std::string(": ") + field.doc);
     }
   });
 }

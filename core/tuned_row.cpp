@@ -12,11 +12,6 @@ namespace {
 
 constexpr double kLongestUs = 1e9;
 
-JsonCursor member(const JsonCursor& row, const char* name) {
-  if (!row.has(name)) row.fail(fmt::format("the field '{}' is missing", name));
-  return row.at(name);
-}
-
 Problem read_problem(const JsonCursor& cursor) {
   for (const char* other : {"gpu", "hotness", "plan"}) {
     if (cursor.has(other)) cursor.at(other).fail("is no part of a problem; remove it");
@@ -25,14 +20,14 @@ Problem read_problem(const JsonCursor& cursor) {
 }
 
 double read_us(const JsonCursor& row, const char* name) {
-  const JsonCursor cursor = member(row, name);
+  const JsonCursor cursor = row.member(name);
   const double us = cursor.number(0, kLongestUs);
   if (us <= 0) cursor.fail("must be above 0");
   return us;
 }
 
 Plan read_plan_of(const JsonCursor& row, const char* name, const Problem& problem) {
-  const JsonCursor cursor = member(row, name);
+  const JsonCursor cursor = row.member(name);
   Plan plan = read_plan_name(cursor);
   const bool linear = std::holds_alternative<LinearPlan>(plan);
   if (linear != (as_linear(problem) != nullptr)) {
@@ -65,11 +60,11 @@ TunedRow read_tuned_row(const JsonCursor& cursor) {
   cursor.expect_object({"problem", "gpu", "policy", "environment", "plan", "time_us", "low_us",
                         "high_us", "default_plan", "default_us", "runner_up", "runner_up_us",
                         "noise", "rel_err", "candidates"});
-  TunedRow row{.problem = read_problem(member(cursor, "problem")),
-               .gpu = member(cursor, "gpu").string()};
+  TunedRow row{.problem = read_problem(cursor.member("problem")),
+               .gpu = cursor.member("gpu").string()};
   if (row.gpu.empty()) cursor.at("gpu").fail("must name a device class");
-  read_fields(member(cursor, "policy"), row.policy);
-  read_fields(member(cursor, "environment"), row.environment);
+  read_fields(cursor.member("policy"), row.policy);
+  read_fields(cursor.member("environment"), row.environment);
   row.plan = read_plan_of(cursor, "plan", row.problem);
   row.time_us = read_us(cursor, "time_us");
   row.low_us = read_us(cursor, "low_us");
@@ -81,9 +76,9 @@ TunedRow read_tuned_row(const JsonCursor& cursor) {
   row.default_us = read_us(cursor, "default_us");
   row.runner_up = read_plan_of(cursor, "runner_up", row.problem);
   row.runner_up_us = read_us(cursor, "runner_up_us");
-  row.noise = member(cursor, "noise").number(0, 1);
-  row.rel_err = member(cursor, "rel_err").number(0, 1);
-  row.candidates = static_cast<int>(member(cursor, "candidates").integer(1, 1e9));
+  row.noise = cursor.member("noise").number(0, 1);
+  row.rel_err = cursor.member("rel_err").number(0, 1);
+  row.candidates = static_cast<int>(cursor.member("candidates").integer(1, 1e9));
   return row;
 }
 

@@ -17,9 +17,7 @@ CostCoefficients read_coefficients(const JsonCursor& cursor) {
   std::vector<std::string> known{"overlap"};
   for (const char* part : enum_names<CostPart>) known.emplace_back(part);
   cursor.expect_object(known);
-  for (const std::string& each : known) {
-    if (!cursor.has(each)) cursor.fail(fmt::format("the field '{}' is missing", each));
-  }
+  for (const std::string& each : known) cursor.member(each);
   constexpr double kMost = 1e6;
   CostCoefficients coefficients;
   coefficients.overlap = cursor.at("overlap").number(1, 100);
@@ -41,11 +39,8 @@ std::string dataflow_name(const Plan& plan) {
 CostProfile read_cost_profile(const Json& json, const std::string& source) {
   const JsonCursor root(json, source);
   root.expect_object({"gpu", "source", "dataflows"});
-  for (const char* each : {"gpu", "source", "dataflows"}) {
-    if (!root.has(each)) root.fail(fmt::format("the field '{}' is missing", each));
-  }
-  CostProfile profile{root.at("gpu").string(), root.at("source").string(), {}};
-  const JsonCursor dataflows = root.at("dataflows");
+  CostProfile profile{root.member("gpu").string(), root.member("source").string(), {}};
+  const JsonCursor dataflows = root.member("dataflows");
   if (!dataflows.value().is_object()) dataflows.fail("must be an object of coefficients");
   for (const auto& [name, unused] : dataflows.value().items()) {
     profile.dataflows[name] = read_coefficients(dataflows.at(name));

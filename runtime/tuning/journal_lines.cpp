@@ -11,11 +11,6 @@ constexpr double kLongestUs = 1e9;
 constexpr double kMostCost = 9e15;
 constexpr double kMostInt = 2147483647;
 
-JsonCursor required_member(const JsonCursor& cursor, const char* name) {
-  if (!cursor.has(name)) cursor.fail(fmt::format("the field '{}' is missing", name));
-  return cursor.at(name);
-}
-
 double read_time(const JsonCursor& cursor) {
   const double us = cursor.number(0, kLongestUs);
   if (us <= 0) cursor.fail("must be above 0");
@@ -23,15 +18,15 @@ double read_time(const JsonCursor& cursor) {
 }
 
 int read_count(const JsonCursor& cursor, const char* name) {
-  return static_cast<int>(required_member(cursor, name).integer(0, kMostInt));
+  return static_cast<int>(cursor.member(name).integer(0, kMostInt));
 }
 
 Outcome read_outcome(const JsonCursor& cursor) {
-  return static_cast<Outcome>(required_member(cursor, "outcome").choice(enum_names<Outcome>));
+  return static_cast<Outcome>(cursor.member("outcome").choice(enum_names<Outcome>));
 }
 
 std::int64_t read_cost(const JsonCursor& cursor) {
-  return required_member(cursor, "cost_us").integer(0, kMostCost);
+  return cursor.member("cost_us").integer(0, kMostCost);
 }
 
 const JsonCursor& require_array(const JsonCursor& cursor) {
@@ -43,8 +38,8 @@ FinalTimes read_final_times(const JsonCursor& cursor, std::size_t rounds) {
   cursor.expect_object({"us", "outcome", "why"});
   FinalTimes times;
   times.outcome = read_outcome(cursor);
-  if (times.outcome != Outcome::timed) times.why = required_member(cursor, "why").string();
-  const JsonCursor us = required_member(cursor, "us");
+  if (times.outcome != Outcome::timed) times.why = cursor.member("why").string();
+  const JsonCursor us = cursor.member("us");
   for (std::size_t i = 0; i < require_array(us).value().size(); ++i) {
     times.us.push_back(read_time(us.at(i)));
   }
@@ -80,20 +75,20 @@ Measurement read_measurement(const JsonCursor& cursor) {
   cursor.expect_object({"plan", "outcome", "why", "time_us", "low_us", "high_us", "rel_err",
                         "registers", "blocks_per_sm", "spill_bytes", "shared_bytes"});
   Measurement m;
-  m.plan = read_plan_name(required_member(cursor, "plan"));
+  m.plan = read_plan_name(cursor.member("plan"));
   m.outcome = read_outcome(cursor);
   if (m.outcome != Outcome::timed) {
-    m.why = required_member(cursor, "why").string();
+    m.why = cursor.member("why").string();
     return m;
   }
-  m.time_us = read_time(required_member(cursor, "time_us"));
-  m.low_us = read_time(required_member(cursor, "low_us"));
-  m.high_us = read_time(required_member(cursor, "high_us"));
-  m.rel_err = required_member(cursor, "rel_err").number(0, 1e300);
+  m.time_us = read_time(cursor.member("time_us"));
+  m.low_us = read_time(cursor.member("low_us"));
+  m.high_us = read_time(cursor.member("high_us"));
+  m.rel_err = cursor.member("rel_err").number(0, 1e300);
   m.registers = read_count(cursor, "registers");
   m.blocks_per_sm = read_count(cursor, "blocks_per_sm");
   m.spill_bytes = read_count(cursor, "spill_bytes");
-  m.shared_bytes = required_member(cursor, "shared_bytes").integer(0, kMostCost);
+  m.shared_bytes = cursor.member("shared_bytes").integer(0, kMostCost);
   return m;
 }
 
@@ -117,7 +112,7 @@ std::string incumbent_line(const std::optional<Plan>& incumbent) {
 
 std::optional<Plan> read_incumbent_line(const JsonCursor& cursor) {
   cursor.expect_object({"incumbent"});
-  const JsonCursor name = required_member(cursor, "incumbent");
+  const JsonCursor name = cursor.member("incumbent");
   return name.value().is_null() ? std::nullopt : std::optional(read_plan_name(name));
 }
 
@@ -125,7 +120,7 @@ bool is_finals_line(const JsonCursor& cursor) { return cursor.has("finals"); }
 
 ScreenLine read_screen_line(const JsonCursor& cursor) {
   cursor.expect_object({"screen", "cost_us"});
-  return {read_measurement(required_member(cursor, "screen")), read_cost(cursor)};
+  return {read_measurement(cursor.member("screen")), read_cost(cursor)};
 }
 
 FinalsLine read_finals_line(const JsonCursor& cursor) {
@@ -135,8 +130,8 @@ FinalsLine read_finals_line(const JsonCursor& cursor) {
   FinalsLine line;
   line.rounds = read_count(finals, "rounds");
   line.cost_us = read_cost(cursor);
-  const JsonCursor plans = required_member(finals, "plans");
-  const JsonCursor times = required_member(finals, "times");
+  const JsonCursor plans = finals.member("plans");
+  const JsonCursor times = finals.member("times");
   for (std::size_t i = 0; i < require_array(plans).value().size(); ++i) {
     line.plans.push_back(plan_name(read_plan_name(plans.at(i))));
   }

@@ -27,13 +27,8 @@ double read_positive(const JsonCursor& cursor) {
 }
 
 JsonCursor recorded_member(const JsonCursor& cursor, const char* name) {
-  if (!cursor.has(name)) {
-    cursor.fail(
-        fmt::format("the field '{}' is missing; give a file of vqgen measure --json, or an "
-                    "array of plans' names and times",
-                    name));
-  }
-  return cursor.at(name);
+  return cursor.member(
+      name, "; give a file of vqgen measure --json, or an array of plans' names and times");
 }
 
 Measurement read_recorded(const JsonCursor& cursor, Plan plan) {

@@ -42,13 +42,6 @@ struct SweepFormats {
   std::vector<Named<CacheFormats>> kv;
 };
 
-JsonCursor needed(const JsonCursor& cursor, const char* name, const char* doc) {
-  if (!cursor.has(name)) {
-    cursor.fail(fmt::format("the field '{}' is missing: {}", name, doc));
-  }
-  return cursor.at(name);
-}
-
 // The elements, each read by `read` and none twice.
 template <class Value, class Read>
 std::vector<Value> read_list(const JsonCursor& cursor, Read&& read) {
@@ -77,8 +70,8 @@ Named<VqFormat> read_weight_format(const JsonCursor& cursor) {
 
 Named<CacheFormats> read_cache_formats(const JsonCursor& cursor) {
   cursor.expect_object({"keys", "values"});
-  const JsonCursor keys = needed(cursor, "keys", "the format of the keys");
-  const JsonCursor values = needed(cursor, "values", "the format of the values");
+  const JsonCursor keys = cursor.member("keys", ": the format of the keys");
+  const JsonCursor values = cursor.member("values", ": the format of the values");
   const CacheFormats formats{read_format(keys), read_value_format(values)};
   const std::string key_name = format_name(keys, formats.keys);
   const std::string value_name = format_name(values, formats.values);
@@ -112,7 +105,7 @@ std::vector<Sized<Shape>> read_shapes(const JsonCursor& cursor) {
   std::vector<Sized<Shape>> all(1);
   for_each_field<Shape>([&]<class Member>(const Field<Shape, Member>& field) {
     if (!cursor.has(field.name)) {
-      if (field.rule.required) needed(cursor, field.name, field.doc);
+      if (field.rule.required) cursor.member(field.name, std::string(": ") + field.doc);
       return;
     }
     const auto read = [&](const JsonCursor& at) {
@@ -148,12 +141,12 @@ class Expansion {
 
   void add(const JsonCursor& op, const SweepFormats& formats) {
     op.expect_object({"name", "op", "weight", "shape", "source"});
-    name_ = needed(op, "name", "what reports call the op").string();
+    name_ = op.member("name", ": what reports call the op").string();
     if (name_.empty()) op.at("name").fail("is empty; name the op");
     weight_ = op.has("weight") ? op.at("weight").number(0, kMostWeight) : 1;
     if (weight_ <= 0) op.at("weight").fail("must be above 0");
     if (op.has("source")) op.at("source").string();
-    const JsonCursor shape = needed(op, "shape", "sizes, each a number or a list");
+    const JsonCursor shape = op.member("shape", ": sizes, each a number or a list");
     static constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp};
     if (op.has("op") ? op.at("op").choice(kOps) == 0 : shape.has("tokens")) {
       add_attention(shape, formats);
@@ -240,10 +233,10 @@ class Expansion {
 Work read_sweep(const JsonCursor& root) {
   root.expect_object({"model", "dtype", "formats", "ops"});
   SweepModel model;
-  read_fields(needed(root, "model", "name and source"), model);
+  read_fields(root.member("model", ": name and source"), model);
   DType dtype = DType::f16;
   if (root.has("dtype")) read_value(root.at("dtype"), Rule{}, dtype);
-  const SweepFormats formats = read_formats(needed(root, "formats", "weights, kv, or both"));
+  const SweepFormats formats = read_formats(root.member("formats", ": weights, kv, or both"));
   const JsonCursor ops = root.at("ops");
   if (!ops.value().is_array() || ops.value().empty()) {
     ops.fail("must be an array with at least one op");

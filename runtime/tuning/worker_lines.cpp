@@ -52,11 +52,6 @@ std::string line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-JsonCursor part_of(const JsonCursor& cursor, const char* name) {
-  if (!cursor.has(name)) cursor.fail(std::string("the field '") + name + "' is missing");
-  return cursor.at(name);
-}
-
 }  // namespace
 
 std::string to_line(const WorkerSetup& setup) {
@@ -111,13 +106,13 @@ WorkerSetup read_setup(const std::string& line) {
   const JsonCursor root(json, "the setup");
   root.expect_object({"problem", "gpu", "backend", "codes", "seed", "compilers"});
   WorkerSetup setup;
-  setup.problem = read_config(part_of(root, "problem").value(), "the setup: /problem").problem;
-  read_fields(part_of(root, "gpu"), setup.gpu);
+  setup.problem = read_config(root.member("problem").value(), "the setup: /problem").problem;
+  read_fields(root.member("gpu"), setup.gpu);
   constexpr std::array kBackends{"cuda", "host"};
-  setup.backend = kBackends[part_of(root, "backend").choice(kBackends)];
-  setup.codes = part_of(root, "codes").string();
-  setup.seed = static_cast<std::uint64_t>(part_of(root, "seed").integer(0, 9007199254740991.0));
-  setup.compilers = static_cast<unsigned>(part_of(root, "compilers").integer(0, 4096));
+  setup.backend = kBackends[root.member("backend").choice(kBackends)];
+  setup.codes = root.member("codes").string();
+  setup.seed = static_cast<std::uint64_t>(root.member("seed").integer(0, 9007199254740991.0));
+  setup.compilers = static_cast<unsigned>(root.member("compilers").integer(0, 4096));
   return setup;
 }
 
@@ -126,16 +121,16 @@ Job read_job(const std::string& line) {
   const JsonCursor root(json, "the job");
   root.expect_object({"job", "plans", "serial", "first_round", "rounds"});
   Job job;
-  job.kind = static_cast<JobKind>(part_of(root, "job").choice(enum_names<JobKind>));
-  const JsonCursor plans = part_of(root, "plans");
+  job.kind = static_cast<JobKind>(root.member("job").choice(enum_names<JobKind>));
+  const JsonCursor plans = root.member("plans");
   if (!plans.value().is_array()) plans.fail("must be an array of plans' names");
   for (std::size_t i = 0; i < plans.value().size(); ++i) {
     job.plans.push_back(read_plan_name(plans.at(i)));
   }
   constexpr double kMostRounds = 1e6;
-  job.serial = part_of(root, "serial").boolean();
-  job.first_round = static_cast<int>(part_of(root, "first_round").integer(0, kMostRounds));
-  job.rounds = static_cast<int>(part_of(root, "rounds").integer(0, kMostRounds));
+  job.serial = root.member("serial").boolean();
+  job.first_round = static_cast<int>(root.member("first_round").integer(0, kMostRounds));
+  job.rounds = static_cast<int>(root.member("rounds").integer(0, kMostRounds));
   return job;
 }
 
