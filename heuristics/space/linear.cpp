@@ -42,13 +42,6 @@ std::set<int> table_outputs(const Candidates& to, const LinearPlan& plan) {
   return outputs;
 }
 
-// Whether a chunk lies within one codebook's columns: else its tables are made without the tensor
-// core, which takes longer than wider loads save (1.3 to 1.7 times as long, gptvq-2 on an H200).
-bool one_unit(const Linear& op, const LinearPlan& plan) {
-  const std::int64_t columns = kernel_config(op, plan).unit_columns;
-  return columns >= op.shape.in_features || columns % plan.chunk_columns == 0;
-}
-
 }  // namespace
 
 // What choose_lanes() takes, and shorter and longer chunks: the fallback, so few of them. No
@@ -84,7 +77,9 @@ void add_linear_tables(Candidates& to, SpacePlacement allowed) {
       plan.chunk_columns = 32 * sub_vectors * op.weights.vector_size;
       plan.splits = static_cast<int>(
           std::min<std::int64_t>(4096, ceil_div(op.shape.in_features, plan.chunk_columns)));
-      if (sub_vectors > 1 && !one_unit(op, plan)) continue;
+      // Across codebooks tables are made without the tensor core, which takes longer than wider
+      // loads save (1.3 to 1.7 times as long, gptvq-2 on an H200).
+      if (sub_vectors > 1 && !vq::chunk_in_one_unit(kernel_config(op, plan))) continue;
       for (const int threads : {128, 256, 512, 1024}) {
         plan.threads = threads;
         for (const int outputs : table_outputs(to, plan)) {

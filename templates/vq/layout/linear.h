@@ -55,6 +55,9 @@ VQ_HD constexpr i64 units_per_row(const LinearConfig& c) {
 VQ_HD constexpr int units_per_chunk(const LinearConfig& c) {
   return static_cast<int>(ceil_div(i64{c.chunk_columns}, c.unit_columns));
 }
+VQ_HD constexpr bool chunk_in_one_unit(const LinearConfig& c) {
+  return c.unit_columns >= c.in_features || c.unit_columns % c.chunk_columns == 0;
+}
 VQ_HD constexpr i64 chunks(const LinearConfig& c) {
   return ceil_div(c.in_features, i64{c.chunk_columns});
 }

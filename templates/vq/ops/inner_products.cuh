@@ -23,8 +23,7 @@ struct InnerProducts {
   static constexpr int kWarps = kConfig.threads / 32;
   // One codebook for all sub-vectors of a chunk, and products of 16 entries.
   static constexpr bool kByTensorCore =
-      kHasMma<kConfig.element> && kEntries % 16 == 0 &&
-      (Work::kUnitColumns >= Work::kInFeatures || Work::kUnitColumns % kConfig.chunk_columns == 0);
+      kHasMma<kConfig.element> && kEntries % 16 == 0 && chunk_in_one_unit(kConfig);
 
   static constexpr int kSubVectors = lane_sub_vectors(kConfig);
   static constexpr int kTables = row_tables(kConfig);  // number t: sub-vector and stage

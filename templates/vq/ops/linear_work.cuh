@@ -46,7 +46,7 @@ struct LinearWork {
   // The unit of an element of the chunk, counted from the bound one. Elements past the matrix's
   // end, which count for nothing, have one too.
   VQ_DEVICE static int unit_in_chunk(i64 output, i64 column, i64 first_column) {
-    constexpr bool kOneColumn = kUnitColumns >= kInFeatures || kUnitColumns % kChunk == 0;
+    constexpr bool kOneColumn = chunk_in_one_unit(kConfig);
     constexpr bool kOneRow = kUnitRows >= kOutFeatures || kUnitRows % kBlockOutputs == 0;
     if constexpr (kOneColumn && kOneRow) return 0;
     const i64 of_row = kOneRow || output >= kOutFeatures ? first_output() : output;
