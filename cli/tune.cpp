@@ -155,7 +155,7 @@ class Tuning {
     tuning.rounds = options_.rounds;
     tuning.policy = source.policy;
     tuning.environment = source.environment;
-    tuning.profiles = input_of(options_.timing, item.problem).captured;
+    tuning.profiles = source.captured;
     tuning.progress = progress;
     if (const TunedRow* row = find_row(table_, key)) {
       if (row->policy.of_gpu() && !source.policy.of_gpu()) {

@@ -24,7 +24,9 @@ std::string code_digest(const KernelSource& source) {
 TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay,
                           const Problem& problem, const GpuSpec& gpu, Backend& backend) {
   TuneSource source;
-  source.policy.codes = read_codes(timing.codes).name;
+  const CodeDistribution codes = read_codes(timing.codes);
+  source.policy.codes = codes.name;
+  source.captured = hard_input(codes, timing.seed, problem).captured;
   source.policy.seed = timing.seed;
   source.environment.vqgen = VQGEN_VERSION;
   if (!replay.empty()) {

@@ -15,6 +15,7 @@ struct TuneSource {
   std::unique_ptr<Evaluator> evaluator;
   MeasurePolicy policy = {};
   TuneEnvironment environment = {};
+  std::vector<HotnessProfile> captured = {};  // of the codes, where they are a profile's
   std::string code = {};  // digest of what answers are made from: templates, or the recording
 };
 
