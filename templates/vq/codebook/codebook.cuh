@@ -59,15 +59,17 @@ class Codebook {
     return kShared.end > 0 || kScales;
   }
 
-  VQ_DEVICE void load() {
+  // `thread` counts the block's threads from any of them: codebooks that are fetched one after the
+  // other begin with different ones.
+  VQ_DEVICE void load(int thread = thread_index()) {
     int held = kUnits;
     if (kUnits > 1 && units_ - unit_ < kUnits) held = static_cast<int>(units_ - unit_);
     const auto fetch = [this](int u, int stage, int number) {
       return global_entry(u, stage, number);
     };
     registers_.load(held, fetch);
-    ReplicatedLevel::load(held, fetch);
-    OnceLevel::load(held, fetch);
+    ReplicatedLevel::load(held, thread, fetch);
+    OnceLevel::load(held, thread, fetch);
     if constexpr (kScales) {
       for (int i = thread_index(); i < held * kResiduals; i += kThreads) {
         store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));

@@ -23,16 +23,25 @@ struct SharedLevel {
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
   static constexpr bool kShifts = (kRowBytes & (kRowBytes - 1)) == 0;
 
-  // All threads of the block; `entry(unit, stage, number)` fetches one from global memory.
+  // All threads of the block, this one being number `thread`; `entry(unit, stage, number)` fetches
+  // one from global memory. A thread fetches an entry once and writes all its copies, each lane
+  // beginning with another copy, so that lanes that are served at once meet in no bank.
   template <class Entry>
-  VQ_DEVICE static void load(int units, Entry entry) {
+  VQ_DEVICE static void load(int units, int thread, Entry entry) {
     if constexpr (kCount > 0) {
-      constexpr int kRowPlaces = kResiduals * kCopies;
-      const int places = units * kCount * kRowPlaces;
-      for (int i = thread_index(); i < places; i += kThreads) {
-        const int row = i / kRowPlaces;
-        Words* to = reinterpret_cast<Words*>(at() + row * kRowBytes) + i % kRowPlaces;
-        store_shared(to, entry(row / kCount, i / kCopies % kResiduals, kBegin + row % kCount));
+      constexpr int kLine = 128 / kRowBytes > 1 ? 128 / kRowBytes : 1;  // rows side by side
+      const int held = units * kResiduals * kCount;
+      for (int i = thread; i < held; i += kThreads) {
+        const int number = i % kCount;
+        const int stage = i / kCount % kResiduals;
+        const int unit = i / (kCount * kResiduals);
+        const Words words = entry(unit, stage, kBegin + number);
+        u8* const row = at() + (unit * kCount + number) * kRowBytes + stage * kStageBytes;
+        VQ_UNROLL
+        for (int j = 0; j < kCopies; ++j) {
+          const int copy = (j + lane() / kLine) % kCopies;
+          store_shared(reinterpret_cast<Words*>(row) + copy, words);
+        }
       }
     }
   }

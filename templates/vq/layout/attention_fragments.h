@@ -9,14 +9,22 @@ namespace vq {
 struct AttentionFragmentsShared {
   CodebookShared keys;
   CodebookShared values;
-  i64 query;        // [heads_per_block][head_dim] fp32, transformed
-  i64 raw_query;    // the same untransformed; is `query` where nothing is transformed
-  i64 query_peaks;  // [heads_per_block] fp32, the largest magnitudes where the query is parted
-  i64 merge;        // from here on instead, at the end: ops/attention_merge.cuh
-  i64 output;       // [heads_per_block][head_dim] fp32
-  i64 running;      // [2][heads_per_block] fp32: maximum, sum
+  i64 query;         // [heads_per_block][head_dim] fp32, transformed
+  i64 raw_query;     // the same untransformed; is `query` where nothing is transformed
+  i64 query_peaks;   // [heads_per_block] fp32, the largest magnitudes where the query is parted
+  i64 merge;         // from here on instead, at the end: ops/attention_merge.cuh
+  i64 warp_maximum;  // [warp][quad_heads] fp32, behind both
   i64 total;
 };
+
+// Floats from a value of 32 lanes to the next: consecutive channels of a head are in other banks.
+inline constexpr int kMergeStride = 33;
+
+// Where a channel of a head stands in `query` and `raw_query`, in floats: the quarters of a row,
+// which lanes read side by side 16 bytes at a time, begin in other banks.
+VQ_HD constexpr int query_place(int head_dim, int head, int channel) {
+  return head * (head_dim + 16) + channel + channel / (head_dim / 4) * 4;
+}
 
 // Heads as products have them: in quads.
 VQ_HD constexpr int quad_heads(const AttentionDecodeConfig& c) {
@@ -26,7 +34,7 @@ VQ_HD constexpr int quad_heads(const AttentionDecodeConfig& c) {
 VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeConfig& c) {
   AttentionFragmentsShared at{};
   Carver carve;
-  const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
+  const i64 query_bytes = i64{query_place(c.head_dim, c.heads_per_block, 0)} * 4;
   const int key_units = units_per_head(c.keys, c.head_dim);
   const int value_units = units_per_head(c.values, c.head_dim);
   if (key_units == 1 && value_units == 1 && interleaves(c.keys, c.values)) {
@@ -38,13 +46,14 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeC
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
+  const int warps = c.threads / 32;
   const i64 attending = carve.next;
   carve.next = 0;
-  const i64 warp_floats = quad_heads(c) * (2 + i64{c.head_dim});
-  at.merge = carve(c.threads / 32 * warp_floats * 4);
-  at.output = carve(query_bytes);
-  at.running = carve(i64{2} * c.heads_per_block * 4);
-  at.total = carve.next > attending ? carve.next : attending;
+  // Of each warp and head: a sum, and kMergeStride floats for 8 channels.
+  at.merge = carve(i64{warps} * quad_heads(c) * (1 + kMergeStride * i64{c.head_dim} / 32) * 4);
+  if (carve.next < attending) carve.next = attending;
+  at.warp_maximum = carve(i64{warps} * quad_heads(c) * 4);
+  at.total = carve.next;
   return at;
 }
 

@@ -2,10 +2,10 @@
 // lookup; no register is moved, shuffled or permuted on the way. Heads go in quads of four, tokens
 // in tiles of 8; lane (g, c) = (lane / 4, lane % 4).
 //
-//   scores   a = keys: lane (g, c) looks up channels [c head_dim / 4, ...) of token g, an octet
-//            w0..w7 a product: a = {w01, w23, w45, w67}, rows g and g + 8 being two halves of an
-//            octet. Columns of b: 4 heads times the same halves (query_fragments.cuh). So
-//            c0 + c3 is the score of token g with head c, in the lane that needs it.
+//   scores   a = keys: lane (g, c) looks up channels [c head_dim / 4, ...) of token g of two tiles,
+//            rows g and g + 8; an octet of words w0..w3 is k of two products. Columns of b: 4 heads
+//            times the two parts of the query (query_fragments.cuh). So c0 + c1 is the score of
+//            token g with head c, in the lane that needs it, and c2 + c3 that of the other tile's.
 //   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1
 //            (warp_softmax.cuh).
 //
@@ -50,6 +50,7 @@ class AttentionFragments {
     VQ_HD static constexpr FormatConfig config() { return kConfig.values; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
   };
+  using Query = QueryFragments<Plan, kParts>;
   using KeyRows = FragmentRows<Plan, Keys, 4>;
   using ValueRows = FragmentRows<Plan, Values, 8>;
 
@@ -65,21 +66,29 @@ class AttentionFragments {
         key_book_(args.keys, KeyRows::kTensorUnits),
         value_book_(args.values, ValueRows::kTensorUnits) {}
 
+  // The query is in flight while codebooks are fetched, the first codes while it is prepared.
   VQ_DEVICE void run() {
-    KeyRows::bind(key_book_, work_.kv_head);
-    ValueRows::bind(value_book_, work_.kv_head);
-    load_query<Plan>(args_, work_, 1.0f, query(), raw_query());  // ends with a barrier
-    take_query();
+    const QueryRows<Plan> rows(args_, work_);
+    KeyRows::bind(key_book_, work_.kv_head, thread_index());
+    ValueRows::bind(value_book_, work_.kv_head,
+                    (thread_index() + kConfig.threads / 2) % kConfig.threads);
     const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
-    attend(begin, work_.end < work_.window ? work_.end : work_.window);
+    const int end = work_.end < work_.window ? work_.end : work_.window;
+    Codes codes{};
+    if (begin + warp() * kTokens < end) {
+      point_at_rows(end);
+      load_codes(codes, begin + warp() * kTokens, end);
+    }
+    take_query(rows);
+    attend(codes, begin, end);
     if constexpr (kRaw) {
       attend_raw(work_.begin, work_.end < work_.sinks ? work_.end : work_.sinks);
       const int after = work_.sinks > work_.window ? work_.sinks : work_.window;  // may overlap
       attend_raw(work_.begin > after ? work_.begin : after, work_.end);
     }
-    softmax_.merge();
-    using Merge = typename Softmax::Merge;
-    work_.template write<kHeadDim>(args_, 0, Merge::output(), Merge::maximum(), Merge::sum());
+    softmax_.merge([this](int head, int channel, float value, float highest, float total) {
+      if (head < work_.heads) work_.write_one(args_, head, channel, value, highest, total);
+    });
   }
 
  private:
@@ -89,10 +98,13 @@ class AttentionFragments {
   VQ_DEVICE static float* query() { return part(kAt.query); }
   VQ_DEVICE static float* raw_query() { return part(kAt.raw_query); }
 
-  // The query's fragments, and what makes a product a score in units of log2.
-  VQ_DEVICE void take_query() {
+  // The query's fragments, and what makes a product a score in units of log2. Has a barrier that
+  // codebooks may wait for.
+  VQ_DEVICE void take_query(const QueryRows<Plan>& rows) {
     const float scale = score_scale(args_);
+    const auto place = [](int head, int channel) { return query_place(kHeadDim, head, channel); };
     if constexpr (kParts == 1) {
+      rows.store(1.0f, query(), raw_query(), place, [](int, const auto&) {});
       queries_[0].load(
           query(), [](int) { return 1.0f; }, [](int) { return 1.0f; });
       VQ_UNROLL
@@ -100,14 +112,10 @@ class AttentionFragments {
     } else {
       constexpr float kPeak = 128.0f;
       float* peaks = part(kAt.query_peaks);
-      find_peaks<Plan>(query(), peaks, [this](int channel) {
-        float most = 0.0f;
-        VQ_UNROLL
-        for (int stage = 0; stage < kQueries; ++stage) {
-          const float weight = key_scale(channel, stage);
-          most = weight > most ? weight : -weight > most ? -weight : most;
-        }
-        return most;
+      if constexpr (kScales) sync_block();  // they have come with the keys' codebooks
+      rows.store(1.0f, query(), raw_query(), place, [&](int head, const auto& row) {
+        const float peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
+        if (lane() == 0) store_shared(peaks + head, peak);
       });
       VQ_UNROLL
       for (int stage = 0; stage < kQueries; ++stage) {
@@ -125,19 +133,23 @@ class AttentionFragments {
     }
   }
 
+  VQ_DEVICE float largest_scale(int channel) const {
+    float most = 0.0f;
+    VQ_UNROLL
+    for (int stage = 0; stage < kQueries; ++stage) {
+      const float scale = key_scale(channel < kHeadDim ? channel : 0, stage);
+      most = scale > most ? scale : -scale > most ? -scale : most;
+    }
+    return most;
+  }
   VQ_DEVICE float key_scale(int channel, int stage) const {
     return key_book_.scale(KeyRows::unit_of(channel), stage);
   }
 
-  // Tokens [begin, end), a step of kTokens at a time; warps take turns. The codes of the next step
-  // are in flight meanwhile. (To load the first before the block prepares gained nothing.)
-  VQ_DEVICE void attend(int begin, int end) {
-    int first = begin + warp() * kTokens;
-    if (first >= end) return;
-    point_at_rows(end);
-    Codes next;
-    load_codes(next, first, end);
-    for (; first < end; first += kWarps * kTokens) {
+  // Tokens [begin, end), a step of kTokens at a time; warps take turns. `next`: the codes of the
+  // warp's first step. Those of the step to come are in flight meanwhile.
+  VQ_DEVICE void attend(Codes& next, int begin, int end) {
+    for (int first = begin + warp() * kTokens; first < end; first += kWarps * kTokens) {
       const Codes now = next;
       const int following = first + kWarps * kTokens;
       load_codes(next, following < end ? following : first, end);
@@ -200,7 +212,7 @@ class AttentionFragments {
     for (int tile = 0; tile < kTiles; ++tile) {
       KeyRows::Share::align(share[tile], loaded[tile], lane() % 4);
     }
-    float products[kTiles][kQuads][4] = {};
+    float products[(kTiles + 1) / 2][kQuads][4] = {};
     VQ_UNROLL
     for (int octet = 0; octet < kOctets; ++octet) {
       VQ_UNROLL
@@ -216,16 +228,7 @@ class AttentionFragments {
         queries_[kScales ? pass : 0].multiply(products, words, octet);
       }
     }
-    join_halves(products, scores);
-  }
-
-  VQ_DEVICE static void join_halves(const float (&products)[kTiles][kQuads][4],
-                                    float (&scores)[kTiles][kQuads]) {
-    VQ_UNROLL
-    for (int i = 0; i < kTiles * kQuads; ++i) {
-      const auto& sums = products[i / kQuads][i % kQuads];
-      scores[i / kQuads][i % kQuads] = sums[0] + sums[3];
-    }
+    Query::join_parts(products, scores);
   }
 
   VQ_DEVICE void accumulate(const u32 (&loaded)[2][ValueRows::Share::kLoaded],
@@ -280,7 +283,7 @@ class AttentionFragments {
 
   VQ_DEVICE void score_raw(const QueryFragments<Plan, 1>& query, int first, int end,
                            float (&scores)[kTiles][kQuads]) const {
-    float products[kTiles][kQuads][4] = {};
+    float products[(kTiles + 1) / 2][kQuads][4] = {};
     VQ_UNROLL
     for (int octet = 0; octet < kOctets; ++octet) {
       u32 words[kTiles][4];
@@ -294,7 +297,7 @@ class AttentionFragments {
       }
       query.multiply(products, words, octet);
     }
-    join_halves(products, scores);
+    QueryFragments<Plan, 1>::join_parts(products, scores);
   }
 
   VQ_DEVICE void accumulate_raw(int first, int end, const float (&probabilities)[kQuads]) {
@@ -317,7 +320,7 @@ class AttentionFragments {
   typename KeyRows::Book key_book_;
   typename ValueRows::Book value_book_;
   Softmax softmax_;
-  QueryFragments<Plan, kParts> queries_[kQueries];
+  Query queries_[kQueries];
   float scale_[kQuads];
   const u32* keys_;
   const u32* values_;

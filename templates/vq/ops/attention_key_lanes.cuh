@@ -27,7 +27,7 @@ class KeyLanes {
   VQ_DEVICE void prepare() {
     book_.switch_to(Rows::first_unit(work_.kv_head, share_));
     book_.load();
-    load_query<Plan>(args_, work_, score_scale(args_), query(), raw_query());
+    QueryRows<Plan>(args_, work_).store(score_scale(args_), query(), raw_query());
   }
   VQ_DEVICE void stage(int first, int count, u32* to) const {
     Rows::stage(args_.keys, work_, share_, first, count, to);

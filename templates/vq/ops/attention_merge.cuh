@@ -1,6 +1,6 @@
-// The warps' parts of one block become one, in the order of the warps, in shared memory:
+// The warps' parts of one block become one, in the order of the warps, through shared memory:
 //
-//   merge   maximum [warp][head], sum [warp][head], weighted [warp][value][lane]
+//   warp_maximum [warp][head]      merge: sum [warp][head], weighted [warp][value][lane, padded]
 //
 // A lane's values are its accumulators for one head of a quad (warp_softmax.cuh).
 #pragma once
@@ -19,29 +19,27 @@ class AttentionMerge {
   static constexpr int kHeads = kQuads * 4;
   static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
 
-  VQ_DEVICE static float* output() { return floats(kAt.output); }
-  VQ_DEVICE static float* maximum() { return floats(kAt.running); }
-  VQ_DEVICE static float* sum() { return maximum() + kConfig.heads_per_block; }
-
   // Lane (g, c) brings for head c of each quad its warp's maximum, its own share of the sum, and
-  // its accumulators: channels g kValues + i. All threads; begins and ends with a barrier.
+  // its accumulators: channels g kValues + i. All threads; begins with a barrier. A thread gets
+  // elements of the whole: each(head, channel, value, maximum, sum), the maximum with channel 0
+  // alone.
+  template <class Each>
   VQ_DEVICE static void run(const float (&highest)[kQuads], const float (&part)[kQuads],
-                            const float (&values)[kQuads][kValues / 4][4]) {
-    sync_block();  // what stood in this memory has been read
-    VQ_UNROLL
-    for (int quad = 0; quad < kQuads; ++quad) {
-      float total = part[quad];
+                            const float (&values)[kQuads][kValues / 4][4], Each each) {
+    if (lane() < 4) {
       VQ_UNROLL
-      for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
-      if (lane() < 4) {
+      for (int quad = 0; quad < kQuads; ++quad) {
         store_shared(warp_maximum(warp(), quad * 4 + lane()), highest[quad]);
-        store_shared(warp_sum(warp(), quad * 4 + lane()), total);
       }
     }
-    sync_block();
+    sync_block();  // and what stood where parts go has been read
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const float weight = exp2_approx(highest[quad] - block_maximum(quad * 4 + lane() % 4));
+      float total = part[quad] * weight;
+      VQ_UNROLL
+      for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
+      if (lane() < 4) store_shared(warp_sum(warp(), quad * 4 + lane()), total);
       VQ_UNROLL
       for (int i = 0; i < kValues; ++i) {
         store_shared(weighted(warp(), quad * kValues + i) + lane(),
@@ -49,8 +47,21 @@ class AttentionMerge {
       }
     }
     sync_block();
-    join();
-    sync_block();
+    for (int i = thread_index(); i < kConfig.heads_per_block * kConfig.head_dim;
+         i += kConfig.threads) {
+      const int head = i / kConfig.head_dim;
+      const int channel = i % kConfig.head_dim;
+      const int value = head / 4 * kValues + channel % kValues;
+      const int of_lane = channel / kValues * 4 + head % 4;
+      float sum = 0.0f;
+      float total = 0.0f;
+      VQ_UNROLL
+      for (int w = 0; w < kWarps; ++w) {
+        sum += load_shared(weighted(w, value) + of_lane);
+        total += load_shared(warp_sum(w, head));
+      }
+      each(head, channel, sum, channel == 0 ? block_maximum(head) : 0.0f, total);
+    }
   }
 
  private:
@@ -58,43 +69,23 @@ class AttentionMerge {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
   VQ_DEVICE static float* warp_maximum(int of, int head) {
-    return floats(kAt.merge) + of * kHeads + head;
+    return floats(kAt.warp_maximum) + of * kHeads + head;
   }
   VQ_DEVICE static float* warp_sum(int of, int head) {
-    return floats(kAt.merge) + (kWarps + of) * kHeads + head;
+    return floats(kAt.merge) + of * kHeads + head;
   }
   VQ_DEVICE static float* weighted(int of, int value) {
-    return floats(kAt.merge) + 2 * kWarps * kHeads + (of * kQuads * kValues + value) * 32;
+    return floats(kAt.merge) + kWarps * kHeads + (of * kQuads * kValues + value) * kMergeStride;
   }
 
   VQ_DEVICE static float block_maximum(int head) {
     float highest = load_shared(warp_maximum(0, head));
+    VQ_UNROLL
     for (int w = 1; w < kWarps; ++w) {
       const float other = load_shared(warp_maximum(w, head));
       highest = other > highest ? other : highest;
     }
     return highest;
-  }
-
-  VQ_DEVICE static void join() {
-    for (int i = thread_index(); i < kQuads * kValues * 32; i += kConfig.threads) {
-      const int head = i / 32 / kValues * 4 + i % 4;
-      const int channel = i % 32 / 4 * kValues + i / 32 % kValues;
-      if (head >= kConfig.heads_per_block) continue;
-      float total = 0.0f;
-      for (int w = 0; w < kWarps; ++w) total += load_shared(weighted(w, i / 32) + i % 32);
-      store_shared(output() + head * kConfig.head_dim + channel, total);
-    }
-    for (int head = thread_index(); head < kConfig.heads_per_block; head += kConfig.threads) {
-      const float highest = block_maximum(head);
-      float total = 0.0f;
-      for (int w = 0; w < kWarps; ++w) {
-        total += load_shared(warp_sum(w, head)) *
-                 exp2_approx(load_shared(warp_maximum(w, head)) - highest);
-      }
-      store_shared(maximum() + head, highest);
-      store_shared(sum() + head, total);
-    }
   }
 };
 

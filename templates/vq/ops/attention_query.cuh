@@ -6,29 +6,79 @@
 
 namespace vq {
 
-// query [heads_per_block][head_dim] becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where
-// it is a place of its own, q; both times `scale`.
-// Heads that the block lacks become zeros. Ends with a barrier.
+// The query's rows of a block, a warp a head; lane l has channels l + 32 j. Loading and using them
+// are apart, so that loads may be in flight while the block does something else.
 template <class Plan>
-VQ_DEVICE void load_query(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
-                          float scale, float* query, float* raw_query) {
-  constexpr AttentionDecodeConfig kConfig = Plan::config();
-  constexpr int kHeadDim = kConfig.head_dim;
-  constexpr int kHeads = kConfig.heads_per_block;
-  const u16* from =
-      args.query + (i64{work.batch} * kConfig.query_heads + work.first_head) * kHeadDim;
-  for (int i = thread_index(); i < kHeads * kHeadDim; i += kConfig.threads) {
-    float value = 0.0f;
-    if (i < work.heads * kHeadDim) value = to_float<kConfig.element>(load_global(from + i)) * scale;
-    if constexpr (raw_slots(kConfig) > 0 && transformed(kConfig))
-      store_shared(raw_query + i, value);
-    if constexpr (kConfig.keys.smooth) {
-      value *= load_global(args.key_smooth + i64{work.kv_head} * kHeadDim + i % kHeadDim);
+class QueryRows {
+ public:
+  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kHeads = kConfig.heads_per_block;
+  static constexpr int kWarps = kConfig.threads / 32;
+  static constexpr int kOfWarp = ceil_div(kHeads, kWarps);
+  static constexpr int kOfLane = ceil_div(kHeadDim, 32);
+
+  VQ_DEVICE QueryRows(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work)
+      : heads_(work.heads) {
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const int channel = lane() + 32 * j;
+      smooth_[j] = 1.0f;
+      if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
+      if constexpr (kConfig.keys.smooth)
+        smooth_[j] = load_global(args.key_smooth + i64{work.kv_head} * kHeadDim + channel);
+      VQ_UNROLL
+      for (int i = 0; i < kOfWarp; ++i) {
+        const int head = i * kWarps + warp();
+        const i64 number = i64{work.batch} * kConfig.query_heads + work.first_head;
+        if (head < heads_)
+          raw_[i][j] = load_global(args.query + (number + head) * kHeadDim + channel);
+      }
     }
-    store_shared(query + i, value);
   }
-  sync_block();
-  if constexpr (kConfig.keys.hadamard) hadamard_rows<kHeadDim, kHeads, kConfig.threads>(query);
-}
+
+  // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its own,
+  // q; both times `scale`, element place(head, channel). Heads that the block lacks become zeros.
+  // each(head, row) is given each row by its warp, zeros past head_dim. Ends with a barrier.
+  template <class Place, class Each>
+  VQ_DEVICE void store(float scale, float* query, float* raw_query, Place place, Each each) const {
+    VQ_UNROLL
+    for (int i = 0; i < kOfWarp; ++i) {
+      const int head = i * kWarps + warp();
+      if (head >= kHeads) continue;
+      float row[kOfLane];
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) {
+        const int channel = lane() + 32 * j;
+        const bool inside = kHeadDim % 32 == 0 || channel < kHeadDim;
+        row[j] = inside && head < heads_ ? to_float<kConfig.element>(raw_[i][j]) * scale : 0.0f;
+        if constexpr (raw_slots(kConfig) > 0 && transformed(kConfig)) {
+          if (inside) store_shared(raw_query + place(head, channel), row[j]);
+        }
+        row[j] *= smooth_[j];
+      }
+      if constexpr (kConfig.keys.hadamard) hadamard_row<kHeadDim>(row);
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) {
+        const int channel = lane() + 32 * j;
+        if (kHeadDim % 32 == 0 || channel < kHeadDim)
+          store_shared(query + place(head, channel), row[j]);
+      }
+      each(head, row);
+    }
+    sync_block();
+  }
+  // As rows [heads_per_block][head_dim].
+  VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
+    store(
+        scale, query, raw_query, [](int head, int channel) { return head * kHeadDim + channel; },
+        [](int, const auto&) {});
+  }
+
+ private:
+  int heads_;  // of the block that are real
+  u16 raw_[kOfWarp][kOfLane];
+  float smooth_[kOfLane];
+};
 
 }  // namespace vq

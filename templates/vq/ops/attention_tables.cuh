@@ -42,7 +42,7 @@ class KeyTables {
   VQ_DEVICE void prepare() {
     book_.switch_to(Rows::first_unit(work_.kv_head, 0));
     book_.load();  // scales
-    load_query<Plan>(args_, work_, score_scale(args_), part(at().query), part(at().raw_query));
+    QueryRows<Plan>(args_, work_).store(score_scale(args_), part(at().query), part(at().raw_query));
     Table::fill(book_, part(at().query));
   }
   VQ_DEVICE void stage(int first, int count, u32* to) const {

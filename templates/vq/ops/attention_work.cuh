@@ -68,33 +68,32 @@ struct AttentionWork {
   }
 
   // One split: the normalised result. More: the split's partial for the combine kernel. The block
-  // has share number `share`, of kChannels channels; maximum and sum go out with the first.
+  // has share number `share`, of kChannels channels.
   // output [heads][kChannels], maximum and sum [heads], shared memory, written before a barrier.
   template <int kChannels>
   VQ_DEVICE void write(const AttentionDecodeArgs& args, int share, const float* output,
                        const float* maximum, const float* sum) const {
-    const i64 first = i64{batch} * kQueryHeads + first_head;
     for (int i = thread_index(); i < heads * kChannels; i += kThreads) {
       const int h = i / kChannels;
-      const int channel = share * kChannels + i % kChannels;
-      const float value = load_shared(output + i);
-      if constexpr (kSplits == 1) {
-        const float total = load_shared(sum + h);
-        store_global(args.out + (first + h) * kHeadDim + channel,
-                     from_float<Plan::config().element>(total > 0.0f ? value / total : 0.0f));
-      } else {
-        store_global(partial(args, first + h) + channel, value);
-      }
+      write_one(args, h, share * kChannels + i % kChannels, load_shared(output + i),
+                load_shared(maximum + h), load_shared(sum + h));
     }
-    if (share != 0) return;
-    for (int h = thread_index(); h < heads; h += kThreads) {
-      const float highest = load_shared(maximum + h);
-      const float total = load_shared(sum + h);
-      if constexpr (kSplits == 1) {
-        store_global(args.lse + first + h, log_sum_exp(highest, total));
-      } else {
-        store_global(partial(args, first + h) + kHeadDim, highest);
-        store_global(partial(args, first + h) + kHeadDim + 1, total);
+  }
+
+  // One channel of the block's head h, which is one of `heads`. The maximum counts with channel 0.
+  VQ_DEVICE void write_one(const AttentionDecodeArgs& args, int h, int channel, float value,
+                           float maximum, float sum) const {
+    const i64 head = i64{batch} * kQueryHeads + first_head + h;
+    if constexpr (kSplits == 1) {
+      store_global(args.out + head * kHeadDim + channel,
+                   from_float<Plan::config().element>(sum > 0.0f ? value / sum : 0.0f));
+      if (channel == 0) store_global(args.lse + head, log_sum_exp(maximum, sum));
+    } else {
+      float* const to = args.partials + (head * kSplits + split) * (kHeadDim + 2);
+      store_global(to + channel, value);
+      if (channel == 0) {
+        store_global(to + kHeadDim, maximum);
+        store_global(to + kHeadDim + 1, sum);
       }
     }
   }
@@ -108,10 +107,6 @@ struct AttentionWork {
  private:
   VQ_DEVICE static int clip(i64 token, int length) {
     return token < length ? static_cast<int>(token) : length;
-  }
-  // The partial of this split for (batch, head) number `head`.
-  VQ_DEVICE float* partial(const AttentionDecodeArgs& args, i64 head) const {
-    return args.partials + (head * kSplits + split) * (kHeadDim + 2);
   }
 };
 

@@ -30,6 +30,15 @@ class LinearTables {
   static constexpr int kLaneBits = kTables * kBits;
   static_assert(kConfig.splits == chunks(kConfig) && kLaneBits <= 32, "");
   static_assert(kSubVectors == 1 || 32 % kLaneBits == 0, "whole shares of a word");
+  static constexpr bool kWholeWords = kLaneBits == 32;
+  static constexpr bool kStraddles = 32 % kLaneBits != 0;
+
+  // The words that hold this lane's codes of an output, as they were loaded: to shift them before
+  // their use would wait for a load that is to be in flight meanwhile.
+  struct Words {
+    u32 low;
+    u32 high;  // straddling codes alone
+  };
 
   VQ_DEVICE explicit LinearTables(const LinearArgs& args)
       : args_(args),
@@ -48,7 +57,7 @@ class LinearTables {
   }
 
   VQ_DEVICE void run() {
-    u32 next[kGroup];
+    Words next[kGroup];
     load_codes(0, next);  // in flight while the tables are made
     if (book_.switch_to(Work::bound_unit(Work::begin()))) {
       book_.load();
@@ -57,10 +66,13 @@ class LinearTables {
     make_tables();
     sync_block();
     for (int group = 0; group < kOutputs; group += kGroup) {
+      Words now[kGroup];
+      VQ_UNROLL
+      for (int o = 0; o < kGroup; ++o) now[o] = next[o];
+      load_codes(group + kGroup, next);
       u32 codes[kGroup];
       VQ_UNROLL
-      for (int o = 0; o < kGroup; ++o) codes[o] = next[o];
-      load_codes(group + kGroup, next);
+      for (int o = 0; o < kGroup; ++o) codes[o] = codes_of(now[o]);
       VQ_UNROLL
       for (int r = 0; r < kRows; ++r) {
         float sums[kGroup];
@@ -74,27 +86,36 @@ class LinearTables {
   }
 
  private:
-  // The codes of all stages of this lane's sub-vectors, of a group of the warp's outputs; zeros for
+  // The words of all stages of this lane's sub-vectors, of a group of the warp's outputs; zeros for
   // those past the matrix.
-  VQ_DEVICE void load_codes(int group, u32 (&codes)[kGroup]) const {
+  VQ_DEVICE void load_codes(int group, Words (&to)[kGroup]) const {
     const u32* words = lane_words_ + i64{group} * Work::kRowWords;
     const int left = group < kOutputs ? held_outputs_ - group : 0;
     if (left >= kGroup) {  // all lanes alike
       VQ_UNROLL
-      for (int o = 0; o < kGroup; ++o) codes[o] = load_code(words + o * Work::kRowWords);
+      for (int o = 0; o < kGroup; ++o) to[o] = load_words(words + o * Work::kRowWords);
     } else {
       VQ_UNROLL
       for (int o = 0; o < kGroup; ++o) {
-        codes[o] = o < left ? load_code(words + o * Work::kRowWords) : 0u;
+        to[o] = o < left ? load_words(words + o * Work::kRowWords) : Words{};
       }
     }
   }
-  VQ_DEVICE u32 load_code(const u32* word) const {
-    u32 code = load_global(word) >> lane_shift_;
-    if constexpr (32 % kLaneBits != 0) {
-      if (lane_shift_ + kLaneBits > 32) code |= load_global(word + 1) << (32 - lane_shift_);
+  VQ_DEVICE Words load_words(const u32* word) const {
+    Words words{load_global(word), 0u};
+    if constexpr (kStraddles) {
+      if (lane_shift_ + kLaneBits > 32) words.high = load_global(word + 1);
     }
-    return code;
+    return words;
+  }
+  VQ_DEVICE u32 codes_of(const Words& words) const {
+    if constexpr (kWholeWords) {
+      return words.low;
+    } else if constexpr (kStraddles) {
+      return static_cast<u32>((u64{words.high} << 32 | words.low) >> lane_shift_);
+    } else {
+      return words.low >> lane_shift_;
+    }
   }
 
   VQ_DEVICE void make_tables() const {
@@ -134,7 +155,7 @@ class LinearTables {
   i64 first_output_;
   int first_row_;
   const u32* lane_words_;  // where this lane's codes of the warp's first output begin,
-  int lane_shift_;         // at this bit of the word
+  int lane_shift_;         // at this bit of the word; not where they fill one
   int held_outputs_;       // of the warp's outputs, those that exist; may be negative
 };
 

@@ -1,13 +1,15 @@
 // The query of a block as the tensor core's operand b, for four heads a product (a quad):
 //
-//   column n = (head n / 2 of the quad, half n % 2); lane (g, c) = (lane / 4, lane % 4) holds, of
-//   octet o of its channels [c head_dim / 4, (c + 1) head_dim / 4), those of its column's half:
-//   channels 2 half + {0, 1} and 4 + 2 half + {0, 1}
+//   column n = (head n / 2 of the quad, part n % 2); lane (g, c) = (lane / 4, lane % 4) holds of
+//   its column all its channels [c head_dim / 4, (c + 1) head_dim / 4)
 //
-// which is how the entries of a key come from their lookup (attention_fragments.cuh). A raw query
-// is exact in 16 bits. One that was transformed, or has taken the keys' stage scales, is not, and
-// scores may be large: it is scaled to 128 at most and parted in two, the second what the first's
-// rounding left.
+// The order of channels is free: words w0..w3 of an octet of a key, as they come from their lookup,
+// are k of two products, w0 and w1 of the first, for rows g and g + 8 the same octet of two tokens
+// (attention_fragments.cuh).
+//
+// A raw query is exact in 16 bits, and its second part is zero. One that was transformed, or has
+// taken the keys' stage scales, is not, and scores may be large: it is scaled to 128 at most and
+// parted in two, the second what the first's rounding left. c0 + c1 is then a score.
 #pragma once
 
 #include <vq/layout/attention_fragments.h>
@@ -15,27 +17,25 @@
 
 namespace vq {
 
-// peaks[head] = the largest magnitude of the block's query [heads_per_block][head_dim] times
-// weight(channel), 1 where all are zeros. All threads; ends with a barrier.
-template <class Plan, class Weight>
-VQ_DEVICE void find_peaks(const float* query, float* peaks, Weight weight) {
-  constexpr AttentionDecodeConfig kConfig = Plan::config();
-  for (int head = warp(); head < kConfig.heads_per_block; head += kConfig.threads / 32) {
-    float peak = 0.0f;
-    for (int i = lane(); i < kConfig.head_dim; i += 32) {
-      const float value = load_shared(query + head * kConfig.head_dim + i) * weight(i);
-      peak = value > peak ? value : -value > peak ? -value : peak;
-    }
-    VQ_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const float other = shuffle_xor(peak, mask);
-      peak = other > peak ? other : peak;
-    }
-    if (lane() == 0) store_shared(peaks + head, peak > 0.0f ? peak : 1.0f);
+// The largest magnitude of a head's row of the query (load_query) times weight(channel), 1 where
+// all are zeros. All lanes of the warp get it.
+template <int kOfLane, class Weight>
+VQ_DEVICE float peak_of_row(const float (&row)[kOfLane], Weight weight) {
+  float peak = 0.0f;
+  VQ_UNROLL
+  for (int j = 0; j < kOfLane; ++j) {
+    const float value = row[j] * weight(lane() + 32 * j);
+    peak = value > peak ? value : -value > peak ? -value : peak;
   }
-  sync_block();
+  VQ_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const float other = shuffle_xor(peak, mask);
+    peak = other > peak ? other : peak;
+  }
+  return peak > 0.0f ? peak : 1.0f;
 }
 
+// kParts: 1 or 2.
 template <class Plan, int kParts>
 class QueryFragments {
  public:
@@ -45,50 +45,76 @@ class QueryFragments {
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kOctets = kHeadDim / 32;
 
-  // `query` [heads_per_block][head_dim] fp32 in shared memory, times factor(head) weight(channel).
+  // `query`: rows by query_place() in shared memory, times factor(head) weight(channel).
   template <class Factor, class Weight>
   VQ_DEVICE void load(const float* query, Factor factor, Weight weight) {
-    const int half = lane() / 4 % 2;
+    const bool second = lane() / 4 % 2 == 1;
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const int head = quad * 4 + lane() / 8;
-      const bool inside = head < kHeads;
-      const float* row = query + (inside ? head : 0) * kHeadDim;
+      const bool inside = head < kHeads && (kParts == 2 || !second);
       const float scale = inside ? factor(head) : 0.0f;
       VQ_UNROLL
       for (int i = 0; i < 2 * kOctets; ++i) {
-        const int channel = lane() % 4 * (kHeadDim / 4) + i * 4 + 2 * half;
-        float low = load_shared(row + channel) * scale * weight(channel);
-        float high = load_shared(row + channel + 1) * scale * weight(channel + 1);
+        const int channel = lane() % 4 * (kHeadDim / 4) + i * 4;
+        const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(
+            query + query_place(kHeadDim, inside ? head : 0, channel)));
+        const auto value = [&](u32 bits, int j) {
+          return float_from_bits(bits) * scale * weight(channel + j);
+        };
+        words_[quad][i / 2][i % 2 * 2] = part_of(value(four.x, 0), value(four.y, 1), second);
+        words_[quad][i / 2][i % 2 * 2 + 1] = part_of(value(four.z, 2), value(four.w, 3), second);
+      }
+    }
+  }
+
+  // sums += the products of octet o of the keys of pairs of tiles of 8 tokens with all heads: of
+  // the first tile c0 and c1, of the second c2 and c3. The lone last tile of an odd number is
+  // paired with zeros.
+  template <int kTiles>
+  VQ_DEVICE void multiply(float (&sums)[(kTiles + 1) / 2][kQuads][4],
+                          const u32 (&octets)[kTiles][4], int o) const {
+    VQ_UNROLL
+    for (int i = 0; i < 4; i += 2) {
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; tile += 2) {
+        const bool paired = tile + 1 < kTiles;
+        const auto& other = octets[paired ? tile + 1 : tile];
+        const u32 a[4] = {octets[tile][i], paired ? other[i] : 0u, octets[tile][i + 1],
+                          paired ? other[i + 1] : 0u};
         VQ_UNROLL
-        for (int part = 0; part < kParts; ++part) {
-          const u32 rounded = pack2<kConfig.element>(low, high);
-          words_[quad][part][i / 2][i % 2] = rounded;
-          low -= to_float<kConfig.element>(static_cast<u16>(rounded & 0xffffu));
-          high -= to_float<kConfig.element>(static_cast<u16>(rounded >> 16));
+        for (int quad = 0; quad < kQuads; ++quad) {
+          const u32 b[2] = {words_[quad][o][i], words_[quad][o][i + 1]};
+          mma_m16n8k16<kConfig.element>(sums[tile / 2][quad], a, b);
         }
       }
     }
   }
 
-  // sums += the products of octet o of the keys, of each tile of 8 tokens, with all heads.
+  // The score of token g of a tile with head c of a quad, in lane (g, c).
   template <int kTiles>
-  VQ_DEVICE void multiply(float (&sums)[kTiles][kQuads][4], const u32 (&octets)[kTiles][4],
-                          int o) const {
+  VQ_DEVICE static void join_parts(const float (&sums)[(kTiles + 1) / 2][kQuads][4],
+                                   float (&scores)[kTiles][kQuads]) {
     VQ_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) {
-        VQ_UNROLL
-        for (int quad = 0; quad < kQuads; ++quad) {
-          mma_m16n8k16<kConfig.element>(sums[tile][quad], octets[tile], words_[quad][part][o]);
-        }
-      }
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      const int tile = i / kQuads;
+      const auto& of = sums[tile / 2][i % kQuads];
+      scores[tile][i % kQuads] = of[tile % 2 * 2] + of[tile % 2 * 2 + 1];
     }
   }
 
  private:
-  u32 words_[kQuads][kParts][kOctets][2];
+  // Two elements in 16 bits, or what their rounding left.
+  VQ_DEVICE static u32 part_of(float low, float high, bool second) {
+    const u32 first = pack2<kConfig.element>(low, high);
+    if constexpr (kParts == 1) return first;
+    low -= to_float<kConfig.element>(static_cast<u16>(first & 0xffffu));
+    high -= to_float<kConfig.element>(static_cast<u16>(first >> 16));
+    const u32 rest = pack2<kConfig.element>(low, high);
+    return second ? rest : first;
+  }
+
+  u32 words_[kQuads][kOctets][4];
 };
 
 }  // namespace vq

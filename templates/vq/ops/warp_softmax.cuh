@@ -87,7 +87,10 @@ class WarpSoftmax {
   }
 
   // The block's warps become one; see AttentionMerge.
-  VQ_DEVICE void merge() const { Merge::run(maximum_, sum_, output_); }
+  template <class Each>
+  VQ_DEVICE void merge(Each each) const {
+    Merge::run(maximum_, sum_, output_, each);
+  }
 
  private:
   VQ_DEVICE void raise_maximum(const float (&scores)[kTiles][kQuads]) {
