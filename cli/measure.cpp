@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cli/measure_turns.h"
 #include "cli/measurement_json.h"
 #include "cli/placement_options.h"
 #include "cli/timing_options.h"
@@ -18,6 +19,7 @@ struct MeasureArguments {
   std::optional<std::size_t> space;
   std::string placement = "any";
   std::string chooser{enum_name(kDefaultChooser)};
+  bool turns = false;
   TimingOptions timing;
 };
 
@@ -93,12 +95,27 @@ void run(const MeasureArguments& options, Output& output) {
   if (!options.space && options.placement != "any") {
     throw Error(ErrorKind::bad_input, "--placement limits the plans of --space; name that too");
   }
+  if (options.turns && (options.space || !options.plans.empty())) {
+    throw Error(ErrorKind::bad_input,
+                "--turns times the chosen plan of each config; leave out --space and --plans");
+  }
   const std::unique_ptr<Backend> backend = make_backend(options.timing);
   std::vector<Config> configs;
   for (const std::string& path : options.configs) {
     configs.push_back(read_config(std::filesystem::path(path)));
   }
   const GpuSpec gpu = planned_gpu(options.timing, configs.front(), *backend, output);
+  if (options.turns) {
+    output.json = false;  // it writes its own lines
+    const auto tables = make_tables(read_environment());
+    const PlanOptions plan{.chooser = chooser_of(options.chooser), .tables = tables.get()};
+    std::vector<TurnPlan> plans;
+    for (const Config& config : configs) {
+      plans.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
+    }
+    measure_in_turns(plans, options.timing, *backend, gpu, output);
+    return;
+  }
   for (const Config& config : configs) {
     measure_config(config, options, *backend, gpu, output);
   }
@@ -130,6 +147,10 @@ void add_measure(CLI::App& app, Output& output) {
           "With --space, where codebooks stand: any, all in global or all in shared memory")
       ->capture_default_str()
       ->check(CLI::IsMember({"any", "global", "shared"}));
+  command->add_flag("--turns", options->turns,
+                    "Verify the plans that vqgen compile takes, tuned tables asked, then time a "
+                    "config once for each line of stdin that has its number; lines of JSON on "
+                    "stdout");
   add_timing_options(*command, options->timing);
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { run(*options, output); });

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <thread>
 
@@ -20,6 +21,8 @@ namespace {
 
 // Before and after each array: some rows of a tile, which an index off by one would write to.
 constexpr std::size_t kGuardBytes = 4096;
+// A graph of one short call would time its launch.
+constexpr int kLeastCalls = 16;
 
 }  // namespace
 
@@ -123,22 +126,41 @@ void Measurer::verify(CompiledPlan& candidate) {
                       : fmt::format("rel_err {:.2e}", comparison.rel_err);
 }
 
-std::vector<double> Measurer::time_us(CompiledPlan& candidate) {
-  constexpr int kLeastCalls = 16;  // a graph of one short call would time its launch
-  const int calls = std::max(copies_, kLeastCalls);
+std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, int calls) {
   const KernelSource& source = candidate.source;
   const auto& args = call_->args(candidate.measurement.plan);
-  std::vector<Launch> launches;
+  std::vector<Launch> all;
   for (int call = 0; call < calls; ++call) {
     for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
-      launches.push_back(
+      all.push_back(
           {candidate.kernel.get(), &source, entry, args[static_cast<std::size_t>(call % copies_)]});
     }
   }
-  std::vector<double> times = backend_.time_us(launches, options_.replays);
+  return all;
+}
+
+std::vector<double> Measurer::time_us(CompiledPlan& candidate) {
+  const int calls = std::max(copies_, kLeastCalls);
+  std::vector<double> times = backend_.time_us(launches(candidate, calls), options_.replays);
   for (double& each : times) each /= calls;
   std::sort(times.begin(), times.end());
   return times;
+}
+
+double Measurer::eager_us(CompiledPlan& candidate) {
+  const int calls = std::max(copies_, kLeastCalls);
+  const std::vector<Launch> all = launches(candidate, calls);
+  std::vector<double> times;
+  backend_.make_current();
+  for (int replay = 0; replay <= options_.replays; ++replay) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (const Launch& each : all) each.kernel->enqueue(each.entry, each.args, nullptr);
+    backend_.wait_for(nullptr);
+    const std::chrono::duration<double, std::micro> spent =
+        std::chrono::steady_clock::now() - begin;
+    if (replay > 0) times.push_back(spent.count() / calls);
+  }
+  return quartiles(std::move(times)).median;
 }
 
 void Measurer::time(CompiledPlan& candidate) {

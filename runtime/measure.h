@@ -82,6 +82,9 @@ class Measurer {
   void verify(CompiledPlan& candidate);
   // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
   std::vector<double> time_us(CompiledPlan& candidate);
+  // Microseconds of one call of a verified one whose calls are launched one by one, from the first
+  // until the device is done with the last; the median of the replays. Error(device).
+  double eager_us(CompiledPlan& candidate);
   // Into its measurement.
   void time(CompiledPlan& candidate);
 
@@ -97,6 +100,8 @@ class Measurer {
   template <class Op, class Data>
   void upload(const Op& op, const Data& data, std::size_t code_words);
   Comparison compare_output() const;
+  // Of the calls that a replay times, each on the next copy of the codes.
+  std::vector<Launch> launches(const CompiledPlan& candidate, int calls);
 
   Backend& backend_;
   GpuSpec gpu_;

@@ -1,0 +1,83 @@
+// All data stays on the device between turns: what a turn costs is the timed calls alone.
+#include "cli/measure_turns.h"
+
+#include <charconv>
+#include <iostream>
+
+#include "cli/measurement_json.h"
+#include "runtime/measure.h"
+#include "runtime/parallel.h"
+#include "runtime/quartiles.h"
+
+namespace vqgen::cli {
+namespace {
+
+// What a config keeps from its verification for its turns.
+struct TurnSeat {
+  std::unique_ptr<Measurer> measurer;
+  CompiledPlan candidate;
+};
+
+std::size_t asked_seat(const std::string& line, const std::vector<TurnSeat>& seats) {
+  std::size_t number = seats.size();
+  const char* end = line.data() + line.size();
+  const auto [stop, fault] = std::from_chars(line.data(), end, number);
+  if (fault != std::errc{} || stop != end || number >= seats.size()) {
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("--turns: '{}' on standard input; write the number of a config, 0 to {}", line,
+                    seats.size() - 1));
+  }
+  const Measurement& measured = seats[number].candidate.measurement;
+  if (measured.outcome != Outcome::timed) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("--turns: config {} is {}; ask for those that are verified", number,
+                            enum_name(measured.outcome)));
+  }
+  return number;
+}
+
+// What a program reads at once: the next turn waits for it.
+void answer(const Json& json) {
+  print_line(stdout, json.dump());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void measure_in_turns(const std::vector<TurnPlan>& plans, const TimingOptions& options,
+                      Backend& backend, const GpuSpec& gpu, Output& output) {
+  std::vector<TurnSeat> seats(plans.size());
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const Problem& problem = plans[i].config->problem;
+    MeasureOptions measure;
+    measure.input = input_of(options, problem);
+    seats[i].measurer = std::make_unique<Measurer>(backend, gpu, problem, measure);
+  }
+  in_parallel(seats.size(), seats.front().measurer->compilers(), [&](std::size_t i) {
+    seats[i].candidate = seats[i].measurer->compile(plans[i].planned.plan);
+  });
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    auto& [measurer, candidate] = seats[i];
+    if (candidate.artifact) measurer->verify(candidate);
+    Json measured = measurement_json(candidate.measurement);
+    for (const char* figure : {"time_us", "low_us", "high_us"}) measured.erase(figure);
+    output.document["configs"].push_back({{"config", plans[i].config->source},
+                                          {"code_bytes", measurer->code_bytes()},
+                                          {"plan_from", to_json(plans[i].planned.from)},
+                                          {"measurement", std::move(measured)}});
+  }
+  answer(output.document);
+  for (std::string line; std::getline(std::cin, line);) {
+    const std::size_t number = asked_seat(line, seats);
+    auto& [measurer, candidate] = seats[number];
+    const Quartiles times = quartiles(measurer->time_us(candidate));
+    answer({{"config", number},
+            {"time_us", times.median},
+            {"low_us", times.low},
+            {"high_us", times.high},
+            {"eager_us", measurer->eager_us(candidate)}});
+  }
+}
+
+}  // namespace vqgen::cli
