@@ -82,6 +82,8 @@ class Measurer {
   void verify(CompiledPlan& candidate);
   // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
   std::vector<double> time_us(CompiledPlan& candidate);
+  // Uploads all data anew, to other places: times depend on where buffers stand. Error(device).
+  void move_data();
   // Into its measurement.
   void time(CompiledPlan& candidate);
 
@@ -94,8 +96,8 @@ class Measurer {
  private:
   void prepare(const AttentionDecode& op);
   void prepare(const Linear& op);
-  template <class Op, class Data>
-  void upload(const Op& op, const Data& data, std::size_t code_words);
+  void count_copies(std::size_t code_words);
+  std::unique_ptr<DeviceCall> uploaded() const;
   Comparison compare_output() const;
 
   Backend& backend_;
@@ -107,6 +109,7 @@ class Measurer {
   std::unique_ptr<DeviceCall> call_;
   std::int64_t code_bytes_ = 0;
   int copies_ = 1;
+  std::vector<DeviceBuffer> gaps_;  // one for each time that data moved
 };
 
 }  // namespace vqgen

@@ -191,8 +191,9 @@ TEST(Worker, FinalsGoOnWithoutThoseWhoFail) {
   EXPECT_EQ(results[5].outcome, Outcome::hung);
 }
 
-// The fake's clock counts turns: all have theirs in each round, and not in one order.
-TEST(Worker, RoundsRotate) {
+// The fake's clock counts turns and moves of the data: all have their turn in each round, and not
+// in one order, and data moves once a batch.
+TEST(Worker, RoundsRotateAndBatchesMove) {
   WorkerEvaluator evaluator(setup_of(), options_of());
   const std::vector<FinalTimes> results =
       evaluator.finals(std::vector{plan_that(Deed::healthy, 100), plan_that(Deed::healthy, 200),
@@ -201,7 +202,9 @@ TEST(Worker, RoundsRotate) {
   for (std::size_t i = 0; i < 3; ++i) {
     ASSERT_EQ(results[i].us.size(), 4u);
     for (std::size_t round = 0; round < 4; ++round) {
-      const double turn = (results[i].us[round] - 10 - 100.0 * static_cast<double>(i + 1)) / 0.001;
+      const double moved = kMovedUs * batch_of(static_cast<int>(round), 4);
+      const double turn =
+          (results[i].us[round] - 10 - 100.0 * static_cast<double>(i + 1) - moved) / 0.001;
       const std::size_t place = (i + 3 - round % 3) % 3;
       EXPECT_NEAR(turn, static_cast<double>(3 * round + place), 0.01) << i << " " << round;
     }
