@@ -139,12 +139,10 @@ double CostModel::least_us(const LinearPlan& plan) {
 }
 
 double CostModel::least_us(const Placement& placement) {
-  if (alike_coefficients_ == nullptr) return std::numeric_limits<double>::infinity();
-  const BlockWork work = placed_work(alike_, placement, conflicts_);
-  if (work.shared_bytes > gpu_.shared_bytes_per_block) {
-    return std::numeric_limits<double>::infinity();
-  }
-  return at_least(work);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  if (alike_coefficients_ == nullptr) return kNever;
+  const std::optional<BlockWork> work = placed_work(alike_, placement, gpu_, conflicts_);
+  return work ? at_least(*work) : kNever;
 }
 
 }  // namespace vqgen

@@ -146,8 +146,8 @@ AlikeWork alike_work(const Problem& problem, const LinearPlan& plan, ConflictTab
   return alike;
 }
 
-BlockWork placed_work(const AlikeWork& alike, const Placement& placement,
-                      ConflictTable& conflicts) {
+std::optional<BlockWork> placed_work(const AlikeWork& alike, const Placement& placement,
+                                     const GpuSpec& gpu, ConflictTable& conflicts) {
   BlockWork work = alike.bare;
   OperandUse weights = alike.weights;
   vq::Carver without;
@@ -157,6 +157,7 @@ BlockWork placed_work(const AlikeWork& alike, const Placement& placement,
   vq::Carver with;
   vq::carve_codebook(weights.format, weights.units, with);
   work.shared_bytes += with.next - without.next;
+  if (work.shared_bytes > gpu.shared_bytes_per_block) return std::nullopt;
   add_fill(work, weights);
   if (work.entries > 0) add_levels(work, weights, work.entries, conflicts);
   return work;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -99,8 +100,9 @@ struct AlikeWork {
   OperandUse weights;
 };
 AlikeWork alike_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
-// block_work() of one of them, but for rounding.
-BlockWork placed_work(const AlikeWork& alike, const Placement& placement, ConflictTable& conflicts);
+// block_work() of one of them, but for rounding; nothing where no block has so much shared memory.
+std::optional<BlockWork> placed_work(const AlikeWork& alike, const Placement& placement,
+                                     const GpuSpec& gpu, ConflictTable& conflicts);
 
 // In us, each part at the GPU's own ceiling; parts that count turns at one L2 latency each.
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <random>
 
 namespace vqgen {
@@ -86,7 +85,7 @@ std::size_t Accesses::codebook(std::uint64_t random) const {
 int Accesses::entry(std::size_t codebook, std::uint64_t random) const {
   if (codebooks_.empty()) {
     const auto count = static_cast<std::uint64_t>(entries_);
-    return static_cast<int>(std::has_single_bit(count) ? random & (count - 1) : random % count);
+    return static_cast<int>((count & (count - 1)) == 0 ? random & (count - 1) : random % count);
   }
   const auto size = static_cast<std::size_t>(entries_);
   return static_cast<int>(
