@@ -3,14 +3,17 @@
 change a row, and what a sweep gained.
 
     bench/tuning_figures.py strategies CONFIG... [--budget 60s] [--exhaustive-budget 1h] [--rounds N]
-    bench/tuning_figures.py seeds CONFIG... [--seeds 1 2] [--rounds N]
+    bench/tuning_figures.py seeds CONFIG|SWEEP... [--seeds 1 2] [--rounds N] [--by turns|rows]
     bench/tuning_figures.py kills WORK [--kills N] [--within SECONDS]
     bench/tuning_figures.py sweep TUNE_JSON...
 
 strategies  each config by --strategy and by exhaustive; the two winners are then measured against each
             other, in turns over --rounds processes of vqgen measure. Goal: a ratio of 1.03 at most
-seeds       each config once a seed, from nothing; winners are the same, or measured against each other
-            differ by less than the noise of their rows
+seeds       each config or sweep once a seed, from nothing, and a verdict on each problem: same winner;
+            within the band, where winners are others whose times differ by no more than the noise that
+            the rows state, the larger of the two; or outside. Other winners are measured against each
+            other like those above, or by the times of their two rows with --by rows. The goal is that
+            none is outside. `apart` is what the rows' times differ by, the winner the same or not
 kills       a config or a sweep whose process group is killed at random moments and started again by the
             same command until it is done. Then its journals, alone, are gone through once more by a
             run that nothing ends: table and journals must come out the same, byte for byte, and rows
@@ -43,13 +46,19 @@ def tune_command(arguments, work, folder, *more):
             *arguments.tune, *arguments.search, *more]
 
 
-def tune(arguments, work, folder, *more):
-    """What vqgen tune says of its first problem, with the wall time as wall_s."""
+def tune_all(arguments, work, folder, *more):
+    """What vqgen tune says of its problems."""
     folder.mkdir(parents=True)
-    begin = time.monotonic()
     document = run(tune_command(arguments, work, folder, *more))
     (folder / "gpu.json").write_text(json.dumps(document["gpu_spec"]))
-    return {**document["problems"][0], "wall_s": time.monotonic() - begin}
+    return document["problems"]
+
+
+def tune(arguments, work, folder, *more):
+    """Of its first problem, with the wall time as wall_s."""
+    begin = time.monotonic()
+    first = tune_all(arguments, work, folder, *more)[0]
+    return {**first, "wall_s": time.monotonic() - begin}
 
 
 def run(command, environment=None):
@@ -88,12 +97,17 @@ def head_to_head(arguments, config, one, other):
     return ratios
 
 
+def by_rows(arguments):
+    return (getattr(arguments, "by", "turns") == "rows" or
+            any(word.startswith("--replay") for word in arguments.search))
+
+
 def compared(arguments, config, one, other):
-    """Of two tunings, (folder, problem) each: whether they have one winner, and how its times compare."""
+    """Of two tunings, (folder, problem) each: whether they have one winner, and how their times compare."""
     same = one[1]["row"]["plan"] == other[1]["row"]["plan"]
     if same:
         ratios = [1.0]
-    elif any(word.startswith("--replay") for word in arguments.search):
+    elif by_rows(arguments):
         ratios = [one[1]["row"]["time_us"] / other[1]["row"]["time_us"]]
     else:
         ratios = head_to_head(arguments, config, one[0], other[0])
@@ -105,7 +119,7 @@ def short(problem):
     return {"plan": row["plan"], "time_us": row["time_us"], "default_us": row["default_us"],
             "noise": row["noise"], "rank": problem["winner_rank"], "space": problem["space"],
             "tried": len(problem["trials"]), "exhausted": problem["exhausted"],
-            "spent_s": problem["spent_s"], "wall_s": problem["wall_s"]}
+            "spent_s": problem["spent_s"]}
 
 
 def strategies(arguments, work):
@@ -119,7 +133,8 @@ def strategies(arguments, work):
         whole = tune(arguments, config, folders[1], "--strategy", "exhaustive", "--budget",
                      arguments.exhaustive_budget)
         result = {**compared(arguments, config, (folders[0], quick), (folders[1], whole)),
-                  arguments.strategy: short(quick), "exhaustive": short(whole)}
+                  arguments.strategy: {**short(quick), "wall_s": quick["wall_s"]},
+                  "exhaustive": {**short(whole), "wall_s": whole["wall_s"]}}
         result["met"] = result["ratio"] <= 1.03
         results.append(result)
         spread = f"{min(result['rounds']):.3f}..{max(result['rounds']):.3f}"
@@ -132,27 +147,51 @@ def strategies(arguments, work):
     return results
 
 
+def verdict_on(result, noise):
+    if result["same"]:
+        return "same winner"
+    return "within the band" if abs(math.log(result["ratio"])) <= math.log1p(noise) else "outside"
+
+
+def compare_seeds(arguments, folders, problems, number):
+    """Of one problem tuned by two seeds; its canonical text is a config."""
+    config = folders[0] / f"problem-{number}.json"
+    config.write_text(json.dumps(problems[0]["row"]["problem"]))
+    result = compared(arguments, str(config), *zip(folders, problems))
+    rows = [each["row"] for each in problems]
+    noise = max(row["noise"] for row in rows)
+    verdict = verdict_on(result, noise)
+    return {**result, "label": problems[0]["label"], "noise": noise, "verdict": verdict,
+            "apart": abs(math.log(rows[0]["time_us"] / rows[1]["time_us"])),
+            "tunings": list(map(short, problems)), "met": verdict != "outside"}
+
+
 def seeds(arguments, work):
-    print(f"{'config':36} {'seeds':>9} {'winner':>8} {'ratio':>6} {'noise':>6}")
+    print(f"{'problem':44} {'seeds':>9} {'ratio':>6} {'apart':>6} {'noise':>6}  verdict")
     results = []
-    for number, config in enumerate(arguments.configs):
+    for number, item in enumerate(arguments.configs):
         tuned = {}
         for seed in arguments.seeds:
             folder = work / f"{number}-seed-{seed}"
-            tuned[seed] = folder, tune(arguments, config, folder, "--strategy", arguments.strategy,
-                                       "--budget", arguments.budget, "--seed", str(seed))
+            tuned[seed] = folder, tune_all(arguments, item, folder, "--strategy",
+                                           arguments.strategy, "--budget", arguments.budget,
+                                           "--seed", str(seed))
         first = arguments.seeds[0]
         for seed in arguments.seeds[1:]:
-            result = compared(arguments, config, tuned[first], tuned[seed])
-            pair = [tuned[first][1], tuned[seed][1]]
-            noise = max(each["row"]["noise"] for each in pair)
-            result |= {"seeds": [first, seed], "noise": noise, "tunings": list(map(short, pair)),
-                       "met": abs(math.log(result["ratio"])) <= math.log1p(noise)}
-            results.append(result)
-            print(f"{pathlib.Path(config).stem:36} {first:>4}/{seed:<4} "
-                  f"{'same' if result['same'] else 'another':>8} {result['ratio']:6.3f} "
-                  f"{100 * noise:5.1f}%  {'ok' if result['met'] else 'MISSED: beyond the noise'}",
-                  flush=True)
+            folders, both = zip(tuned[first], tuned[seed])
+            if [each["label"] for each in both[0]] != [each["label"] for each in both[1]]:
+                sys.exit(f"{item}: seeds {first} and {seed} tuned other problems")
+            for place, pair in enumerate(zip(*both)):
+                if not all("row" in each for each in pair):
+                    sys.exit(f"{item}: {pair[0]['label']}: a seed timed no candidate of it")
+                result = {**compare_seeds(arguments, folders, pair, place), "seeds": [first, seed]}
+                results.append(result)
+                print(f"{result['label']:44} {first:>4}/{seed:<4} {result['ratio']:6.3f} "
+                      f"{100 * result['apart']:5.2f}% {100 * result['noise']:5.2f}%  "
+                      f"{result['verdict']}", flush=True)
+    counts = {word: sum(each["verdict"] == word for each in results)
+              for word in ("same winner", "within the band", "outside")}
+    print(", ".join(f"{count} {word}" for word, count in counts.items()))
     return results
 
 
@@ -265,6 +304,7 @@ def read_arguments():
     part = parts.add_parser("seeds", parents=[common])
     part.add_argument("configs", nargs="+")
     part.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    part.add_argument("--by", choices=["turns", "rows"], default="turns")
     part = parts.add_parser("kills", parents=[common])
     part.add_argument("work_item", metavar="WORK")
     part.add_argument("--kills", type=int, default=5)

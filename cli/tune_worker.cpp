@@ -20,6 +20,7 @@ class OwnWorkbench final : public Workbench {
   }
   Measurement screen(std::size_t candidate) override { return bench_.screen(candidate); }
   Measurement seat(std::size_t candidate) override { return bench_.seat(candidate); }
+  void move_data() override { bench_.move_data(); }
   double round_us(std::size_t candidate) override { return bench_.round_us(candidate); }
 
  private:

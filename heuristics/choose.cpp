@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "heuristics/cheapest.h"
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/ops/linear.h"
 #include "heuristics/space.h"
@@ -37,16 +38,16 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   return choose_linear(problem, gpu);
 }
 
-// The cheapest of the plans that `change` makes of the space's, of those that check() accepts.
-template <class Change>
-std::optional<Plan> cheapest(const Problem& problem, const GpuSpec& gpu,
-                             std::span<const HotnessProfile> profiles, Change change) {
-  CostModel model(problem, gpu, profiles);
+// The cheapest of the space's plans with the config's own fields, of those that check() accepts.
+std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec& gpu,
+                                            std::span<const HotnessProfile> profiles) {
+  CostModel model(config.problem, gpu, profiles);
   std::optional<Plan> best;
   double least = 0;
-  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
-    const std::optional<Plan> changed = change(plan);
-    const std::optional<Cost> cost = changed ? model(*changed) : std::nullopt;
+  for (const Plan& plan : space(config.problem, gpu, {.most = 0}).plans) {
+    const Plan changed = with_overrides(plan, config);
+    if (!check(changed, config.problem, gpu).ok) continue;
+    const std::optional<Cost> cost = model(changed);
     if (!cost || (best && cost->us >= least)) continue;
     best = changed;
     least = cost->us;
@@ -59,8 +60,7 @@ std::optional<Plan> cheapest(const Problem& problem, const GpuSpec& gpu,
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
   require(check(problem), problem);
   if (options.chooser == Chooser::model && is_modelled(problem)) {
-    const auto same = [](const Plan& plan) { return std::optional(plan); };
-    if (const auto best = cheapest(problem, gpu, options.profiles, same)) return *best;
+    if (const auto best = cheapest_plan(problem, gpu, options.profiles)) return *best;
   }
   return by_rules(problem, gpu);
 }
@@ -75,12 +75,8 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
     by_rule = with_overrides(propose_as(by_rule, config.problem, gpu), config);
   }
   if (options.chooser == Chooser::model && is_modelled(config.problem)) {
-    const auto fixed = [&](const Plan& plan) {
-      std::optional<Plan> changed = with_overrides(plan, config);
-      if (!check(*changed, config.problem, gpu).ok) changed.reset();
-      return changed;
-    };
-    if (const auto best = cheapest(config.problem, gpu, options.profiles, fixed)) return *best;
+    const auto best = cheapest_with_overrides(config, gpu, options.profiles);
+    if (best) return *best;
   }
   return by_rule;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/embedded.h"
 #include "core/json.h"
@@ -25,6 +26,23 @@ CostCoefficients read_coefficients(const JsonCursor& cursor) {
     coefficients.of.of[i] = cursor.at(enum_names<CostPart>[i]).number(0, kMost);
   }
   return coefficients;
+}
+
+Cost weighed(const CostParts& ideal, const CostCoefficients& coefficients) {
+  Cost cost{0, ideal};
+  const bool sum = coefficients.overlap == 1;  // of which pow() makes nothing but time
+  double overlapping = 0;
+  for (std::size_t i = 0; i < kCostParts; ++i) {
+    cost.parts.of[i] *= coefficients.of.of[i];
+    const double part = cost.parts.of[i];
+    if (i < kInTurn) {
+      cost.us += part;
+    } else {
+      overlapping += sum ? part : std::pow(part, coefficients.overlap);
+    }
+  }
+  cost.us += sum ? overlapping : std::pow(overlapping, 1 / coefficients.overlap);
+  return cost;
 }
 
 }  // namespace
@@ -74,7 +92,25 @@ bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
 
 CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
                      std::span<const HotnessProfile> profiles, const CostProfile& coefficients)
-    : problem_(problem), gpu_(gpu), coefficients_(coefficients), conflicts_(profiles) {}
+    : problem_(problem), gpu_(gpu), conflicts_(profiles) {
+  const auto look_up = [&](auto plan) {
+    using Dataflow = decltype(plan.dataflow);
+    for (std::size_t i = 0; i < enum_names<Dataflow>.size(); ++i) {
+      plan.dataflow = static_cast<Dataflow>(i);
+      const auto found = coefficients.dataflows.find(dataflow_name(plan));
+      if (found != coefficients.dataflows.end()) by_dataflow_[i] = &found->second;
+    }
+  };
+  as_linear(problem) != nullptr ? look_up(LinearPlan{}) : look_up(AttentionDecodePlan{});
+}
+
+const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
+  const auto* linear = std::get_if<LinearPlan>(&plan);
+  if (linear != nullptr && linear->fusion != LinearFusion::permute) return nullptr;
+  return std::visit(
+      [&](const auto& each) { return by_dataflow_[static_cast<std::size_t>(each.dataflow)]; },
+      plan);
+}
 
 CostParts CostModel::ideal(const Plan& plan) {
   if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
@@ -84,20 +120,29 @@ CostParts CostModel::ideal(const Plan& plan) {
 }
 
 std::optional<Cost> CostModel::operator()(const Plan& plan) {
-  if (!is_modelled(plan, coefficients_)) return std::nullopt;
-  const CostCoefficients& coefficients = coefficients_.dataflows.at(dataflow_name(plan));
-  Cost cost{0, ideal(plan)};
-  double overlapping = 0;
-  for (std::size_t i = 0; i < kCostParts; ++i) {
-    cost.parts.of[i] *= coefficients.of.of[i];
-    if (i < kInTurn) {
-      cost.us += cost.parts.of[i];
-    } else {
-      overlapping += std::pow(cost.parts.of[i], coefficients.overlap);
-    }
-  }
-  cost.us += std::pow(overlapping, 1 / coefficients.overlap);
-  return cost;
+  const CostCoefficients* coefficients = coefficients_of(plan);
+  if (coefficients == nullptr) return std::nullopt;
+  return weighed(ideal(plan), *coefficients);
+}
+
+// Parts are added up in another order than by operator(), so that they round otherwise.
+double CostModel::at_least(const BlockWork& work) const {
+  constexpr double kRounding = 1 - 1e-9;
+  return kRounding * weighed(ideal_us(work, gpu_), *alike_coefficients_).us;
+}
+
+double CostModel::least_us(const LinearPlan& plan) {
+  alike_coefficients_ = coefficients_of(plan);
+  if (alike_coefficients_ == nullptr) return std::numeric_limits<double>::infinity();
+  alike_ = alike_work(problem_, plan, conflicts_);
+  return at_least(alike_.bare);
+}
+
+double CostModel::least_us(const Placement& placement) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  if (alike_coefficients_ == nullptr) return kNever;
+  const std::optional<BlockWork> work = placed_work(alike_, placement, gpu_, conflicts_);
+  return work ? at_least(*work) : kNever;
 }
 
 }  // namespace vqgen

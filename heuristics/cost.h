@@ -56,14 +56,29 @@ class CostModel {
   // Of a plan that check() accepts; nothing where its dataflow has no coefficients, nor for
   // fragments of a product whose entries move to their operands (fusion other than permute).
   std::optional<Cost> operator()(const Plan& plan);
+
+  // Lower bounds, for a search among products that are alike but for where their codebooks stand;
+  // such plans need not be what check() accepts. Infinite where the dataflow has no coefficients.
+  //
+  // What all that are like this one cost at least.
+  double least_us(const LinearPlan& plan);
+  // What the one with this placement costs, but for rounding, of those like the last plan that was
+  // asked of; infinite where no block has so much shared memory.
+  double least_us(const Placement& placement);
+
   // The parts at the ceilings.
   CostParts ideal(const Plan& plan);
 
  private:
+  const CostCoefficients* coefficients_of(const Plan& plan) const;
+  double at_least(const BlockWork& work) const;
+
   Problem problem_;
   GpuSpec gpu_;
-  const CostProfile& coefficients_;
+  std::array<const CostCoefficients*, 4> by_dataflow_{};  // of the problem's op; null: none
   ConflictTable conflicts_;
+  const CostCoefficients* alike_coefficients_ = nullptr;
+  AlikeWork alike_;
 };
 
 }  // namespace vqgen

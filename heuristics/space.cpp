@@ -12,19 +12,10 @@ namespace vqgen {
 namespace {
 
 std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePlacement allowed) {
-  Candidates candidates(problem, gpu);
   if (!check(problem).ok) return {};
-  if (std::holds_alternative<AttentionDecode>(problem)) {
-    add_attention_fragments(candidates, allowed);
-    add_attention_tables(candidates, allowed);
-    add_attention_channels(candidates, allowed);
-    add_attention_lanes(candidates, allowed);
-  } else {
-    add_linear_fragments(candidates, allowed);
-    add_linear_tables(candidates, allowed);
-    add_linear_lanes(candidates, allowed);
-  }
-  return candidates.take();
+  DistinctPlans plans(problem, gpu);
+  add_plans(plans, allowed);
+  return plans.take();
 }
 
 // "global", "shared", "8 copies", or the short name of what is none of these.

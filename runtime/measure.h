@@ -85,6 +85,8 @@ class Measurer {
   // Microseconds of one call of a verified one whose calls are launched one by one, from the first
   // until the device is done with the last; the median of the replays. Error(device).
   double eager_us(CompiledPlan& candidate);
+  // Uploads all data anew, to other places: times depend on where buffers stand. Error(device).
+  void move_data();
   // Into its measurement.
   void time(CompiledPlan& candidate);
 
@@ -97,8 +99,8 @@ class Measurer {
  private:
   void prepare(const AttentionDecode& op);
   void prepare(const Linear& op);
-  template <class Op, class Data>
-  void upload(const Op& op, const Data& data, std::size_t code_words);
+  void count_copies(std::size_t code_words);
+  std::unique_ptr<DeviceCall> uploaded() const;
   Comparison compare_output() const;
   // Of the calls that a replay times, each on the next copy of the codes.
   std::vector<Launch> launches(const CompiledPlan& candidate, int calls);
@@ -112,6 +114,7 @@ class Measurer {
   std::unique_ptr<DeviceCall> call_;
   std::int64_t code_bytes_ = 0;
   int copies_ = 1;
+  std::vector<DeviceBuffer> gaps_;  // one for each time that data moved
 };
 
 }  // namespace vqgen

@@ -104,11 +104,8 @@ void count_lanes(BlockWork& to, const Count& count) {
   to.registers = 40 + static_cast<int>(c.outputs_per_warp * rows);
 }
 
-}  // namespace
-
-BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts) {
-  const Linear& op = *as_linear(problem);
-  const PlanUse use = plan_use(plan, problem);
+BlockWork counted(const Linear& op, const LinearPlan& plan, const PlanUse& use,
+                  ConflictTable& conflicts) {
   const OperandUse& weights = use.operands.front();
   BlockWork work{.threads = use.threads, .shared_bytes = use.shared_bytes, .blocks = use.blocks};
   work.splits = plan.splits;
@@ -130,6 +127,39 @@ BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTab
       count_lanes(work, count);
       break;
   }
+  return work;
+}
+
+}  // namespace
+
+BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts) {
+  return counted(*as_linear(problem), plan, plan_use(plan, problem), conflicts);
+}
+
+AlikeWork alike_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts) {
+  LinearPlan bare = plan;
+  bare.codebook = all_global();  // fills nothing, takes no shared memory, has no conflicts
+  PlanUse use = plan_use(bare, problem);
+  AlikeWork alike{counted(*as_linear(problem), bare, use, conflicts),
+                  std::move(use.operands.front())};
+  alike.bare.lines = 0;
+  return alike;
+}
+
+std::optional<BlockWork> placed_work(const AlikeWork& alike, const Placement& placement,
+                                     const GpuSpec& gpu, ConflictTable& conflicts) {
+  BlockWork work = alike.bare;
+  OperandUse weights = alike.weights;
+  vq::Carver without;
+  vq::carve_codebook(weights.format, weights.units, without);
+  weights.format.placement = {placement.registers, placement.replicated, placement.copies,
+                              placement.shared};
+  vq::Carver with;
+  vq::carve_codebook(weights.format, weights.units, with);
+  work.shared_bytes += with.next - without.next;
+  if (work.shared_bytes > gpu.shared_bytes_per_block) return std::nullopt;
+  add_fill(work, weights);
+  if (work.entries > 0) add_levels(work, weights, work.entries, conflicts);
   return work;
 }
 

@@ -21,8 +21,9 @@ double lines_touched(double lines) {
 ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
   const vq::PlacementConfig& p = use.format.placement;
   const Key key{use.operand, use.lane_units, p.registers, p.replicated, p.copies, p.shared};
-  const auto found = known_.find(key);
-  if (found != known_.end()) return found->second;
+  for (const auto& [each, levels] : known_) {
+    if (each == key) return levels;
+  }
   auto accesses = accesses_.find(use.operand);
   if (accesses == accesses_.end()) {
     const auto profile = std::find_if(profiles_.begin(), profiles_.end(), [&](const auto& each) {
@@ -45,7 +46,10 @@ ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
   levels.passes += conflict_factor(table, accesses->second, kPhases);
   const vq::EntryRange global = vq::global_range(use.format);
   levels.global = accesses->second.share(global.begin, global.end);
-  known_.emplace(key, levels);
+  const double book = static_cast<double>(use.lane_units) *
+                      static_cast<double>(vq::unit_codebook_elements(use.format)) * 2;
+  levels.lines = lines_touched(book / use.format.residuals / kPassBytes);
+  known_.emplace_back(key, levels);
   return levels;
 }
 
@@ -62,13 +66,16 @@ void add_fill(BlockWork& to, const OperandUse& use) {
 }
 
 void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts) {
+  to.lookups += a_block;
+  to.entries += a_block;
+  add_levels(to, use, a_block, conflicts);
+}
+
+void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts) {
   const ConflictTable::Levels levels = conflicts.of(use);
   const double phases = 32.0 / phase_lanes(use.entry_bytes());
-  to.lookups += a_block;
   to.passes += a_block * phases * levels.passes;
-  const double book = static_cast<double>(use.lane_units) *
-                      static_cast<double>(vq::unit_codebook_elements(use.format)) * 2;
-  to.lines += a_block * levels.global * lines_touched(book / use.format.residuals / kPassBytes);
+  to.lines += a_block * levels.global * levels.lines;
 }
 
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {

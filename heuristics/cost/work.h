@@ -9,6 +9,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -59,6 +60,7 @@ struct BlockWork {
   double passes = 0;
   double lines = 0;
   double lookups = 0;
+  double entries = 0;  // of the lookups, those in codebooks
   double arithmetic = 0;
   double products = 0;      // of m16n8k16
   double turns = 0;         // of loops whose registers, past the limit, go to memory and back
@@ -76,6 +78,7 @@ class ConflictTable {
   struct Levels {
     double passes = 0;  // a phase, at both shared levels
     double global = 0;  // share of lookups that stand in global memory
+    double lines = 0;   // that such a lookup touches
   };
   Levels of(const OperandUse& use);
 
@@ -83,13 +86,23 @@ class ConflictTable {
   using Key = std::tuple<Operand, int, int, int, int, int>;
   std::span<const HotnessProfile> profiles_;
   std::map<Operand, Accesses> accesses_;
-  std::map<Key, Levels> known_;
+  std::vector<std::pair<Key, Levels>> known_;  // some ten
 };
 
 // The plan must be one that check() accepts.
 BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
                      ConflictTable& conflicts);
 BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
+
+// Products that are alike but for where their codebooks stand, counted once.
+struct AlikeWork {
+  BlockWork bare;  // codebooks aside: less than any placement makes it
+  OperandUse weights;
+};
+AlikeWork alike_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
+// block_work() of one of them, but for rounding; nothing where no block has so much shared memory.
+std::optional<BlockWork> placed_work(const AlikeWork& alike, const Placement& placement,
+                                     const GpuSpec& gpu, ConflictTable& conflicts);
 
 // In us, each part at the GPU's own ceiling; parts that count turns at one L2 latency each.
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu);
@@ -98,5 +111,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu);
 // `a_warp` lookups of one warp instruction each, all blocks alike.
 void add_fill(BlockWork& to, const OperandUse& use);
 void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts);
+// What lookups take of memory: of the latter, what depends on the placement.
+void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts);
 
 }  // namespace vqgen

@@ -84,7 +84,8 @@ std::size_t Accesses::codebook(std::uint64_t random) const {
 
 int Accesses::entry(std::size_t codebook, std::uint64_t random) const {
   if (codebooks_.empty()) {
-    return static_cast<int>(random % static_cast<std::uint64_t>(entries_));
+    const auto count = static_cast<std::uint64_t>(entries_);
+    return static_cast<int>((count & (count - 1)) == 0 ? random & (count - 1) : random % count);
   }
   const auto size = static_cast<std::size_t>(entries_);
   return static_cast<int>(
@@ -94,10 +95,11 @@ int Accesses::entry(std::size_t codebook, std::uint64_t random) const {
 double conflict_factor(const SharedTable& table, const Accesses& accesses, int phases) {
   if (table.range.begin >= table.range.end) return 0;
   const int lanes = phase_lanes(table.entry_bytes);
+  const int count = table.range.end - table.range.begin;
+  if (count == accesses.entries() && table.copies >= lanes) return 1;  // a slot for each lane
   std::mt19937_64 random(1);
   Phase phase(lanes);
   std::int64_t passes = 0;
-  const int count = table.range.end - table.range.begin;
   for (int i = 0; i < phases; ++i) {
     std::size_t codebook = accesses.codebook(random());
     std::int64_t unit = 0;
@@ -109,8 +111,8 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses, int p
       const int entry = accesses.entry(codebook, random());
       if (entry < table.range.begin || entry >= table.range.end) continue;
       const std::int64_t row = unit * count + entry - table.range.begin;
-      const std::int64_t place = row * table.residuals * table.copies + lane % table.copies;
-      phase.want(static_cast<int>(place % lanes), row);
+      const std::int64_t place = row * table.residuals * table.copies + (lane & (table.copies - 1));
+      phase.want(static_cast<int>(place & (lanes - 1)), row);
     }
     passes += phase.finish();
   }

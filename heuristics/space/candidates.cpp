@@ -22,8 +22,8 @@ void add_hash(std::size_t& hash, const T& value) {
 
 }  // namespace
 
-void Candidates::add(const Plan& plan) {
-  if (!check(plan, problem_, gpu_).ok) return;
+void DistinctPlans::add(const Plan& plan) {
+  if (!check(plan, problem(), gpu()).ok) return;
   std::size_t hash = plan.index();
   std::visit([&](const auto& each) { add_hash(hash, each); }, plan);
   const auto [first, last] = seen_.equal_range(hash);
@@ -34,12 +34,31 @@ void Candidates::add(const Plan& plan) {
   plans_.push_back(plan);
 }
 
+void add_plans(Candidates& to, SpacePlacement allowed) {
+  if (std::holds_alternative<AttentionDecode>(to.problem())) {
+    add_attention_fragments(to, allowed);
+    add_attention_tables(to, allowed);
+    add_attention_channels(to, allowed);
+    add_attention_lanes(to, allowed);
+  } else {
+    add_linear_fragments(to, allowed);
+    add_linear_tables(to, allowed);
+    add_linear_lanes(to, allowed);
+  }
+}
+
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {
   if (allowed == SpacePlacement::global) return {all_global()};
   if (allowed == SpacePlacement::shared) return {all_shared(format.entries())};
   const int lanes = phase_lanes(format.vector_size * 2);
   return {all_global(), all_shared(format.entries()), all_replicated(format.entries(), lanes),
           all_replicated(format.entries(), lanes / 2)};
+}
+
+std::vector<Placement> single_placements(const VqFormat& format, SpacePlacement allowed) {
+  std::vector<Placement> placements = whole_placements(format, allowed);
+  std::erase_if(placements, [](const Placement& each) { return each.replicated > 0; });
+  return placements;
 }
 
 std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted) {

@@ -1,5 +1,5 @@
-// What the parts of the space share: a list that takes each accepted plan once, and the values that
-// several axes have in common. A part is a function that adds the plans of one dataflow.
+// What the parts of the space share: whom they add their plans to, and the values that several axes
+// have in common. A part is a function that adds the plans of one dataflow, in a fixed order.
 #pragma once
 
 #include <span>
@@ -13,17 +13,34 @@ namespace vqgen {
 class Candidates {
  public:
   Candidates(const Problem& problem, const GpuSpec& gpu) : problem_(problem), gpu_(gpu) {}
+  virtual ~Candidates() = default;
 
-  // Kept where check() accepts it and no equal one is there.
-  void add(const Plan& plan);
+  // May come twice, and check() may refuse it.
+  virtual void add(const Plan& plan) = 0;
+  // The same with each of these placements of its codebooks.
+  virtual void add_each(LinearPlan plan, std::span<const Placement> placements) {
+    for (const Placement& each : placements) {
+      plan.codebook = each;
+      add(plan);
+    }
+  }
 
   const Problem& problem() const { return problem_; }
   const GpuSpec& gpu() const { return gpu_; }
-  std::vector<Plan> take() { return std::move(plans_); }
 
  private:
   Problem problem_;
   GpuSpec gpu_;
+};
+
+// Keeps each plan that check() accepts, once.
+class DistinctPlans final : public Candidates {
+ public:
+  using Candidates::Candidates;
+  void add(const Plan& plan) override;
+  std::vector<Plan> take() { return std::move(plans_); }
+
+ private:
   std::vector<Plan> plans_;
   std::unordered_multimap<std::size_t, std::size_t> seen_;  // a plan's hash, its place
 };
@@ -32,6 +49,9 @@ class Candidates {
 // half of them (conflicts.h).
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed);
 
+// The same but for those with copies.
+std::vector<Placement> single_placements(const VqFormat& format, SpacePlacement allowed);
+
 // Warps on a multiprocessor that a grid is cut up for, were all resident: from one in four slots of
 // an SM's scheduler up to more than can be resident.
 inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
@@ -39,6 +59,9 @@ inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
 // Parts that `pieces` are cut into for about `wanted` parts of equal size but for the last, none
 // of them empty.
 std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted);
+
+// All parts of the problem's op. Requires that check() accepts the problem.
+void add_plans(Candidates& to, SpacePlacement allowed);
 
 // The parts of the space. AttentionDecode's dataflows take its problem, the others both products.
 void add_attention_fragments(Candidates& to, SpacePlacement allowed);

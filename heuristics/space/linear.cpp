@@ -48,7 +48,7 @@ std::set<int> table_outputs(const Candidates& to, const LinearPlan& plan) {
 // copies: a lane is bound by instructions here.
 void add_linear_lanes(Candidates& to, SpacePlacement allowed) {
   const Linear& op = *as_linear(to.problem());
-  const std::vector<Placement> all = whole_placements(op.weights, allowed);
+  const std::vector<Placement> placements = single_placements(op.weights, allowed);
   LinearPlan plan = choose_lanes(to.problem(), to.gpu());
   const int chunk = plan.chunk_columns;
   constexpr int kTarget = 32;
@@ -57,11 +57,7 @@ void add_linear_lanes(Candidates& to, SpacePlacement allowed) {
       plan.chunk_columns = chunk / part;
       plan.outputs_per_warp = outputs;
       plan.splits = splits_for(to, plan, kTarget);
-      for (const Placement& placement : all) {
-        if (placement.replicated > 0) continue;
-        plan.codebook = placement;
-        to.add(plan);
-      }
+      to.add_each(plan, placements);
     }
   }
 }
@@ -70,6 +66,8 @@ void add_linear_lanes(Candidates& to, SpacePlacement allowed) {
 // how many outputs share them.
 void add_linear_tables(Candidates& to, SpacePlacement allowed) {
   const Linear& op = *as_linear(to.problem());
+  // Entries are read once, to make the tables.
+  const std::vector<Placement> placements = single_placements(op.weights, allowed);
   LinearPlan plan{.dataflow = LinearDataflow::tables};
   for (const int rows : {4, 8}) {
     plan.rows_per_block = rows;
@@ -84,11 +82,7 @@ void add_linear_tables(Candidates& to, SpacePlacement allowed) {
         plan.threads = threads;
         for (const int outputs : table_outputs(to, plan)) {
           plan.outputs_per_warp = outputs;
-          for (const Placement& placement : whole_placements(op.weights, allowed)) {
-            if (placement.replicated > 0) continue;  // read once, to make the table
-            plan.codebook = placement;
-            to.add(plan);
-          }
+          to.add_each(plan, placements);
         }
       }
     }

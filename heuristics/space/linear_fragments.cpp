@@ -47,6 +47,7 @@ void add_cuts(Candidates& to, LinearPlan plan, std::span<const Placement> placem
                               ceil_div(op.shape.rows, plan.rows_per_block);
   constexpr std::int64_t kStagedBytes = 65536;
   const std::int64_t most = kStagedBytes / (2 * plan.rows_per_block);
+  std::vector<std::pair<int, int>> cuts;  // chunk and splits of those added
   for (const int target : kWarpTargets) {
     const std::int64_t wanted = std::int64_t{target} * to.gpu().sms / (plan.threads / 32);
     const std::int64_t share =
@@ -59,10 +60,10 @@ void add_cuts(Candidates& to, LinearPlan plan, std::span<const Placement> placem
       plan.chunk_columns = static_cast<int>(chunk);
       plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk),
                                                  ceil_div(op.shape.in_features, share)));
-      for (const Placement& placement : placements) {
-        plan.codebook = placement;
-        to.add(plan);
-      }
+      const std::pair cut(plan.chunk_columns, plan.splits);
+      if (std::find(cuts.begin(), cuts.end(), cut) != cuts.end()) continue;
+      cuts.push_back(cut);
+      to.add_each(plan, placements);
     }
   }
 }

@@ -94,9 +94,9 @@ std::vector<FoundRow> TunedTables::find(const Wanted& wanted) const {
         FoundRow row{
             .where = fmt::format("{}:{}", table.name, number), .order = order, .line = line};
         row.gpu = string_between(row, R"("gpu":)", R"(,"high_us":)");
-        row.codes = string_between(row, R"("policy":{"codes":)", R"(,"l2":)");
         const auto problem = wanted.problem(line.substr(behind, second - behind), row);
         if (!problem) return;
+        row.codes = string_between(row, R"("policy":{"codes":)", R"(,"l2":)");
         row.problem = *problem;
         row.key = tuned_key(row.problem, row.gpu, row.codes);
         if (!keys.insert(row.key).second) {

@@ -2,6 +2,7 @@
 // a worker process under a watchdog, a recorded landscape, or a journal in front of any of them.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,14 @@ struct FinalTimes {
   std::string why;
 };
 
+// Rounds of finals fall into batches, nearly equally long, and each batch has buffers of its own:
+// where these stand is what one process differs from the next by, and rounds on the same buffers
+// agree on it. Of two rounds at least, so that what differs within a batch is known too.
+inline constexpr int kFinalBatches = 5;
+constexpr int final_batches(int rounds) { return std::clamp(rounds / 2, 1, kFinalBatches); }
+// Of round 0 .. rounds - 1.
+constexpr int batch_of(int round, int rounds) { return round * final_batches(rounds) / rounds; }
+
 // Not thread-safe. What a plan does wrong, to the point of killing its process, is its outcome and
 // never an exception. Error is for a world that cannot measure at all.
 class Evaluator {
@@ -28,8 +37,8 @@ class Evaluator {
   virtual std::vector<Measurement> screen(std::span<const Plan> plans) = 0;
 
   // Plans that screen() timed, timed again: `rounds` rounds in each of which all have their turn,
-  // in an order that differs from round to round. us[r] of all plans belong to one round, so that
-  // they can be compared in pairs.
+  // in an order that differs from round to round, in batches as above. us[r] of all plans belong to
+  // one round, so that they can be compared in pairs.
   virtual std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) = 0;
 
   // Seconds that measuring took so far: the clock of budgets. Never decreases.

@@ -60,9 +60,11 @@ Json to_json(const Measurement& m) {
     json["why"] = m.why;
     return json;
   }
-  json["time_us"] = m.time_us;
-  json["low_us"] = m.low_us;
-  json["high_us"] = m.high_us;
+  if (m.time_us != 0) {
+    json["time_us"] = m.time_us;
+    json["low_us"] = m.low_us;
+    json["high_us"] = m.high_us;
+  }
   json["rel_err"] = m.rel_err;
   json["registers"] = m.registers;
   json["blocks_per_sm"] = m.blocks_per_sm;
@@ -81,9 +83,11 @@ Measurement read_measurement(const JsonCursor& cursor) {
     m.why = cursor.member("why").string();
     return m;
   }
-  m.time_us = read_time(cursor.member("time_us"));
-  m.low_us = read_time(cursor.member("low_us"));
-  m.high_us = read_time(cursor.member("high_us"));
+  if (cursor.has("time_us")) {
+    m.time_us = read_time(cursor.member("time_us"));
+    m.low_us = read_time(cursor.member("low_us"));
+    m.high_us = read_time(cursor.member("high_us"));
+  }
   m.rel_err = cursor.member("rel_err").number(0, 1e300);
   m.registers = read_count(cursor, "registers");
   m.blocks_per_sm = read_count(cursor, "blocks_per_sm");
@@ -120,7 +124,10 @@ bool is_finals_line(const JsonCursor& cursor) { return cursor.has("finals"); }
 
 ScreenLine read_screen_line(const JsonCursor& cursor) {
   cursor.expect_object({"screen", "cost_us"});
-  return {read_measurement(cursor.member("screen")), read_cost(cursor)};
+  const JsonCursor screen = cursor.member("screen");
+  Measurement measured = read_measurement(screen);
+  if (measured.outcome == Outcome::timed) screen.member("time_us");
+  return {std::move(measured), read_cost(cursor)};
 }
 
 FinalsLine read_finals_line(const JsonCursor& cursor) {

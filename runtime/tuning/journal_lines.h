@@ -33,8 +33,8 @@ bool is_finals_line(const JsonCursor& cursor);
 ScreenLine read_screen_line(const JsonCursor& cursor);
 FinalsLine read_finals_line(const JsonCursor& cursor);
 
-// A measurement as an object, its plan by name; figures stand where it is timed, else why it is
-// not.
+// A measurement as an object, its plan by name, for a worker's lines too; figures stand where it is
+// timed, its times only where it has some, else why it is not.
 Json to_json(const Measurement& measurement);
 Measurement read_measurement(const JsonCursor& cursor);
 

@@ -22,6 +22,7 @@ class MeasurerWorkbench final : public Workbench {
   void compile(std::span<const Plan> plans, bool serial, const CompileWatch& watch) override;
   Measurement screen(std::size_t candidate) override;
   Measurement seat(std::size_t candidate) override;
+  void move_data() override { measurer_.move_data(); }
   double round_us(std::size_t candidate) override;
 
  private:

@@ -46,24 +46,56 @@ std::size_t fastest_of(std::span<const Finalist> finalists) {
   return best;
 }
 
-double noise_of(std::span<const Finalist> finalists, std::size_t fastest) {
-  std::vector<double> deviations;
-  const auto add = [&](const std::vector<double>& logs) {
-    if (logs.empty()) return;
-    const double middle = median(logs);
-    for (const double each : logs) deviations.push_back(std::abs(each - middle));
-  };
-  const std::vector<double>& own = finalists[fastest].us;
-  if (finalists.size() == 1) {
-    add(paired({own.begin() + 1, own.end()}, {own.begin(), own.end() - 1}));
+constexpr double kOfMedian = 1.2533;       // its standard error, for that of a mean
+constexpr double kOfDifferences = 1.0483;  // deviation of a normal x, for the median of |x - y|
+constexpr double kDeviations = 2.5;
+
+// Adds |x - y| of all pairs.
+void add_differences(std::span<const double> values, std::vector<double>& to) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) to.push_back(std::abs(values[i] - values[j]));
   }
+}
+
+double deviation(const std::vector<double>& differences) {
+  return differences.empty() ? 0 : kOfDifferences * median(differences);
+}
+
+// V of race.h, of logarithms a round each.
+double run_variance(std::span<const std::vector<double>> all) {
+  if (all.empty()) return 0;
+  const auto rounds = static_cast<int>(all.front().size());
+  std::vector<double> within;
+  std::vector<double> between;
+  for (const std::vector<double>& logs : all) {
+    std::vector<double> medians;
+    for (int begin = 0, end = 0; begin < rounds; begin = end) {
+      while (end < rounds && batch_of(end, rounds) == batch_of(begin, rounds)) ++end;
+      const std::span batch(logs.begin() + begin, logs.begin() + end);
+      add_differences(batch, within);
+      medians.push_back(median({batch.begin(), batch.end()}));
+    }
+    add_differences(medians, between);
+  }
+  const double batches = final_batches(rounds);
+  const double round = std::pow(kOfMedian * deviation(within), 2);  // of one, as a median counts it
+  const double batch = std::pow(deviation(between), 2) - round * batches / rounds;
+  return round / rounds + std::max(0.0, batch) * (1 + kOfMedian * kOfMedian / batches);
+}
+
+double band_of(double variance, double least) {
+  return std::clamp(kDeviations * std::sqrt(variance), least, 1.0);
+}
+
+void set_noise(Decision& decision, std::span<const Finalist> finalists, std::size_t fastest) {
+  std::vector<std::vector<double>> pairs;
+  std::vector<std::vector<double>> own;
   for (std::size_t i = 0; i < finalists.size(); ++i) {
-    if (i != fastest) add(paired(finalists[i].us, own));
+    if (i != fastest) pairs.push_back(paired(finalists[i].us, finalists[fastest].us));
+    own.push_back(paired(finalists[i].us, std::vector<double>(finalists[i].us.size(), 1.0)));
   }
-  if (deviations.empty()) return kLeastNoise;
-  const double sigma = 1.4826 * median(deviations);
-  const double noise = 3 * 1.2533 * sigma / std::sqrt(static_cast<double>(own.size()));
-  return std::clamp(noise, kLeastNoise, 1.0);
+  decision.band = band_of(run_variance(pairs), kLeastNoise);
+  decision.noise = band_of(2 * run_variance(own), decision.band);
 }
 
 }  // namespace
@@ -115,13 +147,13 @@ std::vector<std::size_t> pick_finalists(std::span<const std::optional<double>> u
 Decision decide(std::span<const Finalist> finalists) {
   const std::size_t fastest = fastest_of(finalists);
   Decision decision;
-  decision.noise = noise_of(finalists, fastest);
+  set_noise(decision, finalists, fastest);
   for (const Finalist& each : finalists) {
     decision.behind.push_back(std::expm1(median(paired(each.us, finalists[fastest].us))));
   }
   const auto rank = [&](std::size_t i) {
     const Finalist& each = finalists[i];
-    return std::tuple(!(decision.behind[i] <= decision.noise), !each.incumbent, !each.chosen,
+    return std::tuple(!(decision.behind[i] <= decision.band), !each.incumbent, !each.chosen,
                       each.expected_us.value_or(std::numeric_limits<double>::infinity()),
                       std::string_view(each.name));
   };

@@ -82,11 +82,17 @@ const Measurement& ReplayEvaluator::answer(const std::string& name, const Plan& 
   return recorded_.try_emplace(name, unknown).first->second;
 }
 
-double ReplayEvaluator::noise(const std::string& name, int round) const {
+double ReplayEvaluator::noise(const std::string& name, int round, int batch) const {
   const auto draw = [&](const std::string& text) {
-    return Random(options_.seed, stream_of(fmt::format("{} {}", round, text))).normal();
+    return Random(options_.seed, stream_of(text)).normal();
   };
-  return std::exp(options_.sigma * draw(name) + options_.drift * draw(""));
+  const auto of_all_and_each = [&](double sigma, const std::string& what) {
+    return sigma == 0 ? 0 : sigma * (draw(what) + draw(what + name));
+  };
+  return std::exp(options_.sigma * draw(fmt::format("{} {}", round, name)) +
+                  options_.drift * draw(fmt::format("{} ", round)) +
+                  of_all_and_each(options_.batch, fmt::format("batch {} ", batch)) +
+                  of_all_and_each(options_.process, "process "));
 }
 
 std::vector<Measurement> ReplayEvaluator::screen(std::span<const Plan> plans) {
@@ -97,7 +103,7 @@ std::vector<Measurement> ReplayEvaluator::screen(std::span<const Plan> plans) {
     spent_s_ += options_.candidate_s;
     if (answers.back().outcome != Outcome::timed) continue;
     Measurement& m = answers.back();
-    m.time_us *= noise(name, 0);
+    m.time_us *= noise(name, 0, 0);
     m.low_us = m.high_us = m.time_us;
   }
   return answers;
@@ -109,8 +115,8 @@ std::vector<FinalTimes> ReplayEvaluator::finals(std::span<const Plan> plans, int
     const std::string name = plan_name(plan);
     const Measurement& m = answer(name, plan);
     FinalTimes times{{}, m.outcome, m.why};
-    for (int round = 1; round <= rounds && m.outcome == Outcome::timed; ++round) {
-      times.us.push_back(m.time_us * noise(name, round));
+    for (int round = 0; round < rounds && m.outcome == Outcome::timed; ++round) {
+      times.us.push_back(m.time_us * noise(name, round + 1, batch_of(round, rounds)));
       spent_s_ += options_.round_s;
     }
     all.push_back(std::move(times));

@@ -1,6 +1,6 @@
 // A recorded landscape that answers as a device would: for tests, and to try strategies on what was
-// measured once. Noise is a function of seed, plan and round, so that an answer depends neither on
-// what was asked before nor on who else is in the finals.
+// measured once. Noise is a function of seed, plan, round and batch, so that an answer depends
+// neither on what was asked before nor on who else is in the finals.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,8 @@ struct ReplayOptions {
   std::uint64_t seed = 1;  // of the noise
   double sigma = 0;        // of a plan in a round, relative
   double drift = 0;        // of a round, all plans of it alike, relative
+  double batch = 0;        // of a plan in a batch of the finals, on top of that of all, relative
+  double process = 0;      // likewise, as long as it answers
   double candidate_s = 0;  // that screening one takes
   double round_s = 0;      // that a round of finals takes, for each plan
 };
@@ -31,7 +33,7 @@ class ReplayEvaluator : public Evaluator {
 
  private:
   const Measurement& answer(const std::string& name, const Plan& plan);
-  double noise(const std::string& name, int round) const;
+  double noise(const std::string& name, int round, int batch) const;
 
   std::unordered_map<std::string, Measurement> recorded_;  // by plan_name()
   ReplayOptions options_;

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "runtime/tuning/evaluator.h"
+
 namespace vqgen {
 
 void do_job(Workbench& bench, const Job& job, const std::function<void(const Report&)>& report) {
@@ -22,7 +24,11 @@ void do_job(Workbench& bench, const Job& job, const std::function<void(const Rep
     if (measured.outcome == Outcome::timed) seated.push_back(i);
   }
   if (job.kind == JobKind::screen || seated.empty()) return;
-  for (int round = job.first_round; round < job.first_round + job.rounds; ++round) {
+  const int all = job.first_round + job.rounds;
+  for (int round = job.first_round; round < all; ++round) {
+    if (round > job.first_round && batch_of(round, all) != batch_of(round - 1, all)) {
+      bench.move_data();
+    }
     for (std::size_t turn = 0; turn < seated.size(); ++turn) {
       const std::size_t i = seated[(static_cast<std::size_t>(round) + turn) % seated.size()];
       report({Step::running, i});

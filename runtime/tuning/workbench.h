@@ -31,6 +31,8 @@ class Workbench {
 
   // Verified and kept for rounds; timed, without its times, where it is fit for them.
   virtual Measurement seat(std::size_t candidate) = 0;
+  // Places all data elsewhere on the device; what is seated stays so. Error(device).
+  virtual void move_data() = 0;
   // One round of a seated one: microseconds of a call.
   virtual double round_us(std::size_t candidate) = 0;
 };
@@ -62,7 +64,7 @@ struct Report {
 };
 
 // Calls `report` by one thread at a time. In round r the candidates have their turns from the r-th
-// on. Error(device) as the workbench.
+// on; where a batch of rounds begins, data moves. Error(device) as the workbench.
 void do_job(Workbench& bench, const Job& job, const std::function<void(const Report&)>& report);
 
 }  // namespace vqgen

@@ -1,52 +1,11 @@
 #include "runtime/tuning/worker_lines.h"
 
-#include <cmath>
-#include <limits>
-
 #include "core/config.h"
 #include "core/plan_name.h"
+#include "runtime/tuning/journal_lines.h"
 
 namespace vqgen {
 namespace {
-
-constexpr double kMostUs = 1e12;
-constexpr double kInfinite = -1;  // for an error that JSON has no number for
-
-// All that a worker may say; which fields count depends on word and step.
-struct Spoken {
-  Word word = Word::report;
-  Step step = Step::compiling;
-  std::int64_t candidate = 0;
-  Outcome outcome = Outcome::timed;
-  std::string why;
-  double time_us = 0;
-  double low_us = 0;
-  double high_us = 0;
-  double rel_err = 0;
-  int registers = 0;
-  int blocks_per_sm = 0;
-  int spill_bytes = 0;
-  std::int64_t shared_bytes = 0;
-
-  static constexpr auto fields() {
-    using S = Spoken;
-    constexpr Rule kUs = optional_in(0, kMostUs);
-    return std::make_tuple(
-        field("word", &S::word, required(), "what it is about"),
-        field("step", &S::step, Rule{}, "of a report"),
-        field("candidate", &S::candidate, Rule{}, "its number in the job"),
-        field("outcome", &S::outcome, Rule{}, "of measured"), field("why", &S::why, Rule{}, "why"),
-        field("time_us", &S::time_us, kUs, "of measured and timed"),
-        field("low_us", &S::low_us, kUs, "of measured"),
-        field("high_us", &S::high_us, kUs, "of measured"),
-        field("rel_err", &S::rel_err, optional_in(kInfinite, std::numeric_limits<double>::max()),
-              "of measured; -1: infinite"),
-        field("registers", &S::registers, Rule{}, "of measured"),
-        field("blocks_per_sm", &S::blocks_per_sm, Rule{}, "of measured"),
-        field("spill_bytes", &S::spill_bytes, Rule{}, "of measured"),
-        field("shared_bytes", &S::shared_bytes, Rule{}, "of measured"));
-  }
-};
 
 std::string line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -74,31 +33,15 @@ std::string to_line(const Job& job) {
 }
 
 std::string to_line(const WorkerWord& word) {
-  if (word.word != Word::report) {
-    return line_of({{"word", enum_name(word.word)}, {"why", word.why}});
-  }
+  Json json = {{"word", enum_name(word.word)}};
+  if (word.word == Word::failed) json["why"] = word.why;
+  if (word.word != Word::report) return line_of(json);
   const Report& report = word.report;
-  const Measurement& m = report.measurement;
-  Spoken spoken{.step = report.step,
-                .candidate = static_cast<std::int64_t>(report.candidate),
-                .why = m.why,
-                .time_us = report.us};
-  if (report.step != Step::measured) {
-    return line_of({{"word", enum_name(spoken.word)},
-                    {"step", enum_name(spoken.step)},
-                    {"candidate", spoken.candidate},
-                    {"time_us", spoken.time_us}});
-  }
-  spoken.outcome = m.outcome;
-  spoken.time_us = m.time_us;
-  spoken.low_us = m.low_us;
-  spoken.high_us = m.high_us;
-  spoken.rel_err = std::isfinite(m.rel_err) ? m.rel_err : kInfinite;
-  spoken.registers = m.registers;
-  spoken.blocks_per_sm = m.blocks_per_sm;
-  spoken.spill_bytes = m.spill_bytes;
-  spoken.shared_bytes = m.shared_bytes;
-  return line_of(to_json(spoken));
+  json["step"] = enum_name(report.step);
+  json["candidate"] = report.candidate;
+  if (report.step == Step::measured) json["measurement"] = to_json(report.measurement);
+  if (report.step == Step::timed) json["us"] = report.us;
+  return line_of(json);
 }
 
 WorkerSetup read_setup(const std::string& line) {
@@ -136,24 +79,20 @@ Job read_job(const std::string& line) {
 
 WorkerWord read_word(const std::string& line) {
   const Json json = parse_json(line, "the worker");
-  Spoken spoken;
-  read_fields(JsonCursor(json, "the worker"), spoken);
-  WorkerWord word{.word = spoken.word, .why = spoken.why};
-  word.report.step = spoken.step;
-  word.report.candidate = static_cast<std::size_t>(spoken.candidate);
-  if (spoken.step == Step::timed) word.report.us = spoken.time_us;
-  if (spoken.step != Step::measured) return word;
-  Measurement& m = word.report.measurement;
-  m.outcome = spoken.outcome;
-  m.why = spoken.why;
-  m.time_us = spoken.time_us;
-  m.low_us = spoken.low_us;
-  m.high_us = spoken.high_us;
-  m.rel_err = spoken.rel_err < 0 ? std::numeric_limits<double>::infinity() : spoken.rel_err;
-  m.registers = spoken.registers;
-  m.blocks_per_sm = spoken.blocks_per_sm;
-  m.spill_bytes = spoken.spill_bytes;
-  m.shared_bytes = spoken.shared_bytes;
+  const JsonCursor root(json, "the worker");
+  root.expect_object({"word", "why", "step", "candidate", "measurement", "us"});
+  WorkerWord word{.word = static_cast<Word>(root.member("word").choice(enum_names<Word>))};
+  if (word.word == Word::failed) word.why = root.member("why").string();
+  if (word.word != Word::report) return word;
+  constexpr double kMostCandidates = 1e9;
+  constexpr double kMostUs = 1e12;
+  Report& report = word.report;
+  report.step = static_cast<Step>(root.member("step").choice(enum_names<Step>));
+  report.candidate = static_cast<std::size_t>(root.member("candidate").integer(0, kMostCandidates));
+  if (report.step == Step::measured) {
+    report.measurement = read_measurement(root.member("measurement"));
+  }
+  if (report.step == Step::timed) report.us = root.member("us").number(0, kMostUs);
   return word;
 }
 

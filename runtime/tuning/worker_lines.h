@@ -31,7 +31,7 @@ inline constexpr auto enum_names<Word> = std::array{"report", "ready", "done", "
 
 struct WorkerWord {
   Word word = Word::report;
-  Report report = {};    // its measurement without the plan
+  Report report = {};
   std::string why = {};  // of failed
 };
 

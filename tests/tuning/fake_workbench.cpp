@@ -95,9 +95,11 @@ class FakeWorkbench final : public Workbench {
     return result;
   }
 
+  void move_data() override { ++moves_; }
+
   double round_us(std::size_t i) override {
     if (deed(i) == Deed::abort_in_round && ++rounds_ == 3) die_of(SIGABRT);
-    return time_of(i) + 0.001 * turn_++;
+    return time_of(i) + kMovedUs * moves_ + 0.001 * turn_++;
   }
 
  private:
@@ -172,6 +174,7 @@ class FakeWorkbench final : public Workbench {
   std::vector<Plan> plans_;
   int rounds_ = 0;
   int turn_ = 0;
+  int moves_ = 0;
 };
 
 }  // namespace

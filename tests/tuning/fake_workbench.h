@@ -38,6 +38,9 @@ enum class Deed {
 // Splits only tell plans apart; a healthy one takes 10 us and as many as it has splits.
 Plan plan_that(Deed deed, int splits = 1);
 
+// What all take longer for each time that data moved.
+inline constexpr double kMovedUs = 0.25;
+
 // By the setup's codes: "no device" is Error(device), "dies" aborts before it is ready, "stays" is
 // never ready.
 std::unique_ptr<Workbench> fake_workbench(const WorkerSetup& setup);

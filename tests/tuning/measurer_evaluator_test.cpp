@@ -58,11 +58,15 @@ class MeddlingBackend final : public Backend {
     after(linear);
   }
   void synchronize() override { host_->synchronize(); }
-  std::vector<double> time_us(std::span<const Launch>, int replays) override {
+  std::vector<double> time_us(std::span<const Launch> launches, int replays) override {
+    vq::LinearArgs linear{};
+    std::memcpy(&linear, launches.front().args.data(), sizeof(linear));
+    timed_on.push_back(linear.weights.codes);
     return std::vector<double>(static_cast<std::size_t>(replays), 8.0);
   }
 
   bool drops = false;
+  std::vector<const vq::u32*> timed_on;  // codes of the launches timed
   std::function<void(const vq::LinearArgs&)> after;
 
  private:
@@ -204,6 +208,20 @@ TEST_F(Meddled, FinalsTimeEachPlanOnceARound) {
     EXPECT_EQ(each.outcome, Outcome::timed) << each.why;
     EXPECT_EQ(each.us, std::vector<double>(5, 0.5));  // of 16 calls
   }
+}
+
+// Both plans of a round on the same data, and each batch on data that stands elsewhere.
+TEST_F(Meddled, BatchesOfFinalsHaveDataOfTheirOwn) {
+  constexpr int kRounds = 11;
+  evaluator_.finals(plans_, kRounds);
+  ASSERT_EQ(backend_.timed_on.size(), 2u * kRounds);
+  for (int round = 0; round < kRounds; ++round) {
+    const auto at = [&](int r) { return backend_.timed_on[static_cast<std::size_t>(2 * r)]; };
+    EXPECT_EQ(at(round), backend_.timed_on[static_cast<std::size_t>(2 * round + 1)]);
+    if (round == 0) continue;
+    EXPECT_EQ(at(round) == at(round - 1), batch_of(round, kRounds) == batch_of(round - 1, kRounds));
+  }
+  expect_all_right();  // with guards where they belong
 }
 
 // The same outcomes and the same bits on both sides of the pipe.

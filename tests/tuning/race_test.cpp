@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -47,20 +48,71 @@ Finalist noisy(const std::string& name, double us, double sigma, int rounds, dou
   return finalist;
 }
 
-TEST(Decide, NoiseIsThreeStandardErrorsOfThePairedMedian) {
-  const Finalist a{.name = "a", .us = {10, 10, 10, 10, 10}};
-  const auto times = [](double x) { return 12 * std::exp(x); };
-  const Finalist b{.name = "b",
-                   .us = {times(0), times(0.02), times(-0.02), times(0.01), times(-0.01)}};
-  const Decision decision = decide(std::array{a, b});
-  EXPECT_EQ(decision.winner, 0u);
-  EXPECT_EQ(decision.runner_up, 1u);
-  EXPECT_NEAR(decision.noise, 3 * 1.2533 * 1.4826 * 0.01 / std::sqrt(5.0), 1e-9);
-  EXPECT_NEAR(decision.behind[1], 0.2, 1e-9);
-  EXPECT_EQ(decision.behind[0], 0);
+TEST(Batches, AreEvenAndHaveTwoRoundsEach) {
+  for (int rounds = 1; rounds <= 40; ++rounds) {
+    std::vector<int> sizes(static_cast<std::size_t>(final_batches(rounds)), 0);
+    for (int r = 0; r < rounds; ++r) ++sizes.at(static_cast<std::size_t>(batch_of(r, rounds)));
+    const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+    EXPECT_LE(*most - *least, 1) << rounds;
+    EXPECT_GE(*least, std::min(rounds, 2)) << rounds;
+    EXPECT_LE(sizes.size(), 5u);
+  }
 }
 
-TEST(Decide, NoiseIsHalfAPercentAtLeastAndNoOutlierMovesIt) {
+// Times of `us` that are off by `batches` and, in turn, by half of `within` up and down: batches of
+// two rounds.
+Finalist in_batches(const std::string& name, double us, const std::vector<double>& batches,
+                    double within) {
+  Finalist finalist{.name = name, .us = {}};
+  for (const double batch : batches) {
+    for (const double side : {-0.5, 0.5}) {
+      finalist.us.push_back(us * std::exp(batch + side * within));
+    }
+  }
+  return finalist;
+}
+
+TEST(Decide, BandIsOfRoundsAndOfBatches) {
+  const auto band = [](const std::vector<double>& batches, double within) {
+    return decide(
+        std::array{in_batches("a", 10, {0, 0, 0, 0, 0}, 0), in_batches("b", 12, batches, within)});
+  };
+  // Ten differences of batches' medians, whose median is 0.02; none of rounds.
+  const std::vector<double> spread{0, 0.02, -0.02, 0.01, -0.01};
+  const double of_batches = 1.0483 * 0.02;
+  const double beside = 1 + 1.2533 * 1.2533 / 5;
+  const Decision batches = band(spread, 0);
+  EXPECT_EQ(batches.winner, 0u);
+  EXPECT_EQ(batches.runner_up, 1u);
+  EXPECT_NEAR(batches.behind[1], 0.2, 1e-9);
+  EXPECT_EQ(batches.behind[0], 0);
+  EXPECT_NEAR(batches.band, 2.5 * of_batches * std::sqrt(beside), 1e-9);
+  // Rounds of one plan alone differ, so that half of all differences are 0.
+  EXPECT_EQ(batches.noise, batches.band);
+  // Of rounds alone: the same in each batch.
+  const double of_rounds = 1.2533 * 1.0483 * 0.1;
+  EXPECT_NEAR(band({0, 0, 0, 0, 0}, 0.1).band, 2.5 * of_rounds / std::sqrt(10.0), 1e-9);
+  // What rounds do to medians of two of them is no difference of batches.
+  EXPECT_NEAR(band(spread, 0.01).band,
+              2.5 * std::sqrt(std::pow(of_rounds / 10, 2) / 10 +
+                              (std::pow(of_batches, 2) - std::pow(of_rounds / 10, 2) / 2) * beside),
+              1e-9);
+}
+
+// What all plans share is none of their differences, but one of two runs.
+TEST(Decide, DriftOfAllIsInTheNoiseAndNotInTheBand) {
+  const std::vector<double> drift{0, 0.02, -0.02, 0.01, -0.01};
+  const Decision decision =
+      decide(std::array{in_batches("a", 10, drift, 0.001), in_batches("b", 10.3, drift, 0.001)});
+  EXPECT_EQ(decision.band, kLeastNoise);
+  const double of_batches = std::pow(1.0483 * 0.02, 2) - std::pow(1.2533 * 1.0483 * 0.001, 2) / 2;
+  const double of_rounds = std::pow(1.2533 * 1.0483 * 0.001, 2) / 10;
+  EXPECT_NEAR(decision.noise,
+              2.5 * std::sqrt(2 * (of_rounds + of_batches * (1 + 1.2533 * 1.2533 / 5))), 1e-9);
+  EXPECT_EQ(decision.winner, 0u);  // 3 % are more than the band, and less than the noise
+}
+
+TEST(Decide, NoiseIsBoundedBelowAndNoOutlierMovesIt) {
   std::vector<Finalist> finalists{noisy("a", 10, 0, 21), noisy("b", 11, 0, 21)};
   EXPECT_EQ(decide(finalists).noise, kLeastNoise);
   finalists[1].us[3] = 500;
@@ -105,7 +157,8 @@ TEST(Decide, NeitherOrderNorDriftOfRoundsMatters) {
     EXPECT_EQ(finalists[still.winner].name, "b");
     const Decision drifting = decide(all(0.2));  // fifty times a plan's own noise
     EXPECT_EQ(drifting.winner, still.winner);
-    EXPECT_NEAR(drifting.noise, still.noise, 1e-9);
+    EXPECT_NEAR(drifting.band, still.band, 1e-9);
+    EXPECT_GT(drifting.noise, 2 * still.noise);
     std::rotate(finalists.begin(), finalists.begin() + 1, finalists.end());
     const Decision rotated = decide(finalists);
     EXPECT_EQ(finalists[rotated.winner].name, "b");
@@ -115,7 +168,7 @@ TEST(Decide, NeitherOrderNorDriftOfRoundsMatters) {
 }
 
 // The band is what it says: of equal plans hardly any is beyond it, and half of it would not do.
-TEST(Decide, EqualPlansAreWithinTheNoise) {
+TEST(Decide, EqualPlansAreWithinTheBand) {
   int beyond = 0;
   int beyond_half = 0;
   constexpr int kRepeats = 400;
@@ -124,8 +177,8 @@ TEST(Decide, EqualPlansAreWithinTheNoise) {
     const Decision decision =
         decide(std::array{noisy("a", 10, 0.02, 21, 0, seed), noisy("b", 10, 0.02, 21, 0, seed)});
     const double behind = std::max(decision.behind[0], decision.behind[1]);
-    beyond += behind > decision.noise ? 1 : 0;
-    beyond_half += behind > decision.noise / 2 ? 1 : 0;
+    beyond += behind > decision.band ? 1 : 0;
+    beyond_half += behind > decision.band / 2 ? 1 : 0;
   }
   EXPECT_LE(beyond, kRepeats / 40);
   EXPECT_GT(beyond_half, kRepeats / 40);

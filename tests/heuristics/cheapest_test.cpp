@@ -1,0 +1,135 @@
+// cheapest_plan() is the argmin over the whole space, bit for bit, whatever problem, GPU, profile
+// and coefficients; and the bounds that it goes by are bounds, and near.
+#include "heuristics/cheapest.h"
+
+#include <limits>
+#include <map>
+
+#include "core/profiles.h"
+#include "heuristics/space.h"
+#include "tests/core/support.h"
+#include "tests/heuristics/hotness_random.h"
+
+namespace vqgen {
+namespace {
+
+Problem product(const std::string& format, LinearShape shape) {
+  Linear op;
+  op.shape = shape;
+  op.weights = find_format(format, "test");
+  return shape.rows <= Gemv::kMostRows ? Problem(Gemv{op}) : Problem(Gemm{op});
+}
+
+std::vector<Problem> products() {
+  std::vector<Problem> all;
+  for (const char* format : {"aqlm-2x8", "quip-4", "gptvq-2", "aqlm-3"}) {
+    all.push_back(product(format, {1, 4096, 4096}));
+    all.push_back(product(format, {4, 14336, 4096}));
+    all.push_back(product(format, {8, 28672, 8192}));
+    all.push_back(product(format, {64, 4096, 4096}));
+    all.push_back(product(format, {256, 1000, 520}));
+  }
+  all.push_back(product("aqlm-1x16", {1, 8, 8}));
+  all.push_back(product("aqlm-3", {3, 100, 520}));
+  all.push_back(product("quip-2", {2, 24, 4096}));
+  return all;
+}
+
+// What cheapest_plan() promises to be, plainly.
+std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec& gpu,
+                                          std::span<const HotnessProfile> profiles,
+                                          const CostProfile& coefficients) {
+  CostModel model(problem, gpu, profiles, coefficients);
+  std::optional<Plan> best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+    const std::optional<Cost> cost = model(plan);
+    if (!cost || cost->us >= least) continue;
+    best = plan;
+    least = cost->us;
+  }
+  return best;
+}
+
+// Other optima than the shipped ones: one part of each dataflow weighs by far the most, and parts
+// that overlap are a sum, or their norm.
+CostProfile lopsided(std::size_t heavy, double overlap) {
+  CostProfile profile{"h200", "test", {}};
+  for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables"}) {
+    CostCoefficients& each = profile.dataflows[name];
+    each.overlap = overlap;
+    each.of.of.fill(0.5);
+    each.of.of[heavy] = 50;
+  }
+  return profile;
+}
+
+TEST(CheapestPlan, IsTheFirstOfTheCheapestOfTheSpace) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const Problem& problem : products()) {
+      SCOPED_TRACE(name + " " + to_json(problem).dump());
+      const auto plan = cheapest_plan(problem, gpu, {});
+      EXPECT_TRUE(plan.has_value());
+      EXPECT_EQ(plan, first_of_the_cheapest(problem, gpu, {}, cost_profile()));
+    }
+  }
+}
+
+TEST(CheapestPlan, IsSoByAllCoefficients) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (std::size_t heavy = 0; heavy < kCostParts; ++heavy) {
+    for (const double overlap : {1.0, 3.0}) {
+      const CostProfile profile = lopsided(heavy, overlap);
+      for (const char* format : {"aqlm-2x8", "gptvq-2"}) {
+        const Problem problem = product(format, {4, 1024, 2048});
+        SCOPED_TRACE(fmt::format("{} {} {}", format, enum_names<CostPart>[heavy], overlap));
+        EXPECT_EQ(cheapest_plan(problem, gpu, {}, profile),
+                  first_of_the_cheapest(problem, gpu, {}, profile));
+      }
+    }
+  }
+}
+
+TEST(CheapestPlan, IsSoWithHotnessAndWithoutSomeDataflows) {
+  const GpuSpec gpu = find_gpu("h200");
+  const Problem problem = product("aqlm-2x8", {1, 4096, 4096});
+  HotnessProfile one;
+  one.operand = Operand::weights;
+  one.entries = 256;
+  one.units = 1;
+  one.residuals = 2;
+  one.counts.assign(512, 1);
+  one.counts[0] = one.counts[256] = 1000;
+  const std::vector<HotnessProfile> hot{one};
+  EXPECT_EQ(cheapest_plan(problem, gpu, hot),
+            first_of_the_cheapest(problem, gpu, hot, cost_profile()));
+  CostProfile profile = cost_profile();
+  for (const char* name : {"linear_fragments", "linear_tables", "linear_lanes"}) {
+    profile.dataflows.erase(name);
+    EXPECT_EQ(cheapest_plan(problem, gpu, {}, profile),
+              first_of_the_cheapest(problem, gpu, {}, profile));
+  }
+  EXPECT_FALSE(cheapest_plan(problem, gpu, {}, profile).has_value());
+}
+
+TEST(CheapestPlan, GoesByBoundsThatHoldAndAreNear) {
+  for (const std::string name : {"h200", "t4"}) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const Problem& problem : products()) {
+      CostModel model(problem, gpu, {});
+      for (const Plan& plan : space(problem, gpu, {.most = 300}).plans) {
+        SCOPED_TRACE(name + " " + to_json(problem).dump() + to_json(plan).dump());
+        const double us = model(plan)->us;
+        const auto& linear = std::get<LinearPlan>(plan);
+        EXPECT_LE(model.least_us(linear), us);
+        const double near = model.least_us(linear.codebook);
+        EXPECT_LE(near, us);
+        EXPECT_GE(near, us * (1 - 1e-8));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vqgen
