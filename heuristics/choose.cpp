@@ -37,14 +37,22 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   return choose_linear(problem, gpu);
 }
 
+// The rules' plan with the last block merging where it may and can.
+Plan with_last_block(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                     const ChooseOptions& options) {
+  if (!options.last_block) return plan;
+  return merged_by_last_block(plan, problem, gpu).value_or(plan);
+}
+
 // The cheapest of the plans that `change` makes of the space's, of those that check() accepts.
 template <class Change>
 std::optional<Plan> cheapest(const Problem& problem, const GpuSpec& gpu,
-                             std::span<const HotnessProfile> profiles, Change change) {
-  CostModel model(problem, gpu, profiles);
+                             const ChooseOptions& options, Change change) {
+  CostModel model(problem, gpu, options.profiles);
   std::optional<Plan> best;
   double least = 0;
-  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+  const SpaceOptions all{.most = 0, .last_block = options.last_block};
+  for (const Plan& plan : space(problem, gpu, all).plans) {
     const std::optional<Plan> changed = change(plan);
     const std::optional<Cost> cost = changed ? model(*changed) : std::nullopt;
     if (!cost || (best && cost->us >= least)) continue;
@@ -60,9 +68,9 @@ Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& op
   require(check(problem), problem);
   if (options.chooser == Chooser::model && is_modelled(problem)) {
     const auto same = [](const Plan& plan) { return std::optional(plan); };
-    if (const auto best = cheapest(problem, gpu, options.profiles, same)) return *best;
+    if (const auto best = cheapest(problem, gpu, options, same)) return *best;
   }
-  return by_rules(problem, gpu);
+  return with_last_block(by_rules(problem, gpu), problem, gpu, options);
 }
 
 Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options) {
@@ -80,9 +88,10 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
       if (!check(*changed, config.problem, gpu).ok) changed.reset();
       return changed;
     };
-    if (const auto best = cheapest(config.problem, gpu, options.profiles, fixed)) return *best;
+    if (const auto best = cheapest(config.problem, gpu, options, fixed)) return *best;
   }
-  return by_rule;
+  if (config.plan.contains("combine")) return by_rule;
+  return with_last_block(by_rule, config.problem, gpu, options);
 }
 
 Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
@@ -95,7 +104,8 @@ std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
                              std::span<const HotnessProfile> profiles) {
   CostModel model(problem, gpu, profiles);
   std::vector<RankedPlan> ranked;
-  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+  const SpaceOptions all{.most = 0, .last_block = kDefaultLastBlock};
+  for (const Plan& plan : space(problem, gpu, all).plans) {
     if (const auto cost = model(plan)) ranked.push_back({plan, *cost});
   }
   std::stable_sort(ranked.begin(), ranked.end(),

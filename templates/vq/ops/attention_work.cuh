@@ -1,9 +1,7 @@
 // What one block of attention_decode works on, and where its result goes.
 #pragma once
 
-#include <vq/args/attention_decode.h>
-#include <vq/layout/attention_decode.h>
-#include <vq/machine.cuh>
+#include <vq/ops/attention_splits.cuh>
 
 namespace vq {
 
@@ -27,6 +25,7 @@ struct AttentionWork {
   static constexpr int kThreads = Plan::config().threads;
   static constexpr int kMaxWindow = Plan::config().max_window;
   static constexpr int kMaxSinks = Plan::config().max_sinks;
+  using Splits = AttentionSplits<Plan>;
 
   int batch, split, kv_head, first_head, heads;
   int begin, end;
@@ -67,9 +66,10 @@ struct AttentionWork {
     return batch * args.raw_batch_stride + kv_head * args.raw_head_stride + i64{slot} * kHeadDim;
   }
 
-  // One split: the normalised result. More: the split's partial for the combine kernel. The block
-  // has share number `share`, of kChannels channels; maximum and sum go out with the first.
-  // output [heads][kChannels], maximum and sum [heads], shared memory, written before a barrier.
+  // One split: the normalised result. More: the split's partial, for the combine kernel or the last
+  // block. The block has share number `share`, of kChannels channels; maximum and sum go out with
+  // the first. output [heads][kChannels], maximum and sum [heads], shared memory, written before a
+  // barrier. All threads.
   template <int kChannels>
   VQ_DEVICE void write(const AttentionDecodeArgs& args, int share, const float* output,
                        const float* maximum, const float* sum) const {
@@ -83,7 +83,7 @@ struct AttentionWork {
         store_global(args.out + (first + h) * kHeadDim + channel,
                      from_float<Plan::config().element>(total > 0.0f ? value / total : 0.0f));
       } else {
-        store_global(partial(args, first + h) + channel, value);
+        store_global(Splits::partial(args, first + h, split) + channel, value);
       }
     }
     if (share != 0) return;
@@ -91,27 +91,26 @@ struct AttentionWork {
       const float highest = load_shared(maximum + h);
       const float total = load_shared(sum + h);
       if constexpr (kSplits == 1) {
-        store_global(args.lse + first + h, log_sum_exp(highest, total));
+        store_global(args.lse + first + h, Splits::log_sum_exp(highest, total));
       } else {
-        store_global(partial(args, first + h) + kHeadDim, highest);
-        store_global(partial(args, first + h) + kHeadDim + 1, total);
+        store_global(Splits::partial(args, first + h, split) + kHeadDim, highest);
+        store_global(Splits::partial(args, first + h, split) + kHeadDim + 1, total);
       }
     }
-  }
-
-  // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
-  VQ_DEVICE static float log_sum_exp(float highest, float total) {
-    constexpr float kLn2 = 0.69314718055994530942f;
-    return total > 0.0f ? (highest + log2_approx(total)) * kLn2 : -infinity();
+    if constexpr (Plan::config().combine == Combine::kLastBlock) merge_if_last(args, first);
   }
 
  private:
   VQ_DEVICE static int clip(i64 token, int length) {
     return token < length ? static_cast<int>(token) : length;
   }
-  // The partial of this split for (batch, head) number `head`.
-  VQ_DEVICE float* partial(const AttentionDecodeArgs& args, i64 head) const {
-    return args.partials + (head * kSplits + split) * (kHeadDim + 2);
+  // Of the blocks that share the heads from (batch, head) number `first` on, the last merges.
+  VQ_DEVICE void merge_if_last(const AttentionDecodeArgs& args, i64 first) const {
+    constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
+    if (!is_last_of(kSplits, args.counters + i64{batch} * kOfBatch + block_y())) return;
+    for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
+      Splits::merge(args, first + i / kHeadDim, i % kHeadDim, LoadOfThisLaunch());
+    }
   }
 };
 
