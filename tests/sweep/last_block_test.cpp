@@ -5,9 +5,11 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/profiles.h"
 #include "generator/generate.h"
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/ops/linear.h"
+#include "runtime/backend/host/host_backend.h"
 #include "tests/message_of.h"
 #include "tests/sweep/harness.h"
 
@@ -132,6 +134,20 @@ TEST_F(LastBlock, OfBlocksOfRowsGivesTheBitsOfTheKernel) {
                   .splits = 3,
                   .rows_per_block = 16};
   expect_bits_of_the_kernel(op, plan, make_linear_data(op, {.seed = 34}));
+}
+
+// Blocks that truly run at once, as the host's threads do: whoever is last finds all partials.
+TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
+  const auto threads = make_host_backend({.order = LaneOrder::random, .seed = 3, .threads = 4});
+  const GpuSpec gpu = find_gpu("h200");
+  const AttentionDecode op = ragged_attention();
+  const AttentionData data = ragged_data(op);
+  AttentionDecodePlan plan = choose_attention(op, gpu, AttentionDataflow::fragments);
+  plan.threads = 64;
+  plan.splits = 7;
+  const AttentionOutput expected = Kernel(*threads, op, plan, gpu).run(data);
+  Kernel kernel(*threads, op, merging(plan), gpu);
+  for (int again = 0; again < 20; ++again) EXPECT_TRUE(same_bits(expected, kernel.run(data)));
 }
 
 // The kernel of `source`, launched `times` times with the workspace that the first found.
