@@ -92,6 +92,17 @@ void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const Gpu
                 shared_bytes, gpu.name, gpu.shared_bytes_per_block);
 }
 
+// `counters` are those that the plan's last blocks need.
+template <class OpPlan>
+void judge_combine(Judge& judge, const OpPlan& plan, std::int64_t counters) {
+  if (plan.combine == Combine::kernel) return;
+  judge.require(plan.splits > 1,
+                "combine last_block has nothing to merge with splits 1; use kernel");
+  judge.require(counters <= vq::kMostCounters,
+                "combine last_block takes {} counters, a workspace has {}; use kernel", counters,
+                vq::kMostCounters);
+}
+
 // Each thread decodes values of its own and accumulates them for all heads.
 void judge_lanes(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
                  const vq::AttentionDecodeConfig& config) {
@@ -208,6 +219,10 @@ void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDe
   judge_placement(judge, config.values, vq::units_of(config.values, vq::value_channels(config)),
                   "values");
   judge_block(judge, plan.threads, vq::block_shared_bytes(config), gpu);
+  judge.require(plan.combine == Combine::kernel || plan.dataflow != AttentionDataflow::channels,
+                "combine last_block is not built for dataflow channels, whose blocks share the "
+                "channels of a result too; use kernel");
+  judge_combine(judge, plan, vq::counters(config, op.shape.batch));
 }
 
 // Fragments of the tensor core: whole tiles of outputs and rows, runs of codes in whole words.
@@ -325,6 +340,7 @@ void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const Gp
       "and scales kept near serve one tile",
       config.unit_rows, vq::outputs_per_block(config));
   judge_block(judge, plan.threads, vq::shared_layout(config).total, gpu);
+  judge_combine(judge, plan, vq::counters(config));
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
   config.threads = plan.threads;
   config.tile_tokens = plan.tile_tokens;
   config.splits = plan.splits;
+  config.combine = static_cast<vq::Combine>(plan.combine);
   config.heads_per_block = plan.heads_per_block;
   config.lanes_per_token = plan.lanes_per_token;
   config.stages = plan.stages;
@@ -63,6 +64,7 @@ static_assert(static_cast<int>(LinearDataflow::fragments) ==
                   static_cast<int>(vq::LinearDataflow::kFragments) &&
               static_cast<int>(LinearDataflow::tables) ==
                   static_cast<int>(vq::LinearDataflow::kTables));
+static_assert(static_cast<int>(Combine::last_block) == static_cast<int>(vq::Combine::kLastBlock));
 static_assert(static_cast<int>(LinearFusion::registers) ==
                   static_cast<int>(vq::LinearFusion::kRegisters) &&
               static_cast<int>(LinearFusion::shared) ==
@@ -78,6 +80,7 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   config.dataflow = static_cast<vq::LinearDataflow>(plan.dataflow);
   config.threads = plan.threads;
   config.splits = plan.splits;
+  config.combine = static_cast<vq::Combine>(plan.combine);
   config.warps_along_columns =
       plan.dataflow == LinearDataflow::fragments ? plan.warps_along_columns : 1;
   config.rows_per_block = plan.rows_per_block;
@@ -104,14 +107,15 @@ std::int64_t score_bytes(const AttentionDecode& op, const AttentionDecodePlan& p
 
 std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   const std::int64_t scores = score_bytes(op, plan);
-  if (plan.splits == 1) return scores;
-  return scores + std::int64_t{op.shape.batch} * op.shape.query_heads * plan.splits *
-                      (op.shape.head_dim + 2) * 4;
+  if (plan.splits == 1) return scores == 0 ? 0 : vq::kCounterBytes + scores;
+  return vq::kCounterBytes + scores +
+         std::int64_t{op.shape.batch} * op.shape.query_heads * plan.splits *
+             (op.shape.head_dim + 2) * 4;
 }
 
 std::int64_t workspace_bytes(const Linear& op, const LinearPlan& plan) {
   if (plan.splits == 1) return 0;
-  return std::int64_t{plan.splits} * op.shape.rows * op.shape.out_features * 4;
+  return vq::kCounterBytes + std::int64_t{plan.splits} * op.shape.rows * op.shape.out_features * 4;
 }
 
 }  // namespace vqgen

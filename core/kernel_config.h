@@ -12,12 +12,14 @@ namespace vqgen {
 vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op, const AttentionDecodePlan& plan);
 vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan);
 
-// Bytes that the partial scores of dataflow channels take at the begin of the workspace; 0 in other
-// dataflows.
+// Bytes that the partial scores of dataflow channels take in the workspace, behind its counters; 0
+// in other dataflows.
 std::int64_t score_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan);
 
-// Device memory beside inputs and outputs that one call takes; 0 where it takes none. Needs no
-// initialisation; 16-byte aligned.
+// Device memory beside inputs and outputs that one call takes, as vq/layout/splits.h lays it out; 0
+// where it takes none. 16-byte aligned. The first vq::kCounterBytes, of any plan that takes some,
+// are zeros before a launch and after it, so that plans may share a workspace; the rest needs no
+// initialisation.
 std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan);
 std::int64_t workspace_bytes(const Linear& op, const LinearPlan& plan);
 

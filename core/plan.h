@@ -18,11 +18,18 @@ template <>
 inline constexpr auto enum_names<AttentionDataflow> =
     std::array{"lanes", "fragments", "tables", "channels"};
 
+// How the sums of splits become one. kernel: a second kernel adds them up. last_block: of the
+// blocks that share a result the last to end does, by counters in the workspace; the same bits.
+enum class Combine { kernel, last_block };
+template <>
+inline constexpr auto enum_names<Combine> = std::array{"kernel", "last_block"};
+
 struct AttentionDecodePlan {
   AttentionDataflow dataflow = AttentionDataflow::lanes;
   int threads = 128;
   int tile_tokens = 64;
   int splits = 1;
+  Combine combine = Combine::kernel;
   int heads_per_block = 1;
   int lanes_per_token = 8;
   int stages = 2;
@@ -43,6 +50,9 @@ struct AttentionDecodePlan {
             "tokens scored between barriers; fragments: tokens of one step of a warp, 8, 16 or 32"),
         field("splits", &P::splits, optional_in(1, 1024),
               "blocks that share one sequence's tokens"),
+        field("combine", &P::combine, Rule{},
+              "what merges the splits: a second kernel, or the last block to end, by counters in "
+              "the workspace; not in dataflow channels"),
         field("heads_per_block", &P::heads_per_block, optional_in(1, 4096),
               "query heads of one KV head that a block serves"),
         field("lanes_per_token", &P::lanes_per_token, optional_in(1, 32),
@@ -87,6 +97,7 @@ struct LinearPlan {
   int outputs_per_warp = 2;
   int chunk_columns = 1024;
   int splits = 1;
+  Combine combine = Combine::kernel;
   int warps_along_columns = 1;
   int rows_per_block = 8;
   int fragment_rows = 8;
@@ -106,9 +117,10 @@ struct LinearPlan {
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
               "columns of x staged between barriers; tables: as many sub-vectors for each lane"),
         field("splits", &P::splits, optional_in(1, 4096),
-              "blocks that share the columns of one output, summed up by a second kernel; tables: "
-              "one "
-              "a chunk"),
+              "blocks that share the columns of one output; tables: one a chunk"),
+        field("combine", &P::combine, Rule{},
+              "what sums up the splits: a second kernel, or the last block to end, by counters in "
+              "the workspace"),
         field("warps_along_columns", &P::warps_along_columns, optional_in(1, 32),
               "fragments: warps of a block that share the columns, a power of two"),
         field("rows_per_block", &P::rows_per_block, optional_in(4, 128),

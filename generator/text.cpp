@@ -47,6 +47,11 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearFusion value)
   return *this;
 }
 
+ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::Combine value) {
+  line(name, value == vq::Combine::kKernel ? "vq::Combine::kKernel" : "vq::Combine::kLastBlock");
+  return *this;
+}
+
 ConfigPrinter& ConfigPrinter::add(std::string_view name, const vq::FormatConfig& value) {
   const auto member = [&](const char* field) { return fmt::format("{}.{}", name, field); };
   line(member("decoder"),

@@ -23,6 +23,7 @@ class ConfigPrinter {
   ConfigPrinter& add(std::string_view name, vq::AttentionDataflow value);
   ConfigPrinter& add(std::string_view name, vq::LinearDataflow value);
   ConfigPrinter& add(std::string_view name, vq::LinearFusion value);
+  ConfigPrinter& add(std::string_view name, vq::Combine value);
   ConfigPrinter& add(std::string_view name, const vq::FormatConfig& value);
   // `struct Plan { ... };`
   std::string finish() &&;

@@ -8,25 +8,22 @@ namespace {
 class Cheapest final : public Candidates {
  public:
   Cheapest(const Problem& problem, const GpuSpec& gpu, std::span<const HotnessProfile> profiles,
-           const CostProfile& coefficients)
-      : Candidates(problem, gpu), model_(problem, gpu, profiles, coefficients) {}
+           bool last_block, const CostProfile& coefficients)
+      : Candidates(problem, gpu),
+        model_(problem, gpu, profiles, coefficients),
+        last_block_(last_block) {}
 
   void add_each(LinearPlan plan, std::span<const Placement> placements) override {
-    if (!below(model_.least_us(plan))) return;
-    for (const Placement& each : placements) {
-      if (!below(model_.least_us(each))) continue;
-      plan.codebook = each;
-      add(plan);
-    }
+    add_placed(plan, placements);
+    if (!last_block_ || plan.splits == 1) return;
+    plan.combine = Combine::last_block;
+    add_placed(plan, placements);
   }
 
-  // One that comes twice is not cheaper than itself.
   void add(const Plan& plan) override {
-    if (!check(plan, problem(), gpu()).ok) return;
-    const std::optional<Cost> cost = model_(plan);
-    if (!cost || !below(cost->us)) return;
-    best = plan;
-    us_ = cost->us;
+    add_one(plan);
+    if (!last_block_) return;
+    if (const auto merging = merged_by_last_block(plan, problem(), gpu())) add_one(*merging);
   }
 
   std::optional<Plan> best;
@@ -34,16 +31,35 @@ class Cheapest final : public Candidates {
  private:
   bool below(double us) const { return !best || us < us_; }
 
+  void add_placed(LinearPlan plan, std::span<const Placement> placements) {
+    if (!below(model_.least_us(plan))) return;
+    for (const Placement& each : placements) {
+      if (!below(model_.least_us(each))) continue;
+      plan.codebook = each;
+      add_one(plan);
+    }
+  }
+
+  // One that comes twice is not cheaper than itself.
+  void add_one(const Plan& plan) {
+    if (!check(plan, problem(), gpu()).ok) return;
+    const std::optional<Cost> cost = model_(plan);
+    if (!cost || !below(cost->us)) return;
+    best = plan;
+    us_ = cost->us;
+  }
+
   CostModel model_;
+  bool last_block_;
   double us_ = 0;  // of the best
 };
 
 }  // namespace
 
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
-                                  std::span<const HotnessProfile> profiles,
+                                  std::span<const HotnessProfile> profiles, bool last_block,
                                   const CostProfile& coefficients) {
-  Cheapest cheapest(problem, gpu, profiles, coefficients);
+  Cheapest cheapest(problem, gpu, profiles, last_block, coefficients);
   add_plans(cheapest, SpacePlacement::any);
   return cheapest.best;
 }

@@ -1,6 +1,6 @@
 // The plan of the space that the cost model expects to be the fastest: what
 //
-//   the cheapest of space(problem, gpu, {.most = 0}).plans, the first of equal ones
+//   the cheapest of space(problem, gpu, {.most = 0, .last_block}).plans, the first of equal ones
 //
 // is, found without making the space. Its trick is that plans are judged as they are offered, by
 // bounds that cost a fraction of a check and a count: first what a group of plans that are alike
@@ -17,7 +17,7 @@ namespace vqgen {
 
 // Requires that check() accepts the problem. Nothing where no plan of the space has a cost.
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
-                                  std::span<const HotnessProfile> profiles,
+                                  std::span<const HotnessProfile> profiles, bool last_block,
                                   const CostProfile& coefficients = cost_profile());
 
 }  // namespace vqgen

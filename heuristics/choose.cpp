@@ -38,13 +38,21 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   return choose_linear(problem, gpu);
 }
 
+// The rules' plan with the last block merging where it may and can.
+Plan with_last_block(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                     const ChooseOptions& options) {
+  if (!options.last_block) return plan;
+  return merged_by_last_block(plan, problem, gpu).value_or(plan);
+}
+
 // The cheapest of the space's plans with the config's own fields, of those that check() accepts.
 std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec& gpu,
-                                            std::span<const HotnessProfile> profiles) {
-  CostModel model(config.problem, gpu, profiles);
+                                            const ChooseOptions& options) {
+  CostModel model(config.problem, gpu, options.profiles);
   std::optional<Plan> best;
   double least = 0;
-  for (const Plan& plan : space(config.problem, gpu, {.most = 0}).plans) {
+  const SpaceOptions all{.most = 0, .last_block = options.last_block};
+  for (const Plan& plan : space(config.problem, gpu, all).plans) {
     const Plan changed = with_overrides(plan, config);
     if (!check(changed, config.problem, gpu).ok) continue;
     const std::optional<Cost> cost = model(changed);
@@ -60,9 +68,10 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
   require(check(problem), problem);
   if (options.chooser == Chooser::model && is_modelled(problem)) {
-    if (const auto best = cheapest_plan(problem, gpu, options.profiles)) return *best;
+    const auto best = cheapest_plan(problem, gpu, options.profiles, options.last_block);
+    if (best) return *best;
   }
-  return by_rules(problem, gpu);
+  return with_last_block(by_rules(problem, gpu), problem, gpu, options);
 }
 
 Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options) {
@@ -75,10 +84,11 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
     by_rule = with_overrides(propose_as(by_rule, config.problem, gpu), config);
   }
   if (options.chooser == Chooser::model && is_modelled(config.problem)) {
-    const auto best = cheapest_with_overrides(config, gpu, options.profiles);
+    const auto best = cheapest_with_overrides(config, gpu, options);
     if (best) return *best;
   }
-  return by_rule;
+  if (config.plan.contains("combine")) return by_rule;
+  return with_last_block(by_rule, config.problem, gpu, options);
 }
 
 Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
@@ -91,7 +101,8 @@ std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
                              std::span<const HotnessProfile> profiles) {
   CostModel model(problem, gpu, profiles);
   std::vector<RankedPlan> ranked;
-  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+  const SpaceOptions all{.most = 0, .last_block = kDefaultLastBlock};
+  for (const Plan& plan : space(problem, gpu, all).plans) {
     if (const auto cost = model(plan)) ranked.push_back({plan, *cost});
   }
   std::stable_sort(ranked.begin(), ranked.end(),

@@ -20,9 +20,14 @@ inline constexpr auto enum_names<Chooser> = std::array{"rules", "model"};
 // The one that was nearer to the best of what was measured (docs/performance.md).
 inline constexpr Chooser kDefaultChooser = Chooser::model;
 
+// Whether plans may be chosen whose last block merges the splits: by the rules wherever one can, by
+// the model where it expects that to be faster. Until it is measured, splits take a second kernel.
+inline constexpr bool kDefaultLastBlock = false;
+
 struct ChooseOptions {
   Chooser chooser = kDefaultChooser;
   std::span<const HotnessProfile> profiles = {};  // of match_hotness(); may be empty
+  bool last_block = kDefaultLastBlock;
 };
 
 // The heuristics' plan, which check() may still refuse: a user's own fields may go over it first.
@@ -41,7 +46,8 @@ struct RankedPlan {
   Cost cost;
 };
 
-// The plans of the space whose cost is known, the cheapest first; equal ones in the space's order.
+// The plans of the space that choose() looks at by default and whose cost is known, the cheapest
+// first; equal ones in the space's order.
 std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
                              std::span<const HotnessProfile> profiles);
 

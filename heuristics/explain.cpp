@@ -28,6 +28,16 @@ std::string block_line(std::int64_t bytes, const GpuSpec& gpu) {
   return fmt::format("shared memory: {} of {} bytes a block", bytes, gpu.shared_bytes_per_block);
 }
 
+// Of plans that have splits.
+template <class OpPlan>
+void add_combine(std::vector<std::string>& all, const OpPlan& plan, std::int64_t counters) {
+  if (plan.combine == Combine::kernel) return;
+  all.push_back(
+      fmt::format("combine last_block: the last of {} blocks merges, for each of {} "
+                  "results; no second kernel",
+                  plan.splits, counters));
+}
+
 std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodePlan& plan,
                                const GpuSpec& gpu) {
   const vq::AttentionDecodeConfig config = kernel_config(op, plan);
@@ -55,12 +65,13 @@ std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodeP
                     "bytes of partial scores",
                     vq::key_channels(config), vq::value_channels(config), score_bytes(op, plan)));
   }
+  add_combine(all, plan, vq::counters(config, op.shape.batch));
   return all;
 }
 
 std::vector<std::string> lines(const Linear& op, const LinearPlan& plan, const GpuSpec& gpu) {
   const vq::LinearConfig config = kernel_config(op, plan);
-  return {
+  std::vector<std::string> all = {
       fmt::format("dataflow {}: {} outputs a block, {} splits of the columns",
                   enum_name(plan.dataflow), vq::outputs_per_block(config), plan.splits),
       fmt::format("chunk_columns {}: {} rows of x staged, {} codebook units a chunk",
@@ -68,6 +79,8 @@ std::vector<std::string> lines(const Linear& op, const LinearPlan& plan, const G
       codebook_line("weight", config.weights, vq::units_per_chunk(config)),
       block_line(vq::shared_layout(config).total, gpu),
   };
+  add_combine(all, plan, vq::counters(config));
+  return all;
 }
 
 }  // namespace

@@ -11,6 +11,17 @@
 namespace vqgen {
 namespace {
 
+// Each followed by the same whose last block merges, where that can be.
+std::vector<Plan> with_last_blocks(const std::vector<Plan>& plans, const Problem& problem,
+                                   const GpuSpec& gpu) {
+  std::vector<Plan> all;
+  for (const Plan& plan : plans) {
+    all.push_back(plan);
+    if (const auto merging = merged_by_last_block(plan, problem, gpu)) all.push_back(*merging);
+  }
+  return all;
+}
+
 std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePlacement allowed) {
   if (!check(problem).ok) return {};
   DistinctPlans plans(problem, gpu);
@@ -70,8 +81,20 @@ std::string kind_of(const Plan& plan, const Problem& problem) {
                      placement_name(linear.codebook, as_linear(problem)->weights.entries()));
 }
 
+std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, const GpuSpec& gpu) {
+  const bool split = std::visit(
+      [](auto& each) {
+        each.combine = Combine::last_block;
+        return each.splits > 1;
+      },
+      plan);
+  if (!split || !check(plan, problem, gpu).ok) return std::nullopt;
+  return plan;
+}
+
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options) {
   std::vector<Plan> all = all_plans(problem, gpu, options.placement);
+  if (options.last_block) all = with_last_blocks(all, problem, gpu);
   const std::size_t feasible = all.size();
   if (options.most == 0 || feasible <= options.most) return {std::move(all), feasible};
   std::map<std::string, std::vector<std::size_t>> kinds;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "core/check.h"
@@ -20,6 +21,7 @@ inline constexpr auto enum_names<SpacePlacement> = std::array{"any", "global", "
 struct SpaceOptions {
   std::size_t most = 150;  // plans kept; 0 keeps all
   SpacePlacement placement = SpacePlacement::any;
+  bool last_block = true;  // plans whose last block merges the splits, beside those by a kernel
 };
 
 struct Space {
@@ -32,6 +34,9 @@ struct Space {
 // plans spread evenly over its axes. Empty where check() refuses the problem, and where no plan
 // fits with the placement asked for.
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options = {});
+
+// The plan with its splits merged by the last block; nullopt where that cannot be.
+std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, const GpuSpec& gpu);
 
 // The dataflow and the placement, which decide most: "fragments, 8 copies".
 std::string kind_of(const Plan& plan, const Problem& problem);

@@ -1,8 +1,10 @@
 #include "runtime/device_call.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/kernel_config.h"
+#include "runtime/workspace.h"
 
 namespace vqgen {
 
@@ -64,20 +66,17 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_);
   if (workspace_.bytes() > 0) workspace_.raise_guards(bytes);
   device_.poison_outputs();
-  const std::vector<std::byte> poison(bytes, std::byte{0xff});
-  backend_.upload(workspace_.data(), poison);
+  std::vector<std::byte> unset(bytes, std::byte{0xff});
+  counter_bytes_ = std::min(bytes, static_cast<std::size_t>(vq::kCounterBytes));
+  std::fill_n(unset.begin(), counter_bytes_, std::byte{0});
+  backend_.upload(workspace_.data(), unset);
+  const auto scores = static_cast<std::size_t>(
+      attention != nullptr ? score_bytes(*attention, std::get<AttentionDecodePlan>(plan)) : 0);
   bytes_.clear();
-  auto* const workspace = reinterpret_cast<float*>(workspace_.data());
   for (auto& each : args_) {
     std::visit(
         [&]<class Args>(Args& args) {
-          args.partials = workspace;
-          if constexpr (std::is_same_v<Args, vq::AttentionDecodeArgs>) {
-            const std::int64_t scores =
-                score_bytes(*attention, std::get<AttentionDecodePlan>(plan));
-            args.scores = scores > 0 ? workspace : nullptr;
-            args.partials = workspace + scores / 4;
-          }
+          point_into_workspace(args, workspace_.data(), bytes, scores);
           const auto view = std::as_bytes(std::span(&args, 1));
           bytes_.emplace_back(view.begin(), view.end());
         },
@@ -86,11 +85,31 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   return bytes_;
 }
 
+bool DeviceCall::counters_are_zero() const {
+  std::vector<std::byte> counters(counter_bytes_);
+  backend_.download(counters, workspace_.data());
+  return std::all_of(counters.begin(), counters.end(),
+                     [](std::byte each) { return each == std::byte{0}; });
+}
+
+void DeviceCall::require_kept() const {
+  device_.require_inputs_unchanged();
+  if (counters_are_zero()) return;
+  throw Error(ErrorKind::verification_failed,
+              "the kernel left counters of its workspace that are not 0");
+}
+
 std::optional<std::string> DeviceCall::take_damage() {
-  if (workspace_.whole()) return device_.take_damage();
-  workspace_.raise_guards();
-  device_.take_damage();
-  return "the workspace, outside of it";
+  std::optional<std::string> damage = device_.take_damage();
+  if (!counters_are_zero()) {
+    backend_.upload(workspace_.data(), std::vector<std::byte>(counter_bytes_));
+    damage = "the counters of the workspace, which are not 0";
+  }
+  if (!workspace_.whole()) {
+    workspace_.raise_guards();
+    damage = "the workspace, outside of it";
+  }
+  return damage;
 }
 
 AttentionOutput DeviceCall::attention_output() const {

@@ -40,14 +40,15 @@ class DeviceCall {
              Misalignment misalignment = {}, int copies = 1, std::size_t guard = 0);
 
   // The argument structs for kernels of this plan, one a copy of the codes; they live until the
-  // next call. Outputs are poisoned.
+  // next call. Outputs are poisoned, and the workspace but for its counters, which are zeros.
   const std::vector<std::vector<std::byte>>& args(const Plan& plan);
 
-  // Error(verification_failed) where the kernel wrote to its inputs.
-  void require_inputs_unchanged() const { device_.require_inputs_unchanged(); }
+  // Error(verification_failed) where the kernel wrote to its inputs, or left counters of the
+  // workspace that are not 0.
+  void require_kept() const;
 
-  // What a launch with the first of args() wrote to beside its outputs and its plan's workspace, in
-  // words; nullopt where it kept to them. Made whole.
+  // What a launch with the first of args() wrote to beside its outputs and its plan's workspace, or
+  // left in that one's counters, in words; nullopt where it kept to them. Made whole.
   std::optional<std::string> take_damage();
 
   // What the last launch left; the op's own.
@@ -55,11 +56,14 @@ class DeviceCall {
   std::vector<std::uint16_t> linear_output() const;  // [rows][out_features]
 
  private:
+  bool counters_are_zero() const;
+
   Backend& backend_;
   std::variant<AttentionDecode, Linear> op_;
   DeviceData device_;
   std::size_t guard_;
   GuardedBuffer workspace_;
+  std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
   std::vector<std::variant<vq::AttentionDecodeArgs, vq::LinearArgs>> args_;
   std::vector<std::vector<std::byte>> bytes_;
 };

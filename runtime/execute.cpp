@@ -6,7 +6,7 @@ namespace {
 void run(Backend& backend, LoadedKernel& kernel, const KernelSource& source, DeviceCall& call,
          const Plan& plan) {
   launch_all(backend, kernel, source, call.args(plan).front());
-  call.require_inputs_unchanged();
+  call.require_kept();
 }
 
 }  // namespace

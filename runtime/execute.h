@@ -11,8 +11,8 @@ void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& sour
                 std::span<const std::byte> args);
 
 // `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
-// problem. Error(verification_failed) where the kernel wrote to its inputs, Error(device) on
-// faults.
+// problem. Error(verification_failed) where the kernel wrote to its inputs or left counters of
+// its workspace that are not 0, Error(device) on faults.
 AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
                         const AttentionDecode& op, const AttentionDecodePlan& plan,
                         const AttentionData& data, Misalignment misalignment = {});

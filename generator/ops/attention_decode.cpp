@@ -10,12 +10,14 @@ namespace vqgen {
 namespace {
 
 // "attention_decode_d4b8_d8b12_f16_h128g4_lanes_s8_t64_w4_ks_vr8s": formats of keys and values,
-// element type, head_dim and group, dataflow, splits, tile, warps, placements.
+// element type, head_dim and group, dataflow, splits ("s8l": merged by the last block), tile,
+// warps, placements.
 std::string suffix(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  return fmt::format("{}_{}_{}_h{}g{}_{}_s{}_t{}_w{}_k{}_v{}", short_name(op.keys),
+  return fmt::format("{}_{}_{}_h{}g{}_{}_s{}{}_t{}_w{}_k{}_v{}", short_name(op.keys),
                      short_name(op.values), enum_name(op.dtype), op.shape.head_dim, op.group(),
-                     enum_name(plan.dataflow), plan.splits, plan.tile_tokens, plan.threads / 32,
-                     short_name(plan.key_codebook, op.keys.entries()),
+                     enum_name(plan.dataflow), plan.splits,
+                     plan.combine == Combine::last_block ? "l" : "", plan.tile_tokens,
+                     plan.threads / 32, short_name(plan.key_codebook, op.keys.entries()),
                      short_name(plan.value_codebook, op.values.entries()));
 }
 
@@ -31,6 +33,7 @@ std::string plan_text(const vq::AttentionDecodeConfig& c) {
       .add("threads", std::int64_t{c.threads})
       .add("tile_tokens", std::int64_t{c.tile_tokens})
       .add("splits", std::int64_t{c.splits})
+      .add("combine", c.combine)
       .add("heads_per_block", std::int64_t{c.heads_per_block})
       .add("lanes_per_token", std::int64_t{c.lanes_per_token})
       .add("stages", std::int64_t{c.stages})
@@ -85,7 +88,7 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
     entry.shared_bytes = vq::block_shared_bytes(config, part.part);
     add(entry, part.function);
   }
-  if (plan.splits > 1) {
+  if (plan.splits > 1 && plan.combine == Combine::kernel) {
     KernelEntry combine;
     combine.name = "attention_combine_" + suffix(op, plan);
     combine.grid = {static_cast<unsigned>(op.shape.query_heads), batch, 1};

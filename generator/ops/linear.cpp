@@ -21,6 +21,7 @@ std::string plan_text(const vq::LinearConfig& c) {
       .add("outputs_per_warp", std::int64_t{c.outputs_per_warp})
       .add("chunk_columns", std::int64_t{c.chunk_columns})
       .add("splits", std::int64_t{c.splits})
+      .add("combine", c.combine)
       .add("warps_along_columns", std::int64_t{c.warps_along_columns})
       .add("rows_per_block", std::int64_t{c.rows_per_block})
       .add("fragment_rows", std::int64_t{c.fragment_rows})
@@ -34,17 +35,17 @@ std::string plan_text(const vq::LinearConfig& c) {
 }
 
 // "d8b8x2_f16_r1_o14336i4096_fragments_c1024_s4_w8k2_c16": format, element type, rows, outputs and
-// inputs, dataflow and a fusion that is not the usual one, chunk, splits, warps and those along the
-// columns, placement.
+// inputs, dataflow and a fusion that is not the usual one, chunk, splits ("s4l": merged by the last
+// block), warps and those along the columns, placement.
 std::string suffix(const Linear& op, const LinearPlan& plan) {
   const bool fused =
       plan.dataflow == LinearDataflow::fragments && plan.fusion != LinearFusion::permute;
   const std::string fusion = fused ? fmt::format("_{}", enum_name(plan.fusion)) : "";
-  return fmt::format("{}_{}_r{}_o{}i{}_{}{}_c{}_s{}_w{}k{}_{}", short_name(op.weights),
+  return fmt::format("{}_{}_r{}_o{}i{}_{}{}_c{}_s{}{}_w{}k{}_{}", short_name(op.weights),
                      enum_name(op.dtype), op.shape.rows, op.shape.out_features,
                      op.shape.in_features, enum_name(plan.dataflow), fusion, plan.chunk_columns,
-                     plan.splits, plan.threads / 32, plan.warps_along_columns,
-                     short_name(plan.codebook, op.weights.entries()));
+                     plan.splits, plan.combine == Combine::last_block ? "l" : "", plan.threads / 32,
+                     plan.warps_along_columns, short_name(plan.codebook, op.weights.entries()));
 }
 
 unsigned blocks(std::int64_t items, std::int64_t a_block) {
@@ -67,7 +68,7 @@ OpText op_text(const char* name, const Linear& op, const LinearPlan& plan) {
   text.plan = plan_text(config);
   text.kernels = kernel_entry(entry, "LinearArgs", function);
   text.entries = {entry};
-  if (plan.splits > 1) {
+  if (plan.splits > 1 && plan.combine == Combine::kernel) {
     KernelEntry combine;
     combine.name = fmt::format("{}_combine_{}", name, suffix(op, plan));
     combine.grid = {blocks(op.shape.rows * op.shape.out_features, vq::kCombineThreads), 1, 1};

@@ -114,6 +114,10 @@ std::string in_short(const Plan& plan, const Problem& problem) {
           const Member& value = of.*field.member;
           if constexpr (std::is_same_v<Member, int>) {
             if (value != P{}.*field.member) text += fmt::format(", {} {}", field.name, value);
+          } else if constexpr (std::is_same_v<Member, Combine>) {
+            if (value != P{}.*field.member) {
+              text += fmt::format(", {} {}", field.name, enum_name(value));
+            }
           } else if constexpr (std::is_same_v<Member, LinearFusion>) {
             if (is_product_of_fragments(plan)) {
               text += fmt::format(", {} {}", field.name, enum_name(value));

@@ -83,6 +83,11 @@ BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
   }
   const double sums = static_cast<double>(op.shape.batch) * op.shape.query_heads;
   if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2) * plan.splits;
+  if (plan.combine == Combine::last_block) {
+    const int channels = plan.heads_per_block * op.shape.head_dim;
+    const std::int64_t turns = ceil_div(plan.splits, 16) + ceil_div(plan.splits, 8);
+    work.merge_turns = static_cast<double>(ceil_div(channels, plan.threads) * turns);
+  }
   if (plan.dataflow == AttentionDataflow::fragments) {
     count_fragments(work, op, plan, use, conflicts);
     return work;

@@ -113,6 +113,12 @@ BlockWork counted(const Linear& op, const LinearPlan& plan, const PlanUse& use,
   const double sums =
       static_cast<double>(op.shape.rows) * static_cast<double>(op.shape.out_features);
   if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * plan.splits;
+  if (plan.combine == Combine::last_block) {
+    const vq::LinearConfig config = kernel_config(op, plan);
+    const int results = vq::outputs_per_block(config) * vq::block_rows(config);
+    work.merge_turns =
+        static_cast<double>(ceil_div(results, plan.threads) * ceil_div(plan.splits, 16));
+  }
   add_fill(work, weights);
   work.l2_bytes += weights.code_bytes * weights.code_reads / static_cast<double>(use.blocks);
   const Count count{op, kernel_config(op, plan), weights, conflicts};

@@ -92,7 +92,12 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   constexpr double kProductCycles = 2;  // m16n8k16 at 1024 multiply-adds a clock
   CostParts us;
   us[CostPart::launch] = 1;
-  us[CostPart::combine] = work.splits > 1 ? 1 + work.splits * kLatencyCycles / clock / 8 : 0;
+  // The stores of a block, its addition to the counter, and what tells its threads of it.
+  constexpr double kToTheLast = 3;
+  us[CostPart::combine] = work.merge_turns > 0
+                              ? (kToTheLast + work.merge_turns) * kLatencyCycles / clock
+                          : work.splits > 1 ? 1 + work.splits * kLatencyCycles / clock / 8
+                                            : 0;
   us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
   us[CostPart::fill] = waves * work.fill * kLatencyCycles / clock;
   us[CostPart::chain] = waves * work.chain * kLatencyCycles / clock;

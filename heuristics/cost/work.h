@@ -21,7 +21,8 @@ namespace vqgen {
 // The first five follow each other, the others overlap.
 enum class CostPart {
   launch,      // one kernel
-  combine,     // the second kernel of splits: its launch, and its loads one after the other
+  combine,     // of splits: the second kernel's launch, and its loads one after the other; or what
+               // the last block does: barriers, its counter, and its loads
   prologue,    // waves x chunks: barriers, and the first loads behind each
   fill,        // waves x loads that a thread waits for to fill codebooks, tables and staged x
   chain,       // waves x loads of codes that a warp waits for, one after the other
@@ -67,6 +68,9 @@ struct BlockWork {
   double memory_bytes = 0;  // of the whole call, as all below
   double partial_bytes = 0;
   int splits = 1;
+  // Loads that a thread of the last block waits for to merge splits, one after the other; 0 where
+  // a second kernel does.
+  double merge_turns = 0;
 };
 
 // Passes of a phase of lanes, remembered: plans of one problem differ in few placements.

@@ -141,6 +141,19 @@ VQGEN_API void vqgen_op_release(vqgen_op* op);
 /* How this handle came about. */
 VQGEN_API vqgen_provenance vqgen_op_provenance(const vqgen_op* op);
 
+/* The front of every workspace, which is counters: zeros before each launch, and again after it.
+ * Only plans with "combine": "last_block" count there, but no op has anything else in them, so that
+ * ops may take turns with one workspace. */
+#define VQGEN_COUNTER_BYTES 65536
+
+/* Queues the zeroing of the counters of new memory on `stream`, as a launch is queued; may be
+ * captured. Once before the first launch with that memory, for all ops that will use it; with 0
+ * bytes it does nothing. Without it, results of plans that count are wrong or stay unwritten, with
+ * no error. Also to be called where a launch did not run to its end. VQGEN_WORKSPACE for less than
+ * VQGEN_COUNTER_BYTES. */
+VQGEN_API vqgen_status vqgen_workspace_init(vqgen_runtime* runtime, void* workspace,
+                                            size_t workspace_bytes, void* stream);
+
 /* Bytes of device memory that any launch may be given as workspace; 0 where none is needed. */
 VQGEN_API size_t vqgen_op_workspace_bytes(const vqgen_op* op);
 
@@ -201,7 +214,8 @@ typedef struct vqgen_linear_args {
 
 /* Queues the op's kernels on `stream` (a CUstream; null is the default stream of the current
  * context) and returns; on the host, runs them. The context of the runtime is current. The
- * workspace is 16-byte aligned device memory that nothing else uses until the launch is done.
+ * workspace is 16-byte aligned device memory that nothing else uses until the launch is done, and
+ * that vqgen_workspace_init() was called for once.
  * No allocation, lock, environment, disk or driver call but the launches: safe while the stream is
  * captured. */
 VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,

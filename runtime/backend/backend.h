@@ -125,6 +125,10 @@ class Backend {
   virtual bool capturing(void* stream) const;
   virtual void wait_for(void* stream);
 
+  // Queues zeros for `bytes` of device memory on the caller's stream, as enqueue() queues a kernel;
+  // may be captured. What runs at once is done when it returns. Thread-safe. Error(device).
+  virtual void zero(void* destination, std::size_t bytes, void* stream) = 0;
+
   // Makes the context that kernels are loaded into current for the calling thread; nothing where
   // there is none. Thread-safe. Error(device).
   virtual void make_current();

@@ -14,6 +14,7 @@ class NoDevice : public Backend {
   void release(void*) noexcept override {}
   void upload(void*, std::span<const std::byte>) override {}
   void download(std::span<std::byte>, const void*) override {}
+  void zero(void*, std::size_t, void*) override {}
   std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
                                      std::size_t) const override {
     return std::nullopt;

@@ -1,4 +1,6 @@
 // The C functions but for launches: handles, and exceptions made statuses.
+#include <vq/layout/splits.h>
+
 #include <cstring>
 
 #include "core/json.h"
@@ -206,6 +208,21 @@ vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const void* devi
   if (bytes == 0) return VQGEN_OK;
   return guarded({runtime, device, host}, [&] {
     runtime->registry->backend().download({static_cast<std::byte*>(host), bytes}, device);
+    return VQGEN_OK;
+  });
+}
+
+vqgen_status vqgen_workspace_init(vqgen_runtime* runtime, void* workspace, size_t workspace_bytes,
+                                  void* stream) {
+  static_assert(VQGEN_COUNTER_BYTES == vq::kCounterBytes);
+  if (workspace_bytes == 0) return VQGEN_OK;
+  return guarded({runtime, workspace}, [&] {
+    if (workspace_bytes < VQGEN_COUNTER_BYTES) {
+      return fail(VQGEN_WORKSPACE,
+                  "the workspace is smaller than VQGEN_COUNTER_BYTES; give the bytes of "
+                  "vqgen_op_workspace_bytes()");
+    }
+    runtime->registry->backend().zero(workspace, VQGEN_COUNTER_BYTES, stream);
     return VQGEN_OK;
   });
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/device_call.h"
 #include "runtime/library/last_error.h"
+#include "runtime/workspace.h"
 
 namespace vqgen::library {
 namespace {
@@ -138,10 +139,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   call.lengths = args.lengths;
   call.windows = args.windows;
   call.sinks = args.sinks;
-  auto* const floats = static_cast<float*>(workspace.pointer);
-  call.scores = bucket.score_bytes > 0 ? floats : nullptr;
-  // Without splits nothing is written there, and null has no offset.
-  call.partials = bucket.own_bytes > bucket.score_bytes ? floats + bucket.score_bytes / 4 : nullptr;
+  point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.score_bytes);
   call.score_stride = bucket.most;
   call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(*op);
   enqueue(bucket, call, stream);
@@ -177,7 +175,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   call.y = static_cast<vq::u16*>(args.y);
   call.weights = kernel_args(args.weights);
   call.output_scales = args.output_scales;
-  call.partials = bucket.own_bytes > 0 ? static_cast<float*>(workspace.pointer) : nullptr;
+  point_into_workspace(call, workspace.pointer, bucket.own_bytes, 0);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }

@@ -201,14 +201,36 @@ TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
   AttentionDecode op = sound_attention();
   op.shape = {3, 8, 2, 64, 101, 0, 0, false};
   AttentionDecodePlan plan{.splits = 2, .key_channel_splits = 4};
-  const std::int64_t partials = 3 * 8 * 2 * 66 * 4;
+  const std::int64_t partials = vq::kCounterBytes + 3 * 8 * 2 * 66 * 4;
   EXPECT_EQ(score_bytes(op, plan), 0);
   EXPECT_EQ(workspace_bytes(op, plan), partials);
   plan.dataflow = AttentionDataflow::channels;
   EXPECT_EQ(score_bytes(op, plan), 3 * 8 * 4 * 101 * 4);
   EXPECT_EQ(workspace_bytes(op, plan), 3 * 8 * 4 * 101 * 4 + partials);
   plan.splits = 1;
-  EXPECT_EQ(workspace_bytes(op, plan), 3 * 8 * 4 * 101 * 4);
+  EXPECT_EQ(workspace_bytes(op, plan), vq::kCounterBytes + 3 * 8 * 4 * 101 * 4);
+  plan.dataflow = AttentionDataflow::lanes;
+  EXPECT_EQ(workspace_bytes(op, plan), 0);
+}
+
+TEST(CheckAttention, TheLastBlockMergesSplitsAsFarAsCountersGo) {
+  AttentionDecode op = sound_attention();
+  AttentionDecodePlan plan{.splits = 2, .combine = Combine::last_block};
+  expect_ok(judge(plan, op));
+  plan.splits = 1;
+  expect_refused(judge(plan, op), {"combine last_block", "splits 1", "use kernel"});
+  plan.splits = 2;
+  plan.dataflow = AttentionDataflow::channels;
+  expect_refused(judge(plan, op), {"combine last_block", "channels", "use kernel"});
+  plan.combine = Combine::kernel;
+  expect_ok(judge(plan, op));
+
+  plan = {.splits = 2, .combine = Combine::last_block};
+  op.shape.query_heads = op.shape.kv_heads = 16;
+  op.shape.batch = 1024;
+  expect_ok(judge(plan, op));
+  op.shape.batch = 1025;
+  expect_refused(judge(plan, op), {"16400 counters", "has 16384", "use kernel"});
 }
 
 TEST(CheckAttention, FieldsOutOfTheirRangesAreRefusedBeforeAnythingIsDerived) {

@@ -39,6 +39,25 @@ TEST(CheckGemv, FieldsStayWithinTheirRanges) {
   check_plan_ranges<LinearPlan>([](const LinearPlan& plan) { return judge_gemv(plan); });
 }
 
+TEST(CheckGemv, TheLastBlockMergesSplitsAsFarAsCountersGo) {
+  LinearPlan plan{.threads = 32,
+                  .outputs_per_warp = 1,
+                  .chunk_columns = 128,
+                  .splits = 2,
+                  .combine = Combine::last_block};
+  expect_ok(judge_gemv(plan));
+  plan.splits = 1;
+  expect_refused(judge_gemv(plan), {"combine last_block", "splits 1", "use kernel"});
+  plan.splits = 2;
+  Gemv op = sound_gemv();
+  op.shape.out_features = 16384;
+  expect_ok(judge_gemv(plan, op));
+  op.shape.out_features = 16385;
+  expect_refused(judge_gemv(plan, op), {"16385 counters", "has 16384", "use kernel"});
+  plan.outputs_per_warp = 2;
+  expect_ok(judge_gemv(plan, op));
+}
+
 TEST(CheckGemv, ChunksHoldWholeVectors) {
   expect_ok(judge_gemv({.chunk_columns = 8}));
   expect_ok(judge_gemv({.chunk_columns = 1016}));

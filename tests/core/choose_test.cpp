@@ -27,6 +27,38 @@ TEST(Choose, EveryShippedGpuRunsEveryExample) {
   }
 }
 
+Combine combine_of(const Plan& plan) {
+  return std::visit([](const auto& each) { return each.combine; }, plan);
+}
+int splits_in(const Plan& plan) {
+  return std::visit([](const auto& each) { return each.splits; }, plan);
+}
+
+TEST(Choose, TheLastBlockMergesWhereItMay) {
+  const GpuSpec gpu = find_gpu("h200");
+  std::size_t split = 0;
+  for (const auto& path : example_configs()) {
+    SCOPED_TRACE(path.filename().string());
+    Config config = read_config(path);
+    for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+      ChooseOptions options{.chooser = chooser};
+      options.last_block = false;
+      EXPECT_EQ(combine_of(choose(config.problem, gpu, options)), Combine::kernel);
+      options.last_block = true;
+      const Plan plan = choose(config.problem, gpu, options);
+      EXPECT_TRUE(check(plan, config.problem, gpu).ok);
+      // By what the model expects of it, the last block is never slower than a second kernel.
+      EXPECT_EQ(combine_of(plan) == Combine::last_block, splits_in(plan) > 1);
+      split += splits_in(plan) > 1 ? 1u : 0u;
+      config.plan = {{"combine", "kernel"}};
+      EXPECT_EQ(combine_of(propose(config, gpu, options)), Combine::kernel);
+      config.plan = {{"splits", 1}};
+      EXPECT_EQ(combine_of(propose(config, gpu, options)), Combine::kernel);
+    }
+  }
+  EXPECT_GT(split, 0u);
+}
+
 AttentionDecode with_codebooks(const std::string& keys, const std::string& values) {
   const Json json = edited(attention_json(), {{"/shape/query_heads", "32"},
                                               {"/shape/kv_heads", "8"},

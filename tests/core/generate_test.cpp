@@ -191,6 +191,24 @@ TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
   ASSERT_EQ(source.entries.size(), 2u);
   EXPECT_TRUE(source.entries[1].name.starts_with("attention_combine_"));
   EXPECT_EQ(source.entries[0].grid.x, 2u);
+
+  plan.combine = Combine::last_block;
+  const KernelSource merging = made.generate();
+  ASSERT_EQ(merging.entries.size(), 1u);
+  EXPECT_EQ(merging.text.find("attention_combine"), std::string::npos);
+  EXPECT_NE(merging.entries[0].name, source.entries[0].name);
+  EXPECT_EQ(merging.entries[0].grid.x, 2u);
+  EXPECT_EQ(merging.entries[0].shared_bytes, source.entries[0].shared_bytes);
+}
+
+TEST(GenerateEntries, AProductsLastBlockBringsNone) {
+  Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
+  auto& plan = std::get<LinearPlan>(made.plan);
+  plan = {.splits = 2};
+  EXPECT_EQ(made.generate().entries.size(), 2u);
+  plan.combine = Combine::last_block;
+  EXPECT_EQ(made.generate().entries.size(), 1u);
+  EXPECT_EQ(made.generate().text.find("linear_combine"), std::string::npos);
 }
 
 TEST(GenerateEntries, ThePlanDecidesTheText) {

@@ -25,7 +25,10 @@ TEST(PlanName, SaysWhatIsNotDefaultAndIsReadAgain) {
             "key_codebook.copies=4");
   const Plan linear = LinearPlan{.fusion = LinearFusion::shared, .codebook = all_shared(7)};
   EXPECT_EQ(plan_name(linear), "linear/fusion=shared,codebook.shared=7");
-  for (const Plan& each : {plan, linear, Plan(AttentionDecodePlan{}), Plan(LinearPlan{})}) {
+  const Plan merging = LinearPlan{.splits = 3, .combine = Combine::last_block};
+  EXPECT_EQ(plan_name(merging), "linear/splits=3,combine=last_block");
+  for (const Plan& each :
+       {plan, linear, merging, Plan(AttentionDecodePlan{}), Plan(LinearPlan{})}) {
     EXPECT_EQ(named(plan_name(each)), each);
   }
 }

@@ -37,12 +37,13 @@ std::vector<Problem> products() {
 
 // What cheapest_plan() promises to be, plainly.
 std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec& gpu,
-                                          std::span<const HotnessProfile> profiles,
+                                          std::span<const HotnessProfile> profiles, bool last_block,
                                           const CostProfile& coefficients) {
   CostModel model(problem, gpu, profiles, coefficients);
   std::optional<Plan> best;
   double least = std::numeric_limits<double>::infinity();
-  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+  const SpaceOptions all{.most = 0, .last_block = last_block};
+  for (const Plan& plan : space(problem, gpu, all).plans) {
     const std::optional<Cost> cost = model(plan);
     if (!cost || cost->us >= least) continue;
     best = plan;
@@ -69,9 +70,11 @@ TEST(CheapestPlan, IsTheFirstOfTheCheapestOfTheSpace) {
     const GpuSpec gpu = find_gpu(name);
     for (const Problem& problem : products()) {
       SCOPED_TRACE(name + " " + to_json(problem).dump());
-      const auto plan = cheapest_plan(problem, gpu, {});
-      EXPECT_TRUE(plan.has_value());
-      EXPECT_EQ(plan, first_of_the_cheapest(problem, gpu, {}, cost_profile()));
+      for (const bool last_block : {false, true}) {
+        const auto plan = cheapest_plan(problem, gpu, {}, last_block);
+        EXPECT_TRUE(plan.has_value());
+        EXPECT_EQ(plan, first_of_the_cheapest(problem, gpu, {}, last_block, cost_profile()));
+      }
     }
   }
 }
@@ -84,8 +87,8 @@ TEST(CheapestPlan, IsSoByAllCoefficients) {
       for (const char* format : {"aqlm-2x8", "gptvq-2"}) {
         const Problem problem = product(format, {4, 1024, 2048});
         SCOPED_TRACE(fmt::format("{} {} {}", format, enum_names<CostPart>[heavy], overlap));
-        EXPECT_EQ(cheapest_plan(problem, gpu, {}, profile),
-                  first_of_the_cheapest(problem, gpu, {}, profile));
+        EXPECT_EQ(cheapest_plan(problem, gpu, {}, true, profile),
+                  first_of_the_cheapest(problem, gpu, {}, true, profile));
       }
     }
   }
@@ -102,15 +105,15 @@ TEST(CheapestPlan, IsSoWithHotnessAndWithoutSomeDataflows) {
   one.counts.assign(512, 1);
   one.counts[0] = one.counts[256] = 1000;
   const std::vector<HotnessProfile> hot{one};
-  EXPECT_EQ(cheapest_plan(problem, gpu, hot),
-            first_of_the_cheapest(problem, gpu, hot, cost_profile()));
+  EXPECT_EQ(cheapest_plan(problem, gpu, hot, true),
+            first_of_the_cheapest(problem, gpu, hot, true, cost_profile()));
   CostProfile profile = cost_profile();
   for (const char* name : {"linear_fragments", "linear_tables", "linear_lanes"}) {
     profile.dataflows.erase(name);
-    EXPECT_EQ(cheapest_plan(problem, gpu, {}, profile),
-              first_of_the_cheapest(problem, gpu, {}, profile));
+    EXPECT_EQ(cheapest_plan(problem, gpu, {}, true, profile),
+              first_of_the_cheapest(problem, gpu, {}, true, profile));
   }
-  EXPECT_FALSE(cheapest_plan(problem, gpu, {}, profile).has_value());
+  EXPECT_FALSE(cheapest_plan(problem, gpu, {}, true, profile).has_value());
 }
 
 TEST(CheapestPlan, GoesByBoundsThatHoldAndAreNear) {

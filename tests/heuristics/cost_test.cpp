@@ -229,6 +229,51 @@ TEST(Cost, CountsOfAPlanByHand) {
   EXPECT_EQ(us[CostPart::lines], 0);
 }
 
+// What the last block does takes the place of the second kernel, and is all that differs.
+TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
+  Gemv op;
+  op.shape = {1, 4096, 4096};
+  op.weights = find_format("aqlm-2x8", "test");
+  GpuSpec gpu = find_gpu("h200");
+  gpu.sm_clock_mhz = 1000;
+  LinearPlan plan{.dataflow = LinearDataflow::fragments,
+                  .threads = 128,
+                  .outputs_per_warp = 8,
+                  .chunk_columns = 128,
+                  .splits = 17,
+                  .rows_per_block = 4,
+                  .fragment_rows = 4};
+  ASSERT_TRUE(check(plan, op, gpu).ok);
+  CostModel model(op, gpu, {});
+  CostParts by_kernel = model.ideal(plan);
+  plan.combine = Combine::last_block;
+  const CostParts by_block = model.ideal(plan);
+  EXPECT_DOUBLE_EQ(by_block[CostPart::combine], (3 + 2) * 0.3);  // 32 results, 16 loads at once
+  EXPECT_GT(by_kernel[CostPart::combine], 1);
+  by_kernel[CostPart::combine] = by_block[CostPart::combine];
+  EXPECT_EQ(by_kernel.of, by_block.of);
+}
+
+TEST(Cost, OfTheLastBlockOfAttention) {
+  AttentionDecode op;
+  op.shape = {1, 32, 8, 128, 8192, 0, 0, false};
+  op.keys = op.values = find_format("vecinfer-d4b8", "test");
+  op.values.smooth = op.values.hadamard = false;
+  GpuSpec gpu = find_gpu("h200");
+  gpu.sm_clock_mhz = 1000;
+  AttentionDecodePlan plan{.dataflow = AttentionDataflow::fragments,
+                           .threads = 256,
+                           .tile_tokens = 16,
+                           .splits = 9,
+                           .combine = Combine::last_block,
+                           .heads_per_block = 4};
+  const Verdict verdict = check(plan, op, gpu);
+  ASSERT_TRUE(verdict.ok) << verdict.reason;
+  CostModel model(op, gpu, {});
+  // 512 channels, two a thread: maxima at once, then parts in two turns.
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (3 + 2 * (1 + 2)) * 0.3);
+}
+
 Json sound_profile() {
   Json parts = {{"overlap", 2}};
   for (const char* part : enum_names<CostPart>) parts[part] = 1;

@@ -62,7 +62,8 @@ TEST(Space, HoldsAcceptedDistinctPlansTheSameEachTime) {
       SCOPED_TRACE(name + " " + to_json(problem).dump());
       const Space all = space(problem, gpu, {.most = 0});
       EXPECT_EQ(all.feasible, all.plans.size());
-      EXPECT_LT(all.plans.size(), 6000u);  // choose() looks at each of them
+      const Space by_kernels = space(problem, gpu, {.most = 0, .last_block = false});
+      EXPECT_LT(by_kernels.plans.size(), 6000u);  // choose() looks at each of them
       EXPECT_FALSE(all.plans.empty());
       EXPECT_EQ(texts(all.plans).size(), all.plans.size());
       for (const Plan& plan : all.plans) {
@@ -71,6 +72,27 @@ TEST(Space, HoldsAcceptedDistinctPlansTheSameEachTime) {
       }
       EXPECT_EQ(space(problem, gpu, {.most = 0}).plans, all.plans);
     }
+  }
+}
+
+// Each plan that has splits, once by a kernel and once by the last block, and nothing else new.
+TEST(Space, OffersBothWaysToMergeSplits) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const Problem& problem : problems()) {
+    SCOPED_TRACE(to_json(problem).dump());
+    const Space both = space(problem, gpu, {.most = 0});
+    const Space by_kernels = space(problem, gpu, {.most = 0, .last_block = false});
+    std::set<std::string> expected = texts(by_kernels.plans);
+    for (const Plan& plan : by_kernels.plans) {
+      const auto merging = merged_by_last_block(plan, problem, gpu);
+      const auto* attention = std::get_if<AttentionDecodePlan>(&plan);
+      const bool channels =
+          attention != nullptr && attention->dataflow == AttentionDataflow::channels;
+      const int splits = std::visit([](const auto& each) { return each.splits; }, plan);
+      EXPECT_EQ(merging.has_value(), splits > 1 && !channels);
+      if (merging) expected.insert(to_json(*merging).dump());
+    }
+    EXPECT_EQ(texts(both.plans), expected);
   }
 }
 

@@ -118,6 +118,58 @@ TEST(Atomics, ReadOnlyLoadsOfPartialsAreARace) {
               AllOf(HasSubstr("race at byte"), HasSubstr("then load_global of 4 bytes")));
 }
 
+// last_block() with `place` made `instead`, once.
+Trial edited_last_block(const std::string& place, const std::string& instead) {
+  Trial trial = last_block();
+  const std::size_t at = trial.text.find(place);
+  EXPECT_NE(at, std::string::npos) << place;
+  trial.text.replace(at, place.size(), instead);
+  return trial;
+}
+
+// Whichever block runs first: a block that reads before the others store is found by their stores.
+TEST(Atomics, PartialsOfBlocksThatNoCounterOrdersAreARace) {
+  for (const HostOptions& options : all_orders(true)) {
+    for (const Trial& trial :
+         {edited_last_block("atomic_add_global(const_cast<u32*>(in), 1u)", "6u"),
+          edited_last_block("if (load_shared(ticket) != 6u) return;", "")}) {
+      EXPECT_THAT(
+          fault_of(trial, options),
+          AllOf(HasSubstr("race at byte"), HasSubstr("load_global_coherent of"),
+                HasSubstr("store_global of 4 bytes"), HasSubstr("let a counter order them")));
+    }
+  }
+}
+
+// The addition releases what its own thread stored, and what a barrier handed to that.
+TEST(Atomics, AnAdditionWithoutABarrierBeforeItIsARace) {
+  const Trial early = edited_last_block("fence_device();\n  sync_block();", "fence_device();");
+  Trial late =
+      edited_last_block("sync_block();\n  if (t == 0) store_shared", "if (t == 0) store_shared");
+  const std::string store = "store_global(partials + mine, 3u * load_global(in + 64 + mine));";
+  late.text.erase(late.text.find(store), store.size());
+  const std::string told = "sync_block();\n  if (load_shared(ticket) != 6u) return;";
+  late.text.replace(late.text.find(told), told.size(), store + told);
+  for (const HostOptions& options : all_orders(true)) {
+    for (const Trial& trial : {early, late}) {
+      EXPECT_THAT(fault_of(trial, options),
+                  AllOf(HasSubstr("race at byte"), HasSubstr("store_global of 4 bytes"),
+                        HasSubstr("load_global_coherent of")));
+    }
+  }
+}
+
+TEST(Atomics, OtherCountersOrderNothing) {
+  Trial trial = edited_last_block("atomic_add_global(const_cast<u32*>(in), 1u)",
+                                  "atomic_add_global(const_cast<u32*>(in) + block_x(), 1u)");
+  const std::string last = "if (load_shared(ticket) != 6u) return;";
+  trial.text.replace(trial.text.find(last), last.size(), "if (block_x() != 6) return;");
+  for (const HostOptions& options : all_orders(true)) {
+    EXPECT_THAT(fault_of(trial, options),
+                AllOf(HasSubstr("race at byte"), HasSubstr("let a counter order them")));
+  }
+}
+
 TEST(Atomics, AddReturnsTheOldValueToEachThread) {
   Trial trial;
   trial.text = R"(VQ_KERNEL(trial, 64, Args) {

@@ -34,6 +34,20 @@ TEST(Memory, CopiesStayWithinOneAllocation) {
               HasSubstr("outside every allocation"));
 }
 
+TEST(Memory, ZeroesWhatItIsToldAndNoMore) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  const DeviceBuffer buffer(*backend, 8);
+  backend->upload(buffer.data(), std::vector<std::byte>(8, std::byte{7}));
+  backend->zero(static_cast<std::byte*>(buffer.data()) + 2, 3, nullptr);
+  std::vector<std::byte> bytes(8);
+  backend->download(bytes, buffer.data());
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(bytes[i], std::byte(i >= 2 && i < 5 ? 0 : 7)) << i;
+  }
+  EXPECT_THAT(device_error([&] { backend->zero(buffer.data(), 9, nullptr); }),
+              HasSubstr("zeroing of 9 bytes"));
+}
+
 TEST(Memory, TooMuchIsAnError) {
   const std::unique_ptr<Backend> backend = make_host_backend();
   EXPECT_THAT(device_error([&] { backend->allocate(SIZE_MAX / 4); }), HasSubstr("no host memory"));

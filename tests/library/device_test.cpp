@@ -100,6 +100,30 @@ TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {
   vqgen_op_release(op);
 }
 
+// Two launches a replay, all with one workspace whose counters were zeroed once.
+TEST_F(OnDevice, LaunchesWhoseLastBlockMergesAreReplayed) {
+  const Json config = edited(
+      small_gemv(), {{"/shape/rows", "1"}, {"/plan", R"({"splits": 2, "combine": "last_block"})"}});
+  vqgen_op* op = prepared(runtime_, config);
+  ASSERT_NE(op, nullptr);
+  LinearTrial trial(runtime_, op, *as_linear(read_config(config, "test").problem), 1);
+  ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+  trial.expect_right();
+  trial.poison();
+  constexpr int kGlobalMode = 0;
+  ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
+            0);
+  const vqgen_status first = trial.relaunch(op, stream_);
+  const vqgen_status second = trial.relaunch(op, stream_);
+  void* graph = nullptr;
+  ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
+  EXPECT_EQ(first, VQGEN_OK);
+  EXPECT_EQ(second, VQGEN_OK);
+  expect_replays(graph, trial, 3);
+  vqgen_op_release(op);
+}
+
 // What loads, allocates and frees does not break the capture of another thread, whatever its mode.
 TEST_F(OnDevice, AnotherThreadPreparesWhileOneCaptures) {
   vqgen_op* op = prepared(runtime_, small_gemv());

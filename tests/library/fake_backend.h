@@ -46,6 +46,9 @@ class FakeBackend final : public NoDevice {
     return std::make_unique<FakeKernel>(*this, source.entries.front().name);
   }
   bool capturing(void*) const override { return in_capture; }
+  void zero(void* pointer, std::size_t bytes, void*) override {
+    if (on_zero) on_zero(pointer, bytes);
+  }
   void wait_for(void*) override {
     if (on_wait) on_wait();
   }
@@ -54,6 +57,7 @@ class FakeBackend final : public NoDevice {
   std::function<void(const KernelSource&)> on_compile;
   std::function<void(const FakeKernel&, std::span<const std::byte>)> on_enqueue;
   std::function<void()> on_wait;
+  std::function<void(void*, std::size_t)> on_zero;
   std::atomic<bool> in_capture{false};
   mutable std::atomic<int> compilations{0};
   std::atomic<int> loads{0};

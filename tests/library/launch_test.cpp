@@ -67,6 +67,34 @@ TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
   for (const std::int64_t tokens : {1, 211, 300}) expect_right(prepared, op, tokens);
 }
 
+// By the last block, again and again with one workspace: each launch leaves its counters at 0.
+TEST(Launch, TheLastBlockMergesAsOftenAsWanted) {
+  const Json last = R"({"splits": 2, "combine": "last_block"})"_json;
+  const Json of_attention =
+      edited(attention_json(),
+             {{"/shape/head_dim", "64"}, {"/shape/tokens", "300"}, {"/plan", last.dump()}});
+  const OwnedOp attention(of_attention);
+  ASSERT_NE(attention.op, nullptr);
+  AttentionTrial heads(host(), std::get<AttentionDecode>(read_config(of_attention, "test").problem),
+                       211);
+  ASSERT_EQ(heads.launch(attention.op), VQGEN_OK) << vqgen_last_error();
+  heads.expect_right();
+  const Json of_gemv = edited(small_gemv(), {{"/shape/rows", "1"}, {"/plan", last.dump()}});
+  const OwnedOp gemv(of_gemv);
+  ASSERT_NE(gemv.op, nullptr);
+  LinearTrial product(host(), gemv.op, *as_linear(read_config(of_gemv, "test").problem), 1);
+  ASSERT_EQ(product.launch(gemv.op), VQGEN_OK) << vqgen_last_error();
+  product.expect_right();
+  for (int again = 0; again < 2; ++again) {
+    heads.poison();
+    ASSERT_EQ(heads.relaunch(attention.op, nullptr), VQGEN_OK) << vqgen_last_error();
+    heads.expect_right();
+    product.poison();
+    ASSERT_EQ(product.relaunch(gemv.op, nullptr), VQGEN_OK) << vqgen_last_error();
+    product.expect_right();
+  }
+}
+
 TEST(Launch, GemvIsRightAtAllRowCounts) {
   const Json config = small_gemv();
   const OwnedOp prepared(config);

@@ -42,10 +42,14 @@ inline vqgen_quantized public_args(const vq::QuantizedArgs& args) {
   return {args.codes, args.codebooks, args.scales, args.batch_stride, args.head_stride};
 }
 
-// A workspace of exactly what is asked for, poisoned: the host backend finds a byte too many.
-inline DeviceBuffer make_workspace(Backend& backend, const vqgen_op* op, std::int64_t count) {
+// A workspace of exactly what is asked for, poisoned but for what is to be zeros: the host backend
+// finds a byte too many.
+inline DeviceBuffer make_workspace(vqgen_runtime* runtime, const vqgen_op* op, std::int64_t count) {
+  Backend& backend = runtime->registry->backend();
   DeviceBuffer workspace(backend, vqgen_op_workspace_bytes_for(op, count));
   backend.upload(workspace.data(), std::vector<std::byte>(workspace.bytes(), std::byte{0xff}));
+  EXPECT_EQ(vqgen_workspace_init(runtime, workspace.data(), workspace.bytes(), nullptr), VQGEN_OK);
+  EXPECT_EQ(vqgen_synchronize(runtime, nullptr), VQGEN_OK);
   return workspace;
 }
 
@@ -53,7 +57,8 @@ inline DeviceBuffer make_workspace(Backend& backend, const vqgen_op* op, std::in
 class AttentionTrial {
  public:
   AttentionTrial(vqgen_runtime* runtime, AttentionDecode op, std::int64_t tokens)
-      : backend_(runtime->registry->backend()),
+      : runtime_(runtime),
+        backend_(runtime->registry->backend()),
         op_(resized_op(op, tokens)),
         data_(make_attention_data(
             op_, {.seed = static_cast<std::uint64_t>(tokens), .lengths = LengthPattern::ragged})),
@@ -79,7 +84,7 @@ class AttentionTrial {
     device_.poison_outputs();
   }
   vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
-    workspace_ = make_workspace(backend_, op, args_.tokens);
+    workspace_ = make_workspace(runtime_, op, args_.tokens);
     return relaunch(op, stream);
   }
   // With the workspace that there is: nothing is allocated or copied, as a capture wants it.
@@ -101,6 +106,7 @@ class AttentionTrial {
     op.shape.tokens = tokens;
     return op;
   }
+  vqgen_runtime* runtime_;
   Backend& backend_;
   AttentionDecode op_;
   AttentionData data_;
@@ -113,7 +119,10 @@ class AttentionTrial {
 class LinearTrial {
  public:
   LinearTrial(vqgen_runtime* runtime, const vqgen_op* prepared, Linear op, int rows)
-      : backend_(runtime->registry->backend()), op_(std::move(op)), device_(backend_) {
+      : runtime_(runtime),
+        backend_(runtime->registry->backend()),
+        op_(std::move(op)),
+        device_(backend_) {
     op_.shape.rows = static_cast<int>(vqgen_op_bucket(prepared, rows));
     data_ = make_linear_data(op_, {.seed = static_cast<std::uint64_t>(rows)});
     args_.struct_bytes = sizeof(args_);
@@ -127,7 +136,7 @@ class LinearTrial {
     device_.poison_outputs();
   }
   vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
-    workspace_ = make_workspace(backend_, op, args_.rows);
+    workspace_ = make_workspace(runtime_, op, args_.rows);
     return relaunch(op, stream);
   }
   // As for attention.
@@ -143,6 +152,7 @@ class LinearTrial {
   }
 
  private:
+  vqgen_runtime* runtime_;
   Backend& backend_;
   Linear op_;
   LinearData data_;

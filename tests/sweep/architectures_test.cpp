@@ -1,12 +1,15 @@
 // Every example config compiles by NVRTC for every architecture; in both element types for sm_75,
 // which has no instructions for bf16, and for the lattice, which adds elements. So do the fusions
-// of products. Needs no GPU.
+// of products, and kernels whose last block merges. Needs no GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/profiles.h"
 #include "generator/generate.h"
+#include "heuristics/choose.h"
+#include "heuristics/space.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/prepare.h"
 
@@ -67,6 +70,34 @@ TEST_P(Architectures, EveryFusionCompiles) {
         EXPECT_LE(kernel.spill_bytes, kFewSpills) << enum_name(fusion) << vector_size;
       }
     }
+  }
+}
+
+// Of both ops, in one kernel, without a register more than a block of its threads has.
+TEST_P(Architectures, TheLastBlockCompiles) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu(GetParam());
+  for (const char* name : {"llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8"}) {
+    const Config config =
+        read_config(std::string(VQGEN_SOURCE_DIR "/examples/configs/") + name + ".json");
+    Plan plan = choose(config.problem, gpu, {.chooser = Chooser::rules});
+    const int splits =
+        as_linear(config.problem) == nullptr ? 20 : 1;  // a whole turn of loads, a rest
+    std::visit([&](auto& each) { each.splits = std::max(each.splits, splits); }, plan);
+    if (auto* product = std::get_if<LinearPlan>(&plan);
+        product != nullptr && product->splits == 1) {
+      product->chunk_columns /= 2;
+      product->splits = 2;
+    }
+    const auto merging = merged_by_last_block(plan, config.problem, gpu);
+    ASSERT_TRUE(merging.has_value()) << name;
+    const Artifact artifact =
+        backend->compile(generate(config.problem, *merging, gpu, Machine::cuda, {}));
+    ASSERT_EQ(artifact.kernels.size(), 1u);
+    const int threads = std::visit([](const auto& each) { return each.threads; }, *merging);
+    EXPECT_LE(artifact.kernels.front().registers * threads, 65536) << name;
+    constexpr int kFewSpills = 64;  // bytes; 32 were seen, on sm_75
+    EXPECT_LE(artifact.kernels.front().spill_bytes, kFewSpills) << name;
   }
 }
 

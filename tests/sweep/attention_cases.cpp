@@ -37,12 +37,13 @@ enum Axis {
   kKvHeads,
   kDataflow,
   kShares,
+  kCombine,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
 constexpr int kValueE8p = 4;    // of the value bits, which follow key bits by a shift
-const std::vector<int> kSizes{kBits + 1, 5, 3, 3, 4, 4, 4,           4,           2, 4, 4, 6, 4,
-                              2,         4, 4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2, 4, 3};
+const std::vector<int> kSizes{kBits + 1, 5, 3, 3, 4, 4,           4,           4, 2, 4, 4, 6, 4, 2,
+                              4,         4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2, 4, 3, 2};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -183,6 +184,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   }
   change([&](auto& changed) { fix_levels(changed, op, v[kKeyLevels], v[kValueLevels]); });
   result.override_dropped = !change([&](auto& changed) { vary_plan(changed, v[kPlan]); });
+  if (v[kCombine] == 1) change([](auto& changed) { changed.combine = Combine::last_block; });
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);

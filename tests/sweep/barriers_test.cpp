@@ -9,6 +9,7 @@
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/ops/linear.h"
 #include "runtime/backend/host/host_backend.h"
+#include "tests/message_of.h"
 #include "tests/sweep/harness.h"
 
 namespace vqgen::test {
@@ -32,12 +33,20 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
   EXPECT_NO_THROW(run(*backend, right, problem, plan));
 
+  // Only plans whose last block merges have these run.
+  const std::size_t merging = right.text.find("VQ_DEVICE bool is_last_of");
+  const std::size_t merging_end = right.text.find("\n}\n", merging);
+  const bool merges =
+      std::visit([](const auto& each) { return each.combine == Combine::last_block; }, plan);
+  ASSERT_NE(merging_end, std::string::npos);
+
   std::size_t found = 0;
   for (const std::string call :
        {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();"}) {
     for (std::size_t at = right.text.find(call); at != std::string::npos;
          at = right.text.find(call, at + 1)) {
       if (right.text[right.text.find_last_not_of(' ', at - 1)] != '\n') continue;
+      if (!merges && merging < at && at < merging_end) continue;
       KernelSource wrong = right;
       wrong.text.erase(at, call.size());
       const std::string what = right.text.substr(at, 200) + " left out";
@@ -78,6 +87,58 @@ TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
 }
 TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionDataflow::channels, 11);
+}
+
+// What `run` says of a kernel that differs in one place.
+std::string report_of(const KernelSource& right, const Problem& problem, const Plan& plan,
+                      const std::string& place, const std::string& instead,
+                      ErrorKind kind = ErrorKind::device) {
+  KernelSource wrong = right;
+  const std::size_t at = wrong.text.find(place);
+  EXPECT_NE(at, std::string::npos) << place;
+  if (at == std::string::npos) return "";
+  wrong.text.replace(at, place.size(), instead);
+  const auto backend = make_host_backend({.check_races = true});
+  return message_of([&] { run(*backend, wrong, problem, plan); }, kind);
+}
+
+// Partials of other blocks: not without the counter, nor by the read-only path.
+void expect_counter_needed(const Problem& problem, const Plan& plan) {
+  const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
+  const std::string uncounted =
+      report_of(right, problem, plan, "atomic_add_global(counter, 1u)", "u32(blocks - 1)");
+  EXPECT_NE(uncounted.find(": race at "), std::string::npos) << uncounted;
+  EXPECT_NE(uncounted.find("let a counter order them"), std::string::npos) << uncounted;
+  const std::string read_only =
+      report_of(right, problem, plan, "return load_global_coherent(pointer);",
+                "return load_global(pointer);");
+  EXPECT_NE(read_only.find("then load_global of 4 bytes"), std::string::npos) << read_only;
+  const std::string left = report_of(right, problem, plan, "store_global(counter, 0u);", ";",
+                                     ErrorKind::verification_failed);
+  EXPECT_NE(left.find("counters"), std::string::npos) << left;
+}
+
+TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
+  Gemv op;
+  op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
+  LinearPlan product = choose_lanes(op, find_gpu("h200"));
+  product.chunk_columns = 256;
+  product.splits = 3;
+  product.combine = Combine::last_block;
+  expect_every_barrier_needed(op, product, 4);
+  expect_counter_needed(op, product);
+
+  AttentionDecode attention;
+  attention.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .tokens = 300};
+  attention.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  attention.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  AttentionDecodePlan plan =
+      choose_attention(attention, find_gpu("h200"), AttentionDataflow::fragments);
+  plan.splits = 3;
+  plan.threads = 64;
+  plan.combine = Combine::last_block;
+  expect_counter_needed(attention, plan);
 }
 
 TEST(Barriers, OfGemvAreAllNeeded) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/check.h"
 #include "heuristics/choose.h"
 #include "heuristics/ops/linear.h"
@@ -27,6 +29,7 @@ enum Axis {
   kSplits,
   kShape,
   kFusion,
+  kCombine,
 };
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
@@ -40,7 +43,7 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then o
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
-    kBitCount + 1, 3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 3, 3, 8, 3};
+    kBitCount + 1, 3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 3, 3, 8, 3, 2};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
@@ -156,6 +159,12 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
   }
   if (v[kSplits] > 0 && plan.dataflow != LinearDataflow::tables)
     attempt([&](LinearPlan& p) { p.splits = v[kSplits]; });
+  if (v[kCombine] == 1) {
+    attempt([](LinearPlan& p) {
+      p.splits = std::max(p.splits, 2);
+      p.combine = Combine::last_block;
+    });
+  }
   return plan;
 }
 

@@ -3,6 +3,7 @@
 // preset kernels are compiled with sanitizers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -88,6 +89,15 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     EXPECT_GE(dataflows[each], 15) << enum_name(each);
     std::printf("%d cases of attention in dataflow %s\n", dataflows[each],
                 std::string(enum_name(each)).c_str());
+  }
+  for (const SweepCases& sweep : {attention, linear}) {
+    const auto by_last_block =
+        std::count_if(sweep.cases.begin(), sweep.cases.end(), [](const SweepCase& each) {
+          return std::visit([](const auto& plan) { return plan.combine == Combine::last_block; },
+                            each.plan);
+        });
+    EXPECT_GE(by_last_block, 15);
+    std::printf("%td cases whose last block merges\n", by_last_block);
   }
   EXPECT_EQ(attention_product(sweep_gpu(), kSeed).size(), (15u * 3 + 1) * 4);
   EXPECT_EQ(gemv_product(sweep_gpu(), kSeed).size(), (15u * 3 + 1) * 4);

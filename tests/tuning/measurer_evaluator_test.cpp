@@ -45,6 +45,7 @@ class MeddlingBackend final : public Backend {
   void release(void* pointer) noexcept override { host_->release(pointer); }
   void upload(void* to, std::span<const std::byte> from) override { host_->upload(to, from); }
   void download(std::span<std::byte> to, const void* from) override { host_->download(to, from); }
+  void zero(void* to, std::size_t bytes, void* stream) override { host_->zero(to, bytes, stream); }
   std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
                                      std::size_t) const override {
     return 3;
@@ -185,8 +186,10 @@ TEST_F(Meddled, WritesBesideTheWorkspaceAreWrong) {
   const std::size_t floats = std::size_t{2} * kOutputs;
   backend_.after = [floats](const vq::LinearArgs& args) { args.partials[floats] = 0; };
   expect_wrong("the workspace, outside of it");
-  backend_.after = [](const vq::LinearArgs& args) { args.partials[-1] = 0; };
+  backend_.after = [](const vq::LinearArgs& args) { args.counters[-1] = 0; };
   expect_wrong("the workspace, outside of it");
+  backend_.after = [](const vq::LinearArgs& args) { args.partials[-1] = 1; };
+  expect_wrong("the counters of the workspace, which are not 0");
 }
 
 // The host goes on after a fault: the plan is out, the others are not.

@@ -241,6 +241,14 @@ class CudaBackend final : public Backend {
     const CudaContext::Scope scope(*held);
     check(held->api().cuStreamSynchronize(static_cast<CUstream>(stream)), "cuStreamSynchronize");
   }
+  void zero(void* destination, std::size_t bytes, void* stream) override {
+    if (bytes == 0) return;
+    const auto held = context();
+    const CudaContext::Scope scope(*held);
+    check(
+        held->api().cuMemsetD8Async(address(destination), 0, bytes, static_cast<CUstream>(stream)),
+        "cuMemsetD8Async");
+  }
   void make_current() override {
     const auto held = context();
     check(held->api().cuCtxSetCurrent(held->handle()), "cuCtxSetCurrent");

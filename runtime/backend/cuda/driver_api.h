@@ -32,6 +32,7 @@
   X(cuMemFree)                                   \
   X(cuMemcpyHtoDAsync)                           \
   X(cuMemcpyDtoHAsync)                           \
+  X(cuMemsetD8Async)                             \
   X(cuModuleLoadData)                            \
   X(cuModuleUnload)                              \
   X(cuModuleGetFunction)                         \

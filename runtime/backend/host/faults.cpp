@@ -127,11 +127,19 @@ void BlockRunner::note_race(const Race& race, const Touch& here, bool in_arena) 
             std::to_string(range.bytes) + " bytes";
     by += " of block " + block_name(race.block % grid.x, race.block / grid.x % grid.y,
                                     race.block / grid.x / grid.y);
-    const bool both_store =
-        race.earlier.access == Access::kStoreGlobal && here.access == Access::kStoreGlobal;
-    remedy = both_store ? "let one thread of a launch store it"
-                        : "load in another launch than the one that stores: load_global and "
-                          "copy_async read what no thread of theirs writes";
+    const auto either = [&](Access access) {
+      return race.earlier.access == access || here.access == access;
+    };
+    remedy =
+        "load in another launch than the one that stores: load_global and copy_async read "
+        "what no thread of theirs writes";
+    if (either(Access::kLoadGlobalCoherent)) {
+      remedy =
+          "let a counter order them: a sync_block and an atomic_add_global after the first, an "
+          "atomic_add_global and a sync_block before the second";
+    } else if (race.earlier.access == here.access) {
+      remedy = "let one thread of a launch store it";
+    }
   }
   const Touch& earlier = race.earlier;
   note("race " + place + ": " + access_name(earlier.access, earlier.bytes) + by + " (" +

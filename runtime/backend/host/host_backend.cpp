@@ -119,6 +119,12 @@ class HostBackend : public Backend {
     if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
   }
 
+  void zero(void* destination, std::size_t bytes, void*) override {
+    const std::lock_guard lock(mutex_);
+    check_copy("zeroing", destination, bytes);
+    if (bytes > 0) std::memset(destination, 0, bytes);
+  }
+
   void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
               std::span<const std::byte> args) override {
     run(dynamic_cast<const HostKernel&>(kernel), source, entry, args);

@@ -1,5 +1,7 @@
 #include "runtime/backend/host/race_checker.h"
 
+#include <algorithm>
+
 namespace vqgen::host {
 
 using vq::host::Access;
@@ -50,13 +52,17 @@ void RaceChecker::Shadow::set(std::uint64_t address, std::uint64_t record) {
 
 void RaceChecker::begin_launch(std::uint64_t arena_bytes) {
   cells_.assign((arena_bytes + kGranule - 1) / kGranule, {});
-  stores_.clear();
-  loads_.clear();
+  for (Shadow* each : {&stores_, &store_clocks_, &loads_, &coherent_loads_, &coherent_clocks_}) {
+    each->clear();
+  }
+  counters_.clear();
+  added_.clear();
   touches_.clear();  // the sites are strings of a text that may be unloaded by now
 }
 
 void RaceChecker::begin_block(std::uint64_t index) {
   block_index_ = index;
+  added_.clear();
   block_barrier();
   block_begin_ = clock_;
 }
@@ -133,21 +139,70 @@ Race RaceChecker::race_with(std::uint64_t record, std::uint64_t address) const {
           static_cast<int>(actor % kThreadsOfBlock), address, false};
 }
 
+RaceChecker::Deed RaceChecker::deed_of(std::uint64_t record, std::uint64_t clock) const {
+  const std::uint64_t actor = (record & kActor) - 1;
+  return {actor / kThreadsOfBlock, {clock, 0, static_cast<std::uint16_t>(actor % kThreadsOfBlock)}};
+}
+
+// The clock advances, so that what a thread does after an addition is not taken for before it.
+void RaceChecker::add(int thread, std::uint64_t address) {
+  const Stamp stamp{++clock_, 0, static_cast<std::uint16_t>(thread)};
+  Counter& counter = counters_[address];
+  counter[block_index_].push_back(
+      {stamp, block_barrier_, warp_barrier_[static_cast<std::size_t>(thread / 32)]});
+  added_.emplace_back(&counter, stamp);
+}
+
+// Blocks run one after the other, so all additions of another block are earlier than this one's.
+bool RaceChecker::ordered_by_counters(const Deed& earlier, int thread) const {
+  if (earlier.block == block_index_) return ordered(earlier.stamp, thread);
+  const auto released = [&](const Addition& addition) {
+    const Stamp& stamp = earlier.stamp;
+    return (stamp.thread == addition.stamp.thread && stamp.clock < addition.stamp.clock) ||
+           stamp.clock < addition.block_barrier ||
+           (stamp.thread / 32 == addition.stamp.thread / 32 && stamp.clock < addition.warp_barrier);
+  };
+  for (const auto& [counter, acquired] : added_) {
+    if (!ordered(acquired, thread)) continue;
+    const auto others = counter->find(earlier.block);
+    if (others == counter->end()) continue;
+    if (std::any_of(others->second.begin(), others->second.end(), released)) return true;
+  }
+  return false;
+}
+
 std::optional<Race> RaceChecker::touch_global(int thread, std::uint64_t address,
                                               const Touch& touch) {
-  if (touch.access == Access::kLoadGlobalCoherent || touch.access == Access::kAtomicAddGlobal) {
+  if (touch.access == Access::kAtomicAddGlobal) {
+    add(thread, address);
     return std::nullopt;
   }
   const std::uint64_t actor =
       block_index_ * kThreadsOfBlock + static_cast<std::uint64_t>(thread) + 1;
   const std::uint64_t record = std::uint64_t{number_of(touch)} << kActorBits | actor;
   const bool store = touch.access == Access::kStoreGlobal;
+  const bool coherent = touch.access == Access::kLoadGlobalCoherent;
+  const auto unordered = [&](std::uint64_t other, Shadow& clocks, std::uint64_t at) {
+    return other != 0 && !ordered_by_counters(deed_of(other, clocks.get(at)), thread);
+  };
   for (std::uint64_t at = address; at < address + touch.bytes; at += kGranule) {
     const std::uint64_t stored = stores_.get(at);
+    if (coherent) {
+      if (unordered(stored, store_clocks_, at)) return race_with(stored, at);
+      coherent_loads_.set(at, record);
+      coherent_clocks_.set(at, clock_);
+      continue;
+    }
     if (stored != 0 && !(store && (stored & kActor) == actor)) return race_with(stored, at);
-    const std::uint64_t loaded = store ? loads_.get(at) : 0;
-    if (loaded != 0) return race_with(loaded, at);
-    (store ? stores_ : loads_).set(at, record);
+    if (!store) {
+      loads_.set(at, record);
+      continue;
+    }
+    if (const std::uint64_t loaded = loads_.get(at); loaded != 0) return race_with(loaded, at);
+    const std::uint64_t read = coherent_loads_.get(at);
+    if (unordered(read, coherent_clocks_, at)) return race_with(read, at);
+    stores_.set(at, record);
+    store_clocks_.set(at, clock_);
   }
   return std::nullopt;
 }

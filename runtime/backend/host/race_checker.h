@@ -6,9 +6,11 @@
 // Shuffles order nothing. An asynchronous copy writes from its issue until its thread has waited
 // for it.
 //
-// Global memory has no order within a launch: a place has one thread that stores it, and is not
-// read through the read-only path by any. Atomics and coherent loads follow a protocol of the
-// kernel's own, which is not judged.
+// In global memory a place has one thread of the launch that stores it, and is not read through the
+// read-only path by any. Between blocks, counters order stores and coherent loads: what a thread
+// did before it added to one, or its block before a barrier before that, is ordered before what a
+// thread does after it, or its block after a barrier, added to the same one later. Of the coherent
+// loads of a place the last is remembered. The counters themselves are not judged.
 //
 // The clock suits fibers: what ran before a barrier's last arrival was called before it.
 #pragma once
@@ -19,6 +21,7 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace vqgen::host {
@@ -88,6 +91,23 @@ class RaceChecker {
     Page* page_ = nullptr;      // null where there is none
   };
 
+  // What a thread has of global memory: where and when, the touch apart.
+  struct Deed {
+    std::uint64_t block = 0;
+    Stamp stamp;
+  };
+  // An addition to a counter: what is ordered before it of its block, by the barriers so far.
+  struct Addition {
+    Stamp stamp;
+    std::uint64_t block_barrier = 0;
+    std::uint64_t warp_barrier = 0;
+  };
+  // Those of each block.
+  using Counter = std::unordered_map<std::uint64_t, std::vector<Addition>>;
+
+  void add(int thread, std::uint64_t address);
+  bool ordered_by_counters(const Deed& earlier, int thread) const;
+  Deed deed_of(std::uint64_t record, std::uint64_t clock) const;
   std::uint32_t number_of(const Touch& touch);
   bool ordered(const Stamp& earlier, int thread) const;
   void note_read(Cell& cell, const Stamp& read) const;
@@ -101,7 +121,13 @@ class RaceChecker {
   std::array<std::uint64_t, 32> warp_barrier_{};
   std::vector<Cell> cells_;  // a granule of the arena
   Shadow stores_;
+  Shadow store_clocks_;
   Shadow loads_;
+  Shadow coherent_loads_;
+  Shadow coherent_clocks_;
+  std::unordered_map<std::uint64_t, Counter> counters_;  // by address
+  // What this block added to, and when.
+  std::vector<std::pair<const Counter*, Stamp>> added_;
   std::vector<Touch> touches_;
   std::array<std::uint32_t, 1024> recent_touches_{};  // by a hash, where to look first
 };

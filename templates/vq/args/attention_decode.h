@@ -24,6 +24,7 @@ struct AttentionDecodeArgs {
   const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
   const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
   float* partials;       // [batch][query_heads][splits][head_dim + 2], fp32; null where splits == 1
+  u32* counters;         // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
   // Dataflow channels: [batch][query_heads][key_channel_splits][score_stride] fp32, else null.
   float* scores;
   i64 score_stride;     // tokens that a row of scores has room for

@@ -13,6 +13,7 @@ struct LinearArgs {
   QuantizedArgs weights;       // rows [out_features]; fragments: aligned to code_words words
   const float* output_scales;  // [out_features]; null where the format has none
   float* partials;             // [splits][rows][out_features] fp32; null where splits == 1
+  u32* counters;  // [blocks of rows][blocks of outputs], zeros; for plans whose last block merges
 };
 
 }  // namespace vq

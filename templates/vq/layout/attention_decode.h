@@ -7,6 +7,7 @@
 #pragma once
 
 #include <vq/layout/format.h>
+#include <vq/layout/splits.h>
 
 namespace vq {
 
@@ -23,6 +24,7 @@ struct AttentionDecodeConfig {
   int threads;
   int tile_tokens;
   int splits;
+  Combine combine;
   int heads_per_block;
   int lanes_per_token;
   int stages;
@@ -37,6 +39,10 @@ struct AttentionDecodeConfig {
 VQ_HD constexpr int group(const AttentionDecodeConfig& c) { return c.query_heads / c.kv_heads; }
 VQ_HD constexpr int head_blocks(const AttentionDecodeConfig& c) {
   return ceil_div(group(c), c.heads_per_block);
+}
+// Counters of a call whose last blocks merge: results that blocks share.
+VQ_HD constexpr i64 counters(const AttentionDecodeConfig& c, i64 batch) {
+  return batch * c.kv_heads * head_blocks(c);
 }
 VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
   return head_dim / f.unit_elements;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <vq/layout/format.h>
+#include <vq/layout/splits.h>
 
 namespace vq {
 
@@ -28,6 +29,7 @@ struct LinearConfig {
   int outputs_per_warp;
   int chunk_columns;
   int splits;
+  Combine combine;
   int warps_along_columns;
   int rows_per_block;
   int fragment_rows;  // fragments: rows of x that one product serves, 4 (halves) or 8 (pairs)
@@ -47,6 +49,10 @@ VQ_HD constexpr int block_rows(const LinearConfig& c) {
 }
 VQ_HD constexpr int outputs_per_block(const LinearConfig& c) {
   return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
+}
+// Counters of a call whose last blocks merge: results that blocks share.
+VQ_HD constexpr i64 counters(const LinearConfig& c) {
+  return ceil_div(c.out_features, i64{outputs_per_block(c)}) * ceil_div(c.rows, c.rows_per_block);
 }
 VQ_HD constexpr i64 units_per_row(const LinearConfig& c) {
   return ceil_div(c.in_features, c.unit_columns);

@@ -89,6 +89,7 @@ class AttentionFragments {
     softmax_.merge([this](int head, int channel, float value, float highest, float total) {
       if (head < work_.heads) work_.write_one(args_, head, channel, value, highest, total);
     });
+    work_.merge_if_last(args_);
   }
 
  private:

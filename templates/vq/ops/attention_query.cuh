@@ -37,9 +37,9 @@ class QueryRows {
     }
   }
 
-  // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its own,
-  // q; both times `scale`, element place(head, channel). Heads that the block lacks become zeros.
-  // each(head, row) is given each row by its warp, zeros past head_dim. Ends with a barrier.
+  // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
+  // own, q; both times `scale`, element place(head, channel). Heads that the block lacks become
+  // zeros. each(head, row) is given each row by its warp, zeros past head_dim. Ends with a barrier.
   template <class Place, class Each>
   VQ_DEVICE void store(float scale, float* query, float* raw_query, Place place, Each each) const {
     VQ_UNROLL

@@ -1,9 +1,7 @@
 // What one block of attention_decode works on, and where its result goes.
 #pragma once
 
-#include <vq/args/attention_decode.h>
-#include <vq/layout/attention_decode.h>
-#include <vq/machine.cuh>
+#include <vq/ops/attention_splits.cuh>
 
 namespace vq {
 
@@ -27,6 +25,7 @@ struct AttentionWork {
   static constexpr int kThreads = Plan::config().threads;
   static constexpr int kMaxWindow = Plan::config().max_window;
   static constexpr int kMaxSinks = Plan::config().max_sinks;
+  using Splits = AttentionSplits<Plan>;
 
   int batch, split, kv_head, first_head, heads;
   int begin, end;
@@ -67,9 +66,9 @@ struct AttentionWork {
     return batch * args.raw_batch_stride + kv_head * args.raw_head_stride + i64{slot} * kHeadDim;
   }
 
-  // One split: the normalised result. More: the split's partial for the combine kernel. The block
-  // has share number `share`, of kChannels channels.
-  // output [heads][kChannels], maximum and sum [heads], shared memory, written before a barrier.
+  // One split: the normalised result. More: the split's partial, for the combine kernel or the last
+  // block. The block has share number `share`, of kChannels channels. output [heads][kChannels],
+  // maximum and sum [heads], shared memory, written before a barrier. All threads.
   template <int kChannels>
   VQ_DEVICE void write(const AttentionDecodeArgs& args, int share, const float* output,
                        const float* maximum, const float* sum) const {
@@ -78,18 +77,20 @@ struct AttentionWork {
       write_one(args, h, share * kChannels + i % kChannels, load_shared(output + i),
                 load_shared(maximum + h), load_shared(sum + h));
     }
+    merge_if_last(args);
   }
 
   // One channel of the block's head h, which is one of `heads`. The maximum counts with channel 0.
+  // merge_if_last() has to follow once all have been written.
   VQ_DEVICE void write_one(const AttentionDecodeArgs& args, int h, int channel, float value,
                            float maximum, float sum) const {
-    const i64 head = i64{batch} * kQueryHeads + first_head + h;
+    const i64 head = first() + h;
     if constexpr (kSplits == 1) {
       store_global(args.out + head * kHeadDim + channel,
                    from_float<Plan::config().element>(sum > 0.0f ? value / sum : 0.0f));
-      if (channel == 0) store_global(args.lse + head, log_sum_exp(maximum, sum));
+      if (channel == 0) store_global(args.lse + head, Splits::log_sum_exp(maximum, sum));
     } else {
-      float* const to = args.partials + (head * kSplits + split) * (kHeadDim + 2);
+      float* const to = Splits::partial(args, head, split);
       store_global(to + channel, value);
       if (channel == 0) {
         store_global(to + kHeadDim, maximum);
@@ -98,13 +99,21 @@ struct AttentionWork {
     }
   }
 
-  // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
-  VQ_DEVICE static float log_sum_exp(float highest, float total) {
-    constexpr float kLn2 = 0.69314718055994530942f;
-    return total > 0.0f ? (highest + log2_approx(total)) * kLn2 : -infinity();
+  // Of the blocks that share these heads, the last merges their splits where the plan says so. All
+  // threads.
+  VQ_DEVICE void merge_if_last(const AttentionDecodeArgs& args) const {
+    if constexpr (Plan::config().combine == Combine::kLastBlock) {
+      constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
+      if (!is_last_of(kSplits, args.counters + i64{batch} * kOfBatch + block_y())) return;
+      for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
+        Splits::merge(args, first() + i / kHeadDim, i % kHeadDim, LoadOfThisLaunch());
+      }
+    }
   }
 
  private:
+  // Of all heads of the batch, the block's first.
+  VQ_DEVICE i64 first() const { return i64{batch} * kQueryHeads + first_head; }
   VQ_DEVICE static int clip(i64 token, int length) {
     return token < length ? static_cast<int>(token) : length;
   }

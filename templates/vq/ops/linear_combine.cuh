@@ -1,4 +1,4 @@
-// The sums of the splits become one, in the order of the splits. A thread an element of y.
+// The sums of the splits become one by a kernel of its own. A thread an element of y.
 #pragma once
 
 #include <vq/ops/linear_work.cuh>
@@ -8,15 +8,10 @@ namespace vq {
 template <class Plan>
 VQ_DEVICE void linear_combine(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
-  constexpr i64 kElements = Work::kRows * Work::kOutFeatures;
   const i64 element = i64{block_x()} * kCombineThreads + thread_index();
-  if (element >= kElements) return;
-  float sum = 0.0f;
-  for (int split = 0; split < Plan::config().splits; ++split) {
-    sum += load_global(args.partials + split * kElements + element);
-  }
-  Work::finish(args, static_cast<int>(element / Work::kOutFeatures), element % Work::kOutFeatures,
-               sum);
+  if (element >= Work::kRows * Work::kOutFeatures) return;
+  Work::merge(args, static_cast<int>(element / Work::kOutFeatures), element % Work::kOutFeatures,
+              LoadOfLastLaunch());
 }
 
 }  // namespace vq

@@ -259,6 +259,7 @@ class LinearFragments {
 template <class Plan>
 VQ_DEVICE void linear_fragments(const LinearArgs& args) {
   LinearFragments<Plan>(args).run();
+  LinearWork<Plan>::merge_if_last(args);
 }
 
 }  // namespace vq

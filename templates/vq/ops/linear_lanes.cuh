@@ -119,6 +119,7 @@ class LinearLanes {
 template <class Plan>
 VQ_DEVICE void linear_lanes(const LinearArgs& args) {
   LinearLanes<Plan>(args).run();
+  LinearWork<Plan>::merge_if_last(args);
 }
 
 }  // namespace vq

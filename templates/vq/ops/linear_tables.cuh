@@ -5,7 +5,7 @@
 // weights. More sub-vectors a lane spread the loads and the lanes' sum of an output over more of
 // them, and take as much more shared memory. (The codebook-centric dataflow of VQ-LLM VI-A taken to
 // its end; VecInfer's and MILLION's score table is the same for keys.) The lanes' sums of a group
-// meet by a transposing reduction, those of the chunks in linear_combine.cuh.
+// meet by a transposing reduction, those of the chunks as splits do (linear_work.cuh).
 #pragma once
 
 #include <vq/ops/inner_products.cuh>
@@ -162,6 +162,7 @@ class LinearTables {
 template <class Plan>
 VQ_DEVICE void linear_tables(const LinearArgs& args) {
   LinearTables<Plan>(args).run();
+  LinearWork<Plan>::merge_if_last(args);
 }
 
 }  // namespace vq

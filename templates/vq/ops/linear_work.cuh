@@ -1,10 +1,11 @@
 // What the blocks of gemv and gemm have in common: their share of the columns, the codebook units
-// that serve it, and where sums go.
+// that serve it, where sums go, and how those of the splits become one.
 #pragma once
 
 #include <vq/args/linear.h>
 #include <vq/layout/linear.h>
 #include <vq/codebook/codebook.cuh>
+#include <vq/ops/splits.cuh>
 
 namespace vq {
 
@@ -60,6 +61,35 @@ struct LinearWork {
       store_global(args.partials + (i64{block_z()} * kRows + row) * kOutFeatures + output, sum);
     } else {
       finish(args, row, output, sum);
+    }
+  }
+
+  // The sum of one output and row over the splits, in their order; `load` reads a partial.
+  template <class Load>
+  VQ_DEVICE static void merge(const LinearArgs& args, int row, i64 output, Load load) {
+    const float* const partials = args.partials + row * kOutFeatures + output;
+    float sum = 0.0f;
+    in_order<kConfig.splits, 16>(
+        [&](int split) { return load(partials + split * (kRows * kOutFeatures)); },
+        [&](float partial) { sum += partial; });
+    finish(args, row, output, sum);
+  }
+
+  // All threads, when the block's sums are written: where the plan has the last block merge, that
+  // of those which share outputs and rows does.
+  VQ_DEVICE static void merge_if_last(const LinearArgs& args) {
+    if constexpr (kConfig.combine == Combine::kLastBlock) {
+      constexpr i64 kAcross = ceil_div(kOutFeatures, i64{kBlockOutputs});
+      if (!is_last_of(kConfig.splits, args.counters + block_y() * kAcross + block_x())) return;
+      const int first_row = block_y() * kConfig.rows_per_block;
+      const int rows =
+          kRows - first_row < block_rows(kConfig) ? kRows - first_row : block_rows(kConfig);
+      for (int i = thread_index(); i < rows * kBlockOutputs; i += kConfig.threads) {
+        const i64 output = first_output() + i % kBlockOutputs;
+        if (output < kOutFeatures) {
+          merge(args, first_row + i / kBlockOutputs, output, LoadOfThisLaunch());
+        }
+      }
     }
   }
 

@@ -1,0 +1,33 @@
+// Where a call finds its counters, partial scores and partials in a workspace (vq/layout/splits.h).
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include <vq/args/attention_decode.h>
+#include <vq/args/linear.h>
+#include <vq/layout/splits.h>
+
+namespace vqgen {
+
+// Of a plan whose workspace_bytes() are `bytes`, `score_bytes` of them partial scores: sets the
+// arguments that point into it. A part that the plan lacks is null, and `workspace` may be where
+// `bytes` is 0.
+template <class Args>
+void point_into_workspace(Args& args, void* workspace, std::size_t bytes, std::size_t score_bytes) {
+  auto* next = static_cast<std::byte*>(workspace);
+  const std::byte* const end = next + bytes;
+  const auto take = [&](std::size_t part) {
+    std::byte* const begin = next;
+    next += part;
+    return part > 0 ? begin : nullptr;
+  };
+  args.counters = reinterpret_cast<vq::u32*>(take(bytes > 0 ? vq::kCounterBytes : 0));
+  std::byte* const scores = take(score_bytes);
+  if constexpr (std::is_same_v<Args, vq::AttentionDecodeArgs>) {
+    args.scores = reinterpret_cast<float*>(scores);
+  }
+  args.partials = reinterpret_cast<float*>(take(static_cast<std::size_t>(end - next)));
+}
+
+}  // namespace vqgen

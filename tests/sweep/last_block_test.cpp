@@ -1,0 +1,190 @@
+// Merging by the last block: the bits of the combine kernel, in every order of the blocks, launch
+// after launch with one workspace.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/check.h"
+#include "core/profiles.h"
+#include "generator/generate.h"
+#include "heuristics/ops/attention_decode.h"
+#include "heuristics/ops/linear.h"
+#include "runtime/backend/host/host_backend.h"
+#include "tests/message_of.h"
+#include "tests/sweep/harness.h"
+
+namespace vqgen::test {
+namespace {
+
+class LastBlock : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+};
+
+template <class OpPlan>
+OpPlan merging(OpPlan plan) {
+  plan.combine = Combine::last_block;
+  return plan;
+}
+
+bool same_bits(const AttentionOutput& a, const AttentionOutput& b) {
+  return a.out == b.out && a.lse.size() == b.lse.size() &&
+         std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)) == 0;
+}
+bool same_bits(const std::vector<std::uint16_t>& a, const std::vector<std::uint16_t>& b) {
+  return a == b;
+}
+
+template <class OpPlan, class Data>
+void expect_bits_of_the_kernel(const Problem& problem, const OpPlan& plan, const Data& data) {
+  SCOPED_TRACE(to_json(plan).dump());
+  for (const OpPlan& each : {plan, merging(plan)}) {
+    const Verdict verdict = check(each, problem, sweep_gpu());
+    ASSERT_TRUE(verdict.ok) << verdict.reason;
+  }
+  const auto expected = Kernel(*sweep_backend(), problem, plan, sweep_gpu()).run(data);
+  for (const std::size_t order : {1u, 2u}) {
+    Kernel kernel(*sweep_backend(order), problem, merging(plan), sweep_gpu());
+    EXPECT_TRUE(same_bits(expected, kernel.run(data))) << order;
+  }
+}
+
+// Groups of 5 heads, of which a block serves 3; 4 tiles, so that 7 and 20 splits hold empty ones; a
+// sequence without tokens.
+AttentionDecode ragged_attention() {
+  AttentionDecode op;
+  op.shape = {.batch = 3,
+              .query_heads = 10,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 200,
+              .window = 30,
+              .sinks = 3};
+  op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::head};
+  op.values = {.vector_size = 4, .index_bits = 7, .scope = Scope::channel_group};
+  op.values.group_channels = 16;
+  return op;
+}
+
+AttentionData ragged_data(const AttentionDecode& op) {
+  AttentionData data = make_attention_data(op, {.seed = 31, .lengths = LengthPattern::ragged});
+  data.lengths[1] = data.windows[1] = data.sinks[1] = 0;
+  return data;
+}
+
+TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
+  const AttentionDecode op = ragged_attention();
+  const AttentionData data = ragged_data(op);
+  for (const AttentionDataflow dataflow :
+       {AttentionDataflow::lanes, AttentionDataflow::fragments, AttentionDataflow::tables}) {
+    AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), dataflow);
+    plan.threads = 128;
+    plan.heads_per_block = 3;
+    for (const int splits : {7, 20}) {
+      plan.splits = splits;
+      expect_bits_of_the_kernel(op, plan, data);
+    }
+  }
+}
+
+// 3 rows, 101 outputs and 1000 columns fill no block; 5 splits of 8 chunks leave one without any.
+TEST_F(LastBlock, OfProductsGivesTheBitsOfTheKernel) {
+  Gemv op;
+  op.shape = {.rows = 3, .out_features = 101, .in_features = 1000};
+  op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2, .scope = Scope::tensor};
+  op.weights.output_scales = true;
+  const LinearData data = make_linear_data(op, {.seed = 32});
+  LinearPlan lanes = choose_lanes(op, sweep_gpu());
+  lanes.threads = 128;
+  for (const auto& [chunk, splits] : {std::pair{128, 2}, {128, 5}, {32, 20}, {32, 32}}) {
+    lanes.chunk_columns = chunk;
+    lanes.splits = splits;
+    expect_bits_of_the_kernel(op, lanes, data);
+  }
+  LinearPlan fragments{.dataflow = LinearDataflow::fragments,
+                       .threads = 128,
+                       .outputs_per_warp = 8,
+                       .chunk_columns = 128,
+                       .splits = 5,
+                       .warps_along_columns = 2,
+                       .rows_per_block = 4,
+                       .fragment_rows = 4};
+  expect_bits_of_the_kernel(op, fragments, data);
+  const LinearPlan tables{.dataflow = LinearDataflow::tables,
+                          .threads = 64,
+                          .outputs_per_warp = 12,
+                          .chunk_columns = 256,
+                          .splits = 4,
+                          .rows_per_block = 4};
+  Gemv one = op;  // row: of more, a block has no room for the tables
+  one.shape.rows = 1;
+  expect_bits_of_the_kernel(one, tables, make_linear_data(one, {.seed = 33}));
+}
+
+TEST_F(LastBlock, OfBlocksOfRowsGivesTheBitsOfTheKernel) {
+  Gemm op;
+  op.shape = {.rows = 37, .out_features = 50, .in_features = 512};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
+  LinearPlan plan{.dataflow = LinearDataflow::fragments,
+                  .threads = 64,
+                  .outputs_per_warp = 16,
+                  .chunk_columns = 128,
+                  .splits = 3,
+                  .rows_per_block = 16};
+  expect_bits_of_the_kernel(op, plan, make_linear_data(op, {.seed = 34}));
+}
+
+// Blocks that truly run at once, as the host's threads do: whoever is last finds all partials.
+TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
+  const auto threads = make_host_backend({.order = LaneOrder::random, .seed = 3, .threads = 4});
+  const GpuSpec gpu = find_gpu("h200");
+  const AttentionDecode op = ragged_attention();
+  const AttentionData data = ragged_data(op);
+  AttentionDecodePlan plan = choose_attention(op, gpu, AttentionDataflow::fragments);
+  plan.threads = 64;
+  plan.splits = 7;
+  const AttentionOutput expected = Kernel(*threads, op, plan, gpu).run(data);
+  Kernel kernel(*threads, op, merging(plan), gpu);
+  for (int again = 0; again < 20; ++again) EXPECT_TRUE(same_bits(expected, kernel.run(data)));
+}
+
+// The kernel of `source`, launched `times` times with the workspace that the first found.
+std::vector<std::uint16_t> launched(const KernelSource& source, const Gemv& op,
+                                    const LinearPlan& plan, const LinearData& data, int times) {
+  Backend& backend = *sweep_backend();
+  const auto kernel = backend.load(backend.compile(source), source);
+  DeviceCall call(backend, op, data);
+  const auto args = call.args(plan).front();
+  for (int i = 0; i < times; ++i) launch_all(backend, *kernel, source, args);
+  call.require_kept();
+  return call.linear_output();
+}
+
+TEST_F(LastBlock, LeavesTheWorkspaceAsItFoundIt) {
+  Gemv op;
+  op.shape = {.rows = 2, .out_features = 40, .in_features = 512};
+  op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
+  const LinearData data = make_linear_data(op, {.seed = 35});
+  LinearPlan plan = choose_lanes(op, sweep_gpu());
+  plan.threads = 64;
+  plan.chunk_columns = 128;
+  plan.splits = 3;
+  plan.combine = Combine::last_block;
+  const KernelSource right = generate(op, plan, sweep_gpu(), sweep_backend()->machine(), {});
+  const auto once = launched(right, op, plan, data, 1);
+  EXPECT_EQ(once, launched(right, op, plan, data, 2));
+  EXPECT_EQ(once, launched(right, op, plan, data, 3));
+
+  KernelSource wrong = right;
+  const std::string reset = "store_global(counter, 0u);";
+  ASSERT_NE(wrong.text.find(reset), std::string::npos);
+  wrong.text.replace(wrong.text.find(reset), reset.size(), ";");
+  const std::string found =
+      message_of([&] { launched(wrong, op, plan, data, 1); }, ErrorKind::verification_failed);
+  EXPECT_NE(found.find("counters of its workspace that are not 0"), std::string::npos) << found;
+}
+
+}  // namespace
+}  // namespace vqgen::test
