@@ -102,10 +102,11 @@ class AttentionFragments {
   // The query's fragments, and what makes a product a score in units of log2. Has a barrier that
   // codebooks may wait for.
   VQ_DEVICE void take_query(const QueryRows<Plan>& rows) {
+    using Row = typename QueryRows<Plan>::Row;
     const float scale = score_scale(args_);
     const auto place = [](int head, int channel) { return query_place(kHeadDim, head, channel); };
     if constexpr (kParts == 1) {
-      rows.store(1.0f, query(), raw_query(), place, [](int, const auto&) {});
+      rows.store(1.0f, query(), raw_query(), place, [](int, const Row&) {});
       queries_[0].load(
           query(), [](int) { return 1.0f; }, [](int) { return 1.0f; });
       VQ_UNROLL
@@ -114,7 +115,7 @@ class AttentionFragments {
       constexpr float kPeak = 128.0f;
       float* peaks = part(kAt.query_peaks);
       if constexpr (kScales) sync_block();  // they have come with the keys' codebooks
-      rows.store(1.0f, query(), raw_query(), place, [&](int head, const auto& row) {
+      rows.store(1.0f, query(), raw_query(), place, [&](int head, const Row& row) {
         const float peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
         if (lane() == 0) store_shared(peaks + head, peak);
       });

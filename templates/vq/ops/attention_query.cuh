@@ -17,6 +17,7 @@ class QueryRows {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kOfWarp = ceil_div(kHeads, kWarps);
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
+  using Row = float[kOfLane];
 
   VQ_DEVICE QueryRows(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work)
       : heads_(work.heads) {
@@ -46,7 +47,7 @@ class QueryRows {
     for (int i = 0; i < kOfWarp; ++i) {
       const int head = i * kWarps + warp();
       if (head >= kHeads) continue;
-      float row[kOfLane];
+      Row row;
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
@@ -72,7 +73,7 @@ class QueryRows {
   VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
     store(
         scale, query, raw_query, [](int head, int channel) { return head * kHeadDim + channel; },
-        [](int, const auto&) {});
+        [](int, const Row&) {});
   }
 
  private:
