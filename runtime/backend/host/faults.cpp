@@ -28,9 +28,9 @@ std::string remedy_of(const Race& race, int thread) {
 }
 
 std::string access_name(Access access, std::uint64_t bytes) {
-  constexpr std::array kNames = {"load_global",          "store_global",     "load_shared",
-                                 "store_shared",         "copy_async",       "ldmatrix",
-                                 "load_global_coherent", "atomic_add_global"};
+  constexpr std::array kNames = {"load_global",   "store_global",         "load_shared",
+                                 "store_shared",  "copy_async",           "ldmatrix",
+                                 "warpgroup_mma", "load_global_coherent", "atomic_add_global"};
   return std::string(kNames[static_cast<std::size_t>(access)]) + " of " + std::to_string(bytes) +
          " bytes";
 }
