@@ -21,6 +21,7 @@ std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePla
     add_attention_lanes(candidates, allowed);
   } else {
     add_linear_fragments(candidates, allowed);
+    add_linear_warpgroups(candidates, allowed);
     add_linear_tables(candidates, allowed);
     add_linear_lanes(candidates, allowed);
   }

@@ -42,6 +42,14 @@ std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement a
           all_replicated(format.entries(), lanes / 2)};
 }
 
+std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
+                           std::int64_t in_features) {
+  for (std::int64_t chunk = columns / run * run; chunk > 0; chunk -= run) {
+    if (unit >= in_features || chunk % unit == 0 || unit % chunk == 0) return chunk;
+  }
+  return 0;
+}
+
 std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted) {
   const std::int64_t most = std::clamp<std::int64_t>(wanted, 1, pieces);
   return ceil_div(pieces, ceil_div(pieces, most));
