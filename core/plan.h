@@ -99,6 +99,7 @@ struct LinearPlan {
   int fragment_rows = 8;
   LinearFusion fusion = LinearFusion::permute;
   int code_words = 1;
+  int steps_ahead = 0;
   Placement codebook{};
 
   static constexpr auto fields() {
@@ -127,6 +128,9 @@ struct LinearPlan {
         field("code_words", &P::code_words, optional_in(1, 4),
               "fragments and warpgroups: 32-bit words that one load of codes moves, a power of "
               "two; codes are aligned to as much"),
+        field("steps_ahead", &P::steps_ahead, optional_in(0, 1),
+              "warpgroups: steps that are looked up before the one ahead of them is multiplied, "
+              "for registers"),
         field("codebook", &P::codebook, Rule{}, "where the entries of the codebooks stand"));
   }
   bool operator==(const LinearPlan&) const = default;

@@ -1,6 +1,6 @@
 // Dataflow warpgroups. The warp groups of a block and how many outputs each has, which decide how
-// often x is read; the length of a load; a chunk whose x a thread fetches in one or two steps; and
-// the splits that fill the GPU once, twice and four times.
+// often x is read; the length of a load; a chunk whose x a thread fetches in one or two steps;
+// whether lookups run ahead; and the splits that fill the GPU once, twice and four times.
 #include <algorithm>
 
 #include "core/ceil_div.h"
@@ -29,9 +29,12 @@ void add_cuts(Candidates& to, LinearPlan plan, std::span<const Placement> placem
       if (chunk == 0) continue;
       plan.chunk_columns = static_cast<int>(chunk);
       plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk), splits));
-      for (const Placement& placement : placements) {
-        plan.codebook = placement;
-        to.add(plan);
+      for (const int ahead : {0, 1}) {
+        plan.steps_ahead = ahead;
+        for (const Placement& placement : placements) {
+          plan.codebook = placement;
+          to.add(plan);
+        }
       }
     }
   }

@@ -121,9 +121,11 @@ void vary_warpgroups(LinearPlan& plan, int variant) {
     case 2:
       plan.threads = 256;
       plan.outputs_per_warp = 32;
+      plan.steps_ahead = 1;
       break;
     case 3:
       plan.rows_per_block = 8;
+      plan.steps_ahead = 1;
       break;
     case 4:
       plan.code_words = 1;
@@ -140,6 +142,7 @@ void vary_warpgroups(LinearPlan& plan, int variant) {
     case 7:  // many chunks
       plan.threads = 256;
       plan.code_words = 1;
+      plan.steps_ahead = 1;
       plan.chunk_columns /= 4;
       break;
     default:

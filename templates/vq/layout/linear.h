@@ -35,6 +35,7 @@ struct LinearConfig {
                       // warpgroups: 8, for outputs go to lanes as with pairs
   LinearFusion fusion;
   int code_words;
+  int steps_ahead;  // warpgroups: 1 where a step is looked up before the last is multiplied
   bool output_scales;
   i64 unit_rows;         // output features that one codebook unit serves
   i64 unit_columns;      // input features that one codebook unit serves
@@ -167,13 +168,17 @@ VQ_HD constexpr u64 x_descriptor(const LinearConfig& c, u32 address) {
 VQ_HD constexpr int fetched_steps(const LinearConfig& c) {
   return ceil_div(c.rows_per_block * chunk_steps(c), c.threads);
 }
+// What a sub-vector is looked up as: an entry a stage or, with scales, their sum.
+VQ_HD constexpr int looked_up_stages(const FormatConfig& f) {
+  return f.stage_scales ? 1 : f.residuals;
+}
 // 32-bit registers of a thread: sums, the x of the next chunk, the codes of this run and the next,
-// operands of two steps; and addresses and what is being looked up.
+// operands of two steps, what is looked up ahead; and addresses and what is being looked up.
 VQ_HD constexpr int warpgroup_registers(const LinearConfig& c) {
-  constexpr int kBeside = 40;
+  constexpr int kBeside = 32;
   const int tiles = c.outputs_per_warp / fragment_outputs(c);
   return tiles * c.rows_per_block / 2 + 16 * fetched_steps(c) + tiles * 2 * (2 * run_words(c) + 8) +
-         kBeside;
+         c.steps_ahead * tiles * 8 * looked_up_stages(c.weights) + kBeside;
 }
 
 // Byte offsets into the block's shared memory.

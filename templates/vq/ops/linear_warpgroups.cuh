@@ -25,7 +25,8 @@ class LinearWarpgroups {
   static constexpr LinearConfig kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kVectorSize = kFormat.vector_size;
-  static constexpr int kResiduals = kFormat.residuals;
+  static constexpr int kPasses = looked_up_stages(kFormat);
+  static constexpr bool kAhead = kConfig.steps_ahead == 1;
   static constexpr int kTileOutputs = fragment_outputs(kConfig);
   static constexpr int kTiles = kConfig.outputs_per_warp / kTileOutputs;
   static constexpr int kRows = kConfig.rows_per_block;
@@ -42,20 +43,29 @@ class LinearWarpgroups {
         x_(args) {}
 
   VQ_DEVICE void run() {
+    clear_sums();
+    if (Work::begin() < Work::end()) multiply_share();
+    for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
+    write();
+  }
+
+ private:
+  // The columns of this block's split.
+  VQ_DEVICE void multiply_share() {
     typename Codes::Run next;
     codes_.load(next, Work::begin() / kRunColumns);
     x_.fetch(Work::begin());
-    clear_sums();
+    if (book_.switch_to(Work::bound_unit(Work::begin()))) book_.load();
+    stage(0);
     int buffer = 0;
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       if (book_.switch_to(Work::bound_unit(first))) {
         sync_block();  // the last unit's entries have been read
         book_.load();
       }
-      x_.store(buffer);
-      fence_shared();
       sync_block();
-      if (first + kConfig.chunk_columns < Work::end()) x_.fetch(first + kConfig.chunk_columns);
+      const bool more = first + kConfig.chunk_columns < Work::end();
+      if (more) x_.fetch(first + kConfig.chunk_columns);
       const u64 x = X::operand(buffer);
       for (int run = 0; run < kRuns; ++run) {
         const typename Codes::Run now = next;
@@ -63,14 +73,12 @@ class LinearWarpgroups {
         multiply(now, first, first + run * kRunColumns,
                  advanced(x, run * kSteps * 2 * product_bytes(kConfig)));
       }
-      warpgroup_wait<0>();  // the buffer is stored to again past the next barrier
       buffer ^= 1;
+      if (more) stage(buffer);
+      warpgroup_wait<0>();  // past the next barrier this chunk's buffer is stored to
     }
-    for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
-    write();
   }
 
- private:
   VQ_DEVICE static i64 first_output() {
     return Work::first_output() + warp() * kConfig.outputs_per_warp;
   }
@@ -79,24 +87,30 @@ class LinearWarpgroups {
     return first_output() + tile * kTileOutputs + half * 8 + lane() / 4;
   }
 
+  // The fetched x, for products past the next barrier.
+  VQ_DEVICE void stage(int buffer) {
+    x_.store(buffer);
+    fence_shared();
+  }
+
+  // What a lane looks up in a step: the entries of each output and stage as they come or, where
+  // stages have scales, their sums, rounded to 16 bits.
+  struct Octets {
+    u32 words[kTiles][2][kPasses][4];
+  };
+
   // A run from `column` on, of the chunk that begins at `first`; x is that of its first product.
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, u64 x) {
+    Octets octets;
+    if constexpr (kAhead) look_up(octets, codes, 0, first, column);
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       u32 a[kTiles][2][4];
       warpgroup_wait<kSets - 1>();  // the products that have this set of operands are done
+      if constexpr (!kAhead) look_up(octets, codes, step, first, column);
       VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) {
-        VQ_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          u32 words[4];
-          rebuild(words, codes.words[tile][half], step, output_of(tile, half), column, first);
-          a[tile][0][half] = words[0], a[tile][0][2 + half] = words[1];
-          a[tile][1][half] = words[2], a[tile][1][2 + half] = words[3];
-        }
-        warpgroup_hold(a[tile][0]);
-        warpgroup_hold(a[tile][1]);
-      }
+      for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets.words[tile]);
+      if (kAhead && step + 1 < kSteps) look_up(octets, codes, step + 1, first, column);
       warpgroup_fence();
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
@@ -111,38 +125,63 @@ class LinearWarpgroups {
     }
   }
 
-  // The lane's octet of an output in a step, all stages together. `codes` are of the run that
-  // begins at `column`.
-  VQ_DEVICE void rebuild(u32 (&words)[4], const u32* codes, int step, i64 output, i64 column,
-                         i64 first) const {
+  // The operands of a tile's two products: the sums of the stages.
+  VQ_DEVICE static void take(u32 (&a)[2][4], const u32 (&octets)[2][kPasses][4]) {
     VQ_UNROLL
-    for (int e = 0; e < Codes::kEntries; ++e) {
-      u32* to = words + e * kVectorSize / 2;
-      const int unit = Work::unit_in_chunk(output, column + Codes::column(step, e), first);
-      if constexpr (kFormat.stage_scales) {
-        float value[kVectorSize];
-        book_.decode(value, unit, [&](int stage) { return Codes::at(codes, step, e, stage); });
+    for (int half = 0; half < 2; ++half) {
+      VQ_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        u32 sum = octets[half][0][i];
         VQ_UNROLL
-        for (int i = 0; i < kVectorSize; i += 2) {
-          to[i / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
+        for (int pass = 1; pass < kPasses; ++pass) {
+          sum = add2<kConfig.element>(sum, octets[half][pass][i]);
         }
-      } else {
+        a[i / 2][i % 2 * 2 + half] = sum;
+      }
+    }
+    warpgroup_hold(a[0]);
+    warpgroup_hold(a[1]);
+  }
+
+  VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step, i64 first,
+                         i64 column) const {
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      VQ_UNROLL
+      for (int half = 0; half < 2; ++half) {
         VQ_UNROLL
-        for (int stage = 0; stage < kResiduals; ++stage) {
-          const auto entry = entry_of(unit, codes, step, e, stage);
+        for (int e = 0; e < Codes::kEntries; ++e) {
+          const int unit =
+              Work::unit_in_chunk(output_of(tile, half), column + Codes::column(step, e), first);
+          const u32* const words = codes.words[tile][half];
           VQ_UNROLL
-          for (int i = 0; i < kVectorSize / 2; ++i) {
-            to[i] =
-                stage == 0 ? word_of(entry, i) : add2<kConfig.element>(to[i], word_of(entry, i));
+          for (int pass = 0; pass < kPasses; ++pass) {
+            look_up(to.words[tile][half][pass] + e * kVectorSize / 2, words, unit, step, e, pass);
           }
         }
       }
     }
   }
 
+  // Entry e of a step, of the codes of one output.
+  VQ_DEVICE void look_up(u32* to, const u32* codes, int unit, int step, int e, int pass) const {
+    if constexpr (kFormat.stage_scales) {
+      float value[kVectorSize];
+      book_.decode(value, unit, [&](int stage) { return Codes::at(codes, step, e, stage); });
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize; i += 2) {
+        to[i / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
+      }
+    } else {
+      const auto entry = entry_of(unit, codes, step, e, pass);
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize / 2; ++i) to[i] = word_of(entry, i);
+    }
+  }
+
   VQ_DEVICE auto entry_of(int unit, const u32* codes, int step, int e, int stage) const {
     if constexpr (kFormat.index_bits == 8) {
-      const int byte = (step * Codes::kEntries + e) * kResiduals + stage;
+      const int byte = (step * Codes::kEntries + e) * kFormat.residuals + stage;
       return book_.entry_of_byte(unit, stage, codes[byte / 4], byte % 4);
     } else {
       return book_.entry(unit, stage, Codes::at(codes, step, e, stage));

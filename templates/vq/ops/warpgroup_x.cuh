@@ -1,5 +1,5 @@
 // x of a chunk for dataflow warpgroups: fetched into registers while the last chunk is multiplied,
-// then stored as core matrices (layout/linear.h). A thread takes a row of a step, the octet of each
+// and then stored as core matrices (layout/linear.h). A thread takes a row of a step, the octet of each
 // lane, and turns it by naming:
 //
 //   octets of lanes 0 .. 3    w0 w1 w2 w3 each        to k octet p: word p of all four

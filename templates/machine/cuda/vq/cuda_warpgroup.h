@@ -18,7 +18,7 @@ inline constexpr bool kHasWarpgroupMma = false;
 
 // Orders writes of registers before the products that follow; and stores to shared memory before
 // the reads of products that begin after the next sync_block.
-VQ_DEVICE void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+VQ_DEVICE void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;"); }
 VQ_DEVICE void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;"); }
 template <int N>
 VQ_DEVICE void warpgroup_wait() {
@@ -30,12 +30,12 @@ VQ_DEVICE void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::
 template <int kCount>
 VQ_DEVICE void warpgroup_hold(float (&values)[kCount]) {
   VQ_UNROLL
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i]));
 }
 template <int kCount>
 VQ_DEVICE void warpgroup_hold(u32 (&words)[kCount]) {
   VQ_UNROLL
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(words[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(words[i]));
 }
 
 VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_bytes) {
