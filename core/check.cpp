@@ -277,6 +277,10 @@ void judge_warpgroups(Judge& judge, const LinearPlan& plan, const Linear& op,
       std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
       "rows_per_block {} is not a power of two from 8, as dataflow warpgroups takes",
       plan.rows_per_block);
+  // Where only some warps look up just before a product, ptxas waits for each before the next.
+  judge.require(plan.idle_warps == 0 || plan.steps_ahead == 1,
+                "idle_warps {} take steps_ahead 1: the compiler serialises products else",
+                plan.idle_warps);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op, config);
   if (!judge.ok()) return;

@@ -88,6 +88,7 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   config.fragment_rows = grouped ? 8 : plan.fragment_rows;
   config.fusion = grouped ? vq::LinearFusion::kPermute : static_cast<vq::LinearFusion>(plan.fusion);
   config.code_words = plan.code_words;
+  config.idle_warps = grouped ? plan.idle_warps : 0;
   config.steps_ahead = grouped ? plan.steps_ahead : 0;
   config.outputs_per_warp = plan.outputs_per_warp;
   config.chunk_columns = plan.chunk_columns;

@@ -99,6 +99,7 @@ struct LinearPlan {
   int fragment_rows = 8;
   LinearFusion fusion = LinearFusion::permute;
   int code_words = 1;
+  int idle_warps = 0;
   int steps_ahead = 0;
   Placement codebook{};
 
@@ -128,6 +129,9 @@ struct LinearPlan {
         field("code_words", &P::code_words, optional_in(1, 4),
               "fragments and warpgroups: 32-bit words that one load of codes moves, a power of "
               "two; codes are aligned to as much"),
+        field("idle_warps", &P::idle_warps, optional_in(0, 3),
+              "warpgroups: warps of a block that have no outputs, where fewer outputs a block fill "
+              "the multiprocessors evenly"),
         field("steps_ahead", &P::steps_ahead, optional_in(0, 1),
               "warpgroups: steps that are looked up before the one ahead of them is multiplied, "
               "for registers"),

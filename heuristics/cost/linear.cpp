@@ -70,7 +70,8 @@ void count_warpgroups(BlockWork& to, const Count& count) {
   const double runs = count.block_chunks * c.chunk_columns / vq::run_columns(c);
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
   const double steps = count.warps * runs * vq::run_steps(c);  // of all warps
-  const double entries = steps * tiles * 2 * vq::octet_codes(c.weights);
+  const double entries = (count.warps - c.idle_warps) * runs * vq::run_steps(c) * tiles * 2 *
+                         vq::octet_codes(c.weights);
   add_lookups(to, count.use, entries, count.conflicts);
   // Stages are added up in pairs of elements or, where they have scales, in fp32.
   const double summed = format.stage_scales    ? 2.0 * format.vector_size

@@ -2,6 +2,7 @@
 // often x is read; the length of a load; a chunk whose x a thread fetches in one or two steps;
 // whether lookups run ahead; and the splits that fill the GPU once, twice and four times.
 #include <algorithm>
+#include <set>
 
 #include "core/ceil_div.h"
 #include "core/kernel_config.h"
@@ -10,6 +11,24 @@
 
 namespace vqgen {
 namespace {
+
+// Idle warps with which the busiest multiprocessor has fewest outputs, if all blocks of a split
+// take as long: 0 where none is better.
+int evening_idle_warps(const Candidates& to, LinearPlan plan) {
+  const Linear& op = *as_linear(to.problem());
+  int best = 0;
+  std::int64_t fewest = 0;
+  for (int idle = 0; idle < vq::kGroupWarps; ++idle) {
+    plan.idle_warps = idle;
+    const std::int64_t outputs = vq::outputs_per_block(kernel_config(op, plan));
+    const std::int64_t busiest =
+        outputs * ceil_div(ceil_div(op.shape.out_features, outputs) *
+                               ceil_div(op.shape.rows, plan.rows_per_block),
+                           std::int64_t{to.gpu().sms});
+    if (idle == 0 || busiest < fewest) fewest = busiest, best = idle;
+  }
+  return best;
+}
 
 void add_cuts(Candidates& to, LinearPlan plan, std::span<const Placement> placements) {
   const Linear& op = *as_linear(to.problem());
@@ -58,7 +77,11 @@ void add_linear_warpgroups(Candidates& to, SpacePlacement allowed) {
         plan.threads = threads;
         for (const int words : {4, 2, 1}) {
           plan.code_words = words;
-          add_cuts(to, plan, placements);
+          for (const int idle : std::set{0, evening_idle_warps(to, plan)}) {
+            plan.idle_warps = idle;
+            add_cuts(to, plan, placements);
+          }
+          plan.idle_warps = 0;
         }
       }
     }

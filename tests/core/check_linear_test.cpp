@@ -168,6 +168,12 @@ TEST(CheckWarpgroups, WholeGroupsTilesRowsAndRuns) {
   expect_ok(with(&LinearPlan::chunk_columns, 512));
   expect_refused(with(&LinearPlan::chunk_columns, 128), {"256 columns of a run"});
   expect_refused(with(&LinearPlan::code_words, 3), {"code_words 3", "power of two"});
+  expect_refused(with(&LinearPlan::idle_warps, 2), {"idle_warps 2", "steps_ahead 1"});
+  LinearPlan idle = warpgroups();
+  idle.idle_warps = 2;
+  idle.steps_ahead = 1;
+  expect_ok(check(idle, grouped_product(), find_gpu("h200")));
+  EXPECT_EQ(vq::outputs_per_block(kernel_config(grouped_product(), idle)), 32);
   // What other dataflows take does not matter.
   expect_ok(with(&LinearPlan::fragment_rows, 5));
   expect_ok(with(&LinearPlan::warps_along_columns, 3));

@@ -84,7 +84,8 @@ TEST(WarpgroupFault, StoresToWhatIsStillReadAreARace) {
       "sync_block(); store_shared(reinterpret_cast<u32*>(at) + thread_index() % 64 * 4, 0u);";
   for (const HostOptions& options : all_orders(true)) {
     EXPECT_THAT(fault_of(changed("warpgroup_wait<0>();", store + " warpgroup_wait<0>();"), options),
-                HasSubstr("race at offset"));
+                AllOf(HasSubstr("race at offset"), HasSubstr("still in flight, then store_shared"),
+                      HasSubstr("let the group wait for its products, then put a sync_block")));
     EXPECT_THAT(fault_of(changed("warpgroup_wait<0>();",
                                  "warpgroup_wait<1>(); " + store + " warpgroup_wait<0>();"),
                          options),

@@ -34,7 +34,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
 
   std::size_t found = 0;
   for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
-                                 "warpgroup_wait<0>();"}) {
+                                 "warpgroup_wait<kSets - 1>();"}) {
     for (std::size_t at = right.text.find(call); at != std::string::npos;
          at = right.text.find(call, at + 1)) {
       if (right.text[right.text.find_last_not_of(' ', at - 1)] != '\n') continue;

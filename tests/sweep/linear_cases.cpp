@@ -117,10 +117,13 @@ void vary_warpgroups(LinearPlan& plan, int variant) {
   switch (variant) {
     case 1:
       plan.threads = 128;
+      plan.idle_warps = 3;
+      plan.steps_ahead = 1;
       break;
     case 2:
       plan.threads = 256;
       plan.outputs_per_warp = 32;
+      plan.idle_warps = 1;
       plan.steps_ahead = 1;
       break;
     case 3:

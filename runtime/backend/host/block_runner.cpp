@@ -218,12 +218,13 @@ void BlockRunner::land(std::size_t pending_groups) {
   owner.groups.erase(owner.groups.begin(), last_landing);
 }
 
-// The products of these groups read until now: who has stored there meanwhile is in a race.
+// The products of these groups read until now; only where races are checked are there any.
 void BlockRunner::end_reads(std::size_t pending_groups) {
   Thread& owner = current();
   while (owner.read_groups.size() > pending_groups) {
     const auto end = owner.reads.begin() + static_cast<std::ptrdiff_t>(owner.read_groups.front());
     for (auto read = owner.reads.begin(); read != end; ++read) {
+      races_->end_read(read->address - address_of(shared), read->bytes);
       track_access(Access::kWarpgroupMma, read->address, read->bytes, read->site);
     }
     owner.reads.erase(owner.reads.begin(), end);
@@ -257,7 +258,10 @@ void BlockRunner::install_services() {
     self(context).track_access(access, address, bytes, site);
   };
   warpgroup_read = [](Context* context, vq::u64 address, vq::u64 bytes, Site site) {
-    self(context).current().reads.push_back({address, bytes, site});
+    BlockRunner& runner = self(context);
+    runner.current().reads.push_back({address, bytes, site});
+    runner.races_->begin_read(runner.thread, address - address_of(runner.shared),
+                              {Access::kWarpgroupMma, bytes, site});
   };
   warpgroup_commit = [](Context* context) {
     Thread& caller = self(context).current();

@@ -18,6 +18,9 @@ std::string block_name(Number x, Number y, Number z) {
 
 // What keeps the two accesses of a race in shared memory apart.
 std::string remedy_of(const Race& race, int thread) {
+  if (race.in_flight && race.earlier.access == Access::kWarpgroupMma) {
+    return "let the group wait for its products, then put a sync_block";
+  }
   if (race.in_flight && race.thread == thread) return "put a copy_async_wait before it";
   if (race.in_flight) return "let the copy's thread wait for it, then put a sync_block";
   const std::string place = race.earlier.access == Access::kCopyAsync

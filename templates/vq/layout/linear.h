@@ -35,6 +35,7 @@ struct LinearConfig {
                       // warpgroups: 8, for outputs go to lanes as with pairs
   LinearFusion fusion;
   int code_words;
+  int idle_warps;   // warpgroups: warps of a block's last group that have no outputs
   int steps_ahead;  // warpgroups: 1 where a step is looked up before the last is multiplied
   bool output_scales;
   i64 unit_rows;         // output features that one codebook unit serves
@@ -49,7 +50,7 @@ VQ_HD constexpr int block_rows(const LinearConfig& c) {
   return c.rows < c.rows_per_block ? c.rows : c.rows_per_block;
 }
 VQ_HD constexpr int outputs_per_block(const LinearConfig& c) {
-  return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
+  return (c.threads / 32 - c.idle_warps) / c.warps_along_columns * c.outputs_per_warp;
 }
 VQ_HD constexpr i64 units_per_row(const LinearConfig& c) {
   return ceil_div(c.in_features, c.unit_columns);
@@ -154,6 +155,9 @@ VQ_HD constexpr int tile_place(int row, int octet) { return row * 4 + (octet ^ r
 // and 2p + 1 of the octet of lane c, so that what lane c looks up is its operand as it comes.
 inline constexpr int kGroupWarps = 4;
 inline constexpr int kStepOctets = 4;
+// A chunk is stored while the last products of the one before are still reading theirs, and other
+// warps are behind by a barrier.
+inline constexpr int kChunkBuffers = 3;
 
 VQ_HD constexpr int k_octet_bytes(const LinearConfig& c) {
   return c.rows_per_block * kCoreRowBytes;
@@ -188,7 +192,7 @@ struct LinearShared {
   // [block_rows][row_tables / n][entry][n][lane] fp32.
   // fragments: [run][step][row tile][fragment_rows x 32] u16 (ops/fragment_x.cuh); after the
   // columns, the sums that warps hand over.
-  // warpgroups: [2][chunk_steps][kStepOctets][rows_per_block][8] u16, chunks taking turns.
+  // warpgroups: [kChunkBuffers][chunk_steps][kStepOctets][rows_per_block][8] u16.
   i64 x;
   // fragments with kShared: [warp][kExchangeTiles][kExchangeOctets][8] u16.
   i64 exchange;
@@ -216,7 +220,7 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
   } else if (c.dataflow == LinearDataflow::kTables) {
     at.x = carve(i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4);
   } else if (c.dataflow == LinearDataflow::kWarpgroups) {
-    at.x = carve(i64{2} * c.rows_per_block * c.chunk_columns * 2);
+    at.x = carve(i64{kChunkBuffers} * c.rows_per_block * c.chunk_columns * 2);
   } else {
     const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
     const i64 handed = handed_floats(c) * 4;

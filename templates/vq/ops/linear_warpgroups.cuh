@@ -27,6 +27,7 @@ class LinearWarpgroups {
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kPasses = looked_up_stages(kFormat);
   static constexpr bool kAhead = kConfig.steps_ahead == 1;
+  static constexpr int kBusyWarps = kConfig.threads / 32 - kConfig.idle_warps;
   static constexpr int kTileOutputs = fragment_outputs(kConfig);
   static constexpr int kTiles = kConfig.outputs_per_warp / kTileOutputs;
   static constexpr int kRows = kConfig.rows_per_block;
@@ -46,14 +47,14 @@ class LinearWarpgroups {
     clear_sums();
     if (Work::begin() < Work::end()) multiply_share();
     for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
-    write();
+    if (busy()) write();
   }
 
  private:
   // The columns of this block's split.
   VQ_DEVICE void multiply_share() {
-    typename Codes::Run next;
-    codes_.load(next, Work::begin() / kRunColumns);
+    typename Codes::Run next{};
+    if (busy()) codes_.load(next, Work::begin() / kRunColumns);
     x_.fetch(Work::begin());
     if (book_.switch_to(Work::bound_unit(Work::begin()))) book_.load();
     stage(0);
@@ -69,16 +70,21 @@ class LinearWarpgroups {
       const u64 x = X::operand(buffer);
       for (int run = 0; run < kRuns; ++run) {
         const typename Codes::Run now = next;
-        codes_.load(next, first / kRunColumns + run + 1);
+        if (busy()) codes_.load(next, first / kRunColumns + run + 1);
         multiply(now, first, first + run * kRunColumns,
                  advanced(x, run * kSteps * 2 * product_bytes(kConfig)));
       }
-      buffer ^= 1;
+      buffer = (buffer + 1) % kChunkBuffers;
       if (more) stage(buffer);
-      warpgroup_wait<0>();  // past the next barrier this chunk's buffer is stored to
     }
+    warpgroup_wait<0>();
   }
 
+  // Idle warps have no outputs, but fetch x and are of a group that multiplies.
+  VQ_DEVICE static bool busy() {
+    if constexpr (kConfig.idle_warps == 0) return true;
+    return warp() < kBusyWarps;
+  }
   VQ_DEVICE static i64 first_output() {
     return Work::first_output() + warp() * kConfig.outputs_per_warp;
   }
@@ -145,6 +151,8 @@ class LinearWarpgroups {
 
   VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step, i64 first,
                          i64 column) const {
+    to = {};
+    if (!busy()) return;
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL

@@ -45,7 +45,7 @@ class WarpgroupX {
     }
   }
 
-  // What was fetched, to buffer 0 or 1. fence_shared and sync_block must follow.
+  // What was fetched, to buffer 0, 1 or 2. fence_shared and sync_block must follow.
   VQ_DEVICE void store(int buffer) const {
     constexpr u64 kCores = x_descriptor(kConfig, 0);
     u8* const to = chunk(buffer);
