@@ -225,7 +225,30 @@ void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDe
   judge_combine(judge, plan, vq::counters(config, op.shape.batch));
 }
 
-// Fragments of the tensor core: whole tiles of outputs and rows, runs of codes in whole words.
+// Runs of codes in whole words, and chunks of whole runs.
+void judge_runs(Judge& judge, const LinearPlan& plan, const Linear& op,
+                const vq::LinearConfig& config) {
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
+                "code_words {} is not a power of two", plan.code_words);
+  if (!judge.ok()) return;
+  const std::int64_t row = vq::row_words(op.shape.in_features, op.weights.vector_size,
+                                         op.weights.residuals, op.weights.index_bits);
+  judge.require(row % plan.code_words == 0,
+                "code_words {} does not divide the {} words of a row of codes", plan.code_words,
+                row);
+  const int run = vq::run_words(config);
+  constexpr int kMostRunWords = 24;
+  judge.require(
+      run <= kMostRunWords, "a run of codes of whole words is {} words, more than {}; use {}", run,
+      kMostRunWords,
+      config.fusion == vq::LinearFusion::kRegisters ? "another fusion or fewer code_words"
+                                                    : "dataflow lanes or fewer code_words");
+  judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
+                "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
+                vq::run_columns(config));
+}
+
+// Fragments of the tensor core: whole tiles of outputs and rows.
 void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
                      const vq::LinearConfig& config, const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.arch != "sm_75",
@@ -238,35 +261,49 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
   judge.require(plan.rows_per_block % plan.fragment_rows == 0,
                 "rows_per_block {} is not a multiple of fragment_rows {}", plan.rows_per_block,
                 plan.fragment_rows);
-  const auto power_of_two = [&](const char* name, int value) {
-    judge.require(std::has_single_bit(static_cast<unsigned>(value)), "{} {} is not a power of two",
-                  name, value);
-  };
-  power_of_two("warps_along_columns", plan.warps_along_columns);
-  power_of_two("code_words", plan.code_words);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_columns)),
+                "warps_along_columns {} is not a power of two", plan.warps_along_columns);
   judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
                 "warps_along_columns {} does not divide the {} warps of a block",
                 plan.warps_along_columns, plan.threads / 32);
   if (!judge.ok()) return;
-  const std::int64_t row = vq::row_words(op.shape.in_features, op.weights.vector_size,
-                                         op.weights.residuals, op.weights.index_bits);
-  judge.require(row % plan.code_words == 0,
-                "code_words {} does not divide the {} words of a row of codes", plan.code_words,
-                row);
-  const int run = vq::run_words(config);
-  constexpr int kMostRunWords = 24;
-  judge.require(run <= kMostRunWords,
-                "a run of codes of whole words is {} words, more than {}; use {}", run,
-                kMostRunWords,
-                plan.fusion == LinearFusion::registers ? "another fusion or fewer code_words"
-                                                       : "dataflow lanes or fewer code_words");
-  judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
-                "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
-                vq::run_columns(config));
+  judge_runs(judge, plan, op, config);
   const int accumulators = plan.outputs_per_warp / vq::fragment_outputs(config) *
                            (plan.rows_per_block / plan.fragment_rows) * 4;
   judge.require(accumulators <= 128, "{} accumulators a thread do not fit the registers",
                 accumulators);
+}
+
+// Products of whole warp groups, of as many rows as an instruction has.
+void judge_warpgroups(Judge& judge, const LinearPlan& plan, const Linear& op,
+                      const vq::LinearConfig& config, const GpuSpec& gpu) {
+  judge.require(gpu.warpgroup_products,
+                "{} has no products of warp groups, which dataflow warpgroups takes; use dataflow "
+                "fragments",
+                gpu.name);
+  constexpr int kGroupThreads = 32 * vq::kGroupWarps;
+  judge.require(plan.threads % kGroupThreads == 0,
+                "threads {} are no whole warp groups of {}, as dataflow warpgroups takes",
+                plan.threads, kGroupThreads);
+  judge.require(plan.outputs_per_warp % vq::fragment_outputs(config) == 0,
+                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
+                plan.outputs_per_warp, vq::fragment_outputs(config));
+  judge.require(
+      std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
+      "rows_per_block {} is not a power of two from 8, as dataflow warpgroups takes",
+      plan.rows_per_block);
+  // Where only some warps look up just before a product, ptxas waits for each before the next.
+  judge.require(plan.idle_warps == 0 || plan.steps_ahead == 1,
+                "idle_warps {} take steps_ahead 1: the compiler serialises products else",
+                plan.idle_warps);
+  if (!judge.ok()) return;
+  judge_runs(judge, plan, op, config);
+  if (!judge.ok()) return;
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads);
+  judge.require(vq::warpgroup_registers(config) <= most,
+                "sums, operands, codes and x take {} registers a thread, of {}; lower threads, "
+                "outputs_per_warp, rows_per_block, chunk_columns or code_words",
+                vq::warpgroup_registers(config), most);
 }
 
 // Tables of inner products: some sub-vectors a lane, whose codes are a share of one word, or one
@@ -310,6 +347,8 @@ void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const Gp
                 plan.rows_per_block);
   if (plan.dataflow == LinearDataflow::fragments) {
     judge_fragments(judge, plan, op, config, gpu);
+  } else if (plan.dataflow == LinearDataflow::warpgroups) {
+    judge_warpgroups(judge, plan, op, config, gpu);
   } else if (plan.dataflow == LinearDataflow::tables) {
     judge_tables(judge, plan, op, config);
   } else {

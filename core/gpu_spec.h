@@ -29,6 +29,7 @@ struct GpuSpec {
   std::int64_t memory_bytes = 0;
   double memory_gbps = 0;
   double sm_clock_mhz = 0;
+  bool warpgroup_products = false;
   std::map<std::string, std::string> sources;
 
   static constexpr auto fields() {
@@ -56,6 +57,8 @@ struct GpuSpec {
         field("memory_bytes", &G::memory_bytes, required(1, 1e15), "device memory"),
         field("memory_gbps", &G::memory_gbps, required(1, 1e6), "device memory, 10^9 bytes/s"),
         field("sm_clock_mhz", &G::sm_clock_mhz, required(1, 1e5), "boost clock"),
+        field("warpgroup_products", &G::warpgroup_products, Rule{},
+              "has products of warp groups (wgmma), which Hopper alone has"),
         field("sources", &G::sources, Rule{}, "field name to where its value comes from"));
   }
   bool operator==(const GpuSpec&) const = default;

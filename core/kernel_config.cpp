@@ -63,7 +63,9 @@ vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op,
 static_assert(static_cast<int>(LinearDataflow::fragments) ==
                   static_cast<int>(vq::LinearDataflow::kFragments) &&
               static_cast<int>(LinearDataflow::tables) ==
-                  static_cast<int>(vq::LinearDataflow::kTables));
+                  static_cast<int>(vq::LinearDataflow::kTables) &&
+              static_cast<int>(LinearDataflow::warpgroups) ==
+                  static_cast<int>(vq::LinearDataflow::kWarpgroups));
 static_assert(static_cast<int>(Combine::last_block) == static_cast<int>(vq::Combine::kLastBlock));
 static_assert(static_cast<int>(LinearFusion::registers) ==
                   static_cast<int>(vq::LinearFusion::kRegisters) &&
@@ -84,9 +86,13 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   config.warps_along_columns =
       plan.dataflow == LinearDataflow::fragments ? plan.warps_along_columns : 1;
   config.rows_per_block = plan.rows_per_block;
-  config.fragment_rows = plan.fragment_rows;
-  config.fusion = static_cast<vq::LinearFusion>(plan.fusion);
+  // Warp groups have one form of a product.
+  const bool grouped = plan.dataflow == LinearDataflow::warpgroups;
+  config.fragment_rows = grouped ? 8 : plan.fragment_rows;
+  config.fusion = grouped ? vq::LinearFusion::kPermute : static_cast<vq::LinearFusion>(plan.fusion);
   config.code_words = plan.code_words;
+  config.idle_warps = grouped ? plan.idle_warps : 0;
+  config.steps_ahead = grouped ? plan.steps_ahead : 0;
   config.outputs_per_warp = plan.outputs_per_warp;
   config.chunk_columns = plan.chunk_columns;
   config.output_scales = format.output_scales;

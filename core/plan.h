@@ -79,10 +79,17 @@ struct AttentionDecodePlan {
 // How a product turns codes into sums. lanes: each lane decodes sub-vectors of its own and
 // multiplies them with all rows in fp32. fragments: decoded entries are the tensor core's operands
 // as they come, since the order of the columns is free. tables: inner products of x and all entries
-// are made first, and looked up for each output.
-enum class LinearDataflow { lanes, fragments, tables };
+// are made first, and looked up for each output. warpgroups: as fragments, but four warps multiply
+// together and at once with all rows, which they read from shared memory (Hopper).
+enum class LinearDataflow { lanes, fragments, tables, warpgroups };
 template <>
-inline constexpr auto enum_names<LinearDataflow> = std::array{"lanes", "fragments", "tables"};
+inline constexpr auto enum_names<LinearDataflow> =
+    std::array{"lanes", "fragments", "tables", "warpgroups"};
+
+// Those whose lanes stream codes of their own in whole words, and read x by octets.
+constexpr bool streams_codes(LinearDataflow dataflow) {
+  return dataflow == LinearDataflow::fragments || dataflow == LinearDataflow::warpgroups;
+}
 
 // Fragments: how entries get from the lanes that look them up to the operands of the tensor core
 // (VQ-LLM, section VI-B). permute: they do not move, x is laid out to match. registers: lanes
@@ -103,6 +110,8 @@ struct LinearPlan {
   int fragment_rows = 8;
   LinearFusion fusion = LinearFusion::permute;
   int code_words = 1;
+  int idle_warps = 0;
+  int steps_ahead = 0;
   Placement codebook{};
 
   static constexpr auto fields() {
@@ -112,8 +121,7 @@ struct LinearPlan {
         field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
         field("outputs_per_warp", &P::outputs_per_warp, optional_in(1, 4096),
               "output features a warp serves; fragments: a multiple of twice fragment_rows; "
-              "tables: "
-              "up to 32, or a multiple of 4"),
+              "warpgroups: of 16; tables: up to 32, or a multiple of 4"),
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
               "columns of x staged between barriers; tables: as many sub-vectors for each lane"),
         field("splits", &P::splits, optional_in(1, 4096),
@@ -123,16 +131,22 @@ struct LinearPlan {
               "the workspace"),
         field("warps_along_columns", &P::warps_along_columns, optional_in(1, 32),
               "fragments: warps of a block that share the columns, a power of two"),
-        field("rows_per_block", &P::rows_per_block, optional_in(4, 128),
-              "rows of x that a block serves, a multiple of 4"),
+        field("rows_per_block", &P::rows_per_block, optional_in(4, 256),
+              "rows of x that a block serves, a multiple of 4; warpgroups: a power of two from 8"),
         field("fragment_rows", &P::fragment_rows, optional_in(4, 8),
               "fragments: rows of x that one product serves, 4 or 8; and twice as many outputs"),
         field("fusion", &P::fusion, Rule{},
               "fragments: how entries become operands of the tensor core; permute lays x out to "
               "match them"),
         field("code_words", &P::code_words, optional_in(1, 4),
-              "fragments: 32-bit words that one load of codes moves, a power of two; codes are "
-              "aligned to as much"),
+              "fragments and warpgroups: 32-bit words that one load of codes moves, a power of "
+              "two; codes are aligned to as much"),
+        field("idle_warps", &P::idle_warps, optional_in(0, 3),
+              "warpgroups: warps of a block that have no outputs, where fewer outputs a block fill "
+              "the multiprocessors evenly"),
+        field("steps_ahead", &P::steps_ahead, optional_in(0, 1),
+              "warpgroups: steps that are looked up before the one ahead of them is multiplied, "
+              "for registers"),
         field("codebook", &P::codebook, Rule{}, "where the entries of the codebooks stand"));
   }
   bool operator==(const LinearPlan&) const = default;

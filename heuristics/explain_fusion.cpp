@@ -45,6 +45,11 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
         "query's channels, the heads and the channels of the output are laid out to match"};
   }
   const auto* linear = std::get_if<LinearPlan>(&plan);
+  if (linear != nullptr && linear->dataflow == LinearDataflow::warpgroups) {
+    return {
+        "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
+        "the columns is free, so x is laid out to match the entries"};
+  }
   if (linear == nullptr || linear->dataflow != LinearDataflow::fragments) {
     return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};
   }

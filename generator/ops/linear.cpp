@@ -27,6 +27,8 @@ std::string plan_text(const vq::LinearConfig& c) {
       .add("fragment_rows", std::int64_t{c.fragment_rows})
       .add("fusion", c.fusion)
       .add("code_words", std::int64_t{c.code_words})
+      .add("idle_warps", std::int64_t{c.idle_warps})
+      .add("steps_ahead", std::int64_t{c.steps_ahead})
       .add("output_scales", c.output_scales)
       .add("unit_rows", std::int64_t{c.unit_rows})
       .add("unit_columns", std::int64_t{c.unit_columns})

@@ -64,6 +64,34 @@ void count_fragments(BlockWork& to, const Count& count) {
                        2 * tiles * sides * vq::run_words(c) + row_tiles * (halves ? 2 : 4));
 }
 
+void count_warpgroups(BlockWork& to, const Count& count) {
+  const vq::LinearConfig& c = count.config;
+  const VqFormat& format = count.op.weights;
+  const double runs = count.block_chunks * c.chunk_columns / vq::run_columns(c);
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  const double steps = count.warps * runs * vq::run_steps(c);  // of all warps
+  const double entries = (count.warps - c.idle_warps) * runs * vq::run_steps(c) * tiles * 2 *
+                         vq::octet_codes(c.weights);
+  add_lookups(to, count.use, entries, count.conflicts);
+  // Stages are added up in pairs of elements or, where they have scales, in fp32.
+  const double summed = format.stage_scales    ? 2.0 * format.vector_size
+                        : format.residuals > 1 ? format.vector_size / 2.0
+                                               : 0;
+  to.arithmetic += entries * (rebuild_instructions(format) + summed);
+  to.turns += steps;
+  // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 16.
+  constexpr double kRate = 0.5;
+  to.products += steps * tiles * 2 * std::max(c.rows_per_block, 16) / 8 * kRate;
+  // A warp group reads the rows once a product.
+  to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
+  const double staged = count.block_chunks * c.chunk_columns * c.rows_per_block;
+  to.passes += staged * 2 / 128;
+  to.l2_bytes += count.block_chunks * c.chunk_columns * 2.0 * std::min(c.rows, c.rows_per_block);
+  to.prologue += count.block_chunks + 1;
+  to.chain += runs * tiles;
+  to.registers = vq::warpgroup_registers(c);
+}
+
 void count_tables(BlockWork& to, const Count& count) {
   const vq::LinearConfig& c = count.config;
   const double rows = vq::block_rows(c);
@@ -125,6 +153,9 @@ BlockWork counted(const Linear& op, const LinearPlan& plan, const PlanUse& use,
   switch (plan.dataflow) {
     case LinearDataflow::fragments:
       count_fragments(work, count);
+      break;
+    case LinearDataflow::warpgroups:
+      count_warpgroups(work, count);
       break;
     case LinearDataflow::tables:
       count_tables(work, count);

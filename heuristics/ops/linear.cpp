@@ -72,8 +72,9 @@ LinearPlan choose_tables(const Problem& problem) {
 LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu, LinearDataflow dataflow) {
   if (dataflow == LinearDataflow::lanes) return choose_lanes(problem, gpu);
   if (dataflow == LinearDataflow::tables) return choose_tables(problem);
-  if (const auto plan = choose_fragments(problem, gpu)) return *plan;
-  return {.dataflow = LinearDataflow::fragments, .outputs_per_warp = 16};
+  const auto plan = dataflow == LinearDataflow::fragments ? choose_fragments(problem, gpu)
+                                                          : choose_warpgroups(problem, gpu);
+  return plan.value_or(LinearPlan{.dataflow = dataflow, .outputs_per_warp = 16});
 }
 
 }  // namespace vqgen

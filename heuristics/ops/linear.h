@@ -14,6 +14,13 @@ LinearPlan choose_lanes(const Problem& problem, const GpuSpec& gpu);
 // columns. nullopt where check() accepts none.
 std::optional<LinearPlan> choose_fragments(const Problem& problem, const GpuSpec& gpu);
 
+// Dataflow warpgroups: as many outputs a block as fill the GPU once, then splits. nullopt where
+// check() accepts none.
+std::optional<LinearPlan> choose_warpgroups(const Problem& problem, const GpuSpec& gpu);
+
+// Rows of x that a block of warp groups takes so that none is read twice: the least power of two.
+int warpgroup_rows(int rows);
+
 // Dataflow tables: a split a chunk of 32 sub-vectors. check() may refuse it, with the reason why
 // there are no tables for the problem.
 LinearPlan choose_tables(const Problem& problem);

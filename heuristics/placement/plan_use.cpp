@@ -67,7 +67,7 @@ PlanUse use_of(const Linear& op, const LinearPlan& plan) {
       ceil_div(op.shape.out_features, vq::outputs_per_block(config)) * row_blocks * plan.splits;
   OperandUse weights{.operand = Operand::weights, .format = config.weights};
   weights.units = vq::units_per_chunk(config);
-  const std::int64_t lane_columns = plan.dataflow == LinearDataflow::fragments
+  const std::int64_t lane_columns = streams_codes(plan.dataflow)
                                         ? vq::run_columns(config)
                                         : std::int64_t{32} * op.weights.vector_size;
   weights.lane_units =

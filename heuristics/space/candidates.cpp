@@ -42,6 +42,7 @@ void add_plans(Candidates& to, SpacePlacement allowed) {
     add_attention_lanes(to, allowed);
   } else {
     add_linear_fragments(to, allowed);
+    add_linear_warpgroups(to, allowed);
     add_linear_tables(to, allowed);
     add_linear_lanes(to, allowed);
   }
@@ -59,6 +60,14 @@ std::vector<Placement> single_placements(const VqFormat& format, SpacePlacement 
   std::vector<Placement> placements = whole_placements(format, allowed);
   std::erase_if(placements, [](const Placement& each) { return each.replicated > 0; });
   return placements;
+}
+
+std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
+                           std::int64_t in_features) {
+  for (std::int64_t chunk = columns / run * run; chunk > 0; chunk -= run) {
+    if (unit >= in_features || chunk % unit == 0 || unit % chunk == 0) return chunk;
+  }
+  return 0;
 }
 
 std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted) {

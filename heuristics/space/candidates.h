@@ -56,6 +56,11 @@ std::vector<Placement> single_placements(const VqFormat& format, SpacePlacement 
 // an SM's scheduler up to more than can be resident.
 inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
 
+// The longest chunk of whole runs, at most `columns`, that holds whole codebook units or lies in
+// one; 0 where there is none.
+std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
+                           std::int64_t in_features);
+
 // Parts that `pieces` are cut into for about `wanted` parts of equal size but for the last, none
 // of them empty.
 std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted);
@@ -70,6 +75,7 @@ void add_attention_channels(Candidates& to, SpacePlacement allowed);
 void add_attention_lanes(Candidates& to, SpacePlacement allowed);
 void add_linear_lanes(Candidates& to, SpacePlacement allowed);
 void add_linear_fragments(Candidates& to, SpacePlacement allowed);
+void add_linear_warpgroups(Candidates& to, SpacePlacement allowed);
 void add_linear_tables(Candidates& to, SpacePlacement allowed);
 
 }  // namespace vqgen

@@ -27,16 +27,6 @@ std::vector<Form> forms(int rows) {
   return all;
 }
 
-// The longest chunk of whole runs, at most `columns`, that holds whole codebook units or lies in
-// one; 0 where there is none.
-std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
-                           std::int64_t in_features) {
-  for (std::int64_t chunk = columns / run * run; chunk > 0; chunk -= run) {
-    if (unit >= in_features || chunk % unit == 0 || unit % chunk == 0) return chunk;
-  }
-  return 0;
-}
-
 // The splits for each number of warps an SM, with a chunk that is the whole share where shared
 // memory holds its x, or a quarter of that.
 void add_cuts(Candidates& to, LinearPlan plan, std::span<const Placement> placements) {

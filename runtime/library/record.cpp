@@ -27,7 +27,7 @@ Demands demands_of(const Linear& op, const LinearPlan& plan) {
   Demands demands;
   demands.output_scales = op.weights.output_scales;
   demands.scales = op.weights.stage_scales;
-  if (plan.dataflow == LinearDataflow::fragments) {
+  if (streams_codes(plan.dataflow)) {
     demands.codes_mask = static_cast<std::uintptr_t>(4 * plan.code_words - 1);
     if (op.shape.in_features % 8 == 0) demands.elements_mask = 15;
   }

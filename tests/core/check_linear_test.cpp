@@ -137,6 +137,87 @@ TEST(CheckGemv, PlacementsFitTheCodebookAndTheRegisters) {
   expect_refused(placed({.registers = 17}), {"17 entries", "68 registers", "lower"});
 }
 
+// 9 rows, 64 outputs of 1024 columns in two stages of 8 bits: a run of 4 words is 256 columns.
+Gemm grouped_product() {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 64, .in_features = 1024};
+  op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
+  return op;
+}
+LinearPlan warpgroups() {
+  return {.dataflow = LinearDataflow::warpgroups,
+          .threads = 128,
+          .outputs_per_warp = 16,
+          .chunk_columns = 256,
+          .rows_per_block = 16,
+          .code_words = 4};
+}
+
+TEST(CheckWarpgroups, AreHoppersAlone) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    const Verdict verdict = check(warpgroups(), grouped_product(), gpu);
+    if (gpu.arch == "sm_90a") {
+      expect_ok(verdict);
+    } else {
+      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow fragments"});
+    }
+  }
+}
+
+TEST(CheckWarpgroups, WholeGroupsTilesRowsAndRuns) {
+  const auto with = [](int LinearPlan::*field, int value) {
+    LinearPlan plan = warpgroups();
+    plan.*field = value;
+    return check(plan, grouped_product(), find_gpu("h200"));
+  };
+  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearPlan::threads, threads));
+  for (const int threads : {64, 160}) {
+    expect_refused(with(&LinearPlan::threads, threads), {"threads", "whole warp groups of 128"});
+  }
+  for (const int outputs : {32, 48}) expect_ok(with(&LinearPlan::outputs_per_warp, outputs));
+  for (const int outputs : {8, 24}) {
+    expect_refused(with(&LinearPlan::outputs_per_warp, outputs), {"multiple of 16"});
+  }
+  for (const int rows : {8, 32}) expect_ok(with(&LinearPlan::rows_per_block, rows));
+  for (const int rows : {4, 12, 24, 96}) {
+    expect_refused(with(&LinearPlan::rows_per_block, rows),
+                   {"rows_per_block " + std::to_string(rows), "power of two from 8"});
+  }
+  expect_ok(with(&LinearPlan::chunk_columns, 512));
+  expect_refused(with(&LinearPlan::chunk_columns, 128), {"256 columns of a run"});
+  expect_refused(with(&LinearPlan::code_words, 3), {"code_words 3", "power of two"});
+  expect_refused(with(&LinearPlan::idle_warps, 2), {"idle_warps 2", "steps_ahead 1"});
+  LinearPlan idle = warpgroups();
+  idle.idle_warps = 2;
+  idle.steps_ahead = 1;
+  expect_ok(check(idle, grouped_product(), find_gpu("h200")));
+  EXPECT_EQ(vq::outputs_per_block(kernel_config(grouped_product(), idle)), 32);
+  // What other dataflows take does not matter.
+  expect_ok(with(&LinearPlan::fragment_rows, 5));
+  expect_ok(with(&LinearPlan::warps_along_columns, 3));
+}
+
+TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
+  LinearPlan plan = warpgroups();
+  plan.threads = 512;
+  plan.rows_per_block = 64;
+  const vq::LinearConfig config = kernel_config(grouped_product(), plan);
+  // 32 sums, a row of 4 octets, 8 words of codes of 2 outputs, 16 of operands, 32 beside.
+  EXPECT_EQ(vq::warpgroup_registers(config), 32 + 16 + 16 + 16 + 32);
+  expect_ok(check(plan, grouped_product(), find_gpu("h200")));
+  plan.chunk_columns = 512;  // 16 more, to the last of 65536 / 512
+  expect_ok(check(plan, grouped_product(), find_gpu("h200")));
+  for (const auto& [field, value] :
+       {std::pair{&LinearPlan::rows_per_block, 128}, std::pair{&LinearPlan::chunk_columns, 768},
+        std::pair{&LinearPlan::outputs_per_warp, 32}, std::pair{&LinearPlan::steps_ahead, 1}}) {
+    LinearPlan more = plan;
+    more.*field = value;
+    expect_refused(check(more, grouped_product(), find_gpu("h200")),
+                   {"registers a thread, of 128", "lower threads"});
+  }
+}
+
 TEST(CheckGemv, APlanOfAnotherOpIsRefused) {
   expect_refused(check(AttentionDecodePlan{}, sound_gemv(), find_gpu("t4")),
                  {"another op", "gemv"});

@@ -202,7 +202,7 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   }
   const Problem gemv =
       read_config(edited(gemv_json(), {{"/shape/out_features", "4096"}}), "c.json").problem;
-  for (const char* dataflow : {"lanes", "fragments", "tables"}) {
+  for (const char* dataflow : {"lanes", "fragments", "tables", "warpgroups"}) {
     const Plan plan = proposed(gemv, {{"dataflow", dataflow}}, Json::object());
     EXPECT_EQ(enum_name(std::get<LinearPlan>(plan).dataflow), dataflow);
   }

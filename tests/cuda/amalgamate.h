@@ -9,6 +9,7 @@
 #include "core/files.h"
 #include "core/kernel_source.h"
 #include "tests/cuda/collectives_kernel.h"
+#include "tests/cuda/warpgroup_kernel.h"
 
 namespace vqgen::test {
 
@@ -25,8 +26,9 @@ inline std::string amalgamate(std::string_view kernel) {
   const std::string templates = VQGEN_SOURCE_DIR "/templates/";
   std::string text;
   for (const char* header :
-       {"machine/cuda/vq/annotations.h", "vq/types.h", "machine/cuda/vq/cuda_macros.h",
-        "machine/cuda/vq/cuda_tensor.h", "machine/cuda/vq/machine.cuh"}) {
+       {"machine/cuda/vq/annotations.h", "vq/types.h", "vq/layout/core_matrices.h",
+        "machine/cuda/vq/cuda_macros.h", "machine/cuda/vq/cuda_tensor.h",
+        "machine/cuda/vq/cuda_warpgroup.h", "machine/cuda/vq/machine.cuh"}) {
     text += without_includes(read_text(templates + header));
   }
   return text + "#line 1 \"kernel.cuh\"\n" + std::string(kernel);
@@ -59,6 +61,13 @@ VQ_KERNEL(vq_last_block, 64, Args) { vq::last_block(args.in, args.out); }
   source.entries.push_back({"vq_collectives_bf16", Dim3{}, 32, kCollectivesSharedBytes});
   source.entries.push_back({"vq_last_block", Dim3{kLastBlocks, 1, 1}, 64, 4});
   return source;
+}
+
+inline KernelSource group_source(const GroupProduct& product, const std::string& arch) {
+  return one_kernel(std::string(kWarpgroupText) +
+                        "struct Args { const vq::u32* in; vq::u32* out; };\nVQ_KERNEL(" +
+                        product.name() + ", 256, Args) { " + product.call() + " }\n",
+                    product.name(), arch, kGroupThreads, product.shared_bytes(), 2 * sizeof(void*));
 }
 
 }  // namespace vqgen::test

@@ -80,6 +80,19 @@ TEST_F(CudaCompile, ProductsThatAnArchitectureLacksSayWhatTheyNeed) {
               HasSubstr("needs sm_80"));
 }
 
+TEST_F(CudaCompile, ProductsOfWarpGroupsAreHoppersAlone) {
+  for (const test::GroupProduct& product : test::group_products()) {
+    SCOPED_TRACE(product.name());
+    const Artifact artifact = backend_->compile(test::group_source(product, "sm_90a"));
+    ASSERT_EQ(artifact.kernels.size(), 1u);
+    EXPECT_EQ(artifact.kernels[0].spill_bytes, 0);
+  }
+  EXPECT_THAT(device_error([&] {
+                backend_->compile(test::group_source(test::GroupProduct(false, 8, true), "sm_89"));
+              }),
+              HasSubstr("needs sm_90a"));
+}
+
 // nvcc is slow, so only the two forms of the text: without cp.async and with it.
 TEST_F(CudaCompile, SameTextByNvcc) {
   if (std::system("nvcc --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no nvcc on PATH";

@@ -208,11 +208,10 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
   }
 }
 
-// What entry `entry` of the collectives makes of `in`, over a poison.
-std::vector<std::uint32_t> run_collectives(Backend& backend, const std::string& arch,
-                                           std::size_t entry, const std::vector<std::uint32_t>& in,
-                                           std::size_t out_words) {
-  const KernelSource source = test::collectives_source(arch);
+// What entry `entry` of a source makes of `in`, over a poison.
+std::vector<std::uint32_t> run_words(Backend& backend, const KernelSource& source,
+                                     std::size_t entry, const std::vector<std::uint32_t>& in,
+                                     std::size_t out_words) {
   const auto kernel = backend.load(backend.compile(source), source);
   const DeviceBuffer input = to_device(backend, in);
   const DeviceBuffer output =
@@ -221,6 +220,12 @@ std::vector<std::uint32_t> run_collectives(Backend& backend, const std::string& 
   backend.launch(*kernel, source, entry, std::as_bytes(std::span(args)));
   backend.synchronize();
   return from_device<std::uint32_t>(backend, output);
+}
+
+std::vector<std::uint32_t> run_collectives(Backend& backend, const std::string& arch,
+                                           std::size_t entry, const std::vector<std::uint32_t>& in,
+                                           std::size_t out_words) {
+  return run_words(backend, test::collectives_source(arch), entry, in, out_words);
 }
 
 // Sums of reals may differ from the host's: a GPU adds in another order and cuts what it adds.
@@ -244,6 +249,14 @@ TEST_F(CudaOnDevice, LastBlockReducesWhatTheOthersStored) {
   for (int turn = 0; turn < 5; ++turn) {
     test::judge_last_block(
         run_collectives(*backend_, spec_.arch, 2, test::last_block_in(), test::kLastOut));
+  }
+}
+
+TEST_F(CudaOnDevice, ProductsOfWarpGroupsAgreeWithSumsOfIntegers) {
+  if (!spec_.warpgroup_products) GTEST_SKIP() << spec_.name << " has none";
+  for (const test::GroupProduct& product : test::group_products()) {
+    product.judge(run_words(*backend_, test::group_source(product, spec_.arch), 0, product.in,
+                            product.out_words()));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/explain.h"
+#include "heuristics/ops/linear.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/hotness_random.h"
 
@@ -141,7 +142,8 @@ TEST(Report, DrawsAFragmentWithoutShuffles) {
       op.weights = {.vector_size = vector_size, .index_bits = 8};
       const GpuSpec gpu = find_gpu("h200");
       std::string text;
-      for (const ReportSection& section : report(choose(op, gpu), op, gpu)) {
+      const LinearPlan plan = choose_linear(op, gpu, LinearDataflow::fragments);
+      for (const ReportSection& section : report(plan, op, gpu)) {
         for (const std::string& line : section.lines) text += line + "\n";
       }
       expect_words(text, {"0 shuffles between lookup and tensor core", "mma.m16n8k16",

@@ -1,6 +1,7 @@
 // Every example config compiles by NVRTC for every architecture; in both element types for sm_75,
 // which has no instructions for bf16, and for the lattice, which adds elements. So do the fusions
-// of products, and kernels whose last block merges. Needs no GPU.
+// of products, kernels whose last block merges, and products of warp groups for Hopper. Needs no
+// GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "core/profiles.h"
 #include "generator/generate.h"
 #include "heuristics/choose.h"
+#include "heuristics/ops/linear.h"
 #include "heuristics/space.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/prepare.h"
@@ -98,6 +100,32 @@ TEST_P(Architectures, TheLastBlockCompiles) {
     EXPECT_LE(artifact.kernels.front().registers * threads, 65536) << name;
     constexpr int kFewSpills = 64;  // bytes; 32 were seen, on sm_75
     EXPECT_LE(artifact.kernels.front().spill_bytes, kFewSpills) << name;
+  }
+}
+
+// For as many rows as products have, with lookups just before a product and a step ahead.
+TEST(Warpgroups, CompileForHopper) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu("h200");
+  for (const int vector_size : {2, 8}) {
+    for (const int rows : {8, 16, 32, 64, 128, 256}) {
+      Gemm op;
+      op.dtype = rows == 32 ? DType::bf16 : DType::f16;
+      op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
+      op.weights = {.vector_size = vector_size, .index_bits = 8, .residuals = 2};
+      std::optional<LinearPlan> plan = choose_warpgroups(op, gpu);
+      ASSERT_TRUE(plan.has_value()) << rows;
+      EXPECT_EQ(plan->rows_per_block, rows);
+      for (const int ahead : {0, 1}) {
+        plan->steps_ahead = ahead;
+        if (!check(*plan, op, gpu).ok) continue;
+        const Artifact artifact = backend->compile(generate(op, *plan, gpu, Machine::cuda, {}));
+        const KernelResources& kernel = artifact.kernels.front();
+        EXPECT_LE(kernel.registers * plan->threads, 65536) << rows << ' ' << ahead;
+        constexpr int kFewSpills = 128;  // bytes; 64 were seen
+        EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows << ' ' << ahead;
+      }
+    }
   }
 }
 

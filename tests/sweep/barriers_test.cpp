@@ -41,8 +41,8 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   ASSERT_NE(merging_end, std::string::npos);
 
   std::size_t found = 0;
-  for (const std::string call :
-       {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();"}) {
+  for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
+                                 "warpgroup_wait<kSets - 1>();"}) {
     for (std::size_t at = right.text.find(call); at != std::string::npos;
          at = right.text.find(call, at + 1)) {
       if (right.text[right.text.find_last_not_of(' ', at - 1)] != '\n') continue;
@@ -166,6 +166,20 @@ TEST(Barriers, OfGemmAreAllNeeded) {
   small.splits = 1;
   small.fusion = LinearFusion::shared;  // has one more, that of a warp
   expect_every_barrier_needed(problem, small, 5);
+}
+
+TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
+  op.weights.group_channels = 512;  // so that codebooks are switched
+  const Problem problem = op;
+  LinearPlan plan{.dataflow = LinearDataflow::warpgroups, .threads = 128, .outputs_per_warp = 16};
+  plan.rows_per_block = 16;
+  plan.steps_ahead = 1;
+  plan.chunk_columns = 256;
+  plan.codebook = all_shared(op.weights.entries());
+  expect_every_barrier_needed(problem, plan, 3);
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ enum Axis {
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
 constexpr int kFragments = 1;    // of the dataflows lanes, fragments,
-constexpr int kTables = 2;       // tables
+constexpr int kTables = 2;       // tables,
+constexpr int kWarpgroups = 3;   // warpgroups
 constexpr int kMostTableBits = 9;
 
 constexpr std::array kVectors{2, 4, 8};
@@ -43,7 +44,7 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then o
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
-    kBitCount + 1, 3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 3, 3, 8, 3, 2};
+    kBitCount + 1, 3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 4, 3, 8, 3, 2};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
@@ -114,12 +115,56 @@ void vary_fragments(LinearPlan& plan, int variant) {
   }
 }
 
+// The same of warpgroups.
+void vary_warpgroups(LinearPlan& plan, int variant) {
+  switch (variant) {
+    case 1:
+      plan.threads = 128;
+      plan.idle_warps = 3;
+      plan.steps_ahead = 1;
+      break;
+    case 2:
+      plan.threads = 256;
+      plan.outputs_per_warp = 32;
+      plan.idle_warps = 1;
+      plan.steps_ahead = 1;
+      break;
+    case 3:
+      plan.rows_per_block = 8;
+      plan.steps_ahead = 1;
+      break;
+    case 4:
+      plan.code_words = 1;
+      break;
+    case 5:
+      plan.rows_per_block = 64;
+      plan.code_words = 1;
+      break;
+    case 6:
+      plan.threads = 256;
+      plan.outputs_per_warp = 48;
+      plan.code_words = 1;
+      break;
+    case 7:  // many chunks
+      plan.threads = 256;
+      plan.code_words = 1;
+      plan.steps_ahead = 1;
+      plan.chunk_columns /= 4;
+      break;
+    default:
+      break;
+  }
+}
+
 // The plan of the case: each group of overrides that check() refuses is dropped.
 LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Linear& op,
                      const GpuSpec& gpu, bool& dropped) {
   auto plan = std::get<LinearPlan>(choose(made.problem, gpu, {.chooser = Chooser::rules}));
   if (v[kDataflow] == kFragments) {
     if (const auto fragments = choose_fragments(made.problem, gpu)) plan = *fragments;
+  }
+  if (v[kDataflow] == kWarpgroups) {
+    if (const auto warpgroups = choose_warpgroups(made.problem, gpu)) plan = *warpgroups;
   }
   const auto attempt = [&](auto change) {
     LinearPlan changed = plan;
@@ -150,6 +195,8 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
   if (plan.dataflow == LinearDataflow::fragments) {
     attempt([&](LinearPlan& p) { vary_fragments(p, v[kShape]); });
     attempt([&](LinearPlan& p) { p.fusion = static_cast<LinearFusion>(v[kFusion]); });
+  } else if (plan.dataflow == LinearDataflow::warpgroups) {
+    attempt([&](LinearPlan& p) { vary_warpgroups(p, v[kShape]); });
   } else if (plan.dataflow == LinearDataflow::lanes) {
     attempt([&](LinearPlan& p) {
       if (v[kOutputsPerWarp] > 0) p.outputs_per_warp = v[kOutputsPerWarp];
@@ -184,7 +231,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};
   auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment};
-  if (plan.dataflow == LinearDataflow::fragments) {  // the least that args/linear.h asks for
+  if (streams_codes(plan.dataflow)) {  // the least that args/linear.h asks for
     result.misalignment.words = alignment * static_cast<std::size_t>(plan.code_words);
     if (op.shape.in_features % 8 == 0) result.misalignment.elements = alignment * 8;
   }
@@ -197,9 +244,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
   for (const int vector : {0, 1}) impossible.insert({{kBits, kE8p}, {kVector, vector}});
-  for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // by fragments alone
+  for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // on tensor cores alone
     for (int dataflow = 0; dataflow < kSizes[kDataflow]; ++dataflow) {
-      if (dataflow == kFragments) continue;
+      if (dataflow == kFragments || dataflow == kWarpgroups) continue;
       impossible.insert({{kRows, static_cast<int>(gemm)}, {kDataflow, dataflow}});
     }
   }

@@ -74,8 +74,8 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   std::vector<SweepCase> all = gemv_product(sweep_gpu(), kSeed);
   all.insert(all.end(), linear.cases.begin(), linear.cases.end());
   for (const SweepCase& each : all) ++products[std::get<LinearPlan>(each.plan).dataflow];
-  for (const LinearDataflow each :
-       {LinearDataflow::lanes, LinearDataflow::fragments, LinearDataflow::tables}) {
+  for (const LinearDataflow each : {LinearDataflow::lanes, LinearDataflow::fragments,
+                                    LinearDataflow::tables, LinearDataflow::warpgroups}) {
     EXPECT_GE(products[each], 25) << enum_name(each);
     std::printf("%d cases of products in dataflow %s\n", products[each],
                 std::string(enum_name(each)).c_str());

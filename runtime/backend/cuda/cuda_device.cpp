@@ -54,6 +54,8 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   spec.name = name.data();
   const int major = VQGEN_READ(COMPUTE_CAPABILITY_MAJOR, "arch");
   spec.arch = arch_of(major, VQGEN_READ(COMPUTE_CAPABILITY_MINOR, ""));
+  spec.warpgroup_products = spec.arch == "sm_90a";
+  spec.sources["warpgroup_products"] = "PTX ISA, wgmma.mma_async: requires sm_90a";
   spec.sms = VQGEN_READ(MULTIPROCESSOR_COUNT, "sms");
   spec.registers_per_sm = VQGEN_READ(MAX_REGISTERS_PER_MULTIPROCESSOR, "registers_per_sm");
   spec.max_threads_per_sm = VQGEN_READ(MAX_THREADS_PER_MULTIPROCESSOR, "max_threads_per_sm");

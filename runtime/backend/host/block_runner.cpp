@@ -51,11 +51,14 @@ void BlockRunner::reset() {
   at_barrier_ = returned_ = 0;
   ready_warps_ = 0;
   for (Warp& each : warps_) each = {};
+  at_group_ = {};
   for (unsigned i = 0; i < count_; ++i) {
     Thread& each = threads_[i];
     each.runner = this;
     each.copies.clear();
     each.groups.clear();
+    each.reads.clear();
+    each.read_groups.clear();
     stacks_.prepare(i, each.fiber, &thread_main, &each);
     warps_[i / kWarpLanes].lanes |= 1u << (i % kWarpLanes);
   }
@@ -121,7 +124,7 @@ void BlockRunner::arrive_warp(Collective collective, Exchange act, Site site) {
   check_place(warp_collective_[warp_index]);
   warp.arrived |= 1u << (i % kWarpLanes);
   if (warp.arrived == warp.lanes) {
-    if (act != nullptr) exchange_operands(warp_index, act);
+    if (act != nullptr) exchange_operands(warp_index, 1, act);
     if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(warp_index);
     warp.arrived = 0;
     release(warp_index);
@@ -129,12 +132,28 @@ void BlockRunner::arrive_warp(Collective collective, Exchange act, Site site) {
   wait();
 }
 
-void BlockRunner::exchange_operands(unsigned warp_index, Exchange act) {
-  const Warp& warp = warps_[warp_index];
+// A group that lacks a thread waits for ever, and is reported so.
+void BlockRunner::arrive_group(Collective collective, Exchange act, Site site) {
+  const auto i = static_cast<std::size_t>(thread);
+  const unsigned group = static_cast<unsigned>(i) / kWarpLanes / kGroupWarps;
+  waits_[i] = {collective, site};
+  states_[i] = ThreadState::waiting;
+  if (at_group_[group] == 0) group_collective_[group] = waits_[i];
+  check_place(group_collective_[group]);
+  if (++at_group_[group] == kWarpLanes * kGroupWarps) {
+    exchange_operands(group * kGroupWarps, kGroupWarps, act);
+    at_group_[group] = 0;
+    for (unsigned warp = 0; warp < kGroupWarps; ++warp) release(group * kGroupWarps + warp);
+  }
+  wait();
+}
+
+void BlockRunner::exchange_operands(unsigned warp_index, unsigned warps, Exchange act) {
   const std::size_t first = warp_index * kWarpLanes;
-  std::array<void*, kWarpLanes> operands{};
-  for (unsigned lane = 0; lane < kWarpLanes; ++lane) {
-    if ((warp.lanes >> lane & 1u) != 0) operands[lane] = threads_[first + lane].operands;
+  std::array<void*, kWarpLanes * kGroupWarps> operands{};
+  for (unsigned i = 0; i < warps * kWarpLanes; ++i) {
+    const Warp& warp = warps_[warp_index + i / kWarpLanes];
+    if ((warp.lanes >> i % kWarpLanes & 1u) != 0) operands[i] = threads_[first + i].operands;
   }
   const vq::host::Refusal refusal = act(operands.data());
   if (refusal.lane < 0) return;
@@ -199,6 +218,20 @@ void BlockRunner::land(std::size_t pending_groups) {
   owner.groups.erase(owner.groups.begin(), last_landing);
 }
 
+// The products of these groups read until now; only where races are checked are there any.
+void BlockRunner::end_reads(std::size_t pending_groups) {
+  Thread& owner = current();
+  while (owner.read_groups.size() > pending_groups) {
+    const auto end = owner.reads.begin() + static_cast<std::ptrdiff_t>(owner.read_groups.front());
+    for (auto read = owner.reads.begin(); read != end; ++read) {
+      races_->end_read(read->address - address_of(shared), read->bytes);
+      track_access(Access::kWarpgroupMma, read->address, read->bytes, read->site);
+    }
+    owner.reads.erase(owner.reads.begin(), end);
+    owner.read_groups.erase(owner.read_groups.begin());
+  }
+}
+
 void BlockRunner::install_services() {
   synchronize = [](Context* context, Collective collective, Site site) {
     if (collective == Collective::kSyncBlock) {
@@ -209,7 +242,11 @@ void BlockRunner::install_services() {
   };
   exchange = [](Context* context, Collective collective, void* operands, Exchange act, Site site) {
     self(context).current().operands = operands;
-    self(context).arrive_warp(collective, act, site);
+    if (collective == Collective::kWarpgroupMma) {
+      self(context).arrive_group(collective, act, site);
+    } else {
+      self(context).arrive_warp(collective, act, site);
+    }
   };
   check_global = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
     self(context).check_allocation(access, address, bytes, site);
@@ -219,6 +256,21 @@ void BlockRunner::install_services() {
   };
   track = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
     self(context).track_access(access, address, bytes, site);
+  };
+  warpgroup_read = [](Context* context, vq::u64 address, vq::u64 bytes, Site site) {
+    BlockRunner& runner = self(context);
+    runner.current().reads.push_back({address, bytes, site});
+    runner.races_->begin_read(runner.thread, address - address_of(runner.shared),
+                              {Access::kWarpgroupMma, bytes, site});
+  };
+  warpgroup_commit = [](Context* context) {
+    Thread& caller = self(context).current();
+    std::size_t open = caller.reads.size();
+    for (const std::size_t group : caller.read_groups) open -= group;
+    caller.read_groups.push_back(open);
+  };
+  warpgroup_wait = [](Context* context, int pending_groups) {
+    self(context).end_reads(static_cast<std::size_t>(pending_groups));
   };
   copy_async = [](Context* context, vq::u32* to, const vq::u32* from) {
     *to = ~vq::u32{0};

@@ -25,6 +25,7 @@
 namespace vqgen::host {
 
 inline constexpr unsigned kWarpLanes = 32;
+inline constexpr unsigned kGroupWarps = 4;  // of a warp group
 inline constexpr unsigned kMostThreads = 1024;
 
 // One entry with its arguments, ready to run. Outlives the runs.
@@ -53,6 +54,11 @@ class BlockRunner : private vq::host::Context {
     vq::u32* shared;
     const vq::u32* global;
   };
+  struct Read {
+    std::uint64_t address;
+    std::uint64_t bytes;
+    vq::host::Site site;
+  };
   struct Thread {
     BlockRunner* runner = nullptr;
     int index = 0;
@@ -60,6 +66,9 @@ class BlockRunner : private vq::host::Context {
     void* operands = nullptr;         // at the warp's collective
     std::vector<Copy> copies;         // in flight or not yet committed, oldest first
     std::vector<std::size_t> groups;  // copies in each committed group, oldest first
+    // The same of products of the warp group, where races are checked.
+    std::vector<Read> reads;
+    std::vector<std::size_t> read_groups;
   };
   struct Warp {
     std::uint32_t lanes = 0;    // that exist
@@ -78,9 +87,11 @@ class BlockRunner : private vq::host::Context {
   // when the next one abandons the fiber.
   void arrive_block(vq::host::Site site);
   void arrive_warp(vq::host::Collective collective, vq::host::Exchange act, vq::host::Site site);
-  void exchange_operands(unsigned warp_index, vq::host::Exchange act);
+  void arrive_group(vq::host::Collective collective, vq::host::Exchange act, vq::host::Site site);
+  void exchange_operands(unsigned warp_index, unsigned warps, vq::host::Exchange act);
   void wait();
   void land(std::size_t pending_groups);
+  void end_reads(std::size_t pending_groups);
   void check_place(const Wait& first);
   void check_allocation(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
                         vq::host::Site site);
@@ -119,6 +130,9 @@ class BlockRunner : private vq::host::Context {
   unsigned returned_ = 0;
   Wait barrier_{};                                                 // of the first to arrive
   std::array<Wait, kMostThreads / kWarpLanes> warp_collective_{};  // the same, a warp
+  // Threads of each warp group at its collective, and the first of them to arrive.
+  std::array<unsigned, kMostThreads / kWarpLanes / kGroupWarps> at_group_{};
+  std::array<Wait, kMostThreads / kWarpLanes / kGroupWarps> group_collective_{};
   std::optional<std::string> fault_;
 };
 

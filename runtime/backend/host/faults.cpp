@@ -18,6 +18,9 @@ std::string block_name(Number x, Number y, Number z) {
 
 // What keeps the two accesses of a race in shared memory apart.
 std::string remedy_of(const Race& race, int thread) {
+  if (race.in_flight && race.earlier.access == Access::kWarpgroupMma) {
+    return "let the group wait for its products, then put a sync_block";
+  }
   if (race.in_flight && race.thread == thread) return "put a copy_async_wait before it";
   if (race.in_flight) return "let the copy's thread wait for it, then put a sync_block";
   const std::string place = race.earlier.access == Access::kCopyAsync
@@ -28,9 +31,9 @@ std::string remedy_of(const Race& race, int thread) {
 }
 
 std::string access_name(Access access, std::uint64_t bytes) {
-  constexpr std::array kNames = {"load_global",          "store_global",     "load_shared",
-                                 "store_shared",         "copy_async",       "ldmatrix",
-                                 "load_global_coherent", "atomic_add_global"};
+  constexpr std::array kNames = {"load_global",   "store_global",         "load_shared",
+                                 "store_shared",  "copy_async",           "ldmatrix",
+                                 "warpgroup_mma", "load_global_coherent", "atomic_add_global"};
   return std::string(kNames[static_cast<std::size_t>(access)]) + " of " + std::to_string(bytes) +
          " bytes";
 }

@@ -52,6 +52,7 @@ GpuSpec host_spec() {
   spec.memory_bytes = std::int64_t{8} << 30;
   spec.memory_gbps = 20;
   spec.sm_clock_mhz = 2000;
+  spec.warpgroup_products = true;
   return spec;
 }
 

@@ -116,6 +116,9 @@ std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
       note_read(cell, now);
       continue;
     }
+    if (cell.readers > 0 && cell.reader.clock >= block_begin_) {
+      return race_with(cell.reader, i * kGranule, true);
+    }
     for (const Stamp& read : cell.reads) {
       if (!ordered(read, thread)) return race_with(read, i * kGranule, false);
     }
@@ -130,6 +133,21 @@ void RaceChecker::land(int thread, std::uint64_t offset, std::uint64_t bytes) {
     cells_[i].write.clock = clock_;
     cells_[i].write.thread = static_cast<std::uint16_t>(thread);
     cells_[i].in_flight = false;
+  }
+}
+
+void RaceChecker::begin_read(int thread, std::uint64_t offset, const Touch& touch) {
+  for (std::uint64_t i = offset / kGranule; i < (offset + touch.bytes) / kGranule; ++i) {
+    Cell& cell = cells_[i];
+    if (cell.reader.clock < block_begin_) cell.readers = 0;
+    ++cell.readers;
+    cell.reader = {clock_, number_of(touch), static_cast<std::uint16_t>(thread)};
+  }
+}
+
+void RaceChecker::end_read(std::uint64_t offset, std::uint64_t bytes) {
+  for (std::uint64_t i = offset / kGranule; i < (offset + bytes) / kGranule; ++i) {
+    --cells_[i].readers;
   }
 }
 

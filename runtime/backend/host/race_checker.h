@@ -4,7 +4,7 @@
 // later where the same thread makes both, where its stamp is older than the last barrier of the
 // block, or where both threads are of one warp and it is older than that warp's last barrier.
 // Shuffles order nothing. An asynchronous copy writes from its issue until its thread has waited
-// for it.
+// for it, and a product of a warp group reads until then.
 //
 // In global memory a place has one thread of the launch that stores it, and is not read through the
 // read-only path by any. Between blocks, counters order stores and coherent loads: what a thread
@@ -39,7 +39,7 @@ struct Race {
   std::uint64_t block;  // of the grid, x fastest
   int thread;
   std::uint64_t place;  // the first common byte: an offset in shared memory, or an address
-  bool in_flight;       // `earlier` is a copy that its thread has not waited for
+  bool in_flight;       // `earlier` is a copy or a product that its thread has not waited for
 };
 
 // Of one block at a time, on one CPU thread.
@@ -58,6 +58,11 @@ class RaceChecker {
   // The thread that issued the copy to [offset, offset + bytes) has waited for it.
   void land(int thread, std::uint64_t offset, std::uint64_t bytes);
 
+  // Something that the thread began goes on reading [offset, offset + bytes) of shared memory until
+  // the thread has waited for it: a write in between is a race, whatever barriers stand there.
+  void begin_read(int thread, std::uint64_t offset, const Touch& touch);
+  void end_read(std::uint64_t offset, std::uint64_t bytes);
+
  private:
   static constexpr std::uint64_t kGranule = 2;  // the smallest access
 
@@ -72,6 +77,8 @@ class RaceChecker {
     Stamp write;
     bool in_flight = false;
     std::array<Stamp, 2> reads;
+    Stamp reader;               // the last to begin,
+    std::uint16_t readers = 0;  // of so many that go on
   };
 
   // A record a granule of global memory, 0 where there is none; a page of them when it gets one.

@@ -13,8 +13,8 @@ bool same_place(const Wait& a, const Wait& b) {
 }
 
 std::string name_of(const Wait& wait) {
-  constexpr std::array kNames = {"sync_block", "sync_warp", "shuffle_xor", "shuffle",
-                                 "mma",        "ldmatrix",  "movmatrix",   "any_of_warp"};
+  constexpr std::array kNames = {"sync_block", "sync_warp", "shuffle_xor", "shuffle",      "mma",
+                                 "ldmatrix",   "movmatrix", "any_of_warp", "warpgroup_mma"};
   return std::string(kNames[static_cast<std::size_t>(wait.collective)]) + " (" + wait.site.file +
          ":" + std::to_string(wait.site.line) + ")";
 }

@@ -7,12 +7,13 @@
 // of rows, splits).
 #pragma once
 
+#include <vq/layout/core_matrices.h>
 #include <vq/layout/format.h>
 #include <vq/layout/splits.h>
 
 namespace vq {
 
-enum class LinearDataflow : int { kLanes = 0, kFragments = 1, kTables = 2 };
+enum class LinearDataflow : int { kLanes = 0, kFragments = 1, kTables = 2, kWarpgroups = 3 };
 
 // Fragments: how entries come to stand as the tensor core has its operands (VQ-LLM, section VI-B).
 // kPermute: as they are, x being laid out to match. The others leave x in the order of its columns:
@@ -32,9 +33,12 @@ struct LinearConfig {
   Combine combine;
   int warps_along_columns;
   int rows_per_block;
-  int fragment_rows;  // fragments: rows of x that one product serves, 4 (halves) or 8 (pairs)
+  int fragment_rows;  // fragments: rows of x that one product serves, 4 (halves) or 8 (pairs);
+                      // warpgroups: 8, for outputs go to lanes as with pairs
   LinearFusion fusion;
   int code_words;
+  int idle_warps;   // warpgroups: warps of a block's last group that have no outputs
+  int steps_ahead;  // warpgroups: 1 where a step is looked up before the last is multiplied
   bool output_scales;
   i64 unit_rows;         // output features that one codebook unit serves
   i64 unit_columns;      // input features that one codebook unit serves
@@ -48,7 +52,7 @@ VQ_HD constexpr int block_rows(const LinearConfig& c) {
   return c.rows < c.rows_per_block ? c.rows : c.rows_per_block;
 }
 VQ_HD constexpr int outputs_per_block(const LinearConfig& c) {
-  return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
+  return (c.threads / 32 - c.idle_warps) / c.warps_along_columns * c.outputs_per_warp;
 }
 // Counters of a call whose last blocks merge: results that blocks share.
 VQ_HD constexpr i64 counters(const LinearConfig& c) {
@@ -146,6 +150,47 @@ VQ_HD constexpr int octet_column(int streams, int octets, int step, int octet) {
 // 2 rows that are stored at once nor the 8 octets that ldmatrix reads at once meet in a bank.
 VQ_HD constexpr int tile_place(int row, int octet) { return row * 4 + (octet ^ row / 2 % 4); }
 
+// Warpgroups. Outputs, codes and steps are those of fragments with pairs; a warp group of four
+// warps multiplies 64 outputs by all rows of the block. The x of a chunk stands as core matrices
+// (core_matrices.h), an octet of a step after the other, so that a product's two octets and all
+// rows are one piece:
+//
+//   a step   product 0: k 0..7 | k 8..15 | product 1: k 0..7 | k 8..15     all rows, 16 bytes each
+//
+// A dot product does not care in which order its columns come: in k octet p word c is columns 2p
+// and 2p + 1 of the octet of lane c, so that what lane c looks up is its operand as it comes.
+inline constexpr int kGroupWarps = 4;
+inline constexpr int kStepOctets = 4;
+// A chunk is stored while the last products of the one before are still reading theirs, and other
+// warps are behind by a barrier.
+inline constexpr int kChunkBuffers = 3;
+
+VQ_HD constexpr int k_octet_bytes(const LinearConfig& c) {
+  return c.rows_per_block * kCoreRowBytes;
+}
+VQ_HD constexpr int product_bytes(const LinearConfig& c) { return 2 * k_octet_bytes(c); }
+VQ_HD constexpr int chunk_steps(const LinearConfig& c) { return c.chunk_columns / 32; }
+// The core matrices of a chunk whose first stands at `address`.
+VQ_HD constexpr u64 x_descriptor(const LinearConfig& c, u32 address) {
+  return core_descriptor(address, k_octet_bytes(c), kCoreBytes);
+}
+// Rows of a step that one thread fetches, 4 octets each, while the last chunk is multiplied.
+VQ_HD constexpr int fetched_steps(const LinearConfig& c) {
+  return ceil_div(c.rows_per_block * chunk_steps(c), c.threads);
+}
+// What a sub-vector is looked up as: an entry a stage or, with scales, their sum.
+VQ_HD constexpr int looked_up_stages(const FormatConfig& f) {
+  return f.stage_scales ? 1 : f.residuals;
+}
+// 32-bit registers of a thread: sums, the x of the next chunk, the codes of this run and the next,
+// operands of two steps, what is looked up ahead; and addresses and what is being looked up.
+VQ_HD constexpr int warpgroup_registers(const LinearConfig& c) {
+  constexpr int kBeside = 32;
+  const int tiles = c.outputs_per_warp / fragment_outputs(c);
+  return tiles * c.rows_per_block / 2 + 16 * fetched_steps(c) + tiles * 2 * (2 * run_words(c) + 8) +
+         c.steps_ahead * tiles * 8 * looked_up_stages(c.weights) + kBeside;
+}
+
 // Byte offsets into the block's shared memory.
 struct LinearShared {
   CodebookShared codebook;
@@ -153,6 +198,7 @@ struct LinearShared {
   // [block_rows][row_tables / n][entry][n][lane] fp32.
   // fragments: [run][step][row tile][fragment_rows x 32] u16 (ops/fragment_x.cuh); after the
   // columns, the sums that warps hand over.
+  // warpgroups: [kChunkBuffers][chunk_steps][kStepOctets][rows_per_block][8] u16.
   i64 x;
   // fragments with kShared: [warp][kExchangeTiles][kExchangeOctets][8] u16.
   i64 exchange;
@@ -179,6 +225,8 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
     at.x = carve(i64{block_rows(c)} * c.chunk_columns * 4);
   } else if (c.dataflow == LinearDataflow::kTables) {
     at.x = carve(i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4);
+  } else if (c.dataflow == LinearDataflow::kWarpgroups) {
+    at.x = carve(i64{kChunkBuffers} * c.rows_per_block * c.chunk_columns * 2);
   } else {
     const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
     const i64 handed = handed_floats(c) * 4;

@@ -10,6 +10,7 @@
 
 #include <vq/args/linear.h>
 #include <vq/ops/fragment_exchange.cuh>
+#include <vq/ops/linear_work.cuh>
 
 namespace vq {
 
@@ -30,7 +31,7 @@ class FragmentX {
       const int step = place / kTilePlaces / kRowTiles % kSteps;
       const int run = place / kTilePlaces / kRowTiles / kSteps;
       const int row = in_tile / (kHalves && !kNatural ? 8 : 4);
-      const U32x4 x = octet_of(
+      const U32x4 x = LinearWork<Plan>::x_octet(
           args, first_row + tile * kConfig.fragment_rows + row,
           first_column + run * kRunColumns + octet_column(kStreams, kRunOctets, step, in_tile % 4));
       if constexpr (kNatural) {
@@ -70,30 +71,11 @@ class FragmentX {
   static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.fragment_rows;
   static constexpr int kTilePlaces = kNatural ? kConfig.fragment_rows * 4 : 32;
   static constexpr i64 kOffset = shared_layout(kConfig).x;
-  static constexpr i64 kInFeatures = kConfig.in_features;
 
   VQ_DEVICE static U32x4* octets() { return reinterpret_cast<U32x4*>(shared_memory() + kOffset); }
   VQ_DEVICE static U32x2* half_octets() { return reinterpret_cast<U32x2*>(octets()); }
   VQ_DEVICE static const u32* words_at(int place) {
     return reinterpret_cast<const u32*>(octets() + place);
-  }
-
-  VQ_DEVICE static U32x4 octet_of(const LinearArgs& args, int row, i64 column) {
-    U32x4 words{};
-    if (row >= kConfig.rows) return words;
-    const u16* from = args.x + row * kInFeatures + column;
-    if constexpr (kInFeatures % 8 == 0) {
-      if (column < kInFeatures) words = load_global(reinterpret_cast<const U32x4*>(from));
-    } else {
-      const auto pair = [&](int i) {
-        u32 both = 0;
-        if (column + i < kInFeatures) both = load_global(from + i);
-        if (column + i + 1 < kInFeatures) both |= u32{load_global(from + i + 1)} << 16;
-        return both;
-      };
-      words = {pair(0), pair(2), pair(4), pair(6)};
-    }
-    return words;
   }
 };
 

@@ -55,6 +55,25 @@ struct LinearWork {
     return static_cast<int>(unit_of(of_row, of_column) - bound_unit(first_column));
   }
 
+  // 8 columns of a row of x; zeros past its rows and columns.
+  VQ_DEVICE static U32x4 x_octet(const LinearArgs& args, int row, i64 column) {
+    U32x4 words{};
+    if (row >= kRows) return words;
+    const u16* from = args.x + row * kInFeatures + column;
+    if constexpr (kInFeatures % 8 == 0) {
+      if (column < kInFeatures) words = load_global(reinterpret_cast<const U32x4*>(from));
+    } else {
+      const auto pair = [&](int i) {
+        u32 both = 0;
+        if (column + i < kInFeatures) both = load_global(from + i);
+        if (column + i + 1 < kInFeatures) both |= u32{load_global(from + i + 1)} << 16;
+        return both;
+      };
+      words = {pair(0), pair(2), pair(4), pair(6)};
+    }
+    return words;
+  }
+
   // The sum of one output and row over the columns of this block's split.
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum) {
     if constexpr (kConfig.splits > 1) {

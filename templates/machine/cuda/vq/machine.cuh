@@ -1,12 +1,13 @@
 // The machine layer on CUDA: the primitives of templates/machine/README.md in PTX and compiler
 // builtins, for sm_75 and later. Needs no toolkit header, so that NVRTC compiles it without -I;
-// 16-bit elements are bits, converted by cvt or integer rounding. This file and cuda_tensor.h are
+// 16-bit elements are bits, converted by cvt or integer rounding. This file and its cuda_*.h are
 // the only ones of the templates that ask for the architecture: cp.async begins with sm_80.
 #pragma once
 
 #include <vq/annotations.h>
 #include <vq/cuda_macros.h>
 #include <vq/cuda_tensor.h>
+#include <vq/cuda_warpgroup.h>
 #include <vq/types.h>
 
 namespace vq {

@@ -1,6 +1,6 @@
 // Which element of a matrix each lane holds for the tensor-core collectives, from the tables of the
-// PTX ISA (mma.m16n8k16, mma.m16n8k32, ldmatrix). The emulation and the tests read these maps; a
-// run of tests/cuda on a GPU ties them to the hardware. With g = lane / 4 and t = lane % 4:
+// PTX ISA (mma.m16n8k16, mma.m16n8k32, wgmma, ldmatrix). The emulation and the tests read these
+// maps; a run of tests/cuda on a GPU ties them to the hardware. With g = lane / 4 and t = lane % 4:
 //
 //   m16n8k16  A 16x16: elements 0,1  (g, 2t + 0,1)   2,3  (g + 8, ..)   4..7  the same, columns + 8
 //             B 16x8:  elements 0,1  (2t + 0,1, g)   2,3  rows + 8
@@ -8,6 +8,9 @@
 //   16
 //             B 32x8:  elements 0..3 (4t + 0..3, g)  4..7 rows + 16
 //   both      C, D 16x8: elements 0,1 (g, 2t + 0,1)  2,3  (g + 8, ..)
+//   m64nNk16  of four warps, each as m16n8k16 has it: A of its 16 rows, D of columns 8j .. 8j + 7
+//   in
+//             elements 4j .. 4j + 3
 //   8x8       elements 0,1 (g, 2t + 0,1), transposed (2t + 0,1, g)
 //
 // Element i of 16 bits is half i % 2 of register i / 2, the low half first; of 8 bits likewise.
@@ -30,6 +33,10 @@ constexpr Place b_m16n8k32(int lane, int i) {
   return {lane % 4 * 4 + i % 4 + i / 4 * 16, lane / 4};
 }
 constexpr Place c_m16n8(int lane, int i) { return {lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2}; }
+constexpr Place c_m64n(int lane, int i) {
+  const Place at = c_m16n8(lane, i % 4);
+  return {at.row, at.column + i / 4 * 8};
+}
 constexpr Place m8n8(int lane, int i, bool transposed) {
   const int along = lane % 4 * 2 + i;
   return transposed ? Place{along, lane / 4} : Place{lane / 4, along};

@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 4;
+inline constexpr int kApiVersion = 5;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -21,6 +21,7 @@ enum class Access : int {
   kStoreShared,
   kCopyAsync,
   kLdmatrix,
+  kWarpgroupMma,
   // Of global memory that other threads write meanwhile: ordered by the kernel's own protocol.
   kLoadGlobalCoherent,
   kAtomicAddGlobal
@@ -33,7 +34,8 @@ enum class Collective : int {
   kMma,
   kLdmatrix,
   kMovmatrix,
-  kVote
+  kVote,
+  kWarpgroupMma  // of four warps; all others are of one, or of the block
 };
 
 // A lane that needs one that its warp does not have; lane < 0 where all is well.
@@ -41,8 +43,8 @@ struct Refusal {
   int lane;
   int wanted;
 };
-// What a warp's collective does when all have arrived: operands[lane] is what the lane brought,
-// null for a lane that its warp does not have.
+// What a collective of a warp or a warp group does when all have arrived: operands[lane] is what
+// the lane brought, null for a lane that its warp does not have.
 using Exchange = Refusal (*)(void* const* operands);
 
 // The running thread as its kernel sees it, and what the kernel asks of the runner. One a worker.
@@ -63,6 +65,11 @@ struct Context {
   void (*fail_shared)(Context*, Access, u64 address, u64 bytes, Site);
   // Every access that passed its checks, where the text is compiled to check races.
   void (*track)(Context*, Access, u64 address, u64 bytes, Site);
+  // Of a product of the warp group, which reads until the thread has waited for it; where races are
+  // checked.
+  void (*warpgroup_read)(Context*, u64 address, u64 bytes, Site);
+  void (*warpgroup_commit)(Context*);
+  void (*warpgroup_wait)(Context*, int pending_groups);
   void (*copy_async)(Context*, u32* shared, const u32* global);
   void (*copy_async_commit)(Context*);
   void (*copy_async_wait)(Context*, int pending_groups);

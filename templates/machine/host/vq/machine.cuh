@@ -8,6 +8,7 @@
 #include <vq/host_api.h>
 #include <vq/host_element.h>
 #include <vq/host_warp.h>
+#include <vq/host_warpgroup.h>
 #include <vq/types.h>
 
 #define VQ_DEVICE inline __attribute__((always_inline))
@@ -110,6 +111,39 @@ VQ_DEVICE u32 movmatrix_trans(u32 word, VQ_SITE) {
   collect(host::Collective::kMovmatrix, mine, &host::movmatrix_trans, {file, line});
   return mine.taken;
 }
+
+inline constexpr bool kHasWarpgroupMma = true;
+
+VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_bytes) {
+  return core_descriptor(static_cast<u32>(shared - host::context->shared), octet_bytes, rows_bytes);
+}
+// Each thread checks its share of the rows that the group reads, and it is the thread that reads
+// them to the race checker.
+template <Element E, int kColumns>
+VQ_DEVICE void warpgroup_mma(float (&c)[kColumns / 2], const u32 (&a)[4], u64 b, VQ_SITE) {
+  for (int i = thread_index() % host::kGroupThreads; i < 2 * kColumns; i += host::kGroupThreads) {
+    const u8* row = host::context->shared + core_row(b, i / 2, i % 2);
+    const auto* words = reinterpret_cast<const U32x4*>(row);
+    host::check_shared(host::Access::kWarpgroupMma, words, {file, line});
+    if constexpr (host::kCheckRaces) {
+      host::context->warpgroup_read(host::context, host::address_of(row), sizeof(U32x4),
+                                    {file, line});
+    }
+  }
+  host::WarpgroupOperands mine{c, a, b};
+  collect(host::Collective::kWarpgroupMma, mine, &host::warpgroup_mma<E, kColumns>, {file, line});
+}
+VQ_DEVICE void warpgroup_fence() {}
+VQ_DEVICE void warpgroup_commit() { host::context->warpgroup_commit(host::context); }
+template <int N>
+VQ_DEVICE void warpgroup_wait() {
+  host::context->warpgroup_wait(host::context, N);
+}
+template <class T, int kCount>
+VQ_DEVICE void warpgroup_hold(T (&)[kCount]) {
+  static_assert(host::kOneOf<T, float, u32>, "warpgroup_hold holds float and u32");
+}
+VQ_DEVICE void fence_shared() {}
 
 VQ_DEVICE u8* shared_memory() { return host::context->shared; }
 

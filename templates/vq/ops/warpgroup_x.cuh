@@ -1,0 +1,89 @@
+// x of a chunk for dataflow warpgroups: fetched into registers while the last chunk is multiplied,
+// and then stored as core matrices (layout/linear.h). A thread takes a row of a step, the octet of
+// each lane, and turns it by naming:
+//
+//   octets of lanes 0 .. 3    w0 w1 w2 w3 each        to k octet p: word p of all four
+//
+// so a step costs 4 loads and 4 stores of 16 bytes and no shuffle. Threads count rows of a core
+// matrix first, which stand in banks of their own, then steps, which follow each other in x.
+#pragma once
+
+#include <vq/ops/linear_work.cuh>
+
+namespace vq {
+
+template <class Plan>
+class WarpgroupX {
+ public:
+  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr int kRows = kConfig.rows_per_block;
+  static constexpr int kChunkSteps = chunk_steps(kConfig);
+  static constexpr int kSteps = run_steps(kConfig);
+  static constexpr int kRunColumns = run_columns(kConfig);
+  static constexpr int kRunOctets = run_octets(kConfig);
+  static constexpr int kPlaces = kRows * kChunkSteps;
+  static constexpr int kFetched = fetched_steps(kConfig);
+  static constexpr int kChunkBytes = kRows * kConfig.chunk_columns * 2;
+  static constexpr i64 kOffset = shared_layout(kConfig).x;
+
+  VQ_DEVICE explicit WarpgroupX(const LinearArgs& args)
+      : args_(args), first_row_(block_y() * kRows) {}
+
+  VQ_DEVICE void fetch(i64 first_column) {
+    VQ_UNROLL
+    for (int i = 0; i < kFetched; ++i) {
+      const int place = place_of(i);
+      if (place >= kPlaces) continue;
+      const int step = step_of(place);
+      const i64 column = first_column + step / kSteps * kRunColumns;
+      VQ_UNROLL
+      for (int c = 0; c < kStepOctets; ++c) {
+        octets_[i][c] = LinearWork<Plan>::x_octet(
+            args_, first_row_ + row_of(place),
+            column + octet_column(kStepOctets, kRunOctets, step % kSteps, c));
+      }
+    }
+  }
+
+  // What was fetched, to buffer 0, 1 or 2. fence_shared and sync_block must follow.
+  VQ_DEVICE void store(int buffer) const {
+    constexpr u64 kCores = x_descriptor(kConfig, 0);
+    u8* const to = chunk(buffer);
+    VQ_UNROLL
+    for (int i = 0; i < kFetched; ++i) {
+      const int place = place_of(i);
+      if (place >= kPlaces) continue;
+      VQ_UNROLL
+      for (int p = 0; p < kStepOctets; ++p) {
+        const u32 at = core_row(kCores, row_of(place), step_of(place) * kStepOctets + p);
+        store_shared(reinterpret_cast<U32x4*>(to + at),
+                     {word(octets_[i][0], p), word(octets_[i][1], p), word(octets_[i][2], p),
+                      word(octets_[i][3], p)});
+      }
+    }
+  }
+
+  // Operand b of the buffer's first product; the next stands product_bytes on.
+  VQ_DEVICE static u64 operand(int buffer) {
+    return warpgroup_operand(chunk(buffer), k_octet_bytes(kConfig), kCoreBytes);
+  }
+
+ private:
+  VQ_DEVICE static u8* chunk(int buffer) {
+    return shared_memory() + kOffset + buffer * kChunkBytes;
+  }
+  VQ_DEVICE static int place_of(int i) { return thread_index() + i * kConfig.threads; }
+  VQ_DEVICE static int step_of(int place) { return place / kCoreRows % kChunkSteps; }
+  VQ_DEVICE static int row_of(int place) {
+    return place / kCoreRows / kChunkSteps * kCoreRows + place % kCoreRows;
+  }
+  VQ_DEVICE static u32 word(const U32x4& octet, int i) {
+    return i == 0 ? octet.x : i == 1 ? octet.y : i == 2 ? octet.z : octet.w;
+  }
+
+  const LinearArgs& args_;
+  int first_row_;
+  U32x4 octets_[kFetched][kStepOctets];
+};
+
+}  // namespace vq
