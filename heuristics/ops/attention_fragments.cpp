@@ -21,14 +21,17 @@ int widest_load(const AttentionDecode& op) {
   return 1;
 }
 
+std::int64_t blocks_of_heads(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  return op.shape.kv_heads * op.shape.batch *
+         ceil_div(std::int64_t{op.group()}, plan.heads_per_block);
+}
+
 // Blocks that share a sequence: as many as one wave holds, so that no block waits for another to
 // end, with a step for each warp at least. On an H200, 16 blocks for each of 8 heads took 16.9 us
 // where 24 and 32 took 20 and more (d4b8, 32768 tokens).
 std::int64_t wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
-  const std::int64_t blocks =
-      op.shape.kv_heads * op.shape.batch * ceil_div(std::int64_t{op.group()}, plan.heads_per_block);
   constexpr std::int64_t kMost = 256;
-  return std::clamp<std::int64_t>(gpu.sms / blocks, 1, kMost);
+  return std::clamp<std::int64_t>(gpu.sms / blocks_of_heads(op, plan), 1, kMost);
 }
 int one_wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
   const std::int64_t steps =
@@ -36,18 +39,34 @@ int one_wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const G
   return static_cast<int>(std::min(wave(op, plan, gpu), steps));
 }
 
+// Tokens of a sequence that a block of one wave takes.
+std::int64_t share_of_block(const AttentionDecode& op, const AttentionDecodePlan& plan,
+                            const GpuSpec& gpu) {
+  return ceil_div(op.shape.tokens, wave(op, plan, gpu));
+}
+
 // Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
 // fill shared memory with entries takes longer than what they are read for: CQ-2, 8 KV heads, took
-// 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200).
+// 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200). From 128
+// tokens on entries are worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without.
 std::optional<AttentionDecodePlan> for_short_shares(const AttentionDecode& op,
                                                     AttentionDecodePlan plan, const GpuSpec& gpu) {
-  constexpr std::int64_t kShort = 128;  // tokens
-  if (ceil_div(op.shape.tokens, wave(op, plan, gpu)) > kShort) return std::nullopt;
+  constexpr std::int64_t kShort = 64;  // tokens
+  if (share_of_block(op, plan, gpu) > kShort) return std::nullopt;
   plan.threads = 256;
   plan.tile_tokens = 16;
   plan.splits = one_wave(op, plan, gpu);
   if (!check(plan, op, gpu).ok) return std::nullopt;
   return plan;
+}
+
+// 8 warps in place of 16: where those would take a step or two each, fewer parts are merged at the
+// end (d4b8, 1 x 8192: 8.9 us against 9.7), and where blocks stand in line, two that share a
+// multiprocessor fill each other's gaps (64 x 8192: 106 us against 110; H200).
+bool wants_few_warps(const AttentionDecode& op, const AttentionDecodePlan& plan,
+                     const GpuSpec& gpu) {
+  constexpr std::int64_t kFew = 512;  // tokens
+  return share_of_block(op, plan, gpu) <= kFew || blocks_of_heads(op, plan) > gpu.sms;
 }
 
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
@@ -71,6 +90,7 @@ std::optional<AttentionDecodePlan> choose_attention_fragments(const AttentionDec
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.tile_tokens = step_tokens(op, plan);
   for (const int threads : {512, 256, 128}) {
+    if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
     plan.splits = one_wave(op, plan, gpu);
