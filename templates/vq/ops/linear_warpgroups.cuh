@@ -131,7 +131,8 @@ class LinearWarpgroups {
     }
   }
 
-  // The operands of a tile's two products: the sums of the stages.
+  // The operands of a tile's two products: the sums of the stages, in registers that no product in
+  // flight reads.
   VQ_DEVICE static void take(u32 (&a)[2][4], const u32 (&octets)[2][kPasses][4]) {
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -142,11 +143,9 @@ class LinearWarpgroups {
         for (int pass = 1; pass < kPasses; ++pass) {
           sum = add2<kConfig.element>(sum, octets[half][pass][i]);
         }
-        a[i / 2][i % 2 * 2 + half] = sum;
+        a[i / 2][i % 2 * 2 + half] = warpgroup_copy(sum);
       }
     }
-    warpgroup_hold(a[0]);
-    warpgroup_hold(a[1]);
   }
 
   VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step, i64 first,

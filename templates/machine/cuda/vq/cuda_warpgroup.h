@@ -38,6 +38,14 @@ VQ_DEVICE void warpgroup_hold(u32 (&words)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(words[i]));
 }
 
+// The word in another register, which is written here and not before: products in flight may still
+// read what the compiler would write instead, were it a mere name for `word`.
+VQ_DEVICE u32 warpgroup_copy(u32 word) {
+  u32 copy;
+  asm volatile("mov.b32 %0, %1;" : "=r"(copy) : "r"(word));
+  return copy;
+}
+
 VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_bytes) {
   return core_descriptor(static_cast<u32>(__cvta_generic_to_shared(shared)), octet_bytes,
                          rows_bytes);
