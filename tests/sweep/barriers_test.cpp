@@ -77,16 +77,16 @@ void expect_every_barrier_of_attention_needed(AttentionDataflow dataflow, std::s
 }
 
 TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::lanes, 9);
+  expect_every_barrier_of_attention_needed(AttentionDataflow::lanes, 7);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 7);
+  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 3);
 }
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::tables, 9);
+  expect_every_barrier_of_attention_needed(AttentionDataflow::tables, 8);
 }
 TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::channels, 11);
+  expect_every_barrier_of_attention_needed(AttentionDataflow::channels, 9);
 }
 
 // What `run` says of a kernel that differs in one place.

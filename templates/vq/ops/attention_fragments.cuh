@@ -104,21 +104,26 @@ class AttentionFragments {
   VQ_DEVICE void take_query(const QueryRows<Plan>& rows) {
     using Row = typename QueryRows<Plan>::Row;
     const float scale = score_scale(args_);
-    const auto place = [](int head, int channel) { return query_place(kHeadDim, head, channel); };
+    float* const peaks = part(kAt.query_peaks);
+    if constexpr (kScales) sync_block();  // they have come with the keys' codebooks
+    rows.store(
+        1.0f, query(), raw_query(),
+        [](int head, int channel) { return query_place(kHeadDim, head, channel); },
+        [&](int head, const Row& row) {
+          if constexpr (kParts == 2) {
+            const auto weight = [this](int channel) { return largest_scale(channel); };
+            const float peak = peak_of_row(row, weight);
+            if (lane() == 0) store_shared(peaks + head, peak);
+          }
+        });
+    sync_block();
     if constexpr (kParts == 1) {
-      rows.store(1.0f, query(), raw_query(), place, [](int, const Row&) {});
       queries_[0].load(
           query(), [](int) { return 1.0f; }, [](int) { return 1.0f; });
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) scale_[quad] = scale;
     } else {
       constexpr float kPeak = 128.0f;
-      float* peaks = part(kAt.query_peaks);
-      if constexpr (kScales) sync_block();  // they have come with the keys' codebooks
-      rows.store(1.0f, query(), raw_query(), place, [&](int head, const Row& row) {
-        const float peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
-        if (lane() == 0) store_shared(peaks + head, peak);
-      });
       VQ_UNROLL
       for (int stage = 0; stage < kQueries; ++stage) {
         queries_[stage].load(

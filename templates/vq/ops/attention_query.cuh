@@ -40,7 +40,7 @@ class QueryRows {
 
   // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
   // own, q; both times `scale`, element place(head, channel). Heads that the block lacks become
-  // zeros. each(head, row) is given each row by its warp, zeros past head_dim. Ends with a barrier.
+  // zeros. each(head, row) is given each row by its warp, zeros past head_dim. A barrier must follow.
   template <class Place, class Each>
   VQ_DEVICE void store(float scale, float* query, float* raw_query, Place place, Each each) const {
     VQ_UNROLL
@@ -67,7 +67,6 @@ class QueryRows {
       }
       each(head, row);
     }
-    sync_block();
   }
   // As rows [heads_per_block][head_dim].
   VQ_DEVICE void store(float scale, float* query, float* raw_query) const {

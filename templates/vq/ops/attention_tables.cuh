@@ -43,6 +43,7 @@ class KeyTables {
     book_.switch_to(Rows::first_unit(work_.kv_head, 0));
     book_.load();  // scales
     QueryRows<Plan>(args_, work_).store(score_scale(args_), part(at().query), part(at().raw_query));
+    sync_block();
     Table::fill(book_, part(at().query));
   }
   VQ_DEVICE void stage(int first, int count, u32* to) const {
