@@ -128,10 +128,10 @@ double shared_passes(const OperandUse& use, const Placement& placement, const Ac
   SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = format.residuals};
   table.lane_units = use.lane_units;
   table.range = once;
-  double passes = conflict_factor(table, accesses);
+  double passes = conflict_factor(table, accesses, kPlacementPhases);
   table.range = replicated;
   table.copies = placement.copies;
-  passes += conflict_factor(table, accesses);
+  passes += conflict_factor(table, accesses, kPlacementPhases);
   const double slots = phase_lanes(use.entry_bytes());
   const double places =
       static_cast<double>(use.units) * format.residuals *

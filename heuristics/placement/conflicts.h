@@ -65,6 +65,9 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses, int p
 // fragments, 256 entries: aqlm-2x8 at 4096 x 4096 and 11008 x 4096, where 8 copies win by 2.7 and
 // 9.5 us, and gptvq-2, where filling 16 copies of a codebook a tile loses 2.5 us); by how much is
 // not modelled.
+// Of kPlacementPhases drawn phases, within 0.05: placements are compared in every plan that rules
+// make.
+inline constexpr int kPlacementPhases = 2048;
 double shared_passes(const OperandUse& use, const Placement& placement, const Accesses& accesses);
 
 }  // namespace vqgen

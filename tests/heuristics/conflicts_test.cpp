@@ -153,8 +153,8 @@ TEST(Conflicts, PassesCountLookupsAndFills) {
   EXPECT_DOUBLE_EQ(shared_passes(use, all_replicated(256, 8), accesses), 1000 + 10 * 1536);
   EXPECT_DOUBLE_EQ(shared_passes(use, all_global(), accesses), 0);
   const double once = shared_passes(use, all_shared(256), accesses);
-  const double conflicts =
-      conflict_factor({.entry_bytes = 16, .residuals = 2, .range = {0, 256}}, accesses);
+  const double conflicts = conflict_factor({.entry_bytes = 16, .residuals = 2, .range = {0, 256}},
+                                           accesses, kPlacementPhases);
   EXPECT_DOUBLE_EQ(once, 1000 * conflicts + 10 * 192);
   // Two levels are visited one after the other.
   EXPECT_GT(shared_passes(use, {.replicated = 128, .copies = 8, .shared = 256}, accesses),
