@@ -21,7 +21,8 @@ inline constexpr auto enum_names<Chooser> = std::array{"rules", "model"};
 inline constexpr Chooser kDefaultChooser = Chooser::model;
 
 // Whether plans may be chosen whose last block merges the splits: by the rules wherever one can, by
-// the model where it expects that to be faster. Until it is measured, splits take a second kernel.
+// the model where it expects that to be faster. Not by default: on an H200 it gained 2 to 4 % in
+// attention with 16 splits, but lost as much with 8 or 32, and 8 % in products by tables.
 inline constexpr bool kDefaultLastBlock = false;
 
 struct ChooseOptions {
