@@ -30,7 +30,7 @@ int evening_idle_warps(const Candidates& to, LinearPlan plan) {
   return best;
 }
 
-void add_cuts(Candidates& to, LinearPlan plan, std::span<const Placement> placements) {
+void add_warpgroup_cuts(Candidates& to, LinearPlan plan, std::span<const Placement> placements) {
   const Linear& op = *as_linear(to.problem());
   const vq::LinearConfig config = kernel_config(op, plan);
   const std::int64_t run = vq::run_columns(config);
@@ -76,7 +76,7 @@ void add_linear_warpgroups(Candidates& to, SpacePlacement allowed) {
           plan.code_words = words;
           for (const int idle : std::set{0, evening_idle_warps(to, plan)}) {
             plan.idle_warps = idle;
-            add_cuts(to, plan, placements);
+            add_warpgroup_cuts(to, plan, placements);
           }
           plan.idle_warps = 0;
         }
