@@ -16,77 +16,17 @@ import statistics
 import subprocess
 import sys
 
-ROTATED_BYTES = 400e6  # of operands that calls take turns on; caches hold 60 MB
-REPLAYS = 9
-
-
-def graph_us(calls):
-    """Median microseconds of a call, by replays of one graph that holds all calls."""
-    import torch
-    for call in calls[:3]:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times)
-
-
-def copies_of(nbytes):
-    return max(2, int(ROTATED_BYTES / nbytes) + 1)
-
-
-def product_us(shape, dtype):
-    """cuBLAS: y[rows][out] = x[rows][in] * W[out][in]^T."""
-    import torch
-    rows, outs, ins = shape.get("rows", 1), shape["out_features"], shape["in_features"]
-    x = torch.randn(rows, ins, device="cuda", dtype=dtype)
-    weights = [torch.randn(outs, ins, device="cuda", dtype=dtype)
-               for _ in range(copies_of(outs * ins * 2))]
-    times = graph_us([lambda w=w: torch.nn.functional.linear(x, w)
-                      for w in weights * max(1, 20 // len(weights))])
-    return {"cuBLAS": times}
-
-
-def attention_us(shape, dtype):
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    b, hq, hk = shape.get("batch", 1), shape["query_heads"], shape["kv_heads"]
-    n, d = shape["tokens"], shape["head_dim"]
-    q = torch.randn(b, hq, 1, d, device="cuda", dtype=dtype)
-    caches = [[torch.randn(b, hk, n, d, device="cuda", dtype=dtype) for _ in range(2)]
-              for _ in range(copies_of(b * hk * n * d * 4))]
-    times = {}
-    for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION),
-                          ("flash", SDPBackend.FLASH_ATTENTION)):
-        try:
-            with sdpa_kernel(backend):
-                times[name] = graph_us(
-                    [lambda k=k, v=v: torch.nn.functional.scaled_dot_product_attention(
-                        q, k, v, enable_gqa=hq != hk)
-                     for k, v in caches * max(1, 20 // len(caches))])
-        except RuntimeError as error:  # a backend that does not take the shape
-            print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
-    return times
+sys.path.insert(0, str(pathlib.Path(__file__).with_name("flagship")))
+import baselines
 
 
 def baseline_us(config):
     import torch
     torch.cuda.empty_cache()
-    dtype = torch.bfloat16 if config.get("dtype") == "bf16" else torch.float16
     attention = config["op"] == "attention_decode"
-    return (attention_us if attention else product_us)(config["shape"], dtype)
+    make = baselines.attention_calls if attention else baselines.product_calls
+    calls = make({**config, "shape": {"rows": 1, "batch": 1, **config["shape"]}})
+    return {name: each.graph_us() for name, each in calls.items()}
 
 
 def vqgen_measurement(tool, path, options):
