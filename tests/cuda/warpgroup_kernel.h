@@ -49,9 +49,8 @@ VQ_DEVICE void group_product(const u32* in, u32* out) {
     VQ_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int row = warp() * 16 + g + i % 2 * 8;
-      a[k][i] = load_global(in + row * 32 + k * 8 + t + i / 2 * 4);
+      a[k][i] = warpgroup_copy(load_global(in + row * 32 + k * 8 + t + i / 2 * 4));
     }
-    warpgroup_hold(a[k]);
   }
   warpgroup_fence();
   VQ_UNROLL

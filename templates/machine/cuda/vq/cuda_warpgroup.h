@@ -32,11 +32,6 @@ VQ_DEVICE void warpgroup_hold(float (&values)[kCount]) {
   VQ_UNROLL
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i]));
 }
-template <int kCount>
-VQ_DEVICE void warpgroup_hold(u32 (&words)[kCount]) {
-  VQ_UNROLL
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(words[i]));
-}
 
 // The word in another register, which is written here and not before: products in flight may still
 // read what the compiler would write instead, were it a mere name for `word`.
