@@ -21,7 +21,7 @@ void export_text(const ExportArguments& options, Output& output) {
   const KernelSource source = source_for(config, planned.plan, gpu.spec, Machine::cuda);
   publish_text(options.out, source.text);
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
-  output.line("wrote {}: {} bytes, compile with nvcc -std=c++17 -arch={}", options.out,
+  output.line("wrote {}: {} bytes, compile with nvcc -std=c++17 -arch={} -cubin", options.out,
               source.text.size(), source.arch);
   Json kernels = Json::array();
   for (const KernelEntry& entry : source.entries) kernels.push_back(entry.name);
