@@ -3,7 +3,8 @@
 // stands.
 //
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
-//   load()                    fetch what the levels keep near; all threads, sync_block before
+//   load()                    fetch what the levels keep near; all threads, sync_block before;
+//                             also in two parts, begin_load() and finish_load()
 //   add_stage(value, u, stage, code)    value[] += scale(u, stage) * entry(u, stage, code)
 //   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
 //   entry(u, stage, code)     what one code stands for, unscaled: 16-bit elements in words
@@ -62,19 +63,26 @@ class Codebook {
   // `thread` counts the block's threads from any of them: codebooks that are fetched one after the
   // other begin with different ones.
   VQ_DEVICE void load(int thread = thread_index()) {
-    int held = kUnits;
-    if (kUnits > 1 && units_ - unit_ < kUnits) held = static_cast<int>(units_ - unit_);
-    const auto fetch = [this](int u, int stage, int number) {
-      return global_entry(u, stage, number);
-    };
-    registers_.load(held, fetch);
-    ReplicatedLevel::load(held, thread, fetch);
-    OnceLevel::load(held, thread, fetch);
-    if constexpr (kScales) {
-      for (int i = thread_index(); i < held * kResiduals; i += kThreads) {
-        store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));
-      }
-    }
+    registers_.load(held_units(), Fetch{*this});
+    ReplicatedLevel::load(held_units(), thread, Fetch{*this});
+    OnceLevel::load(held_units(), thread, Fetch{*this});
+    load_scales();
+  }
+
+  // The same in two parts: a thread's first entries are in flight between them.
+  struct Begun {
+    Words replicated;
+    Words once;
+  };
+  VQ_DEVICE Begun begin_load(int thread) const {
+    return {ReplicatedLevel::begin(held_units(), thread, Fetch{*this}),
+            OnceLevel::begin(held_units(), thread, Fetch{*this})};
+  }
+  VQ_DEVICE void finish_load(int thread, const Begun& begun) {
+    registers_.load(held_units(), Fetch{*this});
+    ReplicatedLevel::finish(held_units(), thread, begun.replicated, Fetch{*this});
+    OnceLevel::finish(held_units(), thread, begun.once, Fetch{*this});
+    load_scales();
   }
 
   // `u` counts from the bound unit; code(stage) gives the code.
@@ -127,6 +135,24 @@ class Codebook {
   }
 
  private:
+  struct Fetch {
+    const Codebook& book;
+    VQ_DEVICE Words operator()(int u, int stage, int number) const {
+      return book.global_entry(u, stage, number);
+    }
+  };
+  // Bound units that exist.
+  VQ_DEVICE int held_units() const {
+    if (kUnits > 1 && units_ - unit_ < kUnits) return static_cast<int>(units_ - unit_);
+    return kUnits;
+  }
+  VQ_DEVICE void load_scales() const {
+    if constexpr (kScales) {
+      for (int i = thread_index(); i < held_units() * kResiduals; i += kThreads) {
+        store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));
+      }
+    }
+  }
   VQ_DEVICE static float* scales() {
     return reinterpret_cast<float*>(shared_memory() + Format::shared().scales);
   }

@@ -29,20 +29,24 @@ struct SharedLevel {
   template <class Entry>
   VQ_DEVICE static void load(int units, int thread, Entry entry) {
     if constexpr (kCount > 0) {
-      constexpr int kLine = 128 / kRowBytes > 1 ? 128 / kRowBytes : 1;  // rows side by side
-      const int held = units * kResiduals * kCount;
-      for (int i = thread; i < held; i += kThreads) {
-        const int number = i % kCount;
-        const int stage = i / kCount % kResiduals;
-        const int unit = i / (kCount * kResiduals);
-        const Words words = entry(unit, stage, kBegin + number);
-        u8* const row = at() + (unit * kCount + number) * kRowBytes + stage * kStageBytes;
-        VQ_UNROLL
-        for (int j = 0; j < kCopies; ++j) {
-          const int copy = (j + lane() / kLine) % kCopies;
-          store_shared(reinterpret_cast<Words*>(row) + copy, words);
-        }
-      }
+      for (int i = thread; i < held(units); i += kThreads) store(i, fetch(i, entry));
+    }
+  }
+
+  // The same in two parts, each thread's first entry fetched before and in flight meanwhile.
+  template <class Entry>
+  VQ_DEVICE static Words begin(int units, int thread, Entry entry) {
+    Words words{};
+    if constexpr (kCount > 0) {
+      if (thread < held(units)) words = fetch(thread, entry);
+    }
+    return words;
+  }
+  template <class Entry>
+  VQ_DEVICE static void finish(int units, int thread, const Words& begun, Entry entry) {
+    if constexpr (kCount > 0) {
+      if (thread < held(units)) store(thread, begun);
+      load(units, thread + kThreads, entry);
     }
   }
 
@@ -62,6 +66,22 @@ struct SharedLevel {
   }
 
  private:
+  VQ_DEVICE static int held(int units) { return units * kResiduals * kCount; }
+  // Entry number i of all units and stages.
+  template <class Entry>
+  VQ_DEVICE static Words fetch(int i, Entry entry) {
+    return entry(i / (kCount * kResiduals), i / kCount % kResiduals, kBegin + i % kCount);
+  }
+  VQ_DEVICE static void store(int i, const Words& words) {
+    constexpr int kLine = 128 / kRowBytes > 1 ? 128 / kRowBytes : 1;  // rows side by side
+    const int row = i / (kCount * kResiduals) * kCount + i % kCount;
+    auto* const to =
+        reinterpret_cast<Words*>(at() + row * kRowBytes + i / kCount % kResiduals * kStageBytes);
+    VQ_UNROLL
+    for (int j = 0; j < kCopies; ++j) {
+      store_shared(to + (j + lane() / kLine) % kCopies, words);
+    }
+  }
   VQ_DEVICE static u8* at() { return shared_memory() + kOffset; }
   VQ_DEVICE static u32 lane_bytes() {
     if constexpr (kCopies == 1) return 0;

@@ -3,9 +3,9 @@
 // in tiles of 8; lane (g, c) = (lane / 4, lane % 4).
 //
 //   scores   a = keys: lane (g, c) looks up channels [c head_dim / 4, ...) of token g of two tiles,
-//            rows g and g + 8; an octet of words w0..w3 is k of two products. Columns of b: 4 heads
-//            times the two parts of the query (query_fragments.cuh). So c0 + c1 is the score of
-//            token g with head c, in the lane that needs it, and c2 + c3 that of the other tile's.
+//            rows g and g + 8; an octet of words w0..w3 is k of two products. Columns of b: heads
+//            and parts of the query (query_fragments.cuh), so that of c0 and c1 come the scores of
+//            token g with heads c, in the lane that needs them, of c2 and c3 the other tile's.
 //   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1
 //            (warp_softmax.cuh).
 //
@@ -51,6 +51,7 @@ class AttentionFragments {
     VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
   };
   using Query = QueryFragments<Plan, kParts>;
+  using RawQuery = QueryFragments<Plan, 1>;
   using KeyRows = FragmentRows<Plan, Keys, 4>;
   using ValueRows = FragmentRows<Plan, Values, 8>;
 
@@ -66,12 +67,14 @@ class AttentionFragments {
         key_book_(args.keys, KeyRows::kTensorUnits),
         value_book_(args.values, ValueRows::kTensorUnits) {}
 
-  // The query is in flight while codebooks are fetched, the first codes while it is prepared.
+  // Query, codebooks and, once the sequence's length is known, the first codes are in flight
+  // together. Keys and values begin with other threads.
   VQ_DEVICE void run() {
+    const int key_thread = thread_index();
+    const int value_thread = (key_thread + kConfig.threads / 2) % kConfig.threads;
     const QueryRows<Plan> rows(args_, work_);
-    KeyRows::bind(key_book_, work_.kv_head, thread_index());
-    ValueRows::bind(value_book_, work_.kv_head,
-                    (thread_index() + kConfig.threads / 2) % kConfig.threads);
+    const auto keys = KeyRows::bind(key_book_, work_.kv_head, key_thread);
+    const auto values = ValueRows::bind(value_book_, work_.kv_head, value_thread);
     const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
     const int end = work_.end < work_.window ? work_.end : work_.window;
     Codes codes{};
@@ -79,6 +82,8 @@ class AttentionFragments {
       point_at_rows(end);
       load_codes(codes, begin + warp() * kTokens, end);
     }
+    key_book_.finish_load(key_thread, keys);
+    value_book_.finish_load(value_thread, values);
     take_query(rows);
     attend(codes, begin, end);
     if constexpr (kRaw) {
@@ -219,7 +224,7 @@ class AttentionFragments {
     for (int tile = 0; tile < kTiles; ++tile) {
       KeyRows::Share::align(share[tile], loaded[tile], lane() % 4);
     }
-    float products[(kTiles + 1) / 2][kQuads][4] = {};
+    float products[(kTiles + 1) / 2][Query::kProducts][4] = {};
     VQ_UNROLL
     for (int octet = 0; octet < kOctets; ++octet) {
       VQ_UNROLL
@@ -235,7 +240,7 @@ class AttentionFragments {
         queries_[kScales ? pass : 0].multiply(products, words, octet);
       }
     }
-    Query::join_parts(products, scores);
+    Query::take_scores(products, scores);
   }
 
   VQ_DEVICE void accumulate(const u32 (&loaded)[2][ValueRows::Share::kLoaded],
@@ -266,7 +271,7 @@ class AttentionFragments {
 
   // Tokens [begin, end) that are stored raw, all of them sinks or all of the window.
   VQ_DEVICE void attend_raw(int begin, int end) {
-    QueryFragments<Plan, 1> query;
+    RawQuery query;
     query.load(
         raw_query(), [](int) { return 1.0f; }, [](int) { return 1.0f; });
     float scale[kQuads];
@@ -288,9 +293,9 @@ class AttentionFragments {
     return work_.raw_offset(args_, token < end ? token : end - 1);
   }
 
-  VQ_DEVICE void score_raw(const QueryFragments<Plan, 1>& query, int first, int end,
+  VQ_DEVICE void score_raw(const RawQuery& query, int first, int end,
                            float (&scores)[kTiles][kQuads]) const {
-    float products[(kTiles + 1) / 2][kQuads][4] = {};
+    float products[(kTiles + 1) / 2][RawQuery::kProducts][4] = {};
     VQ_UNROLL
     for (int octet = 0; octet < kOctets; ++octet) {
       u32 words[kTiles][4];
@@ -304,7 +309,7 @@ class AttentionFragments {
       }
       query.multiply(products, words, octet);
     }
-    QueryFragments<Plan, 1>::join_parts(products, scores);
+    RawQuery::take_scores(products, scores);
   }
 
   VQ_DEVICE void accumulate_raw(int first, int end, const float (&probabilities)[kQuads]) {

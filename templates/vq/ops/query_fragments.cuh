@@ -1,15 +1,18 @@
-// The query of a block as the tensor core's operand b, for four heads a product (a quad):
+// The query of a block as the tensor core's operand b. Lane (g, c) = (lane / 4, lane % 4) holds of
+// its column all its channels [c head_dim / 4, (c + 1) head_dim / 4). Columns n of a product:
 //
-//   column n = (head n / 2 of the quad, part n % 2); lane (g, c) = (lane / 4, lane % 4) holds of
-//   its column all its channels [c head_dim / 4, (c + 1) head_dim / 4)
+//   in parts   head n / 2 of a quad of four, part n % 2: c0 + c1 is the score of head c
+//   whole      of a pair of quads head n / 2 of quad n % 2, where there are pairs: c0 is the score
+//              of head c of the first, c1 of the second; else as in parts, with zeros for the
+//              second
 //
 // The order of channels is free: words w0..w3 of an octet of a key, as they come from their lookup,
 // are k of two products, w0 and w1 of the first, for rows g and g + 8 the same octet of two tokens
 // (attention_fragments.cuh).
 //
-// A raw query is exact in 16 bits, and its second part is zero. One that was transformed, or has
-// taken the keys' stage scales, is not, and scores may be large: it is scaled to 128 at most and
-// parted in two, the second what the first's rounding left. c0 + c1 is then a score.
+// A raw query is exact in 16 bits, and whole. One that was transformed, or has taken the keys'
+// stage scales, is not, and scores may be large: it is scaled to 128 at most and parted in two, the
+// second what the first's rounding left.
 #pragma once
 
 #include <vq/layout/attention_fragments.h>
@@ -44,15 +47,18 @@ class QueryFragments {
   static constexpr int kHeads = kConfig.heads_per_block;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kOctets = kHeadDim / 32;
+  static constexpr bool kPaired = kParts == 1 && kQuads % 2 == 0;
+  static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
 
   // `query`: rows by query_place() in shared memory, times factor(head) weight(channel).
   template <class Factor, class Weight>
   VQ_DEVICE void load(const float* query, Factor factor, Weight weight) {
     const bool second = lane() / 4 % 2 == 1;
     VQ_UNROLL
-    for (int quad = 0; quad < kQuads; ++quad) {
+    for (int product = 0; product < kProducts; ++product) {
+      const int quad = kPaired ? product * 2 + second : product;
       const int head = quad * 4 + lane() / 8;
-      const bool inside = head < kHeads && (kParts == 2 || !second);
+      const bool inside = head < kHeads && (kParts == 2 || kPaired || !second);
       const float scale = inside ? factor(head) : 0.0f;
       VQ_UNROLL
       for (int i = 0; i < 2 * kOctets; ++i) {
@@ -62,17 +68,17 @@ class QueryFragments {
         const auto value = [&](u32 bits, int j) {
           return float_from_bits(bits) * scale * weight(channel + j);
         };
-        words_[quad][i / 2][i % 2 * 2] = part_of(value(four.x, 0), value(four.y, 1), second);
-        words_[quad][i / 2][i % 2 * 2 + 1] = part_of(value(four.z, 2), value(four.w, 3), second);
+        words_[product][i / 2][i % 2 * 2] = part_of(value(four.x, 0), value(four.y, 1), second);
+        words_[product][i / 2][i % 2 * 2 + 1] = part_of(value(four.z, 2), value(four.w, 3), second);
       }
     }
   }
 
   // sums += the products of octet o of the keys of pairs of tiles of 8 tokens with all heads: of
-  // the first tile c0 and c1, of the second c2 and c3. The lone last tile of an odd number is
-  // paired with zeros.
+  // the first tile c0 and c1, of the second c2 and c3, which stand for c0 and c1 above. The lone
+  // last tile of an odd number is paired with zeros.
   template <int kTiles>
-  VQ_DEVICE void multiply(float (&sums)[(kTiles + 1) / 2][kQuads][4],
+  VQ_DEVICE void multiply(float (&sums)[(kTiles + 1) / 2][kProducts][4],
                           const u32 (&octets)[kTiles][4], int o) const {
     VQ_UNROLL
     for (int i = 0; i < 4; i += 2) {
@@ -83,9 +89,9 @@ class QueryFragments {
         const u32 a[4] = {octets[tile][i], paired ? other[i] : 0u, octets[tile][i + 1],
                           paired ? other[i + 1] : 0u};
         VQ_UNROLL
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const u32 b[2] = {words_[quad][o][i], words_[quad][o][i + 1]};
-          mma_m16n8k16<kConfig.element>(sums[tile / 2][quad], a, b);
+        for (int product = 0; product < kProducts; ++product) {
+          const u32 b[2] = {words_[product][o][i], words_[product][o][i + 1]};
+          mma_m16n8k16<kConfig.element>(sums[tile / 2][product], a, b);
         }
       }
     }
@@ -93,13 +99,15 @@ class QueryFragments {
 
   // The score of token g of a tile with head c of a quad, in lane (g, c).
   template <int kTiles>
-  VQ_DEVICE static void join_parts(const float (&sums)[(kTiles + 1) / 2][kQuads][4],
-                                   float (&scores)[kTiles][kQuads]) {
+  VQ_DEVICE static void take_scores(const float (&sums)[(kTiles + 1) / 2][kProducts][4],
+                                    float (&scores)[kTiles][kQuads]) {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kQuads; ++i) {
       const int tile = i / kQuads;
-      const auto& of = sums[tile / 2][i % kQuads];
-      scores[tile][i % kQuads] = of[tile % 2 * 2] + of[tile % 2 * 2 + 1];
+      const int quad = i % kQuads;
+      const auto& of = sums[tile / 2][kPaired ? quad / 2 : quad];
+      const int first = tile % 2 * 2;
+      scores[tile][quad] = kPaired ? of[first + quad % 2] : of[first] + of[first + 1];
     }
   }
 
@@ -114,7 +122,7 @@ class QueryFragments {
     return second ? rest : first;
   }
 
-  u32 words_[kQuads][kOctets][4];
+  u32 words_[kProducts][kOctets][4];
 };
 
 }  // namespace vq
