@@ -129,7 +129,7 @@ AttentionDecodePlan choose_attention(const AttentionDecode& op, const GpuSpec& g
 
 AttentionDecodePlan choose_attention_decode(const AttentionDecode& op, const GpuSpec& gpu) {
   if (const auto plan = choose_attention_fragments(op, gpu)) {
-    return std::get<AttentionDecodePlan>(with_copies_where_they_win(*plan, op, gpu));
+    return std::get<AttentionDecodePlan>(with_copies_where_they_win(*plan, op, gpu, kWorthwhile));
   }
   return choose_attention_lanes(op, gpu);
 }

@@ -149,9 +149,10 @@ Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
   return Placer(plan, problem, gpu, profiles, options).run();
 }
 
-Plan with_copies_where_they_win(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
+Plan with_copies_where_they_win(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                double below) {
   const PlaceOptions options;
-  return Placer(plan, problem, gpu, {}, options).run_copies(kClearly).plan;
+  return Placer(plan, problem, gpu, {}, options).run_copies(below).plan;
 }
 
 }  // namespace vqgen

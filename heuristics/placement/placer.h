@@ -13,8 +13,6 @@
 
 namespace vqgen {
 
-// Of the passes: a win that no small error of the model undoes.
-inline constexpr double kClearly = 0.75;
 inline constexpr const char* kReorder = "number them hot-first with `vqgen reorder`";
 
 // Numbered hot-first as far as it matters: the first `boundary` entries catch nearly what the
@@ -53,10 +51,11 @@ class Placer {
   // is passes through shared memory, one a cycle.
   bool registers_pay(std::size_t i, int count, const std::string& limits);
 
-  // Copies of whole codebooks, else of the hottest entries, where they leave fewer than `below`
-  // times the passes.
+  // Copies of whole codebooks, as many as lanes meet or fewer, else of the hottest entries, where
+  // they leave fewer than `below` times the passes.
   void copy(double below);
   void copy(std::size_t i, double below);
+  std::vector<Placement> copied(std::size_t i, const Placement& once) const;
   bool warps_stay(std::size_t i, const Placement& candidate) const;
 
   int registers() const { return options_.registers.value_or(kAssumedRegisters); }

@@ -78,26 +78,20 @@ void Placer::copy(std::size_t i, double below) {
   const Known& known = operands_[i];
   const Placement once = placement(i);
   if (once.shared < entries(i) || once.replicated > 0) return;
-  const int copies = phase_lanes(known.use.entry_bytes());
   const double passes = shared_passes(known.use, once, known.accesses);
-  std::vector<int> boundaries{entries(i)};
-  for (int part = entries(i) / 2; part >= 8; part /= 2) boundaries.push_back(part);
   double best = below * passes;
   Placement chosen = once;
   double told = -1;  // passes of the chosen, or of the first that fits
-  for (const int boundary : boundaries) {
-    const bool whole = boundary == entries(i);
-    if (!whole && (known.profile == nullptr || !hot_first_below(*known.profile, boundary))) break;
-    Placement candidate = once;
-    candidate.replicated = boundary;
-    candidate.copies = copies;
-    if (whole) candidate.shared = 0;
+  int told_copies = 0;
+  for (const Placement& candidate : copied(i, once)) {
+    const bool whole = candidate.shared == 0;
     if (!warps_stay(i, candidate)) continue;
     const double left = shared_passes(known.use, candidate, known.accesses);
-    if (told < 0) told = left;
+    if (told < 0) told = left, told_copies = candidate.copies;
     // A part costs a comparison on all lookups, which passes do not count.
     if (left >= (whole ? best : std::min(best, kClearly * passes))) continue;
     best = told = left;
+    told_copies = candidate.copies;
     chosen = candidate;
   }
   placement(i) = chosen;
@@ -106,9 +100,26 @@ void Placer::copy(std::size_t i, double below) {
   }
   const std::string why = fmt::format("{:.0f} passes an SM instead of {:.0f} once, fills counted",
                                       told / gpu_.sms, passes / gpu_.sms);
-  if (chosen == once) return say(i, "copies: none; {} of each would take {}", copies, why);
-  say(i, "copies: {} of each of the first {} entries, one a lane: {}", copies, chosen.replicated,
-      why);
+  if (chosen == once) return say(i, "copies: none; {} of each would take {}", told_copies, why);
+  const bool one_a_lane = told_copies == phase_lanes(known.use.entry_bytes());
+  say(i, "copies: {} of each of the first {} entries, {}: {}", told_copies, chosen.replicated,
+      one_a_lane ? "one a lane" : "fewer than lanes meet", why);
+}
+
+// The whole codebook with a copy for each lane that is served at once, or with fewer; then the
+// hottest entries, where codes name them first, with as many.
+std::vector<Placement> Placer::copied(std::size_t i, const Placement& once) const {
+  const Known& known = operands_[i];
+  const int lanes = phase_lanes(known.use.entry_bytes());
+  std::vector<Placement> candidates;
+  for (int copies = lanes; copies > 1; copies /= 2) {
+    candidates.push_back({once.registers, entries(i), copies, 0});
+  }
+  for (int part = entries(i) / 2; part >= 8; part /= 2) {
+    if (known.profile == nullptr || !hot_first_below(*known.profile, part)) break;
+    candidates.push_back({once.registers, part, lanes, once.shared});
+  }
+  return candidates;
 }
 
 bool Placer::warps_stay(std::size_t i, const Placement& candidate) const {

@@ -268,12 +268,31 @@ TEST(Copies, AreMadeWhereTheyWonOnAnH200) {
   EXPECT_TRUE(check(copied, tiles, gpu).ok);
 }
 
-TEST(Copies, AreNotMadeWhereWarpsWouldGo) {
+// A copy a lane would be 8; fewer still spare passes where 8 would leave too few warps.
+TEST(Copies, AreFewerWhereWarpsWouldGo) {
   const Gemm op = product(4096, 4096, find_format("aqlm-2x8", "test"));
-  for (const char* name : {"t4", "a10", "rtx4090", "l40s"}) {
-    EXPECT_EQ(fragments_of(op, find_gpu(name)).codebook, all_shared(256)) << name;
+  for (const char* name : {"t4", "a10", "rtx4090", "l40s", "a100"}) {
+    EXPECT_LT(fragments_of(op, find_gpu(name)).codebook.copies, 8) << name;
   }
-  EXPECT_EQ(fragments_of(op, find_gpu("a100")).codebook.replicated, 0);
+  EXPECT_EQ(fragments_of(op, find_gpu("a100")).codebook, all_replicated(256, 4));
+}
+
+// 4096 entries of 16 bytes: 128 KB for two copies, which one operand has room for. Short sequences
+// read less than it takes to fill them.
+TEST(Copies, OfOneLargeCodebookWhereSequencesAreLong) {
+  const VqFormat format = find_format("vecinfer-d8b12", "test");
+  AttentionDecode op{
+      .shape = {.batch = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 16384},
+      .keys = format,
+      .values = format};
+  const auto copies = [&op] {
+    const auto plan =
+        std::get<AttentionDecodePlan>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}));
+    return plan.key_codebook.copies * plan.value_codebook.copies;
+  };
+  EXPECT_EQ(copies(), 2);
+  op.shape.tokens = 256;
+  EXPECT_EQ(copies(), 1);
 }
 
 TEST(Copies, OfTheHottestWhereAllDoNotFit) {
