@@ -145,6 +145,16 @@ VQ_HD constexpr int octet_column(int streams, int octets, int step, int octet) {
   return (octet % streams * octets + step * (4 / streams) + octet / streams) * 8;
 }
 
+// Threads fetch x several steps at a time, which follow each other in a row, and store them to
+// steps of shared memory that stand so many bytes further apart than they are long: no two of the
+// 128 bytes that are stored at once meet in a bank.
+VQ_HD constexpr int steps_together(const LinearConfig& c) {
+  return run_steps(c) < 8 ? run_steps(c) : 8;
+}
+VQ_HD constexpr int step_gap_bytes(const LinearConfig& c) {
+  return steps_together(c) > 1 ? 128 / steps_together(c) : 0;
+}
+
 // With fusions other than kPermute, x and the entries of kShared stand in tiles of rows of the 4
 // octets of a step. Where octet `octet` of a row stands in its tile, in octets of 16 bytes: neither
 // 2 rows that are stored at once nor the 8 octets that ldmatrix reads at once meet in a bank.
@@ -169,7 +179,13 @@ VQ_HD constexpr int k_octet_bytes(const LinearConfig& c) {
   return c.rows_per_block * kCoreRowBytes;
 }
 VQ_HD constexpr int product_bytes(const LinearConfig& c) { return 2 * k_octet_bytes(c); }
+// From a step to the next: 16 bytes more than it has, so that threads which store the same row of
+// steps that follow each other meet in no bank.
+VQ_HD constexpr int step_bytes(const LinearConfig& c) {
+  return 2 * product_bytes(c) + kCoreRowBytes;
+}
 VQ_HD constexpr int chunk_steps(const LinearConfig& c) { return c.chunk_columns / 32; }
+VQ_HD constexpr int chunk_bytes(const LinearConfig& c) { return chunk_steps(c) * step_bytes(c); }
 // The core matrices of a chunk whose first stands at `address`.
 VQ_HD constexpr u64 x_descriptor(const LinearConfig& c, u32 address) {
   return core_descriptor(address, k_octet_bytes(c), kCoreBytes);
@@ -196,9 +212,10 @@ struct LinearShared {
   CodebookShared codebook;
   // lanes: [block_rows][chunk_columns] fp32. tables, with n = table_rows_at_once:
   // [block_rows][row_tables / n][entry][n][lane] fp32.
-  // fragments: [run][step][row tile][fragment_rows x 32] u16 (ops/fragment_x.cuh); after the
-  // columns, the sums that warps hand over.
-  // warpgroups: [kChunkBuffers][chunk_steps][kStepOctets][rows_per_block][8] u16.
+  // fragments: [run][step][row tile][fragment_rows x 32] u16, steps step_gap_bytes apart
+  // (ops/fragment_x.cuh); after the columns, the sums that warps hand over.
+  // warpgroups: [kChunkBuffers][chunk_steps][kStepOctets][rows_per_block][8] u16, steps step_bytes
+  // apart.
   i64 x;
   // fragments with kShared: [warp][kExchangeTiles][kExchangeOctets][8] u16.
   i64 exchange;
@@ -226,9 +243,10 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
   } else if (c.dataflow == LinearDataflow::kTables) {
     at.x = carve(i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4);
   } else if (c.dataflow == LinearDataflow::kWarpgroups) {
-    at.x = carve(i64{kChunkBuffers} * c.rows_per_block * c.chunk_columns * 2);
+    at.x = carve(i64{kChunkBuffers} * chunk_bytes(c));
   } else {
-    const i64 staged = i64{c.rows_per_block} * c.chunk_columns * 2;
+    const i64 staged =
+        i64{c.rows_per_block} * c.chunk_columns * 2 + i64{c.chunk_columns} / 32 * step_gap_bytes(c);
     const i64 handed = handed_floats(c) * 4;
     at.x = carve(staged > handed ? staged : handed);
     if (c.fusion == LinearFusion::kShared) {

@@ -34,19 +34,10 @@ class FragmentCodes {
   };
 
   // The warp serves outputs from `first_output` on. Those past the matrix read its last.
-  VQ_DEVICE FragmentCodes(const u32* codes, i64 first_output) {
-    VQ_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile) {
-      VQ_UNROLL
-      for (int i = 0; i < kLaneOutputs; ++i) {
-        const i64 wanted = first_output + tile * kTileOutputs + i * 8 + lane() / 4;
-        const i64 last = kConfig.out_features - 1;
-        rows_[tile][i] = codes + (wanted < last ? wanted : last) * kRowWords;
-      }
-    }
-  }
+  VQ_DEVICE FragmentCodes(const u32* codes, i64 first_output)
+      : codes_(codes), first_(first_output + lane() / 4) {}
 
-  // Run number `run` of the row; zeros past its end, where x is zero too.
+  // Run number `run` of the row; past its end its last words again, where x is zero.
   VQ_DEVICE void load(Run& to, i64 run) const {
     const int word = (static_cast<int>(run) * kStreams + lane() % kStreams) * kRunWords;
     VQ_UNROLL
@@ -55,7 +46,7 @@ class FragmentCodes {
       for (int i = 0; i < kLaneOutputs; ++i) {
         VQ_UNROLL
         for (int at = 0; at < kRunWords; at += kLoadWords) {
-          load_words(to.words[tile][i] + at, rows_[tile][i], word + at);
+          load_words(to.words[tile][i] + at, row(tile * kTileOutputs + i * 8), word + at);
         }
       }
     }
@@ -104,21 +95,29 @@ class FragmentCodes {
   }
 
   VQ_DEVICE static void load_words(u32* to, const u32* row, int word) {
-    const bool inside = word + kLoadWords <= kRowWords;
+    constexpr int kLast = kRowWords - kLoadWords;
+    const u32* const from = row + (word < kLast ? word : kLast);
     if constexpr (kLoadWords == 4) {
-      U32x4 four{};
-      if (inside) four = load_global(reinterpret_cast<const U32x4*>(row + word));
+      const U32x4 four = load_global(reinterpret_cast<const U32x4*>(from));
       to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
     } else if constexpr (kLoadWords == 2) {
-      U32x2 two{};
-      if (inside) two = load_global(reinterpret_cast<const U32x2*>(row + word));
+      const U32x2 two = load_global(reinterpret_cast<const U32x2*>(from));
       to[0] = two.x, to[1] = two.y;
     } else {
-      to[0] = inside ? load_global(row + word) : 0u;
+      to[0] = load_global(from);
     }
   }
 
-  const u32* rows_[kTiles][kLaneOutputs];
+  // The row of the output so many after the lane's first.
+  VQ_DEVICE const u32* row(int after) const {
+    constexpr bool kInside = kConfig.out_features % outputs_per_block(kConfig) == 0;
+    constexpr i64 kLast = kConfig.out_features - 1;
+    const i64 wanted = first_ + after;
+    return codes_ + (kInside || wanted < kLast ? wanted : kLast) * kRowWords;
+  }
+
+  const u32* codes_;
+  i64 first_;
 };
 
 }  // namespace vq

@@ -5,7 +5,8 @@
 //              Pairs: octet c of row g. Halves: words 0 and 2, or 1 and 3, of octet c of row g / 2
 //   natural    other fusions: rows of 4 octets, read by ldmatrix as a row-major operand is
 //
-// Neither has bank conflicts.
+// Neither has bank conflicts, nor have the stores (steps_together): threads that memory serves at
+// once take steps that follow each other in x.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -25,29 +26,33 @@ class FragmentX {
   // Zeros past the rows and columns of x. All threads; sync_block before and after.
   VQ_DEVICE static void stage(const LinearArgs& args, int first_row, i64 first_column) {
     constexpr int kPlaces = kRuns * kSteps * kRowTiles * kTilePlaces;
-    for (int place = thread_index(); place < kPlaces; place += kConfig.threads) {
-      const int in_tile = place % kTilePlaces;
-      const int tile = place / kTilePlaces % kRowTiles;
-      const int step = place / kTilePlaces / kRowTiles % kSteps;
-      const int run = place / kTilePlaces / kRowTiles / kSteps;
+    constexpr int kTogether = steps_together(kConfig);
+    constexpr int kTurns = kSteps / kTogether;
+    for (int i = thread_index(); i < kPlaces; i += kConfig.threads) {
+      const int in_tile = i / kTogether % kTilePlaces;
+      const int tile = i / kTogether / kTilePlaces % kRowTiles;
+      const int turn = i / kTogether / kTilePlaces / kRowTiles;
+      const int step = turn % kTurns * kTogether + i % kTogether;
+      const int run = turn / kTurns;
+      const int first = first_place(run, step, tile);
       const int row = in_tile / (kHalves && !kNatural ? 8 : 4);
       const U32x4 x = LinearWork<Plan>::x_octet(
           args, first_row + tile * kConfig.fragment_rows + row,
           first_column + run * kRunColumns + octet_column(kStreams, kRunOctets, step, in_tile % 4));
       if constexpr (kNatural) {
-        store_shared(octets() + (place - in_tile) + tile_place(row, in_tile % 4), x);
+        store_shared(octets() + first + tile_place(row, in_tile % 4), x);
       } else if constexpr (kHalves) {
         const bool upper = in_tile / 4 % 2 == 1;
-        store_shared(half_octets() + place, {upper ? x.y : x.x, upper ? x.w : x.z});
+        store_shared(half_octets() + first + in_tile, {upper ? x.y : x.x, upper ? x.w : x.z});
       } else {
-        store_shared(octets() + place, x);
+        store_shared(octets() + first + in_tile, x);
       }
     }
   }
 
   // The lane's operand words of a row tile. Pairs: two products' b, one after the other.
   VQ_DEVICE static void load(u32 (&x)[kWords], int run, int step, int tile) {
-    const int first = ((run * kSteps + step) * kRowTiles + tile) * kTilePlaces;
+    const int first = first_place(run, step, tile);
     if constexpr (kNatural && kHalves) {  // column n of b: half n % 2 of row n / 2
       const int n = lane() % 8;
       ldmatrix_x2(x, words_at(first + tile_place(n / 2, n % 2 * 2 + lane() / 8 % 2)));
@@ -71,6 +76,13 @@ class FragmentX {
   static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.fragment_rows;
   static constexpr int kTilePlaces = kNatural ? kConfig.fragment_rows * 4 : 32;
   static constexpr i64 kOffset = shared_layout(kConfig).x;
+
+  // Of a row tile; places are octets, or halves of them where they are stored so.
+  VQ_DEVICE static int first_place(int run, int step, int tile) {
+    constexpr int kGap = step_gap_bytes(kConfig) / (kHalves && !kNatural ? 8 : 16);
+    const int number = run * kSteps + step;
+    return (number * kRowTiles + tile) * kTilePlaces + number * kGap;
+  }
 
   VQ_DEVICE static U32x4* octets() { return reinterpret_cast<U32x4*>(shared_memory() + kOffset); }
   VQ_DEVICE static U32x2* half_octets() { return reinterpret_cast<U32x2*>(octets()); }

@@ -34,13 +34,15 @@ class LinearWarpgroups {
   static constexpr int kSteps = run_steps(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
+  // When the next run and chunk are fetched: half-way where sums leave few registers for them.
+  static constexpr int kFetchStep = kRows >= 64 ? kSteps / 2 : 0;
   // Of operands: with a single step a run there is no other for the products to take turns with.
   static constexpr int kSets = kSteps > 1 ? 2 : 1;
 
   VQ_DEVICE explicit LinearWarpgroups(const LinearArgs& args)
       : args_(args),
         book_(args.weights, Work::kUnits),
-        codes_(args.weights.codes, first_output()),
+        codes_(args.weights.codes, first_loaded()),
         x_(args) {}
 
   VQ_DEVICE void run() {
@@ -54,7 +56,7 @@ class LinearWarpgroups {
   // The columns of this block's split.
   VQ_DEVICE void multiply_share() {
     typename Codes::Run next{};
-    if (busy()) codes_.load(next, Work::begin() / kRunColumns);
+    codes_.load(next, Work::begin() / kRunColumns);
     x_.fetch(Work::begin());
     if (book_.switch_to(Work::bound_unit(Work::begin()))) book_.load();
     stage(0);
@@ -65,17 +67,19 @@ class LinearWarpgroups {
         book_.load();
       }
       sync_block();
-      const bool more = first + kConfig.chunk_columns < Work::end();
-      if (more) x_.fetch(first + kConfig.chunk_columns);
+      // The last chunk fetches itself again: a branch around loads would be one that they wait at.
+      const i64 following = first + kConfig.chunk_columns;
       const u64 x = X::operand(buffer);
       for (int run = 0; run < kRuns; ++run) {
         const typename Codes::Run now = next;
-        if (busy()) codes_.load(next, first / kRunColumns + run + 1);
         multiply(now, first, first + run * kRunColumns,
-                 advanced(x, run * kSteps * 2 * product_bytes(kConfig)));
+                 advanced(x, run * kSteps * step_bytes(kConfig)), [&] {
+                   codes_.load(next, first / kRunColumns + run + 1);
+                   if (run == 0) x_.fetch(following < Work::end() ? following : first);
+                 });
       }
       buffer = (buffer + 1) % kChunkBuffers;
-      if (more) stage(buffer);
+      stage(buffer);
     }
     warpgroup_wait<0>();
   }
@@ -88,6 +92,8 @@ class LinearWarpgroups {
   VQ_DEVICE static i64 first_output() {
     return Work::first_output() + warp() * kConfig.outputs_per_warp;
   }
+  // Idle warps load the codes of the first, rather than wait at branches around their loads.
+  VQ_DEVICE static i64 first_loaded() { return busy() ? first_output() : Work::first_output(); }
   // The output whose entries this lane looks up; `half` is 0 or 1.
   VQ_DEVICE static i64 output_of(int tile, int half) {
     return first_output() + tile * kTileOutputs + half * 8 + lane() / 4;
@@ -106,7 +112,11 @@ class LinearWarpgroups {
   };
 
   // A run from `column` on, of the chunk that begins at `first`; x is that of its first product.
-  VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, u64 x) {
+  // `fetch` begins the loads of what follows: after the first codes' look-up, since the wait for
+  // them would be one for the younger loads too.
+  template <class Fetch>
+  VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, u64 x,
+                          Fetch fetch) {
     Octets octets;
     if constexpr (kAhead) look_up(octets, codes, 0, first, column);
     VQ_UNROLL
@@ -114,6 +124,7 @@ class LinearWarpgroups {
       u32 a[kTiles][2][4];
       warpgroup_wait<kSets - 1>();  // the products that have this set of operands are done
       if constexpr (!kAhead) look_up(octets, codes, step, first, column);
+      if (step == kFetchStep) fetch();
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets.words[tile]);
       if (kAhead && step + 1 < kSteps) look_up(octets, codes, step + 1, first, column);
@@ -124,7 +135,7 @@ class LinearWarpgroups {
         for (int product = 0; product < 2; ++product) {
           warpgroup_mma<kConfig.element, kRows>(
               sum_[tile], a[tile][product],
-              advanced(x, (step * 2 + product) * product_bytes(kConfig)));
+              advanced(x, step * step_bytes(kConfig) + product * product_bytes(kConfig)));
         }
       }
       warpgroup_commit();
@@ -150,8 +161,10 @@ class LinearWarpgroups {
 
   VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step, i64 first,
                          i64 column) const {
-    to = {};
-    if (!busy()) return;
+    if (!busy()) {
+      to = {};
+      return;
+    }
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL

@@ -55,13 +55,17 @@ struct LinearWork {
     return static_cast<int>(unit_of(of_row, of_column) - bound_unit(first_column));
   }
 
-  // 8 columns of a row of x; zeros past its rows and columns.
+  // 8 columns of a row of x, of a chunk that begins within it; zeros past its rows and columns.
   VQ_DEVICE static U32x4 x_octet(const LinearArgs& args, int row, i64 column) {
+    constexpr bool kWholeRows =
+        kRows % kConfig.rows_per_block == 0 && kConfig.rows_per_block % 8 == 0;
+    constexpr bool kWholeChunks = kInFeatures % kChunk == 0;
     U32x4 words{};
-    if (row >= kRows) return words;
+    if (!kWholeRows && row >= kRows) return words;
     const u16* from = args.x + row * kInFeatures + column;
     if constexpr (kInFeatures % 8 == 0) {
-      if (column < kInFeatures) words = load_global(reinterpret_cast<const U32x4*>(from));
+      if (kWholeChunks || column < kInFeatures)
+        words = load_global(reinterpret_cast<const U32x4*>(from));
     } else {
       const auto pair = [&](int i) {
         u32 both = 0;

@@ -4,8 +4,9 @@
 //
 //   octets of lanes 0 .. 3    w0 w1 w2 w3 each        to k octet p: word p of all four
 //
-// so a step costs 4 loads and 4 stores of 16 bytes and no shuffle. Threads count rows of a core
-// matrix first, which stand in banks of their own, then steps, which follow each other in x.
+// so a step costs 4 loads and 4 stores of 16 bytes and no shuffle. The 8 threads that memory serves
+// at once take steps that follow each other in x, up to 8 of one row, and then other rows: few
+// lines of 128 bytes to load from, and banks of their own to store to (step_bytes).
 #pragma once
 
 #include <vq/ops/linear_work.cuh>
@@ -21,9 +22,10 @@ class WarpgroupX {
   static constexpr int kSteps = run_steps(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kRunOctets = run_octets(kConfig);
+  static constexpr int kTogether = steps_together(kConfig);
   static constexpr int kPlaces = kRows * kChunkSteps;
   static constexpr int kFetched = fetched_steps(kConfig);
-  static constexpr int kChunkBytes = kRows * kConfig.chunk_columns * 2;
+  static constexpr bool kEven = kPlaces % kConfig.threads == 0;
   static constexpr i64 kOffset = shared_layout(kConfig).x;
 
   VQ_DEVICE explicit WarpgroupX(const LinearArgs& args)
@@ -33,7 +35,7 @@ class WarpgroupX {
     VQ_UNROLL
     for (int i = 0; i < kFetched; ++i) {
       const int place = place_of(i);
-      if (place >= kPlaces) continue;
+      if (!kEven && place >= kPlaces) continue;
       const int step = step_of(place);
       const i64 column = first_column + step / kSteps * kRunColumns;
       VQ_UNROLL
@@ -48,14 +50,14 @@ class WarpgroupX {
   // What was fetched, to buffer 0, 1 or 2. fence_shared and sync_block must follow.
   VQ_DEVICE void store(int buffer) const {
     constexpr u64 kCores = x_descriptor(kConfig, 0);
-    u8* const to = chunk(buffer);
     VQ_UNROLL
     for (int i = 0; i < kFetched; ++i) {
       const int place = place_of(i);
-      if (place >= kPlaces) continue;
+      if (!kEven && place >= kPlaces) continue;
+      u8* const to = chunk(buffer) + step_of(place) * step_bytes(kConfig);
       VQ_UNROLL
       for (int p = 0; p < kStepOctets; ++p) {
-        const u32 at = core_row(kCores, row_of(place), step_of(place) * kStepOctets + p);
+        const u32 at = core_row(kCores, row_of(place), p);
         store_shared(reinterpret_cast<U32x4*>(to + at),
                      {word(octets_[i][0], p), word(octets_[i][1], p), word(octets_[i][2], p),
                       word(octets_[i][3], p)});
@@ -63,19 +65,25 @@ class WarpgroupX {
     }
   }
 
-  // Operand b of the buffer's first product; the next stands product_bytes on.
+  // Operand b of the buffer's first product; that of the step's second stands product_bytes on,
+  // those of the next step step_bytes.
   VQ_DEVICE static u64 operand(int buffer) {
     return warpgroup_operand(chunk(buffer), k_octet_bytes(kConfig), kCoreBytes);
   }
 
  private:
   VQ_DEVICE static u8* chunk(int buffer) {
-    return shared_memory() + kOffset + buffer * kChunkBytes;
+    return shared_memory() + kOffset + buffer * chunk_bytes(kConfig);
   }
   VQ_DEVICE static int place_of(int i) { return thread_index() + i * kConfig.threads; }
-  VQ_DEVICE static int step_of(int place) { return place / kCoreRows % kChunkSteps; }
+  // kTogether steps and 8 / kTogether rows count fastest, then the other steps of the chunk, then
+  // rows: the first kTogether of each 8 / kTogether blocks of so many.
+  VQ_DEVICE static int step_of(int place) {
+    return place / 8 % (kChunkSteps / kTogether) * kTogether + place % kTogether;
+  }
   VQ_DEVICE static int row_of(int place) {
-    return place / kCoreRows / kChunkSteps * kCoreRows + place % kCoreRows;
+    const int turn = place / 8 / (kChunkSteps / kTogether);
+    return turn / kTogether * 8 + place % 8 / kTogether * kTogether + turn % kTogether;
   }
   VQ_DEVICE static u32 word(const U32x4& octet, int i) {
     return i == 0 ? octet.x : i == 1 ? octet.y : i == 2 ? octet.z : octet.w;
