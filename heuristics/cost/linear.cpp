@@ -26,6 +26,19 @@ double rebuild_instructions(const VqFormat& format) {
   return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
 }
 
+// Passes of loads from global memory: a line of 128 bytes each, for 8 lanes that are served at once.
+// Lanes load codes of 8 outputs, each row a line of its own, whatever a load's width.
+double code_passes(const vq::LinearConfig& c, double runs, double sides) {
+  constexpr double kRows = 8;
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  return runs * tiles * sides * vq::run_words(c) / c.code_words * kRows;
+}
+// x, `elements` of 16 bits, is fetched by steps of a row side by side, and stored.
+double x_passes(const vq::LinearConfig& c, double elements) {
+  const double lines = 8.0 / vq::steps_together(c);
+  return elements * 2 / 128 * (1 + lines);
+}
+
 void count_fragments(BlockWork& to, const Count& count) {
   const vq::LinearConfig& c = count.config;
   const VqFormat& format = count.op.weights;
@@ -48,7 +61,7 @@ void count_fragments(BlockWork& to, const Count& count) {
   to.turns += octets;
   to.passes += octets * row_tiles * (halves ? 2 : 4);
   const double staged = count.block_chunks * c.chunk_columns * c.rows_per_block;
-  to.passes += staged * 2 / 128;
+  to.passes += code_passes(c, turns * count.warps, sides) + x_passes(c, staged);
   to.l2_bytes += count.block_chunks * c.chunk_columns * 2.0 * std::min(c.rows, c.rows_per_block);
   to.fill += staged / (halves ? 4 : 8) / c.threads;
   to.prologue += count.block_chunks + 1;
@@ -85,7 +98,7 @@ void count_warpgroups(BlockWork& to, const Count& count) {
   // A warp group reads the rows once a product.
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   const double staged = count.block_chunks * c.chunk_columns * c.rows_per_block;
-  to.passes += staged * 2 / 128;
+  to.passes += code_passes(c, runs * count.warps, 2) + x_passes(c, staged);
   to.l2_bytes += count.block_chunks * c.chunk_columns * 2.0 * std::min(c.rows, c.rows_per_block);
   to.prologue += count.block_chunks + 1;
   to.chain += runs * tiles;

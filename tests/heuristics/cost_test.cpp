@@ -222,9 +222,10 @@ TEST(Cost, CountsOfAPlanByHand) {
   EXPECT_DOUBLE_EQ(us[CostPart::tensor], lookups * 2 / 1000);  // a product an entry
   EXPECT_DOUBLE_EQ(us[CostPart::memory], (4096.0 * 4096 / 4 + 8192) * 1e-6);
   const double x = 4096.0 / 8 / 4 * 4 * 2;       // passes: octets of a warp, 4 warps
-  const double staged = 4096.0 * 4 * 2 / 128;    // and what stages them
+  const double staged = 4096.0 * 4 * 2 / 128;    // and what loads, and what stages them
+  const double codes = 4096.0 / 256 * 8 * 4;     // a run of 256 columns: a load from 8 rows a warp
   const double fill = 256.0 * 2 * 8 * 16 / 128;  // and the copies
-  EXPECT_DOUBLE_EQ(us[CostPart::shared], (lookups * 4 + x + staged + fill) / 1000);
+  EXPECT_DOUBLE_EQ(us[CostPart::shared], (lookups * 4 + x + 2 * staged + codes + fill) / 1000);
   EXPECT_EQ(us[CostPart::combine], 0);
   EXPECT_EQ(us[CostPart::lines], 0);
 }
