@@ -5,6 +5,10 @@
 //   own octets     all of octet c
 //   shared ones    fusion registers, n = v / 2: entry c / n of octets c % n, c % n + n, .. below 4;
 //                  for v = 8 the same thing. The lanes that share octets load the same words.
+//
+// Outputs go to lanes as one access brings their codes: where the layout of the codes has groups of
+// T rows, and a lane so many outputs, lane (g, c) has outputs T g .. T g + T - 1 of 8 T; else
+// output g of each 8.
 #pragma once
 
 #include <vq/layout/linear.h>
@@ -19,14 +23,22 @@ class FragmentCodes {
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kTileOutputs = fragment_outputs(kConfig);
   static constexpr int kTiles = kConfig.outputs_per_warp / kTileOutputs;
-  static constexpr int kLaneOutputs = kTileOutputs / 8;
+  static constexpr int kLaneOutputs = kTileOutputs / 8;   // of a tile
+  static constexpr int kOutputs = kTiles * kLaneOutputs;  // of a lane
   static constexpr int kRunWords = run_words(kConfig);
   static constexpr int kRunOctets = run_octets(kConfig);
   static constexpr int kLoadWords = kConfig.code_words;
   static constexpr int kStreams = code_streams(kConfig);
   static constexpr int kEntries = 8 / kFormat.vector_size;  // a step's, of one output
-  static constexpr int kRowWords = static_cast<int>(
-      row_words(kConfig.in_features, kFormat.vector_size, kFormat.residuals, kFormat.index_bits));
+  static constexpr CodeLayout kLayout = kFormat.layout;
+  static constexpr int kRowWords =
+      static_cast<int>(padded_words(kLayout, row_words(kConfig.in_features, kFormat.vector_size,
+                                                       kFormat.residuals, kFormat.index_bits)));
+  // Outputs of a lane whose words one access brings, and words of each of them.
+  static constexpr bool kWholeRuns = kRunWords % kLayout.words == 0;
+  static constexpr int kGroup = rows_together(kLayout, 32 * kRunWords);
+  static constexpr int kTogether = kOutputs % kGroup == 0 ? kGroup : 1;
+  static constexpr int kAtOnce = kLayout.rows == 1 ? kLoadWords : kWholeRuns ? kLayout.words : 1;
 
   // The codes of one run, of this lane's outputs.
   struct Run {
@@ -39,11 +51,18 @@ class FragmentCodes {
     for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL
       for (int i = 0; i < kLaneOutputs; ++i) {
-        const i64 wanted = first_output + tile * kTileOutputs + i * 8 + lane() / 4;
-        const i64 last = kConfig.out_features - 1;
-        rows_[tile][i] = codes + (wanted < last ? wanted : last) * kRowWords;
+        const i64 wanted = output_of(first_output, tile, i);
+        const i64 last = (kConfig.out_features - 1) / kTogether * kTogether;
+        rows_[tile][i] = codes + row_place(kLayout, i64{kRowWords}, wanted < last ? wanted : last);
       }
     }
+  }
+
+  // Output `i` of a lane's of a tile, of a warp that serves outputs from `first` on.
+  VQ_DEVICE static i64 output_of(i64 first, int tile, int i) {
+    const int number = tile * kLaneOutputs + i;
+    return first + number / kTogether * (8 * kTogether) + lane() / 4 * kTogether +
+           number % kTogether;
   }
 
   // Run number `run` of the row; zeros past its end, where x is zero too.
@@ -53,9 +72,20 @@ class FragmentCodes {
     for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL
       for (int i = 0; i < kLaneOutputs; ++i) {
+        if ((tile * kLaneOutputs + i) % kTogether != 0) continue;
         VQ_UNROLL
-        for (int at = 0; at < kRunWords; at += kLoadWords) {
-          load_words(to.words[tile][i] + at, rows_[tile][i], word + at);
+        for (int at = 0; at < kRunWords; at += kAtOnce) {
+          if constexpr (kTogether == 1) {
+            load_run(to.words[tile][i] + at, rows_[tile][i], word + at);
+          } else {
+            u32 words[kTogether * kAtOnce];
+            load_run(words, rows_[tile][i], word + at);
+            VQ_UNROLL
+            for (int n = 0; n < kTogether * kAtOnce; ++n) {
+              const int number = tile * kLaneOutputs + i + n / kAtOnce;
+              to.words[number / kLaneOutputs][number % kLaneOutputs][at + n % kAtOnce] = words[n];
+            }
+          }
         }
       }
     }
@@ -103,22 +133,25 @@ class FragmentCodes {
     return chosen;
   }
 
-  VQ_DEVICE static void load_words(u32* to, const u32* row, int word) {
-    const bool inside = word + kLoadWords <= kRowWords;
-    if constexpr (kLoadWords == 4) {
+  // Words from `word` on of all outputs of an access; zeros past the row's end.
+  VQ_DEVICE static void load_run(u32* to, const u32* row, int word) {
+    constexpr int kCount = kTogether * kAtOnce;
+    const bool inside = word + kAtOnce <= kRowWords;
+    const int place = word_place(kLayout, word);
+    if constexpr (kCount == 4) {
       U32x4 four{};
-      if (inside) four = load_global(reinterpret_cast<const U32x4*>(row + word));
+      if (inside) four = load_global(reinterpret_cast<const U32x4*>(row + place));
       to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-    } else if constexpr (kLoadWords == 2) {
+    } else if constexpr (kCount == 2) {
       U32x2 two{};
-      if (inside) two = load_global(reinterpret_cast<const U32x2*>(row + word));
+      if (inside) two = load_global(reinterpret_cast<const U32x2*>(row + place));
       to[0] = two.x, to[1] = two.y;
     } else {
-      to[0] = inside ? load_global(row + word) : 0u;
+      to[0] = inside ? load_global(row + place) : 0u;
     }
   }
 
-  const u32* rows_[kTiles][kLaneOutputs];
+  const u32* rows_[kTiles][kLaneOutputs];  // of the first of an access's outputs
 };
 
 }  // namespace vq
