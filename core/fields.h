@@ -17,16 +17,21 @@
 
 namespace vqgen {
 
-// How a field may appear in JSON. Bounds are inclusive and hold for numbers only.
+// How a field may appear in JSON. Bounds are inclusive and hold for numbers only. One that is
+// silent is not written where it has its default: what was written before there was such a field is
+// still what would be written, to the byte, as keys of tables and caches are compared.
 struct Rule {
   bool required = false;
   double min = 0;
   double max = std::numeric_limits<std::int32_t>::max();
+  bool silent = false;
 };
 
 constexpr Rule required() { return Rule{.required = true}; }
 constexpr Rule required(double min, double max) { return Rule{true, min, max}; }
 constexpr Rule optional_in(double min, double max) { return Rule{false, min, max}; }
+// For aggregates that can be compared.
+constexpr Rule silent() { return Rule{.silent = true}; }
 
 template <class T, class Member>
 struct Field {

@@ -28,7 +28,7 @@ std::vector<Wanted> operands_of(const Problem& problem) {
 
 void require_fit(const HotnessProfile& profile, const Wanted& wanted, const std::string& source) {
   const std::string name = fmt::format("{}: the profile of {}", source, profile.name());
-  if (profile.format != wanted.format) {
+  if (without_layout(profile.format) != without_layout(wanted.format)) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{} is of format {} where the config has {}; profile a bundle of the "
                             "config's format",

@@ -3,6 +3,7 @@
 // range and deep nesting are errors that name file and JSON path.
 #pragma once
 
+#include <concepts>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -120,8 +121,12 @@ Json to_json_value(const Member& value) {
     return std::string(enum_name(value));
   } else if constexpr (HasFields<Member>) {
     Json object = Json::object();
-    for_each_field<Member>(
-        [&](const auto& field) { object[field.name] = to_json_value(value.*field.member); });
+    for_each_field<Member>([&]<class M>(const Field<Member, M>& field) {
+      if constexpr (HasFields<M> && std::equality_comparable<M>) {
+        if (field.rule.silent && value.*field.member == Member{}.*field.member) return;
+      }
+      object[field.name] = to_json_value(value.*field.member);
+    });
     return object;
   } else if constexpr (requires { requires HasFields<typename Member::value_type>; }) {
     Json array = Json::array();

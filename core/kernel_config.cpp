@@ -11,6 +11,7 @@ vq::FormatConfig format_config(const VqFormat& format, const Placement& placemen
   config.vector_size = format.vector_size;
   config.index_bits = format.index_bits;
   config.residuals = format.residuals;
+  config.layout = kernel_layout(format.layout);
   config.stage_scales = format.stage_scales;
   config.smooth = format.smooth;
   config.hadamard = format.hadamard;

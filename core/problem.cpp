@@ -30,6 +30,8 @@ class Validator {
     require(length % format.vector_size == 0, path + "/vector_size",
             fmt::format("{} does not divide {} {}", format.vector_size, row, length));
     lattice(format, path);
+    const std::string problem = layout_problem(format.layout);
+    require(problem.empty(), path + "/layout", problem);
     const bool grouped = format.scope == Scope::channel_group;
     const bool tiled = format.scope == Scope::tile;
     require(grouped || format.group_channels == 0, path + "/group_channels",

@@ -18,13 +18,16 @@ struct QuantizedTensor {
   std::int64_t heads = 1;
   std::int64_t rows = 0;                 // tokens or output features
   std::int64_t columns = 0;              // head_dim or input features
-  std::int64_t row_words = 0;            // 32-bit words a packed row
+  std::int64_t row_words = 0;            // 32-bit words a packed row, without padding
   std::int64_t units = 0;                // codebook sets
-  std::vector<std::uint32_t> codes;      // [batch][heads][rows][row_words]
+  std::vector<std::uint32_t> codes;      // [batch][heads][head_words()], of rows by format.layout
   std::vector<std::uint16_t> codebooks;  // [units][residuals][entries][vector_size], bits
   std::vector<float> stage_scales;       // [units][residuals]; empty unless format.stage_scales
   std::vector<float> output_scales;      // [rows]; empty unless format.output_scales
   std::vector<float> smooth;             // [heads][columns]; empty unless format.smooth
+
+  // Words of the rows of one head.
+  std::int64_t head_words() const { return stored_words(format.layout, rows, row_words); }
 };
 
 // Data of one attention_decode call. Element tensors are bits of `dtype`.

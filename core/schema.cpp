@@ -14,9 +14,10 @@ Json value_schema(const Rule& rule) {
             {"minimum", static_cast<std::int64_t>(rule.min)},
             {"maximum", static_cast<std::int64_t>(rule.max)}};
   } else {
-    static_assert(std::is_same_v<Member, Placement>,
-                  "config.json holds booleans, names, integers and placements");
-    return {{"$ref", "#/$defs/placement"}};
+    constexpr bool placement = std::is_same_v<Member, Placement>;
+    static_assert(placement || std::is_same_v<Member, CodeLayout>,
+                  "config.json holds booleans, names, integers, placements and layouts");
+    return {{"$ref", placement ? "#/$defs/placement" : "#/$defs/layout"}};
   }
 }
 
@@ -73,6 +74,7 @@ Json config_schema() {
           {"title", "vqgen config.json"},
           {"$defs",
            {{"format", object_schema<VqFormat>(false)},
+            {"layout", object_schema<CodeLayout>(false)},
             {"placement", object_schema<Placement>(false)}}},
           {"oneOf",
            {op_schema<AttentionDecode, AttentionDecodePlan>({"keys", "values"}),

@@ -9,7 +9,15 @@ std::string short_name(const VqFormat& format) {
                          ? "e8p"
                          : fmt::format("d{}b{}", format.vector_size, format.index_bits);
   if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
+  if (!format.layout.plain()) {
+    name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);
+  }
   return name;
+}
+
+VqFormat without_layout(VqFormat format) {
+  format.layout = {};
+  return format;
 }
 
 VqFormat for_values(VqFormat format) {

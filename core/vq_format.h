@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/code_layout.h"
 #include "core/e8p.h"
 #include "core/fields.h"
 
@@ -38,6 +39,7 @@ struct VqFormat {
   bool hadamard = false;
   bool stage_scales = false;
   bool output_scales = false;
+  CodeLayout layout = {};
 
   static constexpr auto fields() {
     using F = VqFormat;
@@ -56,7 +58,8 @@ struct VqFormat {
         field("smooth", &F::smooth, Rule{}, "keys divided by a factor a channel (VecInfer eq. 4)"),
         field("hadamard", &F::hadamard, Rule{}, "keys rotated by Hadamard (VecInfer eq. 5)"),
         field("stage_scales", &F::stage_scales, Rule{}, "a factor a codebook and residual stage"),
-        field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"));
+        field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"),
+        field("layout", &F::layout, silent(), "how rows of codes are stored"));
   }
 
   bool operator==(const VqFormat&) const = default;
@@ -76,11 +79,16 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// "d4b8", "d8b12x2", "e8px2": what kernel names and reports call a format.
+// "d4b8", "d8b12x2", "e8px2", "d4b8_l4x1": what kernel names and reports call a format. The last
+// has a layout, which plain ones leave out.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
 // transforms are dropped, all else stays.
 VqFormat for_values(VqFormat format);
+
+// The format with codes stored row after row. What is said of codes and entries, such as how often
+// they are read, is said of this.
+VqFormat without_layout(VqFormat format);
 
 }  // namespace vqgen

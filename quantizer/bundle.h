@@ -2,7 +2,8 @@
 // file. The metadata key "vqgen.bundle" holds JSON (schema version, items, formats, sizes); tensors
 // are named after their item:
 //
-//   <item>.keys.codes         U32  [batch, kv_heads, tokens, row words]
+//   <item>.keys.codes         U32  [batch, kv_heads, tokens, row words], or in groups of R rows and
+//                             runs of W words [.., tokens / R, row words / W, R, W], rounded up
 //   <item>.keys.codebooks     F16 or BF16 [units, residuals, entries, vector_size]
 //   <item>.keys.projections   F32  [residuals, vector_size, vector_size], optional, read only:
 //   folded <item>.keys.stage_scales  F32  [units, residuals]           where the format has them

@@ -111,8 +111,7 @@ void read_tensor(BundleReader& reader, const std::string& name, QuantizedTensor&
   tensor.units = unit_map(format, tensor.heads, tensor.rows, tensor.columns, where).units();
   tensor.row_words =
       vq::row_words(tensor.columns, format.vector_size, format.residuals, format.index_bits);
-  tensor.codes =
-      reader.words(name + ".codes", {tensor.batch, tensor.heads, tensor.rows, tensor.row_words});
+  tensor.codes = reader.words(name + ".codes", codes_shape(tensor));
   Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};
   const bool lattice = format.decoder == Decoder::e8p;
   const Shape shape{tensor.units, format.residuals, format.entries(), format.vector_size};

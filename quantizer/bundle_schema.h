@@ -3,13 +3,26 @@
 
 #include <string>
 
-#include "core/element.h"
-#include "core/vq_format.h"
+#include "core/ceil_div.h"
+#include "core/quantized_tensor.h"
 
 namespace vqgen {
 
 inline constexpr const char* kBundleKey = "vqgen.bundle";
 inline constexpr int kBundleSchema = 1;
+
+// Of a tensor's codes, whose other sizes are set: a layout of groups is an array of them,
+// [batch, heads, groups, runs, rows of a group, words of a run].
+inline std::vector<std::int64_t> codes_shape(const QuantizedTensor& tensor) {
+  const CodeLayout& layout = tensor.format.layout;
+  if (layout.plain()) return {tensor.batch, tensor.heads, tensor.rows, tensor.row_words};
+  return {tensor.batch,
+          tensor.heads,
+          ceil_div(tensor.rows, layout.rows),
+          ceil_div(tensor.row_words, layout.words),
+          layout.rows,
+          layout.words};
+}
 
 enum class BundleKind { attention, weights };
 template <>

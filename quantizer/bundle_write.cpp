@@ -23,8 +23,7 @@ class Views {
 
   void add(const std::string& name, const QuantizedTensor& tensor) {
     const VqFormat& format = tensor.format;
-    add(name + ".codes", TensorType::u32,
-        {tensor.batch, tensor.heads, tensor.rows, tensor.row_words}, tensor.codes);
+    add(name + ".codes", TensorType::u32, codes_shape(tensor), tensor.codes);
     add(name + ".codebooks", tensor_type(tensor.dtype),
         {tensor.units, format.residuals, format.entries(), format.vector_size}, tensor.codebooks);
     add(name + ".stage_scales", TensorType::f32, {tensor.units, format.residuals},

@@ -9,20 +9,6 @@
 
 namespace vqgen {
 
-std::vector<std::uint32_t> unpack_codes(const QuantizedTensor& tensor) {
-  const VqFormat& format = tensor.format;
-  const auto row_codes =
-      static_cast<std::size_t>(tensor.columns / format.vector_size * format.residuals);
-  const auto row_words = static_cast<std::size_t>(tensor.row_words);
-  const auto rows = static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.rows);
-  std::vector<std::uint32_t> codes(rows * row_codes);
-  for (std::size_t row = 0; row < rows; ++row) {
-    unpack_row(std::span(tensor.codes).subspan(row * row_words, row_words), format.index_bits,
-               std::span(codes).subspan(row * row_codes, row_codes));
-  }
-  return codes;
-}
-
 UnitDecoder::UnitDecoder(const QuantizedTensor& tensor, std::int64_t unit)
     : format_(tensor.format),
       scales_(static_cast<std::size_t>(format_.residuals), 1.0f),

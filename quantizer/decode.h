@@ -15,9 +15,6 @@ FloatTensor decode(const QuantizedTensor& tensor);
 // and smoothing undone.
 FloatTensor reconstruct(const QuantizedTensor& tensor);
 
-// All codes, [batch * heads * rows][columns / vector_size][residuals].
-std::vector<std::uint32_t> unpack_codes(const QuantizedTensor& tensor);
-
 // What the codes of one unit stand for.
 class UnitDecoder {
  public:

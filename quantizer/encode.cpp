@@ -118,15 +118,7 @@ QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
     encoder.flush();
   }
 
-  result.codes.resize(static_cast<std::size_t>(values.row_count() * result.row_words));
-  for (std::int64_t row = 0; row < values.row_count(); ++row) {
-    pack_row(std::span(codes).subspan(static_cast<std::size_t>(row * row_codes),
-                                      static_cast<std::size_t>(row_codes)),
-             format.index_bits,
-             std::span(result.codes)
-                 .subspan(static_cast<std::size_t>(row * result.row_words),
-                          static_cast<std::size_t>(result.row_words)));
-  }
+  pack_codes(codes, result);
   return result;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "quantizer/decode.h"
+#include "quantizer/pack.h"
 #include "quantizer/units.h"
 
 namespace vqgen {
@@ -50,8 +50,9 @@ void append_codebook(const std::vector<std::vector<std::int64_t>>& counts,
 HotnessProfile count_accesses(const QuantizedTensor& tensor, const std::string& item,
                               Operand operand, int parts) {
   const VqFormat& format = tensor.format;
-  HotnessProfile profile{item, operand, format, tensor.units, format.residuals, format.entries(),
-                         {},   {}};
+  HotnessProfile profile{
+      item, operand, without_layout(format), tensor.units, format.residuals, format.entries(),
+      {},   {}};
   profile.parts.number = parts;
   profile.parts.hot = std::min(kMostHot, format.entries() / 2);
 

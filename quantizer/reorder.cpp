@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "quantizer/decode.h"
 #include "quantizer/pack.h"
 #include "quantizer/units.h"
 
@@ -83,18 +82,13 @@ void reorder(QuantizedTensor& tensor, std::span<const std::int64_t> counts) {
                           }
                         });
   }
-  const auto row_words = static_cast<std::size_t>(tensor.row_words);
-  const auto row_size = static_cast<std::size_t>(row_codes);
-  for (std::size_t row = 0; row < codes.size() / row_size; ++row) {
-    pack_row(std::span(codes).subspan(row * row_size, row_size), format.index_bits,
-             std::span(tensor.codes).subspan(row * row_words, row_words));
-  }
+  pack_codes(codes, tensor);
 }
 
 void reorder(Bundle& bundle, const std::vector<HotnessProfile>& profiles) {
   const auto by_profile = [&](const std::string& item, Operand operand, QuantizedTensor& tensor) {
     const HotnessProfile& profile = profile_for(item, operand, profiles);
-    if (profile.format != tensor.format || profile.units != tensor.units) {
+    if (profile.format != without_layout(tensor.format) || profile.units != tensor.units) {
       throw Error(ErrorKind::bad_input,
                   fmt::format("reorder: the profile of '{}' is of another format or number of "
                               "codebooks than the bundle; profile one with these codebooks",

@@ -76,7 +76,7 @@ vq::QuantizedArgs DeviceData::quantized(const QuantizedTensor& tensor, bool shar
   args.codes = input(tensor.codes, offset);
   args.codebooks = input(tensor.codebooks);
   args.scales = input(tensor.stage_scales);
-  args.head_stride = tensor.rows * tensor.row_words;
+  args.head_stride = tensor.head_words();
   args.batch_stride = shared ? 0 : tensor.heads * args.head_stride;
   return args;
 }

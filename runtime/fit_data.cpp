@@ -24,7 +24,13 @@ class Matcher {
     }
   }
   void same_format(const char* what, const VqFormat& bundle, const VqFormat& config) const {
-    if (bundle != config) {
+    if (bundle == config) return;
+    if (without_layout(bundle) == without_layout(config)) {
+      fail(fmt::format(
+          "the codes of {} are stored in groups of {} rows and runs of {} words, the "
+          "config has {} and {}; make them agree, as by vqgen repack",
+          what, bundle.layout.rows, bundle.layout.words, config.layout.rows, config.layout.words));
+    } else {
       fail(fmt::format("the format of {} is {} in the bundle and {} in the config; make them agree",
                        what, to_json(bundle).dump(), to_json(config).dump()));
     }

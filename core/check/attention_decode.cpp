@@ -50,9 +50,13 @@ void judge_fragments(Judge& judge, const AttentionDecodePlan& plan, const Attent
     judge.require(row % plan.code_words == 0,
                   "{}: code_words {} does not divide the {} words of a row of codes", operand,
                   plan.code_words, row);
-    judge.require(op.shape.tokens <= std::numeric_limits<std::int32_t>::max() / row,
-                  "{}: {} tokens of {} words are more than dataflow fragments counts; use lanes",
-                  operand, op.shape.tokens, row);
+    // Rows that are counted to end with a group of either.
+    const CodeLayout counted{std::max(op.keys.layout.rows, op.values.layout.rows),
+                             format.layout.words};
+    judge.require(
+        stored_words(counted, op.shape.tokens, row) <= std::numeric_limits<std::int32_t>::max(),
+        "{}: {} tokens of {} words are more than dataflow fragments counts; use lanes", operand,
+        op.shape.tokens, row);
   };
   shares(op.keys, 4, "keys");
   shares(op.values, 8, "values");

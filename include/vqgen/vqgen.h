@@ -170,9 +170,34 @@ VQGEN_API int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count);
  * not compile. Lives as long as the handle. */
 VQGEN_API const char* vqgen_op_description(const vqgen_op* op);
 
-/* One quantized tensor in device memory, as vqgen quantize packs it. Strides count 32-bit words. */
+/* How rows of packed codes are stored: in groups of `rows` rows, and of each row of a group in turn
+ * a run of `words` 32-bit words, the next run of each, and so on. 1, 2 or 4 of each, 4 in all at
+ * most; {1, 1} is plain: row after row. Part of a config's format ("layout"), since it is one of
+ * the data. Rows are padded to whole groups, in each head of each sequence, and words to whole
+ * runs; the padding is memory that kernels may read, and means nothing. */
+typedef struct vqgen_layout {
+  int32_t rows, words;
+} vqgen_layout;
+
+/* Words that the codes of `heads` heads (batch x kv_heads of a cache, 1 of weights) of `rows` rows
+ * take, padding included; the words of a row are ceil(columns / vector_size x residuals x
+ * index_bits / 32). 0 for a layout that there is not, a size below 1, or more than any memory has.
+ */
+VQGEN_API int64_t vqgen_layout_words(vqgen_layout layout, int64_t heads, int64_t rows,
+                                     int64_t row_words);
+
+/* Codes in host memory from one layout into another, as when weights are loaded. `from_words` and
+ * `to_words` are vqgen_layout_words() of either; all of `to` is written, padding as zeros, and the
+ * two do not overlap. Needs no runtime. */
+VQGEN_API vqgen_status vqgen_repack(const uint32_t* from, vqgen_layout from_layout,
+                                    int64_t from_words, uint32_t* to, vqgen_layout to_layout,
+                                    int64_t to_words, int64_t heads, int64_t rows,
+                                    int64_t row_words);
+
+/* One quantized tensor in device memory, as vqgen quantize packs it. Strides count 32-bit words,
+ * with the padding of the layout. */
 typedef struct vqgen_quantized {
-  const void* codes;     /* packed rows, 4-byte aligned, more where the plan says so */
+  const void* codes;     /* packed rows, aligned as the op's description says ("codes_alignment") */
   const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned */
   const float* scales;   /* [unit][stage]; null without stage scales */
   int64_t batch_stride;  /* between sequences; 0 for one, a shared cache and weights alone */

@@ -145,5 +145,17 @@ class DeviceArray {
   void* pointer_ = nullptr;
 };
 
+// Codes of `heads` heads in host memory from one layout into another (vqgen_repack()).
+inline std::vector<std::uint32_t> repack(std::span<const std::uint32_t> codes, vqgen_layout from,
+                                         vqgen_layout to, std::int64_t heads, std::int64_t rows,
+                                         std::int64_t row_words) {
+  const std::int64_t words = vqgen_layout_words(to, heads, rows, row_words);
+  if (words == 0) throw StatusError(VQGEN_BAD_INPUT, vqgen_last_error());
+  std::vector<std::uint32_t> result(static_cast<std::size_t>(words));
+  require(vqgen_repack(codes.data(), from, static_cast<std::int64_t>(codes.size()), result.data(),
+                       to, words, heads, rows, row_words));
+  return result;
+}
+
 }  // namespace api0
 }  // namespace vqgen

@@ -1,6 +1,7 @@
 // A record as JSON, for people and for what they build on it.
 #include <vq/layout/codes.h>
 
+#include "core/ceil_div.h"
 #include "runtime/library/record.h"
 
 namespace vqgen::library {
@@ -12,10 +13,20 @@ Json argument(const char* name, std::string type, Shape shape) {
   return {{"name", name}, {"type", std::move(type)}, {"shape", std::move(shape)}};
 }
 
-// Codes, codebooks and scales of one tensor. `rows` is its shape but for the words of a row.
+// Codes, codebooks and scales of one tensor. `rows` is its shape but for the words of a row. Codes
+// that are not stored row after row are an array of their groups and runs.
 void add_quantized(Json& list, const std::string& name, const VqFormat& format, std::string dtype,
                    Shape rows, std::int64_t columns, std::int64_t units) {
-  rows.push_back(vq::row_words(columns, format.vector_size, format.residuals, format.index_bits));
+  const std::int64_t words =
+      vq::row_words(columns, format.vector_size, format.residuals, format.index_bits);
+  const CodeLayout& layout = format.layout;
+  if (layout.plain()) {
+    rows.push_back(words);
+  } else {
+    rows.back() = ceil_div(rows.back(), std::int64_t{layout.rows});
+    rows.insert(rows.end(),
+                {ceil_div(words, std::int64_t{layout.words}), layout.rows, layout.words});
+  }
   list.push_back(argument((name + ".codes").c_str(), "u32", std::move(rows)));
   list.push_back(argument((name + ".codebooks").c_str(), std::move(dtype),
                           {units, format.residuals, format.entries(), format.vector_size}));

@@ -9,6 +9,9 @@
 namespace vqgen::library {
 namespace {
 
+// Of addresses that are multiples of a power of two of bytes.
+std::uintptr_t mask_of(int bytes) { return static_cast<std::uintptr_t>(bytes - 1); }
+
 Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   Demands demands;
   demands.key_smooth = op.keys.smooth;
@@ -16,8 +19,11 @@ Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   demands.value_scales = op.values.stage_scales;
   demands.window = op.shape.window > 0;
   demands.sinks = op.shape.sinks > 0;
+  for (const VqFormat* format : {&op.keys, &op.values}) {
+    demands.codes_mask |= mask_of(alignment_bytes(format->layout));
+  }
   if (plan.dataflow == AttentionDataflow::fragments) {
-    demands.codes_mask = static_cast<std::uintptr_t>(4 * plan.code_words - 1);
+    demands.codes_mask |= mask_of(4 * plan.code_words);
     demands.elements_mask = 15;
   }
   return demands;
@@ -27,8 +33,9 @@ Demands demands_of(const Linear& op, const LinearPlan& plan) {
   Demands demands;
   demands.output_scales = op.weights.output_scales;
   demands.scales = op.weights.stage_scales;
+  demands.codes_mask |= mask_of(alignment_bytes(op.weights.layout));
   if (streams_codes(plan.dataflow)) {
-    demands.codes_mask = static_cast<std::uintptr_t>(4 * plan.code_words - 1);
+    demands.codes_mask |= mask_of(4 * plan.code_words);
     if (op.shape.in_features % 8 == 0) demands.elements_mask = 15;
   }
   return demands;

@@ -123,18 +123,22 @@ void write_code(std::uint32_t* row, std::int64_t bit, int index_bits, std::uint3
   if ((mask >> 32) != 0) put(word[1], value >> 32, mask >> 32);
 }
 
-}  // namespace
-
-void fill_codes(QuantizedTensor& tensor, const CodeLaw& law,
-                const std::function<bool(std::int64_t, std::int64_t)>& patterned, Random& random) {
-  const std::size_t words =
-      static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.rows * tensor.row_words);
-  tensor.codes.resize(words);
-  for (std::size_t i = 0; i < words; i += 2) {
+std::vector<std::uint32_t> random_words(std::size_t count, Random& random) {
+  std::vector<std::uint32_t> words(count);
+  for (std::size_t i = 0; i < count; i += 2) {
     const std::uint64_t bits = random.bits();
-    tensor.codes[i] = static_cast<std::uint32_t>(bits);
-    if (i + 1 < words) tensor.codes[i + 1] = static_cast<std::uint32_t>(bits >> 32);
+    words[i] = static_cast<std::uint32_t>(bits);
+    if (i + 1 < count) words[i + 1] = static_cast<std::uint32_t>(bits >> 32);
   }
+  return words;
+}
+
+// Codes of a plain layout, row after row, by the law.
+void fill_rows(QuantizedTensor& tensor, const CodeLaw& law,
+               const std::function<bool(std::int64_t, std::int64_t)>& patterned, Random& random) {
+  tensor.codes = random_words(
+      static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.rows * tensor.row_words),
+      random);
   if (law.pattern == CodePattern::uniform) return;  // random bits are that already
   const VqFormat& format = tensor.format;
   const std::int64_t row_codes = tensor.columns / format.vector_size * format.residuals;
@@ -155,6 +159,27 @@ void fill_codes(QuantizedTensor& tensor, const CodeLaw& law,
                             ((b * tensor.heads + head) * tensor.rows + row) * tensor.row_words;
         for (std::int64_t i = 0; i < row_codes; ++i) {
           write_code(to, i * format.index_bits, format.index_bits, next(head, row, i));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void fill_codes(QuantizedTensor& tensor, const CodeLaw& law,
+                const std::function<bool(std::int64_t, std::int64_t)>& patterned, Random& random) {
+  fill_rows(tensor, law, patterned, random);
+  if (tensor.format.layout.plain()) return;
+  const std::vector<std::uint32_t> rows = std::move(tensor.codes);
+  tensor.codes = random_words(
+      static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.head_words()), random);
+  auto from = rows.begin();
+  for (std::int64_t b = 0; b < tensor.batch; ++b) {
+    for (std::int64_t head = 0; head < tensor.heads; ++head) {
+      for (std::int64_t row = 0; row < tensor.rows; ++row) {
+        for (std::int64_t word = 0; word < tensor.row_words; ++word) {
+          tensor.codes[word_number(tensor, b, head, row, word)] = *from++;
         }
       }
     }

@@ -9,6 +9,8 @@
 namespace vqgen {
 namespace {
 
+std::int64_t groups_of(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
   if (f.entry_type != EntryType::element) {
@@ -27,8 +29,12 @@ void check_sizes(const QuantizedTensor& t) {
   const std::int64_t row_bits = t.columns / f.vector_size * f.residuals * f.index_bits;
   require(t.row_words == (row_bits + 31) / 32,
           "quantized tensor: row_words is not the words that a row needs");
-  require(std::ssize(t.codes) == t.batch * t.heads * t.rows * t.row_words,
-          "quantized tensor: codes are not [batch][heads][rows][row_words]");
+  require(layout_problem(f.layout).empty(), "quantized tensor: a layout that there is not");
+  require(std::ssize(t.codes) == t.batch * t.heads * groups_of(t.rows, f.layout.rows) *
+                                     f.layout.rows * groups_of(t.row_words, f.layout.words) *
+                                     f.layout.words,
+          "quantized tensor: codes are not [batch][heads][rows][row_words], padded as the layout "
+          "asks for");
   require(t.units == unit_of(t, t.heads - 1, t.rows - 1, t.columns - 1) + 1,
           "quantized tensor: units do not match the scope");
   const std::int64_t stages = t.units * f.residuals;
@@ -55,6 +61,17 @@ std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, in
     code |= ((row[at / 32] >> (at % 32)) & 1u) << i;
   }
   return code;
+}
+
+std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, std::int64_t head,
+                        std::int64_t row, std::int64_t word) {
+  const CodeLayout& l = tensor.format.layout;
+  std::int64_t number = sequence * tensor.heads + head;
+  number = number * groups_of(tensor.rows, l.rows) + row / l.rows;
+  number = number * groups_of(tensor.row_words, l.words) + word / l.words;
+  number = number * l.rows + row % l.rows;
+  number = number * l.words + word % l.words;
+  return static_cast<std::size_t>(number);
 }
 
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code) {
@@ -104,9 +121,10 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                         std::span<double> out) const {
   const QuantizedTensor& t = tensor_;
   const VqFormat& f = t.format;
-  const std::int64_t row_number = (sequence * t.heads + head) * t.rows + row;
-  const std::span<const std::uint32_t> words(t.codes.data() + row_number * t.row_words,
-                                             static_cast<std::size_t>(t.row_words));
+  std::vector<std::uint32_t> words;
+  for (std::int64_t word = 0; word < t.row_words; ++word) {
+    words.push_back(t.codes[word_number(t, sequence, head, row, word)]);
+  }
   std::fill(out.begin(), out.end(), 0.0);
   std::int64_t code_number = 0;
   const auto size = static_cast<std::size_t>(f.vector_size);

@@ -19,6 +19,11 @@ std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, in
 // one by one, the last of them by the sum.
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code);
 
+// The number of a word of a row among the words of a tensor, format.layout being what it is: codes
+// are [batch][heads][groups of rows][runs of words][rows of a group][words of a run].
+std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, std::int64_t head,
+                        std::int64_t row, std::int64_t word);
+
 // The codebook set that serves an element: by head and channel group (KV cache), by channel group
 // or tile (weights).
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,

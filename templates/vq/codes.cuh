@@ -1,4 +1,4 @@
-// Reading one code out of a packed row (layout/codes.h).
+// Reading codes out of packed rows (layout/codes.h): one code, or words of several rows at once.
 #pragma once
 
 #include <vq/layout/codes.h>
@@ -21,6 +21,20 @@ VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
     return code;
   } else {
     return code & ((1u << kBits) - 1u);
+  }
+}
+
+// kCount words, 1, 2 or 4, that follow each other, by one access.
+template <int kCount>
+VQ_DEVICE void load_words(u32* to, const u32* from) {
+  if constexpr (kCount == 4) {
+    const U32x4 four = load_global(reinterpret_cast<const U32x4*>(from));
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  } else if constexpr (kCount == 2) {
+    const U32x2 two = load_global(reinterpret_cast<const U32x2*>(from));
+    to[0] = two.x, to[1] = two.y;
+  } else {
+    to[0] = load_global(from);
   }
 }
 

@@ -104,6 +104,66 @@ TEST_F(TinyBundle, ThatIsCutShortIsRefused) {
   }
 }
 
+TEST_F(TinyBundle, ThatIsRepackedRunsToTheSameBits) {
+  const auto run = [&](const Json& config, const std::string& bundle) {
+    Arguments arguments = run_arguments(config, bundle);
+    arguments.emplace_back("--json");
+    const Outcome outcome = vqgen(arguments);
+    expect_success(outcome);
+    Json document = document_of(outcome);
+    EXPECT_EQ(document.value("ok", false), true) << document;
+    return document["items"];
+  };
+  const std::string matrix = folder.path("matrix"), cache = folder.path("cache");
+  const Outcome outcome =
+      vqgen({"repack", matrix_bundle(), "--layout", "4x1", "--out", matrix, "--json"});
+  expect_success(outcome);
+  EXPECT_EQ(document_of(outcome)["tensors"][0]["layout"], Json({{"rows", 4}, {"words", 1}}));
+  Json gemv = tiny_gemv();
+  const Json plain = run(gemv, matrix_bundle());
+  gemv["weights"]["layout"] = {{"rows", 4}, {"words", 1}};
+  EXPECT_EQ(run(gemv, matrix)[0]["rel_err"], plain[0]["rel_err"]);
+  gemv["weights"]["layout"] = {{"rows", 2}, {"words", 2}};
+  expect_failure(run_arguments(gemv, matrix), 2,
+                 {matrix, "weights are stored in groups of 4 rows and runs of 1 words",
+                  "the config has 2 and 2", "vqgen repack"});
+
+  expect_success(
+      vqgen({"repack", cache_bundle(), "--layout", "2x2", "--operand", "keys", "--out", cache}));
+  expect_success(
+      vqgen({"repack", cache, "--layout", "4x1", "--operand", "values", "--out", cache}));
+  Json attention = tiny_attention();
+  attention["keys"]["layout"] = {{"rows", 2}, {"words", 2}};
+  attention["values"]["layout"] = {{"rows", 4}, {"words", 1}};
+  run(attention, cache);
+
+  for (const std::string& bundle : {matrix, cache}) {  // and back
+    expect_success(vqgen({"repack", bundle, "--layout", "1x1", "--out", bundle}));
+  }
+  EXPECT_EQ(read_text(matrix), read_text(matrix_bundle()));
+  EXPECT_EQ(read_text(cache), read_text(cache_bundle()));
+}
+
+TEST_F(TinyBundle, IsNotRepackedWhereNothingWouldReadIt) {
+  const std::string out = folder.path("out");
+  const auto refused = [&](const std::string& layout, const std::vector<std::string>& words) {
+    expect_failure({"repack", matrix_bundle(), "--layout", layout, "--out", out}, 2, words);
+    EXPECT_FALSE(std::filesystem::exists(out));
+  };
+  for (const char* text :
+       {"", "4", "x", "4x", "x1", "4x1x1", "4 x 1", "4x1 ", "-x1", "0x10x1", "99999999999x1"}) {
+    refused(text, {"repack: --layout", "is not ROWSxWORDS"});
+  }
+  for (const char* text : {"3x1", "4x2", "0x1", "-4x1", "8x1", "1x8"}) {
+    refused(text, {"repack: --layout " + std::string(text), "no kernel reads groups of"});
+  }
+  expect_failure({"repack", matrix_bundle(), "--layout", "4x1", "--operand", "keys", "--out", out},
+                 2, {matrix_bundle() + ": holds no keys"});
+  expect_failure({"repack", matrix_bundle(), "--layout", "4x1", "--operand", "rows", "--out", out},
+                 2, {"repack: --operand: 'rows' is none of"});
+  expect_failure({"repack", tensors(), "--layout", "4x1", "--out", out}, 2, {"not a bundle"});
+}
+
 // A number that is none, where the header says that a tensor's data begins.
 TEST_F(TinyBundle, WithNanInACodebookIsRefused) {
   std::string text = read_text(matrix_bundle());

@@ -6,9 +6,9 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "explain",
-                                            "compile",  "run",     "measure", "tune",
-                                            "regret",   "export",  "doctor"};
+const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "repack",
+                                            "explain",  "compile", "run",     "measure",
+                                            "tune",     "regret",  "export",  "doctor"};
 
 TEST(Usage, HelpOfTheTool) {
   const Outcome outcome = vqgen({"--help"});

@@ -46,6 +46,26 @@ TEST(Config, HotnessIsWrittenFromTheConfigsFolder) {
   EXPECT_EQ(hotness(R"("/p.json")", "some/c.json"), "/p.json");
 }
 
+// What was written before formats had layouts is what is written of plain ones: keys of caches and
+// tables stay.
+TEST(Config, PlainLayoutsAreNotWritten) {
+  const auto weights = [](const char* layout) {
+    const Json json = edited(gemv_json(), {{"/weights/layout", layout}});
+    return to_json(read_config(json, "c.json").problem).at("weights");
+  };
+  EXPECT_FALSE(weights("{}").contains("layout"));
+  EXPECT_FALSE(weights(R"({"rows": 1, "words": 1})").contains("layout"));
+  EXPECT_EQ(weights("{}"), to_json(read_config(gemv_json(), "c.json").problem).at("weights"));
+  EXPECT_EQ(weights(R"({"rows": 4})").at("layout"), Json({{"rows", 4}, {"words", 1}}));
+  EXPECT_EQ(weights(R"({"words": 2})").at("layout"), Json({{"rows", 1}, {"words", 2}}));
+  const Json grouped = edited(gemv_json(), {{"/weights/layout", R"({"rows": 2, "words": 2})"}});
+  const auto op = std::get<Gemv>(read_config(grouped, "c.json").problem);
+  EXPECT_EQ(op.weights.layout, (CodeLayout{2, 2}));
+  EXPECT_EQ(short_name(op.weights), "d8b8_l2x2");
+  EXPECT_EQ(read_config(to_json(Problem(op)), "c.json").problem, Problem(op));
+  EXPECT_EQ(short_name(without_layout(op.weights)), "d8b8");
+}
+
 TEST(Config, ReadsGemvWithDefaults) {
   const Config config = read_config(gemv_json(), "c.json");
   const auto& op = std::get<Gemv>(config.problem);

@@ -31,6 +31,16 @@ const std::string kTile = R"("tile")";
 INSTANTIATE_TEST_SUITE_P(
     Attention, Validate,
     testing::Values(
+        Rule{"key_runs_are_one_access",
+             true,
+             {{"/keys/layout", R"({"rows": 4, "words": 2})"}},
+             {"/keys/layout: no kernel reads groups of 4 rows in runs of 2 words"},
+             {{"/keys/layout", R"({"rows": 4})"}}},
+        Rule{"value_groups_are_powers_of_two",
+             true,
+             {{"/values/layout", R"({"rows": 3})"}},
+             {"/values/layout: no kernel reads groups of 3 rows", "use 1, 2 or 4"},
+             {{"/values/layout", R"({"rows": 2, "words": 2})"}}},
         Rule{"key_vectors_fill_a_head",
              true,
              {{"/keys/vector_size", "3"}},

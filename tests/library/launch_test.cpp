@@ -103,6 +103,22 @@ TEST(Launch, GemvIsRightAtAllRowCounts) {
   for (const int rows : {1, 2, 3}) expect_right(prepared, op, rows);
 }
 
+// Caches of fewer tokens than prepared for, whose heads are padded to whole groups.
+TEST(Launch, CodesOfOtherLayoutsAreRight) {
+  const Json of_attention =
+      edited(small_attention(), {{"/keys/layout", R"({"rows": 2, "words": 2})"},
+                                 {"/values/layout", R"({"rows": 4})"},
+                                 {"/shape/tokens", "300"}});
+  const OwnedOp attention(of_attention);
+  ASSERT_NE(attention.op, nullptr);
+  const auto op = std::get<AttentionDecode>(read_config(of_attention, "test").problem);
+  for (const std::int64_t tokens : {1, 211, 299}) expect_right(attention, op, tokens);
+  const Json of_gemv = edited(small_gemv(), {{"/weights/layout", R"({"rows": 4})"}});
+  const OwnedOp gemv(of_gemv);
+  ASSERT_NE(gemv.op, nullptr);
+  expect_right(gemv, *as_linear(read_config(of_gemv, "test").problem), 2);
+}
+
 TEST(Launch, MemoryThatTheHostDoesNotKnowIsAFaultThatNamesTheKernel) {
   const Json config = small_gemv();
   const OwnedOp prepared(config);

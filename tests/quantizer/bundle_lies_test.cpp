@@ -56,6 +56,19 @@ TEST(BundleLies, SchemaAndItems) {
   expect_refused_metadata(R"("kv_heads":2)", R"("kv_heads":-2)", "/items/0/kv_heads");
 }
 
+TEST(BundleLies, LayoutsThatDoNotFit) {
+  const auto with = [](const std::string& layout) {
+    return R"("index_bits":5,"layout":)" + layout;
+  };
+  const std::string place = R"("index_bits":5)";
+  expect_refused_metadata(place, with(R"({"rows":2,"words":2})"), "layer0.keys.codes");
+  expect_refused_metadata(place, with(R"({"rows":4,"words":2})"), "no kernel reads groups of 4");
+  expect_refused_metadata(place, with(R"({"rows":3,"words":1})"), "no kernel reads groups of 3");
+  expect_refused_metadata(place, with(R"({"rows":0,"words":1})"), "/keys/layout/rows");
+  expect_refused_metadata(place, with(R"({"columns":2})"), "unknown field 'columns'");
+  expect_refused_metadata(place, with("4"), "/keys/layout");
+}
+
 TEST(BundleLies, FormatsThatDoNotFit) {
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":8)", "layer0.keys.codes");
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":5)", "vector_size");

@@ -4,6 +4,7 @@
 
 #include "quantizer/decode.h"
 #include "quantizer/nearest.h"
+#include "quantizer/pack.h"
 #include "quantizer/transform.h"
 #include "tests/quantizer/samples.h"
 

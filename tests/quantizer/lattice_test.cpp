@@ -5,6 +5,7 @@
 #include "quantizer/decode.h"
 #include "quantizer/lattice_scale.h"
 #include "quantizer/nearest_point.h"
+#include "quantizer/pack.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {

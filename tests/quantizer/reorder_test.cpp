@@ -7,6 +7,7 @@
 #include "core/hotness_summary.h"
 #include "quantizer/decode.h"
 #include "quantizer/hotness.h"
+#include "quantizer/pack.h"
 #include "tests/quantizer/random_tensor.h"
 
 namespace vqgen {

@@ -38,12 +38,41 @@ enum Axis {
   kDataflow,
   kShares,
   kCombine,
+  kKeyLayout,
+  kValueLayout,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
 constexpr int kValueE8p = 4;    // of the value bits, which follow key bits by a shift
-const std::vector<int> kSizes{kBits + 1, 5, 3, 3, 4, 4,           4,           4, 2, 4, 4, 6, 4, 2,
-                              4,         4, 4, 5, 3, kPlacements, kPlacements, 3, 6, 2, 4, 3, 2};
+const std::vector<int> kSizes{kBits + 1,
+                              5,
+                              3,
+                              3,
+                              4,
+                              4,
+                              4,
+                              4,
+                              2,
+                              4,
+                              4,
+                              6,
+                              4,
+                              2,
+                              4,
+                              4,
+                              4,
+                              5,
+                              3,
+                              kPlacements,
+                              kPlacements,
+                              3,
+                              6,
+                              2,
+                              4,
+                              3,
+                              2,
+                              kLayouts.size(),
+                              kLayouts.size()};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -152,6 +181,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
                          v[kKeyResiduals] + 1, v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(value_bits, pick(kVectors, kValueVector), v[kValueResiduals] + 1,
                            v[kValueScope], op.shape.head_dim);
+  op.keys.layout = pick(kLayouts, kKeyLayout);
+  op.values.layout = pick(kLayouts, kValueLayout);
   op.keys.smooth = v[kTransforms] % 2 == 1;
   op.keys.hadamard = v[kTransforms] >= kHadamard;
   op.keys.stage_scales = v[kStageScales] % 2 == 1;
@@ -188,9 +219,13 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
-  result.misalignment = {alignment, alignment};
-  if (plan.dataflow == AttentionDataflow::fragments) {  // the least that args/ asks for
-    result.misalignment.words = alignment * static_cast<std::size_t>(plan.code_words);
+  // The least that args/ and the layouts ask for.
+  const std::size_t words =
+      std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
+  result.misalignment = {alignment, alignment * words};
+  if (plan.dataflow == AttentionDataflow::fragments) {
+    result.misalignment.words =
+        alignment * std::max(static_cast<std::size_t>(plan.code_words), words);
     if (op.raw_slots() > 0) result.misalignment.elements = alignment * 8;
   }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
@@ -236,6 +271,8 @@ std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed)
         v[kValueScope] = turn / 4 % 4;
         v[kDType] = turn % 2;
         v[kTokens] = 3;
+        v[kKeyLayout] = turn / 4 % static_cast<int>(kLayouts.size());
+        v[kValueLayout] = turn / 5 % static_cast<int>(kLayouts.size());
         cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));
       }
     }

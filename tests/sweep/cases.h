@@ -1,6 +1,7 @@
 // The cases of the sweep: problems, plans and data over all axes.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,14 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 // the element type and the scope taking turns, at one small size.
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed);
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
+
+// All that there are.
+inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2},
+                                     CodeLayout{2, 1}, CodeLayout{1, 4}, CodeLayout{1, 2}};
+// Words that codes of a layout are aligned to.
+constexpr std::size_t aligned_words(const CodeLayout& layout) {
+  return static_cast<std::size_t>(layout.rows * layout.words);
+}
 
 // Forced boundaries: 0 leaves the default; then none near; 1 and 8 in registers above shared; half
 // shared; half replicated, the rest shared; all levels at once; all replicated.

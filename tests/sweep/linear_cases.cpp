@@ -30,6 +30,7 @@ enum Axis {
   kShape,
   kFusion,
   kCombine,
+  kLayout,
 };
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
@@ -44,7 +45,8 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then o
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
-    kBitCount + 1, 3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 4, 3, 8, 3, 2};
+    kBitCount + 1,  3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 4, 3, 8, 3, 2,
+    kLayouts.size()};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
@@ -54,6 +56,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.residuals = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
+  format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
   // Narrow units would take more memory than a test may.
   const bool large = format.entries() > 1024;
   switch (v[kScope]) {
@@ -230,9 +233,11 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.plan = plan;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};
   auto alignment = static_cast<std::size_t>(v[kAlignment]);
-  result.misalignment = {alignment, alignment};
-  if (streams_codes(plan.dataflow)) {  // the least that args/linear.h asks for
-    result.misalignment.words = alignment * static_cast<std::size_t>(plan.code_words);
+  // The least that args/linear.h and the layout ask for.
+  result.misalignment = {alignment, alignment * aligned_words(op.weights.layout)};
+  if (streams_codes(plan.dataflow)) {
+    result.misalignment.words = alignment * std::max(static_cast<std::size_t>(plan.code_words),
+                                                     aligned_words(op.weights.layout));
     if (op.shape.in_features % 8 == 0) result.misalignment.elements = alignment * 8;
   }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
@@ -283,6 +288,7 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
         v[kOutputScales] = turn / 2 % 2;
         v[kDataflow] = turn % 3;
         v[kFusion] = turn / 3 % 3;
+        v[kLayout] = turn / 9 % static_cast<int>(kLayouts.size());
         cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));
       }
     }

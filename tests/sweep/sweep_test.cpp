@@ -12,7 +12,7 @@
 namespace vqgen::test {
 namespace {
 
-constexpr std::uint64_t kSeed = 20261120;
+constexpr std::uint64_t kSeed = 20261122;
 constexpr std::size_t kShards = 6;  // so that ctest runs them side by side
 
 class Sweep : public testing::TestWithParam<std::size_t> {

@@ -203,5 +203,29 @@ TEST(HardCodes, OneSeedGivesTheSameCodes) {
   EXPECT_NE(a.codes, c.codes);
 }
 
+// So that a problem and the same in another layout are measured on the same codes.
+TEST(HardCodes, TheSameCodesWhateverTheLayout) {
+  for (const CodeLaw& law : {CodeLaw{}, CodeLaw{.pattern = CodePattern::one_hot}}) {
+    QuantizedTensor plain = tensor_of(9, 4);
+    plain.heads = 3;
+    plain.rows = 101;
+    fill(plain, law);
+    for (const CodeLayout& layout : {CodeLayout{4, 1}, CodeLayout{2, 2}, CodeLayout{1, 4}}) {
+      QuantizedTensor t = plain;
+      t.format.layout = layout;
+      fill(t, law);
+      ASSERT_EQ(std::ssize(t.codes), t.heads * t.head_words());
+      for (std::int64_t head = 0; head < t.heads; ++head) {
+        for (std::int64_t row = 0; row < t.rows; ++row) {
+          for (std::int64_t word = 0; word < t.row_words; ++word) {
+            ASSERT_EQ(t.codes[word_number(t, 0, head, row, word)],
+                      plain.codes[word_number(plain, 0, head, row, word)]);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace vqgen

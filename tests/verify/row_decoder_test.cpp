@@ -149,6 +149,38 @@ TEST(RowDecoder, All65536PointsAreDistinctAndOfTheLattice) {
   EXPECT_EQ(points.size(), 65536u);
 }
 
+// 3 rows of 3 words by groups of 2 and runs of 2, number by number.
+TEST(WordNumber, FollowsGroupsAndRuns) {
+  QuantizedTensor t;
+  t.format.layout = {2, 2};
+  t.batch = t.heads = 2;
+  t.rows = t.row_words = 3;
+  const std::size_t expected[3][3] = {{0, 1, 4}, {2, 3, 6}, {8, 9, 12}};
+  for (std::int64_t row = 0; row < 3; ++row) {
+    for (std::int64_t word = 0; word < 3; ++word) {
+      EXPECT_EQ(word_number(t, 0, 0, row, word), expected[row][word]);
+      EXPECT_EQ(word_number(t, 1, 1, row, word), 3 * 16 + expected[row][word]);
+    }
+  }
+  t.format.layout = {};
+  EXPECT_EQ(word_number(t, 1, 0, 2, 1), 2u * 9 + 2 * 3 + 1);
+}
+
+TEST(RowDecoder, ReadsWhatALayoutHolds) {
+  const QuantizedTensor plain = test::tiny_tensor(3, 4, {0, 1, 2, 3, 0, 1});
+  for (const CodeLayout& layout : {CodeLayout{4, 1}, CodeLayout{2, 2}, CodeLayout{1, 4}}) {
+    QuantizedTensor t = plain;
+    t.format.layout = layout;
+    t.codes.assign(static_cast<std::size_t>(t.head_words()), ~0u);
+    for (std::int64_t row = 0; row < 3; ++row) {
+      t.codes[word_number(t, 0, 0, row, 0)] = plain.codes[static_cast<std::size_t>(row)];
+    }
+    for (std::int64_t row = 0; row < 3; ++row) EXPECT_EQ(row_of(t, 0, row), row_of(plain, 0, row));
+    t.codes.pop_back();
+    EXPECT_THROW(RowDecoder{t}, Error);
+  }
+}
+
 TEST(RowDecoder, RejectsWhatContradictsItself) {
   const QuantizedTensor fine = test::tiny_tensor(3, 4, {0, 1, 2, 3, 0, 1});
   EXPECT_NO_THROW(RowDecoder{fine});
@@ -167,6 +199,8 @@ TEST(RowDecoder, RejectsWhatContradictsItself) {
   expect_error([](QuantizedTensor& t) { t.format.decoder = Decoder::e8p; });
   expect_error([](QuantizedTensor& t) { t.format.entry_type = EntryType::int8; });
   expect_error([](QuantizedTensor& t) { t.format.scope = Scope::tile; });
+  expect_error([](QuantizedTensor& t) { t.format.layout = {2, 1}; });
+  expect_error([](QuantizedTensor& t) { t.format.layout = {3, 1}; });
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace vq {
 
 struct QuantizedArgs {
-  const u32* codes;      // packed rows, layout/codes.h; 4-byte aligned
+  const u32* codes;      // packed rows, layout/codes.h, which says their alignment
   const u16* codebooks;  // [unit][stage][entry][vector_size]; 16-byte aligned
   const float* scales;   // [unit][stage]; null without stage scales
   i64 batch_stride;      // words between sequences (KV cache; 0 where all share one), else 0

@@ -31,6 +31,27 @@ VQ_HD constexpr int quad_heads(const AttentionDecodeConfig& c) {
   return round_up(c.heads_per_block, 4);
 }
 
+// Rows of keys and of values whose codes a lane has by one access (rows_together).
+VQ_HD constexpr int lane_bits(const AttentionDecodeConfig& c, const FormatConfig& f, int lanes) {
+  return c.head_dim / lanes / f.vector_size * f.residuals * f.index_bits;
+}
+VQ_HD constexpr int keys_together(const AttentionDecodeConfig& c) {
+  return rows_together(c.keys.layout, lane_bits(c, c.keys, 4));
+}
+VQ_HD constexpr int values_together(const AttentionDecodeConfig& c) {
+  return rows_together(c.values.layout, lane_bits(c, c.values, 8));
+}
+// Tiles that share their tokens so that those of a lane follow each other: with n of them lane
+// (g, c) has the keys of tokens n g .. n g + n - 1 of 8 n, one a tile, hence the values of 2 n c ..
+// 2 n c + 2 n - 1, which are rows 2 c and 2 c + 1 of each tile.
+VQ_HD constexpr int joined_tiles(const AttentionDecodeConfig& c) {
+  const int keys = keys_together(c);
+  const int values = values_together(c) / 2;
+  int tiles = keys > values ? keys : values;
+  while (c.tile_tokens / 8 % tiles != 0) tiles /= 2;
+  return tiles;
+}
+
 VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeConfig& c) {
   AttentionFragmentsShared at{};
   Carver carve;

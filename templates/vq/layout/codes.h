@@ -4,7 +4,17 @@
 //
 //   code number = sub_vector * residuals + stage        bit = code number * index_bits
 //
-// A code may straddle two words. No reader touches a word past the row's last.
+// A code may straddle two words. No reader touches a word past the row's last, but for padding.
+//
+// Rows go in groups of R. Of a group comes a run of W words of its first row, the same of its
+// second
+// .., then the next run of each. With R = 2 and W = 2:
+//
+//   row 0: w0 w1 | row 1: w0 w1 | row 0: w2 w3 | row 1: w2 w3 | .. row 2: w0 w1 | row 3: w0 w1 | ..
+//
+// so that one access brings words of several rows. Rows are padded to whole groups, words to whole
+// runs; what stands there means nothing. The place of a word is the sum of one that is its row's
+// and one that is its own.
 #pragma once
 
 #include <vq/annotations.h>
@@ -19,6 +29,38 @@ VQ_HD constexpr int round_up(int a, int unit) { return ceil_div(a, unit) * unit;
 // Words of a row that stores `elements` numbers (a multiple of vector_size).
 VQ_HD constexpr i64 row_words(i64 elements, int vector_size, int residuals, int index_bits) {
   return ceil_div(elements / vector_size * residuals * index_bits, i64{32});
+}
+
+// R and W, powers of two whose product is at most 4: an access. {1, 1} is row after row, aligned to
+// a word; all others are aligned to R * W words.
+struct CodeLayout {
+  int rows = 1;
+  int words = 1;
+};
+
+// Words from a row to the next, were rows not in groups.
+VQ_HD constexpr i64 padded_words(const CodeLayout& layout, i64 row_words) {
+  return ceil_div(row_words, i64{layout.words}) * layout.words;
+}
+// Words of a tensor's or a head's rows.
+VQ_HD constexpr i64 stored_words(const CodeLayout& layout, i64 rows, i64 row_words) {
+  return ceil_div(rows, i64{layout.rows}) * layout.rows * padded_words(layout, row_words);
+}
+
+// Word `word` of row `row` is number row_place + word_place.
+template <class Int>
+VQ_HD constexpr Int row_place(const CodeLayout& layout, Int padded_words, Int row) {
+  return row / layout.rows * (layout.rows * padded_words) + row % layout.rows * layout.words;
+}
+template <class Int>
+VQ_HD constexpr Int word_place(const CodeLayout& layout, Int word) {
+  return word / layout.words * (layout.words * layout.rows) + word % layout.words;
+}
+
+// Lanes share a row evenly, `bits` bits each. The rows of a lane's shares that one access brings
+// words of: a group, where shares are whole runs; else one.
+VQ_HD constexpr int rows_together(const CodeLayout& layout, int bits) {
+  return bits % (32 * layout.words) == 0 ? layout.rows : 1;
 }
 
 }  // namespace vq

@@ -38,6 +38,7 @@ struct FormatConfig {
   int vector_size;    // elements one code stands for
   int index_bits;     // bits of a code
   int residuals;      // stages summed up
+  CodeLayout layout;  // of the codes
   bool stage_scales;  // a factor per unit and stage
   bool smooth;        // keys were divided by a factor per channel
   bool hadamard;      // keys were multiplied by the orthonormal Hadamard matrix

@@ -16,6 +16,7 @@
 #include <vq/args/attention_decode.h>
 #include <vq/layout/attention_fragments.h>
 #include <vq/ops/attention_query.cuh>
+#include <vq/ops/cache_codes.cuh>
 #include <vq/ops/fragment_rows.cuh>
 #include <vq/ops/query_fragments.cuh>
 #include <vq/ops/warp_softmax.cuh>
@@ -54,12 +55,8 @@ class AttentionFragments {
   using RawQuery = QueryFragments<Plan, 1>;
   using KeyRows = FragmentRows<Plan, Keys, 4>;
   using ValueRows = FragmentRows<Plan, Values, 8>;
-
-  // The codes of one step in flight.
-  struct Codes {
-    u32 keys[kTiles][KeyRows::Share::kLoaded];
-    u32 values[kTiles][2][ValueRows::Share::kLoaded];
-  };
+  using Reader = CacheCodes<Plan, KeyRows, ValueRows>;
+  using Codes = typename Reader::Step;
 
   VQ_DEVICE explicit AttentionFragments(const AttentionDecodeArgs& args)
       : args_(args),
@@ -78,9 +75,9 @@ class AttentionFragments {
     const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
     const int end = work_.end < work_.window ? work_.end : work_.window;
     Codes codes{};
-    if (begin + warp() * kTokens < end) {
-      point_at_rows(end);
-      load_codes(codes, begin + warp() * kTokens, end);
+    if (Reader::first_step(begin) < end) {
+      reader_.point_at_rows(args_, work_, end);
+      reader_.load(codes, Reader::first_step(begin), end);
     }
     key_book_.finish_load(key_thread, keys);
     value_book_.finish_load(value_thread, values);
@@ -161,58 +158,16 @@ class AttentionFragments {
   // Tokens [begin, end), a step of kTokens at a time; warps take turns. `next`: the codes of the
   // warp's first step. Those of the step to come are in flight meanwhile.
   VQ_DEVICE void attend(Codes& next, int begin, int end) {
-    for (int first = begin + warp() * kTokens; first < end; first += kWarps * kTokens) {
+    for (int first = Reader::first_step(begin); first < end; first += kWarps * kTokens) {
       const Codes now = next;
       const int following = first + kWarps * kTokens;
-      load_codes(next, following < end ? following : first, end);
+      reader_.load(next, following < end ? following : first, end);
       float scores[kTiles][kQuads];
       score(now.keys, scores);
-      softmax_.to_probabilities(scores, scale_, base_of(first, end), first, end);
+      const int counted = Reader::kGroup > 1 && first < begin ? begin : first;
+      softmax_.to_probabilities(scores, scale_, Reader::base_of(first, end), counted, end);
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) accumulate(now.values[tile], scores[tile]);
-    }
-  }
-
-  // The rows that a step reads begin here: the last step of a sequence moves back to where kTokens
-  // rows exist, and tokens before `first` do not count.
-  VQ_DEVICE static int base_of(int first, int end) {
-    const int last = end - kTokens;
-    return first <= last ? first : last > 0 ? last : 0;
-  }
-
-  // The sequence's rows, and words from a step's first row to those that this lane loads. Where a
-  // sequence has fewer than kTokens rows, those past its last repeat it.
-  VQ_DEVICE void point_at_rows(int end) {
-    const auto rows = [this](const QuantizedArgs& tensor) {
-      return tensor.codes + work_.batch * tensor.batch_stride + work_.kv_head * tensor.head_stride;
-    };
-    keys_ = rows(args_.keys);
-    values_ = rows(args_.values);
-    const int last = end - 1;
-    const auto row = [last](int token) { return token < last ? token : last; };
-    VQ_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile) {
-      key_words_[tile] =
-          row(tile * 8 + lane() / 4) * KeyRows::kWords + KeyRows::Share::first_word(lane() % 4);
-      VQ_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        value_words_[tile][i] = row(tile * 8 + lane() % 4 * 2 + i) * ValueRows::kWords +
-                                ValueRows::Share::first_word(lane() / 4);
-      }
-    }
-  }
-
-  VQ_DEVICE void load_codes(Codes& to, int first, int end) const {
-    const int base = base_of(first, end);
-    VQ_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const u32 key = static_cast<u32>(base * KeyRows::kWords + key_words_[tile]);
-      KeyRows::Share::load(to.keys[tile], keys_ + key, lane() % 4);
-      VQ_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const u32 value = static_cast<u32>(base * ValueRows::kWords + value_words_[tile][i]);
-        ValueRows::Share::load(to.values[tile][i], values_ + value, lane() / 4);
-      }
     }
   }
 
@@ -282,9 +237,7 @@ class AttentionFragments {
       score_raw(query, first, end, scores);
       softmax_.to_probabilities(scores, scale, first, first, end);
       VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) {
-        accumulate_raw(first + tile * 8, end, scores[tile]);
-      }
+      for (int tile = 0; tile < kTiles; ++tile) accumulate_raw(first, tile, end, scores[tile]);
     }
   }
 
@@ -301,8 +254,8 @@ class AttentionFragments {
       u32 words[kTiles][4];
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const u16* row = args_.raw_keys + raw_row(first + tile * 8 + lane() / 4, end) +
-                         lane() % 4 * KeyRows::kChannels;
+        const int token = Softmax::token_of(first, tile, lane() / 4);
+        const u16* row = args_.raw_keys + raw_row(token, end) + lane() % 4 * KeyRows::kChannels;
         const U32x4 four = load_global(reinterpret_cast<const U32x4*>(row + octet * 8));
         words[tile][0] = four.x, words[tile][1] = four.y;
         words[tile][2] = four.z, words[tile][3] = four.w;
@@ -312,13 +265,15 @@ class AttentionFragments {
     RawQuery::take_scores(products, scores);
   }
 
-  VQ_DEVICE void accumulate_raw(int first, int end, const float (&probabilities)[kQuads]) {
+  VQ_DEVICE void accumulate_raw(int first, int tile, int end,
+                                const float (&probabilities)[kQuads]) {
     u32 b[kQuads][2];
     Softmax::spread(b, probabilities);
-    const int token = first + lane() % 4 * 2;
+    const int token = Softmax::token_of(first, tile, lane() % 4 * 2);
     const u16* values = args_.raw_values + lane() / 4 * ValueRows::kChannels;
     const auto* even = reinterpret_cast<const U32x2*>(values + raw_row(token, end));
-    const auto* odd = reinterpret_cast<const U32x2*>(values + raw_row(token + 1, end));
+    const auto* odd =
+        reinterpret_cast<const U32x2*>(values + raw_row(token + Softmax::kJoined, end));
     VQ_UNROLL
     for (int j = 0; j < Softmax::kProducts; ++j) {
       const U32x2 a = load_global(even + j);
@@ -331,13 +286,10 @@ class AttentionFragments {
   const Work work_;
   typename KeyRows::Book key_book_;
   typename ValueRows::Book value_book_;
+  Reader reader_;
   Softmax softmax_;
   Query queries_[kQueries];
   float scale_[kQuads];
-  const u32* keys_;
-  const u32* values_;
-  int key_words_[kTiles];
-  int value_words_[kTiles][2];
 };
 
 template <class Plan>

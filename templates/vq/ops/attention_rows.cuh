@@ -43,6 +43,8 @@ struct CacheRows {
   static constexpr int kShareBits = kSubVectors * kResiduals * kBits;
   static constexpr int kRowWords =
       static_cast<int>(row_words(kHeadDim, kVectorSize, kResiduals, kBits));
+  static constexpr CodeLayout kLayout = kFormat.layout;
+  static constexpr int kStoredWords = static_cast<int>(padded_words(kLayout, kRowWords));
   static constexpr int kWords = share_words(kFormat, kChannels, kHeadDim);  // staged, a token
   static constexpr bool kWholeWords = kChannels == kHeadDim || kShareBits % 32 == 0;
   static constexpr int kUnits = units_of(kFormat, kChannels);
@@ -62,13 +64,21 @@ struct CacheRows {
   // Queues the share's words of tokens [first, first + count) as rows of kWords. All threads.
   VQ_DEVICE static void stage(const QuantizedArgs& tensor, const AttentionWork<Plan>& work,
                               int share, int first, int count, u32* to) {
+    // Of the first token in its group, of the first word in its run.
+    const int in_group = first % kLayout.rows;
+    const int begin = share * kShareBits / 32;
+    const int in_run = begin % kLayout.words;
     const u32* from = tensor.codes + work.batch * tensor.batch_stride +
-                      work.kv_head * tensor.head_stride + i64{first} * kRowWords +
-                      share * kShareBits / 32;
-    const int left = kRowWords - share * kShareBits / 32;  // the last share's rows end sooner
+                      work.kv_head * tensor.head_stride +
+                      row_place(kLayout, i64{kStoredWords}, i64{first} - in_group) +
+                      word_place(kLayout, begin - in_run);
+    const int left = kRowWords - begin;  // the last share's rows end sooner
     for (int i = thread_index(); i < count * kWords; i += kThreads) {
       const int word = i % kWords;
-      if (word < left) copy_async(to + i, from + i / kWords * kRowWords + word);
+      if (word < left) {
+        copy_async(to + i, from + row_place(kLayout, kStoredWords, in_group + i / kWords) +
+                               word_place(kLayout, in_run + word));
+      }
     }
   }
 

@@ -5,6 +5,10 @@
 //   own octets     all of octet c
 //   shared ones    fusion registers, n = v / 2: entry c / n of octets c % n, c % n + n, .. below 4;
 //                  for v = 8 the same thing. The lanes that share octets load the same words.
+//
+// Outputs go to lanes as one access brings their codes: where the layout of the codes has groups of
+// T rows, and a lane so many outputs, lane (g, c) has outputs T g .. T g + T - 1 of 8 T; else
+// output g of each 8.
 #pragma once
 
 #include <vq/layout/linear.h>
@@ -19,14 +23,22 @@ class FragmentCodes {
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kTileOutputs = fragment_outputs(kConfig);
   static constexpr int kTiles = kConfig.outputs_per_warp / kTileOutputs;
-  static constexpr int kLaneOutputs = kTileOutputs / 8;
+  static constexpr int kLaneOutputs = kTileOutputs / 8;   // of a tile
+  static constexpr int kOutputs = kTiles * kLaneOutputs;  // of a lane
   static constexpr int kRunWords = run_words(kConfig);
   static constexpr int kRunOctets = run_octets(kConfig);
   static constexpr int kLoadWords = kConfig.code_words;
   static constexpr int kStreams = code_streams(kConfig);
   static constexpr int kEntries = 8 / kFormat.vector_size;  // a step's, of one output
-  static constexpr int kRowWords = static_cast<int>(
-      row_words(kConfig.in_features, kFormat.vector_size, kFormat.residuals, kFormat.index_bits));
+  static constexpr CodeLayout kLayout = kFormat.layout;
+  static constexpr int kRowWords =
+      static_cast<int>(padded_words(kLayout, row_words(kConfig.in_features, kFormat.vector_size,
+                                                       kFormat.residuals, kFormat.index_bits)));
+  // Outputs of a lane whose words one access brings, and words of each of them.
+  static constexpr bool kWholeRuns = kRunWords % kLayout.words == 0;
+  static constexpr int kGroup = rows_together(kLayout, 32 * kRunWords);
+  static constexpr int kTogether = kOutputs % kGroup == 0 ? kGroup : 1;
+  static constexpr int kAtOnce = kLayout.rows == 1 ? kLoadWords : kWholeRuns ? kLayout.words : 1;
 
   // The codes of one run, of this lane's outputs.
   struct Run {
@@ -35,7 +47,14 @@ class FragmentCodes {
 
   // The warp serves outputs from `first_output` on. Those past the matrix read its last.
   VQ_DEVICE FragmentCodes(const u32* codes, i64 first_output)
-      : codes_(codes), first_(first_output + lane() / 4) {}
+      : codes_(codes), first_(first_output) {}
+
+  // Output `i` of a lane's of a tile, of a warp that serves outputs from `first` on.
+  VQ_DEVICE static i64 output_of(i64 first, int tile, int i) {
+    const int number = tile * kLaneOutputs + i;
+    return first + number / kTogether * (8 * kTogether) + lane() / 4 * kTogether +
+           number % kTogether;
+  }
 
   // Run number `run` of the row; past its end its last words again, where x is zero.
   VQ_DEVICE void load(Run& to, i64 run) const {
@@ -44,9 +63,20 @@ class FragmentCodes {
     for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL
       for (int i = 0; i < kLaneOutputs; ++i) {
+        if ((tile * kLaneOutputs + i) % kTogether != 0) continue;
         VQ_UNROLL
-        for (int at = 0; at < kRunWords; at += kLoadWords) {
-          load_words(to.words[tile][i] + at, row(tile * kTileOutputs + i * 8), word + at);
+        for (int at = 0; at < kRunWords; at += kAtOnce) {
+          if constexpr (kTogether == 1) {
+            load_run(to.words[tile][i] + at, row(tile, i), word + at);
+          } else {
+            u32 words[kTogether * kAtOnce];
+            load_run(words, row(tile, i), word + at);
+            VQ_UNROLL
+            for (int n = 0; n < kTogether * kAtOnce; ++n) {
+              const int number = tile * kLaneOutputs + i + n / kAtOnce;
+              to.words[number / kLaneOutputs][number % kLaneOutputs][at + n % kAtOnce] = words[n];
+            }
+          }
         }
       }
     }
@@ -94,13 +124,15 @@ class FragmentCodes {
     return chosen;
   }
 
-  VQ_DEVICE static void load_words(u32* to, const u32* row, int word) {
-    constexpr int kLast = kRowWords - kLoadWords;
-    const u32* const from = row + (word < kLast ? word : kLast);
-    if constexpr (kLoadWords == 4) {
+  // Words from `word` on of all outputs of an access.
+  VQ_DEVICE static void load_run(u32* to, const u32* row, int word) {
+    constexpr int kCount = kTogether * kAtOnce;
+    constexpr int kLast = kRowWords - kAtOnce;
+    const u32* const from = row + word_place(kLayout, word < kLast ? word : kLast);
+    if constexpr (kCount == 4) {
       const U32x4 four = load_global(reinterpret_cast<const U32x4*>(from));
       to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-    } else if constexpr (kLoadWords == 2) {
+    } else if constexpr (kCount == 2) {
       const U32x2 two = load_global(reinterpret_cast<const U32x2*>(from));
       to[0] = two.x, to[1] = two.y;
     } else {
@@ -108,12 +140,12 @@ class FragmentCodes {
     }
   }
 
-  // The row of the output so many after the lane's first.
-  VQ_DEVICE const u32* row(int after) const {
+  // Where the row of a lane's output begins, or of the first of an access's.
+  VQ_DEVICE const u32* row(int tile, int i) const {
     constexpr bool kInside = kConfig.out_features % outputs_per_block(kConfig) == 0;
-    constexpr i64 kLast = kConfig.out_features - 1;
-    const i64 wanted = first_ + after;
-    return codes_ + (kInside || wanted < kLast ? wanted : kLast) * kRowWords;
+    constexpr i64 kLast = (kConfig.out_features - 1) / kTogether * kTogether;
+    const i64 wanted = output_of(first_, tile, i);
+    return codes_ + row_place(kLayout, i64{kRowWords}, kInside || wanted < kLast ? wanted : kLast);
   }
 
   const u32* codes_;

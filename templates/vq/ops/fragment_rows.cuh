@@ -29,7 +29,9 @@ class FragmentRows {
   static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
   using Book = Codebook<Format, kElement, kUnits, kConfig.threads>;
   using Share = LaneCodes<kWords, kSubVectors * kFormat.residuals * kFormat.index_bits, kLanes,
-                          kConfig.code_words>;
+                          kConfig.code_words, kFormat.layout.rows, kFormat.layout.words>;
+  // From a row to the next, were rows not in groups.
+  static constexpr int kStoredWords = static_cast<int>(padded_words(kFormat.layout, kWords));
   static_assert(kChannels % kVectorSize == 0, "");
 
   // Binds the block's codebooks and begins to fetch them, with thread number `thread`;

@@ -8,14 +8,17 @@
 
 namespace vq {
 
-// kParts lanes share a row of kRowWords words. Where shares are whole words, loads move up to
-// kLoadWords of them at once; else one.
-template <int kRowWords, int kBits, int kParts, int kLoadWords>
+// kParts lanes share a row of kRowWords words, stored in groups of kRows rows and runs of kRun
+// words (layout/codes.h). Where shares are whole words, loads move up to kLoadWords of them at
+// once, or runs; else one.
+template <int kRowWords, int kBits, int kParts, int kLoadWords, int kRows, int kRun>
 struct LaneCodes {
+  static constexpr CodeLayout kLayout{kRows, kRun};
   static constexpr bool kWhole = kBits % 32 == 0;
   static constexpr int kWords = ceil_div(kBits, 32);
+  static constexpr bool kWholeRuns = kRun == 1 || (kWhole && kWords % kRun == 0);
   VQ_HD static constexpr int width() {
-    int width = kWhole ? kLoadWords : 1;
+    int width = !kWhole ? 1 : kRows == 1 ? kLoadWords : kRun;
     while (kWords % width != 0) width /= 2;
     return width;
   }
@@ -36,27 +39,38 @@ struct LaneCodes {
   VQ_DEVICE static int first_word(int part) { return part * kBits / 32; }
   VQ_DEVICE static int shift(int part) { return part * kBits % 32; }
 
-  // From the share's first word. Words past the row's last repeat it.
-  VQ_DEVICE static void load(u32 (&to)[kLoaded], const u32* from, int part) {
-    if constexpr (kWidth == 4) {
+  // The shares of kTogether rows, one or, where they are whole runs, those of a group; `from` is
+  // the first row's first word, to(row) where a share goes. Words past a row's last repeat it.
+  template <int kTogether, class To>
+  VQ_DEVICE static void load(const u32* from, int part, To to) {
+    if constexpr (kTogether > 1) {
+      static_assert(kTogether == kRows && kWhole && kWholeRuns, "");
       VQ_UNROLL
-      for (int i = 0; i < kLoaded; i += 4) {
-        const U32x4 four = load_global(reinterpret_cast<const U32x4*>(from + i));
-        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+      for (int i = 0; i < kWords; i += kRun) {
+        u32 words[kRows * kRun];
+        load_words<kRows * kRun>(words, from + word_place(kLayout, i));
+        VQ_UNROLL
+        for (int n = 0; n < kRows * kRun; ++n) to(n / kRun)[i + n % kRun] = words[n];
       }
-    } else if constexpr (kWidth == 2) {
+    } else if constexpr (kWidth > 1) {
       VQ_UNROLL
-      for (int i = 0; i < kLoaded; i += 2) {
-        const U32x2 two = load_global(reinterpret_cast<const U32x2*>(from + i));
-        to[i] = two.x, to[i + 1] = two.y;
+      for (int i = 0; i < kLoaded; i += kWidth) {
+        load_words<kWidth>(to(0) + i, from + place(part, i));
       }
     } else {
       VQ_UNROLL
       for (int i = 0; i < kLoaded; ++i) {
         const int left = kRowWords - 1 - first_word(part);
-        to[i] = load_global(from + (kWhole || i < left ? i : left));
+        to(0)[i] = load_global(from + place(part, kWhole || i < left ? i : left));
       }
     }
+  }
+
+  // From where the share begins to its word `i`.
+  VQ_DEVICE static int place(int part, int i) {
+    if constexpr (kRows == 1 || kWholeRuns) return word_place(kLayout, i);
+    const int first = first_word(part);
+    return word_place(kLayout, first + i) - word_place(kLayout, first);
   }
 
   VQ_DEVICE static void align(u32 (&share)[kWords], const u32 (&loaded)[kLoaded], int part) {

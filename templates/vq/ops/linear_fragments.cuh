@@ -86,7 +86,7 @@ class LinearFragments {
   }
   // The output whose entries this lane looks up; `half` is 0 or 1 with pairs.
   VQ_DEVICE static i64 output_of(int tile, int half) {
-    return first_output() + tile * fragment_outputs(kConfig) + half * 8 + lane() / 4;
+    return Codes::output_of(first_output(), tile, half);
   }
 
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, int run) {
@@ -206,8 +206,8 @@ class LinearFragments {
     }
   }
 
-  // Halves: output lane / 4, row lane % 4. Pairs: accumulator i is output lane / 4 + 8 (i / 2), row
-  // 2 (lane % 4) + i % 2.
+  // Halves: row lane % 4. Pairs: accumulator i is the lane's output i / 2, row 2 (lane % 4) + i
+  // % 2.
   VQ_DEVICE void write() {
     for_each_sum([this](float(&sum)[4], int tile, int row_tile) {
       const int first_row = first_row_ + row_tile * kConfig.fragment_rows;

@@ -75,13 +75,15 @@ class LinearLanes {
 
   // sum[r] += W[output][chunk] . x[r][chunk] over the sub-vectors of this lane.
   VQ_DEVICE void multiply(i64 first, int count, i64 output, float (&sum)[kRows]) const {
-    const u32* row = args_.weights.codes + output * Work::kRowWords;
+    const u32* row = args_.weights.codes + row_place(Work::kLayout, Work::kRowWords, output);
+    const auto load = [row](const u32* word) {
+      return load_global(row + word_place(Work::kLayout, word - row));
+    };
     for (int s = lane(); s < count / kVectorSize; s += 32) {
       const i64 column = first + s * kVectorSize;
       float value[kVectorSize];
       book_.decode(value, Work::unit_in_chunk(output, column, first), [&](int stage) {
-        return read_code<kBits>(row, column / kVectorSize * kResiduals + stage,
-                                [](const u32* word) { return load_global(word); });
+        return read_code<kBits>(row, column / kVectorSize * kResiduals + stage, load);
       });
       VQ_UNROLL
       for (int r = 0; r < kRows; ++r) {

@@ -8,6 +8,7 @@
 // meet by a transposing reduction, those of the chunks as splits do (linear_work.cuh).
 #pragma once
 
+#include <vq/codes.cuh>
 #include <vq/ops/inner_products.cuh>
 #include <vq/transposing_sum.cuh>
 
@@ -32,6 +33,10 @@ class LinearTables {
   static_assert(kSubVectors == 1 || 32 % kLaneBits == 0, "whole shares of a word");
   static constexpr bool kWholeWords = kLaneBits == 32;
   static constexpr bool kStraddles = 32 % kLaneBits != 0;
+  static constexpr CodeLayout kLayout = kFormat.layout;
+  // Whether groups of outputs are whole ones of the layout, and how many outputs an access serves.
+  static constexpr bool kWholeGroups = kGroup % kLayout.rows == 0;
+  static constexpr int kTogether = kWholeGroups && kLayout.words == 1 ? kLayout.rows : 1;
 
   // The words that hold this lane's codes of an output, as they were loaded: to shift them before
   // their use would wait for a load that is to be in flight meanwhile.
@@ -50,7 +55,11 @@ class LinearTables {
     const i64 sub_vector = Work::begin() / kVectorSize + lane() * kSubVectors;
     const i64 last = Work::kInFeatures / kVectorSize - 1;
     const i64 bit = (sub_vector < last ? sub_vector : last) * (kFormat.residuals * kBits);
-    lane_words_ = args.weights.codes + first_output_ * Work::kRowWords + bit / 32;
+    lane_words_ = args.weights.codes +
+                  row_place(kLayout, Work::kRowWords, first_output_ - in_layout_group()) +
+                  word_place(kLayout, bit / 32);
+    next_word_ =
+        static_cast<int>(word_place(kLayout, bit / 32 + 1) - word_place(kLayout, bit / 32));
     lane_shift_ = static_cast<int>(bit % 32);
     const i64 left = Work::kOutFeatures - first_output_;
     held_outputs_ = left < kOutputs ? static_cast<int>(left) : kOutputs;
@@ -89,25 +98,45 @@ class LinearTables {
   // The words of all stages of this lane's sub-vectors, of a group of the warp's outputs; zeros for
   // those past the matrix.
   VQ_DEVICE void load_codes(int group, Words (&to)[kGroup]) const {
-    const u32* words = lane_words_ + i64{group} * Work::kRowWords;
     const int left = group < kOutputs ? held_outputs_ - group : 0;
     if (left >= kGroup) {  // all lanes alike
       VQ_UNROLL
-      for (int o = 0; o < kGroup; ++o) to[o] = load_words(words + o * Work::kRowWords);
+      for (int o = 0; o < kGroup; o += kTogether) load_outputs(group, to, o);
     } else {
       VQ_UNROLL
-      for (int o = 0; o < kGroup; ++o) {
-        to[o] = o < left ? load_words(words + o * Work::kRowWords) : Words{};
+      for (int o = 0; o < kGroup; ++o) to[o] = Words{};
+      VQ_UNROLL
+      for (int o = 0; o < kGroup; o += kTogether) {
+        if (o < left) load_outputs(group, to, o);
       }
     }
   }
-  VQ_DEVICE Words load_words(const u32* word) const {
-    Words words{load_global(word), 0u};
+  // Of outputs [o, o + kTogether) of a group.
+  VQ_DEVICE void load_outputs(int group, Words (&to)[kGroup], int o) const {
+    const u32* const word = lane_words_ + row(group, o);
+    u32 words[kTogether];
+    load_words<kTogether>(words, word);
+    VQ_UNROLL
+    for (int i = 0; i < kTogether; ++i) to[o + i] = {words[i], 0u};
     if constexpr (kStraddles) {
-      if (lane_shift_ + kLaneBits > 32) words.high = load_global(word + 1);
+      if (lane_shift_ + kLaneBits > 32) {
+        load_words<kTogether>(words, word + next_word_);
+        VQ_UNROLL
+        for (int i = 0; i < kTogether; ++i) to[o + i].high = words[i];
+      }
     }
-    return words;
   }
+  // Words from lane_words_ to those of output `o` of a group.
+  VQ_DEVICE i64 row(int group, int o) const {
+    if constexpr (kWholeGroups) {
+      return row_place(kLayout, Work::kRowWords, i64{group}) +
+             row_place(kLayout, Work::kRowWords, i64{o});
+    } else {
+      return row_place(kLayout, Work::kRowWords, in_layout_group() + group + o);
+    }
+  }
+  // Outputs from the first of the layout's group to the warp's first.
+  VQ_DEVICE i64 in_layout_group() const { return first_output_ % kLayout.rows; }
   VQ_DEVICE u32 codes_of(const Words& words) const {
     if constexpr (kWholeWords) {
       return words.low;
@@ -154,7 +183,8 @@ class LinearTables {
   typename Work::Book book_;
   i64 first_output_;
   int first_row_;
-  const u32* lane_words_;  // where this lane's codes of the warp's first output begin,
+  const u32* lane_words_;  // where this lane's codes of the layout group of the first output begin,
+  int next_word_;          // from there to the next word
   int lane_shift_;         // at this bit of the word; not where they fill one
   int held_outputs_;       // of the warp's outputs, those that exist; may be negative
 };

@@ -96,7 +96,7 @@ class LinearWarpgroups {
   VQ_DEVICE static i64 first_loaded() { return busy() ? first_output() : Work::first_output(); }
   // The output whose entries this lane looks up; `half` is 0 or 1.
   VQ_DEVICE static i64 output_of(int tile, int half) {
-    return first_output() + tile * kTileOutputs + half * 8 + lane() / 4;
+    return Codes::output_of(first_output(), tile, half);
   }
 
   // The fetched x, for products past the next barrier.
@@ -208,7 +208,7 @@ class LinearWarpgroups {
     }
   }
 
-  // Accumulator i is output lane / 4 + 8 (i / 2 % 2), row 8 (i / 4) + 2 (lane % 4) + i % 2.
+  // Accumulator i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 (lane % 4) + i % 2.
   VQ_DEVICE void write() {
     for_each_tile([this](float(&sum)[kRows / 2], int tile) {
       VQ_UNROLL

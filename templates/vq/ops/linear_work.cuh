@@ -21,8 +21,10 @@ struct LinearWork {
   static constexpr i64 kUnitsPerRow = units_per_row(kConfig);
   static constexpr i64 kUnits = ceil_div(kOutFeatures, kUnitRows) * kUnitsPerRow;
   static constexpr int kBlockOutputs = outputs_per_block(kConfig);
-  static constexpr i64 kRowWords = row_words(kInFeatures, kConfig.weights.vector_size,
-                                             kConfig.weights.residuals, kConfig.weights.index_bits);
+  static constexpr CodeLayout kLayout = kConfig.weights.layout;
+  static constexpr i64 kRowWords =
+      padded_words(kLayout, row_words(kInFeatures, kConfig.weights.vector_size,
+                                      kConfig.weights.residuals, kConfig.weights.index_bits));
 
   VQ_HD static constexpr LinearShared at() { return shared_layout(kConfig); }
   struct Weights {

@@ -27,6 +27,7 @@ class WarpSoftmax {
   static constexpr int kProducts = kValues / 4;         // of a tile
   static constexpr float kSlack = 8.0f;                 // in units of log2
   static constexpr float kLowest = -1.0e30f;            // below all scores, and finite
+  static constexpr int kJoined = joined_tiles(kConfig);
   using Merge = AttentionMerge<Plan, kQuads, kValues>;
 
   VQ_DEVICE WarpSoftmax() {
@@ -39,14 +40,19 @@ class WarpSoftmax {
     }
   }
 
-  // Scores times scale[quad], in units of log2, of tokens base + 8 tile + g become probabilities
-  // relative to the warp's maximum; those of tokens outside [first, end) become 0.
+  // The token that is row `row` of a tile of the step from `base` on.
+  VQ_DEVICE static int token_of(int base, int tile, int row) {
+    return base + tile / kJoined * (8 * kJoined) + row * kJoined + tile % kJoined;
+  }
+
+  // Scores times scale[quad], in units of log2, of the rows g of the tiles from `base` on become
+  // probabilities relative to the warp's maximum; those of tokens outside [first, end) become 0.
   VQ_DEVICE void to_probabilities(float (&scores)[kTiles][kQuads], const float (&scale)[kQuads],
                                   int base, int first, int end) {
     bool above = false;
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      const int token = base + tile * 8 + lane() / 4;
+      const int token = token_of(base, tile, lane() / 4);
       const bool counts = token >= first && token < end;
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {

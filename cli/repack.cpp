@@ -1,0 +1,99 @@
+// vqgen repack: a bundle whose codes are stored in another layout.
+#include "quantizer/repack.h"
+
+#include <charconv>
+
+#include "cli/command.h"
+#include "core/hotness_profile.h"
+#include "core/json.h"
+#include "quantizer/bundle.h"
+
+namespace vqgen::cli {
+namespace {
+
+struct RepackArguments {
+  std::string data, out, layout, operand;
+};
+
+// "4x1": rows of a group, words of a run.
+CodeLayout read_layout(const std::string& text) {
+  CodeLayout layout;
+  const char* const end = text.data() + text.size();
+  const auto rows = std::from_chars(text.data(), end, layout.rows);
+  bool fine = rows.ec == std::errc() && rows.ptr != end && *rows.ptr == 'x';
+  if (fine) {
+    const auto words = std::from_chars(rows.ptr + 1, end, layout.words);
+    fine = words.ec == std::errc() && words.ptr == end;
+  }
+  if (!fine) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("repack: --layout '{}' is not ROWSxWORDS, such as 4x1", text));
+  }
+  if (const std::string problem = layout_problem(layout); !problem.empty()) {
+    throw Error(ErrorKind::bad_input, fmt::format("repack: --layout {}: {}", text, problem));
+  }
+  return layout;
+}
+
+std::optional<Operand> read_operand(const std::string& text) {
+  if (text.empty()) return {};
+  const Json name = text;
+  return static_cast<Operand>(JsonCursor(name, "repack", "--operand").choice(enum_names<Operand>));
+}
+
+void repack_bundle(const RepackArguments& options, Output& output) {
+  require_place("repack", "--out", options.out);
+  const CodeLayout layout = read_layout(options.layout);
+  const std::optional<Operand> operand = read_operand(options.operand);
+  Bundle bundle = read_bundle(std::filesystem::path(options.data));
+  output.document = {{"data", options.data}, {"out", options.out}, {"tensors", Json::array()}};
+  bool any = false;
+  const auto repack_one = [&](const std::string& item, Operand each, QuantizedTensor& tensor) {
+    if (operand && *operand != each) return;
+    any = true;
+    const std::string before = short_name(tensor.format);
+    repack(tensor, layout);
+    output.line("{}.{}  {} is now {}, {} words", one_line(item), enum_name(each), before,
+                short_name(tensor.format), tensor.codes.size());
+    output.document["tensors"].push_back({{"item", item},
+                                          {"operand", enum_name(each)},
+                                          {"format", short_name(tensor.format)},
+                                          {"layout", to_json(layout)},
+                                          {"words", tensor.codes.size()}});
+  };
+  for (BundleItem& item : bundle.items) {
+    if (auto* cache = std::get_if<AttentionData>(&item.data)) {
+      repack_one(item.name, Operand::keys, cache->keys);
+      repack_one(item.name, Operand::values, cache->values);
+    } else {
+      repack_one(item.name, Operand::weights, std::get<LinearData>(item.data).weights);
+    }
+  }
+  if (!any) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: holds no {}; name another operand or bundle", options.data,
+                            operand ? enum_name(*operand) : "items"));
+  }
+  write_bundle(options.out, bundle);
+  output.line("wrote {}", options.out);
+}
+
+}  // namespace
+
+void add_repack(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand(
+      "repack", "Store a bundle's codes in another layout; results stay bit-equal");
+  auto options = std::make_shared<RepackArguments>();
+  command->add_option("data", options->data, "A bundle of vqgen quantize")->required();
+  command
+      ->add_option("--layout", options->layout,
+                   "ROWSxWORDS: rows of a group and words of a run, such as 4x1; 1x1 is plain")
+      ->required();
+  command->add_option("--operand", options->operand,
+                      "Only the keys, values or weights; all by default");
+  command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
+  command->add_flag("--json", output.json, "One JSON document on stdout");
+  command->callback([options, &output] { repack_bundle(*options, output); });
+}
+
+}  // namespace vqgen::cli

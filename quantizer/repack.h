@@ -1,0 +1,30 @@
+// Codes from one layout into another (core/code_layout.h): a permutation of words, but for padding.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/quantized_tensor.h"
+
+namespace vqgen {
+
+// Rows of packed codes, of each of `heads` heads; of weights, one.
+struct CodeRows {
+  std::int64_t heads = 1;
+  std::int64_t rows = 0;
+  std::int64_t row_words = 0;
+};
+
+// Words that they take, padding of each head included. Error(bad_input) for a layout that there is
+// not, for sizes below 1 and for more words than any memory has.
+std::int64_t layout_words(const CodeLayout& layout, const CodeRows& sizes);
+
+// Writes all of `to`, padding as zeros; what is padding in `from` is not read. The two do not
+// overlap. Error(bad_input), and nothing written, where sizes are not layout_words().
+void repack(std::span<const std::uint32_t> from, const CodeLayout& from_layout,
+            std::span<std::uint32_t> to, const CodeLayout& to_layout, const CodeRows& sizes);
+
+// A tensor's codes and its format. Leaves what has that layout already as it is.
+void repack(QuantizedTensor& tensor, const CodeLayout& layout);
+
+}  // namespace vqgen

@@ -1,0 +1,222 @@
+// Layouts of codes (core/code_layout.h): a kernel of any dataflow gives the same bits whatever the
+// layout; where attention's fragments take tokens in another order, no more than rounding changes.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/check.h"
+#include "heuristics/choose.h"
+#include "heuristics/ops/attention_decode.h"
+#include "heuristics/ops/linear.h"
+#include "quantizer/repack.h"
+#include "runtime/verify/reference_attention.h"
+#include "tests/sweep/harness.h"
+
+namespace vqgen::test {
+namespace {
+
+class Layouts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+};
+
+// Outputs that fill no group. `fitting`: rows of an even number of words, and outputs of a warp
+// that are whole groups, so that the best way of each dataflow is taken; else neither.
+Linear grouped_linear(LinearDataflow dataflow, bool fitting) {
+  Linear op;
+  op.shape = {.rows = dataflow == LinearDataflow::warpgroups ? 9 : 3,
+              .out_features = 101,
+              .in_features = fitting ? 512 : 520};
+  op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
+  if (dataflow == LinearDataflow::lanes) op.weights.index_bits = 7;
+  return op;
+}
+
+Problem as_problem(const Linear& op) {
+  if (op.shape.rows > 8) return Gemm{op};
+  return Gemv{op};
+}
+
+LinearPlan linear_plan(const Linear& op, LinearDataflow dataflow, bool fitting) {
+  const Problem problem = as_problem(op);
+  if (dataflow == LinearDataflow::fragments || dataflow == LinearDataflow::warpgroups) {
+    auto plan = dataflow == LinearDataflow::fragments ? *choose_fragments(problem, sweep_gpu())
+                                                      : *choose_warpgroups(problem, sweep_gpu());
+    if (fitting) plan.outputs_per_warp = 32;
+    return plan;
+  }
+  auto plan = std::get<LinearPlan>(choose(problem, sweep_gpu(), {.chooser = Chooser::rules}));
+  plan.dataflow = dataflow;
+  if (dataflow == LinearDataflow::tables) {
+    plan.threads = 128;
+    plan.outputs_per_warp = fitting ? 12 : 6;
+    plan.chunk_columns = 32 * op.weights.vector_size;
+    plan.rows_per_block = 4;
+    plan.splits = fitting ? 2 : 3;
+    plan.codebook = all_global();
+  } else {
+    plan.outputs_per_warp = 2;
+    plan.chunk_columns = 64;
+    plan.splits = 2;
+  }
+  return plan;
+}
+
+std::vector<std::uint16_t> run_linear(Linear op, LinearPlan plan, LinearData data,
+                                      const CodeLayout& layout) {
+  op.weights.layout = layout;
+  repack(data.weights, layout);
+  const Problem problem = as_problem(op);
+  const Verdict verdict = check(plan, problem, sweep_gpu());
+  EXPECT_TRUE(verdict.ok) << verdict.reason;
+  return Kernel(*sweep_backend(), problem, plan, sweep_gpu()).run(data);
+}
+
+class LinearLayouts : public Layouts, public testing::WithParamInterface<LinearDataflow> {};
+
+TEST_P(LinearLayouts, DoNotChangeABit) {
+  if (GetParam() == LinearDataflow::warpgroups && !sweep_gpu().warpgroup_products) {
+    GTEST_SKIP() << "no products of warp groups";
+  }
+  for (const bool fitting : {true, false}) {
+    const Linear op = grouped_linear(GetParam(), fitting);
+    const LinearPlan plan = linear_plan(op, GetParam(), fitting);
+    const LinearData data = make_linear_data(op, {.seed = 3});
+    const auto plain = run_linear(op, plan, data, {});
+    for (const CodeLayout& layout : {CodeLayout{4, 1}, CodeLayout{2, 2}}) {
+      EXPECT_EQ(run_linear(op, plan, data, layout), plain)
+          << fitting << " " << layout.rows << "x" << layout.words;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LinearLayouts,
+                         testing::Values(LinearDataflow::lanes, LinearDataflow::fragments,
+                                         LinearDataflow::tables, LinearDataflow::warpgroups),
+                         [](const auto& test) { return std::string(enum_name(test.param)); });
+
+// Tokens and sinks that fill no group; keys of an even number of words a lane, values of one.
+AttentionDecode grouped_attention() {
+  AttentionDecode op;
+  op.shape = {.batch = 2,
+              .query_heads = 8,
+              .kv_heads = 2,
+              .head_dim = 128,
+              .tokens = 131,
+              .window = 9,
+              .sinks = 3};
+  op.keys = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+  op.keys.hadamard = true;
+  op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+  return op;
+}
+
+struct CacheLayouts {
+  CodeLayout keys, values;
+};
+
+// Those that fragments is best with, and others; the sweep has all pairs.
+constexpr std::array kCacheLayouts{CacheLayouts{{2, 2}, {4, 1}}, CacheLayouts{{4, 1}, {2, 2}},
+                                   CacheLayouts{{1, 4}, {2, 1}}};
+
+AttentionOutput run_attention(AttentionDecode op, const AttentionDecodePlan& plan,
+                              AttentionData data, const CacheLayouts& layouts) {
+  op.keys.layout = layouts.keys;
+  op.values.layout = layouts.values;
+  repack(data.keys, layouts.keys);
+  repack(data.values, layouts.values);
+  const Verdict verdict = check(plan, op, sweep_gpu());
+  EXPECT_TRUE(verdict.ok) << verdict.reason;
+  return Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
+}
+
+class AttentionLayouts : public Layouts, public testing::WithParamInterface<AttentionDataflow> {};
+
+TEST_P(AttentionLayouts, DoNotChangeABit) {
+  const AttentionDecode op = grouped_attention();
+  AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), GetParam());
+  plan.threads = std::min(plan.threads, 64);
+  plan.splits = 2;
+  const AttentionData data = make_attention_data(op, {.seed = 4, .lengths = LengthPattern::ragged});
+  const AttentionOutput plain = run_attention(op, plan, data, {});
+  for (const CacheLayouts& layouts : kCacheLayouts) {
+    const AttentionOutput output = run_attention(op, plan, data, layouts);
+    SCOPED_TRACE(layouts.keys.rows);
+    EXPECT_EQ(output.out, plain.out);
+    EXPECT_EQ(std::memcmp(output.lse.data(), plain.lse.data(), plain.lse.size() * sizeof(float)),
+              0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionLayouts,
+                         testing::Values(AttentionDataflow::lanes, AttentionDataflow::tables,
+                                         AttentionDataflow::channels),
+                         [](const auto& test) { return std::string(enum_name(test.param)); });
+
+// Steps of all sizes: tiles that share their tokens are 2 of 2, 2 or 4 of 4, and none of 1.
+TEST_F(Layouts, FragmentsChangeNoMoreThanRounding) {
+  AttentionDecode op = grouped_attention();
+  op.shape.window = 0;  // so that steps end with the last rows that there are
+  AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), AttentionDataflow::fragments);
+  plan.threads = 64;
+  plan.splits = 2;
+  const AttentionData data = make_attention_data(op, {.seed = 5});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  for (const int tokens : {8, 16, 32}) {
+    plan.tile_tokens = tokens;
+    for (const CacheLayouts& layouts : kCacheLayouts) {
+      SCOPED_TRACE(std::to_string(tokens) + " " + std::to_string(layouts.keys.rows));
+      const AttentionOutput output = run_attention(op, plan, data, layouts);
+      EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok);
+      EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+    }
+  }
+}
+
+// Tokens of a group that are beyond the sequence, raw, or of another split are read along, and mean
+// nothing, whatever they are.
+TEST_F(Layouts, CodesThatNoQueryNeedsMeanNothing) {
+  AttentionDecode op = grouped_attention();
+  op.keys.layout = {2, 2};
+  op.values.layout = {4, 1};
+  AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), AttentionDataflow::fragments);
+  plan.splits = 2;
+  AttentionData data = make_attention_data(op, {.seed = 6, .lengths = LengthPattern::ragged});
+  Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
+  const AttentionOutput before = kernel.run(data);
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+    const CodeLayout layout = tensor->format.layout;
+    repack(*tensor, {});
+    for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
+      const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
+      const std::int64_t token = row % tensor->rows;
+      const bool quantized = token < data.lengths[b] && token >= data.sinks[b] &&
+                             token < data.lengths[b] - data.windows[b];
+      if (quantized) continue;
+      const auto first = tensor->codes.begin() + row * tensor->row_words;
+      std::for_each(first, first + tensor->row_words, [](std::uint32_t& word) { word = ~word; });
+    }
+    repack(*tensor, layout);  // with other padding besides
+  }
+  const AttentionOutput after = kernel.run(data);
+  EXPECT_EQ(before.out, after.out);
+}
+
+// A kernel of one layout does not read codes of another as if they were its own.
+TEST_F(Layouts, OneTakenForAnotherIsFound) {
+  AttentionDecode op = grouped_attention();
+  const AttentionData data = make_attention_data(op, {.seed = 7});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionDecodePlan plan = choose_attention_lanes(op, sweep_gpu());
+  AttentionData wrong = data;
+  repack(wrong.values, {2, 2});
+  const AttentionOutput output = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(wrong);
+  EXPECT_FALSE(compare(reference.out, output.out, op.dtype).ok);
+}
+
+}  // namespace
+}  // namespace vqgen::test
