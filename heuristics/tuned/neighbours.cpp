@@ -25,6 +25,10 @@ std::vector<Size> sizes_of(const Problem& problem) {
     return {
         {"tokens", op->shape.tokens}, {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}};
   }
+  if (const auto* op = std::get_if<KvAppend>(&problem)) {
+    return {
+        {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}, {"tokens", op->shape.tokens}};
+  }
   const LinearShape& shape = as_linear(problem)->shape;
   return {{"rows", shape.rows},
           {"out_features", shape.out_features},
@@ -34,6 +38,13 @@ std::vector<Size> sizes_of(const Problem& problem) {
 // Whether all but those sizes is equal.
 bool same_kind(const Problem& a, const Problem& b) {
   if (a.index() != b.index()) return false;
+  if (const auto* append = std::get_if<KvAppend>(&a)) {
+    KvAppend other = std::get<KvAppend>(b);
+    other.shape.batch = append->shape.batch;
+    other.shape.kv_heads = append->shape.kv_heads;
+    other.shape.tokens = append->shape.tokens;
+    return other == *append;
+  }
   const auto* one = std::get_if<AttentionDecode>(&a);
   if (one == nullptr) {
     return as_linear(a)->dtype == as_linear(b)->dtype &&

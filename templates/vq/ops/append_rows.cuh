@@ -1,0 +1,130 @@
+// The rows of one tensor that a block of kv_append writes: loaded raw, transformed, encoded stage
+// by stage (append_stage.cuh), and put into the cache. A share's codes are whole words
+// (layout/kv_append.h), so that each has one writer.
+#pragma once
+
+#include <vq/ops/append_stage.cuh>
+#include <vq/transform.cuh>
+
+namespace vq {
+
+template <class Plan, class Operand>
+class AppendRows {
+ public:
+  using Share = AppendShare<Plan, Operand>;
+  static constexpr KvAppendConfig kConfig = Share::kConfig;
+  static constexpr FormatConfig kFormat = Share::kFormat;
+  static constexpr int kHeadDim = Share::kHeadDim;
+  static constexpr int kThreads = Share::kThreads;
+  static constexpr int kResiduals = Share::kResiduals;
+  static constexpr int kBits = kFormat.index_bits;
+  static constexpr int kRowWords =
+      static_cast<int>(row_words(kHeadDim, Share::kVectorSize, kResiduals, kBits));
+  static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
+
+  // `elements` are new_keys or new_values, `raw` the raw slots of the same.
+  VQ_DEVICE AppendRows(const KvAppendArgs& args, const u16* elements, u16* raw, const Share& share)
+      : args_(args), elements_(elements), raw_(raw), share_(share) {}
+
+  // All threads.
+  VQ_DEVICE void run() const {
+    load();
+    sync_block();
+    for (int stage = 0; stage < kResiduals; ++stage) {
+      const AppendStage<Share> codes(share_, stage);
+      codes.search();
+      sync_block();
+      codes.settle();
+      sync_block();
+    }
+    write();
+  }
+
+ private:
+  // A warp a row, lane l channels l + 32 j.
+  VQ_DEVICE void load() const {
+    constexpr int kOfLane = ceil_div(kHeadDim, 32);
+    const AppendWork& work = share_.work;
+    for (int t = warp(); t < work.count; t += kThreads / 32) {
+      const i64 row =
+          (i64{work.batch} * kConfig.new_tokens + work.first + t) * kConfig.kv_heads + work.head;
+      float values[kOfLane];
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) {
+        const int channel = lane() + 32 * j;
+        values[j] = 0.0f;
+        if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
+        const u16 element = load_global(elements_ + row * kHeadDim + channel);
+        if (share_.begin == 0) keep_raw(work.first + t, channel, element);
+        values[j] = to_float<kConfig.element>(element);
+        if constexpr (kFormat.smooth)
+          values[j] /= load_global(args_.key_smooth + i64{work.head} * kHeadDim + channel);
+      }
+      if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(values);
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) {
+        const int channel = lane() + 32 * j;
+        if (kHeadDim % 32 == 0 || channel < kHeadDim)
+          store_shared(Share::rows() + t * kHeadDim + channel, values[j]);
+      }
+    }
+  }
+
+  // Whether a reader takes a first token for a sink or for one of its window is a count of the
+  // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
+  // newest is stored.
+  VQ_DEVICE void keep_raw(int number, int channel, u16 element) const {
+    constexpr int kSinks = kConfig.max_sinks;
+    constexpr int kWindow = kConfig.max_window;
+    if constexpr (kSinks + kWindow > 0) {
+      const AppendWork& work = share_.work;
+      u16* const raw =
+          raw_ + work.batch * args_.raw_batch_stride + work.head * args_.raw_head_stride + channel;
+      const int token = work.position + number;
+      if (token < kSinks) store_global(raw + i64{token} * kHeadDim, element);
+      if constexpr (kWindow > 0) {
+        if (number >= work.all - kWindow)
+          store_global(raw + i64{kSinks + token % kWindow} * kHeadDim, element);
+      }
+    }
+  }
+
+  // A thread a word.
+  VQ_DEVICE void write() const {
+    const int first_word = share_.begin * kResiduals * kBits / 32;
+    const int left = kRowWords - first_word;
+    const int words = left < kShareWords ? left : kShareWords;
+    for (int i = thread_index(); i < share_.work.count * words; i += kThreads) {
+      const int t = i / words;
+      const int word = i % words;
+      store_global(word_at(share_.work.position + share_.work.first + t, first_word + word),
+                   packed(Share::codes() + t * Share::kVectors * kResiduals, word));
+    }
+  }
+
+  // A word of the share: code c stands in bits [c kBits, (c + 1) kBits); past the last are zeros.
+  VQ_DEVICE u32 packed(const u32* codes, int word) const {
+    const int count = share_.vectors * kResiduals;
+    u32 bits = 0;
+    for (int c = word * 32 / kBits; c < count && c * kBits < (word + 1) * 32; ++c) {
+      const int shift = c * kBits - word * 32;
+      const u32 code = load_shared(codes + c);
+      bits |= shift < 0 ? code >> -shift : code << shift;
+    }
+    return bits;
+  }
+
+  // Where a word of a token's row stands in the cache.
+  VQ_DEVICE u32* word_at(int token, int word) const {
+    const EncodedArgs& to = share_.to;
+    return to.codes + share_.work.batch * to.batch_stride + share_.work.head * to.head_stride +
+           i64{token} * kRowWords + word;
+  }
+
+  const KvAppendArgs& args_;
+  const u16* elements_;
+  u16* raw_;
+  Share share_;
+};
+
+}  // namespace vq

@@ -1,0 +1,62 @@
+// kv_append by lanes: new tokens of a KV cache, encoded on the device as the quantizer does it
+// (greedy residual quantization, VQKV sec. 3), and written to their packed rows; also to the raw
+// slots, where the cache has some, while their codes are good from the start. A block is of keys or
+// of values (append_rows.cuh).
+#pragma once
+
+#include <vq/ops/append_rows.cuh>
+
+namespace vq {
+
+template <class Plan>
+struct AppendedKeys {
+  VQ_HD static constexpr FormatConfig config() { return Plan::config().keys; }
+};
+template <class Plan>
+struct AppendedValues {
+  VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
+};
+
+// Tokens that fit between 0 and the capacity, of a block's own. No sum may overflow, whatever the
+// position.
+template <class Plan>
+VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block) {
+  constexpr KvAppendConfig kConfig = Plan::config();
+  AppendWork work;
+  work.batch = block_z();
+  work.head = block_y();
+  work.position = load_global(args.positions + work.batch);
+  int all = kConfig.new_tokens;
+  if (args.counts != nullptr) {
+    const int count = load_global(args.counts + work.batch);
+    all = count < all ? count : all;
+  }
+  if (work.position < 0) all = 0;
+  if (all > 0 && args.capacity - work.position < all) all = args.capacity - work.position;
+  work.all = all > 0 ? all : 0;
+  work.first = token_block * kConfig.tokens_per_block;
+  const int left = work.all - work.first;
+  work.count = left < kConfig.tokens_per_block ? left : kConfig.tokens_per_block;
+  return work;
+}
+
+template <class Plan>
+VQ_DEVICE void kv_append_lanes(const KvAppendArgs& args) {
+  constexpr KvAppendConfig kConfig = Plan::config();
+  constexpr int kKeyShares = shares(kConfig, kConfig.keys);
+  constexpr int kShares = kKeyShares + shares(kConfig, kConfig.values);
+  const AppendWork work = append_work<Plan>(args, block_x() / kShares);
+  if (work.count <= 0) return;
+  const int share = block_x() % kShares;
+  if (share < kKeyShares) {
+    using Keys = AppendRows<Plan, AppendedKeys<Plan>>;
+    Keys(args, args.new_keys, args.raw_keys, Keys::Share::of_block(args.keys, work, share)).run();
+  } else {
+    using Values = AppendRows<Plan, AppendedValues<Plan>>;
+    Values(args, args.new_values, args.raw_values,
+           Values::Share::of_block(args.values, work, share - kKeyShares))
+        .run();
+  }
+}
+
+}  // namespace vq
