@@ -116,6 +116,7 @@ vq::KvAppendConfig kernel_config(const KvAppend& op, const KvAppendPlan& plan) {
   config.splits = plan.splits;
   config.tokens_per_block = plan.tokens_per_block;
   config.warps_along_entries = plan.warps_along_entries;
+  while (plan.threads / 32 % config.warps_along_entries != 0) config.warps_along_entries /= 2;
   config.sub_vectors_per_warp = plan.sub_vectors_per_warp;
   config.keys = cache_format(op.keys, all_global(), op.shape.head_dim);
   config.values = cache_format(op.values, all_global(), op.shape.head_dim);

@@ -176,7 +176,7 @@ struct KvAppendPlan {
         field("tokens_per_block", &P::tokens_per_block, optional_in(1, 64),
               "new tokens of a sequence that a block encodes at once"),
         field("warps_along_entries", &P::warps_along_entries, optional_in(1, 32),
-              "warps that share the entries of a codebook, a power of two"),
+              "warps of a block that share the entries of a codebook, a power of two, at most"),
         field("sub_vectors_per_warp", &P::sub_vectors_per_warp, optional_in(1, 16),
               "sub-vectors of one codebook that are compared with an entry once it is loaded, at "
               "most"));

@@ -100,7 +100,7 @@ std::vector<std::string> lines(const KvAppend& op, const KvAppendPlan& plan, con
       share_line("keys", config, config.keys), share_line("values", config, config.values),
       fmt::format("warps_along_entries {}: of {} warps a block, those that share the entries of a "
                   "codebook",
-                  plan.warps_along_entries, plan.threads / 32),
+                  config.warps_along_entries, plan.threads / 32),
       block_line(vq::block_shared_bytes(config), gpu)};
 }
 

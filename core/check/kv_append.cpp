@@ -24,9 +24,6 @@ void judge_operand(Judge& judge, const vq::KvAppendConfig& config, const vq::For
 void judge_plan(Judge& judge, const KvAppendPlan& plan, const KvAppend& op, const GpuSpec& gpu) {
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_entries)),
                 "warps_along_entries {} is not a power of two", plan.warps_along_entries);
-  judge.require(plan.threads / 32 % plan.warps_along_entries == 0,
-                "warps_along_entries {} does not divide the {} warps of a block",
-                plan.warps_along_entries, plan.threads / 32);
   judge.require(plan.tokens_per_block <= op.shape.new_tokens,
                 "tokens_per_block {} is more than the {} new tokens of a sequence",
                 plan.tokens_per_block, op.shape.new_tokens);

@@ -29,11 +29,11 @@ std::string plan_text(const vq::KvAppendConfig& c) {
 
 // "d4b8_d8b12_f16_h128n1_lanes_s2_t1_w4e2_v4": formats of keys and values, element type, head_dim
 // and new tokens, dataflow, splits, tokens a block, warps and those along the entries, sub-vectors.
-std::string suffix(const KvAppend& op, const KvAppendPlan& plan) {
+std::string suffix(const KvAppend& op, const KvAppendPlan& plan, int warps_along_entries) {
   return fmt::format("{}_{}_{}_h{}n{}_{}_s{}_t{}_w{}e{}_v{}", short_name(op.keys),
                      short_name(op.values), enum_name(op.dtype), op.shape.head_dim,
                      op.shape.new_tokens, enum_name(plan.dataflow), plan.splits,
-                     plan.tokens_per_block, plan.threads / 32, plan.warps_along_entries,
+                     plan.tokens_per_block, plan.threads / 32, warps_along_entries,
                      plan.sub_vectors_per_warp);
 }
 
@@ -42,7 +42,7 @@ std::string suffix(const KvAppend& op, const KvAppendPlan& plan) {
 OpText op_text(const KvAppend& op, const KvAppendPlan& plan) {
   const vq::KvAppendConfig config = kernel_config(op, plan);
   KernelEntry entry;
-  entry.name = fmt::format("{}_{}", op.kOp, suffix(op, plan));
+  entry.name = fmt::format("{}_{}", op.kOp, suffix(op, plan, config.warps_along_entries));
   const int shares = vq::shares(config, config.keys) + vq::shares(config, config.values);
   entry.grid = {static_cast<unsigned>(vq::token_blocks(config) * shares),
                 static_cast<unsigned>(op.shape.kv_heads), static_cast<unsigned>(op.shape.batch)};

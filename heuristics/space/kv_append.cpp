@@ -13,6 +13,7 @@ void add_kv_append_lanes(Candidates& to, SpacePlacement allowed) {
     for (const int splits : {1, 2, 4, 8, 16}) {
       for (const int tokens : {1, 4, 16}) {  // more than there are is refused
         for (const int along : {1, 2, 4, 8, 16}) {
+          if (along > threads / 32) break;
           for (const int sub_vectors : {1, 2, 4, 8}) {
             plan.threads = threads;
             plan.splits = splits;

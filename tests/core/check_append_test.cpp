@@ -89,12 +89,19 @@ TEST(CheckAppend, Ranges) {
   check_plan_ranges<KvAppendPlan>([](const KvAppendPlan& plan) { return judge_append_plan(plan); });
 }
 
+// As many as divide the block's: a config may fix threads alone.
 TEST(CheckAppend, WarpsShareEntriesEvenly) {
-  for (const int warps : {1, 2, 4}) expect_ok(judge_append_plan({.warps_along_entries = warps}));
   expect_refused(judge_append_plan({.threads = 96, .warps_along_entries = 3}), {"power of two"});
-  expect_refused(judge_append_plan({.warps_along_entries = 8}), {"does not divide", "4 warps"});
-  expect_refused(judge_append_plan({.threads = 96, .warps_along_entries = 2}),
-                 {"does not divide", "3 warps"});
+  const auto along = [](int threads, int wanted) {
+    const KvAppendPlan plan{.threads = threads, .warps_along_entries = wanted};
+    expect_ok(judge_append_plan(plan));
+    return kernel_config(sound_append(), plan).warps_along_entries;
+  };
+  for (const int warps : {1, 2, 4}) EXPECT_EQ(along(128, warps), warps);
+  EXPECT_EQ(along(128, 32), 4);
+  EXPECT_EQ(along(32, 4), 1);
+  EXPECT_EQ(along(96, 2), 1);
+  EXPECT_EQ(along(192, 4), 2);
 }
 
 TEST(CheckAppend, WholeWarpsAndTokensThatThereAre) {

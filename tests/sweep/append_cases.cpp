@@ -104,7 +104,6 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
       .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
-  plan.warps_along_entries = std::min(plan.warps_along_entries, plan.threads / 32);
   result.plan = plan;
   result.input = {.seed = seed,
                   .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged};
