@@ -44,7 +44,7 @@ constexpr int kKeyLattice = 3;
 constexpr int kValueLattice = 2;
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kResiduals{1, 2, 3};
-constexpr std::array kHeadDims{64, 80, 96, 128};
+constexpr std::array kHeadDims{80, 96, 128};  // 64 is of append_test
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 40};
 constexpr std::array kNewCounts{1, 2, 7};
@@ -57,7 +57,7 @@ constexpr std::array kAlongs{1, 2, 4};
 constexpr std::array kRuns{1, 3, 8};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 4, 2, 2, 3, 3,
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3,
                               3, 3, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3};
 
 VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
@@ -117,7 +117,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 
 SweepCases append_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
-  for (const int head_dim : {1, 2}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
   for (const int vector : {0, 1}) {
     impossible.insert({{kKeyBits, kKeyLattice}, {kKeyVector, vector}});
     impossible.insert({{kValueBits, kValueLattice}, {kValueVector, vector}});

@@ -1,28 +1,35 @@
-// The judge of kv_append on right results with one fault each, which it has to find and to name.
+// The judge of kv_append on right results with one fault each, which it has to find and to name,
+// and on what kernels with one fault each make.
 #include <gtest/gtest.h>
 
+#include "generator/generate.h"
 #include "heuristics/ops/kv_append.h"
 #include "tests/sweep/harness.h"
 
 namespace vqgen::test {
 namespace {
 
+KvAppend judged_problem() {
+  KvAppend op;
+  op.shape = {.batch = 2,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 24,
+              .new_tokens = 5,
+              .window = 4,
+              .sinks = 2};
+  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::head};
+  op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
+  // 8 codes of 5 bits leave 24 bits of two words.
+  op.values = {.vector_size = 8, .index_bits = 5, .scope = Scope::tensor};
+  return op;
+}
+
 class AppendJudge : public testing::Test {
  protected:
   void SetUp() override {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-    KvAppend op;
-    op.shape = {.batch = 2,
-                .kv_heads = 2,
-                .head_dim = 64,
-                .tokens = 24,
-                .new_tokens = 5,
-                .window = 4,
-                .sinks = 2};
-    op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::head};
-    op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
-    // 8 codes of 5 bits leave 24 bits of two words.
-    op.values = {.vector_size = 8, .index_bits = 5, .scope = Scope::tensor};
+    const KvAppend op = judged_problem();
     data_ = make_append_data(op, {.seed = 41});
     data_.positions = {3, 9};
     // Compiled once for all of these.
@@ -85,6 +92,37 @@ TEST_F(AppendJudge, FindsARowThatWasNotWritten) {
   std::copy_n(data_.keys.codes.begin() + static_cast<std::ptrdiff_t>(row * 6), 6,
               wrong.key_codes.begin() + static_cast<std::ptrdiff_t>(row * 6));
   expect_found(wrong, "keys of sequence 1, head 1: token 13");
+}
+
+// One place of the kernel's text changed.
+TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
+  const KvAppend op = judged_problem();
+  const KvAppendPlan plan = choose_kv_append(op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  data_.positions = {0, 9};
+  const struct {
+    const char* place;
+    const char* instead;
+  } faults[] = {
+      {"bits |= shift < 0 ? code >> -shift : code << shift;",
+       "if (shift >= 0) bits |= code << shift;"},
+      {"i64{token} * kRowWords + word", "i64{token + 1} * kRowWords + word"},
+      {"if (number >= work.all - kWindow)", "if (number < kWindow)"},
+      {"if (token < kSinks)", "if (false)"},
+      {"values[j] /= load_global(", "values[j] *= load_global("},
+      {"i64{work.head} * kUnits + in_head", "i64{0} * kUnits + in_head"},
+      {"if (work.position < 0) all = 0;", "all -= 1;"},
+  };
+  for (const auto& [place, instead] : faults) {
+    KernelSource wrong = right;
+    const std::size_t at = wrong.text.find(place);
+    ASSERT_NE(at, std::string::npos) << place;
+    wrong.text.replace(at, std::string(place).size(), instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    EXPECT_FALSE(judge_append(data_, execute(backend, *kernel, wrong, op, plan, data_)).ok)
+        << instead;
+  }
 }
 
 }  // namespace
