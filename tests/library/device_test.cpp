@@ -83,6 +83,9 @@ TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
 TEST_F(OnDevice, AnAppendIsCapturedAndReplayed) {
   vqgen_op* op = prepared(runtime_, small_append());
   AppendTrial trial(std::get<KvAppend>(read_config(small_append(), "test").problem), runtime_, 30);
+  ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+  trial.poison();
   constexpr int kGlobalMode = 0;
   ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
             0);
