@@ -8,6 +8,21 @@
 
 namespace vqgen {
 
+namespace {
+
+// Codes and all of a tensor that is written.
+vq::EncodedArgs encoded(DeviceData& device, const QuantizedTensor& tensor, std::size_t offset) {
+  vq::EncodedArgs args{};
+  args.codes = device.state(tensor.codes, offset);
+  args.codebooks = device.input(tensor.codebooks);
+  args.scales = device.input(tensor.stage_scales);
+  args.head_stride = tensor.rows * tensor.row_words;
+  args.batch_stride = tensor.heads * args.head_stride;
+  return args;
+}
+
+}  // namespace
+
 float softmax_scale(const AttentionDecode& op) {
   return 1.0f / std::sqrt(static_cast<float>(op.shape.head_dim));
 }
@@ -57,21 +72,6 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
     args_.emplace_back(args);
   }
 }
-
-namespace {
-
-// Codes and all of a tensor that is written.
-vq::EncodedArgs encoded(DeviceData& device, const QuantizedTensor& tensor, std::size_t offset) {
-  vq::EncodedArgs args{};
-  args.codes = device.state(tensor.codes, offset);
-  args.codebooks = device.input(tensor.codebooks);
-  args.scales = device.input(tensor.stage_scales);
-  args.head_stride = tensor.rows * tensor.row_words;
-  args.batch_stride = tensor.heads * args.head_stride;
-  return args;
-}
-
-}  // namespace
 
 DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
                        Misalignment misalignment, std::size_t guard)

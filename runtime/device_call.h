@@ -65,7 +65,7 @@ class DeviceCall {
   bool counters_are_zero() const;
 
   Backend& backend_;
-  Problem op_;
+  Problem op_;  // a product as a gemv, whatever its rows
   DeviceData device_;
   std::size_t guard_;
   GuardedBuffer workspace_;

@@ -16,6 +16,7 @@ namespace {
 struct Size {
   const char* name;
   std::int64_t value;
+  bool counts = true;  // for what is fast
 };
 
 // What may differ on bucket and nearest; the first is what may on bucket. Query heads follow from
@@ -26,8 +27,9 @@ std::vector<Size> sizes_of(const Problem& problem) {
         {"tokens", op->shape.tokens}, {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}};
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
-    return {
-        {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}, {"tokens", op->shape.tokens}};
+    return {{"batch", op->shape.batch},
+            {"kv_heads", op->shape.kv_heads},
+            {"tokens", op->shape.tokens, false}};
   }
   const LinearShape& shape = as_linear(problem)->shape;
   return {{"rows", shape.rows},
@@ -70,7 +72,7 @@ std::vector<double> steps_from(const Problem& there, const Problem& here) {
   const std::vector<Size> b = sizes_of(here);
   std::vector<double> steps;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    steps.push_back(steps_between(a[i].value, b[i].value));
+    steps.push_back(a[i].counts ? steps_between(a[i].value, b[i].value) : 0);
   }
   return steps;
 }

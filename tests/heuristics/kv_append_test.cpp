@@ -113,7 +113,8 @@ TEST(KvAppendPlans, WorkIsCounted) {
   }
 }
 
-// A row of another batch up to twice as large serves, one of another format does not.
+// A row of another batch up to twice as large serves, or of a cache of any size; one of another
+// format does not.
 TEST(KvAppendPlans, RowsOfTunedTablesServe) {
   const GpuSpec gpu = find_gpu("h200");
   const KvAppend op = append("vecinfer-d4b8", 8, 1);
@@ -129,6 +130,9 @@ TEST(KvAppendPlans, RowsOfTunedTablesServe) {
   };
   EXPECT_EQ(rung_for(op), "exact");
   EXPECT_EQ(rung_for(append("vecinfer-d4b8", 16, 1)), "bucket");
+  KvAppend longer = op;
+  longer.shape.tokens = 100'000;  // which its kernel does not know
+  EXPECT_EQ(rung_for(longer), "bucket");
   EXPECT_EQ(rung_for(append("vecinfer-d4b8", 8, 2)), "none");
   EXPECT_EQ(rung_for(append("vecinfer-d8b12", 8, 1)), "none");
 }
