@@ -110,7 +110,7 @@ TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
       {"i64{token} * kRowWords + word", "i64{token + 1} * kRowWords + word"},
       {"if (number >= work.all - kWindow)", "if (number < kWindow)"},
       {"if (token < kSinks)", "if (false)"},
-      {"values[j] /= load_global(", "values[j] *= load_global("},
+      {"values[j] /= smooth_[j]", "values[j] *= smooth_[j]"},
       {"i64{work.head} * kUnits + in_head", "i64{0} * kUnits + in_head"},
       {"if (work.position < 0) all = 0;", "all -= 1;"},
   };

@@ -18,47 +18,66 @@ class AppendRows {
   static constexpr int kThreads = Share::kThreads;
   static constexpr int kResiduals = Share::kResiduals;
   static constexpr int kBits = kFormat.index_bits;
+  static constexpr int kOfLane = ceil_div(kHeadDim, 32);
   static constexpr int kRowWords =
       static_cast<int>(row_words(kHeadDim, Share::kVectorSize, kResiduals, kBits));
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
-  // `elements` are new_keys or new_values, `raw` the raw slots of the same.
-  VQ_DEVICE AppendRows(const KvAppendArgs& args, const u16* elements, u16* raw, const Share& share)
-      : args_(args), elements_(elements), raw_(raw), share_(share) {}
+  // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
+  // of the block's first token. A warp's first row is on its way from here on, so that it comes
+  // while the block learns where it goes.
+  VQ_DEVICE AppendRows(const KvAppendArgs& args, const u16* elements, u16* raw, int first)
+      : args_(args), elements_(elements), raw_(raw), first_(first) {
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const int channel = lane() + 32 * j;
+      smooth_[j] = 1.0f;
+      if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
+      if constexpr (kFormat.smooth)
+        smooth_[j] = load_global(args.key_smooth + i64{block_y()} * kHeadDim + channel);
+    }
+    if (warp() < kConfig.tokens_per_block && first + warp() < kConfig.new_tokens) fetch(warp());
+  }
 
   // All threads.
-  VQ_DEVICE void run() const {
-    load();
+  VQ_DEVICE void run(const Share& share) {
+    load(share);
     sync_block();
     for (int stage = 0; stage < kResiduals; ++stage) {
-      const AppendStage<Share> codes(share_, stage);
+      const AppendStage<Share> codes(share, stage);
       codes.search();
       sync_block();
       codes.settle();
       sync_block();
     }
-    write();
+    write(share);
   }
 
  private:
-  // A warp a row, lane l channels l + 32 j.
-  VQ_DEVICE void load() const {
-    constexpr int kOfLane = ceil_div(kHeadDim, 32);
-    const AppendWork& work = share_.work;
-    for (int t = warp(); t < work.count; t += kThreads / 32) {
-      const i64 row =
-          (i64{work.batch} * kConfig.new_tokens + work.first + t) * kConfig.kv_heads + work.head;
+  // Of a row lane l has channels l + 32 j.
+  VQ_DEVICE void fetch(int t) {
+    const i64 token = i64{block_z()} * kConfig.new_tokens + first_ + t;
+    const u16* const row = elements_ + (token * kConfig.kv_heads + block_y()) * kHeadDim;
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const int channel = lane() + 32 * j;
+      if (kHeadDim % 32 == 0 || channel < kHeadDim) row_[j] = load_global(row + channel);
+    }
+  }
+
+  // A warp a row.
+  VQ_DEVICE void load(const Share& share) {
+    for (int t = warp(); t < share.work.count; t += kThreads / 32) {
+      if (t != warp()) fetch(t);
       float values[kOfLane];
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
         values[j] = 0.0f;
         if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
-        const u16 element = load_global(elements_ + row * kHeadDim + channel);
-        if (share_.begin == 0) keep_raw(work.first + t, channel, element);
-        values[j] = to_float<kConfig.element>(element);
-        if constexpr (kFormat.smooth)
-          values[j] /= load_global(args_.key_smooth + i64{work.head} * kHeadDim + channel);
+        if (share.begin == 0) keep_raw(share.work, first_ + t, channel, row_[j]);
+        values[j] = to_float<kConfig.element>(row_[j]);
+        if constexpr (kFormat.smooth) values[j] /= smooth_[j];
       }
       if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(values);
       VQ_UNROLL
@@ -73,11 +92,10 @@ class AppendRows {
   // Whether a reader takes a first token for a sink or for one of its window is a count of the
   // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
   // newest is stored.
-  VQ_DEVICE void keep_raw(int number, int channel, u16 element) const {
+  VQ_DEVICE void keep_raw(const AppendWork& work, int number, int channel, u16 element) const {
     constexpr int kSinks = kConfig.max_sinks;
     constexpr int kWindow = kConfig.max_window;
     if constexpr (kSinks + kWindow > 0) {
-      const AppendWork& work = share_.work;
       u16* const raw =
           raw_ + work.batch * args_.raw_batch_stride + work.head * args_.raw_head_stride + channel;
       const int token = work.position + number;
@@ -90,21 +108,21 @@ class AppendRows {
   }
 
   // A thread a word.
-  VQ_DEVICE void write() const {
-    const int first_word = share_.begin * kResiduals * kBits / 32;
+  VQ_DEVICE static void write(const Share& share) {
+    const int first_word = share.begin * kResiduals * kBits / 32;
     const int left = kRowWords - first_word;
     const int words = left < kShareWords ? left : kShareWords;
-    for (int i = thread_index(); i < share_.work.count * words; i += kThreads) {
+    for (int i = thread_index(); i < share.work.count * words; i += kThreads) {
       const int t = i / words;
       const int word = i % words;
-      store_global(word_at(share_.work.position + share_.work.first + t, first_word + word),
-                   packed(Share::codes() + t * Share::kVectors * kResiduals, word));
+      store_global(word_at(share, share.work.position + share.work.first + t, first_word + word),
+                   packed(share, Share::codes() + t * Share::kVectors * kResiduals, word));
     }
   }
 
   // A word of the share: code c stands in bits [c kBits, (c + 1) kBits); past the last are zeros.
-  VQ_DEVICE u32 packed(const u32* codes, int word) const {
-    const int count = share_.vectors * kResiduals;
+  VQ_DEVICE static u32 packed(const Share& share, const u32* codes, int word) {
+    const int count = share.vectors * kResiduals;
     u32 bits = 0;
     for (int c = word * 32 / kBits; c < count && c * kBits < (word + 1) * 32; ++c) {
       const int shift = c * kBits - word * 32;
@@ -115,16 +133,17 @@ class AppendRows {
   }
 
   // Where a word of a token's row stands in the cache.
-  VQ_DEVICE u32* word_at(int token, int word) const {
-    const EncodedArgs& to = share_.to;
-    return to.codes + share_.work.batch * to.batch_stride + share_.work.head * to.head_stride +
-           i64{token} * kRowWords + word;
+  VQ_DEVICE static u32* word_at(const Share& share, int token, int word) {
+    return share.to.codes + share.work.batch * share.to.batch_stride +
+           share.work.head * share.to.head_stride + i64{token} * kRowWords + word;
   }
 
   const KvAppendArgs& args_;
   const u16* elements_;
   u16* raw_;
-  Share share_;
+  int first_;
+  u16 row_[kOfLane];
+  float smooth_[kOfLane];
 };
 
 }  // namespace vq

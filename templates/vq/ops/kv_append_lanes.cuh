@@ -40,22 +40,28 @@ VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block) {
   return work;
 }
 
+template <class Plan, class Operand>
+VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* raw,
+                           const EncodedArgs& to, int token_block, int share) {
+  using Rows = AppendRows<Plan, Operand>;
+  Rows rows(args, elements, raw, token_block * Plan::config().tokens_per_block);
+  const AppendWork work = append_work<Plan>(args, token_block);
+  if (work.count > 0) rows.run(Rows::Share::of_block(to, work, share));
+}
+
 template <class Plan>
 VQ_DEVICE void kv_append_lanes(const KvAppendArgs& args) {
   constexpr KvAppendConfig kConfig = Plan::config();
   constexpr int kKeyShares = shares(kConfig, kConfig.keys);
   constexpr int kShares = kKeyShares + shares(kConfig, kConfig.values);
-  const AppendWork work = append_work<Plan>(args, block_x() / kShares);
-  if (work.count <= 0) return;
+  const int tokens = block_x() / kShares;
   const int share = block_x() % kShares;
   if (share < kKeyShares) {
-    using Keys = AppendRows<Plan, AppendedKeys<Plan>>;
-    Keys(args, args.new_keys, args.raw_keys, Keys::Share::of_block(args.keys, work, share)).run();
+    append_rows<Plan, AppendedKeys<Plan>>(args, args.new_keys, args.raw_keys, args.keys, tokens,
+                                          share);
   } else {
-    using Values = AppendRows<Plan, AppendedValues<Plan>>;
-    Values(args, args.new_values, args.raw_values,
-           Values::Share::of_block(args.values, work, share - kKeyShares))
-        .run();
+    append_rows<Plan, AppendedValues<Plan>>(args, args.new_values, args.raw_values, args.values,
+                                            tokens, share - kKeyShares);
   }
 }
 
