@@ -1,6 +1,7 @@
 #include "core/check.h"
 
 #include "core/check/judge.h"
+#include "core/plan_name.h"
 
 namespace vqgen {
 namespace {
@@ -21,6 +22,14 @@ void judge_problem(Judge& judge, const AttentionDecode& op) {
   const int d = op.shape.head_dim;
   judge.require(d == 64 || d == 96 || d == 128 || d == 256,
                 "head_dim {} is not built yet; use 64, 96, 128 or 256", d);
+}
+
+void judge_problem(Judge& judge, const KvAppend& op) {
+  judge_format(judge, op.keys, "keys");
+  judge_format(judge, op.values, "values");
+  const int d = op.shape.head_dim;
+  judge.require(d == 64 || d == 80 || d == 96 || d == 128 || d == 256,
+                "head_dim {} is not built yet; use 64, 80, 96, 128 or 256", d);
 }
 
 void judge_problem(Judge& judge, const Linear& op) { judge_format(judge, op.weights, "weights"); }
@@ -50,13 +59,14 @@ Verdict check(const Problem& problem) {
 
 Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
   Judge judge;
-  judge.require((plan.index() == 0) == (problem.index() == 0), "the plan is for another op than {}",
-                op_name(problem));
+  judge.require(is_plan_of(plan, problem), "the plan is for another op than {}", op_name(problem));
   if (judge.ok()) std::visit([&](const auto& op) { judge_problem(judge, op); }, problem);
   std::visit([&](const auto& each) { judge_ranges(judge, each); }, plan);
   if (!judge.ok()) return judge.verdict();
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     judge_plan(judge, std::get<AttentionDecodePlan>(plan), *attention, gpu);
+  } else if (const auto* append = std::get_if<KvAppend>(&problem)) {
+    judge_plan(judge, std::get<KvAppendPlan>(plan), *append, gpu);
   } else {
     judge_plan(judge, std::get<LinearPlan>(plan), *as_linear(problem), gpu);
   }

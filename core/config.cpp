@@ -8,7 +8,7 @@
 namespace vqgen {
 namespace {
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp};
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp, KvAppend::kOp};
 
 std::vector<std::string> known_fields(std::vector<std::string> operands) {
   std::vector<std::string> known{"op", "dtype", "shape", "gpu", "hotness", "plan"};
@@ -24,9 +24,11 @@ void read_common(const JsonCursor& root, Op& op) {
   read_fields(root.member("shape", ": the sizes of the problem"), op.shape);
 }
 
-Problem read_attention(const JsonCursor& root) {
+// Attention, or what appends to its cache.
+template <class Op>
+Problem read_cache_op(const JsonCursor& root) {
   root.expect_object(known_fields({"keys", "values"}));
-  AttentionDecode op;
+  Op op;
   read_common(root, op);
   op.keys = read_format(root.member("keys", ": the format of the keys, a preset or an object"));
   op.values =
@@ -48,12 +50,15 @@ Json common_json(const char* name, const auto& op) {
   return {{"op", name}, {"dtype", enum_name(op.dtype)}, {"shape", to_json(op.shape)}};
 }
 
-Json problem_json(const AttentionDecode& op) {
+template <class Op>
+Json cache_json(const Op& op) {
   Json json = common_json(op.kOp, op);
   json["keys"] = to_json(op.keys);
   json["values"] = to_json(op.values);
   return json;
 }
+Json problem_json(const AttentionDecode& op) { return cache_json(op); }
+Json problem_json(const KvAppend& op) { return cache_json(op); }
 template <class Op>
 Json problem_json(const Op& op) {
   Json json = common_json(op.kOp, op);
@@ -72,10 +77,12 @@ Config read_config(const Json& json, const std::string& source) {
   if (!json.is_object()) root.fail("must be an object with the fields op, shape and formats");
   Config config;
   config.source = source;
-  const std::size_t op = root.member("op", ": attention_decode, gemv or gemm").choice(kOps);
-  config.problem = op == 0   ? read_attention(root)
+  const std::size_t op =
+      root.member("op", ": attention_decode, gemv, gemm or kv_append").choice(kOps);
+  config.problem = op == 0   ? read_cache_op<AttentionDecode>(root)
                    : op == 1 ? read_linear<Gemv>(root)
-                             : read_linear<Gemm>(root);
+                   : op == 2 ? read_linear<Gemm>(root)
+                             : read_cache_op<KvAppend>(root);
   if (root.has("gpu")) config.gpu = root.at("gpu").string();
   if (root.has("hotness")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();

@@ -15,11 +15,17 @@ struct Wanted {
   std::int64_t units;
 };
 
-std::vector<Wanted> operands_of(const Problem& problem) {
+std::vector<Wanted> operands_of(const Problem& problem, const std::string& source) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& shape = op->shape;
     return {{Operand::keys, op->keys, kv_units(op->keys, shape.kv_heads, shape.head_dim)},
             {Operand::values, op->values, kv_units(op->values, shape.kv_heads, shape.head_dim)}};
+  }
+  if (std::holds_alternative<KvAppend>(problem)) {
+    throw Error(ErrorKind::bad_input,
+                source +
+                    ": kv_append compares with every entry alike, so a profile says nothing of "
+                    "where they should stand; remove the hotness");
   }
   const Linear& op = *as_linear(problem);
   return {{Operand::weights, op.weights,
@@ -47,7 +53,7 @@ void require_fit(const HotnessProfile& profile, const Wanted& wanted, const std:
 std::vector<HotnessProfile> match_hotness(const std::vector<HotnessProfile>& profiles,
                                           const Problem& problem, const std::string& source) {
   std::vector<HotnessProfile> matched;
-  for (const Wanted& wanted : operands_of(problem)) {
+  for (const Wanted& wanted : operands_of(problem, source)) {
     HotnessProfile all;
     int items = 0;
     std::int64_t accesses = 0;

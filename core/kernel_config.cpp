@@ -105,6 +105,25 @@ vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan) {
   return config;
 }
 
+vq::KvAppendConfig kernel_config(const KvAppend& op, const KvAppendPlan& plan) {
+  vq::KvAppendConfig config{};
+  config.element = element(op.dtype);
+  config.head_dim = op.shape.head_dim;
+  config.kv_heads = op.shape.kv_heads;
+  config.new_tokens = op.shape.new_tokens;
+  config.max_window = op.shape.window;
+  config.max_sinks = op.shape.sinks;
+  config.threads = plan.threads;
+  config.splits = plan.splits;
+  config.tokens_per_block = plan.tokens_per_block;
+  config.warps_along_entries = plan.warps_along_entries;
+  while (plan.threads / 32 % config.warps_along_entries != 0) config.warps_along_entries /= 2;
+  config.sub_vectors_per_warp = plan.sub_vectors_per_warp;
+  config.keys = cache_format(op.keys, all_global(), op.shape.head_dim);
+  config.values = cache_format(op.values, all_global(), op.shape.head_dim);
+  return config;
+}
+
 std::int64_t score_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   if (plan.dataflow != AttentionDataflow::channels) return 0;
   const std::int64_t bytes = std::int64_t{op.shape.batch} * op.shape.query_heads *
@@ -123,6 +142,18 @@ std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePla
 std::int64_t workspace_bytes(const Linear& op, const LinearPlan& plan) {
   if (plan.splits == 1) return 0;
   return vq::kCounterBytes + std::int64_t{plan.splits} * op.shape.rows * op.shape.out_features * 4;
+}
+
+std::int64_t workspace_bytes(const KvAppend&, const KvAppendPlan&) { return 0; }
+
+std::int64_t workspace_bytes(const Problem& problem, const Plan& plan) {
+  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
+    return workspace_bytes(*attention, std::get<AttentionDecodePlan>(plan));
+  }
+  if (const auto* append = std::get_if<KvAppend>(&problem)) {
+    return workspace_bytes(*append, std::get<KvAppendPlan>(plan));
+  }
+  return workspace_bytes(*as_linear(problem), std::get<LinearPlan>(plan));
 }
 
 }  // namespace vqgen

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vq/layout/attention_shared.h>
+#include <vq/layout/kv_append.h>
 #include <vq/layout/linear.h>
 
 #include "core/plan.h"
@@ -11,6 +12,7 @@ namespace vqgen {
 
 vq::AttentionDecodeConfig kernel_config(const AttentionDecode& op, const AttentionDecodePlan& plan);
 vq::LinearConfig kernel_config(const Linear& op, const LinearPlan& plan);
+vq::KvAppendConfig kernel_config(const KvAppend& op, const KvAppendPlan& plan);
 
 // Bytes that the partial scores of dataflow channels take in the workspace, behind its counters; 0
 // in other dataflows.
@@ -22,5 +24,7 @@ std::int64_t score_bytes(const AttentionDecode& op, const AttentionDecodePlan& p
 // initialisation.
 std::int64_t workspace_bytes(const AttentionDecode& op, const AttentionDecodePlan& plan);
 std::int64_t workspace_bytes(const Linear& op, const LinearPlan& plan);
+std::int64_t workspace_bytes(const KvAppend& op, const KvAppendPlan& plan);
+std::int64_t workspace_bytes(const Problem& problem, const Plan& plan);
 
 }  // namespace vqgen

@@ -152,6 +152,38 @@ struct LinearPlan {
   bool operator==(const LinearPlan&) const = default;
 };
 
-using Plan = std::variant<AttentionDecodePlan, LinearPlan>;
+// How the nearest entries are found. lanes: those of a codebook are spread over the lanes of warps,
+// in fp32, and the lanes' nearest meet by shuffles.
+enum class AppendDataflow { lanes };
+template <>
+inline constexpr auto enum_names<AppendDataflow> = std::array{"lanes"};
+
+struct KvAppendPlan {
+  AppendDataflow dataflow = AppendDataflow::lanes;
+  int threads = 128;
+  int splits = 1;
+  int tokens_per_block = 1;
+  int warps_along_entries = 1;
+  int sub_vectors_per_warp = 4;
+
+  static constexpr auto fields() {
+    using P = KvAppendPlan;
+    return std::make_tuple(
+        field("dataflow", &P::dataflow, Rule{}, "how the nearest entries are found"),
+        field("threads", &P::threads, optional_in(32, 1024), "threads a block"),
+        field("splits", &P::splits, optional_in(1, 128),
+              "blocks that share the sub-vectors of a row, at most: each writes whole words"),
+        field("tokens_per_block", &P::tokens_per_block, optional_in(1, 64),
+              "new tokens of a sequence that a block encodes at once"),
+        field("warps_along_entries", &P::warps_along_entries, optional_in(1, 32),
+              "warps of a block that share the entries of a codebook, a power of two, at most"),
+        field("sub_vectors_per_warp", &P::sub_vectors_per_warp, optional_in(1, 16),
+              "sub-vectors of one codebook that are compared with an entry once it is loaded, at "
+              "most"));
+  }
+  bool operator==(const KvAppendPlan&) const = default;
+};
+
+using Plan = std::variant<AttentionDecodePlan, LinearPlan, KvAppendPlan>;
 
 }  // namespace vqgen

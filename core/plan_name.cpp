@@ -1,14 +1,23 @@
 #include "core/plan_name.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 
 namespace vqgen {
 namespace {
 
-constexpr const char* kAttention = "attention_decode";
-constexpr const char* kLinear = "linear";
+// In the order of Plan's alternatives.
+constexpr std::array kKinds{"attention_decode", "linear", "kv_append"};
+static_assert(kKinds.size() == std::variant_size_v<Plan>);
+
+// A plan of kind number `kind`.
+Plan plan_of_kind(std::size_t kind) {
+  return std::array<Plan, kKinds.size()>{AttentionDecodePlan{}, LinearPlan{}, KvAppendPlan{}}[kind];
+}
 
 template <class T>
 void append_fields(std::string& name, const std::string& prefix, const T& value, const T& usual) {
@@ -63,8 +72,7 @@ Json members(const JsonCursor& cursor, std::string_view text) {
 }  // namespace
 
 std::string plan_name(const Plan& plan) {
-  std::string name =
-      std::string(std::holds_alternative<AttentionDecodePlan>(plan) ? kAttention : kLinear) + "/";
+  std::string name = fmt::format("{}/", kKinds[plan.index()]);
   std::visit([&](const auto& each) { append_fields(name, "", each, {}); }, plan);
   return name;
 }
@@ -72,12 +80,11 @@ std::string plan_name(const Plan& plan) {
 Plan read_plan_name(const JsonCursor& cursor) {
   const std::string name = cursor.string();
   const std::size_t slash = name.find('/');
-  const std::string kind = name.substr(0, slash);
-  if (slash == std::string::npos || (kind != kAttention && kind != kLinear)) {
-    cursor.fail(fmt::format("must be a plan's name, {}/... or {}/...", kAttention, kLinear));
+  const auto kind = std::find(kKinds.begin(), kKinds.end(), name.substr(0, slash));
+  if (slash == std::string::npos || kind == kKinds.end()) {
+    cursor.fail(fmt::format("must be a plan's name, {}/...", fmt::join(kKinds, "/... or ")));
   }
-  Plan plan = AttentionDecodePlan{};
-  if (kind == kLinear) plan = LinearPlan{};
+  Plan plan = plan_of_kind(static_cast<std::size_t>(kind - kKinds.begin()));
   const Json object = members(cursor, std::string_view(name).substr(slash + 1));
   std::visit(
       [&](auto& each) {
@@ -89,9 +96,18 @@ Plan read_plan_name(const JsonCursor& cursor) {
   return plan;
 }
 
+Plan default_plan(const Problem& problem) {
+  if (as_linear(problem) != nullptr) return LinearPlan{};
+  if (std::holds_alternative<KvAppend>(problem)) return KvAppendPlan{};
+  return AttentionDecodePlan{};
+}
+
+bool is_plan_of(const Plan& plan, const Problem& problem) {
+  return plan.index() == default_plan(problem).index();
+}
+
 Plan read_plan(const JsonCursor& cursor, const Problem& problem) {
-  Plan plan = AttentionDecodePlan{};
-  if (as_linear(problem) != nullptr) plan = LinearPlan{};
+  Plan plan = default_plan(problem);
   std::visit([&](auto& each) { read_fields(cursor, each, /*partial=*/true); }, plan);
   return plan;
 }

@@ -21,6 +21,11 @@ std::string plan_name(const Plan& plan);
 // field, a value out of range, a field twice, one spelt out of order or with its default.
 Plan read_plan_name(const JsonCursor& cursor);
 
+// A plan of the problem's op, all of its fields as they are by default.
+Plan default_plan(const Problem& problem);
+// Whether the plan is of the problem's op.
+bool is_plan_of(const Plan& plan, const Problem& problem);
+
 // A plan of the problem's op from an object of its fields; absent ones have their defaults.
 // Error(bad_input) as read_fields().
 Plan read_plan(const JsonCursor& cursor, const Problem& problem);

@@ -76,6 +76,15 @@ class Validator {
         fmt::format("needs a head_dim that is a power of two, not {}; set it to false", head_dim));
   }
 
+  // The formats of keys and values.
+  template <class Op>
+  void cache(const Op& op) const {
+    cache_format(op.keys, "/keys", op.shape.head_dim);
+    cache_format(op.values, "/values", op.shape.head_dim);
+    require(!op.values.smooth && !op.values.hadamard, "/values",
+            "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+  }
+
   void size(const char* what, double elements) const {
     require(elements <= kMaxElements, "/shape",
             fmt::format("{} of {:.3g} elements is beyond any device; at most {:.0g}", what,
@@ -91,13 +100,18 @@ void validate(const AttentionDecode& op, const Validator& validator) {
   validator.require(
       shape.query_heads % shape.kv_heads == 0, "/shape/query_heads",
       fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));
-  validator.cache_format(op.keys, "/keys", shape.head_dim);
-  validator.cache_format(op.values, "/values", shape.head_dim);
-  validator.require(!op.values.smooth && !op.values.hadamard, "/values",
-                    "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+  validator.cache(op);
   validator.size("a cache", static_cast<double>(shape.shared_cache ? 1 : shape.batch) *
                                 shape.kv_heads * shape.head_dim *
                                 static_cast<double>(shape.tokens));
+}
+
+void validate(const KvAppend& op, const Validator& validator) {
+  const AppendShape& shape = op.shape;
+  validator.cache(op);
+  const double token = 1.0 * shape.batch * shape.kv_heads * shape.head_dim;
+  validator.size("a cache", token * static_cast<double>(shape.tokens));
+  validator.size("new tokens", token * shape.new_tokens);
 }
 
 template <class Op>
@@ -108,6 +122,7 @@ void validate_rows(const Op& op, const Validator& validator) {
                   op.shape.rows, op.shape.rows < Gemm::kLeastRows ? Gemv::kOp : Gemm::kOp));
 }
 void validate_rows(const AttentionDecode&, const Validator&) {}
+void validate_rows(const KvAppend&, const Validator&) {}
 
 void validate(const Linear& op, const Validator& validator) {
   const VqFormat& format = op.weights;

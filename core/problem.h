@@ -50,6 +50,43 @@ struct AttentionDecode {
   bool operator==(const AttentionDecode&) const = default;
 };
 
+// New tokens of sequences, encoded and written to the rows of a quantized KV cache.
+struct AppendShape {
+  int batch = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  std::int64_t tokens = 0;
+  int new_tokens = 1;
+  int window = 0;
+  int sinks = 0;
+
+  static constexpr auto fields() {
+    using S = AppendShape;
+    return std::make_tuple(
+        field("batch", &S::batch, required(1, 65535), "sequences"),
+        field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("tokens", &S::tokens, required(1, 2147483647 - 1024),
+              "tokens that a sequence has room for, at most"),
+        field("new_tokens", &S::new_tokens, optional_in(1, 65536),
+              "tokens that one call appends to a sequence, at most"),
+        field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw too, at most"),
+        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw too, at most"));
+  }
+  bool operator==(const AppendShape&) const = default;
+};
+
+// What attention_decode reads, written: the same formats, the same rows, the same raw slots.
+struct KvAppend {
+  static constexpr const char* kOp = "kv_append";
+  DType dtype = DType::f16;
+  AppendShape shape;
+  VqFormat keys;
+  VqFormat values;
+  int raw_slots() const { return shape.sinks + shape.window; }
+  bool operator==(const KvAppend&) const = default;
+};
+
 // y = x W^T.
 struct LinearShape {
   int rows = 0;
@@ -90,7 +127,7 @@ struct Gemm : Linear {
   bool operator==(const Gemm&) const = default;
 };
 
-using Problem = std::variant<AttentionDecode, Gemv, Gemm>;
+using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend>;
 
 // The product of a problem, null where it is another op.
 const Linear* as_linear(const Problem& problem);

@@ -45,6 +45,21 @@ struct AttentionData {
   std::vector<std::uint16_t> original_keys, original_values;
 };
 
+// Data of one kv_append call: the cache before it, and what is appended. Element tensors are bits
+// of `dtype`; key_smooth is keys.smooth.
+struct AppendData {
+  DType dtype = DType::f16;
+  QuantizedTensor keys, values;
+  std::int64_t batch = 0, new_tokens = 0;
+  std::vector<std::uint16_t> new_keys;  // [batch][new_tokens][kv_heads][head_dim]
+  std::vector<std::uint16_t> new_values;
+  std::vector<std::int32_t> positions;  // [batch]
+  std::vector<std::int32_t> counts;     // [batch]; empty: new_tokens each
+  int max_window = 0, max_sinks = 0;
+  std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
+  std::vector<std::uint16_t> raw_values;
+};
+
 // Data of one gemv call.
 struct LinearData {
   DType dtype = DType::f16;

@@ -78,7 +78,8 @@ Json config_schema() {
             {"placement", object_schema<Placement>(false)}}},
           {"oneOf",
            {op_schema<AttentionDecode, AttentionDecodePlan>({"keys", "values"}),
-            op_schema<Gemv, LinearPlan>({"weights"}), op_schema<Gemm, LinearPlan>({"weights"})}}};
+            op_schema<Gemv, LinearPlan>({"weights"}), op_schema<Gemm, LinearPlan>({"weights"}),
+            op_schema<KvAppend, KvAppendPlan>({"keys", "values"})}}};
 }
 
 }  // namespace vqgen

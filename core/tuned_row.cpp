@@ -29,8 +29,7 @@ double read_us(const JsonCursor& row, const char* name) {
 Plan read_plan_of(const JsonCursor& row, const char* name, const Problem& problem) {
   const JsonCursor cursor = row.member(name);
   Plan plan = read_plan_name(cursor);
-  const bool linear = std::holds_alternative<LinearPlan>(plan);
-  if (linear != (as_linear(problem) != nullptr)) {
+  if (!is_plan_of(plan, problem)) {
     cursor.fail("is a plan of another op than " + op_name(problem));
   }
   return plan;

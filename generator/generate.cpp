@@ -13,6 +13,9 @@ OpText text_for(const Problem& problem, const Plan& plan) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return op_text(*attention, std::get<AttentionDecodePlan>(plan));
   }
+  if (const auto* append = std::get_if<KvAppend>(&problem)) {
+    return op_text(*append, std::get<KvAppendPlan>(plan));
+  }
   return op_text(op_name(problem).c_str(), *as_linear(problem), std::get<LinearPlan>(plan));
 }
 

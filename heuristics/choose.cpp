@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "heuristics/cheapest.h"
 #include "heuristics/ops/attention_decode.h"
+#include "heuristics/ops/kv_append.h"
 #include "heuristics/ops/linear.h"
 #include "heuristics/space.h"
 
@@ -20,6 +21,7 @@ Plan propose_as(const Plan& wanted, const Problem& problem, const GpuSpec& gpu) 
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return choose_attention(*attention, gpu, std::get<AttentionDecodePlan>(wanted).dataflow);
   }
+  if (const auto* append = std::get_if<KvAppend>(&problem)) return choose_kv_append(*append, gpu);
   return choose_linear(problem, gpu, std::get<LinearPlan>(wanted).dataflow);
 }
 
@@ -35,6 +37,7 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return choose_attention_decode(*attention, gpu);
   }
+  if (const auto* append = std::get_if<KvAppend>(&problem)) return choose_kv_append(*append, gpu);
   return choose_linear(problem, gpu);
 }
 

@@ -51,6 +51,9 @@ std::string dataflow_name(const Plan& plan) {
   if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
     return fmt::format("attention_{}", enum_name(attention->dataflow));
   }
+  if (const auto* append = std::get_if<KvAppendPlan>(&plan)) {
+    return fmt::format("append_{}", enum_name(append->dataflow));
+  }
   return fmt::format("linear_{}", enum_name(std::get<LinearPlan>(plan).dataflow));
 }
 
@@ -85,6 +88,7 @@ bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
 }
 
 bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
+  if (std::holds_alternative<KvAppend>(problem)) return false;
   const char* const op = as_linear(problem) != nullptr ? "linear_" : "attention_";
   return std::any_of(coefficients.dataflows.begin(), coefficients.dataflows.end(),
                      [&](const auto& each) { return each.first.starts_with(op); });
@@ -101,7 +105,8 @@ CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
       if (found != coefficients.dataflows.end()) by_dataflow_[i] = &found->second;
     }
   };
-  as_linear(problem) != nullptr ? look_up(LinearPlan{}) : look_up(AttentionDecodePlan{});
+  if (as_linear(problem) != nullptr) look_up(LinearPlan{});
+  if (std::holds_alternative<AttentionDecode>(problem)) look_up(AttentionDecodePlan{});
 }
 
 const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
@@ -115,6 +120,9 @@ const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
 CostParts CostModel::ideal(const Plan& plan) {
   if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
     return ideal_us(block_work(std::get<AttentionDecode>(problem_), *attention, conflicts_), gpu_);
+  }
+  if (const auto* append = std::get_if<KvAppendPlan>(&plan)) {
+    return ideal_us(block_work(std::get<KvAppend>(problem_), *append), gpu_);
   }
   return ideal_us(block_work(problem_, std::get<LinearPlan>(plan), conflicts_), gpu_);
 }

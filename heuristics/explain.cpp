@@ -83,11 +83,35 @@ std::vector<std::string> lines(const Linear& op, const LinearPlan& plan, const G
   return all;
 }
 
+std::string share_line(const char* operand, const vq::KvAppendConfig& config,
+                       const vq::FormatConfig& format) {
+  return fmt::format(
+      "{}: {} blocks a row, of {} of its {} sub-vectors; {} are compared with an entry "
+      "once it is loaded",
+      operand, vq::shares(config, format), vq::share_sub_vectors(config, format),
+      vq::sub_vectors(config, format), vq::run_sub_vectors(config, format));
+}
+
+std::vector<std::string> lines(const KvAppend& op, const KvAppendPlan& plan, const GpuSpec& gpu) {
+  const vq::KvAppendConfig config = kernel_config(op, plan);
+  return {
+      fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
+                  plan.tokens_per_block, op.shape.new_tokens),
+      share_line("keys", config, config.keys), share_line("values", config, config.values),
+      fmt::format("warps_along_entries {}: of {} warps a block, those that share the entries of a "
+                  "codebook",
+                  config.warps_along_entries, plan.threads / 32),
+      block_line(vq::block_shared_bytes(config), gpu)};
+}
+
 }  // namespace
 
 std::vector<std::string> explain(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return lines(*attention, std::get<AttentionDecodePlan>(plan), gpu);
+  }
+  if (const auto* append = std::get_if<KvAppend>(&problem)) {
+    return lines(*append, std::get<KvAppendPlan>(plan), gpu);
   }
   return lines(*as_linear(problem), std::get<LinearPlan>(plan), gpu);
 }

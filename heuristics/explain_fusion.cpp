@@ -44,6 +44,9 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
         "no exchange: entries are operands of mma.m16n8k16 in the lane that looks them up; the "
         "query's channels, the heads and the channels of the output are laid out to match"};
   }
+  if (std::holds_alternative<KvAppendPlan>(plan)) {
+    return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
+  }
   const auto* linear = std::get_if<LinearPlan>(&plan);
   if (linear != nullptr && linear->dataflow == LinearDataflow::warpgroups) {
     return {

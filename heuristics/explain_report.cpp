@@ -20,6 +20,9 @@ const VqFormat& format_of(const Problem& problem, Operand operand) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     return operand == Operand::keys ? op->keys : op->values;
   }
+  if (const auto* op = std::get_if<KvAppend>(&problem)) {
+    return operand == Operand::keys ? op->keys : op->values;
+  }
   return as_linear(problem)->weights;
 }
 
@@ -31,6 +34,12 @@ std::string shape_line(const Problem& problem) {
         "on {} KV heads of {} channels",
         enum_name(op->dtype), s.batch, s.tokens, s.shared_cache ? " in one cache" : "",
         s.query_heads, s.kv_heads, s.head_dim);
+  }
+  if (const auto* op = std::get_if<KvAppend>(&problem)) {
+    const AppendShape& s = op->shape;
+    return fmt::format(
+        "kv_append in {}: up to {} new tokens of each of {} sequences, {} KV heads of {} channels",
+        enum_name(op->dtype), s.new_tokens, s.batch, s.kv_heads, s.head_dim);
   }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",

@@ -76,6 +76,10 @@ std::string kind_of(const Plan& plan, const Problem& problem) {
                        placement_name(attention->key_codebook, op.keys.entries()),
                        placement_name(attention->value_codebook, op.values.entries()));
   }
+  if (const auto* append = std::get_if<KvAppendPlan>(&plan)) {
+    return fmt::format("{}, {} along entries", enum_name(append->dataflow),
+                       append->warps_along_entries);
+  }
   const auto& linear = std::get<LinearPlan>(plan);
   return fmt::format("{}, {}", enum_name(linear.dataflow),
                      placement_name(linear.codebook, as_linear(problem)->weights.entries()));
@@ -84,8 +88,11 @@ std::string kind_of(const Plan& plan, const Problem& problem) {
 std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, const GpuSpec& gpu) {
   const bool split = std::visit(
       [](auto& each) {
-        each.combine = Combine::last_block;
-        return each.splits > 1;
+        if constexpr (requires { each.combine; }) {
+          each.combine = Combine::last_block;
+          return each.splits > 1;
+        }
+        return false;
       },
       plan);
   if (!split || !check(plan, problem, gpu).ok) return std::nullopt;

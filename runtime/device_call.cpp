@@ -8,6 +8,21 @@
 
 namespace vqgen {
 
+namespace {
+
+// Codes and all of a tensor that is written.
+vq::EncodedArgs encoded(DeviceData& device, const QuantizedTensor& tensor, std::size_t offset) {
+  vq::EncodedArgs args{};
+  args.codes = device.state(tensor.codes, offset);
+  args.codebooks = device.input(tensor.codebooks);
+  args.scales = device.input(tensor.stage_scales);
+  args.head_stride = tensor.head_words();
+  args.batch_stride = tensor.heads * args.head_stride;
+  return args;
+}
+
+}  // namespace
+
 float softmax_scale(const AttentionDecode& op) {
   return 1.0f / std::sqrt(static_cast<float>(op.shape.head_dim));
 }
@@ -44,7 +59,7 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
 
 DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
                        Misalignment misalignment, int copies, std::size_t guard)
-    : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
+    : backend_(backend), op_(Gemv{op}), device_(backend, guard), guard_(guard) {
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
   args.weights = device_.quantized(data.weights, true, misalignment.words);
@@ -58,11 +73,28 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
   }
 }
 
+DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
+                       Misalignment misalignment, std::size_t guard)
+    : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
+  vq::KvAppendArgs args{};
+  args.new_keys = device_.input(data.new_keys, misalignment.elements);
+  args.new_values = device_.input(data.new_values, misalignment.elements);
+  args.positions = device_.input(data.positions);
+  args.counts = device_.input(data.counts);
+  args.keys = encoded(device_, data.keys, misalignment.words);
+  args.values = encoded(device_, data.values, misalignment.words);
+  args.key_smooth = device_.input(data.keys.smooth);
+  args.raw_keys = device_.state(data.raw_keys, misalignment.elements);
+  args.raw_values = device_.state(data.raw_values, misalignment.elements);
+  args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
+  args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
+  args.capacity = static_cast<vq::i32>(op.shape.tokens);
+  args_.emplace_back(args);
+}
+
 const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   const auto* attention = std::get_if<AttentionDecode>(&op_);
-  const auto bytes = static_cast<std::size_t>(
-      attention != nullptr ? workspace_bytes(*attention, std::get<AttentionDecodePlan>(plan))
-                           : workspace_bytes(std::get<Linear>(op_), std::get<LinearPlan>(plan)));
+  const auto bytes = static_cast<std::size_t>(workspace_bytes(op_, plan));
   if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_);
   if (workspace_.bytes() > 0) workspace_.raise_guards(bytes);
   device_.poison_outputs();
@@ -114,6 +146,11 @@ std::optional<std::string> DeviceCall::take_damage() {
 
 AttentionOutput DeviceCall::attention_output() const {
   return {device_.fetch<std::uint16_t>(0), device_.fetch<float>(1)};
+}
+
+AppendResult DeviceCall::append_output() const {
+  return {device_.fetch<std::uint32_t>(0), device_.fetch<std::uint32_t>(1),
+          device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)};
 }
 
 std::vector<std::uint16_t> DeviceCall::linear_output() const {

@@ -5,12 +5,14 @@
 #include <vector>
 
 #include <vq/args/attention_decode.h>
+#include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
 
 #include "core/plan.h"
 #include "core/problem.h"
 #include "core/quantized_tensor.h"
 #include "runtime/device_data.h"
+#include "runtime/verify/reference_append.h"
 
 namespace vqgen {
 
@@ -36,6 +38,9 @@ class DeviceCall {
   // workspace is guarded too, further copies are not.
   DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
              Misalignment misalignment = {}, int copies = 1, std::size_t guard = 0);
+  // One copy: what a call writes is few rows. args() puts the cache back as it was.
+  DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
+             Misalignment misalignment = {}, std::size_t guard = 0);
   DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
              Misalignment misalignment = {}, int copies = 1, std::size_t guard = 0);
 
@@ -53,18 +58,19 @@ class DeviceCall {
 
   // What the last launch left; the op's own.
   AttentionOutput attention_output() const;
+  AppendResult append_output() const;
   std::vector<std::uint16_t> linear_output() const;  // [rows][out_features]
 
  private:
   bool counters_are_zero() const;
 
   Backend& backend_;
-  std::variant<AttentionDecode, Linear> op_;
+  Problem op_;  // a product as a gemv, whatever its rows
   DeviceData device_;
   std::size_t guard_;
   GuardedBuffer workspace_;
   std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
-  std::vector<std::variant<vq::AttentionDecodeArgs, vq::LinearArgs>> args_;
+  std::vector<std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs>> args_;
   std::vector<std::vector<std::byte>> bytes_;
 };
 

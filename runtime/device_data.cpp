@@ -53,14 +53,18 @@ const void* DeviceData::add_copy(std::span<const std::byte> bytes, std::size_t o
 }
 
 void* DeviceData::add_output(std::size_t bytes, std::size_t offset) {
-  outputs_.emplace_back(backend_, bytes, guard_, offset);
-  return outputs_.back().data();
+  outputs_.push_back({GuardedBuffer(backend_, bytes, guard_, offset)});
+  return outputs_.back().buffer.data();
 }
 
 void DeviceData::poison_outputs() const {
-  for (const GuardedBuffer& output : outputs_) {
-    const std::vector<std::byte> poison(output.bytes(), std::byte{0xff});
-    backend_.upload(output.data(), poison);
+  for (const Output& output : outputs_) {
+    if (output.begins.empty()) {
+      const std::vector<std::byte> poison(output.buffer.bytes(), std::byte{0xff});
+      backend_.upload(output.buffer.data(), poison);
+    } else {
+      backend_.upload(output.buffer.data(), output.begins);
+    }
   }
 }
 
@@ -97,7 +101,8 @@ std::optional<std::string> DeviceData::take_damage() {
     if (!first) first = what;
   };
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    if (!outputs_[i].whole()) note(outputs_[i], fmt::format("output number {}, outside of it", i));
+    GuardedBuffer& output = outputs_[i].buffer;
+    if (!output.whole()) note(output, fmt::format("output number {}, outside of it", i));
   }
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     Input& input = inputs_[i];

@@ -68,14 +68,24 @@ class DeviceData {
     return static_cast<T*>(add_output(count * sizeof(T), offset * sizeof(T)));
   }
 
-  // Fills all outputs with 0xff bytes again.
+  // An output that poison_outputs() fills with `values` instead, which must outlive this: what a
+  // kernel changes in part. Null where it is empty, but numbered all the same.
+  template <class T>
+  T* state(const std::vector<T>& values, std::size_t offset = 0) {
+    T* const begin = output<T>(values.size(), offset);
+    outputs_.back().begins = std::as_bytes(std::span(values));
+    return values.empty() ? nullptr : begin;
+  }
+
+  // Fills all outputs with 0xff bytes again, or what a state begins with.
   void poison_outputs() const;
 
   // Brings output number `index` back.
   template <class T>
   std::vector<T> fetch(std::size_t index) const {
-    std::vector<T> values(outputs_[index].bytes() / sizeof(T));
-    backend_.download(std::as_writable_bytes(std::span(values)), outputs_[index].data());
+    const GuardedBuffer& buffer = outputs_[index].buffer;
+    std::vector<T> values(buffer.bytes() / sizeof(T));
+    backend_.download(std::as_writable_bytes(std::span(values)), buffer.data());
     return values;
   }
 
@@ -94,6 +104,10 @@ class DeviceData {
     GuardedBuffer buffer;
     std::span<const std::byte> source;
   };
+  struct Output {
+    GuardedBuffer buffer;
+    std::span<const std::byte> begins = {};  // of a state
+  };
   const void* add_input(std::span<const std::byte> bytes, std::size_t offset);
   const void* add_copy(std::span<const std::byte> bytes, std::size_t offset);
   void* add_output(std::size_t bytes, std::size_t offset);
@@ -103,7 +117,7 @@ class DeviceData {
   std::size_t guard_;
   std::vector<Input> inputs_;
   std::vector<DeviceBuffer> copies_;
-  std::vector<GuardedBuffer> outputs_;
+  std::vector<Output> outputs_;
 };
 
 }  // namespace vqgen

@@ -27,6 +27,14 @@ AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSour
   return call.attention_output();
 }
 
+AppendResult execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
+                     const KvAppend& op, const KvAppendPlan& plan, const AppendData& data,
+                     Misalignment misalignment) {
+  DeviceCall call(backend, op, data, misalignment);
+  run(backend, kernel, source, call, plan);
+  return call.append_output();
+}
+
 std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
                                    const KernelSource& source, const Linear& op,
                                    const LinearPlan& plan, const LinearData& data,

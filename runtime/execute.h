@@ -17,6 +17,10 @@ AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSour
                         const AttentionDecode& op, const AttentionDecodePlan& plan,
                         const AttentionData& data, Misalignment misalignment = {});
 
+AppendResult execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
+                     const KvAppend& op, const KvAppendPlan& plan, const AppendData& data,
+                     Misalignment misalignment = {});
+
 // The result is [rows][out_features].
 std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
                                    const KernelSource& source, const Linear& op,

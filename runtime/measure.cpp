@@ -43,6 +43,14 @@ void Measurer::prepare(const AttentionDecode& op) {
   call_ = uploaded();
 }
 
+void Measurer::prepare(const KvAppend& op) {
+  data_ = make_append_data(op, options_.input);
+  const auto& data = std::get<AppendData>(data_);
+  code_bytes_ = std::int64_t{op.shape.batch} * op.shape.new_tokens * op.shape.kv_heads *
+                (data.keys.row_words + data.values.row_words) * 4;
+  call_ = uploaded();
+}
+
 void Measurer::prepare(const Linear& op) {
   data_ = make_linear_data(op, options_.input);
   const auto& data = std::get<LinearData>(data_);
@@ -60,6 +68,10 @@ std::unique_ptr<DeviceCall> Measurer::uploaded() const {
   if (const auto* op = std::get_if<AttentionDecode>(&problem_)) {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<AttentionData>(data_),
                                         Misalignment{}, copies_, kGuardBytes);
+  }
+  if (const auto* op = std::get_if<KvAppend>(&problem_)) {
+    return std::make_unique<DeviceCall>(backend_, *op, std::get<AppendData>(data_), Misalignment{},
+                                        kGuardBytes);
   }
   return std::make_unique<DeviceCall>(backend_, *as_linear(problem_), std::get<LinearData>(data_),
                                       Misalignment{}, copies_, kGuardBytes);
@@ -126,6 +138,13 @@ Comparison Measurer::compare_output() const {
     const auto& reference = std::get<AttentionResult>(reference_);
     Comparison comparison = compare(reference.out, output.out, op->dtype);
     comparison.ok = comparison.ok && compare_lse(reference.lse, output.lse, op->dtype).ok;
+    return comparison;
+  }
+  if (const auto* append = std::get_if<AppendData>(&data_)) {
+    const AppendVerdict verdict = judge_append(*append, call_->append_output());
+    Comparison comparison;
+    comparison.rel_err = verdict.excess;
+    comparison.ok = verdict.ok;
     return comparison;
   }
   return compare(std::get<std::vector<double>>(reference_), call_->linear_output(),

@@ -93,11 +93,12 @@ class Measurer {
   // Threads that are to compile.
   int compilers() const { return static_cast<int>(options_.compilers); }
 
-  // Bytes of codes that one call reads.
+  // Bytes of codes that one call reads, or writes.
   std::int64_t code_bytes() const { return code_bytes_; }
 
  private:
   void prepare(const AttentionDecode& op);
+  void prepare(const KvAppend& op);
   void prepare(const Linear& op);
   void count_copies(std::size_t code_words);
   std::unique_ptr<DeviceCall> uploaded() const;
@@ -109,7 +110,7 @@ class Measurer {
   GpuSpec gpu_;
   Problem problem_;
   MeasureOptions options_;
-  std::variant<std::monostate, AttentionData, LinearData> data_;
+  std::variant<std::monostate, AttentionData, LinearData, AppendData> data_;
   std::variant<std::monostate, AttentionResult, std::vector<double>> reference_;
   std::unique_ptr<DeviceCall> call_;
   std::int64_t code_bytes_ = 0;

@@ -53,6 +53,19 @@ class Runner {
     return report;
   }
 
+  ItemReport run(const std::string& name, const KvAppend& op, const AppendData& data) {
+    const AppendVerdict verdict =
+        judge_append(data, execute(backend_, *kernel_, prepared_.source, op,
+                                   std::get<KvAppendPlan>(prepared_.plan), data));
+    ItemReport report;
+    report.name = name;
+    report.ok = verdict.ok;
+    report.rel_err = verdict.excess;
+    report.tolerance = kAppendTolerance;
+    report.why = verdict.why;
+    return report;
+  }
+
   ItemReport run(const std::string& name, const Linear& op, const LinearData& data) {
     const std::vector<std::uint16_t> output = execute(backend_, *kernel_, prepared_.source, op,
                                                       std::get<LinearPlan>(prepared_.plan), data);
@@ -74,6 +87,9 @@ class Runner {
 AttentionData hard_data(const AttentionDecode& op, const HardInput& input) {
   return make_attention_data(op, input);
 }
+AppendData hard_data(const KvAppend& op, const HardInput& input) {
+  return make_append_data(op, input);
+}
 LinearData hard_data(const Linear& op, const HardInput& input) {
   return make_linear_data(op, input);
 }
@@ -81,6 +97,13 @@ LinearData hard_data(const Linear& op, const HardInput& input) {
 AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
                           const std::string& where, const HardInput&) {
   return fit_data(op, item, where);
+}
+AppendData stored_data(const KvAppend&, const BundleItem&, const std::string& where,
+                       const HardInput&) {
+  throw Error(ErrorKind::bad_input,
+              where +
+                  ": kv_append makes codes of new tokens, so a bundle has nothing for it; run "
+                  "it on generated data, without --data");
 }
 LinearData stored_data(const Linear& op, const BundleItem& item, const std::string& where,
                        const HardInput& input) {

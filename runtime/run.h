@@ -16,7 +16,8 @@ namespace vqgen {
 struct ItemReport {
   std::string name;
   bool ok = false;
-  double rel_err = 0;      // ||kernel - reference|| / ||reference||, from the same codes
+  double rel_err = 0;      // ||kernel - reference|| / ||reference||, from the same codes; of what
+                           // makes codes, AppendVerdict::excess
   double max_abs_err = 0;  // of one element
   double tolerance = 0;    // rel_err allowed
   std::string why;         // what is wrong, empty where ok

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include <vq/args/attention_decode.h>
+#include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
 #include <vq/layout/splits.h>
 
@@ -13,6 +14,7 @@ namespace vqgen {
 // Of a plan whose workspace_bytes() are `bytes`, `score_bytes` of them partial scores: sets the
 // arguments that point into it. A part that the plan lacks is null, and `workspace` may be where
 // `bytes` is 0.
+inline void point_into_workspace(vq::KvAppendArgs&, void*, std::size_t, std::size_t) {}
 template <class Args>
 void point_into_workspace(Args& args, void* workspace, std::size_t bytes, std::size_t score_bytes) {
   auto* next = static_cast<std::byte*>(workspace);

@@ -69,7 +69,7 @@ for config in examples/configs/*.json; do
   part "run $(basename "$config")" "$BIN/vqgen" run "$config" --backend cuda
 done
 if command -v compute-sanitizer >/dev/null; then
-  for config in tinycode-layer tinycode-projection; do
+  for config in tinycode-layer tinycode-projection llama3-8b-kv-append-2bit; do
     for tool in memcheck racecheck; do
       part "$tool $config" compute-sanitizer --tool "$tool" --error-exitcode 9 \
         "$BIN/vqgen" run "examples/configs/$config.json" --backend cuda

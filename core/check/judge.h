@@ -46,5 +46,6 @@ void judge_combine(Judge& judge, const OpPlan& plan, std::int64_t counters) {
 void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDecode& op,
                 const GpuSpec& gpu);
 void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const GpuSpec& gpu);
+void judge_plan(Judge& judge, const KvAppendPlan& plan, const KvAppend& op, const GpuSpec& gpu);
 
 }  // namespace vqgen

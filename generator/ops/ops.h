@@ -19,6 +19,7 @@ struct OpText {
 };
 
 OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan);
+OpText op_text(const KvAppend& op, const KvAppendPlan& plan);
 // `name` begins the names of the entries: "gemv" or "gemm".
 OpText op_text(const char* name, const Linear& op, const LinearPlan& plan);
 

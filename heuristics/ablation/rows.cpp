@@ -45,6 +45,12 @@ bool takes_long(const PlacementRule& rule) {
 AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
                              std::vector<HotnessProfile> profiles)
     : problem_(problem), gpu_(gpu), profiles_(std::move(profiles)) {
+  if (std::holds_alternative<KvAppend>(problem)) {
+    throw Error(
+        ErrorKind::infeasible,
+        "ablate: kv_append has one dataflow and places no codebooks, so there is nothing to "
+        "leave out; use vqgen measure --space");
+  }
   shapes_ = ablation_shapes(problem, gpu);
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
   std::string why;

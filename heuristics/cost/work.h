@@ -97,6 +97,7 @@ class ConflictTable {
 BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
                      ConflictTable& conflicts);
 BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
+BlockWork block_work(const KvAppend& op, const KvAppendPlan& plan);
 
 // Products that are alike but for where their codebooks stand, counted once.
 struct AlikeWork {

@@ -146,6 +146,7 @@ void Placer::share_within(std::size_t i, std::int64_t budget) {
 
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
              std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
+  if (std::holds_alternative<KvAppend>(problem)) return {plan, {}};  // it places no entries
   return Placer(plan, problem, gpu, profiles, options).run();
 }
 

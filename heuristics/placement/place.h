@@ -54,7 +54,7 @@ struct Placed {
 // The plan with all boundaries set anew; what they were does not matter. `profiles` holds one of
 // each operand at most, of its format and units (core/hotness_match.h); accesses of others are
 // taken as uniform. A plan that check() refuses with all entries in global memory comes back as it
-// was; else check() accepts the result. Pure: equal arguments give equal results.
+// was, and so does one of kv_append, which places no entries; else check() accepts the result. Pure: equal arguments give equal results.
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
              std::span<const HotnessProfile> profiles, const PlaceOptions& options = {});
 

@@ -84,11 +84,37 @@ PlanUse use_of(const Linear& op, const LinearPlan& plan) {
   return use;
 }
 
+// Every entry is compared with every sub-vector of its unit, by runs.
+OperandUse append_use(Operand operand, const KvAppend& op, const VqFormat& format,
+                      const vq::KvAppendConfig& config, const vq::FormatConfig& of) {
+  const AppendShape& shape = op.shape;
+  OperandUse use{.operand = operand, .format = of};
+  use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
+  const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
+  const std::int64_t runs = vq::sub_vectors(config, of) / vq::run_sub_vectors(config, of);
+  use.lookups = static_cast<double>(rows * runs) * format.residuals * format.entries();
+  use.code_bytes = code_bytes(rows, shape.head_dim, format);
+  return use;
+}
+
+PlanUse use_of(const KvAppend& op, const KvAppendPlan& plan) {
+  const vq::KvAppendConfig config = kernel_config(op, plan);
+  PlanUse use{.threads = plan.threads, .shared_bytes = vq::block_shared_bytes(config)};
+  use.blocks = std::int64_t{op.shape.batch} * op.shape.kv_heads * vq::token_blocks(config) *
+               (vq::shares(config, config.keys) + vq::shares(config, config.values));
+  use.operands = {append_use(Operand::keys, op, op.keys, config, config.keys),
+                  append_use(Operand::values, op, op.values, config, config.values)};
+  return use;
+}
+
 }  // namespace
 
 PlanUse plan_use(const Plan& plan, const Problem& problem) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return use_of(*attention, std::get<AttentionDecodePlan>(plan));
+  }
+  if (const auto* append = std::get_if<KvAppend>(&problem)) {
+    return use_of(*append, std::get<KvAppendPlan>(plan));
   }
   return use_of(*as_linear(problem), std::get<LinearPlan>(plan));
 }

@@ -40,6 +40,8 @@ void add_plans(Candidates& to, SpacePlacement allowed) {
     add_attention_tables(to, allowed);
     add_attention_channels(to, allowed);
     add_attention_lanes(to, allowed);
+  } else if (std::holds_alternative<KvAppend>(to.problem())) {
+    add_kv_append_lanes(to, allowed);
   } else {
     add_linear_fragments(to, allowed);
     add_linear_warpgroups(to, allowed);

@@ -68,11 +68,13 @@ std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted);
 // All parts of the problem's op. Requires that check() accepts the problem.
 void add_plans(Candidates& to, SpacePlacement allowed);
 
-// The parts of the space. AttentionDecode's dataflows take its problem, the others both products.
+// The parts of the space. The dataflows of AttentionDecode and KvAppend take their problem, the
+// others both products.
 void add_attention_fragments(Candidates& to, SpacePlacement allowed);
 void add_attention_tables(Candidates& to, SpacePlacement allowed);
 void add_attention_channels(Candidates& to, SpacePlacement allowed);
 void add_attention_lanes(Candidates& to, SpacePlacement allowed);
+void add_kv_append_lanes(Candidates& to, SpacePlacement allowed);
 void add_linear_lanes(Candidates& to, SpacePlacement allowed);
 void add_linear_fragments(Candidates& to, SpacePlacement allowed);
 void add_linear_warpgroups(Candidates& to, SpacePlacement allowed);

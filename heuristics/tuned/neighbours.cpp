@@ -16,6 +16,7 @@ namespace {
 struct Size {
   const char* name;
   std::int64_t value;
+  bool counts = true;  // for what is fast
 };
 
 // What may differ on bucket and nearest; the first is what may on bucket. Query heads follow from
@@ -24,6 +25,11 @@ std::vector<Size> sizes_of(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     return {
         {"tokens", op->shape.tokens}, {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}};
+  }
+  if (const auto* op = std::get_if<KvAppend>(&problem)) {
+    return {{"batch", op->shape.batch},
+            {"kv_heads", op->shape.kv_heads},
+            {"tokens", op->shape.tokens, false}};
   }
   const LinearShape& shape = as_linear(problem)->shape;
   return {{"rows", shape.rows},
@@ -34,6 +40,13 @@ std::vector<Size> sizes_of(const Problem& problem) {
 // Whether all but those sizes is equal.
 bool same_kind(const Problem& a, const Problem& b) {
   if (a.index() != b.index()) return false;
+  if (const auto* append = std::get_if<KvAppend>(&a)) {
+    KvAppend other = std::get<KvAppend>(b);
+    other.shape.batch = append->shape.batch;
+    other.shape.kv_heads = append->shape.kv_heads;
+    other.shape.tokens = append->shape.tokens;
+    return other == *append;
+  }
   const auto* one = std::get_if<AttentionDecode>(&a);
   if (one == nullptr) {
     return as_linear(a)->dtype == as_linear(b)->dtype &&
@@ -59,7 +72,7 @@ std::vector<double> steps_from(const Problem& there, const Problem& here) {
   const std::vector<Size> b = sizes_of(here);
   std::vector<double> steps;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    steps.push_back(steps_between(a[i].value, b[i].value));
+    steps.push_back(a[i].counts ? steps_between(a[i].value, b[i].value) : 0);
   }
   return steps;
 }

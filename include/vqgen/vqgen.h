@@ -224,6 +224,26 @@ typedef struct vqgen_attention_args {
   float softmax_scale;      /* 0: 1 / sqrt(head_dim) */
 } vqgen_attention_args;
 
+/* Arguments of kv_append, which encodes new tokens and writes their rows to the cache that an
+ * attention with the same formats reads. The codes of `keys` and `values` are written, all else of
+ * them is read. */
+typedef struct vqgen_append_args {
+  size_t struct_bytes;
+  int64_t tokens;         /* that a sequence of the cache has room for, 1 to the config's */
+  const void* new_keys;   /* [batch][new_tokens][kv_heads][head_dim], raw */
+  const void* new_values; /* likewise */
+  /* [batch] token that a sequence's first new one becomes. Negative: the sequence is left alone;
+   * tokens from `tokens` on are left out. */
+  const int32_t* positions;
+  const int32_t* counts; /* [batch] new tokens that are real, 0..new_tokens; null: all */
+  vqgen_quantized keys, values;
+  const float* key_smooth; /* [kv_heads][head_dim]; null where the keys are not smoothed */
+  void* raw_keys; /* [batch][kv_heads][sinks + window][head_dim], written; null without both */
+  void* raw_values;
+  int64_t raw_batch_stride; /* elements */
+  int64_t raw_head_stride;  /* elements */
+} vqgen_append_args;
+
 /* Arguments of gemv and gemm, y = x W^T. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
@@ -246,6 +266,8 @@ typedef struct vqgen_linear_args {
 VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,
                                               void* workspace, size_t workspace_bytes,
                                               void* stream);
+VQGEN_API vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args,
+                                           void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args,
                                            void* workspace, size_t workspace_bytes, void* stream);
 

@@ -60,6 +60,11 @@ class Op {
     require(vqgen_linear_launch(op_.get(), &args, workspace, workspace_bytes, stream));
   }
 
+  void launch(vqgen_append_args args, void* stream = nullptr) const {
+    args.struct_bytes = sizeof(args);
+    require(vqgen_append_launch(op_.get(), &args, stream));
+  }
+
  private:
   std::unique_ptr<vqgen_op, decltype(&vqgen_op_release)> op_;
 };

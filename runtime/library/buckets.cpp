@@ -11,6 +11,7 @@ constexpr std::int64_t kLeastTokens = 1024;  // below, a plan is not worth a ker
 std::vector<std::int64_t> sizes_of(const Problem& problem) {
   const bool tokens = std::holds_alternative<AttentionDecode>(problem);
   const std::int64_t own = size_of(problem);
+  if (std::holds_alternative<KvAppend>(problem)) return {own};
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = tokens ? kLeastTokens : 1; size < own; size *= tokens ? 4 : 2) {
     sizes.push_back(size);
@@ -47,13 +48,18 @@ std::vector<BucketPlan> plans_of(const Config& config, const std::vector<std::in
 }  // namespace
 
 std::int64_t size_of(const Problem& problem) {
-  const Linear* linear = as_linear(problem);
-  return linear != nullptr ? linear->shape.rows : std::get<AttentionDecode>(problem).shape.tokens;
+  if (const Linear* linear = as_linear(problem)) return linear->shape.rows;
+  if (const auto* append = std::get_if<KvAppend>(&problem)) return append->shape.tokens;
+  return std::get<AttentionDecode>(problem).shape.tokens;
 }
 
 Problem resized(Problem problem, std::int64_t size) {
   if (auto* attention = std::get_if<AttentionDecode>(&problem)) {
     attention->shape.tokens = size;
+    return problem;
+  }
+  if (auto* append = std::get_if<KvAppend>(&problem)) {
+    append->shape.tokens = size;
     return problem;
   }
   const auto rows = static_cast<int>(size);

@@ -13,7 +13,8 @@
 
 namespace vqgen::library {
 
-// Tokens of an attention, rows of a product.
+// Tokens of an attention, rows of a product, tokens that the cache of a kv_append has room for:
+// which change neither its plan nor its text, so that it has one bucket.
 std::int64_t size_of(const Problem& problem);
 
 // The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.

@@ -60,6 +60,29 @@ Json arguments(const AttentionDecode& op) {
   return list;
 }
 
+Json arguments(const KvAppend& op) {
+  const AppendShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  const Shape fresh{s.batch, s.new_tokens, s.kv_heads, s.head_dim};
+  Json list = Json::array();
+  list.push_back(argument("new_keys", dtype, fresh));
+  list.push_back(argument("new_values", dtype, fresh));
+  list.push_back(argument("positions", "i32", {s.batch}));
+  list.push_back(argument("counts", "i32", {s.batch}));
+  const Shape rows{s.batch, s.kv_heads, s.tokens};
+  add_quantized(list, "keys", op.keys, dtype, rows, s.head_dim,
+                kv_units(op.keys, s.kv_heads, s.head_dim));
+  add_quantized(list, "values", op.values, dtype, rows, s.head_dim,
+                kv_units(op.values, s.kv_heads, s.head_dim));
+  if (op.keys.smooth) list.push_back(argument("key_smooth", "f32", {s.kv_heads, s.head_dim}));
+  if (op.raw_slots() > 0) {
+    const Shape raw{s.batch, s.kv_heads, op.raw_slots(), s.head_dim};
+    list.push_back(argument("raw_keys", dtype, raw));
+    list.push_back(argument("raw_values", dtype, raw));
+  }
+  return list;
+}
+
 Json arguments(const Linear& op) {
   const LinearShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
@@ -108,9 +131,7 @@ std::string describe(const Record& record, const Maker& maker) {
     }
   }
   json["workspace_bytes"] = record.workspace_bytes;
-  const Linear* linear = as_linear(problem);
-  json["arguments"] =
-      linear != nullptr ? arguments(*linear) : arguments(std::get<AttentionDecode>(problem));
+  json["arguments"] = std::visit([](const auto& op) { return arguments(op); }, problem);
   json["buckets"] = Json::array();
   for (const Bucket& each : record.buckets) {
     json["buckets"].push_back(bucket_json(each));

@@ -1,6 +1,7 @@
 #include "runtime/library/launch.h"
 
 #include <vq/args/attention_decode.h>
+#include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
 
 #include "runtime/device_call.h"
@@ -67,6 +68,12 @@ vq::QuantizedArgs kernel_args(const vqgen_quantized& given) {
           given.scales, given.batch_stride, given.head_stride};
 }
 
+vq::EncodedArgs written_args(const vqgen_quantized& given) {
+  return {static_cast<vq::u32*>(const_cast<void*>(given.codes)),
+          static_cast<const vq::u16*>(given.codebooks), given.scales, given.batch_stride,
+          given.head_stride};
+}
+
 template <class Args>
 void enqueue(const Bucket& bucket, const Args& args, void* stream) {
   const auto bytes = std::as_bytes(std::span(&args, 1));
@@ -105,7 +112,40 @@ void judge(Judge& judge, const AttentionShape& shape, const Demands& demands,
                 "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");
 }
 
-vqgen_status wrong_op(const char* message) { return fail(VQGEN_BAD_INPUT, message); }
+void judge(Judge& judge, const AppendShape& shape, const Demands& demands,
+           const vqgen_append_args& args) {
+  const bool raw = demands.window || demands.sinks;
+  judge.present("new_keys", args.new_keys, 1);
+  judge.present("new_values", args.new_values, 1);
+  judge.present("positions", args.positions, 3);
+  judge.present("counts", args.counts, 3, args.counts != nullptr);
+  judge.quantized("keys", args.keys, demands.codes_mask, demands.scales);
+  judge.quantized("values", args.values, demands.codes_mask, demands.value_scales);
+  judge.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
+  judge.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
+  judge.present("raw_values", args.raw_values, demands.elements_mask, raw);
+  if (raw) {
+    judge.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
+    judge.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
+  }
+  judge.apart("keys.batch_stride", args.keys.batch_stride, shape.batch);
+  judge.apart("keys.head_stride", args.keys.head_stride, shape.kv_heads);
+  judge.apart("values.batch_stride", args.values.batch_stride, shape.batch);
+  judge.apart("values.head_stride", args.values.head_stride, shape.kv_heads);
+  judge.apart("raw_batch_stride", args.raw_batch_stride, shape.batch, raw);
+  judge.apart("raw_head_stride", args.raw_head_stride, shape.kv_heads, raw);
+}
+
+vqgen_status wrong_op(const Record& record) {
+  const Problem& problem = record.buckets.back().config.problem;
+  if (as_linear(problem) != nullptr) {
+    return fail(VQGEN_BAD_INPUT, "the op is a product; launch it with vqgen_linear_launch()");
+  }
+  if (std::holds_alternative<KvAppend>(problem)) {
+    return fail(VQGEN_BAD_INPUT, "the op is a kv_append; launch it with vqgen_append_launch()");
+  }
+  return fail(VQGEN_BAD_INPUT, "the op is an attention; launch it with vqgen_attention_launch()");
+}
 
 }  // namespace
 
@@ -113,7 +153,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
                     void* stream) {
   const auto& buckets = record.buckets;
   const auto* op = std::get_if<AttentionDecode>(&buckets.back().config.problem);
-  if (op == nullptr) return wrong_op("the op is a product; launch it with vqgen_linear_launch()");
+  if (op == nullptr) return wrong_op(record);
   if (args.tokens < 0 || args.tokens > buckets.back().most) {
     return fail(VQGEN_RANGE,
                 "tokens is negative or more than the op was prepared for; prepare it "
@@ -146,12 +186,40 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   return VQGEN_OK;
 }
 
+vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspace, void* stream) {
+  const Bucket& bucket = record.buckets.back();
+  const auto* op = std::get_if<KvAppend>(&bucket.config.problem);
+  if (op == nullptr) return wrong_op(record);
+  if (args.tokens < 1 || args.tokens > bucket.most) {
+    return fail(VQGEN_RANGE,
+                "tokens is not positive or more than the op was prepared for; prepare it with as "
+                "many tokens as a cache will have room for");
+  }
+  Judge judged;
+  judge(judged, op->shape, bucket.demands, args);
+  if (judged.status() != VQGEN_OK) return judged.status();
+
+  vq::KvAppendArgs call{};
+  call.new_keys = static_cast<const vq::u16*>(args.new_keys);
+  call.new_values = static_cast<const vq::u16*>(args.new_values);
+  call.positions = args.positions;
+  call.counts = args.counts;
+  call.keys = written_args(args.keys);
+  call.values = written_args(args.values);
+  call.key_smooth = args.key_smooth;
+  call.raw_keys = static_cast<vq::u16*>(args.raw_keys);
+  call.raw_values = static_cast<vq::u16*>(args.raw_values);
+  call.raw_batch_stride = args.raw_batch_stride;
+  call.raw_head_stride = args.raw_head_stride;
+  call.capacity = static_cast<vq::i32>(args.tokens);
+  enqueue(bucket, call, stream);
+  return VQGEN_OK;
+}
+
 vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspace workspace,
                     void* stream) {
   const auto& buckets = record.buckets;
-  if (as_linear(buckets.back().config.problem) == nullptr) {
-    return wrong_op("the op is an attention; launch it with vqgen_attention_launch()");
-  }
+  if (as_linear(buckets.back().config.problem) == nullptr) return wrong_op(record);
   if (args.rows < 1 || args.rows > buckets.back().most) {
     return fail(VQGEN_RANGE,
                 "rows is not positive or more than the op was prepared for; prepare it "

@@ -16,6 +16,8 @@ struct Workspace {
 // A status with its line kept (last_error.h). Throws what LoadedKernel::enqueue() throws.
 vqgen_status launch(const Record& record, const vqgen_attention_args& args, Workspace workspace,
                     void* stream);
+vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspace workspace,
+                    void* stream);
 vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspace workspace,
                     void* stream);
 

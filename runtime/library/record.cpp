@@ -29,6 +29,16 @@ Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   return demands;
 }
 
+Demands demands_of(const KvAppend& op) {
+  Demands demands;
+  demands.key_smooth = op.keys.smooth;
+  demands.scales = op.keys.stage_scales;
+  demands.value_scales = op.values.stage_scales;
+  demands.window = op.shape.window > 0;
+  demands.sinks = op.shape.sinks > 0;
+  return demands;
+}
+
 Demands demands_of(const Linear& op, const LinearPlan& plan) {
   Demands demands;
   demands.output_scales = op.weights.output_scales;
@@ -45,6 +55,7 @@ Demands demands_of(const Problem& problem, const Plan& plan) {
   if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
     return demands_of(*attention, std::get<AttentionDecodePlan>(plan));
   }
+  if (const auto* append = std::get_if<KvAppend>(&problem)) return demands_of(*append);
   return demands_of(*as_linear(problem), std::get<LinearPlan>(plan));
 }
 
@@ -87,10 +98,7 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
 }  // namespace
 
 std::size_t workspace_of(const Problem& problem, const Plan& plan) {
-  const auto* attention = std::get_if<AttentionDecode>(&problem);
-  return static_cast<std::size_t>(
-      attention != nullptr ? workspace_bytes(*attention, std::get<AttentionDecodePlan>(plan))
-                           : workspace_bytes(*as_linear(problem), std::get<LinearPlan>(plan)));
+  return static_cast<std::size_t>(workspace_bytes(problem, plan));
 }
 
 const char* Record::told() const {

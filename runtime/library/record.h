@@ -19,7 +19,7 @@ namespace vqgen::library {
 // What the launch of one kernel asks of its arguments; alignments in bytes, as masks.
 struct Demands {
   bool output_scales = false;                 // the products' format has them
-  bool key_smooth = false;                    // the attention's keys have it
+  bool key_smooth = false;                    // the cache's keys have it
   bool scales = false, value_scales = false;  // of the stages: weights or keys; values
   bool window = false, sinks = false;
   std::uintptr_t codes_mask = 3;     // of codes, and of their strides in bytes
@@ -27,7 +27,7 @@ struct Demands {
 };
 
 struct Bucket {
-  std::int64_t most = 0;  // tokens or rows
+  std::int64_t most = 0;  // tokens, of kv_append those that the cache has room for, or rows
   Config config;
   Plan plan;
   PlanSource from;

@@ -136,7 +136,7 @@ std::vector<Measurement> read_recording(const std::filesystem::path& path, const
       each.expect_object({"plan", "time_us", "outcome", "why", "rel_err", "spill_bytes"});
       const JsonCursor name = recorded_member(each, "plan");
       Plan plan = read_plan_name(name);
-      if (std::holds_alternative<LinearPlan>(plan) != (as_linear(problem) != nullptr)) {
+      if (!is_plan_of(plan, problem)) {
         name.fail("is a plan of another op than " + op_name(problem));
       }
       recorded.push_back(read_recorded(each, std::move(plan)));

@@ -88,6 +88,13 @@ double arithmetic(const AttentionDecode& op) {
   return 2.0 * op.shape.batch * op.shape.query_heads * op.shape.head_dim *
          static_cast<double>(op.shape.tokens);
 }
+double arithmetic(const KvAppend& op) {
+  const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.new_tokens;
+  const auto of = [&](const VqFormat& format) {
+    return rows * op.shape.head_dim * format.residuals * format.entries();
+  };
+  return of(op.keys) + of(op.values);
+}
 double arithmetic(const Linear& op) {
   return 1.0 * op.shape.rows * static_cast<double>(op.shape.out_features) *
          static_cast<double>(op.shape.in_features);

@@ -147,9 +147,14 @@ class Expansion {
     if (weight_ <= 0) op.at("weight").fail("must be above 0");
     if (op.has("source")) op.at("source").string();
     const JsonCursor shape = op.member("shape", ": sizes, each a number or a list");
-    static constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp};
-    if (op.has("op") ? op.at("op").choice(kOps) == 0 : shape.has("tokens")) {
-      add_attention(shape, formats);
+    static constexpr std::array kOps{AttentionDecode::kOp, KvAppend::kOp, Gemv::kOp, Gemm::kOp};
+    const std::size_t kind = op.has("op")          ? op.at("op").choice(kOps)
+                             : shape.has("tokens") ? 0
+                                                   : kOps.size();
+    if (kind == 0) {
+      add_of_cache<AttentionDecode>(shape, formats);
+    } else if (kind == 1) {
+      add_of_cache<KvAppend>(shape, formats);
     } else {
       add_products(shape, formats, op.has("op") ? op.at("op").string() : "");
     }
@@ -166,12 +171,13 @@ class Expansion {
   }
 
  private:
-  void add_attention(const JsonCursor& cursor, const SweepFormats& formats) {
-    const auto shapes = read_shapes<AttentionShape>(cursor);
+  template <class Op>
+  void add_of_cache(const JsonCursor& cursor, const SweepFormats& formats) {
+    const auto shapes = read_shapes<decltype(Op::shape)>(cursor);
     if (formats.kv.empty()) cursor.fail("is of attention; give its formats in /formats/kv");
     for (const auto& [shape, sizes] : shapes) {
       for (const auto& [format, name] : formats.kv) {
-        add(cursor, AttentionDecode{dtype_, shape, format.keys, format.values}, sizes, name);
+        add(cursor, Op{dtype_, shape, format.keys, format.values}, sizes, name);
       }
     }
   }

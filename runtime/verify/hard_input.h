@@ -35,6 +35,11 @@ struct HardInput {
 // Memory: the data and little else; about 0.3 GB of codes a second where they are uniform.
 AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input);
 
+// The cache before the call holds random bits. lengths full: the last tokens of the cache; ragged:
+// positions at 0, at the end, past it and negative, and counts from none to more than there are, as
+// far as the batch allows. input.codes has no meaning here.
+AppendData make_append_data(const KvAppend& problem, const HardInput& input);
+
 // input.lengths has no meaning here. y is of O(1) before output scales.
 LinearData make_linear_data(const Linear& problem, const HardInput& input);
 

@@ -147,7 +147,7 @@ const char* const kSmooth = "smooth and hadamard transform keys only";
 INSTANTIATE_TEST_SUITE_P(
     All, ConfigRefusal,
     testing::Values(
-        Refusal{"no_op", true, {{"/op", ""}}, {"'op' is missing: attention_decode, gemv or gemm"}},
+        Refusal{"no_op", true, {{"/op", ""}}, {"'op' is missing: attention_decode, gemv, gemm or kv_append"}},
         Refusal{"bad_op", true, {{"/op", R"("matmul")"}}, {"/op: 'matmul' is none of", "gemv"}},
         Refusal{"op_number", true, {{"/op", "1"}}, {"/op: must be a string, not the integer 1"}},
         Refusal{"no_shape", true, {{"/shape", ""}}, {"'shape' is missing: the sizes"}},

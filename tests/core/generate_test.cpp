@@ -126,8 +126,9 @@ TEST_P(Generate, EachTemplateStandsThereOnceAndWhole) {
   const KernelSource source = example(GetParam()).generate();
   const auto files = lines_by_file(source.text);
   EXPECT_TRUE(files.contains("vq/machine.cuh"));
-  const bool product = source.op != "attention_decode";
-  EXPECT_TRUE(files.contains(product ? "vq/ops/linear_work.cuh" : "vq/ops/attention_work.cuh"));
+  EXPECT_TRUE(files.contains(source.op == "attention_decode" ? "vq/ops/attention_work.cuh"
+                             : source.op == "kv_append"      ? "vq/ops/append_rows.cuh"
+                                                             : "vq/ops/linear_work.cuh"));
   EXPECT_TRUE(files.contains("plan"));
   for (const auto& [file, lines] : files) {
     if (file == "head" || file == "plan") continue;

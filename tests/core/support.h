@@ -18,7 +18,7 @@
 
 namespace vqgen {
 
-// Sound configs of both ops, formats spelt out, that check() accepts too.
+// Sound configs of the ops, formats spelt out, that check() accepts too.
 inline Json attention_json() {
   return parse_json(R"({
     "op": "attention_decode",
@@ -26,6 +26,14 @@ inline Json attention_json() {
     "keys": {"vector_size": 4, "index_bits": 8},
     "values": {"vector_size": 4, "index_bits": 8}})",
                     "attention");
+}
+inline Json append_json() {
+  return parse_json(R"({
+    "op": "kv_append",
+    "shape": {"batch": 2, "kv_heads": 2, "head_dim": 128, "tokens": 1000, "new_tokens": 4},
+    "keys": {"vector_size": 4, "index_bits": 8},
+    "values": {"vector_size": 4, "index_bits": 8}})",
+                    "append");
 }
 inline Json gemv_json() {
   return parse_json(R"({

@@ -53,7 +53,7 @@ inline std::vector<HotnessProfile> random_profiles(const Problem& problem,
     const AttentionShape& shape = op->shape;
     add(Operand::keys, op->keys, kv_units(op->keys, shape.kv_heads, shape.head_dim));
     add(Operand::values, op->values, kv_units(op->values, shape.kv_heads, shape.head_dim));
-  } else {
+  } else if (as_linear(problem) != nullptr) {  // kv_append has none
     const Linear& op_ = *as_linear(problem);
     add(Operand::weights, op_.weights,
         weight_units(op_.weights, op_.shape.out_features, op_.shape.in_features));

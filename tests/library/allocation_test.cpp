@@ -75,12 +75,15 @@ class Allocations : public testing::Test {
     const std::string gemv = gemv_json().dump();
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, attention.c_str(), nullptr, &attention_), VQGEN_OK);
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, gemv.c_str(), nullptr, &gemv_), VQGEN_OK);
+    const std::string append = append_json().dump();
+    EXPECT_EQ(vqgen_prepare(&fake_.runtime, append.c_str(), nullptr, &append_), VQGEN_OK);
   }
   ~Allocations() override {
     vqgen_op_release(attention_);
     vqgen_op_release(gemv_);
+    vqgen_op_release(append_);
   }
-  void launch_both(int rows = 2, std::int64_t tokens = 1000) {
+  void launch_all(int rows = 2, std::int64_t tokens = 1000) {
     vqgen_attention_args a{};
     a.struct_bytes = sizeof(a);
     a.tokens = tokens;
@@ -98,33 +101,44 @@ class Allocations : public testing::Test {
     l.x = l.y = memory;
     l.weights.codes = l.weights.codebooks = memory;
     gemv_status_ = vqgen_linear_launch(gemv_, &l, memory, vqgen_op_workspace_bytes(gemv_), nullptr);
+    vqgen_append_args n{};
+    n.struct_bytes = sizeof(n);
+    n.tokens = tokens;
+    n.new_keys = n.new_values = memory;
+    n.positions = reinterpret_cast<std::int32_t*>(memory);
+    n.keys = a.keys;
+    n.values = a.values;
+    append_status_ = vqgen_append_launch(append_, &n, nullptr);
   }
 
   FakeRuntime fake_{{.max_buckets = 8}};
   vqgen_op* attention_ = nullptr;
   vqgen_op* gemv_ = nullptr;
-  vqgen_status attention_status_{}, gemv_status_{};
+  vqgen_op* append_ = nullptr;
+  vqgen_status attention_status_{}, gemv_status_{}, append_status_{};
 };
 
 TEST_F(Allocations, ALaunchMakesNone) {
-  EXPECT_EQ(allocated_by([&] { launch_both(); }), 0);
+  EXPECT_EQ(allocated_by([&] { launch_all(); }), 0);
   EXPECT_EQ(attention_status_, VQGEN_OK) << vqgen_last_error();
   EXPECT_EQ(gemv_status_, VQGEN_OK) << vqgen_last_error();
-  EXPECT_GE(fake_.backend->enqueued, 4);
+  EXPECT_EQ(append_status_, VQGEN_OK) << vqgen_last_error();
+  EXPECT_GE(fake_.backend->enqueued, 6);
 }
 
 TEST_F(Allocations, SizesThatChangeMakeNone) {
   EXPECT_EQ(allocated_by([&] {
-              for (int rows = 1; rows <= 2; ++rows) launch_both(rows, rows * 300);
+              for (int rows = 1; rows <= 2; ++rows) launch_all(rows, rows * 300);
             }),
             0);
   EXPECT_EQ(gemv_status_, VQGEN_OK) << vqgen_last_error();
 }
 
 TEST_F(Allocations, ArgumentsThatAreRefusedMakeNone) {
-  EXPECT_EQ(allocated_by([&] { launch_both(100, -1); }), 0);
+  EXPECT_EQ(allocated_by([&] { launch_all(100, -1); }), 0);
   EXPECT_EQ(attention_status_, VQGEN_RANGE);
   EXPECT_EQ(gemv_status_, VQGEN_RANGE);
+  EXPECT_EQ(append_status_, VQGEN_RANGE);
 }
 
 TEST_F(Allocations, AnAllocationInALaunchIsSeen) {
@@ -132,12 +146,12 @@ TEST_F(Allocations, AnAllocationInALaunchIsSeen) {
     const std::string copy = kernel.name + " launched";
     EXPECT_NE(copy, "");
   };
-  EXPECT_GT(allocated_by([&] { launch_both(); }), 0);
+  EXPECT_GT(allocated_by([&] { launch_all(); }), 0);
 }
 
 TEST_F(Allocations, ALaunchTakesNoLockAndOneThatDidIsSeen) {
   EXPECT_EQ(locked_by([&] {
-              for (int rows = 1; rows <= 2; ++rows) launch_both(rows, rows * 300);
+              for (int rows = 1; rows <= 2; ++rows) launch_all(rows, rows * 300);
             }),
             0);
   EXPECT_EQ(gemv_status_, VQGEN_OK) << vqgen_last_error();
@@ -146,11 +160,11 @@ TEST_F(Allocations, ALaunchTakesNoLockAndOneThatDidIsSeen) {
   fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte>) {
     const std::lock_guard lock(mutex);
   };
-  EXPECT_GT(locked_by([&] { launch_both(); }), 0);
+  EXPECT_GT(locked_by([&] { launch_all(); }), 0);
   fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte>) {
     const std::shared_lock lock(shared);
   };
-  EXPECT_GT(locked_by([&] { launch_both(); }), 0);
+  EXPECT_GT(locked_by([&] { launch_all(); }), 0);
 }
 
 // The record of a config that was seen is found without any; the handle of the C function is one.

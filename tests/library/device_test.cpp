@@ -67,8 +67,34 @@ TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
     ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
     trial.expect_right();
   }
+  vqgen_op* append = prepared(runtime_, small_append());
+  for (const std::int64_t tokens : {1, 17, 30}) {
+    AppendTrial trial(std::get<KvAppend>(read_config(small_append(), "test").problem), runtime_,
+                      tokens);
+    ASSERT_EQ(trial.launch(append, stream_), VQGEN_OK) << vqgen_last_error();
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
   vqgen_op_release(attention);
   vqgen_op_release(gemv);
+  vqgen_op_release(append);
+}
+
+TEST_F(OnDevice, AnAppendIsCapturedAndReplayed) {
+  vqgen_op* op = prepared(runtime_, small_append());
+  AppendTrial trial(std::get<KvAppend>(read_config(small_append(), "test").problem), runtime_, 30);
+  ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+  trial.poison();
+  constexpr int kGlobalMode = 0;
+  ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
+            0);
+  const vqgen_status launched = trial.launch(op, stream_);
+  void* graph = nullptr;
+  ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
+  EXPECT_EQ(launched, VQGEN_OK) << vqgen_last_error();
+  expect_replays(graph, trial, 2);
+  vqgen_op_release(op);
 }
 
 TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {

@@ -119,6 +119,24 @@ TEST(Launch, CodesOfOtherLayoutsAreRight) {
   expect_right(gemv, *as_linear(read_config(of_gemv, "test").problem), 2);
 }
 
+// Caches smaller than the op was prepared for, in which the last new tokens come to stand.
+TEST(Launch, AppendIsRightAtAllCapacities) {
+  const Json config = small_append();
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  EXPECT_EQ(vqgen_op_workspace_bytes(prepared.op), 0u);
+  EXPECT_EQ(vqgen_op_bucket(prepared.op, 1), 30);
+  const auto op = std::get<KvAppend>(read_config(config, "test").problem);
+  for (const std::int64_t tokens : {1, 3, 17, 30}) {
+    SCOPED_TRACE(tokens);
+    AppendTrial trial(op, host(), tokens);
+    ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+    ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();  // again: the same
+    trial.expect_right();
+  }
+}
+
 TEST(Launch, MemoryThatTheHostDoesNotKnowIsAFaultThatNamesTheKernel) {
   const Json config = small_gemv();
   const OwnedOp prepared(config);
@@ -151,6 +169,17 @@ TEST(Launch, AnOpSaysWhatItIs) {
                                              "key_smooth", "raw_keys", "raw_values", "lengths",
                                              "windows", "sinks"}));
   EXPECT_EQ(said.at("arguments").at(3).at("shape"), Json({2, 2, 1500, 4}));
+
+  const OwnedOp append(small_append());
+  const Json of_append = parse_json(vqgen_op_description(append.op), "description");
+  names.clear();
+  for (const Json& each : of_append.at("arguments")) names.push_back(each.at("name"));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"new_keys", "new_values", "positions", "counts", "keys.codes",
+                                      "keys.codebooks", "keys.scales", "values.codes",
+                                      "values.codebooks", "key_smooth", "raw_keys", "raw_values"}));
+  EXPECT_EQ(of_append.at("arguments").at(0).at("shape"), Json({2, 4, 2, 64}));
+  EXPECT_EQ(of_append.at("arguments").at(10).at("shape"), Json({2, 2, 5, 64}));
 }
 
 }  // namespace

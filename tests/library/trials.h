@@ -7,6 +7,7 @@
 #include "runtime/device_data.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/hard_input.h"
+#include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_linear.h"
 #include "tests/library/fake_backend.h"
@@ -21,6 +22,16 @@ inline Json small_attention() {
                                    {"/shape/sinks", "3"},
                                    {"/keys", R"({"vector_size": 4, "index_bits": 8,
                                                  "smooth": true, "stage_scales": true})"}});
+}
+
+inline Json small_append() {
+  return edited(append_json(), {{"/shape/head_dim", "64"},
+                                {"/shape/tokens", "30"},
+                                {"/shape/window", "3"},
+                                {"/shape/sinks", "2"},
+                                {"/keys", R"({"vector_size": 4, "index_bits": 6, "residuals": 2,
+                                              "smooth": true, "hadamard": true,
+                                              "stage_scales": true})"}});
 }
 
 inline Json small_gemv() {
@@ -159,6 +170,57 @@ class LinearTrial {
   DeviceData device_;
   DeviceBuffer workspace_;
   vqgen_linear_args args_{};
+};
+
+// New tokens for a cache with room for `tokens`, of an op that may have been prepared for more.
+class AppendTrial {
+ public:
+  AppendTrial(KvAppend op, vqgen_runtime* runtime, std::int64_t tokens)
+      : op_(resized_op(std::move(op), tokens)),
+        data_(make_append_data(op_, {.seed = static_cast<std::uint64_t>(tokens)})),
+        device_(runtime->registry->backend()) {
+    args_.struct_bytes = sizeof(args_);
+    args_.tokens = tokens;
+    args_.new_keys = device_.input(data_.new_keys);
+    args_.new_values = device_.input(data_.new_values);
+    args_.positions = device_.input(data_.positions);
+    args_.keys = written(data_.keys);
+    args_.values = written(data_.values);
+    args_.key_smooth = device_.input(data_.keys.smooth);
+    args_.raw_keys = device_.state(data_.raw_keys);
+    args_.raw_values = device_.state(data_.raw_values);
+    args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
+    args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
+    device_.poison_outputs();
+  }
+  vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
+    return vqgen_append_launch(op, &args_, stream);
+  }
+  // The cache as it was before.
+  void poison() { device_.poison_outputs(); }
+  void expect_right() const {
+    const AppendVerdict verdict =
+        judge_append(data_, {device_.fetch<std::uint32_t>(0), device_.fetch<std::uint32_t>(1),
+                             device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)});
+    EXPECT_TRUE(verdict.ok) << verdict.why;
+    EXPECT_GT(verdict.codes, 0);
+    device_.require_inputs_unchanged();
+  }
+
+ private:
+  static KvAppend resized_op(KvAppend op, std::int64_t tokens) {
+    op.shape.tokens = tokens;
+    return op;
+  }
+  vqgen_quantized written(const QuantizedTensor& tensor) {
+    const std::int64_t head = tensor.rows * tensor.row_words;
+    return {device_.state(tensor.codes), device_.input(tensor.codebooks),
+            device_.input(tensor.stage_scales), tensor.heads * head, head};
+  }
+  KvAppend op_;
+  AppendData data_;
+  DeviceData device_;
+  vqgen_append_args args_{};
 };
 
 }  // namespace vqgen::library::test

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "core/profiles.h"
@@ -73,6 +74,33 @@ TEST_P(Architectures, EveryFusionCompiles) {
       }
     }
   }
+}
+
+// Keys with every transform and residual stages, values on the lattice.
+TEST_P(Architectures, AppendCompiles) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu(GetParam());
+  KvAppend op;
+  op.dtype = DType::bf16;
+  op.shape = {.batch = 4,
+              .kv_heads = 8,
+              .head_dim = 128,
+              .tokens = 4096,
+              .new_tokens = 2,
+              .window = 16,
+              .sinks = 4};
+  op.keys = {.vector_size = 8, .index_bits = 12, .residuals = 2, .scope = Scope::head};
+  op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
+  op.values = {.vector_size = 8, .index_bits = 16, .residuals = 2};
+  op.values.decoder = Decoder::e8p;
+  const Plan plan = choose(op, gpu);
+  const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+  const KernelResources& kernel = artifact.kernels.front();
+  EXPECT_GT(kernel.registers, 0);
+  EXPECT_LE(kernel.registers * std::get<KvAppendPlan>(plan).threads, 65536);
+  constexpr int kFewSpills = 128;  // bytes
+  EXPECT_LE(kernel.spill_bytes, kFewSpills);
+  std::printf("%d registers, %d bytes spilled\n", kernel.registers, kernel.spill_bytes);
 }
 
 // Of both ops, in one kernel, without a register more than a block of its threads has.

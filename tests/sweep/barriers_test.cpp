@@ -21,6 +21,9 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     execute(backend, *kernel, source, *op, std::get<AttentionDecodePlan>(plan),
             make_attention_data(*op, HardInput{.seed = 3}));
+  } else if (const auto* append = std::get_if<KvAppend>(&problem)) {
+    execute(backend, *kernel, source, *append, std::get<KvAppendPlan>(plan),
+            make_append_data(*append, HardInput{.seed = 3}));
   } else {
     const Linear& linear = *as_linear(problem);
     execute(backend, *kernel, source, linear, std::get<LinearPlan>(plan),
@@ -36,9 +39,8 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   // Only plans whose last block merges have these run.
   const std::size_t merging = right.text.find("VQ_DEVICE bool is_last_of");
   const std::size_t merging_end = right.text.find("\n}\n", merging);
-  const bool merges =
-      std::visit([](const auto& each) { return each.combine == Combine::last_block; }, plan);
-  ASSERT_NE(merging_end, std::string::npos);
+  const bool merges = merges_by_last_block(plan);
+  ASSERT_EQ(merging_end == std::string::npos, std::holds_alternative<KvAppend>(problem));
 
   std::size_t found = 0;
   for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
@@ -139,6 +141,27 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
   plan.threads = 64;
   plan.combine = Combine::last_block;
   expect_counter_needed(attention, plan);
+}
+
+TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
+  KvAppend op;
+  op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 9, .new_tokens = 5, .window = 2};
+  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::tensor};
+  op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  KvAppendPlan plan{.tokens_per_block = 2, .warps_along_entries = 2};
+  expect_every_barrier_needed(op, plan, 3);
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string all =
+      report_of(right, op, plan, "if (number >= work.all - kWindow)", "if (true)");
+  EXPECT_NE(all.find(": race at "), std::string::npos) << all;
+  // Shares that cut through words.
+  plan.splits = 2;
+  op.keys.vector_size = 8;
+  op.keys.index_bits = 5;
+  const KernelSource shared = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string cut = report_of(
+      shared, op, plan, "while (count * f.residuals * f.index_bits % 32 != 0)", "while (false)");
+  EXPECT_NE(cut.find(": race at "), std::string::npos) << cut;
 }
 
 TEST(Barriers, OfGemvAreAllNeeded) {

@@ -32,6 +32,7 @@ struct SweepCases {
 // Every pair of values of the op's axes; see the tables in the source. Linear is GEMV and GEMM.
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
+SweepCases append_pairwise(std::uint64_t seed);
 
 // index_bits 2..16 x vector_size 2, 4, 8 x residuals 1..4, and the codes of E8P x residuals 1..4,
 // the element type and the scope taking turns, at one small size.
@@ -44,6 +45,16 @@ inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLay
 // Words that codes of a layout are aligned to.
 constexpr std::size_t aligned_words(const CodeLayout& layout) {
   return static_cast<std::size_t>(layout.rows * layout.words);
+}
+
+// Whether the last block of the plan's merges its splits.
+inline bool merges_by_last_block(const Plan& plan) {
+  return std::visit(
+      [](const auto& each) {
+        if constexpr (requires { each.combine; }) return each.combine == Combine::last_block;
+        return false;
+      },
+      plan);
 }
 
 // Forced boundaries: 0 leaves the default; then none near; 1 and 8 in registers above shared; half

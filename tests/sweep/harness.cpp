@@ -50,6 +50,11 @@ std::string judge(const AttentionDecode& op, const SweepCase& sweep_case, Kernel
          describe(compare_lse(reference.lse, output.lse, op.dtype), "lse");
 }
 
+std::string judge(const KvAppend& op, const SweepCase& sweep_case, Kernel& kernel) {
+  const AppendData data = make_append_data(op, sweep_case.input);
+  return judge_append(data, kernel.run(data, sweep_case.misalignment)).why;
+}
+
 std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
   const LinearData data = make_linear_data(op, sweep_case.input);
   const std::vector<double> reference = reference_linear(data);
@@ -95,6 +100,11 @@ Kernel::Kernel(Backend& backend, const Problem& problem, const Plan& plan, const
 AttentionOutput Kernel::run(const AttentionData& data, Misalignment misalignment) {
   return execute(backend_, *loaded_, source_, std::get<AttentionDecode>(problem_),
                  std::get<AttentionDecodePlan>(plan_), data, misalignment);
+}
+
+AppendResult Kernel::run(const AppendData& data, Misalignment misalignment) {
+  return execute(backend_, *loaded_, source_, std::get<KvAppend>(problem_),
+                 std::get<KvAppendPlan>(plan_), data, misalignment);
 }
 
 std::vector<std::uint16_t> Kernel::run(const LinearData& data, Misalignment misalignment) {

@@ -44,6 +44,7 @@ class Sweep : public testing::TestWithParam<std::size_t> {
 
 TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), kSeed)); }
+TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(kSeed).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), kSeed)); }
 
@@ -58,6 +59,14 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     EXPECT_GT(sweep.pairs, 1000u);
     EXPECT_GE(sweep.cases.size(), 90u);
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
+  }
+  const SweepCases append = append_pairwise(kSeed);
+  EXPECT_EQ(append.uncovered, 0u);
+  EXPECT_GT(append.pairs, 1000u);
+  std::printf("%zu cases cover %zu pairs\n", append.cases.size(), append.pairs);
+  for (const SweepCase& each : append.cases) {
+    const Verdict verdict = check(each.plan, each.problem, sweep_gpu());
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
   }
   // Not only drawn, but taken: check() drops what it refuses.
   for (const LinearFusion fusion :
@@ -93,8 +102,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   for (const SweepCases& sweep : {attention, linear}) {
     const auto by_last_block =
         std::count_if(sweep.cases.begin(), sweep.cases.end(), [](const SweepCase& each) {
-          return std::visit([](const auto& plan) { return plan.combine == Combine::last_block; },
-                            each.plan);
+          return merges_by_last_block(each.plan);
         });
     EXPECT_GE(by_last_block, 10);
     std::printf("%td cases whose last block merges\n", by_last_block);

@@ -88,6 +88,12 @@ TEST(Sweep, AnOpThatIsNamedIsTaken) {
     const bool product = as_linear(item.problem) != nullptr;
     EXPECT_EQ(op_name(item.problem), product ? "gemm" : "attention_decode");
   }
+  json["ops"][1]["op"] = "kv_append";
+  json["ops"][1]["shape"].erase("query_heads");
+  const Work appends = read(json);
+  ASSERT_EQ(appends.items.size(), 12u);
+  EXPECT_EQ(op_name(appends.items.back().problem), "kv_append");
+  EXPECT_EQ(std::get<KvAppend>(appends.items.back().problem).shape.tokens, 64);
   json["ops"][0]["op"] = "gemv";
   EXPECT_NE(message_of([&] { read(json); }).find("/ops/0/shape/rows: gemv does not take 9 rows"),
             std::string::npos);

@@ -1,0 +1,36 @@
+// The argument struct of kv_append, shared by host and device. Device pointers; nothing is owned.
+#pragma once
+
+#include <vq/types.h>
+
+namespace vq {
+
+// One tensor of the cache: QuantizedArgs (args/quantized.h) whose codes are written.
+struct EncodedArgs {
+  u32* codes;            // packed rows, layout/codes.h; 4-byte aligned
+  const u16* codebooks;  // [unit][stage][entry][vector_size]; 16-byte aligned
+  const float* scales;   // [unit][stage]; null without stage scales
+  i64 batch_stride;      // words between sequences
+  i64 head_stride;       // words between heads
+};
+
+struct KvAppendArgs {
+  const u16* new_keys;  // [batch][new_tokens][kv_heads][head_dim], raw (no transform applied)
+  const u16* new_values;
+  // [batch] token that the first new one becomes. Negative: nothing is appended to the sequence, as
+  // for the padding of a batch. Tokens from `capacity` on are left out.
+  const i32* positions;
+  const i32* counts;        // [batch] new tokens that are real, 0..new_tokens; null: all
+  EncodedArgs keys;         // rows [batch][kv_head][token]
+  EncodedArgs values;       // rows [batch][kv_head][token]
+  const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
+  // Uncompressed tokens in the slots that attention_decode reads (args/attention_decode.h); null
+  // without window and sinks.
+  u16* raw_keys;
+  u16* raw_values;
+  i64 raw_batch_stride;  // elements
+  i64 raw_head_stride;   // elements
+  i32 capacity;          // tokens that a sequence of the cache has room for
+};
+
+}  // namespace vq

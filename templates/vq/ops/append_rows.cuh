@@ -1,0 +1,152 @@
+// The rows of one tensor that a block of kv_append writes: loaded raw, transformed, encoded stage
+// by stage (append_stage.cuh), and put into the cache. A share's codes are whole words
+// (layout/kv_append.h), so that each has one writer.
+#pragma once
+
+#include <vq/ops/append_stage.cuh>
+#include <vq/transform.cuh>
+
+namespace vq {
+
+template <class Plan, class Operand>
+class AppendRows {
+ public:
+  using Share = AppendShare<Plan, Operand>;
+  static constexpr KvAppendConfig kConfig = Share::kConfig;
+  static constexpr FormatConfig kFormat = Share::kFormat;
+  static constexpr int kHeadDim = Share::kHeadDim;
+  static constexpr int kThreads = Share::kThreads;
+  static constexpr int kResiduals = Share::kResiduals;
+  static constexpr int kBits = kFormat.index_bits;
+  static constexpr int kOfLane = ceil_div(kHeadDim, 32);
+  static constexpr int kRowWords =
+      static_cast<int>(row_words(kHeadDim, Share::kVectorSize, kResiduals, kBits));
+  static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
+
+  // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
+  // of the block's first token. A warp's first row is on its way from here on, so that it comes
+  // while the block learns where it goes.
+  VQ_DEVICE AppendRows(const KvAppendArgs& args, const u16* elements, u16* raw, int first)
+      : args_(args), elements_(elements), raw_(raw), first_(first) {
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const int channel = lane() + 32 * j;
+      smooth_[j] = 1.0f;
+      if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
+      if constexpr (kFormat.smooth)
+        smooth_[j] = load_global(args.key_smooth + i64{block_y()} * kHeadDim + channel);
+    }
+    if (warp() < kConfig.tokens_per_block && first + warp() < kConfig.new_tokens) fetch(warp());
+  }
+
+  // All threads.
+  VQ_DEVICE void run(const Share& share) {
+    load(share);
+    sync_block();
+    for (int stage = 0; stage < kResiduals; ++stage) {
+      const AppendStage<Share> codes(share, stage);
+      codes.search();
+      sync_block();
+      codes.settle();
+      sync_block();
+    }
+    write(share);
+  }
+
+ private:
+  // Of a row lane l has channels l + 32 j.
+  VQ_DEVICE void fetch(int t) {
+    const i64 token = i64{block_z()} * kConfig.new_tokens + first_ + t;
+    const u16* const row = elements_ + (token * kConfig.kv_heads + block_y()) * kHeadDim;
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const int channel = lane() + 32 * j;
+      if (kHeadDim % 32 == 0 || channel < kHeadDim) row_[j] = load_global(row + channel);
+    }
+  }
+
+  // A warp a row.
+  VQ_DEVICE void load(const Share& share) {
+    for (int t = warp(); t < share.work.count; t += kThreads / 32) {
+      if (t != warp()) fetch(t);
+      float values[kOfLane];
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) {
+        const int channel = lane() + 32 * j;
+        values[j] = 0.0f;
+        if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
+        if (share.begin == 0) keep_raw(share.work, first_ + t, channel, row_[j]);
+        values[j] = to_float<kConfig.element>(row_[j]);
+        if constexpr (kFormat.smooth) values[j] /= smooth_[j];
+      }
+      if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(values);
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) {
+        const int channel = lane() + 32 * j;
+        if (kHeadDim % 32 == 0 || channel < kHeadDim)
+          store_shared(Share::rows() + t * kHeadDim + channel, values[j]);
+      }
+    }
+  }
+
+  // Whether a reader takes a first token for a sink or for one of its window is a count of the
+  // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
+  // newest is stored.
+  VQ_DEVICE void keep_raw(const AppendWork& work, int number, int channel, u16 element) const {
+    constexpr int kSinks = kConfig.max_sinks;
+    constexpr int kWindow = kConfig.max_window;
+    if constexpr (kSinks + kWindow > 0) {
+      u16* const raw =
+          raw_ + work.batch * args_.raw_batch_stride + work.head * args_.raw_head_stride + channel;
+      const int token = work.position + number;
+      if (token < kSinks) store_global(raw + i64{token} * kHeadDim, element);
+      if constexpr (kWindow > 0) {
+        if (number >= work.all - kWindow)
+          store_global(raw + i64{kSinks + token % kWindow} * kHeadDim, element);
+      }
+    }
+  }
+
+  // A thread a word.
+  VQ_DEVICE static void write(const Share& share) {
+    const int first_word = share.begin * kResiduals * kBits / 32;
+    const int left = kRowWords - first_word;
+    const int words = left < kShareWords ? left : kShareWords;
+    for (int i = thread_index(); i < share.work.count * words; i += kThreads) {
+      const int t = i / words;
+      const int word = i % words;
+      store_global(word_at(share, share.work.position + share.work.first + t, first_word + word),
+                   packed(share, Share::codes() + t * Share::kVectors * kResiduals, word));
+    }
+  }
+
+  // A word of the share: code c stands in bits [c kBits, (c + 1) kBits); past the last are zeros.
+  VQ_DEVICE static u32 packed(const Share& share, const u32* codes, int word) {
+    const int count = share.vectors * kResiduals;
+    u32 bits = 0;
+    for (int c = word * 32 / kBits; c < count && c * kBits < (word + 1) * 32; ++c) {
+      const int shift = c * kBits - word * 32;
+      const u32 code = load_shared(codes + c);
+      bits |= shift < 0 ? code >> -shift : code << shift;
+    }
+    return bits;
+  }
+
+  // Where a word of a token's row stands in the cache.
+  VQ_DEVICE static u32* word_at(const Share& share, int token, int word) {
+    constexpr CodeLayout kLayout = kFormat.layout;
+    return share.to.codes + share.work.batch * share.to.batch_stride +
+           share.work.head * share.to.head_stride +
+           row_place(kLayout, padded_words(kLayout, kRowWords), i64{token}) +
+           word_place(kLayout, word);
+  }
+
+  const KvAppendArgs& args_;
+  const u16* elements_;
+  u16* raw_;
+  int first_;
+  u16 row_[kOfLane];
+  float smooth_[kOfLane];
+};
+
+}  // namespace vq

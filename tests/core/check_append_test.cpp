@@ -1,0 +1,165 @@
+// kv_append in core: configs read and written, names of its plans, and every rule of validate() and
+// check(), with a case that breaks it and a near miss that passes.
+#include "core/hotness_match.h"
+#include "core/plan_name.h"
+#include "tests/core/check_support.h"
+
+namespace vqgen {
+namespace {
+
+KvAppend sound_append() { return std::get<KvAppend>(read_config(append_json(), "c.json").problem); }
+
+Verdict judge_append_plan(const KvAppendPlan& plan, const KvAppend& op = sound_append()) {
+  return check(plan, op, find_gpu("h200"));
+}
+
+TEST(CheckAppend, AConfigReadsWhatItWrites) {
+  const KvAppend op = sound_append();
+  EXPECT_EQ(op.shape.new_tokens, 4);
+  EXPECT_EQ(std::get<KvAppend>(
+                read_config(edited(append_json(), {{"/shape/new_tokens", ""}}), "c.json").problem)
+                .shape.new_tokens,
+            1);
+  const Json canonical = to_json(Problem(op));
+  EXPECT_EQ(canonical.at("op"), "kv_append");
+  EXPECT_EQ(read_config(canonical, "again.json").problem, Problem(op));
+  EXPECT_NE(Problem(op), read_config(edited(append_json(), {{"/shape/window", "3"}}), "c").problem);
+}
+
+// Values of a preset drop its key transforms, as for attention.
+TEST(CheckAppend, FormatsMayBePresets) {
+  const Json json =
+      edited(append_json(), {{"/keys", R"("vecinfer-d4b8")"}, {"/values", R"("vecinfer-d4b8")"}});
+  const auto op = std::get<KvAppend>(read_config(json, "c.json").problem);
+  EXPECT_TRUE(op.keys.smooth && op.keys.hadamard);
+  EXPECT_FALSE(op.values.smooth || op.values.hadamard);
+}
+
+TEST(CheckAppend, WhatNoCacheIsIsRefused) {
+  const auto refused = [](const std::vector<Edit>& edits) {
+    return message_of([&] { read_config(edited(append_json(), edits), "c.json"); });
+  };
+  expect_words(refused({{"/shape/query_heads", "8"}}), {"/shape", "query_heads"});
+  expect_words(refused({{"/shape/shared_cache", "true"}}), {"/shape", "shared_cache"});
+  expect_words(refused({{"/shape/new_tokens", "0"}}), {"/shape/new_tokens", "from 1 to"});
+  expect_words(refused({{"/shape/tokens", ""}}), {"'tokens' is missing"});
+  expect_words(refused({{"/keys/vector_size", "3"}}), {"/keys/vector_size", "head_dim 128"});
+  expect_words(refused({{"/values/hadamard", "true"}}), {"/values", "transform keys only"});
+  expect_words(
+      refused(
+          {{"/keys/scope", R"("tile")"}, {"/keys/tile_rows", "8"}, {"/keys/tile_columns", "8"}}),
+      {"/keys/scope", "KV cache"});
+  expect_words(refused({{"/keys/hadamard", "true"}, {"/shape/head_dim", "96"}}),
+               {"/keys/hadamard", "power of two"});
+  expect_words(refused({{"/shape/batch", "65535"},
+                        {"/shape/kv_heads", "65535"},
+                        {"/shape/tokens", "1"},
+                        {"/shape/new_tokens", "65536"}}),
+               {"/shape", "new tokens", "beyond any device"});
+  expect_words(refused({{"/plan", "{}"}, {"/op", R"("kv_push")"}}), {"/op", "kv_append"});
+}
+
+TEST(CheckAppend, FormatsOfKeysAndValues) {
+  check_format_rules(sound_append().keys, "keys", [](const VqFormat& format) {
+    KvAppend op = sound_append();
+    op.keys = format;
+    return op;
+  });
+  check_format_rules(sound_append().values, "values", [](const VqFormat& format) {
+    KvAppend op = sound_append();
+    op.values = format;
+    return op;
+  });
+}
+
+TEST(CheckAppend, HeadDim) {
+  KvAppend op = sound_append();
+  for (const int head_dim : {64, 80, 96, 128, 256}) {
+    op.shape.head_dim = head_dim;
+    expect_ok(check(op));
+    expect_ok(judge_append_plan({}, op));
+  }
+  for (const int head_dim : {32, 112, 512}) {
+    op.shape.head_dim = head_dim;
+    expect_refused(check(op), {"head_dim " + std::to_string(head_dim), "not built yet", "80"});
+  }
+}
+
+TEST(CheckAppend, Ranges) {
+  check_plan_ranges<KvAppendPlan>([](const KvAppendPlan& plan) { return judge_append_plan(plan); });
+}
+
+// As many as divide the block's: a config may fix threads alone.
+TEST(CheckAppend, WarpsShareEntriesEvenly) {
+  expect_refused(judge_append_plan({.threads = 96, .warps_along_entries = 3}), {"power of two"});
+  const auto along = [](int threads, int wanted) {
+    const KvAppendPlan plan{.threads = threads, .warps_along_entries = wanted};
+    expect_ok(judge_append_plan(plan));
+    return kernel_config(sound_append(), plan).warps_along_entries;
+  };
+  for (const int warps : {1, 2, 4}) EXPECT_EQ(along(128, warps), warps);
+  EXPECT_EQ(along(128, 32), 4);
+  EXPECT_EQ(along(32, 4), 1);
+  EXPECT_EQ(along(96, 2), 1);
+  EXPECT_EQ(along(192, 4), 2);
+}
+
+TEST(CheckAppend, WholeWarpsAndTokensThatThereAre) {
+  expect_refused(judge_append_plan({.threads = 48}), {"threads 48", "multiple of 32"});
+  expect_ok(judge_append_plan({.tokens_per_block = 4}));
+  expect_refused(judge_append_plan({.tokens_per_block = 5}),
+                 {"tokens_per_block 5", "4 new tokens"});
+}
+
+// By what a thread holds in registers, of the runs that there are.
+TEST(CheckAppend, SubVectorsInRegisters) {
+  KvAppend op = sound_append();
+  expect_ok(judge_append_plan({.sub_vectors_per_warp = 16}, op));
+  op.values.vector_size = 8;
+  expect_ok(judge_append_plan({.sub_vectors_per_warp = 8}, op));
+  expect_refused(judge_append_plan({.sub_vectors_per_warp = 16}, op), {"values", "128 numbers"});
+  op.values.scope = Scope::channel_group;  // runs of one sub-vector, whatever is asked for
+  expect_ok(judge_append_plan({.sub_vectors_per_warp = 16}, op));
+}
+
+TEST(CheckAppend, SharedMemory) {
+  KvAppend op = sound_append();
+  op.shape.head_dim = 256;
+  op.shape.new_tokens = 64;
+  op.keys.vector_size = 2;
+  op.keys.residuals = 4;
+  const KvAppendPlan plan{.threads = 1024, .tokens_per_block = 64, .warps_along_entries = 32};
+  expect_refused(judge_append_plan(plan, op), {"bytes of shared memory a block"});
+  expect_ok(judge_append_plan({.threads = 1024, .splits = 32, .tokens_per_block = 64}, op));
+}
+
+TEST(CheckAppend, PlansOfOtherOps) {
+  const GpuSpec gpu = find_gpu("h200");
+  expect_refused(check(AttentionDecodePlan{}, sound_append(), gpu), {"another op", "kv_append"});
+  expect_refused(check(LinearPlan{}, sound_append(), gpu), {"another op", "kv_append"});
+  expect_refused(check(KvAppendPlan{}, read_config(gemv_json(), "c").problem, gpu),
+                 {"another op", "gemv"});
+  expect_refused(check(KvAppendPlan{}, read_config(attention_json(), "c").problem, gpu),
+                 {"another op", "attention_decode"});
+}
+
+TEST(CheckAppend, PlansHaveNames) {
+  const Plan plan = KvAppendPlan{.splits = 4, .warps_along_entries = 2};
+  EXPECT_EQ(plan_name(plan), "kv_append/splits=4,warps_along_entries=2");
+  const auto named = [](const std::string& name) {
+    const Json json = name;
+    return read_plan_name(JsonCursor(json, "t.jsonl", "/plan"));
+  };
+  EXPECT_EQ(named(plan_name(plan)), plan);
+  EXPECT_EQ(named("kv_append/"), Plan(KvAppendPlan{}));
+  expect_words(message_of([&] { named("kv_append/combine=last_block"); }), {"combine"});
+  expect_words(message_of([&] { named("kv/splits=4"); }), {"kv_append/..."});
+}
+
+TEST(CheckAppend, HotnessSaysNothing) {
+  expect_words(message_of([] { match_hotness({}, sound_append(), "p.json"); }),
+               {"p.json", "kv_append", "remove the hotness"});
+}
+
+}  // namespace
+}  // namespace vqgen

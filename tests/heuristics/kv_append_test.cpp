@@ -1,0 +1,150 @@
+// The plans of kv_append: accepted, distinct, and of a decode step enough blocks to fill the GPU.
+#include "heuristics/ops/kv_append.h"
+
+#include <set>
+
+#include "core/kernel_config.h"
+#include "core/profiles.h"
+#include "heuristics/choose.h"
+#include "heuristics/explain.h"
+#include "heuristics/placement/plan_use.h"
+#include "heuristics/space.h"
+#include "heuristics/tuned/ladder.h"
+#include "tests/core/support.h"
+#include "tests/heuristics/tuned_rows.h"
+
+namespace vqgen {
+namespace {
+
+KvAppend append(const std::string& format, int batch, int new_tokens, int head_dim = 128) {
+  KvAppend op;
+  op.shape = {.batch = batch,
+              .kv_heads = 8,
+              .head_dim = head_dim,
+              .tokens = 4096,
+              .new_tokens = new_tokens};
+  op.keys = find_format(format, "test");
+  op.values = for_values(op.keys);
+  return op;
+}
+
+std::vector<KvAppend> appends() {
+  return {append("vecinfer-d4b8", 1, 1),      append("vecinfer-d4b8", 64, 1),
+          append("vecinfer-d8b12", 1, 3),     append("cq-2c8b", 2, 64, 96),
+          append("million-d2b8", 300, 1, 64), append("cq-8c10b", 1, 65536, 80)};
+}
+
+TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const KvAppend& op : appends()) {
+      SCOPED_TRACE(name + " " + to_json(Problem(op)).dump());
+      const Verdict verdict = check(choose_kv_append(op, gpu), op, gpu);
+      EXPECT_TRUE(verdict.ok) << verdict.reason;
+      for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+        EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}),
+                  Plan(choose_kv_append(op, gpu)));
+      }
+      EXPECT_FALSE(report(choose_kv_append(op, gpu), op, gpu, {}).empty());
+    }
+  }
+}
+
+TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const KvAppend& op : appends()) {
+    const KvAppendPlan plan = choose_kv_append(op, gpu);
+    const PlanUse use = plan_use(plan, op);
+    KvAppendPlan most = plan;
+    most.splits = 128;
+    EXPECT_GE(use.blocks, std::min<std::int64_t>(2 * gpu.sms, plan_use(most, op).blocks))
+        << to_json(Problem(op)).dump();
+    // No block is there for nothing: shares hold sub-vectors, and whole words of codes.
+    const vq::KvAppendConfig config = kernel_config(op, plan);
+    for (const vq::FormatConfig& format : {config.keys, config.values}) {
+      const int share = vq::share_sub_vectors(config, format);
+      EXPECT_LT((vq::shares(config, format) - 1) * share, vq::sub_vectors(config, format));
+      EXPECT_TRUE(vq::shares(config, format) == 1 ||
+                  share * format.residuals * format.index_bits % 32 == 0);
+    }
+  }
+}
+
+TEST(KvAppendPlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const KvAppend& op : appends()) {
+    const Space all = space(op, gpu, {.most = 0});
+    std::set<std::string> texts;
+    for (const Plan& plan : all.plans) {
+      EXPECT_TRUE(texts.insert(to_json(plan).dump()).second);
+      EXPECT_TRUE(check(plan, op, gpu).ok);
+      EXPECT_FALSE(merged_by_last_block(plan, op, gpu).has_value());
+    }
+    EXPECT_GE(all.plans.size(), 60u);
+    EXPECT_LT(all.plans.size(), 1500u);
+    EXPECT_TRUE(texts.contains(to_json(Plan(choose_kv_append(op, gpu))).dump()));
+    EXPECT_EQ(space(op, gpu, {.most = 40}).plans.size(), 40u);
+    EXPECT_TRUE(space(op, gpu, {.placement = SpacePlacement::shared}).plans.empty());
+    EXPECT_EQ(space(op, gpu, {.most = 0, .placement = SpacePlacement::global}).plans, all.plans);
+  }
+}
+
+// At the ceilings, which order what the tuner looks at: more blocks for few rows, more warps for
+// large codebooks, are not expected to be slower.
+TEST(KvAppendPlans, WorkIsCounted) {
+  const GpuSpec gpu = find_gpu("h200");
+  const auto total = [&](const KvAppend& op, const KvAppendPlan& plan) {
+    CostModel model(op, gpu, {});
+    EXPECT_FALSE(model(plan).has_value());  // no coefficients are fitted
+    double sum = 0;
+    for (const double part : model.ideal(plan).of) {
+      EXPECT_GE(part, 0);
+      EXPECT_LT(part, 1e6);
+      sum += part;
+    }
+    return sum;
+  };
+  const KvAppend large = append("vecinfer-d8b12", 1, 1);
+  EXPECT_LT(total(large, {.splits = 2}), total(large, {.splits = 1}));
+  EXPECT_LT(total(large, {.threads = 512, .warps_along_entries = 4}), total(large, {}));
+  EXPECT_LT(total(append("vecinfer-d4b8", 1, 1), {}), total(large, {}));
+  for (const KvAppend& op : appends()) {
+    EXPECT_LE(total(op, choose_kv_append(op, gpu)), 1.5 * total(op, {}));
+  }
+}
+
+// A row of another batch up to twice as large serves, or of a cache of any size; one of another
+// format does not.
+TEST(KvAppendPlans, RowsOfTunedTablesServe) {
+  const GpuSpec gpu = find_gpu("h200");
+  const KvAppend op = append("vecinfer-d4b8", 8, 1);
+  const KvAppendPlan plan{.threads = 64, .splits = 2};
+  const auto rung_for = [&](const KvAppend& of_row) {
+    const Json json = to_json(test::tuned_row(of_row, plan));
+    const TunedRow row = read_tuned_row(JsonCursor(json, "t.jsonl"));
+    EXPECT_EQ(row.plan, Plan(plan));
+    TunedTables tables(Damage::fail);
+    tables.add("t.jsonl", table_text({{test::tuned_row(of_row, plan)}}));
+    const LadderAnswer answer = look_up(tables, test::config_of(op), gpu, {});
+    return answer.taken ? std::string(enum_name(answer.taken->rung)) : "none";
+  };
+  EXPECT_EQ(rung_for(op), "exact");
+  EXPECT_EQ(rung_for(append("vecinfer-d4b8", 16, 1)), "bucket");
+  KvAppend longer = op;
+  longer.shape.tokens = 100'000;  // which its kernel does not know
+  EXPECT_EQ(rung_for(longer), "bucket");
+  EXPECT_EQ(rung_for(append("vecinfer-d4b8", 8, 2)), "none");
+  EXPECT_EQ(rung_for(append("vecinfer-d8b12", 8, 1)), "none");
+}
+
+TEST(KvAppendPlans, AConfigsOwnFieldsGoOverThem) {
+  const GpuSpec gpu = find_gpu("h200");
+  const Config config =
+      read_config(edited(append_json(), {{"/plan", R"({"splits": 3, "dataflow": "lanes"})"}}), "c");
+  const auto plan = std::get<KvAppendPlan>(propose(config, gpu));
+  EXPECT_EQ(plan.splits, 3);
+  EXPECT_EQ(plan.threads, choose_kv_append(std::get<KvAppend>(config.problem), gpu).threads);
+}
+
+}  // namespace
+}  // namespace vqgen

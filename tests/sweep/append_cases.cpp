@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include "core/check.h"
+#include "heuristics/ops/kv_append.h"
+#include "tests/sweep/cases.h"
+#include "tests/sweep/pairwise.h"
+
+namespace vqgen::test {
+namespace {
+
+// The axes, in the order of kSizes.
+enum Axis {
+  kKeyBits,
+  kValueBits,
+  kKeyVector,
+  kValueVector,
+  kKeyResiduals,
+  kValueResiduals,
+  kKeyScope,
+  kValueScope,
+  kDType,
+  kHeadDim,
+  kBatch,
+  kKvHeads,
+  kTokens,
+  kNewTokens,
+  kWindow,
+  kSinks,
+  kSmooth,
+  kHadamard,
+  kKeyScales,
+  kValueScales,
+  kPlaces,
+  kAlignment,
+  kThreads,
+  kSplits,
+  kTokensPerBlock,
+  kAlong,
+  kSubVectors,
+  kKeyLayout,
+  kValueLayout,
+};
+constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: codes of the lattice
+constexpr std::array kValueBitsOf{5, 10, 0};
+constexpr int kKeyLattice = 3;
+constexpr int kValueLattice = 2;
+constexpr std::array kVectors{2, 4, 8};
+constexpr std::array kResiduals{1, 2, 3};
+constexpr std::array kHeadDims{80, 96, 128};  // 64 is of append_test
+constexpr std::array kBatches{1, 4};
+constexpr std::array kTokenCounts{1, 9, 40};
+constexpr std::array kNewCounts{1, 2, 7};
+constexpr std::array kWindows{0, 1, 4};
+constexpr std::array kSinkCounts{0, 1, 3};
+constexpr std::array kThreadCounts{32, 64, 128};
+constexpr std::array kSplitCounts{1, 3, 128};
+constexpr std::array kBlockTokens{1, 2, 4};
+constexpr std::array kAlongs{1, 2, 4};
+constexpr std::array kRuns{1, 3, 8};
+
+// By Axis.
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3,
+                              3, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 6, 6};
+
+VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
+  VqFormat format;
+  format.index_bits = bits == 0 ? 16 : bits;
+  if (bits == 0) format.decoder = Decoder::e8p;
+  format.vector_size = vector;
+  format.residuals = residuals;
+  format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
+  // A codebook a sub-vector, as CQ; of large ones half a head.
+  if (scope == 2 && format.entries() > 32) format.group_channels = head_dim / 2;
+  return format;
+}
+
+SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
+  const auto pick = [&](const auto& values, Axis axis) {
+    return values[static_cast<std::size_t>(v[axis])];
+  };
+  KvAppend op;
+  op.dtype = static_cast<DType>(v[kDType]);
+  op.shape = {.batch = pick(kBatches, kBatch),
+              .kv_heads = v[kKvHeads] + 1,
+              .head_dim = pick(kHeadDims, kHeadDim),
+              .tokens = pick(kTokenCounts, kTokens),
+              .new_tokens = pick(kNewCounts, kNewTokens),
+              .window = pick(kWindows, kWindow),
+              .sinks = pick(kSinkCounts, kSinks)};
+  op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
+                         pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
+  op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),
+                           pick(kResiduals, kValueResiduals), v[kValueScope], op.shape.head_dim);
+  if (op.keys.entries() > 1024) op.shape.kv_heads = 1;  // which cost time alone
+  op.keys.smooth = v[kSmooth] == 1;
+  op.keys.hadamard = v[kHadamard] == 1;
+  op.keys.stage_scales = v[kKeyScales] == 1;
+  op.values.stage_scales = v[kValueScales] == 1;
+  op.keys.layout = pick(kLayouts, kKeyLayout);
+  op.values.layout = pick(kLayouts, kValueLayout);
+
+  SweepCase result;
+  result.problem = op;
+  validate(result.problem, "sweep");
+  KvAppendPlan plan{
+      .threads = pick(kThreadCounts, kThreads),
+      .splits = pick(kSplitCounts, kSplits),
+      .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
+      .warps_along_entries = pick(kAlongs, kAlong),
+      .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
+  result.plan = plan;
+  result.input = {.seed = seed,
+                  .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged};
+  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
+  result.misalignment = {alignment, alignment};
+  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  return result;
+}
+
+}  // namespace
+
+SweepCases append_pairwise(std::uint64_t seed) {
+  std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
+  for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  for (const int vector : {0, 1}) {
+    impossible.insert({{kKeyBits, kKeyLattice}, {kKeyVector, vector}});
+    impossible.insert({{kValueBits, kValueLattice}, {kValueVector, vector}});
+  }
+  const Pairwise pairwise(kSizes, impossible, seed);
+  SweepCases result;
+  result.pairs = pairwise.pairs();
+  result.uncovered = pairwise.uncovered();
+  for (const auto& values : pairwise.cases()) {
+    result.cases.push_back(make_case(values, seed + result.cases.size()));
+  }
+  return result;
+}
+
+}  // namespace vqgen::test

@@ -1,0 +1,273 @@
+// kv_append beside the sweep: the codes that the quantizer takes, the cache that attention reads,
+// plans that change no bit, ties, numbers that are none, and a judge that finds what is wrong.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "heuristics/choose.h"
+#include "heuristics/ops/attention_decode.h"
+#include "heuristics/ops/kv_append.h"
+#include "quantizer/encode.h"
+#include "quantizer/transform.h"
+#include "runtime/verify/reference_attention.h"
+#include "tests/sweep/harness.h"
+
+namespace vqgen::test {
+namespace {
+
+KvAppend append_problem() {
+  KvAppend op;
+  op.shape = {.batch = 2,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 24,
+              .new_tokens = 5,
+              .window = 4,
+              .sinks = 2};
+  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::head};
+  op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
+  op.values = {.vector_size = 8, .index_bits = 10, .scope = Scope::tensor};
+  return op;
+}
+
+class Append : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  static Kernel kernel(const Problem& op, const Plan& plan) {
+    return Kernel(*sweep_backend(), op, plan, sweep_gpu());
+  }
+  static Kernel kernel(const KvAppend& op) { return kernel(op, choose_kv_append(op, sweep_gpu())); }
+};
+
+void expect_same(const AppendResult& a, const AppendResult& b) {
+  EXPECT_EQ(a.key_codes, b.key_codes);
+  EXPECT_EQ(a.value_codes, b.value_codes);
+  EXPECT_EQ(a.raw_keys, b.raw_keys);
+  EXPECT_EQ(a.raw_values, b.raw_values);
+}
+
+TEST_F(Append, PlansChangeNoBit) {
+  const KvAppend op = append_problem();
+  const AppendData data = make_append_data(op, {.seed = 3, .lengths = LengthPattern::ragged});
+  const AppendResult right = kernel(op, KvAppendPlan{}).run(data);
+  EXPECT_TRUE(judge_append(data, right).ok) << judge_append(data, right).why;
+  for (const KvAppendPlan& plan :
+       {KvAppendPlan{.threads = 256, .warps_along_entries = 8, .sub_vectors_per_warp = 1},
+        KvAppendPlan{.threads = 64, .splits = 4, .tokens_per_block = 5},
+        KvAppendPlan{.splits = 2, .warps_along_entries = 2, .sub_vectors_per_warp = 8}}) {
+    ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+    expect_same(right, kernel(op, plan).run(data));
+  }
+}
+
+// Every row of a tensor by the quantizer: [batch][heads][tokens] of the new tokens.
+QuantizedTensor quantized_on_the_host(const AppendData& data, const QuantizedTensor& cache,
+                                      const std::vector<std::uint16_t>& elements) {
+  FloatTensor rows{data.batch, cache.heads, data.new_tokens, cache.columns, {}};
+  for (std::int64_t b = 0; b < data.batch; ++b) {
+    for (std::int64_t head = 0; head < cache.heads; ++head) {
+      for (std::int64_t i = 0; i < data.new_tokens; ++i) {
+        const auto from = ((b * data.new_tokens + i) * cache.heads + head) * cache.columns;
+        for (std::int64_t c = 0; c < cache.columns; ++c) {
+          rows.data.push_back(
+              element_to_float(data.dtype, elements[static_cast<std::size_t>(from + c)]));
+        }
+      }
+    }
+  }
+  transform_keys(rows, cache.format, cache.smooth);
+  return encode(rows,
+                {cache.format, cache.dtype, cache.units, cache.codebooks, cache.stage_scales, {}});
+}
+
+// Rows of one tensor that differ from what the quantizer makes; where `into` is, those go into it.
+int differing_rows(const AppendData& data, const QuantizedTensor& host, std::int64_t tokens,
+                   const std::vector<std::uint32_t>& codes, std::vector<std::uint32_t>& into) {
+  int different = 0;
+  for (std::int64_t b = 0; b < data.batch; ++b) {
+    for (std::int64_t head = 0; head < host.heads; ++head) {
+      for (std::int64_t i = 0; i < data.new_tokens; ++i) {
+        const std::int64_t token = data.positions[static_cast<std::size_t>(b)] + i;
+        const auto from =
+            host.codes.begin() + ((b * host.heads + head) * host.rows + i) * host.row_words;
+        const auto to = ((b * host.heads + head) * tokens + token) * host.row_words;
+        different += std::equal(from, from + host.row_words, codes.begin() + to) ? 0 : 1;
+        std::copy(from, from + host.row_words, into.begin() + to);
+      }
+    }
+  }
+  return different;
+}
+
+// With transforms, that round in another order, a near tie may fall otherwise, and the judge takes
+// either code; without, all are the same.
+TEST_F(Append, CodesAreTheQuantizers) {
+  for (const bool lattice : {false, true}) {
+    KvAppend op = append_problem();
+    op.shape.batch = 4;
+    if (lattice) {
+      op.keys = {.vector_size = 8, .index_bits = 16, .residuals = 2, .scope = Scope::head};
+      op.keys.decoder = Decoder::e8p;
+      op.keys.hadamard = op.keys.stage_scales = true;
+    }
+    const AppendData data = make_append_data(op, {.seed = 11});
+    const AppendResult result = kernel(op).run(data);
+    const AppendVerdict verdict = judge_append(data, result);
+    EXPECT_TRUE(verdict.ok) << verdict.why;
+    AppendResult by_host = result;
+    const int keys = differing_rows(data, quantized_on_the_host(data, data.keys, data.new_keys),
+                                    op.shape.tokens, result.key_codes, by_host.key_codes);
+    const int values =
+        differing_rows(data, quantized_on_the_host(data, data.values, data.new_values),
+                       op.shape.tokens, result.value_codes, by_host.value_codes);
+    EXPECT_LE(keys, 1);  // of 40
+    EXPECT_EQ(values, 0);
+    EXPECT_TRUE(judge_append(data, by_host).ok) << judge_append(data, by_host).why;
+  }
+}
+
+TEST_F(Append, TiesGoToTheLowestIndex) {
+  KvAppend op = append_problem();
+  op.keys = {.vector_size = 2, .index_bits = 8, .residuals = 1, .scope = Scope::tensor};
+  AppendData data = make_append_data(op, {.seed = 12});
+  // Entries 16 i + j, j < 16, are all the same.
+  for (std::size_t i = 0; i < data.keys.codebooks.size(); ++i) {
+    data.keys.codebooks[i] = data.keys.codebooks[i / 32 * 32 + i % 2];
+  }
+  KvAppendPlan plan{.warps_along_entries = 4};
+  const AppendResult result = kernel(op, plan).run(data);
+  EXPECT_TRUE(judge_append(data, result).ok) << judge_append(data, result).why;
+  for (std::size_t row = 0; row < 2 * 2; ++row) {
+    const std::size_t token = row * 24 + static_cast<std::size_t>(data.positions[row / 2]);
+    for (std::size_t word = 0; word < 8; ++word) {
+      EXPECT_EQ(result.key_codes[token * 8 + word] & 0x0f0f0f0fu, 0u) << row << ' ' << word;
+    }
+  }
+}
+
+// What is no number gets some code, and no other row another one.
+TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
+  for (const Decoder decoder : {Decoder::table, Decoder::e8p}) {
+    KvAppend op = append_problem();
+    op.values = {.vector_size = 8, .index_bits = decoder == Decoder::e8p ? 16 : 3};
+    op.values.decoder = decoder;
+    op.shape.window = op.shape.sinks = 0;
+    AppendData data = make_append_data(op, {.seed = 13});
+    Kernel append = kernel(op);
+    AppendResult right = append.run(data);
+    // Token 1 of sequence 0, head 1.
+    const std::size_t row = 1 * 2 + 1;
+    const std::uint16_t none[] = {0x7e00, 0x7c00, 0xfc00, 0xfe00};  // f16
+    for (std::size_t i = 0; i < 64; ++i) {
+      data.new_keys[row * 64 + i] = data.new_values[row * 64 + i] = none[i % 4];
+    }
+    AppendResult result = append.run(data);
+    const auto clear = [&](std::vector<std::uint32_t>& codes, std::int64_t words) {
+      const std::int64_t token = 1 * 24 + data.positions[0] + 1;
+      std::fill_n(codes.begin() + token * words, words, 0u);
+    };
+    for (AppendResult* each : {&right, &result}) {
+      clear(each->key_codes, data.keys.row_words);
+      clear(each->value_codes, data.values.row_words);
+    }
+    expect_same(right, result);
+  }
+}
+
+// The cache that is empty before a sequence's first token.
+void expect_cache(const AppendData& appended, AttentionData& attention, const AppendResult& cache) {
+  attention.keys = appended.keys;
+  attention.values = appended.values;
+  attention.keys.codes = cache.key_codes;
+  attention.values.codes = cache.value_codes;
+  attention.raw_keys = cache.raw_keys;
+  attention.raw_values = cache.raw_values;
+}
+
+TEST_F(Append, TokenByTokenIsTheCacheThatIsEncodedAtOnce) {
+  constexpr int kTokens = 19;
+  KvAppend at_once = append_problem();
+  at_once.shape.new_tokens = kTokens;
+  AppendData all = make_append_data(at_once, {.seed = 21});
+  all.positions.assign(2, 0);
+  const AppendResult whole = kernel(at_once).run(all);
+  EXPECT_TRUE(judge_append(all, whole).ok) << judge_append(all, whole).why;
+
+  KvAppend single = at_once;
+  single.shape.new_tokens = 1;
+  Kernel one = kernel(single);
+  AppendData step = all;
+  step.new_tokens = 1;
+  const std::size_t row = 2 * 64;  // all heads of a token
+  AppendResult cache;
+  for (std::size_t token = 0; token < kTokens; ++token) {
+    step.positions.assign(2, static_cast<std::int32_t>(token));
+    const auto take = [&](const std::vector<std::uint16_t>& from, std::vector<std::uint16_t>& to) {
+      to.clear();
+      for (std::size_t b = 0; b < 2; ++b) {
+        const auto begin = from.begin() + static_cast<std::ptrdiff_t>((b * kTokens + token) * row);
+        to.insert(to.end(), begin, begin + row);
+      }
+    };
+    take(all.new_keys, step.new_keys);
+    take(all.new_values, step.new_values);
+    cache = one.run(step);
+    step.keys.codes = cache.key_codes;
+    step.values.codes = cache.value_codes;
+    step.raw_keys = cache.raw_keys;
+    step.raw_values = cache.raw_values;
+  }
+  expect_same(whole, cache);
+
+  // Read with windows and sinks of every sequence's own, by codes and raw.
+  AttentionDecode op;
+  op.shape = {.batch = 2,
+              .query_heads = 4,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 24,
+              .window = 4,
+              .sinks = 2};
+  op.keys = at_once.keys;
+  op.values = at_once.values;
+  AttentionData data = make_attention_data(op, {.seed = 22});
+  data.lengths.assign(2, kTokens);
+  data.windows = {4, 3};
+  data.sinks = {2, 1};
+  expect_cache(all, data, cache);
+  Kernel attention = kernel(op, choose_attention_lanes(op, sweep_gpu()));
+  const AttentionOutput by_steps = attention.run(data);
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  EXPECT_TRUE(compare(reference.out, by_steps.out, op.dtype).ok);
+  expect_cache(all, data, whole);
+  const AttentionOutput encoded_at_once = attention.run(data);
+  EXPECT_EQ(by_steps.out, encoded_at_once.out);
+  EXPECT_EQ(by_steps.lse, encoded_at_once.lse);
+  // Raw tokens are those that were appended: attention over raw keys of another token differs.
+  std::swap_ranges(data.raw_keys.begin(), data.raw_keys.begin() + 64, data.raw_keys.begin() + 128);
+  EXPECT_NE(attention.run(data).out, by_steps.out);
+}
+
+// Counts that are not given, and capacities that cut a run of tokens off.
+TEST_F(Append, WithoutCountsAllAreAppendedThatFit) {
+  const KvAppend op = append_problem();
+  AppendData data = make_append_data(op, {.seed = 31});
+  ASSERT_TRUE(data.counts.empty());
+  Kernel append = kernel(op);
+  constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
+  for (const std::vector<std::int32_t>& positions :
+       {std::vector{0, 19}, {20, 23}, {24, -1}, {kMost, -kMost - 1}}) {
+    data.positions = positions;
+    const AppendVerdict verdict = judge_append(data, append.run(data));
+    EXPECT_TRUE(verdict.ok) << verdict.why;
+    const bool none = positions[0] >= 24;
+    EXPECT_EQ(verdict.codes == 0, none) << positions[0];
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test
