@@ -85,6 +85,7 @@ void Placer::copy(std::size_t i, double below) {
   int told_copies = 0;
   for (const Placement& candidate : copied(i, once)) {
     const bool whole = candidate.shared == 0;
+    if (whole && chosen != once) continue;  // fewer copies spare no more
     if (!warps_stay(i, candidate)) continue;
     const double left = shared_passes(known.use, candidate, known.accesses);
     if (told < 0) told = left, told_copies = candidate.copies;
