@@ -82,12 +82,11 @@ void enqueue(const Bucket& bucket, const Args& args, void* stream) {
   }
 }
 
-void judge(Judge& judge, const AttentionShape& shape, const Demands& demands,
-           const vqgen_attention_args& args) {
+// The cache of so many sequences and heads, which one op reads and another appends to.
+template <class Args>
+void judge_cache(Judge& judge, std::int64_t caches, std::int64_t kv_heads, const Demands& demands,
+                 const Args& args) {
   const bool raw = demands.window || demands.sinks;
-  judge.present("query", args.query, 1);
-  judge.present("out", args.out, 1);
-  judge.present("lse", args.lse, 3);
   judge.quantized("keys", args.keys, demands.codes_mask, demands.scales);
   judge.quantized("values", args.values, demands.codes_mask, demands.value_scales);
   judge.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
@@ -97,13 +96,20 @@ void judge(Judge& judge, const AttentionShape& shape, const Demands& demands,
     judge.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
     judge.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
   }
-  const std::int64_t caches = shape.shared_cache ? 1 : shape.batch;
   judge.apart("keys.batch_stride", args.keys.batch_stride, caches);
-  judge.apart("keys.head_stride", args.keys.head_stride, shape.kv_heads);
+  judge.apart("keys.head_stride", args.keys.head_stride, kv_heads);
   judge.apart("values.batch_stride", args.values.batch_stride, caches);
-  judge.apart("values.head_stride", args.values.head_stride, shape.kv_heads);
+  judge.apart("values.head_stride", args.values.head_stride, kv_heads);
   judge.apart("raw_batch_stride", args.raw_batch_stride, caches, raw);
-  judge.apart("raw_head_stride", args.raw_head_stride, shape.kv_heads, raw);
+  judge.apart("raw_head_stride", args.raw_head_stride, kv_heads, raw);
+}
+
+void judge(Judge& judge, const AttentionShape& shape, const Demands& demands,
+           const vqgen_attention_args& args) {
+  judge.present("query", args.query, 1);
+  judge.present("out", args.out, 1);
+  judge.present("lse", args.lse, 3);
+  judge_cache(judge, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
   judge.present("lengths", args.lengths, 3);
   judge.present("windows", args.windows, 3, demands.window);
   judge.present("sinks", args.sinks, 3, demands.sinks);
@@ -114,26 +120,11 @@ void judge(Judge& judge, const AttentionShape& shape, const Demands& demands,
 
 void judge(Judge& judge, const AppendShape& shape, const Demands& demands,
            const vqgen_append_args& args) {
-  const bool raw = demands.window || demands.sinks;
   judge.present("new_keys", args.new_keys, 1);
   judge.present("new_values", args.new_values, 1);
   judge.present("positions", args.positions, 3);
   judge.present("counts", args.counts, 3, args.counts != nullptr);
-  judge.quantized("keys", args.keys, demands.codes_mask, demands.scales);
-  judge.quantized("values", args.values, demands.codes_mask, demands.value_scales);
-  judge.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
-  judge.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
-  judge.present("raw_values", args.raw_values, demands.elements_mask, raw);
-  if (raw) {
-    judge.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
-    judge.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
-  }
-  judge.apart("keys.batch_stride", args.keys.batch_stride, shape.batch);
-  judge.apart("keys.head_stride", args.keys.head_stride, shape.kv_heads);
-  judge.apart("values.batch_stride", args.values.batch_stride, shape.batch);
-  judge.apart("values.head_stride", args.values.head_stride, shape.kv_heads);
-  judge.apart("raw_batch_stride", args.raw_batch_stride, shape.batch, raw);
-  judge.apart("raw_head_stride", args.raw_head_stride, shape.kv_heads, raw);
+  judge_cache(judge, shape.batch, shape.kv_heads, demands, args);
 }
 
 vqgen_status wrong_op(const Record& record) {

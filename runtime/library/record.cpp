@@ -12,13 +12,20 @@ namespace {
 // Of addresses that are multiples of a power of two of bytes.
 std::uintptr_t mask_of(int bytes) { return static_cast<std::uintptr_t>(bytes - 1); }
 
-Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+// What an op that reads or writes a cache asks for, whatever its plan.
+template <class Op>
+Demands demands_of_cache(const Op& op) {
   Demands demands;
   demands.key_smooth = op.keys.smooth;
   demands.scales = op.keys.stage_scales;
   demands.value_scales = op.values.stage_scales;
   demands.window = op.shape.window > 0;
   demands.sinks = op.shape.sinks > 0;
+  return demands;
+}
+
+Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  Demands demands = demands_of_cache(op);
   for (const VqFormat* format : {&op.keys, &op.values}) {
     demands.codes_mask |= mask_of(alignment_bytes(format->layout));
   }
@@ -29,15 +36,7 @@ Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   return demands;
 }
 
-Demands demands_of(const KvAppend& op) {
-  Demands demands;
-  demands.key_smooth = op.keys.smooth;
-  demands.scales = op.keys.stage_scales;
-  demands.value_scales = op.values.stage_scales;
-  demands.window = op.shape.window > 0;
-  demands.sinks = op.shape.sinks > 0;
-  return demands;
-}
+Demands demands_of(const KvAppend& op) { return demands_of_cache(op); }
 
 Demands demands_of(const Linear& op, const LinearPlan& plan) {
   Demands demands;
