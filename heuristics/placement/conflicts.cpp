@@ -4,6 +4,8 @@
 #include <array>
 #include <random>
 
+#include "heuristics/placement/even_draws.h"
+
 namespace vqgen {
 namespace {
 
@@ -97,6 +99,7 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses, int p
   const int lanes = phase_lanes(table.entry_bytes);
   const int count = table.range.end - table.range.begin;
   if (count == accesses.entries() && table.copies >= lanes) return 1;  // a slot for each lane
+  if (accesses.even()) return expected_passes(table, accesses.entries());
   std::mt19937_64 random(1);
   Phase phase(lanes);
   std::int64_t passes = 0;

@@ -27,6 +27,7 @@ class Accesses {
   explicit Accesses(const HotnessProfile& profile);
 
   int entries() const { return entries_; }
+  bool even() const { return codebooks_.empty(); }
   // Of the accesses, those of entries begin..end - 1.
   double share(int begin, int end) const;
 
@@ -55,8 +56,8 @@ struct SharedTable {
 constexpr int phase_lanes(int entry_bytes) { return 128 / entry_bytes; }
 
 // Expected passes of a phase whose lanes draw entries independently; lanes whose entry stands
-// elsewhere are idle, so that it may be below 1. Drawn from a fixed seed: the same each time, and
-// within about 2 / sqrt(phases) of the expectation, 0.02 as it is.
+// elsewhere are idle, so that it may be below 1. Exact where accesses are even; else drawn from a
+// fixed seed: the same each time, and within about 2 / sqrt(phases) of it, 0.02 as it is.
 double conflict_factor(const SharedTable& table, const Accesses& accesses, int phases = 8192);
 
 // Passes through shared memory of one call, all multiprocessors together, were the operand placed

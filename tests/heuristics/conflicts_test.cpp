@@ -65,6 +65,23 @@ TEST(Conflicts, AgreeWithEveryDraw) {
   }
 }
 
+TEST(Conflicts, OfEvenEntriesAreExact) {
+  for (const int residuals : {1, 2, 3, 8}) {
+    for (const int copies : {1, 2, 4}) {
+      for (const vq::EntryRange range : {vq::EntryRange{0, 5}, {1, 3}, {2, 5}, {0, 1}}) {
+        const SharedTable table{16, residuals, copies, range};
+        EXPECT_NEAR(conflict_factor(table, Accesses(5)),
+                    by_enumeration(table, std::vector<double>(5, 0.2)), 1e-9)
+            << residuals << " stages, " << copies << " copies, from " << range.begin;
+      }
+    }
+  }
+  // Two units are twice the entries where tables have no gaps.
+  EXPECT_DOUBLE_EQ(
+      conflict_factor({.entry_bytes = 4, .range = {0, 256}, .lane_units = 2}, Accesses(256)),
+      conflict_factor({.entry_bytes = 4, .range = {0, 512}}, Accesses(512)));
+}
+
 // Balls into as many bins: 16 bytes, 8 and 4.
 TEST(Conflicts, OfManyUniformEntriesAreTheKnownOnes) {
   const Accesses accesses(65536);
