@@ -7,11 +7,11 @@ namespace vqgen {
 namespace {
 
 void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
-  judge.require(format.entry_type == EntryType::element,
-                "{}: int8 entries are not built yet; use entry_type element", operand);
   const int v = format.vector_size;
   judge.require(v == 2 || v == 4 || v == 8, "{}: vector_size {} is not built yet; use 2, 4 or 8",
                 operand, v);
+  judge.require(format.entry_type == EntryType::element || v == 4 || v == 8,
+                "{}: int8 entries of vector_size {} are not built yet; use 4 or 8", operand, v);
   judge.require(format.residuals <= 4, "{}: {} residual stages are not built yet; use 1 to 4",
                 operand, format.residuals);
 }

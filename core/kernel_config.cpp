@@ -12,6 +12,7 @@ vq::FormatConfig format_config(const VqFormat& format, const Placement& placemen
   config.index_bits = format.index_bits;
   config.residuals = format.residuals;
   config.layout = kernel_layout(format.layout);
+  config.int8_entries = format.entry_type == EntryType::int8;
   config.stage_scales = format.stage_scales;
   config.smooth = format.smooth;
   config.hadamard = format.hadamard;

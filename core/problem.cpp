@@ -30,6 +30,7 @@ class Validator {
     require(length % format.vector_size == 0, path + "/vector_size",
             fmt::format("{} does not divide {} {}", format.vector_size, row, length));
     lattice(format, path);
+    integers(format, path);
     const std::string problem = layout_problem(format.layout);
     require(problem.empty(), path + "/layout", problem);
     const bool grouped = format.scope == Scope::channel_group;
@@ -59,6 +60,12 @@ class Validator {
                         format.vector_size, format.index_bits));
     require(format.entry_type == EntryType::element, path + "/entry_type",
             "e8p has entries of half-integers in the element type; set it to element");
+  }
+
+  void integers(const VqFormat& format, const std::string& path) const {
+    require(format.entry_type == EntryType::element || format.stage_scales, path + "/entry_type",
+            "int8 makes integers of all numbers, which stage scales must bring to size; set "
+            "stage_scales to true, or entry_type to element");
   }
 
   void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {

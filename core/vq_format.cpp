@@ -8,6 +8,7 @@ std::string short_name(const VqFormat& format) {
   std::string name = format.decoder == Decoder::e8p
                          ? "e8p"
                          : fmt::format("d{}b{}", format.vector_size, format.index_bits);
+  if (format.entry_type == EntryType::int8) name += "i8";
   if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);

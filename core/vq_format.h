@@ -20,7 +20,9 @@ enum class Decoder { table, e8p };
 template <>
 inline constexpr auto enum_names<Decoder> = std::array{"table", "e8p"};
 
-// What an entry's numbers are: the problem's 16-bit element type, or 8-bit integers.
+// What an entry's numbers are: the problem's 16-bit element type, or integers within -127..127,
+// which stage scales make numbers of. Both are stored as elements; kernels hold the second as
+// bytes.
 enum class EntryType { element, int8 };
 template <>
 inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
@@ -72,6 +74,8 @@ struct VqFormat {
   std::uint32_t entry_of(std::uint32_t code) const {
     return decoder == Decoder::e8p ? code % kE8pEntries : code;
   }
+  // Bytes of an entry as kernels hold it.
+  int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
   double bits_per_element() const {
     return static_cast<double>(index_bits) * residuals / vector_size;
   }
@@ -79,8 +83,8 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// "d4b8", "d8b12x2", "e8px2", "d4b8_l4x1": what kernel names and reports call a format. The last
-// has a layout, which plain ones leave out.
+// "d4b8", "d8b12x2", "e8px2", "d4b8i8", "d4b8_l4x1": what kernel names and reports call a format.
+// The last two have int8 entries and a layout, which others leave out.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

@@ -60,6 +60,7 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, const vq::FormatConfig&
   add(member("index_bits"), std::int64_t{value.index_bits});
   add(member("residuals"), std::int64_t{value.residuals});
   line(member("layout"), fmt::format("{{{}, {}}}", value.layout.rows, value.layout.words));
+  add(member("int8_entries"), value.int8_entries);
   add(member("stage_scales"), value.stage_scales);
   add(member("smooth"), value.smooth);
   add(member("hadamard"), value.hadamard);

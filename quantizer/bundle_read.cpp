@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/entries.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/problem.h"
@@ -34,15 +35,14 @@ class BundleReader {
                                                const Shape& shape) {
     return has(name) ? elements(name, dtype, shape) : std::vector<std::uint16_t>{};
   }
-  // Elements that a table of the lattice may hold.
-  std::vector<std::uint16_t> half_integers(const std::string& name, DType dtype,
-                                           const Shape& shape) {
+  // Elements that may stand among the entries of a format.
+  std::vector<std::uint16_t> entries(const std::string& name, DType dtype, const Shape& shape,
+                                     const VqFormat& format) {
     std::vector<std::uint16_t> bits = elements(name, dtype, shape);
     for (std::size_t i = 0; i < bits.size(); ++i) {
-      if (const float value = element_to_float(dtype, bits[i]); !is_e8p_element(value)) {
-        file_.fail(name, fmt::format("element {} is {}; the table of e8p holds half-integers from "
-                                     "1/2 to 7/2",
-                                     i, value));
+      if (const float value = element_to_float(dtype, bits[i]); !fits_entries(format, value)) {
+        file_.fail(name, fmt::format("element {} is {}; entries of this format are {}", i, value,
+                                     entry_numbers(format)));
       }
     }
     return bits;
@@ -115,8 +115,7 @@ void read_tensor(BundleReader& reader, const std::string& name, QuantizedTensor&
   Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};
   const bool lattice = format.decoder == Decoder::e8p;
   const Shape shape{tensor.units, format.residuals, format.entries(), format.vector_size};
-  codebooks.entries = lattice ? reader.half_integers(name + ".codebooks", tensor.dtype, shape)
-                              : reader.elements(name + ".codebooks", tensor.dtype, shape);
+  codebooks.entries = reader.entries(name + ".codebooks", tensor.dtype, shape, format);
   if (!lattice && reader.has(name + ".projections")) {
     codebooks.projections = reader.floats(
         name + ".projections", {format.residuals, format.vector_size, format.vector_size});

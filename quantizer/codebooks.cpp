@@ -7,11 +7,9 @@
 namespace vqgen {
 
 void require_supported(const VqFormat& format, const std::string& where) {
-  if (format.entry_type != EntryType::element) {
+  if (format.entry_type == EntryType::int8 && !format.stage_scales) {
     throw Error(ErrorKind::infeasible,
-                where +
-                    ": the quantizer knows entries of 16-bit elements only; set entry_type to "
-                    "element");
+                where + ": int8 entries need stage_scales; set them to true");
   }
   if (format.decoder == Decoder::e8p &&
       (format.vector_size != kE8pVectorSize || format.index_bits != 16)) {
@@ -24,6 +22,10 @@ void require_supported(const VqFormat& format, const std::string& where) {
 
 void fold_projections(Codebooks& codebooks) {
   if (codebooks.projections.empty()) return;
+  if (codebooks.format.entry_type == EntryType::int8) {
+    throw Error(ErrorKind::bad_input,
+                "codebooks: projected entries are no integers; use entry_type element");
+  }
   const auto size = static_cast<std::size_t>(codebooks.format.vector_size);
   const auto entries = static_cast<std::size_t>(codebooks.format.entries());
   const auto stages = static_cast<std::size_t>(codebooks.format.residuals);

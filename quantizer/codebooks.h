@@ -21,13 +21,13 @@ struct Codebooks {
   std::vector<float> projections;
 };
 
-// Error(infeasible) that names `where` unless the format's entries are 16-bit elements, the only
-// kind that is trained, encoded and stored in bundles so far, and a lattice has its one shape.
+// Error(infeasible) that names `where` where int8 entries have no stage scales, or a lattice another
+// shape than its one.
 void require_supported(const VqFormat& format, const std::string& where);
 
 // Replaces every entry q of stage s by W_s q, rounded to the element type, and drops the
 // projections: what kernels and encode() need. Nothing happens without projections.
-// Error(bad_input) where a product overflows the element type.
+// Error(bad_input) where a product overflows the element type, or entries are to be integers.
 void fold_projections(Codebooks& codebooks);
 
 }  // namespace vqgen

@@ -2,8 +2,11 @@
 
 #include <vq/layout/codes.h>
 
+#include <fmt/format.h>
+
 #include <variant>
 
+#include "core/entries.h"
 #include "core/error.h"
 #include "quantizer/decode.h"
 #include "quantizer/nearest.h"
@@ -71,12 +74,12 @@ void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
         "encode: the codebooks do not fit tensor and format; train them on a tensor of this "
         "shape, and fold projections first");
   }
-  if (format.decoder == Decoder::table) return;
   for (const std::uint16_t bits : codebooks.entries) {
-    if (!is_e8p_element(element_to_float(codebooks.dtype, bits))) {
+    const float value = element_to_float(codebooks.dtype, bits);
+    if (!fits_entries(format, value)) {
       throw Error(ErrorKind::bad_input,
-                  "encode: the lattice's table holds other numbers than half-integers from 1/2 to "
-                  "7/2; take e8p_table()");
+                  fmt::format("encode: {} stands among the entries, which must be {}", value,
+                              entry_numbers(format)));
     }
   }
 }

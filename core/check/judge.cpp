@@ -18,7 +18,8 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
   judge.require(std::has_single_bit(static_cast<unsigned>(placement.copies)),
                 "{}: copies {} is not a power of two", operand, placement.copies);
   constexpr std::int64_t kMostRegisters = 64;
-  const std::int64_t held = units * format.residuals * placement.registers * format.vector_size / 2;
+  const std::int64_t held =
+      units * format.residuals * placement.registers * vq::held_bytes(format) / 4;
   judge.require(held <= kMostRegisters,
                 "{}: {} entries of {} codebooks take {} registers a thread, more than {}; lower "
                 "the boundary registers",

@@ -16,7 +16,7 @@ struct Book {
 
 std::vector<Book> books(const Problem& problem) {
   const auto book = [](Operand operand, const VqFormat& format) {
-    return Book{operand, format.entries(), phase_lanes(format.vector_size * 2)};
+    return Book{operand, format.entries(), phase_lanes(format.held_bytes())};
   };
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     return {book(Operand::keys, op->keys), book(Operand::values, op->values)};

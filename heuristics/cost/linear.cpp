@@ -19,15 +19,17 @@ struct Count {
       static_cast<double>(ceil_div(vq::chunks(config), static_cast<std::int64_t>(config.splits)));
 };
 
-// Instructions that turn the entry of a code into numbers, a warp: nothing for a table; for the
-// lattice a parity, and three a word of two elements (docs/kernels.md).
+// Instructions that turn the entry of a code into numbers, a warp: nothing for a table of elements;
+// five for four bytes; for the lattice a parity, and three a word of two elements
+// (docs/kernels.md).
 double rebuild_instructions(const VqFormat& format) {
   constexpr double kParity = 8;
+  if (format.entry_type == EntryType::int8) return 5 * format.vector_size / 4.0;
   return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
 }
 
-// Passes of loads from global memory: a line of 128 bytes each, for 8 lanes that are served at once.
-// Lanes load codes of 8 outputs, each row a line of its own, whatever a load's width.
+// Passes of loads from global memory: a line of 128 bytes each, for 8 lanes that are served at
+// once. Lanes load codes of 8 outputs, each row a line of its own, whatever a load's width.
 double code_passes(const vq::LinearConfig& c, double runs, double sides) {
   constexpr double kRows = 8;
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);

@@ -59,7 +59,7 @@ bool Placer::registers_pay(std::size_t i, int count, const std::string& limits) 
   const double saved = shared_passes(known.use, placement(i), known.accesses) -
                        shared_passes(known.use, held, known.accesses);
   constexpr double kIssued = 4;
-  const double words = known.use.format.vector_size / 2.0;
+  const double words = known.use.entry_bytes() / 4.0;
   const double cost =
       known.use.lookups / 32 * static_cast<double>(known.use.units) * count * (1 + words) / kIssued;
   if (saved > cost) return true;

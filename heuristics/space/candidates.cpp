@@ -53,7 +53,7 @@ void add_plans(Candidates& to, SpacePlacement allowed) {
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {
   if (allowed == SpacePlacement::global) return {all_global()};
   if (allowed == SpacePlacement::shared) return {all_shared(format.entries())};
-  const int lanes = phase_lanes(format.vector_size * 2);
+  const int lanes = phase_lanes(format.held_bytes());
   return {all_global(), all_shared(format.entries()), all_replicated(format.entries(), lanes),
           all_replicated(format.entries(), lanes / 2)};
 }

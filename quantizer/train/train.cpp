@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "core/entries.h"
 #include "core/error.h"
 #include "quantizer/lattice_scale.h"
 #include "quantizer/nearest.h"
@@ -123,13 +124,19 @@ class Trainer {
     float scale = 1.0f;
     if (format_.stage_scales) {
       scale = root_mean_square(residuals);
-      result.stage_scales.push_back(scale);
       for (float& value : residuals) value /= scale;
     }
     const std::uint64_t stream = static_cast<std::uint64_t>(unit * format_.residuals + stage);
     std::vector<float> entries =
         cluster(residuals, format_.vector_size, format_.entries(), request_.options.iterations,
                 mixed_seed(~request_.options.seed, stream));
+    if (format_.entry_type == EntryType::int8) {
+      const float step = peak(entries) / kInt8Peak;
+      for (float& value : residuals) value /= step;
+      for (float& value : entries) value = std::round(value / step);
+      scale *= step;
+    }
+    if (format_.stage_scales) result.stage_scales.push_back(scale);
     for (float& value : entries) {
       const std::uint16_t bits = element_from_float(request_.dtype, value);
       if (!std::isfinite(element_to_float(request_.dtype, bits))) {
@@ -167,6 +174,12 @@ class Trainer {
       lattice_point(std::span(table).subspan(entry * size_, size_), nearest[i], point);
       for (std::size_t d = 0; d < size_; ++d) residuals[i * size_ + d] -= scale * point[d];
     }
+  }
+
+  static float peak(const std::vector<float>& values) {
+    float most = 0;
+    for (const float value : values) most = std::max(most, std::abs(value));
+    return most > 0 ? most : 1.0f;
   }
 
   static float root_mean_square(const std::vector<float>& values) {

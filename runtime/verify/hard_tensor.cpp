@@ -22,12 +22,18 @@ std::vector<float> factors(std::int64_t count, Random& random) {
 
 double stage_share(int stage) { return std::ldexp(1, -std::min(stage, kSmallestStage)); }
 
-// The lattice has no say in its magnitude: its stage scales carry it, where the format has them.
-std::vector<float> lattice_scales(const QuantizedTensor& t, double magnitude, Random& random) {
+// An integer of about kInt8Unit where the number is about 1; outliers reach the ends, -127 and 127.
+constexpr double kInt8Unit = 16;
+double int8_entry(double value) { return std::clamp(std::round(kInt8Unit * value), -127.0, 127.0); }
+
+// Neither the lattice nor integers have a say in their magnitude: their stage scales carry it,
+// where the format has them.
+std::vector<float> carrying_scales(const QuantizedTensor& t, double magnitude, Random& random) {
+  const double unit = t.format.entry_type == EntryType::int8 ? kInt8Unit : 1;
   std::vector<float> scales = factors(t.units * t.format.residuals, random);
   int book = 0;
   for (float& scale : scales) {
-    scale *= static_cast<float>(magnitude * stage_share(book++ % t.format.residuals));
+    scale *= static_cast<float>(magnitude * stage_share(book++ % t.format.residuals) / unit);
   }
   return scales;
 }
@@ -67,7 +73,8 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
             random.chance(kOutlierEntries) ? random.below(f.vector_size) : -1;
         for (int j = 0; j < f.vector_size; ++j) {
           const bool outlier = stage == 0 && (j == element || j == column);
-          const double value = random.normal() * stage_magnitude * (outlier ? kOutlier : 1);
+          double value = random.normal() * stage_magnitude * (outlier ? kOutlier : 1);
+          if (f.entry_type == EntryType::int8) value = int8_entry(value / stage_magnitude);
           result.push_back(element_from_float(t.dtype, static_cast<float>(value)));
         }
       }
@@ -102,7 +109,8 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   const bool lattice = format.decoder == Decoder::e8p;
   t.codebooks = lattice ? make_lattice(t, random) : make_codebooks(t, magnitude, random);
   if (format.stage_scales) {
-    t.stage_scales = lattice ? lattice_scales(t, magnitude, random)
+    const bool carried = lattice || format.entry_type == EntryType::int8;
+    t.stage_scales = carried ? carrying_scales(t, magnitude, random)
                              : factors(t.units * format.residuals, random);
   }
   if (format.output_scales) t.output_scales = factors(t.rows, random);

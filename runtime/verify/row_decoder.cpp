@@ -13,10 +13,6 @@ std::int64_t groups_of(std::int64_t count, std::int64_t size) { return (count + 
 
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
-  if (f.entry_type != EntryType::element) {
-    throw Error(ErrorKind::infeasible,
-                "reference: only entries of 16-bit elements are decoded; use entry_type element");
-  }
   require(f.vector_size > 0 && f.residuals > 0 && f.index_bits >= 2 && f.index_bits <= 16,
           "quantized tensor: vector_size, residuals or index_bits out of range");
   require(f.decoder == Decoder::table || (f.vector_size == 8 && f.index_bits == 16),
@@ -114,6 +110,9 @@ RowDecoder::RowDecoder(const QuantizedTensor& tensor) : tensor_(tensor) {
     require(
         tensor.format.decoder == Decoder::table || is_e8p_element(static_cast<float>(entries_[i])),
         "quantized tensor: an entry of e8p is no half-integer from 1/2 to 7/2");
+    require(tensor.format.entry_type == EntryType::element ||
+                (entries_[i] == std::floor(entries_[i]) && std::abs(entries_[i]) < 128),
+            "quantized tensor: an int8 entry is no integer from -127 to 127");
   }
 }
 

@@ -18,6 +18,16 @@ enum class Element : int { kF16 = 0, kBF16 = 1 };
 // (layout/format.h).
 enum class Decoder : int { kTable = 0, kE8p = 1 };
 
+// A where kFirst, else B.
+template <bool kFirst, class A, class B>
+struct Either {
+  using type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+  using type = B;
+};
+
 // Words that move as one access.
 struct alignas(8) U32x2 {
   u32 x, y;

@@ -52,7 +52,6 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"head_dim", "/shape/head_dim", "80", 3, {"head_dim 80 is not built yet", "96"}},
         Fault{"vector_size_16", "/values/vector_size", "16", 3, {"vector_size 16", "2, 4 or 8"}},
         Fault{"residuals_5", "/keys/residuals", "5", 3, {"5 residual stages", "1 to 4"}},
-        Fault{"int8", "/keys/entry_type", R"("int8")", 3, {"int8", "not built yet", "element"}},
         Fault{"plan", "/plan/threads", "48", 3, {"/plan: ", "multiple of 32"}}),
     [](const auto& test) { return test.param.name; });
 

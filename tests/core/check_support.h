@@ -47,8 +47,18 @@ void check_format_rules(const VqFormat& sound, const std::string& operand, MakeP
   lattice.vector_size = 8;
   lattice.index_bits = 16;
   expect_ok(check(problem(lattice)));
-  expect_refused(verdict(&VqFormat::entry_type, EntryType::int8),
-                 {operand, "int8", "not built yet", "use entry_type element"});
+  for (const int size : {2, 4, 8}) {
+    VqFormat integers = sound;
+    integers.entry_type = EntryType::int8;
+    integers.stage_scales = true;
+    integers.vector_size = size;
+    if (size > 2) {
+      expect_ok(check(problem(integers)));
+    } else {
+      expect_refused(check(problem(integers)),
+                     {operand, "int8 entries of vector_size 2", "not built yet", "use 4 or 8"});
+    }
+  }
   for (const int size : {2, 4, 8}) expect_ok(verdict(&VqFormat::vector_size, size));
   for (const int size : {1, 16, 32}) {
     expect_refused(verdict(&VqFormat::vector_size, size),

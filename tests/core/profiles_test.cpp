@@ -106,13 +106,20 @@ TEST(Profiles, UnknownNamesAreAnsweredWithTheKnown) {
 }
 
 // Bits of the codes alone per element, from the papers named in profiles/formats/README.md.
-const std::map<std::string, double> kBits = {
-    {"aqlm-1x15", 1.875},    {"aqlm-1x16", 2},      {"aqlm-1x8", 1},      {"aqlm-2x8", 2},
-    {"aqlm-3", 3},           {"cq-2c8b", 4},        {"cq-4c8b", 2},       {"cq-8c10b", 1.25},
-    {"cq-8c8b", 1},          {"gptvq-2", 2},        {"million", 4},       {"million-d2b8", 4},
-    {"million-d4b8", 2},     {"quip-2", 2},         {"quip-4", 4},        {"vecinfer-d2b8", 4},
-    {"vecinfer-d4b10", 2.5}, {"vecinfer-d4b12", 3}, {"vecinfer-d4b8", 2}, {"vecinfer-d8b10", 1.25},
-    {"vecinfer-d8b12", 1.5}, {"vecinfer-d8b8", 1},  {"vqkv-values", 1}};
+const std::map<std::string, double> kBits = {{"aqlm-1x15", 1.875},    {"aqlm-1x16", 2},
+                                             {"aqlm-1x8", 1},         {"aqlm-2x8", 2},
+                                             {"aqlm-3", 3},           {"cq-2c8b", 4},
+                                             {"cq-4c8b", 2},          {"cq-8c10b", 1.25},
+                                             {"cq-8c8b", 1},          {"gptvq-2", 2},
+                                             {"million", 4},          {"million-d2b8", 4},
+                                             {"million-d4b8", 2},     {"quip-2", 2},
+                                             {"quip-4", 4},           {"vecinfer-d2b8", 4},
+                                             {"vecinfer-d4b10", 2.5}, {"vecinfer-d4b10i8", 2.5},
+                                             {"vecinfer-d4b8i8", 2},  {"vecinfer-d8b12i8", 1.5},
+                                             {"vecinfer-d8b8i8", 1},  {"vecinfer-d4b12", 3},
+                                             {"vecinfer-d4b8", 2},    {"vecinfer-d8b10", 1.25},
+                                             {"vecinfer-d8b12", 1.5}, {"vecinfer-d8b8", 1},
+                                             {"vqkv-values", 1}};
 
 TEST(Profiles, PresetsHaveTheBitsOfTheirPapers) {
   std::vector<std::string> expected;

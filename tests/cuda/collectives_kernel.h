@@ -26,7 +26,8 @@ inline constexpr std::size_t kInFloats = 864, kCollectivesIn = 928;
 inline constexpr std::size_t kOutD = 0, kOutDt = 128, kOutD8 = 256, kOutA = 384, kOutMoved = 512;
 inline constexpr std::size_t kOutShuffled = 544, kOutShuffledFloat = 576, kOutPermuted = 608;
 inline constexpr std::size_t kOutPacked = 640, kOutHas = 672, kOutVotes = 674;
-inline constexpr std::size_t kCollectivesOut = 706;
+inline constexpr std::size_t kOutScaledByte = 706;  // [byte of the word][lane]
+inline constexpr std::size_t kCollectivesOut = 834;
 inline constexpr std::int64_t kCollectivesSharedBytes = 4 * 832;
 
 // last_block: kLastBlocks blocks of 64 threads; in[0] is the counter, words from in[64] on.
@@ -87,6 +88,11 @@ VQ_DEVICE void collectives(const u32* in, u32* out) {
   store_global(reinterpret_cast<float*>(out) + 576 + l, shuffle(load_global(floats + l), 31 - l));
   store_global(out + 608 + l, byte_permute(word, shuffle(word, l ^ 1), shuffle(word, l ^ 2)));
   store_global(out + 640 + l, pack2<E>(load_global(floats + l), load_global(floats + 32 + l)));
+  VQ_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const u32 factor = i % 2 == 0 ? 256u : 65535u;
+    store_global(out + 706 + 32 * i + l, add_scaled_byte(word, i, factor, 0xfffff000u + word));
+  }
   u32 votes = 0;  // bit i: does any lane have a word below i 2^27?
   for (u32 i = 0; i < 32; ++i) votes |= any_of_warp(word < i << 27) ? 1u << i : 0u;
   store_global(out + 674 + l, votes);
@@ -244,6 +250,12 @@ struct Collectives {
       permuted |= ((nibble & 8u) != 0 ? sign : chosen) << 8 * i;
     }
     EXPECT_EQ(out[kOutPermuted + lane], permuted) << lane;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::uint32_t byte = words[lane] / (1u << 8 * i) % 256;
+      EXPECT_EQ(out[kOutScaledByte + 32 * i + lane],
+                0xfffff000u + words[lane] + byte * (i % 2 == 0 ? 256u : 65535u))
+          << lane;
+    }
     const std::uint32_t packed =
         narrow(real(kInFloats + lane)) | std::uint32_t{narrow(real(kInFloats + 32 + lane))} << 16;
     EXPECT_EQ(out[kOutPacked + lane], packed) << lane;

@@ -78,7 +78,8 @@ VQ_DEVICE void move_words(const PrimitivesArgs& args) {
   VQ_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int at = 128 * i + other;
-    store_global(reinterpret_cast<U32x2*>(args.moved + 1024) + at, load_shared(pairs + at));
+    const u32 place = shared_place(raw) + static_cast<u32>(at) * 8u;
+    store_global(reinterpret_cast<U32x2*>(args.moved + 1024) + at, load_shared_at<U32x2>(place));
   }
   sync_block();
 }

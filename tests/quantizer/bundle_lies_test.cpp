@@ -77,7 +77,7 @@ TEST(BundleLies, FormatsThatDoNotFit) {
   expect_refused_metadata(R"("scope":"head")", R"("scope":"tensor")", "layer0.keys.codebooks");
   expect_refused_metadata(R"("decoder":"table")", R"("decoder":"e8p")", "e8p makes 8 elements");
   expect_refused_metadata(R"("entry_type":"element")", R"("entry_type":"int8")",
-                          "entries of 16-bit elements only", ErrorKind::infeasible);
+                          "entries of this format are integers from -127 to 127");
   expect_refused_metadata(R"("stage_scales":true)", R"("stage_scales":false)",
                           "layer0.keys.stage_scales");
   expect_refused_metadata(R"("head_dim":16)", R"("head_dim":1024)", "layer0.keys.codes");
@@ -135,7 +135,8 @@ TEST(BundleLies, ALatticeWhoseTableIsNone) {
     const std::string message = message_of(
         [&] { read_bundle(SafetensorsFile(serialize_bundle(bundle), "lie.safetensors")); });
     const std::string expected = fmt::format(
-        "'blocks.0.q.weights.codebooks': element {} is {}; the table of e8p", place, value);
+        "'blocks.0.q.weights.codebooks': element {} is {}; entries of this format are half-", place,
+        value);
     EXPECT_NE(message.find(expected), std::string::npos) << message;
   };
   refused(0.0f, 0);

@@ -44,6 +44,33 @@ TEST(Codebooks, FoldingRefusesWhatTheElementTypeCannotHold) {
             std::string::npos);
 }
 
+TEST(Codebooks, FoldingRefusesIntegers) {
+  Codebooks codebooks = random_codebooks(table_format(2, 2), 1, DType::f16, 1);
+  codebooks.format.entry_type = EntryType::int8;
+  fold_projections(codebooks);
+  codebooks.projections = {1, 0, 0, 1};
+  EXPECT_NE(message_of([&] { fold_projections(codebooks); }).find("no integers"),
+            std::string::npos);
+}
+
+TEST(Codebooks, EncodingRefusesIntegersThatAreNone) {
+  const FloatTensor tensor = samples::normal_tensor(1, 1, 4, 8, 1);
+  Codebooks codebooks = random_codebooks(table_format(4, 3), 1, DType::f16, 1);
+  codebooks.format.entry_type = EntryType::int8;
+  codebooks.format.stage_scales = true;
+  codebooks.stage_scales = {0.5f};
+  const auto with = [&](float value) {
+    codebooks.entries.assign(codebooks.entries.size(), f16_from_float(7.0f));
+    codebooks.entries[5] = f16_from_float(value);
+    encode(tensor, codebooks);
+  };
+  for (const float value : {-127.0f, 0.0f, 127.0f}) with(value);
+  for (const float value : {-128.0f, 0.5f, 128.0f}) {
+    EXPECT_NE(message_of([&] { with(value); }).find("integers from -127 to 127"),
+              std::string::npos);
+  }
+}
+
 TEST(Codebooks, EncodingRefusesUnfoldedProjectionsAndOtherShapes) {
   const FloatTensor tensor = samples::normal_tensor(1, 2, 4, 8, 1);
   Codebooks codebooks = random_codebooks(table_format(4, 3, Scope::head), 2, DType::f16, 1);
@@ -55,8 +82,10 @@ TEST(Codebooks, EncodingRefusesUnfoldedProjectionsAndOtherShapes) {
   VqFormat integers = table_format(8, 8);
   integers.entry_type = EntryType::int8;
   EXPECT_NE(message_of([&] { require_supported(integers, "here"); }, ErrorKind::infeasible)
-                .find("here: "),
+                .find("here: int8 entries need stage_scales"),
             std::string::npos);
+  integers.stage_scales = true;
+  require_supported(integers, "here");
   VqFormat lattice = table_format(8, 16);
   lattice.decoder = Decoder::e8p;
   require_supported(lattice, "here");

@@ -109,10 +109,35 @@ TEST(Train, StageScalesAreTheRootMeanSquareOfTheirResidual) {
   EXPECT_NEAR(codebooks.stage_scales[1] / std::sqrt(left), 1.0, 1e-3);
 }
 
+TEST(Train, IntegersReachTheirEndsAndCostLittle) {
+  FloatTensor tensor = normal_tensor(1, 2, 500, 16, 1);
+  for (float& value : tensor.data) value *= 1000.0f;
+  VqFormat format = table_format(4, 6, Scope::head, 2);
+  format.stage_scales = true;
+  const double exact = error_with(format, tensor);
+  format.entry_type = EntryType::int8;
+  const Codebooks codebooks = train_codebooks(request_for(format, tensor));
+  const std::size_t stage_size = 64 * 4;
+  ASSERT_EQ(codebooks.entries.size(), 4 * stage_size);
+  for (std::size_t stage = 0; stage < 4; ++stage) {
+    float peak = 0;
+    for (std::size_t i = 0; i < stage_size; ++i) {
+      const float value = f16_to_float(codebooks.entries[stage * stage_size + i]);
+      EXPECT_EQ(value, std::round(value));
+      peak = std::max(peak, std::abs(value));
+    }
+    EXPECT_EQ(peak, 127.0f) << stage;
+  }
+  const double rounded = reconstruction_error(tensor, decode(encode(tensor, codebooks))).mse;
+  EXPECT_LT(rounded, exact * 1.02);
+}
+
 TEST(Train, AnAllZeroTensorIsNoTrouble) {
   const FloatTensor zeros{1, 1, 64, 8, std::vector<float>(512, 0.0f)};
   VqFormat format = table_format(4, 4, Scope::tensor, 2);
   format.stage_scales = true;
+  EXPECT_EQ(error_with(format, zeros), 0.0);
+  format.entry_type = EntryType::int8;
   EXPECT_EQ(error_with(format, zeros), 0.0);
 }
 

@@ -60,7 +60,7 @@ constexpr std::array kRuns{1, 3, 8};
 
 // By Axis.
 const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3,
-                              3, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 6, 6};
+                              3, 2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6};
 
 VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
   VqFormat format;
@@ -96,6 +96,8 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   op.keys.hadamard = v[kHadamard] == 1;
   op.keys.stage_scales = v[kKeyScales] == 1;
   op.values.stage_scales = v[kValueScales] == 1;
+  with_integers(op.keys, v[kKeyScales] == 2);
+  with_integers(op.values, v[kValueScales] == 2);
   op.keys.layout = pick(kLayouts, kKeyLayout);
   op.values.layout = pick(kLayouts, kValueLayout);
 
@@ -122,6 +124,10 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 SweepCases append_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
   for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  impossible.insert({{kKeyBits, kKeyLattice}, {kKeyScales, 2}});
+  impossible.insert({{kValueBits, kValueLattice}, {kValueScales, 2}});
+  impossible.insert({{kKeyVector, 0}, {kKeyScales, 2}});
+  impossible.insert({{kValueVector, 0}, {kValueScales, 2}});
   for (const int vector : {0, 1}) {
     impossible.insert({{kKeyBits, kKeyLattice}, {kKeyVector, vector}});
     impossible.insert({{kValueBits, kValueLattice}, {kValueVector, vector}});

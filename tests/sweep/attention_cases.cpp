@@ -40,6 +40,7 @@ enum Axis {
   kCombine,
   kKeyLayout,
   kValueLayout,
+  kIntegers,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
@@ -72,7 +73,8 @@ const std::vector<int> kSizes{kBits + 1,
                               3,
                               2,
                               kLayouts.size(),
-                              kLayouts.size()};
+                              kLayouts.size(),
+                              4};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -187,6 +189,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.keys.hadamard = v[kTransforms] >= kHadamard;
   op.keys.stage_scales = v[kStageScales] % 2 == 1;
   op.values.stage_scales = v[kStageScales] >= 2;
+  with_integers(op.keys, v[kIntegers] % 2 == 1);
+  with_integers(op.values, v[kIntegers] >= 2);
 
   SweepCase result;
   result.problem = op;
@@ -243,6 +247,14 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     impossible.insert({{kKeyBits, kKeyE8p}, {kKeyVector, vector}});
     impossible.insert({{kValueBits, kValueE8p}, {kValueVector, vector}});
   }
+  for (const int of_keys : {1, 3}) {
+    impossible.insert({{kKeyBits, kKeyE8p}, {kIntegers, of_keys}});
+    impossible.insert({{kKeyVector, 0}, {kIntegers, of_keys}});
+  }
+  for (const int of_values : {2, 3}) {
+    impossible.insert({{kValueBits, kValueE8p}, {kIntegers, of_values}});
+    impossible.insert({{kValueVector, 0}, {kIntegers, of_values}});
+  }
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
     impossible.insert({{kKeyBits, bits}, {kDataflow, kTables}});
   }
@@ -271,6 +283,7 @@ std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed)
         v[kValueScope] = turn / 4 % 4;
         v[kDType] = turn % 2;
         v[kTokens] = 3;
+        if (vector > 0 && bits != kKeyE8p) v[kIntegers] = turn / 3 % 4;
         v[kKeyLayout] = turn / 4 % static_cast<int>(kLayouts.size());
         v[kValueLayout] = turn / 5 % static_cast<int>(kLayouts.size());
         cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));

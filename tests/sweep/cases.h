@@ -47,6 +47,13 @@ constexpr std::size_t aligned_words(const CodeLayout& layout) {
   return static_cast<std::size_t>(layout.rows * layout.words);
 }
 
+// Entries of the format become integers, where `wanted`.
+inline void with_integers(VqFormat& format, bool wanted) {
+  if (!wanted) return;
+  format.entry_type = EntryType::int8;
+  format.stage_scales = true;
+}
+
 // Whether the last block of the plan's merges its splits.
 inline bool merges_by_last_block(const Plan& plan) {
   return std::visit(

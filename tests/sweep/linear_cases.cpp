@@ -31,6 +31,7 @@ enum Axis {
   kFusion,
   kCombine,
   kLayout,
+  kIntegers,
 };
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
@@ -45,8 +46,8 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then o
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
-    kBitCount + 1,  3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 4, 3, 8, 3, 2,
-    kLayouts.size()};
+    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 4, 3, 8, 3, 2,
+    kLayouts.size(), 2};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
@@ -56,6 +57,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.residuals = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
+  with_integers(format, v[kIntegers] == 1);
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
   // Narrow units would take more memory than a test may.
   const bool large = format.entries() > 1024;
@@ -249,6 +251,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
   for (const int vector : {0, 1}) impossible.insert({{kBits, kE8p}, {kVector, vector}});
+  impossible.insert({{kBits, kE8p}, {kIntegers, 1}});
+  impossible.insert({{kVector, 0}, {kIntegers, 1}});
   for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // on tensor cores alone
     for (int dataflow = 0; dataflow < kSizes[kDataflow]; ++dataflow) {
       if (dataflow == kFragments || dataflow == kWarpgroups) continue;
@@ -286,6 +290,7 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
         v[kOutFeatures] = 3;
         v[kInFeatures] = 3;
         v[kOutputScales] = turn / 2 % 2;
+        if (vector > 0 && bits != kE8p) v[kIntegers] = turn / 3 % 2;
         v[kDataflow] = turn % 3;
         v[kFusion] = turn / 3 % 3;
         v[kLayout] = turn / 9 % static_cast<int>(kLayouts.size());

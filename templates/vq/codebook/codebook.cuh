@@ -8,6 +8,7 @@
 //   add_stage(value, u, stage, code)    value[] += scale(u, stage) * entry(u, stage, code)
 //   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
 //   entry(u, stage, code)     what one code stands for, unscaled: 16-bit elements in words
+//   held(u, stage, code)      the same as levels hold it: bytes of int8 entries
 //
 // How a code becomes those words is the decoding's (decoding.cuh): a table's entry is what it
 // stands for. Where an entry stands follows from its number (layout/format.h): registers,
@@ -40,12 +41,13 @@ class Codebook {
   static constexpr EntryRange kShared = shared_range(kFormat);
   static constexpr int kRegisters = register_range(kFormat).end;
   using Words = typename EntryWords<kVectorSize>::type;
-  using Decode = Decoding<kFormat.decoder, kElement>;
+  using Decode = Decoding<kFormat.decoder, kElement, kFormat.int8_entries>;
+  using Held = typename EntryWords<held_bytes(kFormat) / 2>::type;
   using ReplicatedLevel =
-      SharedLevel<Words, Format::shared().replicated, Format::shared().row_bytes, kResiduals,
+      SharedLevel<Held, Format::shared().replicated, Format::shared().row_bytes, kResiduals,
                   kReplicated.begin, kReplicated.end, kFormat.placement.copies, kThreads>;
   using OnceLevel =
-      SharedLevel<Words, Format::shared().shared, kResiduals* static_cast<int>(sizeof(Words)),
+      SharedLevel<Held, Format::shared().shared, kResiduals* static_cast<int>(sizeof(Held)),
                   kResiduals, kShared.begin, kShared.end, 1, kThreads>;
 
   // `units` is the number of units that the tensor has.
@@ -71,8 +73,8 @@ class Codebook {
 
   // The same in two parts: a thread's first entries are in flight between them.
   struct Begun {
-    Words replicated;
-    Words once;
+    Held replicated;
+    Held once;
   };
   VQ_DEVICE Begun begin_load(int thread) const {
     return {ReplicatedLevel::begin(held_units(), thread, Fetch{*this}),
@@ -121,23 +123,29 @@ class Codebook {
   }
 
   VQ_DEVICE Words entry(int u, int stage, u32 code) const {
-    return Decode::value(find(u, stage, Decode::entry_of(code)), code);
+    return Decode::value(held(u, stage, code), code);
+  }
+  VQ_DEVICE Held held(int u, int stage, u32 code) const {
+    return find(u, stage, Decode::entry_of(code));
   }
 
-  // The same of a code of 8 bits, a byte of `codes`.
+  // The same of a code of 8 bits, which is of a table, a byte of `codes`.
   VQ_DEVICE Words entry_of_byte(int u, int stage, u32 codes, int byte) const {
-    static_assert(kIndexBits == 8, "");
+    return Decode::value(held_of_byte(u, stage, codes, byte), 0);
+  }
+  VQ_DEVICE Held held_of_byte(int u, int stage, u32 codes, int byte) const {
+    static_assert(kIndexBits == 8 && kFormat.decoder == Decoder::kTable, "");
     if constexpr (kRegisters == 0 && kReplicated.end == kEntries) {
       return ReplicatedLevel::access_byte(u, stage, codes, byte);
     } else {
-      return entry(u, stage, codes >> 8 * byte & 0xffu);
+      return held(u, stage, codes >> 8 * byte & 0xffu);
     }
   }
 
  private:
   struct Fetch {
     const Codebook& book;
-    VQ_DEVICE Words operator()(int u, int stage, int number) const {
+    VQ_DEVICE Held operator()(int u, int stage, int number) const {
       return book.global_entry(u, stage, number);
     }
   };
@@ -158,16 +166,16 @@ class Codebook {
   }
 
   // The entry of a number, as levels hold it.
-  VQ_DEVICE Words find(int u, int stage, u32 number) const {
+  VQ_DEVICE Held find(int u, int stage, u32 number) const {
     if constexpr (kRegisters == 0) {
       return below_registers(u, stage, number);
     } else {
-      Words words{};
-      if (number >= static_cast<u32>(kRegisters)) words = below_registers(u, stage, number);
-      return registers_.access(u, stage, number, words);
+      Held held{};
+      if (number >= static_cast<u32>(kRegisters)) held = below_registers(u, stage, number);
+      return registers_.access(u, stage, number, held);
     }
   }
-  VQ_DEVICE Words below_registers(int u, int stage, u32 number) const {
+  VQ_DEVICE Held below_registers(int u, int stage, u32 number) const {
     if constexpr (kReplicated.end == kEntries) {
       return ReplicatedLevel::access(u, stage, number);
     } else if constexpr (kReplicated.end > kReplicated.begin) {
@@ -182,7 +190,7 @@ class Codebook {
     }
     return global_entry(u, stage, static_cast<int>(number));
   }
-  VQ_DEVICE Words global_entry(int u, int stage, int number) const {
+  VQ_DEVICE Held global_entry(int u, int stage, int number) const {
     return Decode::held(
         load_global(global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number));
   }
@@ -191,7 +199,7 @@ class Codebook {
   const float* global_scales_;
   i64 units_;
   i64 unit_ = -1;
-  RegisterLevel<Words, kUnits, kResiduals, kRegisters> registers_;
+  RegisterLevel<Held, kUnits, kResiduals, kRegisters> registers_;
 };
 
 }  // namespace vq

@@ -16,11 +16,12 @@
 
 namespace vq {
 
-template <Decoder kDecoder, Element kElement>
+// kInt8: levels hold the integers that the entries of a table are as bytes.
+template <Decoder kDecoder, Element kElement, bool kInt8>
 struct Decoding;
 
 template <Element kElement>
-struct Decoding<Decoder::kTable, kElement> {
+struct Decoding<Decoder::kTable, kElement, false> {
   VQ_DEVICE static u32 entry_of(u32 code) { return code; }
   template <class Words>
   VQ_DEVICE static Words held(Words stored) {
@@ -33,7 +34,33 @@ struct Decoding<Decoder::kTable, kElement> {
 };
 
 template <Element kElement>
-struct Decoding<Decoder::kE8p, kElement> {
+struct Decoding<Decoder::kTable, kElement, true> {
+  VQ_DEVICE static u32 entry_of(u32 code) { return code; }
+
+  VQ_DEVICE static u32 held(U32x2 stored) {
+    return byte_permute(bytes_of(stored.x), bytes_of(stored.y), 0x5410u);
+  }
+  VQ_DEVICE static U32x2 held(U32x4 stored) {
+    return {held(U32x2{stored.x, stored.y}), held(U32x2{stored.z, stored.w})};
+  }
+  VQ_DEVICE static U32x2 value(u32 held, u32) { return elements_of_bytes<kElement>(held); }
+  VQ_DEVICE static U32x4 value(U32x2 held, u32) {
+    const U32x2 low = elements_of_bytes<kElement>(held.x);
+    const U32x2 high = elements_of_bytes<kElement>(held.y);
+    return {low.x, low.y, high.x, high.y};
+  }
+
+ private:
+  // Two elements as the two low bytes.
+  VQ_DEVICE static u32 bytes_of(u32 pair) {
+    const auto low = static_cast<i32>(to_float<kElement>(static_cast<u16>(pair & 0xffffu)));
+    const auto high = static_cast<i32>(to_float<kElement>(static_cast<u16>(pair >> 16)));
+    return (static_cast<u32>(low) & 0xffu) | (static_cast<u32>(high) & 0xffu) << 8;
+  }
+};
+
+template <Element kElement>
+struct Decoding<Decoder::kE8p, kElement, false> {
   VQ_DEVICE static u32 entry_of(u32 code) { return code & 0xffu; }
 
   // The entry as levels hold it. Sums of 8 elements up to 7/2 are exact in 16 bits.

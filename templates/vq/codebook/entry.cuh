@@ -30,6 +30,24 @@ VQ_DEVICE u32 word_of(U32x4 words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
+// Four signed bytes as elements. With its top bit turned a byte is v + 128; below 2^10 in f16, or
+// 2^23 in fp32, it is the last bits of a number that is so much more.
+template <Element kElement>
+VQ_DEVICE U32x2 elements_of_bytes(u32 bytes) {
+  const u32 raised = bytes ^ 0x80808080u;
+  if constexpr (kElement == Element::kF16) {
+    constexpr u32 kLess = 0xe480e480u;  // -(1024 + 128), twice
+    return {add2<kElement>(byte_permute(raised, 0x64646464u, 0x4140u), kLess),
+            add2<kElement>(byte_permute(raised, 0x64646464u, 0x4342u), kLess)};
+  } else {
+    const auto number = [raised](u32 selector) {
+      return float_from_bits(byte_permute(raised, 0x4b000000u, selector)) - 8388736.0f;
+    };
+    return {pack2<kElement>(number(0x7440u), number(0x7441u)),
+            pack2<kElement>(number(0x7442u), number(0x7443u))};
+  }
+}
+
 // value[i] += scale * element i of the entry.
 template <Element kElement, int kVectorSize, class Words>
 VQ_DEVICE void add_entry(float (&value)[kVectorSize], Words words, float scale) {

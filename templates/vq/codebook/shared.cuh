@@ -5,9 +5,9 @@
 //
 //   a unit   | entry kBegin: stage 0, its copies | stage 1 ... | entry kBegin + 1: ...
 //
-// so that, where a row is a power of two, an address is the number shifted and the lane's bytes put
-// below it; where it is 256 bytes, a byte of codes is a byte of the address. Rows of another
-// codebook may stand between (layout/format.h, interleaves).
+// so that an address is the lane's own place and a multiple of the number, one instruction even
+// where the number is a byte of a word of codes. Rows of another codebook may stand between
+// (layout/format.h, interleaves).
 #pragma once
 
 #include <vq/codebook/entry.cuh>
@@ -21,7 +21,6 @@ template <class Words, i64 kOffset, int kRowBytes, int kResiduals, int kBegin, i
 struct SharedLevel {
   static constexpr int kCount = kEnd - kBegin;
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
-  static constexpr bool kShifts = (kRowBytes & (kRowBytes - 1)) == 0;
 
   // All threads of the block, this one being number `thread`; `entry(unit, stage, number)` fetches
   // one from global memory. A thread fetches an entry once and writes all its copies, each lane
@@ -51,15 +50,13 @@ struct SharedLevel {
   }
 
   VQ_DEVICE static Words access(int unit, int stage, u32 number) {
-    const u32 row = number * kRowBytes;
-    const u32 place = kShifts ? row | lane_bytes() : row + lane_bytes();
-    return load_at(unit, stage, place);
+    return load_row(unit, stage, lane_place() + number * kRowBytes);
   }
 
-  // The entry of a byte of `codes`.
+  // The entry of a byte of `codes`: one instruction makes the address.
   VQ_DEVICE static Words access_byte(int unit, int stage, u32 codes, int byte) {
-    if constexpr (kRowBytes == 256) {
-      return load_at(unit, stage, byte_permute(codes, lane_bytes(), 0x5504u | byte << 4));
+    if constexpr (kRowBytes < 65536) {
+      return load_row(unit, stage, add_scaled_byte(codes, byte, kRowBytes, lane_place()));
     } else {
       return access(unit, stage, codes >> 8 * byte & 0xffu);
     }
@@ -83,13 +80,15 @@ struct SharedLevel {
     }
   }
   VQ_DEVICE static u8* at() { return shared_memory() + kOffset; }
-  VQ_DEVICE static u32 lane_bytes() {
-    if constexpr (kCopies == 1) return 0;
-    return lane() % kCopies * static_cast<u32>(sizeof(Words));
+  // The copy that this lane reads, of an entry numbered 0: the same register for all lookups.
+  VQ_DEVICE static u32 lane_place() {
+    const u32 first = shared_place(at());
+    if constexpr (kCopies == 1) return first;
+    return first + lane() % kCopies * static_cast<u32>(sizeof(Words));
   }
-  VQ_DEVICE static Words load_at(int unit, int stage, u32 place) {
-    const u8* base = at() + (unit * kCount - kBegin) * kRowBytes;
-    return load_shared(reinterpret_cast<const Words*>(base + stage * kStageBytes + place));
+  VQ_DEVICE static Words load_row(int unit, int stage, u32 row) {
+    const int beyond = (unit * kCount - kBegin) * kRowBytes + stage * kStageBytes;
+    return load_shared_at<Words>(row + static_cast<u32>(beyond));
   }
 };
 

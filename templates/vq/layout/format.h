@@ -3,6 +3,9 @@
 //   codebooks   [unit][stage][entry][vector_size] of 16-bit elements, 16-byte aligned
 //   scales      [unit][stage] fp32, only where the format has stage scales
 //
+// Of int8 entries those elements are integers within -127 .. 127; levels near the threads hold them
+// as bytes.
+//
 // A *unit* is what one codebook set serves. KV cache: unit = head * units_per_head + channel group
 // (units_per_head is 1 for scope head; scope tensor has one unit for all heads). Weights: unit =
 // (row / unit_rows) * units_per_row + column / unit_columns.
@@ -39,6 +42,7 @@ struct FormatConfig {
   int index_bits;     // bits of a code
   int residuals;      // stages summed up
   CodeLayout layout;  // of the codes
+  bool int8_entries;  // entries are integers within -127 .. 127
   bool stage_scales;  // a factor per unit and stage
   bool smooth;        // keys were divided by a factor per channel
   bool hadamard;      // keys were multiplied by the orthonormal Hadamard matrix
@@ -78,9 +82,14 @@ VQ_HD constexpr EntryRange global_range(const FormatConfig& f) {
   return level_range(shared_range(f).end, entries(f));
 }
 
+// Bytes of one entry as levels near the threads hold it.
+VQ_HD constexpr int held_bytes(const FormatConfig& f) {
+  return f.int8_entries ? f.vector_size : f.vector_size * 2;
+}
+
 // Shared bytes of one unit's codebooks, all stages: the replicated entries, and those held once.
 VQ_HD constexpr int replicated_row_bytes(const FormatConfig& f) {
-  return f.residuals * f.placement.copies * f.vector_size * 2;
+  return f.residuals * f.placement.copies * held_bytes(f);
 }
 VQ_HD constexpr i64 replicated_bytes(const FormatConfig& f) {
   const EntryRange range = replicated_range(f);
@@ -88,14 +97,14 @@ VQ_HD constexpr i64 replicated_bytes(const FormatConfig& f) {
 }
 VQ_HD constexpr i64 shared_bytes(const FormatConfig& f) {
   const EntryRange range = shared_range(f);
-  return i64{f.residuals} * (range.end - range.begin) * f.vector_size * 2;
+  return i64{f.residuals} * (range.end - range.begin) * held_bytes(f);
 }
 
 // Byte offsets of what a block keeps of a tensor's codebooks.
 struct CodebookShared {
-  i64 replicated;  // [unit][entry][stage][copy][vector_size] u16, the entries of replicated_range
+  i64 replicated;  // [unit][entry][stage][copy] entries as held, those of replicated_range
   int row_bytes;   // from one replicated entry to the next: its own bytes, or more (interleaves)
-  i64 shared;      // [unit][entry][stage][vector_size] u16, those of shared_range
+  i64 shared;      // [unit][entry][stage] the same, those of shared_range
   i64 scales;      // [unit][stage] fp32, where the format has stage scales
 };
 

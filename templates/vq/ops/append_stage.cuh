@@ -56,7 +56,7 @@ class AppendStage {
   }
 
   VQ_DEVICE void settle() const {
-    using Decode = Decoding<Share::kFormat.decoder, kElement>;
+    using Decode = Decoding<Share::kFormat.decoder, kElement, false>;  // of entries as stored
     for (int i = thread_index(); i < share_.work.count * share_.vectors; i += Share::kThreads) {
       const int t = i / share_.vectors;
       const int local = i % share_.vectors;

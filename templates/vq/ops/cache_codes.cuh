@@ -44,78 +44,98 @@ class CacheCodes {
     return first <= last ? first : last > 0 ? last : 0;
   }
 
-  // The sequence's rows, and words from a step's first row to those that this lane loads. Where a
-  // sequence has fewer than kTokens rows, those past its last repeat it.
+  // The sequence's rows, which are `end` at least. Call it before the others.
   VQ_DEVICE void point_at_rows(const AttentionDecodeArgs& args, const Work& work, int end) {
     const auto rows = [&work](const QuantizedArgs& tensor) {
       return tensor.codes + work.batch * tensor.batch_stride + work.kv_head * tensor.head_stride;
     };
-    keys_ = rows(args.keys);
-    values_ = rows(args.values);
-    const int last_key = (end - 1) / kKeysAtOnce * kKeysAtOnce;
-    const int last_value = (end - 1) / kValuesAtOnce * kValuesAtOnce;
-    VQ_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int key = Softmax::token_of(0, tile, lane() / 4);
-      key_words_[tile] = key_place(key < last_key ? key : last_key);
-      VQ_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int value = Softmax::token_of(0, tile, lane() % 4 * 2 + i);
-        value_words_[tile][i] = value_place(value < last_value ? value : last_value);
-      }
-    }
-    last_key_words_ = key_place(last_key);
-    last_value_words_ = value_place(last_value);
+    keys_ = rows(args.keys) + key_place(key_row(0)) +
+            word_place(kKeyLayout, KeyRows::Share::first_word(lane() % 4));
+    values_ = rows(args.values) + value_place(value_row(0, 0)) +
+              word_place(kValueLayout, ValueRows::Share::first_word(lane() / 4));
+    last_key_ = (end - 1) / kKeysAtOnce * kKeysAtOnce;
+    last_value_ = (end - 1) / kValuesAtOnce * kValuesAtOnce;
   }
 
+  // The codes of the step from `first` on, of a sequence of kTokens rows at least. Tiles are a
+  // constant number of words apart.
   VQ_DEVICE void load(Step& to, int first, int end) const {
     const int base = base_of(first, end);
+    const u32* keys = keys_ + static_cast<u32>(base * KeyRows::kStoredWords);
+    const u32* values = values_ + static_cast<u32>(base * ValueRows::kStoredWords);
+    load_tiles(
+        to,
+        [&](int tile) {
+          const int words = key_place(Softmax::token_of(0, tile, 0));
+          if constexpr (kKeyLayout.rows == kGroup) return keys + words;
+          return held(keys_, base * KeyRows::kStoredWords + words, key_words(last_key_));
+        },
+        [&](int tile, int i) {
+          const int words = value_place(Softmax::token_of(0, tile, i));
+          if constexpr (kValueLayout.rows == kGroup) return values + words;
+          return held(values_, base * ValueRows::kStoredWords + words, value_words(last_value_));
+        });
+  }
+
+  // The same of the first step of any sequence: rows past the last repeat it.
+  VQ_DEVICE void load_first(Step& to, int first, int end) const {
+    const int base = base_of(first, end);
+    const auto least = [](int row, int last) { return row < last ? row : last; };
+    load_tiles(
+        to, [&](int tile) { return keys_ + key_words(least(base + key_row(tile), last_key_)); },
+        [&](int tile, int i) {
+          return values_ + value_words(least(base + value_row(tile, i), last_value_));
+        });
+  }
+
+ private:
+  // key_at(tile) and value_at(tile, i) say where this lane reads.
+  template <class KeyAt, class ValueAt>
+  VQ_DEVICE static void load_tiles(Step& to, KeyAt key_at, ValueAt value_at) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; tile += kJoined) {
       VQ_UNROLL
       for (int i = 0; i < kJoined; i += kKeysAtOnce) {
-        const u32 key = held<kKeyLayout.rows>(base * KeyRows::kStoredWords + key_words_[tile + i],
-                                              last_key_words_);
         KeyRows::Share::template load<kKeysAtOnce>(
-            keys_ + key, lane() % 4, [&](int row) -> u32* { return to.keys[tile + i + row]; });
+            key_at(tile + i), lane() % 4, [&](int row) -> u32* { return to.keys[tile + i + row]; });
       }
       VQ_UNROLL
       for (int i = 0; i < 2 * kJoined; i += kValuesAtOnce) {
-        const int at = value_words_[tile + i % kJoined][i / kJoined];
-        const u32 value =
-            held<kValueLayout.rows>(base * ValueRows::kStoredWords + at, last_value_words_);
         ValueRows::Share::template load<kValuesAtOnce>(
-            values_ + value, lane() / 4, [&](int row) -> u32* {
+            value_at(tile + i % kJoined, i / kJoined), lane() / 4, [&](int row) -> u32* {
               return to.values[tile + (i + row) % kJoined][(i + row) / kJoined];
             });
       }
     }
   }
 
- private:
-  // Words from a row that begins a group to what this lane reads of the `row`-th row from there.
+  // The row of a step that is this lane's.
+  VQ_DEVICE static int key_row(int tile) { return Softmax::token_of(0, tile, lane() / 4); }
+  VQ_DEVICE static int value_row(int tile, int i) {
+    return Softmax::token_of(0, tile, lane() % 4 * 2 + i);
+  }
+  // Words to a row from the first, and from this lane's first. Places of rows add up where their
+  // numbers have no bits in common: a step's first row, a lane's of it, a tile's from there.
   VQ_DEVICE static int key_place(int row) {
-    return row_place(kKeyLayout, KeyRows::kStoredWords, row) +
-           word_place(kKeyLayout, KeyRows::Share::first_word(lane() % 4));
+    return row_place(kKeyLayout, KeyRows::kStoredWords, row);
   }
   VQ_DEVICE static int value_place(int row) {
-    return row_place(kValueLayout, ValueRows::kStoredWords, row) +
-           word_place(kValueLayout, ValueRows::Share::first_word(lane() / 4));
+    return row_place(kValueLayout, ValueRows::kStoredWords, row);
+  }
+  VQ_DEVICE static int key_words(int row) { return key_place(row) - key_place(key_row(0)); }
+  VQ_DEVICE static int value_words(int row) {
+    return value_place(row) - value_place(value_row(0, 0));
   }
   // A tensor whose groups are smaller than those that steps begin with may lack the last rows of a
   // step, which do not count: then its last one again.
-  template <int kRows>
-  VQ_DEVICE static u32 held(int words, int last) {
-    if constexpr (kRows == kGroup) return static_cast<u32>(words);
-    return static_cast<u32>(words < last ? words : last);
+  VQ_DEVICE static const u32* held(const u32* rows, int words, int last) {
+    return rows + (words < last ? words : last);
   }
 
-  const u32* keys_;
-  const u32* values_;
-  int key_words_[kTiles];
-  int value_words_[kTiles][2];
-  int last_key_words_;  // from the sequence's first row, of its last
-  int last_value_words_;
+  const u32* keys_;    // what this lane reads of the first row that is its own
+  const u32* values_;  // likewise
+  int last_key_;       // row of the sequence
+  int last_value_;
 };
 
 }  // namespace vq

@@ -11,6 +11,7 @@ namespace vq {
 // `Format` says config() and shared() as for a Codebook. A row is shared evenly by kLanes lanes.
 //
 // Format::kScaled: do stage scales belong to what is rebuilt?
+// Format::kBytes: are operand words of int8 entries their bytes, four a word, instead of elements?
 template <class Plan, class Format, int kLanes>
 class FragmentRows {
  public:
@@ -18,6 +19,8 @@ class FragmentRows {
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr Element kElement = kConfig.element;
   static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr bool kBytes = Format::kBytes;
+  static constexpr int kOfWord = kBytes ? 4 : 2;               // elements of an operand word
   static constexpr int kChannels = kConfig.head_dim / kLanes;  // of a lane
   static constexpr int kSubVectors = kChannels / kVectorSize;
   static constexpr int kUnits = units_per_head(kFormat, kConfig.head_dim);
@@ -63,15 +66,27 @@ class FragmentRows {
         words[i / 2] = pack2<kElement>(value[i], value[i + 1]);
       }
     } else {
-      typename Book::Words entry;
-      if constexpr (kFormat.index_bits == 8) {
-        const int byte = s * kFormat.residuals + pass;
-        entry = book.entry_of_byte(unit, pass, share[byte / 4], byte % 4);
-      } else {
-        entry = book.entry(unit, pass, code(pass));
-      }
+      const auto entry = operand(book, unit, pass, share, s, code);
       VQ_UNROLL
-      for (int i = 0; i < kVectorSize / 2; ++i) words[i] = word_of(entry, i);
+      for (int i = 0; i < kVectorSize / kOfWord; ++i) words[i] = word_of(entry, i);
+    }
+  }
+
+ private:
+  template <class Code>
+  VQ_DEVICE static auto operand(const Book& book, int unit, int pass, const u32* share, int s,
+                                Code code) {
+    if constexpr (kFormat.index_bits == 8) {
+      const int byte = s * kFormat.residuals + pass;
+      if constexpr (kBytes) {
+        return book.held_of_byte(unit, pass, share[byte / 4], byte % 4);
+      } else {
+        return book.entry_of_byte(unit, pass, share[byte / 4], byte % 4);
+      }
+    } else if constexpr (kBytes) {
+      return book.held(unit, pass, code(pass));
+    } else {
+      return book.entry(unit, pass, code(pass));
     }
   }
 };

@@ -117,7 +117,7 @@ class LinearWarpgroups {
   template <class Fetch>
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, u64 x,
                           Fetch fetch) {
-    Octets octets;
+    Octets& octets = octets_;
     if constexpr (kAhead) look_up(octets, codes, 0, first, column);
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
@@ -161,10 +161,7 @@ class LinearWarpgroups {
 
   VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step, i64 first,
                          i64 column) const {
-    if (!busy()) {
-      to = {};
-      return;
-    }
+    if (!busy()) return;  // its rows of the product are no outputs, whatever they are made of
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL
@@ -240,6 +237,7 @@ class LinearWarpgroups {
   typename Work::Book book_;
   Codes codes_;
   X x_;
+  Octets octets_{};
   float sum_[kTiles][kRows / 2];
 };
 

@@ -20,22 +20,23 @@
 
 namespace vq {
 
-// The largest magnitude of a head's row of the query (load_query) times weight(channel), 1 where
-// all are zeros. All lanes of the warp get it.
+// The largest magnitude of a head's row of the query (load_query) times weight(channel), NaN where
+// one is, 1 where all are zeros. All lanes of the warp get it.
 template <int kOfLane, class Weight>
 VQ_DEVICE float peak_of_row(const float (&row)[kOfLane], Weight weight) {
   float peak = 0.0f;
   VQ_UNROLL
   for (int j = 0; j < kOfLane; ++j) {
     const float value = row[j] * weight(lane() + 32 * j);
-    peak = value > peak ? value : -value > peak ? -value : peak;
+    const float magnitude = value < 0.0f ? -value : value;
+    peak = magnitude <= peak ? peak : magnitude;
   }
   VQ_UNROLL
   for (int mask = 16; mask > 0; mask /= 2) {
     const float other = shuffle_xor(peak, mask);
-    peak = other > peak ? other : peak;
+    peak = other <= peak || peak != peak ? peak : other;
   }
-  return peak > 0.0f ? peak : 1.0f;
+  return peak == 0.0f ? 1.0f : peak;
 }
 
 // kParts: 1 or 2.
@@ -49,6 +50,8 @@ class QueryFragments {
   static constexpr int kOctets = kHeadDim / 32;
   static constexpr bool kPaired = kParts == 1 && kQuads % 2 == 0;
   static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
+  static constexpr float kPeak = 128.0f;  // the largest magnitude that is parted
+  using Sum = float;
 
   // `query`: rows by query_place() in shared memory, times factor(head) weight(channel).
   template <class Factor, class Weight>

@@ -49,17 +49,14 @@ class WarpSoftmax {
   // probabilities relative to the warp's maximum; those of tokens outside [first, end) become 0.
   VQ_DEVICE void to_probabilities(float (&scores)[kTiles][kQuads], const float (&scale)[kQuads],
                                   int base, int first, int end) {
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kQuads; ++i) scores[i / kQuads][i % kQuads] *= scale[i % kQuads];
+    if (base < first || base + 8 * kTiles > end) mask(scores, base, first, end);
     bool above = false;
     VQ_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int token = token_of(base, tile, lane() / 4);
-      const bool counts = token >= first && token < end;
-      VQ_UNROLL
-      for (int quad = 0; quad < kQuads; ++quad) {
-        float& score = scores[tile][quad];
-        score = counts ? score * scale[quad] : -infinity();
-        above = above || score > maximum_[quad] + kSlack;
-      }
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      const int quad = i % kQuads;
+      above = above || scores[i / kQuads][quad] > maximum_[quad] + kSlack;
     }
     if (any_of_warp(above)) raise_maximum(scores);
     VQ_UNROLL
@@ -99,6 +96,19 @@ class WarpSoftmax {
   }
 
  private:
+  // Scores of tokens outside [first, end) become the lowest.
+  VQ_DEVICE static void mask(float (&scores)[kTiles][kQuads], int base, int first, int end) {
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int token = token_of(base, tile, lane() / 4);
+      const bool counts = token >= first && token < end;
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        if (!counts) scores[tile][quad] = -infinity();
+      }
+    }
+  }
+
   VQ_DEVICE void raise_maximum(const float (&scores)[kTiles][kQuads]) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {

@@ -85,6 +85,17 @@ VQ_DEVICE T load_shared(const T* pointer) {
   __builtin_assume(__isShared(pointer));
   return *pointer;
 }
+// ptxas sinks loads to their first use, where they are waited for, but not past this.
+VQ_DEVICE void loads_first() { __syncwarp(); }
+
+// 32-bit addresses of shared memory, for arithmetic of one instruction.
+VQ_DEVICE u32 shared_place(const u8* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+template <class T>
+VQ_DEVICE T load_shared_at(u32 place) {
+  return load_shared(static_cast<const T*>(__cvta_shared_to_generic(place)));
+}
 template <class T>
 VQ_DEVICE void store_shared(T* pointer, T value) {
   static_assert(kIsAccess<T>, "store_shared: u16, u32, i32, float, U32x2 or U32x4");
@@ -239,6 +250,16 @@ VQ_DEVICE u32 add2(u32 a, u32 b) {
         bf16_to_float(static_cast<u16>(a >> 16)) + bf16_to_float(static_cast<u16>(b >> 16)));
 #endif
   }
+}
+VQ_DEVICE u32 add_scaled_byte(u32 bytes, int byte, u32 factor, u32 addend) {
+  const u32 factors = factor << 16 * (byte & 1);  // of the two bytes that the instruction takes
+  u32 sum;
+  if (byte < 2) {
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(factors), "r"(bytes), "r"(addend));
+  } else {
+    asm("dp2a.hi.u32.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(factors), "r"(bytes), "r"(addend));
+  }
+  return sum;
 }
 VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   u32 bytes;

@@ -172,6 +172,14 @@ VQ_DEVICE T load_shared(const T* p, VQ_SITE) {
   host::check_shared(host::Access::kLoadShared, p, {file, line});
   return host::load(p);
 }
+VQ_DEVICE void loads_first() {}
+VQ_DEVICE u32 shared_place(const u8* p) { return static_cast<u32>(p - host::context->shared); }
+template <class T>
+VQ_DEVICE T load_shared_at(u32 place, VQ_SITE) {
+  const auto* p = reinterpret_cast<const T*>(host::context->shared + place);
+  host::check_shared(host::Access::kLoadShared, p, {file, line});
+  return host::load(p);
+}
 template <class T>
 VQ_DEVICE void store_shared(T* p, T value, VQ_SITE) {
   host::check_shared(host::Access::kStoreShared, p, {file, line});
@@ -208,6 +216,9 @@ template <Element E>
 VQ_DEVICE u32 add2(u32 a, u32 b) {
   const auto low = [](u32 pair) { return to_float<E>(static_cast<u16>(pair)); };
   return pack2<E>(low(a) + low(b), low(a >> 16) + low(b >> 16));
+}
+VQ_DEVICE u32 add_scaled_byte(u32 bytes, int byte, u32 factor, u32 addend) {
+  return addend + factor * (bytes >> 8 * byte & 0xffu);
 }
 VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   const u64 bytes = static_cast<u64>(b) << 32 | a;

@@ -1,0 +1,162 @@
+// The scores of tokens with the heads of a block, for attention_fragments.cuh: the keys' codebooks,
+// the query, and their products on tensor cores.
+//
+//   a   lane (g, c) = (lane / 4, lane % 4) looks up channels [c head_dim / 4, ...) of token g of
+//   two
+//       tiles, rows g and g + 8; an octet of words w0..w3 is k of two products. Of int8 entries an
+//       octet is two words of bytes, and k of one (query_bytes.cuh)
+//   b   columns are heads and parts of the query (query_fragments.cuh), so that of c0 and c1 come
+//   the
+//       scores of token g with head c of each quad, in the lane that needs them, of c2 and c3 those
+//       of the other tile's token
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/layout/attention_fragments.h>
+#include <vq/ops/attention_query.cuh>
+#include <vq/ops/fragment_rows.cuh>
+#include <vq/ops/query_bytes.cuh>
+#include <vq/ops/query_fragments.cuh>
+
+namespace vq {
+
+template <class Plan>
+class FragmentScores {
+ public:
+  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kTiles = kConfig.tile_tokens / 8;
+  static constexpr int kQuads = quad_heads(kConfig) / 4;
+  static constexpr bool kScales = kConfig.keys.stage_scales;
+  // Keys of int8 entries are multiplied as they are, where the machine has a product of integers.
+  static constexpr bool kIntegers = kConfig.keys.int8_entries && kHasMmaS8;
+  static constexpr int kParts = transformed(kConfig) || kScales || kIntegers ? 2 : 1;
+  static constexpr int kQueries = kScales ? kConfig.keys.residuals : 1;  // one a stage, or for all
+
+  struct Keys {
+    static constexpr bool kScaled = false;  // the query takes the scales
+    static constexpr bool kBytes = kIntegers;
+    VQ_HD static constexpr FormatConfig config() { return kConfig.keys; }
+    VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
+  };
+  using Rows = FragmentRows<Plan, Keys, 4>;
+  using Query = typename Either<kIntegers, QueryBytes<Plan>, QueryFragments<Plan, kParts>>::type;
+  static constexpr int kOctetWords = 8 / Rows::kOfWord;
+
+  VQ_DEVICE explicit FragmentScores(const AttentionDecodeArgs& args)
+      : book_(args.keys, Rows::kTensorUnits) {}
+
+  // The codebooks of a head, in two parts (codebook.cuh).
+  VQ_DEVICE typename Rows::Book::Begun begin_load(int kv_head, int thread) {
+    return Rows::bind(book_, kv_head, thread);
+  }
+  VQ_DEVICE void finish_load(int thread, const typename Rows::Book::Begun& begun) {
+    book_.finish_load(thread, begun);
+  }
+
+  // The query's fragments, and what makes a product a score in units of log2. Has a barrier that
+  // codebooks may wait for.
+  VQ_DEVICE void take_query(const QueryRows<Plan>& rows, float scale) {
+    using Row = typename QueryRows<Plan>::Row;
+    float* const peaks = part(kAt.query_peaks);
+    if constexpr (kScales) sync_block();  // they have come with the codebooks
+    rows.store(
+        1.0f, part(kAt.query), part(kAt.raw_query),
+        [](int head, int channel) { return query_place(kHeadDim, head, channel); },
+        [&](int head, const Row& row) {
+          if constexpr (kParts == 2) {
+            const auto weight = [this](int channel) { return largest_scale(channel); };
+            const float peak = peak_of_row(row, weight);
+            if (lane() == 0) store_shared(peaks + head, peak);
+          }
+        });
+    sync_block();
+    if constexpr (kParts == 1) {
+      queries_[0].load(
+          part(kAt.query), [](int) { return 1.0f; }, [](int) { return 1.0f; });
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) scale_[quad] = scale;
+    } else {
+      VQ_UNROLL
+      for (int stage = 0; stage < kQueries; ++stage) {
+        queries_[stage].load(
+            part(kAt.query), [peaks](int head) { return Query::kPeak / load_shared(peaks + head); },
+            [this, stage](int channel) { return key_scale(channel, stage); });
+      }
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const int head = quad * 4 + lane() % 4;
+        scale_[quad] = 0.0f;
+        if (head < kConfig.heads_per_block)
+          scale_[quad] = scale * load_shared(peaks + head) / Query::kPeak;
+      }
+    }
+  }
+
+  // Tiles take turns, so that no product waits for the one before it. The lookups of the next
+  // products are under way meanwhile.
+  VQ_DEVICE void score(const u32 (&loaded)[kTiles][Rows::Share::kLoaded],
+                       float (&scores)[kTiles][kQuads]) const {
+    u32 share[kTiles][Rows::Share::kWords];
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      Rows::Share::align(share[tile], loaded[tile], lane() % 4);
+    }
+    typename Query::Sum products[(kTiles + 1) / 2][Query::kProducts][4] = {};
+    constexpr int kTurns = Query::kOctets * Rows::kPasses;
+    u32 words[2][kTiles][kOctetWords];
+    look_up_keys(words[0], share, 0);
+    VQ_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (turn + 1 < kTurns) look_up_keys(words[(turn + 1) % 2], share, turn + 1);
+      loads_first();
+      queries_[kScales ? turn % Rows::kPasses : 0].multiply(products, words[turn % 2],
+                                                            turn / Rows::kPasses);
+    }
+    Query::take_scores(products, scores);
+  }
+
+  // By which a sum is a score in units of log2, for each quad.
+  VQ_DEVICE const float (&scale() const)[kQuads] { return scale_; }
+
+  // The block's query as it came, once take_query() has been called.
+  VQ_DEVICE static const float* raw_query() { return part(kAt.raw_query); }
+
+ private:
+  VQ_DEVICE static float* part(i64 offset) {
+    return reinterpret_cast<float*>(shared_memory() + offset);
+  }
+
+  VQ_DEVICE float largest_scale(int channel) const {
+    float most = 0.0f;
+    VQ_UNROLL
+    for (int stage = 0; stage < kQueries; ++stage) {
+      const float scale = key_scale(channel < kHeadDim ? channel : 0, stage);
+      most = scale > most ? scale : -scale > most ? -scale : most;
+    }
+    return most;
+  }
+  VQ_DEVICE float key_scale(int channel, int stage) const {
+    return book_.scale(Rows::unit_of(channel), stage);
+  }
+
+  // One octet of all tiles, of one stage or of all.
+  VQ_DEVICE void look_up_keys(u32 (&words)[kTiles][kOctetWords],
+                              const u32 (&share)[kTiles][Rows::Share::kWords], int turn) const {
+    constexpr int kVectors = 8 / Rows::kVectorSize;
+    const int octet = turn / Rows::kPasses;
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kVectors; ++i) {
+      const int s = i % kVectors;
+      Rows::rebuild(words[i / kVectors] + s * Rows::kVectorSize / Rows::kOfWord, book_,
+                    share[i / kVectors], lane() % 4, octet * kVectors + s, turn % Rows::kPasses);
+    }
+  }
+
+  typename Rows::Book book_;
+  Query queries_[kQueries];
+  float scale_[kQuads];
+};
+
+}  // namespace vq
