@@ -44,11 +44,10 @@ class Codebook {
   using Decode = Decoding<kFormat.decoder, kElement, kFormat.int8_entries>;
   using Held = typename EntryWords<held_bytes(kFormat) / 2>::type;
   using ReplicatedLevel =
-      SharedLevel<Held, Format::shared().replicated, Format::shared().row_bytes, kResiduals,
-                  kReplicated.begin, kReplicated.end, kFormat.placement.copies, kThreads>;
-  using OnceLevel =
-      SharedLevel<Held, Format::shared().shared, kResiduals* static_cast<int>(sizeof(Held)),
-                  kResiduals, kShared.begin, kShared.end, 1, kThreads>;
+      SharedLevel<Held, Format::shared().replicated, kResiduals, kReplicated.begin, kReplicated.end,
+                  kFormat.placement.copies, kThreads>;
+  using OnceLevel = SharedLevel<Held, Format::shared().shared, kResiduals, kShared.begin,
+                                kShared.end, 1, kThreads>;
 
   // `units` is the number of units that the tensor has.
   VQ_DEVICE Codebook(const QuantizedArgs& args, i64 units)

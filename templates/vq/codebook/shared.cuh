@@ -6,21 +6,19 @@
 //   a unit   | entry kBegin: stage 0, its copies | stage 1 ... | entry kBegin + 1: ...
 //
 // so that an address is the lane's own place and a multiple of the number, one instruction even
-// where the number is a byte of a word of codes. Rows of another codebook may stand between
-// (layout/format.h, interleaves).
+// where the number is a byte of a word of codes.
 #pragma once
 
 #include <vq/codebook/entry.cuh>
 
 namespace vq {
 
-// Entries [kBegin, kEnd) of each codebook (unit, stage), from byte kOffset of shared memory on, a
-// row every kRowBytes.
-template <class Words, i64 kOffset, int kRowBytes, int kResiduals, int kBegin, int kEnd,
-          int kCopies, int kThreads>
+// Entries [kBegin, kEnd) of each codebook (unit, stage), from byte kOffset of shared memory on.
+template <class Words, i64 kOffset, int kResiduals, int kBegin, int kEnd, int kCopies, int kThreads>
 struct SharedLevel {
   static constexpr int kCount = kEnd - kBegin;
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
+  static constexpr int kRowBytes = kResiduals * kStageBytes;
 
   // All threads of the block, this one being number `thread`; `entry(unit, stage, number)` fetches
   // one from global memory. A thread fetches an entry once and writes all its copies, each lane

@@ -56,14 +56,8 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeC
   AttentionFragmentsShared at{};
   Carver carve;
   const i64 query_bytes = i64{query_place(c.head_dim, c.heads_per_block, 0)} * 4;
-  const int key_units = units_per_head(c.keys, c.head_dim);
-  const int value_units = units_per_head(c.values, c.head_dim);
-  if (key_units == 1 && value_units == 1 && interleaves(c.keys, c.values)) {
-    carve_interleaved(at.keys, at.values, c.keys, c.values, carve);
-  } else {
-    at.keys = carve_codebook(c.keys, key_units, carve);
-    at.values = carve_codebook(c.values, value_units, carve);
-  }
+  at.keys = carve_codebook(c.keys, units_per_head(c.keys, c.head_dim), carve);
+  at.values = carve_codebook(c.values, units_per_head(c.values, c.head_dim), carve);
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
   at.query_peaks = carve(i64{c.heads_per_block} * 4);

@@ -88,12 +88,9 @@ VQ_HD constexpr int held_bytes(const FormatConfig& f) {
 }
 
 // Shared bytes of one unit's codebooks, all stages: the replicated entries, and those held once.
-VQ_HD constexpr int replicated_row_bytes(const FormatConfig& f) {
-  return f.residuals * f.placement.copies * held_bytes(f);
-}
 VQ_HD constexpr i64 replicated_bytes(const FormatConfig& f) {
   const EntryRange range = replicated_range(f);
-  return i64{range.end - range.begin} * replicated_row_bytes(f);
+  return i64{f.residuals} * (range.end - range.begin) * f.placement.copies * held_bytes(f);
 }
 VQ_HD constexpr i64 shared_bytes(const FormatConfig& f) {
   const EntryRange range = shared_range(f);
@@ -103,7 +100,6 @@ VQ_HD constexpr i64 shared_bytes(const FormatConfig& f) {
 // Byte offsets of what a block keeps of a tensor's codebooks.
 struct CodebookShared {
   i64 replicated;  // [unit][entry][stage][copy] entries as held, those of replicated_range
-  int row_bytes;   // from one replicated entry to the next: its own bytes, or more (interleaves)
   i64 shared;      // [unit][entry][stage] the same, those of shared_range
   i64 scales;      // [unit][stage] fp32, where the format has stage scales
 };
@@ -118,37 +114,12 @@ struct Carver {
   }
 };
 
-// This carves all but the replicated entries.
-VQ_HD constexpr void carve_once(CodebookShared& at, const FormatConfig& f, i64 units,
-                                Carver& carve) {
-  at.shared = carve(units * shared_bytes(f));
-  at.scales = carve(f.stage_scales ? units * f.residuals * 4 : i64{0});
-}
-
 VQ_HD constexpr CodebookShared carve_codebook(const FormatConfig& f, i64 units, Carver& carve) {
   CodebookShared at{};
   at.replicated = carve(units * replicated_bytes(f));
-  at.row_bytes = replicated_row_bytes(f);
-  carve_once(at, f, units, carve);
+  at.shared = carve(units * shared_bytes(f));
+  at.scales = carve(f.stage_scales ? units * f.residuals * 4 : i64{0});
   return at;
-}
-
-// Codebooks, of one unit each, whose replicated rows are of 128 bytes may take turns, a row of one
-// and a row of the other: then a row of both is 256 bytes, and a code of 8 bits is a byte of an
-// address (codebook/shared.cuh).
-VQ_HD constexpr bool interleaves(const FormatConfig& a, const FormatConfig& b) {
-  return replicated_row_bytes(a) == 128 && replicated_row_bytes(b) == 128 &&
-         replicated_range(a).begin == 0 && replicated_range(b).begin == 0 &&
-         replicated_range(a).end > 0 && replicated_range(a).end == replicated_range(b).end;
-}
-VQ_HD constexpr void carve_interleaved(CodebookShared& at_a, CodebookShared& at_b,
-                                       const FormatConfig& a, const FormatConfig& b,
-                                       Carver& carve) {
-  at_a.row_bytes = at_b.row_bytes = replicated_row_bytes(a) + replicated_row_bytes(b);
-  at_a.replicated = carve(replicated_bytes(a) + replicated_bytes(b));
-  at_b.replicated = at_a.replicated + replicated_row_bytes(a);
-  carve_once(at_a, a, 1, carve);
-  carve_once(at_b, b, 1, carve);
 }
 
 }  // namespace vq
