@@ -82,7 +82,7 @@ TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionDataflow::lanes, 7);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 3);
+  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 4);
 }
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionDataflow::tables, 8);

@@ -11,6 +11,8 @@ struct AttentionFragmentsShared {
   CodebookShared values;
   i64 query;         // [heads_per_block][head_dim] fp32, transformed
   i64 raw_query;     // the same untransformed; is `query` where nothing is transformed
+  i64 query_words;   // [query_stages][heads_per_block][query_parts] rows of operand words
+  i64 raw_words;     // [heads_per_block] such rows, where there are raw tokens
   i64 query_peaks;   // [heads_per_block] fp32, the largest magnitudes where the query is parted
   i64 merge;         // from here on instead, at the end: ops/attention_merge.cuh
   i64 warp_maximum;  // [warp][quad_heads] fp32, behind both
@@ -20,10 +22,20 @@ struct AttentionFragmentsShared {
 // Floats from a value of 32 lanes to the next: consecutive channels of a head are in other banks.
 inline constexpr int kMergeStride = 33;
 
-// Where a channel of a head stands in `query` and `raw_query`, in floats: the quarters of a row,
-// which lanes read side by side 16 bytes at a time, begin in other banks.
-VQ_HD constexpr int query_place(int head_dim, int head, int channel) {
-  return head * (head_dim + 16) + channel + channel / (head_dim / 4) * 4;
+// A query that is not exact in 16 bits is parted in two (ops/query_fragments.cuh), and has its
+// keys' stage scales.
+VQ_HD constexpr int query_parts(const AttentionDecodeConfig& c) {
+  return transformed(c) || c.keys.stage_scales || c.keys.int8_entries ? 2 : 1;
+}
+VQ_HD constexpr int query_stages(const AttentionDecodeConfig& c) {
+  return c.keys.stage_scales ? c.keys.residuals : 1;
+}
+// Words of elements of a quarter of a row, which a lane reads; of bytes half as many.
+VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
+// Where word `word` of a quarter of row `row` of operand words stands: quarters begin in other
+// banks, and rows 16 banks apart.
+VQ_HD constexpr int query_word(int quarter_words, int row, int quarter, int word) {
+  return (row * 4 + quarter) * (quarter_words + 4) + word;
 }
 
 // Heads as products have them: in quads.
@@ -55,11 +67,14 @@ VQ_HD constexpr int joined_tiles(const AttentionDecodeConfig& c) {
 VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionDecodeConfig& c) {
   AttentionFragmentsShared at{};
   Carver carve;
-  const i64 query_bytes = i64{query_place(c.head_dim, c.heads_per_block, 0)} * 4;
+  const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
+  const i64 row_bytes = i64{query_word(quarter_words(c.head_dim), c.heads_per_block, 0, 0)} * 4;
   at.keys = carve_codebook(c.keys, units_per_head(c.keys, c.head_dim), carve);
   at.values = carve_codebook(c.values, units_per_head(c.values, c.head_dim), carve);
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
+  at.query_words = carve(query_stages(c) * query_parts(c) * row_bytes);
+  at.raw_words = carve(raw_slots(c) > 0 ? row_bytes : i64{0});
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
   const int warps = c.threads / 32;
   const i64 attending = carve.next;

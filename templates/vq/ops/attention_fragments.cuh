@@ -42,7 +42,7 @@ class AttentionFragments {
     VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
   };
   using Scores = FragmentScores<Plan>;
-  using RawQuery = QueryFragments<Plan, 1>;
+  using RawQuery = typename Scores::RawQuery;
   using KeyRows = typename Scores::Rows;
   using ValueRows = FragmentRows<Plan, Values, 8>;
   static constexpr int kValueWords = ValueRows::kChannels / 2;
@@ -160,8 +160,7 @@ class AttentionFragments {
   // Tokens [begin, end) that are stored raw, all of them sinks or all of the window.
   VQ_DEVICE void attend_raw(int begin, int end) {
     RawQuery query;
-    query.load(
-        Scores::raw_query(), [](int) { return 1.0f; }, [](int) { return 1.0f; });
+    query.load(Scores::raw_words());
     float scale[kQuads];
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) scale[quad] = score_scale(args_);

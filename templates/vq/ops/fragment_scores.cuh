@@ -31,8 +31,8 @@ class FragmentScores {
   static constexpr bool kScales = kConfig.keys.stage_scales;
   // Keys of int8 entries are multiplied as they are, where the machine has a product of integers.
   static constexpr bool kIntegers = kConfig.keys.int8_entries && kHasMmaS8;
-  static constexpr int kParts = transformed(kConfig) || kScales || kIntegers ? 2 : 1;
-  static constexpr int kQueries = kScales ? kConfig.keys.residuals : 1;  // one a stage, or for all
+  static constexpr int kParts = query_parts(kConfig);
+  static constexpr int kQueries = query_stages(kConfig);
 
   struct Keys {
     static constexpr bool kScaled = false;  // the query takes the scales
@@ -42,6 +42,7 @@ class FragmentScores {
   };
   using Rows = FragmentRows<Plan, Keys, 4>;
   using Query = typename Either<kIntegers, QueryBytes<Plan>, QueryFragments<Plan, kParts>>::type;
+  using RawQuery = QueryFragments<Plan, 1>;
   static constexpr int kOctetWords = 8 / Rows::kOfWord;
 
   VQ_DEVICE explicit FragmentScores(const AttentionDecodeArgs& args)
@@ -63,34 +64,34 @@ class FragmentScores {
     if constexpr (kScales) sync_block();  // they have come with the codebooks
     rows.store(
         1.0f, part(kAt.query), part(kAt.raw_query),
-        [](int head, int channel) { return query_place(kHeadDim, head, channel); },
+        [](int head, int channel) { return head * kHeadDim + channel; },
         [&](int head, const Row& row) {
+          float peak = Query::kPeak;
           if constexpr (kParts == 2) {
-            const auto weight = [this](int channel) { return largest_scale(channel); };
-            const float peak = peak_of_row(row, weight);
+            peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
             if (lane() == 0) store_shared(peaks + head, peak);
+          }
+          sync_warp();
+          VQ_UNROLL
+          for (int stage = 0; stage < kQueries; ++stage) {
+            Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim,
+                           Query::kPeak / peak,
+                           [this, stage](int channel) { return key_scale(channel, stage); });
+          }
+          if constexpr (raw_slots(kConfig) > 0) {
+            RawQuery::prepare(raw_words(), head, part(kAt.raw_query) + head * kHeadDim, 1.0f,
+                              [](int) { return 1.0f; });
           }
         });
     sync_block();
-    if constexpr (kParts == 1) {
-      queries_[0].load(
-          part(kAt.query), [](int) { return 1.0f; }, [](int) { return 1.0f; });
-      VQ_UNROLL
-      for (int quad = 0; quad < kQuads; ++quad) scale_[quad] = scale;
-    } else {
-      VQ_UNROLL
-      for (int stage = 0; stage < kQueries; ++stage) {
-        queries_[stage].load(
-            part(kAt.query), [peaks](int head) { return Query::kPeak / load_shared(peaks + head); },
-            [this, stage](int channel) { return key_scale(channel, stage); });
-      }
-      VQ_UNROLL
-      for (int quad = 0; quad < kQuads; ++quad) {
-        const int head = quad * 4 + lane() % 4;
-        scale_[quad] = 0.0f;
-        if (head < kConfig.heads_per_block)
-          scale_[quad] = scale * load_shared(peaks + head) / Query::kPeak;
-      }
+    VQ_UNROLL
+    for (int stage = 0; stage < kQueries; ++stage) queries_[stage].load(query_words(stage));
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const int head = quad * 4 + lane() % 4;
+      scale_[quad] = kParts == 1 ? scale : 0.0f;
+      if (kParts == 2 && head < kConfig.heads_per_block)
+        scale_[quad] = scale * load_shared(peaks + head) / Query::kPeak;
     }
   }
 
@@ -120,12 +121,19 @@ class FragmentScores {
   // By which a sum is a score in units of log2, for each quad.
   VQ_DEVICE const float (&scale() const)[kQuads] { return scale_; }
 
-  // The block's query as it came, once take_query() has been called.
-  VQ_DEVICE static const float* raw_query() { return part(kAt.raw_query); }
+  // The block's query as it came, in operand words, once take_query() has been called.
+  VQ_DEVICE static u32* raw_words() { return words(kAt.raw_words); }
 
  private:
   VQ_DEVICE static float* part(i64 offset) {
     return reinterpret_cast<float*>(shared_memory() + offset);
+  }
+  VQ_DEVICE static u32* words(i64 offset) {
+    return reinterpret_cast<u32*>(shared_memory() + offset);
+  }
+  VQ_DEVICE static u32* query_words(int stage) {
+    constexpr int kRows = kConfig.heads_per_block * kParts;
+    return words(kAt.query_words) + stage * query_word(Query::kQuarter, kRows, 0, 0);
   }
 
   VQ_DEVICE float largest_scale(int channel) const {

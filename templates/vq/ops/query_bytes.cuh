@@ -26,25 +26,41 @@ class QueryBytes {
   using Sum = i32;
   static_assert(kHeadDim <= 1024, "");
 
-  // `query`: rows by query_place() in shared memory, times factor(head) weight(channel).
-  template <class Factor, class Weight>
-  VQ_DEVICE void load(const float* query, Factor factor, Weight weight) {
-    const bool second = lane() / 4 % 2 == 1;
+  static constexpr int kQuarter = quarter_words(kHeadDim) / 2;
+  static constexpr int kRowWords = 4 * kQuarter;
+
+  // As QueryFragments has them.
+  template <class Weight>
+  VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
+                                Weight weight) {
+    for (int i = lane(); i < kRowWords; i += 32) {
+      const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(row) + i);
+      u32 high = 0, low = 0;
+      const auto add = [&](u32 bits, int j) {
+        const i32 whole = rounded(float_from_bits(bits) * factor * weight(4 * i + j));
+        const i32 first = (whole + 64) >> 7;  // 64: the second is within -64 .. 63
+        high |= (static_cast<u32>(first) & 0xffu) << 8 * j;
+        low |= (static_cast<u32>(whole - first * 128) & 0xffu) << 8 * j;
+      };
+      add(four.x, 0), add(four.y, 1), add(four.z, 2), add(four.w, 3);
+      u32* const to = words + query_word(kQuarter, head * 2, i / kQuarter, i % kQuarter);
+      store_shared(to, high);
+      store_shared(to + query_word(kQuarter, 1, 0, 0), low);
+    }
+  }
+
+  VQ_DEVICE void load(const u32* words) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const int head = quad * 4 + lane() / 8;
       const bool inside = head < kHeads;
-      const float scale = inside ? factor(head) : 0.0f;
+      const int row = inside ? head * 2 + lane() / 4 % 2 : 0;
       VQ_UNROLL
-      for (int i = 0; i < 2 * kOctets; ++i) {
-        const int channel = lane() % 4 * (kHeadDim / 4) + i * 4;
-        const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(
-            query + query_place(kHeadDim, inside ? head : 0, channel)));
-        const auto byte = [&](u32 bits, int j) {
-          return part_of(float_from_bits(bits) * scale * weight(channel + j), second) << 8 * j;
-        };
-        words_[quad][i / 2][i % 2] =
-            byte(four.x, 0) | byte(four.y, 1) | byte(four.z, 2) | byte(four.w, 3);
+      for (int octet = 0; octet < kOctets; ++octet) {
+        const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(
+            words + query_word(kQuarter, row, lane() % 4, octet * 2)));
+        words_[quad][octet][0] = inside ? two.x : 0u;
+        words_[quad][octet][1] = inside ? two.y : 0u;
       }
     }
   }
@@ -79,13 +95,11 @@ class QueryBytes {
   }
 
  private:
-  // The high or low byte of a number within kPeak, rounded. What is none comes of a row whose peak
-  // is none, which makes none of the scores.
-  VQ_DEVICE static u32 part_of(float value, bool second) {
+  // Of a number within kPeak. What is none comes of a row whose peak is none, which makes none of
+  // the scores.
+  VQ_DEVICE static i32 rounded(float value) {
     value = value > kPeak ? kPeak : value > -kPeak ? value : -kPeak;
-    const i32 whole = static_cast<i32>(value < 0.0f ? value - 0.5f : value + 0.5f);
-    const i32 high = (whole + 64) >> 7;  // 64: low is within -64 .. 63
-    return static_cast<u32>(second ? whole - high * 128 : high) & 0xffu;
+    return static_cast<i32>(value < 0.0f ? value - 0.5f : value + 0.5f);
   }
 
   u32 words_[kQuads][kOctets][2];

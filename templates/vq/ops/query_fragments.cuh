@@ -53,26 +53,46 @@ class QueryFragments {
   static constexpr float kPeak = 128.0f;  // the largest magnitude that is parted
   using Sum = float;
 
-  // `query`: rows by query_place() in shared memory, times factor(head) weight(channel).
-  template <class Factor, class Weight>
-  VQ_DEVICE void load(const float* query, Factor factor, Weight weight) {
-    const bool second = lane() / 4 % 2 == 1;
+  static constexpr int kQuarter = quarter_words(kHeadDim);
+  static constexpr int kRowWords = 4 * kQuarter;
+
+  // One warp makes the operand words of head number `head` of its row of the query in shared
+  // memory, times factor weight(channel); load() reads them, after a barrier.
+  template <class Weight>
+  VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
+                                Weight weight) {
+    for (int i = lane(); i < kRowWords; i += 32) {
+      const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(row) + i);
+      const float low = float_from_bits(two.x) * factor * weight(2 * i);
+      const float high = float_from_bits(two.y) * factor * weight(2 * i + 1);
+      const u32 first = pack2<kConfig.element>(low, high);
+      u32* const to = words + query_word(kQuarter, head * kParts, i / kQuarter, i % kQuarter);
+      store_shared(to, first);
+      if constexpr (kParts == 2) {
+        const float low_left = low - to_float<kConfig.element>(static_cast<u16>(first & 0xffffu));
+        const float high_left = high - to_float<kConfig.element>(static_cast<u16>(first >> 16));
+        store_shared(to + query_word(kQuarter, 1, 0, 0),
+                     pack2<kConfig.element>(low_left, high_left));
+      }
+    }
+  }
+
+  VQ_DEVICE void load(const u32* words) {
+    const int second = lane() / 4 % 2;
     VQ_UNROLL
     for (int product = 0; product < kProducts; ++product) {
       const int quad = kPaired ? product * 2 + second : product;
       const int head = quad * 4 + lane() / 8;
-      const bool inside = head < kHeads && (kParts == 2 || kPaired || !second);
-      const float scale = inside ? factor(head) : 0.0f;
+      const bool inside = head < kHeads && (kParts == 2 || kPaired || second == 0);
+      const int row = inside ? head * kParts + (kParts == 2 ? second : 0) : 0;
       VQ_UNROLL
-      for (int i = 0; i < 2 * kOctets; ++i) {
-        const int channel = lane() % 4 * (kHeadDim / 4) + i * 4;
+      for (int octet = 0; octet < kOctets; ++octet) {
         const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(
-            query + query_place(kHeadDim, inside ? head : 0, channel)));
-        const auto value = [&](u32 bits, int j) {
-          return float_from_bits(bits) * scale * weight(channel + j);
-        };
-        words_[product][i / 2][i % 2 * 2] = part_of(value(four.x, 0), value(four.y, 1), second);
-        words_[product][i / 2][i % 2 * 2 + 1] = part_of(value(four.z, 2), value(four.w, 3), second);
+            words + query_word(kQuarter, row, lane() % 4, octet * 4)));
+        words_[product][octet][0] = inside ? four.x : 0u;
+        words_[product][octet][1] = inside ? four.y : 0u;
+        words_[product][octet][2] = inside ? four.z : 0u;
+        words_[product][octet][3] = inside ? four.w : 0u;
       }
     }
   }
@@ -115,16 +135,6 @@ class QueryFragments {
   }
 
  private:
-  // Two elements in 16 bits, or what their rounding left.
-  VQ_DEVICE static u32 part_of(float low, float high, bool second) {
-    const u32 first = pack2<kConfig.element>(low, high);
-    if constexpr (kParts == 1) return first;
-    low -= to_float<kConfig.element>(static_cast<u16>(first & 0xffffu));
-    high -= to_float<kConfig.element>(static_cast<u16>(first >> 16));
-    const u32 rest = pack2<kConfig.element>(low, high);
-    return second ? rest : first;
-  }
-
   u32 words_[kProducts][kOctets][4];
 };
 
