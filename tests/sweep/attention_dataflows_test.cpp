@@ -29,6 +29,13 @@ AttentionDecode problem() {
   return op;
 }
 
+AttentionDecode of_integers() {
+  AttentionDecode op = problem();
+  with_integers(op.keys, true);
+  with_integers(op.values, true);
+  return op;
+}
+
 void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
   EXPECT_EQ(a.out, b.out);
   ASSERT_EQ(a.lse.size(), b.lse.size());
@@ -75,19 +82,22 @@ TEST_P(Dataflows, AgreesWithLanesWithinRounding) {
 }
 
 TEST_P(Dataflows, PlacementDoesNotChangeABit) {
-  const AttentionDecode op = problem();
-  const AttentionData data = make_attention_data(op, {.seed = 22});
-  AttentionDecodePlan plan = plan_of(op);
-  plan.key_codebook = plan.value_codebook = all_global();
-  const AttentionOutput far = run(plan, data);
-  for (const int variant : {2, 4, 5, 6}) {
-    SCOPED_TRACE(variant);
-    if (plan.dataflow != AttentionDataflow::tables) {
-      fix_placement(plan.key_codebook, op.keys, variant);
+  const auto expect_law = [](const AttentionDecode& op, const std::vector<int>& variants) {
+    const AttentionData data = make_attention_data(op, {.seed = 22});
+    AttentionDecodePlan plan = plan_of(op);
+    plan.key_codebook = plan.value_codebook = all_global();
+    const AttentionOutput far = run(plan, data, op);
+    for (const int variant : variants) {
+      SCOPED_TRACE(variant);
+      if (plan.dataflow != AttentionDataflow::tables) {
+        fix_placement(plan.key_codebook, op.keys, variant);
+      }
+      fix_placement(plan.value_codebook, op.values, variant == 5 ? 4 : variant);
+      expect_same_bits(far, run(plan, data, op));
     }
-    fix_placement(plan.value_codebook, op.values, variant == 5 ? 4 : variant);
-    expect_same_bits(far, run(plan, data));
-  }
+  };
+  expect_law(problem(), {2, 4, 5, 6});
+  expect_law(of_integers(), {6});
 }
 
 TEST_P(Dataflows, SplitsAndHeadsChangeNoMoreThanRounding) {
@@ -154,6 +164,37 @@ TEST_P(Dataflows, AnEmptySequenceGivesZerosAndMinusInfinity) {
 
 INSTANTIATE_TEST_SUITE_P(Each, Dataflows,
                          testing::Values(AttentionDataflow::tables, AttentionDataflow::channels),
+                         [](const auto& each) { return std::string(enum_name(each.param)); });
+
+class Softmaxes : public Dataflows {};
+
+// In the query of a head: all other outputs are what they were, and a NaN makes no number of that
+// head.
+TEST_P(Softmaxes, WhatIsNoNumberStaysInItsHead) {
+  AttentionDecode op = of_integers();
+  op.shape.batch = 2;
+  op.shape.tokens = 70;
+  const AttentionData data = make_attention_data(op, {.seed = 27});
+  const AttentionOutput before = run(plan_of(op), data, op);
+  const auto head_dim = static_cast<std::size_t>(op.shape.head_dim);
+  for (const std::uint16_t none : {std::uint16_t{0x7e00}, std::uint16_t{0x7c00}}) {  // NaN, inf
+    constexpr std::size_t kHead = 12;  // of the second sequence
+    AttentionData lost = data;
+    lost.queries[kHead * head_dim + 5] = none;
+    const AttentionOutput after = run(plan_of(op), lost, op);
+    for (std::size_t i = 0; i < after.out.size(); ++i) {
+      if (i / head_dim != kHead) {
+        ASSERT_EQ(after.out[i], before.out[i]) << none << ' ' << i;
+      } else if (none == 0x7e00) {
+        ASSERT_TRUE(std::isnan(element_to_float(op.dtype, after.out[i]))) << none << ' ' << i;
+      }
+    }
+  }
+}
+
+// The softmax of blocks, which tables and channels have too, and that of warps.
+INSTANTIATE_TEST_SUITE_P(Each, Softmaxes,
+                         testing::Values(AttentionDataflow::lanes, AttentionDataflow::fragments),
                          [](const auto& each) { return std::string(enum_name(each.param)); });
 
 class OneDataflow : public Dataflows {};

@@ -40,20 +40,20 @@ struct AttentionSplits {
           return Part{load(from + channel), load(from + kHeadDim), load(from + kHeadDim + 1)};
         },
         [&](const Part& part) {
-          if (!(part.sum > 0.0f)) return;
+          if (part.sum == 0.0f) return;
           const float weight = exp2_approx(part.maximum - highest);
           total += weight * part.sum;
           value += weight * part.value;
         });
     store_global(args.out + head * kHeadDim + channel,
-                 from_float<Plan::config().element>(total > 0.0f ? value / total : 0.0f));
+                 from_float<Plan::config().element>(total == 0.0f ? 0.0f : value / total));
     if (channel == 0) store_global(args.lse + head, log_sum_exp(highest, total));
   }
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
   VQ_DEVICE static float log_sum_exp(float highest, float total) {
     constexpr float kLn2 = 0.69314718055994530942f;
-    return total > 0.0f ? (highest + log2_approx(total)) * kLn2 : -infinity();
+    return total == 0.0f ? -infinity() : (highest + log2_approx(total)) * kLn2;
   }
 };
 

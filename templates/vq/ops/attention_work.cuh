@@ -87,7 +87,7 @@ struct AttentionWork {
     const i64 head = first() + h;
     if constexpr (kSplits == 1) {
       store_global(args.out + head * kHeadDim + channel,
-                   from_float<Plan::config().element>(sum > 0.0f ? value / sum : 0.0f));
+                   from_float<Plan::config().element>(sum == 0.0f ? 0.0f : value / sum));
       if (channel == 0) store_global(args.lse + head, Splits::log_sum_exp(maximum, sum));
     } else {
       float* const to = Splits::partial(args, head, split);
