@@ -18,7 +18,7 @@ OperandTraffic traffic_of(const OperandUse& use, const Accesses& accesses) {
   traffic.code_bytes = use.code_bytes;
   traffic.code_l2_bytes = use.code_bytes * use.code_reads;
   traffic.codebook_bytes = static_cast<double>(use.codebook_bytes());
-  traffic.fill_l2_bytes = use.fills * static_cast<double>(use.row_bytes()) * once.end;
+  traffic.fill_l2_bytes = use.fills * static_cast<double>(use.stored_row_bytes()) * once.end;
   traffic.lookups = use.lookups;
   traffic.in_registers = share(vq::register_range(format));
   traffic.replicated = share(replicated);

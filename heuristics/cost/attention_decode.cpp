@@ -58,7 +58,8 @@ void count_fragments(BlockWork& to, const AttentionDecode& op, const AttentionDe
   add_lookups(to, use.operands[0], lookups(op.keys), conflicts);
   add_lookups(to, use.operands[1], lookups(op.values), conflicts);
   const double octets = op.shape.head_dim / 32.0;
-  const double parts = op.keys.smooth || op.keys.hadamard ? 2 : 1;  // of the query
+  double parts = vq::query_parts(kernel_config(op, plan));
+  if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
   to.products += tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals);
   to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
   const double merged = warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;

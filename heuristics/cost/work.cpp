@@ -62,7 +62,7 @@ void add_fill(BlockWork& to, const OperandUse& use) {
   const double places = static_cast<double>(use.units) * use.format.residuals * rows;
   to.fill += fills * places / to.threads;
   to.passes += fills * places * use.entry_bytes() / kPassBytes;
-  to.l2_bytes += fills * static_cast<double>(use.row_bytes()) * once.end;
+  to.l2_bytes += fills * static_cast<double>(use.stored_row_bytes()) * once.end;
 }
 
 void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts) {

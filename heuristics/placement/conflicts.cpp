@@ -81,14 +81,10 @@ double Accesses::share(int begin, int end) const {
 }
 
 std::size_t Accesses::codebook(std::uint64_t random) const {
-  return codebooks_.empty() ? 0 : place_of(codebooks_, unit_interval(random));
+  return place_of(codebooks_, unit_interval(random));
 }
 
 int Accesses::entry(std::size_t codebook, std::uint64_t random) const {
-  if (codebooks_.empty()) {
-    const auto count = static_cast<std::uint64_t>(entries_);
-    return static_cast<int>((count & (count - 1)) == 0 ? random & (count - 1) : random % count);
-  }
   const auto size = static_cast<std::size_t>(entries_);
   return static_cast<int>(
       place_of(std::span(cumulative_).subspan(codebook * size, size), unit_interval(random)));

@@ -31,7 +31,7 @@ class Accesses {
   // Of the accesses, those of entries begin..end - 1.
   double share(int begin, int end) const;
 
-  // What one lane and one phase draw; `random` is uniform over 64 bits.
+  // What one lane and one phase draw where accesses are not even; `random` is uniform over 64 bits.
   std::size_t codebook(std::uint64_t random) const;
   int entry(std::size_t codebook, std::uint64_t random) const;
 
@@ -66,8 +66,8 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses, int p
 // fragments, 256 entries: aqlm-2x8 at 4096 x 4096 and 11008 x 4096, where 8 copies win by 2.7 and
 // 9.5 us, and gptvq-2, where filling 16 copies of a codebook a tile loses 2.5 us); by how much is
 // not modelled.
-// Of kPlacementPhases drawn phases, within 0.05: placements are compared in every plan that rules
-// make.
+// With a profile, of kPlacementPhases drawn phases, within 0.05: placements are compared in every
+// plan that rules make.
 inline constexpr int kPlacementPhases = 2048;
 double shared_passes(const OperandUse& use, const Placement& placement, const Accesses& accesses);
 

@@ -20,7 +20,9 @@ namespace {
 class EvenDraws {
  public:
   EvenDraws(const SharedTable& table, int entries)
-      : copies_(table.copies), lanes_(phase_lanes(table.entry_bytes) / table.copies) {
+      // Copies beyond the lanes of a phase are read by none of them.
+      : copies_(std::min(table.copies, phase_lanes(table.entry_bytes))),
+        lanes_(phase_lanes(table.entry_bytes) / copies_) {
     const std::int64_t units = std::max(table.lane_units, 1);
     const std::int64_t rows = units * (table.range.end - table.range.begin);
     const std::int64_t slots = lanes_ / std::gcd(lanes_, table.residuals);

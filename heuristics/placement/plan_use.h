@@ -24,7 +24,10 @@ struct OperandUse {
   double code_reads = 1;          // times that blocks read each of them
 
   int entry_bytes() const { return vq::held_bytes(format); }
-  // Shared memory of one entry of each unit and stage, held once.
+  // What blocks fetch of one entry of each unit and stage, and its shared memory, held once.
+  std::int64_t stored_row_bytes() const {
+    return units * format.residuals * format.vector_size * 2;
+  }
   std::int64_t row_bytes() const { return units * format.residuals * entry_bytes(); }
   // Registers a thread of one entry of each unit and stage.
   std::int64_t row_registers() const { return units * format.residuals * entry_bytes() / 4; }

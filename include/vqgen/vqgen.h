@@ -198,7 +198,8 @@ VQGEN_API vqgen_status vqgen_repack(const uint32_t* from, vqgen_layout from_layo
  * with the padding of the layout. */
 typedef struct vqgen_quantized {
   const void* codes;     /* packed rows, aligned as the op's description says ("codes_alignment") */
-  const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned */
+  const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned; of
+                            entry_type int8 integers within -127..127, as elements */
   const float* scales;   /* [unit][stage]; null without stage scales */
   int64_t batch_stride;  /* between sequences; 0 for one, a shared cache and weights alone */
   int64_t head_stride;   /* between heads; 0 for one and weights alone */

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "core/entries.h"
 #include "core/error.h"
 
 namespace vqgen {
@@ -107,12 +108,8 @@ RowDecoder::RowDecoder(const QuantizedTensor& tensor) : tensor_(tensor) {
   entries_.resize(tensor.codebooks.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     entries_[i] = element_value(tensor.dtype, tensor.codebooks[i]);
-    require(
-        tensor.format.decoder == Decoder::table || is_e8p_element(static_cast<float>(entries_[i])),
-        "quantized tensor: an entry of e8p is no half-integer from 1/2 to 7/2");
-    require(tensor.format.entry_type == EntryType::element ||
-                (entries_[i] == std::floor(entries_[i]) && std::abs(entries_[i]) < 128),
-            "quantized tensor: an int8 entry is no integer from -127 to 127");
+    require(fits_entries(tensor.format, static_cast<float>(entries_[i])),
+            "quantized tensor: a number among the entries that the format does not have");
   }
 }
 

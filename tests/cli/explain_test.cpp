@@ -159,8 +159,10 @@ TEST_F(ByHotness, ExplainAndCompileGiveTheReasons) {
 
 TEST_F(ByHotness, HotEntriesStandInRegistersOnceTheKernelIsCompiled) {
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
+  Json lanes = tiny_attention();  // whose kernel leaves registers
+  lanes["plan"] = {{"dataflow", "lanes"}};
   const std::string config =
-      config_with(tiny_attention(), cache_bundle(), [](auto& profiles) { heat(profiles, 1); });
+      config_with(lanes, cache_bundle(), [](auto& profiles) { heat(profiles, 1); });
   const Outcome outcome =
       vqgen({"compile", config, "--gpu", "h200", "--strategy", "paper", "--json"});
   expect_success(outcome);

@@ -67,7 +67,7 @@ TEST(Conflicts, AgreeWithEveryDraw) {
 
 TEST(Conflicts, OfEvenEntriesAreExact) {
   for (const int residuals : {1, 2, 3, 8}) {
-    for (const int copies : {1, 2, 4}) {
+    for (const int copies : {1, 2, 4, 8, 16}) {
       for (const vq::EntryRange range : {vq::EntryRange{0, 3}, {1, 3}, {2, 3}}) {
         const SharedTable table{16, residuals, copies, range};
         EXPECT_NEAR(conflict_factor(table, Accesses(3)),

@@ -100,6 +100,11 @@ TEST(Traffic, OfACacheByHand) {
   EXPECT_DOUBLE_EQ(values.shared, 1020.0 / 4096);
   EXPECT_DOUBLE_EQ(values.global, 0.75);
   EXPECT_DOUBLE_EQ(values.lookup_l2_bytes, 0.75 * values.lookups * 32);
+  AttentionDecode bytes = op;  // entries are fetched as stored, and held in half of it
+  bytes.keys.entry_type = EntryType::int8;
+  bytes.keys.stage_scales = true;
+  EXPECT_DOUBLE_EQ(expected_traffic(plan, bytes, {})[0].fill_l2_bytes, keys.fill_l2_bytes);
+  EXPECT_DOUBLE_EQ(expected_traffic(plan, bytes, {})[0].lookup_bytes, keys.lookup_bytes / 2);
   op.shape.shared_cache = true;  // three sequences read one cache
   EXPECT_DOUBLE_EQ(expected_traffic(plan, op, {})[0].code_bytes, keys.code_bytes / 3);
   EXPECT_DOUBLE_EQ(expected_traffic(plan, op, {})[0].code_l2_bytes, keys.code_l2_bytes);

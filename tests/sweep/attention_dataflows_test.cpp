@@ -172,8 +172,8 @@ class Softmaxes : public Dataflows {};
 // head.
 TEST_P(Softmaxes, WhatIsNoNumberStaysInItsHead) {
   AttentionDecode op = of_integers();
-  op.shape.batch = 2;
-  op.shape.tokens = 70;
+  op.shape = {.batch = 2, .query_heads = 10, .kv_heads = 2, .head_dim = 64, .tokens = 70};
+  op.keys.hadamard = false;  // which would make none of all channels
   const AttentionData data = make_attention_data(op, {.seed = 27});
   const AttentionOutput before = run(plan_of(op), data, op);
   const auto head_dim = static_cast<std::size_t>(op.shape.head_dim);

@@ -71,6 +71,7 @@ void expect_every_barrier_of_attention_needed(AttentionDataflow dataflow, std::s
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  with_integers(op.keys, dataflow == AttentionDataflow::fragments);  // whose scales one waits for
   const Problem problem = op;
   AttentionDecodePlan plan = choose_attention(op, find_gpu("h200"), dataflow);
   plan.splits = 1;
@@ -82,7 +83,7 @@ TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionDataflow::lanes, 7);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 4);
+  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 5);
 }
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionDataflow::tables, 8);

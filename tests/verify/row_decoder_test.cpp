@@ -184,6 +184,18 @@ TEST(RowDecoder, ReadsWhatALayoutHolds) {
 TEST(RowDecoder, RejectsWhatContradictsItself) {
   const QuantizedTensor fine = test::tiny_tensor(3, 4, {0, 1, 2, 3, 0, 1});
   EXPECT_NO_THROW(RowDecoder{fine});
+  const auto of_integers = [](QuantizedTensor& t, float value) {
+    t.format.entry_type = EntryType::int8;
+    t.format.stage_scales = true;
+    t.stage_scales.assign(static_cast<std::size_t>(t.units * t.format.residuals), 0.5f);
+    t.codebooks.assign(t.codebooks.size(), element_from_float(t.dtype, 7.0f));
+    t.codebooks[1] = element_from_float(t.dtype, value);
+  };
+  for (const float value : {-127.0f, 0.0f, 127.0f}) {
+    QuantizedTensor t = fine;
+    of_integers(t, value);
+    EXPECT_NO_THROW(RowDecoder{t}) << value;
+  }
   const auto expect_error = [&](auto&& spoil) {
     QuantizedTensor t = fine;
     spoil(t);
@@ -197,7 +209,9 @@ TEST(RowDecoder, RejectsWhatContradictsItself) {
   expect_error([](QuantizedTensor& t) { t.stage_scales = {1}; });
   expect_error([](QuantizedTensor& t) { t.format.smooth = true; });
   expect_error([](QuantizedTensor& t) { t.format.decoder = Decoder::e8p; });
-  expect_error([](QuantizedTensor& t) { t.format.entry_type = EntryType::int8; });
+  for (const float value : {-128.0f, 0.5f, 128.0f}) {
+    expect_error([&](QuantizedTensor& t) { of_integers(t, value); });
+  }
   expect_error([](QuantizedTensor& t) { t.format.scope = Scope::tile; });
   expect_error([](QuantizedTensor& t) { t.format.layout = {2, 1}; });
   expect_error([](QuantizedTensor& t) { t.format.layout = {3, 1}; });

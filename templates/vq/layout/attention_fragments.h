@@ -32,8 +32,8 @@ VQ_HD constexpr int query_stages(const AttentionDecodeConfig& c) {
 }
 // Words of elements of a quarter of a row, which a lane reads; of bytes half as many.
 VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
-// Where word `word` of a quarter of row `row` of operand words stands: quarters begin in other
-// banks, and rows 16 banks apart.
+// Where word `word` of a quarter of row `row` of operand words stands. Of 128 channels quarters
+// begin in other banks and rows 16 banks apart; of others some lanes meet, once a block.
 VQ_HD constexpr int query_word(int quarter_words, int row, int quarter, int word) {
   return (row * 4 + quarter) * (quarter_words + 4) + word;
 }

@@ -34,7 +34,7 @@ class AttentionFragments {
   static constexpr bool kRaw = raw_slots(kConfig) > 0;
 
   struct Values {
-    // One scale for all that is summed is left for the end.
+    // False: the one scale of all that is summed is left for the end.
     static constexpr bool kScaled = kRaw || kConfig.values.residuals > 1 ||
                                     units_per_head(kConfig.values, kHeadDim) > 1;
     static constexpr bool kBytes = false;

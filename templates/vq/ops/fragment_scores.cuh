@@ -1,14 +1,12 @@
 // The scores of tokens with the heads of a block, for attention_fragments.cuh: the keys' codebooks,
 // the query, and their products on tensor cores.
 //
-//   a   lane (g, c) = (lane / 4, lane % 4) looks up channels [c head_dim / 4, ...) of token g of
-//   two
-//       tiles, rows g and g + 8; an octet of words w0..w3 is k of two products. Of int8 entries an
-//       octet is two words of bytes, and k of one (query_bytes.cuh)
-//   b   columns are heads and parts of the query (query_fragments.cuh), so that of c0 and c1 come
-//   the
-//       scores of token g with head c of each quad, in the lane that needs them, of c2 and c3 those
-//       of the other tile's token
+//   a   lane (g, c) = (lane / 4, lane % 4) looks up channels [c head_dim / 4, ..) of token g of
+//       two tiles, rows g and g + 8; an octet of words w0..w3 is k of two products. Of int8
+//       entries an octet is two words of bytes, and k of one (query_bytes.cuh)
+//   b   columns are heads and parts of the query (query_fragments.cuh), so that of c0 and c1
+//       come the scores of token g with head c of each quad, in the lane that needs them, of c2
+//       and c3 those of the other tile's token
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -61,7 +59,9 @@ class FragmentScores {
   VQ_DEVICE void take_query(const QueryRows<Plan>& rows, float scale) {
     using Row = typename QueryRows<Plan>::Row;
     float* const peaks = part(kAt.query_peaks);
-    if constexpr (kScales) sync_block();  // they have come with the codebooks
+    if constexpr (kScales) {  // which have come with the codebooks
+      sync_block();
+    }
     rows.store(
         1.0f, part(kAt.query), part(kAt.raw_query),
         [](int head, int channel) { return head * kHeadDim + channel; },

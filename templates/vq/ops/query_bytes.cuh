@@ -5,8 +5,8 @@
 //
 // A head's row is scaled to kPeak at most and rounded to integers v = 128 high + low, high and low
 // within a byte: about 15 bits of the largest magnitude, no coarser than what 16-bit elements leave
-// of a score. Sums of integers are exact: 127 * 127 * head_dim times 128 is below 2^31 up to a
-// head_dim of 1040.
+// of a score. Sums of integers are exact: 127 * 127 * 128 + 127 * 64 for each channel and stage is
+// below 2^31 up to 1036 of them.
 #pragma once
 
 #include <vq/layout/attention_fragments.h>
@@ -24,7 +24,7 @@ class QueryBytes {
   static constexpr int kProducts = kQuads;
   static constexpr float kPeak = 127.0f * 128.0f;
   using Sum = i32;
-  static_assert(kHeadDim <= 1024, "");
+  static_assert(kHeadDim * kConfig.keys.residuals <= 1024, "");
 
   static constexpr int kQuarter = quarter_words(kHeadDim) / 2;
   static constexpr int kRowWords = 4 * kQuarter;

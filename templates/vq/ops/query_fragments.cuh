@@ -2,9 +2,9 @@
 // its column all its channels [c head_dim / 4, (c + 1) head_dim / 4). Columns n of a product:
 //
 //   in parts   head n / 2 of a quad of four, part n % 2: c0 + c1 is the score of head c
-//   whole      of a pair of quads head n / 2 of quad n % 2, where there are pairs: c0 is the score
-//              of head c of the first, c1 of the second; else as in parts, with zeros for the
-//              second
+//   whole      of a pair of quads head n / 2 of quad n % 2, where there are pairs: c0 is the
+//              score of head c of the first, c1 of the second; else as in parts, with zeros for
+//              the second
 //
 // The order of channels is free: words w0..w3 of an octet of a key, as they come from their lookup,
 // are k of two products, w0 and w1 of the first, for rows g and g + 8 the same octet of two tokens
@@ -29,7 +29,7 @@ VQ_DEVICE float peak_of_row(const float (&row)[kOfLane], Weight weight) {
   for (int j = 0; j < kOfLane; ++j) {
     const float value = row[j] * weight(lane() + 32 * j);
     const float magnitude = value < 0.0f ? -value : value;
-    peak = magnitude <= peak ? peak : magnitude;
+    peak = magnitude <= peak || peak != peak ? peak : magnitude;
   }
   VQ_UNROLL
   for (int mask = 16; mask > 0; mask /= 2) {

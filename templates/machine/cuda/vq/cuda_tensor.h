@@ -69,8 +69,9 @@ VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-VQ_DEVICE u32 shared_address(const u32* row) {
-  return static_cast<u32>(__cvta_generic_to_shared(row));
+// The address in the window of shared memory, as PTX takes it.
+VQ_DEVICE u32 shared_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 VQ_DEVICE void ldmatrix_x2(u32 (&d)[2], const u32* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"

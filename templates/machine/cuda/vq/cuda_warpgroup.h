@@ -5,6 +5,7 @@
 #pragma once
 
 #include <vq/cuda_macros.h>
+#include <vq/cuda_tensor.h>
 #include <vq/layout/core_matrices.h>
 #include <vq/types.h>
 
@@ -43,8 +44,7 @@ VQ_DEVICE u32 warpgroup_copy(u32 word) {
 }
 
 VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_bytes) {
-  return core_descriptor(static_cast<u32>(__cvta_generic_to_shared(shared)), octet_bytes,
-                         rows_bytes);
+  return core_descriptor(shared_address(shared), octet_bytes, rows_bytes);
 }
 
 #define VQ_SUMS4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])

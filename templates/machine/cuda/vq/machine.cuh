@@ -89,9 +89,7 @@ VQ_DEVICE T load_shared(const T* pointer) {
 VQ_DEVICE void loads_first() { __syncwarp(); }
 
 // 32-bit addresses of shared memory, for arithmetic of one instruction.
-VQ_DEVICE u32 shared_place(const u8* pointer) {
-  return static_cast<u32>(__cvta_generic_to_shared(pointer));
-}
+VQ_DEVICE u32 shared_place(const u8* pointer) { return shared_address(pointer); }
 template <class T>
 VQ_DEVICE T load_shared_at(u32 place) {
   return load_shared(static_cast<const T*>(__cvta_shared_to_generic(place)));
@@ -157,9 +155,7 @@ VQ_DEVICE void fence_device() { __threadfence(); }
 #if __CUDA_ARCH__ >= 800
 // Copies 4 bytes past the registers; lands at the wait for the thread's group.
 VQ_DEVICE void copy_async(u32* shared, const u32* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                   static_cast<u32>(__cvta_generic_to_shared(shared))),
-               "l"(global)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global)
                : "memory");
 }
 // Puts this thread's copies since the last commit into one group.
