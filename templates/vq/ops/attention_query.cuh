@@ -39,10 +39,11 @@ class QueryRows {
   }
 
   // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
-  // own, q; both times `scale`, element place(head, channel). Heads that the block lacks become
-  // zeros. each(head, row) is given each row by its warp, zeros past head_dim. A barrier must follow.
-  template <class Place, class Each>
-  VQ_DEVICE void store(float scale, float* query, float* raw_query, Place place, Each each) const {
+  // own, q; both times `scale`, rows [heads_per_block][head_dim]. Heads that the block lacks become
+  // zeros. each(head, row) is given each row by its warp, zeros past head_dim. A barrier must
+  // follow.
+  template <class Each>
+  VQ_DEVICE void store(float scale, float* query, float* raw_query, Each each) const {
     VQ_UNROLL
     for (int i = 0; i < kOfWarp; ++i) {
       const int head = i * kWarps + warp();
@@ -54,7 +55,7 @@ class QueryRows {
         const bool inside = kHeadDim % 32 == 0 || channel < kHeadDim;
         row[j] = inside && head < heads_ ? to_float<kConfig.element>(raw_[i][j]) * scale : 0.0f;
         if constexpr (raw_slots(kConfig) > 0 && transformed(kConfig)) {
-          if (inside) store_shared(raw_query + place(head, channel), row[j]);
+          if (inside) store_shared(raw_query + head * kHeadDim + channel, row[j]);
         }
         row[j] *= smooth_[j];
       }
@@ -63,16 +64,13 @@ class QueryRows {
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
         if (kHeadDim % 32 == 0 || channel < kHeadDim)
-          store_shared(query + place(head, channel), row[j]);
+          store_shared(query + head * kHeadDim + channel, row[j]);
       }
       each(head, row);
     }
   }
-  // As rows [heads_per_block][head_dim].
   VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
-    store(
-        scale, query, raw_query, [](int head, int channel) { return head * kHeadDim + channel; },
-        [](int, const Row&) {});
+    store(scale, query, raw_query, [](int, const Row&) {});
   }
 
  private:

@@ -62,27 +62,24 @@ class FragmentScores {
     if constexpr (kScales) {  // which have come with the codebooks
       sync_block();
     }
-    rows.store(
-        1.0f, part(kAt.query), part(kAt.raw_query),
-        [](int head, int channel) { return head * kHeadDim + channel; },
-        [&](int head, const Row& row) {
-          float peak = Query::kPeak;
-          if constexpr (kParts == 2) {
-            peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
-            if (lane() == 0) store_shared(peaks + head, peak);
-          }
-          sync_warp();
-          VQ_UNROLL
-          for (int stage = 0; stage < kQueries; ++stage) {
-            Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim,
-                           Query::kPeak / peak,
-                           [this, stage](int channel) { return key_scale(channel, stage); });
-          }
-          if constexpr (raw_slots(kConfig) > 0) {
-            RawQuery::prepare(raw_words(), head, part(kAt.raw_query) + head * kHeadDim, 1.0f,
-                              [](int) { return 1.0f; });
-          }
-        });
+    rows.store(1.0f, part(kAt.query), part(kAt.raw_query), [&](int head, const Row& row) {
+      float peak = Query::kPeak;
+      if constexpr (kParts == 2) {
+        peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
+        if (lane() == 0) store_shared(peaks + head, peak);
+      }
+      sync_warp();
+      VQ_UNROLL
+      for (int stage = 0; stage < kQueries; ++stage) {
+        Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim,
+                       Query::kPeak / peak,
+                       [this, stage](int channel) { return key_scale(channel, stage); });
+      }
+      if constexpr (raw_slots(kConfig) > 0) {
+        RawQuery::prepare(raw_words(), head, part(kAt.raw_query) + head * kHeadDim, 1.0f,
+                          [](int) { return 1.0f; });
+      }
+    });
     sync_block();
     VQ_UNROLL
     for (int stage = 0; stage < kQueries; ++stage) queries_[stage].load(query_words(stage));
@@ -122,18 +119,18 @@ class FragmentScores {
   VQ_DEVICE const float (&scale() const)[kQuads] { return scale_; }
 
   // The block's query as it came, in operand words, once take_query() has been called.
-  VQ_DEVICE static u32* raw_words() { return words(kAt.raw_words); }
+  VQ_DEVICE static u32* raw_words() { return words_at(kAt.raw_words); }
 
  private:
   VQ_DEVICE static float* part(i64 offset) {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
-  VQ_DEVICE static u32* words(i64 offset) {
+  VQ_DEVICE static u32* words_at(i64 offset) {
     return reinterpret_cast<u32*>(shared_memory() + offset);
   }
   VQ_DEVICE static u32* query_words(int stage) {
     constexpr int kRows = kConfig.heads_per_block * kParts;
-    return words(kAt.query_words) + stage * query_word(Query::kQuarter, kRows, 0, 0);
+    return words_at(kAt.query_words) + stage * query_word(Query::kQuarter, kRows, 0, 0);
   }
 
   VQ_DEVICE float largest_scale(int channel) const {

@@ -117,17 +117,16 @@ class LinearWarpgroups {
   template <class Fetch>
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, u64 x,
                           Fetch fetch) {
-    Octets& octets = octets_;
-    if constexpr (kAhead) look_up(octets, codes, 0, first, column);
+    if constexpr (kAhead) look_up(octets_, codes, 0, first, column);
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       u32 a[kTiles][2][4];
       warpgroup_wait<kSets - 1>();  // the products that have this set of operands are done
-      if constexpr (!kAhead) look_up(octets, codes, step, first, column);
+      if constexpr (!kAhead) look_up(octets_, codes, step, first, column);
       if (step == kFetchStep) fetch();
       VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets.words[tile]);
-      if (kAhead && step + 1 < kSteps) look_up(octets, codes, step + 1, first, column);
+      for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets_.words[tile]);
+      if (kAhead && step + 1 < kSteps) look_up(octets_, codes, step + 1, first, column);
       warpgroup_fence();
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {

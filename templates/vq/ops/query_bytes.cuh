@@ -10,6 +10,7 @@
 #pragma once
 
 #include <vq/layout/attention_fragments.h>
+#include <vq/ops/query_fragments.cuh>
 
 namespace vq {
 
@@ -57,10 +58,8 @@ class QueryBytes {
       const int row = inside ? head * 2 + lane() / 4 % 2 : 0;
       VQ_UNROLL
       for (int octet = 0; octet < kOctets; ++octet) {
-        const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(
-            words + query_word(kQuarter, row, lane() % 4, octet * 2)));
-        words_[quad][octet][0] = inside ? two.x : 0u;
-        words_[quad][octet][1] = inside ? two.y : 0u;
+        load_octet(words_[quad][octet], words + query_word(kQuarter, row, lane() % 4, octet * 2),
+                   inside);
       }
     }
   }
@@ -71,10 +70,8 @@ class QueryBytes {
                           const u32 (&octets)[kTiles][2], int o) const {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; tile += 2) {
-      const bool paired = tile + 1 < kTiles;
-      const auto& other = octets[paired ? tile + 1 : tile];
-      const u32 a[4] = {octets[tile][0], paired ? other[0] : 0u, octets[tile][1],
-                        paired ? other[1] : 0u};
+      u32 a[4];
+      pair_tiles(a, octets, tile, 0);
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
         mma_m16n8k32_s8(sums[tile / 2][quad], a, words_[quad][o]);

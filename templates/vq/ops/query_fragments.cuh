@@ -16,11 +16,12 @@
 #pragma once
 
 #include <vq/layout/attention_fragments.h>
+#include <vq/codebook/entry.cuh>
 #include <vq/ops/attention_work.cuh>
 
 namespace vq {
 
-// The largest magnitude of a head's row of the query (load_query) times weight(channel), NaN where
+// The largest magnitude of a head's row of the query (QueryRows) times weight(channel), NaN where
 // one is, 1 where all are zeros. All lanes of the warp get it.
 template <int kOfLane, class Weight>
 VQ_DEVICE float peak_of_row(const float (&row)[kOfLane], Weight weight) {
@@ -37,6 +38,25 @@ VQ_DEVICE float peak_of_row(const float (&row)[kOfLane], Weight weight) {
     peak = other <= peak || peak != peak ? peak : other;
   }
   return peak == 0.0f ? 1.0f : peak;
+}
+
+// The operand words of an octet of a quarter of a row, zeros where the lane's column has none.
+template <int kWords>
+VQ_DEVICE void load_octet(u32 (&to)[kWords], const u32* words, bool inside) {
+  using Words = typename EntryWords<2 * kWords>::type;
+  const Words loaded = load_shared(reinterpret_cast<const Words*>(words));
+  VQ_UNROLL
+  for (int i = 0; i < kWords; ++i) to[i] = inside ? word_of(loaded, i) : 0u;
+}
+
+// Words i and i + 1 of an octet of the keys of a pair of tiles from `tile` on, as operand a. The
+// lone last tile of an odd number is paired with zeros.
+template <int kTiles, int kWords>
+VQ_DEVICE void pair_tiles(u32 (&a)[4], const u32 (&octets)[kTiles][kWords], int tile, int i) {
+  const bool paired = tile + 1 < kTiles;
+  const auto& other = octets[paired ? tile + 1 : tile];
+  a[0] = octets[tile][i], a[1] = paired ? other[i] : 0u;
+  a[2] = octets[tile][i + 1], a[3] = paired ? other[i + 1] : 0u;
 }
 
 // kParts: 1 or 2.
@@ -87,19 +107,14 @@ class QueryFragments {
       const int row = inside ? head * kParts + (kParts == 2 ? second : 0) : 0;
       VQ_UNROLL
       for (int octet = 0; octet < kOctets; ++octet) {
-        const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(
-            words + query_word(kQuarter, row, lane() % 4, octet * 4)));
-        words_[product][octet][0] = inside ? four.x : 0u;
-        words_[product][octet][1] = inside ? four.y : 0u;
-        words_[product][octet][2] = inside ? four.z : 0u;
-        words_[product][octet][3] = inside ? four.w : 0u;
+        load_octet(words_[product][octet], words + query_word(kQuarter, row, lane() % 4, octet * 4),
+                   inside);
       }
     }
   }
 
   // sums += the products of octet o of the keys of pairs of tiles of 8 tokens with all heads: of
-  // the first tile c0 and c1, of the second c2 and c3, which stand for c0 and c1 above. The lone
-  // last tile of an odd number is paired with zeros.
+  // the first tile c0 and c1, of the second c2 and c3, which stand for c0 and c1 above.
   template <int kTiles>
   VQ_DEVICE void multiply(float (&sums)[(kTiles + 1) / 2][kProducts][4],
                           const u32 (&octets)[kTiles][4], int o) const {
@@ -107,10 +122,8 @@ class QueryFragments {
     for (int i = 0; i < 4; i += 2) {
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; tile += 2) {
-        const bool paired = tile + 1 < kTiles;
-        const auto& other = octets[paired ? tile + 1 : tile];
-        const u32 a[4] = {octets[tile][i], paired ? other[i] : 0u, octets[tile][i + 1],
-                          paired ? other[i + 1] : 0u};
+        u32 a[4];
+        pair_tiles(a, octets, tile, i);
         VQ_UNROLL
         for (int product = 0; product < kProducts; ++product) {
           const u32 b[2] = {words_[product][o][i], words_[product][o][i + 1]};
