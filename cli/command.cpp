@@ -46,11 +46,13 @@ Environment read_environment() {
   environment.tuned = read_tuned_environment();
   environment.nvrtc = environment_variable("VQGEN_NVRTC").value_or("");
   environment.compiler = environment_variable("VQGEN_CXX").value_or("");
+  environment.dependent_launches = read_dependent_launches();
   return environment;
 }
 
 std::unique_ptr<Backend> make_cuda(const Environment& environment) {
-  return make_cuda_backend(CudaOptions{.nvrtc_path = environment.nvrtc});
+  return make_cuda_backend(
+      {.nvrtc_path = environment.nvrtc, .dependent_launches = environment.dependent_launches});
 }
 
 std::unique_ptr<Backend> make_host(const Environment& environment, bool check_races) {

@@ -54,8 +54,9 @@ void require_place(const std::string& command, const std::string& option,
 struct Environment {
   CacheEnvironment cache;
   TunedEnvironment tuned;
-  std::string nvrtc;     // VQGEN_NVRTC: libnvrtc or its folder
-  std::string compiler;  // VQGEN_CXX: the host backend's compiler
+  std::string nvrtc;               // VQGEN_NVRTC: libnvrtc or its folder
+  std::string compiler;            // VQGEN_CXX: the host backend's compiler
+  bool dependent_launches = true;  // VQGEN_DEPENDENT_LAUNCHES
 };
 Environment read_environment();
 

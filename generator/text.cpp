@@ -77,13 +77,13 @@ std::string ConfigPrinter::finish() && {
   return std::move(text_);
 }
 
-std::string kernel_entry(const KernelEntry& entry, std::string_view args,
-                         std::string_view function) {
+std::string kernel_entry(const KernelEntry& entry, std::string_view args, std::string_view function,
+                         bool ahead) {
   return fmt::format(
       "\n// Launch: grid ({}, {}, {}), {} threads, {} bytes of dynamic shared memory.\n"
-      "VQ_KERNEL({}, {}, vq::{}) {{ vq::{}<Plan>(args); }}\n",
-      entry.grid.x, entry.grid.y, entry.grid.z, entry.threads, entry.shared_bytes, entry.name,
-      entry.threads, args, function);
+      "VQ_KERNEL{}({}, {}, vq::{}) {{ vq::{}<Plan>(args); }}\n",
+      entry.grid.x, entry.grid.y, entry.grid.z, entry.threads, entry.shared_bytes,
+      ahead ? "_AHEAD" : "", entry.name, entry.threads, args, function);
 }
 
 }  // namespace vqgen

@@ -33,8 +33,9 @@ class ConfigPrinter {
   std::string text_;
 };
 
-// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`
-std::string kernel_entry(const KernelEntry& entry, std::string_view args,
-                         std::string_view function);
+// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`; `ahead`: VQ_KERNEL_AHEAD, of
+// a function that waits for the last launch itself.
+std::string kernel_entry(const KernelEntry& entry, std::string_view args, std::string_view function,
+                         bool ahead = false);
 
 }  // namespace vqgen

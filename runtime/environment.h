@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "core/error.h"
 #include "runtime/cache/places.h"
 #include "runtime/tuned_places.h"
 
@@ -31,6 +32,14 @@ inline TunedEnvironment read_tuned_environment() {
   return {.vqgen_tuned_path = environment_variable("VQGEN_TUNED_PATH"),
           .xdg_data_home = environment_variable("XDG_DATA_HOME"),
           .home = environment_variable("HOME")};
+}
+
+// VQGEN_DEPENDENT_LAUNCHES, 0 or 1; true where it is not set. Error(bad_input).
+inline bool read_dependent_launches() {
+  const std::string value = environment_variable("VQGEN_DEPENDENT_LAUNCHES").value_or("1");
+  if (value == "0" || value == "1") return value == "1";
+  throw Error(ErrorKind::bad_input,
+              "VQGEN_DEPENDENT_LAUNCHES is '" + value + "'; set it to 0 or 1, or not at all");
 }
 
 }  // namespace vqgen

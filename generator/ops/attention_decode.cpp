@@ -74,8 +74,8 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   text.templates = {fmt::format("vq/ops/attention_{}.cuh", enum_name(plan.dataflow))};
   text.plan = plan_text(config);
   text.args_bytes = sizeof(vq::AttentionDecodeArgs);
-  const auto add = [&](const KernelEntry& entry, const std::string& function) {
-    text.kernels += kernel_entry(entry, "AttentionDecodeArgs", function);
+  const auto add = [&](const KernelEntry& entry, const std::string& function, bool ahead) {
+    text.kernels += kernel_entry(entry, "AttentionDecodeArgs", function, ahead);
     text.entries.push_back(entry);
   };
   for (const Part& part : parts(plan, config)) {
@@ -86,7 +86,7 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
                   batch};
     entry.threads = static_cast<unsigned>(plan.threads);
     entry.shared_bytes = vq::block_shared_bytes(config, part.part);
-    add(entry, part.function);
+    add(entry, part.function, plan.dataflow == AttentionDataflow::fragments);
   }
   if (plan.splits > 1 && plan.combine == Combine::kernel) {
     KernelEntry combine;
@@ -94,7 +94,7 @@ OpText op_text(const AttentionDecode& op, const AttentionDecodePlan& plan) {
     combine.grid = {static_cast<unsigned>(op.shape.query_heads), batch, 1};
     combine.threads = static_cast<unsigned>(op.shape.head_dim);
     text.templates.emplace_back("vq/ops/attention_combine.cuh");
-    add(combine, "attention_combine");
+    add(combine, "attention_combine", false);
   }
   return text;
 }

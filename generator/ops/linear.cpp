@@ -68,7 +68,8 @@ OpText op_text(const char* name, const Linear& op, const LinearPlan& plan) {
   OpText text;
   text.templates = {fmt::format("vq/ops/{}.cuh", function)};
   text.plan = plan_text(config);
-  text.kernels = kernel_entry(entry, "LinearArgs", function);
+  text.kernels =
+      kernel_entry(entry, "LinearArgs", function, plan.dataflow != LinearDataflow::lanes);
   text.entries = {entry};
   if (plan.splits > 1 && plan.combine == Combine::kernel) {
     KernelEntry combine;

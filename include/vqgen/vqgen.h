@@ -78,6 +78,10 @@ typedef struct vqgen_options {
   const char* cache_dir;
   const char* nvrtc;    /* libnvrtc or its folder; null: VQGEN_NVRTC, or the usual places */
   const char* compiler; /* of the host backend; null: VQGEN_CXX, or g++ */
+  /* 1: from sm_90 on, kernels are placed while what is before them on the stream ends, if that
+   * lets them (programmatic dependent launch), and wait for its end. 0: not. -1:
+   * VQGEN_DEPENDENT_LAUNCHES, or 1. */
+  int32_t dependent_launches;
 } vqgen_options;
 
 VQGEN_API void vqgen_options_init(vqgen_options* options);
@@ -258,7 +262,11 @@ typedef struct vqgen_linear_args {
   const float* output_scales; /* [out_features]; null where the format has none */
 } vqgen_linear_args;
 
-/* Queues the op's kernels on `stream` (a CUstream; null is the default stream of the current
+/* Codebooks, scales, smoothing of keys and weights may be loaded before the kernel that is last on
+ * the stream has ended, if that launches dependents early (vqgen_options.dependent_launches): such
+ * a kernel must not store them. All else is loaded after it.
+ *
+ * Queues the op's kernels on `stream` (a CUstream; null is the default stream of the current
  * context) and returns; on the host, runs them. The context of the runtime is current. The
  * workspace is 16-byte aligned device memory that nothing else uses until the launch is done, and
  * that vqgen_workspace_init() was called for once.

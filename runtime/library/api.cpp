@@ -93,6 +93,7 @@ void vqgen_options_init(vqgen_options* options) {
   options->struct_bytes = sizeof(*options);
   options->max_buckets = 16;
   options->threads = 1;
+  options->dependent_launches = -1;
 }
 
 vqgen_status vqgen_runtime_create(const vqgen_options* options, vqgen_runtime** runtime) {

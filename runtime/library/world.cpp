@@ -44,6 +44,7 @@ std::unique_ptr<Registry> make_registry(const vqgen_options& options) {
   require_range("miss", options.miss, VQGEN_COMPILE, VQGEN_FALLBACK);
   require_range("max_buckets", options.max_buckets, 1, 32);
   require_range("threads", options.threads, 1, 256);
+  require_range("dependent_launches", options.dependent_launches, -1, 1);
   RegistryOptions chosen;
   chosen.miss = static_cast<MissPolicy>(options.miss);
   chosen.max_buckets = options.max_buckets;
@@ -56,7 +57,10 @@ std::unique_ptr<Registry> make_registry(const vqgen_options& options) {
     require_range("device", options.device, VQGEN_CURRENT_CONTEXT, 1 << 20);
     backend = make_cuda_backend({.nvrtc_path = given_or(options.nvrtc, "VQGEN_NVRTC"),
                                  .device = std::max(options.device, 0),
-                                 .current_context = options.device == VQGEN_CURRENT_CONTEXT});
+                                 .current_context = options.device == VQGEN_CURRENT_CONTEXT,
+                                 .dependent_launches = options.dependent_launches < 0
+                                                           ? read_dependent_launches()
+                                                           : options.dependent_launches == 1});
     backend->release(backend->allocate(1));  // opens device and context, or says why not
     chosen.gpu = backend->device();
   }

@@ -24,17 +24,31 @@ VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
   }
 }
 
+// How codes are read: of caches, which other launches write, and of weights.
+struct LoadGlobal {
+  template <class T>
+  VQ_DEVICE T operator()(const T* pointer) const {
+    return load_global(pointer);
+  }
+};
+struct LoadConstant {
+  template <class T>
+  VQ_DEVICE T operator()(const T* pointer) const {
+    return load_constant(pointer);
+  }
+};
+
 // kCount words, 1, 2 or 4, that follow each other, by one access.
-template <int kCount>
-VQ_DEVICE void load_words(u32* to, const u32* from) {
+template <int kCount, class Load>
+VQ_DEVICE void load_words(u32* to, const u32* from, Load load) {
   if constexpr (kCount == 4) {
-    const U32x4 four = load_global(reinterpret_cast<const U32x4*>(from));
+    const U32x4 four = load(reinterpret_cast<const U32x4*>(from));
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
   } else if constexpr (kCount == 2) {
-    const U32x2 two = load_global(reinterpret_cast<const U32x2*>(from));
+    const U32x2 two = load(reinterpret_cast<const U32x2*>(from));
     to[0] = two.x, to[1] = two.y;
   } else {
-    to[0] = load_global(from);
+    to[0] = load(from);
   }
 }
 

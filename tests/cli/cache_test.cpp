@@ -151,6 +151,8 @@ TEST_F(CacheCommand, GcAndClearRemoveWhatIsTheirs) {
   }
   expect_failure({"cache", "gc"}, 2, {"VQGEN_CACHE_MAX_BYTES", "'2G'"},
                  {{"VQGEN_CACHE_MAX_BYTES", "2G"}});
+  expect_failure({"cache", "gc"}, 2, {"VQGEN_DEPENDENT_LAUNCHES", "'off'", "0 or 1"},
+                 {{"VQGEN_DEPENDENT_LAUNCHES", "off"}});
 }
 
 TEST_F(CacheCommand, WithoutAHomeAPrivateFolderIsUsed) {

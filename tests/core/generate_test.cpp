@@ -91,7 +91,7 @@ TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
   for (const KernelEntry& entry : source.entries) {
     EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
     expect_words(source.text,
-                 {"VQ_KERNEL(" + entry.name + ", " + std::to_string(entry.threads) + ", "});
+                 {"(" + entry.name + ", " + std::to_string(entry.threads) + ", "});
     EXPECT_GE(entry.threads, 32u);
     EXPECT_LE(entry.threads, 1024u);
     EXPECT_GE(entry.grid.x * entry.grid.y * entry.grid.z, 1u);

@@ -247,6 +247,9 @@ TEST_F(Validation, WrongStructsOpsAndPointers) {
   options.threads = 0;
   EXPECT_EQ(vqgen_runtime_create(&options, &runtime), VQGEN_BAD_INPUT);
   options.threads = 1;
+  options.dependent_launches = 2;
+  EXPECT_EQ(vqgen_runtime_create(&options, &runtime), VQGEN_BAD_INPUT);
+  options.dependent_launches = 1;
   options.struct_bytes -= 1;
   EXPECT_EQ(vqgen_runtime_create(&options, &runtime), VQGEN_BAD_INPUT);
   EXPECT_EQ(runtime, nullptr);

@@ -103,5 +103,14 @@ TEST(Launch, ABoundThatIsNoneIsRefused) {
   expect_words(vqgen_last_error(), {"VQGEN_CACHE_MAX_BYTES", "2G"});
 }
 
+TEST(Launch, DependentLaunchesAreYesOrNo) {
+  const Variable wrong("VQGEN_DEPENDENT_LAUNCHES", "yes");
+  vqgen_options options;
+  vqgen_options_init(&options);
+  vqgen_runtime* runtime = nullptr;
+  EXPECT_EQ(vqgen_runtime_create(&options, &runtime), VQGEN_BAD_INPUT);
+  expect_words(vqgen_last_error(), {"VQGEN_DEPENDENT_LAUNCHES", "'yes'", "0 or 1"});
+}
+
 }  // namespace
 }  // namespace vqgen::library::test

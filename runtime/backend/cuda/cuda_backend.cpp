@@ -21,9 +21,12 @@ std::string version_text(int version) {
 
 class CudaKernel final : public LoadedKernel {
  public:
+  // `dependent`: launches may begin while what is before them on the stream ends.
   CudaKernel(std::shared_ptr<const CudaContext> context, const Artifact& artifact,
-             const KernelSource& source)
+             const KernelSource& source, bool dependent)
       : context_(std::move(context)) {
+    dependent_.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    dependent_.value.programmaticStreamSerializationAllowed = 1;
     const DriverApi& api = context_->api();
     const CudaContext::Scope scope(*context_);
     const std::string what =
@@ -41,6 +44,10 @@ class CudaKernel final : public LoadedKernel {
         shape.blockDimX = entry.threads;
         shape.blockDimY = shape.blockDimZ = 1;
         shape.sharedMemBytes = static_cast<unsigned>(entry.shared_bytes);
+        if (dependent) {
+          shape.attrs = &dependent_;
+          shape.numAttrs = 1;
+        }
       }
     } catch (const Error&) {
       api.cuModuleUnload(module_);
@@ -58,12 +65,15 @@ class CudaKernel final : public LoadedKernel {
   }
 
   void enqueue(std::size_t entry, std::span<const std::byte> args, void* stream) const override {
+    const CUresult result = launch(entry, args, static_cast<CUstream>(stream));
+    if (result != CUDA_SUCCESS) context_->api().check(result, "cuLaunchKernelEx", names_[entry]);
+  }
+
+  CUresult launch(std::size_t entry, std::span<const std::byte> args, CUstream stream) const {
     CUlaunchConfig shape = shapes_[entry];
-    shape.hStream = static_cast<CUstream>(stream);
+    shape.hStream = stream;
     void* parameters[] = {const_cast<std::byte*>(args.data())};
-    const DriverApi& api = context_->api();
-    const CUresult result = api.cuLaunchKernelEx(&shape, functions_[entry], parameters, nullptr);
-    if (result != CUDA_SUCCESS) api.check(result, "cuLaunchKernelEx", names_[entry]);
+    return context_->api().cuLaunchKernelEx(&shape, functions_[entry], parameters, nullptr);
   }
 
   CUfunction function(std::size_t entry) const { return functions_.at(entry); }
@@ -114,6 +124,7 @@ class CudaKernel final : public LoadedKernel {
   std::shared_ptr<const CudaContext> context_;
   CUmodule module_ = nullptr;
   std::vector<CUfunction> functions_;
+  CUlaunchAttribute dependent_{};
   std::vector<CUlaunchConfig> shapes_;  // an entry each, all but the stream
   std::vector<std::string> names_;
 };
@@ -157,7 +168,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
                                      const KernelSource& source) override {
     require_machine(source);
-    return std::make_unique<CudaKernel>(context(), artifact, source);
+    // Texts for older architectures do not wait (VQ_KERNEL).
+    const bool dependent = options_.dependent_launches && arch_number(source.arch) >= 90;
+    return std::make_unique<CudaKernel>(context(), artifact, source, dependent);
   }
 
   void* allocate(std::size_t bytes) override {
@@ -214,13 +227,9 @@ class CudaBackend final : public Backend {
     }
     const auto held = context();
     const CudaContext::Scope scope(*held);
-    void* parameters[] = {const_cast<std::byte*>(args.data())};
     last_launch_ = shape.name;
-    check(held->api().cuLaunchKernel(static_cast<CudaKernel&>(kernel).function(entry), shape.grid.x,
-                                     shape.grid.y, shape.grid.z, shape.threads, 1, 1,
-                                     static_cast<unsigned>(shape.shared_bytes), held->stream(),
-                                     parameters, nullptr),
-          "cuLaunchKernel");
+    check(static_cast<const CudaKernel&>(kernel).launch(entry, args, held->stream()),
+          "cuLaunchKernelEx");
   }
 
   void synchronize() override {

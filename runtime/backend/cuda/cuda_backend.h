@@ -15,6 +15,9 @@ struct CudaOptions {
   // Of the thread that first asks for the device: kernels are loaded into the context that is
   // current there, whose device it is, instead of the primary context of number `device`.
   bool current_context = false;
+  // From sm_90 on kernels are launched as programmatic dependents: blocks may be placed while what
+  // is before them on the stream ends, if that lets them, and wait for its end.
+  bool dependent_launches = true;
 };
 
 // Never fails; what is missing is reported by the function that needs it.

@@ -40,7 +40,6 @@
   X(cuFuncSetAttribute)                          \
   X(cuFuncGetParamInfo)                          \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
-  X(cuLaunchKernel)                              \
   X(cuLaunchKernelEx)                            \
   X(cuStreamIsCapturing)                         \
   X(cuStreamBeginCapture)                        \

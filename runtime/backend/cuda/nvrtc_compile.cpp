@@ -53,17 +53,6 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-// The number in "sm_90a"; 0 where the arch is malformed.
-int arch_number(std::string_view arch) {
-  if (!arch.starts_with("sm_")) return 0;
-  arch.remove_prefix(3);
-  if (arch.ends_with('a') || arch.ends_with('f')) arch.remove_suffix(1);
-  int number = 0;
-  const char* const end = arch.data() + arch.size();
-  const auto parsed = std::from_chars(arch.data(), end, number);
-  return parsed.ec == std::errc{} && parsed.ptr == end ? number : 0;
-}
-
 void require_arch(const NvrtcApi& api, const KernelSource& source) {
   const int number = arch_number(source.arch);
   if (std::find(api.archs.begin(), api.archs.end(), number) != api.archs.end()) return;
@@ -103,6 +92,16 @@ std::string keep(const KernelSource& source, const std::string& log) {
 }
 
 }  // namespace
+
+int arch_number(std::string_view arch) {
+  if (!arch.starts_with("sm_")) return 0;
+  arch.remove_prefix(3);
+  if (arch.ends_with('a') || arch.ends_with('f')) arch.remove_suffix(1);
+  int number = 0;
+  const char* const end = arch.data() + arch.size();
+  const auto parsed = std::from_chars(arch.data(), end, number);
+  return parsed.ec == std::errc{} && parsed.ptr == end ? number : 0;
+}
 
 std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source) {
   std::vector<std::string> options = {"--gpu-architecture=" + source.arch, "-std=c++17",

@@ -38,6 +38,7 @@ void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry) {
   shared = reinterpret_cast<vq::u8*>(arena_->data());
   shared_bytes = arena_bytes;
   range_begin = range_bytes = 0;
+  waited = waited_.data();
   if (races_) races_->begin_launch(arena_bytes);
   stacks_.reserve(count_);
   threads_.resize(count_);
@@ -52,6 +53,7 @@ void BlockRunner::reset() {
   ready_warps_ = 0;
   for (Warp& each : warps_) each = {};
   at_group_ = {};
+  waited_ = {};
   for (unsigned i = 0; i < count_; ++i) {
     Thread& each = threads_[i];
     each.runner = this;
@@ -92,6 +94,7 @@ VQGEN_NO_ASAN void BlockRunner::thread_main(void* argument) {
 }
 
 void BlockRunner::finish() {
+  if (!waited_[static_cast<std::size_t>(thread)]) fail_unwaited();
   states_[static_cast<std::size_t>(thread)] = ThreadState::returned;
   Fiber& last = current().fiber;
   if (++returned_ == count_) end_fiber(last, main_);

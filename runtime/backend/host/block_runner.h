@@ -102,6 +102,7 @@ class BlockRunner : private vq::host::Context {
                                vq::host::Site site);
   [[noreturn]] void finish();
   [[noreturn]] void fail_stuck();
+  [[noreturn]] void fail_unwaited();
   [[noreturn]] void abandon();
   void note(const std::string& what, vq::host::Site site, const std::string& remedy);
   std::string where() const;
@@ -122,6 +123,7 @@ class BlockRunner : private vq::host::Context {
   Stacks stacks_;
   Fiber main_;
   std::vector<Thread> threads_;
+  std::array<bool, kMostThreads> waited_{};  // for the last launch, a thread each
   std::vector<ThreadState> states_;
   std::vector<Wait> waits_;
   std::array<Warp, kMostThreads / kWarpLanes> warps_;

@@ -31,9 +31,9 @@ std::string remedy_of(const Race& race, int thread) {
 }
 
 std::string access_name(Access access, std::uint64_t bytes) {
-  constexpr std::array kNames = {"load_global",   "store_global",         "load_shared",
-                                 "store_shared",  "copy_async",           "ldmatrix",
-                                 "warpgroup_mma", "load_global_coherent", "atomic_add_global"};
+  constexpr std::array kNames = {
+      "load_global", "store_global",  "load_shared",          "store_shared",      "copy_async",
+      "ldmatrix",    "warpgroup_mma", "load_global_coherent", "atomic_add_global", "load_constant"};
   return std::string(kNames[static_cast<std::size_t>(access)]) + " of " + std::to_string(bytes) +
          " bytes";
 }
@@ -97,6 +97,13 @@ void BlockRunner::check_allocation(Access access, std::uint64_t address, std::ui
     note(access_name(access, bytes) + " in shared memory", site, "use the shared access");
     abandon();
   }
+  if (access != Access::kLoadConstant && !waited_[static_cast<std::size_t>(thread)]) {
+    note(access_name(access, bytes) +
+             " before after_last_launch(), where the last launch may "
+             "still write",
+         site, "move it behind, or make it a load_constant if no launch writes there");
+    abandon();
+  }
   const std::optional<Range> range = launch_->memory->find(address, bytes);
   if (!range) {
     note(access_name(access, bytes) + " " + launch_->memory->locate(address), site,
@@ -116,6 +123,12 @@ void BlockRunner::fail_arena(Access access, std::uint64_t address, std::uint64_t
     note(access_name(access, bytes) + " " + place_in_arena(address - begin, shared_bytes), site,
          "mask the access or size the arena");
   }
+  abandon();
+}
+
+void BlockRunner::fail_unwaited() {
+  fault_ = where() + ", thread " + std::to_string(thread) +
+           ": returns without after_last_launch(); let all threads call it, or use VQ_KERNEL";
   abandon();
 }
 

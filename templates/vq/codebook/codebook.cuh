@@ -108,15 +108,15 @@ class Codebook {
   // Word i of an entry of a table, elements 2i and 2i + 1, from global memory: for readers that go
   // through all entries in order.
   VQ_DEVICE u32 entry_word(int u, int stage, int number, int i) const {
-    return load_global(reinterpret_cast<const u32*>(
-                           global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number) +
-                       i);
+    return load_constant(reinterpret_cast<const u32*>(
+                             global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number) +
+                         i);
   }
 
   // Entries [kRunEntries * number, ..) of a table, 16 bytes from global memory, for the same.
   static constexpr int kRunEntries = 8 / kVectorSize;
   VQ_DEVICE U32x4 run(int u, int stage, int number) const {
-    return load_global(
+    return load_constant(
         reinterpret_cast<const U32x4*>(global_ + ((unit_ + u) * kResiduals + stage) * kEntries) +
         number);
   }
@@ -156,7 +156,7 @@ class Codebook {
   VQ_DEVICE void load_scales() const {
     if constexpr (kScales) {
       for (int i = thread_index(); i < held_units() * kResiduals; i += kThreads) {
-        store_shared(scales() + i, load_global(global_scales_ + unit_ * kResiduals + i));
+        store_shared(scales() + i, load_constant(global_scales_ + unit_ * kResiduals + i));
       }
     }
   }
@@ -191,7 +191,7 @@ class Codebook {
   }
   VQ_DEVICE Held global_entry(int u, int stage, int number) const {
     return Decode::held(
-        load_global(global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number));
+        load_constant(global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number));
   }
 
   const Words* global_;

@@ -51,18 +51,20 @@ class AttentionFragments {
 
   VQ_DEVICE explicit AttentionFragments(const AttentionDecodeArgs& args)
       : args_(args),
-        work_(Work::of_block(args)),
+        work_(Work::place_of_block()),
         scores_(args),
         value_book_(args.values, ValueRows::kTensorUnits) {}
 
-  // Query, codebooks and, once the sequence's length is known, the first codes are in flight
-  // together. Keys and values begin with other threads.
+  // Codebooks, which need not wait for the last launch, query and, once the sequence's length is
+  // known, the first codes are in flight together. Keys and values begin with other threads.
   VQ_DEVICE void run() {
     const int key_thread = thread_index();
     const int value_thread = (key_thread + kConfig.threads / 2) % kConfig.threads;
-    const QueryRows<Plan> rows(args_, work_);
     const auto keys = scores_.begin_load(work_.kv_head, key_thread);
     const auto values = ValueRows::bind(value_book_, work_.kv_head, value_thread);
+    after_last_launch();
+    work_.read_lengths(args_);
+    const QueryRows<Plan> rows(args_, work_);
     const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
     const int end = work_.end < work_.window ? work_.end : work_.window;
     Codes codes{};
@@ -215,7 +217,7 @@ class AttentionFragments {
   }
 
   const AttentionDecodeArgs& args_;
-  const Work work_;
+  Work work_;
   Scores scores_;
   typename ValueRows::Book value_book_;
   Reader reader_;

@@ -22,7 +22,7 @@ class AttentionMerge {
   // Lane (g, c) brings for head c of each quad its warp's maximum, its own share of the sum, and
   // its accumulators: channels g kValues + i. All threads; begins with a barrier. A thread gets
   // elements of the whole: each(head, channel, value, maximum, sum), the maximum with channel 0
-  // alone.
+  // alone, the sum too where splits follow.
   template <class Each>
   VQ_DEVICE static void run(const float (&highest)[kQuads], const float (&part)[kQuads],
                             const float (&values)[kQuads][kValues / 4][4], Each each) {
@@ -54,13 +54,11 @@ class AttentionMerge {
       const int value = head / 4 * kValues + channel % kValues;
       const int of_lane = channel / kValues * 4 + head % 4;
       float sum = 0.0f;
-      float total = 0.0f;
       VQ_UNROLL
-      for (int w = 0; w < kWarps; ++w) {
-        sum += load_shared(weighted(w, value) + of_lane);
-        total += load_shared(warp_sum(w, head));
-      }
-      each(head, channel, sum, channel == 0 ? block_maximum(head) : 0.0f, total);
+      for (int w = 0; w < kWarps; ++w) sum += load_shared(weighted(w, value) + of_lane);
+      const bool first = channel == 0;
+      each(head, channel, sum, first ? block_maximum(head) : 0.0f,
+           first || kConfig.splits == 1 ? block_sum(head) : 0.0f);
     }
   }
 
@@ -78,6 +76,12 @@ class AttentionMerge {
     return floats(kAt.merge) + kWarps * kHeads + (of * kQuads * kValues + value) * kMergeStride;
   }
 
+  VQ_DEVICE static float block_sum(int head) {
+    float total = 0.0f;
+    VQ_UNROLL
+    for (int w = 0; w < kWarps; ++w) total += load_shared(warp_sum(w, head));
+    return total;
+  }
   VQ_DEVICE static float block_maximum(int head) {
     float highest = load_shared(warp_maximum(0, head));
     VQ_UNROLL

@@ -26,25 +26,37 @@ struct AttentionSplits {
   template <class Load>
   VQ_DEVICE static void merge(const AttentionDecodeArgs& args, i64 head, int channel, Load load) {
     const float* const partials = partial(args, head, 0);
-    float highest = -infinity();
-    in_order<kSplits, 16>([&](int split) { return load(partials + split * kFloats + kHeadDim); },
-                          [&](float other) { highest = other > highest ? other : highest; });
     struct Part {
       float value, maximum, sum;
     };
+    const auto part_of = [&](int split) {
+      const float* const from = partials + split * kFloats;
+      return Part{load(from + channel), load(from + kHeadDim), load(from + kHeadDim + 1)};
+    };
+    float highest = -infinity();
+    const auto raise = [&](float other) { highest = other > highest ? other : highest; };
     float total = 0.0f;
     float value = 0.0f;
-    in_order<kSplits, 8>(
-        [&](int split) {
-          const float* const from = partials + split * kFloats;
-          return Part{load(from + channel), load(from + kHeadDim), load(from + kHeadDim + 1)};
-        },
-        [&](const Part& part) {
-          if (part.sum == 0.0f) return;
-          const float weight = exp2_approx(part.maximum - highest);
-          total += weight * part.sum;
-          value += weight * part.value;
-        });
+    const auto add = [&](const Part& part) {
+      if (part.sum == 0.0f) return;
+      const float weight = exp2_approx(part.maximum - highest);
+      total += weight * part.sum;
+      value += weight * part.value;
+    };
+    constexpr int kInFlight = 16;
+    if constexpr (kSplits <= kInFlight) {  // one wait for memory
+      Part parts[kSplits];
+      VQ_UNROLL
+      for (int split = 0; split < kSplits; ++split) parts[split] = part_of(split);
+      VQ_UNROLL
+      for (int split = 0; split < kSplits; ++split) raise(parts[split].maximum);
+      VQ_UNROLL
+      for (int split = 0; split < kSplits; ++split) add(parts[split]);
+    } else {
+      in_order<kSplits, kInFlight>(
+          [&](int split) { return load(partials + split * kFloats + kHeadDim); }, raise);
+      in_order<kSplits, kInFlight>(part_of, add);
+    }
     store_global(args.out + head * kHeadDim + channel,
                  from_float<Plan::config().element>(total == 0.0f ? 0.0f : value / total));
     if (channel == 0) store_global(args.lse + head, log_sum_exp(highest, total));

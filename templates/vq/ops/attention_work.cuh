@@ -31,10 +31,15 @@ struct AttentionWork {
   int begin, end;
   int sinks, window;
 
-  // `shares` blocks of each heads and split follow each other along the grid's second axis.
-  // Every split takes a whole number of tiles of its own sequence's length, so that short sequences
-  // of a ragged batch are spread as evenly as long ones.
   VQ_DEVICE static AttentionWork of_block(const AttentionDecodeArgs& args, int shares = 1) {
+    AttentionWork work = place_of_block(shares);
+    work.read_lengths(args);
+    return work;
+  }
+
+  // What needs no memory. `shares` blocks of each heads and split follow each other along the
+  // grid's second axis.
+  VQ_DEVICE static AttentionWork place_of_block(int shares = 1) {
     AttentionWork work;
     work.batch = block_z();
     work.split = block_x();
@@ -43,16 +48,20 @@ struct AttentionWork {
     const int in_group = block % kHeadBlocks * kHeads;
     work.first_head = work.kv_head * kGroup + in_group;
     work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;
-    const int length = load_global(args.lengths + work.batch);
+    return work;
+  }
+  // The rest. Every split takes a whole number of tiles of its own sequence's length, so that short
+  // sequences of a ragged batch are spread as evenly as long ones.
+  VQ_DEVICE void read_lengths(const AttentionDecodeArgs& args) {
+    const int length = load_global(args.lengths + batch);
     const int tiles = length / kTile + (length % kTile != 0);
     const int share = ceil_div(tiles, kSplits);
-    work.begin = clip(i64{work.split} * share * kTile, length);
-    work.end = clip(i64{work.split + 1} * share * kTile, length);
-    work.sinks = 0;
-    work.window = length;
-    if constexpr (kMaxSinks > 0) work.sinks = load_global(args.sinks + work.batch);
-    if constexpr (kMaxWindow > 0) work.window = length - load_global(args.windows + work.batch);
-    return work;
+    begin = clip(i64{split} * share * kTile, length);
+    end = clip(i64{split + 1} * share * kTile, length);
+    sinks = 0;
+    window = length;
+    if constexpr (kMaxSinks > 0) sinks = load_global(args.sinks + batch);
+    if constexpr (kMaxWindow > 0) window = length - load_global(args.windows + batch);
   }
 
   VQ_DEVICE bool is_raw(int token) const { return token < sinks || token >= window; }

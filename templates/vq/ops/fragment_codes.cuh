@@ -129,15 +129,7 @@ class FragmentCodes {
     constexpr int kCount = kTogether * kAtOnce;
     constexpr int kLast = kRowWords - kAtOnce;
     const u32* const from = row + word_place(kLayout, word < kLast ? word : kLast);
-    if constexpr (kCount == 4) {
-      const U32x4 four = load_global(reinterpret_cast<const U32x4*>(from));
-      to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-    } else if constexpr (kCount == 2) {
-      const U32x2 two = load_global(reinterpret_cast<const U32x2*>(from));
-      to[0] = two.x, to[1] = two.y;
-    } else {
-      to[0] = load_global(from);
-    }
+    load_words<kCount>(to, from, LoadConstant());
   }
 
   // Where the row of a lane's output begins, or of the first of an access's.

@@ -48,14 +48,14 @@ struct LaneCodes {
       VQ_UNROLL
       for (int i = 0; i < kWords; i += kRun) {
         u32 words[kRows * kRun];
-        load_words<kRows * kRun>(words, from + word_place(kLayout, i));
+        load_words<kRows * kRun>(words, from + word_place(kLayout, i), LoadGlobal());
         VQ_UNROLL
         for (int n = 0; n < kRows * kRun; ++n) to(n / kRun)[i + n % kRun] = words[n];
       }
     } else if constexpr (kWidth > 1) {
       VQ_UNROLL
       for (int i = 0; i < kLoaded; i += kWidth) {
-        load_words<kWidth>(to(0) + i, from + place(part, i));
+        load_words<kWidth>(to(0) + i, from + place(part, i), LoadGlobal());
       }
     } else {
       VQ_UNROLL

@@ -63,6 +63,10 @@ class LinearFragments {
     const int along = warp() / kWarpsAcross;
     typename Codes::Run next;
     codes_.load(next, Work::begin() / kRunColumns + along);
+    if (Work::begin() < Work::end() && book_.switch_to(Work::bound_unit(Work::begin()))) {
+      book_.load();
+    }
+    after_last_launch();
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       sync_block();  // the last chunk has been read
       if (book_.switch_to(Work::bound_unit(first))) book_.load();

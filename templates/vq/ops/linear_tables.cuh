@@ -68,10 +68,10 @@ class LinearTables {
   VQ_DEVICE void run() {
     Words next[kGroup];
     load_codes(0, next);  // in flight while the tables are made
-    if (book_.switch_to(Work::bound_unit(Work::begin()))) {
-      book_.load();
-      sync_block();
-    }
+    const bool loaded = book_.switch_to(Work::bound_unit(Work::begin()));
+    if (loaded) book_.load();
+    after_last_launch();
+    if (loaded) sync_block();
     make_tables();
     sync_block();
     for (int group = 0; group < kOutputs; group += kGroup) {
@@ -115,12 +115,12 @@ class LinearTables {
   VQ_DEVICE void load_outputs(int group, Words (&to)[kGroup], int o) const {
     const u32* const word = lane_words_ + row(group, o);
     u32 words[kTogether];
-    load_words<kTogether>(words, word);
+    load_words<kTogether>(words, word, LoadConstant());
     VQ_UNROLL
     for (int i = 0; i < kTogether; ++i) to[o + i] = {words[i], 0u};
     if constexpr (kStraddles) {
       if (lane_shift_ + kLaneBits > 32) {
-        load_words<kTogether>(words, word + next_word_);
+        load_words<kTogether>(words, word + next_word_, LoadConstant());
         VQ_UNROLL
         for (int i = 0; i < kTogether; ++i) to[o + i].high = words[i];
       }

@@ -47,7 +47,11 @@ class LinearWarpgroups {
 
   VQ_DEVICE void run() {
     clear_sums();
-    if (Work::begin() < Work::end()) multiply_share();
+    if (Work::begin() < Work::end()) {
+      multiply_share();
+    } else {
+      after_last_launch();
+    }
     for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
     if (busy()) write();
   }
@@ -57,8 +61,12 @@ class LinearWarpgroups {
   VQ_DEVICE void multiply_share() {
     typename Codes::Run next{};
     codes_.load(next, Work::begin() / kRunColumns);
+    const bool switched = book_.switch_to(Work::bound_unit(Work::begin()));
+    typename Work::Book::Begun begun{};
+    if (switched) begun = book_.begin_load(thread_index());
+    after_last_launch();
     x_.fetch(Work::begin());
-    if (book_.switch_to(Work::bound_unit(Work::begin()))) book_.load();
+    if (switched) book_.finish_load(thread_index(), begun);
     stage(0);
     int buffer = 0;
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {

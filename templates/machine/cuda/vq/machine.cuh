@@ -60,21 +60,30 @@ constexpr bool kIsAccess<U32x2> = true;
 template <>
 constexpr bool kIsAccess<U32x4> = true;
 
-// Reads through the read-only path (ld.global.nc): no thread of the kernel may write the address.
+// Of what no thread of the launch writes. From sm_90 on a plain access: the read-only path's
+// (ld.global.nc) has no order to the wait of after_last_launch(), and before it memory may change.
 template <class T>
 VQ_DEVICE T load_global(const T* pointer) {
   static_assert(kIsAccess<T>, "load_global: u16, u32, i32, float, U32x2 or U32x4");
-  return __ldg(pointer);
+#if __CUDA_ARCH__ >= 900
+  __builtin_assume(__isGlobal(pointer));
+  return *pointer;
+#else
+  if constexpr (sizeof(T) == 16) {
+    const uint4 words = __ldg(reinterpret_cast<const uint4*>(pointer));
+    return {words.x, words.y, words.z, words.w};
+  } else if constexpr (sizeof(T) == 8) {
+    const uint2 words = __ldg(reinterpret_cast<const uint2*>(pointer));
+    return {words.x, words.y};
+  } else {
+    return __ldg(pointer);
+  }
+#endif
 }
-template <>
-VQ_DEVICE U32x2 load_global<U32x2>(const U32x2* pointer) {
-  const uint2 words = __ldg(reinterpret_cast<const uint2*>(pointer));
-  return {words.x, words.y};
-}
-template <>
-VQ_DEVICE U32x4 load_global<U32x4>(const U32x4* pointer) {
-  const uint4 words = __ldg(reinterpret_cast<const uint4*>(pointer));
-  return {words.x, words.y, words.z, words.w};
+// What no launch writes: may be loaded before after_last_launch() too.
+template <class T>
+VQ_DEVICE T load_constant(const T* pointer) {
+  return load_global(pointer);
 }
 
 // The assumptions name the address space, for ld.shared and st.global in place of generic accesses

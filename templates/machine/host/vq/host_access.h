@@ -1,5 +1,6 @@
-// Checks of one access: aligned, and inside the arena or one allocation. Inline where all is well;
-// the runner words the fault. Compiled with VQ_CHECK_RACES, a text tells the runner of each access
+// Checks of one access: aligned, inside the arena or one allocation, and of memory that other
+// launches write not before after_last_launch(). Inline where all is well; the runner words the
+// fault. Compiled with VQ_CHECK_RACES, a text tells the runner of each access
 // too; without, it does not even ask.
 #pragma once
 
@@ -38,7 +39,9 @@ template <class T>
 [[gnu::always_inline]] inline void check_global(Access access, const T* p, Site site) {
   static_assert(kMovable<T>, "global memory moves u16, u32, i32, float, U32x2 and U32x4");
   const u64 address = address_of(p);
-  if (__builtin_expect(strays(address, sizeof(T), context->range_begin, context->range_bytes), 0)) {
+  const bool early = access != Access::kLoadConstant && !context->waited[context->thread];
+  if (__builtin_expect(
+          early || strays(address, sizeof(T), context->range_begin, context->range_bytes), 0)) {
     context->check_global(context, access, address, sizeof(T), site);
   }
   track(access, p, sizeof(T), site);

@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 5;
+inline constexpr int kApiVersion = 6;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -24,7 +24,8 @@ enum class Access : int {
   kWarpgroupMma,
   // Of global memory that other threads write meanwhile: ordered by the kernel's own protocol.
   kLoadGlobalCoherent,
-  kAtomicAddGlobal
+  kAtomicAddGlobal,
+  kLoadConstant
 };
 enum class Collective : int {
   kSyncBlock,
@@ -57,6 +58,7 @@ struct Context {
   // The allocation that the last global access fell into; the fast path of the next one.
   u64 range_begin;
   u64 range_bytes;
+  bool* waited;  // a thread each: has it called after_last_launch()?
 
   void (*synchronize)(Context*, Collective, Site);
   void (*exchange)(Context*, Collective, void* operands, Exchange, Site);

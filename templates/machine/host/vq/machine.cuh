@@ -14,9 +14,10 @@
 #define VQ_DEVICE inline __attribute__((always_inline))
 #define VQ_UNROLL  // a host compiler need not: it changes no result and costs compile time
 
-#define VQ_KERNEL(name, threads, Args)                                                    \
+#define VQ_KERNEL_OF(name, threads, Args, wait)                                           \
   static void name##_body(const Args& args);                                              \
   extern "C" [[gnu::visibility("default")]] void name(const void* raw_args) {             \
+    wait;                                                                                 \
     name##_body(*static_cast<const Args*>(raw_args));                                     \
   }                                                                                       \
   extern "C" [[gnu::visibility("default")]] const vq::host::Entry vq_entry_##name;        \
@@ -24,6 +25,8 @@
                                            sizeof(Args),          &name,                  \
                                            &vq::host::context,    vq::host::kCheckRaces}; \
   static void name##_body([[maybe_unused]] const Args& args)
+#define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, vq::after_last_launch())
+#define VQ_KERNEL_AHEAD(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, (void)0)
 
 #define VQ_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
@@ -35,6 +38,8 @@ VQ_DEVICE int warp() { return thread_index() / 32; }
 VQ_DEVICE int block_x() { return host::context->block[0]; }
 VQ_DEVICE int block_y() { return host::context->block[1]; }
 VQ_DEVICE int block_z() { return host::context->block[2]; }
+
+VQ_DEVICE void after_last_launch() { host::context->waited[host::context->thread] = true; }
 
 VQ_DEVICE void sync_block(VQ_SITE) {
   host::context->synchronize(host::context, host::Collective::kSyncBlock, {file, line});
@@ -149,6 +154,11 @@ VQ_DEVICE u8* shared_memory() { return host::context->shared; }
 template <class T>
 VQ_DEVICE T load_global(const T* p, VQ_SITE) {
   host::check_global(host::Access::kLoadGlobal, p, {file, line});
+  return host::load(p);
+}
+template <class T>
+VQ_DEVICE T load_constant(const T* p, VQ_SITE) {
+  host::check_global(host::Access::kLoadConstant, p, {file, line});
   return host::load(p);
 }
 template <class T>
