@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and tests everything: the dev preset, then asan (AddressSanitizer and UBSan). Fails if any
 # part fails or no test ran. Arguments, such as -R NAME, go to both ctest runs. The pairwise sweep runs
-# in asan alone, where the race checker looks at it too.
+# in asan alone, where the race checker looks at it too. VQGEN_UNITY=ON compiles the sources of a
+# library together in dev too: half the time of a first build, and more after each change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/deps.sh
@@ -22,7 +23,9 @@ deps_prepare
 status=0
 for preset in dev asan; do
   part "build $preset"
-  cmake --preset "$preset" "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
+  unity=()
+  [ "$preset" = asan ] || unity=("-DCMAKE_UNITY_BUILD=${VQGEN_UNITY:-OFF}")
+  cmake --preset "$preset" "${unity[@]}" "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
   cmake --build --preset "$preset" --parallel "$(nproc)"
   part "test $preset"
   [ "$preset" = dev ] || printf '%s\n' "$TIMES"
