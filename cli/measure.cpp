@@ -20,6 +20,7 @@ struct MeasureArguments {
   std::string placement = "any";
   std::string chooser{enum_name(kDefaultChooser)};
   bool turns = false;
+  double warm_up_ms = 0;
   TimingOptions timing;
 };
 
@@ -66,6 +67,7 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
                     : read_plans(config, gpu, options.plans, chooser_of(options.chooser));
   MeasureOptions measure;
   measure.input = input_of(options.timing, config.problem);
+  measure.warm_up_ms = options.warm_up_ms;
   Measurer measurer(backend, gpu, config.problem, measure);
   Json results = Json::array();
   output.line("{}: {:.2f} MB of codes a call", config.source,
@@ -113,7 +115,7 @@ void run(const MeasureArguments& options, Output& output) {
     for (const Config& config : configs) {
       plans.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
     }
-    measure_in_turns(plans, options.timing, *backend, gpu, output);
+    measure_in_turns(plans, options.timing, options.warm_up_ms, *backend, gpu, output);
     return;
   }
   for (const Config& config : configs) {
@@ -151,6 +153,12 @@ void add_measure(CLI::App& app, Output& output) {
                     "Verify the plans that vqgen compile takes, tuned tables asked, then time a "
                     "config once for each line of stdin that has its number; lines of JSON on "
                     "stdout");
+  command
+      ->add_option("--warm-up", options->warm_up_ms,
+                   "Milliseconds of a plan's own calls before they are timed, so that the clock is "
+                   "theirs and not that of what ran before")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 60000.0));
   add_timing_options(*command, options->timing);
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { run(*options, output); });

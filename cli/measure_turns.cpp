@@ -46,12 +46,13 @@ void answer(const Json& json) {
 }  // namespace
 
 void measure_in_turns(const std::vector<TurnPlan>& plans, const TimingOptions& options,
-                      Backend& backend, const GpuSpec& gpu, Output& output) {
+                      double warm_up_ms, Backend& backend, const GpuSpec& gpu, Output& output) {
   std::vector<TurnSeat> seats(plans.size());
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Problem& problem = plans[i].config->problem;
     MeasureOptions measure;
     measure.input = input_of(options, problem);
+    measure.warm_up_ms = warm_up_ms;
     seats[i].measurer = std::make_unique<Measurer>(backend, gpu, problem, measure);
   }
   in_parallel(seats.size(), seats.front().measurer->compilers(), [&](std::size_t i) {

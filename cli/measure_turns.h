@@ -18,8 +18,8 @@ struct TurnPlan {
 // Writes `output.document` as one line on stdout, a measurement a config in its "configs", once all
 // of them are verified. Then for each line of stdin, the number of a config from 0 on, one line:
 // {"config", "time_us", "low_us", "high_us", "eager_us"}. Ends with stdin. Error(bad_input) on a
-// line that is no number of a config that passed.
+// line that is no number of a config that passed. Each turn begins with `warm_up_ms` of the calls.
 void measure_in_turns(const std::vector<TurnPlan>& plans, const TimingOptions& options,
-                      Backend& backend, const GpuSpec& gpu, Output& output);
+                      double warm_up_ms, Backend& backend, const GpuSpec& gpu, Output& output);
 
 }  // namespace vqgen::cli

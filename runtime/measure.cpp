@@ -181,7 +181,8 @@ std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, int calls)
 
 std::vector<double> Measurer::time_us(CompiledPlan& candidate) {
   const int calls = std::max(copies_, kLeastCalls);
-  std::vector<double> times = backend_.time_us(launches(candidate, calls), options_.replays);
+  std::vector<double> times =
+      backend_.time_us(launches(candidate, calls), options_.replays, options_.warm_up_ms);
   for (double& each : times) each /= calls;
   std::sort(times.begin(), times.end());
   return times;

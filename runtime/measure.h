@@ -47,6 +47,7 @@ struct Measurement {
 struct MeasureOptions {
   unsigned compilers = 0;  // threads that compile; 0 takes one a core
   int replays = 9;
+  double warm_up_ms = 0;  // of a plan's own calls before they are timed
   HardInput input;
   // Called from the measuring thread after each plan.
   std::function<void(std::size_t done, std::size_t of)> progress;

@@ -53,7 +53,7 @@ class Run:
             groups.setdefault(codes, []).append((each, str(config)))
         for codes, members in groups.items():
             turns = Turns(self.arguments.vqgen, [config for _, config in members], codes,
-                          self.arguments.measure)
+                          ["--warm-up", str(baselines.WARM_UP_MS), *self.arguments.measure])
             self.processes.append((turns, [each for each, _ in members]))
         for turns, members in self.processes:
             document = turns.verified()

@@ -133,9 +133,11 @@ class Backend {
   // there is none. Thread-safe. Error(device).
   virtual void make_current();
 
-  // Times `replays` runs of all launches in order, after one that is not counted; microseconds
-  // each. On a GPU a run is one replay of a graph that holds them, which hides the host's share.
-  virtual std::vector<double> time_us(std::span<const Launch> launches, int replays) = 0;
+  // Times `replays` runs of all launches in order, microseconds each, after one that is not counted
+  // and as many as `warm_up_ms` has room for, so that the clock is theirs and not that of what ran
+  // before. On a GPU a run is one replay of a graph that holds them, which hides the host's share.
+  virtual std::vector<double> time_us(std::span<const Launch> launches, int replays,
+                                      double warm_up_ms) = 0;
 };
 
 inline CompilerIdentity Backend::opened_compiler(const KernelSource& source) const {

@@ -22,7 +22,7 @@ class NoDevice : public Backend {
   void launch(LoadedKernel&, const KernelSource&, std::size_t,
               std::span<const std::byte>) override {}
   void synchronize() override {}
-  std::vector<double> time_us(std::span<const Launch>, int) override { return {}; }
+  std::vector<double> time_us(std::span<const Launch>, int, double) override { return {}; }
 };
 
 }  // namespace vqgen

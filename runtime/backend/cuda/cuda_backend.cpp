@@ -263,14 +263,15 @@ class CudaBackend final : public Backend {
     check(held->api().cuCtxSetCurrent(held->handle()), "cuCtxSetCurrent");
   }
 
-  std::vector<double> time_us(std::span<const Launch> launches, int replays) override {
+  std::vector<double> time_us(std::span<const Launch> launches, int replays,
+                              double warm_up_ms) override {
     const auto held = context();
     const CudaContext::Scope scope(*held);
     const CudaGraph graph(*held, [&] {
       for (const Launch& each : launches) launch(*each.kernel, *each.source, each.entry, each.args);
     });
     const auto checked = [&](CUresult result, const char* call) { check(result, call); };
-    return graph.time_us(replays, checked);
+    return graph.time_us(replays, warm_up_ms, checked);
   }
 
  private:

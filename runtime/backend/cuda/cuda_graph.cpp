@@ -1,5 +1,7 @@
 #include "runtime/backend/cuda/cuda_graph.h"
 
+#include <chrono>
+
 namespace vqgen {
 namespace {
 
@@ -47,12 +49,17 @@ CudaGraph::~CudaGraph() {
 }
 
 std::vector<double> CudaGraph::time_us(
-    int replays, const std::function<void(CUresult, const char*)>& check) const {
+    int replays, double warm_up_ms, const std::function<void(CUresult, const char*)>& check) const {
   const DriverApi& api = context_.api();
   const Event begin(api);
   const Event end(api);
   std::vector<double> times;
-  check(api.cuGraphLaunch(executable_, context_.stream()), "cuGraphLaunch");
+  using Clock = std::chrono::steady_clock;
+  const auto warm = Clock::now() + std::chrono::duration<double, std::milli>(warm_up_ms);
+  do {
+    check(api.cuGraphLaunch(executable_, context_.stream()), "cuGraphLaunch");
+    if (warm_up_ms > 0) check(api.cuStreamSynchronize(context_.stream()), "cuStreamSynchronize");
+  } while (Clock::now() < warm);
   for (int i = 0; i < replays; ++i) {
     check(api.cuEventRecord(begin.get(), context_.stream()), "cuEventRecord");
     check(api.cuGraphLaunch(executable_, context_.stream()), "cuGraphLaunch");

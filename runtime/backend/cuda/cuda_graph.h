@@ -17,9 +17,10 @@ class CudaGraph {
   CudaGraph& operator=(const CudaGraph&) = delete;
   ~CudaGraph();
 
-  // One replay that is not counted, then `replays` with an event before and after each, in
-  // microseconds. `check` is called with the result and the name of each driver call, and throws.
-  std::vector<double> time_us(int replays,
+  // One replay that is not counted, and more until `warm_up_ms` have passed; then `replays` with an
+  // event before and after each, in microseconds. `check` is called with the result and the name of
+  // each driver call, and throws.
+  std::vector<double> time_us(int replays, double warm_up_ms,
                               const std::function<void(CUresult, const char*)>& check) const;
 
  private:

@@ -140,15 +140,18 @@ class HostBackend : public Backend {
 
   void synchronize() override {}  // launch() returns when all is done
 
-  std::vector<double> time_us(std::span<const Launch> launches, int replays) override {
-    std::vector<double> times;
-    for (int i = 0; i <= replays; ++i) {
+  std::vector<double> time_us(std::span<const Launch> launches, int replays,
+                              double warm_up_ms) override {
+    const auto run = [&] {
       const auto begin = std::chrono::steady_clock::now();
       for (const Launch& each : launches) launch(*each.kernel, *each.source, each.entry, each.args);
       const std::chrono::duration<double, std::micro> spent =
           std::chrono::steady_clock::now() - begin;
-      if (i > 0) times.push_back(spent.count());
-    }
+      return spent.count();
+    };
+    for (double warm = run(); warm < 1e3 * warm_up_ms;) warm += run();
+    std::vector<double> times;
+    for (int i = 0; i < replays; ++i) times.push_back(run());
     return times;
   }
 
