@@ -31,8 +31,7 @@ bool fit_chunk(LinearPlan& plan, const Problem& problem, const GpuSpec& gpu, std
     const std::int64_t chunks = ceil_div(op.shape.in_features, plan.chunk_columns);
     const auto along = static_cast<unsigned>(std::min({shares, runs, std::int64_t{8}}));
     plan.warps_along_columns = static_cast<int>(std::bit_floor(along));
-    plan.splits = static_cast<int>(
-        std::clamp<std::int64_t>(ceil_div(shares, plan.warps_along_columns), 1, chunks));
+    plan.splits = static_cast<int>(even_splits(chunks, ceil_div(shares, plan.warps_along_columns)));
     for (const bool near : {true, false}) {
       plan.codebook = near ? all_shared(op.weights.entries()) : all_global();
       if (check(plan, problem, gpu).ok) return true;

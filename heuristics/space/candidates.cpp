@@ -72,9 +72,4 @@ std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t 
   return 0;
 }
 
-std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted) {
-  const std::int64_t most = std::clamp<std::int64_t>(wanted, 1, pieces);
-  return ceil_div(pieces, ceil_div(pieces, most));
-}
-
 }  // namespace vqgen

@@ -61,10 +61,6 @@ inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
 std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
                            std::int64_t in_features);
 
-// Parts that `pieces` are cut into for about `wanted` parts of equal size but for the last, none
-// of them empty.
-std::int64_t even_splits(std::int64_t pieces, std::int64_t wanted);
-
 // All parts of the problem's op. Requires that check() accepts the problem.
 void add_plans(Candidates& to, SpacePlacement allowed);
 

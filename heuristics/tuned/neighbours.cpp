@@ -37,6 +37,17 @@ std::vector<Size> sizes_of(const Problem& problem) {
           {"in_features", shape.in_features}};
 }
 
+DType dtype_of(const Problem& problem) {
+  return std::visit([](const auto& op) { return op.dtype; }, problem);
+}
+
+// The problem with the other element type.
+Problem twin_of(Problem problem) {
+  std::visit([](auto& op) { op.dtype = op.dtype == DType::f16 ? DType::bf16 : DType::f16; },
+             problem);
+  return problem;
+}
+
 // Whether all but those sizes is equal.
 bool same_kind(const Problem& a, const Problem& b) {
   if (a.index() != b.index()) return false;
@@ -122,6 +133,7 @@ std::string row_differences(const FoundRow& row, const Problem& problem, const G
   for (std::size_t i = 0; i < here.size(); ++i) {
     all.add(here[i].name, there[i].value, here[i].value);
   }
+  all.add("dtype", enum_name(dtype_of(row.problem)), enum_name(dtype_of(problem)));
   all.add("device class", row.gpu, gpu.name);
   all.add("codes", row.codes, codes);
   return all.text();
@@ -166,6 +178,11 @@ std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& pr
     }
     each.differs = row_differences(row, problem, gpu, codes);
     all.push_back(std::move(each));
+  }
+  for (FoundRow& found : tables.of(twin_of(problem))) {
+    if (found.gpu != gpu.name) continue;
+    std::string differs = row_differences(found, problem, gpu, codes);
+    all.push_back({.rung = Rung::dtype, .found = std::move(found), .differs = std::move(differs)});
   }
   sort(all, codes);
   return all;

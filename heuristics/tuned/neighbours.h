@@ -14,15 +14,16 @@ namespace vqgen {
 // family: a row of a tuned table, for
 //   exact    this problem, device class and codes
 //   codes    other codes
+//   dtype    the other element type of 16 bits, whose kernels move the same bytes as fast
 //   bucket   another number of tokens (attention) or rows (products), up to twice or half as many
 //   nearest  other sizes: kMostSteps doublings in all; equal are op, element type, formats,
 //            head_dim, query heads of a KV head, window, sinks and shared_cache
 //   family   this problem on another device class of the same architecture
 // model and rules: the chooser.
-enum class Rung { override, exact, codes, bucket, nearest, family, model, rules };
+enum class Rung { override, exact, codes, dtype, bucket, nearest, family, model, rules };
 template <>
-inline constexpr auto enum_names<Rung> =
-    std::array{"override", "exact", "codes", "bucket", "nearest", "family", "model", "rules"};
+inline constexpr auto enum_names<Rung> = std::array{
+    "override", "exact", "codes", "dtype", "bucket", "nearest", "family", "model", "rules"};
 
 // Of rung nearest: the sum over the sizes of |log2(there / here)|, a factor of 4 in all. A
 // judgement, not a measurement: 4096x4096 may borrow from 14336x4096 or 1024x4096, its like in the
@@ -33,14 +34,14 @@ struct Neighbour {
   Rung rung = Rung::exact;
   FoundRow found = {};
   TunedRow row = {};         // read when it is judged
-  double steps = 0;          // of its rung; 0 for exact, codes and bucket's own size
+  double steps = 0;          // of its rung; 0 for exact, codes, dtype and bucket's own size
   std::string differs = {};  // "tokens 8192 instead of 4096; codes zipf:1 instead of uniform"
   std::string refused = {};  // why it is not borrowed
 };
 
-// Rows of exactly this problem on the rungs exact, codes and family; those of other sizes on bucket
-// and nearest. In the order in which they are to be tried: by rung, steps, the larger size, nearer
-// codes, the earlier table, the key. None of the rows is read yet.
+// Rows of exactly this problem on the rungs exact, codes, dtype and family; those of other sizes on
+// bucket and nearest. In the order in which they are to be tried: by rung, steps, the larger size,
+// nearer codes, the earlier table, the key. None of the rows is read yet.
 std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& problem,
                                     const GpuSpec& gpu, const std::string& codes);
 std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& problem,

@@ -262,9 +262,10 @@ typedef struct vqgen_linear_args {
   const float* output_scales; /* [out_features]; null where the format has none */
 } vqgen_linear_args;
 
-/* Codebooks, scales, smoothing of keys and weights may be loaded before the kernel that is last on
- * the stream has ended, if that launches dependents early (vqgen_options.dependent_launches): such
- * a kernel must not store them. All else is loaded after it.
+/* Codebooks, scales, smoothing of keys and weights may be loaded while kernels before the op on the
+ * stream are still in flight (vqgen_options.dependent_launches): none of these may store them,
+ * unless a synchronization, a copy or a kernel launched in the ordinary way lies between. All else
+ * is loaded after them.
  *
  * Queues the op's kernels on `stream` (a CUstream; null is the default stream of the current
  * context) and returns; on the host, runs them. The context of the runtime is current. The

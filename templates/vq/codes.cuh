@@ -2,7 +2,7 @@
 #pragma once
 
 #include <vq/layout/codes.h>
-#include <vq/machine.cuh>
+#include <vq/loads.cuh>
 
 namespace vq {
 
@@ -23,20 +23,6 @@ VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
     return code & ((1u << kBits) - 1u);
   }
 }
-
-// How codes are read: of caches, which other launches write, and of weights.
-struct LoadGlobal {
-  template <class T>
-  VQ_DEVICE T operator()(const T* pointer) const {
-    return load_global(pointer);
-  }
-};
-struct LoadConstant {
-  template <class T>
-  VQ_DEVICE T operator()(const T* pointer) const {
-    return load_constant(pointer);
-  }
-};
 
 // kCount words, 1, 2 or 4, that follow each other, by one access.
 template <int kCount, class Load>

@@ -2,6 +2,8 @@
 // next may be placed before the last has ended.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/message_of.h"
@@ -86,7 +88,13 @@ TEST_F(LaunchOrderOnDevice, ALoadBeforeTheWaitIsWrongWhereLaunchesOverlap) {
   if (std::stoi(backend_->device().value().arch.substr(3)) < 90) {
     GTEST_SKIP() << "launches of " << backend_->device()->name << " do not overlap";
   }
-  EXPECT_NE(run_chain(*backend_, text), kExpected);
+  // Whoever makes launches wait for each other, as tools do, hides the bug.
+  for (const char* tool : {"CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH"}) {
+    if (std::getenv(tool) != nullptr) GTEST_SKIP() << tool << " is set";
+  }
+  bool seen = false;
+  for (int turn = 0; turn < 10 && !seen; ++turn) seen = run_chain(*backend_, text) != kExpected;
+  EXPECT_TRUE(seen);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "core/ceil_div.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/placement/plan_use.h"

@@ -98,6 +98,23 @@ TEST(TunedLadder, OtherCodesServeTheNearestSkewFirst) {
   EXPECT_EQ(codes_for("zipf:1"), "profile:ab");
 }
 
+TEST(TunedLadder, TheOtherElementTypeServesBeforeOtherSizes) {
+  const Problem wanted = attention_problem(4096);
+  Problem twin = wanted;
+  std::get<AttentionDecode>(twin).dtype = DType::bf16;
+  const Plan plan = model_choice(wanted);
+  const TunedRow other = tuned_row(twin, plan);
+  const TunedRow larger = tuned_row(attention_problem(8192), plan);
+  const LadderAnswer answer = Tables({{larger, other}}).ask(wanted);
+  EXPECT_EQ(answer.taken->rung, Rung::dtype);
+  expect_words(source_of(*answer.taken).why, {"dtype bf16 instead of f16"});
+  EXPECT_EQ(Tables({{larger, with_codes(tuned_row(wanted, plan), "zipf:1"), other}})
+                .ask(wanted)
+                .taken->rung,
+            Rung::codes);
+  EXPECT_EQ(taken(Tables({{of_class(other, "h100")}}).ask(wanted)), "");
+}
+
 TEST(TunedLadder, TokensWithinAFactorOfTwoTheLargerFirst) {
   const Plan plan = model_choice(attention_problem(4096));
   const auto answer_of = [&](const std::vector<std::int64_t>& tokens, std::int64_t asked) {
@@ -163,7 +180,7 @@ TEST(TunedLadder, WhatIsNoSizeMustBeEqual) {
            [](AttentionDecode& op) { op.shape.shared_cache = true; },
            [](AttentionDecode& op) { op.shape.query_heads *= 2; },
            [](AttentionDecode& op) { op.shape.head_dim = 64; },
-           [](AttentionDecode& op) { op.dtype = DType::bf16; },
+           [](AttentionDecode& op) { op.dtype = DType::bf16, op.shape.tokens = 8192; },
            [](AttentionDecode& op) { op.values.index_bits = 6; }}) {
     Problem other = asked;
     change(std::get<AttentionDecode>(other));

@@ -35,6 +35,7 @@ TEST(LaunchOrder, OtherAccessesBeforeTheWaitAreFaults) {
   for (const auto& [name, access] :
        {std::pair{"load_global", "vq::u32 word = vq::load_global(args.in + t);"},
         std::pair{"load_global_coherent", "vq::u32 word = vq::load_global_coherent(args.in + t);"},
+        std::pair{"atomic_add_global", "vq::u32 word = vq::atomic_add_global(args.out + t, 1u);"},
         std::pair{"copy_async",
                   "vq::u32 word = 0; vq::copy_async(reinterpret_cast<vq::u32*>(vq::shared_memory())"
                   " + t, args.in + t);"},

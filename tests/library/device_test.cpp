@@ -150,6 +150,95 @@ TEST_F(OnDevice, LaunchesWhoseLastBlockMergesAreReplayed) {
   vqgen_op_release(op);
 }
 
+// A square product whose every launch multiplies what the last one stored, with no wait between.
+class ChainTrial {
+ public:
+  ChainTrial(vqgen_runtime* runtime, vqgen_op* op)
+      : runtime_(runtime), op_(op), backend_(runtime->registry->backend()), device_(backend_) {
+    const std::string config = square_gemv();
+    data_ = make_linear_data(*as_linear(read_config(config, "test").problem), {.seed = 5});
+    std::uint32_t state = 1;
+    const auto sign = [&] {
+      return ((state = state * 1664525u + 1013904223u) >> 31) == 0 ? 1 : -1;
+    };
+    // Of two stages of +-1/64 and 2048 columns: sums keep the size of what they are of.
+    for (std::uint16_t& each : data_.weights.codebooks) {
+      each = element_from_float(DType::f16, static_cast<float>(sign()) / 64.0f);
+    }
+    for (float& each : data_.weights.output_scales) each = 1.0f;
+    for (std::uint16_t& each : data_.x) {
+      each = element_from_float(DType::f16, static_cast<float>(sign()));
+    }
+    args_.struct_bytes = sizeof(args_);
+    args_.rows = 1;
+    args_.weights = public_args(device_.quantized(data_.weights, true));
+    args_.output_scales = device_.input(data_.weights.output_scales);
+    workspace_ = make_workspace(runtime_, op_, 1);
+    for (DeviceBuffer& each : vectors_) each = DeviceBuffer(backend_, 2 * data_.x.size());
+    poison();
+    launch_all(nullptr, true);
+    expected_ = result();
+  }
+  static std::string square_gemv() {
+    return R"({"op": "gemv", "dtype": "f16", "weights": "aqlm-2x8",
+               "shape": {"rows": 1, "out_features": 2048, "in_features": 2048}})";
+  }
+  void launch_all(void* stream, bool waiting) {
+    for (std::size_t i = 0; i < 40; ++i) {
+      args_.x = vectors_[i % 2].data();
+      args_.y = vectors_[(i + 1) % 2].data();
+      ASSERT_EQ(vqgen_linear_launch(op_, &args_, workspace_.data(), workspace_.bytes(), stream),
+                VQGEN_OK)
+          << vqgen_last_error();
+      if (waiting) {
+        ASSERT_EQ(vqgen_synchronize(runtime_, stream), VQGEN_OK);
+      }
+    }
+  }
+  void poison() {
+    for (DeviceBuffer& each : vectors_) {
+      backend_.upload(each.data(), std::as_bytes(std::span(data_.x)));
+    }
+  }
+  void expect_right() { EXPECT_EQ(result(), expected_); }
+
+ private:
+  std::vector<std::uint16_t> result() {
+    std::vector<std::uint16_t> y(data_.x.size());
+    backend_.download(std::as_writable_bytes(std::span(y)), vectors_[0].data());
+    return y;
+  }
+
+  vqgen_runtime* runtime_;
+  vqgen_op* op_;
+  Backend& backend_;
+  LinearData data_;
+  DeviceData device_;
+  DeviceBuffer vectors_[2];
+  DeviceBuffer workspace_;
+  vqgen_linear_args args_{};
+  std::vector<std::uint16_t> expected_;
+};
+
+TEST_F(OnDevice, EachLaunchSeesWhatTheLastStored) {
+  vqgen_op* op = prepared(runtime_, ChainTrial::square_gemv());
+  {
+    ChainTrial trial(runtime_, op);
+    trial.poison();
+    trial.launch_all(stream_, false);
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+    trial.expect_right();
+    constexpr int kThreadMode = 1;
+    using Begin = int (*)(void*, int);
+    ASSERT_EQ(driver_function<Begin>("cuStreamBeginCapture_v2")(stream_, kThreadMode), 0);
+    trial.launch_all(stream_, false);
+    void* graph = nullptr;
+    ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
+    expect_replays(graph, trial, 5);
+  }
+  vqgen_op_release(op);
+}
+
 // What loads, allocates and frees does not break the capture of another thread, whatever its mode.
 TEST_F(OnDevice, AnotherThreadPreparesWhileOneCaptures) {
   vqgen_op* op = prepared(runtime_, small_gemv());

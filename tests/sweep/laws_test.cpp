@@ -196,6 +196,32 @@ TEST_F(Laws, CodesThatNoQueryNeedsAreNotRead) {
   expect_same_bits(before, attention.run(data));
 }
 
+// 5 chunks in 4 splits are shares of 2, 2, 1 and 0: the sums of 3 splits, and nothing more.
+TEST_F(Laws, ASplitWithoutColumnsAddsNothing) {
+  Gemv op;
+  op.shape = {.rows = 1, .out_features = 64, .in_features = 640};
+  for (const bool lattice : {false, true}) {
+    op.weights = {.vector_size = 8, .index_bits = lattice ? 16 : 8, .residuals = 2};
+    op.weights.decoder = lattice ? Decoder::e8p : Decoder::table;
+    op.weights.stage_scales = true;
+    const LinearData data = make_linear_data(op, {.seed = 17});
+    for (const LinearDataflow dataflow :
+         {LinearDataflow::lanes, LinearDataflow::fragments, LinearDataflow::warpgroups}) {
+      LinearPlan plan{.dataflow = dataflow, .threads = 128, .chunk_columns = 128, .splits = 3};
+      if (dataflow == LinearDataflow::warpgroups)
+        plan.outputs_per_warp = 16, plan.rows_per_block = 8;
+      if (dataflow == LinearDataflow::fragments) plan.outputs_per_warp = 16;
+      plan.codebook = all_global();
+      const Verdict verdict = check(plan, op, sweep_gpu());
+      ASSERT_TRUE(verdict.ok) << enum_name(dataflow) << ": " << verdict.reason;
+      const std::vector<std::uint16_t> expected = kernel(op, plan).run(data);
+      EXPECT_TRUE(compare(reference_linear(data), expected, op.dtype).ok) << enum_name(dataflow);
+      plan.splits = 4;
+      EXPECT_EQ(kernel(op, plan).run(data), expected) << enum_name(dataflow);
+    }
+  }
+}
+
 TEST_F(Laws, AnEmptySequenceGivesZerosAndMinusInfinity) {
   const AttentionDecode op = attention_problem();
   AttentionData data = make_attention_data(op, {.seed = 12});

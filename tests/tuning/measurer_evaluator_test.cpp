@@ -59,7 +59,7 @@ class MeddlingBackend final : public Backend {
     after(linear);
   }
   void synchronize() override { host_->synchronize(); }
-  std::vector<double> time_us(std::span<const Launch> launches, int replays) override {
+  std::vector<double> time_us(std::span<const Launch> launches, int replays, double) override {
     vq::LinearArgs linear{};
     std::memcpy(&linear, launches.front().args.data(), sizeof(linear));
     timed_on.push_back(linear.weights.codes);

@@ -147,8 +147,8 @@ void BlockRunner::note_race(const Race& race, const Touch& here, bool in_arena) 
       return race.earlier.access == access || here.access == access;
     };
     remedy =
-        "load in another launch than the one that stores: load_global and copy_async read "
-        "what no thread of theirs writes";
+        "load in another launch than the one that stores: load_global, load_constant and "
+        "copy_async read what no thread of theirs writes";
     if (either(Access::kLoadGlobalCoherent)) {
       remedy =
           "let a counter order them: a sync_block and an atomic_add_global after the first, an "

@@ -9,7 +9,7 @@ namespace vq {
 template <class Plan>
 VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   const i64 head = i64{block_y()} * Plan::config().query_heads + block_x();
-  AttentionSplits<Plan>::merge(args, head, thread_index(), LoadOfLastLaunch());
+  AttentionSplits<Plan>::merge(args, head, thread_index(), LoadGlobal());
 }
 
 }  // namespace vq

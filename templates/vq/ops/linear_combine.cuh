@@ -11,7 +11,7 @@ VQ_DEVICE void linear_combine(const LinearArgs& args) {
   const i64 element = i64{block_x()} * kCombineThreads + thread_index();
   if (element >= Work::kRows * Work::kOutFeatures) return;
   Work::merge(args, static_cast<int>(element / Work::kOutFeatures), element % Work::kOutFeatures,
-              LoadOfLastLaunch());
+              LoadGlobal());
 }
 
 }  // namespace vq

@@ -164,7 +164,9 @@ class LinearFragments {
   VQ_DEVICE void join_sums() {
     VQ_UNROLL
     for (int stage = 0; stage < kStageSums; ++stage) {
-      const float scale = kScaledSums ? book_.scale(0, stage) : 1.0f;
+      // A split without columns has loaded no scales.
+      const bool scaled = kScaledSums && Work::begin() < Work::end();
+      const float scale = scaled ? book_.scale(0, stage) : 1.0f;
       for_each_sum([&](float(&sum)[4], int tile, int row_tile) {
         VQ_UNROLL
         for (int i = 0; i < 4; ++i) {

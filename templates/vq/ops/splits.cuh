@@ -4,7 +4,7 @@
 #pragma once
 
 #include <vq/layout/splits.h>
-#include <vq/machine.cuh>
+#include <vq/loads.cuh>
 
 namespace vq {
 
@@ -28,10 +28,8 @@ VQ_DEVICE void in_order(Load load, Use use) {
   }
 }
 
-// How a partial is read: by a kernel of its own, or by a block of the launch that stored it.
-struct LoadOfLastLaunch {
-  VQ_DEVICE float operator()(const float* pointer) const { return load_global(pointer); }
-};
+// How a partial is read by a block of the launch that stored it; by a kernel of its own, by
+// LoadGlobal.
 struct LoadOfThisLaunch {
   VQ_DEVICE float operator()(const float* pointer) const { return load_global_coherent(pointer); }
 };

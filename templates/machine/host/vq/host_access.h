@@ -1,7 +1,7 @@
-// Checks of one access: aligned, inside the arena or one allocation, and of memory that other
-// launches write not before after_last_launch(). Inline where all is well; the runner words the
-// fault. Compiled with VQ_CHECK_RACES, a text tells the runner of each access
-// too; without, it does not even ask.
+// Checks of one access: aligned, inside the arena or one allocation, and not before
+// after_last_launch() unless it is of constants. Inline where all is well; the runner words the
+// fault. Compiled with VQ_CHECK_RACES, a text tells the runner of each access too; without, it does
+// not even ask.
 #pragma once
 
 #include <vq/host_api.h>

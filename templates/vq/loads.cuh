@@ -1,0 +1,24 @@
+// Loads as objects, for code that reads what others store as well as what nobody does.
+#pragma once
+
+#include <vq/machine.cuh>
+
+namespace vq {
+
+// Of what other launches may have stored: caches, partials.
+struct LoadGlobal {
+  template <class T>
+  VQ_DEVICE T operator()(const T* pointer) const {
+    return load_global(pointer);
+  }
+};
+
+// Of weights and codebooks, before after_last_launch() too.
+struct LoadConstant {
+  template <class T>
+  VQ_DEVICE T operator()(const T* pointer) const {
+    return load_constant(pointer);
+  }
+};
+
+}  // namespace vq
