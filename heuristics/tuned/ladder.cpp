@@ -99,6 +99,11 @@ LadderAnswer look_up(const TunedTables& tables, const Config& config, const GpuS
                                    [](const Neighbour& each) { return each.rung == Rung::family; });
   std::for_each(same.begin(), family, [&](Neighbour& each) { consider(std::move(each)); });
   if (!done()) {
+    for (Neighbour& each : other_dtype(tables, config.problem, gpu, options.codes)) {
+      consider(std::move(each));
+    }
+  }
+  if (!done()) {
     std::vector<Neighbour> others = other_sizes(tables, config.problem, gpu, options.codes);
     if (!options.all) others.resize(std::min(others.size(), kMostTried));
     for (std::size_t i = 0; i < others.size(); ++i) consider(std::move(others[i]), i >= kMostTried);

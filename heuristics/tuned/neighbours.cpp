@@ -179,10 +179,18 @@ std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& pr
     each.differs = row_differences(row, problem, gpu, codes);
     all.push_back(std::move(each));
   }
+  sort(all, codes);
+  return all;
+}
+
+std::vector<Neighbour> other_dtype(const TunedTables& tables, const Problem& problem,
+                                   const GpuSpec& gpu, const std::string& codes) {
+  std::vector<Neighbour> all;
   for (FoundRow& found : tables.of(twin_of(problem))) {
     if (found.gpu != gpu.name) continue;
-    std::string differs = row_differences(found, problem, gpu, codes);
-    all.push_back({.rung = Rung::dtype, .found = std::move(found), .differs = std::move(differs)});
+    Neighbour each{.rung = Rung::dtype, .found = std::move(found)};
+    each.differs = row_differences(each.found, problem, gpu, codes);
+    all.push_back(std::move(each));
   }
   sort(all, codes);
   return all;

@@ -39,11 +39,14 @@ struct Neighbour {
   std::string refused = {};  // why it is not borrowed
 };
 
-// Rows of exactly this problem on the rungs exact, codes, dtype and family; those of other sizes on
-// bucket and nearest. In the order in which they are to be tried: by rung, steps, the larger size,
-// nearer codes, the earlier table, the key. None of the rows is read yet.
+// Rows of exactly this problem on the rungs exact, codes and family; those of the same problem with
+// the other element type on dtype; those of other sizes on bucket and nearest. In the order in
+// which they are to be tried: by rung, steps, the larger size, nearer codes, the earlier table, the
+// key. None of the rows is read yet.
 std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& problem,
                                     const GpuSpec& gpu, const std::string& codes);
+std::vector<Neighbour> other_dtype(const TunedTables& tables, const Problem& problem,
+                                   const GpuSpec& gpu, const std::string& codes);
 std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& problem,
                                    const GpuSpec& gpu, const std::string& codes);
 

@@ -21,8 +21,9 @@ struct NextArgs {
   std::uint32_t* slow;
 };
 
-// Adds 1 to what another block of the last launch stored, after some microseconds of arithmetic.
-// `head` is the macro, `early` loads before the wait and `late` behind it.
+// Adds 1 to what another block of the last launch stored, after a fifth of a millisecond of
+// arithmetic: launches queue up behind it. `head` is the macro, `early` loads before the wait and
+// `late` behind it.
 std::string next_kernel(const std::string& head, const std::string& early,
                         const std::string& late) {
   return "struct NextArgs { const vq::u32* in; vq::u32* out; vq::u32* slow; };\n" + head +
@@ -30,8 +31,10 @@ std::string next_kernel(const std::string& head, const std::string& early,
          "  const int at = vq::block_x() * 64 + vq::thread_index();\n"
          "  const vq::u32* const from = args.in + (at + 64) % " +
          std::to_string(kWords) + ";\n" + early + late +
-         "  vq::u32 slow = word;\n"
-         "  for (int i = 0; i < 4000; ++i) slow = slow * 1664525u + 1013904223u;\n"
+         "  vq::u32 slow = word + 1u;\n"
+         "  for (int i = 0; i < 20000; ++i) {\n"  // no compiler has a short cut through xorshift
+         "    slow ^= slow << 13, slow ^= slow >> 17, slow ^= slow << 5;\n"
+         "  }\n"
          "  vq::store_global(args.slow + at, slow);\n"
          "  vq::store_global(args.out + at, word + (slow == 0u ? 2u : 1u));\n"
          "}\n";

@@ -155,8 +155,7 @@ class ChainTrial {
  public:
   ChainTrial(vqgen_runtime* runtime, vqgen_op* op)
       : runtime_(runtime), op_(op), backend_(runtime->registry->backend()), device_(backend_) {
-    const std::string config = square_gemv();
-    data_ = make_linear_data(*as_linear(read_config(config, "test").problem), {.seed = 5});
+    data_ = make_linear_data(*as_linear(read_config(square_gemv(), "test").problem), {.seed = 5});
     std::uint32_t state = 1;
     const auto sign = [&] {
       return ((state = state * 1664525u + 1013904223u) >> 31) == 0 ? 1 : -1;
@@ -179,9 +178,10 @@ class ChainTrial {
     launch_all(nullptr, true);
     expected_ = result();
   }
-  static std::string square_gemv() {
-    return R"({"op": "gemv", "dtype": "f16", "weights": "aqlm-2x8",
-               "shape": {"rows": 1, "out_features": 2048, "in_features": 2048}})";
+  static Json square_gemv() {
+    return {{"op", "gemv"},
+            {"weights", "aqlm-2x8"},
+            {"shape", {{"rows", 1}, {"out_features", 2048}, {"in_features", 2048}}}};
   }
   void launch_all(void* stream, bool waiting) {
     for (std::size_t i = 0; i < 40; ++i) {
