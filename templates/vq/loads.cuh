@@ -13,11 +13,11 @@ struct LoadGlobal {
   }
 };
 
-// Of weights and codebooks, before after_last_launch() too.
-struct LoadConstant {
+// Of weights, some of them before after_last_launch().
+struct BeginConstant {
   template <class T>
   VQ_DEVICE T operator()(const T* pointer) const {
-    return load_constant(pointer);
+    return begin_constant(pointer);
   }
 };
 

@@ -145,7 +145,7 @@ class Codebook {
   struct Fetch {
     const Codebook& book;
     VQ_DEVICE Held operator()(int u, int stage, int number) const {
-      return book.global_entry(u, stage, number);
+      return Decode::held(begin_constant(book.global_at(u, stage, number)));
     }
   };
   // Bound units that exist.
@@ -187,11 +187,10 @@ class Codebook {
     } else if constexpr (kShared.end > kShared.begin) {
       if (number < static_cast<u32>(kShared.end)) return OnceLevel::access(u, stage, number);
     }
-    return global_entry(u, stage, static_cast<int>(number));
+    return Decode::held(load_constant(global_at(u, stage, static_cast<int>(number))));
   }
-  VQ_DEVICE Held global_entry(int u, int stage, int number) const {
-    return Decode::held(
-        load_constant(global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number));
+  VQ_DEVICE const Words* global_at(int u, int stage, int number) const {
+    return global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number;
   }
 
   const Words* global_;

@@ -129,7 +129,7 @@ class FragmentCodes {
     constexpr int kCount = kTogether * kAtOnce;
     constexpr int kLast = kRowWords - kAtOnce;
     const u32* const from = row + word_place(kLayout, word < kLast ? word : kLast);
-    load_words<kCount>(to, from, LoadConstant());
+    load_words<kCount>(to, from, BeginConstant());
   }
 
   // Where the row of a lane's output begins, or of the first of an access's.

@@ -115,12 +115,12 @@ class LinearTables {
   VQ_DEVICE void load_outputs(int group, Words (&to)[kGroup], int o) const {
     const u32* const word = lane_words_ + row(group, o);
     u32 words[kTogether];
-    load_words<kTogether>(words, word, LoadConstant());
+    load_words<kTogether>(words, word, BeginConstant());
     VQ_UNROLL
     for (int i = 0; i < kTogether; ++i) to[o + i] = {words[i], 0u};
     if constexpr (kStraddles) {
       if (lane_shift_ + kLaneBits > 32) {
-        load_words<kTogether>(words, word + next_word_, LoadConstant());
+        load_words<kTogether>(words, word + next_word_, BeginConstant());
         VQ_UNROLL
         for (int i = 0; i < kTogether; ++i) to[o + i].high = words[i];
       }

@@ -125,7 +125,12 @@ class LinearWarpgroups {
   template <class Fetch>
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, u64 x,
                           Fetch fetch) {
-    if constexpr (kAhead) look_up(octets_, codes, 0, first, column);
+    if constexpr (kAhead) {
+      // ptxas gives operands the registers of the octets that they are copies of, and a loop's next
+      // turn would write those while products of the last are still reading.
+      warpgroup_wait<0>();
+      look_up(octets_, codes, 0, first, column);
+    }
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       u32 a[kTiles][2][4];

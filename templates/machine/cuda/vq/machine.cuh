@@ -60,15 +60,11 @@ constexpr bool kIsAccess<U32x2> = true;
 template <>
 constexpr bool kIsAccess<U32x4> = true;
 
-// Of what no thread of the launch writes. From sm_90 on a plain access: the read-only path's
-// (ld.global.nc) has no order to the wait of after_last_launch(), and before it memory may change.
+// What no launch writes, before after_last_launch() too: by the read-only path (ld.global.nc), which
+// the compiler orders as it likes.
 template <class T>
-VQ_DEVICE T load_global(const T* pointer) {
-  static_assert(kIsAccess<T>, "load_global: u16, u32, i32, float, U32x2 or U32x4");
-#if __CUDA_ARCH__ >= 900
-  __builtin_assume(__isGlobal(pointer));
-  return *pointer;
-#else
+VQ_DEVICE T load_constant(const T* pointer) {
+  static_assert(kIsAccess<T>, "load_constant: u16, u32, i32, float, U32x2 or U32x4");
   if constexpr (sizeof(T) == 16) {
     const uint4 words = __ldg(reinterpret_cast<const uint4*>(pointer));
     return {words.x, words.y, words.z, words.w};
@@ -78,11 +74,22 @@ VQ_DEVICE T load_global(const T* pointer) {
   } else {
     return __ldg(pointer);
   }
+}
+// What no thread of the launch writes. From sm_90 on a plain access, since the read-only path has no
+// order to the wait of after_last_launch(), and before it memory may change.
+template <class T>
+VQ_DEVICE T load_global(const T* pointer) {
+  static_assert(kIsAccess<T>, "load_global: u16, u32, i32, float, U32x2 or U32x4");
+#if __CUDA_ARCH__ >= 900
+  __builtin_assume(__isGlobal(pointer));
+  return *pointer;
+#else
+  return load_constant(pointer);
 #endif
 }
-// What no launch writes: may be loaded before after_last_launch() too.
+// As load_constant, but begun where it stands: before the wait, if that follows.
 template <class T>
-VQ_DEVICE T load_constant(const T* pointer) {
+VQ_DEVICE T begin_constant(const T* pointer) {
   return load_global(pointer);
 }
 

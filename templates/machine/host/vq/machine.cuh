@@ -162,6 +162,11 @@ VQ_DEVICE T load_constant(const T* p, VQ_SITE) {
   return host::load(p);
 }
 template <class T>
+VQ_DEVICE T begin_constant(const T* p, VQ_SITE) {
+  host::check_global(host::Access::kLoadConstant, p, {file, line});
+  return host::load(p);
+}
+template <class T>
 VQ_DEVICE void store_global(T* p, T value, VQ_SITE) {
   host::check_global(host::Access::kStoreGlobal, p, {file, line});
   host::store(p, value);
