@@ -199,8 +199,7 @@ TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
   op.weights.group_channels = 512;  // so that codebooks are switched
   const Problem problem = op;
   LinearPlan plan{.dataflow = LinearDataflow::warpgroups, .threads = 128, .outputs_per_warp = 16};
-  plan.rows_per_block = 16;
-  plan.steps_ahead = 1;
+  plan.rows_per_block = 16;  // steps ahead wait for all products once a run besides
   plan.chunk_columns = 256;
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(problem, plan, 3);
