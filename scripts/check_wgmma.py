@@ -3,6 +3,7 @@
 
     nvdisasm -c kernel.cubin > kernel.sass      (a cubin of sm_90a: nvcc -arch=sm_90a -cubin FILE.cu)
     scripts/check_wgmma.py kernel.sass...
+    scripts/check_wgmma.py --kernels VQGEN      the same of kernels that VQGEN writes, nvcc and nvdisasm on PATH
     scripts/check_wgmma.py --self-test
 
 Products (HGMMA) read their operand a from registers until a wait (WARPGROUP.DEPBAR) says that they are
@@ -10,8 +11,15 @@ done; ptxas keeps that in mind along a straight line, and not always around a lo
 text is walked in order, with each loop twice and conditional branches not taken. Exit codes: 0, also
 where there are no products; 1 where something is written too early; 2 for a file that is no disassembly.
 """
+import contextlib
+import io
+import itertools
+import json
+import pathlib
 import re
+import subprocess
 import sys
+import tempfile
 
 TURNS = 2  # of each loop: the second begins with the first's products in flight
 MOST_STEPS = 1_000_000
@@ -78,6 +86,27 @@ def faults(instructions, labels):
     return list(found.values())
 
 
+def disassemblies(tool, folder):
+    """Of products by warp groups: formats of one stage, two, and two with factors; few rows and many;
+    look-ups ahead or not."""
+    made = itertools.product(("gptvq-2", "aqlm-2x8", "quip-4"), (8, 64), ((0, 0), (1, 0), (1, 2)))
+    for weights, rows, (ahead, idle) in made:
+        base = folder / f"{weights}-{rows}-{ahead}-{idle}"
+        config, text, cubin, listed = (base.with_name(base.name + end)
+                                       for end in (".json", ".cu", ".cubin", ".sass"))
+        config.write_text(json.dumps({
+            "op": "gemm", "weights": weights,
+            "shape": {"rows": rows, "out_features": 7168, "in_features": 4096},
+            "plan": {"dataflow": "warpgroups", "threads": 512, "outputs_per_warp": 16,
+                     "rows_per_block": rows, "steps_ahead": ahead, "idle_warps": idle}}))
+        for command in ([tool, "export", config, "--gpu", "h200", "--out", text],
+                        ["nvcc", "-std=c++17", "-arch=sm_90a", "-cubin", "-o", cubin, text]):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        with open(listed, "w", encoding="utf-8") as out:
+            subprocess.run(["nvdisasm", "-c", cubin], check=True, stdout=out)
+        yield str(listed)
+
+
 def listing(body):
     lines = (line if line.startswith(".") else f"        /*{16 * i:04x}*/    {line} ;"
              for i, line in enumerate(body))
@@ -104,7 +133,9 @@ def self_test():
         assert name == "kernel" and len(instructions) == sum(not x.startswith(".") for x in body)
         early = faults(instructions, labels)
         assert len(early) == found, (body, early)
-    assert not list(kernels("no disassembly")) and main(["/nowhere/kernel.sass"]) == 2
+    assert not list(kernels("no disassembly"))
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        assert main(["/nowhere/kernel.sass"]) == 2 and "/nowhere/kernel.sass" in said.getvalue()
     print("check_wgmma: the seeded faults are found")
     return 0
 
@@ -112,6 +143,13 @@ def self_test():
 def main(paths):
     if paths == ["--self-test"]:
         return self_test()
+    if len(paths) == 2 and paths[0] == "--kernels":
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                return main(list(disassemblies(paths[1], pathlib.Path(folder))))
+            except (OSError, subprocess.CalledProcessError) as error:
+                print(f"check_wgmma: {error}", file=sys.stderr)
+                return 2
     if not paths or paths[0].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 2

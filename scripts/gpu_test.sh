@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command: the sweep and the laws, the backend's own tests, every
-# example config, and compute-sanitizer (memcheck, racecheck) on one kernel of each op.
+# example config, the machine code of products in flight, and compute-sanitizer (memcheck, racecheck)
+# on one kernel of each op.
 #
 #   scripts/gpu_test.sh             builds the dev preset first
 #   scripts/gpu_test.sh BUILD_DIR   takes the binaries in BUILD_DIR/bin, built elsewhere
@@ -37,7 +38,7 @@ part() {
   shift
   if "$@" >"$work/log" 2>&1; then
     printf 'ok      %-58s %4d s  %s\n' "$name" "$((SECONDS - start))" \
-      "$(grep -E 'PASSED|ERROR SUMMARY|RACECHECK SUMMARY|rel_err' "$work/log" | tail -n 1 | cut -c1-90)"
+      "$(grep -E 'PASSED|ERROR SUMMARY|RACECHECK SUMMARY|rel_err|writes to what' "$work/log" | tail -n 1 | cut -c1-90)"
   else
     printf 'FAILED  %s\n' "$name"
     tail -n 40 "$work/log"
@@ -68,6 +69,11 @@ part "sweep and laws" sweep
 for config in examples/configs/*.json; do
   part "run $(basename "$config")" "$BIN/vqgen" run "$config" --backend cuda
 done
+if command -v nvcc >/dev/null && command -v nvdisasm >/dev/null; then
+  part "registers of products in flight" scripts/check_wgmma.py --kernels "$BIN/vqgen"
+else
+  echo "skipped: nvcc or nvdisasm is not installed, which scripts/check_wgmma.py needs"
+fi
 if command -v compute-sanitizer >/dev/null; then
   for config in tinycode-layer tinycode-projection llama3-8b-kv-append-2bit; do
     for tool in memcheck racecheck; do
