@@ -1,4 +1,4 @@
-// Division that rounds up.
+// Division that rounds up, and even parts by it.
 #pragma once
 
 #include <algorithm>

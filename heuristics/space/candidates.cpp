@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/ceil_div.h"
 #include "heuristics/placement/conflicts.h"
 
 namespace vqgen {

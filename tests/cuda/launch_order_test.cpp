@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "runtime/backend/cuda/cuda_backend.h"
+#include "runtime/backend/cuda/nvrtc_compile.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/message_of.h"
 
@@ -88,7 +89,7 @@ TEST_F(LaunchOrderOnDevice, ALoadBeforeTheWaitIsWrongWhereLaunchesOverlap) {
   const std::string text = next_kernel("VQ_KERNEL_AHEAD", kLoad, kWait);
   EXPECT_EQ(run_chain(*make_cuda_backend({.nvrtc_path = "", .dependent_launches = false}), text),
             kExpected);
-  if (std::stoi(backend_->device().value().arch.substr(3)) < 90) {
+  if (arch_number(backend_->device().value().arch) < 90) {
     GTEST_SKIP() << "launches of " << backend_->device()->name << " do not overlap";
   }
   // Whoever makes launches wait for each other, as tools do, hides the bug.

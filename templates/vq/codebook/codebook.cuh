@@ -108,17 +108,13 @@ class Codebook {
   // Word i of an entry of a table, elements 2i and 2i + 1, from global memory: for readers that go
   // through all entries in order.
   VQ_DEVICE u32 entry_word(int u, int stage, int number, int i) const {
-    return load_constant(reinterpret_cast<const u32*>(
-                             global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number) +
-                         i);
+    return load_constant(reinterpret_cast<const u32*>(global_at(u, stage, number)) + i);
   }
 
   // Entries [kRunEntries * number, ..) of a table, 16 bytes from global memory, for the same.
   static constexpr int kRunEntries = 8 / kVectorSize;
   VQ_DEVICE U32x4 run(int u, int stage, int number) const {
-    return load_constant(
-        reinterpret_cast<const U32x4*>(global_ + ((unit_ + u) * kResiduals + stage) * kEntries) +
-        number);
+    return load_constant(reinterpret_cast<const U32x4*>(global_at(u, stage, 0)) + number);
   }
 
   VQ_DEVICE Words entry(int u, int stage, u32 code) const {
@@ -189,6 +185,7 @@ class Codebook {
     }
     return Decode::held(load_constant(global_at(u, stage, static_cast<int>(number))));
   }
+  // Where an entry stands in global memory.
   VQ_DEVICE const Words* global_at(int u, int stage, int number) const {
     return global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number;
   }

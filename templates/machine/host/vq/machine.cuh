@@ -163,8 +163,7 @@ VQ_DEVICE T load_constant(const T* p, VQ_SITE) {
 }
 template <class T>
 VQ_DEVICE T begin_constant(const T* p, VQ_SITE) {
-  host::check_global(host::Access::kLoadConstant, p, {file, line});
-  return host::load(p);
+  return load_constant(p, file, line);
 }
 template <class T>
 VQ_DEVICE void store_global(T* p, T value, VQ_SITE) {
