@@ -250,5 +250,32 @@ TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
   EXPECT_TRUE(compare(reference.out, run(plan, data, op).out, op.dtype).ok);
 }
 
+// Codes that are bytes, of groups of channels: as narrow as a sub-vector, a lane's share of a key
+// and two lanes' of a value, wider than both, and such that one ends within a share.
+TEST_F(OneDataflow, FragmentsFindEveryUnitAtEveryLevel) {
+  constexpr int kEntries = 256;
+  for (const auto& [head_dim, group] :
+       {std::pair{64, 4}, std::pair{64, 16}, std::pair{64, 32}, std::pair{96, 16}}) {
+    AttentionDecode op = problem();
+    op.shape.head_dim = head_dim;
+    op.keys = {.vector_size = 4, .index_bits = 8, .residuals = 2, .scope = Scope::channel_group};
+    op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::channel_group};
+    op.keys.group_channels = op.values.group_channels = group;
+    with_integers(op.keys, group != 4);
+    const AttentionData data = make_attention_data(op, {.seed = 30});
+    const AttentionResult reference =
+        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), AttentionDataflow::fragments);
+    plan.key_codebook = plan.value_codebook = all_global();
+    const AttentionOutput far = run(plan, data, op);
+    EXPECT_TRUE(compare(reference.out, far.out, op.dtype).ok) << head_dim << ' ' << group;
+    for (const Placement& near : {all_shared(kEntries), all_replicated(kEntries, 2)}) {
+      SCOPED_TRACE(std::to_string(group) + " x " + std::to_string(near.copies));
+      plan.key_codebook = plan.value_codebook = near;
+      expect_same_bits(far, run(plan, data, op));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace vqgen::test

@@ -124,16 +124,19 @@ class Codebook {
     return find(u, stage, Decode::entry_of(code));
   }
 
-  // The same of a code of 8 bits, which is of a table, a byte of `codes`.
-  VQ_DEVICE Words entry_of_byte(int u, int stage, u32 codes, int byte) const {
-    return Decode::value(held_of_byte(u, stage, codes, byte), 0);
+  // The same of a code of 8 bits, which is of a table, a byte of `codes`, and of unit first + u. An
+  // address costs least where `first` is one register for many lookups and u a constant.
+  VQ_DEVICE Words entry_of_byte(int first, int u, int stage, u32 codes, int byte) const {
+    return Decode::value(held_of_byte(first, u, stage, codes, byte), 0);
   }
-  VQ_DEVICE Held held_of_byte(int u, int stage, u32 codes, int byte) const {
+  VQ_DEVICE Held held_of_byte(int first, int u, int stage, u32 codes, int byte) const {
     static_assert(kIndexBits == 8 && kFormat.decoder == Decoder::kTable, "");
     if constexpr (kRegisters == 0 && kReplicated.end == kEntries) {
-      return ReplicatedLevel::access_byte(u, stage, codes, byte);
+      return ReplicatedLevel::access_byte(first, u, stage, codes, byte);
+    } else if constexpr (kShared.begin == 0 && kShared.end == kEntries) {
+      return OnceLevel::access_byte(first, u, stage, codes, byte);
     } else {
-      return held(u, stage, codes >> 8 * byte & 0xffu);
+      return held(first + u, stage, codes >> 8 * byte & 0xffu);
     }
   }
 

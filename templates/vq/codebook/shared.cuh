@@ -19,6 +19,7 @@ struct SharedLevel {
   static constexpr int kCount = kEnd - kBegin;
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
   static constexpr int kRowBytes = kResiduals * kStageBytes;
+  static constexpr int kUnitBytes = kCount * kRowBytes;
 
   // All threads of the block, this one being number `thread`; `entry(unit, stage, number)` fetches
   // one from global memory. A thread fetches an entry once and writes all its copies, each lane
@@ -51,12 +52,15 @@ struct SharedLevel {
     return load_row(unit, stage, lane_place() + number * kRowBytes);
   }
 
-  // The entry of a byte of `codes`: one instruction makes the address.
-  VQ_DEVICE static Words access_byte(int unit, int stage, u32 codes, int byte) {
+  // The entry of a byte of `codes`, of unit first + unit. One instruction makes the address where
+  // `first` is the same for many lookups, as the lane's place is, and `unit` is a constant, which
+  // goes into the load's offset.
+  VQ_DEVICE static Words access_byte(int first, int unit, int stage, u32 codes, int byte) {
     if constexpr (kRowBytes < 65536) {
-      return load_row(unit, stage, add_scaled_byte(codes, byte, kRowBytes, lane_place()));
+      const u32 place = lane_place() + static_cast<u32>(first * kUnitBytes);
+      return load_row(unit, stage, add_scaled_byte(codes, byte, kRowBytes, place));
     } else {
-      return access(unit, stage, codes >> 8 * byte & 0xffu);
+      return access(first + unit, stage, codes >> 8 * byte & 0xffu);
     }
   }
 
@@ -85,7 +89,7 @@ struct SharedLevel {
     return first + lane() % kCopies * static_cast<u32>(sizeof(Words));
   }
   VQ_DEVICE static Words load_row(int unit, int stage, u32 row) {
-    const int beyond = (unit * kCount - kBegin) * kRowBytes + stage * kStageBytes;
+    const int beyond = unit * kUnitBytes - kBegin * kRowBytes + stage * kStageBytes;
     return load_shared_at<Words>(row + static_cast<u32>(beyond));
   }
 };

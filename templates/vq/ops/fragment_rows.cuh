@@ -24,6 +24,7 @@ class FragmentRows {
   static constexpr int kChannels = kConfig.head_dim / kLanes;  // of a lane
   static constexpr int kSubVectors = kChannels / kVectorSize;
   static constexpr int kUnits = units_per_head(kFormat, kConfig.head_dim);
+  static constexpr bool kWholeUnits = kChannels % kFormat.unit_elements == 0;  // of a lane
   // Products a word takes: one a stage, whose sums meet in the accumulators.
   static constexpr bool kScaledSums = Format::kScaled && kFormat.stage_scales;
   static constexpr int kPasses = kScaledSums ? 1 : kFormat.residuals;
@@ -66,7 +67,7 @@ class FragmentRows {
         words[i / 2] = pack2<kElement>(value[i], value[i + 1]);
       }
     } else {
-      const auto entry = operand(book, unit, pass, share, s, code);
+      const auto entry = operand(book, unit, part, pass, share, s, code);
       VQ_UNROLL
       for (int i = 0; i < kVectorSize / kOfWord; ++i) words[i] = word_of(entry, i);
     }
@@ -74,14 +75,17 @@ class FragmentRows {
 
  private:
   template <class Code>
-  VQ_DEVICE static auto operand(const Book& book, int unit, int pass, const u32* share, int s,
-                                Code code) {
+  VQ_DEVICE static auto operand(const Book& book, int unit, int part, int pass, const u32* share,
+                                int s, Code code) {
     if constexpr (kFormat.index_bits == 8) {
+      // unit = first + u, u the same in all lanes.
+      const int first = kWholeUnits ? unit_of(part * kChannels) : unit;
+      const int u = kWholeUnits ? unit_of(s * kVectorSize) : 0;
       const int byte = s * kFormat.residuals + pass;
       if constexpr (kBytes) {
-        return book.held_of_byte(unit, pass, share[byte / 4], byte % 4);
+        return book.held_of_byte(first, u, pass, share[byte / 4], byte % 4);
       } else {
-        return book.entry_of_byte(unit, pass, share[byte / 4], byte % 4);
+        return book.entry_of_byte(first, u, pass, share[byte / 4], byte % 4);
       }
     } else if constexpr (kBytes) {
       return book.held(unit, pass, code(pass));

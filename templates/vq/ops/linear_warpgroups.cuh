@@ -211,7 +211,7 @@ class LinearWarpgroups {
   VQ_DEVICE auto entry_of(int unit, const u32* codes, int step, int e, int stage) const {
     if constexpr (kFormat.index_bits == 8) {
       const int byte = (step * Codes::kEntries + e) * kFormat.residuals + stage;
-      return book_.entry_of_byte(unit, stage, codes[byte / 4], byte % 4);
+      return book_.entry_of_byte(0, unit, stage, codes[byte / 4], byte % 4);
     } else {
       return book_.entry(unit, stage, Codes::at(codes, step, e, stage));
     }
