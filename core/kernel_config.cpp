@@ -67,7 +67,9 @@ static_assert(static_cast<int>(LinearDataflow::fragments) ==
               static_cast<int>(LinearDataflow::tables) ==
                   static_cast<int>(vq::LinearDataflow::kTables) &&
               static_cast<int>(LinearDataflow::warpgroups) ==
-                  static_cast<int>(vq::LinearDataflow::kWarpgroups));
+                  static_cast<int>(vq::LinearDataflow::kWarpgroups) &&
+              static_cast<int>(LinearDataflow::slices) ==
+                  static_cast<int>(vq::LinearDataflow::kSlices));
 static_assert(static_cast<int>(Combine::last_block) == static_cast<int>(vq::Combine::kLastBlock));
 static_assert(static_cast<int>(LinearFusion::registers) ==
                   static_cast<int>(vq::LinearFusion::kRegisters) &&

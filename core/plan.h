@@ -80,11 +80,12 @@ struct AttentionDecodePlan {
 // multiplies them with all rows in fp32. fragments: decoded entries are the tensor core's operands
 // as they come, since the order of the columns is free. tables: inner products of x and all entries
 // are made first, and looked up for each output. warpgroups: as fragments, but four warps multiply
-// together and at once with all rows, which they read from shared memory (Hopper).
-enum class LinearDataflow { lanes, fragments, tables, warpgroups };
+// together and at once with all rows, which they read from shared memory (Hopper). slices: for
+// codebooks that no block holds; each holds some elements of all entries, and has what these add.
+enum class LinearDataflow { lanes, fragments, tables, warpgroups, slices };
 template <>
 inline constexpr auto enum_names<LinearDataflow> =
-    std::array{"lanes", "fragments", "tables", "warpgroups"};
+    std::array{"lanes", "fragments", "tables", "warpgroups", "slices"};
 
 // Those whose lanes stream codes of their own in whole words, and read x by octets.
 constexpr bool streams_codes(LinearDataflow dataflow) {
@@ -123,9 +124,11 @@ struct LinearPlan {
               "output features a warp serves; fragments: a multiple of twice fragment_rows; "
               "warpgroups: of 16; tables: up to 32, or a multiple of 4"),
         field("chunk_columns", &P::chunk_columns, optional_in(1, 1 << 24),
-              "columns of x staged between barriers; tables: as many sub-vectors for each lane"),
+              "columns of x staged between barriers; tables: as many sub-vectors for each lane; "
+              "slices: those of a split"),
         field("splits", &P::splits, optional_in(1, 4096),
-              "blocks that share the columns of one output; tables: one a chunk"),
+              "blocks that share the columns of one output; tables: one a chunk; slices: one a "
+              "chunk, stage and slice of an entry"),
         field("combine", &P::combine, Rule{},
               "what sums up the splits: a second kernel, or the last block to end, by counters in "
               "the workspace"),
@@ -138,9 +141,10 @@ struct LinearPlan {
         field("fusion", &P::fusion, Rule{},
               "fragments: how entries become operands of the tensor core; permute lays x out to "
               "match them"),
-        field("code_words", &P::code_words, optional_in(1, 4),
-              "fragments and warpgroups: 32-bit words that one load of codes moves, a power of "
-              "two; codes are aligned to as much"),
+        field(
+            "code_words", &P::code_words, optional_in(1, 4),
+            "fragments, warpgroups and slices: 32-bit words that one load of codes moves, a power "
+            "of two; codes are aligned to as much"),
         field("idle_warps", &P::idle_warps, optional_in(0, 3),
               "warpgroups: warps of a block that have no outputs, where fewer outputs a block fill "
               "the multiprocessors evenly"),

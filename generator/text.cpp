@@ -36,7 +36,7 @@ ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::AttentionDataflow v
 }
 
 ConfigPrinter& ConfigPrinter::add(std::string_view name, vq::LinearDataflow value) {
-  constexpr std::array kNames{"kLanes", "kFragments", "kTables", "kWarpgroups"};
+  constexpr std::array kNames{"kLanes", "kFragments", "kTables", "kWarpgroups", "kSlices"};
   line(name, fmt::format("vq::LinearDataflow::{}", kNames[static_cast<std::size_t>(value)]));
   return *this;
 }

@@ -102,7 +102,7 @@ CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
     for (std::size_t i = 0; i < enum_names<Dataflow>.size(); ++i) {
       plan.dataflow = static_cast<Dataflow>(i);
       const auto found = coefficients.dataflows.find(dataflow_name(plan));
-      if (found != coefficients.dataflows.end()) by_dataflow_[i] = &found->second;
+      if (found != coefficients.dataflows.end()) by_dataflow_.at(i) = &found->second;
     }
   };
   if (as_linear(problem) != nullptr) look_up(LinearPlan{});
@@ -113,7 +113,7 @@ const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
   const auto* linear = std::get_if<LinearPlan>(&plan);
   if (linear != nullptr && linear->fusion != LinearFusion::permute) return nullptr;
   return std::visit(
-      [&](const auto& each) { return by_dataflow_[static_cast<std::size_t>(each.dataflow)]; },
+      [&](const auto& each) { return by_dataflow_.at(static_cast<std::size_t>(each.dataflow)); },
       plan);
 }
 

@@ -8,6 +8,7 @@
 // multiprocessors scale them, and nothing else does.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -75,7 +76,10 @@ class CostModel {
 
   Problem problem_;
   GpuSpec gpu_;
-  std::array<const CostCoefficients*, 4> by_dataflow_{};  // of the problem's op; null: none
+  static constexpr std::size_t kDataflows =
+      std::max(enum_names<LinearDataflow>.size(), enum_names<AttentionDataflow>.size());
+  std::array<const CostCoefficients*, kDataflows>
+      by_dataflow_{};  // of the problem's op; null: none
   ConflictTable conflicts_;
   const CostCoefficients* alike_coefficients_ = nullptr;
   AlikeWork alike_;

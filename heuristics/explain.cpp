@@ -79,6 +79,13 @@ std::vector<std::string> lines(const Linear& op, const LinearPlan& plan, const G
       codebook_line("weight", config.weights, vq::units_per_chunk(config)),
       block_line(vq::shared_layout(config).total, gpu),
   };
+  if (plan.dataflow == LinearDataflow::slices) {
+    all.push_back(fmt::format(
+        "slices: {} of the {} elements of an entry a block, {} bytes of {} entries; {} blocks read "
+        "the codes of an output, and their sums are added as splits",
+        vq::slice_elements(config), op.weights.vector_size, vq::slice_bytes(config),
+        op.weights.entries(), plan.splits / vq::chunks(config)));
+  }
   add_combine(all, plan, vq::counters(config));
   return all;
 }

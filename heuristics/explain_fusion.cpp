@@ -53,6 +53,11 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
         "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
         "the columns is free, so x is laid out to match the entries"};
   }
+  if (linear != nullptr && linear->dataflow == LinearDataflow::slices &&
+      as_linear(problem)->weights.entry_type == EntryType::int8) {
+    return {
+        "no exchange: the thread that looks a slice up multiplies it, two integers an instruction"};
+  }
   if (linear == nullptr || linear->dataflow != LinearDataflow::fragments) {
     return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};
   }

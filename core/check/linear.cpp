@@ -124,6 +124,66 @@ void judge_tables(Judge& judge, const LinearPlan& plan, const Linear& op,
                 config.unit_rows, vq::outputs_per_block(config));
 }
 
+// Slices of entries: whole loads of codes, and a split for each chunk, stage and slice.
+void judge_slices(Judge& judge, const LinearPlan& plan, const Linear& op,
+                  const vq::LinearConfig& config, const GpuSpec& gpu) {
+  const VqFormat& format = op.weights;
+  judge.require(format.decoder == Decoder::table,
+                "the E8P lattice has 256 entries, whose slices dataflow slices has no use for; use "
+                "dataflow fragments");
+  judge.require(plan.codebook == all_global(),
+                "dataflow slices holds its slices of all entries itself; leave the codebook in "
+                "global memory");
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
+                "code_words {} is not a power of two", plan.code_words);
+  const int code_bits = format.residuals * format.index_bits;
+  judge.require(code_bits <= 32 && std::has_single_bit(static_cast<unsigned>(code_bits)),
+                "the codes of a sub-vector take {} bits, no half, quarter or whole of a word, as "
+                "dataflow slices takes; use another dataflow",
+                code_bits);
+  if (!judge.ok()) return;
+  const std::int64_t row =
+      vq::row_words(op.shape.in_features, format.vector_size, format.residuals, format.index_bits);
+  judge.require(row % plan.code_words == 0,
+                "code_words {} does not divide the {} words of a row of codes", plan.code_words,
+                row);
+  const int columns = vq::slice_step_columns(config);
+  judge.require(plan.chunk_columns % columns == 0,
+                "chunk_columns {} is not a multiple of the {} columns of a step",
+                plan.chunk_columns, columns);
+  judge.require(vq::chunk_in_one_unit(config),
+                "chunk_columns {} touch more than the {} columns of one codebook, as dataflow "
+                "slices takes",
+                plan.chunk_columns, config.unit_columns);
+  const std::int64_t parts = vq::chunks(config) * format.residuals;
+  const std::int64_t slices = plan.splits % parts == 0 ? plan.splits / parts : 0;
+  const int held = vq::held_bytes(config.weights);
+  judge.require(slices > 0 && held % slices == 0 && held / slices >= 2,
+                "splits {} are not one for each of {} chunks and {} stages, times the slices of an "
+                "entry of {} bytes, each of 2 bytes or more",
+                plan.splits, vq::chunks(config), format.residuals, held);
+  if (!judge.ok()) return;
+  judge.require(config.unit_rows >= op.shape.out_features ||
+                    config.unit_rows % vq::outputs_per_block(config) == 0,
+                "the {} rows of a tile are not a multiple of the {} outputs of a block, which its "
+                "slices serve",
+                config.unit_rows, vq::outputs_per_block(config));
+  judge.require(!config.weights.int8_entries ||
+                    vq::slice_sum(config) <= std::numeric_limits<std::int32_t>::max(),
+                "sums of integers over chunk_columns {} pass 32 bits; use more chunks or slices",
+                plan.chunk_columns);
+  // Sums, two sets of codes, and x of a step; addresses and what is looked up beside.
+  constexpr int kBeside = 32;
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads) - kBeside;
+  const int rows = vq::block_rows(config);
+  const int words = vq::slice_group(config) * (rows + 2 * plan.code_words) +
+                    rows * vq::slice_run(config) * vq::slice_x_words(config);
+  judge.require(words <= most,
+                "sums, codes and x take {} registers a thread, of {}; lower rows_per_block, "
+                "code_words or outputs_per_warp",
+                words, most);
+}
+
 }  // namespace
 
 void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const GpuSpec& gpu) {
@@ -137,6 +197,8 @@ void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const Gp
     judge_warpgroups(judge, plan, op, config, gpu);
   } else if (plan.dataflow == LinearDataflow::tables) {
     judge_tables(judge, plan, op, config);
+  } else if (plan.dataflow == LinearDataflow::slices) {
+    judge_slices(judge, plan, op, config, gpu);
   } else {
     constexpr int kMostSums = 64;
     judge.require(plan.outputs_per_warp * vq::block_rows(config) <= kMostSums,
@@ -153,7 +215,7 @@ void judge_plan(Judge& judge, const LinearPlan& plan, const Linear& op, const Gp
           config.unit_columns % chunk == 0,
       "chunk_columns {} neither divides nor is a multiple of the {} columns of a codebook", chunk,
       config.unit_columns);
-  judge.require(plan.splits <= vq::chunks(config),
+  judge.require(plan.dataflow == LinearDataflow::slices || plan.splits <= vq::chunks(config),
                 "splits {} are more than the {} chunks of {} columns", plan.splits,
                 vq::chunks(config), chunk);
   judge_placement(judge, config.weights, vq::units_per_chunk(config), "weights");

@@ -127,6 +127,29 @@ void count_tables(BlockWork& to, const Count& count) {
   to.registers = 64;
 }
 
+void count_slices(BlockWork& to, const Count& count) {
+  const vq::LinearConfig& c = count.config;
+  const double rows = vq::block_rows(c);
+  const double groups = count.warps * c.outputs_per_warp / vq::slice_group(c);  // of all warps
+  const double steps = groups * vq::slice_steps(c);
+  const double lookups = steps * vq::slice_group(c) * vq::slice_run(c);
+  to.lookups += lookups;
+  add_levels(to, count.use, lookups, count.conflicts);
+  // x, codes, and the sum of a group over the lanes.
+  const double x_words = vq::slice_run(c) * vq::slice_x_words(c);
+  to.passes += steps * (rows * x_words + vq::slice_group(c) * c.code_words) + groups * rows * 4;
+  constexpr double kAddress = 2;
+  const double multiply =
+      c.weights.int8_entries ? vq::slice_x_words(c) : 2.0 * vq::slice_elements(c);
+  to.arithmetic += lookups * (kAddress + rows * multiply) + groups * rows * 12;
+  // In place of add_fill()'s loads one by one: 8 are in flight, so that entries come as fast as the
+  // second-level cache gives them, 64 bytes each of a latency's 300 cycles.
+  to.fill = vq::entries(c.weights) * c.weights.vector_size * 2.0 / (300 * 64);
+  to.prologue += c.weights.int8_entries ? 3 : 2;
+  to.chain += steps / count.warps;
+  to.registers = 128;
+}
+
 void count_lanes(BlockWork& to, const Count& count) {
   const vq::LinearConfig& c = count.config;
   const VqFormat& format = count.op.weights;
@@ -178,6 +201,9 @@ BlockWork counted(const Linear& op, const LinearPlan& plan, const PlanUse& use,
     case LinearDataflow::lanes:
       count_lanes(work, count);
       break;
+    case LinearDataflow::slices:
+      count_slices(work, count);
+      break;
   }
   return work;
 }
@@ -194,7 +220,7 @@ AlikeWork alike_work(const Problem& problem, const LinearPlan& plan, ConflictTab
   PlanUse use = plan_use(bare, problem);
   AlikeWork alike{counted(*as_linear(problem), bare, use, conflicts),
                   std::move(use.operands.front())};
-  alike.bare.lines = 0;
+  alike.bare.lines = alike.bare.gathered_bytes = 0;
   return alike;
 }
 

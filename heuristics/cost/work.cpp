@@ -20,7 +20,8 @@ double lines_touched(double lines) {
 
 ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
   const vq::PlacementConfig& p = use.format.placement;
-  const Key key{use.operand, use.lane_units, p.registers, p.replicated, p.copies, p.shared};
+  const Key key{use.operand,  use.lane_units, use.entry_bytes(), p.registers,
+                p.replicated, p.copies,       p.shared};
   for (const auto& [each, levels] : known_) {
     if (each == key) return levels;
   }
@@ -76,6 +77,11 @@ void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTa
   const double phases = 32.0 / phase_lanes(use.entry_bytes());
   to.passes += a_block * phases * levels.passes;
   to.lines += a_block * levels.global * levels.lines;
+  if (levels.global > 0) {
+    to.gathered_bytes =
+        std::max(to.gathered_bytes, static_cast<double>(use.units * use.format.residuals) *
+                                        vq::entries(use.format) * use.format.vector_size * 2);
+  }
 }
 
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
@@ -107,7 +113,11 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   // A register that is spilled goes through the L1, whose passes are those of shared memory.
   const double spills = 2.0 * std::max(0, work.registers - most) * work.turns;
   us[CostPart::shared] = on_one * (work.passes + spills) / clock;
-  us[CostPart::lines] = on_one * work.lines / clock;
+  // A line that comes from the second-level cache takes longer: 1.9 times (1 MB of entries, H200).
+  constexpr double kMissed = 1.9;
+  const double missed =
+      std::max(0.0, 1 - gpu.shared_bytes_per_sm / std::max(1.0, work.gathered_bytes));
+  us[CostPart::lines] = on_one * work.lines * (1 + kMissed * missed) / clock;
   us[CostPart::lookups] = on_one * work.lookups / kSchedulers / clock;
   us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;
   us[CostPart::tensor] = on_one * work.products * kProductCycles / clock;

@@ -60,6 +60,7 @@ struct BlockWork {
   double l2_bytes = 0;  // of the whole block, as all below
   double passes = 0;
   double lines = 0;
+  double gathered_bytes = 0;  // of the codebooks that lookups in global memory touch; a maximum
   double lookups = 0;
   double entries = 0;  // of the lookups, those in codebooks
   double arithmetic = 0;
@@ -87,7 +88,7 @@ class ConflictTable {
   Levels of(const OperandUse& use);
 
  private:
-  using Key = std::tuple<Operand, int, int, int, int, int>;
+  using Key = std::tuple<Operand, int, int, int, int, int, int>;
   std::span<const HotnessProfile> profiles_;
   std::map<Operand, Accesses> accesses_;
   std::vector<std::pair<Key, Levels>> known_;  // some ten
@@ -99,7 +100,8 @@ BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
 BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
 BlockWork block_work(const KvAppend& op, const KvAppendPlan& plan);
 
-// Products that are alike but for where their codebooks stand, counted once.
+// Products that are alike but for where their codebooks stand, counted once. Not of dataflow
+// slices, whose entries stand where no placement says.
 struct AlikeWork {
   BlockWork bare;  // codebooks aside: less than any placement makes it
   OperandUse weights;

@@ -72,6 +72,7 @@ LinearPlan choose_tables(const Problem& problem) {
 LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu, LinearDataflow dataflow) {
   if (dataflow == LinearDataflow::lanes) return choose_lanes(problem, gpu);
   if (dataflow == LinearDataflow::tables) return choose_tables(problem);
+  if (dataflow == LinearDataflow::slices) return choose_slices(problem, gpu);
   const auto plan = dataflow == LinearDataflow::fragments ? choose_fragments(problem, gpu)
                                                           : choose_warpgroups(problem, gpu);
   return plan.value_or(LinearPlan{.dataflow = dataflow, .outputs_per_warp = 16});

@@ -25,6 +25,24 @@ int warpgroup_rows(int rows);
 // there are no tables for the problem.
 LinearPlan choose_tables(const Problem& problem);
 
+// Dataflow slices: the fewest slices of entries that a block holds one of, and outputs for one wave
+// of blocks. check() may refuse it.
+LinearPlan choose_slices(const Problem& problem, const GpuSpec& gpu);
+
+// Whether the codebooks of a unit are large enough to hold slices of their entries alone: a block
+// has no room for them four times.
+bool wants_slices(const Linear& op, const GpuSpec& gpu);
+
+// The loads of codes that dataflow slices takes: the widest that rows of codes are whole ones of
+// and that bring the codes of whole sub-vectors; 0 where there are none.
+int slice_code_words(const Linear& op);
+
+// All columns that one codebook serves, in whole steps.
+int slice_chunk(const Linear& op, const LinearPlan& plan);
+
+// Outputs a warp, in whole groups, with which blocks of dataflow slices fill the GPU once.
+int slice_outputs(const Linear& op, const LinearPlan& plan, const GpuSpec& gpu);
+
 // The plan of one dataflow; check() may refuse it.
 LinearPlan choose_linear(const Problem& problem, const GpuSpec& gpu, LinearDataflow dataflow);
 

@@ -52,8 +52,9 @@ struct SharedTable {
   int lane_units = 1;  // whose tables, one after the other, lanes read at the same time
 };
 
-// Lanes that are served at once, and slots that they contend for.
-constexpr int phase_lanes(int entry_bytes) { return 128 / entry_bytes; }
+// Lanes that are served at once, and slots that they contend for. Less than a bank's 4 bytes is
+// taken as 4: of large codebooks two lanes rarely want halves of one bank's word.
+constexpr int phase_lanes(int entry_bytes) { return entry_bytes < 4 ? 32 : 128 / entry_bytes; }
 
 // Expected passes of a phase whose lanes draw entries independently; lanes whose entry stands
 // elsewhere are idle, so that it may be below 1. Exact where accesses are even; else drawn from a

@@ -147,6 +147,8 @@ void Placer::share_within(std::size_t i, std::int64_t budget) {
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
              std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
   if (std::holds_alternative<KvAppend>(problem)) return {plan, {}};  // it places no entries
+  const auto* linear = std::get_if<LinearPlan>(&plan);
+  if (linear != nullptr && linear->dataflow == LinearDataflow::slices) return {plan, {}};  // same
   return Placer(plan, problem, gpu, profiles, options).run();
 }
 

@@ -80,6 +80,14 @@ PlanUse use_of(const Linear& op, const LinearPlan& plan) {
   weights.fills = static_cast<double>(use.blocks) * static_cast<double>(fills_a_block(config));
   weights.code_bytes = code_bytes(op.shape.out_features, op.shape.in_features, op.weights);
   weights.code_reads = reads;
+  if (plan.dataflow == LinearDataflow::slices) {  // a stage and a slice a block, in shared memory
+    weights.slices = vq::entry_slices(config);
+    weights.lookups *= weights.slices;
+    weights.code_reads *= config.weights.residuals * weights.slices;
+    weights.tensor_units *= config.weights.residuals;
+    weights.format.residuals = 1;
+    weights.format.placement.shared = vq::entries(config.weights);
+  }
   use.operands = {weights};
   return use;
 }

@@ -16,6 +16,7 @@ struct OperandUse {
   vq::FormatConfig format = {};  // with the plan's placement
   std::int64_t units = 1;        // whose codebooks a block keeps near at once
   int lane_units = 1;            // of these, those that the lanes of a warp read at the same time
+  int slices = 1;                // of an entry; a block holds and looks up one of them
   double lookups = 0;            // of entries, all blocks of a call together
   double fills = 0;              // times that blocks load the codebooks of `units` units, together
 
@@ -23,7 +24,7 @@ struct OperandUse {
   double code_bytes = 0;          // as stored
   double code_reads = 1;          // times that blocks read each of them
 
-  int entry_bytes() const { return vq::held_bytes(format); }
+  int entry_bytes() const { return vq::held_bytes(format) / slices; }
   // What blocks fetch of one entry of each unit and stage, and its shared memory, held once.
   std::int64_t stored_row_bytes() const {
     return units * format.residuals * format.vector_size * 2;

@@ -45,6 +45,7 @@ void add_plans(Candidates& to, SpacePlacement allowed) {
     add_linear_fragments(to, allowed);
     add_linear_warpgroups(to, allowed);
     add_linear_tables(to, allowed);
+    add_linear_slices(to, allowed);
     add_linear_lanes(to, allowed);
   }
 }

@@ -75,5 +75,6 @@ void add_linear_lanes(Candidates& to, SpacePlacement allowed);
 void add_linear_fragments(Candidates& to, SpacePlacement allowed);
 void add_linear_warpgroups(Candidates& to, SpacePlacement allowed);
 void add_linear_tables(Candidates& to, SpacePlacement allowed);
+void add_linear_slices(Candidates& to, SpacePlacement allowed);
 
 }  // namespace vqgen

@@ -47,6 +47,7 @@ Demands demands_of(const Linear& op, const LinearPlan& plan) {
     demands.codes_mask |= mask_of(4 * plan.code_words);
     if (op.shape.in_features % 8 == 0) demands.elements_mask = 15;
   }
+  if (plan.dataflow == LinearDataflow::slices) demands.codes_mask |= mask_of(4 * plan.code_words);
   return demands;
 }
 

@@ -13,6 +13,13 @@ struct LoadGlobal {
   }
 };
 
+struct LoadShared {
+  template <class T>
+  VQ_DEVICE T operator()(const T* pointer) const {
+    return load_shared(pointer);
+  }
+};
+
 // Of weights, some of them before after_last_launch().
 struct BeginConstant {
   template <class T>

@@ -218,6 +218,92 @@ TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
   }
 }
 
+// 64 outputs of 4096 columns, 65536 entries of 8 elements: a step of 4 words is 2048 columns.
+Gemv sliced_gemv() {
+  Gemv op;
+  op.shape = {.rows = 1, .out_features = 64, .in_features = 4096};
+  op.weights = {.vector_size = 8, .index_bits = 16};
+  return op;
+}
+LinearPlan slices() {
+  return {.dataflow = LinearDataflow::slices,
+          .threads = 128,
+          .outputs_per_warp = 4,
+          .chunk_columns = 4096,
+          .splits = 8,
+          .rows_per_block = 4,
+          .code_words = 4};
+}
+
+TEST(CheckSlices, ASplitIsAChunkAStageAndASlice) {
+  const auto with = [](const Gemv& op, auto change) {
+    LinearPlan plan = slices();
+    change(plan);
+    return check(plan, op, find_gpu("h200"));
+  };
+  const auto unchanged = [](LinearPlan&) {};
+  expect_ok(with(sliced_gemv(), unchanged));
+  expect_ok(with(sliced_gemv(), [](LinearPlan& p) { p.chunk_columns = 2048, p.splits = 16; }));
+  for (const int splits : {1, 2, 4}) {  // more than a block holds
+    expect_refused(with(sliced_gemv(), [&](LinearPlan& p) { p.splits = splits; }),
+                   {"shared memory a block"});
+  }
+  for (const int splits : {3, 16}) {
+    expect_refused(with(sliced_gemv(), [&](LinearPlan& p) { p.splits = splits; }),
+                   {"splits " + std::to_string(splits), "1 chunks and 1 stages", "16 bytes"});
+  }
+  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.chunk_columns = 3072; }),
+                 {"chunk_columns 3072", "2048 columns of a step"});
+  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.code_words = 3; }),
+                 {"code_words 3", "power of two"});
+  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.codebook.shared = 16; }),
+                 {"holds its slices", "global memory"});
+  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.threads = 1024; }),
+                 {"registers a thread, of 32", "code_words"});
+}
+
+TEST(CheckSlices, SumsOfIntegersStayWithin32Bits) {
+  Gemv op = sliced_gemv();
+  op.shape.in_features = 32768;
+  op.weights = {.vector_size = 8, .index_bits = 8};
+  op.weights.entry_type = EntryType::int8;
+  op.weights.stage_scales = true;
+  LinearPlan plan = slices();
+  plan.code_words = 1;
+  plan.splits = 2;
+  plan.chunk_columns = 16384;  // 64 sub-vectors a lane: 32767 * 127 * 8 * 64 < 2^31
+  expect_ok(check(plan, op, find_gpu("h200")));
+  plan.splits = 1;
+  plan.chunk_columns = 32768;
+  expect_refused(check(plan, op, find_gpu("h200")), {"chunk_columns 32768 pass 32 bits", "slices"});
+  plan.splits = 2;
+  expect_ok(check(plan, op, find_gpu("h200")));
+}
+
+TEST(CheckSlices, CodesAreSharesOfWordsOfOneCodebook) {
+  const auto checked = [](auto change) {
+    Gemv op = sliced_gemv();
+    change(op.weights);
+    return check(slices(), op, find_gpu("h200"));
+  };
+  expect_refused(checked([](VqFormat& f) { f.index_bits = 15; }), {"15 bits", "another dataflow"});
+  expect_refused(checked([](VqFormat& f) { f.residuals = 3; }), {"48 bits", "another dataflow"});
+  expect_refused(checked([](VqFormat& f) { f.decoder = Decoder::e8p; }),
+                 {"lattice", "use dataflow fragments"});
+  expect_refused(checked([](VqFormat& f) {
+                   f.scope = Scope::channel_group;
+                   f.group_channels = 1024;
+                 }),
+                 {"chunk_columns 4096", "1024 columns of one codebook"});
+  Gemv tiles = sliced_gemv();
+  tiles.weights.scope = Scope::tile;
+  tiles.weights.tile_columns = 4096;
+  tiles.weights.tile_rows = 24;
+  expect_refused(check(slices(), tiles, find_gpu("h200")), {"24 rows of a tile", "16 outputs"});
+  tiles.weights.tile_rows = 32;
+  expect_ok(check(slices(), tiles, find_gpu("h200")));
+}
+
 TEST(CheckGemv, APlanOfAnotherOpIsRefused) {
   expect_refused(check(AttentionDecodePlan{}, sound_gemv(), find_gpu("t4")),
                  {"another op", "gemv"});

@@ -208,7 +208,7 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   }
   const Problem gemv =
       read_config(edited(gemv_json(), {{"/shape/out_features", "4096"}}), "c.json").problem;
-  for (const char* dataflow : {"lanes", "fragments", "tables", "warpgroups"}) {
+  for (const char* dataflow : {"lanes", "fragments", "tables", "warpgroups", "slices"}) {
     const Plan plan = proposed(gemv, {{"dataflow", dataflow}}, Json::object());
     EXPECT_EQ(enum_name(std::get<LinearPlan>(plan).dataflow), dataflow);
   }

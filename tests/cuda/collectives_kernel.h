@@ -27,7 +27,8 @@ inline constexpr std::size_t kOutD = 0, kOutDt = 128, kOutD8 = 256, kOutA = 384,
 inline constexpr std::size_t kOutShuffled = 544, kOutShuffledFloat = 576, kOutPermuted = 608;
 inline constexpr std::size_t kOutPacked = 640, kOutHas = 672, kOutVotes = 674;
 inline constexpr std::size_t kOutScaledByte = 706;  // [byte of the word][lane]
-inline constexpr std::size_t kCollectivesOut = 834;
+inline constexpr std::size_t kOutDot2 = 834;        // [pair of bytes][lane]
+inline constexpr std::size_t kCollectivesOut = 898;
 inline constexpr std::int64_t kCollectivesSharedBytes = 4 * 832;
 
 // last_block: kLastBlocks blocks of 64 threads; in[0] is the counter, words from in[64] on.
@@ -92,6 +93,11 @@ VQ_DEVICE void collectives(const u32* in, u32* out) {
   for (int i = 0; i < 4; ++i) {
     const u32 factor = i % 2 == 0 ? 256u : 65535u;
     store_global(out + 706 + 32 * i + l, add_scaled_byte(word, i, factor, 0xfffff000u + word));
+  }
+  VQ_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const i32 sum = dot2(shuffle(word, l ^ 1), word, i, static_cast<i32>(word >> 4));
+    store_global(out + 834 + 32 * i + l, static_cast<u32>(sum));
   }
   u32 votes = 0;  // bit i: does any lane have a word below i 2^27?
   for (u32 i = 0; i < 32; ++i) votes |= any_of_warp(word < i << 27) ? 1u << i : 0u;
@@ -255,6 +261,15 @@ struct Collectives {
       EXPECT_EQ(out[kOutScaledByte + 32 * i + lane],
                 0xfffff000u + words[lane] + byte * (i % 2 == 0 ? 256u : 65535u))
           << lane;
+    }
+    for (std::size_t pair = 0; pair < 2; ++pair) {
+      std::int64_t sum = words[lane] >> 4;
+      for (std::size_t i = 0; i < 2; ++i) {
+        const auto half = static_cast<std::int16_t>(words[lane ^ 1] >> 16 * i & 0xffffu);
+        const auto byte = static_cast<std::int8_t>(words[lane] >> 8 * (2 * pair + i) & 0xffu);
+        sum += std::int64_t{half} * byte;
+      }
+      EXPECT_EQ(static_cast<std::int32_t>(out[kOutDot2 + 32 * pair + lane]), sum) << lane;
     }
     const std::uint32_t packed =
         narrow(real(kInFloats + lane)) | std::uint32_t{narrow(real(kInFloats + 32 + lane))} << 16;

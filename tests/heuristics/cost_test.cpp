@@ -40,8 +40,9 @@ const CostProfile& ceilings() {
     ones.overlap = 2;
     ones.of.of.fill(1);
     CostProfile all{"h200", "test", {}};
-    for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables",
-                             "linear_warpgroups", "attention_lanes", "attention_fragments"}) {
+    for (const char* name :
+         {"linear_lanes", "linear_fragments", "linear_tables", "linear_warpgroups", "linear_slices",
+          "attention_lanes", "attention_fragments"}) {
       all.dataflows[name] = ones;
     }
     return all;

@@ -70,6 +70,24 @@ TEST_F(Registers, HoldTheEntriesAboveMeanPlusThreeSigma) {
   EXPECT_TRUE(says(all, "registers: 16 entries, which catch 72.7 %")) << reasons_of(all);
 }
 
+// Blocks of dataflow slices hold what they look up whatever a profile says, also where a slice is
+// no whole register, and where check() has yet to refuse the plan.
+TEST_F(Registers, SlicesArePlacedNowhere) {
+  const VqFormat format{.vector_size = 8, .index_bits = 8};
+  const Gemm op = product(4096, 4096, format);
+  const std::vector<HotnessProfile> profiles{
+      profile_with(Operand::weights, format, 1, sixteen_hot())};
+  for (const int splits : {0, 1, 8}) {
+    const Plan plan = LinearPlan{.dataflow = LinearDataflow::slices,
+                                 .chunk_columns = 4096,
+                                 .splits = splits,
+                                 .rows_per_block = 4};
+    const Placed placed = place(plan, op, gpu, profiles, {.strategy = Strategy::measured});
+    EXPECT_EQ(placed.plan, plan) << splits;
+    EXPECT_TRUE(placed.operands.empty());
+  }
+}
+
 // 256 threads, 2 blocks an SM: 128 registers each.
 TEST_F(Registers, AreLimitedByTheSlack) {
   EXPECT_EQ(count(placed(sixteen_hot(), 128 - 2 * 16)), 16);

@@ -76,6 +76,28 @@ TEST_P(Architectures, EveryFusionCompiles) {
   }
 }
 
+TEST_P(Architectures, SlicesCompile) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu(GetParam());
+  for (const bool integers : {false, true}) {
+    for (const int rows : {1, 8}) {
+      Gemv op;
+      op.shape = {.rows = rows, .out_features = 4096, .in_features = 4096};
+      constexpr std::int64_t kSliceBytes = 2 * 65536;  // which not all GPUs give a block
+      op.weights = {.vector_size = 8,
+                    .index_bits = gpu.shared_bytes_per_block > kSliceBytes + 32768 ? 16 : 8};
+      if (integers) op.weights.entry_type = EntryType::int8, op.weights.stage_scales = true;
+      const LinearPlan plan = choose_slices(op, gpu);
+      ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
+      const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+      const KernelResources& kernel = artifact.kernels.front();
+      EXPECT_GT(kernel.registers, 0);
+      EXPECT_LE(kernel.registers * plan.threads, 65536) << rows << integers;
+      EXPECT_EQ(kernel.spill_bytes, 0) << rows << integers;
+    }
+  }
+}
+
 // Keys with every transform and residual stages, values on the lattice.
 TEST_P(Architectures, AppendCompiles) {
   const std::unique_ptr<Backend> backend = make_cuda_backend();

@@ -178,6 +178,16 @@ TEST(Barriers, OfGemvAreAllNeeded) {
   expect_every_barrier_needed(problem, plan, 2);
 }
 
+TEST(Barriers, OfGemvBySlicesAreAllNeeded) {
+  Gemv op;
+  op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
+  with_integers(op.weights, true);  // whose largest magnitudes one waits for
+  LinearPlan plan = choose_slices(op, find_gpu("h200"));
+  plan.threads = 64;
+  expect_every_barrier_needed(op, plan, 2);
+}
+
 TEST(Barriers, OfGemmAreAllNeeded) {
   Gemm op;
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};

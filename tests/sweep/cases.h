@@ -39,6 +39,9 @@ SweepCases append_pairwise(std::uint64_t seed);
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed);
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
 
+// Dataflow slices: the widths of codes that it takes x vector_size x residuals, all else in turns.
+std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed);
+
 // All that there are.
 inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2},
                                      CodeLayout{2, 1}, CodeLayout{1, 4}, CodeLayout{1, 2}};

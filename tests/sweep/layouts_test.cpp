@@ -56,6 +56,12 @@ LinearPlan linear_plan(const Linear& op, LinearDataflow dataflow, bool fitting) 
     plan.rows_per_block = 4;
     plan.splits = fitting ? 2 : 3;
     plan.codebook = all_global();
+  } else if (dataflow == LinearDataflow::slices) {
+    plan = choose_slices(problem, sweep_gpu());
+    plan.threads = 64;
+    plan.code_words = 1;  // other layouts have words that follow each other in a row apart
+    plan.chunk_columns = slice_chunk(op, plan);
+    plan.outputs_per_warp = fitting ? 12 : 6;
   } else {
     plan.outputs_per_warp = 2;
     plan.chunk_columns = 64;
@@ -94,7 +100,8 @@ TEST_P(LinearLayouts, DoNotChangeABit) {
 
 INSTANTIATE_TEST_SUITE_P(All, LinearLayouts,
                          testing::Values(LinearDataflow::lanes, LinearDataflow::fragments,
-                                         LinearDataflow::tables, LinearDataflow::warpgroups),
+                                         LinearDataflow::tables, LinearDataflow::warpgroups,
+                                         LinearDataflow::slices),
                          [](const auto& test) { return std::string(enum_name(test.param)); });
 
 // Tokens and sinks that fill no group; keys of an even number of words a lane, values of one.

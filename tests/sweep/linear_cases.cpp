@@ -37,7 +37,8 @@ constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
 constexpr int kFragments = 1;    // of the dataflows lanes, fragments,
 constexpr int kTables = 2;       // tables,
-constexpr int kWarpgroups = 3;   // warpgroups
+constexpr int kWarpgroups = 3;   // warpgroups,
+constexpr int kSlices = 4;       // slices
 constexpr int kMostTableBits = 9;
 
 constexpr std::array kVectors{2, 4, 8};
@@ -46,7 +47,7 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then o
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
-    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 4, 3, 8, 3, 2,
+    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 5, 3, 8, 3, 2,
     kLayouts.size(), 2};
 
 VqFormat weight_format(const std::vector<int>& v) {
@@ -161,6 +162,20 @@ void vary_warpgroups(LinearPlan& plan, int variant) {
   }
 }
 
+// The same of slices: shorter blocks, steps, chunks, and slices as wide as an entry.
+void vary_slices(LinearPlan& plan, const Linear& op, int variant) {
+  const int slices = plan.splits / op.weights.residuals;  // of one chunk
+  plan.threads = variant % 2 == 0 ? 64 : 128;
+  plan.outputs_per_warp = variant % 4 == 3 ? 6 : 12;
+  if (variant >= 4) plan.code_words = std::max(1, plan.code_words / 2);
+  plan.chunk_columns = slice_chunk(op, plan);
+  if (variant >= 6) plan.chunk_columns = std::max(plan.chunk_columns / 2, 1);
+  const auto chunks =
+      static_cast<int>((op.shape.in_features + plan.chunk_columns - 1) / plan.chunk_columns);
+  const int narrow = variant % 3 == 1 ? op.weights.held_bytes() / 2 : slices;
+  plan.splits = chunks * op.weights.residuals * narrow;
+}
+
 // The plan of the case: each group of overrides that check() refuses is dropped.
 LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Linear& op,
                      const GpuSpec& gpu, bool& dropped) {
@@ -196,6 +211,11 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
       p.splits = static_cast<int>((op.shape.in_features + p.chunk_columns - 1) / p.chunk_columns);
     });
   }
+  if (v[kDataflow] == kSlices) {
+    attempt([&](LinearPlan& p) { p = choose_slices(made.problem, gpu); });
+    if (plan.dataflow == LinearDataflow::slices)
+      attempt([&](LinearPlan& p) { vary_slices(p, op, v[kShape]); });
+  }
   attempt([&](LinearPlan& p) { fix_placement(p.codebook, op.weights, v[kLevel]); });
   if (plan.dataflow == LinearDataflow::fragments) {
     attempt([&](LinearPlan& p) { vary_fragments(p, v[kShape]); });
@@ -209,7 +229,8 @@ LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Lin
       if (v[kChunk] == 2) p.chunk_columns = 160;
     });
   }
-  if (v[kSplits] > 0 && plan.dataflow != LinearDataflow::tables)
+  if (v[kSplits] > 0 && plan.dataflow != LinearDataflow::tables &&
+      plan.dataflow != LinearDataflow::slices)
     attempt([&](LinearPlan& p) { p.splits = v[kSplits]; });
   if (v[kCombine] == 1) {
     attempt([](LinearPlan& p) {
@@ -242,6 +263,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
                                                      aligned_words(op.weights.layout));
     if (op.shape.in_features % 8 == 0) result.misalignment.elements = alignment * 8;
   }
+  if (plan.dataflow == LinearDataflow::slices) {
+    result.misalignment.words = alignment * std::max(static_cast<std::size_t>(plan.code_words),
+                                                     aligned_words(op.weights.layout));
+  }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
   return result;
 }
@@ -264,6 +289,12 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     impossible.insert({{kBits, bits}, {kDataflow, kTables}});
   }
   for (const int scope : {2, 3}) impossible.insert({{kScope, scope}, {kDataflow, kTables}});
+  // Codes of a sub-vector that are no share of a word.
+  for (int bits = 2; bits <= 16; ++bits) {
+    if ((bits & (bits - 1)) != 0) impossible.insert({{kBits, bits - 2}, {kDataflow, kSlices}});
+  }
+  impossible.insert({{kBits, kE8p}, {kDataflow, kSlices}});
+  impossible.insert({{kResiduals, 2}, {kDataflow, kSlices}});
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;
   result.pairs = pairwise.pairs();
@@ -294,6 +325,38 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
         v[kDataflow] = turn % 3;
         v[kFusion] = turn / 3 % 3;
         v[kLayout] = turn / 9 % static_cast<int>(kLayouts.size());
+        cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed) {
+  std::vector<SweepCase> cases;
+  for (const int bits : {2, 4, 8, 16}) {
+    for (int vector = 0; vector < 3; ++vector) {
+      for (const int residuals : {1, 2, 4}) {
+        if (residuals * bits > 32) continue;
+        const int turn = static_cast<int>(cases.size());
+        std::vector<int> v(kSizes.size(), 0);
+        v[kBits] = bits - 2;
+        v[kVector] = vector;
+        v[kResiduals] = residuals - 1;
+        v[kScope] = bits == 16 ? turn % 5 : 0;
+        v[kDType] = turn % 2;
+        v[kRows] = turn % kGemvs;
+        v[kOutFeatures] = turn % 6;
+        v[kInFeatures] = 3 + turn % 3;
+        v[kOutputScales] = turn / 2 % 2;
+        v[kStageScales] = turn / 3 % 2;
+        v[kAlignment] = turn % 4;
+        v[kCodes] = turn % 5;
+        if (vector > 0) v[kIntegers] = turn / 4 % 2;
+        v[kDataflow] = kSlices;
+        v[kShape] = turn % 8;
+        v[kCombine] = turn / 2 % 2;
+        v[kLayout] = turn / 5 % static_cast<int>(kLayouts.size());
         cases.push_back(make_case(v, gpu, seed + static_cast<std::uint64_t>(turn)));
       }
     }

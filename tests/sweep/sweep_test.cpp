@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <map>
 
+#include "core/check.h"
 #include "tests/sweep/harness.h"
 
 namespace vqgen::test {
@@ -47,6 +48,7 @@ TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), kSeed
 TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(kSeed).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), kSeed)); }
+TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), kSeed)); }
 
 INSTANTIATE_TEST_SUITE_P(Shard, Sweep, testing::Range(std::size_t{0}, kShards));
 
@@ -81,10 +83,13 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   }
   std::map<LinearDataflow, int> products;
   std::vector<SweepCase> all = gemv_product(sweep_gpu(), kSeed);
+  const std::vector<SweepCase> sliced = slices_product(sweep_gpu(), kSeed);
+  all.insert(all.end(), sliced.begin(), sliced.end());
   all.insert(all.end(), linear.cases.begin(), linear.cases.end());
   for (const SweepCase& each : all) ++products[std::get<LinearPlan>(each.plan).dataflow];
-  for (const LinearDataflow each : {LinearDataflow::lanes, LinearDataflow::fragments,
-                                    LinearDataflow::tables, LinearDataflow::warpgroups}) {
+  for (const LinearDataflow each :
+       {LinearDataflow::lanes, LinearDataflow::fragments, LinearDataflow::tables,
+        LinearDataflow::warpgroups, LinearDataflow::slices}) {
     EXPECT_GE(products[each], 20) << enum_name(each);
     std::printf("%d cases of products in dataflow %s\n", products[each],
                 std::string(enum_name(each)).c_str());

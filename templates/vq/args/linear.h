@@ -10,7 +10,7 @@ struct LinearArgs {
   const u16*
       x;   // [rows][in_features]; fragments and warpgroups, in_features % 8 == 0: 16-byte aligned
   u16* y;  // [rows][out_features]
-  QuantizedArgs weights;       // rows [out_features]; the same: aligned to code_words words
+  QuantizedArgs weights;  // rows [out_features]; the same, and slices: aligned to code_words words
   const float* output_scales;  // [out_features]; null where the format has none
   float* partials;             // [splits][rows][out_features] fp32; null where splits == 1
   u32* counters;  // [blocks of rows][blocks of outputs], zeros; for plans whose last block merges

@@ -13,7 +13,13 @@
 
 namespace vq {
 
-enum class LinearDataflow : int { kLanes = 0, kFragments = 1, kTables = 2, kWarpgroups = 3 };
+enum class LinearDataflow : int {
+  kLanes = 0,
+  kFragments = 1,
+  kTables = 2,
+  kWarpgroups = 3,
+  kSlices = 4
+};
 
 // Fragments: how entries come to stand as the tensor core has its operands (VQ-LLM, section VI-B).
 // kPermute: as they are, x being laid out to match. The others leave x in the order of its columns:
@@ -61,12 +67,14 @@ VQ_HD constexpr i64 counters(const LinearConfig& c) {
 VQ_HD constexpr i64 units_per_row(const LinearConfig& c) {
   return ceil_div(c.in_features, c.unit_columns);
 }
-// Units that one chunk of columns touches. A chunk lies within one unit or holds whole units.
-VQ_HD constexpr int units_per_chunk(const LinearConfig& c) {
-  return static_cast<int>(ceil_div(i64{c.chunk_columns}, c.unit_columns));
-}
+// A chunk lies within one unit or holds whole units.
 VQ_HD constexpr bool chunk_in_one_unit(const LinearConfig& c) {
   return c.unit_columns >= c.in_features || c.unit_columns % c.chunk_columns == 0;
+}
+// Units that one chunk of columns touches.
+VQ_HD constexpr int units_per_chunk(const LinearConfig& c) {
+  return chunk_in_one_unit(c) ? 1
+                              : static_cast<int>(ceil_div(i64{c.chunk_columns}, c.unit_columns));
 }
 VQ_HD constexpr i64 chunks(const LinearConfig& c) {
   return ceil_div(c.in_features, i64{c.chunk_columns});
@@ -90,6 +98,49 @@ VQ_HD constexpr int row_tables(const LinearConfig& c) {
 }
 VQ_HD constexpr int table_rows_at_once(const LinearConfig& c) {
   return c.weights.index_bits == 8 && row_tables(c) % 2 == 0 ? 2 : 1;
+}
+
+// Slices: a block holds slice_elements of each entry of one stage, and has one chunk of the
+// columns:
+//
+//   split = (chunk * residuals + stage) * (vector_size / slice_elements) + slice
+//
+// In a step lane l reads code_words words of an output's codes, which are slice_run sub-vectors; x
+// of a lane's sub-vectors of a step goes by accesses of up to 16 bytes, lanes side by side.
+VQ_HD constexpr int entry_slices(const LinearConfig& c) {
+  return static_cast<int>(c.splits / (chunks(c) * c.weights.residuals));
+}
+VQ_HD constexpr int slice_elements(const LinearConfig& c) {
+  return c.weights.vector_size / entry_slices(c);
+}
+VQ_HD constexpr int slice_bytes(const LinearConfig& c) {
+  return held_bytes(c.weights) / entry_slices(c);
+}
+VQ_HD constexpr int slice_run(const LinearConfig& c) {
+  return 32 * c.code_words / (c.weights.residuals * c.weights.index_bits);
+}
+VQ_HD constexpr int slice_step_columns(const LinearConfig& c) {
+  return 32 * slice_run(c) * c.weights.vector_size;
+}
+VQ_HD constexpr int slice_steps(const LinearConfig& c) {
+  return c.chunk_columns / slice_step_columns(c);
+}
+// The largest integer that x becomes for int8 entries.
+inline constexpr int kSlicePeak = 32767;
+// The largest magnitude that a lane's sum of products of integers can have.
+VQ_HD constexpr i64 slice_sum(const LinearConfig& c) {
+  constexpr int kEntryPeak = 127;
+  return i64{kSlicePeak} * kEntryPeak * slice_elements(c) * slice_steps(c) * slice_run(c);
+}
+// Words of x that a slice is multiplied with: fp32, or two integers of 16 bits.
+VQ_HD constexpr int slice_x_words(const LinearConfig& c) {
+  return c.weights.int8_entries ? slice_elements(c) / 2 : slice_elements(c);
+}
+// Outputs that a warp serves at once.
+VQ_HD constexpr int slice_group(const LinearConfig& c) {
+  constexpr int kMost = 4;
+  const int power = c.outputs_per_warp & -c.outputs_per_warp;
+  return power < kMost ? power : kMost;
 }
 
 // Fragments. The four lanes that hold one output's operand each take a run of consecutive columns,
@@ -216,7 +267,11 @@ struct LinearShared {
   // (ops/fragment_x.cuh); after the columns, the sums that warps hand over.
   // warpgroups: [kChunkBuffers][chunk_steps][kStepOctets][rows_per_block][8] u16, steps step_bytes
   // apart.
+  // slices: [block_rows][step][access][lane][word], of slice_run * slice_x_words words a lane.
   i64 x;
+  // slices: [entry] slices; and of int8 entries [block_rows][warp] u32, largest magnitudes.
+  i64 slices;
+  i64 peaks;
   // fragments with kShared: [warp][kExchangeTiles][kExchangeOctets][8] u16.
   i64 exchange;
   i64 total;
@@ -242,6 +297,10 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig& c) {
     at.x = carve(i64{block_rows(c)} * c.chunk_columns * 4);
   } else if (c.dataflow == LinearDataflow::kTables) {
     at.x = carve(i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4);
+  } else if (c.dataflow == LinearDataflow::kSlices) {
+    at.x = carve(i64{block_rows(c)} * slice_steps(c) * 32 * slice_run(c) * slice_x_words(c) * 4);
+    at.slices = carve(i64{entries(c.weights)} * slice_bytes(c));
+    at.peaks = carve(c.weights.int8_entries ? i64{block_rows(c)} * (c.threads / 32) * 4 : i64{0});
   } else if (c.dataflow == LinearDataflow::kWarpgroups) {
     at.x = carve(i64{kChunkBuffers} * chunk_bytes(c));
   } else {

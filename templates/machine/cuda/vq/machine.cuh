@@ -273,6 +273,15 @@ VQ_DEVICE u32 add_scaled_byte(u32 bytes, int byte, u32 factor, u32 addend) {
   }
   return sum;
 }
+VQ_DEVICE i32 dot2(u32 halves, u32 bytes, int pair, i32 addend) {
+  i32 sum;
+  if (pair == 0) {
+    asm("dp2a.lo.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(halves), "r"(bytes), "r"(addend));
+  } else {
+    asm("dp2a.hi.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(halves), "r"(bytes), "r"(addend));
+  }
+  return sum;
+}
 VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   u32 bytes;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));

@@ -234,6 +234,13 @@ VQ_DEVICE u32 add2(u32 a, u32 b) {
 VQ_DEVICE u32 add_scaled_byte(u32 bytes, int byte, u32 factor, u32 addend) {
   return addend + factor * (bytes >> 8 * byte & 0xffu);
 }
+VQ_DEVICE i32 dot2(u32 halves, u32 bytes, int pair, i32 addend) {
+  const auto product = [&](int i) {
+    return static_cast<i32>(static_cast<short>(halves >> 16 * i & 0xffffu)) *
+           static_cast<i32>(static_cast<signed char>(bytes >> 8 * (2 * pair + i) & 0xffu));
+  };
+  return addend + product(0) + product(1);
+}
 VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   const u64 bytes = static_cast<u64>(b) << 32 | a;
   u32 out = 0;

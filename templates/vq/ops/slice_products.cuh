@@ -1,0 +1,71 @@
+// What a slice of an entry, some of its elements, is multiplied with: x as dataflow slices stages
+// it (layout/linear.h), and sums of such products.
+//
+// Entries of 16 bits: fp32 by fp32. Of int8 entries x is made integers of 16 bits too, by the
+// largest magnitude of the block's share of its row: two products an instruction (DP2A), and sums
+// of integers, which are exact. A row with an element that is no finite number has no numbers as
+// sums.
+#pragma once
+
+#include <vq/ops/linear_work.cuh>
+
+namespace vq {
+
+template <Element kElement, bool kInt8, int kElements>
+struct SliceProducts;
+
+template <Element kElement, int kElements>
+struct SliceProducts<kElement, false, kElements> {
+  using Slice = typename EntryWords<kElements>::type;
+  using Sum = float;
+
+  VQ_DEVICE static void stage(u32* x, const float (&values)[kElements], float) {
+    VQ_UNROLL
+    for (int i = 0; i < kElements; ++i) x[i] = float_bits(values[i]);
+  }
+  VQ_DEVICE static void add(float& sum, const Slice& slice, const u32* x) {
+    if constexpr (kElements == 1) {
+      sum += to_float<kElement>(slice) * float_from_bits(x[0]);
+    } else {
+      float values[kElements] = {};
+      add_entry<kElement>(values, slice, 1.0f);
+      VQ_UNROLL
+      for (int i = 0; i < kElements; ++i) sum += values[i] * float_from_bits(x[i]);
+    }
+  }
+};
+
+template <Element kElement, int kElements>
+struct SliceProducts<kElement, true, kElements> {
+  using Slice = typename EntryWords<kElements / 2>::type;
+  using Sum = i32;
+
+  // `factor` takes the largest magnitude to kSlicePeak.
+  VQ_DEVICE static void stage(u32* x, const float (&values)[kElements], float factor) {
+    VQ_UNROLL
+    for (int i = 0; i < kElements; i += 2) {
+      x[i / 2] = (static_cast<u32>(whole(values[i] * factor)) & 0xffffu) |
+                 static_cast<u32>(whole(values[i + 1] * factor)) << 16;
+    }
+  }
+  VQ_DEVICE static void add(i32& sum, const Slice& slice, const u32* x) {
+    VQ_UNROLL
+    for (int i = 0; i < kElements; i += 2)
+      sum = dot2(x[i / 2], bytes(slice, i / 4), i / 2 % 2, sum);
+  }
+
+ private:
+  VQ_DEVICE static u32 bytes(u16 slice, int) { return slice; }
+  template <class Words>
+  VQ_DEVICE static u32 bytes(const Words& slice, int word) {
+    return word_of(slice, word);
+  }
+  // To the nearest. What is no number comes of a row whose peak is none.
+  VQ_DEVICE static i32 whole(float value) {
+    constexpr float kMax = static_cast<float>(kSlicePeak);
+    value = value > kMax ? kMax : value > -kMax ? value : -kMax;
+    return static_cast<i32>(value < 0.0f ? value - 0.5f : value + 0.5f);
+  }
+};
+
+}  // namespace vq
