@@ -15,7 +15,7 @@ LARGE_BYTES = 1e9      # an operand that needs no copy: a call leaves nothing of
 LEAST_CALLS = 20
 REPLAYS = 9
 EAGER_RUNS = 5
-WARM_UP_MS = 400  # of a side's own calls before a turn is timed: the clock is its own, not the other's
+WARM_UP_MS = 100  # of a side's own calls before a turn is timed: the clock is its own, not the other's
 READ_BYTES = 1 << 32
 
 
