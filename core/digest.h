@@ -19,6 +19,7 @@ class Digest {
   std::string hex();
 
  private:
+  friend std::string sha256_hex(std::span<const std::byte> bytes);
   struct State;
   std::unique_ptr<State> state_;
 };
