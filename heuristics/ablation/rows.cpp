@@ -97,11 +97,12 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
   }
   add_row(std::move(fusion));
   add_row(std::move(permutation));
-  add_row({"+ copies", "entries in shared memory with a copy a lane", Dataflows::any, copies, all});
+  add_row(
+      {"+ copies", "entries in shared memory with a copy a lane", Dataflows::placed, copies, all});
   for (AblationRow whole_space :
-       {AblationRow{"GC*", "the whole space, all entries in global memory", Dataflows::any,
+       {AblationRow{"GC*", "the whole space, all entries in global memory", Dataflows::placed,
                     rules_of({Near::none}), all},
-        AblationRow{"SC*", "the whole space, all entries in shared memory once", Dataflows::any,
+        AblationRow{"SC*", "the whole space, all entries in shared memory once", Dataflows::placed,
                     rules_of({whole(any_fits)}), all, note(any_fits)}}) {
     whole_space.adds = false;
     add_row(std::move(whole_space));
@@ -118,6 +119,8 @@ bool AblationSpace::obeys_dataflow(const AblationRow& row, const Plan& plan) {
   const std::string_view name =
       std::visit([](const auto& each) { return enum_name(each.dataflow); }, plan);
   switch (row.dataflows) {
+    case Dataflows::placed:
+      return name != "slices";
     case Dataflows::lanes:
       return name == "lanes";
     case Dataflows::others:

@@ -15,7 +15,8 @@
 
 namespace vqgen {
 
-enum class Dataflows { any, lanes, others, fragments };
+// placed: any whose entries stand where the plan's placement says, all but slices.
+enum class Dataflows { any, placed, lanes, others, fragments };
 
 struct AblationRow {
   std::string name;  // "GC", "+ registers"

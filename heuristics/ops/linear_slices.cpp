@@ -1,5 +1,6 @@
 // Rules of dataflow slices of the products.
 #include <algorithm>
+#include <array>
 
 #include "core/ceil_div.h"
 #include "core/kernel_config.h"
@@ -45,8 +46,8 @@ LinearPlan choose_slices(const Problem& problem, const GpuSpec& gpu) {
   const Linear& op = *as_linear(problem);
   const VqFormat& format = op.weights;
   LinearPlan plan{.dataflow = LinearDataflow::slices, .rows_per_block = op.shape.rows <= 4 ? 4 : 8};
-  for (const int threads :
-       {640, 512, 256}) {  // 5 warps a scheduler were best; fewer have registers
+  constexpr std::array kThreads{640, 512, 256};  // 5 warps a scheduler were best
+  for (const int threads : kThreads) {
     plan.threads = threads;
     for (int words = std::max(1, slice_code_words(op)); words > 0; words /= 2) {
       plan.code_words = words;

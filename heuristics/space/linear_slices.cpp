@@ -6,12 +6,11 @@
 
 namespace vqgen {
 
-// How many slices, chunks, warps and rows; outputs then fill one or two waves of blocks. Of what
-// stands in global memory before blocks take their slices, whatever placement is allowed: levels
-// hold nothing here.
+// How many slices, chunks, warps and rows; outputs then fill one or two waves of blocks. No
+// placement says where the entries stand.
 void add_linear_slices(Candidates& to, SpacePlacement allowed) {
   const Linear& op = *as_linear(to.problem());
-  if (allowed == SpacePlacement::shared || !wants_slices(op, to.gpu())) return;
+  if (allowed != SpacePlacement::any || !wants_slices(op, to.gpu())) return;
   LinearPlan plan{.dataflow = LinearDataflow::slices};
   for (const int rows : {4, 8}) {
     plan.rows_per_block = rows;

@@ -127,6 +127,21 @@ const AblationRow& row(const AblationSpace& space, const std::string& name) {
   throw std::runtime_error("no row " + name);
 }
 
+// Slices hold entries whatever the plan's placement says.
+TEST(AblationRows, SlicesAreOfNoRowThatNamesAPlacement) {
+  Gemv op = gemv("aqlm-1x16");
+  const GpuSpec gpu = find_gpu("h200");
+  const AblationSpace space(op, gpu, {});
+  const Plan plan = choose_slices(op, gpu);
+  ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
+  for (const char* name : {"GC*", "SC*", "+ copies", "GC"}) {
+    EXPECT_FALSE(space.variant_of(row(space, name), plan)) << name;
+  }
+  for (const char* name : {"best", "+ dataflow"}) {
+    EXPECT_TRUE(space.variant_of(row(space, name), plan)) << name;
+  }
+}
+
 TEST(AblationRows, SayWhatDoesNotFit) {
   const AblationSpace wide(gemv("aqlm-1x16"), find_gpu("h200"), {});
   expect_words(row(wide, "SC").note, {"as many entries as fit", "shared memory a block"});
