@@ -10,6 +10,7 @@
 #pragma once
 
 #include <vq/layout/attention_fragments.h>
+#include <vq/integers.cuh>
 #include <vq/ops/query_fragments.cuh>
 
 namespace vq {
@@ -38,7 +39,8 @@ class QueryBytes {
       const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(row) + i);
       u32 high = 0, low = 0;
       const auto add = [&](u32 bits, int j) {
-        const i32 whole = rounded(float_from_bits(bits) * factor * weight(4 * i + j));
+        // What is no number comes of a row whose peak is none, which makes none of the scores.
+        const i32 whole = nearest_within(float_from_bits(bits) * factor * weight(4 * i + j), kPeak);
         const i32 first = (whole + 64) >> 7;  // 64: the second is within -64 .. 63
         high |= (static_cast<u32>(first) & 0xffu) << 8 * j;
         low |= (static_cast<u32>(whole - first * 128) & 0xffu) << 8 * j;
@@ -92,13 +94,6 @@ class QueryBytes {
   }
 
  private:
-  // Of a number within kPeak. What is none comes of a row whose peak is none, which makes none of
-  // the scores.
-  VQ_DEVICE static i32 rounded(float value) {
-    value = value > kPeak ? kPeak : value > -kPeak ? value : -kPeak;
-    return static_cast<i32>(value < 0.0f ? value - 0.5f : value + 0.5f);
-  }
-
   u32 words_[kQuads][kOctets][2];
 };
 

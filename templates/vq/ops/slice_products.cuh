@@ -7,6 +7,7 @@
 // sums.
 #pragma once
 
+#include <vq/integers.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -44,8 +45,8 @@ struct SliceProducts<kElement, true, kElements> {
   VQ_DEVICE static void stage(u32* x, const float (&values)[kElements], float factor) {
     VQ_UNROLL
     for (int i = 0; i < kElements; i += 2) {
-      x[i / 2] = (static_cast<u32>(whole(values[i] * factor)) & 0xffffu) |
-                 static_cast<u32>(whole(values[i + 1] * factor)) << 16;
+      x[i / 2] = (static_cast<u32>(integer(values[i] * factor)) & 0xffffu) |
+                 static_cast<u32>(integer(values[i + 1] * factor)) << 16;
     }
   }
   VQ_DEVICE static void add(i32& sum, const Slice& slice, const u32* x) {
@@ -55,16 +56,14 @@ struct SliceProducts<kElement, true, kElements> {
   }
 
  private:
+  // What is no number comes of a row whose peak is none.
+  VQ_DEVICE static i32 integer(float value) {
+    return nearest_within(value, static_cast<float>(kSlicePeak));
+  }
   VQ_DEVICE static u32 bytes(u16 slice, int) { return slice; }
   template <class Words>
   VQ_DEVICE static u32 bytes(const Words& slice, int word) {
     return word_of(slice, word);
-  }
-  // To the nearest. What is no number comes of a row whose peak is none.
-  VQ_DEVICE static i32 whole(float value) {
-    constexpr float kMax = static_cast<float>(kSlicePeak);
-    value = value > kMax ? kMax : value > -kMax ? value : -kMax;
-    return static_cast<i32>(value < 0.0f ? value - 0.5f : value + 0.5f);
   }
 };
 
