@@ -34,12 +34,11 @@ int slice_chunk(const Linear& op, const LinearPlan& plan) {
 }
 
 int slice_outputs(const Linear& op, const LinearPlan& plan, const GpuSpec& gpu) {
-  constexpr std::int64_t kGroup = 4;
   const std::int64_t of_one =
       ceil_div(op.shape.rows, plan.rows_per_block) * std::int64_t{plan.splits};
   const std::int64_t warps = std::max<std::int64_t>(1, gpu.sms / of_one) * (plan.threads / 32);
-  const std::int64_t own = ceil_div(op.shape.out_features, warps);
-  return static_cast<int>(std::min<std::int64_t>(4096, ceil_div(own, kGroup) * kGroup));
+  const std::int64_t groups = ceil_div(op.shape.out_features, warps * vq::kSliceGroup);
+  return static_cast<int>(std::min<std::int64_t>(4096, groups * vq::kSliceGroup));
 }
 
 LinearPlan choose_slices(const Problem& problem, const GpuSpec& gpu) {

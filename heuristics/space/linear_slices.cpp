@@ -28,7 +28,8 @@ void add_linear_slices(Candidates& to, SpacePlacement allowed) {
             plan.threads = threads;
             const int outputs = slice_outputs(op, plan, to.gpu());
             for (const int waves : {1, 2}) {
-              plan.outputs_per_warp = static_cast<int>(ceil_div(outputs, 4 * waves)) * 4;
+              plan.outputs_per_warp =
+                  static_cast<int>(ceil_div(outputs, vq::kSliceGroup * waves)) * vq::kSliceGroup;
               to.add(plan);
             }
           }

@@ -136,11 +136,11 @@ VQ_HD constexpr i64 slice_sum(const LinearConfig& c) {
 VQ_HD constexpr int slice_x_words(const LinearConfig& c) {
   return c.weights.int8_entries ? slice_elements(c) / 2 : slice_elements(c);
 }
-// Outputs that a warp serves at once.
+// Outputs that a warp serves at once: kSliceGroup where its outputs allow it.
+inline constexpr int kSliceGroup = 4;
 VQ_HD constexpr int slice_group(const LinearConfig& c) {
-  constexpr int kMost = 4;
   const int power = c.outputs_per_warp & -c.outputs_per_warp;
-  return power < kMost ? power : kMost;
+  return power < kSliceGroup ? power : kSliceGroup;
 }
 
 // Fragments. The four lanes that hold one output's operand each take a run of consecutive columns,
