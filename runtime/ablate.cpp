@@ -20,7 +20,9 @@ class Search {
 
   Ablation run() {
     const std::size_t closing = left_ / 16;
-    spread((left_ - closing + 1) / 2);
+    const std::size_t quarter = (left_ - closing + 3) / 4;
+    spread(quarter);
+    expect(quarter);
     for (std::size_t round = 0; round < kRounds; ++round) {
       refine((left_ - std::min(left_, closing)) / (kRounds - round));
     }
@@ -63,6 +65,14 @@ class Search {
     measure();
   }
 
+  void expect(std::size_t quota) {
+    const std::vector<std::size_t> shares = this->shares(quota, false);
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      space_.expected(space_.rows()[i], shares[i], taker());
+    }
+    measure();
+  }
+
   // Rows by the time of their best, the fastest first.
   std::vector<std::size_t> winners() const {
     std::vector<std::size_t> order;
@@ -96,16 +106,16 @@ class Search {
     measure();
   }
 
-  // The winner's shape under each row once more, GC* and SC* first. No new shape is
-  // measured after, which could win untried by them.
+  // The winner's shape under each row once more, GC* and SC* first, and for what is left those of
+  // the other rows' winners. No new shape is measured after, which could win untried by them.
   void close() {
-    const std::vector<std::size_t> order = winners();
-    if (order.empty()) return;
-    const Plan best = result_.best(order.front())->plan;
-    for (std::size_t i = result_.rows.size(); i-- > 0;) {
-      constexpr std::size_t kFusions = 3;
-      if (live(i) && space_.rows()[i].spread) {
-        space_.relay(space_.rows()[i], best, kFusions, taker());
+    for (const std::size_t winner : winners()) {
+      const Plan best = result_.best(winner)->plan;
+      for (std::size_t i = result_.rows.size(); i-- > 0;) {
+        constexpr std::size_t kFusions = 3;
+        if (live(i) && space_.rows()[i].spread) {
+          space_.relay(space_.rows()[i], best, kFusions, taker());
+        }
       }
     }
     measure();

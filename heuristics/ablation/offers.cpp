@@ -1,4 +1,5 @@
-// How an AblationSpace offers plans: spread evenly, one shape after another row's, or the nearest.
+// How an AblationSpace offers plans: the cheapest by the cost model, spread evenly, one shape after
+// another row's, or the nearest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "core/config.h"
 #include "heuristics/ablation/rows.h"
 #include "heuristics/ablation/shapes.h"
+#include "heuristics/choose.h"
 
 namespace vqgen {
 namespace {
@@ -43,6 +45,39 @@ std::vector<LinearFusion> AblationSpace::fusions_of(const AblationRow& row,
                                                     const Plan& shape) const {
   if (!is_product_of_fragments(shape)) return {LinearFusion::permute};
   return row.fusions;
+}
+
+void AblationSpace::expected(const AblationRow& row, std::size_t count,
+                             const TakePlan& take) const {
+  if (!is_modelled(problem_)) {
+    relay(row, choose(problem_, gpu_, {.profiles = profiles_}), count, take);
+    return;
+  }
+  struct Guess {
+    double us;
+    std::size_t shape;
+    PlacementRule rule;
+  };
+  std::vector<Guess> guesses;
+  CostModel model(problem_, gpu_, profiles_);
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    if (!obeys_dataflow(row, shapes_[i])) continue;
+    for (const PlacementRule& rule : row.rules) {
+      if (takes_long(rule)) continue;
+      const Laid laid = complete(shapes_[i], {rule});
+      if (!laid.verdict.ok) continue;
+      if (const auto cost = model(laid.plan)) guesses.push_back({cost->us, i, rule});
+    }
+  }
+  std::stable_sort(guesses.begin(), guesses.end(),
+                   [](const Guess& a, const Guess& b) { return a.us < b.us; });
+  for (const Guess& guess : guesses) {
+    for (const LinearFusion fusion : fusions_of(row, shapes_[guess.shape])) {
+      if (count == 0) return;
+      const Laid laid = complete(shapes_[guess.shape], {guess.rule, fusion});
+      if (laid.verdict.ok && take(laid.plan)) --count;
+    }
+  }
 }
 
 void AblationSpace::spread(const AblationRow& row, std::size_t count, const TakePlan& take) const {

@@ -95,6 +95,10 @@ bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& prob
          });
 }
 
+bool takes_long(const PlacementRule& rule) {
+  return rule.near == Near::weighed || rule.near == Near::slack;
+}
+
 Plan without_cache(Plan plan, const Problem& problem) {
   for (const Book& book : books(problem)) placement_of(plan, book.operand) = all_global();
   return plan;

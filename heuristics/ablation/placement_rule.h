@@ -51,6 +51,9 @@ Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, c
 // Whether boundaries of the plan can come of the rule for some shape: false is certain, and quick.
 bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& problem);
 
+// Whether laying a shape by it takes so long that only some shapes should be.
+bool takes_long(const PlacementRule& rule);
+
 // The plan with all entries in global memory.
 Plan without_cache(Plan plan, const Problem& problem);
 

@@ -36,9 +36,6 @@ std::vector<PlacementRule> joined(std::vector<PlacementRule> a,
 
 // Where placing a shape takes long, so many of them say whether a rule can be had.
 constexpr std::size_t kFewShapes = 64;
-bool takes_long(const PlacementRule& rule) {
-  return rule.near == Near::weighed || rule.near == Near::slack;
-}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 
 #include "core/profiles.h"
 #include "heuristics/ablation/shapes.h"
+#include "heuristics/choose.h"
 #include "heuristics/placement/plan_use.h"
 #include "tests/core/support.h"
 
@@ -191,6 +192,57 @@ TEST(Ablate, BaselinesAreTunedAsTheWinnerIs) {
       }
       EXPECT_LE(result.best(fake.row(name))->time_us, 1.05 * least) << name;
     }
+  }
+}
+
+// Where plans take what the cost model expects, a row has its fastest after a few plans.
+TEST(Ablate, WhatTheCostModelExpectsToBeFastestIsTried) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const Problem& problem : problems()) {
+    if (!is_modelled(problem)) continue;
+    SCOPED_TRACE(to_json(problem).dump());
+    Fake fake(problem);
+    CostModel model(problem, gpu, {});
+    constexpr double kUnknown = 1e6;
+    const auto expected_us = [&](const Plan& plan) {
+      const auto cost = model(plan);
+      return cost ? cost->us : kUnknown;
+    };
+    fake.spoil = [&](Measurement& each) { each.time_us = expected_us(each.plan); };
+    const Ablation result = fake.run(60);
+    for (const std::string name : {"GC", "SC", "GC*", "SC*"}) {
+      SCOPED_TRACE(name);
+      const AblationRow& row = fake.space().rows()[fake.row(name)];
+      if (!row.refused.empty()) continue;
+      double least = kUnknown;
+      for (const Plan& shape : fake.space().shapes()) {
+        for (const PlacementRule& rule : row.rules) {
+          const Laid laid = lay(shape, rule, problem, gpu, {});
+          if (!laid.verdict.ok || !obeys(name, laid.plan, problem)) continue;
+          if (dataflow(laid.plan) != "slices") least = std::min(least, expected_us(laid.plan));
+        }
+      }
+      ASSERT_TRUE(result.best(fake.row(name)));
+      EXPECT_EQ(result.best(fake.row(name))->time_us, least);
+    }
+  }
+}
+
+TEST(Ablate, WithoutACostModelTheChosenShapeIsTriedUnderEachRow) {
+  const Problem problem = attention("vecinfer-d8b12", 977);
+  ASSERT_FALSE(is_modelled(problem));
+  Fake fake(problem);
+  const Ablation result = fake.run(44);
+  const Plan chosen = without_cache(choose(problem, find_gpu("h200")), problem);
+  for (const std::string name : {"+ dataflow", "+ copies", "GC*", "SC*"}) {
+    SCOPED_TRACE(name);
+    const AblationRow& row = fake.space().rows()[fake.row(name)];
+    if (!row.refused.empty()) continue;
+    EXPECT_TRUE(std::any_of(result.measurements.begin(), result.measurements.end(),
+                            [&](const Measurement& each) {
+                              return without_cache(each.plan, problem) == chosen &&
+                                     fake.space().variant_of(row, each.plan).has_value();
+                            }));
   }
 }
 
