@@ -54,7 +54,7 @@ void print_placement(const Output& output, const std::vector<OperandPlacement>& 
   }
 }
 
-// NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry.
+// NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry; all or none.
 void write_out(const std::string& folder, const Prepared& prepared, const Json& document,
                Output& output) {
   std::error_code code;
@@ -64,9 +64,11 @@ void write_out(const std::string& folder, const Prepared& prepared, const Json& 
   }
   const std::filesystem::path stem =
       std::filesystem::path(folder) / prepared.source.entries.front().name;
-  publish_file(stem.string() + ".cubin", prepared.artifact.binary);
-  publish_text(stem.string() + ".cu", prepared.source.text);
-  publish_text(stem.string() + ".json", document.dump(2) + "\n");
+  const std::string description = document.dump(2) + "\n";
+  publish_files(std::array<FileContent, 3>{
+      {{stem.string() + ".cubin", prepared.artifact.binary},
+       {stem.string() + ".cu", std::as_bytes(std::span(prepared.source.text))},
+       {stem.string() + ".json", std::as_bytes(std::span(description))}}});
   output.line("wrote {}.cubin, .cu and .json", stem.string());
 }
 

@@ -98,13 +98,16 @@ void profile(const ProfileArguments& options, Output& output) {
   } else {
     print_table(output, profiles);
   }
-  publish_text(options.out, hotness_text(profiles));
-  output.line("wrote {}", options.out);
-  if (options.svg.empty()) return;
-  const std::string source = std::filesystem::path(options.data).filename().string();
-  publish_text(options.svg, hotness_svg(profiles, source));
-  output.document["svg"] = options.svg;
-  output.line("wrote {}", options.svg);
+  const std::string text = hotness_text(profiles);
+  std::vector<FileContent> files{{options.out, std::as_bytes(std::span(text))}};
+  std::string svg;
+  if (!options.svg.empty()) {
+    svg = hotness_svg(profiles, std::filesystem::path(options.data).filename().string());
+    files.push_back({options.svg, std::as_bytes(std::span(svg))});
+    output.document["svg"] = options.svg;
+  }
+  publish_files(files);
+  for (const FileContent& file : files) output.line("wrote {}", file.path.string());
 }
 
 }  // namespace

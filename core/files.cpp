@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <random>
 
@@ -59,6 +60,59 @@ std::filesystem::path sibling(const std::filesystem::path& path) {
   return name;
 }
 
+// Bytes beside their target, which become it or go with this.
+class Staged {
+ public:
+  explicit Staged(const FileContent& file) : path_(file.path), temporary_(sibling(file.path)) {
+    require_replaceable();
+    const int descriptor =
+        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor < 0) fail_write(path_, errno);
+    int error = write_all(descriptor, file.bytes);
+    if (error == 0 && ::fsync(descriptor) != 0) error = errno;
+    if (::close(descriptor) != 0 && error == 0) error = errno;
+    if (error == 0) return;
+    ::unlink(temporary_.c_str());
+    fail_write(path_, error);
+  }
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
+  ~Staged() {
+    if (!published_) ::unlink(temporary_.c_str());
+  }
+
+  void publish() {
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_write(path_, errno);
+    published_ = true;
+  }
+
+ private:
+  void require_replaceable() const {
+    std::error_code code;
+    const auto target = std::filesystem::symlink_status(path_, code);
+    if (!std::filesystem::exists(target) || std::filesystem::is_regular_file(target)) return;
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("{}: cannot write: it is no regular file; name another", path_.string()));
+  }
+  // 0, or an errno.
+  static int write_all(int descriptor, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t wrote = ::write(descriptor, bytes.data(), bytes.size());
+      if (wrote >= 0) {
+        bytes = bytes.subspan(static_cast<std::size_t>(wrote));
+      } else if (errno != EINTR) {
+        return errno;
+      }
+    }
+    return 0;
+  }
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  bool published_ = false;
+};
+
 }  // namespace
 
 std::vector<std::byte> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
@@ -69,33 +123,15 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes
   return read_whole<std::string>(path, max_bytes);
 }
 
+void publish_files(std::span<const FileContent> files) {
+  std::deque<Staged> staged;
+  for (const FileContent& file : files) staged.emplace_back(file);
+  for (Staged& file : staged) file.publish();
+}
+
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
-  std::error_code code;
-  const auto target = std::filesystem::symlink_status(path, code);
-  if (std::filesystem::exists(target) && !std::filesystem::is_regular_file(target)) {
-    throw Error(
-        ErrorKind::bad_input,
-        fmt::format("{}: cannot write: it is no regular file; name another", path.string()));
-  }
-  const std::filesystem::path temporary = sibling(path);
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0) fail_write(path, errno);
-  int error = 0;
-  for (std::size_t done = 0; done < bytes.size() && error == 0;) {
-    const ssize_t wrote = ::write(file, bytes.data() + done, bytes.size() - done);
-    if (wrote >= 0) {
-      done += static_cast<std::size_t>(wrote);
-    } else if (errno != EINTR) {
-      error = errno;
-    }
-  }
-  if (error == 0 && ::fsync(file) != 0) error = errno;
-  if (::close(file) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(temporary.c_str());
-    fail_write(path, error);
-  }
+  const FileContent file{path, bytes};
+  publish_files({&file, 1});
 }
 
 void publish_text(const std::filesystem::path& path, std::string_view text) {

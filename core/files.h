@@ -37,4 +37,13 @@ std::string read_text(const std::filesystem::path& path,
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void publish_text(const std::filesystem::path& path, std::string_view text);
 
+struct FileContent {
+  std::filesystem::path path;
+  std::span<const std::byte> bytes;  // of the caller
+};
+
+// Files that belong together, each as by publish_file(): all are written before the first is
+// renamed, so that a place that cannot be written leaves none.
+void publish_files(std::span<const FileContent> files);
+
 }  // namespace vqgen

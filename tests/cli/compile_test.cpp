@@ -120,6 +120,18 @@ TEST_F(Compile, WritesCubinTextAndDescription) {
   EXPECT_EQ(parse_json_file(folder.path(stem + ".json")), document);
 }
 
+TEST_F(Compile, WritesNothingWhereOneOfTheFilesCannotBe) {
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  const std::string stem = compile(config, {"--gpu", "h200"})["kernels"][0].value("name", "");
+  std::filesystem::create_directories(folder.path("out/" + stem + ".json"));
+  const Outcome outcome = vqgen({"compile", config, "--gpu", "h200", "--out", folder.path("out")},
+                                {{"VQGEN_CACHE_DIR", folder.path("cache")}});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find(stem + ".json: cannot write"), std::string::npos) << outcome.err;
+  for (const std::string& name : folder.names())
+    EXPECT_FALSE(name.starts_with("out/" + stem + ".c"));
+}
+
 TEST(Export, WritesTextThatPlainNvccCompiles) {
   const Folder folder;
   bool nvcc = true;

@@ -73,6 +73,33 @@ TEST(Files, UnwritablePlacesAreNamedAndLeftAsTheyWere) {
   EXPECT_EQ(read_text(folder.path() / "file"), "old");
 }
 
+TEST(Files, OfSeveralThatBelongTogetherAllAreWrittenOrNone) {
+  const TempFolder folder;
+  publish_text(folder.path() / "a", "old");
+  std::filesystem::create_directory(folder.path() / "folder");
+  const std::string text = "new";
+  const auto publish = [&](const std::vector<std::string>& names) {
+    std::vector<FileContent> files;
+    for (const std::string& name : names) {
+      files.push_back({folder.path() / name, std::as_bytes(std::span(text))});
+    }
+    publish_files(files);
+  };
+  expect_words(message_of([&] {
+                 publish({"a", "b", "folder"});
+               }),
+               {(folder.path() / "folder").string() + ": cannot write"});
+  expect_words(message_of([&] {
+                 publish({"a", "b", "missing/c"});
+               }),
+               {(folder.path() / "missing/c").string() + ": cannot write: No such file"});
+  EXPECT_EQ(folder.names(), (Names{"a", "folder"}));
+  EXPECT_EQ(read_text(folder.path() / "a"), "old");
+  publish({"b", "a"});
+  EXPECT_EQ(folder.names(), (Names{"a", "b", "folder"}));
+  EXPECT_EQ(read_text(folder.path() / "a") + read_text(folder.path() / "b"), "newnew");
+}
+
 TEST(Files, OnlyRegularFilesAreReplaced) {
   const TempFolder folder;
   std::filesystem::create_directory(folder.path() / "folder");
