@@ -54,7 +54,7 @@ void print_placement(const Output& output, const std::vector<OperandPlacement>& 
   }
 }
 
-// NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry; all or none.
+// NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry.
 void write_out(const std::string& folder, const Prepared& prepared, const Json& document,
                Output& output) {
   std::error_code code;

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <random>
 
 namespace vqgen {
@@ -30,22 +29,14 @@ namespace {
 
 template <class Container>
 Container read_whole(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  std::error_code code;
-  const auto status = std::filesystem::status(path, code);
-  if (!std::filesystem::exists(status)) fail_read(path, ENOENT);
-  if (std::filesystem::is_directory(status)) fail_read(path, EISDIR);
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) fail_read(path, errno);
-  const std::uint64_t size = std::filesystem::file_size(path, code);
-  if (code) fail_read(path, code.value());
-  if (size > max_bytes) {
+  const OpenFile file(path);
+  if (file.size() > max_bytes) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: {} bytes are more than the {} allowed; give a smaller file",
-                            path.string(), size, max_bytes));
+                            path.string(), file.size(), max_bytes));
   }
-  Container content(static_cast<std::size_t>(size), typename Container::value_type{});
-  stream.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(size));
-  if (static_cast<std::uint64_t>(stream.gcount()) != size) fail_read(path, EIO);
+  Container content(static_cast<std::size_t>(file.size()), typename Container::value_type{});
+  file.read(0, std::as_writable_bytes(std::span(content)));
   return content;
 }
 
@@ -114,6 +105,33 @@ class Staged {
 };
 
 }  // namespace
+
+OpenFile::OpenFile(const std::filesystem::path& path) : path_(path) {
+  std::error_code code;
+  const auto status = std::filesystem::status(path, code);
+  if (!std::filesystem::exists(status)) fail_read(path, ENOENT);
+  if (std::filesystem::is_directory(status)) fail_read(path, EISDIR);
+  size_ = std::filesystem::file_size(path, code);
+  if (code) fail_read(path, code.value());
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail_read(path, errno);
+}
+
+OpenFile::~OpenFile() { ::close(descriptor_); }
+
+void OpenFile::read(std::uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got > 0) {
+      offset += static_cast<std::uint64_t>(got);
+      into = into.subspan(static_cast<std::size_t>(got));
+    } else if (got == 0) {
+      fail_read(path_, EIO);
+    } else if (errno != EINTR) {
+      fail_read(path_, errno);
+    }
+  }
+}
 
 std::vector<std::byte> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   return read_whole<std::vector<std::byte>>(path, max_bytes);

@@ -31,6 +31,25 @@ std::vector<std::byte> read_file(const std::filesystem::path& path,
 std::string read_text(const std::filesystem::path& path,
                       std::uint64_t max_bytes = std::uint64_t{1} << 26);
 
+// A file that is read in parts, as large as it was when it was opened. Errors as of read_file().
+// Thread-safe but for its end; not copied.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::filesystem::path& path);
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile();
+
+  std::uint64_t size() const { return size_; }
+  // The bytes from `offset` on that fill `into`; an Error where the file has become shorter.
+  void read(std::uint64_t offset, std::span<std::byte> into) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+};
+
 // Writes beside the target and renames, so that a reader sees the old file or the whole new one and
 // a failure leaves nothing behind. Parent directories must exist. Error(bad_input) names the path;
 // it is a FileError unless the target is there and no regular file.
@@ -43,7 +62,8 @@ struct FileContent {
 };
 
 // Files that belong together, each as by publish_file(): all are written before the first is
-// renamed, so that a place that cannot be written leaves none.
+// renamed, so that a place that cannot be written leaves none. Only where renaming itself fails do
+// those before it stand.
 void publish_files(std::span<const FileContent> files);
 
 }  // namespace vqgen

@@ -7,7 +7,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <memory>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -93,33 +93,40 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : SafetensorsFile(read_file(path), path.string()) {}
-
-SafetensorsFile::SafetensorsFile(std::vector<std::byte> bytes, std::string source)
-    : source_(std::move(source)), bytes_(std::move(bytes)) {
-  parse_header();
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : source_(path.string()) {
+  const auto file = std::make_shared<const OpenFile>(path);
+  read_ = [file](std::uint64_t offset, std::span<std::byte> into) { file->read(offset, into); };
+  parse_header(file->size());
 }
 
-void SafetensorsFile::parse_header() {
+SafetensorsFile::SafetensorsFile(std::vector<std::byte> bytes, std::string source)
+    : source_(std::move(source)) {
+  const auto held = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  read_ = [held](std::uint64_t offset, std::span<std::byte> into) {
+    std::copy_n(held->begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+  };
+  parse_header(held->size());
+}
+
+void SafetensorsFile::parse_header(std::uint64_t size) {
   const auto fail_file = [&](const std::string& problem) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: not a whole safetensors file: {}; fetch or write it again",
                             source_, problem));
   };
-  if (bytes_.size() < kSafetensorsLengthBytes) {
-    fail_file(fmt::format("{} bytes are too few for a header", bytes_.size()));
+  if (size < kSafetensorsLengthBytes) {
+    fail_file(fmt::format("{} bytes are too few for a header", size));
   }
   std::uint64_t length = 0;
-  std::memcpy(&length, bytes_.data(), kSafetensorsLengthBytes);
-  if (length > kMaxHeaderBytes || length > bytes_.size() - kSafetensorsLengthBytes) {
-    fail_file(fmt::format("a header of {} bytes does not fit the {} bytes of the file", length,
-                          bytes_.size()));
+  static_assert(sizeof length == kSafetensorsLengthBytes);
+  read_(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > kMaxHeaderBytes || length > size - kSafetensorsLengthBytes) {
+    fail_file(
+        fmt::format("a header of {} bytes does not fit the {} bytes of the file", length, size));
   }
-  data_begin_ = kSafetensorsLengthBytes + static_cast<std::size_t>(length);
-  const std::string_view text(
-      reinterpret_cast<const char*>(bytes_.data()) + kSafetensorsLengthBytes,
-      static_cast<std::size_t>(length));
+  data_begin_ = kSafetensorsLengthBytes + length;
+  std::string text(static_cast<std::size_t>(length), '\0');
+  read_(kSafetensorsLengthBytes, std::as_writable_bytes(std::span(text)));
   const Json header = parse_json(text, source_);
   const JsonCursor root(header, source_);
   if (!header.is_object()) root.fail("the header must be an object of tensors");
@@ -140,7 +147,7 @@ void SafetensorsFile::parse_header() {
   std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) {
     return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
   });
-  const std::uint64_t data_bytes = bytes_.size() - data_begin_;
+  const std::uint64_t data_bytes = size - data_begin_;
   std::uint64_t covered = 0;
   for (const TensorInfo* info : order) {
     if (info->end > data_bytes) {
@@ -186,11 +193,6 @@ void SafetensorsFile::fail(std::string_view tensor, std::string_view problem) co
   throw Error(ErrorKind::bad_input, fmt::format("{}: tensor '{}': {}", source_, tensor, problem));
 }
 
-std::span<const std::byte> SafetensorsFile::data_of(const TensorInfo& info) const {
-  return std::span(bytes_).subspan(data_begin_ + static_cast<std::size_t>(info.begin),
-                                   static_cast<std::size_t>(info.end - info.begin));
-}
-
 template <class T>
 std::vector<T> SafetensorsFile::read_as(std::string_view name,
                                         std::initializer_list<TensorType> types) const {
@@ -201,9 +203,8 @@ std::vector<T> SafetensorsFile::read_as(std::string_view name,
     fail(name, fmt::format("is {} where {} is wanted; convert it", type_name(info.type),
                            fmt::join(wanted, " or ")));
   }
-  const std::span<const std::byte> data = data_of(info);
-  std::vector<T> values(data.size() / sizeof(T));
-  if (!values.empty()) std::memcpy(values.data(), data.data(), data.size());
+  std::vector<T> values(static_cast<std::size_t>(info.end - info.begin) / sizeof(T));
+  read_(data_begin_ + info.begin, std::as_writable_bytes(std::span(values)));
   return values;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <span>
@@ -54,8 +55,9 @@ struct TensorInfo {
 // "[2, 2048, 128]", for messages.
 std::string shape_text(std::span<const std::int64_t> shape);
 
-// A whole safetensors file in memory. Immutable, so safe to share between threads. All errors are
-// Error(bad_input) that name file, tensor, problem and remedy.
+// A safetensors file whose header is read and judged, and whose tensors are read when they are
+// asked for. Immutable, so safe to share between threads. All errors are Error(bad_input) that name
+// file, tensor, problem and remedy.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -84,15 +86,17 @@ class SafetensorsFile {
   [[noreturn]] void fail(std::string_view tensor, std::string_view problem) const;
 
  private:
-  void parse_header();
+  // Fills the span with the file's bytes from an offset on, which are there.
+  using ReadBytes = std::function<void(std::uint64_t, std::span<std::byte>)>;
+
+  void parse_header(std::uint64_t size);
   // The elements of a tensor that must have one of `types`, all of sizeof(T) bytes.
   template <class T>
   std::vector<T> read_as(std::string_view name, std::initializer_list<TensorType> types) const;
-  std::span<const std::byte> data_of(const TensorInfo& info) const;
 
+  ReadBytes read_;
   std::string source_;
-  std::vector<std::byte> bytes_;
-  std::size_t data_begin_ = 0;
+  std::uint64_t data_begin_ = 0;
   std::map<std::string, std::string> metadata_;
   std::vector<TensorInfo> tensors_;
 };

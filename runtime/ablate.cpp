@@ -110,6 +110,7 @@ class Search {
   // the other rows' winners. No new shape is measured after, which could win untried by them.
   void close() {
     for (const std::size_t winner : winners()) {
+      if (batch_.size() >= left_) break;
       const Plan best = result_.best(winner)->plan;
       for (std::size_t i = result_.rows.size(); i-- > 0;) {
         constexpr std::size_t kFusions = 3;

@@ -33,10 +33,10 @@ struct Ablation {
   std::optional<double> ratio(std::size_t a, std::size_t b) const;
 };
 
-// A quarter of the budget goes to plans spread over each row, a quarter to those that the cost
-// model expects to be each row's fastest; the rest, in rounds, to the shapes of the winners under
-// each row, and to the shapes nearest to each row's best. Never measures more than `budget` plans,
-// none twice. Pure but for `measure`.
+// A quarter of the budget goes to plans spread over each row, up to a quarter to those that the
+// cost model expects to be each row's fastest (AblationSpace::expected()); the rest, in rounds, to
+// the shapes of the winners under each row, and to the shapes nearest to each row's best. Never
+// measures more than `budget` plans, none twice. Pure but for `measure`.
 Ablation ablate(const AblationSpace& space, std::size_t budget, const MeasurePlans& measure);
 
 }  // namespace vqgen

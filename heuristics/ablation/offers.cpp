@@ -49,8 +49,9 @@ std::vector<LinearFusion> AblationSpace::fusions_of(const AblationRow& row,
 
 void AblationSpace::expected(const AblationRow& row, std::size_t count,
                              const TakePlan& take) const {
+  if (count == 0) return;
   if (!is_modelled(problem_)) {
-    relay(row, choose(problem_, gpu_, {.profiles = profiles_}), count, take);
+    relay(row, propose(problem_, gpu_), count, take);
     return;
   }
   struct Guess {
@@ -72,11 +73,12 @@ void AblationSpace::expected(const AblationRow& row, std::size_t count,
   std::stable_sort(guesses.begin(), guesses.end(),
                    [](const Guess& a, const Guess& b) { return a.us < b.us; });
   for (const Guess& guess : guesses) {
-    for (const LinearFusion fusion : fusions_of(row, shapes_[guess.shape])) {
-      if (count == 0) return;
-      const Laid laid = complete(shapes_[guess.shape], {guess.rule, fusion});
-      if (laid.verdict.ok && take(laid.plan)) --count;
-    }
+    if (count == 0) return;
+    const Plan& shape = shapes_[guess.shape];
+    const std::vector<LinearFusion> fusions = fusions_of(row, shape);
+    if (fusions.empty()) continue;
+    const Laid laid = complete(shape, {guess.rule, fusions.front()});
+    if (laid.verdict.ok && take(laid.plan)) --count;
   }
 }
 

@@ -52,9 +52,9 @@ class AblationSpace {
   std::optional<Variant> variant_of(const AblationRow& row, const Plan& plan) const;
 
   // Offers plans of the row until `count` were taken or there are no more.
-  // Those that the cost model expects to be the fastest, each as if its fusion were permute, but
-  // for placements that take long; where it knows no plan of the problem, those with the shape that
-  // the choosers take.
+  // Those that the cost model expects to be the fastest, with the first of the row's fusions; it
+  // counts each as if its fusion were permute, and placements that take long are left out. Where
+  // it knows no plan of the problem, those with the shape that the rules take.
   void expected(const AblationRow& row, std::size_t count, const TakePlan& take) const;
   // Spread evenly over its dataflows, fusions and rules, and over the shapes of each.
   void spread(const AblationRow& row, std::size_t count, const TakePlan& take) const;

@@ -82,6 +82,15 @@ TEST_F(Hotness, ThePictureHasTwoPanelsATensor) {
   expect_success(run_program("python3", {"-c", check, folder.path("p.svg")}));
 }
 
+TEST_F(Hotness, WhereThePictureCannotBeWrittenNeitherIsTheProfile) {
+  const std::string link = folder.path("link");
+  std::filesystem::create_symlink("nowhere", link);
+  expect_failure(
+      {"profile", "--data", matrix_bundle(), "--out", folder.path("p.json"), "--svg", link}, 2,
+      {link + ": cannot write"});
+  EXPECT_FALSE(std::filesystem::exists(folder.path("p.json")));
+}
+
 // Names come from outside; in XML they must stay text.
 TEST_F(Hotness, ThePictureSurvivesAnyName) {
   Bundle bundle = read_bundle(std::filesystem::path(matrix_bundle()));

@@ -26,6 +26,25 @@ TEST(Files, PublishedTextIsRead) {
   EXPECT_EQ(folder.names(), Names{"a.txt"});
 }
 
+TEST(Files, PartsAreReadWhereTheyAre) {
+  const TempFolder folder;
+  const auto path = folder.path() / "digits";
+  publish_text(path, "0123456789");
+  const OpenFile file(path);
+  EXPECT_EQ(file.size(), 10u);
+  std::string part(4, ' ');
+  const auto read = [&](std::uint64_t offset) {
+    file.read(offset, std::as_writable_bytes(std::span(part)));
+  };
+  read(3);
+  EXPECT_EQ(part, "3456");
+  read(6);
+  EXPECT_EQ(part, "6789");
+  expect_words(message_of([&] { read(7); }), {path.string() + ": cannot read", "; give a file"});
+  part.clear();
+  read(10);
+}
+
 TEST(Files, UnreadablePlacesAreNamed) {
   const TempFolder folder;
   publish_text(folder.path() / "file", "text");

@@ -1,6 +1,9 @@
 #include "quantizer/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <fstream>
 #include <limits>
 
 #include "core/files.h"
@@ -50,6 +53,43 @@ TEST_F(Safetensors, GivesBackWhatWasWritten) {
     EXPECT_EQ(file.read_floats("brain")[i], bf16_to_float(brain_[i]));
   }
   EXPECT_EQ(file.find("absent"), nullptr);
+}
+
+// A quarter of a terabyte, all of it a hole but for the ends: nothing but what is asked for is
+// read.
+TEST_F(Safetensors, TensorsOfAFileThatNoMemoryHoldsAreRead) {
+  const samples::TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "large.safetensors";
+  constexpr std::uint64_t kHole = std::uint64_t{1} << 38;
+  const std::string header =
+      fmt::format(R"({{"hole":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}},)"
+                  R"("full":{{"dtype":"F32","shape":[3],"data_offsets":[{0},{1}]}}}})",
+                  kHole, kHole + 12);
+  const std::uint64_t length = header.size();
+  const std::string begin =
+      std::string(reinterpret_cast<const char*>(&length), kSafetensorsLengthBytes) + header;
+  publish_text(path, begin);
+  std::error_code code;
+  std::filesystem::resize_file(path, begin.size() + kHole + 12, code);
+  if (code) GTEST_SKIP() << "this file system has no files of " << kHole << " bytes";
+  std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
+  stream.seekp(static_cast<std::streamoff>(begin.size() + kHole));
+  stream.write(reinterpret_cast<const char*>(full_.data()), 12);
+  stream.close();
+  const SafetensorsFile file(path);
+  EXPECT_EQ(file.at("hole").elements(), static_cast<std::int64_t>(kHole));
+  EXPECT_EQ(file.read_floats("full"), full_);
+}
+
+TEST_F(Safetensors, AFileThatIsCutWhileItIsReadIsAnError) {
+  const samples::TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "a.safetensors";
+  write_safetensors(path, views(), {});
+  const SafetensorsFile file(path);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  EXPECT_EQ(file.read_bits16("half"), half_);
+  EXPECT_NE(message_of([&] { file.read_u32("z.words"); }).find(path.string() + ": cannot read"),
+            std::string::npos);
 }
 
 TEST_F(Safetensors, IsTheSameFileForTheSameTensorsInAnyOrder) {
