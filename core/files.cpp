@@ -86,18 +86,6 @@ class Staged {
         ErrorKind::bad_input,
         fmt::format("{}: cannot write: it is no regular file; name another", path_.string()));
   }
-  // 0, or an errno.
-  static int write_all(int descriptor, std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t wrote = ::write(descriptor, bytes.data(), bytes.size());
-      if (wrote >= 0) {
-        bytes = bytes.subspan(static_cast<std::size_t>(wrote));
-      } else if (errno != EINTR) {
-        return errno;
-      }
-    }
-    return 0;
-  }
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
@@ -105,6 +93,18 @@ class Staged {
 };
 
 }  // namespace
+
+int write_all(int descriptor, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(descriptor, bytes.data(), bytes.size());
+    if (wrote >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(wrote));
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
 
 OpenFile::OpenFile(const std::filesystem::path& path) : path_(path) {
   std::error_code code;

@@ -50,6 +50,9 @@ class OpenFile {
   std::uint64_t size_ = 0;
 };
 
+// Writes all of the bytes, however often the system takes a part or is interrupted; 0, or errno.
+int write_all(int descriptor, std::span<const std::byte> bytes);
+
 // Writes beside the target and renames, so that a reader sees the old file or the whole new one and
 // a failure leaves nothing behind. Parent directories must exist. Error(bad_input) names the path;
 // it is a FileError unless the target is there and no regular file.

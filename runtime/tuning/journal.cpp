@@ -139,15 +139,9 @@ void JournaledEvaluator::read_line(const std::string& text, std::size_t number) 
 }
 
 void JournaledEvaluator::append(const std::string& text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(file_, text.data() + done, text.size() - done);
-    if (wrote >= 0) {
-      done += static_cast<std::size_t>(wrote);
-    } else if (errno != EINTR) {
-      fail_file(path_, "cannot write the journal");
-    }
+  if (write_all(file_, std::as_bytes(std::span(text))) != 0 || ::fsync(file_) != 0) {
+    fail_file(path_, "cannot write the journal");
   }
-  if (::fsync(file_) != 0) fail_file(path_, "cannot write the journal");
 }
 
 std::int64_t JournaledEvaluator::cost_since(double before_s) const {

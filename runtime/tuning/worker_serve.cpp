@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "runtime/tuning/line_buffer.h"
 
 namespace vqgen {
@@ -53,12 +54,7 @@ class Talk {
 
   void say(const WorkerWord& word) const {
     const std::string line = to_line(word) + '\n';
-    for (std::string_view rest = line; !rest.empty();) {
-      const ssize_t put = ::write(out_, rest.data(), rest.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put <= 0) ::_exit(0);  // nobody is there
-      rest.remove_prefix(static_cast<std::size_t>(put));
-    }
+    if (write_all(out_, std::as_bytes(std::span(line))) != 0) ::_exit(0);  // nobody is there
   }
 
  private:
