@@ -123,11 +123,10 @@ Counters count(const Problem& problem, const Plan& plan, const CounterOptions& o
   for (const CounterMetric& each : kCounterMetrics) {
     metrics += fmt::format("{}{}", metrics.empty() ? "" : ",", each.metric);
   }
-  std::vector<std::string> command{options.ncu, "--csv",       "--print-units",
-                                   "base",      "--log-file",  "ncu.csv",
-                                   "--metrics", metrics,       options.tool.string(),
-                                   "run",       "config.json", "--backend",
-                                   "cuda",      "--seed",      std::to_string(options.seed)};
+  std::vector<std::string> command{
+      options.ncu,   "--csv",     "--print-units", "base",   "--clock-control",           "none",
+      "--log-file",  "ncu.csv",   "--metrics",     metrics,  options.tool.string(),       "run",
+      "config.json", "--backend", "cuda",          "--seed", std::to_string(options.seed)};
   if (!options.gpu.empty()) {
     command.push_back("--gpu");
     command.push_back(std::filesystem::exists(options.gpu)

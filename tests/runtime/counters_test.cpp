@@ -124,7 +124,8 @@ TEST_F(FakeNcu, IsGivenThePlanAsAConfig) {
   EXPECT_EQ(config.problem, problem_);
   EXPECT_EQ(plan_for(config, find_gpu("h200")), plan_);
   expect_words(read_text(kept + ".args"),
-               {"--csv", "--log-file ncu.csv", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+               {"--csv", "--clock-control none", "--log-file ncu.csv",
+                "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
                 "/tool run config.json --backend cuda", "--seed 3", "--gpu h200"});
 }
 
