@@ -3,8 +3,11 @@
 #include "core/ceil_div.h"
 #include "core/check.h"
 #include "core/kernel_config.h"
+#include "heuristics/occupancy.h"
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/placement.h"
+#include "heuristics/placement/place.h"
+#include "heuristics/placement/plan_use.h"
 
 namespace vqgen {
 namespace {
@@ -45,28 +48,47 @@ std::int64_t share_of_block(const AttentionDecode& op, const AttentionDecodePlan
   return ceil_div(op.shape.tokens, wave(op, plan, gpu));
 }
 
+// Whether blocks load no fewer entries of each operand than they look up.
+bool loads_as_much_as_it_reads(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  const PlanUse use = plan_use(plan, op);
+  return std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
+    const std::int64_t entries = each.units * each.format.residuals * vq::entries(each.format);
+    return each.lookups <= each.fills * static_cast<double>(entries);
+  });
+}
+
 // Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
 // fill shared memory with entries takes longer than what they are read for: CQ-2, 8 KV heads, took
 // 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200). From 128
-// tokens on entries are worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without.
+// tokens on entries are worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without. Where each
+// group of channels has a codebook, 256 tokens still read no entry twice: CQ-4 and CQ-2 with 32 KV
+// heads, 1 x 1024, took 9.9 and 8.1 us so, 14.9 and 10.2 with entries in shared memory. Lookups
+// that wait for global memory take registers that more heads need (8 KV heads, 4096 tokens: no
+// gain).
 std::optional<AttentionDecodePlan> for_short_shares(const AttentionDecode& op,
                                                     AttentionDecodePlan plan, const GpuSpec& gpu) {
   constexpr std::int64_t kShort = 64;  // tokens
-  if (share_of_block(op, plan, gpu) > kShort) return std::nullopt;
   plan.threads = 256;
   plan.tile_tokens = 16;
   plan.splits = one_wave(op, plan, gpu);
+  const bool few = plan.heads_per_block == 1 && loads_as_much_as_it_reads(op, plan);
+  if (share_of_block(op, plan, gpu) > kShort && !few) return std::nullopt;
   if (!check(plan, op, gpu).ok) return std::nullopt;
   return plan;
 }
 
 // 8 warps in place of 16: where those would take a step or two each, fewer parts are merged at the
 // end (d4b8, 1 x 8192: 8.9 us against 9.7), and where blocks stand in line, two that share a
-// multiprocessor fill each other's gaps (64 x 8192: 106 us against 110; H200).
+// multiprocessor fill each other's gaps (64 x 8192: 106 us against 110). Where codebooks leave no
+// room for two, nothing but warps fills them (CQ-4, 8 x 1024: 45 us against 38; H200).
 bool wants_few_warps(const AttentionDecode& op, const AttentionDecodePlan& plan,
                      const GpuSpec& gpu) {
   constexpr std::int64_t kFew = 512;  // tokens
-  return share_of_block(op, plan, gpu) <= kFew || blocks_of_heads(op, plan) > gpu.sms;
+  constexpr int kFewThreads = 256;
+  if (share_of_block(op, plan, gpu) <= kFew) return true;
+  const std::int64_t bytes = plan_use(plan, op).shared_bytes;
+  return blocks_of_heads(op, plan) > gpu.sms &&
+         occupancy(gpu, kFewThreads, kAssumedRegisters, bytes).blocks >= 2;
 }
 
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
@@ -93,9 +115,9 @@ std::optional<AttentionDecodePlan> choose_attention_fragments(const AttentionDec
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.tile_tokens = step_tokens(op, plan);
   for (const int threads : {512, 256, 128}) {
-    if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
+    if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.splits = one_wave(op, plan, gpu);
     return plan;
   }

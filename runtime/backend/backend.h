@@ -133,9 +133,10 @@ class Backend {
   // there is none. Thread-safe. Error(device).
   virtual void make_current();
 
-  // Times `replays` runs of all launches in order, microseconds each, after one that is not counted
-  // and as many as `warm_up_ms` has room for, so that the clock is theirs and not that of what ran
-  // before. On a GPU a run is one replay of a graph that holds them, which hides the host's share.
+  // Times up to `replays` runs (timed_runs()) of all launches in order, microseconds each, after
+  // one that is not counted and as many as `warm_up_ms` has room for, so that the clock is theirs
+  // and not that of what ran before. On a GPU a run is one replay of a graph that holds them, which
+  // hides the host's share.
   virtual std::vector<double> time_us(std::span<const Launch> launches, int replays,
                                       double warm_up_ms) = 0;
 };

@@ -113,6 +113,37 @@ TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   EXPECT_EQ(all_near(op, gpu), std::pair(true, true));
 }
 
+// A codebook for each group of channels: what a block of 256 tokens loads it reads once.
+TEST(Choose, CodebooksThatABlockReadsOnceStayWhereTheyAre) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const char* format : {"cq-2c8b", "cq-4c8b"}) {
+    AttentionDecode op = with_codebooks(format, format);
+    op.shape.kv_heads = 32;
+    op.shape.batch = 1;
+    op.shape.tokens = 1024;
+    EXPECT_EQ(all_near(op, gpu), std::pair(false, false)) << format;
+    op.shape.tokens = 2048;
+    EXPECT_EQ(all_near(op, gpu), std::pair(true, true)) << format;
+    op.shape.tokens = 1024;
+    op.shape.batch = 8;  // no SM is left for a split
+    EXPECT_EQ(all_near(op, gpu), std::pair(true, true)) << format;
+  }
+}
+
+// Blocks stand in line: two of 8 warps share a multiprocessor, or one of 16 has it.
+TEST(Choose, AsManyWarpsAsCodebooksLeaveRoomFor) {
+  const GpuSpec gpu = find_gpu("h200");
+  const auto threads = [&](const char* format) {
+    AttentionDecode op = with_codebooks(format, format);
+    op.shape.kv_heads = 32;
+    op.shape.batch = 8;
+    return std::get<AttentionDecodePlan>(choose(op, gpu, {.chooser = Chooser::rules})).threads;
+  };
+  EXPECT_EQ(threads("cq-2c8b"), 512);
+  EXPECT_EQ(threads("cq-4c8b"), 512);
+  EXPECT_EQ(threads("vecinfer-d4b8"), 256);
+}
+
 TEST(Choose, ValuesSharedWhereTheKeysAreTooLarge) {
   const AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
   EXPECT_EQ(all_near(op, find_gpu("t4")), std::pair(false, true));

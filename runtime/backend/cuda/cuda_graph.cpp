@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "runtime/backend/timed_runs.h"
+
 namespace vqgen {
 namespace {
 
@@ -53,23 +55,21 @@ std::vector<double> CudaGraph::time_us(
   const DriverApi& api = context_.api();
   const Event begin(api);
   const Event end(api);
-  std::vector<double> times;
   using Clock = std::chrono::steady_clock;
   const auto warm = Clock::now() + std::chrono::duration<double, std::milli>(warm_up_ms);
   do {
     check(api.cuGraphLaunch(executable_, context_.stream()), "cuGraphLaunch");
     if (warm_up_ms > 0) check(api.cuStreamSynchronize(context_.stream()), "cuStreamSynchronize");
   } while (Clock::now() < warm);
-  for (int i = 0; i < replays; ++i) {
+  return timed_runs(replays, [&] {
     check(api.cuEventRecord(begin.get(), context_.stream()), "cuEventRecord");
     check(api.cuGraphLaunch(executable_, context_.stream()), "cuGraphLaunch");
     check(api.cuEventRecord(end.get(), context_.stream()), "cuEventRecord");
     check(api.cuStreamSynchronize(context_.stream()), "cuStreamSynchronize");
     float milliseconds = 0;
     check(api.event_elapsed_time(&milliseconds, begin.get(), end.get()), "cuEventElapsedTime");
-    times.push_back(1000.0 * static_cast<double>(milliseconds));
-  }
-  return times;
+    return 1000.0 * static_cast<double>(milliseconds);
+  });
 }
 
 }  // namespace vqgen

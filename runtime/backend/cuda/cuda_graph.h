@@ -17,9 +17,9 @@ class CudaGraph {
   CudaGraph& operator=(const CudaGraph&) = delete;
   ~CudaGraph();
 
-  // One replay that is not counted, and more until `warm_up_ms` have passed; then `replays` with an
-  // event before and after each, in microseconds. `check` is called with the result and the name of
-  // each driver call, and throws.
+  // One replay that is not counted, and more until `warm_up_ms` have passed; then timed_runs() with
+  // an event before and after each, in microseconds. `check` is called with the result and the name
+  // of each driver call, and throws.
   std::vector<double> time_us(int replays, double warm_up_ms,
                               const std::function<void(CUresult, const char*)>& check) const;
 

@@ -15,6 +15,7 @@
 #include "runtime/backend/host/compiler.h"
 #include "runtime/backend/host/host_memory.h"
 #include "runtime/backend/host/library.h"
+#include "runtime/backend/timed_runs.h"
 
 namespace vqgen {
 namespace {
@@ -150,9 +151,7 @@ class HostBackend : public Backend {
       return spent.count();
     };
     for (double warm = run(); warm < 1e3 * warm_up_ms;) warm += run();
-    std::vector<double> times;
-    for (int i = 0; i < replays; ++i) times.push_back(run());
-    return times;
+    return timed_runs(replays, run);
   }
 
  private:
