@@ -84,11 +84,12 @@ std::optional<AttentionDecodePlan> for_short_shares(const AttentionDecode& op,
 bool wants_few_warps(const AttentionDecode& op, const AttentionDecodePlan& plan,
                      const GpuSpec& gpu) {
   constexpr std::int64_t kFew = 512;  // tokens
-  constexpr int kFewThreads = 256;
   if (share_of_block(op, plan, gpu) <= kFew) return true;
-  const std::int64_t bytes = plan_use(plan, op).shared_bytes;
+  AttentionDecodePlan few = plan;
+  few.threads = 256;
+  const std::int64_t bytes = plan_use(few, op).shared_bytes;
   return blocks_of_heads(op, plan) > gpu.sms &&
-         occupancy(gpu, kFewThreads, kAssumedRegisters, bytes).blocks >= 2;
+         occupancy(gpu, few.threads, kAssumedRegisters, bytes).blocks >= 2;
 }
 
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
