@@ -48,32 +48,35 @@ std::int64_t share_of_block(const AttentionDecode& op, const AttentionDecodePlan
   return ceil_div(op.shape.tokens, wave(op, plan, gpu));
 }
 
-// Whether blocks load no fewer entries of each operand than they look up.
-bool loads_as_much_as_it_reads(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+// Whether each group of channels has a codebook of its own, and blocks look up no more entries than
+// they load.
+bool reads_entries_once(const AttentionDecode& op, const AttentionDecodePlan& plan) {
   const PlanUse use = plan_use(plan, op);
-  return std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
-    const std::int64_t entries = each.units * each.format.residuals * vq::entries(each.format);
-    return each.lookups <= each.fills * static_cast<double>(entries);
-  });
+  return op.keys.scope == Scope::channel_group && op.values.scope == Scope::channel_group &&
+         std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
+           const std::int64_t entries =
+               each.units * each.format.residuals * vq::entries(each.format);
+           return each.lookups <= each.fills * static_cast<double>(entries);
+         });
 }
 
 // Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
 // fill shared memory with entries takes longer than what they are read for: CQ-2, 8 KV heads, took
 // 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200). From 128
-// tokens on entries are worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without. Where each
-// group of channels has a codebook, 256 tokens still read no entry twice: CQ-4 and CQ-2 with 32 KV
-// heads, 1 x 1024, took 9.9 and 8.1 us so, 14.9 and 10.2 with entries in shared memory. Lookups
-// that wait for global memory take registers that more heads need (8 KV heads, 4096 tokens: no
-// gain).
+// tokens on a codebook a head is worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without. Of a
+// codebook a channel group, 256 tokens read an entry once on average: CQ-4 and CQ-2 with 32 KV
+// heads, 1 x 1024, took 10.1 and 8.1 us so, 14.9 and 10.2 with entries in shared memory. Lookups
+// that wait for global memory take registers, which more heads a block need themselves (8 KV heads,
+// 4096 tokens: no gain).
 std::optional<AttentionDecodePlan> for_short_shares(const AttentionDecode& op,
                                                     AttentionDecodePlan plan, const GpuSpec& gpu) {
   constexpr std::int64_t kShort = 64;  // tokens
   plan.threads = 256;
   plan.tile_tokens = 16;
   plan.splits = one_wave(op, plan, gpu);
-  const bool few = plan.heads_per_block == 1 && loads_as_much_as_it_reads(op, plan);
-  if (share_of_block(op, plan, gpu) > kShort && !few) return std::nullopt;
-  if (!check(plan, op, gpu).ok) return std::nullopt;
+  const bool leave_entries = share_of_block(op, plan, gpu) <= kShort ||
+                             (plan.heads_per_block == 1 && reads_entries_once(op, plan));
+  if (!leave_entries || !check(plan, op, gpu).ok) return std::nullopt;
   return plan;
 }
 
@@ -85,11 +88,12 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionDecodePlan& plan,
                      const GpuSpec& gpu) {
   constexpr std::int64_t kFew = 512;  // tokens
   if (share_of_block(op, plan, gpu) <= kFew) return true;
-  AttentionDecodePlan few = plan;
-  few.threads = 256;
-  const std::int64_t bytes = plan_use(few, op).shared_bytes;
-  return blocks_of_heads(op, plan) > gpu.sms &&
-         occupancy(gpu, few.threads, kAssumedRegisters, bytes).blocks >= 2;
+  if (blocks_of_heads(op, plan) <= gpu.sms) return false;
+  AttentionDecodePlan half = plan;
+  half.threads = 256;
+  return place_codebooks(half, op, gpu) &&
+         occupancy(gpu, half.threads, kAssumedRegisters, plan_use(half, op).shared_bytes).blocks >=
+             2;
 }
 
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,

@@ -8,9 +8,9 @@ namespace vqgen {
 constexpr int kLeastTimedRuns = 3;
 constexpr double kEnoughTimedUs = 50'000;
 
-// What up to `replays` calls of `run()` return, microseconds each: fewer, but kLeastTimedRuns, once
-// they come to kEnoughTimedUs. What takes so long varies little, and waiting for it is most of what
-// a search over slow plans does.
+// What `replays` calls of `run()` return, microseconds each. After kLeastTimedRuns none begins once
+// those before come to kEnoughTimedUs: a search among slow plans would spend most of its time on
+// more of them.
 template <class Run>
 std::vector<double> timed_runs(int replays, const Run& run) {
   std::vector<double> times;

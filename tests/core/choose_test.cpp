@@ -113,7 +113,8 @@ TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   EXPECT_EQ(all_near(op, gpu), std::pair(true, true));
 }
 
-// A codebook for each group of channels: what a block of 256 tokens loads it reads once.
+// A codebook for each group of channels: a block of 256 tokens would load an entry for each that it
+// looks up.
 TEST(Choose, CodebooksThatABlockReadsOnceStayWhereTheyAre) {
   const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"cq-2c8b", "cq-4c8b"}) {
@@ -128,6 +129,11 @@ TEST(Choose, CodebooksThatABlockReadsOnceStayWhereTheyAre) {
     op.shape.batch = 8;  // no SM is left for a split
     EXPECT_EQ(all_near(op, gpu), std::pair(true, true)) << format;
   }
+  AttentionDecode head = with_codebooks("vecinfer-d8b12", "vecinfer-d8b12");
+  head.shape.kv_heads = 32;
+  head.shape.batch = 1;
+  head.shape.tokens = 1024;  // not measured: as longer ones
+  EXPECT_EQ(all_near(head, gpu), std::pair(true, true));
 }
 
 // Blocks stand in line: two of 8 warps share a multiprocessor, or one of 16 has it.
