@@ -20,11 +20,6 @@ int heads_per_block(int group) {
   return static_cast<int>(ceil_div(group, ceil_div(group, kMost)));
 }
 
-// (head, sequence) blocks that a split has.
-std::int64_t head_blocks(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  return op.shape.kv_heads * ceil_div(op.group(), plan.heads_per_block) * op.shape.batch;
-}
-
 // Blocks that share a sequence: enough that there are `wanted` blocks, of about four tiles at
 // least. `shares` blocks have each split.
 int choose_splits(const AttentionDecode& op, const AttentionDecodePlan& plan, std::int64_t wanted,
@@ -70,6 +65,11 @@ std::vector<int> feasible_splits(AttentionDecodePlan plan, int AttentionDecodePl
 }
 
 }  // namespace
+
+std::int64_t head_blocks(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  return op.shape.kv_heads * op.shape.batch *
+         ceil_div(std::int64_t{op.group()}, plan.heads_per_block);
+}
 
 AttentionDecodePlan choose_attention_lanes(const AttentionDecode& op, const GpuSpec& gpu) {
   AttentionDecodePlan plan;

@@ -2,11 +2,15 @@
 // head together so that a code is decoded once for all of them.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "core/check.h"
 
 namespace vqgen {
+
+// (head, sequence) blocks that a split has.
+std::int64_t head_blocks(const AttentionDecode& op, const AttentionDecodePlan& plan);
 
 // The plan of each dataflow, on its own terms. check() may refuse it, with the reason why the
 // dataflow cannot do the problem.

@@ -24,17 +24,12 @@ int widest_load(const AttentionDecode& op) {
   return 1;
 }
 
-std::int64_t blocks_of_heads(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  return op.shape.kv_heads * op.shape.batch *
-         ceil_div(std::int64_t{op.group()}, plan.heads_per_block);
-}
-
 // Blocks that share a sequence: as many as one wave holds, so that no block waits for another to
 // end, with a step for each warp at least. On an H200, 16 blocks for each of 8 heads took 16.9 us
 // where 24 and 32 took 20 and more (d4b8, 32768 tokens).
 std::int64_t wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
   constexpr std::int64_t kMost = 256;
-  return std::clamp<std::int64_t>(gpu.sms / blocks_of_heads(op, plan), 1, kMost);
+  return std::clamp<std::int64_t>(gpu.sms / head_blocks(op, plan), 1, kMost);
 }
 int one_wave(const AttentionDecode& op, const AttentionDecodePlan& plan, const GpuSpec& gpu) {
   const std::int64_t steps =
@@ -51,13 +46,14 @@ std::int64_t share_of_block(const AttentionDecode& op, const AttentionDecodePlan
 // Whether each group of channels has a codebook of its own, and blocks look up no more entries than
 // they load.
 bool reads_entries_once(const AttentionDecode& op, const AttentionDecodePlan& plan) {
+  if (op.keys.scope != Scope::channel_group || op.values.scope != Scope::channel_group) {
+    return false;
+  }
   const PlanUse use = plan_use(plan, op);
-  return op.keys.scope == Scope::channel_group && op.values.scope == Scope::channel_group &&
-         std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
-           const std::int64_t entries =
-               each.units * each.format.residuals * vq::entries(each.format);
-           return each.lookups <= each.fills * static_cast<double>(entries);
-         });
+  return std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
+    const std::int64_t entries = each.units * each.format.residuals * vq::entries(each.format);
+    return each.lookups <= each.fills * static_cast<double>(entries);
+  });
 }
 
 // Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
@@ -88,7 +84,7 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionDecodePlan& plan,
                      const GpuSpec& gpu) {
   constexpr std::int64_t kFew = 512;  // tokens
   if (share_of_block(op, plan, gpu) <= kFew) return true;
-  if (blocks_of_heads(op, plan) <= gpu.sms) return false;
+  if (head_blocks(op, plan) <= gpu.sms) return false;
   AttentionDecodePlan half = plan;
   half.threads = 256;
   return place_codebooks(half, op, gpu) &&
@@ -120,9 +116,9 @@ std::optional<AttentionDecodePlan> choose_attention_fragments(const AttentionDec
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.tile_tokens = step_tokens(op, plan);
   for (const int threads : {512, 256, 128}) {
+    if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
-    if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.splits = one_wave(op, plan, gpu);
     return plan;
   }
