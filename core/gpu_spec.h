@@ -1,7 +1,7 @@
 // GpuSpec: the facts of one GPU that decisions rest on. From profiles/gpus/*.json, where each value
 // has its source, or read off the device. What an SM hands out in granules is optional: the
 // defaults are those of every architecture from sm_80 to sm_121, and the guess for what comes
-// after.
+// after. What no GPU of an architecture has is refused: core/gpu_arch.h.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "core/gpu_arch.h"
+
 namespace vqgen {
 namespace {
 
@@ -50,7 +52,10 @@ std::vector<std::string> sweep_names() { return names_in("sweeps/"); }
 
 GpuSpec find_gpu(const std::string& name) {
   if (name.find('/') != std::string::npos || name.ends_with(".json")) {
-    return read_gpu(parse_json_file(name), name);
+    const Json json = parse_json_file(name);
+    GpuSpec spec = read_gpu(json, name);
+    require_facts_of_arch(JsonCursor(json, name), spec);
+    return spec;
   }
   const EmbeddedFile* file = find_embedded("gpus/" + name + ".json");
   if (file == nullptr) {

@@ -18,7 +18,8 @@ std::vector<std::string> format_names();
 std::vector<std::string> sweep_names();
 
 // `name` is a shipped profile ("h200") or a file ("./my-gpu.json": anything with a '/' or ending in
-// .json). Error(bad_input) names what is known.
+// .json). Error(bad_input) names what is known, or the field of the file that its arch does not
+// have (core/gpu_arch.h).
 GpuSpec find_gpu(const std::string& name);
 
 // The shipped profile of a device class: the one whose GpuSpec::name it is.

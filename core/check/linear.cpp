@@ -61,10 +61,11 @@ void judge_fragments(Judge& judge, const LinearPlan& plan, const Linear& op,
 // Products of whole warp groups, of as many rows as an instruction has.
 void judge_warpgroups(Judge& judge, const LinearPlan& plan, const Linear& op,
                       const vq::LinearConfig& config, const GpuSpec& gpu) {
-  judge.require(gpu.warpgroup_products,
-                "{} has no products of warp groups, which dataflow warpgroups takes; use dataflow "
-                "fragments",
-                gpu.name);
+  judge.require(
+      gpu.warpgroup_products,
+      "{} ({}) has no products of warp groups, which dataflow warpgroups takes and Hopper "
+      "alone has; use dataflow fragments",
+      gpu.name, gpu.arch);
   constexpr int kGroupThreads = 32 * vq::kGroupWarps;
   judge.require(plan.threads % kGroupThreads == 0,
                 "threads {} are no whole warp groups of {}, as dataflow warpgroups takes",

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/embedded.h"
 #include "core/files.h"
+#include "core/gpu_arch.h"
 #include "heuristics/choose.h"
 #include "tests/core/support.h"
 
@@ -51,7 +52,8 @@ TEST(Profiles, EveryGpuIsSoundAndEveryValueHasASource) {
     const std::string number = gpu.arch.substr(3, gpu.arch.size() - 3 - gpu.arch.ends_with('a'));
     EXPECT_FALSE(number.empty()) << gpu.arch;
     EXPECT_EQ(number.find_first_not_of("0123456789"), std::string::npos) << gpu.arch;
-    EXPECT_LE(gpu.shared_bytes_per_block + gpu.shared_bytes_reserved, gpu.shared_bytes_per_sm);
+    EXPECT_NO_THROW(require_facts_of_arch(JsonCursor(to_json(gpu), name), gpu));
+    EXPECT_EQ(gpu.warpgroup_products, gpu.arch == "sm_90a");
     EXPECT_LT(gpu.l2_bytes, gpu.memory_bytes);
   }
 }
@@ -78,7 +80,7 @@ TEST(Profiles, AGpusNameAndTargetFitOnALine) {
   const TempFolder folder;
   const auto path = folder.path() / "mine.json";
   const auto with = [&](const char* field, const std::string& value) {
-    Json json = to_json(find_gpu("h200"));
+    Json json = to_json(find_gpu("t4"));  // all others have as much of everything
     json[field] = value;
     publish_text(path, json.dump());
     return path.string();
@@ -92,6 +94,69 @@ TEST(Profiles, AGpusNameAndTargetFitOnALine) {
   }
   expect_words(message_of([&] { find_gpu(with("name", "a\nb")); }),
                {path.string() + ": /name: must hold no control characters"});
+}
+
+// Else a kernel would be planned that only the compiler or the driver refuses, far from the file.
+TEST(Profiles, AGpuFileClaimsNoMoreThanItsArchitectureHas) {
+  const TempFolder folder;
+  const auto path = folder.path() / "mine.json";
+  const auto read = [&](const char* name, const Json& edits) {
+    Json json = to_json(find_gpu(name));
+    json.update(edits);
+    publish_text(path, json.dump());
+    return find_gpu(path.string());
+  };
+  const auto with = [&](const char* name, const Json& edits) {
+    return message_of([&] { read(name, edits); });
+  };
+  for (const char* arch : {"sm_75", "sm_90", "sm_100", "sm_100a", "sm_120", "sm_130"}) {
+    expect_words(with("t4", {{"arch", arch}, {"warpgroup_products", true}}),
+                 {path.string() + ": /warpgroup_products: " + arch, "only sm_90a has",
+                  "set false, or correct arch"});
+  }
+  EXPECT_FALSE(read("h200", {{"warpgroup_products", false}}).warpgroup_products);
+  EXPECT_EQ(read("rtx5090", {{"arch", "sm_120a"}, {"max_threads_per_sm", 1024}}).arch, "sm_120a");
+  const std::vector<std::pair<const char*, int>> too_much = {{"registers_per_sm", 131072},
+                                                             {"max_threads_per_sm", 2048},
+                                                             {"max_blocks_per_sm", 32},
+                                                             {"shared_bytes_per_sm", 233472},
+                                                             {"shared_bytes_per_block", 102400}};
+  for (const auto& [field, value] : too_much) {
+    expect_words(
+        with("rtx5090", {{field, value}}),
+        {path.string() + ": /" + field + ": " + std::to_string(value) + " is more than the",
+         "of sm_120; lower it, or correct arch"});
+  }
+  expect_words(
+      with("h200",
+           {{"arch", "sm_130"}, {"warpgroup_products", false}, {"shared_bytes_per_block", 233472}}),
+      {path.string() + ": /shared_bytes_per_block: 233472 and the 1024 of "
+                       "shared_bytes_reserved are more than the 233472"});
+}
+
+// Virtual GPUs report no clocks; costs would be infinite.
+TEST(Profiles, WhatADriverDoesNotReportIsTakenFromTheLikestProfile) {
+  GpuSpec device = find_gpu("rtx5090");
+  device.memory_gbps = device.sm_clock_mhz = 0;
+  complete_unreported(device);
+  EXPECT_EQ(device.memory_gbps, find_gpu("rtx5090").memory_gbps);
+  EXPECT_EQ(device.sm_clock_mhz, find_gpu("rtx5090").sm_clock_mhz);
+  expect_words(device.sources["memory_gbps"], {"not reported", "GeForce RTX 5090"});
+
+  GpuSpec unknown = find_gpu("h20");
+  unknown.name = "NVIDIA H21";
+  unknown.memory_gbps = 0;
+  unknown.sm_clock_mhz = 1234;
+  complete_unreported(unknown);
+  EXPECT_EQ(unknown.memory_gbps, find_gpu("h20").memory_gbps);
+  EXPECT_EQ(unknown.sm_clock_mhz, 1234);
+
+  GpuSpec newer = find_gpu("b200");
+  newer.name = "NVIDIA B300";
+  newer.arch = "sm_103";
+  newer.memory_gbps = 0;
+  complete_unreported(newer);
+  EXPECT_EQ(newer.memory_gbps, find_gpu("b200").memory_gbps);
 }
 
 TEST(Profiles, UnknownNamesAreAnsweredWithTheKnown) {
@@ -144,6 +209,13 @@ TEST(Profiles, PresetsHaveTheBitsOfTheirPapers) {
   EXPECT_EQ(format_names(), expected);
 }
 
+TEST(Profiles, TheReadmeListsEveryGpu) {
+  const std::string readme = read_text(VQGEN_SOURCE_DIR "/profiles/gpus/README.md");
+  for (const std::string& name : gpu_names()) {
+    EXPECT_NE(readme.find("`" + name + ".json`"), std::string::npos) << name;
+  }
+}
+
 TEST(Profiles, TheReadmeListsEveryPreset) {
   const std::string readme = read_text(VQGEN_SOURCE_DIR "/profiles/formats/README.md");
   for (const std::string& name : format_names()) {
@@ -167,8 +239,11 @@ TEST(Profiles, APresetHasAKernelOrIsSaidToBeNotBuiltYet) {
     validate(problem, name);
     const Verdict verdict = check(problem);
     if (verdict.ok) {
-      EXPECT_NO_THROW(choose(problem, find_gpu("h200")));
-      EXPECT_NO_THROW(choose(problem, find_gpu("t4")));
+      for (const std::string& gpu : gpu_names()) {
+        const Plan plan = choose(problem, find_gpu(gpu));
+        const Verdict accepted = check(plan, problem, find_gpu(gpu));
+        EXPECT_TRUE(accepted.ok) << gpu << ": " << accepted.reason;
+      }
     } else {
       not_built.push_back(name);
       expect_words(verdict.reason, {"not built yet; use"});

@@ -17,7 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr const char* kArchs[] = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"};
+constexpr const char* kArchs[] = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"};
 
 KernelSource primitives(const std::string& arch) {
   return test::one_kernel(test::kPrimitivesKernel, "vq_primitives", arch, test::kPrimitiveThreads,
@@ -34,12 +34,25 @@ class CudaCompile : public ::testing::Test {
       GTEST_SKIP() << error.what();
     }
   }
+  // NVRTC knows Blackwell from 12.8 on, and says so where it does not.
+  bool knows(const std::string& arch) {
+    try {
+      backend_->compile(primitives(arch));
+      return true;
+    } catch (const Error& error) {
+      const std::string refusal = error.what();
+      if (refusal.find("cannot compile for '" + arch + "'") == refusal.npos) throw;
+      std::printf("left out: %s\n", refusal.c_str());
+      return false;
+    }
+  }
   std::unique_ptr<Backend> backend_ = make_cuda_backend();
 };
 
 TEST_F(CudaCompile, EveryPrimitiveForEveryArchitecture) {
   for (const char* arch : kArchs) {
     SCOPED_TRACE(arch);
+    if (!knows(arch)) continue;
     const Artifact artifact = backend_->compile(primitives(arch));
     ASSERT_EQ(artifact.kernels.size(), 1u);
     EXPECT_EQ(artifact.kernels[0].name, "vq_primitives");
@@ -57,6 +70,7 @@ TEST_F(CudaCompile, EveryPrimitiveForEveryArchitecture) {
 TEST_F(CudaCompile, EveryCollectiveForEveryArchitecture) {
   for (const char* arch : kArchs) {
     SCOPED_TRACE(arch);
+    if (!knows(arch)) continue;
     const Artifact artifact = backend_->compile(test::collectives_source(arch));
     ASSERT_EQ(artifact.kernels.size(), 3u);
     for (const KernelResources& kernel : artifact.kernels) EXPECT_EQ(kernel.spill_bytes, 0);
@@ -87,10 +101,13 @@ TEST_F(CudaCompile, ProductsOfWarpGroupsAreHoppersAlone) {
     ASSERT_EQ(artifact.kernels.size(), 1u);
     EXPECT_EQ(artifact.kernels[0].spill_bytes, 0);
   }
-  EXPECT_THAT(device_error([&] {
-                backend_->compile(test::group_source(test::GroupProduct(false, 8, true), "sm_89"));
-              }),
-              HasSubstr("needs sm_90a"));
+  for (const char* arch : {"sm_89", "sm_100", "sm_120"}) {
+    if (!knows(arch)) continue;
+    EXPECT_THAT(device_error([&] {
+                  backend_->compile(test::group_source(test::GroupProduct(false, 8, true), arch));
+                }),
+                HasSubstr("needs sm_90a"));
+  }
 }
 
 // nvcc is slow, so only the two forms of the text: without cp.async and with it.

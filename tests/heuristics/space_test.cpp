@@ -135,7 +135,7 @@ TEST(Space, HasWarpGroupsWhereTheGpuHasAndRowsAreMore) {
     const Problem problem = gemm("aqlm-2x8", {rows, 4096, 4096});
     EXPECT_TRUE(kinds(problem, "h200")) << rows;
     EXPECT_TRUE(kinds(problem, "h100")) << rows;
-    for (const char* gpu : {"a100", "l40s", "t4"}) EXPECT_FALSE(kinds(problem, gpu)) << gpu;
+    for (const char* gpu : {"a100", "l40s", "t4", "b200", "rtx5090"}) EXPECT_FALSE(kinds(problem, gpu)) << gpu;
   }
   EXPECT_FALSE(kinds(gemv("aqlm-2x8", {1, 4096, 4096}), "h200"));
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/gpu_arch.h"
 
 namespace vqgen {
 namespace {
@@ -54,7 +55,7 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   spec.name = name.data();
   const int major = VQGEN_READ(COMPUTE_CAPABILITY_MAJOR, "arch");
   spec.arch = arch_of(major, VQGEN_READ(COMPUTE_CAPABILITY_MINOR, ""));
-  spec.warpgroup_products = spec.arch == "sm_90a";
+  spec.warpgroup_products = has_warpgroup_products(spec.arch);
   spec.sources["warpgroup_products"] = "PTX ISA, wgmma.mma_async: requires sm_90a";
   spec.sms = VQGEN_READ(MULTIPROCESSOR_COUNT, "sms");
   spec.registers_per_sm = VQGEN_READ(MAX_REGISTERS_PER_MULTIPROCESSOR, "registers_per_sm");
@@ -69,7 +70,7 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   set_granules(spec, major);
   spec.l2_bytes = VQGEN_READ(L2_CACHE_SIZE, "l2_bytes");
   spec.sm_clock_mhz = VQGEN_READ(CLOCK_RATE, "sm_clock_mhz") / 1e3;  // kHz
-  // Two transfers a clock over the bus; 0 where a driver no longer reports the memory clock.
+  // Two transfers a clock over the bus.
   const double memory_khz = VQGEN_READ(MEMORY_CLOCK_RATE, "");
   const double bus_bits = VQGEN_READ(GLOBAL_MEMORY_BUS_WIDTH, "");
   spec.memory_gbps = 2 * memory_khz * 1e3 * bus_bits / 8 / 1e9;
@@ -80,6 +81,7 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   spec.memory_bytes = static_cast<std::int64_t>(memory_bytes);
   spec.sources["memory_bytes"] = "cuDeviceTotalMem";
   spec.sources["name"] = "cuDeviceGetName";
+  complete_unreported(spec);
   return spec;
 }
 

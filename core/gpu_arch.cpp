@@ -1,0 +1,79 @@
+#include "core/gpu_arch.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "core/profiles.h"
+
+namespace vqgen {
+namespace {
+
+// 90 of sm_90 and sm_90a.
+int number_of(const std::string& arch) {
+  return arch.starts_with("sm_") ? std::atoi(arch.c_str() + 3) : 0;
+}
+
+// What every GPU of an architecture has as many of.
+constexpr std::array<std::pair<const char*, int GpuSpec::*>, 5> kFactsOfArch{{
+    {"registers_per_sm", &GpuSpec::registers_per_sm},
+    {"max_threads_per_sm", &GpuSpec::max_threads_per_sm},
+    {"max_blocks_per_sm", &GpuSpec::max_blocks_per_sm},
+    {"shared_bytes_per_sm", &GpuSpec::shared_bytes_per_sm},
+    {"shared_bytes_per_block", &GpuSpec::shared_bytes_per_block},
+}};
+
+}  // namespace
+
+void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {
+  if (spec.warpgroup_products && !has_warpgroup_products(spec.arch)) {
+    cursor.at("warpgroup_products")
+        .fail(fmt::format("{} has no products of warp groups (wgmma), only sm_90a has; set false, "
+                          "or correct arch",
+                          spec.arch));
+  }
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec known = find_gpu(name);
+    if (number_of(known.arch) != number_of(spec.arch)) continue;
+    for (const auto& [field, member] : kFactsOfArch) {
+      if (spec.*member <= known.*member) continue;
+      cursor.at(field).fail(fmt::format("{} is more than the {} of {}; lower it, or correct arch",
+                                        spec.*member, known.*member, spec.arch));
+    }
+    break;  // others of the same architecture say the same
+  }
+  if (spec.shared_bytes_per_block + spec.shared_bytes_reserved > spec.shared_bytes_per_sm) {
+    cursor.at("shared_bytes_per_block")
+        .fail(fmt::format("{} and the {} of shared_bytes_reserved are more than the {} of "
+                          "shared_bytes_per_sm; lower it",
+                          spec.shared_bytes_per_block, spec.shared_bytes_reserved,
+                          spec.shared_bytes_per_sm));
+  }
+}
+
+void complete_unreported(GpuSpec& spec) {
+  if (spec.memory_gbps > 0 && spec.sm_clock_mhz > 0) return;
+  std::optional<GpuSpec> likest = gpu_of_class(spec.name);
+  if (!likest) {
+    const auto distance = [&](const GpuSpec& gpu) {
+      return std::pair(std::abs(number_of(gpu.arch) - number_of(spec.arch)),
+                       std::abs(gpu.sms - spec.sms));
+    };
+    for (const std::string& name : gpu_names()) {
+      GpuSpec gpu = find_gpu(name);
+      if (!likest || distance(gpu) < distance(*likest)) likest = std::move(gpu);
+    }
+  }
+  const auto complete = [&](double GpuSpec::*member, const char* field) {
+    if (spec.*member > 0) return;
+    spec.*member = (*likest).*member;
+    spec.sources[field] = fmt::format("not reported by the driver: as {} has it", likest->name);
+  };
+  complete(&GpuSpec::memory_gbps, "memory_gbps");
+  complete(&GpuSpec::sm_clock_mhz, "sm_clock_mhz");
+}
+
+}  // namespace vqgen
