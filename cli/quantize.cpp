@@ -27,7 +27,7 @@ struct QuantizeArguments {
   throw Error(ErrorKind::bad_input, "quantize: " + message);
 }
 
-// A preset's name, or an object of format fields as JSON text.
+// A preset's name, a file's path, or an object of format fields as JSON text.
 VqFormat parse_format(const std::string& text, const std::string& flag) {
   if (!text.starts_with('{')) return find_format(text, flag);
   const Json json = parse_json(text, flag);
@@ -140,13 +140,15 @@ void add_quantize(CLI::App& app, Output& output) {
                       "safetensors file to train on; by default the input");
   command->add_option("--out", options->out, "The bundle to write")->required();
   command->add_option("--keys", options->keys, "Keys, [kv_heads, tokens, head_dim]");
-  command->add_option("--key-format", options->key_format, "A preset's name or a JSON object");
+  command->add_option("--key-format", options->key_format,
+                      "A preset's name, a format file, or a JSON object");
   command->add_option("--values", options->values, "Values, shaped as the keys");
-  command->add_option("--value-format", options->value_format, "A preset's name or a JSON object");
+  command->add_option("--value-format", options->value_format,
+                      "A preset's name, a format file, or a JSON object");
   command->add_option("--queries", options->queries,
                       "Queries of the last n tokens, [query_heads, n, head_dim]");
   command->add_option("--weights", options->weights, "Weights, [out_features, in_features]");
-  command->add_option("--format", options->format, "The weights' format");
+  command->add_option("--format", options->format, "The weights' format, likewise");
   command->add_option("--inputs", options->inputs, "Rows of x for the weights, [n, in_features]");
   command->add_option("--dtype", options->dtype, "f16 or bf16; by default the tensors' own")
       ->check(CLI::IsMember({"f16", "bf16"}));

@@ -30,9 +30,10 @@ Problem read_cache_op(const JsonCursor& root) {
   root.expect_object(known_fields({"keys", "values"}));
   Op op;
   read_common(root, op);
-  op.keys = read_format(root.member("keys", ": the format of the keys, a preset or an object"));
-  op.values =
-      read_value_format(root.member("values", ": the format of the values, a preset or an object"));
+  op.keys =
+      read_format(root.member("keys", ": the format of the keys, a preset, a file or an object"));
+  op.values = read_value_format(
+      root.member("values", ": the format of the values, a preset, a file or an object"));
   return op;
 }
 
@@ -41,8 +42,8 @@ Problem read_linear(const JsonCursor& root) {
   root.expect_object(known_fields({"weights"}));
   Op op;
   read_common(root, op);
-  op.weights =
-      read_format(root.member("weights", ": the format of the weights, a preset or an object"));
+  op.weights = read_format(
+      root.member("weights", ": the format of the weights, a preset, a file or an object"));
   return op;
 }
 

@@ -78,9 +78,10 @@ class Validator {
     }
     require(!format.output_scales, path + "/output_scales", "is for weights only; remove it");
     require(
-        !format.hadamard || std::has_single_bit(static_cast<unsigned>(head_dim)),
-        path + "/hadamard",
-        fmt::format("needs a head_dim that is a power of two, not {}; set it to false", head_dim));
+        !format.hadamard || std::has_single_bit(static_cast<unsigned>(head_dim)), path,
+        fmt::format("hadamard takes a head_dim that is a power of two, not {}; set it to false, "
+                    "as in {{\"preset\": NAME, \"hadamard\": false}}",
+                    head_dim));
   }
 
   // The formats of keys and values.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/gpu_arch.h"
+#include "core/suggest.h"
 
 namespace vqgen {
 namespace {
@@ -37,11 +38,55 @@ GpuSpec read_gpu(const Json& json, const std::string& source) {
   return spec;
 }
 
-const EmbeddedFile* find_embedded(const std::string& path) {
+// The shipped profile of a name; `asked` and `others` are for the message that none has it.
+const EmbeddedFile& find_embedded(const std::string& folder, const std::string& name,
+                                  const std::string& asked, const char* others) {
   for (const EmbeddedFile& file : embedded_profiles()) {
-    if (file.path == path) return &file;
+    if (same_but_case(file.path, folder + name + ".json")) return file;
   }
-  return nullptr;
+  const std::vector<std::string> known = names_in(folder);
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{} '{}' is unknown; give {} or one of {}{}", asked, name, others,
+                          fmt::join(known, ", "), did_you_mean(name, known)));
+}
+
+std::string place_of(const JsonCursor& cursor) { return cursor.source() + ": " + cursor.path(); }
+
+// An object of fields over those of the preset that it names. `beside` are members that are none of
+// a format's; `find` makes a format of the preset's name.
+template <class Find>
+VqFormat read_object(const JsonCursor& cursor, std::vector<std::string> beside, const Find& find) {
+  beside.emplace_back("preset");
+  std::vector<std::string> known = beside;
+  for_each_field<VqFormat>([&](const auto& field) { known.emplace_back(field.name); });
+  cursor.expect_object(known);
+  const bool extends = cursor.has("preset");
+  VqFormat format = extends ? find(cursor.at("preset")) : VqFormat{};
+  Json fields = cursor.value();
+  for (const std::string& name : beside) fields.erase(name);
+  read_fields(JsonCursor(fields, cursor.source(), cursor.path()), format, /*partial=*/extends);
+  return format;
+}
+
+// A file extends shipped presets alone: no file leads to another, or to itself.
+FormatProfile read_format_file(const Json& json, const std::string& source) {
+  const JsonCursor cursor(json, source);
+  const VqFormat format = read_object(cursor, {"source"}, [](const JsonCursor& preset) {
+    if (names_a_file(preset.string())) {
+      preset.fail("names a file, and a file extends shipped presets alone; name one of those");
+    }
+    return find_format(preset.string(), place_of(preset));
+  });
+  return {format, cursor.has("source") ? cursor.at("source").string() : ""};
+}
+
+// A preset or file that JSON names.
+VqFormat read_named(const JsonCursor& cursor) {
+  std::string name = cursor.string();
+  if (names_a_file(name)) {
+    name = (std::filesystem::path(cursor.source()).parent_path() / name).string();
+  }
+  return find_format(name, place_of(cursor));
 }
 
 }  // namespace
@@ -50,20 +95,19 @@ std::vector<std::string> gpu_names() { return names_in("gpus/"); }
 std::vector<std::string> format_names() { return names_in("formats/"); }
 std::vector<std::string> sweep_names() { return names_in("sweeps/"); }
 
+bool names_a_file(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".json");
+}
+
 GpuSpec find_gpu(const std::string& name) {
-  if (name.find('/') != std::string::npos || name.ends_with(".json")) {
+  if (names_a_file(name)) {
     const Json json = parse_json_file(name);
     GpuSpec spec = read_gpu(json, name);
     require_facts_of_arch(JsonCursor(json, name), spec);
     return spec;
   }
-  const EmbeddedFile* file = find_embedded("gpus/" + name + ".json");
-  if (file == nullptr) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("gpu '{}' is unknown; give a JSON file or one of {}", name,
-                            fmt::join(gpu_names(), ", ")));
-  }
-  return read_gpu(parse_json(file->text, std::string(file->path)), std::string(file->path));
+  const EmbeddedFile& file = find_embedded("gpus/", name, "gpu", "a JSON file");
+  return read_gpu(parse_json(file.text, std::string(file.path)), std::string(file.path));
 }
 
 std::optional<GpuSpec> gpu_of_class(const std::string& device_class) {
@@ -74,45 +118,35 @@ std::optional<GpuSpec> gpu_of_class(const std::string& device_class) {
   return std::nullopt;
 }
 
+FormatProfile find_format_profile(const std::string& name, const std::string& where) {
+  if (names_a_file(name)) return read_format_file(parse_json_file(name), name);
+  const EmbeddedFile& file =
+      find_embedded("formats/", name, where + ": format", "an object, a JSON file");
+  const std::string path(file.path);
+  return read_format_file(parse_json(file.text, path), path);
+}
+
 VqFormat find_format(const std::string& name, const std::string& where) {
-  const EmbeddedFile* file = find_embedded("formats/" + name + ".json");
-  if (file == nullptr) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: format '{}' is unknown; give an object or one of {}", where, name,
-                            fmt::join(format_names(), ", ")));
-  }
-  VqFormat format;
-  const Json json = parse_json(file->text, std::string(file->path));
-  read_fields(JsonCursor(json, std::string(file->path)), format);
-  return format;
+  return find_format_profile(name, where).format;
 }
 
 VqFormat read_format(const JsonCursor& cursor) {
-  if (cursor.value().is_string()) {
-    return find_format(cursor.string(), cursor.source() + ": " + cursor.path());
-  }
-  VqFormat format;
-  read_fields(cursor, format);
-  return format;
+  if (cursor.value().is_string()) return read_named(cursor);
+  return read_object(cursor, {}, read_named);
 }
 
-// A preset's key transforms do not apply to values; VecInfer (eq. 8) quantizes them as they are.
 VqFormat read_value_format(const JsonCursor& cursor) {
   const VqFormat format = read_format(cursor);
-  if (cursor.value().is_object() && (format.smooth || format.hadamard)) {
-    cursor.fail("smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+  for (const char* transform : {"smooth", "hadamard"}) {
+    if (cursor.has(transform) && cursor.at(transform).boolean()) {
+      cursor.fail("smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+    }
   }
   return for_values(format);
 }
 
 const EmbeddedFile& find_sweep(const std::string& name) {
-  const EmbeddedFile* file = find_embedded("sweeps/" + name + ".json");
-  if (file == nullptr) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("sweep '{}' is unknown; give a JSON file or one of {}", name,
-                            fmt::join(sweep_names(), ", ")));
-  }
-  return *file;
+  return find_embedded("sweeps/", name, "sweep", "a JSON file");
 }
 
 }  // namespace vqgen

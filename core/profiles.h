@@ -17,26 +17,41 @@ std::vector<std::string> gpu_names();
 std::vector<std::string> format_names();
 std::vector<std::string> sweep_names();
 
-// `name` is a shipped profile ("h200") or a file ("./my-gpu.json": anything with a '/' or ending in
-// .json). Error(bad_input) names what is known, or the field of the file that its arch does not
-// have (core/gpu_arch.h).
+// Names are taken in whatever case. Error(bad_input) for an unknown one names those that are known,
+// and the nearest.
+
+// Whether `name` is a file and no shipped profile: anything with a '/' or ending in .json.
+bool names_a_file(const std::string& name);
+
+// `name` is a shipped profile ("h200") or a file ("./my-gpu.json"). Error(bad_input) names a file's
+// field that its arch does not have (core/gpu_arch.h).
 GpuSpec find_gpu(const std::string& name);
 
 // The shipped profile of a device class: the one whose GpuSpec::name it is.
 std::optional<GpuSpec> gpu_of_class(const std::string& device_class);
 
-// A shipped preset. Error(bad_input) names what is known; `where` is the place that asked.
+// A format as a file has it: a shipped preset, or a user's own.
+struct FormatProfile {
+  VqFormat format;
+  std::string source;  // where the format comes from, such as a paper; may be empty
+};
+
+// `name` is a shipped preset ("cq-2c8b") or a file, whose relative path counts from the working
+// folder; `where` is the place that asked. A file holds the fields of a format, or those that
+// differ from a shipped preset's, which it names as "preset"; and its "source".
+FormatProfile find_format_profile(const std::string& name, const std::string& where);
 VqFormat find_format(const std::string& name, const std::string& where);
 
-// A preset's name or an object of VqFormat's fields.
+// A preset's name, a file's path, or an object of VqFormat's fields; with the member "preset", a
+// name or path, of those fields that differ from it. Paths count from the folder of the cursor's
+// source.
 VqFormat read_format(const JsonCursor& cursor);
 
-// The same for values, which are quantized as they are: a preset's key transforms are dropped, and
-// an object that asks for them is an Error(bad_input).
+// The same for values, which are quantized as they are: the key transforms of presets and files are
+// dropped, and an object that asks for them itself is an Error(bad_input).
 VqFormat read_value_format(const JsonCursor& cursor);
 
-// The text of a shipped sweep; runtime/tuning/sweep.h reads it. Error(bad_input) names what is
-// known.
+// The text of a shipped sweep; runtime/tuning/sweep.h reads it.
 const EmbeddedFile& find_sweep(const std::string& name);
 
 }  // namespace vqgen

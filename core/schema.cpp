@@ -38,10 +38,26 @@ Json object_schema(bool partial) {
           {"required", required}};
 }
 
+Json format_name_schema(const char* description) {
+  return {{"type", "string"}, {"description", description}};
+}
+
 Json format_schema() {
   return {{"oneOf",
-           {{{"type", "string"}, {"description", "the name of a preset"}},
+           {format_name_schema("a preset's name, or a format file from the config's folder"),
             {{"$ref", "#/$defs/format"}}}}};
+}
+
+// The fields of a format: all that are required, or some over those of a preset.
+Json format_object_schema() {
+  Json schema = object_schema<VqFormat>(false);
+  const Json required = schema.at("required");
+  schema.erase("required");
+  schema["properties"]["preset"] = format_name_schema(
+      "a preset's name, or a format file from the config's folder, whose fields stand where none "
+      "are given here");
+  schema["anyOf"] = {{{"required", {"preset"}}}, {{"required", required}}};
+  return schema;
 }
 
 template <class Op, class OpPlan>
@@ -73,7 +89,7 @@ Json config_schema() {
   return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
           {"title", "vqgen config.json"},
           {"$defs",
-           {{"format", object_schema<VqFormat>(false)},
+           {{"format", format_object_schema()},
             {"layout", object_schema<CodeLayout>(false)},
             {"placement", object_schema<Placement>(false)}}},
           {"oneOf",

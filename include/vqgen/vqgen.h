@@ -111,8 +111,9 @@ typedef enum vqgen_provenance {
 } vqgen_provenance;
 
 /* An op from a config (docs/config.md), with `tokens` or `rows` as the largest that will come. The
- * text is JSON; a hotness file in it is looked for from the working folder. Two configs of the same
- * problem and plan are one op; concurrent calls compile it once.
+ * text is JSON; hotness and format files in it are looked for from the working folder, and read when
+ * the text is new. Two configs of the same problem and plan are one op; concurrent calls compile it
+ * once.
  *
  * Never call this while the calling thread captures a stream: loading a kernel breaks the capture.
  * Where `stream` (a CUstream, may be null) is named and is being captured, an op that this runtime

@@ -59,8 +59,10 @@ std::vector<Value> read_list(const JsonCursor& cursor, Read&& read) {
   return values;
 }
 
+// A preset's name; of other formats, what tells them best.
 std::string format_name(const JsonCursor& cursor, const VqFormat& format) {
-  return cursor.value().is_string() ? cursor.string() : short_name(format);
+  const bool preset = cursor.value().is_string() && !names_a_file(cursor.string());
+  return preset ? cursor.string() : short_name(format);
 }
 
 Named<VqFormat> read_weight_format(const JsonCursor& cursor) {
@@ -272,7 +274,7 @@ Work read_one(const Json& json, const std::string& source) {
 }  // namespace
 
 Work read_work(const std::string& name) {
-  if (name.find('/') == std::string::npos && !name.ends_with(".json")) {
+  if (!names_a_file(name)) {
     const EmbeddedFile& file = find_sweep(name);
     return read_work(parse_json(file.text, std::string(file.path)), std::string(file.path));
   }

@@ -50,7 +50,7 @@ TEST(CheckAppend, WhatNoCacheIsIsRefused) {
           {{"/keys/scope", R"("tile")"}, {"/keys/tile_rows", "8"}, {"/keys/tile_columns", "8"}}),
       {"/keys/scope", "KV cache"});
   expect_words(refused({{"/keys/hadamard", "true"}, {"/shape/head_dim", "96"}}),
-               {"/keys/hadamard", "power of two"});
+               {"/keys: hadamard", "power of two"});
   expect_words(refused({{"/shape/batch", "65535"},
                         {"/shape/kv_heads", "65535"},
                         {"/shape/tokens", "1"},

@@ -100,6 +100,56 @@ TEST(Config, ValuesDropThePresetsTransforms) {
   EXPECT_EQ(op.values.scope, Scope::head);
 }
 
+AttentionDecode attention_with(const std::vector<Edit>& edits, const std::string& source = "c") {
+  return std::get<AttentionDecode>(read_config(edited(attention_json(), edits), source).problem);
+}
+
+TEST(Config, AnObjectExtendsThePresetThatItNames) {
+  VqFormat expected = find_format("vecinfer-d4b8", "test");
+  expected.hadamard = false;
+  expected.residuals = 2;
+  const auto op = attention_with(
+      {{"/keys", R"({"preset": "vecinfer-d4b8", "hadamard": false, "residuals": 2})"},
+       {"/values", R"({"preset": "vecinfer-d4b8", "index_bits": 6})"},
+       {"/shape/head_dim", "96"}});
+  EXPECT_EQ(op.keys, expected);
+  expected = for_values(find_format("vecinfer-d4b8", "test"));
+  expected.index_bits = 6;
+  EXPECT_EQ(op.values, expected) << "which drop the preset's transforms";
+  // What is recorded is the format, and not how it was written.
+  const Json canonical = to_json(Problem(op));
+  EXPECT_EQ(canonical["keys"], to_json(op.keys));
+  EXPECT_EQ(read_config(canonical, "again.json").problem, Problem(op));
+}
+
+TEST(Config, AFormatFileIsTakenFromTheConfigsFolder) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path() / "formats");
+  const std::string file = (folder.path() / "formats/mine.json").string();
+  publish_text(file, R"({"preset": "vecinfer-d4b8", "scope": "tensor"})");
+  VqFormat expected = find_format("vecinfer-d4b8", "test");
+  expected.scope = Scope::tensor;
+  const std::string source = (folder.path() / "c.json").string();
+  const std::string quoted = Json(file).dump();
+  EXPECT_EQ(attention_with({{"/keys", R"("formats/mine.json")"}}, source).keys, expected);
+  EXPECT_EQ(attention_with({{"/keys", quoted}}, "elsewhere/c.json").keys, expected);
+  EXPECT_EQ(attention_with({{"/values", quoted}}).values, for_values(expected));
+  expected.residuals = 2;
+  EXPECT_EQ(
+      attention_with({{"/keys", R"({"preset": "formats/mine.json", "residuals": 2})"}}, source)
+          .keys,
+      expected);
+  publish_text(file, R"({"preset": "vecinfer-d4b8", "bits": 2})");
+  expect_words(message_of([&] {
+                 attention_with({{"/keys", quoted}});
+               }),
+               {file + ": /: unknown field 'bits'"});
+  expect_words(message_of([&] {
+                 attention_with({{"/keys", R"("none.json")"}}, source);
+               }),
+               {(folder.path() / "none.json").string() + ": cannot read"});
+}
+
 TEST(Config, CanonicalJsonGivesTheProblemBack) {
   for (const Json& json : {attention_json(), gemv_json()}) {
     const Problem problem = read_config(json, "c.json").problem;
@@ -147,11 +197,14 @@ const char* const kSmooth = "smooth and hadamard transform keys only";
 INSTANTIATE_TEST_SUITE_P(
     All, ConfigRefusal,
     testing::Values(
-        Refusal{"no_op", true, {{"/op", ""}}, {"'op' is missing: attention_decode, gemv, gemm or kv_append"}},
+        Refusal{"no_op",
+                true,
+                {{"/op", ""}},
+                {"'op' is missing: attention_decode, gemv, gemm or kv_append"}},
         Refusal{"bad_op", true, {{"/op", R"("matmul")"}}, {"/op: 'matmul' is none of", "gemv"}},
         Refusal{"op_number", true, {{"/op", "1"}}, {"/op: must be a string, not the integer 1"}},
         Refusal{"no_shape", true, {{"/shape", ""}}, {"'shape' is missing: the sizes"}},
-        Refusal{"no_keys", true, {{"/keys", ""}}, {"'keys' is missing", "preset or an object"}},
+        Refusal{"no_keys", true, {{"/keys", ""}}, {"'keys' is missing", "preset, a file or"}},
         Refusal{"no_values", true, {{"/values", ""}}, {"'values' is missing", "preset"}},
         Refusal{"no_weights", false, {{"/weights", ""}}, {"'weights' is missing", "preset"}},
         Refusal{"keys_in_gemv", false, {{"/keys", R"("cq-2c8b")"}}, {"unknown field 'keys'"}},
@@ -166,6 +219,35 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"index_bits_17", true, {{"/keys/index_bits", "17"}}, {"/keys/index_bits: ", "16"}},
         Refusal{
             "preset", true, {{"/keys", R"("cq-9")"}}, {"/keys: format 'cq-9' is unknown", "cq"}},
+        Refusal{"near_preset",
+                true,
+                {{"/keys", R"("vecinfer-d4b9")"}},
+                {"/keys: format", "did you mean 'vecinfer-d4b8'?"}},
+        Refusal{"extended_preset",
+                true,
+                {{"/keys", R"({"preset": "cq-4c8"})"}},
+                {"/keys/preset: format 'cq-4c8' is unknown", "did you mean 'cq-4c8b'?"}},
+        Refusal{"extended_field",
+                true,
+                {{"/keys", R"({"preset": "cq-4c8b", "hadamrd": false})"}},
+                {"/keys: unknown field 'hadamrd'", "preset", "hadamard"}},
+        Refusal{"extended_value",
+                true,
+                {{"/keys", R"({"preset": "cq-4c8b", "index_bits": 17})"}},
+                {"/keys/index_bits: ", "2 to 16"}},
+        Refusal{"extended_hadamard",
+                true,
+                {{"/values", R"({"preset": "cq-4c8b", "hadamard": true})"}},
+                {"/values: ", kSmooth}},
+        Refusal{"preset_alone",
+                true,
+                {{"/keys", R"({"preset": 4})"}},
+                {"/keys/preset: must be a string"}},
+        Refusal{"preset_of_96",
+                true,
+                {{"/keys", R"("vecinfer-d4b8")"}, {"/shape/head_dim", "96"}},
+                {"c.json: /keys: hadamard takes a head_dim that is a power of two, not 96",
+                 R"({"preset": NAME, "hadamard": false})"}},
         Refusal{"format_type", true, {{"/keys", "[8]"}}, {"/keys: must be an object"}},
         Refusal{"scope", true, {{"/keys/scope", R"("row")"}}, {"/keys/scope: ", "none of tensor"}},
         Refusal{"values_smooth", true, {{"/values/smooth", "true"}}, {"/values: ", kSmooth}},

@@ -160,7 +160,7 @@ TEST(Profiles, WhatADriverDoesNotReportIsTakenFromTheLikestProfile) {
 }
 
 TEST(Profiles, UnknownNamesAreAnsweredWithTheKnown) {
-  for (const char* name : {"h300", "", "H200", "h200 "}) {
+  for (const char* name : {"h300", "", "h200 "}) {
     expect_words(message_of([&] { find_gpu(name); }),
                  {"gpu '" + std::string(name) + "' is unknown; give a JSON file", "h200", "t4"});
   }
@@ -168,6 +168,52 @@ TEST(Profiles, UnknownNamesAreAnsweredWithTheKnown) {
   expect_words(message_of([] { find_gpu("./h200"); }), {"./h200: cannot read"});
   expect_words(message_of([] { find_format("cq", "c.json: /keys"); }),
                {"c.json: /keys: format 'cq' is unknown; give an object", "cq-2c8b", "vqkv-values"});
+  expect_words(message_of([] { find_sweep("llama"); }), {"sweep 'llama' is unknown", "llama-3-8b"});
+}
+
+TEST(Profiles, NamesAreTakenInWhateverCase) {
+  EXPECT_EQ(find_gpu("H200"), find_gpu("h200"));
+  EXPECT_EQ(find_format("VecInfer-D4B8", "test"), find_format("vecinfer-d4b8", "test"));
+  EXPECT_EQ(find_sweep("Llama-3-8B").path, "sweeps/llama-3-8b.json");
+}
+
+TEST(Profiles, AnUnknownNameIsAnsweredWithTheNearest) {
+  expect_words(message_of([] { find_gpu("RTX-4090"); }), {"did you mean 'rtx4090'?"});
+  expect_words(message_of([] { find_format("vecinfer-d4b9", "c.json: /keys"); }),
+               {"c.json: /keys: format 'vecinfer-d4b9'", "did you mean 'vecinfer-d4b8'?"});
+  expect_words(message_of([] { find_sweep("lama-3-8b"); }), {"did you mean 'llama-3-8b'?"});
+  EXPECT_EQ(message_of([] { find_gpu("mi300x"); }).find("did you mean"), std::string::npos);
+}
+
+TEST(Profiles, AFormatFileHoldsAFormat) {
+  const TempFolder folder;
+  const std::string path = (folder.path() / "mine.json").string();
+  const auto with = [&](const char* text) {
+    publish_text(path, text);
+    return path;
+  };
+  const FormatProfile own = find_format_profile(
+      with(R"({"vector_size": 4, "index_bits": 6, "source": "a paper"})"), "test");
+  EXPECT_EQ(own.format, (VqFormat{.vector_size = 4, .index_bits = 6}));
+  EXPECT_EQ(own.source, "a paper");
+  VqFormat plain = find_format("vecinfer-d4b8", "test");
+  plain.hadamard = false;
+  EXPECT_EQ(find_format(with(R"({"preset": "vecinfer-d4b8", "hadamard": false})"), "test"), plain);
+
+  const auto refused = [&](const char* text) {
+    return message_of([&] { find_format(with(text), "test"); });
+  };
+  expect_words(refused(R"({"vector_size": 4})"), {path + ": /: ", "'index_bits' is missing"});
+  expect_words(refused(R"({"preset": "cq-4c8b", "bits": 2})"), {path, "unknown field 'bits'"});
+  expect_words(refused(R"({"preset": "mine.json"})"), {path + ": /preset: ", "shipped presets"});
+  expect_words(refused("[]"), {path, "must be an object"});
+  expect_words(message_of([&] { find_format("./none.json", "test"); }), {"none.json: cannot read"});
+}
+
+TEST(Profiles, EveryPresetNamesItsSource) {
+  for (const std::string& name : format_names()) {
+    EXPECT_NE(find_format_profile(name, "test").source, "") << name;
+  }
 }
 
 // Bits of the codes alone per element, from the papers named in profiles/formats/README.md.

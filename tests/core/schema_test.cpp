@@ -38,6 +38,14 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
   }
 }
 
+TEST(Schema, AcceptsFormatsByNameFileAndPreset) {
+  for (const char* keys : {R"("cq-4c8b")", R"("mine.json")", R"({"preset": "cq-4c8b"})",
+                           R"({"preset": "vecinfer-d4b8", "hadamard": false, "residuals": 2})"}) {
+    const Json json = edited(attention_json(), {{"/keys", keys}});
+    EXPECT_EQ(schema_problem(config_schema(), json), "") << keys;
+  }
+}
+
 struct Broken {
   const char* name;
   bool attention;
@@ -85,6 +93,11 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"format_number", true, {{"/keys", "8"}}, {"/keys: oneOf: 0 are valid"}},
         Broken{"format_field", true, {{"/keys/bits", "8"}}, {"/keys: additional bits"}},
         Broken{"format_required", true, {{"/keys/index_bits", ""}}, {"required index_bits"}},
+        Broken{"preset_number", true, {{"/keys", R"({"preset": 4})"}}, {"/keys/preset: type"}},
+        Broken{"preset_field",
+               true,
+               {{"/keys", R"({"preset": "cq-4c8b", "bits": 8})"}},
+               {"/keys: additional bits"}},
         Broken{"index_bits_0", true, {{"/keys/index_bits", "0"}}, {"/keys/index_bits: minimum"}},
         Broken{"index_bits_17", false, {{"/weights/index_bits", "17"}}, {"index_bits: maximum"}},
         Broken{"layout", false, {{"/weights/layout", "4"}}, {"/weights/layout: type"}},

@@ -45,7 +45,7 @@ class Validator {
       if (rule != false) throw std::logic_error("additionalProperties other than false");
       return additional(schema.at("properties"), value, path);
     }
-    if (keyword == "oneOf") return one_of(rule, value, path);
+    if (keyword == "oneOf" || keyword == "anyOf") return some_of(keyword, rule, value, path);
     if (keyword == "$ref") return problem(target(rule), value, path);
     throw std::logic_error("the schema's keyword " + keyword + " is unknown to this test");
   }
@@ -75,7 +75,8 @@ class Validator {
     return "";
   }
 
-  std::string one_of(const Json& schemas, const Json& value, const std::string& path) const {
+  std::string some_of(const std::string& keyword, const Json& schemas, const Json& value,
+                      const std::string& path) const {
     int valid = 0;
     std::string reasons;
     for (const Json& schema : schemas) {
@@ -83,8 +84,8 @@ class Validator {
       valid += found.empty() ? 1 : 0;
       reasons += found.empty() ? "" : " (" + found + ")";
     }
-    if (valid == 1) return "";
-    return path + ": oneOf: " + std::to_string(valid) + " are valid" + reasons;
+    if (valid == 1 || (valid > 1 && keyword == "anyOf")) return "";
+    return path + ": " + keyword + ": " + std::to_string(valid) + " are valid" + reasons;
   }
 
   const Json& target(const std::string& reference) const {

@@ -1,0 +1,54 @@
+#include "core/suggest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace vqgen {
+namespace {
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// Optimal string alignment: row i of the table from the two above it.
+std::size_t edits(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before.swap(above);
+    above.swap(row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const auto same = [&](std::size_t p, std::size_t q) { return lower(a[p]) == lower(b[q]); };
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + !same(i - 1, j - 1)});
+      if (i > 1 && j > 1 && same(i - 1, j - 2) && same(i - 2, j - 1)) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+bool same_but_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::string did_you_mean(std::string_view given, std::span<const std::string> names) {
+  constexpr std::size_t kLettersAnEdit = 3;
+  constexpr std::size_t kLongest = 64;  // no name is longer, and the table stays small
+  if (given.size() > kLongest) return "";
+  const std::string* nearest = nullptr;
+  std::size_t fewest = std::max<std::size_t>(given.size() / kLettersAnEdit, 1) + 1;
+  for (const std::string& name : names) {
+    const std::size_t count = edits(given, name);
+    if (count >= fewest || count >= name.size()) continue;
+    fewest = count;
+    nearest = &name;
+  }
+  return nearest == nullptr ? "" : fmt::format("; did you mean '{}'?", *nearest);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,39 @@
+// The nearest of the known names.
+#include "core/suggest.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace vqgen {
+namespace {
+
+const std::vector<std::string> kNames{"a100", "h100", "h200", "--calibration", "cq-4c8b", "x"};
+
+TEST(Suggest, TheNearestName) {
+  EXPECT_EQ(did_you_mean("h20", kNames), "; did you mean 'h200'?") << "a letter dropped";
+  EXPECT_EQ(did_you_mean("h2000", kNames), "; did you mean 'h200'?") << "one too many";
+  EXPECT_EQ(did_you_mean("2h00", kNames), "; did you mean 'h200'?") << "two swapped";
+  EXPECT_EQ(did_you_mean("H200", kNames), "; did you mean 'h200'?") << "in another case";
+  EXPECT_EQ(did_you_mean("h300", kNames), "; did you mean 'h100'?") << "the first of equals";
+  EXPECT_EQ(did_you_mean("--callibratoin", kNames), "; did you mean '--calibration'?");
+}
+
+TEST(Suggest, NoneThatIsFar) {
+  for (const char* given : {"", "t4", "frobnicate", "--cal", "y"}) {
+    EXPECT_EQ(did_you_mean(given, kNames), "") << given;
+  }
+  EXPECT_EQ(did_you_mean(std::string(1 << 20, 'h'), kNames), "");
+  EXPECT_EQ(did_you_mean("h200", {}), "");
+}
+
+TEST(Suggest, SameButCase) {
+  EXPECT_TRUE(same_but_case("H200", "h200"));
+  EXPECT_TRUE(same_but_case("", ""));
+  EXPECT_FALSE(same_but_case("h200", "h20"));
+  EXPECT_FALSE(same_but_case("h200", "h201"));
+  EXPECT_FALSE(same_but_case("@", "`")) << "which differ in that bit";
+}
+
+}  // namespace
+}  // namespace vqgen
