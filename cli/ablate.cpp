@@ -24,8 +24,7 @@ Ablation searched(const Config& config, const AblateArguments& options, Backend&
                   const GpuSpec& gpu, const AblationSpace& space) {
   Progress progress;
   std::size_t before = 0;  // plans of the batches that are done
-  MeasureOptions measure;
-  measure.input = input_of(options.timing, config.problem);
+  MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.progress = [&](std::size_t done, std::size_t) {
     progress.show(static_cast<double>(before + done) / static_cast<double>(options.budget),
                   config.source);

@@ -65,9 +65,9 @@ std::vector<NamedTable> open_tables(const std::vector<std::string>& paths) {
 }
 
 std::string row_text(const TunedRow& row) {
-  return one_line(fmt::format("{:>9.2f} us  {:>5.2f}x  {}  {}  {}  {}", row.time_us,
+  return one_line(fmt::format("{:>9.2f} us  {:>5.2f}x  {}  {}  {}  {}  {}", row.time_us,
                               row.default_us / row.time_us, tuned_problem_text(row.problem),
-                              row.gpu, row.policy.codes, plan_name(row.plan)));
+                              row.gpu, row.policy.codes, row.policy.l2, plan_name(row.plan)));
 }
 
 void db_ls(const std::vector<std::string>& paths, Output& output) {

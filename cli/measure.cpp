@@ -65,8 +65,7 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
   const std::vector<Plan> plans =
       options.space ? space_plans(config, gpu, options, output)
                     : read_plans(config, gpu, options.plans, chooser_of(options.chooser));
-  MeasureOptions measure;
-  measure.input = input_of(options.timing, config.problem);
+  MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
   Measurer measurer(backend, gpu, config.problem, measure);
   Json results = Json::array();
@@ -87,6 +86,7 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
   output.document["configs"].push_back({{"config", config.source},
                                         {"problem", to_json(config.problem)},
                                         {"code_bytes", measurer.code_bytes()},
+                                        {"codebook_bytes", measurer.codebook_bytes()},
                                         {"measurements", results}});
 }
 

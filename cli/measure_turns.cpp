@@ -18,15 +18,25 @@ struct TurnSeat {
   CompiledPlan candidate;
 };
 
-std::size_t asked_seat(const std::string& line, const std::vector<TurnSeat>& seats) {
+// A line of standard input: the number of a config, and how its codebooks are, where that is not as
+// the options say.
+struct Turn {
+  std::size_t seat = 0;
+  Codebooks codebooks = Codebooks::rotated;
+};
+
+Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats, Codebooks usual) {
   std::size_t number = seats.size();
   const char* end = line.data() + line.size();
   const auto [stop, fault] = std::from_chars(line.data(), end, number);
-  if (fault != std::errc{} || stop != end || number >= seats.size()) {
+  const std::string_view rest(stop, end);
+  const bool named = rest == " warm" || rest == " rotated";
+  if (fault != std::errc{} || number >= seats.size() || !(rest.empty() || named)) {
     throw Error(
         ErrorKind::bad_input,
-        fmt::format("--turns: '{}' on standard input; write the number of a config, 0 to {}", line,
-                    seats.size() - 1));
+        fmt::format("--turns: '{}' on standard input; write the number of a config, 0 to {}, and "
+                    "warm or rotated behind it where its codebooks are not as the options say",
+                    line, seats.size() - 1));
   }
   const Measurement& measured = seats[number].candidate.measurement;
   if (measured.outcome != Outcome::timed) {
@@ -34,7 +44,8 @@ std::size_t asked_seat(const std::string& line, const std::vector<TurnSeat>& sea
                 fmt::format("--turns: config {} is {}; ask for those that are verified", number,
                             enum_name(measured.outcome)));
   }
-  return number;
+  if (named) usual = rest == " warm" ? Codebooks::warm : Codebooks::rotated;
+  return {number, usual};
 }
 
 // What a program reads at once: the next turn waits for it.
@@ -50,8 +61,7 @@ void measure_in_turns(const std::vector<TurnPlan>& plans, const TimingOptions& o
   std::vector<TurnSeat> seats(plans.size());
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Problem& problem = plans[i].config->problem;
-    MeasureOptions measure;
-    measure.input = input_of(options, problem);
+    MeasureOptions measure = measure_options(options, problem);
     measure.warm_up_ms = warm_up_ms;
     seats[i].measurer = std::make_unique<Measurer>(backend, gpu, problem, measure);
   }
@@ -65,19 +75,21 @@ void measure_in_turns(const std::vector<TurnPlan>& plans, const TimingOptions& o
     for (const char* figure : {"time_us", "low_us", "high_us"}) measured.erase(figure);
     output.document["configs"].push_back({{"config", plans[i].config->source},
                                           {"code_bytes", measurer->code_bytes()},
+                                          {"codebook_bytes", measurer->codebook_bytes()},
                                           {"plan_from", to_json(plans[i].planned.from)},
                                           {"measurement", std::move(measured)}});
   }
   answer(output.document);
   for (std::string line; std::getline(std::cin, line);) {
-    const std::size_t number = asked_seat(line, seats);
-    auto& [measurer, candidate] = seats[number];
-    const Quartiles times = quartiles(measurer->time_us(candidate));
-    answer({{"config", number},
+    const Turn turn = asked_turn(line, seats, codebooks_of(options));
+    auto& [measurer, candidate] = seats[turn.seat];
+    const Quartiles times = quartiles(measurer->time_us(candidate, turn.codebooks));
+    answer({{"config", turn.seat},
+            {"codebooks", enum_name(turn.codebooks)},
             {"time_us", times.median},
             {"low_us", times.low},
             {"high_us", times.high},
-            {"eager_us", measurer->eager_us(candidate)}});
+            {"eager_us", measurer->eager_us(candidate, turn.codebooks)}});
   }
 }
 

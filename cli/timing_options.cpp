@@ -13,10 +13,25 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
                   "zipf:1), or as in a profile of vqgen profile or a bundle")
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of the generated input")->capture_default_str();
+  command.add_flag("--shared-codebooks", options.shared_codebooks,
+                   "All calls read the same codebooks, which stay in the cache: codebooks warm, as "
+                   "in tables before this version; by default each call reads another layer's");
 }
 
 HardInput input_of(const TimingOptions& options, const Problem& problem) {
   return hard_input(read_codes(options.codes), options.seed, problem);
+}
+
+Codebooks codebooks_of(const TimingOptions& options) {
+  const bool warm = options.shared_codebooks || options.backend == "host";
+  return warm ? Codebooks::warm : Codebooks::rotated;
+}
+
+MeasureOptions measure_options(const TimingOptions& options, const Problem& problem) {
+  MeasureOptions measure;
+  measure.input = input_of(options, problem);
+  measure.codebooks = codebooks_of(options);
+  return options.backend == "host" ? on_host(std::move(measure)) : measure;
 }
 
 std::unique_ptr<Backend> make_backend(const TimingOptions& options) {
@@ -31,6 +46,7 @@ GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Bac
   output.document["gpu_reason"] = gpu.reason;
   output.document["gpu_spec"] = to_json(gpu.spec);
   output.document["backend"] = backend.name();
+  output.document["codebooks"] = enum_name(codebooks_of(options));
   return gpu.spec;
 }
 

@@ -1,4 +1,5 @@
-// What the subcommands that time plans on a device share: --backend, --gpu, --codes, --seed.
+// What the subcommands that time plans on a device share: --backend, --gpu, --codes, --seed,
+// --shared-codebooks.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 
 #include "cli/command.h"
 #include "runtime/code_distribution.h"
+#include "runtime/measure.h"
 
 namespace vqgen::cli {
 
@@ -15,11 +17,18 @@ struct TimingOptions {
   std::string gpu = {};
   std::string codes = "uniform";
   std::uint64_t seed = 1;
+  bool shared_codebooks = false;
 };
 
 void add_timing_options(CLI::App& command, TimingOptions& options);
 
 HardInput input_of(const TimingOptions& options, const Problem& problem);
+
+// Those of a host's one layer are warm.
+Codebooks codebooks_of(const TimingOptions& options);
+
+// How plans of the problem are timed, as the options say.
+MeasureOptions measure_options(const TimingOptions& options, const Problem& problem);
 
 std::unique_ptr<Backend> make_backend(const TimingOptions& options);
 

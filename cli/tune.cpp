@@ -158,11 +158,12 @@ class Tuning {
     tuning.profiles = source.captured;
     tuning.progress = progress;
     if (const TunedRow* row = find_row(table_, key)) {
-      if (row->policy.of_gpu() && !source.policy.of_gpu()) {
+      if (row->policy.grade() > source.policy.grade()) {
         throw Error(ErrorKind::bad_input,
-                    fmt::format("{}: holds a row of {} for {}, which times of a CPU do not "
+                    fmt::format("{}: holds a row of {} for {}, which times of {} do not "
                                 "replace; name another table by --out",
-                                path_.string(), gpu_.name, item.label));
+                                path_.string(), gpu_.name, item.label,
+                                source.policy.of_gpu() ? "shared codebooks" : "a CPU"));
       }
       tuning.incumbent = row->plan;
     }

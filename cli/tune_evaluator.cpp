@@ -19,6 +19,11 @@ std::string code_digest(const KernelSource& source) {
   return digest.hex();
 }
 
+// MeasurePolicy::l2 of a GPU.
+const char* cold_of(Codebooks codebooks) {
+  return codebooks == Codebooks::rotated ? kL2Cold : kL2CodesCold;
+}
+
 }  // namespace
 
 TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay,
@@ -34,6 +39,7 @@ TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay
                                                          ReplayOptions{.seed = timing.seed});
     source.environment.device = source.environment.driver = source.environment.compiler = "replay";
     source.code = sha256_hex(read_file(replay));
+    source.policy.l2 = cold_of(recorded_codebooks(replay));
     return source;
   }
   const KernelSource usual = generate(problem, choose(problem, gpu), gpu, backend.machine(), {});
@@ -41,14 +47,18 @@ TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay
   source.environment.device = backend.device() ? backend.device()->name : "CPU";
   source.environment.driver = backend.driver();
   source.environment.compiler = backend.compiler(usual).name;
-  if (backend.machine() == Machine::host) source.policy.timer = "cpu";
+  const bool host = backend.machine() == Machine::host;
+  const Codebooks codebooks = codebooks_of(timing);
+  source.policy.timer = host ? "cpu" : "graph";
+  source.policy.l2 = host ? kL2Warm : cold_of(codebooks);
   const std::string tool = std::filesystem::read_symlink("/proc/self/exe").string();
   source.evaluator =
       std::make_unique<WorkerEvaluator>(WorkerSetup{.problem = problem,
                                                     .gpu = gpu,
                                                     .backend = std::string(backend.name()),
                                                     .codes = timing.codes,
-                                                    .seed = timing.seed},
+                                                    .seed = timing.seed,
+                                                    .codebooks = codebooks},
                                         WorkerOptions{.command = {tool, "tune-worker"}});
   return source;
 }

@@ -11,9 +11,7 @@ namespace {
 class OwnWorkbench final : public Workbench {
  public:
   explicit OwnWorkbench(const WorkerSetup& setup)
-      : backend_(make_backend({.backend = setup.backend})),
-        bench_(*backend_, setup.gpu, setup.problem,
-               hard_input(read_codes(setup.codes), setup.seed, setup.problem), setup.compilers) {}
+      : backend_(make_backend({.backend = setup.backend})), bench_(*backend_, setup) {}
 
   void compile(std::span<const Plan> plans, bool serial, const CompileWatch& watch) override {
     bench_.compile(plans, serial, watch);

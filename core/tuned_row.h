@@ -11,23 +11,33 @@
 
 namespace vqgen {
 
+// MeasurePolicy::l2: what calls take turns on, in copies that exceed the second-level cache. Rows
+// from before kL2Cold are kL2CodesCold, which flatters large codebooks.
+inline constexpr const char* kL2Cold = "all_cold";   // codes and codebooks
+inline constexpr const char* kL2CodesCold = "cold";  // codes; all read the same codebooks
+inline constexpr const char* kL2Warm = "warm";       // nothing
+
 // How times were taken. Times of a VQ kernel depend on how its codes are distributed, so `codes` is
 // part of a row's key: rows with other codes are other rows.
 struct MeasurePolicy {
   std::string codes = "uniform";  // uniform, zipf:S (weight of the r-th: r^-S), profile:DIGEST
-  std::string l2 = "cold";        // calls take turns on copies of the codes that exceed L2
-  std::string timer = "graph";    // graph: replays of a CUDA graph; cpu: the host backend's clock
-  int rounds = 0;                 // of the finals, each of all finalists in turn
-  std::uint64_t seed = 1;         // of the input
+  std::string l2 = kL2Cold;
+  std::string timer = "graph";  // graph: replays of a CUDA graph; cpu: the host backend's clock
+  int rounds = 0;               // of the finals, each of all finalists in turn
+  std::uint64_t seed = 1;       // of the input
 
   // Whether the times are a GPU's.
   bool of_gpu() const { return timer == "graph"; }
+  // Times of a lower grade take the place of none of a higher one: 2 for a GPU's with all cold, 1
+  // for its others, 0 for a CPU's.
+  int grade() const { return of_gpu() ? 1 + (l2 == kL2Cold) : 0; }
 
   static constexpr auto fields() {
     using P = MeasurePolicy;
     return std::make_tuple(
         field("codes", &P::codes, required(), "distribution of the codes"),
-        field("l2", &P::l2, required(), "cold: calls take turns on copies that exceed L2"),
+        field("l2", &P::l2, required(),
+              "what calls take turns on: all_cold, codes and codebooks; cold, codes alone; warm"),
         field("timer", &P::timer, required(), "graph or cpu"),
         field("rounds", &P::rounds, required(), "of the finals, all finalists in turn"),
         field("seed", &P::seed, required(0, 9007199254740991.0), "of the input"));

@@ -10,14 +10,63 @@ namespace vqgen {
 
 namespace {
 
-// Codes and all of a tensor that is written.
-vq::EncodedArgs encoded(DeviceData& device, const QuantizedTensor& tensor, std::size_t offset) {
-  vq::EncodedArgs args{};
-  args.codes = device.state(tensor.codes, offset);
-  args.codebooks = device.input(tensor.codebooks);
-  args.scales = device.input(tensor.stage_scales);
-  args.head_stride = tensor.head_words();
-  args.batch_stride = tensor.heads * args.head_stride;
+// The places of one array.
+template <class T>
+T* at(const std::vector<T*>& places, int call) {
+  return places[static_cast<std::size_t>(call) % places.size()];
+}
+
+// A tensor with all its places.
+template <class Args, class Code>
+struct Places {
+  std::vector<Code*> codes;
+  std::vector<const std::uint16_t*> codebooks;
+  std::vector<const float*> scales;
+  std::int64_t head_stride;
+  std::int64_t batch_stride;
+
+  Args operator()(int call) const {
+    return {at(codes, call), at(codebooks, call), at(scales, call), batch_stride, head_stride};
+  }
+};
+
+Places<vq::QuantizedArgs, const std::uint32_t> read_places(DeviceData& device,
+                                                           const QuantizedTensor& tensor,
+                                                           bool shared, const Rotation& rotation,
+                                                           std::size_t offset) {
+  return {device.inputs(tensor.codes, rotation.codes, offset),
+          device.inputs(tensor.codebooks, rotation.codebooks),
+          device.inputs(tensor.stage_scales, rotation.codebooks), tensor.head_words(),
+          shared ? 0 : tensor.heads * tensor.head_words()};
+}
+
+Places<vq::EncodedArgs, std::uint32_t> written_places(DeviceData& device,
+                                                      const QuantizedTensor& tensor,
+                                                      const Rotation& rotation,
+                                                      std::size_t offset) {
+  return {device.states(tensor.codes, rotation.codes, offset),
+          device.inputs(tensor.codebooks, rotation.codebooks),
+          device.inputs(tensor.stage_scales, rotation.codebooks), tensor.head_words(),
+          tensor.heads * tensor.head_words()};
+}
+
+template <class Args>
+void share_codebooks(Args& tensor, const Args& first) {
+  tensor.codebooks = first.codebooks;
+  tensor.scales = first.scales;
+}
+
+// Of a call like any other, with the codebooks of the first.
+template <class Args>
+Args with_codebooks(Args args, const Args& first) {
+  if constexpr (std::is_same_v<Args, vq::LinearArgs>) {
+    share_codebooks(args.weights, first.weights);
+    args.output_scales = first.output_scales;
+  } else {
+    share_codebooks(args.keys, first.keys);
+    share_codebooks(args.values, first.values);
+    args.key_smooth = first.key_smooth;
+  }
   return args;
 }
 
@@ -28,19 +77,20 @@ float softmax_scale(const AttentionDecode& op) {
 }
 
 DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
-                       Misalignment misalignment, int copies, std::size_t guard)
+                       Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
   const std::int64_t heads = std::int64_t{op.shape.batch} * op.shape.query_heads;
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
   args.query = device_.input(data.queries, misalignment.elements);
-  args.keys = device_.quantized(data.keys, op.shape.shared_cache, misalignment.words);
-  args.values = device_.quantized(data.values, op.shape.shared_cache, misalignment.words);
-  args.key_smooth = device_.input(data.keys.smooth);
-  args.raw_keys = device_.input(data.raw_keys, misalignment.elements);
-  args.raw_values = device_.input(data.raw_values, misalignment.elements);
+  const bool shared = op.shape.shared_cache;
+  const auto keys = read_places(device_, data.keys, shared, rotation, misalignment.words);
+  const auto values = read_places(device_, data.values, shared, rotation, misalignment.words);
+  const auto smooth = device_.inputs(data.keys.smooth, rotation.codebooks);
+  const auto raw_keys = device_.inputs(data.raw_keys, rotation.codes, misalignment.elements);
+  const auto raw_values = device_.inputs(data.raw_values, rotation.codes, misalignment.elements);
   args.raw_head_stride = op.raw_slots() * head_dim;
-  args.raw_batch_stride = op.shape.shared_cache ? 0 : op.shape.kv_heads * args.raw_head_stride;
+  args.raw_batch_stride = shared ? 0 : op.shape.kv_heads * args.raw_head_stride;
   args.lengths = device_.input(data.lengths);
   args.windows = device_.input(data.windows);
   args.sinks = device_.input(data.sinks);
@@ -49,50 +99,59 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
                                            misalignment.elements);
   args.lse = device_.output<float>(static_cast<std::size_t>(heads));
-  args_.emplace_back(args);
-  for (int copy = 1; copy < copies; ++copy) {
-    args.keys.codes = device_.copy(data.keys.codes, misalignment.words);
-    args.values.codes = device_.copy(data.values.codes, misalignment.words);
+  for (int call = 0; call < rotation.places(); ++call) {
+    args.keys = keys(call);
+    args.values = values(call);
+    args.key_smooth = at(smooth, call);
+    args.raw_keys = at(raw_keys, call);
+    args.raw_values = at(raw_values, call);
     args_.emplace_back(args);
   }
 }
 
 DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
-                       Misalignment misalignment, int copies, std::size_t guard)
+                       Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend), op_(Gemv{op}), device_(backend, guard), guard_(guard) {
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
-  args.weights = device_.quantized(data.weights, true, misalignment.words);
-  args.output_scales = device_.input(data.weights.output_scales);
+  const auto weights = read_places(device_, data.weights, true, rotation, misalignment.words);
+  const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
   args.y = device_.output<std::uint16_t>(
       static_cast<std::size_t>(op.shape.rows * op.shape.out_features), misalignment.elements);
-  args_.emplace_back(args);
-  for (int copy = 1; copy < copies; ++copy) {
-    args.weights.codes = device_.copy(data.weights.codes, misalignment.words);
+  for (int call = 0; call < rotation.places(); ++call) {
+    args.weights = weights(call);
+    args.output_scales = at(output_scales, call);
     args_.emplace_back(args);
   }
 }
 
 DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
-                       Misalignment misalignment, std::size_t guard)
+                       Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
   vq::KvAppendArgs args{};
   args.new_keys = device_.input(data.new_keys, misalignment.elements);
   args.new_values = device_.input(data.new_values, misalignment.elements);
   args.positions = device_.input(data.positions);
   args.counts = device_.input(data.counts);
-  args.keys = encoded(device_, data.keys, misalignment.words);
-  args.values = encoded(device_, data.values, misalignment.words);
-  args.key_smooth = device_.input(data.keys.smooth);
-  args.raw_keys = device_.state(data.raw_keys, misalignment.elements);
-  args.raw_values = device_.state(data.raw_values, misalignment.elements);
+  const auto keys = written_places(device_, data.keys, rotation, misalignment.words);
+  const auto values = written_places(device_, data.values, rotation, misalignment.words);
+  const auto smooth = device_.inputs(data.keys.smooth, rotation.codebooks);
+  const auto raw_keys = device_.states(data.raw_keys, rotation.codes, misalignment.elements);
+  const auto raw_values = device_.states(data.raw_values, rotation.codes, misalignment.elements);
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.capacity = static_cast<vq::i32>(op.shape.tokens);
-  args_.emplace_back(args);
+  for (int call = 0; call < rotation.places(); ++call) {
+    args.keys = keys(call);
+    args.values = values(call);
+    args.key_smooth = at(smooth, call);
+    args.raw_keys = at(raw_keys, call);
+    args.raw_values = at(raw_values, call);
+    args_.emplace_back(args);
+  }
 }
 
-const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
+const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan, Codebooks codebooks) {
   const auto* attention = std::get_if<AttentionDecode>(&op_);
   const auto bytes = static_cast<std::size_t>(workspace_bytes(op_, plan));
   if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_);
@@ -107,7 +166,10 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan) {
   bytes_.clear();
   for (auto& each : args_) {
     std::visit(
-        [&]<class Args>(Args& args) {
+        [&]<class Args>(Args args) {
+          if (codebooks == Codebooks::warm) {
+            args = with_codebooks(args, std::get<Args>(args_.front()));
+          }
           point_into_workspace(args, workspace_.data(), bytes, scores);
           const auto view = std::as_bytes(std::span(&args, 1));
           bytes_.emplace_back(view.begin(), view.end());

@@ -12,6 +12,7 @@
 #include "core/problem.h"
 #include "core/quantized_tensor.h"
 #include "runtime/device_data.h"
+#include "runtime/rotation.h"
 #include "runtime/verify/reference_append.h"
 
 namespace vqgen {
@@ -33,20 +34,21 @@ float softmax_scale(const AttentionDecode& op);
 // Owns the device memory. `data` fits the problem and outlives this. Not thread-safe.
 class DeviceCall {
  public:
-  // With `copies` > 1 the codes stand on the device that many times, so that launches that take
-  // turns find none of them in a cache that the last one filled. `guard` as DeviceData has it; the
-  // workspace is guarded too, further copies are not.
+  // What a layer owns has as many places on the device as `rotation` says. `guard` as DeviceData
+  // has it, for the first of them and the workspace.
   DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
-             Misalignment misalignment = {}, int copies = 1, std::size_t guard = 0);
-  // One copy: what a call writes is few rows. args() puts the cache back as it was.
+             Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
+  // args() puts the first place of the cache back as it was.
   DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
-             Misalignment misalignment = {}, std::size_t guard = 0);
+             Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
   DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
-             Misalignment misalignment = {}, int copies = 1, std::size_t guard = 0);
+             Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
 
-  // The argument structs for kernels of this plan, one a copy of the codes; they live until the
-  // next call. Outputs are poisoned, and the workspace but for its counters, which are zeros.
-  const std::vector<std::vector<std::byte>>& args(const Plan& plan);
+  // The argument structs for kernels of this plan, of the rotation's calls from the first until
+  // places repeat; they live until the next call. Outputs are poisoned, and the workspace but for
+  // its counters, which are zeros.
+  const std::vector<std::vector<std::byte>>& args(const Plan& plan,
+                                                  Codebooks codebooks = Codebooks::rotated);
 
   // Error(verification_failed) where the kernel wrote to its inputs, or left counters of the
   // workspace that are not 0.

@@ -45,7 +45,7 @@ const void* DeviceData::add_input(std::span<const std::byte> bytes, std::size_t 
   return inputs_.back().buffer.data();
 }
 
-const void* DeviceData::add_copy(std::span<const std::byte> bytes, std::size_t offset) {
+void* DeviceData::add_copy(std::span<const std::byte> bytes, std::size_t offset) {
   copies_.emplace_back(backend_, offset + bytes.size());
   std::byte* begin = static_cast<std::byte*>(copies_.back().data()) + offset;
   backend_.upload(begin, bytes);

@@ -54,11 +54,27 @@ class DeviceData {
     return static_cast<const T*>(add_input(std::as_bytes(std::span(values)), offset * sizeof(T)));
   }
 
-  // One more copy of an input, which is neither guarded nor looked at afterwards.
+  // One more copy of an input or a state, which is neither guarded nor looked at afterwards.
   template <class T>
-  const T* copy(const std::vector<T>& values, std::size_t offset = 0) {
+  T* copy(const std::vector<T>& values, std::size_t offset = 0) {
     if (values.empty()) return nullptr;
-    return static_cast<const T*>(add_copy(std::as_bytes(std::span(values)), offset * sizeof(T)));
+    return static_cast<T*>(add_copy(std::as_bytes(std::span(values)), offset * sizeof(T)));
+  }
+
+  // `count` places of an input, the first of which is input()'s and the others are copies.
+  template <class T>
+  std::vector<const T*> inputs(const std::vector<T>& values, int count, std::size_t offset = 0) {
+    std::vector<const T*> places{input(values, offset)};
+    while (std::ssize(places) < count) places.push_back(copy(values, offset));
+    return places;
+  }
+
+  // Likewise of a state. poison_outputs() fills the first alone.
+  template <class T>
+  std::vector<T*> states(const std::vector<T>& values, int count, std::size_t offset = 0) {
+    std::vector<T*> places{state(values, offset)};
+    while (std::ssize(places) < count) places.push_back(copy(values, offset));
+    return places;
   }
 
   // `count` elements that poison_outputs() fills with 0xff bytes (NaN for every floating type);
@@ -109,7 +125,7 @@ class DeviceData {
     std::span<const std::byte> begins = {};  // of a state
   };
   const void* add_input(std::span<const std::byte> bytes, std::size_t offset);
-  const void* add_copy(std::span<const std::byte> bytes, std::size_t offset);
+  void* add_copy(std::span<const std::byte> bytes, std::size_t offset);
   void* add_output(std::size_t bytes, std::size_t offset);
   bool unchanged(const Input& input) const;
 

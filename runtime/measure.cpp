@@ -21,10 +21,42 @@ namespace {
 
 // Before and after each array: some rows of a tile, which an index off by one would write to.
 constexpr std::size_t kGuardBytes = 4096;
-// A graph of one short call would time its launch.
-constexpr int kLeastCalls = 16;
+
+template <class... Arrays>
+std::int64_t bytes_of(const Arrays&... arrays) {
+  return (static_cast<std::int64_t>(std::as_bytes(std::span(arrays)).size()) + ...);
+}
+
+std::int64_t codebook_bytes_of(const QuantizedTensor& tensor) {
+  return bytes_of(tensor.codebooks, tensor.stage_scales, tensor.output_scales, tensor.smooth);
+}
+
+LayerBytes layer_of(const AttentionData& data) {
+  const std::int64_t codes = bytes_of(data.keys.codes, data.values.codes);
+  return {codes, codes + bytes_of(data.raw_keys, data.raw_values),
+          codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
+}
+
+LayerBytes layer_of(const LinearData& data) {
+  const std::int64_t codes = bytes_of(data.weights.codes);
+  return {codes, codes, codebook_bytes_of(data.weights)};
+}
+
+// A call writes few rows of the codes.
+LayerBytes layer_of(const AppendData& data) {
+  const std::int64_t rows = data.batch * data.new_tokens * data.keys.heads;
+  return {rows * (data.keys.row_words + data.values.row_words) * 4,
+          bytes_of(data.keys.codes, data.values.codes, data.raw_keys, data.raw_values),
+          codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
+}
 
 }  // namespace
+
+MeasureOptions on_host(MeasureOptions options) {
+  options.replays = 1;
+  options.rotate = false;
+  return options;
+}
 
 Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
                    MeasureOptions options)
@@ -33,48 +65,39 @@ Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
     options_.compilers = std::max(1u, std::thread::hardware_concurrency());
   }
   std::visit([&](const auto& op) { prepare(op); }, problem_);
+  std::visit(
+      [&]<class Data>(const Data& data) {
+        if constexpr (!std::is_same_v<Data, std::monostate>) layer_ = layer_of(data);
+      },
+      data_);
+  if (options_.rotate) rotation_ = rotation_of(layer_, gpu_.l2_bytes);
+  call_ = uploaded();
 }
 
 void Measurer::prepare(const AttentionDecode& op) {
   data_ = make_attention_data(op, options_.input);
   const auto& data = std::get<AttentionData>(data_);
   reference_ = reference_attention(data, static_cast<double>(softmax_scale(op)));
-  count_copies(data.keys.codes.size() + data.values.codes.size());
-  call_ = uploaded();
 }
 
-void Measurer::prepare(const KvAppend& op) {
-  data_ = make_append_data(op, options_.input);
-  const auto& data = std::get<AppendData>(data_);
-  code_bytes_ = std::int64_t{op.shape.batch} * op.shape.new_tokens * op.shape.kv_heads *
-                (data.keys.row_words + data.values.row_words) * 4;
-  call_ = uploaded();
-}
+void Measurer::prepare(const KvAppend& op) { data_ = make_append_data(op, options_.input); }
 
 void Measurer::prepare(const Linear& op) {
   data_ = make_linear_data(op, options_.input);
-  const auto& data = std::get<LinearData>(data_);
-  reference_ = reference_linear(data);
-  count_copies(data.weights.codes.size());
-  call_ = uploaded();
-}
-
-void Measurer::count_copies(std::size_t code_words) {
-  code_bytes_ = static_cast<std::int64_t>(code_words) * 4;
-  copies_ = static_cast<int>(std::clamp<std::int64_t>(3 * gpu_.l2_bytes / code_bytes_ + 1, 1, 256));
+  reference_ = reference_linear(std::get<LinearData>(data_));
 }
 
 std::unique_ptr<DeviceCall> Measurer::uploaded() const {
   if (const auto* op = std::get_if<AttentionDecode>(&problem_)) {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<AttentionData>(data_),
-                                        Misalignment{}, copies_, kGuardBytes);
+                                        Misalignment{}, rotation_, kGuardBytes);
   }
   if (const auto* op = std::get_if<KvAppend>(&problem_)) {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<AppendData>(data_), Misalignment{},
-                                        kGuardBytes);
+                                        rotation_, kGuardBytes);
   }
   return std::make_unique<DeviceCall>(backend_, *as_linear(problem_), std::get<LinearData>(data_),
-                                      Misalignment{}, copies_, kGuardBytes);
+                                      Misalignment{}, rotation_, kGuardBytes);
 }
 
 void Measurer::move_data() {
@@ -166,31 +189,29 @@ void Measurer::verify(CompiledPlan& candidate) {
                       : fmt::format("rel_err {:.2e}", comparison.rel_err);
 }
 
-std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, int calls) {
+std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, Codebooks codebooks) {
   const KernelSource& source = candidate.source;
-  const auto& args = call_->args(candidate.measurement.plan);
+  const auto& args = call_->args(candidate.measurement.plan, codebooks);
   std::vector<Launch> all;
-  for (int call = 0; call < calls; ++call) {
+  for (int call = 0; call < rotation_.calls; ++call) {
     for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
-      all.push_back(
-          {candidate.kernel.get(), &source, entry, args[static_cast<std::size_t>(call % copies_)]});
+      all.push_back({candidate.kernel.get(), &source, entry,
+                     args[static_cast<std::size_t>(call) % args.size()]});
     }
   }
   return all;
 }
 
-std::vector<double> Measurer::time_us(CompiledPlan& candidate) {
-  const int calls = std::max(copies_, kLeastCalls);
+std::vector<double> Measurer::time_us(CompiledPlan& candidate, Codebooks codebooks) {
   std::vector<double> times =
-      backend_.time_us(launches(candidate, calls), options_.replays, options_.warm_up_ms);
-  for (double& each : times) each /= calls;
+      backend_.time_us(launches(candidate, codebooks), options_.replays, options_.warm_up_ms);
+  for (double& each : times) each /= rotation_.calls;
   std::sort(times.begin(), times.end());
   return times;
 }
 
-double Measurer::eager_us(CompiledPlan& candidate) {
-  const int calls = std::max(copies_, kLeastCalls);
-  const std::vector<Launch> all = launches(candidate, calls);
+double Measurer::eager_us(CompiledPlan& candidate, Codebooks codebooks) {
+  const std::vector<Launch> all = launches(candidate, codebooks);
   std::vector<double> times;
   backend_.make_current();
   for (int replay = 0; replay <= options_.replays; ++replay) {
@@ -199,7 +220,7 @@ double Measurer::eager_us(CompiledPlan& candidate) {
     backend_.wait_for(nullptr);
     const std::chrono::duration<double, std::micro> spent =
         std::chrono::steady_clock::now() - begin;
-    if (replay > 0) times.push_back(spent.count() / calls);
+    if (replay > 0) times.push_back(spent.count() / rotation_.calls);
   }
   return quartiles(std::move(times)).median;
 }

@@ -13,6 +13,7 @@
 
 #include "core/gpu_spec.h"
 #include "runtime/device_call.h"
+#include "runtime/rotation.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/hard_input.h"
 #include "runtime/verify/reference_attention.h"
@@ -48,10 +49,16 @@ struct MeasureOptions {
   unsigned compilers = 0;  // threads that compile; 0 takes one a core
   int replays = 9;
   double warm_up_ms = 0;  // of a plan's own calls before they are timed
+  bool rotate = true;     // calls take turns on places that no cache holds; else all use the same
+  Codebooks codebooks = Codebooks::rotated;  // of time_us() and eager_us() unless they are told
   HardInput input;
   // Called from the measuring thread after each plan.
   std::function<void(std::size_t done, std::size_t of)> progress;
 };
+
+// The same in sizes that a CPU can do, where a call takes up to seconds: one run of one call, on
+// one place.
+MeasureOptions on_host(MeasureOptions options);
 
 // A plan on its way to its measurement.
 struct CompiledPlan {
@@ -65,9 +72,8 @@ struct CompiledPlan {
 // what says so.
 class Measurer {
  public:
-  // Draws hard input, computes the reference, uploads. The codes are copied until they are
-  // three times the device's second-level cache, and calls take turns on the copies.
-  // Error(device) where the device's memory does not hold them.
+  // Draws hard input, computes the reference, uploads: codes and codebooks to as many places as
+  // rotation() says. Error(device) where the device's memory does not hold them.
   Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem, MeasureOptions options);
 
   // In the order of `plans`. What one plan does wrong is its measurement's outcome and no error,
@@ -82,10 +88,13 @@ class Measurer {
   // reference or wrote to anything but its outputs and its workspace. Error(device).
   void verify(CompiledPlan& candidate);
   // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
-  std::vector<double> time_us(CompiledPlan& candidate);
+  std::vector<double> time_us(CompiledPlan& candidate, Codebooks codebooks);
+  std::vector<double> time_us(CompiledPlan& candidate) {
+    return time_us(candidate, options_.codebooks);
+  }
   // Microseconds of one call of a verified one whose calls are launched one by one, from the first
   // until the device is done with the last; the median of the replays. Error(device).
-  double eager_us(CompiledPlan& candidate);
+  double eager_us(CompiledPlan& candidate, Codebooks codebooks);
   // Uploads all data anew, to other places: times depend on where buffers stand. Error(device).
   void move_data();
   // Into its measurement.
@@ -95,17 +104,19 @@ class Measurer {
   int compilers() const { return static_cast<int>(options_.compilers); }
 
   // Bytes of codes that one call reads, or writes.
-  std::int64_t code_bytes() const { return code_bytes_; }
+  std::int64_t code_bytes() const { return layer_.codes; }
+  // Bytes of codebooks, scales and smooth factors of one layer.
+  std::int64_t codebook_bytes() const { return layer_.codebooks; }
+  const Rotation& rotation() const { return rotation_; }
 
  private:
   void prepare(const AttentionDecode& op);
   void prepare(const KvAppend& op);
   void prepare(const Linear& op);
-  void count_copies(std::size_t code_words);
   std::unique_ptr<DeviceCall> uploaded() const;
   Comparison compare_output() const;
-  // Of the calls that a replay times, each on the next copy of the codes.
-  std::vector<Launch> launches(const CompiledPlan& candidate, int calls);
+  // Of the calls that a replay times, each on the next places.
+  std::vector<Launch> launches(const CompiledPlan& candidate, Codebooks codebooks);
 
   Backend& backend_;
   GpuSpec gpu_;
@@ -114,8 +125,8 @@ class Measurer {
   std::variant<std::monostate, AttentionData, LinearData, AppendData> data_;
   std::variant<std::monostate, AttentionResult, std::vector<double>> reference_;
   std::unique_ptr<DeviceCall> call_;
-  std::int64_t code_bytes_ = 0;
-  int copies_ = 1;
+  LayerBytes layer_;
+  Rotation rotation_;
   std::vector<DeviceBuffer> gaps_;  // one for each time that data moved
 };
 

@@ -1,7 +1,8 @@
 """The flagship benchmark: vqgen's kernels against FP16 and AQLM on one GPU, and the report of it.
 
     python3 bench/flagship run [--vqgen TOOL] [--json OUT] [--charts DIR] [--parts PART...] [--only REGEX]
-                               [--rounds N] [--budget SECONDS] [--aqlm PATH] [--captured DIR]
+                               [--rounds N] [--budget SECONDS] [--codebooks rotated|warm|both]
+                               [--aqlm PATH] [--captured DIR]
     python3 bench/flagship report JSON... [--out FILE] [--charts DIR]
     python3 bench/flagship configs DIR        the configs, one file a problem
     python3 bench/flagship profiles DIR       histograms of the sample data's codes, for --captured
@@ -89,6 +90,8 @@ def read_arguments(parts):
     verb.add_argument("--only", type=pattern, metavar="REGEX", help="found in the problem's name")
     verb.add_argument("--rounds", type=positive, default=3)
     verb.add_argument("--budget", type=float, metavar="SECONDS", help="no new turns after that")
+    verb.add_argument("--codebooks", choices=("rotated", "warm", "both"), default="rotated",
+                      help="rotated: each call reads another layer's (default); warm: all the same ones")
     verb.add_argument("--json", type=pathlib.Path)
     verb.add_argument("--charts", type=pathlib.Path, metavar="DIR")
     verb.add_argument("--aqlm", type=pathlib.Path, help="wheel or unpacked package of aqlm")

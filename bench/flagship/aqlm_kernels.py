@@ -61,8 +61,16 @@ def dense(codes, codebooks, scales, bits):
     return vectors.reshape(codes.shape[0], -1) * scales.float().reshape(-1, 1)
 
 
-def checked_calls(module, scheme, config):
-    """Calls on rotated codes. Failed where the first gives another result than the dense product."""
+def layers_of(codes, books, scales, codebooks):
+    """What each call reads: its own codes, and with codebooks "rotated" its own codebooks and scales."""
+    if codebooks == "warm":
+        return [(each, books, scales) for each in codes]
+    return [(codes[0], books, scales), *((each, books.clone(), scales.clone()) for each in codes[1:])]
+
+
+def checked_calls(module, scheme, config, codebooks):
+    """Calls on rotated codes, and on codebooks and scales that are "rotated" with them or "warm": the same
+    for all. Failed where the first gives another result than the dense product."""
     import torch
     count, bits, few, many = SCHEMES[scheme]
     shape, dtype = config["shape"], baselines.element_type(config)
@@ -73,16 +81,17 @@ def checked_calls(module, scheme, config):
     codes = [torch.randint(whole.min, whole.max + 1, code_shape, device="cuda",
                            dtype=torch.int8 if bits == 8 else torch.int16)
              for _ in range(baselines.copies_of(nbytes))]
-    codebooks = baselines.random(count, 1 << bits, 1, VECTOR, dtype=dtype) * 0.05
+    books = baselines.random(count, 1 << bits, 1, VECTOR, dtype=dtype) * 0.05
     scales = 1 + 0.1 * baselines.random(outputs, 1, 1, 1, dtype=dtype)
+    layers = layers_of(codes, books, scales, codebooks)
     x = baselines.random(rows, inputs, dtype=dtype)
     op = getattr(module, few if rows <= MOST_ROWS_ON_CODES else many)
-    expected = x.float() @ dense(codes[0], codebooks, scales, bits).T
-    difference = op(x, codes[0], codebooks, scales, None).float() - expected
+    expected = x.float() @ dense(*layers[0], bits).T
+    difference = op(x, *layers[0], None).float() - expected
     error = (difference.norm() / expected.norm()).item()
     if not error < MOST_ERROR:
         raise Failed(f"aqlm {scheme} at {outputs}x{inputs}, {rows} rows: rel_err {error:.2e}")
     del expected, difference
-    calls = baselines.Calls([lambda c=c: op(x, c, codebooks, scales, None)
-                             for c in baselines.turns_on(codes)])
+    calls = baselines.Calls([lambda layer=layer: op(x, *layer, None)
+                             for layer in baselines.turns_on(layers)])
     return calls, error

@@ -27,7 +27,9 @@ def checked_problem(problem, place):
     if not problem.get("rounds"):
         raise Refused(f"{place}: no rounds")
     for each in problem["rounds"]:
-        timed = [each["ours"], *each["fp16"].values(), *([each["aqlm"]] if each["aqlm"] else [])]
+        own = [each, *([each["warm"]] if "warm" in each else [])]
+        timed = [*each["fp16"].values(), *(side[key] for side in own for key in ("ours", "aqlm")
+                                           if key == "ours" or side[key])]
         if problem["baseline"] and not each["fp16"]:
             raise Refused(f"{place}: a round without its baseline")
         for times in timed:
@@ -61,6 +63,16 @@ def median(values):
     return statistics.median(list(values))
 
 
+def warm_of(rounds, fp16):
+    """With codebooks warm in the same rounds: time, and ratio to the baseline of that name; None where that
+    was not timed in all."""
+    if not all("warm" in each for each in rounds):
+        return None
+    ratio = median(each["fp16"][fp16]["us"] / each["warm"]["ours"]["us"] for each in rounds
+                   if fp16 in each["fp16"]) if fp16 else None
+    return {"us": median(each["warm"]["ours"]["us"] for each in rounds), "ratio": ratio}
+
+
 def figures_of(problem, document):
     """Times in us, speed in TB/s of compressed bytes, ratios."""
     rounds = problem["rounds"]
@@ -70,7 +82,8 @@ def figures_of(problem, document):
     result = {**problem, "us": us, "eager_us": median(each["ours"]["eager_us"] for each in rounds),
               "spread": max(ours) / min(ours) - 1, "tb_s": problem["code_bytes"] * 1e-6 / us,
               "fp16": None, "ratio": None, "aqlm_us": None, "aqlm_ratio": None,
-              "machine": document["machine"]["device"]}
+              "machine": document["machine"]["device"],
+              "codebooks": document.get("codebooks", "warm")}  # as they were before one could say
     result["share"] = result["tb_s"] / read_tb_s
     with_fp16 = [each for each in rounds if each["fp16"]]
     if with_fp16:
@@ -83,6 +96,7 @@ def figures_of(problem, document):
                           "us": median(each["fp16"][best]["us"] for each in with_fp16),
                           "eager_us": median(each["fp16"][best]["eager_us"] for each in with_fp16)}
         result["ratio"] = median(each["fp16"][best]["us"] / each["ours"]["us"] for each in with_fp16)
+    result["warm"] = warm_of(rounds, result["fp16"] and result["fp16"]["name"])
     with_aqlm = [each for each in rounds if each["aqlm"]]
     if with_aqlm:
         result["aqlm_us"] = median(each["aqlm"]["us"] for each in with_aqlm)

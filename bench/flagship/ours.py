@@ -44,9 +44,10 @@ class Turns:
         """What it says of its device and its configs, once all are verified."""
         return self._answer()
 
-    def time(self, number):
+    def time(self, number, codebooks):
+        """Times of a config with its codebooks "rotated" or "warm"."""
         try:
-            self.process.stdin.write(f"{number}\n")
+            self.process.stdin.write(f"{number} {codebooks}\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it has ended; its message is the answer

@@ -29,6 +29,18 @@ def fp16_cells(figure):
             times(figure["ratio"])]
 
 
+def is_warm_too(figures):
+    return any(figure["warm"] for figure in figures)
+
+
+def warm_cells(figure):
+    warm = figure and figure["warm"]
+    return [number(warm and warm["us"], ".2f"), times(warm and warm["ratio"])]
+
+
+WARM_COLUMNS = ["us, codebooks warm", "ratio, codebooks warm"]
+
+
 def aqlm_cells(problem, figure):
     if problem["aqlm"] is None:
         return ["-", "-"]
@@ -38,8 +50,9 @@ def aqlm_cells(problem, figure):
 
 
 def rows_of_table(problems, figures, has_aqlm):
+    warm = is_warm_too(figures[each["name"]] for each in problems if each["name"] in figures)
     columns = ["format", "shape", "us", "eager us", "TB/s", "of read", "FP16 us", "FP16 eager us",
-               "ratio", *(["AQLM us", "ratio to AQLM"] if has_aqlm else []), "feasibility", "to reach",
+               "ratio", *(WARM_COLUMNS if warm else []), *(["AQLM us", "ratio to AQLM"] if has_aqlm else []), "feasibility", "to reach",
                "stretch", "verdict"]
     rows = []
     for each in problems:
@@ -47,6 +60,7 @@ def rows_of_table(problems, figures, has_aqlm):
         measured = ([*ours_cells(figure), *fp16_cells(figure)] if figure
                     else [NOT_MEASURED, *["-"] * 6])
         rows.append([each["label"], shape_words(each["config"]), *measured,
+                     *(warm_cells(figure) if warm else []),
                      *(aqlm_cells(each, figure) if has_aqlm else []),
                      times(goals["feasibility"], "g"), times(goals["to_reach"], "g"),
                      times(goals["stretch"], "g"),
@@ -72,7 +86,11 @@ def context_part(curve, problems, figures):
         if point is None:
             return "-"
         figure = figures.get(point["name"])
-        return f"{figure['us']:.1f} us, {times(figure['ratio'])}" if figure else NOT_MEASURED
+        if not figure:
+            return NOT_MEASURED
+        warm = figure["warm"]
+        return f"{figure['us']:.1f} us, {times(figure['ratio'])}" + (
+            f" (codebooks warm {warm['us']:.1f} us, {times(warm['ratio'])})" if warm else "")
 
     lines = table(["tokens", *(f"batch {batch}" for batch in batches)],
                   [[length, *(cell(batch, length) for batch in batches)] for length in tokens])
@@ -86,11 +104,14 @@ def context_part(curve, problems, figures):
 
 def rows_part(curve, problems, figures):
     points = [(each, figures.get(each["name"])) for each in problems]
-    lines = table(["rows", "us", "eager us", "TB/s", "of read", "cuBLAS us", "cuBLAS eager us", "ratio"],
+    measured = [figure for _, figure in points if figure]
+    warm = is_warm_too(measured)
+    lines = table(["rows", "us", "eager us", "TB/s", "of read", "cuBLAS us", "cuBLAS eager us", "ratio",
+                   *(WARM_COLUMNS if warm else [])],
                   [[each["config"]["shape"]["rows"],
                     *([*ours_cells(figure), *fp16_cells(figure)] if figure
-                      else [NOT_MEASURED, *["-"] * 6])] for each, figure in points])
-    measured = [figure for _, figure in points if figure]
+                      else [NOT_MEASURED, *["-"] * 6]),
+                    *(warm_cells(figure) if warm else [])] for each, figure in points])
     found = cliffs(measured, curve["monotone_within"])
     verdict = "missed: " + "; ".join(
         f"{more['config']['shape']['rows']} rows take {more['us']:.2f} us, "
@@ -119,7 +140,8 @@ def sources(documents):
         machine, speeds = document["machine"], [each["tb_s"] for each in document["bandwidth"]]
         readers = sorted({each["reader"] for each in document["bandwidth"]})
         lines.append(f"{machine['device']}, PyTorch {machine['torch']}, CUDA {machine['cuda']}: "
-                     f"{len(speeds)} rounds, {document['spent_s']:.0f} s; read bandwidth "
+                     f"{len(speeds)} rounds, {document['spent_s']:.0f} s; codebooks "
+                     f"{document.get('codebooks', 'warm')}; read bandwidth "
                      f"{min(speeds):.2f} to {max(speeds):.2f} TB/s ({', '.join(readers)}).")
         if not document["aqlm"]["built"] and document["aqlm"]["why"]:
             lines.append(f"AQLM: {NOT_MEASURED}: {document['aqlm']['why']}.")

@@ -29,6 +29,7 @@ class Run:
         self.problems = [{**each, "rounds": []} for each in problems]
         self.bandwidth, self.processes, self.vqgen = [], [], {}
         self.aqlm, self.aqlm_why = None, ""
+        self.codebooks = "warm" if arguments.codebooks == "warm" else "rotated"
 
     def spent_s(self):
         return time.monotonic() - self.begin
@@ -63,7 +64,7 @@ class Run:
                 each.update(outcome=measured["outcome"], why=measured.get("why", ""),
                             rel_err=measured.get("rel_err"), plan=measured["plan"],
                             plan_from=told["plan_from"], code_bytes=told["code_bytes"])
-                each["turn"] = lambda turns=turns, number=number: turns.time(number)
+                each["turn"] = lambda books, turns=turns, number=number: turns.time(number, books)
         self.problems = [each for each in self.problems if "outcome" in each]
 
     def build_aqlm(self):
@@ -77,19 +78,22 @@ class Run:
 
     # A round.
 
-    def time_aqlm(self, kept, each):
+    def time_aqlm(self, kept, each, codebooks):
         if self.aqlm is None or not each["aqlm"] or "aqlm_why" in each:
             return None
-        key = ("aqlm", each["aqlm"], baselines.shape_key(each["config"]))
+        key = ("aqlm", each["aqlm"], codebooks, baselines.shape_key(each["config"]))
         try:
             calls, each["aqlm_rel_err"] = kept.get(
                 key, baselines.ROTATED_BYTES,
-                lambda: aqlm_kernels.checked_calls(self.aqlm, each["aqlm"], each["config"]))
+                lambda: aqlm_kernels.checked_calls(self.aqlm, each["aqlm"], each["config"], codebooks))
         except Failed as reason:
             each["aqlm_why"] = str(reason)
             say(f"aqlm: {reason}")
             return None
         return calls.time()
+
+    def time_own(self, kept, each, codebooks):
+        return {"ours": each["turn"](codebooks), "aqlm": self.time_aqlm(kept, each, codebooks)}
 
     def time_shape(self, kept, members, turned):
         """One turn of all problems of a shape."""
@@ -103,8 +107,9 @@ class Run:
 
         figures = {} if turned else {"fp16": fp16()}
         for each in members:
-            ours = each["turn"]()
-            each["rounds"].append({"ours": ours, "aqlm": self.time_aqlm(kept, each)})
+            each["rounds"].append(self.time_own(kept, each, self.codebooks))
+            if self.arguments.codebooks == "both":
+                each["rounds"][-1]["warm"] = self.time_own(kept, each, "warm")
         if turned:
             figures["fp16"] = fp16()
         for each in members:
@@ -132,7 +137,7 @@ class Run:
         unreached = [{"name": each["name"], "why": "the budget was spent before it"}
                      for each in self.problems if each["outcome"] == "timed" and not each["rounds"]]
         return {"flagship": 1, "machine": baselines.machine(), "vqgen": self.vqgen,
-                "bandwidth": self.bandwidth, "spent_s": self.spent_s(),
+                "codebooks": self.codebooks, "bandwidth": self.bandwidth, "spent_s": self.spent_s(),
                 "aqlm": {"built": self.aqlm is not None, "why": self.aqlm_why},
                 "problems": problems, "left_out": self.left_out + unreached}
 

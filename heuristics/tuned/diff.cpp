@@ -16,9 +16,11 @@ std::map<std::string, TunedRow> by_key(const TunedTable& table) {
   return rows;
 }
 
+// Times of another policy are of something else, however near they are.
 bool moved(const TunedRow& a, const TunedRow& b) {
-  return std::abs(a.time_us - b.time_us) >
-         std::max(a.noise, b.noise) * std::min(a.time_us, b.time_us);
+  return a.policy.l2 != b.policy.l2 ||
+         std::abs(a.time_us - b.time_us) >
+             std::max(a.noise, b.noise) * std::min(a.time_us, b.time_us);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace vqgen {
 struct RowChange {
   TunedRow before;
   TunedRow after;
-  bool beyond_noise = false;  // of the larger of the two rows' noise, relative to the faster
+  bool beyond_noise = false;  // of the two, relative to the faster; or cold otherwise
 };
 
 struct TableDiff {

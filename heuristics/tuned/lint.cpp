@@ -64,7 +64,10 @@ class RowLint {
     if (!policy.of_gpu()) {
       say("timed by '{}', which says nothing of a GPU", policy.timer);
     }
-    if (policy.l2 != "cold") say("policy l2 '{}' is not cold, as all else is timed", policy.l2);
+    if (policy.of_gpu() && policy.l2 != kL2Cold && policy.l2 != kL2CodesCold) {
+      say("policy l2 '{}' is neither {} nor {}, as GPUs are timed", policy.l2, kL2Cold,
+          kL2CodesCold);
+    }
     if (policy.rounds < 1) say("{} rounds of finals", policy.rounds);
   }
 

@@ -105,7 +105,7 @@ void write_table(const std::filesystem::path& path, const TunedTable& table) {
 }
 
 bool better(const TunedRow& a, const TunedRow& b) {
-  if (a.policy.of_gpu() != b.policy.of_gpu()) return a.policy.of_gpu();
+  if (a.policy.grade() != b.policy.grade()) return a.policy.grade() > b.policy.grade();
   if (a.time_us != b.time_us) return a.time_us < b.time_us;
   const std::string a_name = plan_name(a.plan);
   const std::string b_name = plan_name(b.plan);

@@ -27,9 +27,9 @@ std::string table_text(const TunedTable& table);
 // The same, published by one rename.
 void write_table(const std::filesystem::path& path, const TunedTable& table);
 
-// Whether `a` goes before `b` of the same key: a GPU's times before others, then the faster, then
-// by the name of the plan, then by the whole row's text. A total order, so that the best of many
-// rows does not depend on theirs.
+// Whether `a` goes before `b` of the same key: the higher grade of its policy, then the faster,
+// then by the name of the plan, then by the whole row's text. A total order, so that the best of
+// many rows does not depend on theirs.
 bool better(const TunedRow& a, const TunedRow& b);
 
 // For each key the best row of any table, sorted by key. Commutative, associative and idempotent.

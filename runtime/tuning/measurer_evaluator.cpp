@@ -1,24 +1,25 @@
 #include "runtime/tuning/measurer_evaluator.h"
 
+#include "runtime/code_distribution.h"
 #include "runtime/parallel.h"
 #include "runtime/tuning/stopwatch.h"
 
 namespace vqgen {
 namespace {
 
-MeasureOptions screen_options(const HardInput& input, unsigned compilers) {
+MeasureOptions screen_options(const WorkerSetup& setup) {
   MeasureOptions options;
-  options.compilers = compilers;
+  options.compilers = setup.compilers;
   options.replays = kScreenReplays;
-  options.input = input;
-  return options;
+  options.codebooks = setup.codebooks;
+  options.input = hard_input(read_codes(setup.codes), setup.seed, setup.problem);
+  return setup.backend == "host" ? on_host(std::move(options)) : options;
 }
 
 }  // namespace
 
-MeasurerWorkbench::MeasurerWorkbench(Backend& backend, const GpuSpec& gpu, const Problem& problem,
-                                     const HardInput& input, unsigned compilers)
-    : measurer_(backend, gpu, problem, screen_options(input, compilers)) {}
+MeasurerWorkbench::MeasurerWorkbench(Backend& backend, const WorkerSetup& setup)
+    : measurer_(backend, setup.gpu, setup.problem, screen_options(setup)) {}
 
 void MeasurerWorkbench::compile(std::span<const Plan> plans, bool serial,
                                 const CompileWatch& watch) {
@@ -50,11 +51,10 @@ double MeasurerWorkbench::round_us(std::size_t candidate) {
   return times[times.size() / 2];
 }
 
-MeasurerEvaluator::MeasurerEvaluator(Backend& backend, const GpuSpec& gpu, const Problem& problem,
-                                     const HardInput& input, unsigned compilers)
+MeasurerEvaluator::MeasurerEvaluator(Backend& backend, const WorkerSetup& setup)
     : backend_(backend) {
   const Stopwatch stopwatch(spent_s_);
-  bench_ = std::make_unique<MeasurerWorkbench>(backend, gpu, problem, input, compilers);
+  bench_ = std::make_unique<MeasurerWorkbench>(backend, setup);
 }
 
 std::optional<Death> MeasurerEvaluator::attempt(const Job& job, Ledger& ledger) {

@@ -7,6 +7,7 @@
 #include "runtime/tuning/evaluator.h"
 #include "runtime/tuning/supervise.h"
 #include "runtime/tuning/workbench.h"
+#include "runtime/tuning/worker_lines.h"
 
 namespace vqgen {
 
@@ -15,9 +16,9 @@ inline constexpr int kScreenReplays = 3;  // finals decide; a race needs less
 // Measurer behind the seam of Workbench.
 class MeasurerWorkbench final : public Workbench {
  public:
-  // As Measurer.
-  MeasurerWorkbench(Backend& backend, const GpuSpec& gpu, const Problem& problem,
-                    const HardInput& input, unsigned compilers = 0);
+  // `backend` is the one that the setup names, or like it. Error(bad_input) for codes that cannot
+  // be read, and as Measurer.
+  MeasurerWorkbench(Backend& backend, const WorkerSetup& setup);
 
   void compile(std::span<const Plan> plans, bool serial, const CompileWatch& watch) override;
   Measurement screen(std::size_t candidate) override;
@@ -33,8 +34,8 @@ class MeasurerWorkbench final : public Workbench {
 // A fault of a launch is `crashed` as long as the backend goes on after it, else Error(device).
 class MeasurerEvaluator final : public Evaluator {
  public:
-  MeasurerEvaluator(Backend& backend, const GpuSpec& gpu, const Problem& problem,
-                    const HardInput& input, unsigned compilers = 0);
+  // As MeasurerWorkbench.
+  MeasurerEvaluator(Backend& backend, const WorkerSetup& setup);
 
   std::vector<Measurement> screen(std::span<const Plan> plans) override;
   std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) override;

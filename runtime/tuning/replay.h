@@ -45,4 +45,7 @@ class ReplayEvaluator : public Evaluator {
 // Error(bad_input) that names file and place where it is neither, or holds nothing of the problem.
 std::vector<Measurement> read_recording(const std::filesystem::path& path, const Problem& problem);
 
+// How codebooks were when the file was recorded: warm where it does not say. Error(bad_input).
+Codebooks recorded_codebooks(const std::filesystem::path& path);
+
 }  // namespace vqgen

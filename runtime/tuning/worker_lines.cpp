@@ -19,7 +19,8 @@ std::string to_line(const WorkerSetup& setup) {
                   {"backend", setup.backend},
                   {"codes", setup.codes},
                   {"seed", setup.seed},
-                  {"compilers", setup.compilers}});
+                  {"compilers", setup.compilers},
+                  {"codebooks", enum_name(setup.codebooks)}});
 }
 
 std::string to_line(const Job& job) {
@@ -47,7 +48,7 @@ std::string to_line(const WorkerWord& word) {
 WorkerSetup read_setup(const std::string& line) {
   const Json json = parse_json(line, "the setup");
   const JsonCursor root(json, "the setup");
-  root.expect_object({"problem", "gpu", "backend", "codes", "seed", "compilers"});
+  root.expect_object({"problem", "gpu", "backend", "codes", "seed", "compilers", "codebooks"});
   WorkerSetup setup;
   setup.problem = read_config(root.member("problem").value(), "the setup: /problem").problem;
   read_fields(root.member("gpu"), setup.gpu);
@@ -56,6 +57,7 @@ WorkerSetup read_setup(const std::string& line) {
   setup.codes = root.member("codes").string();
   setup.seed = static_cast<std::uint64_t>(root.member("seed").integer(0, 9007199254740991.0));
   setup.compilers = static_cast<unsigned>(root.member("compilers").integer(0, 4096));
+  setup.codebooks = static_cast<Codebooks>(root.member("codebooks").choice(enum_names<Codebooks>));
   return setup;
 }
 

@@ -120,6 +120,30 @@ class Missing(unittest.TestCase):
         line = cells_of(text_of(one), name, "28672x8192, 1 row", "10.00")
         self.assertEqual(line[9:11], ["20.00", "2.00x"])
 
+    def test_codebooks_warm_stand_beside_those_rotated(self):
+        text = text_of(whole())
+        self.assertNotIn("codebooks warm", text.split("###", 1)[1])
+        self.assertIn("; codebooks warm; ", text)  # of a document that does not say
+        one = {**whole(), "codebooks": "rotated"}
+        for each in one["problems"]:
+            for each_round in each["rounds"]:
+                each_round["warm"] = {"ours": {"us": 8.0, "eager_us": 9.0}, "aqlm": None}
+        text = text_of(one)
+        self.assertIn("; codebooks rotated; ", text)
+        self.assertIn("| ratio | us, codebooks warm | ratio, codebooks warm | AQLM us |", text)
+        line = cells_of(text, "2x8 (2 bit)", "28672x8192, 1 row", "10.00")
+        self.assertEqual(line[8:11], ["4.00x", "8.00", "5.00x"])
+        self.assertIn("10.0 us, 4.00x (codebooks warm 8.0 us, 5.00x)", text)
+        one["problems"][0]["rounds"][0]["warm"]["ours"]["us"] = 0
+        self.refused_text(one)
+
+    def refused_text(self, one):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "run.json")
+            path.write_text(json.dumps(one))
+            with self.assertRaises(figures.Refused):
+                figures.read(path)
+
     def test_curves(self):
         text = text_of(whole())
         self.assertIn("Never slower than FP16: met; 30 of 30 points measured.", text)

@@ -39,9 +39,9 @@ class MadeUp:
             self.put(test, baselines, name, getattr(self, name))
         time = ours.Turns.time
 
-        def timed(turns, number):
-            self.asked.append(f"ours {number}")
-            return time(turns, number)
+        def timed(turns, number, codebooks):
+            self.asked.append(f"ours {number}" + " warm" * (codebooks == "warm"))
+            return time(turns, number, codebooks)
         self.put(test, ours.Turns, "time", timed)
 
     @staticmethod
@@ -82,7 +82,7 @@ class Run(unittest.TestCase):
 
     def arguments(self, **more):
         return argparse.Namespace(**{"vqgen": TOOL, "measure": ["--backend=host"], "rounds": 2,
-                                     "budget": None, "aqlm": None, "captured": None,
+                                     "budget": None, "aqlm": None, "captured": None, "codebooks": "rotated",
                                      "json": self.path / "run.json", **more})
 
     def tool(self, text):
@@ -109,6 +109,22 @@ class Run(unittest.TestCase):
         merged = figures.merged([figures.read(self.path / "run.json")])[0]
         self.assertEqual((merged["one"]["ratio"], merged["one"]["eager_us"]), (10, 12))
         self.assertEqual(merged["two"]["over_base"], 1)
+
+    def test_codebooks_of_both_kinds_take_turns_in_one_run(self):
+        fake = MadeUp(self)
+        tool = self.tool(f"""echo '{self.told("timed")}'
+            while read n books; do
+              case $books in rotated) us=20;; warm) us=10;; *) exit 2;; esac
+              echo '{{"time_us": '$us', "eager_us": 22}}'; done""")
+        asked = {"both": ["ours 0", "ours 0 warm"], "warm": ["ours 0 warm"], "rotated": ["ours 0"]}
+        for codebooks, turns in asked.items():
+            fake.asked.clear()
+            document = runner.run(self.arguments(vqgen=tool, rounds=1, codebooks=codebooks), [tiny("one")])
+            self.assertEqual(fake.asked, ["fp16", *turns])
+            figure = figures.merged([figures.read(self.path / "run.json")])[0]["one"]
+            self.assertEqual(document["codebooks"], "rotated" if codebooks == "both" else codebooks)
+            self.assertEqual((figure["us"], figure["ratio"]), (10, 10) if codebooks == "warm" else (20, 5))
+            self.assertEqual(figure["warm"], {"us": 10, "ratio": 10} if codebooks == "both" else None)
 
     def test_a_tool_that_ends_between_turns_is_told(self):
         MadeUp(self)
@@ -176,7 +192,7 @@ class Protocol(unittest.TestCase):
         told, turn = map(json.loads, done.stdout.splitlines())
         self.assertEqual(told["configs"][0]["measurement"]["outcome"], "timed")
         self.assertNotIn("time_us", told["configs"][0]["measurement"])
-        self.assertEqual(turn["config"], 0)
+        self.assertEqual((turn["config"], turn["codebooks"]), (0, "warm"))  # of a host
         self.assertTrue(0 < turn["low_us"] <= turn["time_us"] <= turn["high_us"])
         self.assertGreater(turn["eager_us"], 0)
 
@@ -226,6 +242,17 @@ class Rotation(unittest.TestCase):
             turns = baselines.turns_on(list(range(count)))
             self.assertEqual(len(turns) % count, 0)
             self.assertGreaterEqual(len(turns), 20)
+
+    def test_layers_of_aqlm_have_codebooks_of_their_own_or_share_them(self):
+        class Tensor:
+            def clone(self):
+                return Tensor()
+        books, scales = Tensor(), Tensor()
+        for codebooks, own in (("rotated", 3), ("warm", 1)):
+            layers = aqlm_kernels.layers_of([1, 2, 3], books, scales, codebooks)
+            self.assertEqual([layer[0] for layer in layers], [1, 2, 3])
+            self.assertEqual(layers[0][1:], (books, scales))
+            self.assertEqual([len({id(layer[i]) for layer in layers}) for i in (1, 2)], [own, own])
 
     def test_histograms_repeat_by_heads(self):
         profile = {"units": 2, "counts": [1, 2], "parts": {"number": 1, "hot": 1, "counts": [3, 4]}}

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
+#include "core/config.h"
 #include "core/files.h"
 #include "core/hotness_profile.h"
+#include "core/plan_name.h"
 #include "core/profiles.h"
 #include "tests/cli/tool.h"
 #include "tests/core/hotness_samples.h"
@@ -238,6 +240,32 @@ TEST_F(Tune, ACpusTimesDoNotReplaceAGpus) {
 }
 
 // Of a sweep what no kernel of the GPU does is told, and is no failure: the rest is tuned.
+// Shorter, and no better for it. The recording does not say how its codebooks were.
+TEST_F(Tune, TimesWithCodebooksWarmDoNotReplaceThoseWithCodebooksCold) {
+  const std::string table = folder.path("table.jsonl");
+  EXPECT_EQ(tuned({"--out", table})["row"]["policy"]["l2"], "cold");
+  std::string text = read_text(table);
+  const std::string l2 = R"("l2":"cold")";
+  ASSERT_NE(text.find(l2), std::string::npos);
+  text.replace(text.find(l2), l2.size(), R"("l2":"all_cold")");
+  folder.file("table.jsonl", text);
+  expect_failure(arguments({"--out", table}), 2,
+                 {"which times of shared codebooks do not replace"});
+  EXPECT_EQ(read_text(table), text);
+  Json measured = Json::array();
+  for (const std::string& name : names) {
+    const Json json = name;
+    measured.push_back({{"plan", to_json(read_plan_name(JsonCursor(json, "test")))},
+                        {"outcome", "timed"},
+                        {"time_us", 9.0}});
+  }
+  Json whole = {{"codebooks", "rotated"}};
+  whole["configs"].push_back({{"problem", to_json(read_config(product(), "product").problem)},
+                              {"measurements", measured}});
+  replay = folder.file("whole.json", whole.dump());
+  EXPECT_EQ(tuned({"--out", table, "--restart"})["row"]["policy"]["l2"], "all_cold");
+}
+
 TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
   Json gpu = parse_json_file(VQGEN_SOURCE_DIR "/profiles/gpus/h200.json");
   gpu["shared_bytes_per_block"] = 2048;

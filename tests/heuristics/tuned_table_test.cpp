@@ -45,6 +45,7 @@ TunedTable random_table(std::mt19937_64& random, int rows) {
     row.time_us = row.low_us = row.high_us = static_cast<double>(1 + random() % 2);
     row.policy.codes = random() % 2 == 0 ? "uniform" : "zipf:1";
     row.policy.timer = random() % 4 == 0 ? "cpu" : "graph";
+    row.policy.l2 = random() % 3 == 0 ? kL2CodesCold : kL2Cold;
     row.candidates = static_cast<int>(1 + random() % 3);
     table.rows.push_back(std::move(row));
   }
@@ -91,8 +92,8 @@ TEST(TunedTable, MergeIsCommutativeAssociativeAndIdempotent) {
             std::find_if(result.rows.begin(), result.rows.end(),
                          [&](const TunedRow& each) { return tuned_key(each) == tuned_key(row); });
         ASSERT_NE(kept, result.rows.end());
-        EXPECT_GE(kept->policy.of_gpu(), row.policy.of_gpu());
-        if (kept->policy.of_gpu() == row.policy.of_gpu()) {
+        EXPECT_GE(kept->policy.grade(), row.policy.grade());
+        if (kept->policy.grade() == row.policy.grade()) {
           EXPECT_LE(kept->time_us, row.time_us);
         }
         EXPECT_FALSE(better(row, *kept));
@@ -183,6 +184,21 @@ TEST(TunedTable, IsPublishedWhole) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"t.jsonl"});
   EXPECT_EQ(table_text(read_table(folder.path() / "t.jsonl")), table_text(table));
   expect_words(message_of([&] { read_table(folder.path() / "none.jsonl"); }), {"none.jsonl"});
+}
+
+// With codebooks that stay in the cache times are shorter, and no better for it.
+TEST(TunedTable, RowsWithCodebooksColdGoBeforeFasterOnesWithCodebooksWarm) {
+  const Problem problem = gemv_problem(1, 256, 512);
+  const std::vector<Plan> plans = some_plans(problem, 40);
+  TunedRow cold = tuned_row(problem, plans[0], 100);
+  TunedRow warm = tuned_row(problem, plans[1], 50);
+  warm.policy.l2 = kL2CodesCold;
+  ASSERT_EQ(cold.policy.l2, "all_cold");
+  EXPECT_EQ(merged({{{warm}}, {{cold}}}), merged({{{cold}}}));
+  warm.plan = cold.plan;
+  warm.time_us = cold.time_us;
+  EXPECT_EQ(diff({{warm}}, {{cold}}).times.size(), 1u);
+  EXPECT_EQ(diff({{warm}}, {{warm}}).same, 1u);
 }
 
 TEST(TunedTable, DiffSaysWhatChangedBeyondTheNoise) {

@@ -13,9 +13,9 @@
 
 #include "core/config.h"
 #include "core/profiles.h"
-#include "runtime/backend/host/host_backend.h"
 #include "runtime/tuning/worker.h"
 #include "tests/core/support.h"
+#include "tests/tuning/host_with.h"
 
 namespace vqgen {
 namespace {
@@ -23,42 +23,29 @@ namespace {
 using testing::HasSubstr;
 
 // The host backend, which does something of its own at a launch.
-class MeddlingBackend final : public Backend {
+class MeddlingBackend final : public test::HostWith {
  public:
-  std::string_view name() const override { return host_->name(); }
-  Machine machine() const override { return host_->machine(); }
-  std::optional<GpuSpec> device() const override { return host_->device(); }
-  CompilerIdentity compiler(const KernelSource& s) const override { return host_->compiler(s); }
   // Each text once.
   Artifact compile(const KernelSource& source) const override {
     static std::map<std::string, Artifact> compiled;
     auto found = compiled.find(source.text);
     if (found == compiled.end()) {
-      found = compiled.emplace(source.text, host_->compile(source)).first;
+      found = compiled.emplace(source.text, HostWith::compile(source)).first;
     }
     return found->second;
   }
-  std::unique_ptr<LoadedKernel> load(const Artifact& a, const KernelSource& s) override {
-    return host_->load(a, s);
-  }
-  void* allocate(std::size_t bytes) override { return host_->allocate(bytes); }
-  void release(void* pointer) noexcept override { host_->release(pointer); }
-  void upload(void* to, std::span<const std::byte> from) override { host_->upload(to, from); }
-  void download(std::span<std::byte> to, const void* from) override { host_->download(to, from); }
-  void zero(void* to, std::size_t bytes, void* stream) override { host_->zero(to, bytes, stream); }
   std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
                                      std::size_t) const override {
     return 3;
   }
   void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
               std::span<const std::byte> args) override {
-    if (!drops) host_->launch(kernel, source, entry, args);
+    if (!drops) HostWith::launch(kernel, source, entry, args);
     if (!after || entry + 1 < source.entries.size()) return;
     vq::LinearArgs linear{};
     std::memcpy(&linear, args.data(), sizeof(linear));
     after(linear);
   }
-  void synchronize() override { host_->synchronize(); }
   std::vector<double> time_us(std::span<const Launch> launches, int replays, double) override {
     vq::LinearArgs linear{};
     std::memcpy(&linear, launches.front().args.data(), sizeof(linear));
@@ -69,9 +56,6 @@ class MeddlingBackend final : public Backend {
   bool drops = false;
   std::vector<const vq::u32*> timed_on;  // codes of the launches timed
   std::function<void(const vq::LinearArgs&)> after;
-
- private:
-  std::unique_ptr<Backend> host_ = make_host_backend();
 };
 
 constexpr int kOutputs = 24;
@@ -127,7 +111,8 @@ class Meddled : public testing::Test {
 
   MeddlingBackend backend_;
   std::vector<Plan> plans_ = two_plans();
-  MeasurerEvaluator evaluator_{backend_, small_gpu(), tiny_problem(), HardInput{}, 1};
+  MeasurerEvaluator evaluator_{backend_,
+                               {.problem = tiny_problem(), .gpu = small_gpu(), .compilers = 1}};
 };
 
 TEST_F(Meddled, RightPlansAreTimed) {
@@ -232,16 +217,15 @@ TEST(HostWorker, MeasuresAsThisProcessDoes) {
   std::vector<Plan> plans = two_plans();
   plans.push_back(infeasible_plan());
   const std::unique_ptr<Backend> host = make_host_backend();
-  const GpuSpec gpu = small_gpu();
-  MeasurerEvaluator here(*host, gpu, tiny_problem(),
-                         HardInput{.seed = 7, .codes = CodePattern::zipf, .skew = 1.5}, 1);
+  const WorkerSetup setup{.problem = tiny_problem(),
+                          .gpu = small_gpu(),
+                          .backend = "host",
+                          .codes = "zipf:1.5",
+                          .seed = 7,
+                          .compilers = 1};
+  MeasurerEvaluator here(*host, setup);
   WorkerEvaluator there(
-      {.problem = tiny_problem(),
-       .gpu = gpu,
-       .backend = "host",
-       .codes = "zipf:1.5",
-       .seed = 7,
-       .compilers = 1},
+      setup,
       {.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve-host"}});
   const std::vector<Measurement> own = here.screen(plans), other = there.screen(plans);
   ASSERT_EQ(own.size(), other.size());

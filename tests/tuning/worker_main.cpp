@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/code_distribution.h"
 #include "runtime/tuning/measurer_evaluator.h"
 #include "tests/tuning/fake_workbench.h"
 
@@ -16,9 +15,7 @@ int main(int argc, char** argv) {
   if (first == "--serve-host") {
     const std::unique_ptr<Backend> backend = make_host_backend();
     return serve_worker([&](const WorkerSetup& setup) {
-      return std::make_unique<MeasurerWorkbench>(
-          *backend, setup.gpu, setup.problem,
-          hard_input(read_codes(setup.codes), setup.seed, setup.problem), setup.compilers);
+      return std::make_unique<MeasurerWorkbench>(*backend, setup);
     });
   }
   ::testing::InitGoogleTest(&argc, argv);

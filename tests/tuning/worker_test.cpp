@@ -323,11 +323,13 @@ TEST(Worker, EndsWithItsTuner) {
 }
 
 TEST(Worker, LinesSayWhatTheyAreGiven) {
-  const WorkerSetup setup = setup_of("zipf:1.5");
+  WorkerSetup setup = setup_of("zipf:1.5");
+  setup.codebooks = Codebooks::warm;
   const WorkerSetup back = read_setup(to_line(setup));
   EXPECT_EQ(back.problem, setup.problem);
   EXPECT_EQ(back.gpu, setup.gpu);
   EXPECT_EQ(back.codes, setup.codes);
+  EXPECT_EQ(back.codebooks, setup.codebooks);
   const Job job{JobKind::finals, {plan_that(Deed::hang, 7)}, true, 3, 9};
   const Job same = read_job(to_line(job));
   EXPECT_EQ(same.kind, job.kind);

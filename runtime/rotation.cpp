@@ -1,0 +1,32 @@
+#include "runtime/rotation.h"
+
+namespace vqgen {
+namespace {
+
+// A graph of one short call would time its launch.
+constexpr std::int64_t kLeastCalls = 16;
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+// Places of so many bytes each, of which all but one exceed the cache three times.
+std::int64_t places(std::int64_t bytes, std::int64_t l2_bytes) {
+  const std::int64_t each = std::max<std::int64_t>(bytes, 1);
+  return std::min<std::int64_t>(rounded_up(3 * l2_bytes, each) / each + 1, kMostPlaces);
+}
+
+}  // namespace
+
+Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes) {
+  const std::int64_t least = places(layer.codes, l2_bytes);
+  const std::int64_t times = least / places(layer.codes + layer.codebooks, l2_bytes);
+  const std::int64_t codebooks = (least + times - 1) / times;
+  const std::int64_t wanted = rounded_up(least, codebooks);
+  const std::int64_t stored = std::max<std::int64_t>(layer.stored, 1);
+  const std::int64_t codes = std::clamp<std::int64_t>(kMostStored / stored, 1, wanted);
+  return {static_cast<int>(codes), static_cast<int>(codebooks),
+          static_cast<int>(rounded_up(kLeastCalls, std::max(codes, codebooks)))};
+}
+
+}  // namespace vqgen

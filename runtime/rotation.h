@@ -1,0 +1,50 @@
+// How many places a call's data has on a device, so that calls that take turns on them find nothing
+// of theirs in the second-level cache: each layer of a model has codes and codebooks of its own.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/fields.h"
+
+namespace vqgen {
+
+// rotated: each call reads the codebooks of another layer. warm: all calls read the same ones,
+// which stay in the cache.
+enum class Codebooks { rotated, warm };
+template <>
+inline constexpr auto enum_names<Codebooks> = std::array{"rotated", "warm"};
+
+// What a layer owns. Codes stand for raw tokens too, codebooks for scales and smooth factors.
+struct LayerBytes {
+  std::int64_t codes = 0;      // that a call reads or writes
+  std::int64_t stored = 0;     // that one more place of the codes takes
+  std::int64_t codebooks = 0;  // all of them
+};
+
+// Call i of a timing is on place i % codes of the codes and i % codebooks of the codebooks.
+struct Rotation {
+  int codes = 1;
+  int codebooks = 1;
+  int calls = 1;  // that a replay times
+
+  // After so many calls places repeat.
+  int places() const { return std::max(codes, codebooks); }
+};
+
+// Between two calls on one place others touch three times `l2_bytes`: of codes alone, and of codes
+// and codebooks together. Codebooks have two places at least, since they are read until a call
+// ends. Places of codes are a multiple of those of codebooks, and calls of both: the next replay
+// begins where one ends. Bounds, and what holds beyond them:
+//
+// - kMostPlaces, or a few more, which a graph of that many launches sets: where three caches hold
+//   more layers than that, data may stay in the cache. Such a call takes hardly longer than an
+//   empty one.
+// - kMostStored bytes of codes: one call on so many leaves nothing of its beginning. Codes that
+//   kv_append writes may share places.
+inline constexpr int kMostPlaces = 4096;
+inline constexpr std::int64_t kMostStored = std::int64_t{1} << 30;
+Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes);
+
+}  // namespace vqgen
