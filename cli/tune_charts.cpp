@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cli/svg.h"
@@ -121,7 +122,7 @@ void draw_ring(Svg& svg, const ChartAxis& x, const ChartAxis& y, const std::vect
 }
 
 void draw_flow_legend(Svg& svg, double x, const std::vector<Point>& points) {
-  std::vector<std::string> names(4);
+  std::array<std::string, kMostDataflows> names;
   for (const Point& point : points) {
     const Plan& plan = point.trial.measurement.plan;
     names.at(flow_of(plan)) = flow_name(plan);

@@ -17,10 +17,10 @@ constexpr std::size_t kMostReasons = 20;  // of failures that are shown
 
 constexpr const char* kStyle = R"(
 :root { --paper: #ffffff; --ink: #222222; --grid: #dddddd; --mark: #d62728; --faint: #f4f4f4;
-  --flow-0: #4c78a8; --flow-1: #f58518; --flow-2: #54a24b; --flow-3: #b279a2; }
+  --flow-0: #4c78a8; --flow-1: #f58518; --flow-2: #54a24b; --flow-3: #b279a2; --flow-4: #9d7660; }
 @media (prefers-color-scheme: dark) {
   :root { --paper: #16181c; --ink: #dddddd; --grid: #3a3d42; --mark: #ff6b6b; --faint: #22252b;
-    --flow-0: #7fb0e0; --flow-1: #ffa94d; --flow-2: #7fd07a; --flow-3: #d6a5c9; } }
+    --flow-0: #7fb0e0; --flow-1: #ffa94d; --flow-2: #7fd07a; --flow-3: #d6a5c9; --flow-4: #d7b5a6; } }
 body { background: var(--paper); color: var(--ink); font-family: sans-serif; font-size: 14px;
   max-width: 1100px; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; margin: 0.5em 0 1em; }
