@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/interrupts.h"
 
 namespace vqgen::cli {
 namespace {
@@ -70,4 +71,7 @@ int main_checked(int argc, char** argv) {
 }  // namespace
 }  // namespace vqgen::cli
 
-int main(int argc, char** argv) { return vqgen::cli::main_checked(argc, argv); }
+int main(int argc, char** argv) {
+  vqgen::cli::end_cleanly_on_signals();
+  return vqgen::cli::main_checked(argc, argv);
+}

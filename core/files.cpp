@@ -10,6 +10,8 @@
 #include <deque>
 #include <random>
 
+#include "core/leftovers.h"
+
 namespace vqgen {
 namespace {
 
@@ -56,28 +58,39 @@ class Staged {
  public:
   explicit Staged(const FileContent& file) : path_(file.path), temporary_(sibling(file.path)) {
     require_replaceable();
-    const int descriptor =
-        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (descriptor < 0) fail_write(path_, errno);
+    const int descriptor = create();
     int error = write_all(descriptor, file.bytes);
     if (error == 0 && ::fsync(descriptor) != 0) error = errno;
     if (::close(descriptor) != 0 && error == 0) error = errno;
     if (error == 0) return;
-    ::unlink(temporary_.c_str());
+    remove();
     fail_write(path_, error);
   }
   Staged(const Staged&) = delete;
   Staged& operator=(const Staged&) = delete;
   ~Staged() {
-    if (!published_) ::unlink(temporary_.c_str());
+    if (!published_) remove();
   }
 
-  void publish() {
+  void publish(Leftovers& leftovers) {
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_write(path_, errno);
+    leftovers.forget(temporary_);
     published_ = true;
   }
 
  private:
+  int create() const {
+    Leftovers leftovers;
+    const int file = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file < 0) fail_write(path_, errno);
+    leftovers.add(temporary_);
+    return file;
+  }
+  void remove() const {
+    Leftovers leftovers;
+    ::unlink(temporary_.c_str());
+    leftovers.forget(temporary_);
+  }
   void require_replaceable() const {
     std::error_code code;
     const auto target = std::filesystem::symlink_status(path_, code);
@@ -144,7 +157,8 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes
 void publish_files(std::span<const FileContent> files) {
   std::deque<Staged> staged;
   for (const FileContent& file : files) staged.emplace_back(file);
-  for (Staged& file : staged) file.publish();
+  Leftovers leftovers;  // no interruption comes between them
+  for (Staged& file : staged) file.publish(leftovers);
 }
 
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {

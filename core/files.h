@@ -65,8 +65,8 @@ struct FileContent {
 };
 
 // Files that belong together, each as by publish_file(): all are written before the first is
-// renamed, so that a place that cannot be written leaves none. Only where renaming itself fails do
-// those before it stand.
+// renamed, so that a place that cannot be written leaves none, and an interruption
+// (core/leftovers.h) leaves all or none. Only where renaming itself fails do those before it stand.
 void publish_files(std::span<const FileContent> files);
 
 }  // namespace vqgen

@@ -15,17 +15,18 @@ import tempfile
 # Layer -> layers whose headers it may include. A file belongs to the longest folder listed.
 # heuristics, generator, quantizer and runtime/backend are siblings. What trains codebooks is a layer
 # of its own, so that a build without it stays possible.
-BELOW_RUNTIME = ["core", "heuristics", "generator", "quantizer", "runtime/backend",
-                 "runtime/backend/cuda", "runtime/backend/host"]
+BELOW_RUNTIME = ["core", "heuristics", "generator", "quantizer", "runtime/process",
+                 "runtime/backend", "runtime/backend/cuda", "runtime/backend/host"]
 LAYERS = {
     "core": ["core"],
     "heuristics": ["core", "heuristics"],
     "generator": ["core", "generator"],
     "quantizer": ["core", "quantizer"],
     "quantizer/train": ["core", "quantizer", "quantizer/train"],
+    "runtime/process": ["core", "runtime/process"],
     "runtime/backend": ["core", "runtime/backend"],
-    "runtime/backend/cuda": ["core", "runtime/backend", "runtime/backend/cuda"],
-    "runtime/backend/host": ["core", "runtime/backend", "runtime/backend/host"],
+    "runtime/backend/cuda": ["core", "runtime/process", "runtime/backend", "runtime/backend/cuda"],
+    "runtime/backend/host": ["core", "runtime/process", "runtime/backend", "runtime/backend/host"],
     "runtime": BELOW_RUNTIME + ["runtime"],
     "runtime/library": BELOW_RUNTIME + ["runtime", "runtime/library"],
     "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/tuning"],

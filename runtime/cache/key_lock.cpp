@@ -9,23 +9,12 @@
 #include <cerrno>
 #include <thread>
 
+#include "core/leftovers.h"
+
 namespace vqgen {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// flock has no time limit, so it is asked again and again, ever more slowly.
-bool lock_until(int file, Clock::time_point end, bool& waited) {
-  std::chrono::milliseconds pause{1};
-  while (::flock(file, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return false;
-    waited = waited || errno == EWOULDBLOCK;
-    if (Clock::now() >= end) return false;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds{20});
-  }
-  return true;
-}
 
 bool same_file(int file, const std::filesystem::path& path) {
   struct stat mine {};
@@ -36,20 +25,42 @@ bool same_file(int file, const std::filesystem::path& path) {
 
 }  // namespace
 
+// flock has no time limit, so it is asked again and again, ever more slowly.
 KeyLock::KeyLock(const std::filesystem::path& file, std::chrono::milliseconds longest)
     : path_(file) {
   std::error_code ignored;
   std::filesystem::create_directories(path_.parent_path(), ignored);
-  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file_ < 0 || lock_until(file_, Clock::now() + longest, waited_)) return;
+  const Clock::time_point end = Clock::now() + longest;
+  std::chrono::milliseconds pause{1};
+  int error = attempt();
+  while (error == EWOULDBLOCK || error == EINTR) {
+    waited_ = waited_ || error == EWOULDBLOCK;
+    if (Clock::now() >= end) break;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds{20});
+    error = attempt();
+  }
+  if (error == 0 || file_ < 0) return;
   ::close(file_);
   file_ = -1;
+}
+
+// Makes and locks the file in one step, since nobody would remove one that nobody holds.
+int KeyLock::attempt() {
+  Leftovers leftovers;
+  if (file_ < 0) file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file_ < 0 || ::flock(file_, LOCK_EX | LOCK_NB) != 0) return errno;
+  named_ = same_file(file_, path_);
+  if (named_) leftovers.add(path_);
+  return 0;
 }
 
 // Who waited for this file gets it still, finds the artifact, and leaves another's file alone.
 KeyLock::~KeyLock() {
   if (file_ < 0) return;
+  Leftovers leftovers;
   if (same_file(file_, path_)) ::unlink(path_.c_str());
+  if (named_) leftovers.forget(path_);
   ::flock(file_, LOCK_UN);  // a child that was forked meanwhile has the file open too
   ::close(file_);
 }

@@ -8,7 +8,8 @@
 namespace vqgen {
 
 // Held while the object lives, by flock on `file`: the kernel frees it with the process, however
-// that ends. The holder removes the file. Threads exclude each other as processes do.
+// that ends. The holder removes the file, in an interruption too (core/leftovers.h). Threads
+// exclude each other as processes do.
 class KeyLock {
  public:
   // Waits for `longest` at most. Not held where the file cannot be made or locked, or the wait is
@@ -23,8 +24,11 @@ class KeyLock {
   bool waited() const { return waited_; }
 
  private:
+  int attempt();  // 0 where the lock is had, else errno
+
   std::filesystem::path path_;
   int file_ = -1;
+  bool named_ = false;  // whether the file that is held is the one of that name
   bool waited_ = false;
 };
 

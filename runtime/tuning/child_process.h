@@ -1,50 +1,23 @@
-// A child process that is spoken to in lines: a socket for its standard input and output, a pipe
-// for its errors, of which the end is kept. Nothing that the child does blocks this process for
-// longer than it asks to wait, or raises a signal in it.
+// A worker process that is spoken to in lines.
 #pragma once
 
-#include <sys/types.h>
-
-#include <chrono>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "runtime/process/child_talk.h"
 #include "runtime/tuning/line_buffer.h"
 
 namespace vqgen {
 
-// A file descriptor that is closed with its owner. Move-only.
-class OwnedFile {
- public:
-  OwnedFile() = default;
-  explicit OwnedFile(int file) : file_(file) {}
-  OwnedFile(OwnedFile&& other) noexcept : file_(other.file_) { other.file_ = -1; }
-  OwnedFile& operator=(OwnedFile&& other) noexcept {
-    std::swap(file_, other.file_);
-    return *this;
-  }
-  ~OwnedFile();
-  int get() const { return file_; }
-
- private:
-  int file_ = -1;
-};
-
 // Not thread-safe.
 class ChildProcess {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = ChildTalk::Time;
 
-  // Starts program and arguments, found along PATH, in a process group of its own. It sees this
-  // process's environment. Error(device) where it cannot be started.
+  // Starts program and arguments, found along PATH. It sees this process's environment, and is
+  // asked to end by SIGTERM, since it has temporary files and children of its own. StartError.
   explicit ChildProcess(const std::vector<std::string>& command);
-  // Ends it and what it started, and waits for it.
-  ~ChildProcess();
-  ChildProcess(const ChildProcess&) = delete;
-  ChildProcess& operator=(const ChildProcess&) = delete;
 
   // The text and a line's end; false where the child did not take all of it in time, or has closed.
   bool send(std::string_view text, Time deadline);
@@ -57,22 +30,14 @@ class ChildProcess {
   };
   Got receive(std::string& line, Time deadline);
 
-  // After Got::end: how it ended, "ended by signal 11 (Segmentation fault)", with the last line
-  // that it wrote as an error. Waits a little for the end, and then makes it.
-  std::string last_words();
+  // ChildTalk::last_words().
+  std::string last_words() { return talk_.last_words(); }
 
  private:
   static constexpr std::size_t kMostLineBytes = std::size_t{1} << 20;
 
-  bool wait(int events, Time deadline, int& ready);
-  bool take_errors();  // false where there are none, now or any more
-  std::optional<int> finish(std::chrono::milliseconds patience);
-
-  pid_t pid_ = -1;
-  OwnedFile talk_;
-  OwnedFile errors_;
+  ChildTalk talk_;
   LineBuffer lines_{kMostLineBytes};
-  std::string error_tail_;
 };
 
 }  // namespace vqgen

@@ -10,12 +10,19 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/leftovers.h"
 #include "runtime/tuning/line_buffer.h"
 
 namespace vqgen {
 namespace {
 
 constexpr std::size_t kMostJobBytes = std::size_t{1} << 26;
+
+// Nobody waits for this process any more.
+[[noreturn]] void leave() {
+  end_leftovers();
+  ::_exit(0);
+}
 
 // Standard input and output, moved out of reach of prints and of what this process starts.
 class Talk {
@@ -34,7 +41,7 @@ class Talk {
       pollfd gone{in, POLLRDHUP, 0};
       while (::poll(&gone, 1, -1) < 0 && errno == EINTR) {
       }
-      ::_exit(0);
+      leave();
     }).detach();
   }
 
@@ -54,7 +61,7 @@ class Talk {
 
   void say(const WorkerWord& word) const {
     const std::string line = to_line(word) + '\n';
-    if (write_all(out_, std::as_bytes(std::span(line))) != 0) ::_exit(0);  // nobody is there
+    if (write_all(out_, std::as_bytes(std::span(line))) != 0) leave();  // nobody is there
   }
 
  private:

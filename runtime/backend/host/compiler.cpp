@@ -1,9 +1,11 @@
 #include "runtime/backend/host/compiler.h"
 
+#include <elf.h>
 #include <vq/host_api.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <string_view>
 
 #include "core/error.h"
@@ -42,6 +44,29 @@ std::vector<std::string> options(bool check_races) {
   return out;
 }
 
+// A hung compiler is ended after this; the slowest kernel takes a hundredth of it.
+constexpr std::chrono::seconds kLongest{600};
+
+constexpr const char* kRemedy =
+    "; install g++ or name a C++17 compiler (VQGEN_CXX for the command line tool)";
+
+// In a folder that goes with what it holds, files of the compiler's own with it.
+std::optional<int> run_compiler(const std::vector<std::string>& command,
+                                const ScratchFolder& folder, const std::string& log) {
+  const std::string temporary = "TMPDIR=" + std::filesystem::absolute(folder.path()).string();
+  return run_process(command, folder.path(), log,
+                     {.environment = {temporary}, .longest = kLongest});
+}
+
+// The library that a compiler made, by its first bytes; empty where there is none.
+std::vector<std::byte> read_library(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return {};
+  std::vector<std::byte> bytes = read_file(path);
+  const bool elf = bytes.size() > SELFMAG && std::memcmp(bytes.data(), ELFMAG, SELFMAG) == 0;
+  return elf ? bytes : std::vector<std::byte>{};
+}
+
 // The first line that holds "error", else the first line, else how the compiler ended.
 std::string first_error(std::string_view log, int status) {
   std::string first;
@@ -73,19 +98,21 @@ Compiler::Found Compiler::find() const {
   const ScratchFolder folder(scratch_);
   std::string tried;
   for (const std::string& program : candidates_) {
-    if (run_process({program, "--version"}, folder.path(), "version") == 0) {
+    tried += (tried.empty() ? "" : ", ") + program;
+    if (run_compiler({program, "--version"}, folder, "version") == 0) {
       std::string line = read_text(folder.path() / "version");
       line.resize(std::min(line.size(), line.find('\n')));
       const std::string name = std::filesystem::path(program).filename().string() + " ";
       if (line.starts_with(name)) line.erase(0, name.size());
+      if (line.empty()) {
+        tried += " (which is none: it tells no version)";
+        continue;
+      }
       found_ = Found{program, line};
       return *found_;
     }
-    tried += (tried.empty() ? "" : ", ") + program;
   }
-  throw Error(ErrorKind::device, "no host compiler: tried " + tried +
-                                     " on PATH; install g++ or name a C++17 compiler (VQGEN_CXX "
-                                     "for the command line tool)");
+  throw Error(ErrorKind::device, "no host compiler: tried " + tried + " on PATH" + kRemedy);
 }
 
 CompilerIdentity Compiler::identity() const {
@@ -102,7 +129,7 @@ Artifact Compiler::compile(const KernelSource& source) const {
   // Debug lines would name the private folder: the same text must give the same bytes.
   command.push_back("-ffile-prefix-map=" + folder.path().string() + "=.");
   command.insert(command.end(), {"-o", "kernel.so", "kernel.cpp"});
-  const std::optional<int> status = run_process(command, folder.path(), "compile.log");
+  const std::optional<int> status = run_compiler(command, folder, "compile.log");
   if (status != 0) {
     folder.keep();
     const std::filesystem::path log = folder.path() / "compile.log";
@@ -112,7 +139,11 @@ Artifact Compiler::compile(const KernelSource& source) const {
                                        ", text in kernel.cpp beside it");
   }
   Artifact artifact;
-  artifact.binary = read_file(folder.path() / "kernel.so");
+  artifact.binary = read_library(folder.path() / "kernel.so");
+  if (artifact.binary.empty()) {
+    throw Error(ErrorKind::device, "host compiler " + command[0] + " makes no library of " +
+                                       source.entries.at(0).name + ", and no error" + kRemedy);
+  }
   for (const KernelEntry& entry : source.entries) artifact.kernels.push_back({.name = entry.name});
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
   artifact.compile_ms = spent.count();

@@ -1,6 +1,7 @@
 // Running one program without a shell.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -8,7 +9,8 @@
 
 namespace vqgen::host {
 
-// A private folder that goes with its owner, unless it is kept.
+// A private folder that goes with its owner, and in an interruption (core/leftovers.h), unless it
+// is kept.
 class ScratchFolder {
  public:
   // Under `parent`, or the system's temporary folder where that is empty. Error(device).
@@ -24,9 +26,16 @@ class ScratchFolder {
   bool kept_ = false;
 };
 
+struct RunOptions {
+  std::vector<std::string> environment = {};  // "NAME=value" in place of this process's
+  std::optional<std::chrono::seconds> longest = std::nullopt;
+};
+
 // Runs `command` (program and arguments) in `folder`, its messages in English and into folder/log.
-// The exit status, 128 + n after signal n; nullopt where there is no such program. Thread-safe.
+// The exit status, 128 + n after signal n; nullopt where there is no such program. Error(device)
+// where it does not start otherwise, or takes longer than it may, and is ended. Thread-safe.
 std::optional<int> run_process(const std::vector<std::string>& command,
-                               const std::filesystem::path& folder, const std::string& log);
+                               const std::filesystem::path& folder, const std::string& log,
+                               RunOptions options = {});
 
 }  // namespace vqgen::host
