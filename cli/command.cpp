@@ -45,14 +45,16 @@ Environment read_environment() {
   environment.cache = read_cache_environment();
   environment.tuned = read_tuned_environment();
   environment.nvrtc = environment_variable("VQGEN_NVRTC").value_or("");
+  environment.nvrtc_helper = environment_variable("VQGEN_NVRTC_HELPER").value_or("");
   environment.compiler = environment_variable("VQGEN_CXX").value_or("");
   environment.dependent_launches = read_dependent_launches();
   return environment;
 }
 
 std::unique_ptr<Backend> make_cuda(const Environment& environment) {
-  return make_cuda_backend(
-      {.nvrtc_path = environment.nvrtc, .dependent_launches = environment.dependent_launches});
+  return make_cuda_backend({.nvrtc_path = environment.nvrtc,
+                            .nvrtc_helper = environment.nvrtc_helper,
+                            .dependent_launches = environment.dependent_launches});
 }
 
 std::unique_ptr<Backend> make_host(const Environment& environment, bool check_races) {

@@ -55,6 +55,7 @@ struct Environment {
   CacheEnvironment cache;
   TunedEnvironment tuned;
   std::string nvrtc;               // VQGEN_NVRTC: libnvrtc or its folder
+  std::string nvrtc_helper;        // VQGEN_NVRTC_HELPER: vqgen-nvrtc, in which it runs
   std::string compiler;            // VQGEN_CXX: the host backend's compiler
   bool dependent_launches = true;  // VQGEN_DEPENDENT_LAUNCHES
 };

@@ -56,6 +56,7 @@ std::unique_ptr<Registry> make_registry(const vqgen_options& options) {
   } else {
     require_range("device", options.device, VQGEN_CURRENT_CONTEXT, 1 << 20);
     backend = make_cuda_backend({.nvrtc_path = given_or(options.nvrtc, "VQGEN_NVRTC"),
+                                 .nvrtc_helper = given_or(nullptr, "VQGEN_NVRTC_HELPER"),
                                  .device = std::max(options.device, 0),
                                  .current_context = options.device == VQGEN_CURRENT_CONTEXT,
                                  .dependent_launches = options.dependent_launches < 0

@@ -131,7 +131,9 @@ class CudaKernel final : public LoadedKernel {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(CudaOptions options) : options_(std::move(options)) {}
+  explicit CudaBackend(CudaOptions options)
+      : options_(std::move(options)),
+        nvrtc_options_{options_.nvrtc_path, options_.nvrtc_helper, options_.compile_longest} {}
 
   std::string_view name() const override { return "cuda"; }
   Machine machine() const override { return Machine::cuda; }
@@ -154,15 +156,19 @@ class CudaBackend final : public Backend {
 
   CompilerIdentity compiler(const KernelSource& source) const override {
     if (const auto file = unopened_nvrtc()) return identity(*file, source);
-    return identity(nvrtc(), source);
+    return opened_compiler(source);
   }
   CompilerIdentity opened_compiler(const KernelSource& source) const override {
-    return identity(nvrtc(), source);
+    const std::lock_guard lock(opening_mutex_);
+    if (!nvrtc()) remember(NvrtcProcess(nvrtc_options_).nvrtc());
+    return identity(*nvrtc(), source);
   }
 
   Artifact compile(const KernelSource& source) const override {
     require_machine(source);
-    return nvrtc_compile(nvrtc(), source);
+    NvrtcProcess process(nvrtc_options_);
+    remember(process.nvrtc());
+    return nvrtc_compile(process, source);
   }
 
   std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
@@ -299,7 +305,7 @@ class CudaBackend final : public Backend {
             nvrtc_options(nvrtc.major, nvrtc.minor, source)};
   }
 
-  // The file that nvrtc() will open, while it has not and where that can be told.
+  // The file that will be opened, while none has been and where that can be told.
   std::optional<NvrtcFile> unopened_nvrtc() const {
     const std::lock_guard lock(mutex_);
     if (nvrtc_) return std::nullopt;
@@ -307,10 +313,14 @@ class CudaBackend final : public Backend {
     return nvrtc_file_;
   }
 
-  const NvrtcApi& nvrtc() const {
+  // The one that was opened last; nullopt before.
+  std::optional<OpenedNvrtc> nvrtc() const {
     const std::lock_guard lock(mutex_);
-    if (!nvrtc_) nvrtc_ = std::make_unique<NvrtcApi>(open_nvrtc(options_.nvrtc_path));
-    return *nvrtc_;
+    return nvrtc_;
+  }
+  void remember(const OpenedNvrtc& opened) const {
+    const std::lock_guard lock(mutex_);
+    nvrtc_ = opened;
   }
 
   std::shared_ptr<const CudaDevice> open() const {
@@ -330,8 +340,10 @@ class CudaBackend final : public Backend {
   }
 
   CudaOptions options_;
-  mutable std::mutex mutex_;  // guards what is opened and found, which is set once
-  mutable std::unique_ptr<NvrtcApi> nvrtc_;
+  NvrtcOptions nvrtc_options_;
+  mutable std::mutex opening_mutex_;  // one process tells who NVRTC is
+  mutable std::mutex mutex_;          // guards what is opened and found
+  mutable std::optional<OpenedNvrtc> nvrtc_;
   mutable std::optional<NvrtcFile> nvrtc_file_;
   mutable std::shared_ptr<const CudaDevice> device_;
   std::shared_ptr<const CudaContext> context_;

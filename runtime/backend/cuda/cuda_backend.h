@@ -1,7 +1,9 @@
-// The CUDA backend: NVRTC compiles, the driver API loads and launches. Both libraries are opened at
-// first use, so that it may be made, and compile, where there is no GPU.
+// The CUDA backend: NVRTC compiles, in a process of its own for each kernel, the driver API loads
+// and launches. Both libraries are opened at first use, so that it may be made, and compile, where
+// there is no GPU.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -10,8 +12,11 @@
 namespace vqgen {
 
 struct CudaOptions {
-  std::string nvrtc_path;  // libnvrtc or its folder; empty looks in the usual places
-  int device = 0;          // as the driver counts them
+  std::string nvrtc_path = {};  // libnvrtc or its folder; empty looks in the usual places
+  std::string nvrtc_helper =
+      {};  // vqgen-nvrtc, in which it runs; empty: where it goes with this code
+  std::chrono::milliseconds compile_longest{600'000};  // a compilation; then it is ended
+  int device = 0;                                      // as the driver counts them
   // Of the thread that first asks for the device: kernels are loaded into the context that is
   // current there, whose device it is, instead of the primary context of number `device`.
   bool current_context = false;

@@ -1,9 +1,11 @@
-// NVRTC, opened at run time from wherever it stands.
+// NVRTC, opened from wherever it stands. Of the helper process alone: while it compiles, NVRTC
+// replaces the handlers of SIGINT and SIGTERM by its own, which may wait for a lock that the
+// interrupted thread holds.
 #pragma once
 
 #include <nvrtc.h>
 
-#include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,24 +24,28 @@
 
 namespace vqgen {
 
+// One line that names the library and what is wrong with it.
+struct NvrtcFault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 struct NvrtcApi {
 #define VQGEN_MEMBER(function) decltype(&::function) function = nullptr;
   VQGEN_NVRTC_FUNCTIONS(VQGEN_MEMBER)
 #undef VQGEN_MEMBER
 
-  std::filesystem::path path;  // of the library file that is loaded
+  std::string path;  // of the library file that is loaded
   int major = 0;
   int minor = 0;
-  std::string build;       // "build-id 65be..." or, where the file has no id, "size 5381..."
   std::vector<int> archs;  // 75, 80, ...: what it can compile for
 
-  // Error(device) unless `result` is success.
+  // NvrtcFault unless `result` is success.
   void check(nvrtcResult result, const char* call) const;
 };
 
-// Opens `path` (the library or its folder), or where that is empty the first found of: the folder
-// of the build's toolkit, the loader's path, /usr/local/cuda. Error(device) lists what was tried.
-// The library stays open for the life of the process. Thread-safe.
-NvrtcApi open_nvrtc(const std::string& path);
+// The first of `candidates` that loads; a name without a folder means the loader's own search path.
+// NvrtcFault, with what was tried, where none does, and where the one that does is no NVRTC. It
+// stays open for the life of the process.
+NvrtcApi open_nvrtc(const std::vector<std::string>& candidates);
 
 }  // namespace vqgen

@@ -14,53 +14,14 @@
 namespace vqgen {
 namespace {
 
-// An nvrtcProgram that destroys itself.
-class Program {
- public:
-  Program(const NvrtcApi& api, const KernelSource& source) : api_(api) {
-    api_.check(api_.nvrtcCreateProgram(&program_, source.text.c_str(), (source.op + ".cu").c_str(),
-                                       0, nullptr, nullptr),
-               "nvrtcCreateProgram");
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program() { api_.nvrtcDestroyProgram(&program_); }
-
-  nvrtcResult compile(const std::vector<std::string>& options) {
-    std::vector<const char*> pointers;
-    for (const std::string& option : options) pointers.push_back(option.c_str());
-    return api_.nvrtcCompileProgram(program_, static_cast<int>(pointers.size()), pointers.data());
-  }
-  std::string log() const {
-    std::size_t bytes = 0;
-    api_.check(api_.nvrtcGetProgramLogSize(program_, &bytes), "nvrtcGetProgramLogSize");
-    std::string text(bytes, '\0');
-    api_.check(api_.nvrtcGetProgramLog(program_, text.data()), "nvrtcGetProgramLog");
-    while (!text.empty() && text.back() == '\0') text.pop_back();
-    return text;
-  }
-  std::vector<std::byte> cubin() const {
-    std::size_t bytes = 0;
-    api_.check(api_.nvrtcGetCUBINSize(program_, &bytes), "nvrtcGetCUBINSize");
-    std::vector<std::byte> binary(bytes);
-    api_.check(api_.nvrtcGetCUBIN(program_, reinterpret_cast<char*>(binary.data())),
-               "nvrtcGetCUBIN");
-    return binary;
-  }
-
- private:
-  const NvrtcApi& api_;
-  nvrtcProgram program_ = nullptr;
-};
-
-void require_arch(const NvrtcApi& api, const KernelSource& source) {
+void require_arch(const OpenedNvrtc& nvrtc, const KernelSource& source) {
   const int number = arch_number(source.arch);
-  if (std::find(api.archs.begin(), api.archs.end(), number) != api.archs.end()) return;
-  throw Error(
-      ErrorKind::device,
-      fmt::format("{}: NVRTC {}.{} cannot compile for '{}', only for sm_{}; choose another "
-                  "GPU, or an NVRTC that supports it",
-                  source.op, api.major, api.minor, source.arch, fmt::join(api.archs, ", sm_")));
+  if (std::find(nvrtc.archs.begin(), nvrtc.archs.end(), number) != nvrtc.archs.end()) return;
+  throw Error(ErrorKind::device,
+              fmt::format("{}: NVRTC {}.{} cannot compile for '{}', only for sm_{}; choose another "
+                          "GPU, or an NVRTC that supports it",
+                          source.op, nvrtc.major, nvrtc.minor, source.arch,
+                          fmt::join(nvrtc.archs, ", sm_")));
 }
 
 // The line that says what went wrong first; the whole of a log without such a line's first line.
@@ -112,17 +73,22 @@ std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource&
   return options;
 }
 
-Artifact nvrtc_compile(const NvrtcApi& api, const KernelSource& source) {
-  require_arch(api, source);
+Artifact nvrtc_compile(NvrtcProcess& process, const KernelSource& source) {
+  const OpenedNvrtc& nvrtc = process.nvrtc();
+  require_arch(nvrtc, source);
   const auto start = std::chrono::steady_clock::now();
-  Program program(api, source);
-  const nvrtcResult result = program.compile(nvrtc_options(api.major, api.minor, source));
-  const std::string log = program.log();
-  if (result != NVRTC_SUCCESS) {
-    fail(source, log.empty() ? api.nvrtcGetErrorString(result) : first_error(log), log);
+  NvrtcProcess::Result result;
+  try {
+    result = process.compile(source.op + ".cu", source.text,
+                             nvrtc_options(nvrtc.major, nvrtc.minor, source));
+  } catch (const Error& error) {
+    fail(source, error.what(), "");
   }
+  const std::string& log = result.log;
+  if (result.cubin.empty()) fail(source, log.empty() ? result.why : first_error(log), log);
   Artifact artifact;
-  artifact.binary = program.cubin();
+  const auto bytes = std::as_bytes(std::span(result.cubin));
+  artifact.binary.assign(bytes.begin(), bytes.end());
   for (const KernelEntry& entry : source.entries) {
     auto resources = read_ptxas_log(log, entry.name);
     if (!resources) fail(source, fmt::format("the log tells nothing of '{}'", entry.name), log);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/backend/backend.h"
-#include "runtime/backend/cuda/nvrtc_api.h"
+#include "runtime/backend/cuda/nvrtc_process.h"
 
 namespace vqgen {
 
@@ -17,7 +17,8 @@ int arch_number(std::string_view arch);
 std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source);
 
 // Compiles every entry of the text. Error(device) where NVRTC does not know the architecture or
-// rejects the text; then text and log are kept in files that the message names. Thread-safe.
-Artifact nvrtc_compile(const NvrtcApi& api, const KernelSource& source);
+// rejects the text, or its process ends or hangs; text and log are then kept in files that the
+// message names. The process compiles nothing else after this.
+Artifact nvrtc_compile(NvrtcProcess& process, const KernelSource& source);
 
 }  // namespace vqgen

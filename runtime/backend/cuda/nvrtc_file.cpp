@@ -88,8 +88,8 @@ std::vector<std::filesystem::path> nvrtc_candidates(const std::filesystem::path&
   } else if (!path.empty()) {
     all.push_back(path);
   } else {
-    const std::filesystem::path hint = VQGEN_NVRTC_HINT;
-    if (!hint.empty()) add_folder(hint);
+    const std::filesystem::path hint = VQGEN_NVRTC_HINT;  // of another machine, or gone, as may be
+    if (std::filesystem::is_directory(hint, ignored)) add_folder(hint);
     add_folder("");
     add_folder("/usr/local/cuda/lib64");
   }

@@ -1,5 +1,5 @@
-// NVRTC's library file, found and told apart without opening it: opening takes 10 to 130 ms, and a
-// kernel that is in the cache needs the compiler's identity alone.
+// NVRTC's library file, found and told apart without opening it: opening takes a process and 10 to
+// 130 ms, and a kernel that is in the cache needs the compiler's identity alone.
 #pragma once
 
 #include <filesystem>
@@ -16,14 +16,14 @@ struct NvrtcFile {
   std::string build;  // "build-id 65be..." or, where the file has no id, "size 5381..."
 };
 
-// What open_nvrtc(path) hands to the loader, in order. A name without a folder means the loader's
-// own search path.
+// What the process of NVRTC is told to open, in order, for the library or folder `path`. A name
+// without a folder means the loader's own search path.
 std::vector<std::filesystem::path> nvrtc_candidates(const std::filesystem::path& path);
 
 // The build of the library at `path`.
 std::string nvrtc_build(const std::filesystem::path& path);
 
-// What open_nvrtc(path) would open and say of itself, read from the disk. The version is that of
+// What would be opened for `path` and say of itself, read from the disk. The version is that of
 // the file's name, through links, or of the one libnvrtc-builtins.so.X.Y beside it. nullopt where
 // only opening tells: the loader's search path comes first, the file is no ELF, or names no
 // version.
