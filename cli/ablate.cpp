@@ -3,7 +3,6 @@
 #include "runtime/ablate.h"
 
 #include "cli/ablate_report.h"
-#include "cli/progress.h"
 #include "cli/timing_options.h"
 #include "runtime/prepare.h"
 
@@ -21,13 +20,13 @@ struct AblateArguments {
 constexpr std::array kCountedRows{"GC*", "SC*", "best"};
 
 Ablation searched(const Config& config, const AblateArguments& options, Backend& backend,
-                  const GpuSpec& gpu, const AblationSpace& space) {
-  Progress progress;
+                  const GpuSpec& gpu, const AblationSpace& space, const Output& output) {
+  output.step("{}: making data and reference", config.source);
   std::size_t before = 0;  // plans of the batches that are done
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.progress = [&](std::size_t done, std::size_t) {
-    progress.show(static_cast<double>(before + done) / static_cast<double>(options.budget),
-                  config.source);
+    output.show(static_cast<double>(before + done) / static_cast<double>(options.budget),
+                config.source);
   };
   Measurer measurer(backend, gpu, config.problem, measure);
   return ablate(space, options.budget, [&](const std::vector<Plan>& plans) {
@@ -63,7 +62,7 @@ void ablate_config(const Config& config, const AblateArguments& options, Backend
   if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": " + verdict.reason);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
   const AblationSpace space(config.problem, gpu, profiles);
-  const Ablation ablation = searched(config, options, backend, gpu, space);
+  const Ablation ablation = searched(config, options, backend, gpu, space, output);
   AblatedConfig result{config, gpu, profiles, space, ablation};
   if (options.counters) result.counters = counted(config, options, backend, space, ablation);
   report_config(result, output);

@@ -58,6 +58,7 @@ void cache_verify(Output& output) {
   std::int64_t damaged = cache.warning().empty() ? 0 : 1;  // a layer that cannot be opened
   output.document = {{"damaged", Json::array()}, {"unreadable", Json::array()}};
   for (const auto& layer : cache.layers()) {
+    output.step("verifying {}", layer->path().string());
     for (const StoredEntry& entry : layer->entries()) {
       const auto found = layer->read(entry.digest);
       if (!found) continue;  // removed since

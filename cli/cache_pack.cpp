@@ -9,6 +9,7 @@ namespace vqgen::cli {
 void cache_pack(const std::string& out, const std::string& from, Output& output) {
   require_place("cache pack", "OUT", out);
   const FolderLayer folder(from.empty() ? user_folder() : std::filesystem::path(from));
+  output.step("packing {}", folder.path().string());
   std::map<std::string, std::vector<std::byte>> entries;
   std::int64_t damaged = 0;
   for (const StoredEntry& entry : folder.entries()) {
@@ -36,6 +37,7 @@ void cache_pack(const std::string& out, const std::string& from, Output& output)
 void cache_unpack(const std::string& pack, const std::string& to, Output& output) {
   const PackLayer packed(pack);
   const FolderLayer folder(to.empty() ? user_folder() : std::filesystem::path(to));
+  output.step("unpacking {}", pack);
   std::int64_t written = 0;
   std::int64_t there = 0;
   std::int64_t damaged = 0;

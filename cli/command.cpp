@@ -21,6 +21,7 @@ void print_line(std::FILE* stream, const std::string& text) {
 
 // Paths and messages may hold bytes that are no UTF-8; JSON has a replacement character for them.
 bool Output::finish() const {
+  progress_.end();
   if (json) print_line(stdout, document.dump(2, ' ', false, Json::error_handler_t::replace));
   return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
 }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/progress.h"
 #include "core/config.h"
 #include "core/gpu_spec.h"
 #include "core/json.h"
@@ -31,18 +32,33 @@ class Output {
   Json document = Json::object();
   int exit_code = 0;
 
-  // A line on stdout; nothing with --json.
+  // A line on stdout at once, as logs are read while they grow; nothing with --json.
   template <class... Args>
   void line(fmt::format_string<Args...> text, Args&&... args) const {
-    if (!json) print_line(stdout, fmt::format(text, std::forward<Args>(args)...));
+    if (json) return;
+    progress_.clear();
+    print_line(stdout, fmt::format(text, std::forward<Args>(args)...));
+    std::fflush(stdout);
   }
   // A line on stderr, always: what names and files bring in cannot break it.
   template <class... Args>
   void note(fmt::format_string<Args...> text, Args&&... args) const {
+    progress_.clear();
     print_line(stderr, one_line(fmt::format(text, std::forward<Args>(args)...)));
   }
+  // What is being done from here on, until the next step: shown on a terminal where it takes long.
+  // Nothing with --json.
+  template <class... Args>
+  void step(fmt::format_string<Args...> text, Args&&... args) const {
+    if (!json) progress_.begin(fmt::format(text, std::forward<Args>(args)...));
+  }
+  // How far the step is, 0..1, and what to call it now. Thread-safe.
+  void show(double fraction, const std::string& label) const { progress_.show(fraction, label); }
   // Prints the document with --json. Called once, by main. False where stdout took less than all.
   bool finish() const;
+
+ private:
+  mutable Progress progress_;
 };
 
 // Error(bad_input) unless a file can be written there: found before the work, not after. `option`

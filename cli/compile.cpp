@@ -80,6 +80,7 @@ void compile(const CompileArguments& options, Output& output) {
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output.json);
+  output.step("planning and compiling {}", options.config);
   const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), plan);
   note_warning(*cache, output);
 

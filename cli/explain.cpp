@@ -42,6 +42,7 @@ void run(const ExplainArguments& options, Output& output) {
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
+  output.step("planning {}", options.config);
   const Explained result =
       explained(options, config, gpu.spec, profiles, plan, *backend, environment, output);
 

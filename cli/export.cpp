@@ -16,6 +16,7 @@ void export_text(const ExportArguments& options, Output& output) {
   const Environment environment = read_environment();
   const std::unique_ptr<Backend> backend = make_cuda(environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
+  output.step("planning {}", options.config);
   const auto tables = make_tables(environment);
   const Planned planned = plan_with(config, gpu.spec, hotness_of(config), {.tables = tables.get()});
   const KernelSource source = source_for(config, planned.plan, gpu.spec, Machine::cuda);

@@ -67,12 +67,17 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
                     : read_plans(config, gpu, options.plans, chooser_of(options.chooser));
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
+  measure.progress = [&](std::size_t done, std::size_t of) {
+    output.show(static_cast<double>(done) / static_cast<double>(of), config.source);
+  };
+  output.step("{}: making data and reference", config.source);
   Measurer measurer(backend, gpu, config.problem, measure);
   Json results = Json::array();
   output.line("{}: {:.2f} MB of codes a call", config.source,
               static_cast<double>(measurer.code_bytes()) * 1e-6);
   output.line("{:>10} {:>9} {:>5} {:>6} {:>7} {:>4}  plan", "us", "GB/s", "regs", "spill", "shared",
               "b/SM");
+  output.step("{}: compiling and measuring", config.source);
   for (const Measurement& m : measurer.measure(plans)) {
     results.push_back(measurement_json(m));
     if (m.outcome != Outcome::timed) {

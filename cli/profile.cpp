@@ -85,6 +85,7 @@ void require_places(const ProfileArguments& options) {
 
 void profile(const ProfileArguments& options, Output& output) {
   require_places(options);
+  output.step("counting {}", options.data);
   const Bundle bundle = read_bundle(std::filesystem::path(options.data));
   const std::vector<HotnessProfile> profiles = profile_bundle(bundle, options.parts);
   if (profiles.empty()) {

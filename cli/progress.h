@@ -1,28 +1,50 @@
-// Progress of long work on stderr: a bar on a terminal, a line a stage elsewhere.
+// What a command is busy with, as the last line of a terminal: what takes longer than two seconds
+// says its name and its age, or how far it is. One thread draws, each time in one write, so that no
+// line is torn; it exists only while there is something to say. Where stderr is no terminal there
+// is no progress at all: logs and pipes get results.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 
 namespace vqgen::cli {
 
+// Thread-safe, but for its end.
 class Progress {
  public:
   Progress();
-  ~Progress();  // ends the bar's line
+  ~Progress() { end(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Whether there is room for labels that change all the time.
-  bool terminal() const { return terminal_; }
-
-  // `fraction` is 0..1 of all the work, `label` what is being done.
-  void show(double fraction, const std::string& label);
+  // A step of unknown length begins, and the one before it ends.
+  void begin(std::string step);
+  // How far the step is, 0..1, and what to call it now.
+  void show(double fraction, std::string label);
+  // Takes the line away, for others to write. It comes back with the next draw.
+  void clear();
+  // No step any more; the line is gone.
+  void end();
 
  private:
-  bool terminal_;
-  bool open_ = false;
-  int last_percent_ = -1;
-  std::string last_label_;
+  using Clock = std::chrono::steady_clock;
+
+  void draw_until_end();
+  std::string line(Clock::time_point now) const;
+
+  const bool terminal_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread drawer_;
+  bool ending_ = false;
+  bool drawn_ = false;  // the line stands on the terminal
+  Clock::time_point begun_;
+  std::string label_;
+  std::optional<double> fraction_;
 };
 
 }  // namespace vqgen::cli

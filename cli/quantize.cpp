@@ -1,6 +1,5 @@
 // vqgen quantize: tensors of a safetensors file to a bundle.
 #include "cli/command.h"
-#include "cli/progress.h"
 #include "core/profiles.h"
 #if VQGEN_HAS_TRAINER
 #include "quantizer/hotness.h"
@@ -101,18 +100,16 @@ void quantize(const QuantizeArguments& options, Output& output) {
   }
   // Training takes long: a place that cannot be written is found before it, not after.
   require_place("quantize", "--out", options.out);
-  QuantizeResult result;
-  {
-    Progress progress;
-    TrainOptions training;
-    training.seed = options.seed;
-    training.progress = [&](double fraction, const std::string& label) {
-      progress.show(fraction, label);
-    };
-    training.warn = [&](const std::string& message) { output.note("warning: {}", message); };
-    result = options.keys.empty() ? quantize_matrix(options, training)
-                                  : quantize_cache(options, training);
-  }
+  output.step("reading {}", options.input);
+  TrainOptions training;
+  training.seed = options.seed;
+  training.progress = [&](double fraction, const std::string& label) {
+    output.show(fraction, label);
+  };
+  training.warn = [&](const std::string& message) { output.note("warning: {}", message); };
+  QuantizeResult result =
+      options.keys.empty() ? quantize_matrix(options, training) : quantize_cache(options, training);
+  output.step("writing {}", options.out);
   if (options.reorder) reorder(result.bundle, profile_bundle(result.bundle, 1));
   write_bundle(options.out, result.bundle);
   report(result, options, output);

@@ -124,6 +124,7 @@ void run(const RegretArguments& options, Output& output) {
   output.line("{:<36} {:>9} {:>7} {:>7} {:>8}  {}", "config", "best us", "rules", "model",
               "measured", "best plan");
   for (const std::string& file : options.files) {
+    output.step("comparing {}", file);
     const Json json = parse_json_file(file);
     const JsonCursor root(json, file);
     GpuSpec gpu;

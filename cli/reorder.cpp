@@ -14,6 +14,7 @@ struct ReorderArguments {
 
 void reorder_bundle(const ReorderArguments& options, Output& output) {
   require_place("reorder", "--out", options.out);
+  output.step("reordering {}", options.data);
   Bundle bundle = read_bundle(std::filesystem::path(options.data));
   const std::vector<HotnessProfile> before = profile_bundle(bundle, 1);
   if (before.empty()) {

@@ -45,6 +45,7 @@ void repack_bundle(const RepackArguments& options, Output& output) {
   require_place("repack", "--out", options.out);
   const CodeLayout layout = read_layout(options.layout);
   const std::optional<Operand> operand = read_operand(options.operand);
+  output.step("repacking {}", options.data);
   Bundle bundle = read_bundle(std::filesystem::path(options.data));
   output.document = {{"data", options.data}, {"out", options.out}, {"tensors", Json::array()}};
   bool any = false;

@@ -90,6 +90,7 @@ void run(const RunArguments& options, Output& output) {
   const GpuChoice gpu = choose_gpu(options.gpu, config, *chosen.backend);
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
   const auto tables = make_tables(environment);
+  output.step("planning and compiling {}", options.config);
   const Prepared prepared =
       prepare(config, gpu.spec, *chosen.backend, cache.get(), {.tables = tables.get()});
   note_warning(*cache, output);
@@ -98,6 +99,7 @@ void run(const RunArguments& options, Output& output) {
 
   const std::optional<std::string> bundle =
       options.data.empty() ? std::nullopt : std::optional(options.data);
+  output.step("running {} and its reference", options.config);
   const std::vector<ItemReport> items =
       run_verified(config, prepared, *chosen.backend, bundle, HardInput{.seed = options.seed});
   if (items.empty()) {

@@ -123,10 +123,10 @@ class Tuning {
   void tune_item(TunedProblem& problem) {
     std::size_t tried = 0;
     try {
-      Progress bar;
+      output_.step("{}: making data and reference", problem.item.label);
       problem.result = tuned(problem.item, [&](const TuneProgress& each) {
         tried = each.timed + each.failed;
-        show_progress(bar, problem.item.label, each);
+        show_progress(output_, problem.item.label, each);
       });
     } catch (const Error& error) {
       // Of a sweep the others go on, where it is this problem that fails and not the device. What

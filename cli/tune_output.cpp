@@ -14,16 +14,15 @@ std::string us_text(const std::optional<double>& us) {
 
 }  // namespace
 
-void show_progress(Progress& bar, const std::string& name, const TuneProgress& progress) {
+void show_progress(const Output& output, const std::string& name, const TuneProgress& progress) {
   const auto asked = static_cast<double>(progress.timed + progress.failed);
   const auto planned = static_cast<double>(std::max<std::size_t>(progress.planned, 1));
   const double fraction =
       std::min(1.0, std::max(progress.spent_s / progress.budget_s, asked / planned));
-  if (!bar.terminal()) return bar.show(fraction, "tuning " + name);
   const double by_budget = progress.budget_s - progress.spent_s;
   const double by_count = asked > 0 ? progress.spent_s / asked * (planned - asked) : by_budget;
   const double gain = progress.best_us > 0 ? progress.default_us / progress.best_us : 0;
-  bar.show(
+  output.show(
       fraction,
       fmt::format("{}: {} timed, {} failed, best {:.2f} us, {:.2f} times the default, {:.0f} s "
                   "left",

@@ -4,14 +4,13 @@
 #include <string>
 
 #include "cli/command.h"
-#include "cli/progress.h"
 #include "runtime/tuning/tune.h"
 
 namespace vqgen::cli {
 
-// "llama: 120 timed, 3 failed, best 8.12 us, 1.21 times the default, 31 s left" on a terminal, the
-// name alone elsewhere.
-void show_progress(Progress& bar, const std::string& name, const TuneProgress& progress);
+// As the step that is under way: "llama: 120 timed, 3 failed, best 8.12 us, 1.21 times the default,
+// 31 s left".
+void show_progress(const Output& output, const std::string& name, const TuneProgress& progress);
 
 void print_tuning(const std::string& name, const TuneResult& result, const Output& output);
 

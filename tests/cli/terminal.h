@@ -1,0 +1,11 @@
+// The built vqgen on a terminal.
+#pragma once
+
+#include "tests/cli/tool.h"
+
+namespace vqgen {
+
+// As vqgen(), but stderr is a terminal of 80 columns; `err` is all that was written to it.
+Outcome vqgen_on_terminal(const Arguments& arguments, const Variables& variables);
+
+}  // namespace vqgen
