@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/interrupts.h"
+#include "cli/usage.h"
 
 namespace vqgen::cli {
 namespace {
@@ -13,20 +14,6 @@ int report_failure(Output& output, const std::string& message, int code) {
   output.document = {{"error", one_line(message)}, {"exit_code", code}};
   output.finish();
   return code;
-}
-
-// CLI11 calls a misspelt subcommand a missing one.
-std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
-  const bool inner = !app.get_subcommands().empty();
-  const CLI::App& parent = inner ? *app.get_subcommands().front() : app;
-  const bool wants_more =
-      parent.get_subcommands().empty() && parent.get_require_subcommand_min() > 0;
-  const std::vector<std::string> unknown = parent.remaining(inner);
-  const bool named = !unknown.empty() && unknown.front() != "--json";
-  if (wants_more && named) {
-    return "unknown subcommand or option '" + unknown.front() + "'; see vqgen --help";
-  }
-  return std::string(error.what()) + "; see vqgen --help";
 }
 
 int main_checked(int argc, char** argv) {

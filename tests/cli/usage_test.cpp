@@ -6,9 +6,9 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "repack",
-                                            "explain",  "compile", "run",     "measure",
-                                            "tune",     "regret",  "export",  "doctor"};
+const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "repack", "explain",
+                                            "compile",  "run",     "measure", "tune",   "regret",
+                                            "export",   "doctor",  "list",    "version"};
 
 TEST(Usage, HelpOfTheTool) {
   const Outcome outcome = vqgen({"--help"});
@@ -17,7 +17,9 @@ TEST(Usage, HelpOfTheTool) {
   for (const std::string& name : kSubcommands) {
     EXPECT_NE(outcome.out.find("\n  " + name + " "), std::string::npos) << name;
   }
-  EXPECT_EQ(outcome.out.find("tune-worker"), std::string::npos) << "which is not for people";
+  for (const char* hidden : {"tune-worker", "\n  completion ", "\n  man "}) {
+    EXPECT_EQ(outcome.out.find(hidden), std::string::npos) << hidden << ", which is for programs";
+  }
   for (const char* meaning : {"0 ok", "2 usage", "3 not feasible", "4 verification", "5 device"}) {
     EXPECT_NE(outcome.out.find(meaning), std::string::npos) << meaning;
   }
@@ -37,6 +39,9 @@ TEST(Usage, Version) {
   const Outcome outcome = vqgen({"--version"});
   expect_success(outcome);
   EXPECT_TRUE(outcome.out.starts_with("vqgen 0.")) << outcome.out;
+  EXPECT_EQ(vqgen({"version"}).out, outcome.out);
+  const Json document = document_of(vqgen({"version", "--json"}));
+  EXPECT_EQ("vqgen " + document.value("version", "") + "\n", outcome.out);
 }
 
 TEST(Usage, WrongArgumentsExitWith2) {
@@ -44,16 +49,39 @@ TEST(Usage, WrongArgumentsExitWith2) {
   expect_failure({}, 2, {"subcommand is required", "see vqgen --help"});
   expect_failure({"frobnicate"}, 2, {"unknown subcommand", "'frobnicate'", "see vqgen --help"});
   expect_failure({"--frobnicate"}, 2, {"'--frobnicate'", "see vqgen --help"});
-  expect_failure({"compile"}, 2, {"config is required", "see vqgen --help"});
-  expect_failure({"compile", config, "more"}, 2, {"more", "see vqgen --help"});
-  expect_failure({"compile", config, "--frob"}, 2, {"--frob", "see vqgen --help"});
-  expect_failure({"export", config}, 2, {"--out is required"});
+  expect_failure({"compile"}, 2, {"config is required", "see vqgen compile --help"});
+  expect_failure({"compile", config, "more"}, 2, {"more", "see vqgen compile --help"});
+  expect_failure({"export", config}, 2, {"--out is required", "see vqgen export --help"});
   expect_failure({"quantize", "--input", "a"}, 2, {"--out is required"});
-  expect_failure({"regret"}, 2, {"measured is required", "see vqgen --help"});
-  expect_failure({"cache"}, 2, {"subcommand is required", "see vqgen --help"});
+  expect_failure({"regret"}, 2, {"measured is required", "see vqgen regret --help"});
+  expect_failure({"cache"}, 2, {"subcommand is required", "see vqgen cache --help"});
   expect_failure({"cache", "frobnicate"}, 2, {"unknown subcommand", "'frobnicate'"});
-  expect_failure({"cache", "pack"}, 2, {"out is required"});
-  expect_failure({"doctor", "all"}, 2, {"all", "see vqgen --help"});
+  expect_failure({"cache", "pack"}, 2, {"out is required", "see vqgen cache pack --help"});
+  expect_failure({"doctor", "all"}, 2, {"all", "see vqgen doctor --help"});
+}
+
+// It is what was misspelt that is named, and not what is missing for that reason.
+TEST(Usage, AMisspeltNameIsAnsweredWithTheNearest) {
+  const std::string config = example("tinycode-projection");
+  expect_failure({"complie", config, "--gpu", "h200"}, 2,
+                 {"unknown subcommand 'complie'; see vqgen --help; did you mean 'compile'?"});
+  expect_failure({"db", "lnit"}, 2,
+                 {"unknown subcommand 'lnit'; see vqgen db --help; did you mean 'lint'?"});
+  expect_failure({"compile", config, "--gup", "h200"}, 2,
+                 {"unknown option '--gup'; see vqgen compile --help; did you mean '--gpu'?"});
+  expect_failure({"quantize", "--inptu=a"}, 2,
+                 {"unknown option '--inptu'; see vqgen quantize --help; did you mean '--input'?"});
+  expect_failure({"tune", config, "--restrat"}, 2, {"did you mean '--restart'?"});
+  expect_failure({"--gpu", "h200", "compile", config}, 2,
+                 {"option '--gpu' belongs behind the subcommand; see vqgen compile --help"});
+  for (const Arguments& far : {Arguments{"compile", config, "--frob"}, Arguments{"frobnicate"}}) {
+    EXPECT_EQ(vqgen(far).err.find("did you mean"), std::string::npos);
+  }
+  expect_failure({"compile", config, "--gpu", "h20x"}, 2, {"gpu 'h20x'", "did you mean 'h200'?"});
+  expect_failure({"tune", "lama-3-8b"}, 2, {"sweep 'lama-3-8b'", "did you mean 'llama-3-8b'?"});
+  const Outcome outcome = vqgen({"explain", config, "--gpu", "H200", "--json"});
+  expect_success(outcome);
+  EXPECT_EQ(document_of(outcome)["gpu"], "NVIDIA H200");
 }
 
 // The flag is honoured even where it stands behind the mistake.
@@ -67,11 +95,11 @@ TEST(Usage, WrongValuesExitWith2) {
   expect_failure({"run", config, "--check", "races", "--backend", "cuda"}, 2,
                  {"--check races runs on the host", "--backend host", "compute-sanitizer"});
   expect_failure({"compile", config, "--chooser", "dice"}, 2, {"--chooser", "dice", "rules"});
-  expect_failure({"measure", config, "--space", "x"}, 2, {"--space", "see vqgen --help"});
+  expect_failure({"measure", config, "--space", "x"}, 2, {"--space", "see vqgen measure --help"});
   expect_failure({"measure", config, "--space", "--plans", "p.json"}, 2, {"--space and --plans"});
   expect_failure({"measure", config, "--placement", "global"}, 2, {"--placement", "--space"});
   for (const char* seed : {"-1", "one", "1.5"}) {
-    expect_failure({"run", config, "--seed", seed}, 2, {"--seed", "see vqgen --help"});
+    expect_failure({"run", config, "--seed", seed}, 2, {"--seed", "see vqgen run --help"});
   }
   expect_failure({"quantize", "--input", "a", "--out", "b", "--dtype", "fp8"}, 2,
                  {"--dtype", "fp8", "f16,bf16"});

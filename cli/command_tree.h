@@ -1,0 +1,33 @@
+// The subcommands and options as they are declared: what completion, the man page and messages are
+// made of, so that none of them can say other than the parser does.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace vqgen::cli {
+
+// Those that --help shows, in its order.
+std::vector<const CLI::App*> shown_subcommands(const CLI::App& command);
+// `command` and all that are shown below it, each before its own.
+std::vector<const CLI::App*> all_commands(const CLI::App& command);
+
+// "vqgen cache pack".
+std::string full_name(const CLI::App& command);
+// What is behind the tool's name: " cache pack", empty for the tool.
+std::string path_of(const CLI::App& command);
+
+// "--gpu", "-h"; none of a positional argument.
+std::vector<std::string> names_of(const CLI::Option& option);
+
+// What an option's or an argument's value is, for shells to complete. Of names that `vqgen list`
+// knows, a JSON file will do too.
+enum class Values { none, text, choices, gpus, formats, sweeps, json_files, files };
+Values values_of(const CLI::Option& option);
+// The names among which an option takes one; empty where it takes others.
+std::vector<std::string> choices_of(const CLI::Option& option);
+// "GPU", "host|cuda": what stands for the value in a synopsis; empty for a flag.
+std::string placeholder_of(const CLI::Option& option);
+
+}  // namespace vqgen::cli
