@@ -31,7 +31,10 @@ class Cheapest final : public Candidates {
  private:
   bool below(double us) const { return !best || us < us_; }
 
+  // Costs are of plans that check() accepts; it accepts no placement where it refuses none at all.
   void add_placed(LinearPlan plan, std::span<const Placement> placements) {
+    plan.codebook = all_global();
+    if (!check(plan, problem(), gpu()).ok) return;
     if (!below(model_.least_us(plan))) return;
     for (const Placement& each : placements) {
       if (!below(model_.least_us(each))) continue;

@@ -99,9 +99,18 @@ void judge_shares(Judge& judge, const vq::FormatConfig& format, int head_dim, in
                 operand, splits, channels, format.unit_elements);
 }
 
-void judge_channels(Judge& judge, const vq::AttentionDecodeConfig& config) {
+void judge_channels(Judge& judge, const AttentionDecode& op,
+                    const vq::AttentionDecodeConfig& config, const GpuSpec& gpu) {
   judge_shares(judge, config.keys, config.head_dim, config.key_channel_splits, "key");
   judge_shares(judge, config.values, config.head_dim, config.value_channel_splits, "value");
+  // Of sequences that share a cache they may pass 64 bits.
+  const double scores = 4.0 * op.shape.batch * op.shape.query_heads * config.key_channel_splits *
+                        static_cast<double>(op.shape.tokens);
+  judge.require(scores <= static_cast<double>(gpu.memory_bytes),
+                "partial scores of {} tokens, {} query heads and {} sequences take {:.3g} bytes, "
+                "{} has {}; use another dataflow",
+                op.shape.tokens, op.shape.query_heads, op.shape.batch, scores, gpu.name,
+                gpu.memory_bytes);
 }
 
 }  // namespace
@@ -114,7 +123,7 @@ void judge_plan(Judge& judge, const AttentionDecodePlan& plan, const AttentionDe
   } else {
     if (plan.dataflow == AttentionDataflow::tables)
       judge_score_tables(judge, plan, op, config, gpu);
-    if (plan.dataflow == AttentionDataflow::channels) judge_channels(judge, config);
+    if (plan.dataflow == AttentionDataflow::channels) judge_channels(judge, op, config, gpu);
     if (!judge.ok()) return;
     judge_lanes(judge, plan, op, config);
   }

@@ -67,8 +67,8 @@ std::vector<int> feasible_splits(AttentionDecodePlan plan, int AttentionDecodePl
 }  // namespace
 
 std::int64_t head_blocks(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  return op.shape.kv_heads * op.shape.batch *
-         ceil_div(std::int64_t{op.group()}, plan.heads_per_block);
+  return std::int64_t{op.shape.kv_heads} * op.shape.batch *
+         ceil_div(op.group(), plan.heads_per_block);
 }
 
 AttentionDecodePlan choose_attention_lanes(const AttentionDecode& op, const GpuSpec& gpu) {

@@ -33,11 +33,11 @@ LinearPlan choose_slices(const Problem& problem, const GpuSpec& gpu);
 // has no room for them four times.
 bool wants_slices(const Linear& op, const GpuSpec& gpu);
 
-// The loads of codes that dataflow slices takes: the widest that rows of codes are whole ones of
-// and that bring the codes of whole sub-vectors; 0 where there are none.
+// The loads of codes that dataflow slices takes: the widest that rows of codes are whole ones of.
+// Halves of it serve too. 0 where the codes of a sub-vector are no part of a word: no slices then.
 int slice_code_words(const Linear& op);
 
-// All columns that one codebook serves, in whole steps.
+// All columns that one codebook serves, in whole steps. Requires code_words from slice_code_words().
 int slice_chunk(const Linear& op, const LinearPlan& plan);
 
 // Outputs a warp, in whole groups, with which blocks of dataflow slices fill the GPU once.

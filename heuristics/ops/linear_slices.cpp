@@ -19,16 +19,14 @@ int slice_code_words(const Linear& op) {
   const VqFormat& format = op.weights;
   const std::int64_t row =
       vq::row_words(op.shape.in_features, format.vector_size, format.residuals, format.index_bits);
-  for (const int words : {4, 2, 1}) {
-    const bool whole = 32 * words % (format.residuals * format.index_bits) == 0;
-    if (whole && row % words == 0) return words;
-  }
-  return 0;
+  // Of a part of a word each load brings whole sub-vectors, however short it is.
+  if (32 % (format.residuals * format.index_bits) != 0) return 0;
+  return row % 4 == 0 ? 4 : row % 2 == 0 ? 2 : 1;
 }
 
 int slice_chunk(const Linear& op, const LinearPlan& plan) {
   const vq::LinearConfig config = kernel_config(op, plan);
-  const std::int64_t step = std::max(1, vq::slice_step_columns(config));
+  const std::int64_t step = vq::slice_step_columns(config);
   const std::int64_t columns = std::min<std::int64_t>(op.shape.in_features, config.unit_columns);
   return static_cast<int>(std::min(ceil_div(columns, step), (1 << 24) / step) * step);
 }
@@ -48,7 +46,7 @@ LinearPlan choose_slices(const Problem& problem, const GpuSpec& gpu) {
   constexpr std::array kThreads{640, 512, 256};  // 5 warps a scheduler were best
   for (const int threads : kThreads) {
     plan.threads = threads;
-    for (int words = std::max(1, slice_code_words(op)); words > 0; words /= 2) {
+    for (int words = slice_code_words(op); words > 0; words /= 2) {
       plan.code_words = words;
       for (int slices = 1; slices == 1 || slices * 2 <= format.held_bytes(); slices *= 2) {
         plan.chunk_columns = slice_chunk(op, plan);

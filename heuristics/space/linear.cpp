@@ -53,6 +53,7 @@ void add_linear_lanes(Candidates& to, SpacePlacement allowed) {
   const int chunk = plan.chunk_columns;
   constexpr int kTarget = 32;
   for (const int part : {1, 4}) {
+    if (chunk / part < op.weights.vector_size) break;
     for (const int outputs : {1, 2, 4}) {
       plan.chunk_columns = chunk / part;
       plan.outputs_per_warp = outputs;

@@ -213,6 +213,16 @@ TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
   EXPECT_EQ(workspace_bytes(op, plan), 0);
 }
 
+// Of sequences that share a cache there may be more than 64 bits count.
+TEST(CheckAttention, PartialScoresFitTheDevice) {
+  AttentionDecode op = sound_attention();
+  op.shape = {65535, 65535, 1, 64, 2147482623, 0, 0, true};
+  AttentionDecodePlan plan{.dataflow = AttentionDataflow::channels};
+  expect_refused(judge(plan, op), {"partial scores", "3.69e+19 bytes", "use another dataflow"});
+  op.shape = {1, 1, 1, 64, 2147482623, 0, 0, true};
+  expect_ok(judge(plan, op));
+}
+
 TEST(CheckAttention, TheLastBlockMergesSplitsAsFarAsCountersGo) {
   AttentionDecode op = sound_attention();
   AttentionDecodePlan plan{.splits = 2, .combine = Combine::last_block};

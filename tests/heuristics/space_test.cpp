@@ -36,6 +36,14 @@ AttentionDecode attention(const std::string& format, AttentionShape shape) {
   return op;
 }
 
+// The codes of a sub-vector fill two words.
+Gemm gemm_of_long_codes() {
+  Gemm op;
+  op.shape = {13, 4099, 32};
+  op.weights = {.vector_size = 4, .index_bits = 16, .residuals = 4};
+  return op;
+}
+
 // Problems of all ops, awkward sizes among them.
 std::vector<Problem> problems() {
   return {gemv("aqlm-2x8", {1, 4096, 4096}),
@@ -45,6 +53,8 @@ std::vector<Problem> problems() {
           gemm("gptvq-2", {64, 4096, 11008}),
           gemm("gptvq-2", {2, 256, 256}),
           gemm("aqlm-1x8", {256, 1000, 1000}),
+          gemm_of_long_codes(),
+          gemm("million-d2b8", {2, 1, 2}),
           attention("cq-4c8b", {1, 32, 32, 128, 4096, 0, 0, false}),
           attention("cq-2c8b", {8, 32, 8, 128, 1, 16, 4, false}),
           attention("vecinfer-d8b12", {3, 12, 4, 96, 977, 0, 0, true})};
