@@ -79,9 +79,10 @@ Comparison compare(std::span<const double> reference, std::span<const std::uint1
 }
 
 Comparison compare_lse(std::span<const double> reference, std::span<const float> actual,
-                       DType dtype) {
+                       DType dtype, double tolerances) {
   Comparison c = measure(reference, actual, [](double) { return 1.0; });
-  c.ok = c.nonfinite_mismatches == 0 && c.max_local_err <= kLseTolerances * tolerance(dtype);
+  c.ok = c.nonfinite_mismatches == 0 &&
+         c.max_local_err <= tolerances * kLseTolerances * tolerance(dtype);
   return c;
 }
 

@@ -34,8 +34,8 @@ Comparison compare(std::span<const double> reference, std::span<const std::uint1
 // 2 tolerance(dtype) (1 + |reference|). lse itself is fp32 and good to 1e-6, but a kernel may round
 // the query operand of its scores to 16 bits: with scores spread by 2.5 that moves each by some
 // 5e-4 (f16) or 4e-3 (bf16), more where an outlier makes the score large, and a sequence of one
-// token has nothing to average it with.
+// token has nothing to average it with. With `tolerances` times as much.
 Comparison compare_lse(std::span<const double> reference, std::span<const float> actual,
-                       DType dtype);
+                       DType dtype, double tolerances = 1);
 
 }  // namespace vqgen
