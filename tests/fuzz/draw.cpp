@@ -1,0 +1,266 @@
+#include "tests/fuzz/draw.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "core/gpu_spec.h"
+#include "core/plan.h"
+#include "core/problem.h"
+#include "core/profiles.h"
+
+namespace vqgen::test {
+namespace {
+
+constexpr std::array<std::int64_t, 24> kPrimes{
+    2,   3,   5,    7,    11,   13,   17,   19,    31,    37,     61,      127,
+    251, 509, 1021, 2039, 4093, 4099, 8191, 16381, 65521, 131071, 1048573, 16777213};
+constexpr std::array<std::int64_t, 10> kModelSizes{768,   2048,  4096,  5120,  8192,
+                                                   11008, 14328, 14336, 28672, 128256};
+
+// Rarely wrong.
+bool wrong(Draw& draw) { return draw.one_in(48); }
+
+std::int64_t multiple(std::int64_t size, std::int64_t of) {
+  return std::max<std::int64_t>(1, size / of) * of;
+}
+
+// The greatest part of `size` that draws halve it down to and that `of` divides.
+std::int64_t halved(Draw& draw, std::int64_t size, std::int64_t of) {
+  while (size % (2 * of) == 0 && !draw.one_in(3)) size /= 2;
+  return size;
+}
+
+struct Limits {
+  std::int64_t batch, heads, group, tokens, new_tokens, rows, features;
+  int table_bits;  // of the codes of tables that each channel group or tile has
+};
+constexpr Limits kAny{65535, 65535, 65535, 2147482623, 65536, 256, 1 << 24, 16};
+constexpr Limits kSmall{3, 3, 9, 320, 20, 64, 640, 8};
+
+void add_layout(Draw& draw, Json& format) {
+  if (!draw.one_in(4)) return;
+  const auto side = [&] {
+    return draw.of(wrong(draw) ? std::array{0, 3, 4} : std::array{1, 2, 4});
+  };
+  const int rows = side();
+  format["layout"] = {{"rows", rows}, {"words", rows == 4 && !wrong(draw) ? 1 : side()}};
+}
+
+Json draw_format(Draw& draw, const Limits& limits) {
+  Json format;
+  const bool lattice = draw.one_in(10);
+  const std::array<std::int64_t, 3> vectors{2, 4, 8};
+  format["vector_size"] = wrong(draw) ? draw.size(300) : lattice ? 8 : draw.of(vectors);
+  format["index_bits"] = wrong(draw)      ? draw.field(2, 16)
+                         : lattice        ? 16
+                         : draw.one_in(3) ? draw.of({8, 16})
+                                          : 2 + static_cast<int>(draw.below(15));
+  if (lattice) format["decoder"] = "e8p";
+  if (!draw.one_in(3)) {
+    format["residuals"] = wrong(draw) ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(4));
+  }
+  if (draw.one_in(4)) format["stage_scales"] = true;
+  const bool eligible = !lattice && format["vector_size"] != 2;
+  if (eligible ? draw.one_in(4) : wrong(draw)) {
+    format["entry_type"] = "int8";
+    format["stage_scales"] = !wrong(draw);
+  }
+  add_layout(draw, format);
+  if (limits.table_bits < 16 && format["residuals"] == 4 && format["index_bits"] > 12 && !lattice) {
+    format["residuals"] = 2;
+  }
+  return format;
+}
+
+bool few_entries(const Json& format, const Limits& limits) {
+  return format.contains("decoder") || format["index_bits"] <= limits.table_bits;
+}
+
+Json cache_format(Draw& draw, std::int64_t head_dim, bool keys, const Limits& limits) {
+  if (draw.one_in(4) && limits.table_bits == kAny.table_bits) return draw.of(format_names());
+  Json format = draw_format(draw, limits);
+  switch (draw.below(4)) {
+    case 0:
+      format["scope"] = "head";
+      break;
+    case 1: {
+      format["scope"] = "channel_group";
+      const std::int64_t whole = few_entries(format, limits) ? head_dim : head_dim / 2;
+      format["group_channels"] =
+          few_entries(format, limits)
+              ? halved(draw, whole, std::max<std::int64_t>(1, format["vector_size"]))
+              : whole;
+      break;
+    }
+    default:
+      if (wrong(draw)) format["scope"] = "tile";
+      break;
+  }
+  if (keys ? draw.one_in(4) : wrong(draw)) format["smooth"] = true;
+  if (keys ? draw.one_in(4) : wrong(draw)) format["hadamard"] = true;
+  return format;
+}
+
+Json cache_problem(Draw& draw, bool append, const Limits& limits) {
+  Json config;
+  Json& shape = config["shape"];
+  config["op"] = append ? "kv_append" : "attention_decode";
+  const auto head_dim =
+      wrong(draw) ? draw.size(1024) : std::int64_t{draw.of({64, 96, 128, 128, 128, 256})};
+  // Mostly as servers have it.
+  const auto usual = [&](std::int64_t size, std::int64_t most) {
+    return draw.size(draw.extremes() || draw.one_in(4) ? most : std::min(size, most));
+  };
+  const std::int64_t kv_heads = usual(64, limits.heads);
+  shape["batch"] = usual(128, limits.batch);
+  shape["kv_heads"] = kv_heads;
+  shape["head_dim"] = head_dim;
+  shape["tokens"] = usual(1 << 18, limits.tokens);
+  if (append) {
+    shape["new_tokens"] = usual(64, limits.new_tokens);
+  } else {
+    const std::int64_t heads = kv_heads * usual(8, limits.group);
+    shape["query_heads"] =
+        wrong(draw)
+            ? heads + 1
+            : std::max(kv_heads, std::min<std::int64_t>(heads, 65535 / kv_heads * kv_heads));
+    if (draw.one_in(8)) shape["shared_cache"] = true;
+  }
+  if (draw.one_in(3)) shape["window"] = draw.field(0, limits.tokens < 1024 ? 100 : 1024);
+  if (draw.one_in(3)) shape["sinks"] = draw.field(0, limits.tokens < 1024 ? 8 : 64);
+  config["keys"] = cache_format(draw, head_dim, true, limits);
+  config["values"] = cache_format(draw, head_dim, false, limits);
+  return config;
+}
+
+Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& limits) {
+  Json format = draw_format(draw, limits);
+  const std::int64_t v = std::max<std::int64_t>(1, format["vector_size"]);
+  const bool few = few_entries(format, limits);
+  switch (draw.below(4)) {
+    case 0:
+      if (!few && in > 4096) break;
+      format["scope"] = "channel_group";
+      format["group_channels"] =
+          std::min<std::int64_t>(65536, few ? multiple(draw.size(in), v) : multiple(in, v));
+      break;
+    case 1:
+      format["scope"] = "tile";
+      format["tile_columns"] = std::min<std::int64_t>(
+          65536, multiple(few ? std::max<std::int64_t>(32, draw.size(in)) : in, v));
+      format["tile_rows"] = std::min<std::int64_t>(
+          65536, few ? draw.of({draw.size(out), std::int64_t{16}, std::int64_t{128}}) : out);
+      break;
+    default:
+      if (wrong(draw)) format["scope"] = "head";
+      break;
+  }
+  if (draw.one_in(3)) format["output_scales"] = true;
+  if (wrong(draw)) format["hadamard"] = true;
+  return format;
+}
+
+Json product(Draw& draw, bool gemv, const Limits& limits) {
+  Json config;
+  Json& shape = config["shape"];
+  config["op"] = gemv ? "gemv" : "gemm";
+  const auto features = [&] {
+    if (limits.features < kModelSizes.back() || !draw.one_in(3)) return draw.size(limits.features);
+    return draw.of(kModelSizes);
+  };
+  const std::int64_t out = features();
+  const std::int64_t in = features();
+  shape["rows"] = wrong(draw) ? draw.size(300)
+                  : gemv      ? 1 + static_cast<std::int64_t>(draw.below(8))
+                              : std::max<std::int64_t>(2, draw.size(limits.rows));
+  shape["out_features"] = out;
+  if (draw.one_in(4) && limits.table_bits == kAny.table_bits) {
+    shape["in_features"] = wrong(draw) ? in : multiple(in, 8);
+    config["weights"] = draw.of(format_names());
+    return config;
+  }
+  const Json format = weight_format(draw, out, in, limits);
+  shape["in_features"] =
+      wrong(draw)
+          ? in
+          : std::min<std::int64_t>(multiple(in, std::max<std::int64_t>(1, format["vector_size"])),
+                                   limits.features / 8 * 8);
+  config["weights"] = format;
+  return config;
+}
+
+Json draw_config(Draw& draw, const Limits& limits) {
+  draw.only_extremes(draw.one_in(12));
+  const std::size_t op = draw.below(5);
+  Json config = op < 3 ? product(draw, op == 0, limits) : cache_problem(draw, op == 4, limits);
+  draw.only_extremes(false);
+  config["dtype"] = draw.of(enum_names<DType>);
+  return config;
+}
+
+}  // namespace
+
+std::int64_t Draw::size(std::int64_t most) {
+  if (extremes_) {
+    const auto near = static_cast<std::int64_t>(below(3));
+    return one_in(2) ? std::min(1 + near, most) : std::max<std::int64_t>(1, most - near);
+  }
+  const double logarithm =
+      std::log2(static_cast<double>(most)) * 0x1p-53 * static_cast<double>(bits() >> 11);
+  const std::int64_t any = std::llround(std::exp2(logarithm));
+  const auto power = static_cast<std::int64_t>(std::exp2(std::floor(logarithm + 0.5)));
+  switch (below(4)) {
+    case 0:
+      return std::clamp<std::int64_t>(power + static_cast<std::int64_t>(below(3)) - 1, 1, most);
+    case 1: {
+      const auto end = std::upper_bound(kPrimes.begin(), kPrimes.end(), most);
+      return end == kPrimes.begin() ? 1 : of(std::span(kPrimes.begin(), end));
+    }
+    default:
+      return std::clamp<std::int64_t>(any, 1, most);
+  }
+}
+
+std::int64_t Draw::field(double least, double most) {
+  const auto low = static_cast<std::int64_t>(least);
+  const auto high = static_cast<std::int64_t>(most);
+  if (one_in(64)) return one_in(2) ? low - 1 : high + 1;
+  if (one_in(16)) return one_in(2) ? low : high;
+  return low + size(high - low + 1) - 1 + (one_in(2) && low == 0 && high > 1 ? 1 : 0);
+}
+
+Json draw_problem(Draw& draw) { return draw_config(draw, kAny); }
+Json draw_small_problem(Draw& draw) { return draw_config(draw, kSmall); }
+
+Json draw_plan(Draw& draw, const Json& config) {
+  const std::size_t one_in = 2 + draw.below(10);
+  if (config["op"] == AttentionDecode::kOp) return draw_fields<AttentionDecodePlan>(draw, one_in);
+  if (config["op"] == KvAppend::kOp) return draw_fields<KvAppendPlan>(draw, one_in);
+  return draw_fields<LinearPlan>(draw, one_in);
+}
+
+Json draw_gpu(Draw& draw, bool mutated) {
+  Json gpu = to_json(find_gpu(draw.of(gpu_names())));
+  gpu.erase("sources");
+  if (mutated) gpu.update(draw_fields<GpuSpec>(draw, 2 + draw.below(6)));
+  return gpu;
+}
+
+FuzzCase draw_case(std::uint64_t seed) {
+  Draw draw(seed);
+  FuzzCase drawn{draw_problem(draw), {}};
+  if (draw.one_in(3)) drawn.config["plan"] = draw_plan(draw, drawn.config);
+  drawn.gpu = draw_gpu(draw, draw.one_in(3));
+  return drawn;
+}
+
+std::string text_of(const FuzzCase& drawn) {
+  return fmt::format("config.json\n{}\ngpu.json\n{}\n", drawn.config.dump(), drawn.gpu.dump());
+}
+
+}  // namespace vqgen::test
