@@ -285,6 +285,26 @@ TEST(Choose, EveryDataflowServesManyShapes) {
   }
 }
 
+// Two words of codes a sub-vector, of which dataflow slices has no loads; and fewer columns than a
+// quarter of a chunk has.
+TEST(Choose, LongCodesAndFewColumnsGetAKernelToo) {
+  Gemm long_codes;
+  long_codes.shape = {13, 4099, 32};
+  long_codes.weights = {.vector_size = 4, .index_bits = 16, .residuals = 4, .output_scales = true};
+  Gemm two_columns;
+  two_columns.shape = {8, 1, 2};
+  two_columns.weights = {.vector_size = 2, .index_bits = 8};
+  for (const Problem& problem : {Problem(long_codes), Problem(two_columns)}) {
+    for (const std::string& name : gpu_names()) {
+      const GpuSpec gpu = find_gpu(name);
+      for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+        EXPECT_TRUE(check(choose(problem, gpu, {.chooser = chooser}), problem, gpu).ok) << name;
+      }
+      EXPECT_FALSE(rank(problem, gpu, {}).empty()) << name;
+    }
+  }
+}
+
 TEST(Choose, WhereThereIsNoKernelItSaysWhy) {
   const AttentionDecode sound = with_codebooks("cq-4c8b", "cq-4c8b");
   AttentionDecode op = sound;
