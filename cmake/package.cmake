@@ -39,6 +39,7 @@ find_dependency(Threads)")
   set(VQGEN_PRIVATE_LIBS "-lfmt -lcrypto -lboost_context -lpthread -ldl -lstdc++ -lm")
 endif()
 
+add_dependencies(libvqgen vqgen_nvrtc)  # which is installed with it
 install(TARGETS libvqgen EXPORT vqgen-targets COMPONENT library
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/include/vqgen/vqgen.h ${PROJECT_SOURCE_DIR}/include/vqgen/vqgen.hpp

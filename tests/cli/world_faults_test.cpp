@@ -54,7 +54,7 @@ TEST(World, AGpuTooSmallForTheProblem) {
 TEST(World, NvrtcMissing) {
   const Folder folder;
   expect_failure({"compile", kConfig, "--out", folder.path("out")}, 5,
-                 {"NVRTC", "/nonexistent", "install", "give the path of libnvrtc"},
+                 {"NVRTC", "/nonexistent", "install", "VQGEN_NVRTC"},
                  {{"VQGEN_NVRTC", "/nonexistent"}});
   EXPECT_EQ(folder.names(), std::vector<std::string>{});
 }
@@ -85,6 +85,27 @@ TEST(World, HostCompilerThatFails) {
   const std::string config = folder.file("config.json", tiny_gemv().dump());
   expect_failure({"run", config, "--backend", "host"}, 5, {"no host compiler", "/bin/false"},
                  {{"VQGEN_CXX", "/bin/false"}, {"VQGEN_CACHE_DIR", folder.path("cache")}});
+}
+
+TEST(World, HostCompilerThatMakesNothing) {
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  expect_failure({"run", config, "--backend", "host"}, 5,
+                 {"host compiler /bin/true makes no library", "VQGEN_CXX"},
+                 {{"VQGEN_CXX", "/bin/true"}, {"VQGEN_CACHE_DIR", folder.path("cache")}});
+}
+
+TEST(World, NvrtcThatIsAnotherLibrary) {
+  const Folder folder;
+  expect_failure({"compile", kConfig}, 5, {"libm.so.6 has no nvrtcVersion", "VQGEN_NVRTC"},
+                 {{"VQGEN_NVRTC", "libm.so.6"}, {"VQGEN_CACHE_DIR", folder.path("cache")}});
+}
+
+TEST(World, TheHelperOfNvrtcMissing) {
+  const Folder folder;
+  const std::string none = folder.path("vqgen-nvrtc");
+  expect_failure({"compile", kConfig}, 5, {"vqgen-nvrtc", none, "VQGEN_NVRTC_HELPER"},
+                 {{"VQGEN_NVRTC_HELPER", none}, {"VQGEN_CACHE_DIR", folder.path("cache")}});
 }
 
 // Below a file, where not even root can write.

@@ -60,6 +60,24 @@ TEST(Compiler, MissingCompilerIsNamedWithARemedy) {
   }
 }
 
+// Each ends well and makes nothing, or nothing that is a library.
+TEST(Compiler, AProgramThatIsNoCompilerIsNamed) {
+  const host::ScratchFolder folder({});
+  const std::string liar = (folder.path() / "liar").string();
+  publish_text(liar, "#!/bin/sh\necho liar 1.0\necho text > kernel.so\n");
+  const std::string silent = (folder.path() / "silent").string();
+  publish_text(silent, "#!/bin/sh\n");
+  for (const std::string& path : {liar, silent}) {
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+  for (const std::string& program : {std::string("/bin/true"), liar, silent}) {
+    const std::unique_ptr<Backend> backend = make_host_backend({.compiler = program});
+    const std::string message = device_error([&] { backend->compile(source_of(empty_trial())); });
+    EXPECT_THAT(message, HasSubstr(program));
+    EXPECT_THAT(message, HasSubstr("VQGEN_CXX"));
+  }
+}
+
 TEST(Compiler, RejectedTextLeavesItsLogAndItself) {
   Trial trial = empty_trial();
   trial.text = "\nVQ_KERNEL(trial, 64, Args) { int x = undeclared_name; }";

@@ -19,6 +19,29 @@ if grep -rlF -e "$source" "$prefix/include" "$libraries/cmake" "$libraries/pkgco
   exit 1
 fi
 
+say "the tool, moved, and the helper of both"
+cmake --install "$build" --prefix "$work/tool-first" >"$work/log"
+mv "$work/tool-first" "$work/tool"
+helper="$(find "$work/tool" -path '*/vqgen/vqgen-nvrtc')"
+test -x "$helper"
+test -x "$(find "$prefix" -path '*/vqgen/vqgen-nvrtc')"
+probe() { (cd / && "$work/tool/bin/vqgen" compile "$source/examples/configs/tinycode-projection.json" --gpu h200); }
+"$work/tool/bin/vqgen" doctor >"$work/out"
+if grep -q '^NVRTC *ok' "$work/out"; then
+  VQGEN_CACHE_DIR="$work/tool-cache" probe | grep miss
+  mv "$helper" "$helper.gone"
+  status=0
+  VQGEN_CACHE_DIR="$work/tool-cache2" probe >"$work/out" 2>"$work/err" || status=$?
+  cat "$work/err"
+  [ "$status" -eq 5 ] && grep -q "tried .*$helper.*VQGEN_NVRTC_HELPER" "$work/err"
+  mv "$helper.gone" "$helper"
+else
+  say "no NVRTC here: nothing is compiled"
+fi
+status=0
+VQGEN_NVRTC=/nonexistent VQGEN_CACHE_DIR="$work/tool-cache3" probe >"$work/out" 2>"$work/err" || status=$?
+[ "$status" -eq 5 ] && grep -q 'tried /nonexistent.*VQGEN_NVRTC' "$work/err" || { cat "$work/err"; exit 1; }
+
 say "CMake"
 cmake -S "$source/examples/embed" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_C_FLAGS="-Wall -Wextra -Wpedantic -Werror" \
