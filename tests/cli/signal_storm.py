@@ -207,6 +207,8 @@ def main():
     parser.add_argument("--within", type=float, default=2, help="seconds to end in")
     parser.add_argument("--no-trainer", action="store_true", help="vqgen has no quantize")
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
+        signal.signal(number, signal.SIG_DFL)
     draw = random.Random(options.seed)
     work = pathlib.Path(tempfile.mkdtemp(prefix="vqgen-storm-"))
     kinds = list(commands(work, not options.no_trainer))

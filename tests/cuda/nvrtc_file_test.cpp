@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "core/files.h"
@@ -94,6 +95,19 @@ TEST_F(NvrtcFiles, WhatCannotBeToldIsLeftToOpening) {
   EXPECT_FALSE(find_nvrtc(folder_ / "libnvrtc.so.99999999999.1").has_value());
   EXPECT_FALSE(find_nvrtc("libnvrtc.so.13").has_value()) << "the loader knows where";
   EXPECT_FALSE(find_nvrtc(folder_ / "missing.so").has_value());
+}
+
+// As an installed copy has it whose checkout brought NVRTC along.
+TEST_F(NvrtcFiles, TheOneBesideTheHelperIsACandidateWhereItIsThere) {
+  const auto has = [&] {
+    const auto all = nvrtc_candidates("", folder_);
+    return std::find(all.begin(), all.end(), folder_ / "libnvrtc.so.12") != all.end();
+  };
+  EXPECT_FALSE(has());
+  elf("libnvrtc.so.12");
+  EXPECT_TRUE(has());
+  const auto given = nvrtc_candidates("/elsewhere/libnvrtc.so", folder_);
+  EXPECT_EQ(given, std::vector<std::filesystem::path>{"/elsewhere/libnvrtc.so"});
 }
 
 TEST(NvrtcIdentity, IsTheSameBeforeAndAfterOpening) {

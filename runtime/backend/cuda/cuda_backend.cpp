@@ -6,6 +6,7 @@
 
 #include "runtime/backend/cuda/cuda_device.h"
 #include "runtime/backend/cuda/cuda_graph.h"
+#include "runtime/backend/cuda/helper_path.h"
 #include "runtime/backend/cuda/nvrtc_compile.h"
 #include "runtime/backend/cuda/nvrtc_file.h"
 
@@ -309,7 +310,9 @@ class CudaBackend final : public Backend {
   std::optional<NvrtcFile> unopened_nvrtc() const {
     const std::lock_guard lock(mutex_);
     if (nvrtc_) return std::nullopt;
-    if (!nvrtc_file_) nvrtc_file_ = find_nvrtc(options_.nvrtc_path);
+    if (!nvrtc_file_) {
+      nvrtc_file_ = find_nvrtc(options_.nvrtc_path, nvrtc_helper_folder(options_.nvrtc_helper));
+    }
     return nvrtc_file_;
   }
 

@@ -56,4 +56,12 @@ std::string find_nvrtc_helper(const std::string& given) {
                           fmt::join(tried, ", ")));
 }
 
+std::filesystem::path nvrtc_helper_folder(const std::string& given) {
+  try {
+    return std::filesystem::path(find_nvrtc_helper(given)).parent_path();
+  } catch (const Error&) {
+    return {};  // who needs it says so
+  }
+}
+
 }  // namespace vqgen

@@ -2,6 +2,7 @@
 // wherever that was moved to.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 namespace vqgen {
@@ -10,5 +11,8 @@ namespace vqgen {
 // library that holds this function, and below the prefix that was configured. Error(device), with
 // what was tried, where there is none.
 std::string find_nvrtc_helper(const std::string& given);
+
+// The folder of that; empty where there is none.
+std::filesystem::path nvrtc_helper_folder(const std::string& given);
 
 }  // namespace vqgen

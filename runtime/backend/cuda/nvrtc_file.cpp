@@ -75,9 +75,17 @@ std::optional<NvrtcFile> describe(const std::filesystem::path& path) {
   return NvrtcFile{path, *version.major, *version.minor, nvrtc_build(path)};
 }
 
+bool has_library(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](const char* name) {
+    return !folder.empty() && std::filesystem::exists(folder / name, ignored);
+  });
+}
+
 }  // namespace
 
-std::vector<std::filesystem::path> nvrtc_candidates(const std::filesystem::path& path) {
+std::vector<std::filesystem::path> nvrtc_candidates(const std::filesystem::path& path,
+                                                    const std::filesystem::path& beside) {
   std::vector<std::filesystem::path> all;
   const auto add_folder = [&](const std::filesystem::path& folder) {
     for (const char* name : kNames) all.push_back(folder / name);
@@ -88,8 +96,10 @@ std::vector<std::filesystem::path> nvrtc_candidates(const std::filesystem::path&
   } else if (!path.empty()) {
     all.push_back(path);
   } else {
-    const std::filesystem::path hint = VQGEN_NVRTC_HINT;  // of another machine, or gone, as may be
-    if (std::filesystem::is_directory(hint, ignored)) add_folder(hint);
+    // The first may be one of another machine, or gone; the other has one where it was installed.
+    for (const std::filesystem::path& folder : {std::filesystem::path(VQGEN_NVRTC_HINT), beside}) {
+      if (has_library(folder)) add_folder(folder);
+    }
     add_folder("");
     add_folder("/usr/local/cuda/lib64");
   }
@@ -104,8 +114,9 @@ std::string nvrtc_build(const std::filesystem::path& path) {
   return code ? "build unknown" : fmt::format("size {}", bytes);
 }
 
-std::optional<NvrtcFile> find_nvrtc(const std::filesystem::path& path) {
-  for (const std::filesystem::path& candidate : nvrtc_candidates(path)) {
+std::optional<NvrtcFile> find_nvrtc(const std::filesystem::path& path,
+                                    const std::filesystem::path& beside) {
+  for (const std::filesystem::path& candidate : nvrtc_candidates(path, beside)) {
     if (!candidate.has_parent_path()) return std::nullopt;
     std::error_code ignored;
     if (std::filesystem::exists(candidate, ignored)) return describe(candidate);

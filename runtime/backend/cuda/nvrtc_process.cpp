@@ -64,7 +64,8 @@ NvrtcProcess::NvrtcProcess(const NvrtcOptions& options)
       deadline_(std::chrono::steady_clock::now() + options.longest),
       talk_(setup_of(options)) {
   NvrtcMessage candidates;
-  for (const auto& candidate : nvrtc_candidates(options.path)) {
+  for (const auto& candidate :
+       nvrtc_candidates(options.path, nvrtc_helper_folder(options.helper))) {
     candidates.push_back(path_of(candidate));
   }
   const NvrtcMessage answer = ask(candidates);
