@@ -52,10 +52,29 @@ std::string file_name_of(const std::string& gpu) {
   return name;
 }
 
+// Folders that a path lacked, made; those that are empty at the end go again.
+class NewFolders {
+ public:
+  void make(const std::filesystem::path& path) {
+    for (auto each = path; !each.empty() && !std::filesystem::exists(each);
+         each = each.parent_path()) {
+      made_.push_back(each);
+    }
+    std::filesystem::create_directories(path);
+  }
+  ~NewFolders() {
+    std::error_code not_empty;
+    for (const std::filesystem::path& each : made_) std::filesystem::remove(each, not_empty);
+  }
+
+ private:
+  std::vector<std::filesystem::path> made_;  // inner ones first
+};
+
 // The table that takes the rows: what --out says, else the user's own, which lookups read. None for
 // times that are no GPU's.
 std::filesystem::path table_of(const TuneArguments& options, const GpuSpec& gpu,
-                               const Backend& backend) {
+                               const Backend& backend, NewFolders& folders) {
   if (!options.out.empty()) return options.out;
   if (!options.replay.empty() || backend.machine() != Machine::cuda) return {};
   const TunedEnvironment environment = read_environment().tuned;
@@ -65,7 +84,7 @@ std::filesystem::path table_of(const TuneArguments& options, const GpuSpec& gpu,
                 "tune: no folder of one's own tables, since VQGEN_TUNED_PATH says where they are "
                 "or HOME is not set; name the table by --out");
   }
-  std::filesystem::create_directories(*folder);
+  folders.make(*folder);
   return *folder / (file_name_of(gpu.name) + ".jsonl");
 }
 
@@ -90,14 +109,14 @@ class Tuning {
     if (options.replay.empty() && backend_->machine() == Machine::cuda) {
       require_class(gpu_, backend_->device());
     }
-    path_ = table_of(options, gpu_, *backend_);
+    path_ = table_of(options, gpu_, *backend_, folders_);
     if (options.restart && path_.empty() && options.journal.empty()) {
       throw Error(ErrorKind::bad_input,
                   "--restart begins journals anew; name the table that they stand beside by --out, "
                   "or the one journal by --journal");
     }
     // At once, for what is wrong with it to be said before anything is measured.
-    if (!path_.empty()) table_ = put_row(path_, std::nullopt);
+    if (!path_.empty()) table_ = writable_table(path_);
     sweep_ = {.name = work_.name, .gpu = gpu_.name, .problems = {}, .skipped = work_.skipped};
   }
 
@@ -115,6 +134,8 @@ class Tuning {
     if (work_.items.size() > 1 || !work_.skipped.empty()) report_sweep(sweep_, output_);
     if (!options_.html.empty()) write_html(options_.html, sweep_);
     if (path_.empty()) return;
+    // So that the tables of all shards can be merged.
+    if (output_.exit_code == 0 && table_.rows.empty()) table_ = made_table(path_);
     output_.document["table"] = path_.string();
     output_.line("{}: {} rows", path_.string(), table_.rows.size());
   }
@@ -192,6 +213,7 @@ class Tuning {
     return journal;
   }
 
+  NewFolders folders_;
   TuneArguments options_;
   Work work_;
   Output& output_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -45,6 +46,14 @@ bool is_journal(const std::string& text, const std::string& header) {
                                     path.string(), what, std::strerror(code)));
 }
 
+// By the process that made it, between the open of this one and its lock.
+bool was_removed(int file) {
+  struct stat now {};
+  if (::fstat(file, &now) != 0 || now.st_nlink > 0) return false;
+  ::close(file);
+  return true;
+}
+
 }  // namespace
 
 Json journal_header(const Problem& problem, const GpuSpec& gpu, const MeasurePolicy& policy,
@@ -61,29 +70,38 @@ JournaledEvaluator::JournaledEvaluator(Evaluator& inner, const std::filesystem::
   try {
     read(header.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", restart);
   } catch (...) {
-    ::close(file_);
+    close();
     throw;
   }
 }
 
-JournaledEvaluator::~JournaledEvaluator() { ::close(file_); }
+JournaledEvaluator::~JournaledEvaluator() { close(); }
 
 void JournaledEvaluator::open() {
-  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file_ < 0) fail_file(path_, "cannot open the journal");
-  // The kernel lets go of it with the process, however that ends.
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(file_);
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: another process writes this journal; wait for it or name another",
-                            path_.string()));
-  }
+  constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC;
+  do {
+    file_ = ::open(path_.c_str(), kFlags);
+    if (file_ < 0 && errno == ENOENT) {
+      file_ = ::open(path_.c_str(), kFlags | O_CREAT | O_EXCL, 0644);
+      made_ = file_ >= 0;
+      if (!made_ && errno == EEXIST) continue;
+    }
+    if (file_ < 0) fail_file(path_, "cannot open the journal");
+    // The kernel lets go of it with the process, however that ends.
+    if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      ::close(file_);
+      throw Error(
+          ErrorKind::bad_input,
+          fmt::format("{}: another process writes this journal; wait for it or name another",
+                      path_.string()));
+    }
+  } while (file_ < 0 || was_removed(file_));
 }
 
-void JournaledEvaluator::cut(std::size_t size) {
-  if (::ftruncate(file_, static_cast<off_t>(size)) != 0) {
-    fail_file(path_, "cannot cut the journal");
-  }
+void JournaledEvaluator::close() {
+  struct stat now {};
+  if (made_ && ::fstat(file_, &now) == 0 && now.st_size == 0) ::unlink(path_.c_str());
+  ::close(file_);
 }
 
 void JournaledEvaluator::read(const std::string& header, bool restart) {
@@ -106,9 +124,9 @@ void JournaledEvaluator::read(const std::string& header, bool restart) {
     read_line(text.substr(at, end - at), number);
     at = end + 1;
   }
-  cut(text.size());
-  if (text.empty()) append(header);
-  if (text.size() <= header.size()) append(incumbent_line(incumbent_));
+  size_ = text.size();
+  if (text.empty()) first_ = header;
+  if (text.size() <= header.size()) first_ += incumbent_line(incumbent_);
   recorded_ = screened_.size() + finals_.size();
 }
 
@@ -139,9 +157,17 @@ void JournaledEvaluator::read_line(const std::string& text, std::size_t number) 
 }
 
 void JournaledEvaluator::append(const std::string& text) {
-  if (write_all(file_, std::as_bytes(std::span(text))) != 0 || ::fsync(file_) != 0) {
+  const std::string all = first_ + text;
+  const auto size = static_cast<off_t>(size_);
+  if (::ftruncate(file_, size) != 0 || write_all(file_, std::as_bytes(std::span(all))) != 0 ||
+      ::fsync(file_) != 0) {
+    const int code = errno;
+    [[maybe_unused]] const int cut = ::ftruncate(file_, size);
+    errno = code;
     fail_file(path_, "cannot write the journal");
   }
+  size_ += all.size();
+  first_.clear();
 }
 
 std::int64_t JournaledEvaluator::cost_since(double before_s) const {

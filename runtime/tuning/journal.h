@@ -33,17 +33,18 @@ Json journal_header(const Problem& problem, const GpuSpec& gpu, const MeasurePol
 
 class JournaledEvaluator : public Evaluator {
  public:
-  // Makes the file, with this incumbent, or goes on with it; with `restart` what it holds is
-  // dropped. `inner` must outlive it. Error(bad_input) that says what to do where the file cannot
+  // Goes on with the file, or makes it with this incumbent; with `restart` what it holds is
+  // dropped. Until the first answer the file stays as it was; one that was made and got none goes
+  // again. `inner` must outlive it. Error(bad_input) that says what to do where the file cannot
   // be written, another process has it open, it is no journal, its header is another, or a line but
-  // the last is damaged; the file is then as it was.
+  // the last is damaged.
   JournaledEvaluator(Evaluator& inner, const std::filesystem::path& path, const Json& header,
                      const std::optional<Plan>& incumbent = std::nullopt, bool restart = false);
   ~JournaledEvaluator() override;
   JournaledEvaluator(const JournaledEvaluator&) = delete;
   JournaledEvaluator& operator=(const JournaledEvaluator&) = delete;
 
-  // FileError where the file takes no more; what it took so far is not lost.
+  // FileError where the file takes no more; it is then as it was before these answers.
   std::vector<Measurement> screen(std::span<const Plan> plans) override;
   std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) override;
   // Of what was answered since it was made, from the file or not.
@@ -56,8 +57,8 @@ class JournaledEvaluator : public Evaluator {
 
  private:
   void open();
+  void close();
   void read(const std::string& header, bool restart);
-  void cut(std::size_t size);
   void read_line(const std::string& text, std::size_t number);
   void append(const std::string& text);
   std::int64_t cost_since(double before_s) const;
@@ -66,6 +67,9 @@ class JournaledEvaluator : public Evaluator {
   std::filesystem::path path_;
   std::optional<Plan> incumbent_;
   int file_ = -1;
+  bool made_ = false;     // the file, by this
+  std::size_t size_ = 0;  // of what is kept of the file
+  std::string first_;     // what stands before the first answer and is not in the file yet
   std::map<std::string, ScreenLine> screened_;  // by plan_name()
   std::map<std::string, FinalsLine> finals_;    // by rounds and names
   std::size_t recorded_ = 0;

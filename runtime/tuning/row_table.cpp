@@ -39,19 +39,40 @@ class FolderLock {
   int file_;
 };
 
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
 }  // namespace
 
-TunedTable put_row(const std::filesystem::path& path, const std::optional<TunedRow>& row) {
-  const FolderLock lock(path.has_parent_path() ? path.parent_path() : ".");
+TunedTable put_row(const std::filesystem::path& path, const TunedRow& row) {
+  const FolderLock lock(folder_of(path));
   TunedTable table;
   if (std::filesystem::exists(path)) table = read_table(path);
-  if (row) {
-    const std::string key = tuned_key(*row);
-    std::erase_if(table.rows, [&](const TunedRow& each) { return tuned_key(each) == key; });
-    table.rows.push_back(*row);
-  }
+  const std::string key = tuned_key(row);
+  std::erase_if(table.rows, [&](const TunedRow& each) { return tuned_key(each) == key; });
+  table.rows.push_back(row);
   write_table(path, table);
   return table;
+}
+
+TunedTable writable_table(const std::filesystem::path& path) {
+  const FolderLock lock(folder_of(path));
+  if (std::filesystem::exists(path)) {
+    TunedTable table = read_table(path);
+    write_table(path, table);
+    return table;
+  }
+  const std::filesystem::path beside = path.string() + fmt::format(".{}.try", ::getpid());
+  write_table(beside, {});
+  std::filesystem::remove(beside);
+  return {};
+}
+
+TunedTable made_table(const std::filesystem::path& path) {
+  const FolderLock lock(folder_of(path));
+  if (!std::filesystem::exists(path)) write_table(path, {});
+  return read_table(path);
 }
 
 const TunedRow* find_row(const TunedTable& table, const std::string& key) {

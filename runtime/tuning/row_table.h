@@ -11,10 +11,17 @@
 namespace vqgen {
 
 // Reads the table, which need not exist, puts the row in the place of its key's, publishes the
-// table, and gives what it holds then; without a row the table alone. Under a lock of its folder,
-// which is waited for a little and done without where the file system has none. Error(bad_input) as
-// read_table() and publish_text(); the file is then as it was.
-TunedTable put_row(const std::filesystem::path& path, const std::optional<TunedRow>& row);
+// table, and gives what it holds then. Under a lock of its folder, which is waited for a little and
+// done without where the file system has none. Error(bad_input) as read_table() and publish_text();
+// the file is then as it was.
+TunedTable put_row(const std::filesystem::path& path, const TunedRow& row);
+
+// What the table holds, and proof that its place takes it: it is written anew, where there is none
+// beside it and away again. Errors as put_row().
+TunedTable writable_table(const std::filesystem::path& path);
+
+// Reads the table, and makes an empty one where there is none. Errors as put_row().
+TunedTable made_table(const std::filesystem::path& path);
 
 // The row of a key in the table; null where there is none.
 const TunedRow* find_row(const TunedTable& table, const std::string& key);

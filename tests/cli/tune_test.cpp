@@ -239,7 +239,6 @@ TEST_F(Tune, ACpusTimesDoNotReplaceAGpus) {
   EXPECT_EQ(read_text(table), text);
 }
 
-// Of a sweep what no kernel of the GPU does is told, and is no failure: the rest is tuned.
 // Shorter, and no better for it. The recording does not say how its codebooks were.
 TEST_F(Tune, TimesWithCodebooksWarmDoNotReplaceThoseWithCodebooksCold) {
   const std::string table = folder.path("table.jsonl");
@@ -266,6 +265,7 @@ TEST_F(Tune, TimesWithCodebooksWarmDoNotReplaceThoseWithCodebooksCold) {
   EXPECT_EQ(tuned({"--out", table, "--restart"})["row"]["policy"]["l2"], "all_cold");
 }
 
+// Of a sweep what no kernel of the GPU does is told, and is no failure: the rest is tuned.
 TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
   Json gpu = parse_json_file(VQGEN_SOURCE_DIR "/profiles/gpus/h200.json");
   gpu["shared_bytes_per_block"] = 2048;
@@ -289,6 +289,30 @@ TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
   Arguments shard = all;
   shard.insert(shard.end(), {"--shard", "0/2"});
   expect_success(vqgen(shard));
+}
+
+// Where there is no GPU, which no test wants to depend on.
+TEST_F(Tune, AStartThatFailsLeavesNothing) {
+  const std::vector<std::string> before = folder.names();
+  const Variables none{{"CUDA_VISIBLE_DEVICES", ""}, {"HOME", folder.path("")}};
+  for (const Arguments& more : {Arguments{}, Arguments{"--out", folder.path("table.jsonl")},
+                                Arguments{"--journal", folder.path("own.journal")}}) {
+    Arguments all{"tune", config, "--gpu", "h200", "--budget", "1s"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome outcome = vqgen(all, none);
+    EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
+    EXPECT_EQ(folder.names(), before);
+  }
+  // What was there stays, to the byte.
+  const std::string table = folder.path("table.jsonl");
+  tuned({"--out", table, "--journal", folder.path("own.journal")});
+  const std::string rows = read_text(table), answers = read_text(folder.path("own.journal"));
+  const Outcome outcome = vqgen({"tune", config, "--gpu", "h200", "--out", table, "--journal",
+                                 folder.path("own.journal"), "--restart"},
+                                none);
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
+  EXPECT_EQ(read_text(table), rows);
+  EXPECT_EQ(read_text(folder.path("own.journal")), answers);
 }
 
 TEST_F(Tune, RefusesBadInputBeforeItMeasures) {

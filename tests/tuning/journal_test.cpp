@@ -3,8 +3,11 @@
 #include "runtime/tuning/journal.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 
 #include "core/files.h"
 #include "tests/in_folder.h"
@@ -111,7 +114,10 @@ TEST_F(Journal, OfAnotherTuningIsRefusedAndRestarted) {
   EXPECT_NE(message.find(path().string()), std::string::npos) << message;
   JournaledEvaluator journal(inner, path(), header("0the7"), std::nullopt, /*restart=*/true);
   EXPECT_EQ(journal.recorded(), 0u);
-  EXPECT_EQ(read_text(path()), header("0the7").dump() + "\n" + kNoIncumbent);
+  journal.screen(std::vector{land_.space.candidates[0].plan});
+  const std::string text = read_text(path());
+  EXPECT_TRUE(text.starts_with(header("0the7").dump() + "\n" + kNoIncumbent + "{\"cost_us\""));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
 }
 
 // By the time that a tuning is started again its own row may be in the table.
@@ -141,7 +147,67 @@ TEST_F(Journal, IsOfOneProcessAtATime) {
         message_of([&] { JournaledEvaluator second(inner, path(), header(), {}, restart); });
     EXPECT_NE(message.find("another process"), std::string::npos) << message;
   }
-  EXPECT_EQ(read_text(path()), header().dump() + "\n" + kNoIncumbent);
+  EXPECT_TRUE(std::filesystem::exists(path()));
+}
+
+TEST_F(Journal, OneWithoutAnAnswerLeavesNothingOrWhatWasThere) {
+  ReplayEvaluator inner = replay();
+  { JournaledEvaluator journal(inner, path(), header()); }
+  EXPECT_FALSE(std::filesystem::exists(path()));
+  tuned();
+  const std::string text = read_text(path());
+  for (const std::string& kept : {text, text + "{\"cut", text.substr(0, text.find('\n') + 1)}) {
+    publish_text(path(), kept);
+    { JournaledEvaluator journal(inner, path(), header(), {}, /*restart=*/true); }
+    { JournaledEvaluator journal(inner, path(), header()); }
+    EXPECT_EQ(read_text(path()), kept);
+  }
+}
+
+// As on a disk that is full.
+class FilesUpTo {
+ public:
+  explicit FilesUpTo(std::size_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit least{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &least);
+  }
+  ~FilesUpTo() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+TEST_F(Journal, OfAFullDiskIsAsItWasBeforeTheAnswer) {
+  ReplayEvaluator inner = replay();
+  const std::vector<Plan> plans{land_.space.candidates[0].plan};
+  const auto screen = [&] {
+    JournaledEvaluator journal(inner, path(), header());
+    journal.screen(plans);
+  };
+  std::string message;
+  for (const std::size_t bytes : {0u, 1u, 500u}) {
+    {
+      const FilesUpTo limit(bytes);
+      message = message_of(screen);
+    }
+    EXPECT_NE(message.find("cannot write the journal"), std::string::npos) << message;
+    EXPECT_FALSE(std::filesystem::exists(path())) << bytes;
+  }
+  screen();
+  const std::string text = read_text(path());
+  const std::string head = text.substr(0, text.find('\n') + 1) + kNoIncumbent;
+  publish_text(path(), head);
+  {
+    const FilesUpTo limit(text.size() - 1);
+    message = message_of(screen);
+  }
+  EXPECT_NE(message.find("make room"), std::string::npos) << message;
+  EXPECT_EQ(read_text(path()), head);
 }
 
 TEST_F(Journal, DamageIsRefusedAndTheFileKept) {

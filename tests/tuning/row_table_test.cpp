@@ -39,8 +39,8 @@ class RowTable : public test::InFolder {
 };
 
 TEST_F(RowTable, MakesTheTableAndReplacesTheRowOfItsKey) {
-  EXPECT_TRUE(put_row(path(), std::nullopt).rows.empty());
-  EXPECT_EQ(read_text(path()), table_text({}));
+  EXPECT_TRUE(writable_table(path()).rows.empty());
+  EXPECT_EQ(files(), 0u);
   put_row(path(), row_of("uniform", 3));
   put_row(path(), row_of("zipf:1", 4));
   const TunedTable table = put_row(path(), row_of("uniform", 5));  // slower, and newer
@@ -48,7 +48,11 @@ TEST_F(RowTable, MakesTheTableAndReplacesTheRowOfItsKey) {
   ASSERT_EQ(table.rows.size(), 2u);
   EXPECT_EQ(find_row(table, tuned_key(row_of("uniform", 0)))->time_us, 5);
   EXPECT_EQ(find_row(table, tuned_key(row_of("zipf:2", 0))), nullptr);
-  EXPECT_EQ(files(), 1u);
+  EXPECT_EQ(table_text(writable_table(path())), table_text(table));
+  EXPECT_EQ(table_text(made_table(path())), table_text(table));
+  EXPECT_TRUE(made_table(folder_ / "new.jsonl").rows.empty());
+  EXPECT_EQ(read_text(folder_ / "new.jsonl"), table_text({}));
+  EXPECT_EQ(files(), 2u);
 }
 
 TEST_F(RowTable, LosesNoRowOfManyAtOnce) {
@@ -69,6 +73,7 @@ TEST_F(RowTable, LosesNoRowOfManyAtOnce) {
 TEST_F(RowTable, ATableThatCannotBeReadIsKept) {
   publish_text(path(), "notes\n");
   EXPECT_NE(message_of([&] { put_row(path(), row_of("uniform", 3)); }), "");
+  EXPECT_NE(message_of([&] { writable_table(path()); }), "");
   EXPECT_EQ(read_text(path()), "notes\n");
   EXPECT_EQ(files(), 1u);
 }
