@@ -39,6 +39,13 @@ std::unique_ptr<Backend> make_backend(const TimingOptions& options) {
   return options.backend == "host" ? make_host(environment) : make_cuda(environment);
 }
 
+void note_host(const Output& output, const std::string& what) {
+  output.note(
+      "{}: on this CPU, where a call may take seconds: each time is that of one call, and says "
+      "nothing of a GPU",
+      what);
+}
+
 GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
                     Output& output) {
   const GpuChoice gpu = choose_gpu(options.gpu, first, backend);

@@ -32,6 +32,9 @@ MeasureOptions measure_options(const TimingOptions& options, const Problem& prob
 
 std::unique_ptr<Backend> make_backend(const TimingOptions& options);
 
+// Says on stderr what is to be expected of times of `what` on the host backend.
+void note_host(const Output& output, const std::string& what);
+
 // The GPU to plan for, which the document then names.
 GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
                     Output& output);

@@ -174,6 +174,7 @@ class Tuning {
     tuning.most = options_.most;
     tuning.seed = options_.timing.seed;
     tuning.rounds = options_.rounds;
+    tuning.long_calls = source.long_calls;
     tuning.policy = source.policy;
     tuning.environment = source.environment;
     tuning.profiles = source.captured;
@@ -191,6 +192,7 @@ class Tuning {
     const std::unique_ptr<JournaledEvaluator> journal =
         open_journal(source, item, key, tuning.incumbent);
     if (journal) tuning.incumbent = journal->incumbent();
+    if (tuning.long_calls > 0) note_host(output_, item.label);
     return tune(item.problem, gpu_, journal ? *journal : *source.evaluator, tuning);
   }
 

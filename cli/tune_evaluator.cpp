@@ -19,6 +19,9 @@ std::string code_digest(const KernelSource& source) {
   return digest.hex();
 }
 
+// A CPU that others use too, and a problem that is a GPU's.
+constexpr double kLongestOnHostS = 900;
+
 // MeasurePolicy::l2 of a GPU.
 const char* cold_of(Codebooks codebooks) {
   return codebooks == Codebooks::rotated ? kL2Cold : kL2CodesCold;
@@ -52,6 +55,11 @@ TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay
   source.policy.timer = host ? "cpu" : "graph";
   source.policy.l2 = host ? kL2Warm : cold_of(codebooks);
   const std::string tool = std::filesystem::read_symlink("/proc/self/exe").string();
+  WorkerOptions options{.command = {tool, "tune-worker"}};
+  if (host) {
+    source.long_calls = 1;
+    options.compile_s = options.run_s = kLongestOnHostS;
+  }
   source.evaluator =
       std::make_unique<WorkerEvaluator>(WorkerSetup{.problem = problem,
                                                     .gpu = gpu,
@@ -59,7 +67,7 @@ TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay
                                                     .codes = timing.codes,
                                                     .seed = timing.seed,
                                                     .codebooks = codebooks},
-                                        WorkerOptions{.command = {tool, "tune-worker"}});
+                                        std::move(options));
   return source;
 }
 

@@ -14,6 +14,7 @@ namespace vqgen::cli {
 struct TuneSource {
   std::unique_ptr<Evaluator> evaluator;
   MeasurePolicy policy = {};
+  int long_calls = 0;  // TuneOptions::long_calls
   TuneEnvironment environment = {};
   std::vector<HotnessProfile> captured = {};  // of the codes, where they are a profile's
   std::string code = {};  // digest of what answers are made from: templates, or the recording

@@ -134,9 +134,9 @@ class Backend {
   virtual void make_current();
 
   // Times up to `replays` runs (timed_runs()) of all launches in order, microseconds each, after
-  // one that is not counted and as many as `warm_up_ms` has room for, so that the clock is theirs
-  // and not that of what ran before. On a GPU a run is one replay of a graph that holds them, which
-  // hides the host's share.
+  // as many as `warm_up_ms` has room for, so that the clock is theirs and not that of what ran
+  // before. On a GPU a run is one replay of a graph that holds them, which hides the host's share,
+  // and one at least goes before; a CPU may take seconds for a run.
   virtual std::vector<double> time_us(std::span<const Launch> launches, int replays,
                                       double warm_up_ms) = 0;
 };

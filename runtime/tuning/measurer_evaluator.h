@@ -28,7 +28,10 @@ class MeasurerWorkbench final : public Workbench {
 
  private:
   Measurer measurer_;
+  // On a host, where a compilation is longer than a round, what was compiled stays for the finals.
+  bool keeps_;
   std::vector<CompiledPlan> candidates_;
+  std::map<std::string, CompiledPlan> kept_;  // by plan_name()
 };
 
 // A fault of a launch is `crashed` as long as the backend goes on after it, else Error(device).

@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
-#include "core/error.h"
+#include "core/files.h"
 
 namespace vqgen {
 namespace {
@@ -64,7 +65,13 @@ TunedTable writable_table(const std::filesystem::path& path) {
     return table;
   }
   const std::filesystem::path beside = path.string() + fmt::format(".{}.try", ::getpid());
-  write_table(beside, {});
+  try {
+    write_table(beside, {});
+  } catch (const FileError& error) {
+    throw FileError(error.code(),
+                    fmt::format("{}: cannot write: {}; choose a place that can be written",
+                                path.string(), std::strerror(error.code())));
+  }
   std::filesystem::remove(beside);
   return {};
 }

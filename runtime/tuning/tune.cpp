@@ -16,6 +16,7 @@ namespace vqgen {
 namespace {
 
 constexpr double kScreeningRounds = 9;
+constexpr int kFewRounds = 3;
 
 class Tuning {
  public:
@@ -87,13 +88,19 @@ class Tuning {
     const std::size_t left = all ? 1 : planned() - asked;
     const double spent = evaluator_.spent_s();
     const double each = spent / static_cast<double>(asked);
-    const double finals =
-        static_cast<double>(kFinalists) * each * (1 + options_.rounds / kScreeningRounds);
-    const double room = options_.budget_s - std::min(finals, options_.budget_s / 2) - spent;
+    const double room = options_.budget_s - finals_s(each) - spent;
     if (room <= 0) return 0;
     return each > 0 ? static_cast<std::size_t>(
                           std::min(std::floor(room / each), static_cast<double>(left)))
                     : left;
+  }
+
+  // Seconds kept for the finals, where a candidate takes `each`.
+  double finals_s(double each) const {
+    if (options_.long_calls > 0) return options_.budget_s / 4;
+    const double finals =
+        static_cast<double>(kFinalists) * each * (1 + options_.rounds / kScreeningRounds);
+    return std::min(finals, options_.budget_s / 2);
   }
 
   void screen(const std::vector<std::size_t>& places) {
@@ -129,17 +136,41 @@ class Tuning {
     if (options_.progress) options_.progress(progress_);
   }
 
-  // Places of the finalists, in the order of their names: finals do not know what came when.
-  std::vector<std::size_t> pick() {
-    std::vector<std::optional<double>> us(space_.candidates.size());
-    for (std::size_t place = 0; place < us.size(); ++place) {
-      if (!trial_of_[place]) continue;
-      const Measurement& m = trial(place).measurement;
-      if (m.outcome == Outcome::timed) us[place] = m.time_us;
+  // Rounds that there is room for, each after a call that verifies.
+  int rounds_for(const std::vector<std::size_t>& places) const {
+    if (options_.long_calls == 0) return options_.rounds;
+    double call_s = 0;
+    for (const std::size_t place : places) call_s += *us_of(place) * 1e-6;
+    const double calls = (options_.budget_s - evaluator_.spent_s()) / call_s - 1;
+    const double rounds = std::floor(calls / options_.long_calls);
+    return static_cast<int>(std::clamp(rounds, 1.0, static_cast<double>(options_.rounds)));
+  }
+
+  // Where few rounds fit, those are left out that none needs, the slowest first.
+  void leave_out(std::vector<std::size_t>& fastest_first,
+                 std::span<const std::size_t> always) const {
+    for (std::size_t i = fastest_first.size(); i-- > 1;) {
+      if (rounds_for(fastest_first) >= std::min(kFewRounds, options_.rounds)) return;
+      if (std::find(always.begin(), always.end(), fastest_first[i]) != always.end()) continue;
+      fastest_first.erase(fastest_first.begin() + static_cast<std::ptrdiff_t>(i));
     }
+  }
+
+  // Of screening, where it timed.
+  std::optional<double> us_of(std::size_t place) const {
+    if (!trial_of_[place]) return std::nullopt;
+    const Measurement& m = result_.trials[*trial_of_[place]].measurement;
+    return m.outcome == Outcome::timed ? std::optional(m.time_us) : std::nullopt;
+  }
+
+  // Places of the finalists, in the order of their names: finals do not know what came when.
+  std::vector<std::size_t> pick() const {
+    std::vector<std::optional<double>> us(space_.candidates.size());
+    for (std::size_t place = 0; place < us.size(); ++place) us[place] = us_of(place);
     std::vector<std::size_t> always{space_.default_place};
     if (space_.incumbent) always.push_back(*space_.incumbent);
     std::vector<std::size_t> places = pick_finalists(us, always);
+    leave_out(places, always);
     std::sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) {
       return plan_name(candidate(a).plan) < plan_name(candidate(b).plan);
     });
@@ -150,14 +181,15 @@ class Tuning {
   bool hold_finals(const std::vector<std::size_t>& places) {
     std::vector<Plan> plans;
     for (const std::size_t place : places) plans.push_back(candidate(place).plan);
-    std::vector<FinalTimes> times = evaluator_.finals(plans, options_.rounds);
+    const int rounds = rounds_for(places);
+    std::vector<FinalTimes> times = evaluator_.finals(plans, rounds);
     std::vector<Finalist> finalists;
     std::vector<std::size_t> in;
     for (std::size_t i = 0; i < places.size(); ++i) {
       Trial& each = trial(places[i]);
       refuse_false_times(times[i]);
       each.finalist = true;
-      if (times[i].us.size() != static_cast<std::size_t>(options_.rounds)) {
+      if (times[i].us.size() != static_cast<std::size_t>(rounds)) {
         const bool said = times[i].outcome != Outcome::timed;
         each.measurement.outcome = said ? times[i].outcome : Outcome::crashed;
         each.measurement.why = "in the finals: " + (said ? times[i].why : "rounds are missing");
@@ -173,6 +205,7 @@ class Tuning {
     }
     if (finalists.empty()) return false;
     fill_row(in, finalists);
+    result_.row.policy.rounds = rounds;
     return true;
   }
 
@@ -198,7 +231,6 @@ class Tuning {
                    .noise = decision.noise,
                    .rel_err = trial(winner).measurement.rel_err,
                    .candidates = static_cast<int>(progress_.timed)};
-    result_.row.policy.rounds = options_.rounds;
     result_.winner_rank = rank_of(winner);
   }
 

@@ -35,11 +35,13 @@ struct TuneProgress {
 
 struct TuneOptions {
   StrategyName strategy = StrategyName::model;
-  double budget_s = 60;           // by Evaluator::spent_s(), finals included
-  std::size_t most = 0;           // candidates at most; 0: no bound
-  std::uint64_t seed = 1;         // of the strategy
-  int batch = 0;                  // candidates asked for at once; 0: two for each core
-  int rounds = 21;                // of the finals
+  double budget_s = 60;    // by Evaluator::spent_s(), finals included
+  std::size_t most = 0;    // candidates at most; 0: no bound
+  std::uint64_t seed = 1;  // of the strategy
+  int batch = 0;           // candidates asked for at once; 0: two for each core
+  int rounds = 21;         // of the finals; at most, where calls are long
+  int long_calls = 0;      // of one plan in a round, where calls are what tuning takes, as on
+                           // a CPU: then finals are as many plans and rounds as there is room
   std::optional<Plan> incumbent;  // of an earlier table; stays the winner within the noise. Left
                                   // out where check() refuses it here
   MeasurePolicy policy;           // copied to the row
@@ -69,8 +71,10 @@ struct TuneResult {
 // Default and incumbent are measured first, whatever the strategy, and are finalists whatever their
 // time (race.h). Room is kept in the budget for the finals: 8 finalists times what a candidate took
 // so far times (1 + rounds / 9), since screening is a compilation and some nine rounds; half of the
-// budget at most. A plan that fails in the finals is out, with that outcome in its trial; where all
-// do, the next best have theirs.
+// budget at most. With long calls it is a quarter of the budget, and finals take what is left: as
+// many of the rounds as fit, and where fewer than three do, fewer finalists; the fastest, the
+// default and the incumbent have one round at least. A plan that fails in the finals is out, with
+// that outcome in its trial; where all do, the next best have theirs.
 //
 // Where the default itself could not be timed in the finals, the row's default_us is its screening
 // time, and where it has none, the winner's: no gain is claimed over what was not measured.

@@ -10,6 +10,7 @@
 #include "core/profiles.h"
 #include "tests/cli/tool.h"
 #include "tests/core/hotness_samples.h"
+#include "tests/core/support.h"
 
 namespace vqgen {
 namespace {
@@ -237,6 +238,23 @@ TEST_F(Tune, ACpusTimesDoNotReplaceAGpus) {
       {"tune", config, "--gpu", "h200", "--backend", "host", "--most", "1", "--out", table}, 2,
       {table, "CPU", "--out"});
   EXPECT_EQ(read_text(table), text);
+}
+
+// In sizes that a CPU can do: one call each, whatever a GPU's cache would want.
+TEST_F(Tune, OnTheHostASmallBudgetGivesARow) {
+  if (!has("host compiler")) GTEST_SKIP() << "no host compiler";
+  const std::string table = folder.path("host.jsonl");
+  const Outcome outcome = vqgen({"tune", config, "--gpu", "h200", "--backend", "host", "--budget",
+                                 "3s", "--most", "3", "--out", table, "--json"});
+  expect_success(outcome);
+  expect_words(outcome.err, {"on this CPU", "one call"});
+  const Json row = document_of(outcome)["problems"].at(0)["row"];
+  EXPECT_EQ(row["policy"]["timer"], "cpu");
+  EXPECT_EQ(row["policy"]["l2"], "warm");
+  EXPECT_GE(row["policy"]["rounds"], 1);
+  EXPECT_LE(row["policy"]["rounds"], 21);
+  EXPECT_GE(row["candidates"], 1);
+  EXPECT_EQ(lines_of(read_text(table)).size(), 2u);
 }
 
 // Shorter, and no better for it. The recording does not say how its codebooks were.

@@ -249,5 +249,55 @@ TEST(Tune, InfeasibleIsSaid) {
   EXPECT_NE(message_of([&] { tune(op, land.gpu, replay, {}); }, ErrorKind::infeasible), "");
 }
 
+// A CPU: a second to compile one, and calls of their times, two of a screening, one to verify a
+// finalist and one a round.
+class OnCpu final : public test::Counting {
+ public:
+  explicit OnCpu(const test::Landscape& land) : Counting(replay_), land_(land) {}
+  std::vector<Measurement> screen(std::span<const Plan> plans) override {
+    for (const Plan& plan : plans) spent_s_ += 1 + 2e-6 * land_.us(plan);
+    return Counting::screen(plans);
+  }
+  std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) override {
+    for (const Plan& plan : plans) spent_s_ += (1 + rounds) * 1e-6 * land_.us(plan);
+    finalists = plans.size();
+    return Counting::finals(plans, rounds);
+  }
+  double spent_s() const override { return spent_s_; }
+
+  std::size_t finalists = 0;
+
+ private:
+  const test::Landscape& land_;
+  ReplayEvaluator replay_{land_.recorded, {.sigma = 0.01}};
+  double spent_s_ = 0;
+};
+
+TEST(Tune, OnACpuFinalsTakeWhatTheBudgetHasLeft) {
+  test::Landscape land = test::landscape(test::gemv_problem(), 11);
+  const double usual_us = land.us(choose(land.problem, land.gpu));
+  for (const double call_s : {0.01, 0.1, 0.6, 3.0}) {
+    for (Measurement& each : land.recorded) each.time_us *= call_s * 1e6 / usual_us;
+    for (const double budget_s : {5.0, 10.0, 60.0, 300.0}) {
+      SCOPED_TRACE(testing::Message() << call_s << " s a call, budget " << budget_s);
+      TuneOptions options = test::options_of(StrategyName::model, 0);
+      options.budget_s = budget_s;
+      options.batch = 2;
+      options.long_calls = 1;
+      OnCpu evaluator(land);
+      const TuneResult result = tune(land.problem, land.gpu, evaluator, options);
+      // The default's screening, and a round of it, are taken whatever the budget is.
+      EXPECT_LE(result.spent_s, std::max(1.2 * budget_s, 1 + 4 * call_s));
+      EXPECT_LE(result.row.policy.rounds, options.rounds);
+      if (budget_s > 50 * (1 + call_s)) {
+        EXPECT_EQ(result.row.policy.rounds, options.rounds);
+        EXPECT_GT(result.trials.size(), 5u);
+      }
+      EXPECT_GE(result.row.policy.rounds, evaluator.finalists > 2 ? 3 : 1);
+    }
+    for (Measurement& each : land.recorded) each.time_us /= call_s * 1e6 / usual_us;
+  }
+}
+
 }  // namespace
 }  // namespace vqgen

@@ -150,7 +150,7 @@ class HostBackend : public Backend {
           std::chrono::steady_clock::now() - begin;
       return spent.count();
     };
-    for (double warm = run(); warm < 1e3 * warm_up_ms;) warm += run();
+    for (double warm = 0; warm < 1e3 * warm_up_ms;) warm += run();
     return timed_runs(replays, run);
   }
 
