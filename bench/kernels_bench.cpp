@@ -1,10 +1,14 @@
-// The kernels that vqgen takes for configs, timed under Google Benchmark: verified first, then as
-// replays of CUDA graphs whose calls take turns on copies that no cache holds (runtime/measure.h).
-// An iteration is one such measurement, its manual time that of one call; the label is the plan.
+// The kernels of the plans that choose() takes for configs, timed under Google Benchmark: verified
+// first, then as replays of CUDA graphs whose calls read data that no cache holds
+// (runtime/measure.h). An iteration is one such measurement, its manual time that of one call; the
+// label is the plan. On the host backend problems are cut to a size that a CPU does in a second.
 //
-//   kernels_bench [--backend=host] [--benchmark_...] CONFIG.json...
+//   kernels_bench [--backend=host] [--benchmark_...] [CONFIG.json...]
+//
+// Without a config: the examples of examples/configs. Exit code 1 where a plan is wrong.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string_view>
@@ -16,7 +20,6 @@
 #include "runtime/measure.h"
 #include "runtime/prepare.h"
 #include "runtime/quartiles.h"
-#include "runtime/tuned_places.h"
 
 namespace {
 
@@ -30,12 +33,32 @@ void fail(benchmark::State& state, const std::string& why) {
   state.SkipWithError(why.c_str());
 }
 
-void run(benchmark::State& state, Backend& backend, const Config& config,
-         const TunedTables* tables) {
+// The same problem, of fewer sequences, tokens, outputs and columns.
+Problem host_sized(const Problem& problem) {
+  const auto cut = [](auto& size, int most) {
+    size = std::min(size, static_cast<std::remove_reference_t<decltype(size)>>(most));
+  };
+  Problem small = problem;
+  std::visit(
+      [&]<class Op>(Op& op) {
+        if constexpr (std::is_base_of_v<Linear, Op>) {
+          cut(op.shape.out_features, 256);
+          cut(op.shape.in_features, 1024);
+        } else {
+          cut(op.shape.batch, 2);
+          cut(op.shape.tokens, 512);
+        }
+      },
+      small);
+  return small;
+}
+
+void run(benchmark::State& state, Backend& backend, const Config& config) {
   try {
     const GpuSpec gpu = backend.device().value_or(find_gpu("h200"));
-    const Plan plan = plan_with(config, gpu, hotness_of(config), {.tables = tables}).plan;
-    Measurer measurer(backend, gpu, config.problem, {});
+    const Plan plan = plan_for(config, gpu);
+    const bool host = backend.machine() == Machine::host;
+    Measurer measurer(backend, gpu, config.problem, host ? on_host({}) : MeasureOptions{});
     CompiledPlan candidate = measurer.compile(plan);
     if (candidate.artifact) measurer.verify(candidate);
     const Measurement& measured = candidate.measurement;
@@ -50,29 +73,57 @@ void run(benchmark::State& state, Backend& backend, const Config& config,
   }
 }
 
+std::vector<std::filesystem::path> examples() {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& each :
+       std::filesystem::directory_iterator(VQGEN_SOURCE_DIR "/examples/configs")) {
+    if (each.path().extension() == ".json") paths.push_back(each.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+struct Arguments {
+  bool host = false;
+  std::vector<std::filesystem::path> configs;
+};
+
+// What is left of them once Google Benchmark has taken its own. Error(bad_input).
+Arguments read_arguments(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--backend=host") {
+      arguments.host = true;
+    } else if (word.starts_with("-")) {
+      throw Error(ErrorKind::bad_input, std::string(word) +
+                                            ": unknown; usage: kernels_bench [--backend=host] "
+                                            "[--benchmark_...] [CONFIG.json...]");
+    } else {
+      arguments.configs.emplace_back(word);
+    }
+  }
+  if (arguments.configs.empty()) arguments.configs = examples();
+  return arguments;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  const bool host = argc > 1 && std::string_view(argv[1]) == "--backend=host";
-  const int first = host ? 2 : 1;
-  if (first == argc) {
-    std::fprintf(stderr,
-                 "usage: kernels_bench [--backend=host] [--benchmark_...] CONFIG.json...\n");
-    return 2;
-  }
   try {
-    const std::unique_ptr<Backend> backend = host ? make_host_backend() : make_cuda_backend();
-    const auto tables = find_tables({}, Damage::fail);
-    for (int i = first; i < argc; ++i) {
-      const std::filesystem::path path = argv[i];
-      benchmark::RegisterBenchmark(path.stem().c_str(),
-                                   [&, config = read_config(path)](benchmark::State& state) {
-                                     run(state, *backend, config, tables.get());
-                                   })
+    const Arguments arguments = read_arguments(argc, argv);
+    const std::unique_ptr<Backend> backend =
+        arguments.host ? make_host_backend() : make_cuda_backend();
+    for (const std::filesystem::path& path : arguments.configs) {
+      Config config = read_config(path);
+      if (arguments.host) config.problem = host_sized(config.problem);
+      benchmark::RegisterBenchmark(
+          path.stem().c_str(),
+          [&, config](benchmark::State& state) { run(state, *backend, config); })
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond)
-          ->Iterations(kIterations);
+          ->Iterations(arguments.host ? 1 : kIterations);
     }
     benchmark::RunSpecifiedBenchmarks();
   } catch (const Error& error) {

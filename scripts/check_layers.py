@@ -44,7 +44,7 @@ OUTSIDE = [
     (r"openssl/.*", ["core"]),
     (r"CLI/.*", ["cli"]),
     (r"fmt/.*|nlohmann/.*", [layer for layer in LAYERS if layer != "include"]),
-    (r"gtest/.*|gmock/.*", []),
+    (r"gtest/.*|gmock/.*|benchmark/.*", []),
     (r"vqgen/.*", ["include", "runtime/library"]),
 ]
 

@@ -17,7 +17,7 @@ readonly DEPS_CUDA_MINIMUM=12040  # CUDA_VERSION of cuda.h: 1000 * major + 10 * 
 # CUDA 12 and of CUDA 13.
 readonly DEPS_WHEELS=("nvidia-cuda-nvrtc-cu12==12.9.*" "nvidia-cuda-runtime-cu12==12.9.*")
 readonly DEPS_LIBRARIES=(nlohmann-json3-dev libcli11-dev libfmt-dev libboost-context-dev libssl-dev
-                         libfaiss-dev libopenblas-dev libgtest-dev libgmock-dev)
+                         libfaiss-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
 VQGEN_CMAKE_ARGS=()
 

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The kernels of the example configs, or of the configs named, under Google Benchmark on this
+# machine's GPU. Installs what is missing and builds first. Arguments go to kernels_bench:
+#
+#   scripts/kernels_bench.sh [--backend=host] [--benchmark_...] [CONFIG.json...]
+set -euo pipefail
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+source "$ROOT/scripts/lib/deps.sh"
+deps_prepare
+(
+  cd "$ROOT"
+  cmake --preset release "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
+  cmake --build --preset release --parallel "$(nproc)" --target kernels_bench
+) >&2
+exec "$ROOT/build/release/bin/kernels_bench" "$@"
