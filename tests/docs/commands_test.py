@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Runs the commands of README.md and docs/*.md as they are written.
+
+    commands_test.py SOURCE_DIR BUILD_DIR [DOCUMENT...]
+
+Commands are what stands in ```sh blocks. Each document's run in one shell, in order, in the folder that
+quickstart leaves: links to the checkout, the build as build/release, a bundle in out/quickstart, and an
+empty home. What is in SKIPPED is not run, and its reason is printed. A command in any other block fails
+the test, but for a synopsis, whose words in capitals are to be filled in; README.md has none.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+GPU = "needs a GPU"
+BUILDS = "builds for minutes; the test run builds the same"
+
+# Document, what its command begins with, why it is not run here.
+SKIPPED = [
+    ("README.md", "bash scripts/quickstart.sh", "installs and builds; this test runs in what it leaves"),
+    ("README.md", "bash scripts/test.sh", "runs this test"),
+    ("README.md", "vqgen measure", GPU),
+    ("README.md", "vqgen tune", GPU),
+    ("README.md", "vqgen ablate", GPU),
+    ("docs/ablation.md", "vqgen ablate grid/*.json", GPU),
+    ("docs/benchmarks.md", "python3 bench/flagship run", GPU + " and PyTorch"),
+    ("docs/benchmarks.md", "cmake --build build/release --target kernels_bench", "needs Google Benchmark"),
+    ("docs/embedding.md", "source scripts/lib/deps.sh", BUILDS),
+    ("docs/embedding.md", "cmake --preset release", BUILDS),
+    ("docs/embedding.md", "cmake --build build/release", BUILDS),
+    ("docs/embedding.md", "bench/runtime_figures.py", "measures a release build for minutes"),
+    ("docs/regret.md", "for config in grid/*.json", GPU),
+    ("docs/regret.md", "vqgen regret", "reads what a GPU measured"),
+    ("docs/testing.md", "cmake --preset travel", BUILDS),
+    ("docs/testing.md", "cmake --build build/embed", BUILDS),
+    ("docs/testing.md", "cmake --install build/embed", BUILDS),
+    ("docs/testing.md", "scripts/embed_device_test.sh", "needs the build before it"),
+    ("docs/tuning.md", "vqgen tune", GPU),
+    ("docs/tuning.md", "vqgen db merge tables/shard", "reads what GPUs measured"),
+    ("docs/tuning.md", "scripts/tune_gpus.sh", GPU),
+    ("docs/tuning.md", "SBATCH_PARTITION=gpu", "needs Slurm and a GPU"),
+]
+
+# The bundle of quickstart that the documents go on with.
+QUICKSTART = """build/release/bin/vqgen quantize --input tests/data/tinycode-kv-heldout.safetensors \\
+  --calibration tests/data/tinycode-kv-calibration.safetensors --out out/quickstart/vecinfer-d4b8-heldout \\
+  --keys layer2.k --key-format vecinfer-d4b8 --values layer2.v --value-format vecinfer-d4b8 \\
+  --queries layer2.q --keep-original"""
+
+COMMAND = re.compile(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:vqgen|cmake|ctest|bash|source|cc|python3|scripts/\S+|bench/\S+"
+                     r"|build/\S+)\s+\S")
+SYNOPSIS = re.compile(r"\[-|\.\.\.|(?<![\w$={/-])[A-Z]{3,}\b(?!=)")  # vqgen ablate CONFIG... [--budget N]
+
+
+def blocks(text):
+    """(number of the first line, tag, lines) of each fenced or indented block."""
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        if lines[number].startswith("```"):
+            tag, begin = lines[number][3:].strip(), number + 1
+            number = begin
+            while not lines[number].startswith("```"):
+                number += 1
+            yield begin + 1, tag, lines[begin:number]
+        elif lines[number].startswith("    "):
+            begin = number
+            while number < len(lines) and lines[number].startswith("    "):
+                number += 1
+            yield begin + 1, "indented", lines[begin:number]
+            continue
+        number += 1
+
+
+def commands(first, lines):
+    """(line number, command) of each, continued lines and here-documents joined."""
+    begin, command, end = first, "", None
+    for number, line in enumerate(lines, first):
+        if not command:
+            begin = number
+            here = re.search(r"<<'(\w+)'", line)
+            end = here and here[1]
+        command += line + "\n"
+        if line == end:
+            end = None
+        if not line.endswith("\\") and end is None:
+            if command.strip() and not command.lstrip().startswith("#"):
+                yield begin, command.rstrip("\n")
+            command = ""
+
+
+def read(document, text, faults):
+    """The document's commands to run; adds to `faults` those that are neither run nor skipped."""
+    found = []
+    for first, tag, lines in blocks(text):
+        for number, command in commands(first, lines):
+            if tag != "sh" and not COMMAND.match(command):
+                continue
+            words = " ".join(command.split())
+            why = next((why for where, begins, why in SKIPPED
+                        if where == document and words.startswith(begins)), None)
+            if why:
+                print(f"{document}:{number}: skipped, {why}: {words}")
+            elif tag == "sh":
+                found.append((number, command))
+            elif document == "README.md" or not SYNOPSIS.search(command):
+                faults.append(f"{document}:{number}: a command outside of a ```sh block, which nothing runs: {words}")
+    return found
+
+
+def sandbox(source, build, work):
+    """The folder that quickstart leaves."""
+    for entry in source.iterdir():
+        if entry.name not in ("build", "out") and not entry.name.startswith("."):
+            (work / entry.name).symlink_to(entry)
+    (work / "build").mkdir()
+    (work / "build" / "release").symlink_to(build)
+    (work / "out" / "quickstart").mkdir(parents=True)
+    (work / "home").mkdir()
+    run("scripts/quickstart.sh", [(0, QUICKSTART)], work)
+
+
+def run(document, found, work):
+    """Runs them in one shell, which ends at the first that fails. Returns whether all went well."""
+    script = "set -e\n"
+    for number, command in found:
+        script += f"printf '== %s\\n' {document}:{number} >&3\n{command}\n"
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith(("VQGEN_", "XDG_")) or name == "VQGEN_NVRTC"}
+    environment["HOME"] = str(work / "home")
+    places, log = work / "places", work / "log"
+    start = time.monotonic()
+    with open(places, "w") as to, open(log, "w") as output:
+        done = subprocess.run(["bash", "-c", f"exec 3>{places}\n{script}"], cwd=work, env=environment,
+                              stdout=output, stderr=subprocess.STDOUT, timeout=600)
+    last = (places.read_text().split() or ["", "before its first command"])[-1]
+    if done.returncode != 0:
+        print(f"{last}: exit code {done.returncode}; the end of its output:")
+        print("\n".join(log.read_text(errors="replace").splitlines()[-15:]))
+        return False
+    print(f"{document}: {len(found)} commands ran, {time.monotonic() - start:.0f} s")
+    return True
+
+
+def main():
+    source, build = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    everything = [source / "README.md"] + sorted((source / "docs").glob("*.md"))
+    asked = [source / name for name in sys.argv[3:]] or everything
+    faults, ok = [], True
+    with tempfile.TemporaryDirectory(prefix="vqgen-docs-") as folder:
+        work = Path(folder)
+        sandbox(source, build, work)
+        for path in asked:
+            document = str(path.relative_to(source))
+            found = read(document, path.read_text(), faults)
+            if found:
+                ok = run(document, found, work) and ok
+    print("\n".join(faults))
+    return 0 if ok and not faults else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
