@@ -70,8 +70,8 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
   measure.progress = [&](std::size_t done, std::size_t of) {
     output.show(static_cast<double>(done) / static_cast<double>(of), config.source);
   };
-  output.step("{}: making data and reference", config.source);
   if (backend.machine() == Machine::host) note_host(output, config.source);
+  output.step("{}: making data and reference", config.source);
   Measurer measurer(backend, gpu, config.problem, measure);
   Json results = Json::array();
   output.line("{}: {:.2f} MB of codes a call", config.source,
