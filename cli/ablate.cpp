@@ -21,7 +21,7 @@ constexpr std::array kCountedRows{"GC*", "SC*", "best"};
 
 Ablation searched(const Config& config, const AblateArguments& options, Backend& backend,
                   const GpuSpec& gpu, const AblationSpace& space, const Output& output) {
-  output.step("{}: making data and reference", config.source);
+  output.step("{}: compiling and measuring", config.source);
   std::size_t before = 0;  // plans of the batches that are done
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.progress = [&](std::size_t done, std::size_t) {

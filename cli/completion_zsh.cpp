@@ -12,7 +12,7 @@ constexpr const char* kZshScript = R"zsh(#compdef vqgen
 _vqgen_named() {{  # what ships under a name, or a file
   local -a names
   names=(${{(f)"$($words[1] list $1 2>/dev/null | sed 's/ .*//')"}})
-  compadd "${{@:2}}" -a names
+  compadd -a names
   _files -g '*.json'
 }}
 _vqgen() {{
@@ -36,7 +36,7 @@ std::string zsh_action(const CLI::Option& option) {
     case Values::gpus:
     case Values::formats:
     case Values::sweeps:
-      return fmt::format("_vqgen_named {}", word_of(values));
+      return fmt::format(" _vqgen_named {}", word_of(values));  // as it is
     case Values::json_files:
       return "_files -g \"*.json\"";
     case Values::files:

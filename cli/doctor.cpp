@@ -85,6 +85,7 @@ std::vector<Finding> table_findings(const Environment& environment) {
 }
 
 void doctor(Output& output) {
+  output.step("looking at this machine");
   const Environment environment = read_environment();
   const std::unique_ptr<Backend> cuda = make_cuda(environment);
   const std::unique_ptr<Backend> host = make_host(environment);

@@ -97,7 +97,7 @@ void Progress::draw_until_end() {
 std::string Progress::line(Clock::time_point now) const {
   if (!fraction_) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - begun_).count();
-    return fmt::format("{}, {} s", label_, seconds);
+    return fmt::format("{:>3} s  {}", seconds, label_);
   }
   constexpr int kWidth = 30;
   const std::string bar(static_cast<std::size_t>(std::lround(*fraction_ * kWidth)), '#');

@@ -13,7 +13,7 @@
 
 namespace vqgen::cli {
 
-// Thread-safe, but for its end.
+// Thread-safe, but for begin() and end(), which are of one thread.
 class Progress {
  public:
   Progress();

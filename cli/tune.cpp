@@ -144,7 +144,7 @@ class Tuning {
   void tune_item(TunedProblem& problem) {
     std::size_t tried = 0;
     try {
-      output_.step("{}: making data and reference", problem.item.label);
+      output_.step("tuning {}", problem.item.label);
       problem.result = tuned(problem.item, [&](const TuneProgress& each) {
         tried = each.timed + each.failed;
         show_progress(output_, problem.item.label, each);

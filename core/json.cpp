@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/files.h"
+#include "core/suggest.h"
 
 namespace vqgen {
 namespace {
@@ -148,7 +149,8 @@ void JsonCursor::expect_object(const std::vector<std::string>& known) const {
   if (!value_->is_object()) fail(fmt::format("must be an object, not {}", type_of(*value_)));
   for (const auto& [key, unused] : value_->items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      fail(fmt::format("unknown field '{}'; the fields here are {}", key, fmt::join(known, ", ")));
+      fail(fmt::format("unknown field '{}'; the fields here are {}{}", key, fmt::join(known, ", "),
+                       did_you_mean(key, known)));
     }
   }
 }
@@ -189,7 +191,9 @@ std::size_t JsonCursor::choice(std::span<const char* const> names) const {
   const std::string name = string();
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
-    fail(fmt::format("'{}' is none of {}", name, fmt::join(names, ", ")));
+    const std::vector<std::string> known(names.begin(), names.end());
+    fail(fmt::format("'{}' is none of {}{}", name, fmt::join(known, ", "),
+                     did_you_mean(name, known)));
   }
   return static_cast<std::size_t>(found - names.begin());
 }

@@ -40,7 +40,7 @@ TEST_F(Progress, IsALineOnATerminal) {
     const Outcome outcome = vqgen_on_terminal(command(name), slow());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_NE(outcome.err.find(step), std::string::npos) << outcome.err;
-    EXPECT_NE(outcome.err.find(", 2 s"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("  2 s  "), std::string::npos) << outcome.err;
     EXPECT_EQ(outcome.err.find('\n'), std::string::npos) << outcome.err;
     EXPECT_TRUE(outcome.err.starts_with(kErase) && outcome.err.ends_with(kErase)) << outcome.err;
     EXPECT_NE(outcome.out, "");
