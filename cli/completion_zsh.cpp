@@ -11,18 +11,21 @@ constexpr const char* kZshScript = R"zsh(#compdef vqgen
 # zsh completion of vqgen; printed by: vqgen completion zsh
 _vqgen_named() {{  # what ships under a name, or a file
   local -a names
-  names=(${{(f)"$($words[1] list $1 2>/dev/null | sed 's/ .*//')"}})
+  names=(${{(f)"$($tool list $1 2>/dev/null | sed 's/ .*//')"}})
   compadd -a names
   _files -g '*.json'
 }}
 _vqgen() {{
-  local at='' word
+  local at='' tool=$words[1]
   local -a below
-  for word in ${{words[2,CURRENT-1]}}; do
-    case "$at $word" in
-      {}) at+=" $word" ;;
+  integer i behind=0
+  for ((i = 2; i < CURRENT; i++)); do
+    case "$at ${{words[i]}}" in
+      {}) at+=" ${{words[i]}}" behind=i-1 ;;
     esac
   done
+  shift behind words  # the subcommand is no argument of its own
+  ((CURRENT -= behind))
   case "$at" in
 {}  esac
 }}

@@ -58,6 +58,7 @@ constexpr std::pair<const char*, const char*> kVariables[] = {
     {"VQGEN_CACHE_MAX_BYTES", "Bound of the folder of compiled kernels."},
     {"VQGEN_TUNED_PATH", "Tuned tables that plans are looked up in, with colons between."},
     {"VQGEN_NVRTC", "libnvrtc or its folder."},
+    {"VQGEN_NVRTC_HELPER", "The program vqgen\\-nvrtc, in which NVRTC runs."},
     {"VQGEN_DEPENDENT_LAUNCHES",
      "0: no kernel begins before what is before it on the stream ends."},
     {"VQGEN_CXX", "Compiler of the host backend."}};
