@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "core/files.h"
 #include "core/suggest.h"
@@ -24,29 +23,31 @@ std::string plain_what(const nlohmann::detail::exception& error) {
   return what;
 }
 
-// A pass over the events of the parser that looks for what nlohmann accepts in silence.
-class StrictPass : public nlohmann::json_sax<Json> {
+// Builds the value from the events of the parser, and refuses what nlohmann accepts in silence.
+class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  bool null() override { return value(); }
-  bool boolean(bool) override { return value(); }
-  bool number_integer(number_integer_t) override { return value(); }
-  bool number_unsigned(number_unsigned_t) override { return value(); }
-  bool number_float(number_float_t, const string_t&) override { return value(); }
-  bool string(string_t&) override { return value(); }
-  bool binary(binary_t&) override { return value(); }
-  bool start_object(std::size_t) override { return enter(false); }
-  bool start_array(std::size_t) override { return enter(true); }
+  bool null() override { return value(nullptr); }
+  bool boolean(bool fact) override { return value(fact); }
+  bool number_integer(number_integer_t number) override { return value(number); }
+  bool number_unsigned(number_unsigned_t number) override { return value(number); }
+  bool number_float(number_float_t number, const string_t&) override { return value(number); }
+  bool string(string_t& text) override { return value(std::move(text)); }
+  bool binary(binary_t& bytes) override { return value(std::move(bytes)); }
+  bool start_object(std::size_t) override { return enter(Json::object()); }
+  bool start_array(std::size_t) override { return enter(Json::array()); }
   bool end_object() override { return leave(); }
   bool end_array() override { return leave(); }
   bool key(string_t& name) override {
     Level& level = levels_.back();
-    if (!level.keys.insert(name).second) {
+    const auto [member, fresh] = level.container->emplace(name, nullptr);
+    if (!fresh) {
       level.key.clear();
       problem =
           fmt::format("{}: the key '{}' stands twice in one object; remove one", path(), name);
       return false;
     }
     level.key = "/" + name;
+    level.member = &*member;
     return true;
   }
   bool parse_error(std::size_t position, const std::string&,
@@ -56,28 +57,34 @@ class StrictPass : public nlohmann::json_sax<Json> {
     return false;
   }
 
+  Json result;
   std::string problem;
 
  private:
-  // An object or array that is open. `key` is "/name" of the member that is being read.
+  // An object or array that is open. Of an object the member that is being read and "/its name".
   struct Level {
-    bool array = false;
-    std::size_t index = 0;  // elements begun
-    std::string key;
-    std::set<std::string> keys;
+    Json* container;
+    Json* member = nullptr;
+    std::string key = {};
   };
 
-  bool value() {
-    if (!levels_.empty()) ++levels_.back().index;
+  Json* put(Json&& value) {
+    if (levels_.empty()) return &(result = std::move(value));
+    Level& level = levels_.back();
+    if (level.container->is_array()) return &level.container->emplace_back(std::move(value));
+    return &(*level.member = std::move(value));
+  }
+  bool value(Json&& value) {
+    put(std::move(value));
     return true;
   }
-  bool enter(bool array) {
-    value();
+  bool enter(Json&& container) {
+    Json* const place = put(std::move(container));
     if (levels_.size() == kMaxDepth) {
       problem = fmt::format("{}: nested deeper than {} levels; flatten it", path(), kMaxDepth);
       return false;
     }
-    levels_.push_back({array, 0, "", {}});
+    levels_.push_back({place});
     return true;
   }
   bool leave() {
@@ -87,7 +94,8 @@ class StrictPass : public nlohmann::json_sax<Json> {
   std::string path() const {
     std::string path;
     for (const Level& level : levels_) {
-      path += level.array ? fmt::format("/{}", level.index - 1) : level.key;
+      const bool array = level.container->is_array();
+      path += array ? fmt::format("/{}", level.container->size() - 1) : level.key;
     }
     return path.empty() ? "/" : path;
   }
@@ -113,14 +121,13 @@ std::string plain(double value) {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& source) {
-  StrictPass strict;
-  const bool fine = Json::sax_parse(text.begin(), text.end(), &strict);
-  if (!fine) {
-    std::string problem = strict.problem;
+  StrictBuilder builder;
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
+    std::string problem = std::move(builder.problem);
     std::replace(problem.begin(), problem.end(), '\n', ' ');
     throw Error(ErrorKind::bad_input, fmt::format("{}: {}", source, problem));
   }
-  return Json::parse(text.begin(), text.end());
+  return std::move(builder.result);
 }
 
 Json parse_json_file(const std::filesystem::path& path) {

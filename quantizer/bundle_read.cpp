@@ -249,13 +249,14 @@ Bundle read_bundle(const SafetensorsFile& file) {
 
   Bundle bundle;
   BundleReader reader(file);
+  std::set<std::string> names;
   for (std::size_t i = 0; i < items.value().size(); ++i) {
     const JsonCursor item = items.at(i);
     for (const char* key : {"name", "kind"}) {
       if (!item.has(key)) item.fail(fmt::format("'{}' is missing", key));
     }
     const std::string name = item.at("name").string();
-    if (bundle.find(name) != nullptr) item.at("name").fail("stands twice; rename one item");
+    if (!names.insert(name).second) item.at("name").fail("stands twice; rename one item");
     const auto kind = static_cast<BundleKind>(item.at("kind").choice(enum_names<BundleKind>));
     if (kind == BundleKind::attention) {
       bundle.items.push_back({name, read_attention(reader, item)});

@@ -48,6 +48,9 @@ std::vector<Value> read_list(const JsonCursor& cursor, Read&& read) {
   if (!cursor.value().is_array() || cursor.value().empty()) {
     cursor.fail("must be an array with at least one element");
   }
+  if (cursor.value().size() > kMostItems) {
+    cursor.fail(fmt::format("more than {} elements; shorten the list", kMostItems));
+  }
   std::vector<Value> values;
   for (std::size_t i = 0; i < cursor.value().size(); ++i) {
     Value value = read(cursor.at(i));

@@ -2,6 +2,7 @@
 #include <functional>
 #include <limits>
 
+#include "core/json.h"
 #include "quantizer/bundle.h"
 #include "tests/quantizer/samples.h"
 
@@ -54,6 +55,37 @@ TEST(BundleLies, SchemaAndItems) {
   expect_refused_metadata(R"("name":"layer0")", R"("name":"layer1")", "'layer1.keys.codes'");
   expect_refused_metadata(R"("name":"layer0")", R"("name":"blocks.0.q")", "is not there");
   expect_refused_metadata(R"("kv_heads":2)", R"("kv_heads":-2)", "/items/0/kv_heads");
+}
+
+// Of many items: nothing is compared with all before it, and a text is parsed once.
+TEST(BundleLies, ManyItems) {
+  constexpr std::size_t kItems = 20'000;
+  const Json item{{"name", "a"},        {"kind", "weights"},
+                  {"dtype", "f16"},     {"weights", {{"vector_size", 4}, {"index_bits", 4}}},
+                  {"out_features", 16}, {"in_features", 16}};
+  Json items = Json::array();
+  std::vector<TensorView> tensors;
+  const std::vector<std::uint16_t> entries(16 * 4);
+  const std::vector<std::uint32_t> codes(16);
+  const auto refusal = [&] {
+    const Json root{{"schema", 1}, {"items", items}};
+    const SafetensorsFile file(serialize_safetensors(tensors, {{"vqgen.bundle", root.dump()}}),
+                               "b");
+    return message_of([&] { read_bundle(file); });
+  };
+  for (std::size_t i = 0; i < kItems; ++i) {
+    items.push_back(item);
+    const std::string name = "a" + std::to_string(i);
+    items.back()["name"] = name;
+    tensors.push_back(
+        tensor_view(name + ".weights.codebooks", TensorType::f16, {1, 1, 16, 4}, entries));
+    tensors.push_back(tensor_view(name + ".weights.codes", TensorType::u32, {1, 1, 16, 1}, codes));
+  }
+  items.push_back(items.back());
+  EXPECT_NE(refusal().find("/items/20000/name: stands twice"), std::string::npos);
+  tensors.clear();
+  items = Json(kItems * 5, item);
+  EXPECT_NE(refusal().find("'a.weights.codes': is not there"), std::string::npos);
 }
 
 TEST(BundleLies, LayoutsThatDoNotFit) {
