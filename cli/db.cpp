@@ -27,6 +27,16 @@ Json neighbour_json(const Neighbour& neighbour) {
   return json;
 }
 
+// As rows spell it: zipf:1.0 is zipf:1.
+std::string row_codes(const std::string& flag) {
+  if (flag == "zipf" || zipf_skew(flag)) return read_codes(flag).name;
+  if (names_codes(flag)) return flag;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("db query: --codes '{}' is none of uniform, zipf:S and profile: with 12 "
+                          "hex digits, as db ls shows them",
+                          flag));
+}
+
 std::string tuned_problem_text(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
@@ -92,8 +102,7 @@ void db_query(const std::string& config_path, const std::string& gpu_name,
   const GpuChoice gpu = choose_gpu(gpu_name, config, *backend);
   const auto tables = make_tables(environment);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
-  std::string codes = codes_flag.empty() ? codes_of(config) : codes_flag;
-  if (codes.starts_with("zipf")) codes = read_codes(codes).name;  // zipf:1.0 is zipf:1
+  const std::string codes = codes_flag.empty() ? codes_of(config) : row_codes(codes_flag);
   const LadderAnswer answer =
       look_up(*tables, config, gpu.spec, {.codes = codes, .profiles = profiles, .all = true});
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);

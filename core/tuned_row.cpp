@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <charconv>
 
 #include "core/config.h"
 #include "core/plan_name.h"
@@ -36,6 +36,25 @@ Plan read_plan_of(const JsonCursor& row, const char* name, const Problem& proble
 }
 
 }  // namespace
+
+std::optional<double> zipf_skew(std::string_view codes) {
+  constexpr std::string_view kZipf = "zipf:";
+  if (!codes.starts_with(kZipf)) return std::nullopt;
+  const char* const end = codes.data() + codes.size();
+  double skew = 0;
+  const auto read = std::from_chars(codes.data() + kZipf.size(), end, skew);
+  if (read.ec != std::errc{} || read.ptr != end || !(skew > 0 && skew <= kMostSkew)) return {};
+  return skew;
+}
+
+bool names_codes(std::string_view codes) {
+  constexpr std::string_view kProfile = "profile:";
+  constexpr std::size_t kDigits = 12;
+  if (codes == "uniform") return true;
+  if (const auto skew = zipf_skew(codes)) return codes == fmt::format("zipf:{}", *skew);
+  return codes.starts_with(kProfile) && codes.size() == kProfile.size() + kDigits &&
+         codes.find_first_not_of("0123456789abcdef", kProfile.size()) == codes.npos;
+}
 
 Json to_json(const TunedRow& row) {
   return {{"problem", to_json(row.problem)},

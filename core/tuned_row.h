@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/json.h"
 #include "core/plan.h"
@@ -17,10 +19,18 @@ inline constexpr const char* kL2Cold = "all_cold";   // codes and codebooks
 inline constexpr const char* kL2CodesCold = "cold";  // codes; all read the same codebooks
 inline constexpr const char* kL2Warm = "warm";       // nothing
 
+// The S of codes "zipf:S", above 0 and at most kMostSkew, where all but one code in a thousand is
+// the first; nullopt of all other texts.
+inline constexpr double kMostSkew = 10;
+std::optional<double> zipf_skew(std::string_view codes);
+// Whether the text can stand as MeasurePolicy::codes: a distribution as vqgen writes it.
+bool names_codes(std::string_view codes);
+
 // How times were taken. Times of a VQ kernel depend on how its codes are distributed, so `codes` is
 // part of a row's key: rows with other codes are other rows.
 struct MeasurePolicy {
-  std::string codes = "uniform";  // uniform, zipf:S (weight of the r-th: r^-S), profile:DIGEST
+  std::string codes = "uniform";  // uniform, zipf:S (weight of the r-th: r^-S), profile:DIGEST of
+                                  // 12 hex digits
   std::string l2 = kL2Cold;
   std::string timer = "graph";  // graph: replays of a CUDA graph; cpu: the host backend's clock
   int rounds = 0;               // of the finals, each of all finalists in turn

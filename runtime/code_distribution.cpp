@@ -2,32 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <string_view>
-
 #include "core/digest.h"
 #include "core/files.h"
 #include "core/hotness_match.h"
+#include "core/tuned_row.h"
 #include "quantizer/bundle.h"
 #include "quantizer/hotness.h"
 
 namespace vqgen {
 namespace {
 
-constexpr double kMostSkew = 10;  // where all but one code in a thousand is the first
-
-CodeDistribution zipf(const std::string& text, std::string_view skew_text) {
-  CodeDistribution codes{.pattern = CodePattern::zipf};
-  const char* const last = skew_text.data() + skew_text.size();
-  const auto [end, fault] =
-      std::from_chars(skew_text.data(), last, codes.skew, std::chars_format::fixed);
-  if (fault != std::errc() || end != last || !(codes.skew > 0 && codes.skew <= kMostSkew)) {
+CodeDistribution zipf(const std::string& text) {
+  const std::optional<double> skew = zipf_skew(text == "zipf" ? "zipf:1" : text);
+  if (!skew) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("codes '{}': S of zipf:S must be a number above 0 and at most {}", text,
                             kMostSkew));
   }
-  codes.name = fmt::format("zipf:{}", codes.skew);
-  return codes;
+  return {.name = fmt::format("zipf:{}", *skew), .pattern = CodePattern::zipf, .skew = *skew};
 }
 
 CodeDistribution captured(const std::string& file) {
@@ -52,10 +44,8 @@ std::string captured_name(std::string_view text) {
 }
 
 CodeDistribution read_codes(const std::string& text) {
-  constexpr std::string_view kZipf = "zipf:";
   if (text == "uniform") return {};
-  if (text == "zipf") return zipf(text, "1");
-  if (text.starts_with(kZipf)) return zipf(text, std::string_view(text).substr(kZipf.size()));
+  if (text == "zipf" || text.starts_with("zipf:")) return zipf(text);
   if (!std::filesystem::exists(text)) {
     throw Error(
         ErrorKind::bad_input,

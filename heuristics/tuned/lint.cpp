@@ -21,11 +21,6 @@ std::string class_named(const std::string& name) {
   return find_gpu(stem).name;
 }
 
-bool known_codes(const std::string& codes) {
-  return codes == "uniform" || (codes.starts_with("zipf:") && codes.size() > 5) ||
-         (codes.starts_with("profile:") && codes.size() > 8);
-}
-
 class RowLint {
  public:
   RowLint(const TunedRow& row, std::string where, std::vector<LintFinding>& findings)
@@ -58,8 +53,9 @@ class RowLint {
     }
     if (world.device == "replay") say("times of a recording, which no device was asked for");
     const MeasurePolicy& policy = row_.policy;
-    if (!known_codes(policy.codes)) {
-      say("codes '{}' are none of uniform, zipf:S and profile:DIGEST", policy.codes);
+    if (!names_codes(policy.codes)) {
+      say("codes '{}' are none of uniform, zipf:S with S up to {} and profile:DIGEST", policy.codes,
+          kMostSkew);
     }
     if (!policy.of_gpu()) {
       say("timed by '{}', which says nothing of a GPU", policy.timer);

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 
@@ -95,15 +94,8 @@ double total(const std::vector<double>& steps) {
 // How skewed codes are: the exponent of Zipf's law, 0 for uniform ones; a profile has none, and
 // stands behind all that have.
 double skew_of(const std::string& codes) {
-  constexpr std::string_view kZipf = "zipf:";
   if (codes == "uniform") return 0;
-  double skew = 0;
-  const char* const end = codes.data() + codes.size();
-  if (codes.starts_with(kZipf)) {
-    const auto read = std::from_chars(codes.data() + kZipf.size(), end, skew);
-    if (read.ec == std::errc{} && read.ptr == end && std::isfinite(skew)) return skew;
-  }
-  return HUGE_VAL;
+  return zipf_skew(codes).value_or(HUGE_VAL);
 }
 
 // Codes that are no Zipf's law are taken for uniform ones, as the cost model takes them.

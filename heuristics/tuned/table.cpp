@@ -13,9 +13,6 @@ namespace {
 
 constexpr const char* kVersionField = "vqgen_tuned";
 constexpr std::int64_t kVersion = 1;
-constexpr std::string_view kRowBegin = R"({"candidates":)";
-constexpr const char* kNoRow =
-    "is not written as rows are, keys sorted and without spaces; leave writing tables to vqgen";
 
 [[noreturn]] void fail_at(const std::string& where, const std::string& what) {
   throw Error(ErrorKind::bad_input, where + ": " + what);
@@ -40,53 +37,41 @@ void require_header(std::string_view line, const std::string& where) {
                         kVersion));
 }
 
-// Calls visit(line, number) for each row's line, which ends where the next begins.
-template <class Visit>
-void for_each_row_line(std::string_view text, std::size_t begin, Visit&& visit) {
-  for (std::size_t number = 2; begin < text.size(); ++number) {
-    const std::size_t end = text.find('\n', begin);
-    visit(text.substr(begin, end - begin), number);
-    begin = end + 1;
-  }
-}
-
 }  // namespace
 
-std::size_t rows_begin(std::string_view text, const std::string& source) {
-  const std::size_t end = std::min(text.find('\n'), text.size());
-  require_header(text.substr(0, end), at_line(source, 1));
-  if (text.back() != '\n') {
-    const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-    fail_at(at_line(source, lines + 1),
-            "the last line is cut off; remove it, or write the table again");
+TableReader::TableReader(std::string_view text, std::string source) : source_(std::move(source)) {
+  const std::size_t header = std::min(text.find('\n'), text.size());
+  require_header(text.substr(0, header), at_line(source_, 1));
+  for (std::size_t begin = header + 1; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines_.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
   }
-  for_each_row_line(text, end + 1, [&](std::string_view line, std::size_t number) {
-    if (!line.starts_with(kRowBegin) || !line.ends_with('}')) {
-      fail_at(at_line(source, number), kNoRow);
-    }
-  });
-  return end + 1;
+  if (text.back() == '\n') return;
+  fail_at(at_line(source_, lines_.size() + 1),
+          "the last line is cut off; remove it, or write the table again");
+}
+
+TunedRow TableReader::read(std::size_t row) {
+  const std::size_t number = row + 2;
+  const std::string where = at_line(source_, number);
+  TunedRow read = read_row(lines_.at(row), where);
+  const auto [known, fresh] = known_.emplace(tuned_key(read), number);
+  if (fresh) return read;
+  fail_at(where,
+          fmt::format("has the problem, device class and codes of line {}; remove one of them",
+                      known->second));
 }
 
 TunedRow read_row(std::string_view line, const std::string& where) {
   const Json json = parse_json(line, where);
-  TunedRow row = read_tuned_row(JsonCursor(json, where));
-  if (to_json(row).dump() != line) fail_at(where, kNoRow);
-  return row;
+  return read_tuned_row(JsonCursor(json, where));
 }
 
 TunedTable read_table(std::string_view text, const std::string& source) {
   TunedTable table;
-  std::map<std::string, std::size_t> lines;  // of keys
-  const std::size_t begin = rows_begin(text, source);
-  for_each_row_line(text, begin, [&](std::string_view line, std::size_t number) {
-    table.rows.push_back(read_row(line, at_line(source, number)));
-    const auto [known, fresh] = lines.emplace(tuned_key(table.rows.back()), number);
-    if (fresh) return;
-    fail_at(at_line(source, number),
-            fmt::format("has the problem, device class and codes of line {}; remove one of them",
-                        known->second));
-  });
+  TableReader reader(text, source);
+  for (std::size_t i = 0; i < reader.size(); ++i) table.rows.push_back(reader.read(i));
   return table;
 }
 

@@ -1,9 +1,10 @@
-// A tuned table: a file of JSON lines (docs/tuned-tables.md), a header and then a row a line. Rows
-// stand in it exactly as to_json() writes them, so that one problem's are found by comparing text
-// (heuristics/tuned/tables.h) and equal rows are equal bytes.
+// A tuned table: a file of JSON lines (docs/tuned-tables.md), a header and then a row a line.
+// table_text() writes them one way only, so equal tables are equal bytes; any JSON of a row is
+// read.
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +19,7 @@ struct TunedTable {
 };
 
 // Error(bad_input) that begins with SOURCE:LINE for another version than 1, a last line that is cut
-// off, what is no row or not written as rows are, and a second row of one key.
+// off, what is no row, and a second row of one key.
 TunedTable read_table(std::string_view text, const std::string& source);
 TunedTable read_table(const std::filesystem::path& path);
 
@@ -35,9 +36,20 @@ bool better(const TunedRow& a, const TunedRow& b);
 // For each key the best row of any table, sorted by key. Commutative, associative and idempotent.
 TunedTable merge(std::span<const TunedTable> tables);
 
-// For those that read rows as they are wanted: checks the header and that each line begins and ends
-// as a row does, and gives the offset of the first row.
-std::size_t rows_begin(std::string_view text, const std::string& source);
+// A table row by row, for those who go on where one is damaged. `text` must outlive it. Errors as
+// of read_table().
+class TableReader {
+ public:
+  TableReader(std::string_view text, std::string source);
+  std::size_t size() const { return lines_.size(); }
+  TunedRow read(std::size_t row);
+
+ private:
+  std::string source_;
+  std::vector<std::string_view> lines_;       // behind the header
+  std::map<std::string, std::size_t> known_;  // keys that were read, and the numbers of their lines
+};
+
 // One line of a table; `where` is its SOURCE:LINE.
 TunedRow read_row(std::string_view line, const std::string& where);
 

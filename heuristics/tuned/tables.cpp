@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
 
 #include "core/config.h"
 #include "core/embedded.h"
@@ -52,10 +51,15 @@ void TunedTables::guarded(Act&& act) const {
   }
 }
 
-void TunedTables::add(std::string name, std::string text) {
+void TunedTables::add(std::string name, std::string_view text) {
   guarded([&] {
-    const std::size_t begin = rows_begin(text, name);
-    tables_.push_back({std::move(name), std::move(text), begin});
+    TableReader reader(text, name);
+    Table table{std::move(name), ""};
+    for (std::size_t i = 0; i < reader.size(); ++i) {
+      guarded([&] { table.text += to_json(reader.read(i)).dump(); });
+      table.text += '\n';
+    }
+    tables_.push_back(std::move(table));
   });
 }
 
@@ -64,7 +68,10 @@ void TunedTables::add_file(const std::filesystem::path& path) {
 }
 
 void TunedTables::add_shipped() {
-  for (const ShippedTable& each : shipped_tables()) add(each.name, std::string(each.text));
+  for (ShippedTable& each : shipped_tables()) {
+    tables_.push_back(
+        {std::move(each.name), std::string(each.text.substr(each.text.find('\n') + 1))});
+  }
 }
 
 std::vector<FoundRow> TunedTables::find(const Wanted& wanted) const {
@@ -76,9 +83,8 @@ std::vector<FoundRow> TunedTables::find(const Wanted& wanted) const {
     const auto from = [&](std::size_t at) {
       return text.begin() + static_cast<std::ptrdiff_t>(at);
     };
-    std::set<std::string> keys;
-    std::size_t number = 1;
-    for (std::size_t counted = 0, next = table.begin; next < text.size();) {
+    std::size_t number = 2;
+    for (std::size_t counted = 0, next = 0; next < text.size();) {
       const auto hit = std::search(from(next), text.end(), search);
       if (hit == text.end()) break;
       const auto at = static_cast<std::size_t>(hit - text.begin());
@@ -99,12 +105,6 @@ std::vector<FoundRow> TunedTables::find(const Wanted& wanted) const {
         row.codes = string_between(row, R"("policy":{"codes":)", R"(,"l2":)");
         row.problem = *problem;
         row.key = tuned_key(row.problem, row.gpu, row.codes);
-        if (!keys.insert(row.key).second) {
-          throw Error(ErrorKind::bad_input,
-                      row.where +
-                          ": has the problem, device class and codes of a line above; "
-                          "remove one of them");
-        }
         found.push_back(std::move(row));
       });
     }

@@ -3,9 +3,10 @@
 // measured on the user's own machine goes over what was measured elsewhere.
 //
 // Looking up must cost next to nothing, and reading a row whole takes a tenth of a millisecond. So
-// a table is kept as text, whose lines are searched for the problem's own text, and a row is read
-// when it is its turn to be judged. What is wrong with other lines stays unseen until they are
-// wanted; `vqgen db lint` reads all.
+// a table is kept as text of rows as to_json() writes them, whose lines are searched for the
+// problem's own text, and a row is read again when it is its turn to be judged. A user's table is
+// read whole when it is added, and brought to that text however it is written. What ships is
+// written so already, which a test sees to.
 #pragma once
 
 #include <filesystem>
@@ -40,9 +41,8 @@ class TunedTables {
  public:
   explicit TunedTables(Damage damage = Damage::fail) : damage_(damage) {}
 
-  // Behind those that are there. Error(bad_input) as read_table(), for what shows without reading
-  // rows.
-  void add(std::string name, std::string text);
+  // Behind those that are there. Error(bad_input) as read_table().
+  void add(std::string name, std::string_view text);
   void add_file(const std::filesystem::path& path);
   void add_shipped();
 
@@ -61,8 +61,7 @@ class TunedTables {
  private:
   struct Table {
     std::string name;
-    std::string text;
-    std::size_t begin = 0;  // of the first row
+    std::string text;  // lines of rows; empty lines for damaged ones
   };
   template <class Act>
   void guarded(Act&& act) const;

@@ -32,12 +32,14 @@ std::vector<std::string> names_of(std::span<const Plan> plans) {
   return names;
 }
 
-// What is empty, of a header that a kill cut, or begins with a header of whatever tuning.
-bool is_journal(const std::string& text, const std::string& header) {
-  const std::size_t end = text.find('\n');
-  if (end == std::string::npos) return header.starts_with(text) || text.starts_with(kHeaderBegin);
-  return text.starts_with(kHeaderBegin) &&
-         text.substr(0, end).find("\"vqgen_journal\":") != std::string::npos;
+// The header of a journal of whatever tuning; nullopt of any other line.
+std::optional<Json> read_header(const std::string& line) {
+  try {
+    Json json = parse_json(line, "journal");
+    if (json.is_object() && json.contains("vqgen_journal")) return json;
+  } catch (const Error&) {
+  }
+  return std::nullopt;
 }
 
 [[noreturn]] void fail_file(const std::filesystem::path& path, const char* what) {
@@ -106,19 +108,22 @@ void JournaledEvaluator::close() {
 
 void JournaledEvaluator::read(const std::string& header, bool restart) {
   std::string text = read_text(path_, kMostJournalBytes);
-  if (!is_journal(text, header)) {
+  const std::size_t begin = text.find('\n') + 1;  // of the lines; 0 of a header that a kill cut
+  const std::optional<Json> found = read_header(text.substr(0, text.find('\n')));
+  const bool cut_header = header.starts_with(text) || text.starts_with(kHeaderBegin);
+  if (begin == 0 ? !cut_header : !found) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: is no journal of vqgen tune; name another file", path_.string()));
   }
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  if (whole > 0 && !restart && !text.starts_with(header)) {
+  if (whole > 0 && !restart && *found != parse_json(header, "journal")) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: is a journal of another problem, GPU, policy, environment or "
                             "version; begin anew with --restart, or name another",
                             path_.string()));
   }
   text.resize(restart ? 0 : whole);
-  std::size_t at = header.size();
+  std::size_t at = begin;
   for (std::size_t number = 2; at < text.size(); ++number) {
     const std::size_t end = text.find('\n', at);
     read_line(text.substr(at, end - at), number);
@@ -126,7 +131,7 @@ void JournaledEvaluator::read(const std::string& header, bool restart) {
   }
   size_ = text.size();
   if (text.empty()) first_ = header;
-  if (text.size() <= header.size()) first_ += incumbent_line(incumbent_);
+  if (text.size() <= begin) first_ += incumbent_line(incumbent_);
   recorded_ = screened_.size() + finals_.size();
 }
 

@@ -137,9 +137,29 @@ TEST_F(Db, QuerySaysTheRungAndWhatWasNotTaken) {
   EXPECT_EQ(run({"db", "query", config, "--gpu", "h200", "--codes", "zipf:3.0"},
                 using_table(all))["taken"]["rung"],
             "exact");
+  for (const char* codes : {"../../x", "zipf:nan", "zipf:1e999", "profile:x"}) {
+    expect_failure({"db", "query", config, "--codes", codes}, 2, {codes, "zipf:S"});
+  }
   const Outcome text = vqgen({"db", "query", config, "--gpu", "a100"}, using_table(all));
   expect_success(text);
   expect_words(text.out, {"no row serves"});
+}
+
+// As jq or an editor leaves them.
+TEST_F(Db, RowsAreFoundHoweverTheyAreWritten) {
+  std::string row = row_line("uniform", plan_of(128), 5.0);
+  for (const char* mark : {",\"", ":{"}) {
+    for (std::size_t at = row.find(mark); at != row.npos; at = row.find(mark, at + 3)) {
+      row.insert(at + 1, " ");
+    }
+  }
+  const std::string spaced = table("spaced.jsonl", row);
+  const Json answer = run({"db", "query", config, "--gpu", "h200"}, using_table(spaced));
+  EXPECT_EQ(answer["taken"]["rung"], "exact");
+  EXPECT_EQ(answer["taken"]["where"], spaced + ":2");
+  run({"db", "merge", spaced, "--out", folder.path("m.jsonl")});
+  EXPECT_EQ(read_text(folder.path("m.jsonl")),
+            "{\"vqgen_tuned\":1}\n" + row_line("uniform", plan_of(128), 5.0));
 }
 
 TEST_F(Db, PlansComeFromTheTableUnlessAChooserIsNamed) {

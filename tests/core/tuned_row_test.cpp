@@ -33,6 +33,20 @@ TEST(PlanName, SaysWhatIsNotDefaultAndIsReadAgain) {
   }
 }
 
+TEST(Codes, AreNamedInOneWay) {
+  for (const char* name : {"uniform", "zipf:1", "zipf:1.25", "zipf:10", "profile:0123456789ab"}) {
+    EXPECT_TRUE(names_codes(name)) << name;
+  }
+  for (const char* text :
+       {"", "Uniform", "zipf", "zipf:", "zipf:0", "zipf:-1", "zipf:nan", "zipf:inf", "zipf:1e999",
+        "zipf:11", "zipf:1.0", "zipf:1x", "../../x", "profile:", "profile:../../x",
+        "profile:0123456789aB", "profile:0123456789abc"}) {
+    EXPECT_FALSE(names_codes(text)) << text;
+  }
+  EXPECT_EQ(zipf_skew("zipf:1.50"), 1.5);
+  EXPECT_EQ(zipf_skew("uniform"), std::nullopt);
+}
+
 TEST(PlanName, WhatIsNoNameIsRefused) {
   for (const char* name : {"",
                            "/",

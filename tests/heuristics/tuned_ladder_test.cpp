@@ -341,38 +341,43 @@ TEST(TunedLadder, AllNeighboursAreToldWhereTheyAreAskedFor) {
   EXPECT_EQ(all.passed[1].refused, "a nearer row was taken");
 }
 
-// Rows are read as they are wanted.
-TEST(TunedLadder, DamageIsMetWhereItIsWanted) {
+TEST(TunedLadder, RowsAreFoundHoweverTheyAreWritten) {
+  for (const auto& [problem, larger] :
+       {std::pair(gemv_problem(1, 1024, 1024), gemv_problem(2, 1024, 1024)),
+        {attention_problem(2048), attention_problem(4096)}}) {
+    for (const std::string& line : test::other_texts(tuned_row(problem, model_choice(problem)))) {
+      TunedTables tables;
+      tables.add("t", "{ \"vqgen_tuned\" : 1 }\n" + line + '\n');
+      EXPECT_EQ(taken(look_up(tables, config_of(problem), h200())), "exact t:2") << line;
+      const LadderAnswer near = look_up(tables, config_of(larger), h200(), {.all = true});
+      EXPECT_EQ(near.passed.size() + (near.taken ? 1 : 0), 1u) << line;
+    }
+  }
+}
+
+TEST(TunedLadder, DamageIsMetWhereTheTableIsAdded) {
   const Problem problem = gemv_problem(1, 1024, 1024);
   const TunedRow row = tuned_row(problem, model_choice(problem));
-  std::string text = table_text({{row}});
-  const std::size_t digit = text.find("\"time_us\":10") + 10;
-  text[digit] = '-';
-  const auto add = [&](Damage damage) {
-    auto tables = std::make_unique<TunedTables>(damage);
-    tables->add("bad", text);
-    tables->add("good", table_text({{row}}));
-    return tables;
-  };
-  const auto strict = add(Damage::fail);
-  EXPECT_FALSE(look_up(*strict, config_of(gemv_problem(1, 64, 64, "aqlm-1x8")), h200()).taken);
-  expect_words(message_of([&] { look_up(*strict, config_of(problem), h200()); }), {"bad:2"});
-  const auto lenient = add(Damage::skip);
-  EXPECT_EQ(lenient->warning(), "");
-  EXPECT_EQ(taken(look_up(*lenient, config_of(problem), h200())), "exact good:2");
-  expect_words(lenient->warning(), {"bad:2"});
-  // A table that shows its damage at once, and a key twice.
+  std::string text = table_text({{row, with_codes(row, "zipf:1")}});
+  text[text.find("\"time_us\":10") + 10] = '-';
+  TunedTables strict;
+  expect_words(message_of([&] { strict.add("bad", text); }), {"bad:2"});
+  TunedTables lenient(Damage::skip);
+  lenient.add("bad", text);
+  expect_words(lenient.warning(), {"bad:2"});
+  EXPECT_EQ(taken(look_up(lenient, config_of(problem), h200())), "codes bad:3");
+  lenient.add("good", table_text({{row}}));
+  EXPECT_EQ(taken(look_up(lenient, config_of(problem), h200())), "exact good:2");
   const std::string cut = text.substr(0, text.size() - 5);
   TunedTables skipping(Damage::skip);
   skipping.add("cut", cut);
   EXPECT_TRUE(skipping.empty());
-  expect_words(skipping.warning(), {"cut:2", "cut off"});
-  TunedTables failing;
-  expect_words(message_of([&] { failing.add("cut", cut); }), {"cut:2"});
-  expect_words(message_of([&] { failing.add_file("none.jsonl"); }), {"none.jsonl"});
+  expect_words(skipping.warning(), {"cut:3", "cut off"});
+  expect_words(message_of([&] { strict.add("cut", cut); }), {"cut:3"});
+  expect_words(message_of([&] { strict.add_file("none.jsonl"); }), {"none.jsonl"});
   const std::string line = to_json(row).dump() + '\n';
-  failing.add("twice", "{\"vqgen_tuned\":1}\n" + line + line);
-  expect_words(message_of([&] { look_up(failing, config_of(problem), h200()); }), {"twice:3"});
+  const std::string twice = "{\"vqgen_tuned\":1}\n" + line + line;
+  expect_words(message_of([&] { strict.add("twice", twice); }), {"twice:3", "of line 2"});
 }
 
 }  // namespace

@@ -41,6 +41,10 @@ TEST(TunedLint, EachDoubtIsFoundOnce) {
       {[](TunedRow& row) { row.environment.driver = ""; }, "driver is empty"},
       {[](TunedRow& row) { row.environment.device = "replay"; }, "times of a recording"},
       {[](TunedRow& row) { row.policy.codes = "zipf"; }, "codes 'zipf'"},
+      {[](TunedRow& row) { row.policy.codes = "zipf:nan"; }, "codes 'zipf:nan'"},
+      {[](TunedRow& row) { row.policy.codes = "zipf:1e999"; }, "codes 'zipf:1e999'"},
+      {[](TunedRow& row) { row.policy.codes = "zipf:1.0"; }, "codes 'zipf:1.0'"},
+      {[](TunedRow& row) { row.policy.codes = "profile:../../x"; }, "codes 'profile:../../x'"},
       {[](TunedRow& row) { row.policy.timer = "cpu"; }, "timed by 'cpu'"},
       {[](TunedRow& row) { row.policy.l2 = "warm"; }, "l2 'warm'"},
       {[](TunedRow& row) { row.policy.rounds = 0; }, "0 rounds"},
@@ -70,6 +74,8 @@ TEST(TunedLint, WhatShipsIsSound) {
     for (const LintFinding& finding : lint(read_table(each.text, each.name), each.name, allowed)) {
       ADD_FAILURE() << finding.where << ": " << finding.what;
     }
+    // Lookups compare its text (tables.h).
+    EXPECT_EQ(table_text(read_table(each.text, each.name)), each.text) << each.name;
   }
 }
 

@@ -32,6 +32,29 @@ inline TunedRow tuned_row(const Problem& problem, const Plan& plan, double time_
           .candidates = 17};
 }
 
+// Lines that say what the row's own line says: with spaces, of a file from Windows, with keys in
+// another order, escapes and other digits, and with the formats' defaults left out.
+inline std::vector<std::string> other_texts(const TunedRow& row) {
+  const std::string line = to_json(row).dump();
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string text = line;
+    for (std::size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) {
+      text.replace(at, from.size(), to);
+    }
+    return text;
+  };
+  nlohmann::ordered_json turned;
+  const auto ordered = nlohmann::ordered_json::parse(line);
+  for (auto each = ordered.rbegin(); each != ordered.rend(); ++each) turned[each.key()] = *each;
+  Json brief = parse_json(line, "row");
+  for (const char* operand : {"keys", "values", "weights"}) {
+    if (brief["problem"].contains(operand)) brief["problem"][operand].erase("tile_rows");
+  }
+  return {
+      replaced(",\"", ", \""),    line + "\r", turned.dump(), replaced("NVIDIA", "\\u004eVIDIA"),
+      replaced("0.01", "1.0e-2"), brief.dump()};
+}
+
 // Plans of the space of a problem on an H200, as far apart as it gets.
 inline std::vector<Plan> some_plans(const Problem& problem, std::size_t most) {
   return space(problem, find_gpu("h200"), {.most = most}).plans;

@@ -243,6 +243,17 @@ TEST_F(Journal, DamageIsRefusedAndTheFileKept) {
   EXPECT_NE(refusal(twice).find(":4"), std::string::npos);
 }
 
+TEST_F(Journal, AHeaderIsKnownHoweverItIsWritten) {
+  const std::string whole_run = tuned();
+  std::string text = read_text(path());
+  std::string spaced = header().dump(1);
+  std::replace(spaced.begin(), spaced.end(), '\n', ' ');
+  publish_text(path(), spaced + text.substr(text.find('\n')));
+  std::vector<std::string> asked;
+  EXPECT_EQ(tuned(&asked), whole_run);
+  EXPECT_TRUE(asked.empty());
+}
+
 TEST_F(Journal, AnotherFileIsNotTouched) {
   ReplayEvaluator inner = replay();
   for (const std::string text : {"notes", "notes\nmore\n", "notes\nmore", "{}\n", "\n",
