@@ -25,6 +25,7 @@ void report(const Collected& collected, Output& output) {
                      {"removed_bytes", collected.bytes},
                      {"kept_entries", collected.kept_entries},
                      {"kept_bytes", collected.kept_bytes}};
+  report_faults(collected.faults, output);
 }
 
 void cache_gc(const CacheArguments& arguments, Output& output) {
@@ -65,6 +66,23 @@ void report_damage(std::int64_t damaged, Output& output) {
   if (damaged == 0) return;
   output.exit_code = static_cast<int>(ErrorKind::verification_failed);
   output.note("vqgen: {} damaged; what is damaged is compiled again when it is wanted", damaged);
+}
+
+void report_faults(const std::vector<CacheFault>& faults, Output& output) {
+  output.document["faults"] = Json::array();
+  for (const CacheFault& fault : faults) {
+    output.line("{} {}", one_line(fault.path.string()), fault.why);
+    output.document["faults"].push_back({{"path", fault.path.string()}, {"why", fault.why}});
+  }
+  if (faults.empty()) return;
+  output.exit_code = static_cast<int>(ErrorKind::bad_input);
+  output.note("vqgen: {} {}{}", faults.front().path.string(), faults.front().why,
+              faults.size() == 1 ? "" : fmt::format("; and {} more", faults.size() - 1));
+}
+
+void require_trust(const std::filesystem::path& path, Trust trust) {
+  const std::string why = distrust(path, trust);
+  if (!why.empty()) throw Error(ErrorKind::bad_input, "code must not be loaded from there: " + why);
 }
 
 void add_cache(CLI::App& app, Output& output) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "runtime/cache/trust.h"
 
 namespace vqgen::cli {
 
@@ -17,6 +18,11 @@ std::filesystem::path user_folder();
 std::string short_digest(const std::string& digest);
 // Notes the damage, if there is any, and sets the exit code for it.
 void report_damage(std::int64_t damaged, Output& output);
+
+// Puts the faults in the document, names the first on stderr, and sets the exit code for them.
+void report_faults(const std::vector<CacheFault>& faults, Output& output);
+// Error(bad_input) where kernels of a folder or pack must not be run.
+void require_trust(const std::filesystem::path& path, Trust trust);
 
 void cache_ls(Output& output);
 void cache_verify(Output& output);

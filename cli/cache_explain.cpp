@@ -44,13 +44,14 @@ void cache_explain(const std::string& config_path, const std::string& gpu_name, 
   const GpuChoice gpu = choose_gpu(gpu_name, config, *backend);
   const std::unique_ptr<ArtifactCache> cache = open_cache(output);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
-  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   output.document = {
       {"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason}, {"kernels", Json::array()}};
 
-  const auto explain_plan = [&](const Plan& plan) {
+  const auto key_of = [&](const Plan& plan) {
     const KernelSource source = source_for(config, plan, gpu.spec, backend->machine());
-    const ArtifactKey key = artifact_key(source, backend->compiler(source));
+    return artifact_key(source, backend->compiler(source));
+  };
+  const auto explain = [&](const ArtifactKey& key) {
     const Lookup found = cache->peek(key);
     output.document["kernels"].push_back(explain_key(*cache, key, found, output));
     return found.artifact ? found.artifact->kernels.front().registers : 0;
@@ -59,11 +60,13 @@ void cache_explain(const std::string& config_path, const std::string& gpu_name, 
   PlanOptions options{.tables = tables.get()};
   options.place.registers = std::nullopt;
   const Plan first = plan_with(config, gpu.spec, profiles, options).plan;
-  const int registers = explain_plan(first);
+  const ArtifactKey first_key = key_of(first);
+  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
+  const int registers = explain(first_key);
   if (profiles.empty() || registers == 0) return;
   options.place.registers = registers;
   const Plan second = plan_with(config, gpu.spec, profiles, options).plan;
-  if (!(second == first)) explain_plan(second);
+  if (!(second == first)) explain(key_of(second));
 }
 
 }  // namespace vqgen::cli

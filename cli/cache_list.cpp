@@ -15,21 +15,30 @@ std::string age_text(std::int64_t seconds) {
   return fmt::format("{} s", seconds);
 }
 
+CacheFault unreadable(const ArtifactLayer& layer, const StoredEntry& entry) {
+  return {layer.path(), fmt::format("holds {}, which cannot be read, or which others can change",
+                                    short_digest(entry.digest))};
+}
+
 }  // namespace
 
 void cache_ls(Output& output) {
   const auto cache = open_cache(output);
   const std::int64_t now = std::time(nullptr);
+  std::vector<CacheFault> faults;
   output.document = {{"layers", Json::array()}, {"entries", Json::array()}};
   for (const auto& layer : cache->layers()) {
     const std::string path = layer->path().string();
     std::int64_t count = 0;
     std::uint64_t total = 0;
-    for (const StoredEntry& entry : layer->entries()) {
+    const Listing listing = layer->list();
+    faults.insert(faults.end(), listing.faults.begin(), listing.faults.end());
+    for (const StoredEntry& entry : listing.entries) {
       const auto front = layer->read(entry.digest, kPeekBytes);
       const auto key = front ? peek_key(front->bytes) : std::nullopt;
       const std::string kernel = key && !key->entries.empty() ? key->entries.front() : "";
       const char* const state = front && front->unreadable ? "unreadable" : "damaged";
+      if (front && front->unreadable) faults.push_back(unreadable(*layer, entry));
       const std::int64_t age = std::max<std::int64_t>(0, now - entry.used_s);
       ++count;
       total += entry.bytes;
@@ -46,6 +55,7 @@ void cache_ls(Output& output) {
     output.line("{}: {} entries, {} bytes", one_line(path), count, total);
     output.document["layers"].push_back({{"path", path}, {"entries", count}, {"bytes", total}});
   }
+  report_faults(faults, output);
 }
 
 // Changes nothing: a damaged file is set aside by the compilation that meets it.
@@ -57,9 +67,12 @@ void cache_verify(Output& output) {
   std::int64_t checked = 0;
   std::int64_t damaged = cache.warning().empty() ? 0 : 1;  // a layer that cannot be opened
   output.document = {{"damaged", Json::array()}, {"unreadable", Json::array()}};
+  std::vector<CacheFault> faults;
   for (const auto& layer : cache.layers()) {
     output.step("verifying {}", layer->path().string());
-    for (const StoredEntry& entry : layer->entries()) {
+    const Listing listing = layer->list();
+    faults.insert(faults.end(), listing.faults.begin(), listing.faults.end());
+    for (const StoredEntry& entry : listing.entries) {
       const auto found = layer->read(entry.digest);
       if (!found) continue;  // removed since
       ++checked;
@@ -73,7 +86,9 @@ void cache_verify(Output& output) {
   }
   output.line("{} entries checked", checked);
   output.document["checked"] = checked;
+  report_faults(faults, output);
   report_damage(damaged, output);
+  if (!faults.empty()) output.exit_code = static_cast<int>(ErrorKind::verification_failed);
 }
 
 }  // namespace vqgen::cli

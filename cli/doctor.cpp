@@ -1,10 +1,12 @@
 // vqgen doctor: what works on this machine, and what to do where something does not.
+#include <algorithm>
 #include <filesystem>
 
 #include "cli/command.h"
 #include "core/files.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
+#include "runtime/cache/trust.h"
 
 namespace vqgen::cli {
 namespace {
@@ -13,6 +15,7 @@ struct Finding {
   std::string what;
   bool ok = false;
   std::string detail;
+  int exit_code = 0;  // of commands that need it, where it is missing
 };
 
 Finding device_finding(const Backend& cuda) {
@@ -37,7 +40,10 @@ Finding compiler_finding(const char* what, const Backend& backend) {
     if (backend.machine() == Machine::cuda) backend.compile(probe);
     return {what, true, backend.compiler(probe).name};
   } catch (const Error& error) {
-    return {what, false, error.what()};
+    // Without a compiler for GPUs there is no cubin; without the host's, GPUs are served all the
+    // same.
+    const bool needed = backend.machine() == Machine::cuda;
+    return {what, false, error.what(), needed ? error.exit_code() : 0};
   }
 }
 
@@ -45,8 +51,11 @@ Finding cache_finding(const CacheOptions& options) {
   if (!options.folder) {
     return {"kernel cache", false, "no place; set VQGEN_CACHE_DIR, XDG_CACHE_HOME or HOME"};
   }
+  if (const std::string why = distrust(*options.folder, Trust::own); !why.empty()) {
+    return {"kernel cache", false, why};
+  }
   try {
-    std::filesystem::create_directories(*options.folder);
+    make_closed_folders(*options.folder);
     const std::filesystem::path probe = *options.folder / "doctor-probe";
     publish_text(probe, "probe");
     std::filesystem::remove(probe);
@@ -71,7 +80,7 @@ std::vector<Finding> table_findings(const Environment& environment) {
       findings.push_back(
           {"tuned table", true, fmt::format("{}: {} rows", name, read().rows.size())});
     } catch (const Error& error) {
-      findings.push_back({"tuned table", false, error.what()});
+      findings.push_back({"tuned table", false, error.what(), error.exit_code()});
     }
   };
   for (const std::filesystem::path& path : table_files(environment.tuned)) {
@@ -102,13 +111,20 @@ void doctor(Output& output) {
                 one_line(finding.detail));
     output.document["findings"].push_back(
         {{"what", finding.what}, {"ok", finding.ok}, {"detail", finding.detail}});
+    output.exit_code = std::max(output.exit_code, finding.exit_code);
+  }
+  if (output.exit_code != 0) {
+    output.note("vqgen: commands will fail on this machine; see what doctor calls missing");
   }
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand("doctor", "Say what works on this machine");
+  auto* command = app.add_subcommand("doctor",
+                                     "Say what works on this machine; exits as the commands do "
+                                     "that need what is missing: 5 without NVRTC, 2 with a damaged "
+                                     "tuned table");
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([&output] { doctor(output); });
 }

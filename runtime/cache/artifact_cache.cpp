@@ -9,6 +9,7 @@
 #include "runtime/cache/collect.h"
 #include "runtime/cache/nearest.h"
 #include "runtime/cache/pack.h"
+#include "runtime/cache/trust.h"
 
 namespace vqgen {
 namespace {
@@ -40,6 +41,10 @@ ArtifactCache::ArtifactCache(std::filesystem::path folder)
 ArtifactCache::ArtifactCache(CacheOptions options)
     : options_(std::move(options)), warning_(options_.warning) {
   for (const std::filesystem::path& path : options_.read_only) {
+    if (const std::string why = distrust(path, Trust::named); !why.empty()) {
+      warn(fmt::format("no kernels are taken from {}: {}", path.string(), why));
+      continue;
+    }
     try {
       layers_.push_back(open_layer(path));
     } catch (const Error& error) {
@@ -47,6 +52,10 @@ ArtifactCache::ArtifactCache(CacheOptions options)
     }
   }
   if (!options_.folder) return;
+  if (const std::string why = distrust(*options_.folder, Trust::own); !why.empty()) {
+    warn("kernels are kept in memory alone: " + why);
+    return;
+  }
   auto folder = std::make_unique<FolderLayer>(*options_.folder);
   folder_ = folder.get();
   layers_.push_back(std::move(folder));

@@ -39,7 +39,7 @@ struct Lookup {
 class ArtifactCache {
  public:
   // Writes nothing yet; the folder is made by the first store. What cannot be opened of the
-  // read-only layers is left out, and warning() says so.
+  // read-only layers, and what is not trusted (trust.h), is left out, and warning() says so.
   explicit ArtifactCache(CacheOptions options);
   explicit ArtifactCache(std::filesystem::path folder);
 

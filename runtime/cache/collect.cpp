@@ -1,10 +1,13 @@
 #include "runtime/cache/collect.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <tuple>
 #include <vector>
@@ -16,37 +19,11 @@ namespace {
 
 constexpr std::int64_t kLeftoverSeconds = 3600;  // a writer that lives takes no hour
 
-enum class Kind { entry, damaged, temporary, lock };
-
-struct OwnFile {
-  std::filesystem::path path;
-  Kind kind = Kind::entry;
-  std::uint64_t bytes = 0;
-  std::int64_t used_s = 0;
-};
-
-// What a cache calls that name in its folder `folder`; nullopt for a stranger.
-std::optional<Kind> kind_of(const std::string& folder, const std::string& name) {
-  const std::string digest = name.substr(0, 64);
-  if (!is_digest(digest)) return std::nullopt;
-  const std::string_view rest = std::string_view(name).substr(64);
-  if (folder == "locks") return rest == ".lock" ? std::optional(Kind::lock) : std::nullopt;
-  if (folder != digest.substr(0, 2)) return std::nullopt;
-  if (rest == ".vqk") return Kind::entry;
-  if (rest == ".vqk.damaged") return Kind::damaged;
-  if (rest.starts_with(".vqk.tmp-")) return Kind::temporary;
-  return std::nullopt;
-}
-
 // Oldest use first.
-std::vector<OwnFile> own_files(const std::filesystem::path& folder) {
-  std::vector<OwnFile> found;
-  for (const CacheFile& file : cache_files(folder)) {
-    const auto kind = kind_of(file.path.parent_path().filename(), file.path.filename());
-    if (kind) found.push_back({file.path, *kind, file.bytes, file.changed_s});
-  }
-  std::sort(found.begin(), found.end(), [](const OwnFile& a, const OwnFile& b) {
-    return std::tie(a.used_s, a.path) < std::tie(b.used_s, b.path);
+CacheFiles files_by_use(const std::filesystem::path& folder) {
+  CacheFiles found = cache_files(folder);
+  std::sort(found.files.begin(), found.files.end(), [](const CacheFile& a, const CacheFile& b) {
+    return std::tie(a.changed_s, a.path) < std::tie(b.changed_s, b.path);
   });
   return found;
 }
@@ -60,20 +37,26 @@ bool is_held(const std::filesystem::path& lock) {
 }
 
 // Whether nobody can be using the temporary file or the lock any more.
-bool is_left(const OwnFile& file, std::int64_t age) {
-  return file.kind == Kind::lock ? !is_held(file.path) : age > kLeftoverSeconds;
+bool is_left(const CacheFile& file, std::int64_t age) {
+  return file.kind == CacheFileKind::lock ? !is_held(file.path) : age > kLeftoverSeconds;
 }
 
-// Removes those of `files`, oldest first, that `goes` names.
+// Removes those of the files, oldest first, that `goes` names.
 template <class Goes>
-Collected remove_where(const std::vector<OwnFile>& files, Goes&& goes) {
+Collected remove_where(CacheFiles found, Goes&& goes) {
   Collected collected;
-  for (const OwnFile& file : files) {
-    const bool removed = goes(file) && ::unlink(file.path.c_str()) == 0;
+  collected.faults = std::move(found.faults);
+  for (const CacheFile& file : found.files) {
+    const bool wanted = goes(file);
+    const bool removed = wanted && ::unlink(file.path.c_str()) == 0;
+    if (wanted && !removed && errno != ENOENT) {
+      collected.faults.push_back(
+          {file.path, fmt::format("cannot be removed: {}; permit it", std::strerror(errno))});
+    }
     if (removed) {
-      ++(file.kind == Kind::entry ? collected.entries : collected.leftovers);
+      ++(file.kind == CacheFileKind::entry ? collected.entries : collected.leftovers);
       collected.bytes += file.bytes;
-    } else if (file.kind == Kind::entry) {
+    } else if (file.kind == CacheFileKind::entry) {
       ++collected.kept_entries;
       collected.kept_bytes += file.bytes;
     }
@@ -84,14 +67,15 @@ Collected remove_where(const std::vector<OwnFile>& files, Goes&& goes) {
 }  // namespace
 
 Collected collect(const std::filesystem::path& folder, const CollectLimits& limits) {
-  const std::vector<OwnFile> files = own_files(folder);
+  CacheFiles found = files_by_use(folder);
   const std::int64_t now = std::time(nullptr);
   std::uint64_t left = 0;
-  for (const OwnFile& file : files) left += file.kind == Kind::entry ? file.bytes : 0;
-  return remove_where(files, [&](const OwnFile& file) {
-    const std::int64_t age = now - file.used_s;
-    if (file.kind == Kind::damaged) return true;
-    if (file.kind != Kind::entry) return age > kLeftoverSeconds && is_left(file, age);
+  for (const CacheFile& file : found.files)
+    left += file.kind == CacheFileKind::entry ? file.bytes : 0;
+  return remove_where(std::move(found), [&](const CacheFile& file) {
+    const std::int64_t age = now - file.changed_s;
+    if (file.kind == CacheFileKind::damaged) return true;
+    if (file.kind != CacheFileKind::entry) return age > kLeftoverSeconds && is_left(file, age);
     const bool old = limits.max_age && age > limits.max_age->count();
     const bool over = limits.max_bytes && left > *limits.max_bytes;
     if (old || over) left -= file.bytes;
@@ -101,9 +85,9 @@ Collected collect(const std::filesystem::path& folder, const CollectLimits& limi
 
 Collected clear_cache(const std::filesystem::path& folder) {
   const std::int64_t now = std::time(nullptr);
-  return remove_where(own_files(folder), [&](const OwnFile& file) {
-    const bool finished = file.kind == Kind::entry || file.kind == Kind::damaged;
-    return finished || is_left(file, now - file.used_s);
+  return remove_where(files_by_use(folder), [&](const CacheFile& file) {
+    const bool finished = file.kind == CacheFileKind::entry || file.kind == CacheFileKind::damaged;
+    return finished || is_left(file, now - file.changed_s);
   });
 }
 

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
+
+#include "runtime/cache/layer.h"
 
 namespace vqgen {
 
@@ -20,11 +23,12 @@ struct Collected {
   std::uint64_t bytes = 0;     // of all that were removed
   std::int64_t kept_entries = 0;
   std::uint64_t kept_bytes = 0;
+  std::vector<CacheFault> faults = {};  // what could not be read or removed
 };
 
 // Removes entries over the limits, oldest use first, and with them damaged files, and temporary
 // files and locks, unless held, that are older than an hour. Never throws for the state of the
-// disk; what cannot be removed is kept.
+// disk; what cannot be removed is kept, and named.
 Collected collect(const std::filesystem::path& folder, const CollectLimits& limits);
 
 // Removes every file of the cache, but temporary files of the last hour and locks that are held:

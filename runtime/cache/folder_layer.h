@@ -3,6 +3,8 @@
 // name.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <span>
 #include <string>
@@ -11,13 +13,22 @@
 
 namespace vqgen {
 
-// The regular files in the folders xx/ and locks/ of a cache, by path, whoever made them.
+// A file that a cache makes, by its name.
+enum class CacheFileKind { entry, damaged, temporary, lock };
 struct CacheFile {
   std::filesystem::path path;
+  CacheFileKind kind = CacheFileKind::entry;
   std::uint64_t bytes = 0;
   std::int64_t changed_s = 0;
 };
-std::vector<CacheFile> cache_files(const std::filesystem::path& folder);
+// Those in the folders xx/ and locks/, by path, and what keeps others from being seen: folders that
+// cannot be read, and what stands in the place of a folder or file and is none. A folder that is
+// not there is an empty one.
+struct CacheFiles {
+  std::vector<CacheFile> files = {};
+  std::vector<CacheFault> faults = {};
+};
+CacheFiles cache_files(const std::filesystem::path& folder);
 
 class FolderLayer final : public ArtifactLayer {
  public:
@@ -27,7 +38,7 @@ class FolderLayer final : public ArtifactLayer {
   const std::filesystem::path& path() const override { return folder_; }
   std::optional<EntryBytes> read(std::string_view digest,
                                  std::uint64_t max_bytes = kWhole) const override;
-  std::vector<StoredEntry> entries() const override;
+  Listing list() const override;
 
   std::filesystem::path path_of(std::string_view digest) const;
   std::filesystem::path lock_of(std::string_view digest) const;
@@ -42,6 +53,8 @@ class FolderLayer final : public ArtifactLayer {
   void touch(std::string_view digest) const;
 
  private:
+  bool is_trusted(const struct stat& entry) const;
+
   static constexpr std::uint64_t kWhole = std::numeric_limits<std::uint64_t>::max();
   std::filesystem::path folder_;
 };

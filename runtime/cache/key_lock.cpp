@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/leftovers.h"
+#include "runtime/cache/trust.h"
 
 namespace vqgen {
 namespace {
@@ -28,8 +29,7 @@ bool same_file(int file, const std::filesystem::path& path) {
 // flock has no time limit, so it is asked again and again, ever more slowly.
 KeyLock::KeyLock(const std::filesystem::path& file, std::chrono::milliseconds longest)
     : path_(file) {
-  std::error_code ignored;
-  std::filesystem::create_directories(path_.parent_path(), ignored);
+  make_closed_folders(path_.parent_path());
   const Clock::time_point end = Clock::now() + longest;
   std::chrono::milliseconds pause{1};
   int error = attempt();

@@ -31,9 +31,20 @@ struct FileStamp {
 
 struct EntryBytes {
   std::vector<std::byte> bytes = {};
-  bool unreadable =
-      false;             // refused by the system; then there are no bytes, and no damage is known
+  // Refused by the system, or others can change it: no bytes, and no damage that is known.
+  bool unreadable = false;
   FileStamp stamp = {};  // of a folder's file
+};
+
+// A place of a layer that cannot be read or removed, or where something else stands.
+struct CacheFault {
+  std::filesystem::path path;
+  std::string why;  // with the remedy
+};
+
+struct Listing {
+  std::vector<StoredEntry> entries = {};  // by digest, ascending
+  std::vector<CacheFault> faults = {};
 };
 
 // Thread-safe. None of its functions throws for the state of the disk.
@@ -48,8 +59,8 @@ class ArtifactLayer {
       std::string_view digest,
       std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max()) const = 0;
 
-  // By digest, ascending.
-  virtual std::vector<StoredEntry> entries() const = 0;
+  virtual Listing list() const = 0;
+  std::vector<StoredEntry> entries() const { return list().entries; }
 };
 
 // 64 lower-case hex digits.

@@ -117,9 +117,11 @@ std::optional<EntryBytes> PackLayer::read(std::string_view digest, std::uint64_t
   return entry;
 }
 
-std::vector<StoredEntry> PackLayer::entries() const {
-  std::vector<StoredEntry> found;
-  for (const Record& record : index_) found.push_back({record.digest, record.bytes, made_s_});
+Listing PackLayer::list() const {
+  Listing found;
+  for (const Record& record : index_) {
+    found.entries.push_back({record.digest, record.bytes, made_s_});
+  }
   return found;
 }
 

@@ -29,7 +29,7 @@ class PackLayer final : public ArtifactLayer {
   std::optional<EntryBytes> read(
       std::string_view digest,
       std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max()) const override;
-  std::vector<StoredEntry> entries() const override;
+  Listing list() const override;
 
  private:
   struct Record {

@@ -132,6 +132,39 @@ TEST_F(CacheBounds, LeftoversGoAndStrangersStay) {
   EXPECT_EQ(collect(folder_ / "missing", {.max_bytes = 0}).entries, 0);
 }
 
+TEST_F(CacheBounds, WhatStandsInThePlaceOfAFileIsNamedAndStays) {
+  stored(0s);
+  const auto named = [&](char digit) {
+    const std::string digest(64, digit);
+    std::filesystem::create_directories(folder_ / digest.substr(0, 2));
+    return folder_ / digest.substr(0, 2) / (digest + ".vqk");
+  };
+  std::filesystem::create_directories(named('1') / "deeper");
+  ASSERT_EQ(::mkfifo(named('2').c_str(), 0600), 0);
+  std::filesystem::create_symlink("nowhere", named('3'));
+  publish_text(folder_ / "44", "no folder");
+  const std::vector<std::filesystem::path> wrong{named('1'), named('2'), named('3'),
+                                                 folder_ / "44"};
+  const auto paths = [](const std::vector<CacheFault>& faults) {
+    std::vector<std::filesystem::path> all;
+    for (const CacheFault& fault : faults) all.push_back(fault.path);
+    return all;
+  };
+  using ::testing::UnorderedElementsAreArray;
+  const Listing listing = FolderLayer(folder_).list();
+  EXPECT_EQ(listing.entries.size(), 1u);
+  EXPECT_THAT(paths(listing.faults), UnorderedElementsAreArray(wrong));
+  EXPECT_THAT(paths(collect(folder_, {}).faults), UnorderedElementsAreArray(wrong));
+  const Collected cleared = clear_cache(folder_);
+  EXPECT_EQ(cleared.entries, 1);
+  EXPECT_THAT(paths(cleared.faults), UnorderedElementsAreArray(wrong));
+  for (const auto& path : wrong)
+    EXPECT_TRUE(std::filesystem::is_symlink(path) || std::filesystem::exists(path));
+  const auto file = folder_ / "44";
+  EXPECT_THAT(paths(collect(file, {}).faults), UnorderedElementsAreArray({file}));
+  EXPECT_TRUE(collect(folder_ / "missing", {}).faults.empty());
+}
+
 TEST_F(CacheBounds, AHeldLockStays) {
   const auto file = FolderLayer(folder_).lock_of(key_.hex());
   auto held = std::make_unique<KeyLock>(file, std::chrono::milliseconds{0});

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ Outcome vqgen(const Arguments& arguments, const Variables& variables = {});
 Outcome run_program(const std::string& program, const Arguments& arguments,
                     const Variables& variables = {});
 
+// vqgen() as a user whom permissions bind: this one, or nobody where this is root. nullopt where
+// nobody cannot run the tool.
+std::optional<Outcome> vqgen_unprivileged(const Arguments& arguments, const Variables& variables);
+
 // stdout is one JSON document and nothing else; a null value, and a failed test, otherwise.
 Json document_of(const Outcome& outcome);
 
@@ -37,7 +42,7 @@ Json document_of(const Outcome& outcome);
 void expect_success(const Outcome& outcome);
 
 // The bad end, without and with --json: the exit code, exactly one line on stderr with all the
-// words, and with --json exactly one document on stdout that repeats them.
+// words, and nothing on stdout, but with --json exactly one document that repeats them.
 void expect_failure(const Arguments& arguments, int exit_code,
                     const std::vector<std::string>& words, const Variables& variables = {});
 
