@@ -100,7 +100,7 @@ void add_ablate(CLI::App& app, Output& output) {
       ->required();
   command->add_option("--budget", options->budget, "Plans measured of each config, at most")
       ->capture_default_str()
-      ->check(CLI::Range(std::size_t{1}, std::size_t{100000}));
+      ->check(whole_number(1, 100000));
   command->add_option("--hotness", options->hotness,
                       "A profile of vqgen profile, by which boundaries are set; goes over the "
                       "config's");

@@ -2,12 +2,30 @@
 
 #include <unistd.h>
 
+#include <charconv>
+
 #include "core/profiles.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"
 
 namespace vqgen::cli {
+namespace {
+
+template <class Number>
+CLI::Validator within(const char* kind, Number least, Number most) {
+  const auto refusal = [=](const std::string& text) -> std::string {
+    Number number{};
+    const char* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, number);
+    if (read.ec == std::errc{} && read.ptr == end && number >= least && number <= most) return "";
+    return fmt::format("'{}' is no {} from {} to {}", text, kind, least, most);
+  };
+  return {refusal, fmt::format("{} to {}", least, most)};
+}
+
+}  // namespace
+
 std::string one_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
@@ -24,6 +42,22 @@ bool Output::finish() const {
   progress_.end();
   if (json) print_line(stdout, document.dump(2, ' ', false, Json::error_handler_t::replace));
   return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+}
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  return within("whole number", least, most);
+}
+
+CLI::Validator decimal(double least, double most) { return within("number", least, most); }
+
+void refuse_empty_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    option->check([](const std::string& text) {
+      return text.empty() ? "must not be empty; give a value, or leave it out" : "";
+    });
+  }
+  for (CLI::App* each : app.get_subcommands({})) refuse_empty_values(*each);
 }
 
 void require_place(const std::string& command, const std::string& option,
@@ -84,7 +118,7 @@ void note_warning(const ArtifactCache& cache, const Output& output) {
 
 GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backend& backend) {
   if (!flag.empty() && flag != "auto") return {find_gpu(flag), "named by --gpu"};
-  if (flag != "auto" && config.gpu) return {find_gpu(*config.gpu), "named by the config"};
+  if (flag != "auto" && config.gpu) return {named_gpu(config), "named by the config"};
   if (backend.machine() == Machine::cuda) {
     if (const auto device = backend.device()) return {*device, "this machine's device"};
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -60,6 +61,16 @@ class Output {
  private:
   mutable Progress progress_;
 };
+
+// Option values in digits alone, within bounds: CLI11's own readers wrap -1 around to the largest
+// number, and take nan for one.
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+CLI::Validator decimal(double least, double most);
+// What JSON numbers hold exactly, as tables store seeds.
+inline constexpr std::uint64_t kMostSeed = (std::uint64_t{1} << 53) - 1;
+// Refuses empty values of all options of `app` and its subcommands: of a shell's unset variable
+// they would count as no option.
+void refuse_empty_values(CLI::App& app);
 
 // Error(bad_input) unless a file can be written there: found before the work, not after. `option`
 // is the flag of `command` that names it.

@@ -54,13 +54,13 @@ void print_placement(const Output& output, const std::vector<OperandPlacement>& 
   }
 }
 
-// NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry.
-void write_out(const std::string& folder, const Prepared& prepared, const Json& document,
-               Output& output) {
+// NAME.cubin, NAME.cu and NAME.json in `folder`, named after the first entry. Gives folder/NAME.
+std::string write_out(const std::string& folder, const Prepared& prepared, const Json& document) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) {
-    throw Error(ErrorKind::bad_input, folder + ": cannot make the folder: " + code.message());
+    throw Error(ErrorKind::bad_input, fmt::format("{}: cannot make the folder: {}; choose another",
+                                                  folder, code.message()));
   }
   const std::filesystem::path stem =
       std::filesystem::path(folder) / prepared.source.entries.front().name;
@@ -69,7 +69,7 @@ void write_out(const std::string& folder, const Prepared& prepared, const Json& 
       {{stem.string() + ".cubin", prepared.artifact.binary},
        {stem.string() + ".cu", std::as_bytes(std::span(prepared.source.text))},
        {stem.string() + ".json", std::as_bytes(std::span(description))}}});
-  output.line("wrote {}.cubin, .cu and .json", stem.string());
+  return stem.string();
 }
 
 void compile(const CompileArguments& options, Output& output) {
@@ -84,18 +84,22 @@ void compile(const CompileArguments& options, Output& output) {
   const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), plan);
   note_warning(*cache, output);
 
-  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
-  output.document = {
-      {"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason}, {"kernels", Json::array()}};
-  report_source(prepared.from, output);
+  output.document = {{"gpu", gpu.spec.name},
+                     {"gpu_reason", gpu.reason},
+                     {"kernels", Json::array()},
+                     {"plan_from", to_json(prepared.from)}};
   for (std::size_t i = 0; i < prepared.source.entries.size(); ++i) {
-    const Json kernel = kernel_json(prepared, i);
-    print_kernel(output, kernel);
-    output.document["kernels"].push_back(kernel);
+    output.document["kernels"].push_back(kernel_json(prepared, i));
   }
-  print_placement(output, prepared.placements);
   if (config.hotness) output.document["placement"] = placement_json(prepared.placements);
-  if (!options.out.empty()) write_out(options.out, prepared, output.document, output);
+  std::string written;
+  if (!options.out.empty()) written = write_out(options.out, prepared, output.document);
+
+  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
+  report_source(prepared.from, output);
+  for (const Json& kernel : output.document["kernels"]) print_kernel(output, kernel);
+  print_placement(output, prepared.placements);
+  if (!written.empty()) output.line("wrote {}.cubin, .cu and .json", written);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ int main_checked(int argc, char** argv) {
 #define COMMAND(name) add_##name(app, output);
 #include "cli/commands.def"
 #undef COMMAND
+  refuse_empty_values(app);
   try {
     app.parse(argc, argv);
     if (!output.finish()) {

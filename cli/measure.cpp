@@ -26,20 +26,18 @@ struct MeasureArguments {
 
 // The plans of the space, and those that either chooser takes for the config where they are not
 // among them: last.
-std::vector<Plan> space_plans(const Config& config, const GpuSpec& gpu,
-                              const MeasureArguments& options, Output& output) {
+Space space_plans(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
   SpaceOptions bounds{.most = *options.space};
   if (options.placement == "global") bounds.placement = SpacePlacement::global;
   if (options.placement == "shared") bounds.placement = SpacePlacement::shared;
   Space found = space(config.problem, gpu, bounds);
-  output.line("{}: {} of {} plans of the space", config.source, found.plans.size(), found.feasible);
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const Plan own = plan_for(config, gpu, chooser);
     if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
       found.plans.push_back(own);
     }
   }
-  return std::move(found.plans);
+  return found;
 }
 
 // The config's own plan, or for each object of the plans file the one chosen around its fields.
@@ -62,9 +60,9 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
 
 void measure_config(const Config& config, const MeasureArguments& options, Backend& backend,
                     const GpuSpec& gpu, Output& output) {
-  const std::vector<Plan> plans =
-      options.space ? space_plans(config, gpu, options, output)
-                    : read_plans(config, gpu, options.plans, chooser_of(options.chooser));
+  const Space plans =
+      options.space ? space_plans(config, gpu, options)
+                    : Space{read_plans(config, gpu, options.plans, chooser_of(options.chooser))};
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
   measure.progress = [&](std::size_t done, std::size_t of) {
@@ -73,13 +71,18 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
   if (backend.machine() == Machine::host) note_host(output, config.source);
   output.step("{}: making data and reference", config.source);
   Measurer measurer(backend, gpu, config.problem, measure);
+  output.step("{}: compiling and measuring", config.source);
+  const std::vector<Measurement> measured = measurer.measure(plans.plans);
+  if (options.space) {
+    output.line("{}: {} plans; the space has {}", config.source, plans.plans.size(),
+                plans.feasible);
+  }
   Json results = Json::array();
   output.line("{}: {:.2f} MB of codes a call", config.source,
               static_cast<double>(measurer.code_bytes()) * 1e-6);
   output.line("{:>10} {:>9} {:>5} {:>6} {:>7} {:>4}  plan", "us", "GB/s", "regs", "spill", "shared",
               "b/SM");
-  output.step("{}: compiling and measuring", config.source);
-  for (const Measurement& m : measurer.measure(plans)) {
+  for (const Measurement& m : measured) {
     results.push_back(measurement_json(m));
     if (m.outcome != Outcome::timed) {
       output.line("{:>10} {}  {}", enum_name(m.outcome), m.why, to_json(m.plan).dump());
@@ -148,7 +151,9 @@ void add_measure(CLI::App& app, Output& output) {
                    "Instead: so many plans of the space that choose looks at, spread evenly over "
                    "it (150; 0 for all), and those chosen by either chooser")
       ->expected(0, 1)
-      ->default_str("150");
+      ->default_str("150")
+      ->check(whole_number(0, kMostPlans))
+      ->excludes(command->get_option("--chooser"));  // it takes the plans of both
   command
       ->add_option(
           "--placement", options->placement,
@@ -164,7 +169,7 @@ void add_measure(CLI::App& app, Output& output) {
                    "Milliseconds of a plan's own calls before they are timed, so that the clock is "
                    "theirs and not that of what ran before")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 60000.0));
+      ->check(decimal(0, 60000));
   add_timing_options(*command, options->timing);
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { run(*options, output); });

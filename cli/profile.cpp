@@ -92,13 +92,6 @@ void profile(const ProfileArguments& options, Output& output) {
     throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
   }
   output.document = {{"data", options.data}, {"out", options.out}, {"tensors", Json::array()}};
-  if (output.json) {
-    for (const HotnessProfile& each : profiles) {
-      output.document["tensors"].push_back(tensor_json(each));
-    }
-  } else {
-    print_table(output, profiles);
-  }
   const std::string text = hotness_text(profiles);
   std::vector<FileContent> files{{options.out, std::as_bytes(std::span(text))}};
   std::string svg;
@@ -108,6 +101,13 @@ void profile(const ProfileArguments& options, Output& output) {
     output.document["svg"] = options.svg;
   }
   publish_files(files);
+  if (output.json) {
+    for (const HotnessProfile& each : profiles) {
+      output.document["tensors"].push_back(tensor_json(each));
+    }
+  } else {
+    print_table(output, profiles);
+  }
   for (const FileContent& file : files) output.line("wrote {}", file.path.string());
 }
 
@@ -122,7 +122,7 @@ void add_profile(CLI::App& app, Output& output) {
   command->add_option("--svg", options->svg, "A picture of it to write");
   command->add_option("--parts", options->parts, "Parts of the rows that are compared")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_number(1, 1024));
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { profile(*options, output); });
 }

@@ -17,6 +17,7 @@ struct QuantizeArguments {
   std::string dtype;
   bool keep_original = false;
   bool reorder = false;
+  bool any_format = false;
   std::uint64_t seed = 1;
 };
 
@@ -52,6 +53,7 @@ QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptio
   request.value_format = parse_format(options.value_format, "--value-format");
   request.dtype = parse_dtype(options.dtype);
   request.keep_original = options.keep_original;
+  request.any_format = options.any_format;
   request.options = training;
   return quantize_kv(request);
 }
@@ -65,6 +67,7 @@ QuantizeResult quantize_matrix(const QuantizeArguments& options, const TrainOpti
   request.format = parse_format(options.format, "--format");
   request.dtype = parse_dtype(options.dtype);
   request.keep_original = options.keep_original;
+  request.any_format = options.any_format;
   request.options = training;
   return quantize_weights(request);
 }
@@ -97,6 +100,9 @@ void quantize(const QuantizeArguments& options, Output& output) {
   if (!cache &&
       !(options.key_format + options.values + options.value_format + options.queries).empty()) {
     usage("--key-format, --values, --value-format and --queries go with --keys");
+  }
+  if (!cache && !options.calibration.empty()) {
+    usage("--calibration goes with --keys; weights are trained on themselves");
   }
   // Training takes long: a place that cannot be written is found before it, not after.
   require_place("quantize", "--out", options.out);
@@ -153,9 +159,11 @@ void add_quantize(CLI::App& app, Output& output) {
                     "Store the source tensors in the bundle too");
   command->add_flag("--reorder", options->reorder,
                     "Number entries by how often they are read, the hottest first");
+  command->add_flag("--any-format", options->any_format,
+                    "Take formats and sizes that no kernel of vqgen reads, for other programs");
   command->add_option("--seed", options->seed, "Of the k-means")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0, kMostSeed));
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { quantize(*options, output); });
 }

@@ -118,32 +118,49 @@ void compare(const Config& config, const GpuSpec& gpu, const std::vector<Timed>&
   output.document["configs"].push_back(std::move(json));
 }
 
+// One config of a file.
+struct Measured {
+  Config config;
+  GpuSpec gpu;
+  std::vector<Timed> timed;
+};
+
+std::vector<Measured> read_measured(const std::string& file) {
+  const Json json = parse_json_file(file);
+  const JsonCursor root(json, file);
+  GpuSpec gpu;
+  read_fields(member(root, "gpu_spec"), gpu);
+  const JsonCursor configs = member(root, "configs");
+  if (!configs.value().is_array()) configs.fail("must be an array");
+  std::vector<Measured> all;
+  for (std::size_t i = 0; i < configs.value().size(); ++i) {
+    const JsonCursor each = configs.at(i);
+    const JsonCursor problem = member(each, "problem");
+    Config config = read_config(problem.value(), fmt::format("{}: {}", file, problem.path()));
+    config.source = member(each, "config").string();
+    std::vector<Timed> timed = read_timed(member(each, "measurements"), config.problem, gpu);
+    if (timed.empty()) each.fail("holds no plan that was timed");
+    all.push_back({std::move(config), gpu, std::move(timed)});
+  }
+  return all;
+}
+
 void run(const RegretArguments& options, Output& output) {
+  std::vector<Measured> all;
+  for (const std::string& file : options.files) {
+    for (Measured& each : read_measured(file)) all.push_back(std::move(each));
+  }
   Totals totals;
   Summary error;
   output.line("{:<36} {:>9} {:>7} {:>7} {:>8}  {}", "config", "best us", "rules", "model",
               "measured", "best plan");
-  for (const std::string& file : options.files) {
-    output.step("comparing {}", file);
-    const Json json = parse_json_file(file);
-    const JsonCursor root(json, file);
-    GpuSpec gpu;
-    read_fields(member(root, "gpu_spec"), gpu);
+  for (const auto& [config, gpu, timed] : all) {
+    output.step("choosing for {}", config.source);
     output.document["gpu"] = gpu.name;
-    const JsonCursor configs = member(root, "configs");
-    if (!configs.value().is_array()) configs.fail("must be an array");
-    for (std::size_t i = 0; i < configs.value().size(); ++i) {
-      const JsonCursor each = configs.at(i);
-      Config config = read_config(member(each, "problem").value(), file);
-      config.source = member(each, "config").string();
-      const std::vector<Timed> timed =
-          read_timed(member(each, "measurements"), config.problem, gpu);
-      if (timed.empty()) each.fail("holds no plan that was timed");
-      for (const Timed& one : timed) {
-        if (one.expected) error.add(std::max(one.us / one.expected->us, one.expected->us / one.us));
-      }
-      compare(config, gpu, timed, totals, output);
+    for (const Timed& one : timed) {
+      if (one.expected) error.add(std::max(one.us / one.expected->us, one.expected->us / one.us));
     }
+    compare(config, gpu, timed, totals, output);
   }
   for (const auto& [which, summary] : totals.of) {
     output.line("{}: {:.3f} times the best by geometric mean of {}, {:.2f} at worst", which,

@@ -48,14 +48,13 @@ void repack_bundle(const RepackArguments& options, Output& output) {
   output.step("repacking {}", options.data);
   Bundle bundle = read_bundle(std::filesystem::path(options.data));
   output.document = {{"data", options.data}, {"out", options.out}, {"tensors", Json::array()}};
-  bool any = false;
+  std::vector<std::string> lines;
   const auto repack_one = [&](const std::string& item, Operand each, QuantizedTensor& tensor) {
     if (operand && *operand != each) return;
-    any = true;
     const std::string before = short_name(tensor.format);
     repack(tensor, layout);
-    output.line("{}.{}  {} is now {}, {} words", one_line(item), enum_name(each), before,
-                short_name(tensor.format), tensor.codes.size());
+    lines.push_back(fmt::format("{}.{}  {} is now {}, {} words", one_line(item), enum_name(each),
+                                before, short_name(tensor.format), tensor.codes.size()));
     output.document["tensors"].push_back({{"item", item},
                                           {"operand", enum_name(each)},
                                           {"format", short_name(tensor.format)},
@@ -70,12 +69,13 @@ void repack_bundle(const RepackArguments& options, Output& output) {
       repack_one(item.name, Operand::weights, std::get<LinearData>(item.data).weights);
     }
   }
-  if (!any) {
+  if (lines.empty()) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: holds no {}; name another operand or bundle", options.data,
                             operand ? enum_name(*operand) : "items"));
   }
   write_bundle(options.out, bundle);
+  for (const std::string& line : lines) output.line("{}", line);
   output.line("wrote {}", options.out);
 }
 

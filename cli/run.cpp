@@ -94,9 +94,6 @@ void run(const RunArguments& options, Output& output) {
   const Prepared prepared =
       prepare(config, gpu.spec, *chosen.backend, cache.get(), {.tables = tables.get()});
   note_warning(*cache, output);
-  output.line("backend {}: {}", chosen.backend->name(), chosen.reason);
-  output.line("planned for {}: {}", gpu.spec.name, gpu.reason);
-
   const std::optional<std::string> bundle =
       options.data.empty() ? std::nullopt : std::optional(options.data);
   output.step("running {} and its reference", options.config);
@@ -105,6 +102,8 @@ void run(const RunArguments& options, Output& output) {
   if (items.empty()) {
     throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
   }
+  output.line("backend {}: {}", chosen.backend->name(), chosen.reason);
+  output.line("planned for {}: {}", gpu.spec.name, gpu.reason);
   for (const ItemReport& item : items) print_item(output, item);
   if (options.check == "races") output.line("no races between threads");
 
@@ -144,7 +143,7 @@ void add_run(CLI::App& app, Output& output) {
                       "A bundle of vqgen quantize; by default hard input is generated");
   command->add_option("--seed", options->seed, "Of the generated input")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0, kMostSeed));
   command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([options, &output] { run(*options, output); });
 }

@@ -12,7 +12,9 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
                   "How codes are distributed: uniform, zipf:S (the r-th has weight r^-S; zipf is "
                   "zipf:1), or as in a profile of vqgen profile or a bundle")
       ->capture_default_str();
-  command.add_option("--seed", options.seed, "Of the generated input")->capture_default_str();
+  command.add_option("--seed", options.seed, "Of the generated input")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostSeed));
   command.add_flag("--shared-codebooks", options.shared_codebooks,
                    "All calls read the same codebooks, which stay in the cache: codebooks warm, as "
                    "in tables before this version; by default each call reads another layer's");

@@ -12,6 +12,8 @@
 
 namespace vqgen::cli {
 
+inline constexpr std::uint64_t kMostPlans = 1'000'000'000;  // that an option may ask for
+
 struct TimingOptions {
   std::string backend = {};
   std::string gpu = {};

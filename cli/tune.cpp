@@ -105,6 +105,7 @@ class Tuning {
     Config first;
     first.problem = work_.items.front().problem;
     first.gpu = work_.gpu;
+    first.source = options.work;
     gpu_ = planned_gpu(options.timing, first, *backend_, output);
     if (options.replay.empty() && backend_->machine() == Machine::cuda) {
       require_class(gpu_, backend_->device());
@@ -260,9 +261,10 @@ void add_tune(CLI::App& app, Output& output) {
       ->check(CLI::IsMember(enum_names<StrategyName>));
   command->add_option("--rounds", options->rounds, "Of the finals")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(whole_number(1, 1000));
   command->add_option("--most", options->most, "Candidates at most; 0 for no bound")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(whole_number(0, kMostPlans));
   command->add_option("--out", options->out,
                       "The tuned table that takes the rows, and whose rows are the incumbents; by "
                       "default one's own for the GPU (docs/tuned-tables.md), or none for --replay "
@@ -280,6 +282,7 @@ void add_tune(CLI::App& app, Output& output) {
                       "Instead of a device: a file of vqgen measure --space 0 --json, or an array "
                       "of plans' names and times");
   add_timing_options(*command, options->timing);
+  command->get_option("--replay")->excludes(command->get_option("--backend"));
   command->get_option("--codes")->default_str("the config's hotness, else uniform");
   command->add_flag("--json", output.json, "One JSON document on stdout, with all trials");
   command->callback([command, options, &output] {

@@ -47,6 +47,12 @@ Problem read_linear(const JsonCursor& root) {
   return op;
 }
 
+std::string name_at(const JsonCursor& cursor) {
+  std::string name = cursor.string();
+  if (name.empty()) cursor.fail("must not be empty; leave the field out or give a name");
+  return name;
+}
+
 Json common_json(const char* name, const auto& op) {
   return {{"op", name}, {"dtype", enum_name(op.dtype)}, {"shape", to_json(op.shape)}};
 }
@@ -84,12 +90,15 @@ Config read_config(const Json& json, const std::string& source) {
                    : op == 1 ? read_linear<Gemv>(root)
                    : op == 2 ? read_linear<Gemm>(root)
                              : read_cache_op<KvAppend>(root);
-  if (root.has("gpu")) config.gpu = root.at("gpu").string();
+  if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));
   if (root.has("hotness")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();
-    config.hotness = (folder / root.at("hotness").string()).string();
+    config.hotness = (folder / name_at(root.at("hotness"))).string();
   }
-  if (root.has("plan")) config.plan = root.at("plan").value();
+  if (root.has("plan")) {
+    config.plan = root.at("plan").value();
+    if (!config.plan.is_object()) root.at("plan").fail("must be an object of the plan's fields");
+  }
   validate(config.problem, source);
   return config;
 }
@@ -101,6 +110,14 @@ Plan with_overrides(Plan plan, const Config& config) {
       },
       plan);
   return plan;
+}
+
+GpuSpec named_gpu(const Config& config) {
+  try {
+    return find_gpu(*config.gpu);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: /gpu: {}", config.source, error.what()));
+  }
 }
 
 Json to_json(const Problem& problem) {

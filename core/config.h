@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "core/gpu_spec.h"
 #include "core/json.h"
 #include "core/plan.h"
 #include "core/problem.h"
@@ -32,6 +33,9 @@ Plan with_overrides(Plan plan, const Config& config);
 // The config that gives this problem back, canonical: sorted keys, defaults spelt out.
 Json to_json(const Problem& problem);
 Json to_json(const Plan& plan);
+
+// The GPU that the config names, which it must. Error(bad_input) as find_gpu(), from its place.
+GpuSpec named_gpu(const Config& config);
 
 // JSON Schema (draft 2020-12) of config.json, made from the declared fields.
 Json config_schema();

@@ -27,6 +27,7 @@ GpuSpec read_gpu(const Json& json, const std::string& source) {
   GpuSpec spec;
   read_fields(cursor, spec);
   const auto control = [](unsigned char c) { return c < 32 || c == 127; };
+  if (spec.name.empty()) cursor.at("name").fail("must not be empty");
   if (std::any_of(spec.name.begin(), spec.name.end(), control)) {
     cursor.at("name").fail("must hold no control characters");
   }

@@ -24,6 +24,7 @@ struct QuantizeKvRequest {
   VqFormat value_format;       // taken through for_values()
   std::optional<DType> dtype;  // none: the keys' own, or f16 for F32 keys
   bool keep_original = false;
+  bool any_format = false;  // also where no kernel reads the result
   TrainOptions options;
 };
 
@@ -35,6 +36,7 @@ struct QuantizeWeightsRequest {
   VqFormat format;
   std::optional<DType> dtype;  // none: the weights' own, or f16 for F32
   bool keep_original = false;
+  bool any_format = false;  // also where no kernel reads the result
   TrainOptions options;
 };
 
@@ -56,7 +58,7 @@ struct QuantizeResult {
 // Query j of n belongs to token tokens - n + j and attends to all tokens up to its own: one
 // sequence a query, all on one shared cache (batch = n, keys.batch = 1). Without queries batch = 0.
 // Error(bad_input) on missing tensors, shapes that disagree, NaN or infinity, and formats that do
-// not fit.
+// not fit; Error(infeasible) where no kernel reads the result, before anything is trained.
 QuantizeResult quantize_kv(const QuantizeKvRequest& request);
 // With format.output_scales each row is first divided by its RMS, which becomes its scale.
 QuantizeResult quantize_weights(const QuantizeWeightsRequest& request);

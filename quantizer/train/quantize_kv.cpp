@@ -131,7 +131,9 @@ class KvQuantizer {
     problem.shape.query_heads = static_cast<int>(data.batch > 0 ? data.query_heads : keys.heads);
     problem.shape.head_dim = static_cast<int>(keys.columns);
     problem.shape.tokens = keys.rows;
-    validate(problem, fmt::format("{}: {}", file_.source(), item));
+    const std::string source = fmt::format("{}: {}", file_.source(), item);
+    validate(problem, source);
+    if (!request_.any_format) require_kernel(problem, source);
   }
 
   QuantizedTensor quantize(const std::string& tensor, const std::string& name,

@@ -45,8 +45,10 @@ QuantizeResult quantize_weights(const QuantizeWeightsRequest& request) {
     LinearData data;
     data.dtype = choose_dtype(request.dtype, file.at(match.tensor));
     const FloatTensor weights = read_matrix(file, match.tensor);
-    validate(Gemv{{data.dtype, {1, weights.rows, weights.columns}, request.format}},
-             fmt::format("{}: {}", file.source(), match.item));
+    const Problem problem = Gemv{{data.dtype, {1, weights.rows, weights.columns}, request.format}};
+    const std::string source = fmt::format("{}: {}", file.source(), match.item);
+    validate(problem, source);
+    if (!request.any_format) require_kernel(problem, source);
     if (!request.inputs.empty()) {
       const bool same_for_all = star_count(request.inputs) == 0;
       read_inputs(file,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "core/check.h"
 #include "core/error.h"
 #include "quantizer/encode.h"
 #include "quantizer/name_pattern.h"
@@ -124,6 +125,15 @@ std::vector<std::uint16_t> to_bits(const std::vector<float>& values, DType dtype
     }
   }
   return bits;
+}
+
+void require_kernel(const Problem& problem, const std::string& source) {
+  const Verdict verdict = check(problem);
+  if (verdict.ok) return;
+  throw Error(ErrorKind::infeasible,
+              fmt::format("{}: no kernel reads it: {}; or write it for other programs with "
+                          "--any-format",
+                          source, verdict.reason));
 }
 
 std::vector<float> read_finite(const SafetensorsFile& file, const std::string& tensor) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/problem.h"
 #include "quantizer/train/quantize.h"
 
 namespace vqgen {
@@ -39,6 +40,9 @@ std::string companion(const std::string& pattern, const PatternMatch& match,
 // The values in `dtype`; Error(bad_input) where one is beyond it.
 std::vector<std::uint16_t> to_bits(const std::vector<float>& values, DType dtype,
                                    const SafetensorsFile& file, const std::string& tensor);
+
+// Error(infeasible), which begins with `source`, where vqgen has no kernel for the problem.
+void require_kernel(const Problem& problem, const std::string& source);
 
 // Finite floats of a tensor.
 std::vector<float> read_finite(const SafetensorsFile& file, const std::string& tensor);

@@ -43,7 +43,12 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"decoder", "/keys/decoder", R"("e8p")", 2, {"8 elements of 16 bits", "table"}},
         Fault{"preset", "/keys", R"("vq-9")", 2, {"'vq-9' is unknown", "vecinfer-d4b8"}},
         Fault{"op", "/op", R"("prefill")", 2, {"'prefill'", "attention_decode, gemv"}},
-        Fault{"plan", "/plan/threads", "0", 2, {"from 32 to 1024"}}),
+        Fault{"plan", "/plan/threads", "0", 2, {"from 32 to 1024"}},
+        Fault{"plan_array", "/plan", "[]", 2, {"must be an object of the plan's fields"}},
+        Fault{"plan_null", "/plan", "null", 2, {"must be an object of the plan's fields"}},
+        Fault{"gpu_null", "/gpu", "null", 2, {"must be a string"}},
+        Fault{"gpu_empty", "/gpu", R"("")", 2, {"must not be empty", "leave the field out"}},
+        Fault{"hotness_empty", "/hotness", R"("")", 2, {"must not be empty"}}),
     [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

@@ -116,6 +116,47 @@ TEST_F(DataFault, TensorsThatAreNotThereOrShapedOtherwise) {
   }
 }
 
+TEST_F(DataFault, CalibrationOfWeights) {
+  const std::string tensors = write_tiny_tensors(folder);
+  for (const std::string& file : {tensors, folder.path("none")}) {
+    Arguments arguments = quantize_tiny_matrix(tensors, folder.path("out"));
+    arguments.insert(arguments.end(), {"--calibration", file});
+    refuse(arguments, {"--calibration goes with --keys"});
+  }
+}
+
+// A bundle for other programs is written where that is asked for.
+TEST_F(DataFault, FormatsThatNoKernelReads) {
+  const std::string tensors = write_tiny_tensors(folder);
+  const auto expect_only_asked = [&](Arguments arguments, const std::string& words) {
+    expect_failure(arguments, 3, {"no kernel reads it", words, "--any-format"});
+    EXPECT_FALSE(std::filesystem::exists(folder.path("out")));
+    arguments.emplace_back("--any-format");
+    expect_success(vqgen(arguments));
+    EXPECT_TRUE(std::filesystem::remove(folder.path("out")));
+  };
+  const auto with = [](Arguments arguments, const std::string& option, const std::string& value) {
+    *(std::find(arguments.begin(), arguments.end(), option) + 1) = value;
+    return arguments;
+  };
+  const std::string wide = R"({"vector_size": 16, "index_bits": 4})";
+  const Arguments cache = quantize_tiny_cache(tensors, folder.path("out"));
+  const Arguments matrix = quantize_tiny_matrix(tensors, folder.path("out"));
+  expect_only_asked(with(cache, "--value-format", wide), "values: vector_size 16");
+  expect_only_asked(with(matrix, "--format", wide), "weights: vector_size 16");
+  const std::vector<std::uint16_t> keys(2 * 128 * 80, 0x3c00);
+  const TensorType f16 = TensorType::f16;
+  write_safetensors(folder.path("d80"),
+                    {tensor_view("layer0.k", f16, {2, 128, 80}, keys),
+                     tensor_view("layer0.v", f16, {2, 128, 80}, keys)},
+                    {});
+  const std::string narrow = R"({"vector_size": 4, "index_bits": 4})";
+  expect_only_asked(
+      {"quantize", "--input", folder.path("d80"), "--out", folder.path("out"), "--keys", "layer0.k",
+       "--key-format", narrow, "--values", "layer0.v", "--value-format", narrow},
+      "head_dim 80");
+}
+
 TEST_F(DataFault, NumbersThatAreNone) {
   for (const int bits : {0x7e00, 0x7c00, 0xfc00}) {
     const std::string input =

@@ -19,7 +19,12 @@ TEST(World, UnknownGpu) {
   expect_failure({"compile", kConfig, "--gpu", gpu}, 2, {gpu + ": /: ", "'sms' is missing"});
   Json json = tiny_gemv();
   json["gpu"] = "h300";
-  expect_failure({"compile", folder.file("config.json", json.dump())}, 2, {"gpu 'h300'"});
+  const std::string config = folder.file("config.json", json.dump());
+  expect_failure({"compile", config}, 2, {config + ": /gpu: gpu 'h300' is unknown"});
+  json["gpu"] = folder.path("none.json");
+  folder.file("config.json", json.dump());
+  expect_failure({"run", config}, 2,
+                 {config + ": /gpu: " + folder.path("none.json"), "cannot read"});
 }
 
 TEST(World, AGpuThatNvrtcCannotCompileFor) {

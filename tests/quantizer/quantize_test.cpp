@@ -39,6 +39,7 @@ class Quantize : public ::testing::Test {
       add(layer + ".odd", {3, 8, 16}, 4);
     }
     QuantizeKvRequest request;
+    request.any_format = true;  // of sizes that are quick to train
     request.input = write("kv.safetensors");
     request.keys = "layer*.k";
     request.values = "layer*.v";
@@ -126,6 +127,7 @@ TEST_F(Quantize, CachesOfSeveralSequencesKeepTheirBatch) {
   add("a.v", {3, 2, 20, 16}, 2);
   add("a.q", {4, 8, 16}, 3);
   QuantizeKvRequest request;
+  request.any_format = true;
   request.input = write("kv.safetensors");
   request.keys = "a.k";
   request.values = "a.v";
@@ -187,6 +189,7 @@ TEST_F(Quantize, HadamardNeedsAPowerOfTwo) {
   add("a.k", {1, 40, 24}, 1);
   add("a.v", {1, 40, 24}, 2);
   QuantizeKvRequest request;
+  request.any_format = true;
   request.input = write("kv.safetensors");
   request.keys = "a.k";
   request.values = "a.v";
@@ -293,6 +296,7 @@ TEST(QuantizeSample, RealWeightsOnTheLattice) {
 
 TEST(QuantizeSample, RealKeysCarryOverFromCalibrationToHeldOutText) {
   QuantizeKvRequest request;
+  request.any_format = true;
   request.input = kData / "tinycode-kv-heldout.safetensors";
   request.calibration = kData / "tinycode-kv-calibration.safetensors";
   request.keys = "layer*.k";

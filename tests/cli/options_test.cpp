@@ -1,0 +1,88 @@
+// Values of options that are none, options that do not go together, and commands that fail before
+// their first line.
+#include "core/files.h"
+#include "tests/cli/tiny_bundle.h"
+
+namespace vqgen {
+namespace {
+
+const std::string kConfig = example("tinycode-projection");
+
+TEST(Options, CountsAreDigitsWithinBounds) {
+  struct Count {
+    Arguments command;
+    std::string option;
+    std::string bounds;
+  };
+  const std::string seeds = "from 0 to 9007199254740991";
+  const std::vector<Count> counts{
+      {{"run", kConfig}, "--seed", seeds},
+      {{"quantize", "--input", "a", "--out", "b"}, "--seed", seeds},
+      {{"measure", kConfig}, "--seed", seeds},
+      {{"ablate", kConfig}, "--seed", seeds},
+      {{"tune", kConfig}, "--seed", seeds},
+      {{"measure", kConfig}, "--space", "from 0 to 1000000000"},
+      {{"tune", kConfig}, "--most", "from 0 to 1000000000"},
+      {{"tune", kConfig}, "--rounds", "from 1 to 1000"},
+      {{"ablate", kConfig}, "--budget", "from 1 to 100000"},
+      {{"profile", "--data", "a", "--out", "b"}, "--parts", "from 1 to 1024"}};
+  for (const auto& [command, option, bounds] : counts) {
+    for (const char* value : {"-1", "-18446744073709551615", "1.5", "many", "1e99"}) {
+      Arguments arguments = command;
+      arguments.push_back(option + "=" + value);
+      expect_failure(arguments, 2, {option, "'" + std::string(value) + "'", bounds});
+    }
+  }
+  for (const char* value : {"-1", "nan", "inf", "60001"}) {
+    expect_failure({"measure", kConfig, std::string("--warm-up=") + value}, 2,
+                   {"--warm-up", value, "from 0 to 60000"});
+  }
+}
+
+// As of a shell's unset variable.
+TEST(Options, AnEmptyValueIsNoDefault) {
+  const std::vector<Arguments> commands{
+      {"compile", kConfig, "--gpu", ""},      {"compile", kConfig, "--hotness", ""},
+      {"compile", kConfig, "--out", ""},      {"run", kConfig, "--data", ""},
+      {"measure", kConfig, "--plans", ""},    {"measure", kConfig, "--codes", ""},
+      {"tune", kConfig, "--shard", ""},       {"tune", kConfig, "--journal", ""},
+      {"cache", "gc", "--max-bytes", ""},     {"cache", "pack", "p", "--from", ""},
+      {"db", "query", kConfig, "--codes", ""}};
+  for (const Arguments& command : commands) {
+    expect_failure(command, 2, {command[command.size() - 2], "must not be empty"});
+  }
+  expect_failure({"compile", ""}, 2, {"config", "must not be empty"});
+}
+
+TEST(Options, ThatDoNotGoTogether) {
+  expect_failure({"measure", kConfig, "--space", "3", "--chooser", "rules"}, 2,
+                 {"--chooser", "--space"});
+  expect_failure({"tune", kConfig, "--replay", "r.json", "--backend", "host"}, 2,
+                 {"--replay", "--backend"});
+}
+
+// expect_failure() sees to it that stdout stays empty.
+TEST(Options, NothingIsPrintedBeforeAFailure) {
+  expect_failure({"regret", "nope"}, 2, {"nope: cannot read"});
+  expect_failure({"cache", "explain", kConfig}, 5, {"NVRTC", "/nowhere"}, {{"VQGEN_NVRTC", "/nowhere"}});
+  if (has("GPU")) return;
+  expect_failure({"measure", kConfig, "--space", "3"}, 5, {"no CUDA driver"});
+}
+
+// A folder that takes no new file lets a command come as far as its last step.
+TEST_F(TinyBundle, NothingIsPrintedWhereTheResultCannotBeWritten) {
+  const auto closed = [&](const std::string& name) {
+    std::filesystem::create_directories(folder.path("closed/" + name));
+    return folder.path("closed/" + name);
+  };
+  const std::string bundle = cache_bundle();
+  expect_failure({"profile", "--data", bundle, "--out", closed("a")}, 2, {"is a folder"});
+  const std::string longest = folder.path(std::string(250, 'n'));  // no room for a sibling's name
+  expect_failure({"profile", "--data", bundle, "--out", longest}, 2, {"cannot write"});
+  expect_failure({"repack", bundle, "--layout", "4x1", "--out", longest}, 2, {"cannot write"});
+  expect_failure({"reorder", "--data", bundle, "--out", longest}, 2, {"cannot write"});
+  expect_failure(run_arguments(tiny_gemv(), bundle), 2, {"holds a KV cache"});
+}
+
+}  // namespace
+}  // namespace vqgen
