@@ -22,10 +22,11 @@ struct TurnSeat {
 // the options say.
 struct Turn {
   std::size_t seat = 0;
-  Codebooks codebooks = Codebooks::rotated;
+  CodebookCaching codebooks = CodebookCaching::rotated;
 };
 
-Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats, Codebooks usual) {
+Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats,
+                CodebookCaching usual) {
   std::size_t number = seats.size();
   const char* end = line.data() + line.size();
   const auto [stop, fault] = std::from_chars(line.data(), end, number);
@@ -44,7 +45,7 @@ Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats, Cod
                 fmt::format("--turns: config {} is {}; ask for those that are verified", number,
                             enum_name(measured.outcome)));
   }
-  if (named) usual = rest == " warm" ? Codebooks::warm : Codebooks::rotated;
+  if (named) usual = rest == " warm" ? CodebookCaching::warm : CodebookCaching::rotated;
   return {number, usual};
 }
 

@@ -24,9 +24,9 @@ HardInput input_of(const TimingOptions& options, const Problem& problem) {
   return hard_input(read_codes(options.codes), options.seed, problem);
 }
 
-Codebooks codebooks_of(const TimingOptions& options) {
+CodebookCaching codebooks_of(const TimingOptions& options) {
   const bool warm = options.shared_codebooks || options.backend == "host";
-  return warm ? Codebooks::warm : Codebooks::rotated;
+  return warm ? CodebookCaching::warm : CodebookCaching::rotated;
 }
 
 MeasureOptions measure_options(const TimingOptions& options, const Problem& problem) {

@@ -27,7 +27,7 @@ void add_timing_options(CLI::App& command, TimingOptions& options);
 HardInput input_of(const TimingOptions& options, const Problem& problem);
 
 // Those of a host's one layer are warm.
-Codebooks codebooks_of(const TimingOptions& options);
+CodebookCaching codebooks_of(const TimingOptions& options);
 
 // How plans of the problem are timed, as the options say.
 MeasureOptions measure_options(const TimingOptions& options, const Problem& problem);

@@ -23,8 +23,8 @@ std::string code_digest(const KernelSource& source) {
 constexpr double kLongestOnHostS = 900;
 
 // MeasurePolicy::l2 of a GPU.
-const char* cold_of(Codebooks codebooks) {
-  return codebooks == Codebooks::rotated ? kL2Cold : kL2CodesCold;
+const char* cold_of(CodebookCaching codebooks) {
+  return codebooks == CodebookCaching::rotated ? kL2Cold : kL2CodesCold;
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay
   source.environment.driver = backend.driver();
   source.environment.compiler = backend.compiler(usual).name;
   const bool host = backend.machine() == Machine::host;
-  const Codebooks codebooks = codebooks_of(timing);
+  const CodebookCaching codebooks = codebooks_of(timing);
   source.policy.timer = host ? "cpu" : "graph";
   source.policy.l2 = host ? kL2Warm : cold_of(codebooks);
   const std::string tool = std::filesystem::read_symlink("/proc/self/exe").string();

@@ -151,7 +151,8 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   }
 }
 
-const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan, Codebooks codebooks) {
+const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
+                                                            CodebookCaching codebooks) {
   const auto* attention = std::get_if<AttentionDecode>(&op_);
   const auto bytes = static_cast<std::size_t>(workspace_bytes(op_, plan));
   if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_);
@@ -167,7 +168,7 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan, Co
   for (auto& each : args_) {
     std::visit(
         [&]<class Args>(Args args) {
-          if (codebooks == Codebooks::warm) {
+          if (codebooks == CodebookCaching::warm) {
             args = with_codebooks(args, std::get<Args>(args_.front()));
           }
           point_into_workspace(args, workspace_.data(), bytes, scores);

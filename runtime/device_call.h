@@ -47,8 +47,8 @@ class DeviceCall {
   // The argument structs for kernels of this plan, of the rotation's calls from the first until
   // places repeat; they live until the next call. Outputs are poisoned, and the workspace but for
   // its counters, which are zeros.
-  const std::vector<std::vector<std::byte>>& args(const Plan& plan,
-                                                  Codebooks codebooks = Codebooks::rotated);
+  const std::vector<std::vector<std::byte>>& args(
+      const Plan& plan, CodebookCaching codebooks = CodebookCaching::rotated);
 
   // Error(verification_failed) where the kernel wrote to its inputs, or left counters of the
   // workspace that are not 0.

@@ -189,7 +189,7 @@ void Measurer::verify(CompiledPlan& candidate) {
                       : fmt::format("rel_err {:.2e}", comparison.rel_err);
 }
 
-std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, Codebooks codebooks) {
+std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, CodebookCaching codebooks) {
   const KernelSource& source = candidate.source;
   const auto& args = call_->args(candidate.measurement.plan, codebooks);
   std::vector<Launch> all;
@@ -202,7 +202,7 @@ std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, Codebooks 
   return all;
 }
 
-std::vector<double> Measurer::time_us(CompiledPlan& candidate, Codebooks codebooks) {
+std::vector<double> Measurer::time_us(CompiledPlan& candidate, CodebookCaching codebooks) {
   std::vector<double> times =
       backend_.time_us(launches(candidate, codebooks), options_.replays, options_.warm_up_ms);
   for (double& each : times) each /= rotation_.calls;
@@ -210,7 +210,7 @@ std::vector<double> Measurer::time_us(CompiledPlan& candidate, Codebooks codeboo
   return times;
 }
 
-double Measurer::eager_us(CompiledPlan& candidate, Codebooks codebooks) {
+double Measurer::eager_us(CompiledPlan& candidate, CodebookCaching codebooks) {
   const std::vector<Launch> all = launches(candidate, codebooks);
   std::vector<double> times;
   backend_.make_current();

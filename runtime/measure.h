@@ -50,7 +50,8 @@ struct MeasureOptions {
   int replays = 9;
   double warm_up_ms = 0;  // of a plan's own calls before they are timed
   bool rotate = true;     // calls take turns on places that no cache holds; else all use the same
-  Codebooks codebooks = Codebooks::rotated;  // of time_us() and eager_us() unless they are told
+  CodebookCaching codebooks =
+      CodebookCaching::rotated;  // of time_us() and eager_us() unless they are told
   HardInput input;
   // Called from the measuring thread after each plan.
   std::function<void(std::size_t done, std::size_t of)> progress;
@@ -88,13 +89,13 @@ class Measurer {
   // reference or wrote to anything but its outputs and its workspace. Error(device).
   void verify(CompiledPlan& candidate);
   // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
-  std::vector<double> time_us(CompiledPlan& candidate, Codebooks codebooks);
+  std::vector<double> time_us(CompiledPlan& candidate, CodebookCaching codebooks);
   std::vector<double> time_us(CompiledPlan& candidate) {
     return time_us(candidate, options_.codebooks);
   }
   // Microseconds of one call of a verified one whose calls are launched one by one, from the first
   // until the device is done with the last; the median of the replays. Error(device).
-  double eager_us(CompiledPlan& candidate, Codebooks codebooks);
+  double eager_us(CompiledPlan& candidate, CodebookCaching codebooks);
   // Uploads all data anew, to other places: times depend on where buffers stand. Error(device).
   void move_data();
   // Into its measurement.
@@ -116,7 +117,7 @@ class Measurer {
   std::unique_ptr<DeviceCall> uploaded() const;
   Comparison compare_output() const;
   // Of the calls that a replay times, each on the next places.
-  std::vector<Launch> launches(const CompiledPlan& candidate, Codebooks codebooks);
+  std::vector<Launch> launches(const CompiledPlan& candidate, CodebookCaching codebooks);
 
   Backend& backend_;
   GpuSpec gpu_;

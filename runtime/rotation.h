@@ -12,9 +12,9 @@ namespace vqgen {
 
 // rotated: each call reads the codebooks of another layer. warm: all calls read the same ones,
 // which stay in the cache.
-enum class Codebooks { rotated, warm };
+enum class CodebookCaching { rotated, warm };
 template <>
-inline constexpr auto enum_names<Codebooks> = std::array{"rotated", "warm"};
+inline constexpr auto enum_names<CodebookCaching> = std::array{"rotated", "warm"};
 
 // What a layer owns. Codes stand for raw tokens too, codebooks for scales and smooth factors.
 struct LayerBytes {

@@ -148,11 +148,11 @@ std::vector<Measurement> read_recording(const std::filesystem::path& path, const
   return recorded;
 }
 
-Codebooks recorded_codebooks(const std::filesystem::path& path) {
+CodebookCaching recorded_codebooks(const std::filesystem::path& path) {
   const Json json = parse_json_file(path);
-  if (!json.is_object() || !json.contains("codebooks")) return Codebooks::warm;
+  if (!json.is_object() || !json.contains("codebooks")) return CodebookCaching::warm;
   const JsonCursor root(json, path.string());
-  return static_cast<Codebooks>(root.member("codebooks").choice(enum_names<Codebooks>));
+  return static_cast<CodebookCaching>(root.member("codebooks").choice(enum_names<CodebookCaching>));
 }
 
 }  // namespace vqgen

@@ -46,6 +46,6 @@ class ReplayEvaluator : public Evaluator {
 std::vector<Measurement> read_recording(const std::filesystem::path& path, const Problem& problem);
 
 // How codebooks were when the file was recorded: warm where it does not say. Error(bad_input).
-Codebooks recorded_codebooks(const std::filesystem::path& path);
+CodebookCaching recorded_codebooks(const std::filesystem::path& path);
 
 }  // namespace vqgen

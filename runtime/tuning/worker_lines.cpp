@@ -57,7 +57,8 @@ WorkerSetup read_setup(const std::string& line) {
   setup.codes = root.member("codes").string();
   setup.seed = static_cast<std::uint64_t>(root.member("seed").integer(0, 9007199254740991.0));
   setup.compilers = static_cast<unsigned>(root.member("compilers").integer(0, 4096));
-  setup.codebooks = static_cast<Codebooks>(root.member("codebooks").choice(enum_names<Codebooks>));
+  setup.codebooks =
+      static_cast<CodebookCaching>(root.member("codebooks").choice(enum_names<CodebookCaching>));
   return setup;
 }
 

@@ -22,7 +22,7 @@ struct WorkerSetup {
   std::string codes = "uniform";  // as read_codes() takes it
   std::uint64_t seed = 1;
   unsigned compilers = 0;  // threads; 0 takes one a core
-  Codebooks codebooks = Codebooks::rotated;
+  CodebookCaching codebooks = CodebookCaching::rotated;
 };
 
 // A report, or one of the three words about the worker itself.

@@ -183,7 +183,7 @@ TEST_P(Rotated, EachPlaceHasCodesAndCodebooksOfItsOwnAndTheSameResult) {
 
 TEST_P(Rotated, WarmCodebooksAreThoseOfTheFirstPlace) {
   MeasureOptions options;
-  options.codebooks = Codebooks::warm;
+  options.codebooks = CodebookCaching::warm;
   const std::vector<SeenLaunch> launches = timed(options);
   for (std::size_t i = 0; i < launches[0].codebooks.size(); ++i) {
     EXPECT_EQ(distinct(launches, &SeenLaunch::codebooks, i), 1u) << i;

@@ -324,7 +324,7 @@ TEST(Worker, EndsWithItsTuner) {
 
 TEST(Worker, LinesSayWhatTheyAreGiven) {
   WorkerSetup setup = setup_of("zipf:1.5");
-  setup.codebooks = Codebooks::warm;
+  setup.codebooks = CodebookCaching::warm;
   const WorkerSetup back = read_setup(to_line(setup));
   EXPECT_EQ(back.problem, setup.problem);
   EXPECT_EQ(back.gpu, setup.gpu);
