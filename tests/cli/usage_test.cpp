@@ -77,7 +77,8 @@ TEST(Usage, AMisspeltNameIsAnsweredWithTheNearest) {
   for (const Arguments& far : {Arguments{"compile", config, "--frob"}, Arguments{"frobnicate"}}) {
     EXPECT_EQ(vqgen(far).err.find("did you mean"), std::string::npos);
   }
-  expect_failure({"compile", config, "--gpu", "h20x"}, 2, {"gpu 'h20x'", "did you mean 'h200'?"});
+  expect_failure({"compile", config, "--gpu", "rtx409"}, 2,
+                 {"gpu 'rtx409'", "did you mean 'rtx4090'?"});
   expect_failure({"tune", "lama-3-8b"}, 2, {"sweep 'lama-3-8b'", "did you mean 'llama-3-8b'?"});
   const Outcome outcome = vqgen({"explain", config, "--gpu", "H200", "--json"});
   expect_success(outcome);
