@@ -4,7 +4,7 @@ namespace vqgen {
 namespace {
 
 // A graph of one short call would time its launch.
-constexpr std::int64_t kLeastCalls = 16;
+constexpr int kLeastCalls = 16;
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t step) {
   return (value + step - 1) / step * step;
@@ -19,8 +19,10 @@ std::int64_t places(std::int64_t bytes, std::int64_t l2_bytes) {
 }  // namespace
 
 Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes) {
+  const std::int64_t together = places(layer.codes + layer.codebooks, l2_bytes);
+  if (layer.codes >= 3 * l2_bytes) return {1, static_cast<int>(together), kLeastCalls};
   const std::int64_t least = places(layer.codes, l2_bytes);
-  const std::int64_t times = least / places(layer.codes + layer.codebooks, l2_bytes);
+  const std::int64_t times = least / together;
   const std::int64_t codebooks = (least + times - 1) / times;
   const std::int64_t wanted = rounded_up(least, codebooks);
   const std::int64_t stored = std::max<std::int64_t>(layer.stored, 1);

@@ -41,8 +41,9 @@ struct Rotation {
 // - kMostPlaces, or a few more, which a graph of that many launches sets: where three caches hold
 //   more layers than that, data may stay in the cache. Such a call takes hardly longer than an
 //   empty one.
-// - kMostStored bytes of codes: one call on so many leaves nothing of its beginning. Codes that
-//   kv_append writes may share places.
+// - Codes of three caches have one place: a call leaves nothing of their beginning.
+// - kMostStored bytes of codes, which kv_append would pass, since a call writes few of its rows:
+//   these then share places.
 inline constexpr int kMostPlaces = 4096;
 inline constexpr std::int64_t kMostStored = std::int64_t{1} << 30;
 Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes);
