@@ -13,6 +13,7 @@
 #include "runtime/prepare.h"
 #include "runtime/tuning/duration.h"
 #include "runtime/tuning/journal.h"
+#include "runtime/tuning/replay.h"
 #include "runtime/tuning/row_table.h"
 
 namespace vqgen::cli {
@@ -107,6 +108,9 @@ class Tuning {
     first.gpu = work_.gpu;
     first.source = options.work;
     gpu_ = planned_gpu(options.timing, first, *backend_, output);
+    if (!options.replay.empty()) {
+      output.document["codebooks"] = enum_name(recorded_codebooks(options.replay));
+    }
     if (options.replay.empty() && backend_->machine() == Machine::cuda) {
       require_class(gpu_, backend_->device());
     }

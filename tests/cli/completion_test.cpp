@@ -1,7 +1,6 @@
 // Shell completion and the manual page: of all that the tool declares, and as their readers want
 // it.
 #include <algorithm>
-#include <sstream>
 
 #include "core/files.h"
 #include "core/profiles.h"
@@ -21,13 +20,6 @@ std::string printed(const Arguments& arguments) {
   expect_success(outcome);
   EXPECT_EQ(outcome.err, "");
   return outcome.out;
-}
-
-Words lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  Words lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
 }
 
 class BashCompletion : public testing::Test {

@@ -1,5 +1,4 @@
 // explain, and compile and run with a hotness profile: what they say, and what they refuse.
-#include <sstream>
 
 #include "core/files.h"
 #include "core/hotness_profile.h"
@@ -55,13 +54,6 @@ TEST(Explain, CompilesForTheRegistersThatAreTaken) {
   const int registers = document["registers"].get<int>();
   EXPECT_GT(registers, 15);
   expect_in(text_of(document), std::to_string(registers) + " a thread, as compiled");
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
 }
 
 // The fenced block of docs/explain.md that begins with `begin`, the one with `number` of them.

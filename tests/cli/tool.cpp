@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
 #include <stdexcept>
 
 #include "core/files.h"
@@ -119,6 +120,13 @@ void expect_failure(const Arguments& arguments, int exit_code,
     EXPECT_EQ(document.value("exit_code", -1), exit_code);
     EXPECT_EQ("vqgen: " + document.value("error", "") + "\n", outcome.err);
   }
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 bool has(const std::string& what) {

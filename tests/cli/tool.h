@@ -46,6 +46,8 @@ void expect_success(const Outcome& outcome);
 void expect_failure(const Arguments& arguments, int exit_code,
                     const std::vector<std::string>& words, const Variables& variables = {});
 
+std::vector<std::string> lines_of(const std::string& text);
+
 // Whether doctor finds it: "GPU", "NVRTC", "host compiler".
 bool has(const std::string& what);
 

@@ -1,7 +1,6 @@
 // vqgen tune on recordings: rows in tables, journals that go on, and what it refuses, with nothing
 // half-written.
 #include <algorithm>
-#include <sstream>
 
 #include "core/config.h"
 #include "core/files.h"
@@ -19,13 +18,6 @@ Json product() {
   return {{"op", "gemv"},
           {"shape", {{"rows", 1}, {"out_features", 256}, {"in_features", 1024}}},
           {"weights", "aqlm-1x8"}};
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
 }
 
 class Tune : public testing::Test {
