@@ -73,11 +73,16 @@ void run(benchmark::State& state, Backend& backend, const Config& config) {
   }
 }
 
+// Of the checkout that it was built in. Error(bad_input) where that is gone.
 std::vector<std::filesystem::path> examples() {
+  const std::filesystem::path folder = VQGEN_SOURCE_DIR "/examples/configs";
   std::vector<std::filesystem::path> paths;
-  for (const auto& each :
-       std::filesystem::directory_iterator(VQGEN_SOURCE_DIR "/examples/configs")) {
+  std::error_code code;
+  for (const auto& each : std::filesystem::directory_iterator(folder, code)) {
     if (each.path().extension() == ".json") paths.push_back(each.path());
+  }
+  if (paths.empty()) {
+    throw Error(ErrorKind::bad_input, folder.string() + " has no configs; name some");
   }
   std::sort(paths.begin(), paths.end());
   return paths;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <utility>
@@ -11,11 +12,6 @@
 
 namespace vqgen {
 namespace {
-
-// 90 of sm_90 and sm_90a.
-int number_of(const std::string& arch) {
-  return arch.starts_with("sm_") ? std::atoi(arch.c_str() + 3) : 0;
-}
 
 // What every GPU of an architecture has as many of.
 constexpr std::array<std::pair<const char*, int GpuSpec::*>, 5> kFactsOfArch{{
@@ -28,6 +24,16 @@ constexpr std::array<std::pair<const char*, int GpuSpec::*>, 5> kFactsOfArch{{
 
 }  // namespace
 
+int arch_number(std::string_view arch) {
+  if (!arch.starts_with("sm_")) return 0;
+  arch.remove_prefix(3);
+  if (arch.ends_with('a') || arch.ends_with('f')) arch.remove_suffix(1);
+  int number = 0;
+  const char* const end = arch.data() + arch.size();
+  const auto parsed = std::from_chars(arch.data(), end, number);
+  return parsed.ec == std::errc{} && parsed.ptr == end ? number : 0;
+}
+
 void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {
   if (spec.warpgroup_products && !has_warpgroup_products(spec.arch)) {
     cursor.at("warpgroup_products")
@@ -37,7 +43,7 @@ void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {
   }
   for (const std::string& name : gpu_names()) {
     const GpuSpec known = find_gpu(name);
-    if (number_of(known.arch) != number_of(spec.arch)) continue;
+    if (arch_number(known.arch) != arch_number(spec.arch)) continue;
     for (const auto& [field, member] : kFactsOfArch) {
       if (spec.*member <= known.*member) continue;
       cursor.at(field).fail(fmt::format("{} is more than the {} of {}; lower it, or correct arch",
@@ -59,7 +65,7 @@ void complete_unreported(GpuSpec& spec) {
   std::optional<GpuSpec> likest = gpu_of_class(spec.name);
   if (!likest) {
     const auto distance = [&](const GpuSpec& gpu) {
-      return std::pair(std::abs(number_of(gpu.arch) - number_of(spec.arch)),
+      return std::pair(std::abs(arch_number(gpu.arch) - arch_number(spec.arch)),
                        std::abs(gpu.sms - spec.sms));
     };
     for (const std::string& name : gpu_names()) {

@@ -2,10 +2,15 @@
 // the user's own, may get wrong, and that would otherwise show in a compiler or driver far from it.
 #pragma once
 
+#include <string_view>
+
 #include "core/gpu_spec.h"
 #include "core/json.h"
 
 namespace vqgen {
+
+// The number in "sm_90a"; 0 where the arch is malformed.
+int arch_number(std::string_view arch);
 
 // wgmma is Hopper's alone: neither before nor in Blackwell (PTX ISA, wgmma.mma_async).
 inline bool has_warpgroup_products(const std::string& arch) { return arch == "sm_90a"; }

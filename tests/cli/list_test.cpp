@@ -43,7 +43,8 @@ TEST(List, SaysWhatEachIs) {
   for (const char* fact : {"sm_90a", "132 SMs", "141 GB", "NVIDIA H200"}) {
     EXPECT_NE(gpus.find(fact), std::string::npos) << fact;
   }
-  for (const Json& each : document_of(vqgen({"list", "sweeps", "--json"}))["sweeps"]) {
+  const Json sweeps = document_of(vqgen({"list", "sweeps", "--json"}));
+  for (const Json& each : sweeps["sweeps"]) {
     EXPECT_GT(each["problems"].size(), 0u) << each["name"];
   }
 }

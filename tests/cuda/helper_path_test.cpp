@@ -14,6 +14,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// The folder of this program.
+std::filesystem::path own_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
 class HelperPath : public test::InFolder {
  protected:
   void helper(const std::filesystem::path& folder) const {
@@ -26,7 +31,7 @@ class HelperPath : public test::InFolder {
   std::string found_from(const std::filesystem::path& folder) const {
     std::filesystem::create_directories(folder_ / folder);
     const std::filesystem::path library = folder_ / folder / "libprobe.so";
-    std::filesystem::copy_file(VQGEN_HELPER_PROBE, library);
+    std::filesystem::copy_file(own_folder() / VQGEN_HELPER_PROBE, library);
     void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return ::dlerror();
     using Probe = const char* (*)();
@@ -35,8 +40,7 @@ class HelperPath : public test::InFolder {
 };
 
 TEST_F(HelperPath, FromAProgramOfTheBuildTree) {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  EXPECT_EQ(find_nvrtc_helper(""), (program.parent_path() / "vqgen-nvrtc").string());
+  EXPECT_EQ(find_nvrtc_helper(""), (own_folder() / "vqgen-nvrtc").string());
 }
 
 TEST_F(HelperPath, FromAnInstalledLibraryWhereverItIs) {

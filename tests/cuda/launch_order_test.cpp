@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
+#include "core/gpu_arch.h"
 #include "runtime/backend/cuda/cuda_backend.h"
-#include "runtime/backend/cuda/nvrtc_compile.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/message_of.h"
 

@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 
 #include "core/digest.h"
 #include "core/files.h"
+#include "core/gpu_arch.h"
 #include "runtime/backend/cuda/ptxas_log.h"
 
 namespace vqgen {
@@ -53,16 +53,6 @@ std::string keep(const KernelSource& source, const std::string& log) {
 }
 
 }  // namespace
-
-int arch_number(std::string_view arch) {
-  if (!arch.starts_with("sm_")) return 0;
-  arch.remove_prefix(3);
-  if (arch.ends_with('a') || arch.ends_with('f')) arch.remove_suffix(1);
-  int number = 0;
-  const char* const end = arch.data() + arch.size();
-  const auto parsed = std::from_chars(arch.data(), end, number);
-  return parsed.ec == std::errc{} && parsed.ptr == end ? number : 0;
-}
 
 std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source) {
   std::vector<std::string> options = {"--gpu-architecture=" + source.arch, "-std=c++17",

@@ -2,16 +2,12 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/backend/backend.h"
 #include "runtime/backend/cuda/nvrtc_process.h"
 
 namespace vqgen {
-
-// The number in "sm_90a"; 0 where the arch is malformed.
-int arch_number(std::string_view arch);
 
 // The options as NVRTC of that version gets them.
 std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source);
