@@ -68,6 +68,11 @@ void require_place(const std::string& command, const std::string& option,
     throw Error(ErrorKind::bad_input, place + " is a folder; name a file");
   }
   const std::filesystem::path parent = out.has_parent_path() ? out.parent_path() : ".";
+  if (!std::filesystem::exists(parent, ignored)) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: the folder {} is not there; make it (mkdir -p) or choose another",
+                            place, parent.string()));
+  }
   if (!std::filesystem::is_directory(parent, ignored) || ::access(parent.c_str(), W_OK) != 0) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: {} is no folder that can be written; choose another", place,

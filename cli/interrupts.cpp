@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "core/leftovers.h"
@@ -43,12 +44,16 @@ extern "C" void wake(int signal) {
 void end_cleanly_on_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
   ::sem_init(&woken, 0, 0);
-  std::thread([] {
-    while (::sem_wait(&woken) != 0) {
-    }
-    end_by(first);
-  }).detach();
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+  try {
+    std::thread([] {
+      while (::sem_wait(&woken) != 0) {
+      }
+      end_by(first);
+    }).detach();
+  } catch (const std::system_error&) {
+    return;  // no thread is to be had: signals end the tool as they end any
+  }
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
     struct sigaction action {};
     ::sigaction(signal, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;

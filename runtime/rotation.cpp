@@ -23,10 +23,17 @@ Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes) {
   if (layer.codes >= 3 * l2_bytes) return {1, static_cast<int>(together), kLeastCalls};
   const std::int64_t least = places(layer.codes, l2_bytes);
   const std::int64_t times = least / together;
-  const std::int64_t codebooks = (least + times - 1) / times;
+  std::int64_t codebooks = (least + times - 1) / times;
   const std::int64_t wanted = rounded_up(least, codebooks);
   const std::int64_t stored = std::max<std::int64_t>(layer.stored, 1);
-  const std::int64_t codes = std::clamp<std::int64_t>(kMostStored / stored, 1, wanted);
+  std::int64_t codes = std::clamp<std::int64_t>(kMostStored / stored, 1, wanted);
+  if (codes < wanted) {  // so that both repeat together
+    if (codes < codebooks) {
+      codebooks = rounded_up(codebooks, codes);
+    } else {
+      codes -= codes % codebooks;
+    }
+  }
   return {static_cast<int>(codes), static_cast<int>(codebooks),
           static_cast<int>(rounded_up(kLeastCalls, std::max(codes, codebooks)))};
 }

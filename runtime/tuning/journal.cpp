@@ -13,6 +13,7 @@
 
 #include "core/config.h"
 #include "core/files.h"
+#include "core/leftovers.h"
 #include "core/plan_name.h"
 #include "runtime/tuning/race.h"
 
@@ -48,6 +49,8 @@ std::optional<Json> read_header(const std::string& line) {
                                     path.string(), what, std::strerror(code)));
 }
 
+constexpr int kOpenFlags = O_RDWR | O_APPEND | O_CLOEXEC;
+
 // By the process that made it, between the open of this one and its lock.
 bool was_removed(int file) {
   struct stat now {};
@@ -80,29 +83,44 @@ JournaledEvaluator::JournaledEvaluator(Evaluator& inner, const std::filesystem::
 JournaledEvaluator::~JournaledEvaluator() { close(); }
 
 void JournaledEvaluator::open() {
-  constexpr int kFlags = O_RDWR | O_APPEND | O_CLOEXEC;
-  do {
-    file_ = ::open(path_.c_str(), kFlags);
-    if (file_ < 0 && errno == ENOENT) {
-      file_ = ::open(path_.c_str(), kFlags | O_CREAT | O_EXCL, 0644);
-      made_ = file_ >= 0;
-      if (!made_ && errno == EEXIST) continue;
-    }
+  constexpr int kMostAttempts = 100;  // others may make and remove it between two calls
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    made_ = false;
+    file_ = ::open(path_.c_str(), kOpenFlags);
+    if (file_ < 0 && errno == ENOENT) make();
+    if (file_ < 0 && errno == EEXIST) continue;
     if (file_ < 0) fail_file(path_, "cannot open the journal");
     // The kernel lets go of it with the process, however that ends.
     if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      if (made_) Leftovers().forget(path_);
       ::close(file_);
       throw Error(
           ErrorKind::bad_input,
           fmt::format("{}: another process writes this journal; wait for it or name another",
                       path_.string()));
     }
-  } while (file_ < 0 || was_removed(file_));
+    if (!was_removed(file_)) return;
+  }
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: is a link to a file that is not there; remove it, or name another",
+                          path_.string()));
+}
+
+// Empty, it goes with an interruption.
+void JournaledEvaluator::make() {
+  Leftovers leftovers;
+  file_ = ::open(path_.c_str(), kOpenFlags | O_CREAT | O_EXCL, 0644);
+  made_ = file_ >= 0;
+  if (made_) leftovers.add(path_);
 }
 
 void JournaledEvaluator::close() {
   struct stat now {};
-  if (made_ && ::fstat(file_, &now) == 0 && now.st_size == 0) ::unlink(path_.c_str());
+  if (made_ && ::fstat(file_, &now) == 0 && now.st_size == 0) {
+    Leftovers leftovers;
+    ::unlink(path_.c_str());
+    leftovers.forget(path_);
+  }
   ::close(file_);
 }
 
@@ -164,6 +182,8 @@ void JournaledEvaluator::read_line(const std::string& text, std::size_t number) 
 void JournaledEvaluator::append(const std::string& text) {
   const std::string all = first_ + text;
   const auto size = static_cast<off_t>(size_);
+  std::optional<Leftovers> leftovers;
+  if (made_ && size_ == 0) leftovers.emplace();
   if (::ftruncate(file_, size) != 0 || write_all(file_, std::as_bytes(std::span(all))) != 0 ||
       ::fsync(file_) != 0) {
     const int code = errno;
@@ -171,6 +191,7 @@ void JournaledEvaluator::append(const std::string& text) {
     errno = code;
     fail_file(path_, "cannot write the journal");
   }
+  if (leftovers) leftovers->forget(path_);
   size_ += all.size();
   first_.clear();
 }

@@ -57,6 +57,7 @@ class JournaledEvaluator : public Evaluator {
 
  private:
   void open();
+  void make();
   void close();
   void read(const std::string& header, bool restart);
   void read_line(const std::string& text, std::size_t number);

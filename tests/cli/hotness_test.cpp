@@ -187,7 +187,9 @@ TEST_F(Hotness, BadInputIsRefused) {
     refuse({command, "--data", matrix_bundle(), "--out", folder.path("")},
            {command, "--out", "is a folder; name a file"});
     refuse({command, "--data", matrix_bundle(), "--out", folder.path("no/file")},
-           {command, "--out", "is no folder that can be written"});
+           {command, "--out", folder.path("no") + " is not there; make it"});
+    refuse({command, "--data", matrix_bundle(), "--out", cut + "/file"},
+           {command, "--out", cut + " is no folder that can be written"});
     refuse({command, "--data", matrix_bundle()}, {"--out is required"});
     refuse({command, "--out", out}, {"--data is required"});
   }
@@ -195,7 +197,7 @@ TEST_F(Hotness, BadInputIsRefused) {
     refuse({"profile", "--data", matrix_bundle(), "--out", out, "--parts", parts}, {"--parts"});
   }
   refuse({"profile", "--data", matrix_bundle(), "--out", out, "--svg", folder.path("no/p.svg")},
-         {"--svg", "is no folder that can be written"});
+         {"--svg", folder.path("no") + " is not there; make it"});
   refuse({"profile", "--data", matrix_bundle(), "--out", out, "--svg", out}, {"name one file"});
   const std::string own = folder.file("own", read_text(matrix_bundle()));
   refuse({"profile", "--data", own, "--out", own}, {"--data", "name one file; name another"});

@@ -135,8 +135,8 @@ class Trial:
             try:
                 if path.suffix in (".jsonl", ".journal"):
                     text = path.read_text()
-                    if text and not text.endswith("\n"):
-                        raise ValueError("breaks off")
+                    if not text.endswith("\n"):
+                        raise ValueError("is empty or breaks off")
                     for line in text.splitlines():
                         json.loads(line)
                 elif path.suffix == ".json":

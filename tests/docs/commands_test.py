@@ -36,6 +36,7 @@ SKIPPED = [
     ("docs/embedding.md", "bench/runtime_figures.py", "measures a release build for minutes"),
     ("docs/regret.md", "for config in grid/*.json", GPU),
     ("docs/regret.md", "vqgen regret", "reads what a GPU measured"),
+    ("docs/testing.md", "VQGEN_FUZZ_SEED=", "repeats a failure that the fuzz printed"),
     ("docs/testing.md", "cmake --preset travel", BUILDS),
     ("docs/testing.md", "cmake --build build/embed", BUILDS),
     ("docs/testing.md", "cmake --install build/embed", BUILDS),

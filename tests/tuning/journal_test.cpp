@@ -164,6 +164,14 @@ TEST_F(Journal, OneWithoutAnAnswerLeavesNothingOrWhatWasThere) {
   }
 }
 
+TEST_F(Journal, OfALinkToNothingIsRefused) {
+  ReplayEvaluator inner = replay();
+  std::filesystem::create_symlink(path().string() + ".gone", path());
+  const std::string message =
+      message_of([&] { JournaledEvaluator journal(inner, path(), header()); });
+  EXPECT_NE(message.find("a link to a file that is not there"), std::string::npos) << message;
+}
+
 // As on a disk that is full.
 class FilesUpTo {
  public:

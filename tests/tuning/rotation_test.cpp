@@ -51,6 +51,13 @@ TEST(Rotation, PlacesAreBounded) {
   // A cache of 300 MiB of which a call writes few rows.
   const Rotation append = rotation_of({4096, 300 * kMiB, 64 * 1024}, 60 * kMiB);
   EXPECT_EQ(append.codes, 3);
+  EXPECT_EQ(append.codebooks % 3, 0);
+  for (std::int64_t stored = kMiB; stored < 300 * kMiB; stored += 7 * kMiB) {
+    const Rotation r = rotation_of({4096, stored, 512 * 1024}, 60 * kMiB);
+    EXPECT_TRUE(r.codes % r.codebooks == 0 || r.codebooks % r.codes == 0) << stored;
+    EXPECT_EQ(r.calls % r.codes, 0) << stored;
+    EXPECT_EQ(r.calls % r.codebooks, 0) << stored;
+  }
   EXPECT_GE((append.codebooks - 1) * (64 * 1024 + 4096), 180 * kMiB);
 }
 
