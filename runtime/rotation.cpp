@@ -1,5 +1,7 @@
 #include "runtime/rotation.h"
 
+#include "core/ceil_div.h"
+
 namespace vqgen {
 namespace {
 
@@ -7,13 +9,13 @@ namespace {
 constexpr int kLeastCalls = 16;
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t step) {
-  return (value + step - 1) / step * step;
+  return ceil_div(value, step) * step;
 }
 
 // Places of so many bytes each, of which all but one exceed the cache three times.
 std::int64_t places(std::int64_t bytes, std::int64_t l2_bytes) {
   const std::int64_t each = std::max<std::int64_t>(bytes, 1);
-  return std::min<std::int64_t>(rounded_up(3 * l2_bytes, each) / each + 1, kMostPlaces);
+  return std::min<std::int64_t>(ceil_div(3 * l2_bytes, each) + 1, kMostPlaces);
 }
 
 }  // namespace
@@ -23,7 +25,7 @@ Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes) {
   if (layer.codes >= 3 * l2_bytes) return {1, static_cast<int>(together), kLeastCalls};
   const std::int64_t least = places(layer.codes, l2_bytes);
   const std::int64_t times = least / together;
-  std::int64_t codebooks = (least + times - 1) / times;
+  std::int64_t codebooks = ceil_div(least, times);
   const std::int64_t wanted = rounded_up(least, codebooks);
   const std::int64_t stored = std::max<std::int64_t>(layer.stored, 1);
   std::int64_t codes = std::clamp<std::int64_t>(kMostStored / stored, 1, wanted);
