@@ -78,7 +78,8 @@ TEST_F(Db, MergeKeepsTheBestAndItsBytesDoNotDependOnTheOrder) {
   const Outcome text = vqgen({"db", "ls", folder.path("m.jsonl")});
   expect_words(text.out, {"4.50 us", "2.00x", "gemv f16 rows 1 of 1024x1024", kH200, "2 rows"});
   EXPECT_EQ(run({"db", "ls"}, using_table(a))["tables"].at(0)["name"], a);
-  expect_failure({"db", "merge", a, "--out", folder.path("no/m.jsonl")}, 2, {"--out", "no folder"});
+  expect_failure({"db", "merge", a, "--out", folder.path("no/m.jsonl")}, 2,
+                 {"--out", "the folder " + folder.path("no") + " is not there"});
   expect_failure({"db", "merge", a}, 2, {"--out is required"});
   expect_failure({"db"}, 2, {"subcommand is required"});
 }
