@@ -80,7 +80,7 @@ std::string ratio_text(const std::optional<double>& ratio) {
 Json timed_json(const Timed& each, const Problem& problem) {
   Json json = {{"plan", to_json(each.plan)},
                {"kind", kind_of(each.plan, problem)},
-               {"dataflow", dataflow_name(each.plan)},
+               {"dataflow", kernel_name(each.plan)},
                {"time_us", each.us},
                {"expected_us", each.expected ? Json(each.expected->us) : Json(nullptr)}};
   for (std::size_t i = 0; i < kCostParts; ++i) {

@@ -72,15 +72,22 @@ void draw_frame(Svg& svg, const ChartAxis& x, const ChartAxis& y, const std::str
   svg.text_upwards(x.from - 46, (y.from + y.to) / 2, 12, y_title);
 }
 
+// The place of the plan's dataflow among those of its op.
 std::size_t flow_of(const Plan& plan) {
-  return std::visit([](const auto& each) { return static_cast<std::size_t>(each.dataflow); }, plan);
+  return std::visit(
+      [&]<class P>(const P&) {
+        std::size_t place = 0;
+        for_each_dataflow([&]<class Other>(const Other& other) {
+          const bool before = Plan(other).index() < plan.index();
+          if (std::is_same_v<OpOf<P>, OpOf<Other>> && before) ++place;
+        });
+        return place;
+      },
+      plan);
 }
 
 std::string flow_colour(std::size_t flow) { return fmt::format("var(--flow-{})", flow); }
 
-std::string flow_name(const Plan& plan) {
-  return std::visit([](const auto& each) { return std::string(enum_name(each.dataflow)); }, plan);
-}
 
 // A candidate with both its times.
 struct Point {
@@ -122,10 +129,10 @@ void draw_ring(Svg& svg, const ChartAxis& x, const ChartAxis& y, const std::vect
 }
 
 void draw_flow_legend(Svg& svg, double x, const std::vector<Point>& points) {
-  std::array<std::string, kMostDataflows> names;
+  std::array<std::string, kDataflows> names;
   for (const Point& point : points) {
     const Plan& plan = point.trial.measurement.plan;
-    names.at(flow_of(plan)) = flow_name(plan);
+    names.at(flow_of(plan)) = dataflow_name(plan);
   }
   for (std::size_t flow = 0; flow < names.size(); ++flow) {
     if (names[flow].empty()) continue;

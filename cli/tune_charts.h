@@ -1,18 +1,12 @@
 // The pictures of one tuning, as SVG for a page that defines the variables paper, ink, grid, mark
-// and a colour flow-0, flow-1, ... for each dataflow, in the order of their op's enum.
+// and a colour flow-0, flow-1, ... for each dataflow of an op, in the order of core/plan.h.
 #pragma once
 
-#include <algorithm>
 #include <string>
 
 #include "cli/tune_figures.h"
 
 namespace vqgen::cli {
-
-// Of the op that has most.
-inline constexpr std::size_t kMostDataflows =
-    std::max({enum_names<AttentionDataflow>.size(), enum_names<LinearDataflow>.size(),
-              enum_names<AppendDataflow>.size()});
 
 // Every timed candidate that the model has a time for, expected against measured on logarithmic
 // axes of one range, coloured by dataflow; on the diagonal the model is right. The winner and the

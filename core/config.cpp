@@ -103,13 +103,10 @@ Config read_config(const Json& json, const std::string& source) {
   return config;
 }
 
+JsonCursor Config::plan_cursor() const { return JsonCursor(plan, source, "/plan"); }
+
 Plan with_overrides(Plan plan, const Config& config) {
-  std::visit(
-      [&](auto& each) {
-        read_fields(JsonCursor(config.plan, config.source, "/plan"), each, /*partial=*/true);
-      },
-      plan);
-  return plan;
+  return with_fields(std::move(plan), config.plan_cursor());
 }
 
 GpuSpec named_gpu(const Config& config) {
@@ -122,10 +119,6 @@ GpuSpec named_gpu(const Config& config) {
 
 Json to_json(const Problem& problem) {
   return std::visit([](const auto& op) { return problem_json(op); }, problem);
-}
-
-Json to_json(const Plan& plan) {
-  return std::visit([](const auto& each) { return to_json(each); }, plan);
 }
 
 }  // namespace vqgen

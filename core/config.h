@@ -7,7 +7,7 @@
 
 #include "core/gpu_spec.h"
 #include "core/json.h"
-#include "core/plan.h"
+#include "core/plan_name.h"
 #include "core/problem.h"
 
 namespace vqgen {
@@ -20,6 +20,9 @@ struct Config {
   // config's own folder.
   std::optional<std::string> hotness;
   std::string source;  // file name, for messages
+
+  // `plan` and where it stands.
+  JsonCursor plan_cursor() const;
 };
 
 // Reads and validates. Error(bad_input) names file, JSON path and remedy.
@@ -27,12 +30,11 @@ Config read_config(const std::filesystem::path& path);
 Config read_config(const Json& json, const std::string& source);
 
 // The plan with the fields that the config fixes laid over it. Error(bad_input) on a field that the
-// op's plan lacks or a value out of range.
+// plan's dataflow lacks or a value out of range.
 Plan with_overrides(Plan plan, const Config& config);
 
 // The config that gives this problem back, canonical: sorted keys, defaults spelt out.
 Json to_json(const Problem& problem);
-Json to_json(const Plan& plan);
 
 // The GPU that the config names, which it must. Error(bad_input) as find_gpu(), from its place.
 GpuSpec named_gpu(const Config& config);

@@ -7,9 +7,7 @@
 
 namespace vqgen {
 
-enum class DType { f16, bf16 };
-template <>
-inline constexpr auto enum_names<DType> = std::array{"f16", "bf16"};
+using DType = vq::Element;
 
 // Round to nearest even; overflow gives infinity, NaN stays NaN. Thread-safe, exact inverses on
 // every 16-bit value but NaN payloads.

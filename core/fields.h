@@ -8,7 +8,10 @@
 // and an enum E specialises enum_names<E> with its names in order of value.
 #pragma once
 
+#include <vq/plan.h>
+
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -46,19 +49,34 @@ constexpr Field<T, Member> field(const char* name, Member T::*member, Rule rule,
   return {name, member, rule, doc};
 }
 
+// A struct of the templates that declares its fields by vq::visit, as plans do.
 template <class T>
-concept HasFields = requires {
+concept HasVisit = requires {
+  T::visit([](const char*, auto, vq::Range, const char*) {});
+};
+
+template <class T>
+concept HasFields = HasVisit<T> || requires {
   T::fields();
 };
 
 // Calls visit(field) for each declared field of T.
 template <HasFields T, class Visit>
 constexpr void for_each_field(Visit&& visit) {
-  std::apply([&](const auto&... each) { (visit(each), ...); }, T::fields());
+  if constexpr (HasVisit<T>) {
+    T::visit([&](const char* name, auto member, vq::Range range, const char* doc) {
+      visit(field(name, member, optional_in(range.least, range.most), doc));
+    });
+  } else {
+    std::apply([&](const auto&... each) { (visit(each), ...); }, T::fields());
+  }
 }
 
 template <class E>
 inline constexpr std::nullptr_t enum_names = nullptr;
+template <class E>
+requires requires { vq::EnumNames<E>::kNames; }
+inline constexpr auto enum_names<E> = std::to_array(vq::EnumNames<E>::kNames);
 
 template <class E>
 std::string_view enum_name(E value) {
@@ -66,3 +84,16 @@ std::string_view enum_name(E value) {
 }
 
 }  // namespace vqgen
+
+namespace vq {
+
+// Structs of the templates are compared by their fields; C++17 has no default for that.
+template <vqgen::HasVisit T>
+constexpr bool operator==(const T& a, const T& b) {
+  bool equal = true;
+  vqgen::for_each_field<T>(
+      [&](const auto& field) { equal = equal && a.*field.member == b.*field.member; });
+  return equal;
+}
+
+}  // namespace vq

@@ -15,9 +15,12 @@ int arch_number(std::string_view arch);
 // wgmma is Hopper's alone: neither before nor in Blackwell (PTX ISA, wgmma.mma_async).
 inline bool has_warpgroup_products(const std::string& arch) { return arch == "sm_90a"; }
 
+// PTX ISA, mma: .bf16 requires sm_80.
+inline bool has_bf16_products(std::string_view arch) { return arch_number(arch) >= 80; }
+
 // Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits are
-// those of the shipped profiles of that architecture; where none is, only warpgroup_products and
-// what contradicts itself are judged.
+// those of the shipped profiles of that architecture; where none is, only products of tensor
+// cores and what contradicts itself are judged.
 void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec);
 
 // Gives `spec`, read off a device, what the driver left 0 (virtual GPUs report no clocks): from the

@@ -30,6 +30,7 @@ struct GpuSpec {
   double memory_gbps = 0;
   double sm_clock_mhz = 0;
   bool warpgroup_products = false;
+  bool bf16_products = true;
   std::map<std::string, std::string> sources;
 
   static constexpr auto fields() {
@@ -59,6 +60,8 @@ struct GpuSpec {
         field("sm_clock_mhz", &G::sm_clock_mhz, required(1, 1e5), "boost clock"),
         field("warpgroup_products", &G::warpgroup_products, Rule{},
               "has products of warp groups (wgmma), which Hopper alone has"),
+        field("bf16_products", &G::bf16_products, Rule{},
+              "has tensor-core products in bf16, which GPUs since sm_80 have"),
         field("sources", &G::sources, Rule{}, "field name to where its value comes from"));
   }
   bool operator==(const GpuSpec&) const = default;

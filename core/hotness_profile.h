@@ -12,16 +12,12 @@
 
 #include "core/fields.h"
 #include "core/json.h"
-#include "core/vq_format.h"
+#include "core/problem.h"
 
 namespace vqgen {
 
 // Of a profile in all, so that a double holds every sum of it.
 inline constexpr std::int64_t kMostAccesses = 9'000'000'000'000'000;
-
-enum class Operand { keys, values, weights };
-template <>
-inline constexpr auto enum_names<Operand> = std::array{"keys", "values", "weights"};
 
 // The rows that a unit serves, cut into `number` parts of equal size, a row more or less; and in
 // each part the accesses of the entries that are the hottest of all rows, in hot_first() order.

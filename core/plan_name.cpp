@@ -4,20 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <vector>
 
 namespace vqgen {
 namespace {
 
-// In the order of Plan's alternatives.
-constexpr std::array kKinds{"attention_decode", "linear", "kv_append"};
-static_assert(kKinds.size() == std::variant_size_v<Plan>);
-
-// A plan of kind number `kind`.
-Plan plan_of_kind(std::size_t kind) {
-  return std::array<Plan, kKinds.size()>{AttentionDecodePlan{}, LinearPlan{}, KvAppendPlan{}}[kind];
-}
+constexpr const char* kDataflowField = "dataflow";
 
 template <class T>
 void append_fields(std::string& name, const std::string& prefix, const T& value, const T& usual) {
@@ -69,47 +62,93 @@ Json members(const JsonCursor& cursor, std::string_view text) {
   return object;
 }
 
+// The dataflows of the problem's op, a default plan each.
+std::vector<Plan> dataflows_of(const Problem& problem) {
+  std::vector<Plan> all;
+  for_each_dataflow([&](const auto& each) {
+    if (is_plan_of(each, problem)) all.emplace_back(each);
+  });
+  return all;
+}
+
 }  // namespace
 
 std::string plan_name(const Plan& plan) {
-  std::string name = fmt::format("{}/", kKinds[plan.index()]);
-  std::visit([&](const auto& each) { append_fields(name, "", each, {}); }, plan);
+  std::string name = fmt::format("{}/", kernel_name(plan));
+  std::visit([&]<class P>(const P& each) { append_fields(name, "", each, P{}); }, plan);
   return name;
 }
 
 Plan read_plan_name(const JsonCursor& cursor) {
   const std::string name = cursor.string();
   const std::size_t slash = name.find('/');
-  const auto kind = std::find(kKinds.begin(), kKinds.end(), name.substr(0, slash));
-  if (slash == std::string::npos || kind == kKinds.end()) {
-    cursor.fail(fmt::format("must be a plan's name, {}/...", fmt::join(kKinds, "/... or ")));
-  }
-  Plan plan = plan_of_kind(static_cast<std::size_t>(kind - kKinds.begin()));
+  std::optional<Plan> plan;
+  std::vector<std::string_view> names;
+  for_each_dataflow([&](const auto& each) {
+    names.emplace_back(each.kName);
+    if (slash != std::string::npos && name.substr(0, slash) == each.kName) plan = each;
+  });
+  if (!plan)
+    cursor.fail(fmt::format("must be a plan's name, {}/...", fmt::join(names, "/... or ")));
   const Json object = members(cursor, std::string_view(name).substr(slash + 1));
   std::visit(
       [&](auto& each) {
         read_fields(JsonCursor(object, cursor.source(), cursor.path()), each, /*partial=*/true);
       },
-      plan);
-  const std::string canonical = plan_name(plan);
+      *plan);
+  const std::string canonical = plan_name(*plan);
   if (canonical != name) cursor.fail("must be spelt as the plan is named: " + canonical);
+  return *plan;
+}
+
+Json to_json(const Plan& plan) {
+  Json json = std::visit([](const auto& each) { return to_json_value(each); }, plan);
+  json[kDataflowField] = dataflow_name(plan);
+  return json;
+}
+
+std::optional<Plan> named_dataflow(const JsonCursor& cursor, const Problem& problem) {
+  if (!cursor.has(kDataflowField)) return std::nullopt;
+  const std::vector<Plan> all = dataflows_of(problem);
+  std::vector<std::string> names;
+  for (const Plan& each : all) names.emplace_back(dataflow_name(each));
+  std::vector<const char*> texts;
+  for (const std::string& each : names) texts.push_back(each.c_str());
+  return all[cursor.at(kDataflowField).choice(texts)];
+}
+
+bool has_fields(const Plan& plan, const JsonCursor& cursor) {
+  const Json own = to_json(plan);
+  return std::all_of(cursor.value().items().begin(), cursor.value().items().end(),
+                     [&](const auto& each) {
+                       return own.contains(each.key()) &&
+                              (each.key() != kDataflowField || each.value() == own[kDataflowField]);
+                     });
+}
+
+Plan with_fields(Plan plan, const JsonCursor& cursor) {
+  Json fields = cursor.value();
+  if (fields.is_object()) fields.erase(kDataflowField);
+  for (const auto& [key, unused] : fields.items()) {
+    if (has_fields(plan, JsonCursor(Json{{key, unused}}, "", ""))) continue;
+    std::vector<std::string> own;
+    for (const auto& [name, value] : to_json(plan).items()) {
+      if (name != kDataflowField) own.push_back(name);
+    }
+    cursor.at(key).fail(fmt::format("unknown field; dataflow {} has {}", dataflow_name(plan),
+                                    fmt::join(own, ", ")));
+  }
+  std::visit(
+      [&](auto& each) {
+        read_fields(JsonCursor(fields, cursor.source(), cursor.path()), each, /*partial=*/true);
+      },
+      plan);
   return plan;
-}
-
-Plan default_plan(const Problem& problem) {
-  if (as_linear(problem) != nullptr) return LinearPlan{};
-  if (std::holds_alternative<KvAppend>(problem)) return KvAppendPlan{};
-  return AttentionDecodePlan{};
-}
-
-bool is_plan_of(const Plan& plan, const Problem& problem) {
-  return plan.index() == default_plan(problem).index();
 }
 
 Plan read_plan(const JsonCursor& cursor, const Problem& problem) {
-  Plan plan = default_plan(problem);
-  std::visit([&](auto& each) { read_fields(cursor, each, /*partial=*/true); }, plan);
-  return plan;
+  cursor.member(kDataflowField, ": how the kernel does its op");
+  return with_fields(*named_dataflow(cursor, problem), cursor);
 }
 
 }  // namespace vqgen

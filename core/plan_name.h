@@ -1,33 +1,43 @@
-// A plan's name: stable, readable, and the plan again. What journals, tuned tables and reports call
-// a candidate, since an index into a space changes with the space.
+// Plans as text.
 //
-//   attention_decode/dataflow=fragments,splits=16,key_codebook.copies=4
+// A plan's name is stable, readable, and the plan again: what journals, tuned tables and reports
+// call a candidate, since an index into a space changes with the space.
 //
-// Fields that have their default are left out, the others stand in the order of fields(); a nested
-// aggregate's are dotted.
+//   attention_fragments/splits=16,key_codebook.copies=4
+//
+// Fields that have their default are left out, the others stand in the order of visit(); those of a
+// placement are dotted. As JSON a plan is an object of all its fields and "dataflow".
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "core/json.h"
 #include "core/plan.h"
-#include "core/problem.h"
 
 namespace vqgen {
 
 std::string plan_name(const Plan& plan);
 
-// The plan of a name. Error(bad_input) at the cursor, for what is no such name: an unknown kind or
-// field, a value out of range, a field twice, one spelt out of order or with its default.
+// The plan of a name. Error(bad_input) at the cursor, for what is no such name: an unknown dataflow
+// or field, a value out of range, a field twice, one spelt out of order or with its default.
 Plan read_plan_name(const JsonCursor& cursor);
 
-// A plan of the problem's op, all of its fields as they are by default.
-Plan default_plan(const Problem& problem);
-// Whether the plan is of the problem's op.
-bool is_plan_of(const Plan& plan, const Problem& problem);
+Json to_json(const Plan& plan);
 
-// A plan of the problem's op from an object of its fields; absent ones have their defaults.
-// Error(bad_input) as read_fields().
+// A plan of the problem's op from an object with "dataflow" and fields of that dataflow; absent
+// ones have their defaults. Error(bad_input) as read_fields().
 Plan read_plan(const JsonCursor& cursor, const Problem& problem);
+
+// The default plan of the dataflow that an object of some of a plan's fields names; nullopt where
+// it names none. Error(bad_input) for one that the problem's op has not.
+std::optional<Plan> named_dataflow(const JsonCursor& cursor, const Problem& problem);
+
+// Whether the plan's dataflow has all fields of such an object, and is the one that it names.
+bool has_fields(const Plan& plan, const JsonCursor& cursor);
+
+// The plan with such fields laid over it. Error(bad_input) where has_fields() does not hold, and
+// for values out of range.
+Plan with_fields(Plan plan, const JsonCursor& cursor);
 
 }  // namespace vqgen

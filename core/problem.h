@@ -129,6 +129,21 @@ struct Gemm : Linear {
 
 using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend>;
 
+enum class Operand { keys, values, weights };
+template <>
+inline constexpr auto enum_names<Operand> = std::array{"keys", "values", "weights"};
+
+// visit(operand, its format) for each quantized tensor of an op.
+template <class Op, class Visit>
+void for_each_operand(const Op& op, Visit&& visit) {
+  if constexpr (requires { op.weights; }) {
+    visit(Operand::weights, op.weights);
+  } else {
+    visit(Operand::keys, op.keys);
+    visit(Operand::values, op.values);
+  }
+}
+
 // The product of a problem, null where it is another op.
 const Linear* as_linear(const Problem& problem);
 

@@ -60,7 +60,22 @@ Json format_object_schema() {
   return schema;
 }
 
-template <class Op, class OpPlan>
+// The fields of a plan that a user fixes: those of a named dataflow, or some that one has.
+template <class Op>
+Json plan_schema() {
+  Json dataflows = Json::array();
+  for_each_dataflow([&]<class P>(const P& plan) {
+    if constexpr (std::is_base_of_v<OpOf<P>, Op>) {
+      Json schema = object_schema<P>(true);
+      schema["properties"]["dataflow"] = {{"const", dataflow_name(plan)}};
+      schema["title"] = dataflow_name(plan);
+      dataflows.push_back(std::move(schema));
+    }
+  });
+  return {{"anyOf", std::move(dataflows)}};
+}
+
+template <class Op>
 Json op_schema(std::vector<std::string> operands) {
   Json properties = {
       {"op", {{"const", Op::kOp}}},
@@ -70,7 +85,7 @@ Json op_schema(std::vector<std::string> operands) {
       {"hotness",
        {{"type", "string"},
         {"description", "a profile file of vqgen profile, from the config's folder"}}},
-      {"plan", object_schema<OpPlan>(true)},
+      {"plan", plan_schema<Op>()},
   };
   Json required = {"op", "shape"};
   for (const std::string& operand : operands) {
@@ -93,9 +108,8 @@ Json config_schema() {
             {"layout", object_schema<CodeLayout>(false)},
             {"placement", object_schema<Placement>(false)}}},
           {"oneOf",
-           {op_schema<AttentionDecode, AttentionDecodePlan>({"keys", "values"}),
-            op_schema<Gemv, LinearPlan>({"weights"}), op_schema<Gemm, LinearPlan>({"weights"}),
-            op_schema<KvAppend, KvAppendPlan>({"keys", "values"})}}};
+           {op_schema<AttentionDecode>({"keys", "values"}), op_schema<Gemv>({"weights"}),
+            op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"})}}};
 }
 
 }  // namespace vqgen

@@ -5,7 +5,6 @@
 #include <charconv>
 
 #include "core/config.h"
-#include "core/plan_name.h"
 
 namespace vqgen {
 namespace {

@@ -15,10 +15,7 @@ enum class Scope { tensor, head, channel_group, tile };
 template <>
 inline constexpr auto enum_names<Scope> = std::array{"tensor", "head", "channel_group", "tile"};
 
-// How a code becomes numbers: by a table of entries, or by the E8P lattice of QuIP#.
-enum class Decoder { table, e8p };
-template <>
-inline constexpr auto enum_names<Decoder> = std::array{"table", "e8p"};
+using vq::Decoder;
 
 // What an entry's numbers are: the problem's 16-bit element type, or integers within -127..127,
 // which stage scales make numbers of. Both are stored as elements; kernels hold the second as

@@ -3,20 +3,68 @@
 #include <fmt/format.h>
 
 #include "core/config.h"
+#include "core/digest.h"
 #include "generator/amalgamate.h"
-#include "generator/ops/ops.h"
 
 namespace vqgen {
 namespace {
 
-OpText text_for(const Problem& problem, const Plan& plan) {
-  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    return op_text(*attention, std::get<AttentionDecodePlan>(plan));
+// Assignments of `value`, one per line, in the order of its visit(); `path` is what they assign to.
+template <class T>
+std::string assignments(const std::string& path, const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return fmt::format("    {} = {};\n", path, value ? "true" : "false");
+  } else if constexpr (std::is_enum_v<T>) {
+    return fmt::format("    {} = {}::{};\n", path, vq::EnumNames<T>::kType, enum_name(value));
+  } else if constexpr (std::is_integral_v<T>) {
+    return fmt::format("    {} = {};\n", path, value);
+  } else {
+    std::string text;
+    T::visit([&](const char* name, auto member, const auto&...) {
+      text += assignments(fmt::format("{}.{}", path, name), value.*member);
+    });
+    return text;
   }
-  if (const auto* append = std::get_if<KvAppend>(&problem)) {
-    return op_text(*append, std::get<KvAppendPlan>(plan));
-  }
-  return op_text(op_name(problem).c_str(), *as_linear(problem), std::get<LinearPlan>(plan));
+}
+
+// Problem and plan as the struct that the templates take.
+template <class Facts, class P>
+std::string plan_text(const Facts& facts, const P& plan) {
+  return fmt::format(
+      "struct Plan {{\n"
+      "  VQ_HD static constexpr auto config() {{\n"
+      "    vq::{} problem{{}};\n{}"
+      "    vq::{} plan{{}};\n{}"
+      "    return vq::configure(problem, plan);\n"
+      "  }}\n"
+      "}};\n",
+      Facts::kType, assignments("problem", facts), P::kType, assignments("plan", plan));
+}
+
+// "attention_decode_lanes_d4b8_d8b12_f16_1f0e8a77c3": op, dataflow, formats of the operands,
+// element type, and digits of a digest of all that is compiled in, so that no two kernels share a
+// name.
+std::string suffix(const Problem& problem, const Plan& plan, const std::string& compiled_in) {
+  std::string text = fmt::format("_{}", dataflow_name(plan));
+  std::visit(
+      [&](const auto& op) {
+        for_each_operand(op, [&](Operand, const VqFormat& format) {
+          text += fmt::format("_{}", short_name(format));
+        });
+        text += fmt::format("_{}", enum_name(op.dtype));
+      },
+      problem);
+  return fmt::format("{}_{}", text, Digest().add(compiled_in).hex().substr(0, 10));
+}
+
+// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`. VQ_KERNEL_AHEAD is of a
+// function that waits for the last launch itself.
+std::string entry_text(const KernelEntry& entry, const vq::Launch& launch, const char* args) {
+  return fmt::format(
+      "\n// Launch: grid ({}, {}, {}), {} threads, {} bytes of dynamic shared memory.\n"
+      "VQ_KERNEL{}({}, {}, vq::{}) {{ vq::{}<Plan>(args); }}\n",
+      entry.grid.x, entry.grid.y, entry.grid.z, entry.threads, entry.shared_bytes,
+      launch.ahead ? "_AHEAD" : "", entry.name, entry.threads, args, launch.function);
 }
 
 // " batch=1 head_dim=128 ...": one line of a JSON object's members, less those that `defaults` has
@@ -56,17 +104,31 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
 
 KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& gpu, Machine machine,
                       const std::vector<std::string>& reasons) {
-  OpText op = text_for(problem, plan);
+  const vq::CallShape shape = call_shape(plan, problem);
   KernelSource source;
   source.op = op_name(problem);
   source.machine = machine;
   source.arch = machine == Machine::cuda ? gpu.arch : "host";
-  source.entries = std::move(op.entries);
-  source.args_bytes = op.args_bytes;
-  source.text = head(problem, plan, source, gpu, reasons);
-  source.text += '\n';
-  source.text += amalgamate(machine, op.templates);
-  source.text += "#line 1 \"plan\"\n" + op.plan + op.kernels;
+  std::vector<std::string> templates{fmt::format("vq/kernels/{}/kernel.cuh", kernel_name(plan))};
+  visit_plan(plan, problem, [&]<class P, class Op>(const P& each, const Op& op) {
+    using Args = ArgsOf<Op>;
+    source.args_bytes = sizeof(Args);
+    std::string text = plan_text(facts(op), each);
+    const std::string end = suffix(problem, plan, text);
+    for (int i = 0; i < shape.count; ++i) {
+      const vq::Launch& launch = shape.launches[i];
+      const auto size = [](std::int64_t blocks) { return static_cast<unsigned>(blocks); };
+      const std::string part = *launch.part == 0 ? "" : fmt::format("_{}", launch.part);
+      source.entries.push_back({source.op + part + end,
+                                {size(launch.x), size(launch.y), size(launch.z)},
+                                static_cast<unsigned>(launch.threads),
+                                launch.shared_bytes});
+      text += entry_text(source.entries.back(), launch, Args::kType);
+      if (!launch.looks_up) templates.push_back(fmt::format("vq/ops/{}.cuh", launch.function));
+    }
+    source.text = "\n" + amalgamate(machine, templates) + "#line 1 \"plan\"\n" + text;
+  });
+  source.text = head(problem, plan, source, gpu, reasons) + source.text;
   return source;
 }
 

@@ -13,11 +13,13 @@ class Cheapest final : public Candidates {
         model_(problem, gpu, profiles, coefficients),
         last_block_(last_block) {}
 
-  void add_each(LinearPlan plan, std::span<const Placement> placements) override {
+  void add_each(Plan plan, std::span<const Placement> placements) override {
     add_placed(plan, placements);
-    if (!last_block_ || plan.splits == 1) return;
-    plan.combine = Combine::last_block;
-    add_placed(plan, placements);
+    if (!last_block_) return;
+    *placement_of(plan, Operand::weights) = all_global();
+    if (const auto merging = merged_by_last_block(plan, problem(), gpu())) {
+      add_placed(*merging, placements);
+    }
   }
 
   void add(const Plan& plan) override {
@@ -32,13 +34,14 @@ class Cheapest final : public Candidates {
   bool below(double us) const { return !best || us < us_; }
 
   // Costs are of plans that check() accepts; it accepts no placement where it refuses none at all.
-  void add_placed(LinearPlan plan, std::span<const Placement> placements) {
-    plan.codebook = all_global();
+  void add_placed(Plan plan, std::span<const Placement> placements) {
+    Placement& placement = *placement_of(plan, Operand::weights);
+    placement = all_global();
     if (!check(plan, problem(), gpu()).ok) return;
     if (!below(model_.least_us(plan))) return;
     for (const Placement& each : placements) {
       if (!below(model_.least_us(each))) continue;
-      plan.codebook = each;
+      placement = each;
       add_one(plan);
     }
   }

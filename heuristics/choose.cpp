@@ -4,9 +4,8 @@
 
 #include "core/error.h"
 #include "heuristics/cheapest.h"
-#include "heuristics/ops/attention_decode.h"
-#include "heuristics/ops/kv_append.h"
-#include "heuristics/ops/linear.h"
+#include "heuristics/kernels/slice.h"
+#include "heuristics/placement/place.h"
 #include "heuristics/space.h"
 
 namespace vqgen {
@@ -16,29 +15,42 @@ void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
 }
 
-// The plan of one dataflow; check() may refuse it.
-Plan propose_as(const Plan& wanted, const Problem& problem, const GpuSpec& gpu) {
-  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    return choose_attention(*attention, gpu, std::get<AttentionDecodePlan>(wanted).dataflow);
-  }
-  if (const auto* append = std::get_if<KvAppend>(&problem)) return choose_kv_append(*append, gpu);
-  return choose_linear(problem, gpu, std::get<LinearPlan>(wanted).dataflow);
+// The plan of the dataflow that `wanted` is of; check() may refuse it.
+Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu) {
+  const Plan plan = visit_plan(wanted, problem, [&]<class P>(const P&, const OpOf<P>& op) {
+    return Plan(Slice<P>::choose(op, gpu));
+  });
+  if (!std::holds_alternative<LinearWarpgroups>(plan) || !check(plan, problem, gpu).ok) return plan;
+  return with_copies_where_they_win(plan, problem, gpu);
 }
 
-bool same_dataflow(const Plan& a, const Plan& b) {
-  return std::visit(
-      [&]<class OpPlan>(const OpPlan& plan) {
-        return plan.dataflow == std::get<OpPlan>(b).dataflow;
-      },
-      a);
-}
-
+// The one that is expected to be the fastest: fragments where they can run, else lanes.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
-  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    return choose_attention_decode(*attention, gpu);
+  if (std::holds_alternative<KvAppend>(problem)) return of_dataflow(AppendLanes{}, problem, gpu);
+  const bool attention = std::holds_alternative<AttentionDecode>(problem);
+  const Plan fragments =
+      of_dataflow(attention ? Plan(AttentionFragments{}) : LinearFragments{}, problem, gpu);
+  if (check(fragments, problem, gpu).ok) {
+    return with_copies_where_they_win(fragments, problem, gpu, attention ? kWorthwhile : kClearly);
   }
-  if (const auto* append = std::get_if<KvAppend>(&problem)) return choose_kv_append(*append, gpu);
-  return choose_linear(problem, gpu);
+  return of_dataflow(attention ? Plan(AttentionLanes{}) : LinearLanes{}, problem, gpu);
+}
+
+// The plan by rules with all fields that the config fixes: of the dataflow that it names, or of the
+// first that has the fields, the rules' own before the others.
+Plan by_rules(const Config& config, const GpuSpec& gpu) {
+  const JsonCursor fields = config.plan_cursor();
+  if (const auto named = named_dataflow(fields, config.problem)) {
+    return with_overrides(of_dataflow(*named, config.problem, gpu), config);
+  }
+  Plan plan = by_rules(config.problem, gpu);
+  bool found = has_fields(plan, fields);
+  for_each_dataflow([&](const auto& each) {
+    if (found || !is_plan_of(each, config.problem) || !has_fields(each, fields)) return;
+    plan = of_dataflow(each, config.problem, gpu);
+    found = true;
+  });
+  return with_overrides(plan, config);
 }
 
 // The rules' plan with the last block merging where it may and can.
@@ -56,6 +68,7 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
   double least = 0;
   const SpaceOptions all{.most = 0, .last_block = options.last_block};
   for (const Plan& plan : space(config.problem, gpu, all).plans) {
+    if (!has_fields(plan, config.plan_cursor())) continue;
     const Plan changed = with_overrides(plan, config);
     if (!check(changed, config.problem, gpu).ok) continue;
     const std::optional<Cost> cost = model(changed);
@@ -80,12 +93,8 @@ Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& op
 Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options) {
   if (config.plan.empty()) return propose(config.problem, gpu, options);
   require(check(config.problem), config.problem);
-  // Read once before the search, so that what is wrong with the fields is said.
-  const Plan rules = by_rules(config.problem, gpu);
-  Plan by_rule = with_overrides(rules, config);
-  if (!same_dataflow(by_rule, rules)) {  // whose other fields are what that dataflow wants
-    by_rule = with_overrides(propose_as(by_rule, config.problem, gpu), config);
-  }
+  // Before the search, so that what is wrong with the fields is said.
+  const Plan by_rule = by_rules(config, gpu);
   if (options.chooser == Chooser::model && is_modelled(config.problem)) {
     const auto best = cheapest_with_overrides(config, gpu, options);
     if (best) return *best;

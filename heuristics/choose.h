@@ -7,8 +7,8 @@
 
 #include <span>
 
-#include "core/check.h"
 #include "core/config.h"
+#include "heuristics/check.h"
 #include "heuristics/cost.h"
 
 namespace vqgen {

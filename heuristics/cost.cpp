@@ -47,16 +47,6 @@ Cost weighed(const CostParts& ideal, const CostCoefficients& coefficients) {
 
 }  // namespace
 
-std::string dataflow_name(const Plan& plan) {
-  if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
-    return fmt::format("attention_{}", enum_name(attention->dataflow));
-  }
-  if (const auto* append = std::get_if<KvAppendPlan>(&plan)) {
-    return fmt::format("append_{}", enum_name(append->dataflow));
-  }
-  return fmt::format("linear_{}", enum_name(std::get<LinearPlan>(plan).dataflow));
-}
-
 CostProfile read_cost_profile(const Json& json, const std::string& source) {
   const JsonCursor root(json, source);
   root.expect_object({"gpu", "source", "dataflows"});
@@ -72,59 +62,46 @@ CostProfile read_cost_profile(const Json& json, const std::string& source) {
 const CostProfile& cost_profile() {
   static const CostProfile profile = [] {
     for (const EmbeddedFile& file : embedded_profiles()) {
-      if (file.path != "cost/h200.json") continue;
+      if (!file.path.starts_with("cost/")) continue;
       const std::string path(file.path);
       return read_cost_profile(parse_json(file.text, path), path);
     }
-    throw Error(ErrorKind::bad_input, "cost/h200.json is not among the embedded profiles");
+    throw Error(ErrorKind::bad_input, "no cost/*.json is among the embedded profiles");
   }();
   return profile;
 }
 
 bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  if (linear != nullptr && linear->fusion != LinearFusion::permute) return false;
-  return coefficients.dataflows.contains(dataflow_name(plan));
+  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  if (fragments != nullptr && fragments->fusion != LinearFusion::permute) return false;
+  return coefficients.dataflows.contains(std::string(kernel_name(plan)));
 }
 
 bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
-  if (std::holds_alternative<KvAppend>(problem)) return false;
-  const char* const op = as_linear(problem) != nullptr ? "linear_" : "attention_";
-  return std::any_of(coefficients.dataflows.begin(), coefficients.dataflows.end(),
-                     [&](const auto& each) { return each.first.starts_with(op); });
+  bool any = false;
+  for_each_dataflow([&](const auto& each) {
+    any = any || (is_plan_of(each, problem) && coefficients.dataflows.contains(each.kName));
+  });
+  return any;
 }
 
 CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
                      std::span<const HotnessProfile> profiles, const CostProfile& coefficients)
     : problem_(problem), gpu_(gpu), conflicts_(profiles) {
-  const auto look_up = [&](auto plan) {
-    using Dataflow = decltype(plan.dataflow);
-    for (std::size_t i = 0; i < enum_names<Dataflow>.size(); ++i) {
-      plan.dataflow = static_cast<Dataflow>(i);
-      const auto found = coefficients.dataflows.find(dataflow_name(plan));
-      if (found != coefficients.dataflows.end()) by_dataflow_.at(i) = &found->second;
-    }
-  };
-  if (as_linear(problem) != nullptr) look_up(LinearPlan{});
-  if (std::holds_alternative<AttentionDecode>(problem)) look_up(AttentionDecodePlan{});
+  for_each_dataflow([&](const auto& each) {
+    const auto found = coefficients.dataflows.find(each.kName);
+    if (found != coefficients.dataflows.end()) by_dataflow_.at(Plan(each).index()) = &found->second;
+  });
 }
 
 const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  if (linear != nullptr && linear->fusion != LinearFusion::permute) return nullptr;
-  return std::visit(
-      [&](const auto& each) { return by_dataflow_.at(static_cast<std::size_t>(each.dataflow)); },
-      plan);
+  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  if (fragments != nullptr && fragments->fusion != LinearFusion::permute) return nullptr;
+  return by_dataflow_.at(plan.index());
 }
 
 CostParts CostModel::ideal(const Plan& plan) {
-  if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
-    return ideal_us(block_work(std::get<AttentionDecode>(problem_), *attention, conflicts_), gpu_);
-  }
-  if (const auto* append = std::get_if<KvAppendPlan>(&plan)) {
-    return ideal_us(block_work(std::get<KvAppend>(problem_), *append), gpu_);
-  }
-  return ideal_us(block_work(problem_, std::get<LinearPlan>(plan), conflicts_), gpu_);
+  return ideal_us(block_work(plan, problem_, conflicts_), gpu_);
 }
 
 std::optional<Cost> CostModel::operator()(const Plan& plan) {
@@ -139,10 +116,10 @@ double CostModel::at_least(const BlockWork& work) const {
   return kRounding * weighed(ideal_us(work, gpu_), *alike_coefficients_).us;
 }
 
-double CostModel::least_us(const LinearPlan& plan) {
+double CostModel::least_us(const Plan& plan) {
   alike_coefficients_ = coefficients_of(plan);
   if (alike_coefficients_ == nullptr) return std::numeric_limits<double>::infinity();
-  alike_ = alike_work(problem_, plan, conflicts_);
+  alike_ = alike_work(plan, problem_, conflicts_);
   return at_least(alike_.bare);
 }
 

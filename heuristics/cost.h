@@ -8,7 +8,6 @@
 // multiprocessors scale them, and nothing else does.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -25,11 +24,8 @@ struct CostCoefficients {
 struct CostProfile {
   std::string gpu;                                    // that it was measured on
   std::string source;                                 // by which commands
-  std::map<std::string, CostCoefficients> dataflows;  // by dataflow_name()
+  std::map<std::string, CostCoefficients> dataflows;  // by kernel_name()
 };
-
-// "linear_fragments", "attention_lanes": one set of coefficients each.
-std::string dataflow_name(const Plan& plan);
 
 // The shipped profile, read once.
 const CostProfile& cost_profile();
@@ -62,7 +58,7 @@ class CostModel {
   // such plans need not be what check() accepts. Infinite where the dataflow has no coefficients.
   //
   // What all that are like this one cost at least.
-  double least_us(const LinearPlan& plan);
+  double least_us(const Plan& plan);
   // What the one with this placement costs, but for rounding, of those like the last plan that was
   // asked of; infinite where no block has so much shared memory.
   double least_us(const Placement& placement);
@@ -76,10 +72,7 @@ class CostModel {
 
   Problem problem_;
   GpuSpec gpu_;
-  static constexpr std::size_t kDataflows =
-      std::max(enum_names<LinearDataflow>.size(), enum_names<AttentionDataflow>.size());
-  std::array<const CostCoefficients*, kDataflows>
-      by_dataflow_{};  // of the problem's op; null: none
+  std::array<const CostCoefficients*, kDataflows> by_dataflow_{};  // null: none
   ConflictTable conflicts_;
   const CostCoefficients* alike_coefficients_ = nullptr;
   AlikeWork alike_;

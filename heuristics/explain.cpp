@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/kernel_config.h"
+#include "heuristics/kernels/slice.h"
 
 namespace vqgen {
 namespace {
@@ -24,103 +24,56 @@ std::string codebook_line(const char* operand, const vq::FormatConfig& format, s
                      units * vq::unit_codebook_elements(format) * 2);
 }
 
-std::string block_line(std::int64_t bytes, const GpuSpec& gpu) {
-  return fmt::format("shared memory: {} of {} bytes a block", bytes, gpu.shared_bytes_per_block);
-}
-
-// Of plans that have splits.
-template <class OpPlan>
-void add_combine(std::vector<std::string>& all, const OpPlan& plan, std::int64_t counters) {
-  if (plan.combine == Combine::kernel) return;
-  all.push_back(
-      fmt::format("combine last_block: the last of {} blocks merges, for each of {} "
-                  "results; no second kernel",
-                  plan.splits, counters));
-}
-
-std::vector<std::string> lines(const AttentionDecode& op, const AttentionDecodePlan& plan,
-                               const GpuSpec& gpu) {
-  const vq::AttentionDecodeConfig config = kernel_config(op, plan);
+// What is said of all dataflows of an op, before and after what is said of one.
+template <class P>
+std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  const auto config = configured(plan, op);
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * op.shape.batch;
-  std::vector<std::string> all = {
+  return {
       fmt::format("splits {}: {} (head, sequence) blocks a split for {} SMs, tiles of {} tokens",
-                  plan.splits, blocks, gpu.sms, plan.tile_tokens),
+                  plan.splits, blocks, gpu.sms, vq::token_tile(config)),
       fmt::format("heads_per_block {}: a code is decoded once for {} of the group's {} query heads",
                   plan.heads_per_block, plan.heads_per_block, op.group()),
       codebook_line("key", config.keys, vq::units_of(config.keys, vq::key_channels(config))),
       codebook_line("value", config.values,
-                    vq::units_of(config.values, vq::value_channels(config))),
-      block_line(vq::block_shared_bytes(config), gpu),
-  };
-  if (plan.dataflow == AttentionDataflow::tables) {
-    all.push_back(
-        fmt::format("score tables: {} bytes a block, {} bits an inner product, {} heads "
-                    "a lookup",
-                    vq::table_bytes(config), plan.table_bits, vq::table_heads(config)));
-  }
-  if (plan.dataflow == AttentionDataflow::channels) {
-    all.push_back(
-        fmt::format("channel splits: {} channels of keys and {} of values a block; {} "
-                    "bytes of partial scores",
-                    vq::key_channels(config), vq::value_channels(config), score_bytes(op, plan)));
-  }
-  add_combine(all, plan, vq::counters(config, op.shape.batch));
-  return all;
+                    vq::units_of(config.values, vq::value_channels(config)))};
 }
 
-std::vector<std::string> lines(const Linear& op, const LinearPlan& plan, const GpuSpec& gpu) {
-  const vq::LinearConfig config = kernel_config(op, plan);
-  std::vector<std::string> all = {
-      fmt::format("dataflow {}: {} outputs a block, {} splits of the columns",
-                  enum_name(plan.dataflow), vq::outputs_per_block(config), plan.splits),
-      fmt::format("chunk_columns {}: {} rows of x staged, {} codebook units a chunk",
-                  plan.chunk_columns, op.shape.rows, vq::units_per_chunk(config)),
-      codebook_line("weight", config.weights, vq::units_per_chunk(config)),
-      block_line(vq::shared_layout(config).total, gpu),
-  };
-  if (plan.dataflow == LinearDataflow::slices) {
-    all.push_back(fmt::format(
-        "slices: {} of the {} elements of an entry a block, {} bytes of {} entries; {} blocks read "
-        "the codes of an output, and their sums are added as splits",
-        vq::slice_elements(config), op.weights.vector_size, vq::slice_bytes(config),
-        op.weights.entries(), plan.splits / vq::chunks(config)));
-  }
-  add_combine(all, plan, vq::counters(config));
-  return all;
+template <class P>
+std::vector<std::string> lines(const P& plan, const Linear& op, const GpuSpec&) {
+  const auto config = configured(plan, op);
+  return {fmt::format("dataflow {}: {} outputs a block, {} splits of the columns",
+                      dataflow_name(plan), vq::outputs_per_block(config), vq::splits(config)),
+          fmt::format("chunk_columns {}: {} rows of x staged, {} codebook units a chunk",
+                      vq::chunk_columns(config), op.shape.rows, vq::units_per_chunk(config)),
+          codebook_line("weight", config.weights, vq::units_per_chunk(config))};
 }
 
-std::string share_line(const char* operand, const vq::KvAppendConfig& config,
-                       const vq::FormatConfig& format) {
-  return fmt::format(
-      "{}: {} blocks a row, of {} of its {} sub-vectors; {} are compared with an entry "
-      "once it is loaded",
-      operand, vq::shares(config, format), vq::share_sub_vectors(config, format),
-      vq::sub_vectors(config, format), vq::run_sub_vectors(config, format));
-}
-
-std::vector<std::string> lines(const KvAppend& op, const KvAppendPlan& plan, const GpuSpec& gpu) {
-  const vq::KvAppendConfig config = kernel_config(op, plan);
-  return {
-      fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
-                  plan.tokens_per_block, op.shape.new_tokens),
-      share_line("keys", config, config.keys), share_line("values", config, config.values),
-      fmt::format("warps_along_entries {}: of {} warps a block, those that share the entries of a "
-                  "codebook",
-                  config.warps_along_entries, plan.threads / 32),
-      block_line(vq::block_shared_bytes(config), gpu)};
+template <class P>
+std::vector<std::string> lines(const P&, const KvAppend&, const GpuSpec&) {
+  return {};
 }
 
 }  // namespace
 
 std::vector<std::string> explain(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
-  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    return lines(*attention, std::get<AttentionDecodePlan>(plan), gpu);
-  }
-  if (const auto* append = std::get_if<KvAppend>(&problem)) {
-    return lines(*append, std::get<KvAppendPlan>(plan), gpu);
-  }
-  return lines(*as_linear(problem), std::get<LinearPlan>(plan), gpu);
+  const vq::CallShape shape = call_shape(plan, problem);
+  return visit_plan(plan, problem, [&]<class P>(const P& each, const OpOf<P>& op) {
+    std::vector<std::string> all = lines(each, op, gpu);
+    all.push_back(fmt::format("shared memory: {} of {} bytes a block", shape.shared_bytes(),
+                              gpu.shared_bytes_per_block));
+    for (std::string& line : Slice<P>::explain(each, op)) all.push_back(std::move(line));
+    if constexpr (requires { each.combine; }) {
+      if (each.combine == Combine::last_block) {
+        all.push_back(fmt::format(
+            "combine last_block: the last of {} blocks merges, for each of {} results; no second "
+            "kernel",
+            shape.splits, shape.counters));
+      }
+    }
+    return all;
+  });
 }
 
 }  // namespace vqgen

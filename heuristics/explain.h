@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "heuristics/placement/place.h"
 #include "heuristics/traffic.h"
 

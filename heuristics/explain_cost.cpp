@@ -41,7 +41,7 @@ std::string differences(const Json& a, const Json& b, const std::string& within 
 std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                                     std::span<const HotnessProfile> profiles) {
   const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(plan);
-  if (!cost) return {fmt::format("{} is not modelled yet", dataflow_name(plan))};
+  if (!cost) return {fmt::format("{} is not modelled yet", kernel_name(plan))};
   constexpr auto kInTurn = static_cast<std::size_t>(CostPart::memory);
   const CostProfile& profile = cost_profile();
   std::vector<std::string> lines{
@@ -49,7 +49,7 @@ std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, co
       fmt::format("one after the other, us: {}", parts_text(*cost, 0, kInTurn)),
       fmt::format("at the same time, us: {}; together as their norm with p = {:g}",
                   parts_text(*cost, kInTurn, kCostParts),
-                  profile.dataflows.at(dataflow_name(plan)).overlap),
+                  profile.dataflows.at(std::string(kernel_name(plan))).overlap),
       fmt::format("fitted to {}", profile.source)};
   if (gpu.name != find_gpu(profile.gpu).name) {
     lines.push_back(fmt::format(

@@ -4,14 +4,13 @@
 
 #include <sstream>
 
-#include "core/kernel_config.h"
 #include "heuristics/fusion/draw.h"
-#include "heuristics/ops/linear_fusion.h"
+#include "heuristics/fusion/linear_fusion.h"
 
 namespace vqgen {
 namespace {
 
-std::string headline(const LinearPlan& plan, const fusion::Exchange& exchange) {
+std::string headline(const LinearFragments& plan, const fusion::Exchange& exchange) {
   constexpr const char* kAxes = "(m: outputs, k: columns)";
   const std::size_t shuffles = exchange.shuffles.size();
   const int products = plan.fragment_rows / 4;
@@ -38,32 +37,31 @@ std::string headline(const LinearPlan& plan, const fusion::Exchange& exchange) {
 }  // namespace
 
 std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) {
-  const auto* attention = std::get_if<AttentionDecodePlan>(&plan);
-  if (attention != nullptr && attention->dataflow == AttentionDataflow::fragments) {
+  if (std::holds_alternative<AttentionFragments>(plan)) {
     return {
         "no exchange: entries are operands of mma.m16n8k16 in the lane that looks them up; the "
         "query's channels, the heads and the channels of the output are laid out to match"};
   }
-  if (std::holds_alternative<KvAppendPlan>(plan)) {
+  if (std::holds_alternative<AppendLanes>(plan)) {
     return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
   }
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  if (linear != nullptr && linear->dataflow == LinearDataflow::warpgroups) {
+  if (std::holds_alternative<LinearWarpgroups>(plan)) {
     return {
         "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
         "the columns is free, so x is laid out to match the entries"};
   }
-  if (linear != nullptr && linear->dataflow == LinearDataflow::slices &&
+  if (std::holds_alternative<LinearSlices>(plan) &&
       as_linear(problem)->weights.entry_type == EntryType::int8) {
     return {
         "no exchange: the thread that looks a slice up multiplies it, two integers an instruction"};
   }
-  if (linear == nullptr || linear->dataflow != LinearDataflow::fragments) {
+  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  if (fragments == nullptr) {
     return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};
   }
   const fusion::Exchange exchange = fragment_exchange(
-      linear->fusion, as_linear(problem)->weights.vector_size, linear->fragment_rows);
-  std::vector<std::string> lines{headline(*linear, exchange)};
+      fragments->fusion, as_linear(problem)->weights.vector_size, fragments->fragment_rows);
+  std::vector<std::string> lines{headline(*fragments, exchange)};
   std::istringstream drawing(fusion::draw(exchange, 4));
   for (std::string line; std::getline(drawing, line);) lines.push_back(line);
   return lines;

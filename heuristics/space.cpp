@@ -70,32 +70,33 @@ std::vector<std::size_t> shares(const std::vector<std::size_t>& sizes, std::size
 }  // namespace
 
 std::string kind_of(const Plan& plan, const Problem& problem) {
-  if (const auto* attention = std::get_if<AttentionDecodePlan>(&plan)) {
-    const auto& op = std::get<AttentionDecode>(problem);
-    return fmt::format("{}, keys {}, values {}", enum_name(attention->dataflow),
-                       placement_name(attention->key_codebook, op.keys.entries()),
-                       placement_name(attention->value_codebook, op.values.entries()));
+  std::string kind(dataflow_name(plan));
+  if (const auto* append = std::get_if<AppendLanes>(&plan)) {
+    return fmt::format("{}, {} along entries", kind, append->warps_along_entries);
   }
-  if (const auto* append = std::get_if<KvAppendPlan>(&plan)) {
-    return fmt::format("{}, {} along entries", enum_name(append->dataflow),
-                       append->warps_along_entries);
-  }
-  const auto& linear = std::get<LinearPlan>(plan);
-  return fmt::format("{}, {}", enum_name(linear.dataflow),
-                     placement_name(linear.codebook, as_linear(problem)->weights.entries()));
+  std::visit(
+      [&](const auto& op) {
+        for_each_operand(op, [&](Operand operand, const VqFormat& format) {
+          const Placement* placement = placement_of(plan, operand);
+          const std::string name =
+              placement_name(placement == nullptr ? all_global() : *placement, format.entries());
+          kind += operand == Operand::weights ? fmt::format(", {}", name)
+                                              : fmt::format(", {} {}", enum_name(operand), name);
+        });
+      },
+      problem);
+  return kind;
 }
 
 std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, const GpuSpec& gpu) {
-  const bool split = std::visit(
+  const bool may = std::visit(
       [](auto& each) {
-        if constexpr (requires { each.combine; }) {
-          each.combine = Combine::last_block;
-          return each.splits > 1;
-        }
-        return false;
+        constexpr bool kMay = requires { each.combine = Combine::last_block; };
+        if constexpr (kMay) each.combine = Combine::last_block;
+        return kMay;
       },
       plan);
-  if (!split || !check(plan, problem, gpu).ok) return std::nullopt;
+  if (!may || !check(plan, problem, gpu).ok) return std::nullopt;
   return plan;
 }
 

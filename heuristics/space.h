@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 
 namespace vqgen {
 

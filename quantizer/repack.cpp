@@ -64,8 +64,8 @@ void repack(std::span<const std::uint32_t> from, const CodeLayout& from_layout,
   const std::int64_t from_head = std::ssize(from) / sizes.heads;
   const std::int64_t to_head = std::ssize(to) / sizes.heads;
   for (std::int64_t head = 0; head < sizes.heads; ++head) {
-    repack_head(from.data() + head * from_head, kernel_layout(from_layout),
-                to.data() + head * to_head, kernel_layout(to_layout), sizes);
+    repack_head(from.data() + head * from_head, from_layout,
+                to.data() + head * to_head, to_layout, sizes);
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/kernel_config.h"
 #include "runtime/workspace.h"
 
 namespace vqgen {
@@ -153,8 +152,8 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
 
 const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
                                                             CodebookCaching codebooks) {
-  const auto* attention = std::get_if<AttentionDecode>(&op_);
-  const auto bytes = static_cast<std::size_t>(workspace_bytes(op_, plan));
+  const vq::CallShape shape = call_shape(plan, op_);
+  const auto bytes = static_cast<std::size_t>(shape.workspace_bytes);
   if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_);
   if (workspace_.bytes() > 0) workspace_.raise_guards(bytes);
   device_.poison_outputs();
@@ -162,8 +161,7 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
   counter_bytes_ = std::min(bytes, static_cast<std::size_t>(vq::kCounterBytes));
   std::fill_n(unset.begin(), counter_bytes_, std::byte{0});
   backend_.upload(workspace_.data(), unset);
-  const auto scores = static_cast<std::size_t>(
-      attention != nullptr ? score_bytes(*attention, std::get<AttentionDecodePlan>(plan)) : 0);
+  const auto scores = static_cast<std::size_t>(shape.score_bytes);
   bytes_.clear();
   for (auto& each : args_) {
     std::visit(

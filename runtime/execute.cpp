@@ -20,7 +20,7 @@ void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& sour
 }
 
 AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                        const AttentionDecode& op, const AttentionDecodePlan& plan,
+                        const AttentionDecode& op, const Plan& plan,
                         const AttentionData& data, Misalignment misalignment) {
   DeviceCall call(backend, op, data, misalignment);
   run(backend, kernel, source, call, plan);
@@ -28,7 +28,7 @@ AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSour
 }
 
 AppendResult execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                     const KvAppend& op, const KvAppendPlan& plan, const AppendData& data,
+                     const KvAppend& op, const Plan& plan, const AppendData& data,
                      Misalignment misalignment) {
   DeviceCall call(backend, op, data, misalignment);
   run(backend, kernel, source, call, plan);
@@ -37,7 +37,7 @@ AppendResult execute(Backend& backend, LoadedKernel& kernel, const KernelSource&
 
 std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
                                    const KernelSource& source, const Linear& op,
-                                   const LinearPlan& plan, const LinearData& data,
+                                   const Plan& plan, const LinearData& data,
                                    Misalignment misalignment) {
   DeviceCall call(backend, op, data, misalignment);
   run(backend, kernel, source, call, plan);

@@ -14,17 +14,17 @@ void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& sour
 // problem. Error(verification_failed) where the kernel wrote to its inputs or left counters of
 // its workspace that are not 0, Error(device) on faults.
 AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                        const AttentionDecode& op, const AttentionDecodePlan& plan,
+                        const AttentionDecode& op, const Plan& plan,
                         const AttentionData& data, Misalignment misalignment = {});
 
 AppendResult execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                     const KvAppend& op, const KvAppendPlan& plan, const AppendData& data,
+                     const KvAppend& op, const Plan& plan, const AppendData& data,
                      Misalignment misalignment = {});
 
 // The result is [rows][out_features].
 std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
                                    const KernelSource& source, const Linear& op,
-                                   const LinearPlan& plan, const LinearData& data,
+                                   const Plan& plan, const LinearData& data,
                                    Misalignment misalignment = {});
 
 }  // namespace vqgen

@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "runtime/execute.h"

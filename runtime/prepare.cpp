@@ -6,7 +6,7 @@
 #include "core/hotness_match.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
-#include "heuristics/ops/linear_fusion.h"
+#include "heuristics/fusion/linear_fusion.h"
 #include "runtime/code_distribution.h"
 
 namespace vqgen {
@@ -68,7 +68,7 @@ void place_by(std::span<const HotnessProfile> profiles, const Config& config, co
   planned.plan = with_overrides(std::move(placed.plan), config);
   planned.placements = std::move(placed.operands);
   for (OperandPlacement& each : planned.placements) {
-    const Placement& fixed = placement_of(planned.plan, each.operand);
+    const Placement& fixed = *placement_of(planned.plan, each.operand);
     if (fixed == each.placement) continue;
     each.placement = fixed;
     each.reasons.emplace_back("the config's own plan fixes boundaries, which go over these");
@@ -80,9 +80,10 @@ Planned placed(Planned planned, const Config& config, const GpuSpec& gpu,
                std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
   if (measured_as_is(planned, config, options)) {
     for (const HotnessProfile& each : profiles) {
-      planned.placements.push_back({each.operand,
-                                    placement_of(planned.plan, each.operand),
-                                    {"as in the plan that was measured with these codes"}});
+      const Placement* const measured = placement_of(planned.plan, each.operand);
+      if (measured == nullptr) continue;
+      planned.placements.push_back(
+          {each.operand, *measured, {"as in the plan that was measured with these codes"}});
     }
   } else if (!profiles.empty()) {
     place_by(profiles, config, gpu, options, planned);

@@ -35,7 +35,7 @@ class Runner {
 
   ItemReport run(const std::string& name, const AttentionDecode& op, const AttentionData& data) {
     const AttentionOutput output = execute(backend_, *kernel_, prepared_.source, op,
-                                           std::get<AttentionDecodePlan>(prepared_.plan), data);
+                                           prepared_.plan, data);
     const double scale = static_cast<double>(softmax_scale(op));
     const AttentionResult reference = reference_attention(data, scale);
     ItemReport report = report_of(name, compare(reference.out, output.out, op.dtype), op.dtype);
@@ -56,7 +56,7 @@ class Runner {
   ItemReport run(const std::string& name, const KvAppend& op, const AppendData& data) {
     const AppendVerdict verdict =
         judge_append(data, execute(backend_, *kernel_, prepared_.source, op,
-                                   std::get<KvAppendPlan>(prepared_.plan), data));
+                                   prepared_.plan, data));
     ItemReport report;
     report.name = name;
     report.ok = verdict.ok;
@@ -68,7 +68,7 @@ class Runner {
 
   ItemReport run(const std::string& name, const Linear& op, const LinearData& data) {
     const std::vector<std::uint16_t> output = execute(backend_, *kernel_, prepared_.source, op,
-                                                      std::get<LinearPlan>(prepared_.plan), data);
+                                                      prepared_.plan, data);
     ItemReport report =
         report_of(name, compare(reference_linear(data), output, op.dtype), op.dtype);
     if (!data.original_weights.empty()) {

@@ -21,15 +21,6 @@ struct Kind {
   std::size_t step = 1;
 };
 
-std::size_t dataflow_of(const Plan& plan) {
-  return std::visit([](const auto& each) { return static_cast<std::size_t>(each.dataflow); }, plan);
-}
-
-bool is_product_of_fragments(const Plan& plan) {
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  return linear != nullptr && linear->dataflow == LinearDataflow::fragments;
-}
-
 // A step that visits each of `size` once, and any few of them in a row far from each other.
 std::size_t golden_step(std::size_t size) {
   constexpr double kGolden = 0.6180339887498949;
@@ -43,7 +34,7 @@ std::size_t golden_step(std::size_t size) {
 
 std::vector<LinearFusion> AblationSpace::fusions_of(const AblationRow& row,
                                                     const Plan& shape) const {
-  if (!is_product_of_fragments(shape)) return {LinearFusion::permute};
+  if (!std::holds_alternative<LinearFragments>(shape)) return {LinearFusion::permute};
   return row.fusions;
 }
 
@@ -85,7 +76,7 @@ void AblationSpace::expected(const AblationRow& row, std::size_t count,
 void AblationSpace::spread(const AblationRow& row, std::size_t count, const TakePlan& take) const {
   std::map<std::size_t, std::vector<std::size_t>> by_dataflow;
   for (std::size_t i = 0; i < shapes_.size(); ++i) {
-    if (obeys_dataflow(row, shapes_[i])) by_dataflow[dataflow_of(shapes_[i])].push_back(i);
+    if (obeys_dataflow(row, shapes_[i])) by_dataflow[shapes_[i].index()].push_back(i);
   }
   std::vector<Kind> kinds;
   for (const PlacementRule& rule : row.rules) {
@@ -130,7 +121,7 @@ void AblationSpace::nearest(const AblationRow& row, const Plan& plan, std::size_
   const Plan shape = shape_of(plan);
   std::vector<std::pair<double, std::size_t>> order;
   for (std::size_t i = 0; i < shapes_.size(); ++i) {
-    if (dataflow_of(shapes_[i]) == dataflow_of(shape)) {
+    if (shapes_[i].index() == shape.index()) {
       order.emplace_back(distance(shapes_[i], shape), i);
     }
   }
@@ -145,7 +136,7 @@ void AblationSpace::nearest(const AblationRow& row, const Plan& plan, std::size_
 std::string in_short(const Plan& plan, const Problem& problem) {
   return std::visit(
       [&]<class P>(const P& of) {
-        std::string text(enum_name(of.dataflow));
+        std::string text(dataflow_name(plan));
         std::string near;
         for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
           const Member& value = of.*field.member;
@@ -156,9 +147,7 @@ std::string in_short(const Plan& plan, const Problem& problem) {
               text += fmt::format(", {} {}", field.name, enum_name(value));
             }
           } else if constexpr (std::is_same_v<Member, LinearFusion>) {
-            if (is_product_of_fragments(plan)) {
-              text += fmt::format(", {} {}", field.name, enum_name(value));
-            }
+            text += fmt::format(", {} {}", field.name, enum_name(value));
           } else if constexpr (std::is_same_v<Member, Placement>) {
             const std::string name = field.name;
             const auto* op = std::get_if<AttentionDecode>(&problem);

@@ -1,5 +1,7 @@
 #include "heuristics/ablation/placement_rule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "heuristics/placement/conflicts.h"
@@ -45,10 +47,21 @@ Placement whole(const Book& book, Near near) {
   }
 }
 
+// Where the entries stand; in global memory where the dataflow places none.
+Placement placement_in(const Plan& plan, const Book& book) {
+  const Placement* placement = placement_of(plan, book.operand);
+  return placement == nullptr ? all_global() : *placement;
+}
+
+// False where the dataflow places none of the operand's entries, and they should stand elsewhere.
+bool put(Plan& plan, const Book& book, const Placement& wanted) {
+  Placement* const placement = placement_of(plan, book.operand);
+  if (placement != nullptr) *placement = wanted;
+  return placement_in(plan, book) == wanted;
+}
+
 Plan share_first(Plan plan, const std::vector<Book>& of, int entries) {
-  for (const Book& book : of) {
-    placement_of(plan, book.operand) = all_shared(std::min(entries, book.entries));
-  }
+  for (const Book& book : of) put(plan, book, all_shared(std::min(entries, book.entries)));
   return plan;
 }
 
@@ -67,16 +80,13 @@ Plan share_most(const Plan& plan, const std::vector<Book>& of, const Problem& pr
 
 bool all_of(const Plan& plan, const std::vector<Book>& of, Near near) {
   return std::all_of(of.begin(), of.end(), [&](const Book& book) {
-    Plan copy = plan;
-    return placement_of(copy, book.operand) == whole(book, near);
+    return placement_in(plan, book) == whole(book, near);
   });
 }
 
 bool any_copies(const Plan& plan, const std::vector<Book>& of) {
-  return std::any_of(of.begin(), of.end(), [&](const Book& book) {
-    Plan copy = plan;
-    return placement_of(copy, book.operand).replicated > 0;
-  });
+  return std::any_of(of.begin(), of.end(),
+                     [&](const Book& book) { return placement_in(plan, book).replicated > 0; });
 }
 
 bool makes_copies(Near near) {
@@ -90,8 +100,7 @@ bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& prob
   const std::vector<Book> of = books(problem);
   return any_copies(plan, of) == makes_copies(rule.near) &&
          std::all_of(of.begin(), of.end(), [&](const Book& book) {
-           Plan copy = plan;
-           return placement_of(copy, book.operand).registers == rule.registers;
+           return placement_in(plan, book).registers == rule.registers;
          });
 }
 
@@ -100,7 +109,7 @@ bool takes_long(const PlacementRule& rule) {
 }
 
 Plan without_cache(Plan plan, const Problem& problem) {
-  for (const Book& book : books(problem)) placement_of(plan, book.operand) = all_global();
+  for (const Book& book : books(problem)) put(plan, book, all_global());
   return plan;
 }
 
@@ -108,6 +117,7 @@ Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, c
          std::span<const HotnessProfile> profiles) {
   const std::vector<Book> of = books(problem);
   Laid laid{without_cache(shape, problem), {}};
+  bool fine = true;
   switch (rule.near) {
     case Near::most:
       laid.plan = share_most(laid.plan, of, problem, gpu);
@@ -132,9 +142,17 @@ Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, c
       if (of.size() == 1) laid.verdict = {false, "there is one operand"};
       [[fallthrough]];
     default:
-      for (const Book& book : of) placement_of(laid.plan, book.operand) = whole(book, rule.near);
+      for (const Book& book : of) fine = put(laid.plan, book, whole(book, rule.near)) && fine;
   }
-  for (const Book& book : of) placement_of(laid.plan, book.operand).registers = rule.registers;
+  for (const Book& book : of) {
+    Placement placement = placement_in(laid.plan, book);
+    placement.registers = rule.registers;
+    fine = put(laid.plan, book, placement) && fine;
+  }
+  if (!fine && laid.verdict.ok) {
+    laid.verdict = {false, fmt::format("dataflow {} says itself where entries stand",
+                                       dataflow_name(laid.plan))};
+  }
   if (laid.verdict.ok) laid.verdict = check(laid.plan, problem, gpu);
   return laid;
 }

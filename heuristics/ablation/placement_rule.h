@@ -4,8 +4,8 @@
 
 #include <span>
 
-#include "core/check.h"
 #include "core/hotness_profile.h"
+#include "heuristics/check.h"
 
 namespace vqgen {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "heuristics/ablation/shapes.h"
-#include "heuristics/ops/linear_fusion.h"
+#include "heuristics/fusion/linear_fusion.h"
 
 namespace vqgen {
 namespace {
@@ -113,8 +113,7 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
 }
 
 bool AblationSpace::obeys_dataflow(const AblationRow& row, const Plan& plan) {
-  const std::string_view name =
-      std::visit([](const auto& each) { return enum_name(each.dataflow); }, plan);
+  const std::string_view name = dataflow_name(plan);
   switch (row.dataflows) {
     case Dataflows::placed:
       return name != "slices";
@@ -166,25 +165,24 @@ bool AblationSpace::fits(const AblationRow& row, const PlacementRule& rule,
 
 Plan AblationSpace::shape_of(const Plan& plan) const {
   Plan shape = without_cache(plan, problem_);
-  if (auto* linear = std::get_if<LinearPlan>(&shape)) linear->fusion = LinearFusion::permute;
+  if (auto* fragments = std::get_if<LinearFragments>(&shape)) {
+    fragments->fusion = LinearFusion::permute;
+  }
   return shape;
 }
 
 Laid AblationSpace::complete(const Plan& shape, const Variant& variant) const {
   Plan plan = shape;
-  if (auto* linear = std::get_if<LinearPlan>(&plan)) {
-    if (linear->dataflow == LinearDataflow::fragments) linear->fusion = variant.fusion;
-  }
+  if (auto* fragments = std::get_if<LinearFragments>(&plan)) fragments->fusion = variant.fusion;
   return lay(plan, variant.rule, problem_, gpu_, profiles_);
 }
 
 std::optional<Variant> AblationSpace::variant_of(const AblationRow& row, const Plan& plan) const {
   if (!obeys_dataflow(row, plan)) return std::nullopt;
   Variant variant;
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  if (linear != nullptr && linear->dataflow == LinearDataflow::fragments) {
-    variant.fusion = linear->fusion;
-    if (std::find(row.fusions.begin(), row.fusions.end(), linear->fusion) == row.fusions.end()) {
+  if (const auto* fragments = std::get_if<LinearFragments>(&plan)) {
+    variant.fusion = fragments->fusion;
+    if (std::find(row.fusions.begin(), row.fusions.end(), variant.fusion) == row.fusions.end()) {
       return std::nullopt;
     }
   }

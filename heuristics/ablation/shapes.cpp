@@ -14,7 +14,8 @@ std::vector<Plan> ablation_shapes(const Problem& problem, const GpuSpec& gpu) {
   std::set<std::string> seen;
   for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
     Plan shape = without_cache(plan, problem);
-    if (auto* linear = std::get_if<LinearPlan>(&shape)) linear->fusion = LinearFusion::permute;
+    if (auto* fragments = std::get_if<LinearFragments>(&shape))
+      fragments->fusion = LinearFusion::permute;
     if (seen.insert(to_json(shape).dump()).second) shapes.push_back(shape);
   }
   return shapes;

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 
 namespace vqgen {
 

@@ -19,7 +19,7 @@ double lines_touched(double lines) {
 }  // namespace
 
 ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
-  const vq::PlacementConfig& p = use.format.placement;
+  const Placement& p = use.format.placement;
   const Key key{use.operand,  use.lane_units, use.entry_bytes(), p.registers,
                 p.replicated, p.copies,       p.shared};
   for (const auto& [each, levels] : known_) {

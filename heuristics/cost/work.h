@@ -95,10 +95,7 @@ class ConflictTable {
 };
 
 // The plan must be one that check() accepts.
-BlockWork block_work(const AttentionDecode& op, const AttentionDecodePlan& plan,
-                     ConflictTable& conflicts);
-BlockWork block_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
-BlockWork block_work(const KvAppend& op, const KvAppendPlan& plan);
+BlockWork block_work(const Plan& plan, const Problem& problem, ConflictTable& conflicts);
 
 // Products that are alike but for where their codebooks stand, counted once. Not of dataflow
 // slices, whose entries stand where no placement says.
@@ -106,7 +103,7 @@ struct AlikeWork {
   BlockWork bare;  // codebooks aside: less than any placement makes it
   OperandUse weights;
 };
-AlikeWork alike_work(const Problem& problem, const LinearPlan& plan, ConflictTable& conflicts);
+AlikeWork alike_work(const Plan& plan, const Problem& problem, ConflictTable& conflicts);
 // block_work() of one of them, but for rounding; nothing where no block has so much shared memory.
 std::optional<BlockWork> placed_work(const AlikeWork& alike, const Placement& placement,
                                      const GpuSpec& gpu, ConflictTable& conflicts);

@@ -29,6 +29,7 @@ Placer::Placer(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                std::span<const HotnessProfile> profiles, const PlaceOptions& options)
     : problem_(problem), gpu_(gpu), options_(options), placed_{plan, {}} {
   for (const OperandUse& use : plan_use(plan, problem).operands) {
+    if (placement_of(plan, use.operand) == nullptr) continue;  // the dataflow says where they stand
     const auto profile = std::find_if(profiles.begin(), profiles.end(), [&](const auto& each) {
       return each.operand == use.operand;
     });
@@ -40,8 +41,9 @@ Placer::Placer(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
 }
 
 Placed Placer::run() {
+  if (operands_.empty()) return std::move(placed_);
   Plan bare = placed_.plan;
-  for (const Known& each : operands_) placement_of(bare, each.use.operand) = all_global();
+  for (const Known& each : operands_) *placement_of(bare, each.use.operand) = all_global();
   const Verdict verdict = check(bare, problem_, gpu_);
   if (!verdict.ok) return refused(verdict);
   placed_.plan = bare;
@@ -51,7 +53,7 @@ Placed Placer::run() {
   for (std::size_t i = 0; i < operands_.size(); ++i) hold_in_registers(i);
   if (options_.strategy == Strategy::measured) copy(1.0);
   for (OperandPlacement& each : placed_.operands) {
-    each.placement = placement_of(placed_.plan, each.operand);
+    each.placement = *placement_of(placed_.plan, each.operand);
   }
   return std::move(placed_);
 }
@@ -89,7 +91,7 @@ void Placer::share_whole() {
     Plan plan = placed_.plan;
     for (std::size_t i = 0; i < operands_.size(); ++i) {
       if ((choice >> i & 1u) == 0) continue;
-      placement_of(plan, operands_[i].use.operand) = all_shared(entries(i));
+      *placement_of(plan, operands_[i].use.operand) = all_shared(entries(i));
     }
     if (!check(plan, problem_, gpu_).ok) continue;
     placed_.plan = plan;
@@ -146,9 +148,6 @@ void Placer::share_within(std::size_t i, std::int64_t budget) {
 
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
              std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
-  if (std::holds_alternative<KvAppend>(problem)) return {plan, {}};  // it places no entries
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  if (linear != nullptr && linear->dataflow == LinearDataflow::slices) return {plan, {}};  // same
   return Placer(plan, problem, gpu, profiles, options).run();
 }
 

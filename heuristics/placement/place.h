@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/check.h"
 #include "core/hotness_profile.h"
+#include "heuristics/check.h"
 
 namespace vqgen {
 
@@ -54,7 +54,8 @@ struct Placed {
 // The plan with all boundaries set anew; what they were does not matter. `profiles` holds one of
 // each operand at most, of its format and units (core/hotness_match.h); accesses of others are
 // taken as uniform. A plan that check() refuses with all entries in global memory comes back as it
-// was, and so does one of kv_append, which places no entries; else check() accepts the result. Pure: equal arguments give equal results.
+// was, and so does one whose dataflow places none; else check() accepts the result. Pure: equal
+// arguments give equal results.
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
              std::span<const HotnessProfile> profiles, const PlaceOptions& options = {});
 

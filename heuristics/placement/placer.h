@@ -63,7 +63,7 @@ class Placer {
   int resident(const Plan& plan) const;
   Slack slack_left() const;
   Placement& placement(std::size_t i) {
-    return placement_of(placed_.plan, operands_[i].use.operand);
+    return *placement_of(placed_.plan, operands_[i].use.operand);
   }
   int entries(std::size_t i) const { return vq::entries(operands_[i].use.format); }
   template <class... Args>

@@ -125,7 +125,7 @@ std::vector<Placement> Placer::copied(std::size_t i, const Placement& once) cons
 
 bool Placer::warps_stay(std::size_t i, const Placement& candidate) const {
   Plan plan = placed_.plan;
-  placement_of(plan, operands_[i].use.operand) = candidate;
+  *placement_of(plan, operands_[i].use.operand) = candidate;
   if (!check(plan, problem_, gpu_).ok) return false;
   const int warps = plan_use(plan, problem_).threads / 32;
   return resident(plan) * warps >= std::min(kWarpsWithCopies, needed_ * warps);

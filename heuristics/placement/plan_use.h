@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/hotness_profile.h"
-#include "core/kernel_config.h"
+#include "core/plan.h"
 
 namespace vqgen {
 
@@ -47,7 +47,7 @@ struct PlanUse {
 // Of a plan for this op, with fields in their ranges.
 PlanUse plan_use(const Plan& plan, const Problem& problem);
 
-// The boundaries of one operand's codebooks. The plan must have the operand.
-Placement& placement_of(Plan& plan, Operand operand);
+// Bytes of the codes of so many rows.
+double stored_code_bytes(std::int64_t rows, std::int64_t columns, const VqFormat& format);
 
 }  // namespace vqgen

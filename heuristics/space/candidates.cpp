@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "heuristics/kernels/slice.h"
 #include "heuristics/placement/conflicts.h"
 
 namespace vqgen {
@@ -34,20 +35,9 @@ void DistinctPlans::add(const Plan& plan) {
 }
 
 void add_plans(Candidates& to, SpacePlacement allowed) {
-  if (std::holds_alternative<AttentionDecode>(to.problem())) {
-    add_attention_fragments(to, allowed);
-    add_attention_tables(to, allowed);
-    add_attention_channels(to, allowed);
-    add_attention_lanes(to, allowed);
-  } else if (std::holds_alternative<KvAppend>(to.problem())) {
-    add_kv_append_lanes(to, allowed);
-  } else {
-    add_linear_fragments(to, allowed);
-    add_linear_warpgroups(to, allowed);
-    add_linear_tables(to, allowed);
-    add_linear_slices(to, allowed);
-    add_linear_lanes(to, allowed);
-  }
+  for_each_dataflow([&]<class P>(const P&) {
+    if (const auto* op = op_of<P>(to.problem())) Slice<P>::add_candidates(to, *op, allowed);
+  });
 }
 
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {

@@ -17,10 +17,10 @@ class Candidates {
 
   // May come twice, and check() may refuse it.
   virtual void add(const Plan& plan) = 0;
-  // The same with each of these placements of its codebooks.
-  virtual void add_each(LinearPlan plan, std::span<const Placement> placements) {
+  // The same with each of these placements of its one operand's codebooks.
+  virtual void add_each(Plan plan, std::span<const Placement> placements) {
     for (const Placement& each : placements) {
-      plan.codebook = each;
+      *placement_of(plan, Operand::weights) = each;
       add(plan);
     }
   }
@@ -61,20 +61,7 @@ inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
 std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
                            std::int64_t in_features);
 
-// All parts of the problem's op. Requires that check() accepts the problem.
+// The plans of all dataflows of the problem's op. Requires that check() accepts the problem.
 void add_plans(Candidates& to, SpacePlacement allowed);
-
-// The parts of the space. The dataflows of AttentionDecode and KvAppend take their problem, the
-// others both products.
-void add_attention_fragments(Candidates& to, SpacePlacement allowed);
-void add_attention_tables(Candidates& to, SpacePlacement allowed);
-void add_attention_channels(Candidates& to, SpacePlacement allowed);
-void add_attention_lanes(Candidates& to, SpacePlacement allowed);
-void add_kv_append_lanes(Candidates& to, SpacePlacement allowed);
-void add_linear_lanes(Candidates& to, SpacePlacement allowed);
-void add_linear_fragments(Candidates& to, SpacePlacement allowed);
-void add_linear_warpgroups(Candidates& to, SpacePlacement allowed);
-void add_linear_tables(Candidates& to, SpacePlacement allowed);
-void add_linear_slices(Candidates& to, SpacePlacement allowed);
 
 }  // namespace vqgen

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "heuristics/choose.h"
 
 namespace vqgen {

@@ -7,8 +7,8 @@
 #include <map>
 #include <optional>
 
-#include "core/check.h"
 #include "core/profiles.h"
+#include "heuristics/check.h"
 
 namespace vqgen {
 namespace {

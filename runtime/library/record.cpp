@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/kernel_config.h"
 #include "runtime/parallel.h"
 #include "runtime/prepare.h"
 
@@ -24,39 +23,21 @@ Demands demands_of_cache(const Op& op) {
   return demands;
 }
 
-Demands demands_of(const AttentionDecode& op, const AttentionDecodePlan& plan) {
-  Demands demands = demands_of_cache(op);
-  for (const VqFormat* format : {&op.keys, &op.values}) {
-    demands.codes_mask |= mask_of(alignment_bytes(format->layout));
-  }
-  if (plan.dataflow == AttentionDataflow::fragments) {
-    demands.codes_mask |= mask_of(4 * plan.code_words);
-    demands.elements_mask = 15;
-  }
-  return demands;
-}
-
+Demands demands_of(const AttentionDecode& op) { return demands_of_cache(op); }
 Demands demands_of(const KvAppend& op) { return demands_of_cache(op); }
-
-Demands demands_of(const Linear& op, const LinearPlan& plan) {
+Demands demands_of(const Linear& op) {
   Demands demands;
   demands.output_scales = op.weights.output_scales;
   demands.scales = op.weights.stage_scales;
-  demands.codes_mask |= mask_of(alignment_bytes(op.weights.layout));
-  if (streams_codes(plan.dataflow)) {
-    demands.codes_mask |= mask_of(4 * plan.code_words);
-    if (op.shape.in_features % 8 == 0) demands.elements_mask = 15;
-  }
-  if (plan.dataflow == LinearDataflow::slices) demands.codes_mask |= mask_of(4 * plan.code_words);
   return demands;
 }
 
 Demands demands_of(const Problem& problem, const Plan& plan) {
-  if (const auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    return demands_of(*attention, std::get<AttentionDecodePlan>(plan));
-  }
-  if (const auto* append = std::get_if<KvAppend>(&problem)) return demands_of(*append);
-  return demands_of(*as_linear(problem), std::get<LinearPlan>(plan));
+  const vq::CallShape shape = call_shape(plan, problem);
+  Demands demands = std::visit([](const auto& op) { return demands_of(op); }, problem);
+  demands.codes_mask = mask_of(shape.code_bytes);
+  demands.elements_mask = mask_of(shape.element_bytes);
+  return demands;
 }
 
 // As prepare() makes it, but that a plan which no hotness can change is not looked for again.
@@ -83,10 +64,8 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   bucket.entries = made.source.entries.size();
   bucket.own_bytes = workspace_of(wanted.config.problem, made.plan);
   bucket.workspace_bytes = bucket.own_bytes;
-  if (const auto* attention = std::get_if<AttentionDecode>(&wanted.config.problem)) {
-    bucket.score_bytes =
-        static_cast<std::size_t>(score_bytes(*attention, std::get<AttentionDecodePlan>(made.plan)));
-  }
+  bucket.score_bytes =
+      static_cast<std::size_t>(call_shape(made.plan, wanted.config.problem).score_bytes);
   bucket.demands = demands_of(wanted.config.problem, made.plan);
   bucket.resources = made.artifact.kernels;
   bucket.from_disk = made.cache_hit;
@@ -98,7 +77,7 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
 }  // namespace
 
 std::size_t workspace_of(const Problem& problem, const Plan& plan) {
-  return static_cast<std::size_t>(workspace_bytes(problem, plan));
+  return static_cast<std::size_t>(call_shape(plan, problem).workspace_bytes);
 }
 
 const char* Record::told() const {

@@ -23,7 +23,7 @@ CostCorrection::CostCorrection(const std::vector<Candidate>& candidates) : candi
     return numbers.try_emplace({text, column, value}, numbers.size()).first->second;
   };
   for (const Candidate& each : candidates) {
-    const std::string dataflow = dataflow_name(each.plan);
+    const std::string dataflow(kernel_name(each.plan));
     std::vector<std::size_t> features{number(dataflow, 0, {}), number(each.kind, 1, {})};
     for (const auto& axis : plan_axes(each.plan)) {
       features.push_back(number(dataflow, features.size(), axis));

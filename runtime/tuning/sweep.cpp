@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "core/profiles.h"
 
 namespace vqgen {

@@ -10,13 +10,28 @@ using u64 = unsigned long long;
 using i32 = int;
 using i64 = long long;
 
+// The names of an enum's values in order, as JSON spells them and the enumerators are called, and
+// the name of its type.
+template <class E>
+struct EnumNames;
+
 // The element type of queries, outputs, raw tokens and codebook entries: always 16 bits, kept as
 // bits (u16) and converted by the machine's to_float / from_float.
-enum class Element : int { kF16 = 0, kBF16 = 1 };
+enum class Element : int { f16, bf16 };
+template <>
+struct EnumNames<Element> {
+  static constexpr const char* kType = "vq::Element";
+  static constexpr const char* kNames[] = {"f16", "bf16"};
+};
 
 // How a code becomes elements: as the number of an entry, or as a point of the E8P lattice
 // (layout/format.h).
-enum class Decoder : int { kTable = 0, kE8p = 1 };
+enum class Decoder : int { table, e8p };
+template <>
+struct EnumNames<Decoder> {
+  static constexpr const char* kType = "vq::Decoder";
+  static constexpr const char* kNames[] = {"table", "e8p"};
+};
 
 // A where kFirst, else B.
 template <bool kFirst, class A, class B>

@@ -1,7 +1,7 @@
 // Verdicts in tests: a near miss passes, the broken one is refused with its reason.
 #pragma once
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "core/kernel_config.h"
 #include "core/profiles.h"
 #include "tests/core/support.h"

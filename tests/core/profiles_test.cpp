@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "core/embedded.h"
 #include "core/files.h"
 #include "core/gpu_arch.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "core/plan_name.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"

@@ -1,7 +1,7 @@
 // Which sizes an op has kernels for.
 #include "runtime/library/buckets.h"
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "core/profiles.h"
 #include "tests/library/fake_backend.h"
 

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "heuristics/ops/kv_append.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/pairwise.h"

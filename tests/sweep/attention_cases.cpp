@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "heuristics/choose.h"
 #include "heuristics/ops/attention_decode.h"
 #include "tests/sweep/cases.h"

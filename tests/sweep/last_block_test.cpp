@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
 #include "heuristics/ops/attention_decode.h"

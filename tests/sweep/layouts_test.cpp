@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "heuristics/choose.h"
 #include "heuristics/ops/attention_decode.h"
 #include "heuristics/ops/linear.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "heuristics/choose.h"
 #include "heuristics/ops/linear.h"
 #include "tests/sweep/cases.h"

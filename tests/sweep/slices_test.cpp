@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "heuristics/ops/linear.h"
 #include "runtime/verify/reference_linear.h"
 #include "tests/sweep/harness.h"

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <map>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "tests/sweep/harness.h"
 
 namespace vqgen::test {

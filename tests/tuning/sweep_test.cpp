@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "core/check.h"
+#include "heuristics/check.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "tests/message_of.h"

@@ -56,6 +56,7 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   const int major = VQGEN_READ(COMPUTE_CAPABILITY_MAJOR, "arch");
   spec.arch = arch_of(major, VQGEN_READ(COMPUTE_CAPABILITY_MINOR, ""));
   spec.warpgroup_products = has_warpgroup_products(spec.arch);
+  spec.bf16_products = has_bf16_products(spec.arch);
   spec.sources["warpgroup_products"] = "PTX ISA, wgmma.mma_async: requires sm_90a";
   spec.sms = VQGEN_READ(MULTIPROCESSOR_COUNT, "sms");
   spec.registers_per_sm = VQGEN_READ(MAX_REGISTERS_PER_MULTIPROCESSOR, "registers_per_sm");

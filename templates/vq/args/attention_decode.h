@@ -7,6 +7,7 @@
 namespace vq {
 
 struct AttentionDecodeArgs {
+  static constexpr const char* kType = "AttentionDecodeArgs";
   const u16* query;         // [batch][query_heads][head_dim], raw (no transform applied)
   u16* out;                 // [batch][query_heads][head_dim]
   float* lse;               // [batch][query_heads], natural log; -inf for an empty sequence

@@ -15,6 +15,7 @@ struct EncodedArgs {
 };
 
 struct KvAppendArgs {
+  static constexpr const char* kType = "KvAppendArgs";
   const u16* new_keys;  // [batch][new_tokens][kv_heads][head_dim], raw (no transform applied)
   const u16* new_values;
   // [batch] token that the first new one becomes. Negative: nothing is appended to the sequence, as

@@ -7,6 +7,7 @@
 namespace vq {
 
 struct LinearArgs {
+  static constexpr const char* kType = "LinearArgs";
   const u16*
       x;   // [rows][in_features]; fragments and warpgroups, in_features % 8 == 0: 16-byte aligned
   u16* y;  // [rows][out_features]

@@ -130,7 +130,7 @@ class Codebook {
     return Decode::value(held_of_byte(first, u, stage, codes, byte), 0);
   }
   VQ_DEVICE Held held_of_byte(int first, int u, int stage, u32 codes, int byte) const {
-    static_assert(kIndexBits == 8 && kFormat.decoder == Decoder::kTable, "");
+    static_assert(kIndexBits == 8 && kFormat.decoder == Decoder::table, "");
     if constexpr (kRegisters == 0 && kReplicated.end == kEntries) {
       return ReplicatedLevel::access_byte(first, u, stage, codes, byte);
     } else if constexpr (kShared.begin == 0 && kShared.end == kEntries) {

@@ -21,7 +21,7 @@ template <Decoder kDecoder, Element kElement, bool kInt8>
 struct Decoding;
 
 template <Element kElement>
-struct Decoding<Decoder::kTable, kElement, false> {
+struct Decoding<Decoder::table, kElement, false> {
   VQ_DEVICE static u32 entry_of(u32 code) { return code; }
   template <class Words>
   VQ_DEVICE static Words held(Words stored) {
@@ -34,7 +34,7 @@ struct Decoding<Decoder::kTable, kElement, false> {
 };
 
 template <Element kElement>
-struct Decoding<Decoder::kTable, kElement, true> {
+struct Decoding<Decoder::table, kElement, true> {
   VQ_DEVICE static u32 entry_of(u32 code) { return code; }
 
   VQ_DEVICE static u32 held(U32x2 stored) {
@@ -60,7 +60,7 @@ struct Decoding<Decoder::kTable, kElement, true> {
 };
 
 template <Element kElement>
-struct Decoding<Decoder::kE8p, kElement, false> {
+struct Decoding<Decoder::e8p, kElement, false> {
   VQ_DEVICE static u32 entry_of(u32 code) { return code & 0xffu; }
 
   // The entry as levels hold it. Sums of 8 elements up to 7/2 are exact in 16 bits.
@@ -80,7 +80,7 @@ struct Decoding<Decoder::kE8p, kElement, false> {
     const u32 upper = code >> 8;
     u32 signs = upper ^ (kParities >> ((upper ^ upper >> 4) & 15u) & 0x80u);
     signs *= 0x8001u;  // sign 2i at bit 2i, sign 2i + 1 at bit 2i + 16
-    constexpr u32 kQuarter = kElement == Element::kF16 ? 0x3400u : 0x3e80u;
+    constexpr u32 kQuarter = kElement == Element::f16 ? 0x3400u : 0x3e80u;
     const u32 shift = ((code & 0x8000u) | kQuarter) * 0x10001u;
     const auto signed_word = [signs, shift](u32 word, int i) {
       return add2<kElement>(word ^ (signs << (15 - 2 * i) & 0x80008000u), shift);

@@ -35,7 +35,7 @@ VQ_DEVICE u32 word_of(U32x4 words, int i) {
 template <Element kElement>
 VQ_DEVICE U32x2 elements_of_bytes(u32 bytes) {
   const u32 raised = bytes ^ 0x80808080u;
-  if constexpr (kElement == Element::kF16) {
+  if constexpr (kElement == Element::f16) {
     constexpr u32 kLess = 0xe480e480u;  // -(1024 + 128), twice
     return {add2<kElement>(byte_permute(raised, 0x64646464u, 0x4140u), kLess),
             add2<kElement>(byte_permute(raised, 0x64646464u, 0x4342u), kLess)};

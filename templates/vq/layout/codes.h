@@ -18,7 +18,7 @@
 #pragma once
 
 #include <vq/annotations.h>
-#include <vq/types.h>
+#include <vq/plan.h>
 
 namespace vq {
 
@@ -36,6 +36,15 @@ VQ_HD constexpr i64 row_words(i64 elements, int vector_size, int residuals, int 
 struct CodeLayout {
   int rows = 1;
   int words = 1;
+
+  VQ_HD constexpr bool plain() const { return rows == 1 && words == 1; }
+
+  template <class Visit>
+  static constexpr void visit(Visit&& visit) {
+    visit("rows", &CodeLayout::rows, Range{1, 4}, "rows of a group: 1, 2 or 4");
+    visit("words", &CodeLayout::words, Range{1, 4},
+          "words in a run of each of them: 1, 2 or 4; rows times words is at most 4");
+  }
 };
 
 // Words from a row to the next, were rows not in groups.

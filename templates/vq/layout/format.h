@@ -23,18 +23,9 @@
 #pragma once
 
 #include <vq/layout/codes.h>
+#include <vq/plan.h>
 
 namespace vq {
-
-// Where the entries of each unit's and stage's codebook stand, by entry number: below `registers`
-// in registers; else below `replicated` in shared memory `copies` times; else below `shared` there
-// once; else in global memory.
-struct PlacementConfig {
-  int registers;
-  int replicated;
-  int copies;
-  int shared;
-};
 
 struct FormatConfig {
   Decoder decoder;
@@ -48,17 +39,43 @@ struct FormatConfig {
   bool hadamard;      // keys were multiplied by the orthonormal Hadamard matrix
   bool per_head;      // KV cache: units differ from head to head
   int unit_elements;  // elements of a row that one unit serves (head_dim, or the channel group)
-  PlacementConfig placement;
+  Placement placement;  // the plan's, put here by configure(); the others are the problem's
+
+  template <class Visit>
+  static constexpr void visit(Visit&& visit) {
+    using F = FormatConfig;
+    visit("decoder", &F::decoder);
+    visit("vector_size", &F::vector_size);
+    visit("index_bits", &F::index_bits);
+    visit("residuals", &F::residuals);
+    visit("layout", &F::layout);
+    visit("int8_entries", &F::int8_entries);
+    visit("stage_scales", &F::stage_scales);
+    visit("smooth", &F::smooth);
+    visit("hadamard", &F::hadamard);
+    visit("per_head", &F::per_head);
+    visit("unit_elements", &F::unit_elements);
+  }
 };
 
 // Entries of one codebook as it is stored.
 VQ_HD constexpr int entries(const FormatConfig& f) {
-  return f.decoder == Decoder::kE8p ? 256 : 1 << f.index_bits;
+  return f.decoder == Decoder::e8p ? 256 : 1 << f.index_bits;
 }
 
 // Elements of one unit's codebooks, all stages.
 VQ_HD constexpr i64 unit_codebook_elements(const FormatConfig& f) {
   return i64{f.residuals} * entries(f) * f.vector_size;
+}
+
+VQ_HD constexpr int most(int a, int b) { return a > b ? a : b; }
+
+// Bytes that rows of codes are aligned to by their layout.
+VQ_HD constexpr int code_alignment(const FormatConfig& f) {
+  return 4 * f.layout.rows * f.layout.words;
+}
+VQ_HD constexpr int code_alignment(const FormatConfig& keys, const FormatConfig& values) {
+  return most(code_alignment(keys), code_alignment(values));
 }
 
 // The entries [begin, end) of a codebook that stand at one level; none where begin == end.

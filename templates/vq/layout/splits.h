@@ -10,10 +10,6 @@
 
 namespace vq {
 
-// kKernel: a second kernel. kLastBlock: of the blocks that share a result the one that ends last,
-// which it learns from a counter; 0 before and after each launch.
-enum class Combine : int { kKernel = 0, kLastBlock = 1 };
-
 inline constexpr i64 kCounterBytes = 65536;
 inline constexpr i64 kMostCounters = kCounterBytes / 4;
 

@@ -12,7 +12,7 @@ template <class Plan, class Operand>
 class AppendRows {
  public:
   using Share = AppendShare<Plan, Operand>;
-  static constexpr KvAppendConfig kConfig = Share::kConfig;
+  static constexpr auto kConfig = Share::kConfig;
   static constexpr FormatConfig kFormat = Share::kFormat;
   static constexpr int kHeadDim = Share::kHeadDim;
   static constexpr int kThreads = Share::kThreads;

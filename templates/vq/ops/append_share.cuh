@@ -3,7 +3,7 @@
 #pragma once
 
 #include <vq/args/kv_append.h>
-#include <vq/layout/kv_append.h>
+#include <vq/kernels/append_lanes/layout.h>
 #include <vq/ops/nearest.cuh>
 
 namespace vq {
@@ -19,9 +19,9 @@ struct AppendWork {
 // `Operand` says which tensor: FormatConfig config().
 template <class Plan, class Operand>
 struct AppendShare {
-  static constexpr KvAppendConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Operand::config();
-  static constexpr KvAppendShared kShared = shared_layout(kConfig, kFormat);
+  static constexpr AppendLanesShared kShared = shared_layout(kConfig, kFormat);
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kThreads = kConfig.threads;
   static constexpr int kVectorSize = kFormat.vector_size;

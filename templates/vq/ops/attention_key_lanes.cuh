@@ -66,7 +66,7 @@ class KeyLanes {
   }
 
  private:
-  VQ_HD static constexpr AttentionDecodeShared at() { return shared_layout(Plan::config(), kPart); }
+  VQ_HD static constexpr AttentionTilesShared at() { return shared_layout(Plan::config(), kPart); }
   VQ_DEVICE static float* query() { return reinterpret_cast<float*>(shared_memory() + at().query); }
   VQ_DEVICE static float* raw_query() {
     return reinterpret_cast<float*>(shared_memory() + at().raw_query);

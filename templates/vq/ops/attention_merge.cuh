@@ -5,7 +5,7 @@
 // A lane's values are its accumulators for one head of a quad (warp_softmax.cuh).
 #pragma once
 
-#include <vq/layout/attention_fragments.h>
+#include <vq/kernels/attention_fragments/layout.h>
 #include <vq/ops/attention_work.cuh>
 
 namespace vq {
@@ -14,7 +14,7 @@ namespace vq {
 template <class Plan, int kQuads, int kValues>
 class AttentionMerge {
  public:
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kHeads = kQuads * 4;
   static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);

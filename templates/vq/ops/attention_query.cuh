@@ -11,7 +11,7 @@ namespace vq {
 template <class Plan>
 class QueryRows {
  public:
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kHeads = kConfig.heads_per_block;
   static constexpr int kWarps = kConfig.threads / 32;

@@ -5,7 +5,7 @@
 // several. It begins in the middle of a word where the codes of a share fill no whole words.
 #pragma once
 
-#include <vq/layout/attention_decode.h>
+#include <vq/layout/attention_tiles.h>
 #include <vq/codebook/codebook.cuh>
 #include <vq/codes.cuh>
 #include <vq/ops/attention_work.cuh>

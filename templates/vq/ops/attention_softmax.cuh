@@ -3,7 +3,7 @@
 // sum (FlashAttention's recurrence).
 #pragma once
 
-#include <vq/layout/attention_decode.h>
+#include <vq/layout/attention_tiles.h>
 #include <vq/machine.cuh>
 
 namespace vq {
@@ -14,7 +14,7 @@ struct AttentionSoftmax {
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kTile = Plan::config().tile_tokens;
   static constexpr int kHeads = Plan::config().heads_per_block;
-  VQ_HD static constexpr AttentionDecodeShared at() { return shared_layout(Plan::config(), kPart); }
+  VQ_HD static constexpr AttentionTilesShared at() { return shared_layout(Plan::config(), kPart); }
 
   // Scores, then probabilities, [kHeads][kTile]; the rest [kHeads].
   VQ_DEVICE static float* scores() {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <vq/args/attention_decode.h>
-#include <vq/layout/attention_decode.h>
+#include <vq/layout/attention.h>
 #include <vq/ops/splits.cuh>
 
 namespace vq {

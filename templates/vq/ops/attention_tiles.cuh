@@ -25,7 +25,7 @@ class AttentionTiles {
   using Softmax = AttentionSoftmax<Plan, Scores::kPart>;
   using Values = AttentionValues<Plan, Scores::kPart>;
   static constexpr int kTile = Plan::config().tile_tokens;
-  static constexpr int kStages = Plan::config().stages;
+  static constexpr int kStages = Plan::config().tiles_in_flight;
   static constexpr int kTileWords = kTile * (Scores::kWords + Values::kWords);
 
   // `share` of the channels of the values.

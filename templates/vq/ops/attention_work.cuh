@@ -20,7 +20,7 @@ struct AttentionWork {
   static constexpr int kGroup = group(Plan::config());
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kHeadBlocks = head_blocks(Plan::config());
-  static constexpr int kTile = Plan::config().tile_tokens;
+  static constexpr int kTile = token_tile(Plan::config());
   static constexpr int kSplits = Plan::config().splits;
   static constexpr int kThreads = Plan::config().threads;
   static constexpr int kMaxWindow = Plan::config().max_window;
@@ -111,7 +111,7 @@ struct AttentionWork {
   // Of the blocks that share these heads, the last merges their splits where the plan says so. All
   // threads.
   VQ_DEVICE void merge_if_last(const AttentionDecodeArgs& args) const {
-    if constexpr (Plan::config().combine == Combine::kLastBlock) {
+    if constexpr (Plan::config().combine == Combine::last_block) {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (!is_last_of(kSplits, args.counters + i64{batch} * kOfBatch + block_y())) return;
       for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {

@@ -15,8 +15,8 @@ class CacheCodes {
  public:
   using Work = AttentionWork<Plan>;
   using Softmax = WarpSoftmax<Plan>;
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
-  static constexpr int kTokens = kConfig.tile_tokens;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kTokens = kConfig.step_tokens;
   static constexpr int kTiles = Softmax::kTiles;
   // Tokens whose codes one access brings, and those of the larger group, with which steps begin.
   static constexpr int kJoined = joined_tiles(kConfig);

@@ -11,7 +11,7 @@
 // output g of each 8.
 #pragma once
 
-#include <vq/layout/linear.h>
+#include <vq/layout/linear_runs.h>
 #include <vq/codes.cuh>
 
 namespace vq {
@@ -19,7 +19,7 @@ namespace vq {
 template <class Plan>
 class FragmentCodes {
  public:
-  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kTileOutputs = fragment_outputs(kConfig);
   static constexpr int kTiles = kConfig.outputs_per_warp / kTileOutputs;

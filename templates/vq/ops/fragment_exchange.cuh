@@ -12,7 +12,7 @@
 // tile of the warp's and ldmatrix.
 #pragma once
 
-#include <vq/layout/linear.h>
+#include <vq/kernels/linear_fragments/layout.h>
 #include <vq/machine.cuh>
 
 namespace vq {
@@ -53,13 +53,13 @@ VQ_DEVICE void exchange_words(u32 (&words)[4]) {
 template <class Plan>
 class FragmentExchange {
  public:
-  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
 
   // All lanes of the warp; see above. As they came where the plan permutes x.
   VQ_DEVICE void apply(u32 (&words)[4]) {
-    if constexpr (kConfig.fusion == LinearFusion::kRegisters) {
+    if constexpr (kConfig.fusion == LinearFusion::registers) {
       exchange_words<kConfig.weights.vector_size / 2>(words);
-    } else if constexpr (kConfig.fusion == LinearFusion::kShared) {
+    } else if constexpr (kConfig.fusion == LinearFusion::shared) {
       through_shared(words);
     }
   }

@@ -2,7 +2,7 @@
 // loads, and the operand words that they stand for.
 #pragma once
 
-#include <vq/layout/attention_decode.h>
+#include <vq/layout/attention.h>
 #include <vq/codebook/codebook.cuh>
 #include <vq/ops/lane_codes.cuh>
 
@@ -15,7 +15,7 @@ namespace vq {
 template <class Plan, class Format, int kLanes>
 class FragmentRows {
  public:
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr Element kElement = kConfig.element;
   static constexpr int kVectorSize = kFormat.vector_size;

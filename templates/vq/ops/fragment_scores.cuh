@@ -10,7 +10,7 @@
 #pragma once
 
 #include <vq/args/attention_decode.h>
-#include <vq/layout/attention_fragments.h>
+#include <vq/kernels/attention_fragments/layout.h>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/fragment_rows.cuh>
 #include <vq/ops/query_bytes.cuh>
@@ -21,10 +21,10 @@ namespace vq {
 template <class Plan>
 class FragmentScores {
  public:
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
   static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kTiles = kConfig.tile_tokens / 8;
+  static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr bool kScales = kConfig.keys.stage_scales;
   // Keys of int8 entries are multiplied as they are, where the machine has a product of integers.

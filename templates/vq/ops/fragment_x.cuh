@@ -18,9 +18,9 @@ namespace vq {
 template <class Plan>
 class FragmentX {
  public:
-  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr bool kHalves = kConfig.fragment_rows == 4;
-  static constexpr bool kNatural = kConfig.fusion != LinearFusion::kPermute;
+  static constexpr bool kNatural = kConfig.fusion != LinearFusion::permute;
   static constexpr int kWords = kHalves ? 2 : 4;  // a lane's, of one row tile
 
   // Zeros past the rows and columns of x. All threads; sync_block before and after.

@@ -16,7 +16,7 @@ namespace vq {
 template <class Plan>
 struct InnerProducts {
   using Work = LinearWork<Plan>;
-  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kEntries = entries(kFormat);
@@ -25,7 +25,7 @@ struct InnerProducts {
   static constexpr bool kByTensorCore =
       kHasMma<kConfig.element> && kEntries % 16 == 0 && chunk_in_one_unit(kConfig);
 
-  static constexpr int kSubVectors = lane_sub_vectors(kConfig);
+  static constexpr int kSubVectors = kConfig.sub_vectors_per_lane;
   static constexpr int kTables = row_tables(kConfig);  // number t: sub-vector and stage
   static constexpr int kAtOnce = table_rows_at_once(kConfig);
   static constexpr int kRowFloats = kAtOnce * 32;  // from an entry's row to the next
@@ -63,7 +63,7 @@ struct InnerProducts {
     constexpr int kOfWarp = ceil_div(kTurns, kWarps);
     constexpr int kInFlight = kOfWarp < 4 ? kOfWarp : 4;
     const int inside =
-        left < kConfig.chunk_columns ? static_cast<int>(left) : kConfig.chunk_columns;
+        left < chunk_columns(kConfig) ? static_cast<int>(left) : chunk_columns(kConfig);
     for (int turn = warp(); turn < kTurns; turn += kInFlight * kWarps) {
       Turn turns[kInFlight];
       VQ_UNROLL

@@ -11,11 +11,11 @@ namespace vq {
 
 template <class Plan>
 struct LinearWork {
-  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr int kRows = kConfig.rows;
   static constexpr i64 kOutFeatures = kConfig.out_features;
   static constexpr i64 kInFeatures = kConfig.in_features;
-  static constexpr int kChunk = kConfig.chunk_columns;
+  static constexpr int kChunk = chunk_columns(kConfig);
   static constexpr i64 kUnitRows = kConfig.unit_rows;
   static constexpr i64 kUnitColumns = kConfig.unit_columns;
   static constexpr i64 kUnitsPerRow = units_per_row(kConfig);
@@ -26,7 +26,7 @@ struct LinearWork {
       padded_words(kLayout, row_words(kInFeatures, kConfig.weights.vector_size,
                                       kConfig.weights.residuals, kConfig.weights.index_bits));
 
-  VQ_HD static constexpr LinearShared at() { return shared_layout(kConfig); }
+  VQ_HD static constexpr auto at() { return shared_layout(kConfig); }
   struct Weights {
     VQ_HD static constexpr FormatConfig config() { return kConfig.weights; }
     VQ_HD static constexpr CodebookShared shared() { return at().codebook; }
@@ -82,7 +82,7 @@ struct LinearWork {
 
   // The sum of one output and row over the columns of this block's split.
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum) {
-    if constexpr (kConfig.splits > 1) {
+    if constexpr (splits(kConfig) > 1) {
       store_global(args.partials + (i64{block_z()} * kRows + row) * kOutFeatures + output, sum);
     } else {
       finish(args, row, output, sum);
@@ -94,7 +94,7 @@ struct LinearWork {
   VQ_DEVICE static void merge(const LinearArgs& args, int row, i64 output, Load load) {
     const float* const partials = args.partials + row * kOutFeatures + output;
     float sum = 0.0f;
-    in_order<kConfig.splits, 16>(
+    in_order<splits(kConfig), 16>(
         [&](int split) { return load(partials + split * (kRows * kOutFeatures)); },
         [&](float partial) { sum += partial; });
     finish(args, row, output, sum);
@@ -103,9 +103,9 @@ struct LinearWork {
   // All threads, when the block's sums are written: where the plan has the last block merge, that
   // of those which share outputs and rows does.
   VQ_DEVICE static void merge_if_last(const LinearArgs& args) {
-    if constexpr (kConfig.combine == Combine::kLastBlock) {
+    if constexpr (kConfig.combine == Combine::last_block) {
       constexpr i64 kAcross = ceil_div(kOutFeatures, i64{kBlockOutputs});
-      if (!is_last_of(kConfig.splits, args.counters + block_y() * kAcross + block_x())) return;
+      if (!is_last_of(splits(kConfig), args.counters + block_y() * kAcross + block_x())) return;
       const int first_row = block_y() * kConfig.rows_per_block;
       const int rows =
           kRows - first_row < block_rows(kConfig) ? kRows - first_row : block_rows(kConfig);
@@ -126,7 +126,7 @@ struct LinearWork {
 
  private:
   VQ_DEVICE static constexpr i64 share() {
-    return ceil_div(chunks(kConfig), i64{kConfig.splits}) * kChunk;
+    return ceil_div(chunks(kConfig), i64{splits(kConfig)}) * kChunk;
   }
   VQ_DEVICE static i64 unit_of(i64 output, i64 column) {
     return output / kUnitRows * kUnitsPerRow + column / kUnitColumns;

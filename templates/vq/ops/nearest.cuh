@@ -30,7 +30,7 @@ struct Nearest;
 
 // A candidate is an entry, and its number the code.
 template <int kVectorSize>
-struct Nearest<Decoder::kTable, kVectorSize> {
+struct Nearest<Decoder::table, kVectorSize> {
   static constexpr int kOfEntry = 1;
   using Vector = float[kVectorSize];
   VQ_DEVICE static void scaled(Vector&, float) {}
@@ -54,7 +54,7 @@ struct Nearest<Decoder::kTable, kVectorSize> {
 // the entry's sum, all but that of the element i where turning it costs least, 4 a_i |z_i|. So two
 // candidates an entry stand for all of its points. In units of the scale.
 template <int kVectorSize>
-struct Nearest<Decoder::kE8p, kVectorSize> {
+struct Nearest<Decoder::e8p, kVectorSize> {
   static constexpr int kOfEntry = 2;
   using Vector = float[kVectorSize];
   VQ_DEVICE static void scaled(Vector& x, float scale) {

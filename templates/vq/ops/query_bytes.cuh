@@ -9,7 +9,7 @@
 // below 2^31 up to 1036 of them.
 #pragma once
 
-#include <vq/layout/attention_fragments.h>
+#include <vq/kernels/attention_fragments/layout.h>
 #include <vq/integers.cuh>
 #include <vq/ops/query_fragments.cuh>
 
@@ -18,7 +18,7 @@ namespace vq {
 template <class Plan>
 class QueryBytes {
  public:
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kHeads = kConfig.heads_per_block;
   static constexpr int kQuads = quad_heads(kConfig) / 4;

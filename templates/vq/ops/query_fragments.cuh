@@ -15,7 +15,7 @@
 // second what the first's rounding left.
 #pragma once
 
-#include <vq/layout/attention_fragments.h>
+#include <vq/kernels/attention_fragments/layout.h>
 #include <vq/codebook/entry.cuh>
 #include <vq/ops/attention_work.cuh>
 
@@ -63,7 +63,7 @@ VQ_DEVICE void pair_tiles(u32 (&a)[4], const u32 (&octets)[kTiles][kWords], int 
 template <class Plan, int kParts>
 class QueryFragments {
  public:
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kHeads = kConfig.heads_per_block;
   static constexpr int kQuads = quad_heads(kConfig) / 4;

@@ -28,7 +28,7 @@ struct ScoreTable {
   using Format = KeyFormat<Plan, AttentionPart::kWhole>;
   using Rows = CacheRows<Plan, Format>;
   using Book = typename Rows::Book;
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.keys;
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kResiduals = kFormat.residuals;
@@ -101,9 +101,9 @@ struct ScoreTable {
 
   VQ_DEVICE static float product(Word word, int h) {
     if constexpr (sizeof(Word) == 2) {
-      return to_float<Element::kF16>(word);
+      return to_float<Element::f16>(word);
     } else if constexpr (kHalves) {
-      return to_float<Element::kF16>(static_cast<u16>(word_of(word, h / 2) >> (h % 2 * 16)));
+      return to_float<Element::f16>(static_cast<u16>(word_of(word, h / 2) >> (h % 2 * 16)));
     } else {
       return float_from_bits(word_of(word, h));
     }
@@ -152,14 +152,14 @@ struct ScoreTable {
   }
   VQ_DEVICE static Word packed(const float (&product)[kHeads]) {
     if constexpr (sizeof(Word) == 2) {
-      return from_float<Element::kF16>(clamped(product[0]));
+      return from_float<Element::f16>(clamped(product[0]));
     } else {
       Word word{};
       VQ_UNROLL
       for (int w = 0; w < static_cast<int>(sizeof(Word)) / 4; ++w) {
         if constexpr (kHalves) {
           set_word(word, w,
-                   pack2<Element::kF16>(clamped(product[2 * w]), clamped(product[2 * w + 1])));
+                   pack2<Element::f16>(clamped(product[2 * w]), clamped(product[2 * w + 1])));
         } else {
           set_word(word, w, float_bits(product[w]));
         }

@@ -19,9 +19,9 @@ namespace vq {
 template <class Plan>
 class WarpSoftmax {
  public:
-  static constexpr AttentionDecodeConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr Element kElement = kConfig.element;
-  static constexpr int kTiles = kConfig.tile_tokens / 8;
+  static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kValues = kConfig.head_dim / 8;  // channels of a lane
   static constexpr int kProducts = kValues / 4;         // of a tile

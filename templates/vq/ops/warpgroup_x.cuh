@@ -16,7 +16,7 @@ namespace vq {
 template <class Plan>
 class WarpgroupX {
  public:
-  static constexpr LinearConfig kConfig = Plan::config();
+  static constexpr auto kConfig = Plan::config();
   static constexpr int kRows = kConfig.rows_per_block;
   static constexpr int kChunkSteps = chunk_steps(kConfig);
   static constexpr int kSteps = run_steps(kConfig);

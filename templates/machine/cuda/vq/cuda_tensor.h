@@ -14,7 +14,7 @@ constexpr bool kHasMma = true;
 inline constexpr bool kHasMmaS8 = true;
 #else
 template <Element E>
-constexpr bool kHasMma = E == Element::kF16;
+constexpr bool kHasMma = E == Element::f16;
 inline constexpr bool kHasMmaS8 = false;
 #endif
 
@@ -51,7 +51,7 @@ VQ_DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 template <Element E>
 VQ_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   static_assert(kHasMma<E>, "mma_m16n8k16: bf16 needs sm_80; ask kHasMma first");
-  if constexpr (E == Element::kF16) {
+  if constexpr (E == Element::f16) {
     mma_f16(c, a, b);
   } else {
     mma_bf16(c, a, b);

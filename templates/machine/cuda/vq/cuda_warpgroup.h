@@ -80,7 +80,7 @@ VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_byte
                : sums(0)                                                                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #define VQ_WARPGROUP_MMAS(columns, names, sums, a0, a1, a2, a3, operand)     \
-  if constexpr (E == Element::kF16) {                                        \
+  if constexpr (E == Element::f16) {                                        \
     VQ_WARPGROUP_MMA(columns, "f16", names, sums, a0, a1, a2, a3, operand);  \
   } else {                                                                   \
     VQ_WARPGROUP_MMA(columns, "bf16", names, sums, a0, a1, a2, a3, operand); \

@@ -213,7 +213,7 @@ VQ_DEVICE u16 bf16_from_float(float value) {
 
 template <Element E>
 VQ_DEVICE float to_float(u16 bits) {
-  if constexpr (E == Element::kF16) {
+  if constexpr (E == Element::f16) {
     return f16_to_float(bits);
   } else {
     return bf16_to_float(bits);
@@ -221,7 +221,7 @@ VQ_DEVICE float to_float(u16 bits) {
 }
 template <Element E>
 VQ_DEVICE u16 from_float(float value) {
-  if constexpr (E == Element::kF16) {
+  if constexpr (E == Element::f16) {
     return f16_from_float(value);
   } else {
     return bf16_from_float(value);
@@ -233,7 +233,7 @@ template <Element E>
 VQ_DEVICE u32 pack2(float low, float high) {
 #if __CUDA_ARCH__ >= 800
   u32 pair;
-  if constexpr (E == Element::kF16) {
+  if constexpr (E == Element::f16) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   } else {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -247,7 +247,7 @@ VQ_DEVICE u32 pack2(float low, float high) {
 // by fma from sm_80 on, and before that by way of floats, where it is exact until it is rounded.
 template <Element E>
 VQ_DEVICE u32 add2(u32 a, u32 b) {
-  if constexpr (E == Element::kF16) {
+  if constexpr (E == Element::f16) {
     u32 sums;
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sums) : "r"(a), "r"(b));
     return sums;

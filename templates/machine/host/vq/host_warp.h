@@ -74,7 +74,7 @@ template <Element E>
 Refusal mma_m16n8k16(void* const* operands) {
   const Refusal missing = missing_lane(operands);
   if (missing.lane >= 0) return missing;
-  const auto widen = E == Element::kF16 ? f16_to_float : bf16_to_float;
+  const auto widen = E == Element::f16 ? f16_to_float : bf16_to_float;
   float a[16][16], b[16][8];
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto& mine = of<MmaOperands<float>>(operands, lane);

@@ -20,7 +20,7 @@ struct WarpgroupOperands {
 // of thread 0, for the instruction has but one.
 template <Element E, int kColumns>
 Refusal warpgroup_mma(void* const* operands) {
-  const auto widen = E == Element::kF16 ? f16_to_float : bf16_to_float;
+  const auto widen = E == Element::f16 ? f16_to_float : bf16_to_float;
   const u64 descriptor = of<WarpgroupOperands>(operands, 0).b;
   float b[16][kColumns];
   for (int n = 0; n < kColumns; ++n) {

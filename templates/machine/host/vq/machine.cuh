@@ -214,11 +214,11 @@ VQ_DEVICE void copy_async_wait() {
 
 template <Element E>
 VQ_DEVICE float to_float(u16 element) {
-  return E == Element::kF16 ? host::f16_to_float(element) : host::bf16_to_float(element);
+  return E == Element::f16 ? host::f16_to_float(element) : host::bf16_to_float(element);
 }
 template <Element E>
 VQ_DEVICE u16 from_float(float value) {
-  return E == Element::kF16 ? host::f16_from_float(value) : host::bf16_from_float(value);
+  return E == Element::f16 ? host::f16_from_float(value) : host::bf16_from_float(value);
 }
 
 template <Element E>

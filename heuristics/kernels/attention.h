@@ -1,0 +1,212 @@
+// What the dataflows of attention_decode share: a grid of splits over tokens that fills the GPU,
+// heads of one KV head together so that a code is decoded once for all of them.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "core/ceil_div.h"
+#include "heuristics/kernels/slice.h"
+
+namespace vqgen {
+
+// (head, sequence) blocks that a split has.
+template <class P>
+std::int64_t head_blocks(const AttentionDecode& op, const P& plan) {
+  return std::int64_t{op.shape.kv_heads} * op.shape.batch *
+         ceil_div(op.group(), plan.heads_per_block);
+}
+
+inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
+  return vq::row_words(op.shape.head_dim, format.vector_size, format.residuals, format.index_bits);
+}
+
+// Heads a block: at most `most`, so that accumulators stay in registers, and as even as the group
+// allows (9 heads make blocks of 5 and 4).
+inline int even_heads(const AttentionDecode& op, std::int64_t most = 8) {
+  const std::int64_t group = op.group();
+  return static_cast<int>(ceil_div(group, ceil_div(group, most)));
+}
+
+// Two waves of the GPU.
+inline std::int64_t two_waves(const GpuSpec& gpu) { return std::int64_t{2} * gpu.sms; }
+
+// Blocks that share a sequence: enough that there are `wanted` blocks, of about four tiles at
+// least. `shares` blocks have each split.
+template <class P>
+int choose_splits(const AttentionDecode& op, const P& plan, std::int64_t wanted, int shares = 1) {
+  const std::int64_t splits = ceil_div(wanted, head_blocks(op, plan) * shares);
+  const std::int64_t most = ceil_div(op.shape.tokens, std::int64_t{4} * plan.tile_tokens);
+  constexpr std::int64_t kMost = 256;
+  return static_cast<int>(std::clamp<std::int64_t>(splits, 1, std::min(most, kMost)));
+}
+
+// Puts the levels of keys and values where the whole block still fits: both shared first, then the
+// keys alone, then the values alone, then neither. False where the block does not fit even so.
+template <class P>
+bool place_codebooks(P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  constexpr bool kPlacesKeys = requires { plan.key_codebook = Placement{}; };
+  for (const bool keys : {true, false}) {
+    if (keys && !kPlacesKeys) continue;
+    for (const bool values : {true, false}) {
+      if constexpr (kPlacesKeys) {
+        plan.key_codebook = keys ? all_shared(op.keys.entries()) : all_global();
+      }
+      plan.value_codebook = values ? all_shared(op.values.entries()) : all_global();
+      if (check(plan, op, gpu).ok) return true;
+    }
+  }
+  return false;
+}
+
+// Places the codebooks. Wide rows of codes may not fit in flight, whatever stands in global memory:
+// shorter tiles, then one at a time.
+template <class P>
+void fit_tile(P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  constexpr int kShortestTile = 8;
+  while (!place_codebooks(plan, op, gpu)) {
+    if (plan.tile_tokens > kShortestTile) {
+      plan.tile_tokens /= 2;
+    } else if (plan.tiles_in_flight == 2) {
+      plan.tiles_in_flight = 1;
+    } else {
+      break;
+    }
+  }
+}
+
+// Lanes that share the dot product of a key of so many sub-vectors.
+inline int lanes_for(int sub_vectors) {
+  return std::min(8, static_cast<int>(std::bit_floor(static_cast<unsigned>(sub_vectors))));
+}
+
+// Each thread decodes values of its own and accumulates them for all heads.
+template <class P>
+void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
+  const int sub_vectors = vq::value_channels(configured(plan, op)) / op.values.vector_size;
+  judge.require(plan.threads >= sub_vectors,
+                "threads {} are fewer than the {} sub-vectors of a value", plan.threads,
+                sub_vectors);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.lanes_per_token)),
+                "lanes_per_token {} is not a power of two up to 32", plan.lanes_per_token);
+  judge.require(plan.heads_per_block * op.values.vector_size <= 128,
+                "heads_per_block {} times vector_size {} accumulators do not fit the registers",
+                plan.heads_per_block, op.values.vector_size);
+}
+
+// What holds for all dataflows.
+template <class P>
+void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  judge.require(plan.heads_per_block <= op.group(),
+                "heads_per_block {} is more than the {} query heads of a KV head",
+                plan.heads_per_block, op.group());
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  const int blocks =
+      vq::head_blocks(config) * std::max(config.key_channel_splits, config.value_channel_splits);
+  judge.require(std::int64_t{op.shape.kv_heads} * blocks <= 65535,
+                "{} KV heads of {} blocks exceed the grid's second axis", op.shape.kv_heads,
+                blocks);
+  judge_placement(judge, config.keys, vq::units_of(config.keys, vq::key_channels(config)), "keys");
+  judge_placement(judge, config.values, vq::units_of(config.values, vq::value_channels(config)),
+                  "values");
+  const vq::CallShape shape = call_shape(plan, op);
+  judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+  judge_combine(judge, plan.combine, plan.splits, shape.counters);
+}
+
+using PlacementPair = std::pair<Placement, Placement>;
+
+// Keys and values alike, and where there is a choice one of them shared and the other global.
+std::vector<PlacementPair> placement_pairs(const AttentionDecode& op, SpacePlacement allowed);
+
+// The splits for each number of warps an SM, none of them without a tile of `tokens`.
+template <class P>
+std::vector<int> splits_of(const Candidates& to, const AttentionDecode& op, const P& plan,
+                           int tokens) {
+  const std::int64_t blocks = head_blocks(op, plan);
+  const std::int64_t tiles = ceil_div(op.shape.tokens, tokens);
+  std::vector<int> splits;
+  for (const int target : kWarpTargets) {
+    const std::int64_t wanted = std::int64_t{target} * to.gpu().sms / (plan.threads / 32);
+    constexpr std::int64_t kMost = 256;
+    splits.push_back(static_cast<int>(
+        std::min(kMost, even_splits(tiles, std::max<std::int64_t>(1, wanted / blocks)))));
+  }
+  return splits;
+}
+
+// Adds the plan with each of these placements.
+template <class P>
+void add_placed(Candidates& to, P plan, const std::vector<PlacementPair>& placements) {
+  for (const auto& [keys, values] : placements) {
+    plan.key_codebook = keys;
+    plan.value_codebook = values;
+    to.add(plan);
+  }
+}
+
+// `channels` of a head are each block's.
+OperandUse cache_use(Operand operand, const AttentionDecode& op, const vq::FormatConfig& config,
+                     int channels, double head_blocks, double blocks);
+
+template <class P>
+PlanUse attention_use(const P& plan, const AttentionDecode& op) {
+  const auto config = configured(plan, op);
+  const vq::CallShape shape = call_shape(plan, op);
+  const int head_blocks = vq::head_blocks(config);
+  const auto blocks = static_cast<double>(std::int64_t{plan.splits} * op.shape.kv_heads *
+                                          head_blocks * op.shape.batch);
+  return {.threads = plan.threads,
+          .blocks = shape.blocks(),
+          .shared_bytes = shape.shared_bytes(),
+          .operands = {cache_use(Operand::keys, op, config.keys, vq::key_channels(config),
+                                 head_blocks, blocks),
+                       cache_use(Operand::values, op, config.values, vq::value_channels(config),
+                                 head_blocks, blocks)}};
+}
+
+// Tiles that a block of lanes, tables or channels takes.
+template <class P>
+double block_tiles(const P& plan, const AttentionDecode& op) {
+  const std::int64_t tiles = ceil_div(op.shape.tokens, std::int64_t{plan.tile_tokens});
+  return static_cast<double>(ceil_div(tiles, std::int64_t{plan.splits}));
+}
+
+// A token's key is decoded by lanes_per_token threads, its value by a thread a sub-vector; four
+// barriers a tile.
+template <class P>
+void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const PlanUse& use,
+                 ConflictTable& conflicts) {
+  const double tiles = block_tiles(plan, op);
+  const double warps = plan.threads / 32.0;
+  const double heads = plan.heads_per_block;
+  const double tile = plan.tile_tokens;
+  const double key_subs = op.shape.head_dim / op.keys.vector_size;
+  const double value_subs = op.shape.head_dim / op.values.vector_size;
+  // Turns of a warp in one tile: tokens at a time, sub-vectors of a lane.
+  const double key_turns = std::ceil(tile * plan.lanes_per_token / plan.threads) *
+                           std::ceil(key_subs / plan.lanes_per_token);
+  const double slices = std::floor(plan.threads / value_subs);
+  const double value_turns = std::ceil(tile / slices);
+  const double keys = tiles * warps * key_turns;
+  const double values = tiles * warps * value_turns;
+  add_lookups(to, use.operands[0], keys * op.keys.residuals, conflicts);
+  add_lookups(to, use.operands[1], values * op.values.residuals, conflicts);
+  // The query is read from shared memory, the probability of a token once a head.
+  to.arithmetic += keys * heads * op.keys.vector_size * 1.5;
+  to.arithmetic += values * heads * (op.values.vector_size + 1);
+  to.passes += keys * (op.keys.residuals + heads * op.keys.vector_size / 4.0);
+  to.passes += values * (op.values.residuals + heads);
+  const auto words = static_cast<double>(row_words(op, op.keys) + row_words(op, op.values));
+  to.arithmetic += tiles * warps * 2 * std::ceil(tile * words / plan.threads);
+  to.arithmetic += tiles * heads * (tile / 32 * 8 + 30);  // softmax
+  to.prologue += 4 * tiles + slices / 4 + 2;
+  to.chain += tiles * (key_turns + value_turns);
+  if (plan.tiles_in_flight == 1) to.chain += 2 * tiles;  // codes arrive while nothing else goes on
+  to.registers = 48 + static_cast<int>(heads) * (op.values.vector_size + 2);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,224 @@
+// Attention by fragments, on tensor cores.
+#include <limits>
+
+#include "heuristics/kernels/attention.h"
+#include "heuristics/occupancy.h"
+#include "heuristics/placement/place.h"
+
+namespace vqgen {
+namespace {
+
+// The words that one load moves at most, for rows of keys and values alike.
+int widest_load(const AttentionDecode& op) {
+  for (const int width : {4, 2}) {
+    if (row_words(op, op.keys) % width == 0 && row_words(op, op.values) % width == 0) return width;
+  }
+  return 1;
+}
+
+// Blocks that share a sequence: as many as one wave holds, so that no block waits for another to
+// end, with a step for each warp at least. On an H200, 16 blocks for each of 8 heads took 16.9 us
+// where 24 and 32 took 20 and more (d4b8, 32768 tokens).
+std::int64_t wave(const AttentionDecode& op, const AttentionFragments& plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kMost = 256;
+  return std::clamp<std::int64_t>(gpu.sms / head_blocks(op, plan), 1, kMost);
+}
+int one_wave(const AttentionDecode& op, const AttentionFragments& plan, const GpuSpec& gpu) {
+  const std::int64_t steps =
+      ceil_div(op.shape.tokens, std::int64_t{plan.threads} / 32 * plan.step_tokens);
+  return static_cast<int>(std::min(wave(op, plan, gpu), steps));
+}
+
+// Tokens of a sequence that a block of one wave takes.
+std::int64_t share_of_block(const AttentionDecode& op, const AttentionFragments& plan,
+                            const GpuSpec& gpu) {
+  return ceil_div(op.shape.tokens, wave(op, plan, gpu));
+}
+
+// Whether each group of channels has a codebook of its own, and blocks look up no more entries than
+// they load.
+bool reads_entries_once(const AttentionDecode& op, const AttentionFragments& plan) {
+  if (op.keys.scope != Scope::channel_group || op.values.scope != Scope::channel_group) {
+    return false;
+  }
+  const PlanUse use = attention_use(plan, op);
+  return std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
+    const std::int64_t entries = each.units * each.format.residuals * vq::entries(each.format);
+    return each.lookups <= each.fills * static_cast<double>(entries);
+  });
+}
+
+// Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
+// fill shared memory with entries takes longer than what they are read for: CQ-2, 8 KV heads, took
+// 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200). From 128
+// tokens on a codebook a head is worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without. Of a
+// codebook a channel group, 256 tokens read an entry once on average: CQ-4 and CQ-2 with 32 KV
+// heads, 1 x 1024, took 10.1 and 8.1 us so, 14.9 and 10.2 with entries in shared memory. Lookups
+// that wait for global memory take registers, which more heads a block need themselves (8 KV heads,
+// 4096 tokens: no gain).
+std::optional<AttentionFragments> for_short_shares(const AttentionDecode& op,
+                                                   AttentionFragments plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kShort = 64;  // tokens
+  plan.threads = 256;
+  plan.step_tokens = 16;
+  plan.splits = one_wave(op, plan, gpu);
+  const bool leave_entries = share_of_block(op, plan, gpu) <= kShort ||
+                             (plan.heads_per_block == 1 && reads_entries_once(op, plan));
+  if (!leave_entries || !check(plan, op, gpu).ok) return std::nullopt;
+  return plan;
+}
+
+// 8 warps in place of 16: where those would take a step or two each, fewer parts are merged at the
+// end (d4b8, 1 x 8192: 8.9 us against 9.7), and where blocks stand in line, two that share a
+// multiprocessor fill each other's gaps (64 x 8192: 106 us against 110). Where codebooks leave no
+// room for two, nothing but warps fills them (CQ-4, 8 x 1024: 45 us against 38; H200).
+bool wants_few_warps(const AttentionDecode& op, const AttentionFragments& plan,
+                     const GpuSpec& gpu) {
+  constexpr std::int64_t kFew = 512;  // tokens
+  if (share_of_block(op, plan, gpu) <= kFew) return true;
+  if (head_blocks(op, plan) <= gpu.sms) return false;
+  AttentionFragments half = plan;
+  half.threads = 256;
+  return place_codebooks(half, op, gpu) &&
+         occupancy(gpu, half.threads, kAssumedRegisters, attention_use(half, op).shared_bytes)
+                 .blocks >= 2;
+}
+
+// Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
+// H200) and need nearly all registers of a block of 512; more heads or channels, or longer rows of
+// codes in flight, would spill. Where entries are too many for a copy a lane, and lookups wait for
+// each other, 16 are enough: 116 us where 32 took 123 (d8b12, 16 x 16384).
+int tokens_of_step(const AttentionDecode& op, const AttentionFragments& plan) {
+  constexpr std::int64_t kShortRow = 8;  // words
+  constexpr int kFewEntries = 256;
+  const bool short_rows = std::max(row_words(op, op.keys), row_words(op, op.values)) <= kShortRow;
+  const bool few = std::max(op.keys.entries(), op.values.entries()) <= kFewEntries;
+  return plan.heads_per_block <= 4 && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
+}
+
+// As the rules take it; nullopt where check() accepts none.
+std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuSpec& gpu) {
+  AttentionFragments plan;
+  plan.heads_per_block = even_heads(op, op.shape.head_dim > 128 ? 4 : 8);
+  plan.code_words = widest_load(op);
+  if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
+  plan.step_tokens = tokens_of_step(op, plan);
+  for (const int threads : {512, 256, 128}) {
+    if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
+    plan.threads = threads;
+    if (!place_codebooks(plan, op, gpu)) continue;
+    plan.splits = one_wave(op, plan, gpu);
+    return plan;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+// Lanes share a row of keys in four parts and one of values in eight, of whole sub-vectors.
+template <>
+void Slice<AttentionFragments>::judge(Judge& judge, const AttentionFragments& plan,
+                                      const AttentionDecode& op, const GpuSpec& gpu) {
+  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
+                "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
+                plan.step_tokens);
+  constexpr int kMostHeads = 8;
+  judge.require(
+      plan.heads_per_block <= kMostHeads,
+      "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
+      plan.heads_per_block, kMostHeads);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
+                "code_words {} is not a power of two", plan.code_words);
+  const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
+    const int channels = op.shape.head_dim / lanes;
+    judge.require(
+        channels % format.vector_size == 0,
+        "{}: vector_size {} does not divide the {} channels of a lane; use dataflow lanes", operand,
+        format.vector_size, channels);
+    const std::int64_t row = row_words(op, format);
+    judge.require(row % plan.code_words == 0,
+                  "{}: code_words {} does not divide the {} words of a row of codes", operand,
+                  plan.code_words, row);
+    // Rows that are counted to end with a group of either.
+    const CodeLayout counted{std::max(op.keys.layout.rows, op.values.layout.rows),
+                             format.layout.words};
+    judge.require(
+        vq::stored_words(counted, op.shape.tokens, row) <= std::numeric_limits<std::int32_t>::max(),
+        "{}: {} tokens of {} words are more than dataflow fragments counts; use lanes", operand,
+        op.shape.tokens, row);
+  };
+  shares(op.keys, 4, "keys");
+  shares(op.values, 8, "values");
+  judge_attention(judge, plan, op, gpu);
+}
+
+template <>
+AttentionFragments Slice<AttentionFragments>::choose(const AttentionDecode& op,
+                                                     const GpuSpec& gpu) {
+  return feasible(op, gpu).value_or(AttentionFragments{});
+}
+
+// A warp takes steps of tokens of its own, so that blocks may be as large as one wave holds.
+template <>
+void Slice<AttentionFragments>::add_candidates(Candidates& to, const AttentionDecode& op,
+                                               SpacePlacement allowed) {
+  const auto chosen = feasible(op, to.gpu());
+  if (!chosen) return;
+  const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
+  AttentionFragments plan = *chosen;
+  for (const int threads : {64, 128, 256, 512}) {
+    plan.threads = threads;
+    for (const int tokens : {8, 16, 32}) {
+      plan.step_tokens = tokens;
+      for (int words = chosen->code_words; words >= 1; words /= 2) {
+        plan.code_words = words;
+        for (const int splits : splits_of(to, op, plan, tokens)) {
+          plan.splits = splits;
+          add_placed(to, plan, placements);
+        }
+      }
+    }
+  }
+}
+
+template <>
+PlanUse Slice<AttentionFragments>::use(const AttentionFragments& plan, const AttentionDecode& op) {
+  return attention_use(plan, op);
+}
+
+// Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
+template <>
+void Slice<AttentionFragments>::count(BlockWork& to, const AttentionFragments& plan,
+                                      const AttentionDecode& op, const PlanUse& use,
+                                      ConflictTable& conflicts) {
+  const double warps = plan.threads / 32.0;
+  const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
+  const double steps = std::ceil(tokens / (warps * plan.step_tokens));
+  const double tiles = warps * steps * plan.step_tokens / 8;
+  const double quads = std::ceil(plan.heads_per_block / 4.0);
+  const auto lookups = [&](const VqFormat& format) {
+    return tiles * op.shape.head_dim / 4.0 / format.vector_size * format.residuals;
+  };
+  add_lookups(to, use.operands[0], lookups(op.keys), conflicts);
+  add_lookups(to, use.operands[1], lookups(op.values), conflicts);
+  const double octets = op.shape.head_dim / 32.0;
+  double parts = vq::query_parts(configured(plan, op));
+  if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
+  to.products += tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals);
+  to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
+  const double merged = warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
+  to.passes += 2 * merged;
+  to.prologue += 4;
+  to.chain += steps;
+  to.registers = 128;
+}
+
+template <>
+std::vector<std::string> Slice<AttentionFragments>::explain(const AttentionFragments&,
+                                                            const AttentionDecode&) {
+  return {};
+}
+
+}  // namespace vqgen

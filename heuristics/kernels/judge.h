@@ -1,0 +1,56 @@
+// What the judgements of plans have in common (check.h): the judge, and the rules that hold
+// whatever the op.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "heuristics/check.h"
+
+namespace vqgen {
+
+class Judge {
+ public:
+  template <class... Args>
+  void require(bool fine, fmt::format_string<Args...> reason, Args&&... args) {
+    if (fine || !verdict_.ok) return;
+    verdict_ = {false, fmt::format(reason, std::forward<Args>(args)...)};
+  }
+  const Verdict& verdict() const { return verdict_; }
+  bool ok() const { return verdict_.ok; }
+
+ private:
+  Verdict verdict_;
+};
+
+// Whether vqgen has a kernel for the op at all.
+void judge_problem(Judge& judge, const AttentionDecode& op);
+void judge_problem(Judge& judge, const KvAppend& op);
+void judge_problem(Judge& judge, const Linear& op);
+
+// The range that each field declares: plans come from code too, not only from JSON.
+template <HasFields T>
+void judge_ranges(Judge& judge, const T& plan) {
+  for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
+    if constexpr (std::is_same_v<Member, int>) {
+      const double value = plan.*field.member;
+      judge.require(value >= field.rule.min && value <= field.rule.max,
+                    "{} {} is not within {:.0f}..{:.0f}", field.name, value, field.rule.min,
+                    field.rule.max);
+    } else if constexpr (HasFields<Member>) {
+      judge_ranges(judge, plan.*field.member);
+    }
+  });
+}
+
+// `units` is how many units' codebooks a block keeps near at once.
+void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t units,
+                     const char* operand);
+
+void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu);
+
+// Of a plan that merges `splits` splits; `counters` are those that its last blocks need.
+void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t counters);
+
+}  // namespace vqgen

@@ -1,0 +1,185 @@
+// What the dataflows of gemv and gemm share.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/ceil_div.h"
+#include "heuristics/kernels/slice.h"
+
+namespace vqgen {
+
+// Blocks of one split.
+template <class P>
+std::int64_t blocks_of_split(const Linear& op, const P& plan) {
+  return ceil_div(op.shape.out_features, vq::outputs_per_block(configured(plan, op))) *
+         ceil_div(op.shape.rows, plan.rows_per_block);
+}
+
+// Outputs a warp as the plan has them, halved until a block's divide the rows of a tile; then fewer
+// threads.
+template <class P>
+void fit_tile_rows(const Linear& op, P& plan) {
+  if (op.weights.scope != Scope::tile) return;
+  const auto divides = [&] {
+    return op.weights.tile_rows % (plan.threads / 32 * plan.outputs_per_warp) == 0;
+  };
+  while (plan.outputs_per_warp > 1 && !divides()) plan.outputs_per_warp /= 2;
+  while (plan.threads > 32 && !divides()) plan.threads /= 2;
+}
+
+// Tries whole codebooks in shared memory, then in global memory; false where check() accepts
+// neither.
+template <class P>
+bool place_codebook(P& plan, const Linear& op, const GpuSpec& gpu) {
+  for (const bool near : {true, false}) {
+    plan.codebook = near ? all_shared(op.weights.entries()) : all_global();
+    if (check(plan, op, gpu).ok) return true;
+  }
+  return false;
+}
+
+// Loads of codes in whole words of the rows of codes.
+template <class P>
+void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
+                "code_words {} is not a power of two", plan.code_words);
+  if (!judge.ok()) return;
+  const std::int64_t row = vq::row_words(op.shape.in_features, op.weights.vector_size,
+                                         op.weights.residuals, op.weights.index_bits);
+  judge.require(row % plan.code_words == 0,
+                "code_words {} does not divide the {} words of a row of codes", plan.code_words,
+                row);
+}
+
+// Runs of codes in whole words, and chunks of whole runs.
+template <class P>
+void judge_runs(Judge& judge, const P& plan, const Linear& op) {
+  judge_code_words(judge, plan, op);
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  const int run = vq::run_words(config);
+  constexpr int kMostWordsOfRun = 24;
+  judge.require(run <= kMostWordsOfRun,
+                "a run of codes of whole words is {} words, more than {}; use {}", run,
+                kMostWordsOfRun,
+                plan.fusion == LinearFusion::registers ? "another fusion or fewer code_words"
+                                                       : "dataflow lanes or fewer code_words");
+  judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
+                "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
+                vq::run_columns(config));
+}
+
+// A codebook or scales that a block keeps near serve all its outputs.
+template <class Config>
+void judge_tile_rows(Judge& judge, const Config& config, const char* what) {
+  judge.require(config.unit_rows >= config.out_features ||
+                    config.unit_rows % vq::outputs_per_block(config) == 0,
+                "the {} rows of a tile are not a multiple of the {} outputs of a block, {}",
+                config.unit_rows, vq::outputs_per_block(config), what);
+}
+
+// What holds for all dataflows.
+template <class P>
+void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
+  judge.require(plan.rows_per_block % 4 == 0, "rows_per_block {} is not a multiple of 4",
+                plan.rows_per_block);
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  const std::int64_t chunk = vq::chunk_columns(config);
+  judge.require(chunk % op.weights.vector_size == 0,
+                "chunk_columns {} is not a multiple of vector_size {}", chunk,
+                op.weights.vector_size);
+  judge.require(
+      config.unit_columns >= op.shape.in_features || chunk % config.unit_columns == 0 ||
+          config.unit_columns % chunk == 0,
+      "chunk_columns {} neither divides nor is a multiple of the {} columns of a codebook", chunk,
+      config.unit_columns);
+  if constexpr (requires { plan.splits; }) {
+    judge.require(plan.splits <= vq::chunks(config),
+                  "splits {} are more than the {} chunks of {} columns", plan.splits,
+                  vq::chunks(config), chunk);
+  }
+  constexpr int kMostSplits = 4096;
+  judge.require(
+      vq::splits(config) <= kMostSplits,
+      "{} blocks would share the columns of an output, more than {}; use another dataflow",
+      vq::splits(config), kMostSplits);
+  judge_placement(judge, config.weights, vq::units_per_chunk(config), "weights");
+  if (plan.codebook != all_global() || op.weights.stage_scales) {
+    judge_tile_rows(judge, config, "whose codebook and scales kept near serve one tile");
+  }
+  if (!judge.ok()) return;
+  const vq::CallShape shape = call_shape(plan, op);
+  judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+  judge_combine(judge, plan.combine, vq::splits(config), shape.counters);
+}
+
+// A block binds the codebooks of other columns at every chunk that begins in them.
+template <class Config>
+std::int64_t fills_a_block(const Config& config) {
+  if (config.unit_columns >= config.in_features) return 1;
+  const std::int64_t chunk = vq::chunk_columns(config);
+  const std::int64_t columns = std::min<std::int64_t>(
+      ceil_div(vq::chunks(config), vq::splits(config)) * chunk, config.in_features);
+  return ceil_div(columns, std::max<std::int64_t>(chunk, config.unit_columns));
+}
+
+// The lanes of a warp look up codes of `lane_columns` columns at the same time: by default each a
+// sub-vector's.
+template <class P>
+PlanUse linear_use(const P& plan, const Linear& op, std::int64_t lane_columns = 0) {
+  if (lane_columns == 0) lane_columns = std::int64_t{32} * op.weights.vector_size;
+  const auto config = configured(plan, op);
+  const vq::CallShape shape = call_shape(plan, op);
+  PlanUse use{
+      .threads = plan.threads, .blocks = shape.blocks(), .shared_bytes = shape.shared_bytes()};
+  OperandUse weights{.operand = Operand::weights, .format = config.weights};
+  weights.units = vq::units_per_chunk(config);
+  weights.lane_units =
+      static_cast<int>(std::min(weights.units, ceil_div(lane_columns, config.unit_columns)));
+  weights.tensor_units = weight_units(op.weights, op.shape.out_features, op.shape.in_features);
+  const double elements =
+      static_cast<double>(op.shape.out_features) * static_cast<double>(op.shape.in_features);
+  const auto reads = static_cast<double>(ceil_div(op.shape.rows, plan.rows_per_block));
+  weights.lookups = elements / op.weights.vector_size * op.weights.residuals * reads;
+  weights.fills = static_cast<double>(use.blocks) * static_cast<double>(fills_a_block(config));
+  weights.code_bytes = stored_code_bytes(op.shape.out_features, op.shape.in_features, op.weights);
+  weights.code_reads = reads;
+  use.operands = {weights};
+  return use;
+}
+
+// Of a block: chunks one after the other.
+template <class Config>
+double block_chunks(const Config& config) {
+  return static_cast<double>(
+      ceil_div(vq::chunks(config), static_cast<std::int64_t>(vq::splits(config))));
+}
+
+// Instructions that turn the entry of a code into numbers, a warp: nothing for a table of elements;
+// five for four bytes; for the lattice a parity, and three a word of two elements
+// (docs/kernels.md).
+inline double rebuild_instructions(const VqFormat& format) {
+  constexpr double kParity = 8;
+  if (format.entry_type == EntryType::int8) return 5 * format.vector_size / 4.0;
+  return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
+}
+
+// Passes of loads from global memory: a line of 128 bytes each, for 8 lanes that are served at
+// once. Lanes load codes of 8 outputs, each row a line of its own, whatever a load's width.
+template <class Config>
+double code_passes(const Config& c, double runs, double sides) {
+  constexpr double kRows = 8;
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  return runs * tiles * sides * vq::run_words(c) / c.code_words * kRows;
+}
+// x, `elements` of 16 bits, is fetched by steps of a row side by side, and stored.
+template <class Config>
+double x_passes(const Config& c, double elements) {
+  const double lines = 8.0 / vq::steps_together(c);
+  return elements * 2 / 128 * (1 + lines);
+}
+
+}  // namespace vqgen

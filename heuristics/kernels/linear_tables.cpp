@@ -1,0 +1,121 @@
+// A product by tables of inner products: some sub-vectors a lane, whose codes are a share of one
+// word, or one whose codes may lie across two.
+#include <set>
+
+#include "heuristics/kernels/linear.h"
+#include "heuristics/occupancy.h"
+
+namespace vqgen {
+namespace {
+
+// Outputs a warp: powers of two, and what fills one, two and three waves of blocks evenly.
+std::set<int> table_outputs(const Candidates& to, const LinearTables& plan, const Linear& op) {
+  std::set<int> outputs{16, 32, 64, 128, 256, 512};
+  constexpr int kRegisters = 64;  // a thread, at most: what the largest block leaves it
+  const int blocks =
+      occupancy(to.gpu(), plan.threads, kRegisters, call_shape(plan, op).shared_bytes()).blocks;
+  const std::int64_t of_one =
+      ceil_div(op.shape.rows, plan.rows_per_block) * std::int64_t{vq::splits(configured(plan, op))};
+  for (const int waves : {1, 2, 3}) {
+    const std::int64_t shares = std::int64_t{waves} * blocks * to.gpu().sms / of_one;
+    if (shares == 0) continue;
+    const std::int64_t warps = shares * (plan.threads / 32);
+    const std::int64_t own = ceil_div(op.shape.out_features, warps);
+    outputs.insert(static_cast<int>(std::min<std::int64_t>(4096, ceil_div(own, 4) * 4)));
+  }
+  return outputs;
+}
+
+}  // namespace
+
+template <>
+void Slice<LinearTables>::judge(Judge& judge, const LinearTables& plan, const Linear& op,
+                                const GpuSpec& gpu) {
+  judge.require(op.weights.decoder == Decoder::table,
+                "a table of inner products holds no 65536 points of the E8P lattice; use dataflow "
+                "fragments");
+  judge.require(plan.outputs_per_warp <= 32 || plan.outputs_per_warp % 4 == 0,
+                "outputs_per_warp {} is above 32 and no multiple of 4", plan.outputs_per_warp);
+  const int code_bits = op.weights.residuals * op.weights.index_bits;
+  judge.require(code_bits <= 32,
+                "the codes of a sub-vector take {} bits, more than 32; use another dataflow",
+                code_bits);
+  if (!judge.ok()) return;
+  const int sub_vectors = plan.sub_vectors_per_lane;
+  judge.require(
+      sub_vectors == 1 || (sub_vectors * code_bits <= 32 && 32 % (sub_vectors * code_bits) == 0),
+      "the codes of {} sub-vectors take {} bits, no half, quarter or whole of a word; use "
+      "sub_vectors_per_lane 1",
+      sub_vectors, sub_vectors * code_bits);
+  judge_tile_rows(judge, configured(plan, op), "which a table serves");
+  judge_linear(judge, plan, op, gpu);
+}
+
+template <>
+LinearTables Slice<LinearTables>::choose(const Linear& op, const GpuSpec&) {
+  LinearTables plan;
+  fit_tile_rows(op, plan);
+  plan.rows_per_block = 4;
+  return plan;
+}
+
+// A block has one chunk, so all that is free is how many sub-vectors of x it has tables of and how
+// many outputs share them.
+template <>
+void Slice<LinearTables>::add_candidates(Candidates& to, const Linear& op, SpacePlacement allowed) {
+  // Entries are read once, to make the tables.
+  const std::vector<Placement> placements = single_placements(op.weights, allowed);
+  LinearTables plan;
+  for (const int rows : {4, 8}) {
+    plan.rows_per_block = rows;
+    for (const int sub_vectors : {1, 2, 4}) {
+      plan.sub_vectors_per_lane = sub_vectors;
+      // Across codebooks tables are made without the tensor core, which takes longer than wider
+      // loads save (1.3 to 1.7 times as long, gptvq-2 on an H200).
+      if (sub_vectors > 1 && !vq::chunk_in_one_unit(configured(plan, op))) continue;
+      for (const int threads : {128, 256, 512, 1024}) {
+        plan.threads = threads;
+        for (const int outputs : table_outputs(to, plan, op)) {
+          plan.outputs_per_warp = outputs;
+          to.add_each(plan, placements);
+        }
+      }
+    }
+    if (rows >= op.shape.rows) break;
+  }
+}
+
+template <>
+PlanUse Slice<LinearTables>::use(const LinearTables& plan, const Linear& op) {
+  return linear_use(plan, op);
+}
+
+template <>
+void Slice<LinearTables>::count(BlockWork& to, const LinearTables& plan, const Linear& op,
+                                const PlanUse&, ConflictTable&) {
+  const auto c = configured(plan, op);
+  const double warps = c.threads / 32.0;
+  const double rows = vq::block_rows(c);
+  const double entries = vq::entries(c.weights);
+  const double tables = rows * vq::row_tables(c);
+  // A warp 16 entries a turn: 4 products, 8 stores of 2 passes.
+  to.products += tables * entries / 16 * 4;
+  to.passes += tables * entries;
+  to.arithmetic += tables * entries / 16 * 40;
+  to.fill += tables * entries / 16 / warps;
+  const double lookups = warps * c.outputs_per_warp * tables;
+  to.lookups += lookups;
+  to.passes += lookups;
+  // A transposing sum: a shuffle, a select and an addition for each output but one of a group.
+  to.arithmetic += warps * c.outputs_per_warp * rows * 4;
+  to.prologue += 2;
+  to.chain += static_cast<double>(c.outputs_per_warp) / vq::table_group(c);
+  to.registers = 64;
+}
+
+template <>
+std::vector<std::string> Slice<LinearTables>::explain(const LinearTables&, const Linear&) {
+  return {};
+}
+
+}  // namespace vqgen

@@ -1,0 +1,204 @@
+// A product by warp groups. Candidates are the warp groups of a block and how many outputs each
+// has, which decide how often x is read; the length of a load; a chunk whose x a thread fetches in
+// one or two steps; whether lookups run ahead; and the splits that fill the GPU once, twice and
+// four times.
+#include <set>
+
+#include "heuristics/kernels/linear.h"
+
+namespace vqgen {
+namespace {
+
+// Sets the longest chunk of whole runs whose x a thread fetches `steps` rows of a step of, and the
+// splits that give each multiprocessor a block; false where check() accepts none.
+bool fit_chunk(LinearWarpgroups& plan, const Linear& op, const GpuSpec& gpu, int steps) {
+  const auto config = configured(plan, op);
+  const int run = vq::run_columns(config);
+  const std::int64_t most =
+      std::clamp<std::int64_t>(std::int64_t{32} * steps * plan.threads / plan.rows_per_block / run,
+                               1, ceil_div(op.shape.in_features, run));
+  const std::int64_t blocks = blocks_of_split(op, plan);
+  for (std::int64_t runs = most; runs >= 1; --runs) {
+    plan.chunk_columns = static_cast<int>(runs * run);
+    plan.splits = static_cast<int>(std::clamp<std::int64_t>(
+        gpu.sms / blocks, 1, ceil_div(op.shape.in_features, plan.chunk_columns)));
+    if (place_codebook(plan, op, gpu)) return true;
+  }
+  return false;
+}
+
+// Rows of x that a block of warp groups takes so that none is read twice: the least power of two.
+int warpgroup_rows(int rows) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, 256))));
+}
+
+// Idle warps with which the busiest multiprocessor has fewest outputs, if all blocks of a split
+// take as long: 0 where none is better.
+int evening_idle_warps(const Candidates& to, LinearWarpgroups plan, const Linear& op) {
+  int best = 0;
+  std::int64_t fewest = 0;
+  for (int idle = 0; idle < vq::kGroupWarps; ++idle) {
+    plan.idle_warps = idle;
+    const std::int64_t outputs = vq::outputs_per_block(configured(plan, op));
+    const std::int64_t busiest =
+        outputs * ceil_div(ceil_div(op.shape.out_features, outputs) *
+                               ceil_div(op.shape.rows, plan.rows_per_block),
+                           std::int64_t{to.gpu().sms});
+    if (idle == 0 || busiest < fewest) fewest = busiest, best = idle;
+  }
+  return best;
+}
+
+void add_cuts(Candidates& to, LinearWarpgroups plan, const Linear& op,
+              std::span<const Placement> placements) {
+  const auto config = configured(plan, op);
+  const std::int64_t run = vq::run_columns(config);
+  const std::int64_t blocks = blocks_of_split(op, plan);
+  for (const int steps : {1, 2}) {
+    const std::int64_t columns = std::int64_t{32} * steps * plan.threads / plan.rows_per_block;
+    for (const int waves : {1, 2, 4}) {
+      const std::int64_t splits =
+          std::max<std::int64_t>(1, std::int64_t{waves} * to.gpu().sms / blocks);
+      const std::int64_t share = ceil_div(op.shape.in_features, splits);
+      const std::int64_t chunk =
+          fitting_chunk(std::max(run, std::min(columns, ceil_div(share, run) * run)), run,
+                        config.unit_columns, op.shape.in_features);
+      if (chunk == 0) continue;
+      plan.chunk_columns = static_cast<int>(chunk);
+      plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk), splits));
+      for (const int ahead : {0, 1}) {
+        plan.steps_ahead = ahead;
+        to.add_each(plan, placements);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+// Whole warp groups, of as many rows as an instruction has.
+template <>
+void Slice<LinearWarpgroups>::judge(Judge& judge, const LinearWarpgroups& plan, const Linear& op,
+                                    const GpuSpec& gpu) {
+  const auto config = configured(plan, op);
+  judge.require(
+      gpu.warpgroup_products,
+      "{} ({}) has no products of warp groups, which dataflow warpgroups takes and Hopper "
+      "alone has; use dataflow fragments",
+      gpu.name, gpu.arch);
+  constexpr int kGroupThreads = 32 * vq::kGroupWarps;
+  judge.require(plan.threads % kGroupThreads == 0,
+                "threads {} are no whole warp groups of {}, as dataflow warpgroups takes",
+                plan.threads, kGroupThreads);
+  judge.require(plan.outputs_per_warp % vq::fragment_outputs(config) == 0,
+                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
+                plan.outputs_per_warp, vq::fragment_outputs(config));
+  judge.require(
+      std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
+      "rows_per_block {} is not a power of two from 8, as dataflow warpgroups takes",
+      plan.rows_per_block);
+  // Where only some warps look up just before a product, ptxas waits for each before the next.
+  judge.require(plan.idle_warps == 0 || plan.steps_ahead == 1,
+                "idle_warps {} take steps_ahead 1: the compiler serialises products else",
+                plan.idle_warps);
+  if (!judge.ok()) return;
+  judge_runs(judge, plan, op);
+  if (!judge.ok()) return;
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads);
+  judge.require(vq::warpgroup_registers(config) <= most,
+                "sums, operands, codes and x take {} registers a thread, of {}; lower threads, "
+                "outputs_per_warp, rows_per_block, chunk_columns or code_words",
+                vq::warpgroup_registers(config), most);
+  judge_linear(judge, plan, op, gpu);
+}
+
+// As many outputs a block as fill the GPU once, then splits.
+template <>
+LinearWarpgroups Slice<LinearWarpgroups>::choose(const Linear& op, const GpuSpec& gpu) {
+  LinearWarpgroups plan;
+  plan.rows_per_block = warpgroup_rows(op.shape.rows);
+  for (const int threads : {512, 256, 128}) {
+    plan.threads = threads;
+    for (const int words : {4, 2, 1}) {
+      plan.code_words = words;
+      for (const int steps : {2, 1}) {
+        if (fit_chunk(plan, op, gpu, steps)) return plan;
+      }
+    }
+  }
+  return {};
+}
+
+// For two rows on: 3 and 4 rows took 63 and 56 us by tables and fragments where 8 took 50 by warp
+// groups (28672x8192, 2 x 8 bits, H200).
+template <>
+void Slice<LinearWarpgroups>::add_candidates(Candidates& to, const Linear& op,
+                                             SpacePlacement allowed) {
+  constexpr int kFewestRows = 2;
+  if (!to.gpu().warpgroup_products || op.shape.rows < kFewestRows) return;
+  const std::vector<Placement> placements = whole_placements(op.weights, allowed);
+  LinearWarpgroups plan;
+  const int rows = warpgroup_rows(op.shape.rows);
+  for (const int part : {1, 2}) {
+    plan.rows_per_block = rows / part;
+    for (const int outputs : {16, 32}) {
+      plan.outputs_per_warp = outputs;
+      for (const int threads : {128, 256, 512}) {
+        plan.threads = threads;
+        for (const int words : {4, 2, 1}) {
+          plan.code_words = words;
+          for (const int idle : std::set{0, evening_idle_warps(to, plan, op)}) {
+            plan.idle_warps = idle;
+            add_cuts(to, plan, op, placements);
+          }
+          plan.idle_warps = 0;
+        }
+      }
+    }
+    if (rows <= 32) break;  // codes are read again for each part
+  }
+}
+
+template <>
+PlanUse Slice<LinearWarpgroups>::use(const LinearWarpgroups& plan, const Linear& op) {
+  return linear_use(plan, op, vq::run_columns(configured(plan, op)));
+}
+
+template <>
+void Slice<LinearWarpgroups>::count(BlockWork& to, const LinearWarpgroups& plan, const Linear& op,
+                                    const PlanUse& use, ConflictTable& conflicts) {
+  const auto c = configured(plan, op);
+  const double warps = c.threads / 32.0;
+  const double chunks = block_chunks(c);
+  const VqFormat& format = op.weights;
+  const double runs = chunks * vq::chunk_columns(c) / vq::run_columns(c);
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  const double steps = warps * runs * vq::run_steps(c);  // of all warps
+  const double entries =
+      (warps - c.idle_warps) * runs * vq::run_steps(c) * tiles * 2 * vq::octet_codes(c.weights);
+  add_lookups(to, use.operands.front(), entries, conflicts);
+  // Stages are added up in pairs of elements or, where they have scales, in fp32.
+  const double summed = format.stage_scales    ? 2.0 * format.vector_size
+                        : format.residuals > 1 ? format.vector_size / 2.0
+                                               : 0;
+  to.arithmetic += entries * (rebuild_instructions(format) + summed);
+  to.turns += steps;
+  // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 16.
+  constexpr double kRate = 0.5;
+  to.products += steps * tiles * 2 * std::max(c.rows_per_block, 16) / 8 * kRate;
+  // A warp group reads the rows once a product.
+  to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
+  const double staged = chunks * vq::chunk_columns(c) * c.rows_per_block;
+  to.passes += code_passes(c, runs * warps, 2) + x_passes(c, staged);
+  to.l2_bytes += chunks * vq::chunk_columns(c) * 2.0 * std::min(c.rows, c.rows_per_block);
+  to.prologue += chunks + 1;
+  to.chain += runs * tiles;
+  to.registers = vq::warpgroup_registers(c);
+}
+
+template <>
+std::vector<std::string> Slice<LinearWarpgroups>::explain(const LinearWarpgroups&, const Linear&) {
+  return {};
+}
+
+}  // namespace vqgen

@@ -1,0 +1,35 @@
+// Plan of appending by lanes: the entries of a codebook are spread over the lanes of warps, in fp32,
+// and the lanes' nearest meet by shuffles.
+#pragma once
+
+#include <vq/plan.h>
+
+namespace vq {
+
+struct AppendLanes {
+  int threads = 128;
+  int splits = 1;
+  int tokens_per_block = 1;
+  int warps_along_entries = 1;
+  int sub_vectors_per_warp = 4;
+
+  static constexpr const char* kType = "AppendLanes";
+  static constexpr const char* kName = "append_lanes";
+
+  template <class Visit>
+  static constexpr void visit(Visit&& visit) {
+    using P = AppendLanes;
+    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
+    visit("splits", &P::splits, Range{1, 128},
+          "blocks that share the sub-vectors of a row, at most: each writes whole words");
+    visit("tokens_per_block", &P::tokens_per_block, Range{1, 64},
+          "new tokens of a sequence that a block encodes at once");
+    visit("warps_along_entries", &P::warps_along_entries, Range{1, 32},
+          "warps of a block that share the entries of a codebook, a power of two that divides the "
+          "block's warps");
+    visit("sub_vectors_per_warp", &P::sub_vectors_per_warp, Range{1, 16},
+          "sub-vectors of one codebook that are compared with an entry once it is loaded, at most");
+  }
+};
+
+}  // namespace vq

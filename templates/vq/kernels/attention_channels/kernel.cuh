@@ -1,0 +1,130 @@
+// attention_decode by channels: blocks share the channels of a head, the axis along which codebooks
+// switch, so that each loads the codebooks of its own channel groups alone (the codebook-centric
+// dataflow of VQ-LLM VI-A). What was one sum over the channels of a key is then a reduction over
+// blocks, with the softmax after it:
+//   1. attention_channel_scores: a block a (split of tokens, heads, share of the keys' channels);
+//      partial scores go to global memory;
+//   2. attention_channel_values: a block a (split, heads, share of the values' channels) sums the
+//      partial scores of its tokens in the order of the shares, and goes on as lanes do;
+//   3. attention_combine, where there is more than one split.
+// Splits and heads are the same in both, and no order depends on time: results repeat to the bit.
+#pragma once
+
+#include <vq/kernels/attention_channels/layout.h>
+#include <vq/ops/attention_key_lanes.cuh>
+#include <vq/ops/attention_tiles.cuh>
+
+namespace vq {
+
+// Rows [batch][query_head][share of the keys] of score_stride floats.
+template <class Plan>
+VQ_DEVICE i64 partial_scores(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
+                             int head, int share) {
+  const i64 row = i64{work.batch} * Plan::config().query_heads + work.first_head + head;
+  return (row * Plan::config().key_channel_splits + share) * args.score_stride;
+}
+
+template <class Plan>
+class ChannelScores {
+ public:
+  using Work = AttentionWork<Plan>;
+  using Keys = KeyLanes<Plan, AttentionPart::kScores>;
+  static constexpr int kTile = Plan::config().tile_tokens;
+  static constexpr int kStages = Plan::config().tiles_in_flight;
+  static constexpr int kShares = Plan::config().key_channel_splits;
+
+  VQ_DEVICE explicit ChannelScores(const AttentionDecodeArgs& args)
+      : args_(args),
+        work_(Work::of_block(args, kShares)),
+        share_(block_y() % kShares),
+        keys_(args, work_, share_) {}
+
+  VQ_DEVICE void run() {
+    keys_.prepare();
+    stage_tile(work_.begin, 0);
+    int buffer = 0;
+    for (int first = work_.begin; first < work_.end; first += kTile) {
+      const int count = work_.end - first < kTile ? work_.end - first : kTile;
+      if constexpr (kStages == 2) stage_tile(first + kTile, buffer ^ 1);
+      copy_async_wait<kStages - 1>();
+      sync_block();
+      keys_.score(first, count, codes(buffer), [&](int head, int token, float total) {
+        if (head >= work_.heads) return;
+        store_global(args_.scores + partial_scores(args_, work_, head, share_) + first + token,
+                     total);
+      });
+      sync_block();
+      if constexpr (kStages == 1) stage_tile(first + kTile, 0);
+      if constexpr (kStages == 2) buffer ^= 1;
+    }
+  }
+
+ private:
+  VQ_DEVICE static u32* codes(int buffer) {
+    return reinterpret_cast<u32*>(shared_memory() +
+                                  shared_layout(Plan::config(), AttentionPart::kScores).codes) +
+           buffer * kTile * Keys::kWords;
+  }
+  // As AttentionTiles: a group of copies a tile, even where there is none.
+  VQ_DEVICE void stage_tile(int first, int buffer) const {
+    const int left = work_.end - first;
+    keys_.stage(first, left < kTile ? left : kTile, codes(buffer));
+    copy_async_commit();
+  }
+
+  const AttentionDecodeArgs& args_;
+  const Work work_;
+  const int share_;
+  Keys keys_;
+};
+
+template <class Plan>
+VQ_DEVICE void attention_channel_scores(const AttentionDecodeArgs& args) {
+  ChannelScores<Plan>(args).run();
+}
+
+// The Scores of AttentionTiles: sums of what the blocks of the first kernel left.
+template <class Plan>
+class SummedScores {
+ public:
+  using Work = AttentionWork<Plan>;
+  static constexpr AttentionPart kPart = AttentionPart::kValues;
+  static constexpr int kWords = 0;
+  static constexpr int kTile = Plan::config().tile_tokens;
+
+  VQ_DEVICE SummedScores(const AttentionDecodeArgs& args, const Work& work)
+      : args_(args), work_(work) {}
+  VQ_DEVICE static void prepare() {}
+  VQ_DEVICE static void stage(int, int, u32*) {}
+
+  VQ_DEVICE void score(int first, int count, const u32*, float* scores) const {
+    for (int i = thread_index(); i < Plan::config().heads_per_block * kTile;
+         i += Plan::config().threads) {
+      const int head = i / kTile;
+      const int token = i % kTile;
+      if (token >= count) continue;
+      float total = 0.0f;  // of a head that the block lacks
+      if (head < work_.heads) {
+        const float* from = args_.scores + partial_scores(args_, work_, head, 0) + first + token;
+        VQ_UNROLL
+        for (int share = 0; share < Plan::config().key_channel_splits; ++share) {
+          total += load_global(from + share * args_.score_stride);
+        }
+      }
+      store_shared(scores + i, total);
+    }
+  }
+
+ private:
+  const AttentionDecodeArgs& args_;
+  const Work work_;
+};
+
+template <class Plan>
+VQ_DEVICE void attention_channel_values(const AttentionDecodeArgs& args) {
+  constexpr int kShares = Plan::config().value_channel_splits;
+  const auto work = AttentionWork<Plan>::of_block(args, kShares);
+  AttentionTiles<Plan, SummedScores<Plan>>(args, work, block_y() % kShares).run();
+}
+
+}  // namespace vq

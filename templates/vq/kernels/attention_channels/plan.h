@@ -1,0 +1,49 @@
+// Plan of attention by channels: blocks share the channels of the keys, and partial scores meet in
+// global memory before the softmax (VQ-LLM, section VI-A).
+#pragma once
+
+#include <vq/plan.h>
+
+namespace vq {
+
+struct AttentionChannels {
+  int threads = 128;
+  int tile_tokens = 64;
+  int splits = 1;
+  int heads_per_block = 1;
+  int lanes_per_token = 8;
+  int tiles_in_flight = 2;
+  int key_channel_splits = 1;
+  int value_channel_splits = 1;
+  Placement key_codebook{};
+  Placement value_codebook{};
+
+  static constexpr const char* kType = "AttentionChannels";
+  static constexpr const char* kName = "attention_channels";
+  // A last block would merge splits; blocks share the channels of a result too.
+  static constexpr Combine combine = Combine::kernel;
+
+  template <class Visit>
+  static constexpr void visit(Visit&& visit) {
+    using P = AttentionChannels;
+    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
+    visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, "tokens scored between barriers");
+    visit("splits", &P::splits, Range{1, 1024}, "blocks that share one sequence's tokens");
+    visit("heads_per_block", &P::heads_per_block, Range{1, 4096},
+          "query heads of one KV head that a block serves");
+    visit("lanes_per_token", &P::lanes_per_token, Range{1, 32},
+          "threads that share the dot product of one key, a power of two");
+    visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2},
+          "tiles of codes in flight in shared memory");
+    visit("key_channel_splits", &P::key_channel_splits, Range{1, 128},
+          "blocks that share the channels of a head's keys, each with its own codebooks");
+    visit("value_channel_splits", &P::value_channel_splits, Range{1, 128},
+          "blocks that share the channels of a head's values");
+    visit("key_codebook", &P::key_codebook, Range{},
+          "where the entries of the key codebooks stand");
+    visit("value_codebook", &P::value_codebook, Range{},
+          "where the entries of the value codebooks stand");
+  }
+};
+
+}  // namespace vq

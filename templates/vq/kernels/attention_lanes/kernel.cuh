@@ -1,0 +1,43 @@
+// attention_decode by lanes: one query token against a quantized KV cache (VecInfer Alg. 1, entries
+// looked up, online softmax in fp32, split over tokens). A block serves heads of one KV head of one
+// sequence over one split of its tokens (attention_tiles.cuh), and decodes each key once for all of
+// them (attention_key_lanes.cuh).
+#pragma once
+
+#include <vq/kernels/attention_lanes/layout.h>
+#include <vq/ops/attention_key_lanes.cuh>
+#include <vq/ops/attention_tiles.cuh>
+
+namespace vq {
+
+// The Scores of AttentionTiles.
+template <class Plan>
+class LaneScores {
+ public:
+  using Work = AttentionWork<Plan>;
+  using Keys = KeyLanes<Plan, AttentionPart::kWhole>;
+  static constexpr AttentionPart kPart = AttentionPart::kWhole;
+  static constexpr int kWords = Keys::kWords;
+
+  VQ_DEVICE LaneScores(const AttentionDecodeArgs& args, const Work& work) : keys_(args, work, 0) {}
+  VQ_DEVICE void prepare() { keys_.prepare(); }
+  VQ_DEVICE void stage(int first, int count, u32* to) const { keys_.stage(first, count, to); }
+
+  VQ_DEVICE void score(int first, int count, const u32* keys, float* scores) const {
+    sync_block();
+    keys_.score(first, count, keys, [&](int head, int token, float total) {
+      store_shared(scores + head * Plan::config().tile_tokens + token, total);
+    });
+  }
+
+ private:
+  Keys keys_;
+};
+
+template <class Plan>
+VQ_DEVICE void attention_lanes(const AttentionDecodeArgs& args) {
+  const auto work = AttentionWork<Plan>::of_block(args);
+  AttentionTiles<Plan, LaneScores<Plan>>(args, work, 0).run();
+}
+
+}  // namespace vq

@@ -1,0 +1,125 @@
+// Compile-time facts of one attention_decode kernel, and what its dataflows share of them.
+//
+// A block serves `heads_per_block` query heads of one KV head of one sequence, over one split of
+// its tokens. Grid: (splits, kv_heads * head_blocks, batch). In dataflow channels one kernel makes
+// scores and another sums values, and the blocks of each share the channels of a head besides:
+// (splits, kv_heads * head_blocks * shares, batch).
+#pragma once
+
+#include <vq/layout/launch.h>
+
+namespace vq {
+
+// What a kernel knows of its problem; batch and tokens are the launch's.
+struct AttentionProblem {
+  Element element;
+  int head_dim;
+  int query_heads;
+  int kv_heads;
+  int max_window;  // slots of the raw ring of newest tokens
+  int max_sinks;   // slots of raw first tokens
+  FormatConfig keys;
+  FormatConfig values;
+
+  static constexpr const char* kType = "AttentionProblem";
+  template <class Visit>
+  static constexpr void visit(Visit&& visit) {
+    using P = AttentionProblem;
+    visit("element", &P::element);
+    visit("head_dim", &P::head_dim);
+    visit("query_heads", &P::query_heads);
+    visit("kv_heads", &P::kv_heads);
+    visit("max_window", &P::max_window);
+    visit("max_sinks", &P::max_sinks);
+    visit("keys", &P::keys);
+    visit("values", &P::values);
+  }
+};
+
+// Problem and plan side by side.
+template <class Plan>
+struct AttentionConfig : AttentionProblem, Plan {};
+
+template <class Plan>
+VQ_HD constexpr AttentionConfig<Plan> configure(const AttentionProblem& problem, const Plan& plan) {
+  AttentionConfig<Plan> c{problem, plan};
+  c.keys.placement = c.key_codebook;
+  c.values.placement = c.value_codebook;
+  return c;
+}
+
+template <class Plan>
+VQ_HD constexpr int group(const AttentionConfig<Plan>& c) { return c.query_heads / c.kv_heads; }
+template <class Plan>
+VQ_HD constexpr int head_blocks(const AttentionConfig<Plan>& c) {
+  return ceil_div(group(c), c.heads_per_block);
+}
+// Tokens of which every split takes whole tiles.
+template <class Plan>
+VQ_HD constexpr int token_tile(const AttentionConfig<Plan>& c) {
+  return c.tile_tokens;
+}
+// Counters of a call whose last blocks merge: results that blocks share.
+template <class Plan>
+VQ_HD constexpr i64 counters(const AttentionConfig<Plan>& c, i64 batch) {
+  return batch * c.kv_heads * head_blocks(c);
+}
+VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
+  return head_dim / f.unit_elements;
+}
+template <class Plan>
+VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) { return c.max_window + c.max_sinks; }
+template <class Plan>
+VQ_HD constexpr bool transformed(const AttentionConfig<Plan>& c) {
+  return c.keys.smooth || c.keys.hadamard;
+}
+
+// Channels of a head that a block serves.
+template <class Plan>
+VQ_HD constexpr int key_channels(const AttentionConfig<Plan>& c) {
+  return c.head_dim / c.key_channel_splits;
+}
+template <class Plan>
+VQ_HD constexpr int value_channels(const AttentionConfig<Plan>& c) {
+  return c.head_dim / c.value_channel_splits;
+}
+// Units that so many channels touch: they lie within one, or are whole ones.
+VQ_HD constexpr int units_of(const FormatConfig& f, int channels) {
+  return channels < f.unit_elements ? 1 : channels / f.unit_elements;
+}
+// Words of a token's row that hold the codes of a share of `channels`, the most of any share: codes
+// of one that is no whole words may begin in the middle of a word.
+VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_dim) {
+  const i64 bits = i64{channels} / f.vector_size * f.residuals * f.index_bits;
+  const i64 words = ceil_div(bits, i64{32}) + (channels < head_dim && bits % 32 != 0 ? 1 : 0);
+  return static_cast<int>(words);
+}
+
+// Counters, the partial scores of a call, and the partials of its splits.
+template <class Plan>
+VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64 batch,
+                                             i64 score_bytes, CallShape& shape) {
+  shape.splits = c.splits;
+  shape.counters = counters(c, batch);
+  shape.score_bytes = score_bytes;
+  if (c.splits > 1 || score_bytes > 0) shape.workspace_bytes = kCounterBytes + score_bytes;
+  if (c.splits == 1) return;
+  shape.workspace_bytes += batch * c.query_heads * c.splits * (c.head_dim + 2) * 4;
+  if (c.combine == Combine::last_block) return;
+  shape.add({"attention_combine", "combine", c.query_heads, batch, 1, c.head_dim, 0, false, false});
+}
+
+// Of a dataflow with one kernel beside the one that combines.
+template <class Plan>
+VQ_HD constexpr CallShape attention_shape(const AttentionConfig<Plan>& c, i64 batch,
+                                          const char* function, i64 shared_bytes, bool ahead) {
+  CallShape shape{};
+  shape.add({function, "", c.splits, i64{c.kv_heads} * head_blocks(c), batch, c.threads,
+             shared_bytes, ahead, true});
+  add_attention_workspace(c, batch, 0, shape);
+  shape.code_bytes = code_alignment(c.keys, c.values);
+  shape.element_bytes = 2;
+  return shape;
+}
+
+}  // namespace vq

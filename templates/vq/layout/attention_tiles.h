@@ -1,0 +1,55 @@
+// How a block of attention that stages tiles of codes (lanes, tables, channels) carves shared
+// memory.
+#pragma once
+
+#include <vq/layout/attention.h>
+
+namespace vq {
+
+// What a kernel does of the op: channels has one for scores and one for values.
+enum class AttentionPart : int { kWhole = 0, kScores = 1, kValues = 2 };
+
+// Bytes of score tables, which dataflow tables alone has.
+template <class Plan>
+VQ_HD constexpr i64 table_bytes(const AttentionConfig<Plan>&) {
+  return 0;
+}
+
+// Byte offsets into the block's shared memory; a part that the kernel lacks has no bytes.
+struct AttentionTilesShared {
+  CodebookShared keys;
+  CodebookShared values;
+  i64 query;      // [heads_per_block][head_dim] fp32, transformed, in units of log2
+  i64 raw_query;  // the same untransformed; is `query` where nothing is transformed
+  i64 table;      // tables: see above
+  i64 codes;      // [tiles_in_flight][tile_tokens][key words + value words] u32
+  i64 scores;     // [heads_per_block][tile_tokens] fp32; probabilities after the softmax
+  i64 running;    // [3][heads_per_block] fp32: maximum, sum, rescale of this tile
+  i64 output;     // [heads_per_block][value_channels] fp32
+  i64 total;
+};
+
+template <class Plan>
+VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& c,
+                                                    AttentionPart part) {
+  AttentionTilesShared at{};
+  Carver carve;
+  const bool scores = part != AttentionPart::kValues;
+  const bool values = part != AttentionPart::kScores;
+  const i64 query_bytes = scores ? i64{c.heads_per_block} * c.head_dim * 4 : 0;
+  const i64 words = (scores ? share_words(c.keys, key_channels(c), c.head_dim) : 0) +
+                    (values ? share_words(c.values, value_channels(c), c.head_dim) : 0);
+  if (scores) at.keys = carve_codebook(c.keys, units_of(c.keys, key_channels(c)), carve);
+  if (values) at.values = carve_codebook(c.values, units_of(c.values, value_channels(c)), carve);
+  at.table = carve(table_bytes(c));
+  at.query = carve(query_bytes);
+  at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
+  at.codes = carve(i64{c.tiles_in_flight} * c.tile_tokens * words * 4);
+  at.scores = carve(values ? i64{c.heads_per_block} * c.tile_tokens * 4 : 0);
+  at.running = carve(values ? i64{3} * c.heads_per_block * 4 : 0);
+  at.output = carve(values ? i64{c.heads_per_block} * value_channels(c) * 4 : 0);
+  at.total = carve.next;
+  return at;
+}
+
+}  // namespace vq

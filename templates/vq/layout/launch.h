@@ -1,0 +1,60 @@
+// The shape of a launch: what a plan takes of a GPU to do a problem. Each dataflow works it out in
+// one function of its layout.h,
+//
+//   CallShape call_shape(config, batch, tokens)
+//
+// and nobody else does.
+#pragma once
+
+#include <vq/layout/format.h>
+#include <vq/layout/splits.h>
+
+namespace vq {
+
+// One kernel of a call. Grid and threads are what the launch takes; dynamic shared memory of one block.
+struct Launch {
+  const char* function;  // the template that it runs
+  const char* part;      // what the kernel's name says beside the op, "" for the main one
+  i64 x, y, z;
+  int threads;
+  i64 shared_bytes;
+  bool ahead;     // it waits itself for the launch before it
+  bool looks_up;  // entries
+};
+
+inline constexpr int kMostLaunches = 3;
+
+// A call: its kernels in order, and its workspace: counters, partial scores, partials (splits.h).
+// Rows of codes begin at multiples of code_bytes, rows of elements at multiples of element_bytes.
+struct CallShape {
+  Launch launches[kMostLaunches];
+  int count;
+  i64 score_bytes;
+  i64 workspace_bytes;
+  int splits;    // blocks that share a result
+  i64 counters;  // results that blocks share: what merging by the last block takes
+  int code_bytes;
+  int element_bytes;
+
+  VQ_HD constexpr void add(const Launch& launch) { launches[count++] = launch; }
+  // Of the kernel that takes most.
+  VQ_HD constexpr i64 shared_bytes() const {
+    i64 most = 0;
+    for (int i = 0; i < count; ++i) {
+      if (launches[i].shared_bytes > most) most = launches[i].shared_bytes;
+    }
+    return most;
+  }
+  // Of the main kernel; where two look entries up, of the smaller.
+  VQ_HD constexpr i64 blocks() const {
+    i64 least = 0;
+    for (int i = 0; i < count; ++i) {
+      const Launch& each = launches[i];
+      const i64 all = each.x * each.y * each.z;
+      if (each.looks_up && (least == 0 || all < least)) least = all;
+    }
+    return least;
+  }
+};
+
+}  // namespace vq

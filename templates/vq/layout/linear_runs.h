@@ -1,0 +1,91 @@
+// How a product on tensor cores (fragments, warpgroups) reads codes by runs and x by octets.
+#pragma once
+
+#include <vq/kernels/linear_fragments/plan.h>
+#include <vq/layout/linear.h>
+
+namespace vq {
+
+// The four lanes that hold one output's operand each take a run of consecutive columns,
+// the shortest whose codes fill whole loads of code_words words:
+//
+//   columns of a chunk   | lane 0's run | lane 1's | lane 2's | lane 3's | lane 0's ...
+//
+// An octet is 8 columns. In a step the four lanes multiply 4 octets, the next of each lane's run. A
+// product serves 8 outputs and 4 rows of x or 16 and 8.
+//
+// With registers lanes look up other entries, so that few words have to move: v / 2 streams of
+// codes serve the four lanes, lane c reads stream c % (v / 2) and its entry number c / (v / 2) of
+// each octet, and a step takes the next 8 / v octets of each stream.
+template <class Plan>
+VQ_HD constexpr int fragment_outputs(const LinearConfig<Plan>& c) { return 2 * c.fragment_rows; }
+VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_size * f.residuals; }
+template <class Plan>
+VQ_HD constexpr int code_streams(const LinearConfig<Plan>& c) {
+  return c.fusion == LinearFusion::registers ? c.weights.vector_size / 2 : 4;
+}
+// Where each stage has a factor, its products have sums of their own that the factor scales at
+// last, if one unit serves the whole matrix and there are registers for them; else the stages are
+// scaled, added up and rounded to 16 bits before each product.
+template <class Plan>
+VQ_HD constexpr bool scaled_sums(const LinearConfig<Plan>& c) {
+  constexpr int kMostSums = 16;  // of 4 registers
+  const int tiles = c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / c.fragment_rows);
+  return c.weights.stage_scales && c.unit_rows >= c.out_features && units_per_row(c) == 1 &&
+         c.weights.residuals * tiles <= kMostSums;
+}
+VQ_HD constexpr int greatest_common_divisor(int a, int b) {
+  while (b != 0) {
+    const int rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+// Octets of one stream's run: a power of two, and whole steps of them.
+template <class Plan>
+VQ_HD constexpr int run_octets(const LinearConfig<Plan>& c) {
+  const int bits = octet_codes(c.weights) * c.weights.index_bits;
+  const int filled = 32 * c.code_words / greatest_common_divisor(bits, 32 * c.code_words);
+  const int of_step = 4 / code_streams(c);
+  return filled < of_step ? of_step : filled;
+}
+template <class Plan>
+VQ_HD constexpr int run_words(const LinearConfig<Plan>& c) {
+  return run_octets(c) * octet_codes(c.weights) * c.weights.index_bits / 32;
+}
+template <class Plan>
+VQ_HD constexpr int run_columns(const LinearConfig<Plan>& c) {
+  return code_streams(c) * 8 * run_octets(c);
+}
+template <class Plan>
+VQ_HD constexpr int run_steps(const LinearConfig<Plan>& c) { return run_columns(c) / 32; }
+// The first column, from the run's, of octet 0 .. 3 of a step; `octets` are those of a stream's
+// run.
+VQ_HD constexpr int octet_column(int streams, int octets, int step, int octet) {
+  return (octet % streams * octets + step * (4 / streams) + octet / streams) * 8;
+}
+
+// Threads fetch x several steps at a time, which follow each other in a row, and store them to
+// steps of shared memory that stand so many bytes further apart than they are long: no two of the
+// 128 bytes that are stored at once meet in a bank.
+template <class Plan>
+VQ_HD constexpr int steps_together(const LinearConfig<Plan>& c) {
+  return run_steps(c) < 8 ? run_steps(c) : 8;
+}
+template <class Plan>
+VQ_HD constexpr int step_gap_bytes(const LinearConfig<Plan>& c) {
+  return steps_together(c) > 1 ? 128 / steps_together(c) : 0;
+}
+
+// Codes are read by whole loads, rows of x by octets where they are whole ones.
+template <class Plan>
+VQ_HD constexpr CallShape runs_shape(const LinearConfig<Plan>& c, const char* function,
+                                     i64 shared_bytes) {
+  CallShape shape = linear_shape(c, function, shared_bytes, true);
+  shape.code_bytes = most(shape.code_bytes, 4 * c.code_words);
+  if (c.in_features % 8 == 0) shape.element_bytes = 16;
+  return shape;
+}
+
+}  // namespace vq

@@ -1,0 +1,53 @@
+// What the plans of all dataflows share. A plan is a plain struct with the fields of its dataflow
+// and no others. Its visit() declares each field once,
+//
+//   visit(name, pointer to member, range, what it is)
+//
+// from which JSON, schema, names, digests and device text follow. What a dataflow fixes is a static
+// constant of the same name, so that code which several dataflows share reads it alike. The host,
+// NVRTC and g++ compile this.
+#pragma once
+
+#include <vq/types.h>
+
+namespace vq {
+
+// The values that a field may have, inclusive. Enums and structs say that themselves.
+struct Range {
+  int least = 0;
+  int most = 0;
+};
+
+// How the sums of splits become one. kernel: a second kernel adds them up. last_block: the last to
+// end of the blocks that share a result does, which it learns from a counter; the same bits.
+enum class Combine : int { kernel, last_block };
+template <>
+struct EnumNames<Combine> {
+  static constexpr const char* kType = "vq::Combine";
+  static constexpr const char* kNames[] = {"kernel", "last_block"};
+};
+
+// Which entries of each codebook stand at which level, hot entries first (VQ-LLM, section V), by
+// entry number and for each unit and stage alike. An entry stands at the first level whose boundary
+// is above its number; the rest stay in global memory. So a level whose boundary is not above those
+// before it is empty, and all zeros leave everything in global memory.
+struct Placement {
+  int registers = 0;
+  int replicated = 0;
+  int copies = 1;
+  int shared = 0;
+
+  template <class Visit>
+  static constexpr void visit(Visit&& visit) {
+    using P = Placement;
+    visit("registers", &P::registers, Range{0, 64},
+          "entries below it stand in the registers of every thread");
+    visit("replicated", &P::replicated, Range{0, 65536},
+          "further entries below it stand in shared memory `copies` times, one copy per lane");
+    visit("copies", &P::copies, Range{1, 32}, "copies of each replicated entry, a power of two");
+    visit("shared", &P::shared, Range{0, 65536},
+          "further entries below it stand in shared memory once; the rest in global memory");
+  }
+};
+
+}  // namespace vq
