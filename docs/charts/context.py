@@ -21,13 +21,18 @@ def table(text, heading):
         row = next(lines)
 
 
+class LowChart(Chart):
+    """Leaves room for the text around it on a README's first screen."""
+    HEIGHT = 220
+
+
 def chart(text):
     (_, *batches), _, *rows = table(text, "Attention by context")
     tokens = [int(row[0]) for row in rows]
     ratios = [float(cell) for row in rows for cell in row[1:] if cell != "-"]
-    drawing = Chart("Attention decode on a 2-bit KV cache, NVIDIA H200: speed against FP16",
-                    "tokens of context", "times as fast as FP16", tokens, [1.0, *ratios],
-                    x_ticks=tokens, x_words=lambda tick: f"{tick // 1024}k", y_log=False)
+    drawing = LowChart("Attention decode on a 2-bit KV cache, NVIDIA H200: speed against FP16",
+                       "tokens of context", "times as fast as FP16", tokens, [1.0, *ratios],
+                       x_ticks=tokens, x_words=lambda tick: f"{tick // 1024}k", y_log=False)
     drawing.level(1.0, "FP16")
     for column, (name, colour) in enumerate(zip(batches, COLOURS), 1):
         line = [(int(row[0]), float(row[column]), f"{name}, {row[0]} tokens: {row[column]}")
