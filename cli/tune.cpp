@@ -271,7 +271,7 @@ void add_tune(CLI::App& app, Output& output) {
       ->check(whole_number(0, kMostPlans));
   command->add_option("--out", options->out,
                       "The tuned table that takes the rows, and whose rows are the incumbents; by "
-                      "default one's own for the GPU (docs/tuned-tables.md), or none for --replay "
+                      "default one's own for the GPU (docs/tuning.md), or none for --replay "
                       "and for the host's times");
   command->add_option("--journal", options->journal,
                       "The journal that the tuning goes on from; by default beside the table");

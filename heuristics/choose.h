@@ -17,7 +17,7 @@ enum class Chooser { rules, model };
 template <>
 inline constexpr auto enum_names<Chooser> = std::array{"rules", "model"};
 
-// The one that was nearer to the best of what was measured (docs/performance.md).
+// The one that was nearer to the best of what was measured (docs/notebook/choosing.md).
 inline constexpr Chooser kDefaultChooser = Chooser::model;
 
 // Whether plans may be chosen whose last block merges the splits: by the rules wherever one can, by

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the configs of the grid that choose() is judged by (docs/performance.md) to a folder:
+"""Writes the configs of the grid that choose() is judged by (docs/notebook/choosing.md) to a folder:
 products of three shapes at 1, 8 and 64 rows in four formats, and attention of Llama-7B in two.
 
     scripts/grid_configs.py FOLDER

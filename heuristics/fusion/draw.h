@@ -9,7 +9,7 @@
 namespace vqgen::fusion {
 
 // Several lines: the figures, the orders that are not natural, and the first mini-warps, at least
-// `threads` threads of them or all there are; the steps where registers are fused. docs/fusion.md
+// `threads` threads of them or all there are; the steps where registers are fused. docs/explain.md
 // shows how to read it.
 std::string draw(const Exchange& exchange, int threads = 4);
 

@@ -7,7 +7,7 @@
 // are bit-linear the entries of a mini-warp of M = 2^k threads meet all of its threads alike, and
 // M - 1 masks with registers / M shuffles each reach that bound: it is the minimum (8-wide entries
 // for one m16n8k16: M = 4, three shuffles). Elsewhere the choice of entries is exact over all
-// single-hop exchanges of up to 8 entries (relays are not sought, docs/fusion.md), and beyond keeps
+// single-hop exchanges of up to 8 entries (no relays, see docs/explain.md), and beyond keeps
 // as many words in place as can be; Exchange::fewest says how far from the bound it ended.
 //
 // Free axes: for layouts that permute bits, k above is counted axis by axis, and the pairing of

@@ -23,8 +23,8 @@
 
 namespace vqgen {
 
-// The cost model's median error (docs/performance.md, "What the choosers lose"): differences below
-// it say nothing against a plan that has been measured to be the fastest nearby.
+// The cost model's median error (docs/notebook/choosing.md): differences below it say nothing
+// against a plan that has been measured to be the fastest nearby.
 inline constexpr double kBorrowMargin = 1.12;
 
 // Rows of other sizes that are tried: of one place in a dense table all are refused for one reason.

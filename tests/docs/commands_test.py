@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the commands of README.md and docs/*.md as they are written.
+"""Runs the commands of README.md and the pages of docs/ as they are written.
 
     commands_test.py SOURCE_DIR BUILD_DIR [DOCUMENT...]
 
@@ -27,25 +27,25 @@ SKIPPED = [
     ("README.md", "vqgen measure", GPU),
     ("README.md", "vqgen tune", GPU),
     ("README.md", "vqgen ablate", GPU),
-    ("docs/ablation.md", "vqgen ablate grid/*.json", GPU),
-    ("docs/benchmarks.md", "python3 bench/flagship run", GPU + " and PyTorch"),
-    ("docs/benchmarks.md", "bash scripts/kernels_bench.sh", GPU + "; the test kernels_bench_on_the_host runs it"),
+    ("docs/development.md", "VQGEN_FUZZ_SEED=", "repeats a failure that the fuzz printed"),
+    ("docs/development.md", "cmake --preset travel", BUILDS),
+    ("docs/development.md", "cmake --build build/embed", BUILDS),
+    ("docs/development.md", "cmake --install build/embed", BUILDS),
+    ("docs/development.md", "scripts/embed_device_test.sh", "needs the build before it"),
+    ("docs/development.md", "python3 bench/flagship run", GPU + " and PyTorch"),
+    ("docs/development.md", "bash scripts/kernels_bench.sh", GPU + "; the test kernels_bench_on_the_host runs it"),
     ("docs/embedding.md", "source scripts/lib/deps.sh", BUILDS),
     ("docs/embedding.md", "cmake --preset release", BUILDS),
     ("docs/embedding.md", "cmake --build build/release", BUILDS),
     ("docs/embedding.md", "bench/runtime_figures.py", "measures a release build for minutes"),
-    ("docs/regret.md", "for config in grid/*.json", GPU),
-    ("docs/regret.md", "vqgen regret", "reads what a GPU measured"),
-    ("docs/testing.md", "VQGEN_FUZZ_SEED=", "repeats a failure that the fuzz printed"),
-    ("docs/testing.md", "cmake --preset travel", BUILDS),
-    ("docs/testing.md", "cmake --build build/embed", BUILDS),
-    ("docs/testing.md", "cmake --install build/embed", BUILDS),
-    ("docs/testing.md", "scripts/embed_device_test.sh", "needs the build before it"),
+    ("docs/explain.md", "vqgen ablate grid/*.json", GPU),
     ("docs/tuning.md", "vqgen tune examples/configs/tinycode-layer.json --budget 60s", GPU),
     ("docs/tuning.md", "vqgen tune llama-3-8b", GPU),
     ("docs/tuning.md", "vqgen db merge tables/shard", "reads what GPUs measured"),
     ("docs/tuning.md", "scripts/tune_gpus.sh", GPU),
     ("docs/tuning.md", "SBATCH_PARTITION=gpu", "needs Slurm and a GPU"),
+    ("docs/tuning.md", "for config in grid/*.json", GPU),
+    ("docs/tuning.md", "vqgen regret", "reads what a GPU measured"),
 ]
 
 # The bundle of quickstart that the documents go on with.
@@ -151,7 +151,7 @@ def run(document, found, work):
 
 def main():
     source, build = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    everything = [source / "README.md"] + sorted((source / "docs").glob("*.md"))
+    everything = [source / "README.md"] + sorted((source / "docs").rglob("*.md"))
     asked = [source / name for name in sys.argv[3:]] or everything
     faults, ok = [], True
     with tempfile.TemporaryDirectory(prefix="vqgen-docs-") as folder:

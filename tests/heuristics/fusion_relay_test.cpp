@@ -1,5 +1,5 @@
 // Single hops against every exchange there is, words passed on by third threads included: 4 threads
-// x 2 registers gain nothing by relays, and with 3 registers some do, which docs/fusion.md says.
+// x 2 registers gain nothing by relays, and with 3 registers some do, which docs/explain.md says.
 #include <functional>
 
 #include "tests/heuristics/fusion_check.h"

@@ -221,7 +221,7 @@ TEST(Fusion, MmaLayoutsAreThoseOfPtx) {
   }
 }
 
-// What docs/fusion.md shows.
+// What docs/explain.md shows.
 TEST(Fusion, Drawing) {
   EXPECT_EQ(draw(solve(entries_mk(8, 16, 16), mma_a(Mma::m16n8k16))),
             R"(entries of 8 along k -> A of mma.m16n8k16

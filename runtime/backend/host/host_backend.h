@@ -25,7 +25,7 @@ struct HostOptions {
   std::uint64_t seed = 0;  // of LaneOrder::random
   unsigned threads = 1;    // CPU threads that share the blocks of a grid
   // Reports races between threads that no barrier orders, even where the order that ran was
-  // harmless; see docs/host-backend.md. Compiles other code, slower, and runs it on one CPU thread.
+  // harmless; see docs/development.md. Compiles other code, slower, and runs it on one CPU thread.
   bool check_races = false;
   std::filesystem::path scratch = {};  // folder of short-lived files; empty: the system's
 };

@@ -8,7 +8,7 @@
 //
 // Registers: n neighbouring lanes hold the same words of n octets, an octet each, and want one word
 // of all. They turn lane against register in steps 1 .. n - 1: 1, 2, 3 for entries of 8, one for 4,
-// none for 2, which is what the solver finds (heuristics/fusion, docs/fusion.md). Shared: through a
+// none for 2, which is what the solver finds (heuristics/fusion). Shared: through a
 // tile of the warp's and ldmatrix.
 #pragma once
 
