@@ -159,10 +159,6 @@ std::vector<std::size_t> items_of(const Work& work, const Shard& shard) {
   return mine;
 }
 
-std::filesystem::path shard_table(const std::filesystem::path& folder, const Shard& shard) {
-  return folder / fmt::format("shard-{}-of-{}.jsonl", shard.index, shard.count);
-}
-
 std::filesystem::path item_journal(const std::filesystem::path& folder, const std::string& label,
                                    const std::string& key) {
   constexpr std::size_t kLongest = 80;  // of names, of which systems take 255 bytes

@@ -55,9 +55,6 @@ std::vector<std::size_t> items_of(const Work& work, const Shard& shard);
 // Multiply-adds of one call.
 double arithmetic_of(const Problem& problem);
 
-// "shard-I-of-N.jsonl", which the shells' "shard-*-of-N.jsonl" finds.
-std::filesystem::path shard_table(const std::filesystem::path& folder, const Shard& shard);
-
 // "LABEL-DIGEST.journal", of what is safe in a name of the label and of the key of the row that is
 // looked for, which tells problems, GPUs and codes apart (tuned_key()). Without the shard, so that
 // another number of shards goes on from the same journals.

@@ -170,10 +170,6 @@ TEST(Shard, LaunchersThatSayHalfAreRefused) {
   }
 }
 
-TEST(Shard, TablesAreNamedByPlace) {
-  EXPECT_EQ(shard_table("d", {3, 16}), "d/shard-3-of-16.jsonl");
-}
-
 // Names are safe, tell rows apart, and do not change with the shards.
 TEST(Shard, JournalsAreNamedByRow) {
   std::set<std::string> names;

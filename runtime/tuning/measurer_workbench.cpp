@@ -1,9 +1,8 @@
-#include "runtime/tuning/measurer_evaluator.h"
+#include "runtime/tuning/measurer_workbench.h"
 
 #include "core/plan_name.h"
 #include "runtime/code_distribution.h"
 #include "runtime/parallel.h"
-#include "runtime/tuning/stopwatch.h"
 
 namespace vqgen {
 namespace {
@@ -69,37 +68,6 @@ Measurement MeasurerWorkbench::seat(std::size_t candidate) {
 double MeasurerWorkbench::round_us(std::size_t candidate) {
   const std::vector<double> times = measurer_.time_us(candidates_.at(candidate));
   return times[times.size() / 2];
-}
-
-MeasurerEvaluator::MeasurerEvaluator(Backend& backend, const WorkerSetup& setup)
-    : backend_(backend) {
-  const Stopwatch stopwatch(spent_s_);
-  bench_ = std::make_unique<MeasurerWorkbench>(backend, setup);
-}
-
-std::optional<Death> MeasurerEvaluator::attempt(const Job& job, Ledger& ledger) {
-  try {
-    do_job(*bench_, job, [&](const Report& report) {
-      if (!ledger.take(report)) throw Error(ErrorKind::device, "the device's clock gave no time");
-    });
-    return std::nullopt;
-  } catch (const Error& error) {
-    if (ledger.in_flight().size() != 1) throw;
-    backend_.synchronize();  // throws what a lost device throws
-    return Death{Outcome::crashed, error.what(), {ledger.in_flight().begin()->first}};
-  }
-}
-
-std::vector<Measurement> MeasurerEvaluator::screen(std::span<const Plan> plans) {
-  const Stopwatch stopwatch(spent_s_);
-  return supervise_screen(plans,
-                          [&](const Job& job, Ledger& ledger) { return attempt(job, ledger); });
-}
-
-std::vector<FinalTimes> MeasurerEvaluator::finals(std::span<const Plan> plans, int rounds) {
-  const Stopwatch stopwatch(spent_s_);
-  return supervise_finals(plans, rounds,
-                          [&](const Job& job, Ledger& ledger) { return attempt(job, ledger); });
 }
 
 }  // namespace vqgen

@@ -1,11 +1,10 @@
-// Candidates on a device of this process: the workbench that a worker serves, and an evaluator over
-// it without a worker, for the host backend and for devices that nobody else needs.
+// The workbench that a worker serves: candidates on a device of this process.
 #pragma once
 
-#include <memory>
+#include <map>
+#include <string>
+#include <vector>
 
-#include "runtime/tuning/evaluator.h"
-#include "runtime/tuning/supervise.h"
 #include "runtime/tuning/workbench.h"
 #include "runtime/tuning/worker_lines.h"
 
@@ -32,25 +31,6 @@ class MeasurerWorkbench final : public Workbench {
   bool keeps_;
   std::vector<CompiledPlan> candidates_;
   std::map<std::string, CompiledPlan> kept_;  // by plan_name()
-};
-
-// A fault of a launch is `crashed` as long as the backend goes on after it, else Error(device).
-class MeasurerEvaluator final : public Evaluator {
- public:
-  // As MeasurerWorkbench.
-  MeasurerEvaluator(Backend& backend, const WorkerSetup& setup);
-
-  std::vector<Measurement> screen(std::span<const Plan> plans) override;
-  std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) override;
-  // Of the calls, and of making the data and the reference.
-  double spent_s() const override { return spent_s_; }
-
- private:
-  std::optional<Death> attempt(const Job& job, Ledger& ledger);
-
-  Backend& backend_;
-  double spent_s_ = 0;
-  std::unique_ptr<MeasurerWorkbench> bench_;
 };
 
 }  // namespace vqgen
