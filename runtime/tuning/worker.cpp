@@ -15,24 +15,6 @@ Clock::time_point after(Clock::time_point begin, double seconds) {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// What the child says next; nullopt, with the reason, where it says nothing sound. `silent`: it
-// said nothing until the deadline.
-std::optional<WorkerWord> hear(ChildProcess& child, Clock::time_point deadline, std::string& why,
-                               bool& silent) {
-  std::string line;
-  const ChildProcess::Got got = child.receive(line, deadline);
-  silent = got == ChildProcess::Got::nothing;
-  if (got == ChildProcess::Got::end) why = "the worker " + child.last_words();
-  if (got == ChildProcess::Got::too_long) why = "the worker answered without an end";
-  if (got != ChildProcess::Got::line) return std::nullopt;
-  try {
-    return read_word(line);
-  } catch (const Error& error) {
-    why = fmt::format("the worker answered garbage: {}", error.what());
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 WorkerEvaluator::WorkerEvaluator(const WorkerSetup& setup, WorkerOptions options)
@@ -94,12 +76,42 @@ void WorkerEvaluator::count_death(const std::string& why) {
                   deaths_, why));
 }
 
+// False where the child did not take all of it in time, or has closed.
+bool WorkerEvaluator::send(const std::string& line, Clock::time_point deadline) {
+  return child_->talk.send(line + '\n', deadline);
+}
+
+// What the child says next; nullopt, with the reason, where it says nothing sound. `silent`: it
+// said nothing until the deadline.
+std::optional<WorkerWord> WorkerEvaluator::hear(Clock::time_point deadline, std::string& why,
+                                                bool& silent) {
+  std::optional<std::string> line;
+  while (!(line = child_->lines.take())) {
+    if (child_->lines.overflows()) {
+      why = "the worker answered without an end";
+      return std::nullopt;
+    }
+    std::string bytes;
+    const ChildTalk::Got got = child_->talk.receive(bytes, deadline);
+    silent = got == ChildTalk::Got::nothing;
+    if (got == ChildTalk::Got::end) why = "the worker " + child_->talk.last_words();
+    if (got != ChildTalk::Got::bytes) return std::nullopt;
+    child_->lines.add(bytes);
+  }
+  try {
+    return read_word(*line);
+  } catch (const Error& error) {
+    why = fmt::format("the worker answered garbage: {}", error.what());
+    return std::nullopt;
+  }
+}
+
 // Sends the setup and waits until the child is ready. False, and why, where it does not come to it.
 bool WorkerEvaluator::greet(std::string& why) {
   const Clock::time_point until = after(Clock::now(), options_.start_s);
   bool silent = false;
-  const bool sent = child_->send(setup_, until);
-  const std::optional<WorkerWord> word = hear(*child_, until, why, silent);
+  const bool sent = send(setup_, until);
+  const std::optional<WorkerWord> word = hear(until, why, silent);
   if (word && word->word == Word::ready && sent) return true;
   if (silent) why = fmt::format("the worker was not ready in {} s", options_.start_s);
   if (word) why = word->word == Word::failed ? word->why : "the worker answered garbage";
@@ -110,7 +122,7 @@ bool WorkerEvaluator::greet(std::string& why) {
 void WorkerEvaluator::start() {
   const Clock::time_point begin = Clock::now();
   while (!child_) {
-    child_ = std::make_unique<ChildProcess>(options_.command);
+    child_ = std::make_unique<Worker>(options_.command);
     ++started_;
     std::string why;
     if (greet(why)) {
@@ -134,13 +146,13 @@ std::optional<Death> WorkerEvaluator::attempt(const Job& job, Ledger& ledger) {
 }
 
 std::optional<Death> WorkerEvaluator::follow(const Job& job, Ledger& ledger) {
-  if (!child_->send(to_line(job), deadline(ledger))) {
-    return died("the worker " + child_->last_words(), ledger);
+  if (!send(to_line(job), deadline(ledger))) {
+    return died("the worker " + child_->talk.last_words(), ledger);
   }
   for (;;) {
     std::string why;
     bool silent = false;
-    const std::optional<WorkerWord> word = hear(*child_, deadline(ledger), why, silent);
+    const std::optional<WorkerWord> word = hear(deadline(ledger), why, silent);
     if (silent) return hung(ledger);
     if (!word) return died(std::move(why), ledger);
     if (word->word == Word::failed) return died(word->why, ledger);

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tuning/child_process.h"
+#include "runtime/process/child_talk.h"
+#include "runtime/tuning/line_buffer.h"
 #include "runtime/tuning/supervise.h"
 #include "runtime/tuning/worker_lines.h"
 
@@ -39,9 +40,20 @@ class WorkerEvaluator final : public Evaluator {
   int started() const { return started_; }
 
  private:
+  // It sees this process's environment, and is asked to end by SIGTERM, since it has temporary
+  // files and children of its own.
+  struct Worker {
+    explicit Worker(const std::vector<std::string>& command)
+        : talk({.command = command, .farewell = Farewell::terminate}) {}
+    ChildTalk talk;
+    LineBuffer lines{std::size_t{1} << 20};
+  };
+
   std::optional<Death> attempt(const Job& job, Ledger& ledger);
   std::optional<Death> follow(const Job& job, Ledger& ledger);
   void start();
+  bool send(const std::string& line, Clock::time_point deadline);
+  std::optional<WorkerWord> hear(Clock::time_point deadline, std::string& why, bool& silent);
   bool greet(std::string& why);
   Death died(std::string why, const Ledger& ledger);
   Death hung(const Ledger& ledger);
@@ -51,7 +63,7 @@ class WorkerEvaluator final : public Evaluator {
 
   std::string setup_;
   WorkerOptions options_;
-  std::unique_ptr<ChildProcess> child_;
+  std::unique_ptr<Worker> child_;
   bool greeted_ = false;  // by any child
   int deaths_ = 0;        // in a row, at no candidate
   int started_ = 0;
