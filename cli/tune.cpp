@@ -1,6 +1,6 @@
 // vqgen tune: the fastest plan for each problem of a config or a sweep, searched on a device within
 // a budget, and written to a tuned table. What was ended goes on from the journals beside it.
-#include "runtime/tuning/tune.h"
+#include "runtime/tuning/search/tune.h"
 
 #include <algorithm>
 #include <cctype>
@@ -11,10 +11,10 @@
 #include "cli/tune_output.h"
 #include "cli/tune_report.h"
 #include "runtime/prepare.h"
-#include "runtime/tuning/duration.h"
-#include "runtime/tuning/journal.h"
-#include "runtime/tuning/replay.h"
-#include "runtime/tuning/row_table.h"
+#include "runtime/tuning/journal/journal.h"
+#include "runtime/tuning/journal/replay.h"
+#include "runtime/tuning/search/duration.h"
+#include "runtime/tuning/sweep/row_table.h"
 
 namespace vqgen::cli {
 namespace {

@@ -51,7 +51,7 @@ VqFormat read_format(const JsonCursor& cursor);
 // dropped, and an object that asks for them itself is an Error(bad_input).
 VqFormat read_value_format(const JsonCursor& cursor);
 
-// The text of a shipped sweep; runtime/tuning/sweep.h reads it.
+// The text of a shipped sweep; runtime/tuning/sweep/sweep.h reads it.
 const EmbeddedFile& find_sweep(const std::string& name);
 
 }  // namespace vqgen

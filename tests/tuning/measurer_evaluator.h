@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "runtime/tuning/evaluator.h"
-#include "runtime/tuning/measurer_workbench.h"
-#include "runtime/tuning/stopwatch.h"
-#include "runtime/tuning/supervise.h"
+#include "runtime/tuning/measure/stopwatch.h"
+#include "runtime/tuning/measure/supervise.h"
+#include "runtime/tuning/worker/measurer_workbench.h"
 
 namespace vqgen::test {
 

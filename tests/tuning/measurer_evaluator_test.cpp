@@ -11,7 +11,7 @@
 
 #include "core/config.h"
 #include "core/profiles.h"
-#include "runtime/tuning/worker.h"
+#include "runtime/tuning/worker/worker.h"
 #include "tests/core/support.h"
 #include "tests/tuning/host_with.h"
 #include "tests/tuning/measurer_evaluator.h"

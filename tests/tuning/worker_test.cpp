@@ -1,6 +1,6 @@
 // The watchdog over a worker whose candidates misbehave in every way: each is survived and marked,
 // and all others are measured.
-#include "runtime/tuning/worker.h"
+#include "runtime/tuning/worker/worker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include "core/config.h"
 #include "core/files.h"
 #include "core/profiles.h"
-#include "runtime/tuning/journal_lines.h"
+#include "runtime/tuning/journal/journal_lines.h"
 #include "tests/core/support.h"
 #include "tests/in_folder.h"
 #include "tests/tuning/fake_workbench.h"

@@ -1,4 +1,4 @@
-#include "runtime/tuning/race.h"
+#include "runtime/tuning/search/race.h"
 
 #include <fmt/format.h>
 

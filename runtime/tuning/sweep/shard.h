@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tuning/sweep.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 namespace vqgen {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tuning/workbench.h"
-#include "runtime/tuning/worker_lines.h"
+#include "runtime/tuning/measure/workbench.h"
+#include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen {
 

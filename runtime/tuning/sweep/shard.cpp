@@ -1,4 +1,4 @@
-#include "runtime/tuning/shard.h"
+#include "runtime/tuning/sweep/shard.h"
 
 #include <fmt/format.h>
 

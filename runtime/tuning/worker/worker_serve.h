@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/tuning/worker_lines.h"
+#include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/tuning/evaluator.h"
-#include "runtime/tuning/workbench.h"
+#include "runtime/tuning/measure/workbench.h"
 
 namespace vqgen {
 

@@ -15,9 +15,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/tuning/history.h"
-#include "runtime/tuning/tune.h"
-#include "runtime/tuning/tuning_space.h"
+#include "runtime/tuning/search/history.h"
+#include "runtime/tuning/search/tune.h"
+#include "runtime/tuning/search/tuning_space.h"
 
 namespace vqgen {
 

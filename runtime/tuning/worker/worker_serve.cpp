@@ -1,4 +1,4 @@
-#include "runtime/tuning/worker_serve.h"
+#include "runtime/tuning/worker/worker_serve.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/leftovers.h"
-#include "runtime/tuning/line_buffer.h"
+#include "runtime/tuning/worker/line_buffer.h"
 
 namespace vqgen {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/tuning/supervise.h"
+#include "runtime/tuning/measure/supervise.h"
 
 #include <algorithm>
 #include <numeric>

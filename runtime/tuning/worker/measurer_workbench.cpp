@@ -1,4 +1,4 @@
-#include "runtime/tuning/measurer_workbench.h"
+#include "runtime/tuning/worker/measurer_workbench.h"
 
 #include "core/plan_name.h"
 #include "runtime/code_distribution.h"

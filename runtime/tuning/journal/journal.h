@@ -22,7 +22,7 @@
 
 #include "core/gpu_spec.h"
 #include "core/tuned_row.h"
-#include "runtime/tuning/journal_lines.h"
+#include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen {
 

@@ -1,4 +1,4 @@
-#include "runtime/tuning/workbench.h"
+#include "runtime/tuning/measure/workbench.h"
 
 #include <mutex>
 

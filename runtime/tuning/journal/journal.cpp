@@ -1,4 +1,4 @@
-#include "runtime/tuning/journal.h"
+#include "runtime/tuning/journal/journal.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 #include "core/files.h"
 #include "core/leftovers.h"
 #include "core/plan_name.h"
-#include "runtime/tuning/race.h"
+#include "runtime/tuning/search/race.h"
 
 namespace vqgen {
 namespace {

@@ -1,11 +1,11 @@
-#include "runtime/tuning/strategies.h"
+#include "runtime/tuning/search/strategies.h"
 
 #include <algorithm>
 #include <numeric>
 #include <set>
 #include <string>
 
-#include "runtime/tuning/cost_correction.h"
+#include "runtime/tuning/search/cost_correction.h"
 #include "runtime/verify/random.h"
 
 namespace vqgen {

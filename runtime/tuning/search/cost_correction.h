@@ -9,8 +9,8 @@
 
 #include <vector>
 
-#include "runtime/tuning/history.h"
-#include "runtime/tuning/tuning_space.h"
+#include "runtime/tuning/search/history.h"
+#include "runtime/tuning/search/tuning_space.h"
 
 namespace vqgen {
 

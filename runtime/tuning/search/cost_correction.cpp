@@ -1,4 +1,4 @@
-#include "runtime/tuning/cost_correction.h"
+#include "runtime/tuning/search/cost_correction.h"
 
 #include <cmath>
 #include <map>

@@ -1,4 +1,4 @@
-#include "runtime/tuning/sweep.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <fmt/format.h>
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "runtime/process/child_talk.h"
-#include "runtime/tuning/line_buffer.h"
-#include "runtime/tuning/supervise.h"
-#include "runtime/tuning/worker_lines.h"
+#include "runtime/tuning/measure/supervise.h"
+#include "runtime/tuning/worker/line_buffer.h"
+#include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen {
 

@@ -1,4 +1,4 @@
-#include "runtime/tuning/journal_lines.h"
+#include "runtime/tuning/journal/journal_lines.h"
 
 #include <fmt/format.h>
 

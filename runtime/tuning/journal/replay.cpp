@@ -1,4 +1,4 @@
-#include "runtime/tuning/replay.h"
+#include "runtime/tuning/journal/replay.h"
 
 #include <fmt/format.h>
 

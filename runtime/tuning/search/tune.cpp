@@ -1,4 +1,4 @@
-#include "runtime/tuning/tune.h"
+#include "runtime/tuning/search/tune.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include "core/error.h"
 #include "core/plan_name.h"
 #include "runtime/quartiles.h"
-#include "runtime/tuning/race.h"
-#include "runtime/tuning/strategies.h"
+#include "runtime/tuning/search/race.h"
+#include "runtime/tuning/search/strategies.h"
 
 namespace vqgen {
 namespace {

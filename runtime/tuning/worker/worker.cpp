@@ -1,11 +1,11 @@
-#include "runtime/tuning/worker.h"
+#include "runtime/tuning/worker/worker.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/error.h"
-#include "runtime/tuning/stopwatch.h"
+#include "runtime/tuning/measure/stopwatch.h"
 
 namespace vqgen {
 namespace {

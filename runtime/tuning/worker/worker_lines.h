@@ -10,7 +10,7 @@
 
 #include "core/gpu_spec.h"
 #include "core/problem.h"
-#include "runtime/tuning/workbench.h"
+#include "runtime/tuning/measure/workbench.h"
 
 namespace vqgen {
 

@@ -1,8 +1,8 @@
-#include "runtime/tuning/worker_lines.h"
+#include "runtime/tuning/worker/worker_lines.h"
 
 #include "core/config.h"
 #include "core/plan_name.h"
-#include "runtime/tuning/journal_lines.h"
+#include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen {
 namespace {
