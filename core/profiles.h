@@ -27,6 +27,10 @@ bool names_a_file(const std::string& name);
 // field that its arch does not have (core/gpu_arch.h).
 GpuSpec find_gpu(const std::string& name);
 
+// For where nobody names a GPU and there is none: the shipped profile that profiles/defaults.json
+// names.
+GpuSpec default_gpu();
+
 // The shipped profile of a device class: the one whose GpuSpec::name it is.
 std::optional<GpuSpec> gpu_of_class(const std::string& device_class);
 
