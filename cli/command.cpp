@@ -127,7 +127,7 @@ GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backen
   if (backend.machine() == Machine::cuda) {
     if (const auto device = backend.device()) return {*device, "this machine's device"};
   }
-  return {find_gpu("h200"), "the default, since this machine has no device"};
+  return {default_gpu(), "the default, since this machine has no device"};
 }
 
 }  // namespace vqgen::cli

@@ -101,7 +101,7 @@ std::shared_ptr<const TunedTables> make_tables(const Environment& environment);
 void note_warning(const ArtifactCache& cache, const Output& output);
 
 // A GPU and why it was chosen: the flag, else the config's, else the device of a backend for CUDA,
-// which is not opened unless it comes to that, else h200.
+// which is not opened unless it comes to that, else default_gpu().
 struct GpuChoice {
   GpuSpec spec;
   std::string reason;

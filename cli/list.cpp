@@ -4,7 +4,7 @@
 
 #include "cli/command.h"
 #include "core/profiles.h"
-#include "runtime/tuning/sweep.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 namespace vqgen::cli {
 namespace {

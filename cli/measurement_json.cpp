@@ -1,7 +1,7 @@
 #include "cli/measurement_json.h"
 
 #include "core/config.h"
-#include "runtime/tuning/journal_lines.h"
+#include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen::cli {
 

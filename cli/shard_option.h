@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "runtime/tuning/shard.h"
+#include "runtime/tuning/sweep/shard.h"
 
 namespace vqgen::cli {
 

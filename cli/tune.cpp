@@ -1,6 +1,6 @@
 // vqgen tune: the fastest plan for each problem of a config or a sweep, searched on a device within
 // a budget, and written to a tuned table. What was ended goes on from the journals beside it.
-#include "runtime/tuning/tune.h"
+#include "runtime/tuning/search/tune.h"
 
 #include <algorithm>
 #include <cctype>
@@ -11,10 +11,10 @@
 #include "cli/tune_output.h"
 #include "cli/tune_report.h"
 #include "runtime/prepare.h"
-#include "runtime/tuning/duration.h"
-#include "runtime/tuning/journal.h"
-#include "runtime/tuning/replay.h"
-#include "runtime/tuning/row_table.h"
+#include "runtime/tuning/journal/journal.h"
+#include "runtime/tuning/journal/replay.h"
+#include "runtime/tuning/search/duration.h"
+#include "runtime/tuning/sweep/row_table.h"
 
 namespace vqgen::cli {
 namespace {
@@ -90,9 +90,9 @@ std::filesystem::path table_of(const TuneArguments& options, const GpuSpec& gpu,
 }
 
 // One run of the command: its work, and the table as it grows.
-class Tuning {
+class TuneCommand {
  public:
-  Tuning(const TuneArguments& options, Work work, Output& output)
+  TuneCommand(const TuneArguments& options, Work work, Output& output)
       : options_(options), work_(std::move(work)), output_(output) {
     if (options_.timing.codes.empty()) options_.timing.codes = work_.hotness.value_or("uniform");
     items_ = items_of(work_, choose_shard(options.shard).shard);
@@ -238,7 +238,7 @@ void run(const TuneArguments& options, Output& output) {
   if (!options.out.empty()) require_place("tune", "--out", options.out);
   if (!options.journal.empty()) require_place("tune", "--journal", options.journal);
   if (!options.html.empty()) require_place("tune", "--html", options.html);
-  Tuning(options, read_work(options.work), output).run();
+  TuneCommand(options, read_work(options.work), output).run();
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include "generator/embedded_templates.h"
 #include "generator/generate.h"
 #include "heuristics/choose.h"
-#include "runtime/tuning/replay.h"
-#include "runtime/tuning/worker.h"
+#include "runtime/tuning/journal/replay.h"
+#include "runtime/tuning/worker/worker.h"
 
 namespace vqgen::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tuning/sweep.h"
-#include "runtime/tuning/tune.h"
+#include "runtime/tuning/search/tune.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 namespace vqgen::cli {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "runtime/tuning/tune.h"
+#include "runtime/tuning/search/tune.h"
 
 namespace vqgen::cli {
 

@@ -1,7 +1,7 @@
 #include "cli/tune_report.h"
 
 #include "heuristics/space.h"
-#include "runtime/tuning/journal_lines.h"
+#include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen::cli {
 namespace {

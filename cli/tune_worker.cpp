@@ -1,8 +1,8 @@
 // vqgen tune-worker: the process in which vqgen tune runs candidates, so that one that hangs or
 // faults ends this and not the tuning. Not for people, and not in --help.
 #include "cli/timing_options.h"
-#include "runtime/tuning/measurer_evaluator.h"
-#include "runtime/tuning/worker_serve.h"
+#include "runtime/tuning/worker/measurer_workbench.h"
+#include "runtime/tuning/worker/worker_serve.h"
 
 namespace vqgen::cli {
 namespace {

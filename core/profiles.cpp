@@ -111,6 +111,12 @@ GpuSpec find_gpu(const std::string& name) {
   return read_gpu(parse_json(file.text, std::string(file.path)), std::string(file.path));
 }
 
+GpuSpec default_gpu() {
+  const EmbeddedFile& file = find_embedded("", "defaults", "profile", "a JSON file");
+  const Json json = parse_json(file.text, std::string(file.path));
+  return find_gpu(JsonCursor(json, std::string(file.path)).at("gpu").string());
+}
+
 std::optional<GpuSpec> gpu_of_class(const std::string& device_class) {
   for (const std::string& name : gpu_names()) {
     GpuSpec spec = find_gpu(name);

@@ -27,6 +27,10 @@ bool names_a_file(const std::string& name);
 // field that its arch does not have (core/gpu_arch.h).
 GpuSpec find_gpu(const std::string& name);
 
+// For where nobody names a GPU and there is none: the shipped profile that profiles/defaults.json
+// names.
+GpuSpec default_gpu();
+
 // The shipped profile of a device class: the one whose GpuSpec::name it is.
 std::optional<GpuSpec> gpu_of_class(const std::string& device_class);
 
@@ -51,7 +55,7 @@ VqFormat read_format(const JsonCursor& cursor);
 // dropped, and an object that asks for them itself is an Error(bad_input).
 VqFormat read_value_format(const JsonCursor& cursor);
 
-// The text of a shipped sweep; runtime/tuning/sweep.h reads it.
+// The text of a shipped sweep; runtime/tuning/sweep/sweep.h reads it.
 const EmbeddedFile& find_sweep(const std::string& name);
 
 }  // namespace vqgen

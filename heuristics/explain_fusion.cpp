@@ -2,10 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <sstream>
-
 #include "heuristics/fusion/draw.h"
-#include "heuristics/fusion/linear_fusion.h"
 
 namespace vqgen {
 namespace {
@@ -19,7 +16,7 @@ std::string headline(const LinearFragments& plan, const fusion::Exchange& exchan
       return fmt::format(
           "{} shuffles between lookup and tensor core, {} a product: x keeps the order of its "
           "columns {}",
-          shuffles, shuffles / fusion::index_of(products), kAxes);
+          shuffles, shuffles / static_cast<std::size_t>(products), kAxes);
     case LinearFusion::shared:
       return fmt::format(
           "entries go through {} bytes of shared memory a warp to the tensor core: x keeps the "
@@ -59,11 +56,10 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (fragments == nullptr) {
     return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};
   }
-  const fusion::Exchange exchange = fragment_exchange(
+  const fusion::Exchange exchange = fusion::exchange_of(
       fragments->fusion, as_linear(problem)->weights.vector_size, fragments->fragment_rows);
-  std::vector<std::string> lines{headline(*fragments, exchange)};
-  std::istringstream drawing(fusion::draw(exchange, 4));
-  for (std::string line; std::getline(drawing, line);) lines.push_back(line);
+  std::vector<std::string> lines = fusion::draw(exchange);
+  lines.insert(lines.begin(), headline(*fragments, exchange));
   return lines;
 }
 

@@ -69,11 +69,6 @@ Occupancy occupancy(const GpuSpec& gpu, int threads, int registers, std::int64_t
   return result;
 }
 
-Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes) {
-  return slack(gpu, threads, registers, shared_bytes,
-               occupancy(gpu, threads, registers, shared_bytes).blocks);
-}
-
 Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes, int blocks) {
   const auto holds = [&](int of_registers, std::int64_t bytes) {
     return occupancy(gpu, threads, of_registers, bytes).blocks >= blocks;

@@ -37,11 +37,8 @@ struct Slack {
   bool operator==(const Slack&) const = default;
 };
 
-// The most that can be spent, of both at once, with as many blocks resident; nothing where none is.
-Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes);
-
-// The same with `blocks` resident, which may be fewer: a grid may not have more for an SM. Nothing
-// where not even these are resident.
+// The most that can be spent, of both at once, with `blocks` resident, which may be fewer than
+// could be: a grid may not have more for an SM. Nothing where not even these are resident.
 Slack slack(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes, int blocks);
 
 }  // namespace vqgen

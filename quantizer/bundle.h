@@ -36,8 +36,6 @@ struct BundleItem {
 
 struct Bundle {
   std::vector<BundleItem> items;
-  // Null where no item has the name.
-  const BundleItem* find(std::string_view name) const;
 };
 
 // Deterministic: the same bundle gives the same bytes. Error(bad_input) on duplicate item names.

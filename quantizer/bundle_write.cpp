@@ -88,13 +88,6 @@ Json add_item(const std::string& name, const LinearData& data, Views& views) {
 
 }  // namespace
 
-const BundleItem* Bundle::find(std::string_view name) const {
-  for (const BundleItem& item : items) {
-    if (item.name == name) return &item;
-  }
-  return nullptr;
-}
-
 std::vector<std::byte> serialize_bundle(const Bundle& bundle) {
   Views views;
   Json items = Json::array();

@@ -64,12 +64,4 @@ void untransform_keys(FloatTensor& keys, const VqFormat& format, std::span<const
   }
 }
 
-void transform_query(std::span<float> query, const VqFormat& format,
-                     std::span<const float> smooth) {
-  if (format.smooth) {
-    for (std::size_t i = 0; i < query.size(); ++i) query[i] *= smooth[i];
-  }
-  if (format.hadamard) hadamard(query);
-}
-
 }  // namespace vqgen

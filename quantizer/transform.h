@@ -23,7 +23,5 @@ void hadamard(std::span<float> row);
 void transform_keys(FloatTensor& keys, const VqFormat& format, std::span<const float> smooth);
 // The inverse: from k~ back to k.
 void untransform_keys(FloatTensor& keys, const VqFormat& format, std::span<const float> smooth);
-// q~ of one query of the KV head whose factors are `smooth` ([columns], or empty).
-void transform_query(std::span<float> query, const VqFormat& format, std::span<const float> smooth);
 
 }  // namespace vqgen

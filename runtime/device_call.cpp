@@ -110,7 +110,10 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
 
 DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
-    : backend_(backend), op_(Gemv{op}), device_(backend, guard), guard_(guard) {
+    : backend_(backend),
+      op_(op.shape.rows < Gemm::kLeastRows ? Problem(Gemv{op}) : Problem(Gemm{op})),
+      device_(backend, guard),
+      guard_(guard) {
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
   const auto weights = read_places(device_, data.weights, true, rotation, misalignment.words);

@@ -67,7 +67,7 @@ class DeviceCall {
   bool counters_are_zero() const;
 
   Backend& backend_;
-  Problem op_;  // a product as a gemv, whatever its rows
+  Problem op_;
   DeviceData device_;
   std::size_t guard_;
   GuardedBuffer workspace_;

@@ -74,17 +74,6 @@ bool DeviceData::unchanged(const Input& input) const {
   return std::memcmp(now.data(), input.source.data(), now.size()) == 0;
 }
 
-vq::QuantizedArgs DeviceData::quantized(const QuantizedTensor& tensor, bool shared,
-                                        std::size_t offset) {
-  vq::QuantizedArgs args{};
-  args.codes = input(tensor.codes, offset);
-  args.codebooks = input(tensor.codebooks);
-  args.scales = input(tensor.stage_scales);
-  args.head_stride = tensor.head_words();
-  args.batch_stride = shared ? 0 : tensor.heads * args.head_stride;
-  return args;
-}
-
 void DeviceData::require_inputs_unchanged() const {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!unchanged(inputs_[i])) {

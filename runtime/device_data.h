@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <vq/args/quantized.h>
-#include "core/quantized_tensor.h"
 #include "runtime/backend/backend.h"
 
 namespace vqgen {
@@ -104,9 +102,6 @@ class DeviceData {
     backend_.download(std::as_writable_bytes(std::span(values)), buffer.data());
     return values;
   }
-
-  // The kernel argument of a quantized tensor whose sequences are `shared` or stored apart.
-  vq::QuantizedArgs quantized(const QuantizedTensor& tensor, bool shared, std::size_t offset = 0);
 
   // Error(verification_failed) names the first input that differs from what was uploaded.
   void require_inputs_unchanged() const;

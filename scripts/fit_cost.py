@@ -6,17 +6,23 @@
     scripts/fit_cost.py regret.json --gpu h200 --out profiles/cost/h200.json
     scripts/fit_cost.py regret.json --leave-out                        # one shape at a time
 
-A dataflow has one set of coefficients, found by least squares of log(expected / measured) with
-damped Gauss-Newton steps; the logarithms of the coefficients are the unknowns, so that none falls
-below zero, and are drawn weakly towards those of 1, so that what the data does not tell stays at the
-ceiling. Plans near the best of their config count more: weight (best / time) ** 2. Needs nothing but
-Python.
+A dataflow has one set of coefficients, found by least squares of log(expected / measured); the
+logarithms of the coefficients are the unknowns, so that none falls below zero, and are drawn weakly
+towards those of 1, so that what the data does not tell stays at the ceiling. Plans near the best of
+their config count more: weight (best / time) ** 2. Needs SciPy.
 """
 import argparse
 import json
 import math
 import re
 import sys
+
+try:
+    import numpy
+    import scipy.optimize
+    import scipy.stats
+except ImportError:
+    sys.exit("fit_cost: SciPy is missing; install python3-scipy")
 
 IN_TURN = ["launch", "combine", "prologue", "fill", "chain"]
 OVERLAPPING = ["memory", "l2", "shared", "lines", "lookups", "arithmetic", "tensor"]
@@ -26,86 +32,33 @@ PRIOR = 0.02  # weight of one unit of logarithm away from the start, as a share 
 LEAST = 1e-3
 
 
-def expected(row, theta, overlap):
-    """Time and its derivatives by theta."""
-    terms = [math.exp(t) * x for t, x in zip(theta, row)]
+def expected(rows, theta, overlap):
+    """[rows] times and [rows][parts] derivatives of their logarithms by theta."""
+    terms = numpy.exp(theta) * rows
     turns = len(IN_TURN)
-    gradient = terms[:]
-    total = sum(terms[:turns])
-    power = sum(t ** overlap for t in terms[turns:])
-    if power > 0:
-        norm = power ** (1 / overlap)
-        total += norm
-        for i in range(turns, len(terms)):
-            gradient[i] = norm * terms[i] ** overlap / power
-    return total, gradient
-
-
-def solve(matrix, right):
-    """Gaussian elimination with the largest pivot."""
-    n = len(right)
-    rows = [matrix[i][:] + [right[i]] for i in range(n)]
-    for i in range(n):
-        pivot = max(range(i, n), key=lambda r: abs(rows[r][i]))
-        rows[i], rows[pivot] = rows[pivot], rows[i]
-        for r in range(i + 1, n):
-            factor = rows[r][i] / rows[i][i]
-            for c in range(i, n + 1):
-                rows[r][c] -= factor * rows[i][c]
-    x = [0.0] * n
-    for i in reversed(range(n)):
-        x[i] = (rows[i][n] - sum(rows[i][c] * x[c] for c in range(i + 1, n))) / rows[i][i]
-    return x
-
-
-def loss_of(data, theta, start, overlap, prior):
-    loss = sum(prior * (t - s) ** 2 for t, s in zip(theta, start))
-    for row, time, weight in data:
-        loss += weight * math.log(expected(row, theta, overlap)[0] / time) ** 2
-    return loss
+    power = (terms[:, turns:] ** overlap).sum(axis=1, keepdims=True)
+    total = terms[:, :turns].sum(axis=1, keepdims=True) + power ** (1 / overlap)
+    terms[:, turns:] **= overlap
+    terms[:, turns:] *= power ** (1 / overlap) / numpy.where(power > 0, power, 1)
+    return total[:, 0], terms / total
 
 
 def fit_with(data, overlap):
-    start = [math.log(START.get(part, 1.0)) for part in PARTS]
-    prior = PRIOR * sum(weight for _, _, weight in data) / len(PARTS)
-    theta = start[:]
-    loss = loss_of(data, theta, start, overlap, prior)
-    damping = 1e-2
-    n = len(theta)
-    for _ in range(40):
-        hessian = [[0.0] * n for _ in range(n)]
-        right = [-prior * (theta[i] - start[i]) for i in range(n)]
-        for row, time, weight in data:
-            total, gradient = expected(row, theta, overlap)
-            off = math.log(total / time)
-            slope = [g / total for g in gradient]
-            for i in range(n):
-                if slope[i] == 0:
-                    continue
-                right[i] -= weight * off * slope[i]
-                for j in range(i + 1):
-                    hessian[i][j] += weight * slope[i] * slope[j]
-        for i in range(n):
-            for j in range(i):
-                hessian[j][i] = hessian[i][j]
-            hessian[i][i] += prior
-        while True:
-            damped = [row[:] for row in hessian]
-            for i in range(n):
-                damped[i][i] += damping * hessian[i][i]
-            step = solve(damped, right)
-            moved = [max(math.log(LEAST), t + max(-1, min(1, s))) for t, s in zip(theta, step)]
-            better = loss_of(data, moved, start, overlap, prior)
-            if better < loss or damping > 1e6:
-                break
-            damping *= 4
-        gain = loss - better
-        if gain > 0:
-            theta, loss = moved, better
-        damping = max(damping / 4, 1e-6)
-        if gain < 1e-5 * loss:
-            break
-    return theta, loss
+    rows, times, weights = (numpy.array(each) for each in zip(*data))
+    start = numpy.log([START.get(part, 1.0) for part in PARTS])
+    prior = math.sqrt(PRIOR * weights.sum() / len(PARTS))
+    roots = numpy.sqrt(weights)
+
+    def off(theta):
+        total, _ = expected(rows, theta, overlap)
+        return numpy.concatenate([roots * numpy.log(total / times), prior * (theta - start)])
+
+    def slopes(theta):
+        _, slope = expected(rows, theta, overlap)
+        return numpy.vstack([roots[:, None] * slope, prior * numpy.eye(len(start))])
+
+    found = scipy.optimize.least_squares(off, start, slopes, bounds=(math.log(LEAST), numpy.inf))
+    return found.x, found.cost
 
 
 def fit(rows):
@@ -130,34 +83,17 @@ def read(path):
     return rows
 
 
-def ranks(values):
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    result = [0] * len(values)
-    for place, i in enumerate(order):
-        result[i] = place
-    return result
-
-
-def correlation(a, b):
-    """Of the ranks (Spearman)."""
-    if len(a) < 3:
-        return 1.0
-    a, b = ranks(a), ranks(b)
-    mean = (len(a) - 1) / 2
-    over = sum((x - mean) * (y - mean) for x, y in zip(a, b))
-    return over / sum((x - mean) ** 2 for x in a)
-
-
 def judge(rows, coefficients):
     """(regret of each config, rank correlation of each, ratio of each plan)."""
     by_config = {}
     for config, flow, ideal, time, _ in rows:
-        theta, overlap = coefficients[flow]
-        by_config.setdefault(config, []).append((expected(ideal, theta, overlap)[0], time))
+        total, _ = expected(numpy.array([ideal]), *coefficients[flow])
+        by_config.setdefault(config, []).append((total[0], time))
     regrets, correlations, ratios = {}, [], []
     for config, pairs in by_config.items():
         regrets[config] = min(pairs)[1] / min(time for _, time in pairs)
-        correlations.append(correlation([p for p, _ in pairs], [t for _, t in pairs]))
+        ranks = scipy.stats.spearmanr(pairs).statistic if len(pairs) > 2 else 1.0
+        correlations.append(ranks)
         ratios += [max(p / t, t / p) for p, t in pairs]
     return regrets, correlations, ratios
 

@@ -3,146 +3,127 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <numeric>
+#include <algorithm>
+#include <bit>
+#include <set>
 
 namespace vqgen::fusion {
 namespace {
 
-// "m8 k4-5": the coordinate on each axis, those of all slots where they differ.
-std::string word_name(const std::vector<Axis>& axes, const std::vector<std::vector<int>>& slots) {
-  std::string name;
-  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
-    const std::vector<int>& at = slots[axis];
-    const int last = static_cast<int>(at.size()) - 1;
-    bool same = true, run = true;
-    for (int slot = 0; slot <= last; ++slot) {
-      same = same && at[index_of(slot)] == at[0];
-      run = run && at[index_of(slot)] == at[0] + slot;
-    }
-    name += fmt::format("{}{}", axis == 0 ? "" : " ", axes[axis].name);
-    if (same) {
-      name += std::to_string(at[0]);
-    } else {
-      name += run ? fmt::format("{}-{}", at[0], at.back()) : fmt::format("{}", fmt::join(at, "/"));
-    }
-  }
-  return name;
+using Lines = std::vector<std::string>;
+
+constexpr int kDrawn = 4;  // lanes
+
+// Two-way choices of all shuffles and results: one less than the registers to choose from.
+int selects(const Exchange& exchange) {
+  std::size_t count = 0;
+  const auto add = [&](const ByLane<int>& choice) {
+    count += std::set<int>(choice.begin(), choice.end()).size() - 1;
+  };
+  for (const Shuffle& shuffle : exchange.shuffles) add(shuffle.sent);
+  for (const ByLane<int>& result : exchange.results) add(result);
+  return static_cast<int>(count);
 }
 
-// The name of the word of data that `layout` has at `word` once its axes are ordered.
-std::string word_name(const FragmentLayout& layout, const Orders& orders, int word) {
-  std::vector<std::vector<int>> slots(layout.axes.size());
-  for (int slot = 0; slot < layout.slots; ++slot) {
-    for (std::size_t axis = 0; axis < slots.size(); ++axis) {
-      const int at = coordinate(layout.axes, layout.element(word, slot), static_cast<int>(axis));
-      slots[axis].push_back(orders.empty() ? at : orders[axis][index_of(at)]);
-    }
+// No exchange of these words, over however many hops, has fewer shuffles: the most words that any
+// lane must be brought.
+std::ptrdiff_t bound(const Exchange& exchange) {
+  std::ptrdiff_t most = 0;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    most = std::max(
+        most, std::count_if(exchange.results.begin(), exchange.results.end(),
+                            [&](const auto& result) { return result[lane] >= exchange.rows; }));
   }
-  return word_name(layout.axes, slots);
+  return most;
 }
 
-using Cells = std::vector<std::string>;
+std::string figures(const Exchange& exchange, int steps, int mini_warp) {
+  return fmt::format(
+      "fusion in {} {} shuffles in {} steps (bound {}), {} selects; mini-warps: {}",
+      exchange.fusion == LinearFusion::shared ? "shared memory instead of" : "registers:",
+      exchange.shuffles.size(), steps, bound(exchange), selects(exchange), kLanes / mini_warp);
+}
 
-std::string table(const std::string& title, const std::vector<int>& threads,
-                  const std::vector<Cells>& rows) {
-  std::vector<std::size_t> width(rows.front().size(), 0);
-  for (const Cells& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size() + 2);
-  }
-  const auto line = [](const std::string& head, const Cells& cells,
-                       const std::vector<std::size_t>& widths) {
-    std::string text = fmt::format("  {:<12}", head);
+template <class WordOf>
+void add_table(Lines& lines, const char* title, int first, int end, int rows, WordOf&& word_of) {
+  std::string head = fmt::format("  {:<12}", title);
+  Lines table;
+  for (int lane = first; lane < end; ++lane) table.push_back(fmt::format("  thread {:<5}", lane));
+  for (int number = 0; number < rows; ++number) {
+    Lines cells;
+    std::size_t width = 0;
+    for (int lane = first; lane < end; ++lane) {
+      const Word word = word_of(lane, number);
+      cells.push_back(fmt::format("m{} k{}-{}", word.output, word.column, word.column + 1));
+      width = std::max(width, cells.back().size() + 2);
+    }
+    head += fmt::format("{:<{}}", fmt::format("r{}", number), width);
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      text += fmt::format("{:<{}}", cells[i], widths[i]);
+      table[i] += fmt::format("{:<{}}", cells[i], width);
     }
-    return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
-  };
-  Cells heads;
-  for (std::size_t i = 0; i < width.size(); ++i) heads.push_back(fmt::format("r{}", i));
-  std::string text = line(title, heads, width);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    text += line(fmt::format("thread {}", threads[i]), rows[i], width);
   }
-  return text;
+  table.insert(table.begin(), head);
+  for (const std::string& line : table) {
+    lines.push_back(line.substr(0, line.find_last_not_of(' ') + 1));
+  }
 }
 
-// "xor 1: 0.r1 <-> 1.r0, 2.r3 <-> 3.r2": what the threads named are sent, by one shuffle.
-std::string moves(const Exchange& exchange, std::size_t number, const std::vector<int>& threads) {
-  const Shuffle& shuffle = exchange.shuffles[number];
-  const int source = exchange.consumer.registers + static_cast<int>(number);
-  const auto result_of = [&](int thread) {
-    for (std::size_t r = 0; r < exchange.results.size(); ++r) {
-      if (picked(exchange.results[r], thread) == source) return static_cast<int>(r);
-    }
-    return -1;
+// "xor 1: 0.r1 <-> 1.r0, 2.r3 <-> 3.r2": what the lanes named are brought by shuffle `number`.
+std::string moves(const Exchange& exchange, int number, int first, int end) {
+  const Shuffle& shuffle = exchange.shuffles[static_cast<std::size_t>(number)];
+  const auto sent_by = [&](int lane) { return shuffle.sent[static_cast<std::size_t>(lane)]; };
+  const auto result_of = [&](int lane) {
+    const auto found = std::find_if(
+        exchange.results.begin(), exchange.results.end(), [&](const ByLane<int>& result) {
+          return result[static_cast<std::size_t>(lane)] == exchange.rows + number;
+        });
+    return found - exchange.results.begin();
   };
-  std::vector<std::string> found;
-  for (const int thread : threads) {
-    const int other = thread ^ shuffle.mask;
-    const int into = result_of(thread);
-    if (into < 0) continue;
-    const int from = picked(shuffle.sent, other);
-    const bool swap = result_of(other) == from && picked(shuffle.sent, thread) == into;
-    if (swap && other < thread) continue;
-    found.push_back(swap ? fmt::format("{}.r{} <-> {}.r{}", thread, into, other, from)
-                         : fmt::format("{}.r{} <- {}.r{}", thread, into, other, from));
+  Lines found;
+  for (int lane = first; lane < end; ++lane) {
+    const int other = lane ^ shuffle.mask;
+    const auto into = result_of(lane);
+    const int from = sent_by(other);
+    const bool swap = result_of(other) == from && sent_by(lane) == into;
+    if (swap && other < lane) continue;
+    found.push_back(fmt::format("{}.r{} {} {}.r{}", lane, into, swap ? "<->" : "<-", other, from));
   }
-  return fmt::format("  xor {}: {}\n", shuffle.mask, fmt::join(found, ", "));
-}
-
-std::string draw_mini_warp(const Exchange& exchange, const std::vector<int>& threads) {
-  const int registers = exchange.consumer.registers;
-  const int seats = exchange.producer.entries_per_thread();
-  std::vector<Cells> produced, consumed;
-  for (const int thread : threads) {
-    Cells& has = produced.emplace_back();
-    Cells& wants = consumed.emplace_back();
-    for (int r = 0; r < registers; ++r) {
-      const int entry_registers = exchange.producer.entry_registers;
-      const int entry = exchange.entries[index_of(thread * seats + r / entry_registers)];
-      const int word = entry * entry_registers + r % entry_registers;
-      has.push_back(word_name(exchange.producer, {}, word));
-      wants.push_back(word_name(exchange.consumer, exchange.orders, thread * registers + r));
-    }
-  }
-  std::string text = table("dequantizes", threads, produced);
-  if (exchange.fusion == Fusion::registers) {
-    for (std::size_t i = 0; i < exchange.shuffles.size(); ++i) text += moves(exchange, i, threads);
-  }
-  return text + table("consumes", threads, consumed);
+  return fmt::format("  xor {}: {}", shuffle.mask, fmt::join(found, ", "));
 }
 
 }  // namespace
 
-std::string draw(const Exchange& exchange, int threads) {
-  std::string text = fmt::format("{} -> {}\n", exchange.producer.name, exchange.consumer.name);
-  if (!exchange.impossible.empty()) {
-    return text + fmt::format("fusion in shared memory: {}\n", exchange.impossible);
+Lines draw(const Exchange& exchange) {
+  const auto& [fusion, vector_size, rows, shuffles, results] = exchange;
+  std::set<int> masks;
+  for (const Shuffle& shuffle : shuffles) masks.insert(shuffle.mask);
+  const unsigned widest = masks.empty() ? 0 : static_cast<unsigned>(*masks.rbegin());
+  const int mini_warp = static_cast<int>(std::bit_ceil(widest + 1));
+  Lines lines{fmt::format("entries of {} along k -> A of mma.m16n8k16{}", vector_size,
+                          rows == 8 ? "" : " by halves"),
+              figures(exchange, static_cast<int>(masks.size()), mini_warp)};
+  if (fusion == LinearFusion::permute) {
+    std::vector<int> order;
+    for (int column = 0; column < kColumns; ++column) order.push_back(ordered(fusion, column));
+    lines.push_back(
+        fmt::format("order of k, which whoever shares it must follow: {}", fmt::join(order, " ")));
   }
-  const auto groups = mini_warps(exchange);
-  text += fmt::format(
-      "fusion in {} {} shuffles in {} steps (bound {}), {} selects; mini-warps: {}\n",
-      exchange.fusion == Fusion::registers ? "registers:" : "shared memory instead of",
-      exchange.shuffles.size(), steps(exchange), exchange.fewest, selects(exchange), groups.size());
-  for (std::size_t axis = 0; axis < exchange.orders.size(); ++axis) {
-    std::vector<int> natural(exchange.orders[axis].size());
-    std::iota(natural.begin(), natural.end(), 0);
-    if (exchange.orders[axis] == natural) continue;
-    text += fmt::format("order of {}, which whoever shares it must follow: {}\n",
-                        exchange.consumer.axes[axis].name, fmt::join(exchange.orders[axis], " "));
-  }
-  std::size_t drawn = 0;
-  for (std::size_t i = 0; i < groups.size() && drawn < index_of(threads); ++i) {
-    std::vector<int> members = groups[i];
-    // Threads that trade with nobody are drawn together.
-    while (exchange.shuffles.empty() && i + 1 < groups.size() &&
-           members.size() < index_of(threads)) {
-      members.push_back(groups[++i].front());
+  const int together = shuffles.empty() ? kDrawn : mini_warp;
+  for (int first = 0; first < kDrawn; first += together) {
+    const int end = first + together;
+    add_table(lines, "dequantizes", first, end, rows, [&](int lane, int number) {
+      return looked_up(exchange.fusion, exchange.vector_size, lane, number);
+    });
+    for (std::size_t i = 0; i < shuffles.size() && fusion != LinearFusion::shared; ++i) {
+      lines.push_back(moves(exchange, static_cast<int>(i), first, end));
     }
-    drawn += members.size();
-    text += draw_mini_warp(exchange, members);
+    add_table(lines, "consumes", first, end, rows, [&](int lane, int number) {
+      Word word = multiplied(exchange.rows, lane, number);
+      word.column = ordered(exchange.fusion, word.column);
+      return word;
+    });
   }
-  return text;
+  return lines;
 }
 
 }  // namespace vqgen::fusion

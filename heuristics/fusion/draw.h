@@ -3,14 +3,15 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "heuristics/fusion/exchange.h"
 
 namespace vqgen::fusion {
 
-// Several lines: the figures, the orders that are not natural, and the first mini-warps, at least
-// `threads` threads of them or all there are; the steps where registers are fused. docs/explain.md
-// shows how to read it.
-std::string draw(const Exchange& exchange, int threads = 4);
+// The figures, the order of the columns where it is not theirs, and the first four lanes, by
+// mini-warps, which are lanes that trade with each other; the shuffles where registers are fused.
+// docs/explain.md shows how to read it.
+std::vector<std::string> draw(const Exchange& exchange);
 
 }  // namespace vqgen::fusion

@@ -1,85 +1,66 @@
 #include "heuristics/fusion/exchange.h"
 
-#include <numeric>
-#include <set>
-
 namespace vqgen::fusion {
-namespace {
 
-// A value that no result may take: what a thread has that no pick names.
-constexpr std::uint32_t kNothing = 0xdeadbeef;
-
-std::uint32_t value_of(const std::vector<std::uint32_t>& sources, const Choice& choice,
-                       std::size_t thread) {
-  const int source = picked(choice, static_cast<int>(thread));
-  return source < 0 ? kNothing : sources.at(index_of(source));
+Word looked_up(LinearFusion fusion, int vector_size, int lane, int number) {
+  const int c = lane % 4;
+  const int words = vector_size / 2;
+  const int entry = number % 4 / words;
+  const bool shares = fusion == LinearFusion::registers;
+  const int octet = shares ? entry * words + c % words : c;
+  const int entry_of_octet = shares ? c / words : entry;
+  return {lane / 4 + number / 4 * 8, octet * 8 + entry_of_octet * vector_size + number % words * 2};
 }
 
-}  // namespace
-
-int picked(const Choice& choice, int thread) {
-  for (const Pick& pick : choice) {
-    if ((pick.threads >> thread & 1) != 0) return pick.source;
-  }
-  return -1;
+Word multiplied(int rows, int lane, int number) {
+  const int octet = rows == 8 ? number / 2 : number % 2 * 2 + number / 2;
+  return {lane / 4 + (rows == 8 ? number % 2 * 8 : 0), octet * 8 + lane % 4 * 2};
 }
 
-int steps(const Exchange& exchange) {
-  std::set<int> masks;
-  for (const Shuffle& shuffle : exchange.shuffles) masks.insert(shuffle.mask);
-  return static_cast<int>(masks.size());
+int ordered(LinearFusion fusion, int column) {
+  if (fusion != LinearFusion::permute) return column;
+  const int octet = column / 8;
+  const int word = octet % 2 * 2 + octet / 2;
+  return column % 8 / 2 * 8 + word * 2 + column % 2;
 }
 
-int selects(const Exchange& exchange) {
-  std::size_t count = 0;
-  for (const Shuffle& shuffle : exchange.shuffles) count += shuffle.sent.size() - 1;
-  for (const Choice& result : exchange.results) count += result.size() - 1;
-  return static_cast<int>(count);
-}
-
-std::vector<std::vector<int>> mini_warps(const Exchange& exchange) {
-  const int threads = exchange.consumer.threads;
-  std::vector<int> first(index_of(threads));
-  std::iota(first.begin(), first.end(), 0);
-  const auto join = [&](int a, int b) {
-    const int keep = std::min(first[index_of(a)], first[index_of(b)]);
-    const int gone = std::max(first[index_of(a)], first[index_of(b)]);
-    for (int& each : first) each = each == gone ? keep : each;
+Exchange exchange_of(LinearFusion fusion, int vector_size, int rows) {
+  struct Place {
+    int lane;
+    int number;
   };
-  for (const Choice& result : exchange.results) {
-    for (int thread = 0; thread < threads; ++thread) {
-      const int shuffle = picked(result, thread) - exchange.consumer.registers;
-      if (shuffle >= 0) join(thread, thread ^ exchange.shuffles[index_of(shuffle)].mask);
+  std::array<std::array<Place, kColumns>, 16> places{};  // [output][column]
+  const auto place_of = [&](Word word) -> Place& {
+    return places.at(static_cast<std::size_t>(word.output))
+        .at(static_cast<std::size_t>(word.column));
+  };
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int number = 0; number < rows; ++number) {
+      place_of(looked_up(fusion, vector_size, lane, number)) = {lane, number};
     }
   }
-  std::vector<std::vector<int>> found;
-  for (int head = 0; head < threads; ++head) {
-    std::vector<int> members;
-    for (int thread = head; thread < threads; ++thread) {
-      if (first[index_of(thread)] == head) members.push_back(thread);
-    }
-    if (!members.empty()) found.push_back(std::move(members));
-  }
-  return found;
-}
-
-Registers exchanged(const Exchange& exchange, const Registers& registers) {
-  const std::size_t threads = registers.size();
-  Registers sources = registers;
-  for (const Shuffle& shuffle : exchange.shuffles) {
-    for (std::size_t thread = 0; thread < threads; ++thread) {
-      const std::size_t from = thread ^ index_of(shuffle.mask);
-      sources[thread].push_back(from < threads ? value_of(registers[from], shuffle.sent, from)
-                                               : kNothing);
-    }
-  }
-  Registers results(threads);
-  for (std::size_t thread = 0; thread < threads; ++thread) {
-    for (const Choice& result : exchange.results) {
-      results[thread].push_back(value_of(sources[thread], result, thread));
+  Exchange exchange{fusion, vector_size, rows, {}, {}};
+  exchange.results.resize(static_cast<std::size_t>(rows));
+  for (int mask = 0; mask < kLanes; ++mask) {
+    const std::size_t first = exchange.shuffles.size();
+    for (int lane = 0; lane < kLanes; ++lane) {
+      std::size_t next = first;  // of the shuffles that bring the lane a word
+      for (int number = 0; number < rows; ++number) {
+        Word word = multiplied(rows, lane, number);
+        word.column = ordered(fusion, word.column);
+        const Place from = place_of(word);
+        if ((from.lane ^ lane) != mask) continue;
+        int source = from.number;
+        if (mask != 0) {
+          if (next == exchange.shuffles.size()) exchange.shuffles.push_back({mask, {}});
+          exchange.shuffles[next].sent[static_cast<std::size_t>(from.lane)] = from.number;
+          source = rows + static_cast<int>(next++);
+        }
+        exchange.results[static_cast<std::size_t>(number)][static_cast<std::size_t>(lane)] = source;
+      }
     }
   }
-  return results;
+  return exchange;
 }
 
 }  // namespace vqgen::fusion

@@ -1,71 +1,60 @@
-// Exchange: how words get from the threads that dequantize them to those that consume them, without
-// shared memory (VQ-LLM, section VI-B). A shuffle is one instruction: every thread sends one
-// register of its choice to thread ^ mask. All choices are by the thread's number alone and every
-// register is named, so that the whole is straight-line code of shuffles and selects.
+// How words get from the lanes that look them up to those that multiply them, without shared memory
+// (VQ-LLM, section VI-B), in one step of dataflow fragments: 32 columns of 2 `rows` outputs, which
+// a warp holds as `rows` words a lane. `rows` is fragment_rows, 4 or 8. Lane 4 g + c has words of
+// outputs g and, with 8 rows, g + 8.
+//
+// A shuffle is one instruction: every lane sends one word of its choice to lane ^ mask, and so is
+// brought one. An exchange has as many as the words that a lane does not look up itself.
 #pragma once
 
 #include <array>
-#include <cstdint>
-#include <string>
+#include <cstddef>
 #include <vector>
 
-#include "core/fields.h"
-#include "heuristics/fusion/layout.h"
+#include "core/plan.h"
 
 namespace vqgen::fusion {
 
-// One source of a choice, and the threads (bit t for thread t) that take it.
-struct Pick {
-  int source = 0;
-  std::uint32_t threads = 0;
+inline constexpr int kLanes = 32;
+inline constexpr int kColumns = 32;
+template <class T>
+using ByLane = std::array<T, std::size_t{kLanes}>;
+
+// Columns `column` and column + 1 of an output, in one register.
+struct Word {
+  int output = 0;
+  int column = 0;
+  bool operator==(const Word&) const = default;
 };
-// Disjoint threads; what those take that no pick names does not matter. At least one pick.
-using Choice = std::vector<Pick>;
+
+// What register `number` of `lane` holds after the lookup of entries of `vector_size` (2, 4 or 8),
+// as FragmentCodes has it. Of the octets of 8 columns a lane looks up its own, c; with fusion
+// registers the n = vector_size / 2 lanes that want words of an entry each look up other octets.
+Word looked_up(LinearFusion fusion, int vector_size, int lane, int number);
+
+// Of the columns in the order of the operand: the operand A of mma.m16n8k16. With 8 rows a step is
+// two products of 16 outputs, with 4 one, whose rows g and g + 8 are columns 0..15 and 16..31.
+Word multiplied(int rows, int lane, int number);
+
+// The column of the data that stands at `column` of the operand. Fusion permute: the order in which
+// each lane multiplies what it looked up, which x must follow; with pairs the kernel takes the
+// words of an octet in turn, which is another such order. Other fusions keep the order.
+int ordered(LinearFusion fusion, int column);
 
 struct Shuffle {
-  int mask = 0;  // 1..31
-  Choice sent;   // sources are registers of the producer
+  int mask = 0;      // 1..31
+  ByLane<int> sent;  // register
 };
-
-// For each axis the data's coordinate that stands at each coordinate of the consumer. An order that
-// is not 0, 1, 2... must be followed by whoever shares the axis: by the other operand at its load
-// for a reduction axis, by the store for an axis of the output.
-using Orders = std::vector<std::vector<int>>;
-
-// Where data passes from dequantization to computation.
-enum class Fusion { registers, shared };
 
 struct Exchange {
-  FragmentLayout producer;
-  FragmentLayout consumer;
-  Orders orders;
-  // [threads][entries_per_thread]: the producer's entry that the thread looks up into its registers
-  // from seat * entry_registers on.
-  std::vector<int> entries;
-  std::vector<Shuffle> shuffles;  // those of a mask stand together
-  // For each register of the consumer: source s is the thread's own register s, or what it was sent
-  // by shuffle number s - registers.
-  std::vector<Choice> results;
-  int fewest = 0;  // no exchange for these orders, of any number of hops, has fewer shuffles
-  Fusion fusion = Fusion::shared;
-  std::string impossible;  // why registers alone cannot do it; then nothing below `orders` is set
+  LinearFusion fusion = LinearFusion::permute;
+  int vector_size = 0;
+  int rows = 0;
+  std::vector<Shuffle> shuffles;  // by mask; with fusion shared those that are spared
+  // [register]: source s is the lane's own register s, or what shuffle number s - rows brought it.
+  std::vector<ByLane<int>> results;
 };
 
-int steps(const Exchange& exchange);    // different masks
-int selects(const Exchange& exchange);  // two-way choices of all shuffles and results
-
-// Threads that exchange data with each other, directly or not; ascending.
-std::vector<std::vector<int>> mini_warps(const Exchange& exchange);
-
-// The registers [thread][register] of all threads after the exchange. The exchange must be
-// possible.
-using Registers = std::vector<std::vector<std::uint32_t>>;
-Registers exchanged(const Exchange& exchange, const Registers& registers);
-
-// What a thread takes by `choice`; -1 where no pick names it.
-int picked(const Choice& choice, int thread);
+Exchange exchange_of(LinearFusion fusion, int vector_size, int rows);
 
 }  // namespace vqgen::fusion
-
-template <>
-inline constexpr auto vqgen::enum_names<vqgen::fusion::Fusion> = std::array{"registers", "shared"};

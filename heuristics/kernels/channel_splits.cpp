@@ -1,7 +1,6 @@
 #include "heuristics/kernels/channel_splits.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace vqgen {
 namespace {
@@ -26,11 +25,6 @@ double score_bytes(const AttentionDecode& op) {
 }
 
 }  // namespace
-
-double best_split(const SplitTraffic& traffic) {
-  return std::clamp(std::sqrt(traffic.codebook_bytes / traffic.reduction_bytes), 1.0,
-                    static_cast<double>(traffic.units));
-}
 
 int round_split(const SplitTraffic& traffic, std::span<const int> feasible) {
   return *std::min_element(feasible.begin(), feasible.end(), [&](int a, int b) {

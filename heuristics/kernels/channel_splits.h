@@ -22,9 +22,6 @@ struct SplitTraffic {
   int units = 1;  // codebooks of a head, among which the channels can be split
 };
 
-// sqrt(codebook / reduction), within 1..units.
-double best_split(const SplitTraffic& traffic);
-
 // Of the splits in `feasible`, one at least, the one that moves least; the smaller of two that move
 // the same.
 int round_split(const SplitTraffic& traffic, std::span<const int> feasible);

@@ -94,7 +94,6 @@ Lookup ArtifactCache::counted(const ArtifactKey& key, Disk disk) {
   const std::lock_guard lock(mutex_);
   counts_.damaged += damaged;
   ++(found.artifact ? counts_.hits : counts_.misses);
-  if (found.artifact) ++layer_hits_[found.layer];
   return found;
 }
 
@@ -106,7 +105,6 @@ Lookup ArtifactCache::look_again(const ArtifactKey& key) {
   if (!found.artifact) return found;
   --counts_.misses;
   ++counts_.hits;
-  ++layer_hits_[found.layer];
   return found;
 }
 
@@ -183,11 +181,6 @@ std::string ArtifactCache::warning() const {
 CacheCounts ArtifactCache::counts() const {
   const std::lock_guard lock(mutex_);
   return counts_;
-}
-
-std::map<std::string, int> ArtifactCache::layer_hits() const {
-  const std::lock_guard lock(mutex_);
-  return layer_hits_;
 }
 
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,

@@ -73,8 +73,6 @@ class ArtifactCache {
   // One line for the user about what does not work; empty while all is well.
   std::string warning() const;
   CacheCounts counts() const;
-  // By layer, as Lookup names them; layers without hits are not in it.
-  std::map<std::string, int> layer_hits() const;
 
  private:
   enum class Disk { kept_in_order, untouched };
@@ -95,7 +93,6 @@ class ArtifactCache {
   std::uint64_t uncollected_bytes_ = 0;
   std::string warning_;
   CacheCounts counts_;
-  std::map<std::string, int> layer_hits_;
   std::map<std::string, Artifact> memory_;
   std::size_t memory_bytes_ = 0;
 };

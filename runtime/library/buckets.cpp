@@ -66,9 +66,7 @@ Problem resized(Problem problem, std::int64_t size) {
   if (auto* gemm = std::get_if<Gemm>(&problem)) {
     gemm->shape.rows = rows;
     if (rows >= Gemm::kLeastRows) return problem;
-    Gemv gemv;
-    static_cast<Linear&>(gemv) = *gemm;
-    return gemv;
+    return Gemv{*gemm};
   }
   std::get<Gemv>(problem).shape.rows = rows;
   return problem;

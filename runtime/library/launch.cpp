@@ -11,8 +11,8 @@
 namespace vqgen::library {
 namespace {
 
-// Judges arguments one after the other and keeps the first fault.
-class Judge {
+// Looks at arguments one after the other and keeps the first fault.
+class FirstFault {
  public:
   void present(const char* name, const void* pointer, std::uintptr_t mask, bool wanted = true) {
     if (status_ != VQGEN_OK || !wanted) return;
@@ -84,47 +84,47 @@ void enqueue(const Bucket& bucket, const Args& args, void* stream) {
 
 // The cache of so many sequences and heads, which one op reads and another appends to.
 template <class Args>
-void judge_cache(Judge& judge, std::int64_t caches, std::int64_t kv_heads, const Demands& demands,
-                 const Args& args) {
+void examine_cache(FirstFault& fault, std::int64_t caches, std::int64_t kv_heads,
+                   const Demands& demands, const Args& args) {
   const bool raw = demands.window || demands.sinks;
-  judge.quantized("keys", args.keys, demands.codes_mask, demands.scales);
-  judge.quantized("values", args.values, demands.codes_mask, demands.value_scales);
-  judge.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
-  judge.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
-  judge.present("raw_values", args.raw_values, demands.elements_mask, raw);
+  fault.quantized("keys", args.keys, demands.codes_mask, demands.scales);
+  fault.quantized("values", args.values, demands.codes_mask, demands.value_scales);
+  fault.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
+  fault.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
+  fault.present("raw_values", args.raw_values, demands.elements_mask, raw);
   if (raw) {
-    judge.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
-    judge.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
+    fault.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
+    fault.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
   }
-  judge.apart("keys.batch_stride", args.keys.batch_stride, caches);
-  judge.apart("keys.head_stride", args.keys.head_stride, kv_heads);
-  judge.apart("values.batch_stride", args.values.batch_stride, caches);
-  judge.apart("values.head_stride", args.values.head_stride, kv_heads);
-  judge.apart("raw_batch_stride", args.raw_batch_stride, caches, raw);
-  judge.apart("raw_head_stride", args.raw_head_stride, kv_heads, raw);
+  fault.apart("keys.batch_stride", args.keys.batch_stride, caches);
+  fault.apart("keys.head_stride", args.keys.head_stride, kv_heads);
+  fault.apart("values.batch_stride", args.values.batch_stride, caches);
+  fault.apart("values.head_stride", args.values.head_stride, kv_heads);
+  fault.apart("raw_batch_stride", args.raw_batch_stride, caches, raw);
+  fault.apart("raw_head_stride", args.raw_head_stride, kv_heads, raw);
 }
 
-void judge(Judge& judge, const AttentionShape& shape, const Demands& demands,
-           const vqgen_attention_args& args) {
-  judge.present("query", args.query, 1);
-  judge.present("out", args.out, 1);
-  judge.present("lse", args.lse, 3);
-  judge_cache(judge, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
-  judge.present("lengths", args.lengths, 3);
-  judge.present("windows", args.windows, 3, demands.window);
-  judge.present("sinks", args.sinks, 3, demands.sinks);
+void examine(FirstFault& fault, const AttentionShape& shape, const Demands& demands,
+             const vqgen_attention_args& args) {
+  fault.present("query", args.query, 1);
+  fault.present("out", args.out, 1);
+  fault.present("lse", args.lse, 3);
+  examine_cache(fault, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
+  fault.present("lengths", args.lengths, 3);
+  fault.present("windows", args.windows, 3, demands.window);
+  fault.present("sinks", args.sinks, 3, demands.sinks);
   // Written so that NaN fails.
-  judge.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
+  fault.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
                 "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");
 }
 
-void judge(Judge& judge, const AppendShape& shape, const Demands& demands,
-           const vqgen_append_args& args) {
-  judge.present("new_keys", args.new_keys, 1);
-  judge.present("new_values", args.new_values, 1);
-  judge.present("positions", args.positions, 3);
-  judge.present("counts", args.counts, 3, args.counts != nullptr);
-  judge_cache(judge, shape.batch, shape.kv_heads, demands, args);
+void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands,
+             const vqgen_append_args& args) {
+  fault.present("new_keys", args.new_keys, 1);
+  fault.present("new_values", args.new_values, 1);
+  fault.present("positions", args.positions, 3);
+  fault.present("counts", args.counts, 3, args.counts != nullptr);
+  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
 }
 
 vqgen_status wrong_op(const Record& record) {
@@ -151,10 +151,10 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
                 "with as many tokens as will come");
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
-  Judge judged;
-  judged.workspace(workspace, bucket.workspace_bytes);
-  judge(judged, op->shape, bucket.demands, args);
-  if (judged.status() != VQGEN_OK) return judged.status();
+  FirstFault fault;
+  fault.workspace(workspace, bucket.workspace_bytes);
+  examine(fault, op->shape, bucket.demands, args);
+  if (fault.status() != VQGEN_OK) return fault.status();
 
   vq::AttentionDecodeArgs call{};
   call.query = static_cast<const vq::u16*>(args.query);
@@ -186,9 +186,9 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
                 "tokens is not positive or more than the op was prepared for; prepare it with as "
                 "many tokens as a cache will have room for");
   }
-  Judge judged;
-  judge(judged, op->shape, bucket.demands, args);
-  if (judged.status() != VQGEN_OK) return judged.status();
+  FirstFault fault;
+  examine(fault, op->shape, bucket.demands, args);
+  if (fault.status() != VQGEN_OK) return fault.status();
 
   vq::KvAppendArgs call{};
   call.new_keys = static_cast<const vq::u16*>(args.new_keys);
@@ -218,16 +218,16 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
   const std::int64_t capacity = args.row_capacity > 0 ? args.row_capacity : args.rows;
-  Judge judged;
-  judged.require(capacity >= bucket.most, VQGEN_RANGE,
-                 "row_capacity is less than vqgen_op_bucket() of these rows; give x and y memory "
-                 "for as many and say so");
-  judged.workspace(workspace, bucket.workspace_bytes);
-  judged.present("x", args.x, bucket.demands.elements_mask);
-  judged.present("y", args.y, 1);
-  judged.quantized("weights", args.weights, bucket.demands.codes_mask, bucket.demands.scales);
-  judged.present("output_scales", args.output_scales, 3, bucket.demands.output_scales);
-  if (judged.status() != VQGEN_OK) return judged.status();
+  FirstFault fault;
+  fault.require(capacity >= bucket.most, VQGEN_RANGE,
+                "row_capacity is less than vqgen_op_bucket() of these rows; give x and y memory "
+                "for as many and say so");
+  fault.workspace(workspace, bucket.workspace_bytes);
+  fault.present("x", args.x, bucket.demands.elements_mask);
+  fault.present("y", args.y, 1);
+  fault.quantized("weights", args.weights, bucket.demands.codes_mask, bucket.demands.scales);
+  fault.present("output_scales", args.output_scales, 3, bucket.demands.output_scales);
+  if (fault.status() != VQGEN_OK) return fault.status();
 
   vq::LinearArgs call{};
   call.x = static_cast<const vq::u16*>(args.x);

@@ -38,7 +38,7 @@ Registry::~Registry() = default;
 
 GpuSpec Registry::gpu_of(const Config& config) const {
   if (options_.gpu) return *options_.gpu;
-  return config.gpu ? named_gpu(config) : find_gpu("h200");
+  return config.gpu ? named_gpu(config) : default_gpu();
 }
 
 Outcome Registry::found(std::shared_ptr<const Record> record) {

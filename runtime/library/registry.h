@@ -30,7 +30,7 @@ struct RegistryOptions {
   MissPolicy miss = MissPolicy::compile;
   int max_buckets = 16;                            // one for each size of a gemm of 256 rows
   int threads = 1;                                 // that compile the buckets of one op
-  std::optional<GpuSpec> gpu = {};                 // nullopt: what the config names, else h200
+  std::optional<GpuSpec> gpu = {};                 // nullopt: the config's, else default_gpu()
   std::shared_ptr<const TunedTables> tables = {};  // null: none are asked
 };
 

@@ -1,5 +1,11 @@
 // Evaluator: what a search asks of the world. Behind it stand a device in this process, a device in
 // a worker process under a watchdog, a recorded landscape, or a journal in front of any of them.
+//
+//   search/   what is asked: strategies, races, the tuning of one problem
+//   measure/  a batch of candidates on a device, and what becomes of it when one of them dies
+//   worker/   that device in a process of its own
+//   journal/  answers that were recorded
+//   sweep/    the problems of a model, their shards, and the table that takes the rows
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,9 @@
 #include "runtime/verify/reference_linear.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <span>
 
 #include "core/error.h"
@@ -16,22 +14,16 @@
 namespace vqgen {
 namespace {
 
-void square(std::span<double> values) {
-  for (double& value : values) value *= value;
-}
-
 using ReadRow = std::function<void(std::int64_t, std::span<double>)>;
 
-// read_row(o, row) puts row o of the weights, output scale left out, in `row`. With `squared` the
-// terms of each sum are squares of those of the product.
-std::vector<double> gemv(const LinearData& data, const ReadRow& read_row, bool squared = false) {
+// read_row(o, row) puts row o of the weights, output scale left out, in `row`.
+std::vector<double> gemv(const LinearData& data, const ReadRow& read_row) {
   const auto columns = static_cast<std::size_t>(data.weights.columns);
   const auto outputs = static_cast<std::size_t>(data.weights.rows);
   const auto inputs = static_cast<std::size_t>(data.input_rows);
   require(data.x.size() == inputs * columns, "gemv data: x is not [input_rows][in_features]");
   std::vector<double> x(data.x.size());
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = element_value(data.dtype, data.x[i]);
-  if (squared) square(x);
   std::vector<double> y(inputs * outputs);
   constexpr std::size_t kShare = 128;  // outputs of a task
   const int threads = reference_threads(std::ssize(x) * data.weights.rows);
@@ -39,7 +31,6 @@ std::vector<double> gemv(const LinearData& data, const ReadRow& read_row, bool s
     std::vector<double> row(columns);
     for (std::size_t o = share * kShare; o < std::min(outputs, (share + 1) * kShare); ++o) {
       read_row(static_cast<std::int64_t>(o), row);
-      if (squared) square(row);
       for (std::size_t r = 0; r < inputs; ++r) {
         const double* from = x.data() + r * columns;
         double sum = 0;
@@ -51,36 +42,17 @@ std::vector<double> gemv(const LinearData& data, const ReadRow& read_row, bool s
   return y;
 }
 
-ReadRow rows_of(const RowDecoder& weights) {
-  return [&](std::int64_t o, std::span<double> row) { weights.decode(0, 0, o, row); };
-}
-
-void scale_outputs(std::vector<double>& y, const LinearData& data) {
-  const std::vector<float>& scales = data.weights.output_scales;
-  if (scales.empty()) return;
-  for (std::size_t i = 0; i < y.size(); ++i) y[i] *= static_cast<double>(scales[i % scales.size()]);
-}
-
-double squares(const std::vector<double>& values) {
-  return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
-}
-
 }  // namespace
 
 std::vector<double> reference_linear(const LinearData& data) {
   const RowDecoder weights(data.weights);
-  std::vector<double> y = gemv(data, rows_of(weights));
-  scale_outputs(y, data);
+  std::vector<double> y =
+      gemv(data, [&](std::int64_t o, std::span<double> row) { weights.decode(0, 0, o, row); });
+  const std::vector<float>& scales = data.weights.output_scales;
+  for (std::size_t i = 0; i < y.size() && !scales.empty(); ++i) {
+    y[i] *= static_cast<double>(scales[i % scales.size()]);
+  }
   return y;
-}
-
-double linear_cancellation(const LinearData& data, const std::vector<double>& reference) {
-  const RowDecoder weights(data.weights);
-  std::vector<double> terms = gemv(data, rows_of(weights), true);
-  for (double& each : terms) each = std::sqrt(each);
-  scale_outputs(terms, data);
-  const double result = squares(reference);
-  return result > 0 ? std::max(1.0, std::sqrt(squares(terms) / result)) : 1.0;
 }
 
 std::vector<double> reference_linear_unquantized(const LinearData& data) {

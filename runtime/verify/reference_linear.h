@@ -11,12 +11,6 @@ namespace vqgen {
 // Throws Error(bad_input) where sizes contradict each other, Error(infeasible) as RowDecoder does.
 std::vector<double> reference_linear(const LinearData& data);
 
-// By how much the terms of the sums outweigh `reference`, which is reference_linear(data); at
-// least 1. The norm of each output's terms taken as independent, over that of the results. What
-// rounding the weights to 16 bits costs grows by as much: where all codes of a row are equal, few
-// different products make its sum, and they may all but cancel.
-double linear_cancellation(const LinearData& data, const std::vector<double>& reference);
-
 // reference_linear over original_weights, which carry their output scales in them. No codes are
 // read. Throws Error(bad_input) where the originals were not kept.
 std::vector<double> reference_linear_unquantized(const LinearData& data);

@@ -17,21 +17,25 @@ namespace {
 
 TEST(Profiles, TheBinaryHoldsTheFilesOfTheFolder) {
   std::size_t files = 0;
-  for (const char* folder : {"gpus", "formats", "cost", "sweeps", "tuned"}) {
-    for (const auto& entry : std::filesystem::directory_iterator(
-             std::filesystem::path(VQGEN_SOURCE_DIR "/profiles") / folder)) {
-      const std::string extension = entry.path().extension().string();
-      if (extension != ".json" && extension != ".jsonl") continue;
-      ++files;
-      const std::string path = std::string(folder) + "/" + entry.path().filename().string();
-      const auto held = embedded_profiles();
-      const auto found = std::find_if(held.begin(), held.end(),
-                                      [&](const EmbeddedFile& file) { return file.path == path; });
-      ASSERT_NE(found, held.end()) << path;
-      EXPECT_EQ(found->text, read_text(entry.path())) << path;
-    }
+  const std::filesystem::path root = VQGEN_SOURCE_DIR "/profiles";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".json" && extension != ".jsonl") continue;
+    ++files;
+    const std::string path = entry.path().lexically_relative(root).generic_string();
+    const auto held = embedded_profiles();
+    const auto found = std::find_if(held.begin(), held.end(),
+                                    [&](const EmbeddedFile& file) { return file.path == path; });
+    ASSERT_NE(found, held.end()) << path;
+    EXPECT_EQ(found->text, read_text(entry.path())) << path;
   }
   EXPECT_EQ(files, embedded_profiles().size());
+}
+
+TEST(Profiles, TheDefaultGpuIsTheOneOfTheFile) {
+  const Json defaults = parse_json_file(VQGEN_SOURCE_DIR "/profiles/defaults.json");
+  EXPECT_EQ(default_gpu(), find_gpu(defaults.at("gpu").get<std::string>()));
+  EXPECT_EQ(defaults.size(), 2u) << "something beside gpu and source that nobody reads";
 }
 
 TEST(Profiles, EveryGpuIsSoundAndEveryValueHasASource) {

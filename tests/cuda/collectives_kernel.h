@@ -45,9 +45,13 @@ VQ_DEVICE void collectives(const u32* in, u32* out) {
   sync_warp();
   u32 a[4], at[4], b[2], bt[2], a8[4], b8[2];
   ldmatrix_x4(a, row + l % 16 * 8 + l / 16 * 4);
-  ldmatrix_x4_trans(at, row + 128 + (l % 8 + l / 16 * 8) * 8 + l / 8 % 2 * 4);
+  ldmatrix_x4(at, row + 128 + (l % 8 + l / 16 * 8) * 8 + l / 8 % 2 * 4);
   ldmatrix_x2(b, row + 256 + l % 8 * 8 + l / 8 % 2 * 4);
-  ldmatrix_x2_trans(bt, row + 320 + l % 16 * 4);
+  ldmatrix_x2(bt, row + 320 + l % 16 * 4);
+  VQ_UNROLL
+  for (int i = 0; i < 4; ++i) at[i] = movmatrix_trans(at[i]);
+  VQ_UNROLL
+  for (int i = 0; i < 2; ++i) bt[i] = movmatrix_trans(bt[i]);
   ldmatrix_x4(a8, row + 512 + l % 16 * 8 + l / 16 * 4);
   ldmatrix_x2(b8, row + 640 + l % 8 * 8 + l / 8 % 2 * 4);
   if constexpr (kHasMma<E>) {
@@ -114,7 +118,6 @@ VQ_DEVICE void last_block(const u32* in, u32* out) {
   const int t = thread_index();
   const int mine = block_x() * 64 + t;
   store_global(partials + mine, 3u * load_global(in + 64 + mine));
-  fence_device();
   sync_block();
   if (t == 0) store_shared(ticket, atomic_add_global(const_cast<u32*>(in), 1u));
   sync_block();

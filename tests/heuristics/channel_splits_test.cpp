@@ -3,19 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
 
 namespace vqgen {
 namespace {
-
-TEST(ChannelSplits, TheBestIsTheRootOfTheRatioWithinTheCodebooks) {
-  EXPECT_DOUBLE_EQ(best_split({1600, 100, 32}), 4);
-  EXPECT_DOUBLE_EQ(best_split({200, 100, 32}), std::sqrt(2.0));
-  EXPECT_DOUBLE_EQ(best_split({1600, 100, 3}), 3);
-  EXPECT_DOUBLE_EQ(best_split({10, 100, 32}), 1);
-}
 
 TEST(ChannelSplits, RoundingMovesLeast) {
   const std::array feasible{1, 2, 4, 8, 16, 32};
@@ -27,7 +21,8 @@ TEST(ChannelSplits, RoundingMovesLeast) {
   EXPECT_EQ(round_split({1e12, 1, 32}, std::array{1, 3}), 3);
 }
 
-// Over many ratios no feasible split moves less, and the rounded one is a neighbour of the best.
+// Over many ratios no feasible split moves less, and the rounded one is a neighbour of the root of
+// the ratio, at which the sum is least.
 TEST(ChannelSplits, RoundingIsOptimalAndNearTheBest) {
   const std::vector<int> feasible{1, 2, 4, 8, 16, 32, 64};
   for (double ratio = 0.01; ratio < 1e5; ratio *= 1.07) {
@@ -35,8 +30,9 @@ TEST(ChannelSplits, RoundingIsOptimalAndNearTheBest) {
     const int split = round_split(traffic, feasible);
     const auto moved = [&](int s) { return ratio / s + s; };
     for (const int other : feasible) EXPECT_LE(moved(split), moved(other)) << ratio;
-    EXPECT_LT(split, 2 * best_split(traffic) + 1e-9) << ratio;
-    EXPECT_GT(2 * split, best_split(traffic) - 1e-9) << ratio;
+    const double best = std::clamp(std::sqrt(ratio), 1.0, 64.0);
+    EXPECT_LT(split, 2 * best + 1e-9) << ratio;
+    EXPECT_GT(2 * split, best - 1e-9) << ratio;
   }
 }
 
@@ -64,11 +60,11 @@ TEST(ChannelSplits, TrafficCountsCodebooksAndScores) {
 
 TEST(ChannelSplits, LongerSequencesAreSplitLess) {
   AttentionDecode op = cq();
-  double before = 1e9;
+  int before = 33;
   for (const std::int64_t tokens : {1024, 4096, 16384, 65536}) {
     op.shape.tokens = tokens;
-    const double best = best_split(key_split_traffic(op, 264));
-    EXPECT_LT(best, before);
+    const int best = round_split(key_split_traffic(op, 264), std::array{1, 2, 4, 8, 16, 32});
+    EXPECT_LT(best, before) << tokens;
     before = best;
   }
 }

@@ -1,78 +1,20 @@
-// The fusion of products: the solver's figures for what the kernels look up and multiply, the
-// paper's choice, and that the device code of fusion registers is the solver's exchange, step by
-// step.
+// The fusion of products: the paper's choice, what explain draws of a plan, and tiles in shared
+// memory without bank conflicts.
 #include "heuristics/ops/linear_fusion.h"
 
-#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include <vq/layout/linear.h>
 
-#include "core/files.h"
 #include "core/profiles.h"
 #include "heuristics/explain_fusion.h"
 #include "heuristics/ops/linear.h"
-#include "tests/heuristics/fusion_check.h"
-#include "tests/host/trial.h"
 
 namespace vqgen {
 namespace {
-
-using fusion::at;
-using fusion::Exchange;
-
-constexpr std::array kVectorSizes{2, 4, 8};
-constexpr std::array kForms{4, 8};
-
-// Of one product; a step of pairs has two.
-std::map<int, int> shuffles_by_mask(const Exchange& exchange) {
-  std::map<int, int> counts;
-  for (const fusion::Shuffle& shuffle : exchange.shuffles) ++counts[shuffle.mask];
-  return counts;
-}
-
-// Entries of 8 take steps 1, 2, 3; of 4 one; of 2 none: and no other choice of who looks up what
-// would take fewer.
-TEST(LinearFusion, RegistersTakeThePapersSteps) {
-  for (const int rows : kForms) {
-    const int products = rows / 4;
-    const std::map<int, std::map<int, int>> expected{
-        {2, {}}, {4, {{1, 2 * products}}}, {8, {{1, products}, {2, products}, {3, products}}}};
-    for (const int v : kVectorSizes) {
-      SCOPED_TRACE(fmt::format("entries of {}, {} rows", v, rows));
-      const Exchange exchange = fragment_exchange(LinearFusion::registers, v, rows);
-      EXPECT_EQ(fault_of(exchange, {}), "");
-      EXPECT_EQ(shuffles_by_mask(exchange), expected.at(v));
-      EXPECT_EQ(exchange.fewest, static_cast<int>(exchange.shuffles.size()));
-      EXPECT_EQ(enum_name(exchange.fusion), "registers");
-      const Exchange loose =
-          fusion::solve(looked_up(LinearFusion::registers, v, rows), multiplied(rows));
-      EXPECT_EQ(loose.shuffles.size(), exchange.shuffles.size());
-      EXPECT_EQ(loose.fewest, exchange.fewest);
-    }
-  }
-}
-
-// Whole octets a lane, as for other fusions, would make narrow entries as dear as wide ones.
-TEST(LinearFusion, LookingUpOwnOctetsTakesThreeStepsWhateverTheEntry) {
-  for (const int v : kVectorSizes) {
-    const Exchange exchange = fragment_exchange(LinearFusion::shared, v, 4);
-    EXPECT_EQ(fault_of(exchange, {}), "");
-    EXPECT_EQ(shuffles_by_mask(exchange), (std::map<int, int>{{1, 1}, {2, 1}, {3, 1}})) << v;
-    EXPECT_EQ(enum_name(exchange.fusion), "shared");
-  }
-}
-
-TEST(LinearFusion, PermuteNeedsNoShuffle) {
-  for (const int rows : kForms) {
-    for (const int v : kVectorSizes) {
-      const Exchange exchange = fragment_exchange(LinearFusion::permute, v, rows);
-      EXPECT_EQ(fault_of(exchange, {"k"}), "");
-      EXPECT_TRUE(exchange.shuffles.empty()) << v << ' ' << rows;
-    }
-  }
-}
 
 TEST(LinearFusion, TheThresholdDecidesForThePaper) {
   const std::map<int, int> shuffles{{2, 0}, {4, 2}, {8, 3}};
@@ -168,78 +110,6 @@ TEST(LinearFusion, TilesHaveNoBankConflicts) {
   }
   EXPECT_EQ(places.size(), 32u);
   EXPECT_EQ(*places.rbegin(), 31);
-}
-
-// The exchange of fragment_exchange.cuh, each shuffle told to `counted`.
-std::string device_exchange() {
-  std::string text =
-      read_text(std::filesystem::path(VQGEN_SOURCE_DIR) / "templates/vq/ops/fragment_exchange.cuh");
-  const std::size_t begin = text.find("namespace vq {");
-  text = text.substr(begin, text.find("template <class Plan>") - begin) + "}\n";
-  for (std::size_t i = text.find("shuffle_xor("); i != std::string::npos;
-       i = text.find("shuffle_xor(", i + 20)) {
-    text.replace(i, 11, "counted_shuffle");
-  }
-  return R"(
-namespace vq {
-static u32 counts[4];
-VQ_DEVICE u32 counted_shuffle(u32 value, int mask) {
-  if (lane() == 0) counts[mask] += 1;
-  return shuffle_xor(value, mask);
-}
-}
-)" + text;
-}
-
-// 4 words of each lane in, and out; then how many shuffles each mask had.
-std::vector<std::uint32_t> run_exchange(const std::vector<std::uint32_t>& words, int vector_size,
-                                        const HostOptions& options) {
-  host_test::Trial trial;
-  trial.threads = 32;
-  trial.in = words;
-  trial.out_words = 4 * 32 + 4;
-  trial.text = device_exchange() + fmt::format(R"(
-VQ_KERNEL(trial, 32, Args) {{
-  if (vq::lane() == 0) for (vq::u32& count : vq::counts) count = 0;
-  vq::u32 words[4];
-  for (int i = 0; i < 4; ++i) words[i] = vq::load_global(args.in + i * 32 + vq::lane());
-  vq::sync_block();
-  vq::exchange_words<{}>(words);
-  for (int i = 0; i < 4; ++i) vq::store_global(args.out + i * 32 + vq::lane(), words[i]);
-  vq::sync_block();
-  if (vq::lane() < 4) vq::store_global(args.out + 128 + vq::lane(), vq::counts[vq::lane()]);
-}}
-)",
-                                               vector_size / 2);
-  return host_test::run(trial, options);
-}
-
-// One output a lane, in the registers' order of operand A by halves: words 0, 2, 1, 3.
-TEST(LinearFusion, TheDeviceCodeIsTheSolversExchange) {
-  std::mt19937 random(17);
-  std::vector<std::uint32_t> words(4 * 32);
-  for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
-  constexpr std::array kOrder{0, 2, 1, 3};
-  for (const int v : kVectorSizes) {
-    const Exchange exchange = fragment_exchange(LinearFusion::registers, v, 4);
-    fusion::Registers held(32);
-    for (std::size_t lane = 0; lane < 32; ++lane) {
-      for (std::size_t i = 0; i < 4; ++i) held[lane].push_back(words[i * 32 + lane]);
-    }
-    const fusion::Registers wanted = fusion::exchanged(exchange, held);
-    std::map<int, int> expected = shuffles_by_mask(exchange);
-    for (const HostOptions& options : host_test::all_orders()) {
-      const std::vector<std::uint32_t> got = run_exchange(words, v, options);
-      for (std::size_t lane = 0; lane < 32; ++lane) {
-        for (std::size_t r = 0; r < 4; ++r) {
-          ASSERT_EQ(got[at(kOrder[r]) * 32 + lane], wanted[lane][r]) << v << ' ' << lane;
-        }
-      }
-      for (int mask = 0; mask < 4; ++mask) {
-        EXPECT_EQ(static_cast<int>(got[at(128 + mask)]), expected[mask]) << v << " xor " << mask;
-      }
-    }
-  }
 }
 
 }  // namespace

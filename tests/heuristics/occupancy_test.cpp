@@ -12,6 +12,11 @@
 namespace vqgen {
 namespace {
 
+// With as many blocks resident as can be.
+Slack slack_at_most(const GpuSpec& gpu, int threads, int registers, std::int64_t bytes) {
+  return slack(gpu, threads, registers, bytes, occupancy(gpu, threads, registers, bytes).blocks);
+}
+
 struct Known {
   const char* gpu;
   int threads;
@@ -73,8 +78,8 @@ TEST(Occupancy, WhatNoKernelHasCannotRun) {
   EXPECT_EQ(occupancy(gpu, 32, 32, -1), (Occupancy{0, Limit::shared_memory, 0}));
   constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(occupancy(gpu, 32, 32, kHuge), (Occupancy{0, Limit::shared_memory, 0}));
-  EXPECT_EQ(slack(gpu, 32, 32, kHuge), Slack{});
-  EXPECT_EQ(slack(gpu, 0, 0, 0), Slack{});
+  EXPECT_EQ(slack_at_most(gpu, 32, 32, kHuge), Slack{});
+  EXPECT_EQ(slack_at_most(gpu, 0, 0, 0), Slack{});
 }
 
 // One SM that hands out what it has, granule by granule, to block after block until one does not
@@ -147,7 +152,7 @@ TEST(Occupancy, NeverRisesWithWhatABlockTakes) {
 // 256 bytes a block) loses one, where it is not at the limit of a thread or a block.
 void expect_slack_is_tight(const GpuSpec& gpu, int threads, int registers, std::int64_t bytes) {
   const int blocks = occupancy(gpu, threads, registers, bytes).blocks;
-  const Slack spare = slack(gpu, threads, registers, bytes);
+  const Slack spare = slack_at_most(gpu, threads, registers, bytes);
   if (blocks == 0) {
     ASSERT_EQ(spare, Slack{});
     return;
@@ -192,12 +197,12 @@ TEST(Slack, OfAKernelByHand) {
   // reserved.
   const GpuSpec gpu = find_gpu("h200");
   EXPECT_EQ(occupancy(gpu, 128, 33, 0), (Occupancy{12, Limit::registers, 48}));
-  EXPECT_EQ(slack(gpu, 128, 33, 0), (Slack{7, 18 * 1024}));
+  EXPECT_EQ(slack_at_most(gpu, 128, 33, 0), (Slack{7, 18 * 1024}));
 }
 
 TEST(Slack, ForFewerBlocksIsMore) {
   const GpuSpec gpu = find_gpu("h200");
-  EXPECT_EQ(slack(gpu, 128, 33, 0, 12), slack(gpu, 128, 33, 0));
+  EXPECT_EQ(slack(gpu, 128, 33, 0, 12), slack_at_most(gpu, 128, 33, 0));
   EXPECT_EQ(slack(gpu, 128, 33, 0, 13), Slack{});
   EXPECT_EQ(slack(gpu, 128, 33, 0, 2), (Slack{255 - 33, 113 * 1024}));
   EXPECT_EQ(slack(gpu, 128, 33, 0, 0), Slack{});

@@ -49,8 +49,11 @@ inline vqgen_op* prepared(vqgen_runtime* runtime, const Json& config) {
   return op;
 }
 
-inline vqgen_quantized public_args(const vq::QuantizedArgs& args) {
-  return {args.codes, args.codebooks, args.scales, args.batch_stride, args.head_stride};
+// A quantized tensor on the device, whose sequences are `shared` or stored apart.
+inline vqgen_quantized public_args(DeviceData& device, const QuantizedTensor& tensor, bool shared) {
+  return {device.input(tensor.codes), device.input(tensor.codebooks),
+          device.input(tensor.stage_scales), shared ? 0 : tensor.heads * tensor.head_words(),
+          tensor.head_words()};
 }
 
 // A workspace of exactly what is asked for, poisoned but for what is to be zeros: the host backend
@@ -78,8 +81,8 @@ class AttentionTrial {
     args_.struct_bytes = sizeof(args_);
     args_.tokens = tokens;
     args_.query = device_.input(data_.queries);
-    args_.keys = public_args(device_.quantized(data_.keys, op_.shape.shared_cache));
-    args_.values = public_args(device_.quantized(data_.values, op_.shape.shared_cache));
+    args_.keys = public_args(device_, data_.keys, op_.shape.shared_cache);
+    args_.values = public_args(device_, data_.values, op_.shape.shared_cache);
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.input(data_.raw_keys);
     args_.raw_values = device_.input(data_.raw_values);
@@ -140,7 +143,7 @@ class LinearTrial {
     args_.rows = rows;
     args_.row_capacity = op_.shape.rows;
     args_.x = device_.input(data_.x);
-    args_.weights = public_args(device_.quantized(data_.weights, true));
+    args_.weights = public_args(device_, data_.weights, true);
     args_.output_scales = device_.input(data_.weights.output_scales);
     args_.y = device_.output<std::uint16_t>(
         static_cast<std::size_t>(op_.shape.rows * op_.shape.out_features));

@@ -97,13 +97,6 @@ TEST(Bundle, OptionalPartsMayBeMissing) {
   expect_equal(read_bundle(SafetensorsFile(serialize_bundle(bundle), "b")), bundle);
 }
 
-TEST(Bundle, FindsItemsByName) {
-  const Bundle bundle = samples::full_bundle();
-  ASSERT_NE(bundle.find("blocks.0.q"), nullptr);
-  EXPECT_TRUE(std::holds_alternative<LinearData>(bundle.find("blocks.0.q")->data));
-  EXPECT_EQ(bundle.find("blocks"), nullptr);
-}
-
 TEST(Bundle, ProjectionsAreFoldedIntoTheEntries) {
   // A codebook W q stored as q with W must read back as W q.
   const Bundle bundle = samples::full_bundle();

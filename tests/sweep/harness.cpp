@@ -17,6 +17,7 @@
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_linear.h"
 #include "runtime/verify/row_decoder.h"
+#include "tests/verify/linear_cancellation.h"
 
 namespace vqgen::test {
 namespace {

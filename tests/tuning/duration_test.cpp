@@ -1,4 +1,4 @@
-#include "runtime/tuning/duration.h"
+#include "runtime/tuning/search/duration.h"
 
 #include "tests/message_of.h"
 

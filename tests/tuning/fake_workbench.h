@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/tuning/worker_serve.h"
+#include "runtime/tuning/worker/worker_serve.h"
 
 namespace vqgen::test {
 

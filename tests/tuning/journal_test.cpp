@@ -1,6 +1,6 @@
 // Journals: a tuning that is killed at any byte of its journal and resumed ends in the same row as
 // one that was not, and measures nothing twice; what is no journal of this tuning is refused.
-#include "runtime/tuning/journal.h"
+#include "runtime/tuning/journal/journal.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -10,9 +10,9 @@
 #include "core/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
-#include "runtime/tuning/replay.h"
-#include "runtime/tuning/tune.h"
-#include "runtime/tuning/tuning_space.h"
+#include "runtime/tuning/journal/replay.h"
+#include "runtime/tuning/search/tune.h"
+#include "runtime/tuning/search/tuning_space.h"
 #include "runtime/verify/random.h"
 
 namespace vqgen::test {

@@ -1,7 +1,5 @@
 // Real candidates on the host backend: right ones are timed, and those that a seeded fault makes
 // wrong are found, each by what it did; in a worker the same as here.
-#include "runtime/tuning/measurer_evaluator.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,9 +11,10 @@
 
 #include "core/config.h"
 #include "core/profiles.h"
-#include "runtime/tuning/worker.h"
+#include "runtime/tuning/worker/worker.h"
 #include "tests/core/support.h"
 #include "tests/tuning/host_with.h"
+#include "tests/tuning/measurer_evaluator.h"
 
 namespace vqgen {
 namespace {
@@ -111,8 +110,8 @@ class Meddled : public testing::Test {
 
   MeddlingBackend backend_;
   std::vector<Plan> plans_ = two_plans();
-  MeasurerEvaluator evaluator_{backend_,
-                               {.problem = tiny_problem(), .gpu = small_gpu(), .compilers = 1}};
+  test::MeasurerEvaluator evaluator_{
+      backend_, {.problem = tiny_problem(), .gpu = small_gpu(), .compilers = 1}};
 };
 
 TEST_F(Meddled, RightPlansAreTimed) {
@@ -223,7 +222,7 @@ TEST(HostWorker, MeasuresAsThisProcessDoes) {
                           .codes = "zipf:1.5",
                           .seed = 7,
                           .compilers = 1};
-  MeasurerEvaluator here(*host, setup);
+  test::MeasurerEvaluator here(*host, setup);
   WorkerEvaluator there(
       setup,
       {.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve-host"}});

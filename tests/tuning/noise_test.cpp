@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "runtime/quartiles.h"
-#include "runtime/tuning/race.h"
+#include "runtime/tuning/search/race.h"
 #include "tests/tuning/landscape.h"
 
 namespace vqgen {

@@ -1,6 +1,6 @@
 // Finalists and decisions by hand, and the laws: order and drift change nothing, within the noise
 // who was there stays.
-#include "runtime/tuning/race.h"
+#include "runtime/tuning/search/race.h"
 
 #include <gtest/gtest.h>
 

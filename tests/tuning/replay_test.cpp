@@ -1,6 +1,6 @@
 // Recorded landscapes: the noise asked for and no other, outcomes as recorded, and files that are
 // none refused.
-#include "runtime/tuning/replay.h"
+#include "runtime/tuning/journal/replay.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Shards: every item in exactly one, whatever the count; and which one a launcher means.
-#include "runtime/tuning/shard.h"
+#include "runtime/tuning/sweep/shard.h"
 
 #include <random>
 #include <set>
@@ -168,10 +168,6 @@ TEST(Shard, LaunchersThatSayHalfAreRefused) {
     EXPECT_NE(message.find(words), std::string::npos) << message;
     EXPECT_NE(message.find("--shard I/N"), std::string::npos) << message;
   }
-}
-
-TEST(Shard, TablesAreNamedByPlace) {
-  EXPECT_EQ(shard_table("d", {3, 16}), "d/shard-3-of-16.jsonl");
 }
 
 // Names are safe, tell rows apart, and do not change with the shards.

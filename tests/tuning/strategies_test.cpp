@@ -1,6 +1,6 @@
 // Strategies by their promises: everything once, nothing twice, the same for the same answers; and
 // what they go by, neighbours and corrected expectations, against brute force and by hand.
-#include "runtime/tuning/strategies.h"
+#include "runtime/tuning/search/strategies.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
 #include "runtime/prepare.h"
-#include "runtime/tuning/cost_correction.h"
+#include "runtime/tuning/search/cost_correction.h"
 #include "tests/core/hotness_samples.h"
 #include "tests/tuning/landscape.h"
 

@@ -1,5 +1,5 @@
 // Sweep files: what they expand to, what is refused, and the shipped ones.
-#include "runtime/tuning/sweep.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <set>
 

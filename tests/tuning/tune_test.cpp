@@ -1,5 +1,5 @@
 // Whole tunings on synthetic landscapes: what they reach, what they keep, and what they survive.
-#include "runtime/tuning/tune.h"
+#include "runtime/tuning/search/tune.h"
 
 #include <gtest/gtest.h>
 

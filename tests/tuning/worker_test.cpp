@@ -1,6 +1,6 @@
 // The watchdog over a worker whose candidates misbehave in every way: each is survived and marked,
 // and all others are measured.
-#include "runtime/tuning/worker.h"
+#include "runtime/tuning/worker/worker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include "core/config.h"
 #include "core/files.h"
 #include "core/profiles.h"
-#include "runtime/tuning/journal_lines.h"
+#include "runtime/tuning/journal/journal_lines.h"
 #include "tests/core/support.h"
 #include "tests/in_folder.h"
 #include "tests/tuning/fake_workbench.h"
@@ -257,31 +257,37 @@ Clock::time_point in_seconds(double seconds) {
 }
 
 // No signal is raised in this process, and none waits for the other for longer than it wants to.
-TEST(ChildProcess, TakesAndGivesInBoundedTime) {
-  std::string line;
+TEST(ChildTalk, TakesAndGivesInBoundedTime) {
+  std::string bytes;
   {
-    ChildProcess gone({"true"});
-    EXPECT_EQ(gone.receive(line, in_seconds(60)), ChildProcess::Got::end);
-    EXPECT_FALSE(gone.send("who is there", in_seconds(60)));
+    ChildTalk gone({.command = {"true"}});
+    EXPECT_EQ(gone.receive(bytes, in_seconds(60)), ChildTalk::Got::end);
+    EXPECT_FALSE(gone.send("who is there\n", in_seconds(60)));
     EXPECT_EQ(gone.last_words(), "ended with status 0");
   }
   {
-    ChildProcess deaf({"sleep", "1000"});
-    EXPECT_EQ(deaf.receive(line, in_seconds(0.05)), ChildProcess::Got::nothing);
+    ChildTalk deaf({.command = {"sleep", "1000"}});
+    EXPECT_EQ(deaf.receive(bytes, in_seconds(0.05)), ChildTalk::Got::nothing);
     EXPECT_FALSE(deaf.send(std::string(std::size_t{16} << 20, 'x'), in_seconds(0.05)));
   }
   {
-    ChildProcess echo({"cat"});
+    ChildTalk echo({.command = {"cat"}});
+    LineBuffer lines(std::size_t{1} << 20);
     for (const std::size_t size : {0u, 1u, 4095u, 4096u, 100000u}) {
       const std::string text(size, 'x');
-      EXPECT_TRUE(echo.send(text, in_seconds(60)));
-      EXPECT_EQ(echo.receive(line, in_seconds(60)), ChildProcess::Got::line);
-      EXPECT_EQ(line, text);
+      EXPECT_TRUE(echo.send(text + '\n', in_seconds(60)));
+      std::optional<std::string> line;
+      while (!(line = lines.take())) {
+        bytes.clear();
+        ASSERT_EQ(echo.receive(bytes, in_seconds(60)), ChildTalk::Got::bytes);
+        lines.add(bytes);
+      }
+      EXPECT_EQ(*line, text);
     }
   }
   {
-    ChildProcess loud({"sh", "-c", "while :; do echo noise >&2; done"});
-    EXPECT_EQ(loud.receive(line, in_seconds(0.05)), ChildProcess::Got::nothing);
+    ChildTalk loud({.command = {"sh", "-c", "while :; do echo noise >&2; done"}});
+    EXPECT_EQ(loud.receive(bytes, in_seconds(0.05)), ChildTalk::Got::nothing);
   }
   expect_no_children();
 }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "runtime/verify/hard_input.h"
 #include "runtime/verify/row_decoder.h"
+#include "tests/verify/linear_cancellation.h"
 #include "tests/verify/test_data.h"
 
 namespace vqgen {
@@ -34,13 +35,13 @@ TEST(ReferenceGemv, ScalesOutputs) {
 
 TEST(ReferenceGemv, CancellationIsOfTermsToTheirSums) {
   LinearData data = tiny();
-  EXPECT_EQ(linear_cancellation(data, reference_linear(data)), 1);
+  EXPECT_EQ(test::linear_cancellation(data, reference_linear(data)), 1);
   data.x = test::f16({3, 0, 0, 2, 0, 0, 0, 0});  // 3 - 2 and 8, and zeros
-  EXPECT_EQ(linear_cancellation(data, reference_linear(data)),
+  EXPECT_EQ(test::linear_cancellation(data, reference_linear(data)),
             std::sqrt((9.0 + 4 + 64) / (1 + 64)));
   data.weights.format.output_scales = true;
   data.weights.output_scales = {2, 0};
-  EXPECT_EQ(linear_cancellation(data, reference_linear(data)), std::sqrt(13.0));
+  EXPECT_EQ(test::linear_cancellation(data, reference_linear(data)), std::sqrt(13.0));
 }
 
 TEST(ReferenceGemv, TheUnquantizedMatrixGivesTheSame) {

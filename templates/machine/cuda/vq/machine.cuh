@@ -60,8 +60,8 @@ constexpr bool kIsAccess<U32x2> = true;
 template <>
 constexpr bool kIsAccess<U32x4> = true;
 
-// What no launch writes, before after_last_launch() too: by the read-only path (ld.global.nc), which
-// the compiler orders as it likes.
+// What no launch writes, before after_last_launch() too: by the read-only path (ld.global.nc),
+// which the compiler orders as it likes.
 template <class T>
 VQ_DEVICE T load_constant(const T* pointer) {
   static_assert(kIsAccess<T>, "load_constant: u16, u32, i32, float, U32x2 or U32x4");
@@ -75,8 +75,8 @@ VQ_DEVICE T load_constant(const T* pointer) {
     return __ldg(pointer);
   }
 }
-// What no thread of the launch writes. From sm_90 on a plain access, since the read-only path has no
-// order to the wait of after_last_launch(), and before it memory may change.
+// What no thread of the launch writes. From sm_90 on a plain access, since the read-only path has
+// no order to the wait of after_last_launch(), and before it memory may change.
 template <class T>
 VQ_DEVICE T load_global(const T* pointer) {
   static_assert(kIsAccess<T>, "load_global: u16, u32, i32, float, U32x2 or U32x4");
@@ -166,7 +166,6 @@ VQ_DEVICE u32 atomic_add_global(u32* pointer, u32 value) {
                : "memory");
   return old;
 }
-VQ_DEVICE void fence_device() { __threadfence(); }
 
 #if __CUDA_ARCH__ >= 800
 // Copies 4 bytes past the registers; lands at the wait for the thread's group.

@@ -132,7 +132,7 @@ struct LdmatrixOperands {
   const u16* from[kMatrices][2];  // where this lane's halves came from
 };
 
-template <int kMatrices, bool kTransposed>
+template <int kMatrices>
 Refusal ldmatrix(void* const* operands) {
   const Refusal missing = missing_lane(operands);
   if (missing.lane >= 0) return missing;
@@ -141,7 +141,7 @@ Refusal ldmatrix(void* const* operands) {
     for (int m = 0; m < kMatrices; ++m) {
       mine.d[m] = 0;
       for (int i = 0; i < 2; ++i) {
-        const fragment::Place at = fragment::m8n8(lane, i, kTransposed);
+        const fragment::Place at = fragment::m8n8(lane, i, false);
         const u32* row = of<LdmatrixOperands<kMatrices>>(operands, 8 * m + at.row).row;
         mine.from[m][i] = reinterpret_cast<const u16*>(row) + at.column;
         mine.d[m] |= static_cast<u32>(load(mine.from[m][i])) << 16 * i;

@@ -90,26 +90,20 @@ VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]
 }
 
 // Each lane's row is checked as it comes; to the race checker each lane reads what it receives.
-template <int kMatrices, bool kTransposed>
+template <int kMatrices>
 VQ_DEVICE void ldmatrix(u32 (&d)[kMatrices], const u32* row, host::Site site) {
   host::check_place_in_shared(host::Access::kLdmatrix, reinterpret_cast<const U32x4*>(row), site);
   host::LdmatrixOperands<kMatrices> mine{row, d, {}};
-  collect(host::Collective::kLdmatrix, mine, &host::ldmatrix<kMatrices, kTransposed>, site);
+  collect(host::Collective::kLdmatrix, mine, &host::ldmatrix<kMatrices>, site);
   for (const auto& halves : mine.from) {
     for (const u16* half : halves) host::track(host::Access::kLdmatrix, half, sizeof(u16), site);
   }
 }
 VQ_DEVICE void ldmatrix_x2(u32 (&d)[2], const u32* row, VQ_SITE) {
-  ldmatrix<2, false>(d, row, {file, line});
-}
-VQ_DEVICE void ldmatrix_x2_trans(u32 (&d)[2], const u32* row, VQ_SITE) {
-  ldmatrix<2, true>(d, row, {file, line});
+  ldmatrix<2>(d, row, {file, line});
 }
 VQ_DEVICE void ldmatrix_x4(u32 (&d)[4], const u32* row, VQ_SITE) {
-  ldmatrix<4, false>(d, row, {file, line});
-}
-VQ_DEVICE void ldmatrix_x4_trans(u32 (&d)[4], const u32* row, VQ_SITE) {
-  ldmatrix<4, true>(d, row, {file, line});
+  ldmatrix<4>(d, row, {file, line});
 }
 VQ_DEVICE u32 movmatrix_trans(u32 word, VQ_SITE) {
   host::MovmatrixOperands mine{word, 0};
@@ -179,7 +173,6 @@ VQ_DEVICE u32 atomic_add_global(u32* p, u32 value, VQ_SITE) {
   host::check_global(host::Access::kAtomicAddGlobal, p, {file, line});
   return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
 }
-VQ_DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <class T>
 VQ_DEVICE T load_shared(const T* p, VQ_SITE) {

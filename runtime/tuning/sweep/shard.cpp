@@ -1,0 +1,174 @@
+#include "runtime/tuning/sweep/shard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "core/digest.h"
+
+namespace vqgen {
+namespace {
+
+constexpr int kMostShards = 65536;
+
+// A whole number of digits alone, below kMostShards + 1.
+std::optional<int> shard_number(std::string_view text) {
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string_view::npos) return {};
+  int value = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (fault != std::errc() || value > kMostShards) return {};
+  return value;
+}
+
+constexpr const char* kRemedy = "give --shard I/N";
+
+int variable(const char* name, const std::string& text) {
+  const std::optional<int> value = shard_number(text);
+  if (!value) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: '{}' is no number from 0 to {}; {}", name,
+                                                  text, kMostShards, kRemedy));
+  }
+  return *value;
+}
+
+// A rank and the number of ranks; nullopt where neither is set.
+std::optional<Shard> pair(const char* rank_name, const std::optional<std::string>& rank,
+                          const char* size_name, const std::optional<std::string>& size) {
+  if (!rank && !size) return std::nullopt;
+  if (!rank || !size) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{} is set without {}; set both, or {}", rank ? rank_name : size_name,
+                            rank ? size_name : rank_name, kRemedy));
+  }
+  const Shard shard{variable(rank_name, *rank), variable(size_name, *size)};
+  if (shard.index >= shard.count) {
+    throw Error(ErrorKind::bad_input, fmt::format("{} {} is not below {} {}; {}", rank_name,
+                                                  shard.index, size_name, shard.count, kRemedy));
+  }
+  return shard;
+}
+
+std::optional<Shard> array_task(const LauncherEnvironment& environment) {
+  const std::optional<Shard> task =
+      pair("SLURM_ARRAY_TASK_ID", environment.slurm_array_task_id, "SLURM_ARRAY_TASK_COUNT",
+           environment.slurm_array_task_count);
+  if (!task) return task;
+  const int least = variable("SLURM_ARRAY_TASK_MIN", environment.slurm_array_task_min.value_or(""));
+  const int most = variable("SLURM_ARRAY_TASK_MAX", environment.slurm_array_task_max.value_or(""));
+  if (least != 0 || most != task->count - 1) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("the Slurm array has {} tasks from {} to {}, not all from 0 on; submit "
+                            "--array=0-{}, or {}",
+                            task->count, least, most, most, kRemedy));
+  }
+  return task;
+}
+
+// The place within one task of an array, or without any.
+std::optional<LauncherShard> rank_of(const LauncherEnvironment& e) {
+  if (const auto shard = pair("OMPI_COMM_WORLD_RANK", e.ompi_comm_world_rank,
+                              "OMPI_COMM_WORLD_SIZE", e.ompi_comm_world_size)) {
+    return LauncherShard{*shard,
+                         fmt::format("rank {} of Open MPI's {}", shard->index, shard->count)};
+  }
+  if (const auto shard = pair("PMI_RANK", e.pmi_rank, "PMI_SIZE", e.pmi_size)) {
+    return LauncherShard{*shard, fmt::format("rank {} of PMI's {}", shard->index, shard->count)};
+  }
+  // A batch script has a SLURM_PROCID of 0 whatever it starts; srun's processes know their number.
+  if (!e.slurm_step_num_tasks) return std::nullopt;
+  const auto shard =
+      pair("SLURM_PROCID", e.slurm_procid, "SLURM_STEP_NUM_TASKS", e.slurm_step_num_tasks);
+  return LauncherShard{*shard,
+                       fmt::format("process {} of a Slurm step of {}", shard->index, shard->count)};
+}
+
+double arithmetic(const AttentionDecode& op) {
+  return 2.0 * op.shape.batch * op.shape.query_heads * op.shape.head_dim *
+         static_cast<double>(op.shape.tokens);
+}
+double arithmetic(const KvAppend& op) {
+  const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.new_tokens;
+  const auto of = [&](const VqFormat& format) {
+    return rows * op.shape.head_dim * format.residuals * format.entries();
+  };
+  return of(op.keys) + of(op.values);
+}
+double arithmetic(const Linear& op) {
+  return 1.0 * op.shape.rows * static_cast<double>(op.shape.out_features) *
+         static_cast<double>(op.shape.in_features);
+}
+
+}  // namespace
+
+Shard read_shard(const std::string& text, const std::string& what) {
+  const std::size_t slash = text.find('/');
+  const auto index = shard_number(std::string_view(text).substr(0, slash));
+  const auto count = slash == std::string::npos
+                         ? std::nullopt
+                         : shard_number(std::string_view(text).substr(slash + 1));
+  if (!index || !count) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: '{}' is no shard; write I/N, such as 0/4, with N up to {}", what,
+                            text, kMostShards));
+  }
+  if (*index >= *count) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: '{}': shards count from 0; the last of {} is {}/{}", what, text,
+                            *count, std::max(*count - 1, 0), *count));
+  }
+  return {*index, *count};
+}
+
+std::optional<LauncherShard> find_shard(const LauncherEnvironment& environment) {
+  const std::optional<Shard> task = array_task(environment);
+  std::optional<LauncherShard> rank = rank_of(environment);
+  if (!task) return rank;
+  const std::string reason =
+      fmt::format("task {} of a Slurm array of {}", task->index, task->count);
+  if (!rank) return LauncherShard{*task, reason};
+  const Shard inner = rank->shard;
+  if (task->count > kMostShards / inner.count) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}, {}: more than {} shards; {}", rank->reason,
+                                                  reason, kMostShards, kRemedy));
+  }
+  return LauncherShard{{task->index * inner.count + inner.index, task->count * inner.count},
+                       rank->reason + ", " + reason};
+}
+
+double arithmetic_of(const Problem& problem) {
+  return std::visit([](const auto& op) { return arithmetic(op); }, problem);
+}
+
+std::vector<std::size_t> items_of(const Work& work, const Shard& shard) {
+  std::vector<std::size_t> order(work.items.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return arithmetic_of(work.items[a].problem) > arithmetic_of(work.items[b].problem);
+  });
+  const auto count = static_cast<std::size_t>(shard.count);
+  const auto index = static_cast<std::size_t>(shard.index);
+  std::vector<std::size_t> mine;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::size_t turn = i % count;
+    const bool back = i / count % 2 == 1;
+    if ((back ? count - 1 - turn : turn) == index) mine.push_back(order[i]);
+  }
+  std::sort(mine.begin(), mine.end());
+  return mine;
+}
+
+std::filesystem::path item_journal(const std::filesystem::path& folder, const std::string& label,
+                                   const std::string& key) {
+  constexpr std::size_t kLongest = 80;  // of names, of which systems take 255 bytes
+  std::string name = label.substr(0, kLongest);
+  for (char& c : name) {
+    const bool safe = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!safe && c != '.' && c != '=' && c != '_') c = '-';
+  }
+  const std::string digest = Digest().add(key).hex();
+  return folder / fmt::format("{}-{}.journal", name, digest.substr(0, 12));
+}
+
+}  // namespace vqgen

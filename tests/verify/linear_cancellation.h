@@ -1,0 +1,36 @@
+// How far the results of a product may be off because its terms cancel.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/quantized_tensor.h"
+#include "runtime/verify/row_decoder.h"
+
+namespace vqgen::test {
+
+// By how much the terms of the sums outweigh `reference`, which is reference_linear(data); at
+// least 1. The norm of each output's terms taken as independent, over that of the results. What
+// rounding the weights to 16 bits costs grows by as much: where all codes of a row are equal, few
+// different products make its sum, and they may all but cancel.
+inline double linear_cancellation(const LinearData& data, const std::vector<double>& reference) {
+  const RowDecoder weights(data.weights);
+  std::vector<double> row(static_cast<std::size_t>(data.weights.columns));
+  double terms = 0;
+  for (std::int64_t o = 0; o < data.weights.rows; ++o) {
+    weights.decode(0, 0, o, row);
+    const auto output = static_cast<std::size_t>(o);
+    const std::vector<float>& scales = data.weights.output_scales;
+    const double scale = scales.empty() ? 1.0 : static_cast<double>(scales[output]);
+    for (std::size_t i = 0; i < data.x.size(); ++i) {
+      const double x = element_value(data.dtype, data.x[i]);
+      terms += std::pow(scale * x * row[i % row.size()], 2);
+    }
+  }
+  double results = 0;
+  for (const double each : reference) results += each * each;
+  return results > 0 ? std::max(1.0, std::sqrt(terms / results)) : 1.0;
+}
+
+}  // namespace vqgen::test
