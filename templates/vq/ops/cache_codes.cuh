@@ -50,9 +50,9 @@ class CacheCodes {
       return tensor.codes + work.batch * tensor.batch_stride + work.kv_head * tensor.head_stride;
     };
     keys_ = rows(args.keys) + key_place(key_row(0)) +
-            word_place(kKeyLayout, KeyRows::Share::first_word(lane() % 4));
+            word_place(kKeyLayout, KeyRows::Share::first_word(place_in_group()));
     values_ = rows(args.values) + value_place(value_row(0, 0)) +
-              word_place(kValueLayout, ValueRows::Share::first_word(lane() / 4));
+              word_place(kValueLayout, ValueRows::Share::first_word(lane_group()));
     last_key_ = (end - 1) / kKeysAtOnce * kKeysAtOnce;
     last_value_ = (end - 1) / kValuesAtOnce * kValuesAtOnce;
   }
@@ -97,12 +97,13 @@ class CacheCodes {
       VQ_UNROLL
       for (int i = 0; i < kJoined; i += kKeysAtOnce) {
         KeyRows::Share::template load<kKeysAtOnce>(
-            key_at(tile + i), lane() % 4, [&](int row) -> u32* { return to.keys[tile + i + row]; });
+            key_at(tile + i), place_in_group(),
+            [&](int row) -> u32* { return to.keys[tile + i + row]; });
       }
       VQ_UNROLL
       for (int i = 0; i < 2 * kJoined; i += kValuesAtOnce) {
         ValueRows::Share::template load<kValuesAtOnce>(
-            value_at(tile + i % kJoined, i / kJoined), lane() / 4, [&](int row) -> u32* {
+            value_at(tile + i % kJoined, i / kJoined), lane_group(), [&](int row) -> u32* {
               return to.values[tile + (i + row) % kJoined][(i + row) / kJoined];
             });
       }
@@ -110,9 +111,9 @@ class CacheCodes {
   }
 
   // The row of a step that is this lane's.
-  VQ_DEVICE static int key_row(int tile) { return Softmax::token_of(0, tile, lane() / 4); }
+  VQ_DEVICE static int key_row(int tile) { return Softmax::token_of(0, tile, lane_group()); }
   VQ_DEVICE static int value_row(int tile, int i) {
-    return Softmax::token_of(0, tile, lane() % 4 * 2 + i);
+    return Softmax::token_of(0, tile, place_in_group() * 2 + i);
   }
   // Words to a row from the first, and from this lane's first. Places of rows add up where their
   // numbers have no bits in common: a step's first row, a lane's of it, a tile's from there.

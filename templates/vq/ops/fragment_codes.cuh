@@ -13,6 +13,7 @@
 
 #include <vq/layout/linear.h>
 #include <vq/codes.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
 
 namespace vq {
 
@@ -52,7 +53,7 @@ class FragmentCodes {
   // Output `i` of a lane's of a tile, of a warp that serves outputs from `first` on.
   VQ_DEVICE static i64 output_of(i64 first, int tile, int i) {
     const int number = tile * kLaneOutputs + i;
-    return first + number / kTogether * (8 * kTogether) + lane() / 4 * kTogether +
+    return first + number / kTogether * (8 * kTogether) + lane_group() * kTogether +
            number % kTogether;
   }
 
@@ -84,8 +85,8 @@ class FragmentCodes {
 
   // The first column, from the run's, of the lane's entry e of a step.
   VQ_DEVICE static int column(int step, int e) {
-    const int octet = kStreams == 4 ? lane() % 4 : e * kStreams + lane() % kStreams;
-    const int number = kStreams == 4 ? e : lane() % 4 / kStreams;
+    const int octet = kStreams == 4 ? place_in_group() : e * kStreams + lane() % kStreams;
+    const int number = kStreams == 4 ? e : place_in_group() / kStreams;
     return octet_column(kStreams, kRunOctets, step, octet) + number * kFormat.vector_size;
   }
 
@@ -109,7 +110,7 @@ class FragmentCodes {
   // in one word, else by selects.
   VQ_DEVICE static u32 one_of_octet(const u32* words, int first) {
     constexpr int kApart = kFormat.residuals * kFormat.index_bits;
-    const int which = lane() % 4 / kStreams;
+    const int which = place_in_group() / kStreams;
     const int begin = first * kFormat.index_bits;
     const int last = begin + (kEntries - 1) * kApart + kFormat.index_bits - 1;
     if (begin / 32 == last / 32) {

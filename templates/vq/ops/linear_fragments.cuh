@@ -2,7 +2,7 @@
 //
 // mma.m16n8k16 multiplies 16 rows of a with 8 columns of b over 16 places of k. A dot product does
 // not care in which order its columns come, so with fusion permute x is laid out to match the
-// entries and not the other way round: a lane (g, c) = (lane / 4, lane % 4) gives 8 consecutive
+// entries and not the other way round: a lane (g, c) gives 8 consecutive
 // columns of an output, an octet w0..w7, as they come from the lookup. Other fusions put the words
 // in the order of the columns first (fragment_exchange.cuh): w01 is then word c of octet 0, w23 of
 // octet 1, and so on. Two forms (layout/linear.h, fragment_rows):
@@ -212,15 +212,14 @@ class LinearFragments {
     }
   }
 
-  // Halves: row lane % 4. Pairs: accumulator i is the lane's output i / 2, row 2 (lane % 4) + i
-  // % 2.
+  // Halves: row c. Pairs: accumulator i is the lane's output i / 2, row 2 c + i % 2.
   VQ_DEVICE void write() {
     for_each_sum([this](float(&sum)[4], int tile, int row_tile) {
       const int first_row = first_row_ + row_tile * kConfig.fragment_rows;
       VQ_UNROLL
       for (int i = 0; i < (kHalves ? 1 : 4); ++i) {
         const i64 output = output_of(tile, i / 2);
-        const int row = first_row + (kHalves ? lane() % 4 : lane() % 4 * 2 + i % 2);
+        const int row = first_row + (kHalves ? place_in_group() : place_in_group() * 2 + i % 2);
         if (output < Work::kOutFeatures && row < Work::kRows) {
           Work::write(args_, row, output, sum[i]);
         }

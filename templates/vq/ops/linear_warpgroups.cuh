@@ -1,7 +1,7 @@
 // gemm on the tensor cores of Hopper: y = x W^T, W quantized and rebuilt in registers.
 //
 // A warp group multiplies 64 outputs by all rows of the block over 16 places of k (wgmma), a in
-// registers, b in shared memory. Lane (g, c) = (lane / 4, lane % 4) of a warp looks up octets of
+// registers, b in shared memory. Lane (g, c) of a warp looks up octets of
 // outputs g (w0..w7) and g + 8 (v0..v7), which are a of two products as they come:
 //
 //   {w01, v01, w23, v23}, then {w45, v45, w67, v67}
@@ -217,13 +217,13 @@ class LinearWarpgroups {
     }
   }
 
-  // Accumulator i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 (lane % 4) + i % 2.
+  // Accumulator i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2.
   VQ_DEVICE void write() {
     for_each_tile([this](float(&sum)[kRows / 2], int tile) {
       VQ_UNROLL
       for (int i = 0; i < kRows / 2; ++i) {
         const i64 output = output_of(tile, i / 2 % 2);
-        const int row = block_y() * kRows + i / 4 * 8 + lane() % 4 * 2 + i % 2;
+        const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
         if (output < Work::kOutFeatures && row < Work::kRows) {
           Work::write(args_, row, output, sum[i]);
         }
