@@ -37,7 +37,8 @@ class AttentionFragments {
     // False: the one scale of all that is summed is left for the end.
     static constexpr bool kScaled = kRaw || kConfig.values.residuals > 1 ||
                                     units_per_head(kConfig.values, kHeadDim) > 1;
-    static constexpr bool kBytes = false;
+    static constexpr Rebuilt kRebuilt =
+        kScaled && kConfig.values.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
     VQ_HD static constexpr FormatConfig config() { return kConfig.values; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
   };
@@ -153,7 +154,7 @@ class AttentionFragments {
     for (int s = 0; s < ValueRows::kSubVectors; ++s) {
       VQ_UNROLL
       for (int i = 0; i < 2; ++i) {
-        ValueRows::rebuild(words[i] + s * ValueRows::kVectorSize / 2, value_book_, share[i],
+        ValueRows::look_up(words[i] + s * ValueRows::kVectorSize / 2, value_book_, share[i],
                            lane_group(), s, turn % ValueRows::kPasses);
       }
     }

@@ -92,20 +92,16 @@ class FragmentCodes {
 
   // Its code of a stage, of the run's words of one output. The place is known once loops are
   // unrolled, but for which entry of an octet it is where lanes share octets.
-  VQ_DEVICE static u32 at(const u32* words, int step, int e, int stage) {
+  VQ_DEVICE static auto at(const u32* words, int step, int e, int stage) {
     const int sub_vector = step * kEntries + e;
     if constexpr (kStreams == 4) {
-      return code(words, sub_vector * kFormat.residuals + stage);
+      return code_in<kFormat.index_bits>(words, sub_vector * kFormat.residuals + stage);
     } else {
       return one_of_octet(words, sub_vector * kEntries * kFormat.residuals + stage);
     }
   }
 
  private:
-  VQ_DEVICE static u32 code(const u32* words, int number) {
-    return read_code<kFormat.index_bits>(words, number, [](const u32* word) { return *word; });
-  }
-
   // The lane's of the octet's codes `first`, `first` + residuals, ..: by one shift where they stand
   // in one word, else by selects.
   VQ_DEVICE static u32 one_of_octet(const u32* words, int first) {
@@ -116,10 +112,10 @@ class FragmentCodes {
     if (begin / 32 == last / 32) {
       return words[begin / 32] >> (begin % 32 + which * kApart) & ((1u << kFormat.index_bits) - 1u);
     }
-    u32 chosen = code(words, first);
+    u32 chosen = code_in<kFormat.index_bits>(words, first);
     VQ_UNROLL
     for (int i = 1; i < kEntries; ++i) {
-      const u32 other = code(words, first + i * kFormat.residuals);
+      const u32 other = code_in<kFormat.index_bits>(words, first + i * kFormat.residuals);
       chosen = which == i ? other : chosen;
     }
     return chosen;

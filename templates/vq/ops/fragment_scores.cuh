@@ -33,8 +33,8 @@ class FragmentScores {
   static constexpr int kQueries = query_stages(kConfig);
 
   struct Keys {
-    static constexpr bool kScaled = false;  // the query takes the scales
-    static constexpr bool kBytes = kIntegers;
+    // The query takes the scales.
+    static constexpr Rebuilt kRebuilt = kIntegers ? Rebuilt::kHeld : Rebuilt::kEntry;
     VQ_HD static constexpr FormatConfig config() { return kConfig.keys; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
   };
@@ -154,7 +154,7 @@ class FragmentScores {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kVectors; ++i) {
       const int s = i % kVectors;
-      Rows::rebuild(words[i / kVectors] + s * Rows::kVectorSize / Rows::kOfWord, book_,
+      Rows::look_up(words[i / kVectors] + s * Rows::kVectorSize / Rows::kOfWord, book_,
                     share[i / kVectors], place_in_group(), octet * kVectors + s,
                     turn % Rows::kPasses);
     }

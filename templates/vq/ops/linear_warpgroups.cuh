@@ -11,6 +11,7 @@
 // multiply while the lanes look up the next step: two sets of operands take turns.
 #pragma once
 
+#include <vq/codebook/rebuild.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/warpgroup_x.cuh>
 
@@ -25,6 +26,7 @@ class LinearWarpgroups {
   static constexpr LinearConfig kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr Rebuilt kRebuilt = kFormat.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
   static constexpr int kPasses = looked_up_stages(kFormat);
   static constexpr bool kAhead = kConfig.steps_ahead == 1;
   static constexpr int kBusyWarps = kConfig.threads / 32 - kConfig.idle_warps;
@@ -185,35 +187,12 @@ class LinearWarpgroups {
           const u32* const words = codes.words[tile][half];
           VQ_UNROLL
           for (int pass = 0; pass < kPasses; ++pass) {
-            look_up(to.words[tile][half][pass] + e * kVectorSize / 2, words, unit, step, e, pass);
+            rebuild<kRebuilt, kConfig.element>(
+                to.words[tile][half][pass] + e * kVectorSize / 2, book_, 0, unit, pass,
+                [&](int stage) { return Codes::at(words, step, e, stage); });
           }
         }
       }
-    }
-  }
-
-  // Entry e of a step, of the codes of one output.
-  VQ_DEVICE void look_up(u32* to, const u32* codes, int unit, int step, int e, int pass) const {
-    if constexpr (kFormat.stage_scales) {
-      float value[kVectorSize];
-      book_.decode(value, unit, [&](int stage) { return Codes::at(codes, step, e, stage); });
-      VQ_UNROLL
-      for (int i = 0; i < kVectorSize; i += 2) {
-        to[i / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
-      }
-    } else {
-      const auto entry = entry_of(unit, codes, step, e, pass);
-      VQ_UNROLL
-      for (int i = 0; i < kVectorSize / 2; ++i) to[i] = word_of(entry, i);
-    }
-  }
-
-  VQ_DEVICE auto entry_of(int unit, const u32* codes, int step, int e, int stage) const {
-    if constexpr (kFormat.index_bits == 8) {
-      const int byte = (step * Codes::kEntries + e) * kFormat.residuals + stage;
-      return book_.entry_of_byte(0, unit, stage, codes[byte / 4], byte % 4);
-    } else {
-      return book_.entry(unit, stage, Codes::at(codes, step, e, stage));
     }
   }
 
