@@ -4,6 +4,7 @@
 #pragma once
 
 #include <vq/ops/append_stage.cuh>
+#include <vq/tokens/cached_rows.cuh>
 #include <vq/transform.cuh>
 
 namespace vq {
@@ -19,8 +20,8 @@ class AppendRows {
   static constexpr int kResiduals = Share::kResiduals;
   static constexpr int kBits = kFormat.index_bits;
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
-  static constexpr int kRowWords =
-      static_cast<int>(row_words(kHeadDim, Share::kVectorSize, kResiduals, kBits));
+  using Stored = CodeRows<Operand, kHeadDim>;
+  using Raw = RawRows<Plan>;
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
@@ -96,13 +97,12 @@ class AppendRows {
     constexpr int kSinks = kConfig.max_sinks;
     constexpr int kWindow = kConfig.max_window;
     if constexpr (kSinks + kWindow > 0) {
-      u16* const raw =
-          raw_ + work.batch * args_.raw_batch_stride + work.head * args_.raw_head_stride + channel;
+      u16* const raw = raw_ + Raw::first(args_, work.batch, work.head) + channel;
       const int token = work.position + number;
-      if (token < kSinks) store_global(raw + i64{token} * kHeadDim, element);
+      if (token < kSinks) store_global(raw + Raw::row(token), element);
       if constexpr (kWindow > 0) {
         if (number >= work.all - kWindow)
-          store_global(raw + i64{kSinks + token % kWindow} * kHeadDim, element);
+          store_global(raw + Raw::row(Raw::window_slot(token)), element);
       }
     }
   }
@@ -110,12 +110,14 @@ class AppendRows {
   // A thread a word.
   VQ_DEVICE static void write(const Share& share) {
     const int first_word = share.begin * kResiduals * kBits / 32;
-    const int left = kRowWords - first_word;
+    const int left = Stored::kWords - first_word;
     const int words = left < kShareWords ? left : kShareWords;
     for (int i = thread_index(); i < share.work.count * words; i += kThreads) {
       const int t = i / words;
       const int word = i % words;
-      store_global(word_at(share, share.work.position + share.work.first + t, first_word + word),
+      const int token = share.work.position + share.work.first + t;
+      store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
+                       Stored::word(first_word + word),
                    packed(share, Share::codes() + t * Share::kVectors * kResiduals, word));
     }
   }
@@ -130,15 +132,6 @@ class AppendRows {
       bits |= shift < 0 ? code >> -shift : code << shift;
     }
     return bits;
-  }
-
-  // Where a word of a token's row stands in the cache.
-  VQ_DEVICE static u32* word_at(const Share& share, int token, int word) {
-    constexpr CodeLayout kLayout = kFormat.layout;
-    return share.to.codes + share.work.batch * share.to.batch_stride +
-           share.work.head * share.to.head_stride +
-           row_place(kLayout, padded_words(kLayout, kRowWords), i64{token}) +
-           word_place(kLayout, word);
   }
 
   const KvAppendArgs& args_;

@@ -178,7 +178,7 @@ class AttentionFragments {
 
   // Where a raw row begins; tokens past the last repeat it.
   VQ_DEVICE i64 raw_row(int token, int end) const {
-    return work_.raw_offset(args_, token < end ? token : end - 1);
+    return work_.raw_row(args_, token < end ? token : end - 1);
   }
 
   VQ_DEVICE void score_raw(const RawQuery& query, int first, int end,

@@ -66,7 +66,7 @@ class KeyTables {
         // The last one again where there is no such token: a branch would order the lookups.
         const int token = base + group + t < count ? base + group + t : count - 1;
         if (kRaw && work_.is_raw(first + token)) {
-          add_raw(args_.raw_keys + work_.raw_offset(args_, first + token), t, sums);
+          add_raw(args_.raw_keys + work_.raw_row(args_, first + token), t, sums);
         } else {
           add_codes(keys + token * kWords, t, sums);
         }

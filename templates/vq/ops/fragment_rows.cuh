@@ -5,6 +5,7 @@
 #include <vq/layout/attention_decode.h>
 #include <vq/codebook/rebuild.cuh>
 #include <vq/ops/lane_codes.cuh>
+#include <vq/tokens/cached_rows.cuh>
 
 namespace vq {
 
@@ -28,14 +29,11 @@ class FragmentRows {
   // byte makes a constant of it (codebook.cuh).
   static constexpr bool kUnitsByByte = kFormat.index_bits == 8 && kRebuilt != Rebuilt::kSum &&
                                        kChannels % kFormat.unit_elements == 0;
-  static constexpr int kWords = static_cast<int>(
-      row_words(kConfig.head_dim, kVectorSize, kFormat.residuals, kFormat.index_bits));
   static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
   using Book = Codebook<Format, kElement, kUnits, kConfig.threads>;
-  using Share = LaneCodes<kWords, kSubVectors * kFormat.residuals * kFormat.index_bits, kLanes,
-                          kConfig.code_words, kFormat.layout.rows, kFormat.layout.words>;
-  // From a row to the next, were rows not in groups.
-  static constexpr int kStoredWords = static_cast<int>(padded_words(kFormat.layout, kWords));
+  using Stored = CodeRows<Format, kConfig.head_dim>;
+  using Share = LaneCodes<Stored::kWords, kSubVectors * kFormat.residuals * kFormat.index_bits,
+                          kLanes, kConfig.code_words, kFormat.layout.rows, kFormat.layout.words>;
   static_assert(kChannels % kVectorSize == 0, "");
 
   // Binds the block's codebooks and begins to fetch them, with thread number `thread`;
