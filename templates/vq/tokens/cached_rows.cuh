@@ -2,8 +2,7 @@
 // head and a token into a place. attention_decode loads and stages from here what kv_append has
 // written.
 //
-//   CodeRows   [sequence][kv head][token] of packed codes, in u32 words; tokens in groups, the
-//   words
+//   CodeRows   [sequence][kv head][token] of packed codes, in u32 words; tokens in groups, words
 //              of a row in runs (layout/codes.h)
 //   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens in slots of
 //              their own (sinks), then the ring of the newest (window)
