@@ -58,7 +58,7 @@ TEMPLATE_RANKS = [
     (r"vq/types\.h", 1),
     (r"vq/(args|layout)/\w+\.h", 2),
     (r"vq/(machine\.cuh|\w+\.h)", 3),
-    (r"vq/\w+\.cuh|vq/codebook/\w+\.cuh", 4),
+    (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 4),
     (r"vq/ops/\w+\.cuh", 5),
 ]
 MACHINE = "templates/machine"

@@ -44,4 +44,21 @@ VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {
   return read_code_at<kBits>(row, index * kBits, load);
 }
 
+// A code of 8 bits as the byte of a word that it is: a lookup by it needs no shift.
+struct CodeByte {
+  u32 word;
+  int byte;
+  VQ_DEVICE operator u32() const { return word >> 8 * byte & 0xffu; }
+};
+
+// Code number `index` of words in registers, at a place that is known once loops are unrolled.
+template <int kBits>
+VQ_DEVICE auto code_in(const u32* words, int index) {
+  if constexpr (kBits == 8) {
+    return CodeByte{words[index / 4], index % 4};
+  } else {
+    return read_code<kBits>(words, index, [](const u32* word) { return *word; });
+  }
+}
+
 }  // namespace vq

@@ -22,6 +22,7 @@
 #include <vq/codebook/entry.cuh>
 #include <vq/codebook/registers.cuh>
 #include <vq/codebook/shared.cuh>
+#include <vq/codes.cuh>
 
 namespace vq {
 
@@ -124,19 +125,25 @@ class Codebook {
     return find(u, stage, Decode::entry_of(code));
   }
 
-  // The same of a code of 8 bits, which is of a table, a byte of `codes`, and of unit first + u. An
-  // address costs least where `first` is one register for many lookups and u a constant.
-  VQ_DEVICE Words entry_of_byte(int first, int u, int stage, u32 codes, int byte) const {
-    return Decode::value(held_of_byte(first, u, stage, codes, byte), 0);
+  // The same of unit first + u. By a byte, which is a code of a table, an address costs least where
+  // `first` is one register for many lookups and u a constant.
+  VQ_DEVICE Words entry(int first, int u, int stage, u32 code) const {
+    return entry(first + u, stage, code);
   }
-  VQ_DEVICE Held held_of_byte(int first, int u, int stage, u32 codes, int byte) const {
+  VQ_DEVICE Words entry(int first, int u, int stage, CodeByte code) const {
+    return Decode::value(held(first, u, stage, code), 0);
+  }
+  VQ_DEVICE Held held(int first, int u, int stage, u32 code) const {
+    return held(first + u, stage, code);
+  }
+  VQ_DEVICE Held held(int first, int u, int stage, CodeByte code) const {
     static_assert(kIndexBits == 8 && kFormat.decoder == Decoder::table, "");
     if constexpr (kRegisters == 0 && kReplicated.end == kEntries) {
-      return ReplicatedLevel::access_byte(first, u, stage, codes, byte);
+      return ReplicatedLevel::access_byte(first, u, stage, code);
     } else if constexpr (kShared.begin == 0 && kShared.end == kEntries) {
-      return OnceLevel::access_byte(first, u, stage, codes, byte);
+      return OnceLevel::access_byte(first, u, stage, code);
     } else {
-      return held(first + u, stage, codes >> 8 * byte & 0xffu);
+      return held(first + u, stage, u32{code});
     }
   }
 

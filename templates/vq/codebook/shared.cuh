@@ -10,6 +10,7 @@
 #pragma once
 
 #include <vq/codebook/entry.cuh>
+#include <vq/codes.cuh>
 
 namespace vq {
 
@@ -52,15 +53,15 @@ struct SharedLevel {
     return load_row(unit, stage, lane_place() + number * kRowBytes);
   }
 
-  // The entry of a byte of `codes`, of unit first + unit. One instruction makes the address where
+  // The same by a byte, of unit first + unit. One instruction makes the address where
   // `first` is the same for many lookups, as the lane's place is, and `unit` is a constant, which
   // goes into the load's offset.
-  VQ_DEVICE static Words access_byte(int first, int unit, int stage, u32 codes, int byte) {
+  VQ_DEVICE static Words access_byte(int first, int unit, int stage, CodeByte code) {
     if constexpr (kRowBytes < 65536) {
       const u32 place = lane_place() + static_cast<u32>(first * kUnitBytes);
-      return load_row(unit, stage, add_scaled_byte(codes, byte, kRowBytes, place));
+      return load_row(unit, stage, add_scaled_byte(code.word, code.byte, kRowBytes, place));
     } else {
-      return access(first + unit, stage, codes >> 8 * byte & 0xffu);
+      return access(first + unit, stage, code);
     }
   }
 

@@ -1,9 +1,10 @@
-// The rows of one tensor that a block of kv_append writes: loaded raw, transformed, encoded stage
-// by stage (append_stage.cuh), and put into the cache. A share's codes are whole words
+// The rows of one tensor that a block of kv_append writes: loaded raw and transformed, and, once
+// encoded (append_stage.cuh), put into the cache. A share's codes are whole words
 // (layout/kv_append.h), so that each has one writer.
 #pragma once
 
-#include <vq/ops/append_stage.cuh>
+#include <vq/ops/append_share.cuh>
+#include <vq/tokens/cached_rows.cuh>
 #include <vq/transform.cuh>
 
 namespace vq {
@@ -19,8 +20,8 @@ class AppendRows {
   static constexpr int kResiduals = Share::kResiduals;
   static constexpr int kBits = kFormat.index_bits;
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
-  static constexpr int kRowWords =
-      static_cast<int>(row_words(kHeadDim, Share::kVectorSize, kResiduals, kBits));
+  using Stored = CodeRows<Operand, kHeadDim>;
+  using Raw = RawRows<Plan>;
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
@@ -39,33 +40,7 @@ class AppendRows {
     if (warp() < kConfig.tokens_per_block && first + warp() < kConfig.new_tokens) fetch(warp());
   }
 
-  // All threads.
-  VQ_DEVICE void run(const Share& share) {
-    load(share);
-    sync_block();
-    for (int stage = 0; stage < kResiduals; ++stage) {
-      const AppendStage<Share> codes(share, stage);
-      codes.search();
-      sync_block();
-      codes.settle();
-      sync_block();
-    }
-    write(share);
-  }
-
- private:
-  // Of a row lane l has channels l + 32 j.
-  VQ_DEVICE void fetch(int t) {
-    const i64 token = i64{block_z()} * kConfig.new_tokens + first_ + t;
-    const u16* const row = elements_ + (token * kConfig.kv_heads + block_y()) * kHeadDim;
-    VQ_UNROLL
-    for (int j = 0; j < kOfLane; ++j) {
-      const int channel = lane() + 32 * j;
-      if (kHeadDim % 32 == 0 || channel < kHeadDim) row_[j] = load_global(row + channel);
-    }
-  }
-
-  // A warp a row.
+  // The rows to shared memory, transformed, and to their raw slots. A warp a row; all threads.
   VQ_DEVICE void load(const Share& share) {
     for (int t = warp(); t < share.work.count; t += kThreads / 32) {
       if (t != warp()) fetch(t);
@@ -89,6 +64,33 @@ class AppendRows {
     }
   }
 
+  // The codes of shared memory to the cache. A thread a word; all threads.
+  VQ_DEVICE static void write(const Share& share) {
+    const int first_word = share.begin * kResiduals * kBits / 32;
+    const int left = Stored::kWords - first_word;
+    const int words = left < kShareWords ? left : kShareWords;
+    for (int i = thread_index(); i < share.work.count * words; i += kThreads) {
+      const int t = i / words;
+      const int word = i % words;
+      const int token = share.work.position + share.work.first + t;
+      store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
+                       Stored::word(first_word + word),
+                   packed(share, Share::codes() + t * Share::kVectors * kResiduals, word));
+    }
+  }
+
+ private:
+  // Of a row lane l has channels l + 32 j.
+  VQ_DEVICE void fetch(int t) {
+    const i64 token = i64{block_z()} * kConfig.new_tokens + first_ + t;
+    const u16* const row = elements_ + (token * kConfig.kv_heads + block_y()) * kHeadDim;
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const int channel = lane() + 32 * j;
+      if (kHeadDim % 32 == 0 || channel < kHeadDim) row_[j] = load_global(row + channel);
+    }
+  }
+
   // Whether a reader takes a first token for a sink or for one of its window is a count of the
   // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
   // newest is stored.
@@ -96,27 +98,13 @@ class AppendRows {
     constexpr int kSinks = kConfig.max_sinks;
     constexpr int kWindow = kConfig.max_window;
     if constexpr (kSinks + kWindow > 0) {
-      u16* const raw =
-          raw_ + work.batch * args_.raw_batch_stride + work.head * args_.raw_head_stride + channel;
+      u16* const raw = raw_ + Raw::first(args_, work.batch, work.head) + channel;
       const int token = work.position + number;
-      if (token < kSinks) store_global(raw + i64{token} * kHeadDim, element);
+      if (token < kSinks) store_global(raw + Raw::row(token), element);
       if constexpr (kWindow > 0) {
         if (number >= work.all - kWindow)
-          store_global(raw + i64{kSinks + token % kWindow} * kHeadDim, element);
+          store_global(raw + Raw::row(Raw::window_slot(token)), element);
       }
-    }
-  }
-
-  // A thread a word.
-  VQ_DEVICE static void write(const Share& share) {
-    const int first_word = share.begin * kResiduals * kBits / 32;
-    const int left = kRowWords - first_word;
-    const int words = left < kShareWords ? left : kShareWords;
-    for (int i = thread_index(); i < share.work.count * words; i += kThreads) {
-      const int t = i / words;
-      const int word = i % words;
-      store_global(word_at(share, share.work.position + share.work.first + t, first_word + word),
-                   packed(share, Share::codes() + t * Share::kVectors * kResiduals, word));
     }
   }
 
@@ -130,15 +118,6 @@ class AppendRows {
       bits |= shift < 0 ? code >> -shift : code << shift;
     }
     return bits;
-  }
-
-  // Where a word of a token's row stands in the cache.
-  VQ_DEVICE static u32* word_at(const Share& share, int token, int word) {
-    constexpr CodeLayout kLayout = kFormat.layout;
-    return share.to.codes + share.work.batch * share.to.batch_stride +
-           share.work.head * share.to.head_stride +
-           row_place(kLayout, padded_words(kLayout, kRowWords), i64{token}) +
-           word_place(kLayout, word);
   }
 
   const KvAppendArgs& args_;

@@ -46,7 +46,7 @@ class KeyLanes {
       for (int h = 0; h < kHeads; ++h) total[h] = 0.0f;
       if (token < count) {
         if (kRaw && work_.is_raw(first + token)) {
-          const u16* row = args_.raw_keys + work_.raw_offset(args_, first + token);
+          const u16* row = args_.raw_keys + work_.raw_row(args_, first + token);
           dot(lane, raw_query(), total,
               [&](int s, float(&value)[kVectorSize]) { Rows::load_raw(row, share_, s, value); });
         } else {

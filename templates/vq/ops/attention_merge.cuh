@@ -6,6 +6,7 @@
 #pragma once
 
 #include <vq/kernels/attention_fragments/layout.h>
+#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/attention_work.cuh>
 
 namespace vq {
@@ -26,7 +27,7 @@ class AttentionMerge {
   template <class Each>
   VQ_DEVICE static void run(const float (&highest)[kQuads], const float (&part)[kQuads],
                             const float (&values)[kQuads][kValues / 4][4], Each each) {
-    if (lane() < 4) {
+    if (in_first_group()) {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
         store_shared(warp_maximum(warp(), quad * 4 + lane()), highest[quad]);
@@ -35,11 +36,11 @@ class AttentionMerge {
     sync_block();  // and what stood where parts go has been read
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      const float weight = exp2_approx(highest[quad] - block_maximum(quad * 4 + lane() % 4));
+      const float weight = exp2_approx(highest[quad] - block_maximum(quad * 4 + place_in_group()));
       float total = part[quad] * weight;
       VQ_UNROLL
       for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
-      if (lane() < 4) store_shared(warp_sum(warp(), quad * 4 + lane()), total);
+      if (in_first_group()) store_shared(warp_sum(warp(), quad * 4 + lane()), total);
       VQ_UNROLL
       for (int i = 0; i < kValues; ++i) {
         store_shared(weighted(warp(), quad * kValues + i) + lane(),

@@ -9,6 +9,7 @@
 #include <vq/codebook/codebook.cuh>
 #include <vq/codes.cuh>
 #include <vq/ops/attention_work.cuh>
+#include <vq/tokens/cached_rows.cuh>
 
 namespace vq {
 
@@ -41,10 +42,7 @@ struct CacheRows {
   static constexpr int kChannels = Format::kShare;
   static constexpr int kSubVectors = kChannels / kVectorSize;
   static constexpr int kShareBits = kSubVectors * kResiduals * kBits;
-  static constexpr int kRowWords =
-      static_cast<int>(row_words(kHeadDim, kVectorSize, kResiduals, kBits));
-  static constexpr CodeLayout kLayout = kFormat.layout;
-  static constexpr int kStoredWords = static_cast<int>(padded_words(kLayout, kRowWords));
+  using Stored = CodeRows<Format, kHeadDim>;
   static constexpr int kWords = share_words(kFormat, kChannels, kHeadDim);  // staged, a token
   static constexpr bool kWholeWords = kChannels == kHeadDim || kShareBits % 32 == 0;
   static constexpr int kUnits = units_of(kFormat, kChannels);
@@ -65,19 +63,16 @@ struct CacheRows {
   VQ_DEVICE static void stage(const QuantizedArgs& tensor, const AttentionWork<Plan>& work,
                               int share, int first, int count, u32* to) {
     // Of the first token in its group, of the first word in its run.
-    const int in_group = first % kLayout.rows;
+    const int in_group = first % Stored::kLayout.rows;
     const int begin = share * kShareBits / 32;
-    const int in_run = begin % kLayout.words;
-    const u32* from = tensor.codes + work.batch * tensor.batch_stride +
-                      work.kv_head * tensor.head_stride +
-                      row_place(kLayout, i64{kStoredWords}, i64{first} - in_group) +
-                      word_place(kLayout, begin - in_run);
-    const int left = kRowWords - begin;  // the last share's rows end sooner
+    const int in_run = begin % Stored::kLayout.words;
+    const u32* from = Stored::at(tensor, work.batch, work.kv_head, i64{first} - in_group) +
+                      Stored::word(begin - in_run);
+    const int left = Stored::kWords - begin;  // the last share's rows end sooner
     for (int i = thread_index(); i < count * kWords; i += kThreads) {
       const int word = i % kWords;
       if (word < left) {
-        copy_async(to + i, from + row_place(kLayout, kStoredWords, in_group + i / kWords) +
-                               word_place(kLayout, in_run + word));
+        copy_async(to + i, from + Stored::row(in_group + i / kWords) + Stored::word(in_run + word));
       }
     }
   }

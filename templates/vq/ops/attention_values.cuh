@@ -52,8 +52,8 @@ class AttentionValues {
     for (int token = slice(); token < count; token += kSlices) {
       float value[kVectorSize];
       if (kRaw && work_.is_raw(first + token)) {
-        Rows::load_raw(args_.raw_values + work_.raw_offset(args_, first + token), share_,
-                       sub_vector(), value);
+        Rows::load_raw(args_.raw_values + work_.raw_row(args_, first + token), share_, sub_vector(),
+                       value);
       } else {
         Rows::decode(book_, codes + token * kWords, share_, sub_vector(), value);
       }

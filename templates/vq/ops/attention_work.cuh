@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vq/ops/attention_splits.cuh>
+#include <vq/tokens/cached_rows.cuh>
 
 namespace vq {
 
@@ -66,13 +67,11 @@ struct AttentionWork {
 
   VQ_DEVICE bool is_raw(int token) const { return token < sinks || token >= window; }
 
-  // Elements from the raw storage's begin to the row of this raw token.
-  VQ_DEVICE i64 raw_offset(const AttentionDecodeArgs& args, int token) const {
-    int slot = token;
-    if constexpr (kMaxWindow > 0) {
-      if (token >= sinks) slot = kMaxSinks + token % kMaxWindow;
-    }
-    return batch * args.raw_batch_stride + kv_head * args.raw_head_stride + i64{slot} * kHeadDim;
+  // Elements from args.raw_keys or args.raw_values to the row of a raw token.
+  VQ_DEVICE i64 raw_row(const AttentionDecodeArgs& args, int token) const {
+    using Raw = RawRows<Plan>;
+    const int slot = Raw::slot(token, sinks);
+    return Raw::first(args, batch, kv_head) + Raw::row(slot);
   }
 
   // One split: the normalised result. More: the split's partial, for the combine kernel or the last

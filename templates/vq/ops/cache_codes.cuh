@@ -15,6 +15,8 @@ class CacheCodes {
  public:
   using Work = AttentionWork<Plan>;
   using Softmax = WarpSoftmax<Plan>;
+  using Keys = typename KeyRows::Stored;
+  using Values = typename ValueRows::Stored;
   static constexpr auto kConfig = Plan::config();
   static constexpr int kTokens = kConfig.step_tokens;
   static constexpr int kTiles = Softmax::kTiles;
@@ -24,10 +26,9 @@ class CacheCodes {
       kJoined % keys_together(kConfig) == 0 ? keys_together(kConfig) : 1;
   static constexpr int kValuesAtOnce =
       2 * kJoined % values_together(kConfig) == 0 ? values_together(kConfig) : 1;
-  static constexpr CodeLayout kKeyLayout = kConfig.keys.layout;
-  static constexpr CodeLayout kValueLayout = kConfig.values.layout;
-  static constexpr int kGroup =
-      kKeyLayout.rows > kValueLayout.rows ? kKeyLayout.rows : kValueLayout.rows;
+  static constexpr int kKeyGroup = Keys::kLayout.rows;
+  static constexpr int kValueGroup = Values::kLayout.rows;
+  static constexpr int kGroup = kKeyGroup > kValueGroup ? kKeyGroup : kValueGroup;
 
   // The codes of one step, in flight.
   struct Step {
@@ -46,13 +47,10 @@ class CacheCodes {
 
   // The sequence's rows, which are `end` at least. Call it before the others.
   VQ_DEVICE void point_at_rows(const AttentionDecodeArgs& args, const Work& work, int end) {
-    const auto rows = [&work](const QuantizedArgs& tensor) {
-      return tensor.codes + work.batch * tensor.batch_stride + work.kv_head * tensor.head_stride;
-    };
-    keys_ = rows(args.keys) + key_place(key_row(0)) +
-            word_place(kKeyLayout, KeyRows::Share::first_word(lane() % 4));
-    values_ = rows(args.values) + value_place(value_row(0, 0)) +
-              word_place(kValueLayout, ValueRows::Share::first_word(lane() / 4));
+    keys_ = Keys::at(args.keys, work.batch, work.kv_head, key_row(0)) +
+            Keys::word(KeyRows::Share::first_word(place_in_group()));
+    values_ = Values::at(args.values, work.batch, work.kv_head, value_row(0, 0)) +
+              Values::word(ValueRows::Share::first_word(lane_group()));
     last_key_ = (end - 1) / kKeysAtOnce * kKeysAtOnce;
     last_value_ = (end - 1) / kValuesAtOnce * kValuesAtOnce;
   }
@@ -61,19 +59,19 @@ class CacheCodes {
   // constant number of words apart.
   VQ_DEVICE void load(Step& to, int first, int end) const {
     const int base = base_of(first, end);
-    const u32* keys = keys_ + static_cast<u32>(base * KeyRows::kStoredWords);
-    const u32* values = values_ + static_cast<u32>(base * ValueRows::kStoredWords);
+    const u32* keys = keys_ + static_cast<u32>(Keys::groups(base));
+    const u32* values = values_ + static_cast<u32>(Values::groups(base));
     load_tiles(
         to,
         [&](int tile) {
-          const int words = key_place(Softmax::token_of(0, tile, 0));
-          if constexpr (kKeyLayout.rows == kGroup) return keys + words;
-          return held(keys_, base * KeyRows::kStoredWords + words, key_words(last_key_));
+          const int words = Keys::row(Softmax::token_of(0, tile, 0));
+          if constexpr (kKeyGroup == kGroup) return keys + words;
+          return held(keys_, Keys::groups(base) + words, key_words(last_key_));
         },
         [&](int tile, int i) {
-          const int words = value_place(Softmax::token_of(0, tile, i));
-          if constexpr (kValueLayout.rows == kGroup) return values + words;
-          return held(values_, base * ValueRows::kStoredWords + words, value_words(last_value_));
+          const int words = Values::row(Softmax::token_of(0, tile, i));
+          if constexpr (kValueGroup == kGroup) return values + words;
+          return held(values_, Values::groups(base) + words, value_words(last_value_));
         });
   }
 
@@ -97,12 +95,13 @@ class CacheCodes {
       VQ_UNROLL
       for (int i = 0; i < kJoined; i += kKeysAtOnce) {
         KeyRows::Share::template load<kKeysAtOnce>(
-            key_at(tile + i), lane() % 4, [&](int row) -> u32* { return to.keys[tile + i + row]; });
+            key_at(tile + i), place_in_group(),
+            [&](int row) -> u32* { return to.keys[tile + i + row]; });
       }
       VQ_UNROLL
       for (int i = 0; i < 2 * kJoined; i += kValuesAtOnce) {
         ValueRows::Share::template load<kValuesAtOnce>(
-            value_at(tile + i % kJoined, i / kJoined), lane() / 4, [&](int row) -> u32* {
+            value_at(tile + i % kJoined, i / kJoined), lane_group(), [&](int row) -> u32* {
               return to.values[tile + (i + row) % kJoined][(i + row) / kJoined];
             });
       }
@@ -110,21 +109,14 @@ class CacheCodes {
   }
 
   // The row of a step that is this lane's.
-  VQ_DEVICE static int key_row(int tile) { return Softmax::token_of(0, tile, lane() / 4); }
+  VQ_DEVICE static int key_row(int tile) { return Softmax::token_of(0, tile, lane_group()); }
   VQ_DEVICE static int value_row(int tile, int i) {
-    return Softmax::token_of(0, tile, lane() % 4 * 2 + i);
+    return Softmax::token_of(0, tile, place_in_group() * 2 + i);
   }
-  // Words to a row from the first, and from this lane's first. Places of rows add up where their
-  // numbers have no bits in common: a step's first row, a lane's of it, a tile's from there.
-  VQ_DEVICE static int key_place(int row) {
-    return row_place(kKeyLayout, KeyRows::kStoredWords, row);
-  }
-  VQ_DEVICE static int value_place(int row) {
-    return row_place(kValueLayout, ValueRows::kStoredWords, row);
-  }
-  VQ_DEVICE static int key_words(int row) { return key_place(row) - key_place(key_row(0)); }
+  // Words to a row from this lane's first.
+  VQ_DEVICE static int key_words(int row) { return Keys::row(row) - Keys::row(key_row(0)); }
   VQ_DEVICE static int value_words(int row) {
-    return value_place(row) - value_place(value_row(0, 0));
+    return Values::row(row) - Values::row(value_row(0, 0));
   }
   // A tensor whose groups are smaller than those that steps begin with may lack the last rows of a
   // step, which do not count: then its last one again.

@@ -13,6 +13,7 @@
 
 #include <vq/layout/linear_runs.h>
 #include <vq/codes.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
 
 namespace vq {
 
@@ -52,7 +53,7 @@ class FragmentCodes {
   // Output `i` of a lane's of a tile, of a warp that serves outputs from `first` on.
   VQ_DEVICE static i64 output_of(i64 first, int tile, int i) {
     const int number = tile * kLaneOutputs + i;
-    return first + number / kTogether * (8 * kTogether) + lane() / 4 * kTogether +
+    return first + number / kTogether * (8 * kTogether) + lane_group() * kTogether +
            number % kTogether;
   }
 
@@ -84,41 +85,37 @@ class FragmentCodes {
 
   // The first column, from the run's, of the lane's entry e of a step.
   VQ_DEVICE static int column(int step, int e) {
-    const int octet = kStreams == 4 ? lane() % 4 : e * kStreams + lane() % kStreams;
-    const int number = kStreams == 4 ? e : lane() % 4 / kStreams;
+    const int octet = kStreams == 4 ? place_in_group() : e * kStreams + lane() % kStreams;
+    const int number = kStreams == 4 ? e : place_in_group() / kStreams;
     return octet_column(kStreams, kRunOctets, step, octet) + number * kFormat.vector_size;
   }
 
   // Its code of a stage, of the run's words of one output. The place is known once loops are
   // unrolled, but for which entry of an octet it is where lanes share octets.
-  VQ_DEVICE static u32 at(const u32* words, int step, int e, int stage) {
+  VQ_DEVICE static auto at(const u32* words, int step, int e, int stage) {
     const int sub_vector = step * kEntries + e;
     if constexpr (kStreams == 4) {
-      return code(words, sub_vector * kFormat.residuals + stage);
+      return code_in<kFormat.index_bits>(words, sub_vector * kFormat.residuals + stage);
     } else {
       return one_of_octet(words, sub_vector * kEntries * kFormat.residuals + stage);
     }
   }
 
  private:
-  VQ_DEVICE static u32 code(const u32* words, int number) {
-    return read_code<kFormat.index_bits>(words, number, [](const u32* word) { return *word; });
-  }
-
   // The lane's of the octet's codes `first`, `first` + residuals, ..: by one shift where they stand
   // in one word, else by selects.
   VQ_DEVICE static u32 one_of_octet(const u32* words, int first) {
     constexpr int kApart = kFormat.residuals * kFormat.index_bits;
-    const int which = lane() % 4 / kStreams;
+    const int which = place_in_group() / kStreams;
     const int begin = first * kFormat.index_bits;
     const int last = begin + (kEntries - 1) * kApart + kFormat.index_bits - 1;
     if (begin / 32 == last / 32) {
       return words[begin / 32] >> (begin % 32 + which * kApart) & ((1u << kFormat.index_bits) - 1u);
     }
-    u32 chosen = code(words, first);
+    u32 chosen = code_in<kFormat.index_bits>(words, first);
     VQ_UNROLL
     for (int i = 1; i < kEntries; ++i) {
-      const u32 other = code(words, first + i * kFormat.residuals);
+      const u32 other = code_in<kFormat.index_bits>(words, first + i * kFormat.residuals);
       chosen = which == i ? other : chosen;
     }
     return chosen;

@@ -1,6 +1,6 @@
 // From the lanes that look entries up to those that multiply them (VQ-LLM, section VI-B), for plans
 // that keep the columns of a product in their natural order. What meets is a tile of 8 outputs by 4
-// octets, 4 words a lane (g, c) = (lane / 4, lane % 4):
+// octets, 4 words a lane (g, c):
 //
 //   before   the entries that the lane looked up, of n = v / 2 words each (fragment_codes.cuh)
 //   after    word c, columns 2c and 2c + 1, of octets 0 .. 3: as mma.m16n8k16 has row g of an
@@ -13,7 +13,7 @@
 #pragma once
 
 #include <vq/kernels/linear_fragments/layout.h>
-#include <vq/machine.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
 
 namespace vq {
 
@@ -73,10 +73,11 @@ class FragmentExchange {
     U32x4* tile = reinterpret_cast<U32x4*>(shared_memory() + kOffset) +
                   (warp() * kExchangeTiles + turn_) * kExchangeOctets;
     turn_ ^= 1;
-    store_shared(tile + tile_place(lane() / 4, lane() % 4),
+    store_shared(tile + tile_place(lane_group(), place_in_group()),
                  {words[0], words[1], words[2], words[3]});
     sync_warp();
-    ldmatrix_x4(words, reinterpret_cast<const u32*>(tile + tile_place(lane() % 8, lane() / 8)));
+    ldmatrix_x4(words,
+                reinterpret_cast<const u32*>(tile + tile_place(ldmatrix_row(), ldmatrix_number())));
   }
 
   int turn_ = 0;

@@ -1,7 +1,7 @@
 // The scores of tokens with the heads of a block, for attention_fragments.cuh: the keys' codebooks,
 // the query, and their products on tensor cores.
 //
-//   a   lane (g, c) = (lane / 4, lane % 4) looks up channels [c head_dim / 4, ..) of token g of
+//   a   lane (g, c) looks up channels [c head_dim / 4, ..) of token g of
 //       two tiles, rows g and g + 8; an octet of words w0..w3 is k of two products. Of int8
 //       entries an octet is two words of bytes, and k of one (query_bytes.cuh)
 //   b   columns are heads and parts of the query (query_fragments.cuh), so that of c0 and c1
@@ -33,8 +33,8 @@ class FragmentScores {
   static constexpr int kQueries = query_stages(kConfig);
 
   struct Keys {
-    static constexpr bool kScaled = false;  // the query takes the scales
-    static constexpr bool kBytes = kIntegers;
+    // The query takes the scales.
+    static constexpr Rebuilt kRebuilt = kIntegers ? Rebuilt::kHeld : Rebuilt::kEntry;
     VQ_HD static constexpr FormatConfig config() { return kConfig.keys; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
   };
@@ -85,7 +85,7 @@ class FragmentScores {
     for (int stage = 0; stage < kQueries; ++stage) queries_[stage].load(query_words(stage));
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      const int head = quad * 4 + lane() % 4;
+      const int head = quad * 4 + place_in_group();
       scale_[quad] = kParts == 1 ? scale : 0.0f;
       if (kParts == 2 && head < kConfig.heads_per_block)
         scale_[quad] = scale * load_shared(peaks + head) / Query::kPeak;
@@ -99,7 +99,7 @@ class FragmentScores {
     u32 share[kTiles][Rows::Share::kWords];
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      Rows::Share::align(share[tile], loaded[tile], lane() % 4);
+      Rows::Share::align(share[tile], loaded[tile], place_in_group());
     }
     typename Query::Sum products[(kTiles + 1) / 2][Query::kProducts][4] = {};
     constexpr int kTurns = Query::kOctets * Rows::kPasses;
@@ -154,8 +154,9 @@ class FragmentScores {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kVectors; ++i) {
       const int s = i % kVectors;
-      Rows::rebuild(words[i / kVectors] + s * Rows::kVectorSize / Rows::kOfWord, book_,
-                    share[i / kVectors], lane() % 4, octet * kVectors + s, turn % Rows::kPasses);
+      Rows::look_up(words[i / kVectors] + s * Rows::kVectorSize / Rows::kOfWord, book_,
+                    share[i / kVectors], place_in_group(), octet * kVectors + s,
+                    turn % Rows::kPasses);
     }
   }
 

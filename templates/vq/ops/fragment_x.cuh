@@ -54,10 +54,10 @@ class FragmentX {
   VQ_DEVICE static void load(u32 (&x)[kWords], int run, int step, int tile) {
     const int first = first_place(run, step, tile);
     if constexpr (kNatural && kHalves) {  // column n of b: half n % 2 of row n / 2
-      const int n = lane() % 8;
-      ldmatrix_x2(x, words_at(first + tile_place(n / 2, n % 2 * 2 + lane() / 8 % 2)));
+      const int n = ldmatrix_row();
+      ldmatrix_x2(x, words_at(first + tile_place(n / 2, n % 2 * 2 + ldmatrix_number() % 2)));
     } else if constexpr (kNatural) {
-      ldmatrix_x4(x, words_at(first + tile_place(lane() % 8, lane() / 8)));
+      ldmatrix_x4(x, words_at(first + tile_place(ldmatrix_row(), ldmatrix_number())));
     } else if constexpr (kHalves) {
       const U32x2 words = load_shared(half_octets() + first + lane());
       x[0] = words.x, x[1] = words.y;

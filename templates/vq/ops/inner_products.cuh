@@ -4,11 +4,12 @@
 //   table [entry][lane]   fp32: the column of a lane's sub-vector lies in a bank of its own
 //
 // by tensor core where one codebook serves all of the chunk: 16 entries times 8 sub-vectors a
-// product, k filled up with zeros. Its result has a lane (g, c) = (lane / 4, lane % 4) hold lanes
+// product, k filled up with zeros. Its result has a lane (g, c) hold lanes
 // 8 q + 2c and 8 q + 2c + 1 of entries g and g + 8 for q = 0..3. Stored as they come, the 8 lanes
 // of equal c would meet in one bank; so each lane begins with another q, rotated by g.
 #pragma once
 
+#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -85,8 +86,8 @@ struct InnerProducts {
     constexpr int kTiles = kEntries / 16;
     constexpr int kLast = kTables * kTiles - 1;
     const int held = number < kLast ? number : kLast;
-    const int g = lane() / 4;
-    const int c = lane() % 4;
+    const int g = lane_group();
+    const int c = place_in_group();
     turn.table = held / kTiles;
     turn.first_entry = held % kTiles * 16;
     const int stage = turn.table % kFormat.residuals;
@@ -107,8 +108,8 @@ struct InnerProducts {
   }
 
   VQ_DEVICE static void multiply(const Turn& turn, int row, float scale) {
-    const int g = lane() / 4;
-    const int c = lane() % 4;
+    const int g = lane_group();
+    const int c = place_in_group();
     const u32 a[4] = {turn.a[0], turn.a[1], 0u, 0u};
     float products[4][4] = {};
     VQ_UNROLL
@@ -124,7 +125,7 @@ struct InnerProducts {
   // products[q][i], products[q][i + 1] go to row + 8 q, lane by lane in an order rotated by g.
   VQ_DEVICE static void store_rotated(float* row, const float (&products)[4][4], int i,
                                       float scale) {
-    const int turn = lane() / 4 % 4;
+    const int turn = lane_group() % 4;
     u32 pairs[4][2];
     VQ_UNROLL
     for (int q = 0; q < 4; ++q) {

@@ -55,13 +55,13 @@ class QueryBytes {
   VQ_DEVICE void load(const u32* words) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      const int head = quad * 4 + lane() / 8;
+      const int head = quad * 4 + group_pair();
       const bool inside = head < kHeads;
-      const int row = inside ? head * 2 + lane() / 4 % 2 : 0;
+      const int row = inside ? head * 2 + lane_group() % 2 : 0;
       VQ_UNROLL
       for (int octet = 0; octet < kOctets; ++octet) {
-        load_octet(words_[quad][octet], words + query_word(kQuarter, row, lane() % 4, octet * 2),
-                   inside);
+        load_octet(words_[quad][octet],
+                   words + query_word(kQuarter, row, place_in_group(), octet * 2), inside);
       }
     }
   }

@@ -1,4 +1,4 @@
-// The query of a block as the tensor core's operand b. Lane (g, c) = (lane / 4, lane % 4) holds of
+// The query of a block as the tensor core's operand b. Lane (g, c) holds of
 // its column all its channels [c head_dim / 4, (c + 1) head_dim / 4). Columns n of a product:
 //
 //   in parts   head n / 2 of a quad of four, part n % 2: c0 + c1 is the score of head c
@@ -17,6 +17,7 @@
 
 #include <vq/kernels/attention_fragments/layout.h>
 #include <vq/codebook/entry.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/attention_work.cuh>
 
 namespace vq {
@@ -98,17 +99,17 @@ class QueryFragments {
   }
 
   VQ_DEVICE void load(const u32* words) {
-    const int second = lane() / 4 % 2;
+    const int second = lane_group() % 2;
     VQ_UNROLL
     for (int product = 0; product < kProducts; ++product) {
       const int quad = kPaired ? product * 2 + second : product;
-      const int head = quad * 4 + lane() / 8;
+      const int head = quad * 4 + group_pair();
       const bool inside = head < kHeads && (kParts == 2 || kPaired || second == 0);
       const int row = inside ? head * kParts + (kParts == 2 ? second : 0) : 0;
       VQ_UNROLL
       for (int octet = 0; octet < kOctets; ++octet) {
-        load_octet(words_[product][octet], words + query_word(kQuarter, row, lane() % 4, octet * 4),
-                   inside);
+        load_octet(words_[product][octet],
+                   words + query_word(kQuarter, row, place_in_group(), octet * 4), inside);
       }
     }
   }

@@ -1,5 +1,5 @@
-// The running softmax of one warp and its weighted sum of values, by tensor core: lane (g, c) =
-// (lane / 4, lane % 4) holds the score of token g of a tile of 8 with head c of each quad of heads,
+// The running softmax of one warp and its weighted sum of values, by tensor core: lane (g, c)
+// holds the score of token g of a tile of 8 with head c of each quad of heads,
 // and of that head's output the channels [g head_dim / 8, (g + 1) head_dim / 8).
 //
 //   a   a word of two channels of a token is a pair along k, k = (token, channel's parity): words
@@ -72,7 +72,7 @@ class WarpSoftmax {
 
   // Operand b of a tile's probabilities, for each quad.
   VQ_DEVICE static void spread(u32 (&b)[kQuads][2], const float (&probabilities)[kQuads]) {
-    const bool odd = lane() / 4 % 2 == 1;
+    const bool odd = lane_group() % 2 == 1;
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const u32 pair = movmatrix_trans(pack2<kElement>(probabilities[quad], probabilities[quad]));
@@ -100,7 +100,7 @@ class WarpSoftmax {
   VQ_DEVICE static void mask(float (&scores)[kTiles][kQuads], int base, int first, int end) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      const int token = token_of(base, tile, lane() / 4);
+      const int token = token_of(base, tile, lane_group());
       const bool counts = token >= first && token < end;
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {

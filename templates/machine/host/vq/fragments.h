@@ -1,6 +1,7 @@
 // Which element of a matrix each lane holds for the tensor-core collectives, from the tables of the
 // PTX ISA (mma.m16n8k16, mma.m16n8k32, wgmma, ldmatrix). The emulation and the tests read these
-// maps; a run of tests/cuda on a GPU ties them to the hardware. With g = lane / 4 and t = lane % 4:
+// maps; a run of tests/cuda on a GPU ties them to the hardware. With g = group(lane) and t =
+// in_group(lane):
 //
 //   m16n8k16  A 16x16: elements 0,1  (g, 2t + 0,1)   2,3  (g + 8, ..)   4..7  the same, columns + 8
 //             B 16x8:  elements 0,1  (2t + 0,1, g)   2,3  rows + 8
@@ -22,24 +23,31 @@ struct Place {
   int row, column;
 };
 
+constexpr int group(int lane) { return lane / 4; }     // PTX's groupID
+constexpr int in_group(int lane) { return lane % 4; }  // threadID_in_group
+
 constexpr Place a_m16n8k16(int lane, int i) {
-  return {lane / 4 + i / 2 % 2 * 8, lane % 4 * 2 + i % 2 + i / 4 * 8};
+  return {group(lane) + i / 2 % 2 * 8, in_group(lane) * 2 + i % 2 + i / 4 * 8};
 }
-constexpr Place b_m16n8k16(int lane, int i) { return {lane % 4 * 2 + i % 2 + i / 2 * 8, lane / 4}; }
+constexpr Place b_m16n8k16(int lane, int i) {
+  return {in_group(lane) * 2 + i % 2 + i / 2 * 8, group(lane)};
+}
 constexpr Place a_m16n8k32(int lane, int i) {
-  return {lane / 4 + i / 4 % 2 * 8, lane % 4 * 4 + i % 4 + i / 8 * 16};
+  return {group(lane) + i / 4 % 2 * 8, in_group(lane) * 4 + i % 4 + i / 8 * 16};
 }
 constexpr Place b_m16n8k32(int lane, int i) {
-  return {lane % 4 * 4 + i % 4 + i / 4 * 16, lane / 4};
+  return {in_group(lane) * 4 + i % 4 + i / 4 * 16, group(lane)};
 }
-constexpr Place c_m16n8(int lane, int i) { return {lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2}; }
+constexpr Place c_m16n8(int lane, int i) {
+  return {group(lane) + i / 2 * 8, in_group(lane) * 2 + i % 2};
+}
 constexpr Place c_m64n(int lane, int i) {
   const Place at = c_m16n8(lane, i % 4);
   return {at.row, at.column + i / 4 * 8};
 }
 constexpr Place m8n8(int lane, int i, bool transposed) {
-  const int along = lane % 4 * 2 + i;
-  return transposed ? Place{along, lane / 4} : Place{lane / 4, along};
+  const int along = in_group(lane) * 2 + i;
+  return transposed ? Place{along, group(lane)} : Place{group(lane), along};
 }
 
 }  // namespace vq::fragment

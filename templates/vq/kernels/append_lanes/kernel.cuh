@@ -6,6 +6,7 @@
 
 #include <vq/kernels/append_lanes/layout.h>
 #include <vq/ops/append_rows.cuh>
+#include <vq/ops/append_stage.cuh>
 
 namespace vq {
 
@@ -41,13 +42,28 @@ VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block) {
   return work;
 }
 
+// All threads, with a barrier between any two steps.
+template <class Rows, class Share>
+VQ_DEVICE void encode(Rows& rows, const Share& share) {
+  rows.load(share);
+  sync_block();
+  for (int stage = 0; stage < Share::kResiduals; ++stage) {
+    const AppendStage<Share> codes(share, stage);
+    codes.search();
+    sync_block();
+    codes.settle();
+    sync_block();
+  }
+  rows.write(share);
+}
+
 template <class Plan, class Operand>
 VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* raw,
                            const EncodedArgs& to, int token_block, int share) {
   using Rows = AppendRows<Plan, Operand>;
   Rows rows(args, elements, raw, token_block * Plan::config().tokens_per_block);
   const AppendWork work = append_work<Plan>(args, token_block);
-  if (work.count > 0) rows.run(Rows::Share::of_block(to, work, share));
+  if (work.count > 0) encode(rows, Rows::Share::of_block(to, work, share));
 }
 
 template <class Plan>

@@ -1,6 +1,6 @@
 // attention_decode on tensor cores: entries are operands of mma.m16n8k16 as they come from their
 // lookup; no register is moved, shuffled or permuted on the way. Heads go in quads of four, tokens
-// in tiles of 8; lane (g, c) = (lane / 4, lane % 4).
+// in tiles of 8; lane (g, c) as in lanes/fragment_lanes.cuh.
 //
 //   scores   lane (g, c) looks up channels [c head_dim / 4, ...) of token g (fragment_scores.cuh)
 //   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1
@@ -37,7 +37,8 @@ class AttentionFragmentsBlock {
     // False: the one scale of all that is summed is left for the end.
     static constexpr bool kScaled = kRaw || kConfig.values.residuals > 1 ||
                                     units_per_head(kConfig.values, kHeadDim) > 1;
-    static constexpr bool kBytes = false;
+    static constexpr Rebuilt kRebuilt =
+        kScaled && kConfig.values.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
     VQ_HD static constexpr FormatConfig config() { return kConfig.values; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
   };
@@ -147,14 +148,14 @@ class AttentionFragmentsBlock {
     u32 share[2][ValueRows::Share::kWords];
     VQ_UNROLL
     for (int i = 0; i < 2; ++i) {
-      ValueRows::Share::align(share[i], loaded[turn / ValueRows::kPasses][i], lane() / 4);
+      ValueRows::Share::align(share[i], loaded[turn / ValueRows::kPasses][i], lane_group());
     }
     VQ_UNROLL
     for (int s = 0; s < ValueRows::kSubVectors; ++s) {
       VQ_UNROLL
       for (int i = 0; i < 2; ++i) {
-        ValueRows::rebuild(words[i] + s * ValueRows::kVectorSize / 2, value_book_, share[i],
-                           lane() / 4, s, turn % ValueRows::kPasses);
+        ValueRows::look_up(words[i] + s * ValueRows::kVectorSize / 2, value_book_, share[i],
+                           lane_group(), s, turn % ValueRows::kPasses);
       }
     }
   }
@@ -177,7 +178,7 @@ class AttentionFragmentsBlock {
 
   // Where a raw row begins; tokens past the last repeat it.
   VQ_DEVICE i64 raw_row(int token, int end) const {
-    return work_.raw_offset(args_, token < end ? token : end - 1);
+    return work_.raw_row(args_, token < end ? token : end - 1);
   }
 
   VQ_DEVICE void score_raw(const RawQuery& query, int first, int end,
@@ -188,8 +189,9 @@ class AttentionFragmentsBlock {
       u32 words[kTiles][4];
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const int token = Softmax::token_of(first, tile, lane() / 4);
-        const u16* row = args_.raw_keys + raw_row(token, end) + lane() % 4 * KeyRows::kChannels;
+        const int token = Softmax::token_of(first, tile, lane_group());
+        const u16* row =
+            args_.raw_keys + raw_row(token, end) + place_in_group() * KeyRows::kChannels;
         const U32x4 four = load_global(reinterpret_cast<const U32x4*>(row + octet * 8));
         words[tile][0] = four.x, words[tile][1] = four.y;
         words[tile][2] = four.z, words[tile][3] = four.w;
@@ -203,8 +205,8 @@ class AttentionFragmentsBlock {
                                 const float (&probabilities)[kQuads]) {
     u32 b[kQuads][2];
     Softmax::spread(b, probabilities);
-    const int token = Softmax::token_of(first, tile, lane() % 4 * 2);
-    const u16* values = args_.raw_values + lane() / 4 * ValueRows::kChannels;
+    const int token = Softmax::token_of(first, tile, place_in_group() * 2);
+    const u16* values = args_.raw_values + lane_group() * ValueRows::kChannels;
     const auto* even = reinterpret_cast<const U32x2*>(values + raw_row(token, end));
     const auto* odd =
         reinterpret_cast<const U32x2*>(values + raw_row(token + Softmax::kJoined, end));

@@ -53,7 +53,7 @@ class KeyTables {
 
   VQ_DEVICE void score(int first, int count, const u32* keys, float* scores) const {
     sync_block();
-    const int group = lane() / kLanes * kTokens;
+    const int group = token_set() * kTokens;
     for (int base = warp() * kWarpTokens; base < count;
          base += kConfig.threads / 32 * kWarpTokens) {  // whole warps: shuffles below
       float sums[Table::kPlanes][kSums];
@@ -67,7 +67,7 @@ class KeyTables {
         // The last one again where there is no such token: a branch would order the lookups.
         const int token = base + group + t < count ? base + group + t : count - 1;
         if (kRaw && work_.is_raw(first + token)) {
-          add_raw(args_.raw_keys + work_.raw_offset(args_, first + token), t, sums);
+          add_raw(args_.raw_keys + work_.raw_row(args_, first + token), t, sums);
         } else {
           add_codes(keys + token * kWords, t, sums);
         }
@@ -75,7 +75,7 @@ class KeyTables {
       VQ_UNROLL
       for (int plane = 0; plane < Table::kPlanes; ++plane) {
         const float sum = transposing_sum<kSums, kLanes>(sums[plane]);
-        const int place = lane() % kLanes;
+        const int place = place_in_set();
         const int token = base + group + place / Table::kHeads;
         const int head = plane * Table::kHeads + place % Table::kHeads;
         if (place < kSums && token < count && head < kConfig.heads_per_block) {
@@ -91,18 +91,22 @@ class KeyTables {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
 
+  // Lanes that share tokens: which of the warp's sets of kLanes, and which lane of the set.
+  VQ_DEVICE static int token_set() { return lane() / kLanes; }
+  VQ_DEVICE static int place_in_set() { return lane() % kLanes; }
+
   // This lane's part of the scores of token t of its group.
   VQ_DEVICE static void add_codes(const u32* row, int t, float (&sums)[Table::kPlanes][kSums]) {
     // Groups that one access serves begin with other sub-vectors of their runs.
-    const int turn = lane() / kLanes % Table::kPhaseGroups;
-    const int first = lane() % kLanes * Table::kRun;
+    const int turn = token_set() % Table::kPhaseGroups;
+    const int first = place_in_set() * Table::kRun;
     u32 words[kByWords ? ceil_div(kRunBits, 32) : 1];
     if constexpr (kByWords) {
       VQ_UNROLL
       for (int w = 0; w < ceil_div(kRunBits, 32); ++w) {
-        words[w] = load_shared(row + lane() % kLanes * kRunBits / 32 + w);
+        words[w] = load_shared(row + place_in_set() * kRunBits / 32 + w);
       }
-      if constexpr (kRunBits < 32) words[0] >>= lane() % kLanes * kRunBits % 32;
+      if constexpr (kRunBits < 32) words[0] >>= place_in_set() * kRunBits % 32;
     }
     VQ_UNROLL
     for (int j = 0; j < Table::kRun; ++j) {
@@ -132,7 +136,7 @@ class KeyTables {
   // The same of a raw token, element by element.
   VQ_DEVICE static void add_raw(const u16* row, int t, float (&sums)[Table::kPlanes][kSums]) {
     for (int j = 0; j < Table::kRun; ++j) {
-      const int s = lane() % kLanes * Table::kRun + j;
+      const int s = place_in_set() * Table::kRun + j;
       if (s >= Table::kSubVectors) continue;
       float value[kVectorSize];
       Rows::load_raw(row, 0, s, value);

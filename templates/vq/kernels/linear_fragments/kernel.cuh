@@ -2,7 +2,7 @@
 //
 // mma.m16n8k16 multiplies 16 rows of a with 8 columns of b over 16 places of k. A dot product does
 // not care in which order its columns come, so with fusion permute x is laid out to match the
-// entries and not the other way round: a lane (g, c) = (lane / 4, lane % 4) gives 8 consecutive
+// entries and not the other way round: a lane (g, c) gives 8 consecutive
 // columns of an output, an octet w0..w7, as they come from the lookup. Other fusions put the words
 // in the order of the columns first (fragment_exchange.cuh): w01 is then word c of octet 0, w23 of
 // octet 1, and so on. Two forms (layout/linear.h, fragment_rows):
@@ -19,6 +19,7 @@
 #pragma once
 
 #include <vq/kernels/linear_fragments/layout.h>
+#include <vq/codebook/rebuild.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/fragment_x.cuh>
 #include <vq/ops/linear_work.cuh>
@@ -43,10 +44,10 @@ class LinearFragmentsBlock {
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
   static constexpr bool kScaledSums = scaled_sums(kConfig);
-  // Stages are scaled and added up before the product.
-  static constexpr bool kScaledEntries = kFormat.stage_scales && !kScaledSums;
+  static constexpr Rebuilt kRebuilt =
+      kFormat.stage_scales && !kScaledSums ? Rebuilt::kSum : Rebuilt::kEntry;
   // Products a step takes: one a stage, whose sums meet in the accumulators.
-  static constexpr int kPasses = kScaledEntries ? 1 : kFormat.residuals;
+  static constexpr int kPasses = kRebuilt == Rebuilt::kSum ? 1 : kFormat.residuals;
   // Sums that are scaled on their own.
   static constexpr int kStageSums = kScaledSums ? kPasses : 1;
   // Accumulators of one sum, so that products need not wait for each other.
@@ -115,7 +116,7 @@ class LinearFragmentsBlock {
                                i64 column, i64 first, const u32 (&x)[kRowTiles][X::kWords],
                                float (&sum)[kRowTiles][4]) {
     u32 w[4];
-    rebuild(w, codes.words[tile][0], step, pass, output_of(tile, 0), column, first);
+    look_up(w, codes.words[tile][0], step, pass, output_of(tile, 0), column, first);
     if constexpr (kHalves) {
       constexpr int kSecond = X::kNatural ? 2 : 1;
       VQ_UNROLL
@@ -125,7 +126,7 @@ class LinearFragmentsBlock {
       }
     } else {
       u32 v[4];
-      rebuild(v, codes.words[tile][1], step, pass, output_of(tile, 1), column, first);
+      look_up(v, codes.words[tile][1], step, pass, output_of(tile, 1), column, first);
       VQ_UNROLL
       for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
         mma_m16n8k16<kConfig.element>(sum[row_tile], {w[0], v[0], w[1], v[1]},
@@ -136,26 +137,17 @@ class LinearFragmentsBlock {
     }
   }
 
-  // The lane's part of one output's operand in a step: the entries of stage `pass` as they come, or
-  // the scaled sum of all stages rounded to 16 bits. `column` is the run's first.
-  VQ_DEVICE void rebuild(u32 (&words)[4], const u32* codes, int step, int pass, i64 output,
+  // The lane's part of one output's operand in a step: of stage `pass`, or the sum of all. `column`
+  // is the run's first.
+  VQ_DEVICE void look_up(u32 (&words)[4], const u32* codes, int step, int pass, i64 output,
                          i64 column, i64 first) {
     VQ_UNROLL
     for (int e = 0; e < Codes::kEntries; ++e) {
-      u32* to = words + e * kVectorSize / 2;
       const int unit = Work::unit_in_chunk(output, column + Codes::column(step, e), first);
-      if constexpr (kScaledEntries) {
-        float value[kVectorSize];
-        book_.decode(value, unit, [&](int stage) { return Codes::at(codes, step, e, stage); });
-        VQ_UNROLL
-        for (int i = 0; i < kVectorSize; i += 2) {
-          to[i / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
-        }
-      } else {
-        const auto entry = book_.entry(unit, pass, Codes::at(codes, step, e, pass));
-        VQ_UNROLL
-        for (int i = 0; i < kVectorSize / 2; ++i) to[i] = word_of(entry, i);
-      }
+      // By numbers: lookups by bytes have not been timed here.
+      rebuild<kRebuilt, kConfig.element>(
+          words + e * kVectorSize / 2, book_, 0, unit, pass,
+          [&](int stage) -> u32 { return Codes::at(codes, step, e, stage); });
     }
     exchange_.apply(words);
   }
@@ -213,15 +205,14 @@ class LinearFragmentsBlock {
     }
   }
 
-  // Halves: row lane % 4. Pairs: accumulator i is the lane's output i / 2, row 2 (lane % 4) + i
-  // % 2.
+  // Halves: row c. Pairs: accumulator i is the lane's output i / 2, row 2 c + i % 2.
   VQ_DEVICE void write() {
     for_each_sum([this](float(&sum)[4], int tile, int row_tile) {
       const int first_row = first_row_ + row_tile * kConfig.fragment_rows;
       VQ_UNROLL
       for (int i = 0; i < (kHalves ? 1 : 4); ++i) {
         const i64 output = output_of(tile, i / 2);
-        const int row = first_row + (kHalves ? lane() % 4 : lane() % 4 * 2 + i % 2);
+        const int row = first_row + (kHalves ? place_in_group() : place_in_group() * 2 + i % 2);
         if (output < Work::kOutFeatures && row < Work::kRows) {
           Work::write(args_, row, output, sum[i]);
         }

@@ -1,7 +1,7 @@
 // gemm on the tensor cores of Hopper: y = x W^T, W quantized and rebuilt in registers.
 //
 // A warp group multiplies 64 outputs by all rows of the block over 16 places of k (wgmma), a in
-// registers, b in shared memory. Lane (g, c) = (lane / 4, lane % 4) of a warp looks up octets of
+// registers, b in shared memory. Lane (g, c) of a warp looks up octets of
 // outputs g (w0..w7) and g + 8 (v0..v7), which are a of two products as they come:
 //
 //   {w01, v01, w23, v23}, then {w45, v45, w67, v67}
@@ -12,6 +12,7 @@
 #pragma once
 
 #include <vq/kernels/linear_warpgroups/layout.h>
+#include <vq/codebook/rebuild.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/warpgroup_x.cuh>
 
@@ -26,6 +27,7 @@ class LinearWarpgroupsBlock {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr Rebuilt kRebuilt = kFormat.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
   static constexpr int kPasses = looked_up_stages(kFormat);
   static constexpr bool kAhead = kConfig.steps_ahead == 1;
   static constexpr int kBusyWarps = kConfig.threads / 32 - kConfig.idle_warps;
@@ -186,45 +188,22 @@ class LinearWarpgroupsBlock {
           const u32* const words = codes.words[tile][half];
           VQ_UNROLL
           for (int pass = 0; pass < kPasses; ++pass) {
-            look_up(to.words[tile][half][pass] + e * kVectorSize / 2, words, unit, step, e, pass);
+            rebuild<kRebuilt, kConfig.element>(
+                to.words[tile][half][pass] + e * kVectorSize / 2, book_, 0, unit, pass,
+                [&](int stage) { return Codes::at(words, step, e, stage); });
           }
         }
       }
     }
   }
 
-  // Entry e of a step, of the codes of one output.
-  VQ_DEVICE void look_up(u32* to, const u32* codes, int unit, int step, int e, int pass) const {
-    if constexpr (kFormat.stage_scales) {
-      float value[kVectorSize];
-      book_.decode(value, unit, [&](int stage) { return Codes::at(codes, step, e, stage); });
-      VQ_UNROLL
-      for (int i = 0; i < kVectorSize; i += 2) {
-        to[i / 2] = pack2<kConfig.element>(value[i], value[i + 1]);
-      }
-    } else {
-      const auto entry = entry_of(unit, codes, step, e, pass);
-      VQ_UNROLL
-      for (int i = 0; i < kVectorSize / 2; ++i) to[i] = word_of(entry, i);
-    }
-  }
-
-  VQ_DEVICE auto entry_of(int unit, const u32* codes, int step, int e, int stage) const {
-    if constexpr (kFormat.index_bits == 8) {
-      const int byte = (step * Codes::kEntries + e) * kFormat.residuals + stage;
-      return book_.entry_of_byte(0, unit, stage, codes[byte / 4], byte % 4);
-    } else {
-      return book_.entry(unit, stage, Codes::at(codes, step, e, stage));
-    }
-  }
-
-  // Accumulator i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 (lane % 4) + i % 2.
+  // Accumulator i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2.
   VQ_DEVICE void write() {
     for_each_tile([this](float(&sum)[kRows / 2], int tile) {
       VQ_UNROLL
       for (int i = 0; i < kRows / 2; ++i) {
         const i64 output = output_of(tile, i / 2 % 2);
-        const int row = block_y() * kRows + i / 4 * 8 + lane() % 4 * 2 + i % 2;
+        const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
         if (output < Work::kOutFeatures && row < Work::kRows) {
           Work::write(args_, row, output, sum[i]);
         }

@@ -1,0 +1,23 @@
+// Which part of a tensor core's operand a lane has. Comments call a lane (g, c):
+//
+//   g   lane_group()      0..7   PTX's groupID            row of operands a and c, column of b
+//   c   place_in_group()  0..3   PTX's threadID_in_group  which words of that row or column
+//
+// PTX ISA, "Matrix Fragments for mma.m16n8k16" and for the other shapes;
+// machine/host/vq/fragments.h has all elements. Where ldmatrix reads, lane 8 m + r names row r of
+// matrix m ("ldmatrix").
+#pragma once
+
+#include <vq/machine.cuh>
+
+namespace vq {
+
+VQ_DEVICE int lane_group() { return lane() / 4; }
+VQ_DEVICE int place_in_group() { return lane() % 4; }
+VQ_DEVICE bool in_first_group() { return lane() < 4; }  // g = 0: the lane is c
+VQ_DEVICE int group_pair() { return lane() / 8; }       // g / 2
+
+VQ_DEVICE int ldmatrix_number() { return lane() / 8; }
+VQ_DEVICE int ldmatrix_row() { return lane() % 8; }
+
+}  // namespace vq

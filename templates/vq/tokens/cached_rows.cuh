@@ -1,0 +1,73 @@
+// Where cached tokens stand, their codes and their raw rows: nobody else turns a sequence, a kv
+// head and a token into a place. attention_decode loads and stages from here what kv_append has
+// written.
+//
+//   CodeRows   [sequence][kv head][token] of packed codes, in u32 words; tokens in groups, words
+//              of a row in runs (layout/codes.h)
+//   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens in slots of
+//              their own (sinks), then the ring of the newest (window)
+//
+// Strides of sequences and heads are those of the arguments (args/), in words or elements; that of
+// sequences is 0 where all share one cache.
+#pragma once
+
+#include <vq/layout/format.h>
+#include <vq/machine.cuh>
+
+namespace vq {
+
+// The codes of one tensor; `Format` says FormatConfig config(). Word w of a token's row stands at
+// at(.., token) + word(w).
+//
+// at(.., a) + row(b) is the row of token a + b where a and b have no bits in common below the size
+// of a group, as where one of them is whole groups. word() adds up likewise, by runs.
+template <class Format, int kHeadDim>
+struct CodeRows {
+  static constexpr FormatConfig kFormat = Format::config();
+  static constexpr CodeLayout kLayout = kFormat.layout;
+  static constexpr int kWords = static_cast<int>(
+      row_words(kHeadDim, kFormat.vector_size, kFormat.residuals, kFormat.index_bits));  // of a row
+  // From a row to the next, were rows not in groups.
+  static constexpr int kStoredWords = static_cast<int>(padded_words(kLayout, kWords));
+
+  // The first word of a token's row. `Tensor` is QuantizedArgs, or EncodedArgs to write.
+  template <class Tensor, class Int>
+  VQ_DEVICE static auto at(const Tensor& tensor, int batch, int head, Int token) {
+    return tensor.codes + batch * tensor.batch_stride + head * tensor.head_stride + row(token);
+  }
+  // Words from a row to the one `tokens` on, see above; from a row's first word to word `number`.
+  template <class Int>
+  VQ_DEVICE static Int row(Int tokens) {
+    return row_place(kLayout, Int{kStoredWords}, tokens);
+  }
+  VQ_DEVICE static int word(int number) { return word_place(kLayout, number); }
+  // row() of whole groups of tokens.
+  VQ_DEVICE static int groups(int tokens) { return tokens * kStoredWords; }
+};
+
+// Raw rows of a cache, keys or values. `Plan` is of attention_decode or kv_append.
+template <class Plan>
+struct RawRows {
+  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kMaxSinks = Plan::config().max_sinks;
+  static constexpr int kMaxWindow = Plan::config().max_window;
+
+  // The slot of a raw token, the sequence's first `sinks` tokens being sinks; read where there is a
+  // window.
+  VQ_DEVICE static int slot(int token, const int& sinks) {
+    if constexpr (kMaxWindow > 0) {
+      if (token >= sinks) return window_slot(token);
+    }
+    return token;
+  }
+  VQ_DEVICE static int window_slot(int token) { return kMaxSinks + token % kMaxWindow; }
+
+  // Elements from args.raw_keys or args.raw_values to the row in slot 0, and from there to another.
+  template <class Args>
+  VQ_DEVICE static i64 first(const Args& args, int batch, int head) {
+    return batch * args.raw_batch_stride + head * args.raw_head_stride;
+  }
+  VQ_DEVICE static i64 row(int slot) { return i64{slot} * kHeadDim; }
+};
+
+}  // namespace vq
