@@ -135,7 +135,8 @@ def process_ms(command, environment):
 def table_of_one_row(bench, config, name):
     """A table whose row is the default plan: its name is the first that a tuning asks for."""
     tool, gpu = bench.tool("vqgen"), bench.arguments.gpu
-    kind = "attention_decode" if "keys" in json.loads(pathlib.Path(config).read_text()) else "linear"
+    attention = "keys" in json.loads(pathlib.Path(config).read_text())
+    kind = "attention_lanes" if attention else "linear_lanes"
     nothing = bench.write(f"{name}-none.json", [{"plan": f"{kind}/threads=992", "time_us": 1}])
     journal, table = (str(bench.work / f"{name}.{end}") for end in ("journal", "jsonl"))
     common = [tool, "tune", config, "--gpu", gpu, "--strategy", "exhaustive", "--most", "1"]

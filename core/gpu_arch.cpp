@@ -41,14 +41,15 @@ void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {
                           "or correct arch",
                           spec.arch));
   }
-  if (spec.bf16_products && !has_bf16_products(spec.arch)) {
-    cursor.fail(fmt::format("bf16_products: {} has no tensor-core products in bf16, only GPUs since "
-                            "sm_80 have; set false, or correct arch",
-                            spec.arch));
-  }
   for (const std::string& name : gpu_names()) {
     const GpuSpec known = find_gpu(name);
     if (arch_number(known.arch) != arch_number(spec.arch)) continue;
+    if (spec.bf16_products && !known.bf16_products) {
+      cursor.fail(
+          fmt::format("bf16_products: {} has no tensor-core products in bf16; set false, or "
+                      "correct arch",
+                      spec.arch));
+    }
     for (const auto& [field, member] : kFactsOfArch) {
       if (spec.*member <= known.*member) continue;
       cursor.at(field).fail(fmt::format("{} is more than the {} of {}; lower it, or correct arch",

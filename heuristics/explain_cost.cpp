@@ -23,13 +23,14 @@ std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
   return text.empty() ? "nothing" : text;
 }
 
-// "threads 256, splits 4": fields of b whose values in a are others.
+// "threads 256, splits 4": fields of b that a lacks or has other values of.
 std::string differences(const Json& a, const Json& b, const std::string& within = "") {
   std::string text;
   for (const auto& [name, value] : b.items()) {
-    if (a.at(name) == value) continue;
+    const Json own = a.value(name, value.is_object() ? Json::object() : Json());
+    if (own == value) continue;
     if (!text.empty()) text += ", ";
-    text += value.is_object()   ? differences(a.at(name), value, name + ".")
+    text += value.is_object()   ? differences(own, value, name + ".")
             : value.is_string() ? fmt::format("{}{} {}", within, name, value.get<std::string>())
                                 : fmt::format("{}{} {}", within, name, value.dump());
   }

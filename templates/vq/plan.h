@@ -8,6 +8,7 @@
 // NVRTC and g++ compile this.
 #pragma once
 
+#include <vq/annotations.h>
 #include <vq/types.h>
 
 namespace vq {
@@ -38,7 +39,7 @@ struct Placement {
   int shared = 0;
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = Placement;
     visit("registers", &P::registers, Range{0, 64},
           "entries below it stand in the registers of every thread");

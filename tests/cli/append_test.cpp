@@ -55,7 +55,7 @@ TEST_F(AppendTool, IsExplainedAndExported) {
   }
   const std::string text = folder.path("kernel.cu");
   expect_success(vqgen({"export", config(), "--gpu", "h200", "--out", text}));
-  EXPECT_NE(read_text(text).find("VQ_KERNEL(kv_append_d4b8_d4b8_f16_h64n3_lanes_"),
+  EXPECT_NE(read_text(text).find("VQ_KERNEL(kv_append_lanes_d4b8_d4b8_f16_"),
             std::string::npos);
 }
 

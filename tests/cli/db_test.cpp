@@ -16,7 +16,7 @@ Json small_gemv() {
 }
 
 // Plans of small_gemv() that an H200 can run.
-LinearPlan plan_of(int threads) {
+LinearLanes plan_of(int threads) {
   return {.threads = threads, .chunk_columns = 512, .codebook = all_shared(256)};
 }
 
@@ -164,7 +164,7 @@ TEST_F(Db, RowsAreFoundHoweverTheyAreWritten) {
 }
 
 TEST_F(Db, PlansComeFromTheTableUnlessAChooserIsNamed) {
-  const LinearPlan plan = plan_of(128);
+  const LinearLanes plan = plan_of(128);
   const Variables tuned = using_table(table("t.jsonl", row_line("uniform", plan, 5.0)));
   const Json explained = run({"explain", config, "--gpu", "h200"}, tuned);
   EXPECT_EQ(explained["plan_from"]["rung"], "exact");

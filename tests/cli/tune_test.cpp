@@ -26,7 +26,7 @@ class Tune : public testing::Test {
     // Names by a tuning that nothing answers: what it asked stands in its journal.
     const Outcome outcome =
         vqgen({"tune", config, "--gpu", "h200", "--replay",
-               recording("none", {{"linear/threads=992", 1.0}}), "--journal", folder.path("asked"),
+               recording("none", {{"linear_lanes/threads=992", 1.0}}), "--journal", folder.path("asked"),
                "--most", "40", "--strategy", "exhaustive"});
     EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
     EXPECT_NE(outcome.err.find("none of 40 candidates could be timed"), std::string::npos);
@@ -342,7 +342,7 @@ TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
   EXPECT_EQ(folder.names().size(), before);
   expect_failure({"tune", sweep(), "--replay", replay, "--journal", folder.path("j")}, 2,
                  {"--journal", "one", "2"});
-  const std::string bad = folder.file("bad.json", "[{\"plan\": \"linear/\", \"time_us\": 0}]");
+  const std::string bad = folder.file("bad.json", "[{\"plan\": \"linear_lanes/\", \"time_us\": 0}]");
   expect_failure({"tune", config, "--replay", bad}, 2, {"bad.json: /0/time_us"});
   expect_failure({"tune", config, "--replay", folder.path("none")}, 2, {"none", "cannot read"});
   Json fixed = product();

@@ -9,7 +9,7 @@ namespace {
 
 KvAppend sound_append() { return std::get<KvAppend>(read_config(append_json(), "c.json").problem); }
 
-Verdict judge_append_plan(const KvAppendPlan& plan, const KvAppend& op = sound_append()) {
+Verdict judge_append_plan(const AppendLanes& plan, const KvAppend& op = sound_append()) {
   return check(plan, op, find_gpu("h200"));
 }
 
@@ -85,23 +85,21 @@ TEST(CheckAppend, HeadDim) {
   }
 }
 
-TEST(CheckAppend, Ranges) {
-  check_plan_ranges<KvAppendPlan>([](const KvAppendPlan& plan) { return judge_append_plan(plan); });
-}
+TEST(CheckAppend, Ranges) { check_plan_ranges(sound_append(), find_gpu("h200")); }
 
-// As many as divide the block's: a config may fix threads alone.
 TEST(CheckAppend, WarpsShareEntriesEvenly) {
-  expect_refused(judge_append_plan({.threads = 96, .warps_along_entries = 3}), {"power of two"});
-  const auto along = [](int threads, int wanted) {
-    const KvAppendPlan plan{.threads = threads, .warps_along_entries = wanted};
-    expect_ok(judge_append_plan(plan));
-    return kernel_config(sound_append(), plan).warps_along_entries;
+  const auto along = [](int threads, int warps) {
+    return judge_append_plan({.threads = threads, .warps_along_entries = warps});
   };
-  for (const int warps : {1, 2, 4}) EXPECT_EQ(along(128, warps), warps);
-  EXPECT_EQ(along(128, 32), 4);
-  EXPECT_EQ(along(32, 4), 1);
-  EXPECT_EQ(along(96, 2), 1);
-  EXPECT_EQ(along(192, 4), 2);
+  expect_refused(along(96, 3), {"warps_along_entries 3", "power of two"});
+  for (const int warps : {1, 2, 4}) expect_ok(along(128, warps));
+  for (const int threads : {32, 96}) expect_ok(along(threads, 1));
+  expect_ok(along(192, 2));
+  for (const auto& [threads, warps] : {std::pair{128, 8}, {128, 32}, {32, 4}, {96, 2}, {192, 4}}) {
+    expect_refused(along(threads, warps),
+                   {"warps_along_entries " + std::to_string(warps),
+                    "does not divide the " + std::to_string(threads / 32) + " warps of a block"});
+  }
 }
 
 TEST(CheckAppend, WholeWarpsAndTokensThatThereAre) {
@@ -128,32 +126,32 @@ TEST(CheckAppend, SharedMemory) {
   op.shape.new_tokens = 64;
   op.keys.vector_size = 2;
   op.keys.residuals = 4;
-  const KvAppendPlan plan{.threads = 1024, .tokens_per_block = 64, .warps_along_entries = 32};
+  const AppendLanes plan{.threads = 1024, .tokens_per_block = 64, .warps_along_entries = 32};
   expect_refused(judge_append_plan(plan, op), {"bytes of shared memory a block"});
   expect_ok(judge_append_plan({.threads = 1024, .splits = 32, .tokens_per_block = 64}, op));
 }
 
 TEST(CheckAppend, PlansOfOtherOps) {
   const GpuSpec gpu = find_gpu("h200");
-  expect_refused(check(AttentionDecodePlan{}, sound_append(), gpu), {"another op", "kv_append"});
-  expect_refused(check(LinearPlan{}, sound_append(), gpu), {"another op", "kv_append"});
-  expect_refused(check(KvAppendPlan{}, read_config(gemv_json(), "c").problem, gpu),
+  expect_refused(check(AttentionLanes{}, sound_append(), gpu), {"another op", "kv_append"});
+  expect_refused(check(LinearLanes{}, sound_append(), gpu), {"another op", "kv_append"});
+  expect_refused(check(AppendLanes{}, read_config(gemv_json(), "c").problem, gpu),
                  {"another op", "gemv"});
-  expect_refused(check(KvAppendPlan{}, read_config(attention_json(), "c").problem, gpu),
+  expect_refused(check(AppendLanes{}, read_config(attention_json(), "c").problem, gpu),
                  {"another op", "attention_decode"});
 }
 
 TEST(CheckAppend, PlansHaveNames) {
-  const Plan plan = KvAppendPlan{.splits = 4, .warps_along_entries = 2};
-  EXPECT_EQ(plan_name(plan), "kv_append/splits=4,warps_along_entries=2");
+  const Plan plan = AppendLanes{.splits = 4, .warps_along_entries = 2};
+  EXPECT_EQ(plan_name(plan), "append_lanes/splits=4,warps_along_entries=2");
   const auto named = [](const std::string& name) {
     const Json json = name;
     return read_plan_name(JsonCursor(json, "t.jsonl", "/plan"));
   };
   EXPECT_EQ(named(plan_name(plan)), plan);
-  EXPECT_EQ(named("kv_append/"), Plan(KvAppendPlan{}));
-  expect_words(message_of([&] { named("kv_append/combine=last_block"); }), {"combine"});
-  expect_words(message_of([&] { named("kv/splits=4"); }), {"kv_append/..."});
+  EXPECT_EQ(named("append_lanes/"), Plan(AppendLanes{}));
+  expect_words(message_of([&] { named("append_lanes/combine=last_block"); }), {"combine"});
+  expect_words(message_of([&] { named("kv/splits=4"); }), {"append_lanes/..."});
 }
 
 TEST(CheckAppend, HotnessSaysNothing) {

@@ -9,8 +9,9 @@ AttentionDecode sound_attention() {
 }
 GpuSpec h200() { return find_gpu("h200"); }
 
-Verdict judge(const AttentionDecodePlan& plan, const AttentionDecode& op = sound_attention()) {
-  return check(plan, op, h200());
+template <class P = AttentionLanes>
+Verdict judge(const P& plan, const AttentionDecode& op = sound_attention()) {
+  return check(Plan(plan), op, h200());
 }
 
 TEST(CheckAttention, FormatsOfKeysAndValues) {
@@ -94,23 +95,22 @@ TEST(CheckAttention, HeadsFitTheGridsSecondAxis) {
 }
 
 TEST(CheckAttention, SharedMemoryIsCountedToTheByte) {
-  const AttentionDecodePlan plan{.value_codebook = all_shared(sound_attention().values.entries())};
+  const AttentionLanes plan{.value_codebook = all_shared(sound_attention().values.entries())};
   GpuSpec gpu = h200();
-  gpu.shared_bytes_per_block =
-      static_cast<int>(vq::shared_layout(kernel_config(sound_attention(), plan)).total);
+  gpu.shared_bytes_per_block = static_cast<int>(call_shape(plan, sound_attention()).shared_bytes());
   expect_ok(check(plan, sound_attention(), gpu));
   gpu.shared_bytes_per_block -= 1;
   expect_refused(
       check(plan, sound_attention(), gpu),
       {std::to_string(gpu.shared_bytes_per_block + 1),
        "NVIDIA H200 has " + std::to_string(gpu.shared_bytes_per_block), "global memory", "tile"});
-  AttentionDecodePlan global = plan;
+  AttentionLanes global = plan;
   global.value_codebook = all_global();
   expect_ok(check(global, sound_attention(), gpu));
 }
 
-AttentionDecodePlan tables(int heads, int bits = 32) {
-  return {.dataflow = AttentionDataflow::tables, .heads_per_block = heads, .table_bits = bits};
+AttentionTables tables(int heads, int bits = 32) {
+  return {.heads_per_block = heads, .table_bits = bits};
 }
 
 TEST(CheckAttention, ScoreTablesFitABlockWhole) {
@@ -137,11 +137,11 @@ TEST(CheckAttention, TheBytesOfAScoreTableAreThoseOfItsLayout) {
   op.shape = {1, 10, 2, 96, 100, 0, 0, false};
   op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2};
   // 24 sub-vectors; 5 heads in two planes of 4, and in one of 8 halves.
-  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5))), 2 * 2 * 64 * 24 * 4 * 4);
-  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(5, 16))), 1 * 2 * 64 * 24 * 8 * 2);
-  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(1, 16))), 2 * 64 * 24 * 2);
+  EXPECT_EQ(vq::table_bytes(configured(tables(5), op)), 2 * 2 * 64 * 24 * 4 * 4);
+  EXPECT_EQ(vq::table_bytes(configured(tables(5, 16), op)), 1 * 2 * 64 * 24 * 8 * 2);
+  EXPECT_EQ(vq::table_bytes(configured(tables(1, 16), op)), 2 * 64 * 24 * 2);
   op.keys.vector_size = 8;  // 12 sub-vectors in 8 runs of 2
-  EXPECT_EQ(vq::table_bytes(kernel_config(op, tables(1))), 2 * 64 * 16 * 4);
+  EXPECT_EQ(vq::table_bytes(configured(tables(1), op)), 2 * 64 * 16 * 4);
 }
 
 TEST(CheckAttention, WhatScoreTablesCannotTake) {
@@ -153,9 +153,6 @@ TEST(CheckAttention, WhatScoreTablesCannotTake) {
   for (const int bits : {17, 24, 31}) {
     expect_refused(judge(tables(1, bits), op), {"table_bits", "neither 16 nor 32"});
   }
-  AttentionDecodePlan plan = tables(1);
-  plan.key_codebook = all_shared(16);
-  expect_refused(judge(plan, op), {"key_codebook", "reads each key entry once", "boundaries to 0"});
   op.keys.decoder = Decoder::e8p;
   op.keys.index_bits = 16;
   expect_refused(judge(tables(1), op), {"keys", "E8P", "use dataflow lanes"});
@@ -170,9 +167,7 @@ TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {
   op.keys.group_channels = 48;
   op.values = {.vector_size = 8, .index_bits = 6};
   const auto channels = [](int keys, int values) {
-    return AttentionDecodePlan{.dataflow = AttentionDataflow::channels,
-                               .key_channel_splits = keys,
-                               .value_channel_splits = values};
+    return AttentionChannels{.key_channel_splits = keys, .value_channel_splits = values};
   };
   for (const int splits : {1, 2, 4, 6, 12, 24}) expect_ok(judge(channels(splits, 1), op));
   for (const int splits : {5, 16, 48, 128}) {
@@ -182,16 +177,12 @@ TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {
   expect_refused(judge(channels(3, 1), op), {"key_channel_splits 3", "32 channels", "48"});
   for (const int splits : {1, 2, 3, 4, 6, 12}) expect_ok(judge(channels(1, splits), op));
   expect_refused(judge(channels(1, 24), op), {"value_channel_splits 24", "12 sub-vectors"});
-  // Other dataflows do not look at them.
-  AttentionDecodePlan lanes = channels(5, 24);
-  lanes.dataflow = AttentionDataflow::lanes;
-  expect_ok(judge(lanes, op));
 }
 
 TEST(CheckAttention, SharesOfAllHeadsFitTheGridsSecondAxis) {
   AttentionDecode op = sound_attention();
   op.shape.kv_heads = op.shape.query_heads = 16384;
-  AttentionDecodePlan plan{.dataflow = AttentionDataflow::channels, .value_channel_splits = 2};
+  AttentionChannels plan{.value_channel_splits = 2};
   expect_ok(judge(plan, op));
   plan.value_channel_splits = 4;
   expect_refused(judge(plan, op), {"16384 KV heads of 4 blocks", "grid"});
@@ -200,24 +191,22 @@ TEST(CheckAttention, SharesOfAllHeadsFitTheGridsSecondAxis) {
 TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
   AttentionDecode op = sound_attention();
   op.shape = {3, 8, 2, 64, 101, 0, 0, false};
-  AttentionDecodePlan plan{.splits = 2, .key_channel_splits = 4};
+  AttentionChannels plan{.splits = 2, .key_channel_splits = 4};
   const std::int64_t partials = vq::kCounterBytes + 3 * 8 * 2 * 66 * 4;
-  EXPECT_EQ(score_bytes(op, plan), 0);
-  EXPECT_EQ(workspace_bytes(op, plan), partials);
-  plan.dataflow = AttentionDataflow::channels;
-  EXPECT_EQ(score_bytes(op, plan), 3 * 8 * 4 * 101 * 4);
-  EXPECT_EQ(workspace_bytes(op, plan), 3 * 8 * 4 * 101 * 4 + partials);
+  EXPECT_EQ(call_shape(AttentionLanes{.splits = 2}, op).score_bytes, 0);
+  EXPECT_EQ(call_shape(AttentionLanes{.splits = 2}, op).workspace_bytes, partials);
+  EXPECT_EQ(call_shape(plan, op).score_bytes, 3 * 8 * 4 * 101 * 4);
+  EXPECT_EQ(call_shape(plan, op).workspace_bytes, 3 * 8 * 4 * 101 * 4 + partials);
   plan.splits = 1;
-  EXPECT_EQ(workspace_bytes(op, plan), vq::kCounterBytes + 3 * 8 * 4 * 101 * 4);
-  plan.dataflow = AttentionDataflow::lanes;
-  EXPECT_EQ(workspace_bytes(op, plan), 0);
+  EXPECT_EQ(call_shape(plan, op).workspace_bytes, vq::kCounterBytes + 3 * 8 * 4 * 101 * 4);
+  EXPECT_EQ(call_shape(AttentionLanes{}, op).workspace_bytes, 0);
 }
 
 // Of sequences that share a cache there may be more than 64 bits count.
 TEST(CheckAttention, PartialScoresFitTheDevice) {
   AttentionDecode op = sound_attention();
   op.shape = {65535, 65535, 1, 64, 2147482623, 0, 0, true};
-  AttentionDecodePlan plan{.dataflow = AttentionDataflow::channels};
+  const AttentionChannels plan;
   expect_refused(judge(plan, op), {"partial scores", "3.69e+19 bytes", "use another dataflow"});
   op.shape = {1, 1, 1, 64, 2147482623, 0, 0, true};
   expect_ok(judge(plan, op));
@@ -225,17 +214,11 @@ TEST(CheckAttention, PartialScoresFitTheDevice) {
 
 TEST(CheckAttention, TheLastBlockMergesSplitsAsFarAsCountersGo) {
   AttentionDecode op = sound_attention();
-  AttentionDecodePlan plan{.splits = 2, .combine = Combine::last_block};
+  AttentionLanes plan{.splits = 2, .combine = Combine::last_block};
   expect_ok(judge(plan, op));
   plan.splits = 1;
   expect_refused(judge(plan, op), {"combine last_block", "splits 1", "use kernel"});
   plan.splits = 2;
-  plan.dataflow = AttentionDataflow::channels;
-  expect_refused(judge(plan, op), {"combine last_block", "channels", "use kernel"});
-  plan.combine = Combine::kernel;
-  expect_ok(judge(plan, op));
-
-  plan = {.splits = 2, .combine = Combine::last_block};
   op.shape.query_heads = op.shape.kv_heads = 16;
   op.shape.batch = 1024;
   expect_ok(judge(plan, op));
@@ -243,12 +226,27 @@ TEST(CheckAttention, TheLastBlockMergesSplitsAsFarAsCountersGo) {
   expect_refused(judge(plan, op), {"16400 counters", "has 16384", "use kernel"});
 }
 
+TEST(CheckAttention, FragmentsTakeProductsOfTheElementType) {
+  AttentionDecode op = sound_attention();
+  GpuSpec without = h200();
+  without.bf16_products = false;
+  for (const GpuSpec& gpu : {find_gpu("t4"), without}) {
+    op.dtype = DType::f16;
+    expect_ok(check(AttentionFragments{}, op, gpu));
+    op.dtype = DType::bf16;
+    expect_refused(check(AttentionFragments{}, op, gpu),
+                   {gpu.name, "no tensor-core product in bf16", "use dataflow lanes or f16"});
+    expect_ok(check(AttentionLanes{}, op, gpu));
+  }
+  expect_ok(check(AttentionFragments{}, op, h200()));
+}
+
 TEST(CheckAttention, FieldsOutOfTheirRangesAreRefusedBeforeAnythingIsDerived) {
-  check_plan_ranges<AttentionDecodePlan>([](const auto& plan) { return judge(plan); });
+  check_plan_ranges(sound_attention(), h200());
 }
 
 TEST(CheckAttention, APlanOfAnotherOpIsRefused) {
-  expect_refused(check(LinearPlan{}, sound_attention(), h200()),
+  expect_refused(check(LinearLanes{}, sound_attention(), h200()),
                  {"another op", "attention_decode"});
 }
 

@@ -21,7 +21,7 @@ Gemv tiled(int rows, int columns) {
   return op;
 }
 
-Verdict judge_gemv(const LinearPlan& plan, const Gemv& op = sound_gemv()) {
+Verdict judge_gemv(const LinearLanes& plan, const Gemv& op = sound_gemv()) {
   return check(plan, op, find_gpu("h200"));
 }
 
@@ -35,16 +35,14 @@ TEST(CheckGemv, FormatOfTheWeights) {
 
 TEST(CheckGemv, TheDefaultPlanIsSound) { expect_ok(judge_gemv({})); }
 
-TEST(CheckGemv, FieldsStayWithinTheirRanges) {
-  check_plan_ranges<LinearPlan>([](const LinearPlan& plan) { return judge_gemv(plan); });
-}
+TEST(CheckGemv, FieldsStayWithinTheirRanges) { check_plan_ranges(sound_gemv(), find_gpu("h200")); }
 
 TEST(CheckGemv, TheLastBlockMergesSplitsAsFarAsCountersGo) {
-  LinearPlan plan{.threads = 32,
-                  .outputs_per_warp = 1,
-                  .chunk_columns = 128,
-                  .splits = 2,
-                  .combine = Combine::last_block};
+  LinearLanes plan{.threads = 32,
+                   .outputs_per_warp = 1,
+                   .chunk_columns = 128,
+                   .splits = 2,
+                   .combine = Combine::last_block};
   expect_ok(judge_gemv(plan));
   plan.splits = 1;
   expect_refused(judge_gemv(plan), {"combine last_block", "splits 1", "use kernel"});
@@ -84,11 +82,11 @@ TEST(CheckGemv, AnyChunkServesAUnitOfWholeRows) {
 }
 
 TEST(CheckGemv, ABlockStaysWithinATileWhoseCodebookItHolds) {
-  const LinearPlan shared{.threads = 256,
-                          .outputs_per_warp = 2,
-                          .chunk_columns = 64,
-                          .codebook = all_shared(16)};  // 16 outputs
-  LinearPlan global = shared;
+  const LinearLanes shared{.threads = 256,
+                           .outputs_per_warp = 2,
+                           .chunk_columns = 64,
+                           .codebook = all_shared(16)};  // 16 outputs
+  LinearLanes global = shared;
   global.codebook = all_global();
   expect_ok(judge_gemv(shared, tiled(32, 64)));
   expect_refused(judge_gemv(shared, tiled(24, 64)), {"24 rows of a tile", "16 outputs"});
@@ -111,17 +109,16 @@ TEST(CheckGemv, ThreadsAreWholeWarpsUpTo1024) {
 }
 
 TEST(CheckGemv, SharedMemoryIsCountedToTheByte) {
-  const LinearPlan plan{.codebook = all_shared(sound_gemv().weights.entries())};
+  const LinearLanes plan{.codebook = all_shared(sound_gemv().weights.entries())};
   GpuSpec gpu = find_gpu("t4");
-  gpu.shared_bytes_per_block =
-      static_cast<int>(vq::shared_layout(kernel_config(sound_gemv(), plan)).total);
+  gpu.shared_bytes_per_block = static_cast<int>(call_shape(plan, sound_gemv()).shared_bytes());
   expect_ok(check(plan, sound_gemv(), gpu));
   gpu.shared_bytes_per_block -= 1;
   expect_refused(check(plan, sound_gemv(), gpu),
                  {std::to_string(gpu.shared_bytes_per_block + 1), gpu.name, "global memory"});
-  expect_ok(check(LinearPlan{}, sound_gemv(), gpu));
-  expect_ok(check(LinearPlan{.chunk_columns = 512, .codebook = plan.codebook}, sound_gemv(), gpu));
-  expect_ok(check(LinearPlan{.codebook = {.registers = 1, .shared = 256}}, sound_gemv(), gpu));
+  expect_ok(check(LinearLanes{}, sound_gemv(), gpu));
+  expect_ok(check(LinearLanes{.chunk_columns = 512, .codebook = plan.codebook}, sound_gemv(), gpu));
+  expect_ok(check(LinearLanes{.codebook = {.registers = 1, .shared = 256}}, sound_gemv(), gpu));
 }
 
 TEST(CheckGemv, PlacementsFitTheCodebookAndTheRegisters) {
@@ -144,9 +141,8 @@ Gemm grouped_product() {
   op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
   return op;
 }
-LinearPlan warpgroups() {
-  return {.dataflow = LinearDataflow::warpgroups,
-          .threads = 128,
+LinearWarpgroups warpgroups() {
+  return {.threads = 128,
           .outputs_per_warp = 16,
           .chunk_columns = 256,
           .rows_per_block = 16,
@@ -166,56 +162,71 @@ TEST(CheckWarpgroups, AreHoppersAlone) {
 }
 
 TEST(CheckWarpgroups, WholeGroupsTilesRowsAndRuns) {
-  const auto with = [](int LinearPlan::*field, int value) {
-    LinearPlan plan = warpgroups();
+  const auto with = [](int LinearWarpgroups::*field, int value) {
+    LinearWarpgroups plan = warpgroups();
     plan.*field = value;
     return check(plan, grouped_product(), find_gpu("h200"));
   };
-  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearPlan::threads, threads));
+  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearWarpgroups::threads, threads));
   for (const int threads : {64, 160}) {
-    expect_refused(with(&LinearPlan::threads, threads), {"threads", "whole warp groups of 128"});
+    expect_refused(with(&LinearWarpgroups::threads, threads),
+                   {"threads", "whole warp groups of 128"});
   }
-  for (const int outputs : {32, 48}) expect_ok(with(&LinearPlan::outputs_per_warp, outputs));
+  for (const int outputs : {32, 48}) expect_ok(with(&LinearWarpgroups::outputs_per_warp, outputs));
   for (const int outputs : {8, 24}) {
-    expect_refused(with(&LinearPlan::outputs_per_warp, outputs), {"multiple of 16"});
+    expect_refused(with(&LinearWarpgroups::outputs_per_warp, outputs), {"multiple of 16"});
   }
-  for (const int rows : {8, 32}) expect_ok(with(&LinearPlan::rows_per_block, rows));
+  for (const int rows : {8, 32}) expect_ok(with(&LinearWarpgroups::rows_per_block, rows));
   for (const int rows : {4, 12, 24, 96}) {
-    expect_refused(with(&LinearPlan::rows_per_block, rows),
+    expect_refused(with(&LinearWarpgroups::rows_per_block, rows),
                    {"rows_per_block " + std::to_string(rows), "power of two from 8"});
   }
-  expect_ok(with(&LinearPlan::chunk_columns, 512));
-  expect_refused(with(&LinearPlan::chunk_columns, 128), {"256 columns of a run"});
-  expect_refused(with(&LinearPlan::code_words, 3), {"code_words 3", "power of two"});
-  expect_refused(with(&LinearPlan::idle_warps, 2), {"idle_warps 2", "steps_ahead 1"});
-  LinearPlan idle = warpgroups();
+  expect_ok(with(&LinearWarpgroups::chunk_columns, 512));
+  expect_refused(with(&LinearWarpgroups::chunk_columns, 128), {"256 columns of a run"});
+  expect_refused(with(&LinearWarpgroups::code_words, 3), {"code_words 3", "power of two"});
+  expect_refused(with(&LinearWarpgroups::idle_warps, 2), {"idle_warps 2", "steps_ahead 1"});
+  LinearWarpgroups idle = warpgroups();
   idle.idle_warps = 2;
   idle.steps_ahead = 1;
   expect_ok(check(idle, grouped_product(), find_gpu("h200")));
-  EXPECT_EQ(vq::outputs_per_block(kernel_config(grouped_product(), idle)), 32);
-  // What other dataflows take does not matter.
-  expect_ok(with(&LinearPlan::fragment_rows, 5));
-  expect_ok(with(&LinearPlan::warps_along_columns, 3));
+  EXPECT_EQ(vq::outputs_per_block(configured(idle, grouped_product())), 32);
 }
 
 TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
-  LinearPlan plan = warpgroups();
+  LinearWarpgroups plan = warpgroups();
   plan.threads = 512;
   plan.rows_per_block = 64;
-  const vq::LinearConfig config = kernel_config(grouped_product(), plan);
+  const auto config = configured(plan, grouped_product());
   // 32 sums, a row of 4 octets, 8 words of codes of 2 outputs, 16 of operands, 32 beside.
   EXPECT_EQ(vq::warpgroup_registers(config), 32 + 16 + 16 + 16 + 32);
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
   plan.chunk_columns = 512;  // 16 more, to the last of 65536 / 512
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
-  for (const auto& [field, value] :
-       {std::pair{&LinearPlan::rows_per_block, 128}, std::pair{&LinearPlan::chunk_columns, 768},
-        std::pair{&LinearPlan::outputs_per_warp, 32}, std::pair{&LinearPlan::steps_ahead, 1}}) {
-    LinearPlan more = plan;
+  for (const auto& [field, value] : {std::pair{&LinearWarpgroups::rows_per_block, 128},
+                                     std::pair{&LinearWarpgroups::chunk_columns, 768},
+                                     std::pair{&LinearWarpgroups::outputs_per_warp, 32},
+                                     std::pair{&LinearWarpgroups::steps_ahead, 1}}) {
+    LinearWarpgroups more = plan;
     more.*field = value;
     expect_refused(check(more, grouped_product(), find_gpu("h200")),
                    {"registers a thread, of 128", "lower threads"});
   }
+}
+
+TEST(CheckFragments, TakeProductsOfTheElementType) {
+  Gemm op = grouped_product();
+  const LinearFragments plan{.chunk_columns = 256};
+  GpuSpec without = find_gpu("h200");
+  without.bf16_products = false;
+  for (const GpuSpec& gpu : {find_gpu("t4"), without}) {
+    op.dtype = DType::f16;
+    expect_ok(check(plan, op, gpu));
+    op.dtype = DType::bf16;
+    expect_refused(check(plan, op, gpu),
+                   {gpu.name, "no tensor-core product in bf16", "use dataflow lanes or f16"});
+    expect_ok(check(LinearLanes{}, op, gpu));
+  }
+  expect_ok(check(plan, op, find_gpu("h200")));
 }
 
 // 64 outputs of 4096 columns, 65536 entries of 8 elements: a step of 4 words is 2048 columns.
@@ -225,40 +236,48 @@ Gemv sliced_gemv() {
   op.weights = {.vector_size = 8, .index_bits = 16};
   return op;
 }
-LinearPlan slices() {
-  return {.dataflow = LinearDataflow::slices,
-          .threads = 128,
+LinearSlices slices() {
+  return {.threads = 128,
           .outputs_per_warp = 4,
-          .chunk_columns = 4096,
-          .splits = 8,
+          .columns_per_block = 4096,
+          .entry_slices = 8,
           .rows_per_block = 4,
           .code_words = 4};
 }
 
 TEST(CheckSlices, ASplitIsAChunkAStageAndASlice) {
   const auto with = [](const Gemv& op, auto change) {
-    LinearPlan plan = slices();
+    LinearSlices plan = slices();
     change(plan);
     return check(plan, op, find_gpu("h200"));
   };
-  const auto unchanged = [](LinearPlan&) {};
+  const auto unchanged = [](LinearSlices&) {};
   expect_ok(with(sliced_gemv(), unchanged));
-  expect_ok(with(sliced_gemv(), [](LinearPlan& p) { p.chunk_columns = 2048, p.splits = 16; }));
-  for (const int splits : {1, 2, 4}) {  // more than a block holds
-    expect_refused(with(sliced_gemv(), [&](LinearPlan& p) { p.splits = splits; }),
+  expect_ok(with(sliced_gemv(), [](LinearSlices& p) { p.columns_per_block = 2048; }));
+  for (const int count : {1, 2, 4}) {  // more than a block holds
+    expect_refused(with(sliced_gemv(), [&](LinearSlices& p) { p.entry_slices = count; }),
                    {"shared memory a block"});
   }
-  for (const int splits : {3, 16}) {
-    expect_refused(with(sliced_gemv(), [&](LinearPlan& p) { p.splits = splits; }),
-                   {"splits " + std::to_string(splits), "1 chunks and 1 stages", "16 bytes"});
+  for (const int count : {3, 16}) {
+    expect_refused(with(sliced_gemv(), [&](LinearSlices& p) { p.entry_slices = count; }),
+                   {"entry_slices " + std::to_string(count), "16 bytes", "2 bytes or more"});
   }
-  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.chunk_columns = 3072; }),
-                 {"chunk_columns 3072", "2048 columns of a step"});
-  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.code_words = 3; }),
+  const auto splits = [](int stages, int columns) {
+    Gemv op = sliced_gemv();
+    op.weights.residuals = stages;
+    LinearSlices plan = slices();
+    plan.columns_per_block = columns;
+    expect_ok(check(plan, op, find_gpu("h200")));
+    return vq::splits(configured(plan, op));
+  };
+  EXPECT_EQ(splits(1, 4096), 8);
+  EXPECT_EQ(splits(1, 2048), 2 * 8);
+  EXPECT_EQ(splits(2, 1024), 4 * 2 * 8);
+  expect_refused(with(sliced_gemv(), [](LinearSlices& p) { p.columns_per_block = 3072; }),
+                 {"columns_per_block 3072", "2048 columns of a step"});
+  expect_refused(with(sliced_gemv(), [](LinearSlices& p) { p.code_words = 3; }),
                  {"code_words 3", "power of two"});
-  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.codebook.shared = 16; }),
-                 {"holds its slices", "global memory"});
-  expect_refused(with(sliced_gemv(), [](LinearPlan& p) { p.threads = 1024; }),
+  expect_refused(with(sliced_gemv(), [](LinearSlices& p) { p.threads = 1024; }),
                  {"registers a thread, of 32", "code_words"});
 }
 
@@ -268,15 +287,15 @@ TEST(CheckSlices, SumsOfIntegersStayWithin32Bits) {
   op.weights = {.vector_size = 8, .index_bits = 8};
   op.weights.entry_type = EntryType::int8;
   op.weights.stage_scales = true;
-  LinearPlan plan = slices();
+  LinearSlices plan = slices();
   plan.code_words = 1;
-  plan.splits = 2;
-  plan.chunk_columns = 16384;  // 64 sub-vectors a lane: 32767 * 127 * 8 * 64 < 2^31
+  plan.entry_slices = 1;
+  plan.columns_per_block = 16384;  // 64 sub-vectors a lane: 32767 * 127 * 8 * 64 < 2^31
   expect_ok(check(plan, op, find_gpu("h200")));
-  plan.splits = 1;
-  plan.chunk_columns = 32768;
-  expect_refused(check(plan, op, find_gpu("h200")), {"chunk_columns 32768 pass 32 bits", "slices"});
-  plan.splits = 2;
+  plan.columns_per_block = 32768;
+  expect_refused(check(plan, op, find_gpu("h200")),
+                 {"columns_per_block 32768 pass 32 bits", "slices"});
+  plan.entry_slices = 2;
   expect_ok(check(plan, op, find_gpu("h200")));
 }
 
@@ -294,7 +313,7 @@ TEST(CheckSlices, CodesAreSharesOfWordsOfOneCodebook) {
                    f.scope = Scope::channel_group;
                    f.group_channels = 1024;
                  }),
-                 {"chunk_columns 4096", "1024 columns of one codebook"});
+                 {"columns_per_block 4096", "1024 columns of one codebook"});
   Gemv tiles = sliced_gemv();
   tiles.weights.scope = Scope::tile;
   tiles.weights.tile_columns = 4096;
@@ -305,8 +324,7 @@ TEST(CheckSlices, CodesAreSharesOfWordsOfOneCodebook) {
 }
 
 TEST(CheckGemv, APlanOfAnotherOpIsRefused) {
-  expect_refused(check(AttentionDecodePlan{}, sound_gemv(), find_gpu("t4")),
-                 {"another op", "gemv"});
+  expect_refused(check(AttentionLanes{}, sound_gemv(), find_gpu("t4")), {"another op", "gemv"});
 }
 
 }  // namespace

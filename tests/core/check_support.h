@@ -1,9 +1,8 @@
 // Verdicts in tests: a near miss passes, the broken one is refused with its reason.
 #pragma once
 
-#include "heuristics/check.h"
-#include "core/kernel_config.h"
 #include "core/profiles.h"
+#include "heuristics/check.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -20,16 +19,19 @@ inline void expect_refused(const Verdict& verdict, const std::vector<std::string
 }
 
 // Each number of a plan one past its declared bounds: plans come from code too, not only from JSON.
-template <class OpPlan, class MakeVerdict>
-void check_plan_ranges(MakeVerdict verdict) {
-  for_each_field<OpPlan>([&]<class Member>(const Field<OpPlan, Member>& field) {
-    if constexpr (std::is_same_v<Member, int>) {
-      for (const double value : {field.rule.min - 1, field.rule.max + 1}) {
-        OpPlan plan;
-        plan.*field.member = static_cast<int>(value);
-        expect_refused(verdict(plan), {field.name, "is not within"});
+// Of all dataflows that do the op.
+inline void check_plan_ranges(const Problem& op, const GpuSpec& gpu) {
+  for_each_dataflow([&]<class P>(const P& usual) {
+    if (!is_plan_of(usual, op)) return;
+    for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
+      if constexpr (std::is_same_v<Member, int>) {
+        for (const double value : {field.rule.min - 1, field.rule.max + 1}) {
+          P plan;
+          plan.*field.member = static_cast<int>(value);
+          expect_refused(check(Plan(plan), op, gpu), {field.name, "is not within"});
+        }
       }
-    }
+    });
   });
 }
 

@@ -6,7 +6,7 @@
 
 #include "core/profiles.h"
 #include "heuristics/explain.h"
-#include "heuristics/ops/attention_decode.h"
+#include "heuristics/kernels/slice.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -35,9 +35,7 @@ Combine combine_of(const Plan& plan) {
       },
       plan);
 }
-int splits_in(const Plan& plan) {
-  return std::visit([](const auto& each) { return each.splits; }, plan);
-}
+int splits_in(const Plan& plan, const Problem& problem) { return call_shape(plan, problem).splits; }
 
 TEST(Choose, TheLastBlockMergesWhereItMay) {
   const GpuSpec gpu = find_gpu("h200");
@@ -54,8 +52,9 @@ TEST(Choose, TheLastBlockMergesWhereItMay) {
       const Plan plan = choose(config.problem, gpu, options);
       EXPECT_TRUE(check(plan, config.problem, gpu).ok);
       // By what the model expects of it, the last block is never slower than a second kernel.
-      EXPECT_EQ(combine_of(plan) == Combine::last_block, splits_in(plan) > 1);
-      split += splits_in(plan) > 1 ? 1u : 0u;
+      const bool splits = splits_in(plan, config.problem) > 1;
+      EXPECT_EQ(combine_of(plan) == Combine::last_block, splits);
+      split += splits ? 1u : 0u;
       config.plan = {{"combine", "kernel"}};
       EXPECT_EQ(combine_of(propose(config, gpu, options)), Combine::kernel);
       config.plan = {{"splits", 1}};
@@ -76,13 +75,14 @@ AttentionDecode with_codebooks(const std::string& keys, const std::string& value
 
 // Whether the key and the value codebooks are wholly in shared memory, else wholly in global.
 std::pair<bool, bool> all_near(const AttentionDecode& op, const GpuSpec& gpu) {
-  const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu, {.chooser = Chooser::rules}));
+  const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
   const auto near = [](const Placement& placement, const VqFormat& format) {
     const bool whole = std::max(placement.shared, placement.replicated) == format.entries();
     EXPECT_TRUE(placement == all_global() || whole);
     return whole;
   };
-  return {near(plan.key_codebook, op.keys), near(plan.value_codebook, op.values)};
+  return {near(*placement_of(plan, Operand::keys), op.keys),
+          near(*placement_of(plan, Operand::values), op.values)};
 }
 
 // 64 KiB of codebooks a head each: 99 KB hold one of them, and the keys come first.
@@ -103,7 +103,7 @@ TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   op.shape.batch = 1;
   op.shape.tokens = 1024;
   EXPECT_EQ(all_near(op, gpu), std::pair(false, false));
-  const auto plan = std::get<AttentionDecodePlan>(choose(op, gpu));
+  const auto plan = std::get<AttentionFragments>(choose(op, gpu));
   EXPECT_EQ(plan.splits, 8);
   EXPECT_EQ(plan.threads, 256);
   op.shape.tokens = 4096;
@@ -143,7 +143,7 @@ TEST(Choose, AsManyWarpsAsCodebooksLeaveRoomFor) {
     AttentionDecode op = with_codebooks(format, format);
     op.shape.kv_heads = 32;
     op.shape.batch = 8;
-    return std::get<AttentionDecodePlan>(choose(op, gpu, {.chooser = Chooser::rules})).threads;
+    return std::get<AttentionFragments>(choose(op, gpu, {.chooser = Chooser::rules})).threads;
   };
   EXPECT_EQ(threads("cq-2c8b"), 512);
   EXPECT_EQ(threads("cq-4c8b"), 512);
@@ -153,6 +153,15 @@ TEST(Choose, AsManyWarpsAsCodebooksLeaveRoomFor) {
 TEST(Choose, ValuesSharedWhereTheKeysAreTooLarge) {
   const AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
   EXPECT_EQ(all_near(op, find_gpu("t4")), std::pair(false, true));
+}
+
+int heads_of(const Plan& plan) {
+  return std::visit(
+      [](const auto& each) {
+        if constexpr (requires { each.heads_per_block; }) return each.heads_per_block;
+        return 0;
+      },
+      plan);
 }
 
 TEST(Choose, EveryGroupAndHeadOfManyShapesIsServed) {
@@ -167,7 +176,8 @@ TEST(Choose, EveryGroupAndHeadOfManyShapesIsServed) {
           op.keys.vector_size = op.values.vector_size = vector_size;
           const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
           EXPECT_TRUE(check(plan, op, gpu).ok);
-          const int heads = std::get<AttentionDecodePlan>(plan).heads_per_block;
+          const int heads = heads_of(plan);
+          EXPECT_GE(heads, 1);
           EXPECT_LE(heads, 8);
           EXPECT_LE(heads, group);
         }
@@ -181,8 +191,7 @@ TEST(Choose, SplitsFillTheGpuAndNoMore) {
   const auto splits = [&](int batch, std::int64_t tokens) {
     op.shape.batch = batch;
     op.shape.tokens = tokens;
-    return std::get<AttentionDecodePlan>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}))
-        .splits;
+    return splits_in(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}), op);
   };
   EXPECT_EQ(splits(1, 1), 1);
   EXPECT_GT(splits(1, 32768), splits(8, 32768));
@@ -197,7 +206,7 @@ TEST(Choose, WideRowsOfCodesShrinkTheTile) {
     op.keys.index_bits = op.values.index_bits = bits;
     const Plan plan = choose(op, find_gpu("t4"), {.chooser = Chooser::rules});
     EXPECT_TRUE(check(plan, op, find_gpu("t4")).ok);
-    EXPECT_LT(std::get<AttentionDecodePlan>(plan).tile_tokens, 64);
+    EXPECT_LT(std::get<AttentionLanes>(plan).tile_tokens, 64);
   }
 }
 
@@ -207,9 +216,8 @@ TEST(Choose, UnitsThatShareFewFactorsWithTheChunkStillGetLongOnes) {
   op.weights = {.vector_size = 4, .index_bits = 8, .scope = Scope::tile};
   op.weights.tile_rows = 64;
   op.weights.tile_columns = 4100;
-  EXPECT_GE(
-      std::get<LinearPlan>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules})).chunk_columns,
-      512);
+  const Plan plan = choose(op, find_gpu("h200"), {.chooser = Chooser::rules});
+  EXPECT_GE(std::get<LinearLanes>(plan).chunk_columns, 512);
 }
 
 // A user who fixes the dataflow alone gets its own plan, not what another left behind.
@@ -232,13 +240,10 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
     EXPECT_EQ(proposed(op, Json::object(), Json::object()),
               propose(op, gpu, {.chooser = Chooser::rules}));
     const auto tables =
-        std::get<AttentionDecodePlan>(proposed(op, {{"dataflow", "tables"}}, {{"splits", 3}}));
-    EXPECT_EQ(tables.dataflow, AttentionDataflow::tables);
-    EXPECT_EQ(tables.key_codebook, all_global());
+        std::get<AttentionTables>(proposed(op, {{"dataflow", "tables"}}, {{"splits", 3}}));
     EXPECT_EQ(tables.splits, 3);
     const auto channels =
-        std::get<AttentionDecodePlan>(proposed(op, {{"splits", 3}}, {{"dataflow", "channels"}}));
-    EXPECT_EQ(channels.dataflow, AttentionDataflow::channels);
+        std::get<AttentionChannels>(proposed(op, {{"splits", 3}}, {{"dataflow", "channels"}}));
     EXPECT_EQ(channels.splits, 3);
     // One codebook a head is not worth a split; one a sub-vector is.
     EXPECT_EQ(channels.key_channel_splits > 1, op.keys.scope == Scope::channel_group);
@@ -247,7 +252,7 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
       read_config(edited(gemv_json(), {{"/shape/out_features", "4096"}}), "c.json").problem;
   for (const char* dataflow : {"lanes", "fragments", "tables", "warpgroups", "slices"}) {
     const Plan plan = proposed(gemv, {{"dataflow", dataflow}}, Json::object());
-    EXPECT_EQ(enum_name(std::get<LinearPlan>(plan).dataflow), dataflow);
+    EXPECT_EQ(dataflow_name(plan), dataflow);
   }
 }
 
@@ -256,11 +261,11 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
 TEST(Choose, ScoreTablesAreHalvesForBf16Alone) {
   AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
   const GpuSpec gpu = find_gpu("h200");
-  const Verdict verdict = check(choose_attention_tables(op, gpu), op, gpu);
+  const Verdict verdict = check(Slice<AttentionTables>::choose(op, gpu), op, gpu);
   EXPECT_FALSE(verdict.ok);
   expect_words(verdict.reason, {"score tables of 4096 entries", "table_bits 16"});
   op.dtype = DType::bf16;
-  const AttentionDecodePlan plan = choose_attention_tables(op, gpu);
+  const AttentionTables plan = Slice<AttentionTables>::choose(op, gpu);
   EXPECT_EQ(plan.table_bits, 16);
   EXPECT_TRUE(check(plan, op, gpu).ok);
 }
@@ -275,8 +280,9 @@ TEST(Choose, EveryDataflowServesManyShapes) {
               std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
           op.shape = {batch, 2 * group, 2, head_dim, 5000, 16, 4, false};
           op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
-          for (const auto dataflow : {AttentionDataflow::tables, AttentionDataflow::channels}) {
-            const Verdict verdict = check(choose_attention(op, gpu, dataflow), op, gpu);
+          for (const Plan& plan : {Plan(Slice<AttentionTables>::choose(op, gpu)),
+                                   Plan(Slice<AttentionChannels>::choose(op, gpu))}) {
+            const Verdict verdict = check(plan, op, gpu);
             EXPECT_TRUE(verdict.ok) << verdict.reason;
           }
         }

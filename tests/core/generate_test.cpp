@@ -127,12 +127,16 @@ std::string_view template_text(const std::string& path) {
 }
 
 TEST_P(Generate, EachTemplateStandsThereOnceAndWhole) {
-  const KernelSource source = example(GetParam()).generate();
+  const Case made = example(GetParam());
+  const KernelSource source = made.generate();
   const auto files = lines_by_file(source.text);
   EXPECT_TRUE(files.contains("vq/machine.cuh"));
   EXPECT_TRUE(files.contains(source.op == "attention_decode" ? "vq/ops/attention_work.cuh"
                              : source.op == "kv_append"      ? "vq/ops/append_rows.cuh"
                                                              : "vq/ops/linear_work.cuh"));
+  const std::string kernel = "vq/kernels/" + std::string(kernel_name(made.plan));
+  EXPECT_TRUE(files.contains(kernel + "/kernel.cuh")) << kernel;
+  EXPECT_TRUE(files.contains(kernel + "/plan.h")) << kernel;
   EXPECT_TRUE(files.contains("plan"));
   for (const auto& [file, lines] : files) {
     if (file == "head" || file == "plan") continue;
@@ -187,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(Examples, Generate, testing::ValuesIn(example_configs()
 
 TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-layer.json");
-  auto& plan = std::get<AttentionDecodePlan>(made.plan);
+  auto& plan = std::get<AttentionFragments>(made.plan);
   plan.splits = 1;
   EXPECT_EQ(made.generate().entries.size(), 1u);
   EXPECT_EQ(made.generate().text.find("attention_combine"), std::string::npos);
@@ -208,8 +212,7 @@ TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
 
 TEST(GenerateEntries, AProductsLastBlockBringsNone) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
-  auto& plan = std::get<LinearPlan>(made.plan);
-  plan = {.splits = 2};
+  auto& plan = made.plan.emplace<LinearLanes>(LinearLanes{.splits = 2});
   EXPECT_EQ(made.generate().entries.size(), 2u);
   plan.combine = Combine::last_block;
   EXPECT_EQ(made.generate().entries.size(), 1u);
@@ -219,7 +222,7 @@ TEST(GenerateEntries, AProductsLastBlockBringsNone) {
 TEST(GenerateEntries, ThePlanDecidesTheText) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-projection.json");
   const std::string before = made.generate().text;
-  std::get<LinearPlan>(made.plan).codebook = all_global();
+  *placement_of(made.plan, Operand::weights) = all_global();
   EXPECT_NE(made.generate().text, before);
 }
 

@@ -5,10 +5,10 @@
 #include <map>
 #include <set>
 
-#include "heuristics/check.h"
 #include "core/embedded.h"
 #include "core/files.h"
 #include "core/gpu_arch.h"
+#include "heuristics/check.h"
 #include "heuristics/choose.h"
 #include "tests/core/support.h"
 
@@ -58,6 +58,7 @@ TEST(Profiles, EveryGpuIsSoundAndEveryValueHasASource) {
     EXPECT_EQ(number.find_first_not_of("0123456789"), std::string::npos) << gpu.arch;
     EXPECT_NO_THROW(require_facts_of_arch(JsonCursor(to_json(gpu), name), gpu));
     EXPECT_EQ(gpu.warpgroup_products, gpu.arch == "sm_90a");
+    EXPECT_EQ(gpu.bf16_products, gpu.arch != "sm_75");
     EXPECT_LT(gpu.l2_bytes, gpu.memory_bytes);
   }
 }
@@ -98,6 +99,29 @@ TEST(Profiles, AGpusNameAndTargetFitOnALine) {
   }
   expect_words(message_of([&] { find_gpu(with("name", "a\nb")); }),
                {path.string() + ": /name: must hold no control characters"});
+}
+
+// Without the field a file is of a GPU that has them, as all since sm_80 do.
+TEST(Profiles, AGpuFileSaysWhetherItHasProductsInBf16) {
+  const TempFolder folder;
+  const auto path = folder.path() / "mine.json";
+  const auto read = [&](const char* name, const Json& bf16_products) {
+    Json json = to_json(find_gpu(name));
+    json.erase("bf16_products");
+    if (!bf16_products.is_null()) json["bf16_products"] = bf16_products;
+    publish_text(path, json.dump());
+    return find_gpu(path.string());
+  };
+  EXPECT_TRUE(read("a100", nullptr).bf16_products);
+  EXPECT_TRUE(read("a100", true).bf16_products);
+  EXPECT_FALSE(read("a100", false).bf16_products);
+  EXPECT_FALSE(read("t4", false).bf16_products);
+  for (const Json& claimed : {Json(nullptr), Json(true)}) {
+    expect_words(message_of([&] { read("t4", claimed); }),
+                 {path.string(), "bf16_products: sm_75 has no tensor-core products in bf16",
+                  "since sm_80", "set false, or correct arch"});
+  }
+  expect_words(message_of([&] { read("t4", "no"); }), {path.string() + ": /bf16_products: "});
 }
 
 // Else a kernel would be planned that only the compiler or the driver refuses, far from the file.

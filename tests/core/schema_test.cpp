@@ -3,6 +3,8 @@
 #include <cstdlib>
 
 #include "core/files.h"
+#include "core/profiles.h"
+#include "heuristics/choose.h"
 #include "tests/core/schema_validator.h"
 #include "tests/core/support.h"
 
@@ -27,14 +29,64 @@ TEST(Schema, AcceptsTheExamples) {
   }
 }
 
+std::vector<Json> configs_of_all_ops() {
+  return {attention_json(), gemv_json(), edited(gemv_json(), {{"/op", R"("gemm")"}}),
+          append_json()};
+}
+
 TEST(Schema, AcceptsWhatVqgenWrites) {
-  for (const Json& json : {attention_json(), gemv_json()}) {
-    Json canonical = to_json(read_config(json, "c.json").problem);
+  int accepted = 0;
+  for (const Json& json : configs_of_all_ops()) {
+    const Problem problem = read_config(json, "c.json").problem;
+    Json canonical = to_json(problem);
     canonical["gpu"] = "t4";
     canonical["hotness"] = "profile.json";
-    canonical["plan"] =
-        json["op"] == "gemv" ? to_json(LinearPlan{}) : to_json(AttentionDecodePlan{});
-    EXPECT_EQ(schema_problem(config_schema(), canonical), "");
+    for_each_dataflow([&](const Plan& plan) {
+      canonical["plan"] = to_json(plan);
+      const bool own = is_plan_of(plan, problem);
+      EXPECT_EQ(schema_problem(config_schema(), canonical).empty(), own) << canonical.dump();
+      accepted += own ? 1 : 0;
+    });
+  }
+  EXPECT_EQ(accepted, 4 + 5 + 5 + 1);
+}
+
+// Of each op those of its dataflows, each with the fields, defaults and bounds that it declares.
+TEST(Schema, PlansFollowFromTheirFields) {
+  std::map<std::string, Json> plans;
+  for (const Json& op : config_schema().at("oneOf")) {
+    const Json& properties = op.at("properties");
+    plans[properties.at("op").at("const").get<std::string>()] = properties.at("plan").at("anyOf");
+  }
+  ASSERT_EQ(plans.size(), 4u);
+  for (const Json& json : configs_of_all_ops()) {
+    const Problem problem = read_config(json, "c.json").problem;
+    const Json& schemas = plans.at(op_name(problem));
+    std::size_t at = 0;
+    for_each_dataflow([&]<class P>(const P& plan) {
+      if (!is_plan_of(plan, problem)) return;
+      SCOPED_TRACE(op_name(problem) + " " + plan.kName);
+      ASSERT_LT(at, schemas.size());
+      const Json& schema = schemas[at++];
+      EXPECT_EQ(schema.at("title"), dataflow_name(plan));
+      EXPECT_EQ(schema.at("required"), Json::array());
+      Json expected = {{"dataflow", {{"const", dataflow_name(plan)}}}};
+      for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
+        Json each = {{"description", field.doc}, {"default", to_json_value(P{}.*field.member)}};
+        if constexpr (std::is_same_v<Member, int>) {
+          each["type"] = "integer";
+          each["minimum"] = static_cast<std::int64_t>(field.rule.min);
+          each["maximum"] = static_cast<std::int64_t>(field.rule.max);
+        } else if constexpr (std::is_enum_v<Member>) {
+          each["enum"] = enum_names<Member>;
+        } else {
+          each["$ref"] = "#/$defs/placement";
+        }
+        expected[field.name] = each;
+      });
+      EXPECT_EQ(schema.at("properties"), expected);
+    });
+    EXPECT_EQ(at, schemas.size());
   }
 }
 
@@ -63,10 +115,8 @@ TEST_P(SchemaRefusal, AndTheReaderAgrees) {
   const std::string problem = schema_problem(config_schema(), json);
   EXPECT_NE(problem, "");
   expect_words(problem, broken.words);
-  message_of([&] {
-    with_overrides(broken.attention ? Plan(AttentionDecodePlan{}) : LinearPlan{},
-                   read_config(json, "c.json"));
-  });
+  message_of(
+      [&] { propose(read_config(json, "c.json"), find_gpu("h200"), {.chooser = Chooser::rules}); });
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -106,10 +156,25 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"scope", false, {{"/weights/scope", R"("row")"}}, {"/weights/scope: enum"}},
         Broken{"plan_type", true, {{"/plan", "1"}}, {"/plan: type"}},
         Broken{"plan_field", true, {{"/plan", R"({"warps": 4})"}}, {"/plan: additional warps"}},
-        Broken{"plan_bound", true, {{"/plan", R"({"stages": 3})"}}, {"/plan/stages: maximum"}},
+        Broken{"plan_bound",
+               true,
+               {{"/plan", R"({"tiles_in_flight": 3})"}},
+               {"/plan/tiles_in_flight: maximum"}},
         Broken{
             "plan_level", false, {{"/plan", R"({"codebook": {"near": 1}})"}}, {"/plan/codebook"}},
-        Broken{"plan_other_op", false, {{"/plan", R"({"stages": 2})"}}, {"additional stages"}}),
+        Broken{"plan_other_op",
+               false,
+               {{"/plan", R"({"tiles_in_flight": 2})"}},
+               {"/plan: additional tiles_in_flight"}},
+        Broken{"plan_dataflow", true, {{"/plan", R"({"dataflow": "warps"})"}}, {"dataflow: const"}},
+        Broken{"plan_other_dataflow",
+               true,
+               {{"/plan", R"({"dataflow": "fragments", "tile_tokens": 8})"}},
+               {"/plan: additional tile_tokens", "/plan/dataflow: const"}},
+        Broken{"plan_of_two_dataflows",
+               true,
+               {{"/plan", R"({"step_tokens": 8, "table_bits": 16})"}},
+               {"/plan: additional step_tokens", "/plan: additional table_bits"}}),
     [](const auto& test) { return test.param.name; });
 
 TEST(Schema, RefusesOtherThanObjects) {

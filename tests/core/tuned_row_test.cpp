@@ -16,21 +16,18 @@ Plan named(const std::string& name) {
 }
 
 TEST(PlanName, SaysWhatIsNotDefaultAndIsReadAgain) {
-  EXPECT_EQ(plan_name(AttentionDecodePlan{}), "attention_decode/");
-  const Plan plan = AttentionDecodePlan{.dataflow = AttentionDataflow::fragments,
-                                        .splits = 16,
-                                        .key_codebook = all_replicated(256, 4)};
+  const Plan plan = AttentionFragments{.splits = 16, .key_codebook = all_replicated(256, 4)};
   EXPECT_EQ(plan_name(plan),
-            "attention_decode/dataflow=fragments,splits=16,key_codebook.replicated=256,"
-            "key_codebook.copies=4");
-  const Plan linear = LinearPlan{.fusion = LinearFusion::shared, .codebook = all_shared(7)};
-  EXPECT_EQ(plan_name(linear), "linear/fusion=shared,codebook.shared=7");
-  const Plan merging = LinearPlan{.splits = 3, .combine = Combine::last_block};
-  EXPECT_EQ(plan_name(merging), "linear/splits=3,combine=last_block");
-  for (const Plan& each :
-       {plan, linear, merging, Plan(AttentionDecodePlan{}), Plan(LinearPlan{})}) {
-    EXPECT_EQ(named(plan_name(each)), each);
-  }
+            "attention_fragments/splits=16,key_codebook.replicated=256,key_codebook.copies=4");
+  const Plan linear = LinearFragments{.fusion = LinearFusion::shared, .codebook = all_shared(7)};
+  EXPECT_EQ(plan_name(linear), "linear_fragments/fusion=shared,codebook.shared=7");
+  const Plan merging = LinearLanes{.splits = 3, .combine = Combine::last_block};
+  EXPECT_EQ(plan_name(merging), "linear_lanes/splits=3,combine=last_block");
+  for (const Plan& each : {plan, linear, merging}) EXPECT_EQ(named(plan_name(each)), each);
+  for_each_dataflow([](const Plan& usual) {
+    EXPECT_EQ(plan_name(usual), std::string(kernel_name(usual)) + "/");
+    EXPECT_EQ(named(plan_name(usual)), usual);
+  });
 }
 
 TEST(Codes, AreNamedInOneWay) {
@@ -52,24 +49,26 @@ TEST(PlanName, WhatIsNoNameIsRefused) {
                            "/",
                            "lanes",
                            "gemv/",
-                           "linear",
-                           "linear/x=1",
-                           "linear/threads",
-                           "linear/threads=",
-                           "linear/threads=31",
-                           "linear/threads=64,threads=64",
-                           "linear/splits=2,threads=64",
-                           "linear/threads=256",
-                           "linear/dataflow=3",
-                           "linear/codebook=3",
-                           "linear/codebook.x=1",
-                           "linear/threads=64,",
-                           "linear/threads=064",
-                           "linear/threads= 64",
-                           "linear/=64",
-                           "linear/threads=99999999999999999999",
-                           "linear/threads.x=3",
-                           "linear/codebook=3,codebook.shared=1"}) {
+                           "linear_lanes",
+                           "linear/threads=64",
+                           "attention_decode/",
+                           "linear_lanes/x=1",
+                           "linear_lanes/threads",
+                           "linear_lanes/threads=",
+                           "linear_lanes/threads=31",
+                           "linear_lanes/threads=64,threads=64",
+                           "linear_lanes/splits=2,threads=64",
+                           "linear_lanes/threads=256",
+                           "linear_lanes/dataflow=fragments",
+                           "linear_lanes/codebook=3",
+                           "linear_lanes/codebook.x=1",
+                           "linear_lanes/threads=64,",
+                           "linear_lanes/threads=064",
+                           "linear_lanes/threads= 64",
+                           "linear_lanes/=64",
+                           "linear_lanes/threads=99999999999999999999",
+                           "linear_lanes/threads.x=3",
+                           "linear_lanes/codebook=3,codebook.shared=1"}) {
     EXPECT_THROW(named(name), Error) << name;
   }
 }
@@ -78,13 +77,13 @@ Json row_json() {
   const TunedRow row{.problem = read_config(gemv_json(), "c.json").problem,
                      .gpu = "h200",
                      .environment = {"NVIDIA H200", "580.1", "nvrtc 13.0", "0.1"},
-                     .plan = LinearPlan{.threads = 64},
+                     .plan = LinearLanes{.threads = 64},
                      .time_us = 3,
                      .low_us = 2.5,
                      .high_us = 3,
-                     .default_plan = LinearPlan{},
+                     .default_plan = LinearLanes{},
                      .default_us = 4,
-                     .runner_up = LinearPlan{.threads = 96},
+                     .runner_up = LinearLanes{.threads = 96},
                      .runner_up_us = 3.5,
                      .noise = 0.01,
                      .rel_err = 2e-4,
@@ -98,7 +97,7 @@ TEST(TunedRow, ReadsWhatItWrites) {
   const Json json = row_json();
   const TunedRow row = read(json);
   EXPECT_EQ(to_json(row), json);
-  EXPECT_EQ(row.plan, Plan(LinearPlan{.threads = 64}));
+  EXPECT_EQ(row.plan, Plan(LinearLanes{.threads = 64}));
   EXPECT_EQ(tuned_key(row), tuned_key(row.problem, "h200", "uniform"));
   EXPECT_NE(tuned_key(row), tuned_key(row.problem, "h200", "zipf:1"));
   EXPECT_NE(tuned_key(row), tuned_key(row.problem, "h100", "uniform"));
@@ -120,7 +119,7 @@ TEST(TunedRow, EachLieIsRefused) {
   EXPECT_NE(lie([](Json& json) { json["time_us"] = 2; }), "");
   EXPECT_NE(lie([](Json& json) { json["high_us"] = -1; }), "");
   EXPECT_NE(lie([](Json& json) { json["default_us"] = 1e300; }), "");
-  EXPECT_NE(lie([](Json& json) { json["plan"] = "attention_decode/"; }), "");
+  EXPECT_NE(lie([](Json& json) { json["plan"] = "attention_lanes/"; }), "");
   EXPECT_NE(lie([](Json& json) { json["candidates"] = 0; }), "");
   EXPECT_NE(lie([](Json& json) { json["problem"]["plan"] = Json::object(); }), "");
   EXPECT_NE(lie([](Json& json) { json["problem"]["shape"]["rows"] = 0; }), "");

@@ -239,9 +239,19 @@ Json draw_small_problem(Draw& draw) { return draw_config(draw, kSmall); }
 
 Json draw_plan(Draw& draw, const Json& config) {
   const std::size_t one_in = 2 + draw.below(10);
-  if (config["op"] == AttentionDecode::kOp) return draw_fields<AttentionDecodePlan>(draw, one_in);
-  if (config["op"] == KvAppend::kOp) return draw_fields<KvAppendPlan>(draw, one_in);
-  return draw_fields<LinearPlan>(draw, one_in);
+  std::vector<Plan> dataflows;
+  for_each_dataflow([&]<class P>(const P& each) {
+    const bool product = config["op"] == Gemv::kOp || config["op"] == Gemm::kOp;
+    if constexpr (std::is_same_v<OpOf<P>, Linear>) {
+      if (product) dataflows.emplace_back(each);
+    } else if (config["op"] == OpOf<P>::kOp) {
+      dataflows.emplace_back(each);
+    }
+  });
+  const Plan of = draw.of(dataflows);
+  Json fields = std::visit([&]<class P>(const P&) { return draw_fields<P>(draw, one_in); }, of);
+  if (draw.one_in(2)) fields["dataflow"] = dataflow_name(wrong(draw) ? draw.of(dataflows) : of);
+  return fields;
 }
 
 Json draw_gpu(Draw& draw, bool mutated) {

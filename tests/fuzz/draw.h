@@ -71,7 +71,7 @@ struct FuzzCase {
 Json draw_problem(Draw& draw);
 // The same of sizes that the host executes in a moment.
 Json draw_small_problem(Draw& draw);
-// Some fields of the op's plan.
+// Some fields of a plan of one of the op's dataflows, which half of them name.
 Json draw_plan(Draw& draw, const Json& config);
 // A shipped GPU; `mutated`: with some of its figures replaced.
 Json draw_gpu(Draw& draw, bool mutated);

@@ -13,7 +13,6 @@
 #include <functional>
 #include <stdexcept>
 
-#include "core/kernel_config.h"
 #include "generator/generate.h"
 #include "heuristics/choose.h"
 #include "heuristics/explain.h"
@@ -65,7 +64,7 @@ Ending judged(const Config& config, const GpuSpec& gpu, Chooser chooser, bool ex
   }
   require_launchable(
       generate(config.problem, plan, gpu, Machine::cuda, explain(plan, config.problem, gpu)), gpu);
-  require(workspace_bytes(config.problem, plan) >= 0, "a workspace of negative size");
+  require(call_shape(plan, config.problem).workspace_bytes >= 0, "a workspace of negative size");
   const std::optional<Cost> cost = CostModel(config.problem, gpu, {})(plan);
   require(!cost || (std::isfinite(cost->us) && cost->us > 0), "an expected time that is none");
   if (!explained) return kKernel;

@@ -6,8 +6,7 @@
 #include "core/profiles.h"
 #include "heuristics/ablation/rows.h"
 #include "heuristics/ablation/shapes.h"
-#include "heuristics/ops/attention_decode.h"
-#include "heuristics/ops/linear.h"
+#include "heuristics/kernels/slice.h"
 #include "heuristics/placement/plan_use.h"
 #include "tests/core/support.h"
 
@@ -28,7 +27,9 @@ AttentionDecode attention(const std::string& format) {
   return op;
 }
 
-Placement weights(const Plan& plan) { return std::get<LinearPlan>(plan).codebook; }
+Placement weights(const Plan& plan) { return *placement_of(plan, Operand::weights); }
+
+Plan lanes_of(const Linear& op, const GpuSpec& gpu) { return Slice<LinearLanes>::choose(op, gpu); }
 
 class Rules : public ::testing::Test {
  protected:
@@ -37,7 +38,7 @@ class Rules : public ::testing::Test {
   }
   GpuSpec gpu_ = find_gpu("h200");
   Problem problem_ = gemv("aqlm-2x8");
-  Plan shape_ = choose_lanes(problem_, gpu_);
+  Plan shape_ = lanes_of(std::get<Gemv>(problem_), gpu_);
 };
 
 TEST_F(Rules, PutEntriesWhereTheySay) {
@@ -56,14 +57,14 @@ TEST_F(Rules, PutEntriesWhereTheySay) {
 
 TEST_F(Rules, OfAnAttentionTakeOneOperandEach) {
   problem_ = attention("cq-4c8b");
-  shape_ = choose_attention_lanes(std::get<AttentionDecode>(problem_), gpu_);
-  const auto keys = std::get<AttentionDecodePlan>(laid(Near::keys).plan);
+  shape_ = Slice<AttentionLanes>::choose(std::get<AttentionDecode>(problem_), gpu_);
+  const auto keys = std::get<AttentionLanes>(laid(Near::keys).plan);
   EXPECT_EQ(keys.key_codebook, all_shared(256));
   EXPECT_EQ(keys.value_codebook, all_global());
-  const auto values = std::get<AttentionDecodePlan>(laid(Near::values).plan);
+  const auto values = std::get<AttentionLanes>(laid(Near::values).plan);
   EXPECT_EQ(values.key_codebook, all_global());
   EXPECT_EQ(values.value_codebook, all_shared(256));
-  const auto copies = std::get<AttentionDecodePlan>(laid(Near::value_copies).plan);
+  const auto copies = std::get<AttentionLanes>(laid(Near::value_copies).plan);
   EXPECT_EQ(copies.key_codebook, all_global());
   EXPECT_EQ(copies.value_codebook, all_replicated(256, 16));
 }
@@ -73,14 +74,14 @@ TEST_F(Rules, FillABlockToTheLastEntry) {
     gpu_ = find_gpu(name);
     for (const char* format : {"aqlm-3", "aqlm-1x16", "aqlm-2x8"}) {
       problem_ = gemv(format);
-      shape_ = choose_lanes(problem_, gpu_);
+      shape_ = lanes_of(std::get<Gemv>(problem_), gpu_);
       const Laid most = laid(Near::most);
       ASSERT_TRUE(most.verdict.ok) << most.verdict.reason;
       const int shared = weights(most.plan).shared;
       const int entries = std::get<Gemv>(problem_).weights.entries();
       EXPECT_GT(shared, 0);
       Plan more = most.plan;
-      placement_of(more, Operand::weights) = all_shared(shared + 1);
+      *placement_of(more, Operand::weights) = all_shared(shared + 1);
       EXPECT_TRUE(shared == entries || !check(more, problem_, gpu_).ok) << shared;
       EXPECT_EQ(laid(Near::all).verdict.ok, shared == entries) << name << format;
     }
@@ -89,7 +90,7 @@ TEST_F(Rules, FillABlockToTheLastEntry) {
 
 TEST_F(Rules, DoNotMindTheShapesOwnBoundaries) {
   Plan other = shape_;
-  placement_of(other, Operand::weights) = {.registers = 2, .replicated = 9, .copies = 4};
+  *placement_of(other, Operand::weights) = {.registers = 2, .replicated = 9, .copies = 4};
   for (const Near near : {Near::none, Near::all, Near::slack, Near::most, Near::weighed}) {
     EXPECT_EQ(laid(near).plan, lay(other, {near}, problem_, gpu_, {}).plan) << enum_name(near);
   }
@@ -110,8 +111,8 @@ TEST(AblationShapes, AreBareDistinctAndOfEveryDataflow) {
 }
 
 TEST(AblationShapes, AreAsFarAsTheirFieldsAre) {
-  const LinearPlan a{.threads = 127};
-  LinearPlan b = a;
+  const LinearLanes a{.threads = 127};
+  LinearLanes b = a;
   EXPECT_EQ(distance(Plan{a}, Plan{b}), 0);
   b.threads = 255;
   EXPECT_DOUBLE_EQ(distance(Plan{a}, Plan{b}), 1);
@@ -132,7 +133,7 @@ TEST(AblationRows, SlicesAreOfNoRowThatNamesAPlacement) {
   Gemv op = gemv("aqlm-1x16");
   const GpuSpec gpu = find_gpu("h200");
   const AblationSpace space(op, gpu, {});
-  const Plan plan = choose_slices(op, gpu);
+  const Plan plan = Slice<LinearSlices>::choose(op, gpu);
   ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
   for (const char* name : {"GC*", "SC*", "+ copies", "GC"}) {
     EXPECT_FALSE(space.variant_of(row(space, name), plan)) << name;
@@ -177,9 +178,7 @@ TEST(AblationRows, OfferAsManyPlansAsAreAskedForAndEachDataflow) {
 }
 
 TEST(AblationRows, NameAPlanInShort) {
-  const LinearPlan plan{.dataflow = LinearDataflow::fragments,
-                        .threads = 128,
-                        .codebook = {.replicated = 256, .copies = 8}};
+  const LinearFragments plan{.threads = 128, .codebook = {.replicated = 256, .copies = 8}};
   EXPECT_EQ(in_short(Plan{plan}, gemv("aqlm-2x8")),
             "fragments, threads 128, fusion permute; codebook c8");
 }

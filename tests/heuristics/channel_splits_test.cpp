@@ -1,5 +1,5 @@
 // The split of dataflow channels: the formula, its rounding, and the traffic that it weighs.
-#include "heuristics/ops/channel_splits.h"
+#include "heuristics/kernels/channel_splits.h"
 
 #include <gtest/gtest.h>
 

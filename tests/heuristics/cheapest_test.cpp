@@ -2,6 +2,8 @@
 // and coefficients; and the bounds that it goes by are bounds, and near.
 #include "heuristics/cheapest.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <map>
 
@@ -124,9 +126,8 @@ TEST(CheapestPlan, GoesByBoundsThatHoldAndAreNear) {
       for (const Plan& plan : space(problem, gpu, {.most = 300}).plans) {
         SCOPED_TRACE(name + " " + to_json(problem).dump() + to_json(plan).dump());
         const double us = model(plan)->us;
-        const auto& linear = std::get<LinearPlan>(plan);
-        EXPECT_LE(model.least_us(linear), us);
-        const double near = model.least_us(linear.codebook);
+        EXPECT_LE(model.least_us(plan), us);
+        const double near = model.least_us(*placement_of(plan, Operand::weights));
         EXPECT_LE(near, us);
         EXPECT_GE(near, us * (1 - 1e-8));
       }

@@ -56,10 +56,8 @@ std::vector<Plan> counted(const Problem& problem, const GpuSpec& gpu,
   CostModel model(problem, gpu, {}, ceilings());
   std::vector<Plan> plans;
   for (const Plan& plan : space(problem, gpu, options).plans) {
-    const auto* attention = std::get_if<AttentionDecodePlan>(&plan);
-    const bool left_out =
-        attention != nullptr && (attention->dataflow == AttentionDataflow::tables ||
-                                 attention->dataflow == AttentionDataflow::channels);
+    const bool left_out = std::holds_alternative<AttentionTables>(plan) ||
+                          std::holds_alternative<AttentionChannels>(plan);
     EXPECT_EQ(model(plan).has_value(), !left_out) << to_json(plan).dump();
     if (!left_out) plans.push_back(plan);
   }
@@ -163,10 +161,8 @@ TEST(Cost, KnowsHotness) {
   op.shape = {1, 4096, 4096};
   op.weights = find_format("aqlm-2x8", "test");
   const GpuSpec gpu = find_gpu("h200");
-  const Plan plan = LinearPlan{.dataflow = LinearDataflow::fragments,
-                               .outputs_per_warp = 16,
-                               .chunk_columns = 1024,
-                               .codebook = all_shared(256)};
+  const Plan plan =
+      LinearFragments{.outputs_per_warp = 16, .chunk_columns = 1024, .codebook = all_shared(256)};
   ASSERT_TRUE(check(plan, op, gpu).ok);
   HotnessProfile one;
   one.operand = Operand::weights;
@@ -185,10 +181,7 @@ TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
   op.shape = {1, 4096, 4096};
   op.weights = find_format("aqlm-2x8", "test");
   const GpuSpec gpu = find_gpu("h200");
-  LinearPlan plan{.dataflow = LinearDataflow::fragments,
-                  .outputs_per_warp = 16,
-                  .chunk_columns = 4096,
-                  .codebook = all_shared(256)};
+  LinearFragments plan{.outputs_per_warp = 16, .chunk_columns = 4096, .codebook = all_shared(256)};
   CostModel model(op, gpu, {});
   const CostParts once = model.ideal(plan);
   plan.codebook = all_replicated(256, 8);
@@ -210,15 +203,14 @@ TEST(Cost, CountsOfAPlanByHand) {
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
   gpu.memory_gbps = 1000;
-  const LinearPlan plan{.dataflow = LinearDataflow::fragments,
-                        .threads = 128,
-                        .outputs_per_warp = 8,
-                        .chunk_columns = 4096,
-                        .splits = 1,
-                        .rows_per_block = 4,
-                        .fragment_rows = 4,
-                        .code_words = 4,
-                        .codebook = all_replicated(256, 8)};
+  const LinearFragments plan{.threads = 128,
+                             .outputs_per_warp = 8,
+                             .chunk_columns = 4096,
+                             .splits = 1,
+                             .rows_per_block = 4,
+                             .fragment_rows = 4,
+                             .code_words = 4,
+                             .codebook = all_replicated(256, 8)};
   ASSERT_TRUE(check(plan, op, gpu).ok);
   const CostParts us = CostModel(op, gpu, {}).ideal(plan);
   const double lookups = 4096.0 * 4096 / 8 * 2 / 32 / 128;  // of warps, a block of 32 outputs
@@ -241,13 +233,12 @@ TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
   op.weights = find_format("aqlm-2x8", "test");
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
-  LinearPlan plan{.dataflow = LinearDataflow::fragments,
-                  .threads = 128,
-                  .outputs_per_warp = 8,
-                  .chunk_columns = 128,
-                  .splits = 17,
-                  .rows_per_block = 4,
-                  .fragment_rows = 4};
+  LinearFragments plan{.threads = 128,
+                       .outputs_per_warp = 8,
+                       .chunk_columns = 128,
+                       .splits = 17,
+                       .rows_per_block = 4,
+                       .fragment_rows = 4};
   ASSERT_TRUE(check(plan, op, gpu).ok);
   CostModel model(op, gpu, {});
   CostParts by_kernel = model.ideal(plan);
@@ -266,12 +257,11 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   op.values.smooth = op.values.hadamard = false;
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
-  AttentionDecodePlan plan{.dataflow = AttentionDataflow::fragments,
-                           .threads = 256,
-                           .tile_tokens = 16,
-                           .splits = 9,
-                           .combine = Combine::last_block,
-                           .heads_per_block = 4};
+  AttentionFragments plan{.threads = 256,
+                          .step_tokens = 16,
+                          .splits = 9,
+                          .combine = Combine::last_block,
+                          .heads_per_block = 4};
   const Verdict verdict = check(plan, op, gpu);
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   CostModel model(op, gpu, {});
@@ -345,13 +335,13 @@ TEST(Propose, ChoosesAroundWhatTheConfigFixes) {
       const Plan plan = propose(config, gpu, {.chooser = chooser});
       const Verdict verdict = check(plan, config.problem, gpu);
       EXPECT_TRUE(verdict.ok) << verdict.reason;
-      EXPECT_EQ(enum_name(std::get<LinearPlan>(plan).dataflow), dataflow);
+      EXPECT_EQ(dataflow_name(plan), dataflow);
     }
   }
   config.plan = {{"threads", 96}, {"codebook", {{"shared", 100}}}};
-  const auto plan = std::get<LinearPlan>(propose(config, gpu, {.chooser = Chooser::model}));
-  EXPECT_EQ(plan.threads, 96);
-  EXPECT_EQ(plan.codebook.shared, 100);
+  const Plan plan = propose(config, gpu, {.chooser = Chooser::model});
+  EXPECT_EQ(to_json(plan)["threads"], 96);
+  EXPECT_EQ(placement_of(plan, Operand::weights)->shared, 100);
   config.plan = {{"threadz", 96}};
   expect_words(message_of([&] { propose(config, gpu); }), {"threadz"});
 }

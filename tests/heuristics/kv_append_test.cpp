@@ -1,12 +1,10 @@
 // The plans of kv_append: accepted, distinct, and of a decode step enough blocks to fill the GPU.
-#include "heuristics/ops/kv_append.h"
-
 #include <set>
 
-#include "core/kernel_config.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/explain.h"
+#include "heuristics/kernels/slice.h"
 #include "heuristics/placement/plan_use.h"
 #include "heuristics/space.h"
 #include "heuristics/tuned/ladder.h"
@@ -39,13 +37,13 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
     const GpuSpec gpu = find_gpu(name);
     for (const KvAppend& op : appends()) {
       SCOPED_TRACE(name + " " + to_json(Problem(op)).dump());
-      const Verdict verdict = check(choose_kv_append(op, gpu), op, gpu);
+      const Verdict verdict = check(Slice<AppendLanes>::choose(op, gpu), op, gpu);
       EXPECT_TRUE(verdict.ok) << verdict.reason;
       for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
         EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}),
-                  Plan(choose_kv_append(op, gpu)));
+                  Plan(Slice<AppendLanes>::choose(op, gpu)));
       }
-      EXPECT_FALSE(report(choose_kv_append(op, gpu), op, gpu, {}).empty());
+      EXPECT_FALSE(report(Slice<AppendLanes>::choose(op, gpu), op, gpu, {}).empty());
     }
   }
 }
@@ -53,14 +51,14 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
 TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
   const GpuSpec gpu = find_gpu("h200");
   for (const KvAppend& op : appends()) {
-    const KvAppendPlan plan = choose_kv_append(op, gpu);
+    const AppendLanes plan = Slice<AppendLanes>::choose(op, gpu);
     const PlanUse use = plan_use(plan, op);
-    KvAppendPlan most = plan;
+    AppendLanes most = plan;
     most.splits = 128;
     EXPECT_GE(use.blocks, std::min<std::int64_t>(2 * gpu.sms, plan_use(most, op).blocks))
         << to_json(Problem(op)).dump();
     // No block is there for nothing: shares hold sub-vectors, and whole words of codes.
-    const vq::KvAppendConfig config = kernel_config(op, plan);
+    const auto config = configured(plan, op);
     for (const vq::FormatConfig& format : {config.keys, config.values}) {
       const int share = vq::share_sub_vectors(config, format);
       EXPECT_LT((vq::shares(config, format) - 1) * share, vq::sub_vectors(config, format));
@@ -82,7 +80,7 @@ TEST(KvAppendPlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
     }
     EXPECT_GE(all.plans.size(), 60u);
     EXPECT_LT(all.plans.size(), 1500u);
-    EXPECT_TRUE(texts.contains(to_json(Plan(choose_kv_append(op, gpu))).dump()));
+    EXPECT_TRUE(texts.contains(to_json(Plan(Slice<AppendLanes>::choose(op, gpu))).dump()));
     EXPECT_EQ(space(op, gpu, {.most = 40}).plans.size(), 40u);
     EXPECT_TRUE(space(op, gpu, {.placement = SpacePlacement::shared}).plans.empty());
     EXPECT_EQ(space(op, gpu, {.most = 0, .placement = SpacePlacement::global}).plans, all.plans);
@@ -93,7 +91,7 @@ TEST(KvAppendPlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
 // large codebooks, are not expected to be slower.
 TEST(KvAppendPlans, WorkIsCounted) {
   const GpuSpec gpu = find_gpu("h200");
-  const auto total = [&](const KvAppend& op, const KvAppendPlan& plan) {
+  const auto total = [&](const KvAppend& op, const AppendLanes& plan) {
     CostModel model(op, gpu, {});
     EXPECT_FALSE(model(plan).has_value());  // no coefficients are fitted
     double sum = 0;
@@ -109,7 +107,7 @@ TEST(KvAppendPlans, WorkIsCounted) {
   EXPECT_LT(total(large, {.threads = 512, .warps_along_entries = 4}), total(large, {}));
   EXPECT_LT(total(append("vecinfer-d4b8", 1, 1), {}), total(large, {}));
   for (const KvAppend& op : appends()) {
-    EXPECT_LE(total(op, choose_kv_append(op, gpu)), 1.5 * total(op, {}));
+    EXPECT_LE(total(op, Slice<AppendLanes>::choose(op, gpu)), 1.5 * total(op, {}));
   }
 }
 
@@ -118,7 +116,7 @@ TEST(KvAppendPlans, WorkIsCounted) {
 TEST(KvAppendPlans, RowsOfTunedTablesServe) {
   const GpuSpec gpu = find_gpu("h200");
   const KvAppend op = append("vecinfer-d4b8", 8, 1);
-  const KvAppendPlan plan{.threads = 64, .splits = 2};
+  const AppendLanes plan{.threads = 64, .splits = 2};
   const auto rung_for = [&](const KvAppend& of_row) {
     const Json json = to_json(test::tuned_row(of_row, plan));
     const TunedRow row = read_tuned_row(JsonCursor(json, "t.jsonl"));
@@ -141,9 +139,10 @@ TEST(KvAppendPlans, AConfigsOwnFieldsGoOverThem) {
   const GpuSpec gpu = find_gpu("h200");
   const Config config =
       read_config(edited(append_json(), {{"/plan", R"({"splits": 3, "dataflow": "lanes"})"}}), "c");
-  const auto plan = std::get<KvAppendPlan>(propose(config, gpu));
+  const auto plan = std::get<AppendLanes>(propose(config, gpu));
   EXPECT_EQ(plan.splits, 3);
-  EXPECT_EQ(plan.threads, choose_kv_append(std::get<KvAppend>(config.problem), gpu).threads);
+  EXPECT_EQ(plan.threads,
+            Slice<AppendLanes>::choose(std::get<KvAppend>(config.problem), gpu).threads);
 }
 
 }  // namespace

@@ -1,17 +1,17 @@
 // The fusion of products: the paper's choice, what explain draws of a plan, and tiles in shared
 // memory without bank conflicts.
-#include "heuristics/ops/linear_fusion.h"
+#include "heuristics/fusion/linear_fusion.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
-#include <vq/layout/linear.h>
+#include <vq/kernels/linear_fragments/layout.h>
 
 #include "core/profiles.h"
 #include "heuristics/explain_fusion.h"
-#include "heuristics/ops/linear.h"
+#include "heuristics/kernels/slice.h"
 
 namespace vqgen {
 namespace {
@@ -36,7 +36,8 @@ TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
   const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"aqlm-2x8", "gptvq-2", "quip-4"}) {
     const Gemm op = product(format);
-    LinearPlan plan = choose_fragments(op, gpu).value();
+    LinearFragments plan = Slice<LinearFragments>::choose(op, gpu);
+    ASSERT_TRUE(check(plan, op, gpu).ok);
     EXPECT_EQ(plan.fusion, LinearFusion::permute);
     const Plan papers = with_paper_fusion(plan, op, gpu);
     EXPECT_TRUE(check(papers, op, gpu).ok);
@@ -44,7 +45,8 @@ TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
     EXPECT_EQ(papers, Plan(plan));
   }
   const Gemm op = product("gptvq-2");
-  EXPECT_EQ(with_paper_fusion(choose_lanes(op, gpu), op, gpu), Plan(choose_lanes(op, gpu)));
+  const Plan lanes = Slice<LinearLanes>::choose(op, gpu);
+  EXPECT_EQ(with_paper_fusion(lanes, op, gpu), lanes);
 }
 
 // Four lanes that share octets of 8 words a load each hold 32 words: too many to stream.
@@ -53,7 +55,7 @@ TEST(LinearFusion, WhatCheckRefusesGoesThroughSharedMemory) {
   Gemm op;
   op.shape = {.rows = 8, .out_features = 512, .in_features = 1024};
   op.weights = {.vector_size = 2, .index_bits = 16, .residuals = 4, .scope = Scope::tensor};
-  LinearPlan plan{.dataflow = LinearDataflow::fragments, .outputs_per_warp = 16};
+  LinearFragments plan{.outputs_per_warp = 16};
   plan.chunk_columns = 64;
   ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
   plan.fusion = LinearFusion::registers;
@@ -62,12 +64,13 @@ TEST(LinearFusion, WhatCheckRefusesGoesThroughSharedMemory) {
   EXPECT_NE(verdict.reason.find("32 words"), std::string::npos) << verdict.reason;
   EXPECT_NE(verdict.reason.find("another fusion"), std::string::npos) << verdict.reason;
   plan.fusion = LinearFusion::permute;
-  EXPECT_EQ(std::get<LinearPlan>(with_paper_fusion(plan, op, gpu)).fusion, LinearFusion::shared);
+  EXPECT_EQ(std::get<LinearFragments>(with_paper_fusion(plan, op, gpu)).fusion,
+            LinearFusion::shared);
 }
 
 TEST(LinearFusion, ExplainDrawsTheChosenOne) {
   const Gemm op = product("aqlm-2x8");
-  LinearPlan plan{.dataflow = LinearDataflow::fragments};
+  LinearFragments plan;
   const auto text_of = [&](LinearFusion chosen) {
     plan.fusion = chosen;
     std::string text;

@@ -7,8 +7,8 @@
 #include "core/config.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
+#include "heuristics/kernels/slice.h"
 #include "heuristics/occupancy.h"
-#include "heuristics/ops/attention_decode.h"
 #include "heuristics/placement/plan_use.h"
 #include "tests/heuristics/hotness_random.h"
 
@@ -59,7 +59,7 @@ class Registers : public testing::Test {
                  {.strategy = Strategy::paper, .registers = registers});
   }
   static int count(const Placed& placed) {
-    return std::get<LinearPlan>(placed.plan).codebook.registers;
+    return placement_of(placed.plan, Operand::weights)->registers;
   }
   GpuSpec gpu = find_gpu("h200");
 };
@@ -77,13 +77,11 @@ TEST_F(Registers, SlicesArePlacedNowhere) {
   const Gemm op = product(4096, 4096, format);
   const std::vector<HotnessProfile> profiles{
       profile_with(Operand::weights, format, 1, sixteen_hot())};
-  for (const int splits : {0, 1, 8}) {
-    const Plan plan = LinearPlan{.dataflow = LinearDataflow::slices,
-                                 .chunk_columns = 4096,
-                                 .splits = splits,
-                                 .rows_per_block = 4};
+  for (const int slices : {1, 3, 8, 16}) {
+    const Plan plan =
+        LinearSlices{.columns_per_block = 4096, .entry_slices = slices, .rows_per_block = 4};
     const Placed placed = place(plan, op, gpu, profiles, {.strategy = Strategy::measured});
-    EXPECT_EQ(placed.plan, plan) << splits;
+    EXPECT_EQ(placed.plan, plan) << slices;
     EXPECT_TRUE(placed.operands.empty());
   }
 }
@@ -142,9 +140,9 @@ TEST_F(Registers, OfKeysAndValuesAreSpentOnce) {
   const std::vector<HotnessProfile> profiles{
       profile_with(Operand::keys, format, 8, sixteen_hot()),
       profile_with(Operand::values, format, 8, sixteen_hot())};
-  const Placed both = place(choose_attention_lanes(op, gpu), op, gpu, profiles,
+  const Placed both = place(Slice<AttentionLanes>::choose(op, gpu), op, gpu, profiles,
                             {.strategy = Strategy::paper, .registers = 255 - 40});
-  const auto& plan = std::get<AttentionDecodePlan>(both.plan);
+  const auto& plan = std::get<AttentionLanes>(both.plan);
   EXPECT_EQ(plan.key_codebook.registers, 16) << reasons_of(both, 0);
   EXPECT_EQ(plan.value_codebook.registers, 4) << reasons_of(both, 1);
 }
@@ -159,7 +157,7 @@ int at_work(const Plan& plan, const Problem& problem, const GpuSpec& gpu, int re
 
 Plan all_global_of(Plan plan, const Problem& problem) {
   for (const OperandUse& use : plan_use(plan, problem).operands) {
-    placement_of(plan, use.operand) = all_global();
+    *placement_of(plan, use.operand) = all_global();
   }
   return plan;
 }
@@ -201,8 +199,7 @@ TEST(Place, KeepsItsPromisesForRandomProfiles) {
         ASSERT_TRUE(verdict.ok) << verdict.reason;
         EXPECT_EQ(place(placed.plan, problem, gpu, profiles, options).plan, placed.plan);
         for (const OperandPlacement& each : placed.operands) {
-          Plan copy = placed.plan;
-          EXPECT_EQ(each.placement, placement_of(copy, each.operand));
+          EXPECT_EQ(each.placement, *placement_of(placed.plan, each.operand));
           EXPECT_FALSE(each.reasons.empty());
         }
         if (strategy == Strategy::measured) continue;
@@ -230,7 +227,7 @@ TEST(Place, PaperFillsTheSlackAndNoMore) {
   const Placed placed =
       place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles, paper);
   Plan plan = placed.plan;
-  int& shared = placement_of(plan, Operand::weights).shared;
+  int& shared = placement_of(plan, Operand::weights)->shared;
   ASSERT_GT(shared, 0) << reasons_of(placed);
   ASSERT_LT(shared, 4096) << reasons_of(placed);
   const int before = at_work(plan, op, gpu, 64);
@@ -239,7 +236,7 @@ TEST(Place, PaperFillsTheSlackAndNoMore) {
 
   const auto all = [&](const PlaceOptions& options) {
     Plan spent = place(plan, op, gpu, profiles, options).plan;
-    return placement_of(spent, Operand::weights).shared;
+    return placement_of(spent, Operand::weights)->shared;
   };
   EXPECT_EQ(all({.strategy = Strategy::paper, .registers = 64, .spend_blocks = true}), 4096);
   EXPECT_EQ(all({.strategy = Strategy::measured, .registers = 64}), 4096);
@@ -253,17 +250,18 @@ TEST(Place, ASmallCodebookDoesNotGoShortOfALargeOne) {
     const AttentionDecode op = attention(keys_small ? small : large, keys_small ? large : small);
     const Placed placed = place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, {},
                                 {.strategy = Strategy::paper});
-    const auto& plan = std::get<AttentionDecodePlan>(placed.plan);
-    const Placement& of_small = keys_small ? plan.key_codebook : plan.value_codebook;
-    const Placement& of_large = keys_small ? plan.value_codebook : plan.key_codebook;
+    const Placement& keys = *placement_of(placed.plan, Operand::keys);
+    const Placement& values = *placement_of(placed.plan, Operand::values);
+    const Placement& of_small = keys_small ? keys : values;
+    const Placement& of_large = keys_small ? values : keys;
     EXPECT_EQ(of_small.shared, 256);
     EXPECT_GT(of_large.shared, 4096);
     EXPECT_LT(of_large.shared, 65536);
   }
 }
 
-LinearPlan fragments_of(const Gemm& op, const GpuSpec& gpu) {
-  return std::get<LinearPlan>(choose(op, gpu, {.chooser = Chooser::rules}));
+LinearFragments fragments_of(const Gemm& op, const GpuSpec& gpu) {
+  return std::get<LinearFragments>(choose(op, gpu, {.chooser = Chooser::rules}));
 }
 
 // The cases that were timed on an H200 (conflicts.h).
@@ -274,14 +272,14 @@ TEST(Copies, AreMadeWhereTheyWonOnAnH200) {
     EXPECT_EQ(fragments_of(product(outputs, 4096, aqlm), gpu).codebook, all_replicated(256, 8));
   }
   const Gemm tiles = product(4096, 4096, find_format("gptvq-2", "test"));
-  LinearPlan plan = fragments_of(tiles, gpu);
+  LinearFragments plan = fragments_of(tiles, gpu);
   EXPECT_EQ(plan.codebook, all_shared(256));
   // One codebook at a time leaves room for copies, but each is read too seldom to pay for them.
   plan.chunk_columns = 256;
   plan.splits = 2;
   ASSERT_TRUE(check(plan, tiles, gpu).ok);
   EXPECT_EQ(with_copies_where_they_win(plan, tiles, gpu), Plan(plan));
-  LinearPlan copied = plan;
+  LinearFragments copied = plan;
   copied.codebook = all_replicated(256, 16);
   EXPECT_TRUE(check(copied, tiles, gpu).ok);
 }
@@ -305,7 +303,7 @@ TEST(Copies, OfOneLargeCodebookWhereSequencesAreLong) {
       .values = format};
   const auto copies = [&op] {
     const auto plan =
-        std::get<AttentionDecodePlan>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}));
+        std::get<AttentionFragments>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}));
     return plan.key_codebook.copies * plan.value_codebook.copies;
   };
   EXPECT_EQ(copies(), 2);
@@ -326,12 +324,13 @@ TEST(Copies, OfTheHottestWhereAllDoNotFit) {
     return place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles);
   };
   const Placed hot = placed(true);
-  const Placement& placement = std::get<LinearPlan>(hot.plan).codebook;
+  const Placement& placement = *placement_of(hot.plan, Operand::weights);
   EXPECT_GE(placement.replicated, 64) << reasons_of(hot);
   EXPECT_LT(placement.replicated, 4096);
   EXPECT_EQ(placement.copies, 8);
   EXPECT_EQ(placement.shared, 4096);
-  EXPECT_EQ(std::get<LinearPlan>(placed(false).plan).codebook, all_shared(4096));
+  const Placed cold = placed(false);
+  EXPECT_EQ(*placement_of(cold.plan, Operand::weights), all_shared(4096));
 }
 
 TEST(Place, WhatNoPlacementHelpsComesBack) {

@@ -2,6 +2,8 @@
 // fits, and with codebooks where they were asked to be.
 #include "heuristics/space.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 #include <set>
@@ -96,10 +98,8 @@ TEST(Space, OffersBothWaysToMergeSplits) {
     std::set<std::string> expected = texts(by_kernels.plans);
     for (const Plan& plan : by_kernels.plans) {
       const auto merging = merged_by_last_block(plan, problem, gpu);
-      const auto* attention = std::get_if<AttentionDecodePlan>(&plan);
-      const bool channels =
-          attention != nullptr && attention->dataflow == AttentionDataflow::channels;
-      const int splits = std::visit([](const auto& each) { return each.splits; }, plan);
+      const bool channels = std::holds_alternative<AttentionChannels>(plan);
+      const int splits = call_shape(plan, problem).splits;
       EXPECT_EQ(merging.has_value(), splits > 1 && !channels);
       if (merging) expected.insert(to_json(*merging).dump());
     }
@@ -135,17 +135,17 @@ TEST(Space, IsThinnedToTheBoundAndKeepsEveryKind) {
 
 TEST(Space, HasWarpGroupsWhereTheGpuHasAndRowsAreMore) {
   const auto kinds = [](const Problem& problem, const std::string& gpu) {
-    std::set<LinearDataflow> all;
-    for (const Plan& plan : space(problem, find_gpu(gpu), {.most = 0}).plans) {
-      all.insert(std::get<LinearPlan>(plan).dataflow);
-    }
-    return all.contains(LinearDataflow::warpgroups);
+    const std::vector<Plan> all = space(problem, find_gpu(gpu), {.most = 0}).plans;
+    return std::any_of(all.begin(), all.end(), [](const Plan& plan) {
+      return std::holds_alternative<LinearWarpgroups>(plan);
+    });
   };
   for (const int rows : {2, 5, 64, 256}) {
     const Problem problem = gemm("aqlm-2x8", {rows, 4096, 4096});
     EXPECT_TRUE(kinds(problem, "h200")) << rows;
     EXPECT_TRUE(kinds(problem, "h100")) << rows;
-    for (const char* gpu : {"a100", "l40s", "t4", "b200", "rtx5090"}) EXPECT_FALSE(kinds(problem, gpu)) << gpu;
+    for (const char* gpu : {"a100", "l40s", "t4", "b200", "rtx5090"})
+      EXPECT_FALSE(kinds(problem, gpu)) << gpu;
   }
   EXPECT_FALSE(kinds(gemv("aqlm-2x8", {1, 4096, 4096}), "h200"));
 }
@@ -158,13 +158,13 @@ TEST(Space, IsThinnedEvenly) {
     std::map<std::string, double> of;
     double count = 0;
     for (const Plan& plan : space(problem, gpu, {.most = most}).plans) {
-      const auto& linear = std::get<LinearPlan>(plan);
-      if (linear.dataflow != LinearDataflow::fragments) continue;
+      const auto* fragments = std::get_if<LinearFragments>(&plan);
+      if (fragments == nullptr) continue;
       ++count;
-      ++of[fmt::format("threads {}", linear.threads)];
-      ++of[fmt::format("along {}", linear.warps_along_columns)];
-      ++of[fmt::format("words {}", linear.code_words)];
-      ++of[fmt::format("rows {}", linear.fragment_rows)];
+      ++of[fmt::format("threads {}", fragments->threads)];
+      ++of[fmt::format("along {}", fragments->warps_along_columns)];
+      ++of[fmt::format("words {}", fragments->code_words)];
+      ++of[fmt::format("rows {}", fragments->fragment_rows)];
     }
     for (auto& [name, share] : of) share /= count;
     return of;
@@ -181,7 +181,8 @@ TEST(Space, IsThinnedEvenly) {
 
 std::set<std::string> dataflows(const Problem& problem) {
   std::set<std::string> all;
-  for (const Plan& plan : space(problem, find_gpu("h200")).plans) all.insert(dataflow_name(plan));
+  for (const Plan& plan : space(problem, find_gpu("h200")).plans)
+    all.insert(std::string(kernel_name(plan)));
   return all;
 }
 
@@ -207,18 +208,18 @@ TEST(Space, ForcedPlacementsHold) {
       const Space any = space(problem, gpu, {.most = 0});
       const std::set<std::string> whole = texts(any.plans);
       std::size_t expected = 0;
-      const auto as_forced = [&](Plan plan) {
-        const auto* linear = std::get_if<LinearPlan>(&plan);
-        if (linear != nullptr && linear->dataflow == LinearDataflow::slices) return false;
+      const auto as_forced = [&](const Plan& plan) {
+        if (std::holds_alternative<LinearSlices>(plan)) return false;
         for (const OperandUse& use : plan_use(plan, problem).operands) {
           const Placement wanted = allowed == SpacePlacement::global
                                        ? all_global()
                                        : all_shared(vq::entries(use.format));
-          if (placement_of(plan, use.operand) != wanted) return false;
+          const Placement* placement = placement_of(plan, use.operand);
+          if ((placement == nullptr ? all_global() : *placement) != wanted) return false;
         }
         return true;
       };
-      for (Plan plan : forced.plans) {
+      for (const Plan& plan : forced.plans) {
         EXPECT_TRUE(as_forced(plan));
         EXPECT_TRUE(whole.contains(to_json(plan).dump()));
       }

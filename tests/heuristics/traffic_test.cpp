@@ -9,7 +9,7 @@
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/explain.h"
-#include "heuristics/ops/linear.h"
+#include "heuristics/kernels/slice.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/hotness_random.h"
 
@@ -22,8 +22,8 @@ struct Counts {
 };
 
 // Block after block, chunk after chunk, as templates/vq/ops/linear_work.cuh walks them.
-Counts by_walking(const Linear& op, const LinearPlan& plan) {
-  const vq::LinearConfig config = kernel_config(op, plan);
+Counts by_walking(const Linear& op, const LinearLanes& plan) {
+  const auto config = configured(plan, op);
   const int block_outputs = vq::outputs_per_block(config);
   const std::int64_t chunks = vq::chunks(config);
   const std::int64_t a_split = (chunks + plan.splits - 1) / plan.splits * plan.chunk_columns;
@@ -59,7 +59,7 @@ TEST(Traffic, OfProductsIsWhatBlocksDo) {
           op.weights = {.vector_size = 4, .index_bits = 6, .residuals = 2};
           op.weights.scope = Scope::channel_group;
           op.weights.group_channels = static_cast<int>(unit);
-          LinearPlan plan;
+          LinearLanes plan;
           plan.chunk_columns = chunk;
           plan.splits = splits;
           plan.rows_per_block = 4;
@@ -80,7 +80,7 @@ TEST(Traffic, OfACacheByHand) {
   op.shape = {.batch = 3, .query_heads = 24, .kv_heads = 2, .head_dim = 64, .tokens = 1000};
   op.keys = {.vector_size = 4, .index_bits = 8, .residuals = 2, .scope = Scope::head};
   op.values = {.vector_size = 8, .index_bits = 12, .scope = Scope::head};
-  AttentionDecodePlan plan;
+  AttentionLanes plan;
   plan.heads_per_block = 6;  // two blocks a KV head, that read the same codes
   plan.splits = 5;
   plan.key_codebook = all_shared(256);
@@ -147,7 +147,7 @@ TEST(Report, DrawsAFragmentWithoutShuffles) {
       op.weights = {.vector_size = vector_size, .index_bits = 8};
       const GpuSpec gpu = find_gpu("h200");
       std::string text;
-      const LinearPlan plan = choose_linear(op, gpu, LinearDataflow::fragments);
+      const LinearFragments plan = Slice<LinearFragments>::choose(op, gpu);
       for (const ReportSection& section : report(plan, op, gpu)) {
         for (const std::string& line : section.lines) text += line + "\n";
       }

@@ -2,11 +2,13 @@
 // model expects to lose.
 #include "heuristics/tuned/ladder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 
-#include "heuristics/check.h"
 #include "core/plan_name.h"
+#include "heuristics/check.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"
 
@@ -313,14 +315,14 @@ TEST(TunedLadder, AnotherClassServesWithinItsArchitecture) {
 
 TEST(TunedLadder, FieldsThatTheConfigFixesMustBeThePlans) {
   const Problem problem = gemv_problem(1, 1024, 1024);
-  LinearPlan plan;
-  for (const Plan& each : some_plans(problem, 0)) plan = std::get<LinearPlan>(each);
+  const Plan plan = some_plans(problem, 0).back();
+  const int threads = to_json(plan)["threads"].get<int>();
   const Tables tables({{tuned_row(problem, plan)}});
-  const auto fixed = [&](int threads) {
-    return tables.ask(problem, "uniform", Json{{"threads", threads}}.dump());
+  const auto fixed = [&](int wanted) {
+    return tables.ask(problem, "uniform", Json{{"threads", wanted}}.dump());
   };
-  EXPECT_EQ(taken(fixed(plan.threads)), "exact t0:2");
-  const LadderAnswer other = fixed(plan.threads == 64 ? 128 : 64);
+  EXPECT_EQ(taken(fixed(threads)), "exact t0:2");
+  const LadderAnswer other = fixed(threads == 64 ? 128 : 64);
   EXPECT_EQ(taken(other), "");
   expect_words(other.passed.at(0).refused, {"fixes fields"});
   expect_words(message_of([&] { tables.ask(problem, "uniform", R"({"threadz": 1})"); }),

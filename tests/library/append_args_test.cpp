@@ -172,7 +172,7 @@ TEST(AppendFallback, PreparesDataflowLanes) {
   FakeRuntime fake({.miss = MissPolicy::fallback});
   const Outcome outcome = fake.prepare(append_json());
   ASSERT_NE(outcome.record, nullptr);
-  EXPECT_TRUE(std::holds_alternative<KvAppendPlan>(outcome.record->buckets.front().plan));
+  EXPECT_TRUE(std::holds_alternative<AppendLanes>(outcome.record->buckets.front().plan));
 }
 
 }  // namespace

@@ -9,8 +9,7 @@ const int kStream = 0;  // stands for a stream of the caller's
 void* some_stream() { return const_cast<int*>(&kStream); }
 
 std::string dataflow_of(const Record& record) {
-  return std::visit([](const auto& plan) { return std::string(enum_name(plan.dataflow)); },
-                    record.buckets.back().plan);
+  return std::string(dataflow_name(record.buckets.back().plan));
 }
 
 TEST(Policies, FailTakesWhatTheCacheHasAndCompilesNothing) {

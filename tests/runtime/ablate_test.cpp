@@ -45,14 +45,13 @@ std::vector<Problem> problems() {
 std::vector<Placement> placements(Plan plan, const Problem& problem) {
   std::vector<Placement> all;
   for (const OperandUse& use : plan_use(plan, problem).operands) {
-    all.push_back(placement_of(plan, use.operand));
+    const Placement* placement = placement_of(plan, use.operand);
+    all.push_back(placement == nullptr ? all_global() : *placement);
   }
   return all;
 }
 
-std::string_view dataflow(const Plan& plan) {
-  return std::visit([](const auto& each) { return enum_name(each.dataflow); }, plan);
-}
+std::string_view dataflow(const Plan& plan) { return dataflow_name(plan); }
 
 // Least for one shape, and by another offset for each level.
 double formula(const Plan& plan, const Problem& problem) {
@@ -63,7 +62,7 @@ double formula(const Plan& plan, const Problem& problem) {
   std::visit(
       [](auto& each) {
         each.threads = 256;
-        each.splits = 3;
+        if constexpr (requires { each.splits; }) each.splits = 3;
       },
       target);
   double time = 10 + kDataflows.at(dataflow(plan)) + distance(without_cache(plan, problem), target);
@@ -114,8 +113,8 @@ bool obeys(const std::string& row, const Plan& plan, const Problem& problem) {
   const auto copied = [](const Placement& p) { return p.replicated > 0; };
   const auto held = [](const Placement& p) { return p.registers > 0; };
   const bool lanes = dataflow(plan) == "lanes";
-  const auto* linear = std::get_if<LinearPlan>(&plan);
-  const bool plain = linear == nullptr || linear->fusion == LinearFusion::permute;
+  const auto* product = std::get_if<LinearFragments>(&plan);
+  const bool plain = product == nullptr || product->fusion == LinearFusion::permute;
   const bool far = each([](const Placement& p) { return p == all_global(); });
   const bool once = each([](const Placement& p) { return p == all_shared(p.shared); });
   if (row == "GC") return lanes && far;
@@ -124,7 +123,7 @@ bool obeys(const std::string& row, const Plan& plan, const Problem& problem) {
   if (row == "+ registers") return lanes && each(held) && !some(copied);
   if (row == "+ dataflow") return !lanes && !some(copied);
   if (row == "+ fusion" || row == "+ permutation") {
-    return dataflow(plan) == "fragments" && !some(copied) && linear != nullptr &&
+    return dataflow(plan) == "fragments" && !some(copied) && product != nullptr &&
            plain == (row == "+ permutation");
   }
   if (row == "+ copies") return some(copied);

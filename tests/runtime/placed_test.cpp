@@ -24,7 +24,7 @@ class Placements : public testing::Test {
     const auto kernel = backend_->load(backend_->compile(source), source);
     if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
       AttentionOutput output =
-          execute(*backend_, *kernel, source, *op, std::get<AttentionDecodePlan>(plan),
+          execute(*backend_, *kernel, source, *op, plan,
                   make_attention_data(*op, {.seed = 3, .codes = CodePattern::zipf}));
       const std::size_t at = output.out.size();
       output.out.resize(at + output.lse.size() * 2);
@@ -32,7 +32,7 @@ class Placements : public testing::Test {
       return output.out;
     }
     const Linear& op = *as_linear(problem);
-    return execute(*backend_, *kernel, source, op, std::get<LinearPlan>(plan),
+    return execute(*backend_, *kernel, source, op, plan,
                    make_linear_data(op, {.seed = 4, .codes = CodePattern::zipf}));
   }
 
@@ -41,7 +41,7 @@ class Placements : public testing::Test {
     std::mt19937_64 random(11);
     Plan far = choose(problem, gpu_, {.chooser = Chooser::rules});
     for (const OperandUse& use : plan_use(far, problem).operands) {
-      placement_of(far, use.operand) = all_global();
+      *placement_of(far, use.operand) = all_global();
     }
     const std::vector<std::uint16_t> expected = bits_of(problem, far);
     std::set<std::string> seen;

@@ -28,7 +28,7 @@ class Prepare : public testing::Test {
         edited(gemv_json(), {{"/weights", R"({"vector_size": 4, "index_bits": 8})"}}), "c.json");
     config_.hotness = file;
     backend_.describe = [this](const KernelSource& source, KernelResources& kernel) {
-      const bool held = source.entries.front().name.find("_r4") != std::string::npos;
+      const bool held = source.text.find("codebook.registers = 4;") != std::string::npos;
       kernel.registers = held ? held_ : bare_;
       kernel.spill_bytes = held ? held_spills_ : 0;
     };
@@ -38,7 +38,7 @@ class Prepare : public testing::Test {
                    {.chooser = Chooser::rules, .place = {.strategy = Strategy::paper}});
   }
   static int registers(const Prepared& prepared) {
-    return std::get<LinearPlan>(prepared.plan).codebook.registers;
+    return placement_of(prepared.plan, Operand::weights)->registers;
   }
   static std::string last_reason(const Prepared& prepared) {
     return prepared.placements.at(0).reasons.back();
@@ -57,8 +57,7 @@ TEST_F(Prepare, CompilesAgainWithTheRegistersThatAreFree) {
   const Prepared result = prepared();
   EXPECT_EQ(registers(result), 4) << last_reason(result);
   EXPECT_EQ(backend_.compilations, 2);
-  EXPECT_NE(result.source.entries.front().name.find("_r4"), std::string::npos)
-      << result.source.entries.front().name;
+  EXPECT_NE(result.source.text.find("codebook.registers = 4;"), std::string::npos);
   EXPECT_EQ(result.artifact.kernels.front().registers, 56);
   EXPECT_EQ(result.placements.at(0).placement.registers, 4);
 }
@@ -110,8 +109,7 @@ TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
   const auto fusion_of = [this](Strategy strategy) {
     const Plan plan =
         plan_with(config_, gpu_, hotness_of(config_), {.place = {.strategy = strategy}}).plan;
-    EXPECT_EQ(std::get<LinearPlan>(plan).dataflow, LinearDataflow::fragments);
-    return std::get<LinearPlan>(plan).fusion;
+    return std::get<LinearFragments>(plan).fusion;
   };
   EXPECT_EQ(fusion_of(Strategy::measured), LinearFusion::permute);
   EXPECT_EQ(fusion_of(Strategy::paper), LinearFusion::registers);
@@ -122,9 +120,10 @@ TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
 TEST_F(Prepare, TheConfigsOwnBoundariesGoFirst) {
   config_.plan = parse_json(R"({"codebook": {"registers": 1, "shared": 100}})", "plan");
   const Prepared result = prepared();
-  EXPECT_EQ(std::get<LinearPlan>(result.plan).codebook, (Placement{.registers = 1, .shared = 100}));
+  EXPECT_EQ(*placement_of(result.plan, Operand::weights),
+            (Placement{.registers = 1, .shared = 100}));
   EXPECT_EQ(backend_.compilations, 1);
-  EXPECT_EQ(result.placements.at(0).placement, std::get<LinearPlan>(result.plan).codebook);
+  EXPECT_EQ(result.placements.at(0).placement, *placement_of(result.plan, Operand::weights));
   expect_words(last_reason(result), {"the config's own plan fixes boundaries"});
 }
 

@@ -28,6 +28,11 @@ class Tuned : public testing::Test {
     return plan_with(config_, gpu_, hotness_of(config_), {.chooser = chooser, .tables = &tables});
   }
 
+  // Of whatever dataflow.
+  static int threads_of(const Plan& plan) {
+    return std::visit([](const auto& each) { return each.threads; }, plan);
+  }
+
   Problem problem_ = gemv_problem(1, 1024, 1024);
   Config config_ = config_of(problem_);
   GpuSpec gpu_ = find_gpu("h200");
@@ -45,7 +50,7 @@ TEST_F(Tuned, AnExactRowIsThePlan) {
 }
 
 TEST_F(Tuned, ARowThatCannotRunIsNot) {
-  const Planned found = planned(tuned_row(problem_, LinearPlan{.threads = 48}));
+  const Planned found = planned(tuned_row(problem_, LinearLanes{.threads = 48}));
   EXPECT_EQ(found.plan, own_);
   EXPECT_EQ(found.from.rung, Rung::model);
   expect_words(found.from.why, {"1 tuned rows do not serve", "cost model"});
@@ -59,20 +64,20 @@ TEST_F(Tuned, WithoutTablesItIsTheChoosers) {
   EXPECT_EQ(found.from.rung, Rung::rules);
   const Config attention = config_of(test::attention_problem(4096));
   EXPECT_EQ(plan_with(attention, gpu_, {}).from.rung, Rung::rules);  // which has no model
-  const Planned far = planned(tuned_row(gemv_problem(1, 64, 64, "aqlm-1x8"), LinearPlan{}));
+  const Planned far = planned(tuned_row(gemv_problem(1, 64, 64, "aqlm-1x8"), LinearLanes{}));
   EXPECT_EQ(far.plan, own_);
   expect_words(far.from.why, {"no tuned row is near"});
 }
 
 TEST_F(Tuned, FieldsOfTheConfigGoOverTables) {
-  const int threads = std::get<LinearPlan>(other_).threads;
+  const int threads = threads_of(other_);
   config_.plan = Json{{"threads", threads}};
   Planned found = planned(tuned_row(problem_, other_));
   EXPECT_EQ(found.plan, other_);
   EXPECT_EQ(found.from.rung, Rung::exact);
   config_.plan = Json{{"threads", threads == 64 ? 128 : 64}};
   found = planned(tuned_row(problem_, other_));
-  EXPECT_EQ(std::get<LinearPlan>(found.plan).threads, threads == 64 ? 128 : 64);
+  EXPECT_EQ(threads_of(found.plan), threads == 64 ? 128 : 64);
   EXPECT_EQ(found.from.rung, Rung::override);
   EXPECT_EQ(found.plan, plan_for(config_, gpu_));
 }
@@ -109,7 +114,7 @@ TEST_F(TunedHotness, APlanMeasuredWithTheseCodesIsTakenAsItWasMeasured) {
   EXPECT_EQ(found.from.rung, Rung::exact);
   EXPECT_EQ(found.plan, other_);
   ASSERT_EQ(found.placements.size(), 1u);
-  EXPECT_EQ(found.placements[0].placement, std::get<LinearPlan>(other_).codebook);
+  EXPECT_EQ(found.placements[0].placement, *placement_of(other_, Operand::weights));
   expect_words(found.placements[0].reasons.at(0), {"measured with these codes"});
   // And so is it compiled, once, though the kernel leaves room for entries in registers.
   TunedTables tables;

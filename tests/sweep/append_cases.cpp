@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include "heuristics/check.h"
-#include "heuristics/ops/kv_append.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/pairwise.h"
 
@@ -104,13 +102,12 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  KvAppendPlan plan{
+  result.plan = AppendLanes{
       .threads = pick(kThreadCounts, kThreads),
       .splits = pick(kSplitCounts, kSplits),
       .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
-  result.plan = plan;
   result.input = {.seed = seed,
                   .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
@@ -131,6 +128,12 @@ SweepCases append_pairwise(std::uint64_t seed) {
   for (const int vector : {0, 1}) {
     impossible.insert({{kKeyBits, kKeyLattice}, {kKeyVector, vector}});
     impossible.insert({{kValueBits, kValueLattice}, {kValueVector, vector}});
+  }
+  // Warps along the entries are no more than a block has.
+  for (int threads = 0; threads < kSizes[kThreads]; ++threads) {
+    for (int along = threads + 1; along < kSizes[kAlong]; ++along) {
+      impossible.insert({{kThreads, threads}, {kAlong, along}});
+    }
   }
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "generator/generate.h"
-#include "heuristics/ops/kv_append.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -33,7 +33,8 @@ class AppendJudge : public testing::Test {
     data_ = make_append_data(op, {.seed = 41});
     data_.positions = {3, 9};
     // Compiled once for all of these.
-    static Kernel append(*sweep_backend(), op, choose_kv_append(op, sweep_gpu()), sweep_gpu());
+    static Kernel append(*sweep_backend(), op, rules_plan<AppendLanes>(op, sweep_gpu()),
+                         sweep_gpu());
     right_ = append.run(data_);
     ASSERT_TRUE(judge_append(data_, right_).ok) << judge_append(data_, right_).why;
   }
@@ -97,7 +98,7 @@ TEST_F(AppendJudge, FindsARowThatWasNotWritten) {
 // One place of the kernel's text changed.
 TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
   const KvAppend op = judged_problem();
-  const KvAppendPlan plan = choose_kv_append(op, sweep_gpu());
+  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   data_.positions = {0, 9};
@@ -107,8 +108,7 @@ TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
   } faults[] = {
       {"bits |= shift < 0 ? code >> -shift : code << shift;",
        "if (shift >= 0) bits |= code << shift;"},
-      {"padded_words(kLayout, kRowWords), i64{token})",
-       "padded_words(kLayout, kRowWords), i64{token + 1})"},
+      {"share.work.head, i64{token}) +", "share.work.head, i64{token + 1}) +"},
       {"if (number >= work.all - kWindow)", "if (number < kWindow)"},
       {"if (token < kSinks)", "if (false)"},
       {"values[j] /= smooth_[j]", "values[j] *= smooth_[j]"},

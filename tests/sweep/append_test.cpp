@@ -5,13 +5,11 @@
 #include <cstring>
 #include <limits>
 
-#include "heuristics/choose.h"
-#include "heuristics/ops/attention_decode.h"
-#include "heuristics/ops/kv_append.h"
 #include "quantizer/encode.h"
 #include "quantizer/transform.h"
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -39,7 +37,9 @@ class Append : public testing::Test {
   static Kernel kernel(const Problem& op, const Plan& plan) {
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
-  static Kernel kernel(const KvAppend& op) { return kernel(op, choose_kv_append(op, sweep_gpu())); }
+  static Kernel kernel(const KvAppend& op) {
+    return kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
+  }
 };
 
 void expect_same(const AppendResult& a, const AppendResult& b) {
@@ -52,12 +52,12 @@ void expect_same(const AppendResult& a, const AppendResult& b) {
 TEST_F(Append, PlansChangeNoBit) {
   const KvAppend op = append_problem();
   const AppendData data = make_append_data(op, {.seed = 3, .lengths = LengthPattern::ragged});
-  const AppendResult right = kernel(op, KvAppendPlan{}).run(data);
+  const AppendResult right = kernel(op, AppendLanes{}).run(data);
   EXPECT_TRUE(judge_append(data, right).ok) << judge_append(data, right).why;
-  for (const KvAppendPlan& plan :
-       {KvAppendPlan{.threads = 256, .warps_along_entries = 8, .sub_vectors_per_warp = 1},
-        KvAppendPlan{.threads = 64, .splits = 4, .tokens_per_block = 5},
-        KvAppendPlan{.splits = 2, .warps_along_entries = 2, .sub_vectors_per_warp = 8}}) {
+  for (const AppendLanes& plan :
+       {AppendLanes{.threads = 256, .warps_along_entries = 8, .sub_vectors_per_warp = 1},
+        AppendLanes{.threads = 64, .splits = 4, .tokens_per_block = 5},
+        AppendLanes{.splits = 2, .warps_along_entries = 2, .sub_vectors_per_warp = 8}}) {
     ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
     expect_same(right, kernel(op, plan).run(data));
   }
@@ -137,7 +137,7 @@ TEST_F(Append, TiesGoToTheLowestIndex) {
   for (std::size_t i = 0; i < data.keys.codebooks.size(); ++i) {
     data.keys.codebooks[i] = data.keys.codebooks[i / 32 * 32 + i % 2];
   }
-  KvAppendPlan plan{.warps_along_entries = 4};
+  AppendLanes plan{.warps_along_entries = 4};
   const AppendResult result = kernel(op, plan).run(data);
   EXPECT_TRUE(judge_append(data, result).ok) << judge_append(data, result).why;
   for (std::size_t row = 0; row < 2 * 2; ++row) {
@@ -238,7 +238,7 @@ TEST_F(Append, TokenByTokenIsTheCacheThatIsEncodedAtOnce) {
   data.windows = {4, 3};
   data.sinks = {2, 1};
   expect_cache(all, data, cache);
-  Kernel attention = kernel(op, choose_attention_lanes(op, sweep_gpu()));
+  Kernel attention = kernel(op, rules_plan<AttentionLanes>(op, sweep_gpu()));
   const AttentionOutput by_steps = attention.run(data);
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));

@@ -11,11 +11,10 @@
 
 #include "core/profiles.h"
 #include "generator/generate.h"
-#include "heuristics/choose.h"
-#include "heuristics/ops/linear.h"
 #include "heuristics/space.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/prepare.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen {
 namespace {
@@ -77,7 +76,7 @@ TEST_P(Architectures, EveryFusionCompiles) {
     Gemm op;
     op.shape = {.rows = 8, .out_features = 256, .in_features = 512};
     op.weights = {.vector_size = vector_size, .index_bits = 6, .residuals = 2};
-    LinearPlan plan{.dataflow = LinearDataflow::fragments, .outputs_per_warp = 16};
+    LinearFragments plan;
     plan.codebook = all_shared(op.weights.entries());
     for (const LinearFusion fusion : {LinearFusion::registers, LinearFusion::shared}) {
       for (const int rows : {4, 8}) {
@@ -105,7 +104,7 @@ TEST_P(Architectures, SlicesCompile) {
       op.weights = {.vector_size = 8,
                     .index_bits = gpu.shared_bytes_per_block > kSliceBytes + 32768 ? 16 : 8};
       if (integers) op.weights.entry_type = EntryType::int8, op.weights.stage_scales = true;
-      const LinearPlan plan = choose_slices(op, gpu);
+      const auto plan = test::rules_plan<LinearSlices>(op, gpu);
       ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
       const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
       const KernelResources& kernel = artifact.kernels.front();
@@ -131,11 +130,11 @@ TEST_P(Architectures, AppendCompiles) {
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
   op.values = {.vector_size = 8, .index_bits = 16, .residuals = 2};
   op.values.decoder = Decoder::e8p;
-  const Plan plan = choose(op, gpu);
+  const auto plan = std::get<AppendLanes>(choose(op, gpu));
   const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
   const KernelResources& kernel = artifact.kernels.front();
   EXPECT_GT(kernel.registers, 0);
-  EXPECT_LE(kernel.registers * std::get<KvAppendPlan>(plan).threads, 65536);
+  EXPECT_LE(kernel.registers * plan.threads, 65536);
   constexpr int kFewSpills = 128;  // bytes
   EXPECT_LE(kernel.spill_bytes, kFewSpills);
   std::printf("%d registers, %d bytes spilled\n", kernel.registers, kernel.spill_bytes);
@@ -149,12 +148,16 @@ TEST_P(Architectures, TheLastBlockCompiles) {
     Plan plan = choose(config.problem, gpu, {.chooser = Chooser::rules});
     const int splits =
         as_linear(config.problem) == nullptr ? 20 : 1;  // a whole turn of loads, a rest
-    std::visit([&](auto& each) { each.splits = std::max(each.splits, splits); }, plan);
-    if (auto* product = std::get_if<LinearPlan>(&plan);
-        product != nullptr && product->splits == 1) {
-      product->chunk_columns /= 2;
-      product->splits = 2;
-    }
+    ASSERT_TRUE(test::change_own(
+        plan, [&](auto& own) requires requires { own.splits; } {
+          own.splits = std::max(own.splits, splits);
+          if constexpr (requires { own.chunk_columns; }) {
+            if (own.splits > 1) return;
+            own.chunk_columns /= 2;
+            own.splits = 2;
+          }
+        }))
+        << name;
     const auto merging = merged_by_last_block(plan, config.problem, gpu);
     ASSERT_TRUE(merging.has_value()) << name;
     const Artifact artifact =
@@ -177,15 +180,15 @@ TEST(Warpgroups, CompileForHopper) {
       op.dtype = rows == 32 ? DType::bf16 : DType::f16;
       op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
       op.weights = {.vector_size = vector_size, .index_bits = 8, .residuals = 2};
-      std::optional<LinearPlan> plan = choose_warpgroups(op, gpu);
-      ASSERT_TRUE(plan.has_value()) << rows;
-      EXPECT_EQ(plan->rows_per_block, rows);
+      auto plan = test::rules_plan<LinearWarpgroups>(op, gpu);
+      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
+      EXPECT_EQ(plan.rows_per_block, rows);
       for (const int ahead : {0, 1}) {
-        plan->steps_ahead = ahead;
-        if (!check(*plan, op, gpu).ok) continue;
-        const Artifact artifact = backend->compile(generate(op, *plan, gpu, Machine::cuda, {}));
+        plan.steps_ahead = ahead;
+        if (!check(plan, op, gpu).ok) continue;
+        const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
         const KernelResources& kernel = artifact.kernels.front();
-        EXPECT_LE(kernel.registers * plan->threads, 65536) << rows << ' ' << ahead;
+        EXPECT_LE(kernel.registers * plan.threads, 65536) << rows << ' ' << ahead;
         constexpr int kFewSpills =
             384;  // bytes; 368 were seen, where a thread fetches two steps of 64 rows
         EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows << ' ' << ahead;

@@ -1,10 +1,8 @@
 #include <fmt/format.h>
 
-#include "heuristics/check.h"
-#include "heuristics/choose.h"
-#include "heuristics/ops/attention_decode.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/pairwise.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -86,9 +84,10 @@ constexpr std::array kWindows{0, 1, 37, 100};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
-constexpr std::array kDataflows{AttentionDataflow::lanes, AttentionDataflow::tables,
-                                AttentionDataflow::channels, AttentionDataflow::fragments};
+const std::array<Plan, 4> kDataflows{AttentionLanes{}, AttentionTables{}, AttentionChannels{},
+                                     AttentionFragments{}};
 constexpr int kTables = 1;
+constexpr int kChannels = 2;
 // Keys and values; 0 leaves what the heuristics took.
 constexpr std::array kSharesOf{std::pair{0, 0}, std::pair{2, 4}, std::pair{8, 1}};
 constexpr int kMostTableBits = 10;  // larger tables fit no block, or hardly any
@@ -108,16 +107,16 @@ VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_d
   return format;
 }
 
-void vary_fragments(AttentionDecodePlan& plan, int variant) {
+void vary(AttentionFragments& plan, int variant) {
   switch (variant) {
     case 1:
       plan.code_words = 1;
       break;
     case 2:
-      plan.tile_tokens = 8;
+      plan.step_tokens = 8;
       break;
     case 3:
-      plan.tile_tokens = 32;
+      plan.step_tokens = 32;
       plan.threads = 64;
       break;
     case 4:
@@ -131,17 +130,21 @@ void vary_fragments(AttentionDecodePlan& plan, int variant) {
   }
 }
 
-void vary_plan(AttentionDecodePlan& plan, int variant) {
-  if (plan.dataflow == AttentionDataflow::fragments) return vary_fragments(plan, variant);
+// Of lanes, tables and channels.
+template <class P>
+void vary(P& plan, int variant) {
   switch (variant) {
     case 1:
-      plan.stages = 1;
+      plan.tiles_in_flight = 1;
       break;
     case 2:
-      plan.lanes_per_token = 1;
-      break;
     case 3:
-      plan.lanes_per_token = 32;
+      if constexpr (std::is_same_v<P, AttentionTables>) {
+        if (variant == 2) plan.threads = 64;
+        if (variant == 3) plan.heads_per_block = 1;
+      } else {
+        plan.lanes_per_token = variant == 2 ? 1 : 32;
+      }
       break;
     case 4:
       plan.heads_per_block = (plan.heads_per_block + 1) / 2;
@@ -155,11 +158,13 @@ void vary_plan(AttentionDecodePlan& plan, int variant) {
   }
 }
 
-// Forced placements, keys and values apart so that all pairs of levels meet. Score tables are made
-// from keys in global memory.
-void fix_levels(AttentionDecodePlan& plan, const AttentionDecode& op, int keys, int values) {
-  if (plan.dataflow != AttentionDataflow::tables) fix_placement(plan.key_codebook, op.keys, keys);
-  fix_placement(plan.value_codebook, op.values, values);
+// Forced placements, keys and values apart so that all pairs of levels meet. Tables do not place
+// keys: there the level says how long tiles are.
+constexpr std::array<int, kPlacements> kTilesOfTables{0, 5, 8, 16, 32, 48, 96, 128};
+void fix_levels(Plan& plan, const AttentionDecode& op, int keys, int values) {
+  Placement* const of_keys = placement_of(plan, Operand::keys);
+  if (of_keys != nullptr) fix_placement(*of_keys, op.keys, keys);
+  fix_placement(*placement_of(plan, Operand::values), op.values, values);
 }
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
@@ -195,31 +200,47 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  AttentionDecodePlan plan = choose_attention(op, gpu, pick(kDataflows, kDataflow));
+  Plan& plan = result.plan;
+  plan = rules_plan(pick(kDataflows, kDataflow), op, gpu);
   result.dataflow_dropped = !check(plan, op, gpu).ok;
-  if (result.dataflow_dropped) plan = choose_attention_lanes(op, gpu);
-  plan.threads = std::min(plan.threads, 128);  // a fiber each: more cost time and show nothing
-  plan.splits = pick(kSplitCounts, kSplits);
-  result.plan = plan;
+  if (result.dataflow_dropped) plan = rules_plan(AttentionLanes{}, op, gpu);
+  change_own(
+      plan, [&](auto& own) requires requires { own.splits; } {
+        own.threads = std::min(own.threads, 128);  // a fiber each: more cost time and show nothing
+        own.splits = pick(kSplitCounts, kSplits);
+      });
   // Each change where check() lets it be, on its own and on those before it.
-  const auto change = [&](auto&& apply) {
-    AttentionDecodePlan changed = plan;
-    apply(changed);
-    if (!check(changed, op, gpu).ok) return false;
-    result.plan = plan = changed;
-    return true;
+  const auto attempt = [&](const Plan& changed) {
+    const bool fits = check(changed, op, gpu).ok;
+    if (fits) plan = changed;
+    return fits;
   };
-  const auto [key_shares, value_shares] = pick(kSharesOf, kShares);
-  if (plan.dataflow == AttentionDataflow::channels && key_shares > 0) {
-    change([&](auto& changed) { changed.key_channel_splits = key_shares; });
-    change([&](auto& changed) { changed.value_channel_splits = value_shares; });
+  const auto change = [&](auto&& apply) {
+    Plan changed = plan;
+    return change_own(changed, apply) && attempt(changed);
+  };
+  const auto shares = pick(kSharesOf, kShares);
+  if (shares.first > 0) {
+    change([&](AttentionChannels& own) { own.key_channel_splits = shares.first; });
+    change([&](AttentionChannels& own) { own.value_channel_splits = shares.second; });
   }
-  if (plan.dataflow == AttentionDataflow::tables && op.dtype == DType::bf16 && key_shares == 2) {
-    change([](auto& changed) { changed.table_bits = 16; });
+  if (op.dtype == DType::bf16 && shares.first == 2) {
+    change([](AttentionTables& own) { own.table_bits = 16; });
   }
-  change([&](auto& changed) { fix_levels(changed, op, v[kKeyLevels], v[kValueLevels]); });
-  result.override_dropped = !change([&](auto& changed) { vary_plan(changed, v[kPlan]); });
-  if (v[kCombine] == 1) change([](auto& changed) { changed.combine = Combine::last_block; });
+  if (v[kKeyLevels] > 0) {
+    change([&](AttentionTables& own) { own.tile_tokens = pick(kTilesOfTables, kKeyLevels); });
+  }
+  Plan placed = plan;
+  fix_levels(placed, op, v[kKeyLevels], v[kValueLevels]);
+  attempt(placed);
+  result.override_dropped = !change(
+      [&](auto& own) requires requires { own.heads_per_block; } { vary(own, v[kPlan]); });
+  if (v[kCombine] == 1) {
+    change(
+        [](auto& own) requires requires { own.combine = Combine{}; } {
+          own.combine = Combine::last_block;
+        });
+  }
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
@@ -227,9 +248,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const std::size_t words =
       std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
   result.misalignment = {alignment, alignment * words};
-  if (plan.dataflow == AttentionDataflow::fragments) {
+  if (const auto* fragments = std::get_if<AttentionFragments>(&plan)) {
     result.misalignment.words =
-        alignment * std::max(static_cast<std::size_t>(plan.code_words), words);
+        alignment * std::max(static_cast<std::size_t>(fragments->code_words), words);
     if (op.raw_slots() > 0) result.misalignment.elements = alignment * 8;
   }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
@@ -258,6 +279,7 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
     impossible.insert({{kKeyBits, bits}, {kDataflow, kTables}});
   }
+  impossible.insert({{kDataflow, kChannels}, {kCombine, 1}});  // which plans do not say
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;
   result.pairs = pairwise.pairs();

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "heuristics/ops/attention_decode.h"
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -42,15 +42,13 @@ void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
   EXPECT_EQ(std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)), 0);
 }
 
-class Dataflows : public testing::TestWithParam<AttentionDataflow> {
+class Dataflows : public testing::TestWithParam<Plan> {
  protected:
   void SetUp() override {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   }
-  static AttentionDecodePlan plan_of(const AttentionDecode& op) {
-    return choose_attention(op, sweep_gpu(), GetParam());
-  }
-  static AttentionOutput run(const AttentionDecodePlan& plan, const AttentionData& data,
+  static Plan plan_of(const AttentionDecode& op) { return rules_plan(GetParam(), op, sweep_gpu()); }
+  static AttentionOutput run(const Plan& plan, const AttentionData& data,
                              const AttentionDecode& op = problem(), std::size_t order = 0) {
     const Verdict verdict = check(plan, op, sweep_gpu());
     EXPECT_TRUE(verdict.ok) << verdict.reason;
@@ -63,7 +61,7 @@ TEST_P(Dataflows, AgreesWithLanesWithinRounding) {
   const AttentionDecode op = problem();
   const AttentionData data =
       make_attention_data(op, {.seed = 21, .lengths = LengthPattern::ragged});
-  const AttentionOutput lanes = run(choose_attention_lanes(op, sweep_gpu()), data);
+  const AttentionOutput lanes = run(rules_plan(AttentionLanes{}, op, sweep_gpu()), data);
   const AttentionOutput other = run(plan_of(op), data);
   double squares = 0;
   double differences = 0;
@@ -84,15 +82,17 @@ TEST_P(Dataflows, AgreesWithLanesWithinRounding) {
 TEST_P(Dataflows, PlacementDoesNotChangeABit) {
   const auto expect_law = [](const AttentionDecode& op, const std::vector<int>& variants) {
     const AttentionData data = make_attention_data(op, {.seed = 22});
-    AttentionDecodePlan plan = plan_of(op);
-    plan.key_codebook = plan.value_codebook = all_global();
+    Plan plan = plan_of(op);
+    Placement* const keys = placement_of(plan, Operand::keys);  // none of tables
+    Placement* const values = placement_of(plan, Operand::values);
+    ASSERT_EQ(keys == nullptr, std::holds_alternative<AttentionTables>(plan));
+    if (keys != nullptr) *keys = all_global();
+    *values = all_global();
     const AttentionOutput far = run(plan, data, op);
     for (const int variant : variants) {
       SCOPED_TRACE(variant);
-      if (plan.dataflow != AttentionDataflow::tables) {
-        fix_placement(plan.key_codebook, op.keys, variant);
-      }
-      fix_placement(plan.value_codebook, op.values, variant == 5 ? 4 : variant);
+      if (keys != nullptr) fix_placement(*keys, op.keys, variant);
+      fix_placement(*values, op.values, variant == 5 ? 4 : variant);
       expect_same_bits(far, run(plan, data, op));
     }
   };
@@ -106,11 +106,14 @@ TEST_P(Dataflows, SplitsAndHeadsChangeNoMoreThanRounding) {
       make_attention_data(op, {.seed = 23, .lengths = LengthPattern::ragged});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  AttentionDecodePlan plan = plan_of(op);
+  Plan plan = plan_of(op);
   for (const int splits : {1, 2, 7}) {
     for (const int heads : {1, 2, 3}) {
-      plan.splits = splits;
-      plan.heads_per_block = heads;
+      ASSERT_TRUE(change_own(
+          plan, [&](auto& own) requires requires { own.heads_per_block; } {
+            own.splits = splits;
+            own.heads_per_block = heads;
+          }));
       const AttentionOutput output = run(plan, data);
       EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << splits << ' ' << heads;
       EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << splits << ' ' << heads;
@@ -151,8 +154,9 @@ TEST_P(Dataflows, AnEmptySequenceGivesZerosAndMinusInfinity) {
   AttentionData data = make_attention_data(op, {.seed = 26});
   data.lengths[1] = 0;
   for (const int splits : {1, 3}) {
-    AttentionDecodePlan plan = plan_of(op);
-    plan.splits = splits;
+    Plan plan = plan_of(op);
+    ASSERT_TRUE(change_own(
+        plan, [&](auto& own) requires requires { own.splits; } { own.splits = splits; }));
     const AttentionOutput output = run(plan, data);
     const auto width = static_cast<std::size_t>(op.shape.query_heads);
     for (std::size_t h = width; h < 2 * width; ++h) {
@@ -163,8 +167,8 @@ TEST_P(Dataflows, AnEmptySequenceGivesZerosAndMinusInfinity) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, Dataflows,
-                         testing::Values(AttentionDataflow::tables, AttentionDataflow::channels),
-                         [](const auto& each) { return std::string(enum_name(each.param)); });
+                         testing::Values(Plan(AttentionTables{}), Plan(AttentionChannels{})),
+                         [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 class Softmaxes : public Dataflows {};
 
@@ -194,8 +198,8 @@ TEST_P(Softmaxes, WhatIsNoNumberStaysInItsHead) {
 
 // The softmax of blocks, which tables and channels have too, and that of warps.
 INSTANTIATE_TEST_SUITE_P(Each, Softmaxes,
-                         testing::Values(AttentionDataflow::lanes, AttentionDataflow::fragments),
-                         [](const auto& each) { return std::string(enum_name(each.param)); });
+                         testing::Values(Plan(AttentionLanes{}), Plan(AttentionFragments{})),
+                         [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 class OneDataflow : public Dataflows {};
 
@@ -206,7 +210,7 @@ TEST_F(OneDataflow, EverySplitOfTheChannelsIsRight) {
   const AttentionData data = make_attention_data(op, {.seed = 27});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  AttentionDecodePlan plan = choose_attention_channels(op, sweep_gpu());
+  auto plan = rules_plan<AttentionChannels>(op, sweep_gpu());
   for (const auto& [keys, values] :
        {std::pair{1, 8}, std::pair{2, 4}, std::pair{4, 2}, std::pair{8, 1}, std::pair{16, 8}}) {
     plan.key_channel_splits = keys;
@@ -223,7 +227,7 @@ TEST_F(OneDataflow, HalvesRoundScoresAndNoMore) {
   const AttentionData data = make_attention_data(op, {.seed = 28});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  AttentionDecodePlan plan = choose_attention_tables(op, sweep_gpu());
+  auto plan = rules_plan<AttentionTables>(op, sweep_gpu());
   ASSERT_EQ(plan.table_bits, 32);
   const AttentionOutput whole = run(plan, data);
   plan.table_bits = 16;
@@ -245,7 +249,7 @@ TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
   const AttentionData data = make_attention_data(op, {.seed = 29});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  AttentionDecodePlan plan = choose_attention_tables(op, sweep_gpu());
+  auto plan = rules_plan<AttentionTables>(op, sweep_gpu());
   plan.heads_per_block = 1;
   EXPECT_TRUE(compare(reference.out, run(plan, data, op).out, op.dtype).ok);
 }
@@ -265,7 +269,7 @@ TEST_F(OneDataflow, FragmentsFindEveryUnitAtEveryLevel) {
     const AttentionData data = make_attention_data(op, {.seed = 30});
     const AttentionResult reference =
         reference_attention(data, static_cast<double>(softmax_scale(op)));
-    AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), AttentionDataflow::fragments);
+    auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
     plan.key_codebook = plan.value_codebook = all_global();
     const AttentionOutput far = run(plan, data, op);
     EXPECT_TRUE(compare(reference.out, far.out, op.dtype).ok) << head_dim << ' ' << group;

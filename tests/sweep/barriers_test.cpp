@@ -6,11 +6,10 @@
 
 #include "core/profiles.h"
 #include "generator/generate.h"
-#include "heuristics/ops/attention_decode.h"
-#include "heuristics/ops/linear.h"
 #include "runtime/backend/host/host_backend.h"
 #include "tests/message_of.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -19,15 +18,13 @@ namespace {
 void run(Backend& backend, const KernelSource& source, const Problem& problem, const Plan& plan) {
   const auto kernel = backend.load(backend.compile(source), source);
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
-    execute(backend, *kernel, source, *op, std::get<AttentionDecodePlan>(plan),
-            make_attention_data(*op, HardInput{.seed = 3}));
+    execute(backend, *kernel, source, *op, plan, make_attention_data(*op, HardInput{.seed = 3}));
   } else if (const auto* append = std::get_if<KvAppend>(&problem)) {
-    execute(backend, *kernel, source, *append, std::get<KvAppendPlan>(plan),
+    execute(backend, *kernel, source, *append, plan,
             make_append_data(*append, HardInput{.seed = 3}));
   } else {
     const Linear& linear = *as_linear(problem);
-    execute(backend, *kernel, source, linear, std::get<LinearPlan>(plan),
-            make_linear_data(linear, HardInput{.seed = 3}));
+    execute(backend, *kernel, source, linear, plan, make_linear_data(linear, HardInput{.seed = 3}));
   }
 }
 
@@ -68,31 +65,35 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   EXPECT_EQ(found, barriers);
 }
 
-void expect_every_barrier_of_attention_needed(AttentionDataflow dataflow, std::size_t barriers) {
+void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barriers) {
   AttentionDecode op;
   op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  with_integers(op.keys, dataflow == AttentionDataflow::fragments);  // whose scales one waits for
+  with_integers(op.keys,
+                std::holds_alternative<AttentionFragments>(like));  // whose scales one waits for
   const Problem problem = op;
-  AttentionDecodePlan plan = choose_attention(op, find_gpu("h200"), dataflow);
-  plan.splits = 1;
-  plan.threads = 128;
+  Plan plan = rules_plan(like, problem, find_gpu("h200"));
+  ASSERT_TRUE(change_own(
+      plan, [](auto& own) requires requires { own.splits; } {
+        own.splits = 1;
+        own.threads = 128;
+      }));
   expect_every_barrier_needed(problem, plan, barriers);
 }
 
 TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::lanes, 7);
+  expect_every_barrier_of_attention_needed(AttentionLanes{}, 7);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::fragments, 5);
+  expect_every_barrier_of_attention_needed(AttentionFragments{}, 5);
 }
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::tables, 8);
+  expect_every_barrier_of_attention_needed(AttentionTables{}, 8);
 }
 TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionDataflow::channels, 9);
+  expect_every_barrier_of_attention_needed(AttentionChannels{}, 9);
 }
 
 // What `run` says of a kernel that differs in one place.
@@ -128,7 +129,7 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
   Gemv op;
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
-  LinearPlan product = choose_lanes(op, find_gpu("h200"));
+  auto product = rules_plan<LinearLanes>(op, find_gpu("h200"));
   product.chunk_columns = 256;
   product.splits = 3;
   product.combine = Combine::last_block;
@@ -139,8 +140,7 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
   attention.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .tokens = 300};
   attention.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   attention.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  AttentionDecodePlan plan =
-      choose_attention(attention, find_gpu("h200"), AttentionDataflow::fragments);
+  auto plan = rules_plan<AttentionFragments>(attention, find_gpu("h200"));
   plan.splits = 3;
   plan.threads = 64;
   plan.combine = Combine::last_block;
@@ -152,7 +152,7 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 9, .new_tokens = 5, .window = 2};
   op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::tensor};
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  KvAppendPlan plan{.tokens_per_block = 2, .warps_along_entries = 2};
+  AppendLanes plan{.tokens_per_block = 2, .warps_along_entries = 2};
   expect_every_barrier_needed(op, plan, 3);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string all =
@@ -173,7 +173,7 @@ TEST(Barriers, OfGemvAreAllNeeded) {
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
   const Problem problem = op;
-  LinearPlan plan = choose_lanes(problem, find_gpu("h200"));
+  auto plan = rules_plan<LinearLanes>(problem, find_gpu("h200"));
   plan.chunk_columns = 512;
   expect_every_barrier_needed(problem, plan, 2);
 }
@@ -183,7 +183,7 @@ TEST(Barriers, OfGemvBySlicesAreAllNeeded) {
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
   with_integers(op.weights, true);  // whose largest magnitudes one waits for
-  LinearPlan plan = choose_slices(op, find_gpu("h200"));
+  auto plan = rules_plan<LinearSlices>(op, find_gpu("h200"));
   plan.threads = 64;
   expect_every_barrier_needed(op, plan, 2);
 }
@@ -193,9 +193,8 @@ TEST(Barriers, OfGemmAreAllNeeded) {
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
   const Problem problem = op;
-  const auto plan = choose_fragments(problem, find_gpu("h200"));
-  ASSERT_TRUE(plan.has_value());
-  LinearPlan small = *plan;
+  auto small = rules_plan<LinearFragments>(problem, find_gpu("h200"));
+  ASSERT_TRUE(check(small, problem, find_gpu("h200")).ok);
   small.threads = 128;
   small.warps_along_columns = 2;
   small.chunk_columns = 1024;
@@ -211,7 +210,7 @@ TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
   op.weights.group_channels = 512;  // so that codebooks are switched
   const Problem problem = op;
-  LinearPlan plan{.dataflow = LinearDataflow::warpgroups, .threads = 128, .outputs_per_warp = 16};
+  LinearWarpgroups plan{.threads = 128};
   plan.rows_per_block = 16;
   plan.chunk_columns = 256;
   plan.codebook = all_shared(op.weights.entries());

@@ -5,12 +5,11 @@
 #include <array>
 #include <set>
 
-#include "heuristics/choose.h"
-#include "heuristics/ops/linear.h"
 #include "quantizer/decode.h"
 #include "runtime/verify/reference_linear.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -49,7 +48,7 @@ LinearData data_of(const Linear& op) {
   return data;
 }
 
-void expect_all_points(const Problem& problem, const LinearPlan& plan, const LinearData& data) {
+void expect_all_points(const Problem& problem, const Plan& plan, const LinearData& data) {
   const Verdict verdict = check(plan, problem, sweep_gpu());
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   const Linear& op = *as_linear(problem);
@@ -89,7 +88,7 @@ const std::array kPlaces{all_global(),
 TEST_P(E8p, LanesDecodeEveryCode) {
   const Gemv op{all_codes(GetParam(), 8)};
   const LinearData data = data_of(op);
-  LinearPlan plan = choose_lanes(op, sweep_gpu());
+  auto plan = rules_plan<LinearLanes>(op, sweep_gpu());
   for (const Placement& place : kPlaces) {
     SCOPED_TRACE(short_name(place, 256));
     plan.codebook = place;
@@ -100,13 +99,12 @@ TEST_P(E8p, LanesDecodeEveryCode) {
 TEST_P(E8p, FragmentsDecodeEveryCode) {
   const Gemm op{all_codes(GetParam(), 64)};
   const LinearData data = data_of(op);
-  const auto plan = choose_fragments(op, sweep_gpu());
-  ASSERT_TRUE(plan.has_value());
+  auto plan = rules_plan<LinearFragments>(op, sweep_gpu());
+  ASSERT_TRUE(check(plan, op, sweep_gpu()).ok);
   for (const Placement& place : kPlaces) {
     SCOPED_TRACE(short_name(place, 256));
-    LinearPlan placed = *plan;
-    placed.codebook = place;
-    expect_all_points(op, placed, data);
+    plan.codebook = place;
+    expect_all_points(op, plan, data);
   }
 }
 

@@ -6,10 +6,9 @@
 
 #include <map>
 
-#include "heuristics/choose.h"
-#include "heuristics/ops/linear.h"
 #include "runtime/verify/reference_linear.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -23,7 +22,8 @@ class Fusions : public testing::Test {
   }
 
   // y by each fusion, right by the reference.
-  static std::vector<std::vector<std::uint16_t>> products(const Problem& problem, LinearPlan plan,
+  static std::vector<std::vector<std::uint16_t>> products(const Problem& problem,
+                                                          LinearFragments plan,
                                                           const LinearData& data) {
     const Linear& op = *as_linear(problem);
     const std::vector<double> expected = reference_linear(data);
@@ -49,10 +49,9 @@ Gemm product_of(const VqFormat& format, int rows, DType dtype) {
   return op;
 }
 
-LinearPlan plan_of(const Gemm& op, int fragment_rows) {
-  const auto chosen = choose_fragments(op, sweep_gpu());
-  EXPECT_TRUE(chosen.has_value());
-  LinearPlan plan = chosen.value_or(LinearPlan{});
+LinearFragments plan_of(const Gemm& op, int fragment_rows) {
+  auto plan = rules_plan<LinearFragments>(op, sweep_gpu());
+  EXPECT_TRUE(check(plan, op, sweep_gpu()).ok);
   plan.fragment_rows = fragment_rows;
   plan.rows_per_block = 8;
   plan.outputs_per_warp = 16;
@@ -127,7 +126,7 @@ TEST_F(Fusions, ScalesAndTilesAreRightWithAll) {
     const Gemm op = product_of(format, 6, DType::f16);
     const LinearData data = make_linear_data(op, {.seed = 9});
     for (const int fragment_rows : {4, 8}) {
-      LinearPlan plan = plan_of(op, fragment_rows);
+      LinearFragments plan = plan_of(op, fragment_rows);
       plan.threads = 128;
       plan.warps_along_columns = 2;
       plan.code_words = 1;
@@ -142,7 +141,7 @@ TEST_F(Fusions, ScalesAndTilesAreRightWithAll) {
 TEST_F(Fusions, RunsRepeatTheirBits) {
   const Gemm op = product_of(table(4, 8, 2), 9, DType::f16);
   const LinearData data = make_linear_data(op, {.seed = 10});
-  LinearPlan plan = plan_of(op, 8);
+  LinearFragments plan = plan_of(op, 8);
   for (const LinearFusion fusion : kFusions) {
     plan.fusion = fusion;
     const auto y = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
@@ -155,7 +154,7 @@ TEST_F(Fusions, RunsRepeatTheirBits) {
 // Plans that say another fusion are other kernels, by name and text.
 TEST_F(Fusions, EachIsAKernelOfItsOwn) {
   const Gemm op = product_of(table(8, 8, 1), 9, DType::f16);
-  LinearPlan plan = plan_of(op, 8);
+  LinearFragments plan = plan_of(op, 8);
   std::map<std::string, LinearFusion> names;
   for (const LinearFusion fusion : kFusions) {
     plan.fusion = fusion;

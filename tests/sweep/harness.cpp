@@ -137,18 +137,17 @@ Kernel::Kernel(Backend& backend, const Problem& problem, const Plan& plan, const
       loaded_(backend.load(compile_cached(backend, source_, test_cache()).artifact, source_)) {}
 
 AttentionOutput Kernel::run(const AttentionData& data, Misalignment misalignment) {
-  return execute(backend_, *loaded_, source_, std::get<AttentionDecode>(problem_),
-                 std::get<AttentionDecodePlan>(plan_), data, misalignment);
+  return execute(backend_, *loaded_, source_, std::get<AttentionDecode>(problem_), plan_, data,
+                 misalignment);
 }
 
 AppendResult Kernel::run(const AppendData& data, Misalignment misalignment) {
-  return execute(backend_, *loaded_, source_, std::get<KvAppend>(problem_),
-                 std::get<KvAppendPlan>(plan_), data, misalignment);
+  return execute(backend_, *loaded_, source_, std::get<KvAppend>(problem_), plan_, data,
+                 misalignment);
 }
 
 std::vector<std::uint16_t> Kernel::run(const LinearData& data, Misalignment misalignment) {
-  return execute(backend_, *loaded_, source_, *as_linear(problem_), std::get<LinearPlan>(plan_),
-                 data, misalignment);
+  return execute(backend_, *loaded_, source_, *as_linear(problem_), plan_, data, misalignment);
 }
 
 std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu) {

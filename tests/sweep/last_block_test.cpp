@@ -4,14 +4,12 @@
 
 #include <cstring>
 
-#include "heuristics/check.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
-#include "heuristics/ops/attention_decode.h"
-#include "heuristics/ops/linear.h"
 #include "runtime/backend/host/host_backend.h"
 #include "tests/message_of.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -23,9 +21,11 @@ class LastBlock : public testing::Test {
   }
 };
 
-template <class OpPlan>
-OpPlan merging(OpPlan plan) {
-  plan.combine = Combine::last_block;
+Plan merging(Plan plan) {
+  EXPECT_TRUE(change_own(
+      plan, [](auto& own) requires requires { own.combine = Combine{}; } {
+        own.combine = Combine::last_block;
+      }));
   return plan;
 }
 
@@ -37,10 +37,10 @@ bool same_bits(const std::vector<std::uint16_t>& a, const std::vector<std::uint1
   return a == b;
 }
 
-template <class OpPlan, class Data>
-void expect_bits_of_the_kernel(const Problem& problem, const OpPlan& plan, const Data& data) {
+template <class Data>
+void expect_bits_of_the_kernel(const Problem& problem, const Plan& plan, const Data& data) {
   SCOPED_TRACE(to_json(plan).dump());
-  for (const OpPlan& each : {plan, merging(plan)}) {
+  for (const Plan& each : {plan, merging(plan)}) {
     const Verdict verdict = check(each, problem, sweep_gpu());
     ASSERT_TRUE(verdict.ok) << verdict.reason;
   }
@@ -77,13 +77,16 @@ AttentionData ragged_data(const AttentionDecode& op) {
 TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
   const AttentionDecode op = ragged_attention();
   const AttentionData data = ragged_data(op);
-  for (const AttentionDataflow dataflow :
-       {AttentionDataflow::lanes, AttentionDataflow::fragments, AttentionDataflow::tables}) {
-    AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), dataflow);
-    plan.threads = 128;
-    plan.heads_per_block = 3;
+  for (const Plan& like :
+       {Plan(AttentionLanes{}), Plan(AttentionFragments{}), Plan(AttentionTables{})}) {
+    Plan plan = rules_plan(like, op, sweep_gpu());
     for (const int splits : {7, 20}) {
-      plan.splits = splits;
+      ASSERT_TRUE(change_own(
+          plan, [&](auto& own) requires requires { own.heads_per_block; } {
+            own.threads = 128;
+            own.heads_per_block = 3;
+            own.splits = splits;
+          }));
       expect_bits_of_the_kernel(op, plan, data);
     }
   }
@@ -96,30 +99,25 @@ TEST_F(LastBlock, OfProductsGivesTheBitsOfTheKernel) {
   op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2, .scope = Scope::tensor};
   op.weights.output_scales = true;
   const LinearData data = make_linear_data(op, {.seed = 32});
-  LinearPlan lanes = choose_lanes(op, sweep_gpu());
+  auto lanes = rules_plan<LinearLanes>(op, sweep_gpu());
   lanes.threads = 128;
   for (const auto& [chunk, splits] : {std::pair{128, 2}, {128, 5}, {32, 20}, {32, 32}}) {
     lanes.chunk_columns = chunk;
     lanes.splits = splits;
     expect_bits_of_the_kernel(op, lanes, data);
   }
-  LinearPlan fragments{.dataflow = LinearDataflow::fragments,
-                       .threads = 128,
-                       .outputs_per_warp = 8,
-                       .chunk_columns = 128,
-                       .splits = 5,
-                       .warps_along_columns = 2,
-                       .rows_per_block = 4,
-                       .fragment_rows = 4};
+  LinearFragments fragments{.threads = 128,
+                            .outputs_per_warp = 8,
+                            .chunk_columns = 128,
+                            .splits = 5,
+                            .warps_along_columns = 2,
+                            .rows_per_block = 4,
+                            .fragment_rows = 4};
   expect_bits_of_the_kernel(op, fragments, data);
-  const LinearPlan tables{.dataflow = LinearDataflow::tables,
-                          .threads = 64,
-                          .outputs_per_warp = 12,
-                          .chunk_columns = 256,
-                          .splits = 4,
-                          .rows_per_block = 4};
+  const LinearTables tables{.threads = 64, .outputs_per_warp = 12, .rows_per_block = 4};
   Gemv one = op;  // row: of more, a block has no room for the tables
   one.shape.rows = 1;
+  ASSERT_EQ(call_shape(tables, one).splits, 4);
   expect_bits_of_the_kernel(one, tables, make_linear_data(one, {.seed = 33}));
 }
 
@@ -127,12 +125,7 @@ TEST_F(LastBlock, OfBlocksOfRowsGivesTheBitsOfTheKernel) {
   Gemm op;
   op.shape = {.rows = 37, .out_features = 50, .in_features = 512};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
-  LinearPlan plan{.dataflow = LinearDataflow::fragments,
-                  .threads = 64,
-                  .outputs_per_warp = 16,
-                  .chunk_columns = 128,
-                  .splits = 3,
-                  .rows_per_block = 16};
+  LinearFragments plan{.threads = 64, .chunk_columns = 128, .splits = 3, .rows_per_block = 16};
   expect_bits_of_the_kernel(op, plan, make_linear_data(op, {.seed = 34}));
 }
 
@@ -142,7 +135,7 @@ TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
   const GpuSpec gpu = find_gpu("h200");
   const AttentionDecode op = ragged_attention();
   const AttentionData data = ragged_data(op);
-  AttentionDecodePlan plan = choose_attention(op, gpu, AttentionDataflow::fragments);
+  auto plan = rules_plan<AttentionFragments>(op, gpu);
   plan.threads = 64;
   plan.splits = 7;
   const AttentionOutput expected = Kernel(*threads, op, plan, gpu).run(data);
@@ -151,8 +144,8 @@ TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
 }
 
 // The kernel of `source`, launched `times` times with the workspace that the first found.
-std::vector<std::uint16_t> launched(const KernelSource& source, const Gemv& op,
-                                    const LinearPlan& plan, const LinearData& data, int times) {
+std::vector<std::uint16_t> launched(const KernelSource& source, const Gemv& op, const Plan& plan,
+                                    const LinearData& data, int times) {
   Backend& backend = *sweep_backend();
   const auto kernel = backend.load(backend.compile(source), source);
   DeviceCall call(backend, op, data);
@@ -167,7 +160,7 @@ TEST_F(LastBlock, LeavesTheWorkspaceAsItFoundIt) {
   op.shape = {.rows = 2, .out_features = 40, .in_features = 512};
   op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
   const LinearData data = make_linear_data(op, {.seed = 35});
-  LinearPlan plan = choose_lanes(op, sweep_gpu());
+  auto plan = rules_plan<LinearLanes>(op, sweep_gpu());
   plan.threads = 64;
   plan.chunk_columns = 128;
   plan.splits = 3;

@@ -7,9 +7,10 @@
 #include <numeric>
 #include <random>
 
-#include "heuristics/choose.h"
 #include "runtime/verify/reference_attention.h"
+#include "runtime/verify/reference_linear.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -40,8 +41,13 @@ AttentionDecode attention_problem() {
   return op;
 }
 
-AttentionDecodePlan attention_plan(const Problem& problem) {
-  return std::get<AttentionDecodePlan>(choose(problem, sweep_gpu(), {.chooser = Chooser::rules}));
+Plan attention_plan(const Problem& problem) {
+  return choose(problem, sweep_gpu(), {.chooser = Chooser::rules});
+}
+Plan with_splits(Plan plan, int splits) {
+  EXPECT_TRUE(change_own(
+      plan, [&](auto& own) requires requires { own.splits; } { own.splits = splits; }));
+  return plan;
 }
 
 Gemv gemv_problem() {
@@ -118,16 +124,18 @@ TEST_F(Laws, OrderOfEntriesDoesNotChangeABit) {
 TEST_F(Laws, PlacementDoesNotChangeABit) {
   const AttentionDecode op = attention_problem();
   const AttentionData data = make_attention_data(op, {.seed = 7});
-  AttentionDecodePlan plan = attention_plan(op);
-  plan.key_codebook = plan.value_codebook = all_global();
+  Plan plan = attention_plan(op);
+  Placement& key_codebook = *placement_of(plan, Operand::keys);
+  Placement& value_codebook = *placement_of(plan, Operand::values);
+  key_codebook = value_codebook = all_global();
   const AttentionOutput far = kernel(op, plan).run(data);
   for (int keys = 0; keys < kPlacements; ++keys) {
     const int values = (keys + 3) % kPlacements;  // never the same level for both
     SCOPED_TRACE(std::to_string(keys) + " " + std::to_string(values));
-    fix_placement(plan.key_codebook, op.keys, keys);
-    fix_placement(plan.value_codebook, op.values, values);
-    if (values == 3) plan.value_codebook.registers = 2;  // 4 groups of 8 entries are too many
-    if (values >= 5) plan.value_codebook.copies = 2;
+    fix_placement(key_codebook, op.keys, keys);
+    fix_placement(value_codebook, op.values, values);
+    if (values == 3) value_codebook.registers = 2;  // 4 groups of 8 entries are too many
+    if (values >= 5) value_codebook.copies = 2;
     const Verdict verdict = check(plan, op, sweep_gpu());
     ASSERT_TRUE(verdict.ok) << verdict.reason;
     expect_same_bits(far, kernel(op, plan).run(data));
@@ -135,16 +143,17 @@ TEST_F(Laws, PlacementDoesNotChangeABit) {
 
   const Gemv gemv = gemv_problem();
   const LinearData weights = make_linear_data(gemv, {.seed = 8});
-  LinearPlan product = std::get<LinearPlan>(choose(gemv, sweep_gpu(), {.chooser = Chooser::rules}));
-  product.codebook = all_global();
+  Plan product = choose(gemv, sweep_gpu(), {.chooser = Chooser::rules});
+  Placement& codebook = *placement_of(product, Operand::weights);
+  codebook = all_global();
   const auto y = kernel(gemv, product).run(weights);
   for (int placement = 2; placement < kPlacements; ++placement) {
     SCOPED_TRACE(placement);
-    fix_placement(product.codebook, gemv.weights, placement);
-    if (product.codebook.registers > 4) product.codebook.registers = 4;
-    if (product.codebook.replicated > 2) {  // two units of 64 KiB leave room for half of them twice
-      product.codebook.replicated = gemv.weights.entries() / 2;
-      product.codebook.copies = 2;
+    fix_placement(codebook, gemv.weights, placement);
+    if (codebook.registers > 4) codebook.registers = 4;
+    if (codebook.replicated > 2) {  // two units of 64 KiB leave room for half of them twice
+      codebook.replicated = gemv.weights.entries() / 2;
+      codebook.copies = 2;
     }
     const Verdict verdict = check(product, gemv, sweep_gpu());
     ASSERT_TRUE(verdict.ok) << verdict.reason;
@@ -157,10 +166,8 @@ TEST_F(Laws, SplitChangesNoMoreThanRounding) {
   const AttentionData data = make_attention_data(op, {.seed = 9, .lengths = LengthPattern::ragged});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  AttentionDecodePlan plan = attention_plan(op);
   for (const int splits : {1, 2, 3, 4, 7, 64}) {
-    plan.splits = splits;
-    const AttentionOutput output = kernel(op, plan).run(data);
+    const AttentionOutput output = kernel(op, with_splits(attention_plan(op), splits)).run(data);
     EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << splits;
     EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << splits;
   }
@@ -205,19 +212,15 @@ TEST_F(Laws, ASplitWithoutColumnsAddsNothing) {
     op.weights.decoder = lattice ? Decoder::e8p : Decoder::table;
     op.weights.stage_scales = true;
     const LinearData data = make_linear_data(op, {.seed = 17});
-    for (const LinearDataflow dataflow :
-         {LinearDataflow::lanes, LinearDataflow::fragments, LinearDataflow::warpgroups}) {
-      LinearPlan plan{.dataflow = dataflow, .threads = 128, .chunk_columns = 128, .splits = 3};
-      if (dataflow == LinearDataflow::warpgroups)
-        plan.outputs_per_warp = 16, plan.rows_per_block = 8;
-      if (dataflow == LinearDataflow::fragments) plan.outputs_per_warp = 16;
-      plan.codebook = all_global();
+    for (const Plan& plan :
+         {Plan(LinearLanes{.threads = 128, .chunk_columns = 128, .splits = 3}),
+          Plan(LinearFragments{.threads = 128, .chunk_columns = 128, .splits = 3}),
+          Plan(LinearWarpgroups{.threads = 128, .chunk_columns = 128, .splits = 3})}) {
       const Verdict verdict = check(plan, op, sweep_gpu());
-      ASSERT_TRUE(verdict.ok) << enum_name(dataflow) << ": " << verdict.reason;
+      ASSERT_TRUE(verdict.ok) << kernel_name(plan) << ": " << verdict.reason;
       const std::vector<std::uint16_t> expected = kernel(op, plan).run(data);
-      EXPECT_TRUE(compare(reference_linear(data), expected, op.dtype).ok) << enum_name(dataflow);
-      plan.splits = 4;
-      EXPECT_EQ(kernel(op, plan).run(data), expected) << enum_name(dataflow);
+      EXPECT_TRUE(compare(reference_linear(data), expected, op.dtype).ok) << kernel_name(plan);
+      EXPECT_EQ(kernel(op, with_splits(plan, 4)).run(data), expected) << kernel_name(plan);
     }
   }
 }
@@ -227,9 +230,7 @@ TEST_F(Laws, AnEmptySequenceGivesZerosAndMinusInfinity) {
   AttentionData data = make_attention_data(op, {.seed = 12});
   data.lengths[1] = 0;
   for (const int splits : {1, 3}) {
-    AttentionDecodePlan plan = attention_plan(op);
-    plan.splits = splits;
-    const AttentionOutput output = kernel(op, plan).run(data);
+    const AttentionOutput output = kernel(op, with_splits(attention_plan(op), splits)).run(data);
     const auto width = static_cast<std::size_t>(op.shape.query_heads);
     for (std::size_t h = width; h < 2 * width; ++h) {
       EXPECT_EQ(output.lse[h], -std::numeric_limits<float>::infinity());

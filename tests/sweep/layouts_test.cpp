@@ -4,13 +4,10 @@
 
 #include <cstring>
 
-#include "heuristics/check.h"
-#include "heuristics/choose.h"
-#include "heuristics/ops/attention_decode.h"
-#include "heuristics/ops/linear.h"
 #include "quantizer/repack.h"
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -24,13 +21,13 @@ class Layouts : public testing::Test {
 
 // Outputs that fill no group. `fitting`: rows of an even number of words, and outputs of a warp
 // that are whole groups, so that the best way of each dataflow is taken; else neither.
-Linear grouped_linear(LinearDataflow dataflow, bool fitting) {
+Linear grouped_linear(const Plan& like, bool fitting) {
   Linear op;
-  op.shape = {.rows = dataflow == LinearDataflow::warpgroups ? 9 : 3,
+  op.shape = {.rows = std::holds_alternative<LinearWarpgroups>(like) ? 9 : 3,
               .out_features = 101,
               .in_features = fitting ? 512 : 520};
   op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
-  if (dataflow == LinearDataflow::lanes) op.weights.index_bits = 7;
+  if (std::holds_alternative<LinearLanes>(like)) op.weights.index_bits = 7;
   return op;
 }
 
@@ -39,38 +36,29 @@ Problem as_problem(const Linear& op) {
   return Gemv{op};
 }
 
-LinearPlan linear_plan(const Linear& op, LinearDataflow dataflow, bool fitting) {
-  const Problem problem = as_problem(op);
-  if (dataflow == LinearDataflow::fragments || dataflow == LinearDataflow::warpgroups) {
-    auto plan = dataflow == LinearDataflow::fragments ? *choose_fragments(problem, sweep_gpu())
-                                                      : *choose_warpgroups(problem, sweep_gpu());
-    if (fitting) plan.outputs_per_warp = 32;
-    return plan;
-  }
-  auto plan = std::get<LinearPlan>(choose(problem, sweep_gpu(), {.chooser = Chooser::rules}));
-  plan.dataflow = dataflow;
-  if (dataflow == LinearDataflow::tables) {
-    plan.threads = 128;
-    plan.outputs_per_warp = fitting ? 12 : 6;
-    plan.chunk_columns = 32 * op.weights.vector_size;
-    plan.rows_per_block = 4;
-    plan.splits = fitting ? 2 : 3;
-    plan.codebook = all_global();
-  } else if (dataflow == LinearDataflow::slices) {
-    plan = choose_slices(problem, sweep_gpu());
-    plan.threads = 64;
-    plan.code_words = 1;  // other layouts have words that follow each other in a row apart
-    plan.chunk_columns = slice_chunk(op, plan);
-    plan.outputs_per_warp = fitting ? 12 : 6;
-  } else {
-    plan.outputs_per_warp = 2;
-    plan.chunk_columns = 64;
-    plan.splits = 2;
+Plan linear_plan(const Linear& op, const Plan& like, bool fitting) {
+  Plan plan = rules_plan(like, as_problem(op), sweep_gpu());
+  if (auto* const tables = std::get_if<LinearTables>(&plan)) {
+    tables->threads = 128;
+    tables->outputs_per_warp = fitting ? 12 : 6;
+  } else if (auto* const slices = std::get_if<LinearSlices>(&plan)) {
+    slices->threads = 64;
+    slices->code_words = 1;  // other layouts have words that follow each other in a row apart
+    slices->columns_per_block = whole_columns(op, *slices);
+    slices->outputs_per_warp = fitting ? 12 : 6;
+  } else if (auto* const lanes = std::get_if<LinearLanes>(&plan)) {
+    lanes->outputs_per_warp = 2;
+    lanes->chunk_columns = 64;
+    lanes->splits = 2;
+  } else if (fitting) {
+    EXPECT_TRUE(change_own(
+        plan,
+        [](auto& own) requires requires { own.chunk_columns; } { own.outputs_per_warp = 32; }));
   }
   return plan;
 }
 
-std::vector<std::uint16_t> run_linear(Linear op, LinearPlan plan, LinearData data,
+std::vector<std::uint16_t> run_linear(Linear op, const Plan& plan, LinearData data,
                                       const CodeLayout& layout) {
   op.weights.layout = layout;
   repack(data.weights, layout);
@@ -80,15 +68,15 @@ std::vector<std::uint16_t> run_linear(Linear op, LinearPlan plan, LinearData dat
   return Kernel(*sweep_backend(), problem, plan, sweep_gpu()).run(data);
 }
 
-class LinearLayouts : public Layouts, public testing::WithParamInterface<LinearDataflow> {};
+class LinearLayouts : public Layouts, public testing::WithParamInterface<Plan> {};
 
 TEST_P(LinearLayouts, DoNotChangeABit) {
-  if (GetParam() == LinearDataflow::warpgroups && !sweep_gpu().warpgroup_products) {
+  if (std::holds_alternative<LinearWarpgroups>(GetParam()) && !sweep_gpu().warpgroup_products) {
     GTEST_SKIP() << "no products of warp groups";
   }
   for (const bool fitting : {true, false}) {
     const Linear op = grouped_linear(GetParam(), fitting);
-    const LinearPlan plan = linear_plan(op, GetParam(), fitting);
+    const Plan plan = linear_plan(op, GetParam(), fitting);
     const LinearData data = make_linear_data(op, {.seed = 3});
     const auto plain = run_linear(op, plan, data, {});
     for (const CodeLayout& layout : {CodeLayout{4, 1}, CodeLayout{2, 2}}) {
@@ -99,10 +87,10 @@ TEST_P(LinearLayouts, DoNotChangeABit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LinearLayouts,
-                         testing::Values(LinearDataflow::lanes, LinearDataflow::fragments,
-                                         LinearDataflow::tables, LinearDataflow::warpgroups,
-                                         LinearDataflow::slices),
-                         [](const auto& test) { return std::string(enum_name(test.param)); });
+                         testing::Values(Plan(LinearLanes{}), Plan(LinearFragments{}),
+                                         Plan(LinearTables{}), Plan(LinearWarpgroups{}),
+                                         Plan(LinearSlices{})),
+                         [](const auto& test) { return std::string(dataflow_name(test.param)); });
 
 // Tokens and sinks that fill no group; keys of an even number of words a lane, values of one.
 AttentionDecode grouped_attention() {
@@ -128,8 +116,8 @@ struct CacheLayouts {
 constexpr std::array kCacheLayouts{CacheLayouts{{2, 2}, {4, 1}}, CacheLayouts{{4, 1}, {2, 2}},
                                    CacheLayouts{{1, 4}, {2, 1}}};
 
-AttentionOutput run_attention(AttentionDecode op, const AttentionDecodePlan& plan,
-                              AttentionData data, const CacheLayouts& layouts) {
+AttentionOutput run_attention(AttentionDecode op, const Plan& plan, AttentionData data,
+                              const CacheLayouts& layouts) {
   op.keys.layout = layouts.keys;
   op.values.layout = layouts.values;
   repack(data.keys, layouts.keys);
@@ -139,13 +127,16 @@ AttentionOutput run_attention(AttentionDecode op, const AttentionDecodePlan& pla
   return Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
 }
 
-class AttentionLayouts : public Layouts, public testing::WithParamInterface<AttentionDataflow> {};
+class AttentionLayouts : public Layouts, public testing::WithParamInterface<Plan> {};
 
 TEST_P(AttentionLayouts, DoNotChangeABit) {
   const AttentionDecode op = grouped_attention();
-  AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), GetParam());
-  plan.threads = std::min(plan.threads, 64);
-  plan.splits = 2;
+  Plan plan = rules_plan(GetParam(), op, sweep_gpu());
+  ASSERT_TRUE(change_own(
+      plan, [](auto& own) requires requires { own.splits; } {
+        own.threads = std::min(own.threads, 64);
+        own.splits = 2;
+      }));
   const AttentionData data = make_attention_data(op, {.seed = 4, .lengths = LengthPattern::ragged});
   const AttentionOutput plain = run_attention(op, plan, data, {});
   for (const CacheLayouts& layouts : kCacheLayouts) {
@@ -158,22 +149,22 @@ TEST_P(AttentionLayouts, DoNotChangeABit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AttentionLayouts,
-                         testing::Values(AttentionDataflow::lanes, AttentionDataflow::tables,
-                                         AttentionDataflow::channels),
-                         [](const auto& test) { return std::string(enum_name(test.param)); });
+                         testing::Values(Plan(AttentionLanes{}), Plan(AttentionTables{}),
+                                         Plan(AttentionChannels{})),
+                         [](const auto& test) { return std::string(dataflow_name(test.param)); });
 
 // Steps of all sizes: tiles that share their tokens are 2 of 2, 2 or 4 of 4, and none of 1.
 TEST_F(Layouts, FragmentsChangeNoMoreThanRounding) {
   AttentionDecode op = grouped_attention();
   op.shape.window = 0;  // so that steps end with the last rows that there are
-  AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), AttentionDataflow::fragments);
+  auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
   plan.threads = 64;
   plan.splits = 2;
   const AttentionData data = make_attention_data(op, {.seed = 5});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
   for (const int tokens : {8, 16, 32}) {
-    plan.tile_tokens = tokens;
+    plan.step_tokens = tokens;
     for (const CacheLayouts& layouts : kCacheLayouts) {
       SCOPED_TRACE(std::to_string(tokens) + " " + std::to_string(layouts.keys.rows));
       const AttentionOutput output = run_attention(op, plan, data, layouts);
@@ -189,7 +180,7 @@ TEST_F(Layouts, CodesThatNoQueryNeedsMeanNothing) {
   AttentionDecode op = grouped_attention();
   op.keys.layout = {2, 2};
   op.values.layout = {4, 1};
-  AttentionDecodePlan plan = choose_attention(op, sweep_gpu(), AttentionDataflow::fragments);
+  auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
   plan.splits = 2;
   AttentionData data = make_attention_data(op, {.seed = 6, .lengths = LengthPattern::ragged});
   Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
@@ -218,7 +209,7 @@ TEST_F(Layouts, OneTakenForAnotherIsFound) {
   const AttentionData data = make_attention_data(op, {.seed = 7});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  const AttentionDecodePlan plan = choose_attention_lanes(op, sweep_gpu());
+  const Plan plan = rules_plan(AttentionLanes{}, op, sweep_gpu());
   AttentionData wrong = data;
   repack(wrong.values, {2, 2});
   const AttentionOutput output = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(wrong);

@@ -1,10 +1,8 @@
 #include <algorithm>
 
-#include "heuristics/check.h"
-#include "heuristics/choose.h"
-#include "heuristics/ops/linear.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/pairwise.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -88,7 +86,7 @@ VqFormat weight_format(const std::vector<int>& v) {
 }
 
 // What a plan of fragments may vary beside its splits and placement.
-void vary_fragments(LinearPlan& plan, int variant) {
+void vary(LinearFragments& plan, int variant) {
   switch (variant) {
     case 1:
       plan.warps_along_columns = 1;
@@ -122,7 +120,7 @@ void vary_fragments(LinearPlan& plan, int variant) {
 }
 
 // The same of warpgroups.
-void vary_warpgroups(LinearPlan& plan, int variant) {
+void vary(LinearWarpgroups& plan, int variant) {
   switch (variant) {
     case 1:
       plan.threads = 128;
@@ -162,81 +160,65 @@ void vary_warpgroups(LinearPlan& plan, int variant) {
   }
 }
 
-// The same of slices: shorter blocks, steps, chunks, and slices as wide as an entry.
-void vary_slices(LinearPlan& plan, const Linear& op, int variant) {
-  const int slices = plan.splits / op.weights.residuals;  // of one chunk
+// The same of slices: shorter blocks, steps, chunks, and slices as narrow as may be.
+void vary(LinearSlices& plan, const Linear& op, int variant) {
   plan.threads = variant % 2 == 0 ? 64 : 128;
   plan.outputs_per_warp = variant % 4 == 3 ? 6 : 12;
   if (variant >= 4) plan.code_words = std::max(1, plan.code_words / 2);
-  plan.chunk_columns = slice_chunk(op, plan);
-  if (variant >= 6) plan.chunk_columns = std::max(plan.chunk_columns / 2, 1);
-  const auto chunks =
-      static_cast<int>((op.shape.in_features + plan.chunk_columns - 1) / plan.chunk_columns);
-  const int narrow = variant % 3 == 1 ? op.weights.held_bytes() / 2 : slices;
-  plan.splits = chunks * op.weights.residuals * narrow;
+  plan.columns_per_block = whole_columns(op, plan);
+  if (variant >= 6) plan.columns_per_block = std::max(plan.columns_per_block / 2, 1);
+  if (variant % 3 == 1) plan.entry_slices = op.weights.held_bytes() / 2;
 }
 
 // The plan of the case: each group of overrides that check() refuses is dropped.
-LinearPlan make_plan(const std::vector<int>& v, const SweepCase& made, const Linear& op,
-                     const GpuSpec& gpu, bool& dropped) {
-  auto plan = std::get<LinearPlan>(choose(made.problem, gpu, {.chooser = Chooser::rules}));
-  if (v[kDataflow] == kFragments) {
-    if (const auto fragments = choose_fragments(made.problem, gpu)) plan = *fragments;
-  }
-  if (v[kDataflow] == kWarpgroups) {
-    if (const auto warpgroups = choose_warpgroups(made.problem, gpu)) plan = *warpgroups;
-  }
-  const auto attempt = [&](auto change) {
-    LinearPlan changed = plan;
-    change(changed);
-    if (check(changed, made.problem, gpu).ok) {
-      plan = changed;
-    } else {
-      dropped = true;
-    }
+Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& op,
+               const GpuSpec& gpu, bool& dropped) {
+  Plan plan = choose(problem, gpu, {.chooser = Chooser::rules});
+  const auto attempt = [&](const Plan& changed) {
+    const bool fits = check(changed, problem, gpu).ok;
+    if (fits) plan = changed;
+    return fits;
   };
+  // Where the plan has what is changed.
+  const auto change = [&](const auto& apply) {
+    Plan changed = plan;
+    if (change_own(changed, apply) && !attempt(changed)) dropped = true;
+  };
+  if (v[kDataflow] == kFragments) attempt(rules_plan(LinearFragments{}, problem, gpu));
+  if (v[kDataflow] == kWarpgroups) attempt(rules_plan(LinearWarpgroups{}, problem, gpu));
   if (v[kDataflow] == kTables) {
-    attempt([&](LinearPlan& p) {
-      p.dataflow = LinearDataflow::tables;
-      p.threads = v[kShape] % 2 == 0 ? 128 : 256;
-      p.outputs_per_warp =
-          std::array{4, 12, 16, 32}.at(static_cast<std::size_t>(v[kOutputsPerWarp]));
-      p.chunk_columns = 32 * op.weights.vector_size;
-      p.rows_per_block = 4;
-      p.splits = static_cast<int>((op.shape.in_features + p.chunk_columns - 1) / p.chunk_columns);
-      p.codebook = all_global();
-    });
-    attempt([&](LinearPlan& p) {  // sub-vectors a lane
-      p.chunk_columns <<= v[kChunk];
-      p.splits = static_cast<int>((op.shape.in_features + p.chunk_columns - 1) / p.chunk_columns);
-    });
+    dropped = !attempt(LinearTables{.threads = v[kShape] % 2 == 0 ? 128 : 256,
+                                    .outputs_per_warp = std::array{4, 12, 16, 32}.at(
+                                        static_cast<std::size_t>(v[kOutputsPerWarp])),
+                                    .rows_per_block = 4});
+    change([&](LinearTables& own) { own.sub_vectors_per_lane <<= v[kChunk]; });
   }
   if (v[kDataflow] == kSlices) {
-    attempt([&](LinearPlan& p) { p = choose_slices(made.problem, gpu); });
-    if (plan.dataflow == LinearDataflow::slices)
-      attempt([&](LinearPlan& p) { vary_slices(p, op, v[kShape]); });
+    dropped = !attempt(rules_plan(LinearSlices{}, problem, gpu));
+    change([&](LinearSlices& own) { vary(own, op, v[kShape]); });
   }
-  attempt([&](LinearPlan& p) { fix_placement(p.codebook, op.weights, v[kLevel]); });
-  if (plan.dataflow == LinearDataflow::fragments) {
-    attempt([&](LinearPlan& p) { vary_fragments(p, v[kShape]); });
-    attempt([&](LinearPlan& p) { p.fusion = static_cast<LinearFusion>(v[kFusion]); });
-  } else if (plan.dataflow == LinearDataflow::warpgroups) {
-    attempt([&](LinearPlan& p) { vary_warpgroups(p, v[kShape]); });
-  } else if (plan.dataflow == LinearDataflow::lanes) {
-    attempt([&](LinearPlan& p) {
-      if (v[kOutputsPerWarp] > 0) p.outputs_per_warp = v[kOutputsPerWarp];
-      if (v[kChunk] == 1) p.chunk_columns = 64;
-      if (v[kChunk] == 2) p.chunk_columns = 160;
-    });
+  change(
+      [&](auto& own) requires requires { own.codebook = Placement{}; } {
+        fix_placement(own.codebook, op.weights, v[kLevel]);
+      });
+  change([&](LinearFragments& own) { vary(own, v[kShape]); });
+  change([&](LinearFragments& own) { own.fusion = static_cast<LinearFusion>(v[kFusion]); });
+  change([&](LinearWarpgroups& own) { vary(own, v[kShape]); });
+  change([&](LinearLanes& own) {
+    if (v[kOutputsPerWarp] > 0) own.outputs_per_warp = v[kOutputsPerWarp];
+    if (v[kChunk] == 1) own.chunk_columns = 64;
+    if (v[kChunk] == 2) own.chunk_columns = 160;
+  });
+  if (v[kSplits] > 0) {
+    change(
+        [&](auto& own) requires requires { own.splits; } { own.splits = v[kSplits]; });
   }
-  if (v[kSplits] > 0 && plan.dataflow != LinearDataflow::tables &&
-      plan.dataflow != LinearDataflow::slices)
-    attempt([&](LinearPlan& p) { p.splits = v[kSplits]; });
   if (v[kCombine] == 1) {
-    attempt([](LinearPlan& p) {
-      p.splits = std::max(p.splits, 2);
-      p.combine = Combine::last_block;
-    });
+    change(
+        [](auto& own) requires requires { own.combine = Combine{}; } {
+          if constexpr (requires { own.splits; }) own.splits = std::max(own.splits, 2);
+          own.combine = Combine::last_block;
+        });
   }
   return plan;
 }
@@ -252,21 +234,19 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = v[kRows] < kGemvs ? Problem(Gemv{op}) : Problem(Gemm{op});
   validate(result.problem, "sweep");
-  const LinearPlan plan = make_plan(v, result, op, gpu, result.override_dropped);
-  result.plan = plan;
+  result.plan = make_plan(v, result.problem, op, gpu, result.override_dropped);
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};
   auto alignment = static_cast<std::size_t>(v[kAlignment]);
   // The least that args/linear.h and the layout ask for.
   result.misalignment = {alignment, alignment * aligned_words(op.weights.layout)};
-  if (streams_codes(plan.dataflow)) {
-    result.misalignment.words = alignment * std::max(static_cast<std::size_t>(plan.code_words),
-                                                     aligned_words(op.weights.layout));
-    if (op.shape.in_features % 8 == 0) result.misalignment.elements = alignment * 8;
-  }
-  if (plan.dataflow == LinearDataflow::slices) {
-    result.misalignment.words = alignment * std::max(static_cast<std::size_t>(plan.code_words),
-                                                     aligned_words(op.weights.layout));
-  }
+  change_own(
+      result.plan, [&](auto& own) requires requires { own.code_words; } {
+        result.misalignment.words = alignment * std::max(static_cast<std::size_t>(own.code_words),
+                                                         aligned_words(op.weights.layout));
+        constexpr bool kReadsOctets = requires { own.fragment_rows; };
+        if (kReadsOctets && op.shape.in_features % 8 == 0)
+          result.misalignment.elements = alignment * 8;
+      });
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
   return result;
 }
@@ -295,6 +275,18 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   }
   impossible.insert({{kBits, kE8p}, {kDataflow, kSlices}});
   impossible.insert({{kResiduals, 2}, {kDataflow, kSlices}});
+  // What plans of these dataflows do not say.
+  for (int level = 1; level < kPlacements; ++level) {
+    impossible.insert({{kLevel, level}, {kDataflow, kSlices}});
+  }
+  for (const int value : {1, 2}) {
+    for (const int dataflow : {kTables, kSlices}) {
+      impossible.insert({{kDataflow, dataflow}, {kSplits, value}});
+    }
+    for (const int dataflow : {kTables, kWarpgroups, kSlices}) {
+      impossible.insert({{kDataflow, dataflow}, {kFusion, value}});
+    }
+  }
   const Pairwise pairwise(kSizes, impossible, seed);
   SweepCases result;
   result.pairs = pairwise.pairs();

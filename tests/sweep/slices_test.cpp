@@ -5,10 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "heuristics/check.h"
-#include "heuristics/ops/linear.h"
 #include "runtime/verify/reference_linear.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -31,19 +30,16 @@ class Slices : public testing::TestWithParam<bool> {  // int8 entries
     return op;
   }
 
-  // A block of 2 warps whose splits are all slices of `elements` of each chunk and stage.
-  static LinearPlan plan(const Linear& op, int chunk_columns, int elements) {
-    const auto chunks =
-        static_cast<int>((op.shape.in_features + chunk_columns - 1) / chunk_columns);
-    return {.dataflow = LinearDataflow::slices,
-            .threads = 64,
+  // A block of 2 warps has a slice of `elements`.
+  static LinearSlices plan(const Linear& op, int columns, int elements) {
+    return {.threads = 64,
             .outputs_per_warp = 8,
-            .chunk_columns = chunk_columns,
-            .splits = chunks * op.weights.residuals * (op.weights.vector_size / elements),
+            .columns_per_block = columns,
+            .entry_slices = op.weights.vector_size / elements,
             .rows_per_block = 4};
   }
 
-  static std::vector<std::uint16_t> run(const Linear& op, const LinearPlan& plan,
+  static std::vector<std::uint16_t> run(const Linear& op, const LinearSlices& plan,
                                         const LinearData& data) {
     const Problem problem = Gemv{op};
     const Verdict verdict = check(plan, problem, sweep_gpu());
@@ -51,10 +47,10 @@ class Slices : public testing::TestWithParam<bool> {  // int8 entries
     return Kernel(*sweep_backend(), problem, plan, sweep_gpu()).run(data);
   }
 
-  static void expect_right(const Linear& op, const LinearPlan& plan, const LinearData& data) {
+  static void expect_right(const Linear& op, const LinearSlices& plan, const LinearData& data) {
     const Comparison compared = compare(reference_linear(data), run(op, plan, data), op.dtype);
-    EXPECT_TRUE(compared.ok) << compared.rel_err << ", splits " << plan.splits << ", chunks of "
-                             << plan.chunk_columns;
+    EXPECT_TRUE(compared.ok) << compared.rel_err << ", slices " << plan.entry_slices
+                             << ", chunks of " << plan.columns_per_block;
   }
 };
 
@@ -84,12 +80,12 @@ TEST_P(Slices, OfCodesOf16BitsAndWideLoadsAreRight) {
   const Gemv op = problem(16, 5, 1056);  // rows of 66 words
   const LinearData data = make_linear_data(op, {.seed = 24});
   for (const int words : {1, 2}) {
-    LinearPlan wide = plan(op, 1024, GetParam() ? 2 : 1);  // 128 KiB of 65536 entries
+    LinearSlices wide = plan(op, 1024, GetParam() ? 2 : 1);  // 128 KiB of 65536 entries
     wide.code_words = words;
     wide.combine = Combine::last_block;
     expect_right(op, wide, data);
   }
-  const LinearPlan chosen = choose_slices(op, sweep_gpu());
+  const auto chosen = rules_plan<LinearSlices>(op, sweep_gpu());
   EXPECT_EQ(chosen.code_words, 2);
   expect_right(op, chosen, data);
 }
@@ -146,7 +142,7 @@ TEST_P(Slices, SumsOfTheLargestNumbersDoNotOverflow) {
 TEST_P(Slices, ARowWithWhatIsNoNumberHasNoNumbersAndTheOthersAreAsBefore) {
   const Gemv op = problem(8);
   const LinearData data = make_linear_data(op, {.seed = 27});
-  const LinearPlan two = plan(op, 2048, 2);
+  const LinearSlices two = plan(op, 2048, 2);
   const std::vector<std::uint16_t> before = run(op, two, data);
   const auto columns = static_cast<std::size_t>(op.shape.in_features);
   const auto outputs = static_cast<std::size_t>(op.shape.out_features);

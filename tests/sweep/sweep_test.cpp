@@ -75,40 +75,29 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
        {LinearFusion::permute, LinearFusion::registers, LinearFusion::shared}) {
     std::size_t cases = 0;
     for (const SweepCase& each : linear.cases) {
-      const auto& plan = std::get<LinearPlan>(each.plan);
-      cases += plan.dataflow == LinearDataflow::fragments && plan.fusion == fusion ? 1u : 0u;
+      const auto* plan = std::get_if<LinearFragments>(&each.plan);
+      cases += plan != nullptr && plan->fusion == fusion ? 1u : 0u;
     }
     std::printf("%zu cases of fusion %s\n", cases, std::string(enum_name(fusion)).c_str());
     EXPECT_GE(cases, 15u);
   }
-  std::map<LinearDataflow, int> products;
   std::vector<SweepCase> all = gemv_product(sweep_gpu(), kSeed);
   const std::vector<SweepCase> sliced = slices_product(sweep_gpu(), kSeed);
   all.insert(all.end(), sliced.begin(), sliced.end());
-  all.insert(all.end(), linear.cases.begin(), linear.cases.end());
-  for (const SweepCase& each : all) ++products[std::get<LinearPlan>(each.plan).dataflow];
-  for (const LinearDataflow each :
-       {LinearDataflow::lanes, LinearDataflow::fragments, LinearDataflow::tables,
-        LinearDataflow::warpgroups, LinearDataflow::slices}) {
-    EXPECT_GE(products[each], 20) << enum_name(each);
-    std::printf("%d cases of products in dataflow %s\n", products[each],
-                std::string(enum_name(each)).c_str());
+  for (const SweepCases& sweep : {attention, linear}) {
+    all.insert(all.end(), sweep.cases.begin(), sweep.cases.end());
   }
-  std::map<AttentionDataflow, int> dataflows;
-  for (const SweepCase& each : attention.cases) {
-    ++dataflows[std::get<AttentionDecodePlan>(each.plan).dataflow];
-  }
-  for (const AttentionDataflow each :
-       {AttentionDataflow::fragments, AttentionDataflow::tables, AttentionDataflow::channels}) {
-    EXPECT_GE(dataflows[each], 15) << enum_name(each);
-    std::printf("%d cases of attention in dataflow %s\n", dataflows[each],
-                std::string(enum_name(each)).c_str());
-  }
+  std::map<std::string_view, int> dataflows;
+  for (const SweepCase& each : all) ++dataflows[kernel_name(each.plan)];
+  for_each_dataflow([&]<class P>(const P&) {
+    if (std::is_same_v<P, AppendLanes>) return;
+    EXPECT_GE(dataflows[P::kName], (std::is_same_v<OpOf<P>, Linear> ? 20 : 15)) << P::kName;
+    std::printf("%d cases of %s\n", dataflows[P::kName], P::kName);
+  });
   for (const SweepCases& sweep : {attention, linear}) {
     const auto by_last_block =
-        std::count_if(sweep.cases.begin(), sweep.cases.end(), [](const SweepCase& each) {
-          return merges_by_last_block(each.plan);
-        });
+        std::count_if(sweep.cases.begin(), sweep.cases.end(),
+                      [](const SweepCase& each) { return merges_by_last_block(each.plan); });
     EXPECT_GE(by_last_block, 10);
     std::printf("%td cases whose last block merges\n", by_last_block);
   }

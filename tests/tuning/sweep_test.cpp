@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "heuristics/check.h"
 #include "core/profiles.h"
+#include "heuristics/check.h"
 #include "heuristics/choose.h"
 #include "tests/message_of.h"
 

@@ -57,7 +57,7 @@ TuningSpace tuning_space(const Problem& problem, const GpuSpec& gpu,
   result.feasible = result.candidates.size();
   result.default_place = place_of(result, chosen);
   if (check(rules, problem, gpu).ok) result.rules = place_of(result, rules);
-  if (incumbent && incumbent->index() == chosen.index() && check(*incumbent, problem, gpu).ok) {
+  if (incumbent && is_plan_of(*incumbent, problem) && check(*incumbent, problem, gpu).ok) {
     result.incumbent = place_of(result, *incumbent);
   }
   CostModel model(problem, gpu, profiles);

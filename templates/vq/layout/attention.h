@@ -23,7 +23,7 @@ struct AttentionProblem {
 
   static constexpr const char* kType = "AttentionProblem";
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionProblem;
     visit("element", &P::element);
     visit("head_dim", &P::head_dim);

@@ -40,7 +40,7 @@ struct CodeLayout {
   VQ_HD constexpr bool plain() const { return rows == 1 && words == 1; }
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     visit("rows", &CodeLayout::rows, Range{1, 4}, "rows of a group: 1, 2 or 4");
     visit("words", &CodeLayout::words, Range{1, 4},
           "words in a run of each of them: 1, 2 or 4; rows times words is at most 4");

@@ -42,7 +42,7 @@ struct FormatConfig {
   Placement placement;  // the plan's, put here by configure(); the others are the problem's
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using F = FormatConfig;
     visit("decoder", &F::decoder);
     visit("vector_size", &F::vector_size);

@@ -23,7 +23,7 @@ struct LinearProblem {
 
   static constexpr const char* kType = "LinearProblem";
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearProblem;
     visit("element", &P::element);
     visit("rows", &P::rows);

@@ -23,7 +23,7 @@ struct AppendProblem {
 
   static constexpr const char* kType = "AppendProblem";
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AppendProblem;
     visit("element", &P::element);
     visit("head_dim", &P::head_dim);

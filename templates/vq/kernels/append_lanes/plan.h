@@ -17,7 +17,7 @@ struct AppendLanes {
   static constexpr const char* kName = "append_lanes";
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AppendLanes;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block");
     visit("splits", &P::splits, Range{1, 128},

@@ -24,7 +24,7 @@ struct AttentionChannels {
   static constexpr Combine combine = Combine::kernel;
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionChannels;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block");
     visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, "tokens scored between barriers");

@@ -21,7 +21,7 @@ struct AttentionFragments {
   static constexpr int value_channel_splits = 1;
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionFragments;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block");
     visit("step_tokens", &P::step_tokens, Range{8, 32},

@@ -22,7 +22,7 @@ struct AttentionLanes {
   static constexpr int value_channel_splits = 1;
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionLanes;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block");
     visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, "tokens scored between barriers");

@@ -25,7 +25,7 @@ struct AttentionTables {
   static constexpr Placement key_codebook{};
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionTables;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block");
     visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, "tokens scored between barriers");

@@ -21,7 +21,7 @@ struct LinearSlices {
   static constexpr Placement codebook{};
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearSlices;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block");
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},

@@ -18,7 +18,7 @@ struct LinearTables {
   static constexpr const char* kName = "linear_tables";
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearTables;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block");
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},

@@ -25,7 +25,7 @@ struct LinearWarpgroups {
   static constexpr LinearFusion fusion = LinearFusion::permute;
 
   template <class Visit>
-  static constexpr void visit(Visit&& visit) {
+  VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearWarpgroups;
     visit("threads", &P::threads, Range{32, 1024}, "threads per block, whole warp groups");
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},

@@ -1,0 +1,136 @@
+// Plans and kernels: equal plans give equal kernels, each field of a plan is in its kernel, and
+// names tell kernels apart.
+#include <map>
+#include <set>
+
+#include "core/plan_name.h"
+#include "core/profiles.h"
+#include "generator/generate.h"
+#include "heuristics/space.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+GpuSpec h200() { return find_gpu("h200"); }
+
+KernelSource kernel(const Plan& plan, const Problem& problem) {
+  return generate(problem, plan, h200(), Machine::cuda, {});
+}
+std::string name_of(const Plan& plan, const Problem& problem) {
+  return kernel(plan, problem).entries.front().name;
+}
+
+Problem product(const char* format, LinearShape shape) {
+  Gemm op;
+  op.shape = shape;
+  op.weights = find_format(format, "test");
+  return op;
+}
+
+// Their spaces have plans of all dataflows.
+std::vector<Problem> problems() {
+  AttentionDecode attention;
+  attention.shape = {2, 32, 8, 128, 4096, 0, 0, false};
+  attention.keys = find_format("cq-2c8b", "test");
+  attention.values = for_values(attention.keys);
+  KvAppend append;
+  append.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4};
+  append.keys = attention.keys;
+  append.values = attention.values;
+  return {attention, append, product("aqlm-2x8", {16, 4096, 4096}),
+          product("aqlm-1x16", {1, 4096, 4096})};
+}
+
+TEST(KernelNames, OfTheSpaceAreDistinctWhereThePlansAre) {
+  std::set<std::string> dataflows;
+  for (const Problem& problem : problems()) {
+    SCOPED_TRACE(to_json(problem).dump());
+    const std::vector<Plan> plans = space(problem, h200(), {.most = 40}).plans;
+    ASSERT_EQ(plans.size(), 40u);
+    std::map<std::string, Plan> by_name;
+    for (const Plan& plan : plans) {
+      dataflows.insert(std::string(kernel_name(plan)));
+      const auto [known, added] = by_name.emplace(name_of(plan, problem), plan);
+      EXPECT_TRUE(added) << plan_name(plan) << " and " << plan_name(known->second);
+    }
+    // The same plan, by its name and by its JSON, is the same kernel to the byte.
+    for (const Plan& plan : plans) {
+      const Json name = plan_name(plan);
+      const Plan named = read_plan_name(JsonCursor(name, "test"));
+      EXPECT_EQ(kernel(named, problem).text, kernel(plan, problem).text);
+      const Json json = to_json(plan);
+      EXPECT_EQ(name_of(read_plan(JsonCursor(json, "test"), problem), problem),
+                name_of(plan, problem));
+    }
+  }
+  EXPECT_EQ(dataflows.size(), kDataflows);
+}
+
+// Values to try in place of one.
+std::vector<int> other_values(int value) {
+  return {value * 2, value / 2, value + 1, value - 1, value + 4, 0, 1, 2, 4, 8, 16, 32, 256};
+}
+template <class Member>
+std::vector<Member> others(const Member& value) {
+  if constexpr (std::is_same_v<Member, int>) {
+    return other_values(value);
+  } else if constexpr (std::is_enum_v<Member>) {
+    std::vector<Member> all;
+    for (std::size_t i = 0; i < enum_names<Member>.size(); ++i) {
+      if (static_cast<Member>(i) != value) all.push_back(static_cast<Member>(i));
+    }
+    return all;
+  } else {
+    std::vector<Member> all;
+    for_each_field<Member>([&](const auto& field) {
+      for (const int each : other_values(value.*field.member)) {
+        all.push_back(value);
+        all.back().*field.member = each;
+      }
+    });
+    return all;
+  }
+}
+
+// A plan that differs from one of `plans` in `field` alone, and that check() accepts.
+template <class P, class Member>
+std::optional<std::pair<P, P>> neighbours(const std::vector<P>& plans, const Problem& problem,
+                                          const Field<P, Member>& field) {
+  for (const P& plan : plans) {
+    for (const Member& value : others(plan.*field.member)) {
+      P other = plan;
+      other.*field.member = value;
+      if (!(other == plan) && check(Plan(other), problem, h200()).ok) return std::pair(plan, other);
+    }
+  }
+  return std::nullopt;
+}
+
+// No field is without effect: plans that differ in one of them are different kernels.
+TEST(KernelNames, TellOfEachFieldOfEachDataflow) {
+  std::set<std::string> tried;
+  for (const Problem& problem : problems()) {
+    const std::vector<Plan> all = space(problem, h200(), {.most = 0}).plans;
+    for_each_dataflow([&]<class P>(const P& usual) {
+      std::vector<P> plans;
+      for (const Plan& plan : all) {
+        if (const P* own = std::get_if<P>(&plan)) plans.push_back(*own);
+      }
+      if (plans.empty()) return;
+      tried.insert(usual.kName);
+      for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
+        SCOPED_TRACE(std::string(usual.kName) + " " + field.name);
+        const auto pair = neighbours<P, Member>(plans, problem, field);
+        ASSERT_TRUE(pair.has_value());
+        EXPECT_NE(Plan(pair->first), Plan(pair->second));
+        EXPECT_NE(plan_name(pair->first), plan_name(pair->second));
+        EXPECT_NE(name_of(pair->first, problem), name_of(pair->second, problem));
+      });
+    });
+  }
+  EXPECT_EQ(tried.size(), kDataflows);
+}
+
+}  // namespace
+}  // namespace vqgen

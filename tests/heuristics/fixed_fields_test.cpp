@@ -1,0 +1,103 @@
+// propose() around the fields that a config fixes: which dataflow is taken for them.
+#include "core/plan_name.h"
+#include "core/profiles.h"
+#include "heuristics/choose.h"
+#include "heuristics/kernels/slice.h"
+#include "tests/core/support.h"
+
+namespace vqgen {
+namespace {
+
+Config with_plan(const Json& json, const Json& plan) {
+  Config config = read_config(json, "c.json");
+  config.plan = plan;
+  return config;
+}
+
+Plan by_rules(const Json& json, const Json& plan) {
+  return propose(with_plan(json, plan), find_gpu("h200"), {.chooser = Chooser::rules});
+}
+
+struct Fixed {
+  Json plan;
+  const char* dataflow;  // that has the fields
+};
+
+TEST(FixedFields, AreOfTheRulesDataflowOrTheFirstThatHasThem) {
+  const std::vector<Fixed> attention = {
+      {{{"threads", 64}}, "fragments"},
+      {{{"step_tokens", 8}}, "fragments"},
+      {{{"tile_tokens", 32}}, "lanes"},
+      {{{"lanes_per_token", 4}}, "lanes"},
+      {{{"table_bits", 32}}, "tables"},
+      {{{"tile_tokens", 32}, {"table_bits", 32}}, "tables"},
+      {{{"tile_tokens", 32}, {"key_channel_splits", 2}}, "channels"},
+      {{{"dataflow", "tables"}, {"tile_tokens", 32}}, "tables"}};
+  for (const Fixed& each : attention) {
+    SCOPED_TRACE(each.plan.dump());
+    const Plan plan = by_rules(attention_json(), each.plan);
+    EXPECT_EQ(dataflow_name(plan), each.dataflow);
+    EXPECT_TRUE(is_plan_of(plan, read_config(attention_json(), "c.json").problem));
+    for (const auto& [field, value] : each.plan.items()) EXPECT_EQ(to_json(plan)[field], value);
+  }
+  const std::vector<Fixed> products = {{{{"threads", 64}}, "fragments"},
+                                       {{{"warps_along_columns", 2}}, "fragments"},
+                                       {{{"sub_vectors_per_lane", 2}}, "tables"},
+                                       {{{"steps_ahead", 1}}, "warpgroups"},
+                                       {{{"code_words", 1}, {"idle_warps", 0}}, "warpgroups"},
+                                       {{{"entry_slices", 2}}, "slices"},
+                                       {{{"dataflow", "lanes"}, {"chunk_columns", 512}}, "lanes"}};
+  for (const Fixed& each : products) {
+    SCOPED_TRACE(each.plan.dump());
+    const Plan plan = by_rules(gemv_json(), each.plan);
+    EXPECT_EQ(dataflow_name(plan), each.dataflow);
+    for (const auto& [field, value] : each.plan.items()) EXPECT_EQ(to_json(plan)[field], value);
+  }
+}
+
+// All else is the dataflow's own plan, and not what the rules' dataflow left behind.
+TEST(FixedFields, LieOverTheDataflowsOwnPlan) {
+  const auto op = std::get<Gemv>(read_config(gemv_json(), "c.json").problem);
+  LinearTables own = Slice<LinearTables>::choose(op, find_gpu("h200"));
+  own.sub_vectors_per_lane = 2;
+  EXPECT_EQ(by_rules(gemv_json(), {{"sub_vectors_per_lane", 2}}), Plan(own));
+  EXPECT_EQ(by_rules(gemv_json(), {{"dataflow", "tables"}, {"sub_vectors_per_lane", 2}}),
+            Plan(own));
+}
+
+TEST(FixedFields, OfNoDataflowAreRefused) {
+  const auto refused = [](const Json& json, const Json& plan, Chooser chooser) {
+    return message_of(
+        [&] { propose(with_plan(json, plan), find_gpu("h200"), {.chooser = chooser}); });
+  };
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    expect_words(refused(attention_json(), {{"step_tokens", 8}, {"table_bits", 16}}, chooser),
+                 {"c.json: /plan/table_bits: unknown field; dataflow fragments has ", "step_tokens",
+                  "heads_per_block"});
+    expect_words(refused(attention_json(), {{"dataflow", "tables"}, {"step_tokens", 8}}, chooser),
+                 {"c.json: /plan/step_tokens: unknown field; dataflow tables has ", "table_bits"});
+    expect_words(refused(gemv_json(), {{"dataflow", "channels"}}, chooser),
+                 {"c.json: /plan/dataflow: 'channels' is none of lanes, fragments, tables"});
+    expect_words(refused(gemv_json(), {{"threads", 8}}, chooser),
+                 {"c.json: /plan/threads: ", "from 32 to 1024"});
+    expect_words(refused(append_json(), {{"combine", "kernel"}}, chooser),
+                 {"c.json: /plan/combine: unknown field; dataflow lanes has ", "tokens_per_block"});
+  }
+}
+
+// By the model, plans of other dataflows are not looked at.
+TEST(FixedFields, HoldForTheModelToo) {
+  const Json json = edited(gemv_json(), {{"/shape/out_features", "4096"}});
+  for (const Fixed& each : {Fixed{{{"sub_vectors_per_lane", 1}}, "tables"},
+                            Fixed{{{"warps_along_columns", 2}}, "fragments"}}) {
+    const Config config = with_plan(json, each.plan);
+    const Plan plan = propose(config, find_gpu("h200"), {.chooser = Chooser::model});
+    EXPECT_EQ(dataflow_name(plan), each.dataflow);
+    EXPECT_TRUE(has_fields(plan, config.plan_cursor()));
+    EXPECT_TRUE(check(plan, config.problem, find_gpu("h200")).ok);
+    EXPECT_EQ(with_overrides(plan, config), plan);
+  }
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,46 @@
+// Plans of a dataflow that a test names, and changes of plans whose dataflow it does not know.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+
+#include "core/ceil_div.h"
+#include "heuristics/choose.h"
+
+namespace vqgen::test {
+
+// The rules' plan of the dataflow that `like` is of; check() may refuse it.
+inline Plan rules_plan(const Plan& like, const Problem& problem, const GpuSpec& gpu) {
+  Config config;
+  config.problem = problem;
+  config.plan["dataflow"] = dataflow_name(like);
+  return propose(config, gpu, {.chooser = Chooser::rules});
+}
+template <class P>
+P rules_plan(const Problem& problem, const GpuSpec& gpu) {
+  return std::get<P>(rules_plan(P{}, problem, gpu));
+}
+
+// Calls change(the plan's own struct) where `change` takes that one, and says whether it does.
+template <class Change>
+bool change_own(Plan& plan, const Change& change) {
+  return std::visit(
+      [&]<class P>(P& own) {
+        if constexpr (std::invocable<const Change&, P&>) {
+          change(own);
+          return true;
+        }
+        return false;
+      },
+      plan);
+}
+
+// The columns of one codebook, in whole steps of the plan's loads of codes.
+inline int whole_columns(const Linear& op, const LinearSlices& plan) {
+  const auto config = configured(plan, op);
+  const std::int64_t step = vq::slice_step_columns(config);
+  return static_cast<int>(
+      ceil_div(std::min(op.shape.in_features, std::int64_t{config.unit_columns}), step) * step);
+}
+
+}  // namespace vqgen::test
