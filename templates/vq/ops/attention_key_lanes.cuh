@@ -41,9 +41,7 @@ class KeyLanes {
     const int lane = thread_index() % kLanes;
     for (int base = 0; base < count; base += kTokens) {  // whole warps: shuffles below
       const int token = base + thread_index() / kLanes;
-      float total[kHeads];
-      VQ_UNROLL
-      for (int h = 0; h < kHeads; ++h) total[h] = 0.0f;
+      float total[kHeads] = {};
       if (token < count) {
         if (kRaw && work_.is_raw(first + token)) {
           const u16* row = args_.raw_keys + work_.raw_row(args_, first + token);

@@ -55,12 +55,7 @@ class KeyTables {
     const int group = token_set() * kTokens;
     for (int base = warp() * kWarpTokens; base < count;
          base += kConfig.threads / 32 * kWarpTokens) {  // whole warps: shuffles below
-      float sums[Table::kPlanes][kSums];
-      VQ_UNROLL
-      for (int plane = 0; plane < Table::kPlanes; ++plane) {
-        VQ_UNROLL
-        for (int i = 0; i < kSums; ++i) sums[plane][i] = 0.0f;
-      }
+      float sums[Table::kPlanes][kSums] = {};
       VQ_UNROLL
       for (int t = 0; t < kTokens; ++t) {
         // The last one again where there is no such token: a branch would order the lookups.

@@ -60,7 +60,6 @@ class LinearFragments {
         first_row_(block_y() * kConfig.rows_per_block) {}
 
   VQ_DEVICE void run() {
-    clear_sums();
     const int along = warp() / kWarpsAcross;
     typename Codes::Run next;
     codes_.load(next, Work::begin() / kRunColumns + along);
@@ -219,20 +218,6 @@ class LinearFragments {
     });
   }
 
-  VQ_DEVICE void clear_sums() {
-    VQ_UNROLL
-    for (int each = 0; each < kStageSums * kChains; ++each) {
-      VQ_UNROLL
-      for (int tile = 0; tile < kOutputTiles; ++tile) {
-        VQ_UNROLL
-        for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-          VQ_UNROLL
-          for (int i = 0; i < 4; ++i) sum_[each][tile][row_tile][i] = 0.0f;
-        }
-      }
-    }
-  }
-
   // Visits the sums of the first stage and chain.
   template <class Visit>
   VQ_DEVICE void for_each_sum(Visit visit) {
@@ -250,7 +235,7 @@ class LinearFragments {
   Codes codes_;
   FragmentExchange<Plan> exchange_;
   int first_row_;
-  float sum_[kStageSums * kChains][kOutputTiles][kRowTiles][4];  // [stage][chain]..
+  float sum_[kStageSums * kChains][kOutputTiles][kRowTiles][4] = {};  // [stage][chain]..
 };
 
 template <class Plan>

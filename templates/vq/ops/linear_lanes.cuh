@@ -34,11 +34,6 @@ class LinearLanes {
         held_rows_(Work::kRows - first_row_ < kRows ? Work::kRows - first_row_ : kRows) {}
 
   VQ_DEVICE void run() {
-    VQ_UNROLL
-    for (int o = 0; o < kOutputs; ++o) {
-      VQ_UNROLL
-      for (int r = 0; r < kRows; ++r) sum_[o][r] = 0.0f;
-    }
     for (i64 first = Work::begin(); first < Work::end(); first += kChunk) {
       const i64 left = Work::end() - first;
       const int count = static_cast<int>(left < kChunk ? left : i64{kChunk});
@@ -115,7 +110,7 @@ class LinearLanes {
   i64 first_output_;
   int first_row_;
   int held_rows_;  // of the block's rows, those that exist
-  float sum_[kOutputs][kRows];
+  float sum_[kOutputs][kRows] = {};
 };
 
 template <class Plan>
