@@ -65,10 +65,8 @@ class KeyLanes {
 
  private:
   VQ_HD static constexpr AttentionDecodeShared at() { return shared_layout(Plan::config(), kPart); }
-  VQ_DEVICE static float* query() { return reinterpret_cast<float*>(shared_memory() + at().query); }
-  VQ_DEVICE static float* raw_query() {
-    return reinterpret_cast<float*>(shared_memory() + at().raw_query);
-  }
+  VQ_DEVICE static float* query() { return shared_part<float>(at().query); }
+  VQ_DEVICE static float* raw_query() { return shared_part<float>(at().raw_query); }
 
   // total[h] += q_h . key over the sub-vectors of this lane; fetch(s, value) brings the key's.
   template <class Fetch>

@@ -64,17 +64,15 @@ class AttentionMerge {
   }
 
  private:
-  VQ_DEVICE static float* floats(i64 offset) {
-    return reinterpret_cast<float*>(shared_memory() + offset);
-  }
   VQ_DEVICE static float* warp_maximum(int of, int head) {
-    return floats(kAt.warp_maximum) + of * kHeads + head;
+    return shared_part<float>(kAt.warp_maximum) + of * kHeads + head;
   }
   VQ_DEVICE static float* warp_sum(int of, int head) {
-    return floats(kAt.merge) + of * kHeads + head;
+    return shared_part<float>(kAt.merge) + of * kHeads + head;
   }
   VQ_DEVICE static float* weighted(int of, int value) {
-    return floats(kAt.merge) + kWarps * kHeads + (of * kQuads * kValues + value) * kMergeStride;
+    return shared_part<float>(kAt.merge) + kWarps * kHeads +
+           (of * kQuads * kValues + value) * kMergeStride;
   }
 
   VQ_DEVICE static float block_sum(int head) {

@@ -81,9 +81,7 @@ class KeyTables {
 
  private:
   VQ_HD static constexpr AttentionDecodeShared at() { return shared_layout(kConfig, kPart); }
-  VQ_DEVICE static float* part(i64 offset) {
-    return reinterpret_cast<float*>(shared_memory() + offset);
-  }
+  VQ_DEVICE static float* part(i64 offset) { return shared_part<float>(offset); }
 
   // Lanes that share tokens: which of the warp's sets of kLanes, and which lane of the set.
   VQ_DEVICE static int token_set() { return lane() / kLanes; }

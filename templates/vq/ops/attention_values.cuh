@@ -68,9 +68,7 @@ class AttentionValues {
   }
 
  private:
-  VQ_DEVICE static float* output() {
-    return reinterpret_cast<float*>(shared_memory() + Softmax::at().output);
-  }
+  VQ_DEVICE static float* output() { return shared_part<float>(Softmax::at().output); }
   VQ_DEVICE static int slice() { return thread_index() / Rows::kSubVectors; }
   VQ_DEVICE static int sub_vector() { return thread_index() % Rows::kSubVectors; }
 

@@ -178,7 +178,7 @@ class LinearFragments {
   // time.
   VQ_DEVICE void hand_over(int along) {
     constexpr int kLaneSums = kHalves ? 1 : 4;
-    float* floats = reinterpret_cast<float*>(shared_memory() + Work::at().x);
+    float* floats = shared_part<float>(Work::at().x);
     VQ_UNROLL
     for (int half = kWarpsAlong / 2; half > 0; half /= 2) {
       const int slot = along % half * kWarpsAcross + warp() % kWarpsAcross;

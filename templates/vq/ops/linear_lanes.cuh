@@ -53,9 +53,7 @@ class LinearLanes {
 
  private:
   // [rows][chunk_columns] in shared memory; see codebook.cuh for why by function.
-  VQ_DEVICE static float* staged_x() {
-    return reinterpret_cast<float*>(shared_memory() + Work::at().x);
-  }
+  VQ_DEVICE static float* staged_x() { return shared_part<float>(Work::at().x); }
 
   VQ_DEVICE void stage_x(i64 first, int count) {
     for (int r = 0; r < kRows; ++r) {
