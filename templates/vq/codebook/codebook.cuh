@@ -23,6 +23,7 @@
 #include <vq/codebook/registers.cuh>
 #include <vq/codebook/shared.cuh>
 #include <vq/codes.cuh>
+#include <vq/shared_part.cuh>
 
 namespace vq {
 
@@ -166,9 +167,7 @@ class Codebook {
       }
     }
   }
-  VQ_DEVICE static float* scales() {
-    return reinterpret_cast<float*>(shared_memory() + Format::shared().scales);
-  }
+  VQ_DEVICE static float* scales() { return shared_part<float>(Format::shared().scales); }
 
   // The entry of a number, as levels hold it.
   VQ_DEVICE Held find(int u, int stage, u32 number) const {

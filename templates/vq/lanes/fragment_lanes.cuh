@@ -12,10 +12,10 @@
 
 namespace vq {
 
-VQ_DEVICE int lane_group() { return lane() / 4; }
-VQ_DEVICE int place_in_group() { return lane() % 4; }
-VQ_DEVICE bool in_first_group() { return lane() < 4; }  // g = 0: the lane is c
-VQ_DEVICE int group_pair() { return lane() / 8; }       // g / 2
+inline constexpr int kGroupLanes = 4;  // lanes below it are group 0
+VQ_DEVICE int lane_group() { return lane() / kGroupLanes; }
+VQ_DEVICE int place_in_group() { return lane() % kGroupLanes; }
+VQ_DEVICE int group_pair() { return lane() / 8; }  // g / 2
 
 VQ_DEVICE int ldmatrix_number() { return lane() / 8; }
 VQ_DEVICE int ldmatrix_row() { return lane() % 8; }

@@ -5,6 +5,7 @@
 #include <vq/args/kv_append.h>
 #include <vq/kernels/append_lanes/layout.h>
 #include <vq/ops/nearest.cuh>
+#include <vq/shared_part.cuh>
 
 namespace vq {
 
@@ -67,16 +68,10 @@ struct AppendShare {
   }
 
   // Parts of shared memory (layout/kv_append.h).
-  VQ_DEVICE static float* rows() {
-    return reinterpret_cast<float*>(shared_memory() + kShared.rows);
-  }
-  VQ_DEVICE static float* distances() {
-    return reinterpret_cast<float*>(shared_memory() + kShared.distances);
-  }
-  VQ_DEVICE static u32* nearest() {
-    return reinterpret_cast<u32*>(shared_memory() + kShared.nearest);
-  }
-  VQ_DEVICE static u32* codes() { return reinterpret_cast<u32*>(shared_memory() + kShared.codes); }
+  VQ_DEVICE static float* rows() { return shared_part<float>(kShared.rows); }
+  VQ_DEVICE static float* distances() { return shared_part<float>(kShared.distances); }
+  VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }
+  VQ_DEVICE static u32* codes() { return shared_part<u32>(kShared.codes); }
 };
 
 }  // namespace vq

@@ -41,9 +41,7 @@ class KeyLanes {
     const int lane = thread_index() % kLanes;
     for (int base = 0; base < count; base += kTokens) {  // whole warps: shuffles below
       const int token = base + thread_index() / kLanes;
-      float total[kHeads];
-      VQ_UNROLL
-      for (int h = 0; h < kHeads; ++h) total[h] = 0.0f;
+      float total[kHeads] = {};
       if (token < count) {
         if (kRaw && work_.is_raw(first + token)) {
           const u16* row = args_.raw_keys + work_.raw_row(args_, first + token);
@@ -67,10 +65,8 @@ class KeyLanes {
 
  private:
   VQ_HD static constexpr AttentionTilesShared at() { return shared_layout(Plan::config(), kPart); }
-  VQ_DEVICE static float* query() { return reinterpret_cast<float*>(shared_memory() + at().query); }
-  VQ_DEVICE static float* raw_query() {
-    return reinterpret_cast<float*>(shared_memory() + at().raw_query);
-  }
+  VQ_DEVICE static float* query() { return shared_part<float>(at().query); }
+  VQ_DEVICE static float* raw_query() { return shared_part<float>(at().raw_query); }
 
   // total[h] += q_h . key over the sub-vectors of this lane; fetch(s, value) brings the key's.
   template <class Fetch>

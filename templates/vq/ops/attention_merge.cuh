@@ -27,7 +27,7 @@ class AttentionMerge {
   template <class Each>
   VQ_DEVICE static void run(const float (&highest)[kQuads], const float (&part)[kQuads],
                             const float (&values)[kQuads][kValues / 4][4], Each each) {
-    if (in_first_group()) {
+    if (lane() < kGroupLanes) {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
         store_shared(warp_maximum(warp(), quad * 4 + lane()), highest[quad]);
@@ -40,7 +40,7 @@ class AttentionMerge {
       float total = part[quad] * weight;
       VQ_UNROLL
       for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
-      if (in_first_group()) store_shared(warp_sum(warp(), quad * 4 + lane()), total);
+      if (lane() < kGroupLanes) store_shared(warp_sum(warp(), quad * 4 + lane()), total);
       VQ_UNROLL
       for (int i = 0; i < kValues; ++i) {
         store_shared(weighted(warp(), quad * kValues + i) + lane(),
@@ -64,17 +64,15 @@ class AttentionMerge {
   }
 
  private:
-  VQ_DEVICE static float* floats(i64 offset) {
-    return reinterpret_cast<float*>(shared_memory() + offset);
-  }
   VQ_DEVICE static float* warp_maximum(int of, int head) {
-    return floats(kAt.warp_maximum) + of * kHeads + head;
+    return shared_part<float>(kAt.warp_maximum) + of * kHeads + head;
   }
   VQ_DEVICE static float* warp_sum(int of, int head) {
-    return floats(kAt.merge) + of * kHeads + head;
+    return shared_part<float>(kAt.merge) + of * kHeads + head;
   }
   VQ_DEVICE static float* weighted(int of, int value) {
-    return floats(kAt.merge) + kWarps * kHeads + (of * kQuads * kValues + value) * kMergeStride;
+    return shared_part<float>(kAt.merge) + kWarps * kHeads +
+           (of * kQuads * kValues + value) * kMergeStride;
   }
 
   VQ_DEVICE static float block_sum(int head) {

@@ -17,12 +17,8 @@ struct AttentionSoftmax {
   VQ_HD static constexpr AttentionTilesShared at() { return shared_layout(Plan::config(), kPart); }
 
   // Scores, then probabilities, [kHeads][kTile]; the rest [kHeads].
-  VQ_DEVICE static float* scores() {
-    return reinterpret_cast<float*>(shared_memory() + at().scores);
-  }
-  VQ_DEVICE static float* maximum() {
-    return reinterpret_cast<float*>(shared_memory() + at().running);
-  }
+  VQ_DEVICE static float* scores() { return shared_part<float>(at().scores); }
+  VQ_DEVICE static float* maximum() { return shared_part<float>(at().running); }
   VQ_DEVICE static float* sum() { return maximum() + kHeads; }
   VQ_DEVICE static float* rescale() { return sum() + kHeads; }
 

@@ -56,9 +56,7 @@ class AttentionTiles {
   }
 
  private:
-  VQ_DEVICE static u32* codes() {
-    return reinterpret_cast<u32*>(shared_memory() + Softmax::at().codes);
-  }
+  VQ_DEVICE static u32* codes() { return shared_part<u32>(Softmax::at().codes); }
 
   // Queues the rows of tokens [first, first + kTile) within the split, and closes the group even
   // where there is none, so that the count of pending groups is the same for every tile.

@@ -23,13 +23,7 @@ class AttentionValues {
 
   // `share` of the channels.
   VQ_DEVICE AttentionValues(const AttentionDecodeArgs& args, const Work& work, int share)
-      : args_(args), work_(work), share_(share), book_(args.values, Rows::units()) {
-    VQ_UNROLL
-    for (int h = 0; h < kHeads; ++h) {
-      VQ_UNROLL
-      for (int i = 0; i < kVectorSize; ++i) accumulator_[h][i] = 0.0f;
-    }
-  }
+      : args_(args), work_(work), share_(share), book_(args.values, Rows::units()) {}
 
   // Fetches what stands near of the codebooks; a barrier has to follow.
   VQ_DEVICE void load() {
@@ -74,9 +68,7 @@ class AttentionValues {
   }
 
  private:
-  VQ_DEVICE static float* output() {
-    return reinterpret_cast<float*>(shared_memory() + Softmax::at().output);
-  }
+  VQ_DEVICE static float* output() { return shared_part<float>(Softmax::at().output); }
   VQ_DEVICE static int slice() { return thread_index() / Rows::kSubVectors; }
   VQ_DEVICE static int sub_vector() { return thread_index() % Rows::kSubVectors; }
 
@@ -102,7 +94,7 @@ class AttentionValues {
   const Work work_;
   const int share_;
   typename Rows::Book book_;
-  float accumulator_[kHeads][kVectorSize];
+  float accumulator_[kHeads][kVectorSize] = {};
 };
 
 }  // namespace vq

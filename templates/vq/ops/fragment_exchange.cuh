@@ -14,6 +14,7 @@
 
 #include <vq/kernels/linear_fragments/layout.h>
 #include <vq/lanes/fragment_lanes.cuh>
+#include <vq/shared_part.cuh>
 
 namespace vq {
 
@@ -70,8 +71,7 @@ class FragmentExchange {
   // Two tiles a warp take turns, so that one barrier a tile is enough: who stores in a tile has
   // passed the barrier of the other since all have read it.
   VQ_DEVICE void through_shared(u32 (&words)[4]) {
-    U32x4* tile = reinterpret_cast<U32x4*>(shared_memory() + kOffset) +
-                  (warp() * kExchangeTiles + turn_) * kExchangeOctets;
+    U32x4* tile = shared_part<U32x4>(kOffset) + (warp() * kExchangeTiles + turn_) * kExchangeOctets;
     turn_ ^= 1;
     store_shared(tile + tile_place(lane_group(), place_in_group()),
                  {words[0], words[1], words[2], words[3]});

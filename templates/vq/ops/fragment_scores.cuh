@@ -122,12 +122,8 @@ class FragmentScores {
   VQ_DEVICE static u32* raw_words() { return words_at(kAt.raw_words); }
 
  private:
-  VQ_DEVICE static float* part(i64 offset) {
-    return reinterpret_cast<float*>(shared_memory() + offset);
-  }
-  VQ_DEVICE static u32* words_at(i64 offset) {
-    return reinterpret_cast<u32*>(shared_memory() + offset);
-  }
+  VQ_DEVICE static float* part(i64 offset) { return shared_part<float>(offset); }
+  VQ_DEVICE static u32* words_at(i64 offset) { return shared_part<u32>(offset); }
   VQ_DEVICE static u32* query_words(int stage) {
     constexpr int kRows = kConfig.heads_per_block * kParts;
     return words_at(kAt.query_words) + stage * query_word(Query::kQuarter, kRows, 0, 0);

@@ -84,7 +84,7 @@ class FragmentX {
     return (number * kRowTiles + tile) * kTilePlaces + number * kGap;
   }
 
-  VQ_DEVICE static U32x4* octets() { return reinterpret_cast<U32x4*>(shared_memory() + kOffset); }
+  VQ_DEVICE static U32x4* octets() { return shared_part<U32x4>(kOffset); }
   VQ_DEVICE static U32x2* half_octets() { return reinterpret_cast<U32x2*>(octets()); }
   VQ_DEVICE static const u32* words_at(int place) {
     return reinterpret_cast<const u32*>(octets() + place);

@@ -33,7 +33,7 @@ struct InnerProducts {
 
   // Where table `t` of row `row` begins.
   VQ_DEVICE static float* table(int row, int t) {
-    return reinterpret_cast<float*>(shared_memory() + Work::at().x) +
+    return shared_part<float>(Work::at().x) +
            (row * kTables + t / kAtOnce * kAtOnce) * (kEntries * 32) + t % kAtOnce * 32;
   }
 

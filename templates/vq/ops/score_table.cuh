@@ -90,8 +90,7 @@ struct ScoreTable {
 
  private:
   VQ_DEVICE static Word* words() {
-    return reinterpret_cast<Word*>(shared_memory() +
-                                   shared_layout(kConfig, AttentionPart::kWhole).table);
+    return shared_part<Word>(shared_layout(kConfig, AttentionPart::kWhole).table);
   }
   VQ_DEVICE static u32 place(int plane, int stage, u32 code, int column) {
     return (static_cast<u32>(plane * kResiduals + stage) * static_cast<u32>(kEntries) + code) *

@@ -59,8 +59,8 @@ class WarpgroupX {
       for (int p = 0; p < kStepOctets; ++p) {
         const u32 at = core_row(kCores, row_of(place), p);
         store_shared(reinterpret_cast<U32x4*>(to + at),
-                     {word(octets_[i][0], p), word(octets_[i][1], p), word(octets_[i][2], p),
-                      word(octets_[i][3], p)});
+                     {word_of(octets_[i][0], p), word_of(octets_[i][1], p),
+                      word_of(octets_[i][2], p), word_of(octets_[i][3], p)});
       }
     }
   }
@@ -84,9 +84,6 @@ class WarpgroupX {
   VQ_DEVICE static int row_of(int place) {
     const int turn = place / 8 / (kChunkSteps / kTogether);
     return turn / kTogether * 8 + place % 8 / kTogether * kTogether + turn % kTogether;
-  }
-  VQ_DEVICE static u32 word(const U32x4& octet, int i) {
-    return i == 0 ? octet.x : i == 1 ? octet.y : i == 2 ? octet.z : octet.w;
   }
 
   const LinearArgs& args_;

@@ -61,8 +61,7 @@ class ChannelScores {
 
  private:
   VQ_DEVICE static u32* codes(int buffer) {
-    return reinterpret_cast<u32*>(shared_memory() +
-                                  shared_layout(Plan::config(), AttentionPart::kScores).codes) +
+    return shared_part<u32>(shared_layout(Plan::config(), AttentionPart::kScores).codes) +
            buffer * kTile * Keys::kWords;
   }
   // As AttentionTiles: a group of copies a tile, even where there is none.

@@ -192,9 +192,7 @@ class AttentionFragmentsBlock {
         const int token = Softmax::token_of(first, tile, lane_group());
         const u16* row =
             args_.raw_keys + raw_row(token, end) + place_in_group() * KeyRows::kChannels;
-        const U32x4 four = load_global(reinterpret_cast<const U32x4*>(row + octet * 8));
-        words[tile][0] = four.x, words[tile][1] = four.y;
-        words[tile][2] = four.z, words[tile][3] = four.w;
+        load_words<4>(words[tile], reinterpret_cast<const u32*>(row + octet * 8), LoadGlobal());
       }
       query.multiply(products, words, octet);
     }

@@ -56,12 +56,7 @@ class KeyTables {
     const int group = token_set() * kTokens;
     for (int base = warp() * kWarpTokens; base < count;
          base += kConfig.threads / 32 * kWarpTokens) {  // whole warps: shuffles below
-      float sums[Table::kPlanes][kSums];
-      VQ_UNROLL
-      for (int plane = 0; plane < Table::kPlanes; ++plane) {
-        VQ_UNROLL
-        for (int i = 0; i < kSums; ++i) sums[plane][i] = 0.0f;
-      }
+      float sums[Table::kPlanes][kSums] = {};
       VQ_UNROLL
       for (int t = 0; t < kTokens; ++t) {
         // The last one again where there is no such token: a branch would order the lookups.
@@ -87,9 +82,7 @@ class KeyTables {
 
  private:
   VQ_HD static constexpr AttentionTilesShared at() { return shared_layout(kConfig, kPart); }
-  VQ_DEVICE static float* part(i64 offset) {
-    return reinterpret_cast<float*>(shared_memory() + offset);
-  }
+  VQ_DEVICE static float* part(i64 offset) { return shared_part<float>(offset); }
 
   // Lanes that share tokens: which of the warp's sets of kLanes, and which lane of the set.
   VQ_DEVICE static int token_set() { return lane() / kLanes; }

@@ -61,7 +61,6 @@ class LinearFragmentsBlock {
         first_row_(block_y() * kConfig.rows_per_block) {}
 
   VQ_DEVICE void run() {
-    clear_sums();
     const int along = warp() / kWarpsAcross;
     typename Codes::Run next;
     codes_.load(next, Work::begin() / kRunColumns + along);
@@ -180,7 +179,7 @@ class LinearFragmentsBlock {
   // time.
   VQ_DEVICE void hand_over(int along) {
     constexpr int kLaneSums = kHalves ? 1 : 4;
-    float* floats = reinterpret_cast<float*>(shared_memory() + Work::at().x);
+    float* floats = shared_part<float>(Work::at().x);
     VQ_UNROLL
     for (int half = kWarpsAlong / 2; half > 0; half /= 2) {
       const int slot = along % half * kWarpsAcross + warp() % kWarpsAcross;
@@ -220,20 +219,6 @@ class LinearFragmentsBlock {
     });
   }
 
-  VQ_DEVICE void clear_sums() {
-    VQ_UNROLL
-    for (int each = 0; each < kStageSums * kChains; ++each) {
-      VQ_UNROLL
-      for (int tile = 0; tile < kOutputTiles; ++tile) {
-        VQ_UNROLL
-        for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-          VQ_UNROLL
-          for (int i = 0; i < 4; ++i) sum_[each][tile][row_tile][i] = 0.0f;
-        }
-      }
-    }
-  }
-
   // Visits the sums of the first stage and chain.
   template <class Visit>
   VQ_DEVICE void for_each_sum(Visit visit) {
@@ -251,7 +236,7 @@ class LinearFragmentsBlock {
   Codes codes_;
   FragmentExchange<Plan> exchange_;
   int first_row_;
-  float sum_[kStageSums * kChains][kOutputTiles][kRowTiles][4];  // [stage][chain]..
+  float sum_[kStageSums * kChains][kOutputTiles][kRowTiles][4] = {};  // [stage][chain]..
 };
 
 template <class Plan>

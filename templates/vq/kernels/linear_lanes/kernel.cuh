@@ -35,11 +35,6 @@ class LinearLanesBlock {
         held_rows_(Work::kRows - first_row_ < kRows ? Work::kRows - first_row_ : kRows) {}
 
   VQ_DEVICE void run() {
-    VQ_UNROLL
-    for (int o = 0; o < kOutputs; ++o) {
-      VQ_UNROLL
-      for (int r = 0; r < kRows; ++r) sum_[o][r] = 0.0f;
-    }
     for (i64 first = Work::begin(); first < Work::end(); first += kChunk) {
       const i64 left = Work::end() - first;
       const int count = static_cast<int>(left < kChunk ? left : i64{kChunk});
@@ -59,9 +54,7 @@ class LinearLanesBlock {
 
  private:
   // [rows][chunk_columns] in shared memory; see codebook.cuh for why by function.
-  VQ_DEVICE static float* staged_x() {
-    return reinterpret_cast<float*>(shared_memory() + Work::at().x);
-  }
+  VQ_DEVICE static float* staged_x() { return shared_part<float>(Work::at().x); }
 
   VQ_DEVICE void stage_x(i64 first, int count) {
     for (int r = 0; r < kRows; ++r) {
@@ -116,7 +109,7 @@ class LinearLanesBlock {
   i64 first_output_;
   int first_row_;
   int held_rows_;  // of the block's rows, those that exist
-  float sum_[kOutputs][kRows];
+  float sum_[kOutputs][kRows] = {};
 };
 
 template <class Plan>

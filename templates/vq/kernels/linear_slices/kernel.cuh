@@ -244,16 +244,12 @@ class LinearSlicesBlock {
   }
 
   // See codebook.cuh for why by function.
-  VQ_DEVICE static Slice* slices() {
-    return reinterpret_cast<Slice*>(shared_memory() + Work::at().slices);
-  }
-  VQ_DEVICE static u32* peaks() {
-    return reinterpret_cast<u32*>(shared_memory() + Work::at().peaks);
-  }
+  VQ_DEVICE static Slice* slices() { return shared_part<Slice>(Work::at().slices); }
+  VQ_DEVICE static u32* peaks() { return shared_part<u32>(Work::at().peaks); }
   // Access number `i` of a lane's x of a step: lanes side by side.
   VQ_DEVICE static u32* x_of(int row, int step, int lane, int i) {
-    return reinterpret_cast<u32*>(shared_memory() + Work::at().x) +
-           (row * kSteps + step) * (32 * kLaneWords) + (i * 32 + lane) * kXWidth;
+    return shared_part<u32>(Work::at().x) + (row * kSteps + step) * (32 * kLaneWords) +
+           (i * 32 + lane) * kXWidth;
   }
 
   const LinearArgs& args_;
