@@ -118,9 +118,7 @@ Lines draw(const Exchange& exchange) {
       lines.push_back(moves(exchange, static_cast<int>(i), first, end));
     }
     add_table(lines, "consumes", first, end, rows, [&](int lane, int number) {
-      Word word = multiplied(exchange.rows, lane, number);
-      word.column = ordered(exchange.fusion, word.column);
-      return word;
+      return multiplied(exchange.fusion, exchange.rows, lane, number);
     });
   }
   return lines;

@@ -12,16 +12,16 @@ Word looked_up(LinearFusion fusion, int vector_size, int lane, int number) {
   return {lane / 4 + number / 4 * 8, octet * 8 + entry_of_octet * vector_size + number % words * 2};
 }
 
-Word multiplied(int rows, int lane, int number) {
-  const int octet = rows == 8 ? number / 2 : number % 2 * 2 + number / 2;
-  return {lane / 4 + (rows == 8 ? number % 2 * 8 : 0), octet * 8 + lane % 4 * 2};
-}
-
 int ordered(LinearFusion fusion, int column) {
   if (fusion != LinearFusion::permute) return column;
   const int octet = column / 8;
   const int word = octet % 2 * 2 + octet / 2;
   return column % 8 / 2 * 8 + word * 2 + column % 2;
+}
+
+Word multiplied(LinearFusion fusion, int rows, int lane, int number) {
+  const int octet = rows == 8 ? number / 2 : number % 2 * 2 + number / 2;
+  return {lane / 4 + (rows == 8 ? number % 2 * 8 : 0), ordered(fusion, octet * 8 + lane % 4 * 2)};
 }
 
 Exchange exchange_of(LinearFusion fusion, int vector_size, int rows) {
@@ -46,9 +46,7 @@ Exchange exchange_of(LinearFusion fusion, int vector_size, int rows) {
     for (int lane = 0; lane < kLanes; ++lane) {
       std::size_t next = first;  // of the shuffles that bring the lane a word
       for (int number = 0; number < rows; ++number) {
-        Word word = multiplied(rows, lane, number);
-        word.column = ordered(fusion, word.column);
-        const Place from = place_of(word);
+        const Place from = place_of(multiplied(fusion, rows, lane, number));
         if ((from.lane ^ lane) != mask) continue;
         int source = from.number;
         if (mask != 0) {

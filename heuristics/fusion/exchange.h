@@ -32,14 +32,14 @@ struct Word {
 // registers the n = vector_size / 2 lanes that want words of an entry each look up other octets.
 Word looked_up(LinearFusion fusion, int vector_size, int lane, int number);
 
-// Of the columns in the order of the operand: the operand A of mma.m16n8k16. With 8 rows a step is
-// two products of 16 outputs, with 4 one, whose rows g and g + 8 are columns 0..15 and 16..31.
-Word multiplied(int rows, int lane, int number);
-
-// The column of the data that stands at `column` of the operand. Fusion permute: the order in which
-// each lane multiplies what it looked up, which x must follow; with pairs the kernel takes the
+// The column of the data that stands at `column` of the operand. Fusion permute: an order in which
+// each lane multiplies what it looked up, and which x must follow; with 8 rows the kernel takes the
 // words of an octet in turn, which is another such order. Other fusions keep the order.
 int ordered(LinearFusion fusion, int column);
+
+// What it must hold as the operand A of mma.m16n8k16, its columns ordered. With 8 rows a step is
+// two products of 16 outputs, with 4 one, whose rows g and g + 8 are columns 0..15 and 16..31.
+Word multiplied(LinearFusion fusion, int rows, int lane, int number);
 
 struct Shuffle {
   int mask = 0;      // 1..31

@@ -61,11 +61,8 @@ ArtifactCache::ArtifactCache(CacheOptions options)
   layers_.push_back(std::move(folder));
 }
 
-std::filesystem::path ArtifactCache::path_of(const ArtifactKey& key) const {
-  return folder_->path_of(key.hex());
-}
-
-Lookup ArtifactCache::search(const ArtifactKey& key, Disk disk, int& damaged) {
+Lookup ArtifactCache::search(const ArtifactKey& key, Disk disk) {
+  bool damaged = false;
   const std::string digest = key.hex();
   const bool keeps = disk == Disk::kept_in_order;
   for (const auto& layer : layers_) {
@@ -73,40 +70,20 @@ Lookup ArtifactCache::search(const ArtifactKey& key, Disk disk, int& damaged) {
     if (!entry || entry->unreadable) continue;
     if (auto artifact = decode_artifact(entry->bytes, key)) {
       if (keeps && layer.get() == folder_) folder_->touch(digest);
-      return {std::move(artifact), layer->path().string(), damaged > 0};
+      return {std::move(artifact), layer->path().string(), damaged};
     }
-    ++damaged;
+    damaged = true;
     if (keeps && layer.get() == folder_) folder_->set_aside(digest, entry->stamp);
   }
   const std::lock_guard lock(mutex_);
   const auto kept = memory_.find(digest);
-  if (kept == memory_.end()) return {std::nullopt, "", damaged > 0};
-  return {kept->second, "memory", damaged > 0};
+  if (kept == memory_.end()) return {std::nullopt, "", damaged};
+  return {kept->second, "memory", damaged};
 }
 
-Lookup ArtifactCache::look_up(const ArtifactKey& key) { return counted(key, Disk::kept_in_order); }
+Lookup ArtifactCache::look_up(const ArtifactKey& key) { return search(key, Disk::kept_in_order); }
 
-Lookup ArtifactCache::peek(const ArtifactKey& key) { return counted(key, Disk::untouched); }
-
-Lookup ArtifactCache::counted(const ArtifactKey& key, Disk disk) {
-  int damaged = 0;
-  Lookup found = search(key, disk, damaged);
-  const std::lock_guard lock(mutex_);
-  counts_.damaged += damaged;
-  ++(found.artifact ? counts_.hits : counts_.misses);
-  return found;
-}
-
-Lookup ArtifactCache::look_again(const ArtifactKey& key) {
-  int damaged = 0;
-  Lookup found = search(key, Disk::kept_in_order, damaged);
-  const std::lock_guard lock(mutex_);
-  counts_.damaged += damaged;
-  if (!found.artifact) return found;
-  --counts_.misses;
-  ++counts_.hits;
-  return found;
-}
+Lookup ArtifactCache::peek(const ArtifactKey& key) { return search(key, Disk::untouched); }
 
 bool ArtifactCache::store(const ArtifactKey& key, const Artifact& artifact) {
   const std::string digest = key.hex();
@@ -140,7 +117,6 @@ bool ArtifactCache::store(const ArtifactKey& key, const Artifact& artifact) {
 
 bool ArtifactCache::counts_as_due(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  ++counts_.stored;
   uncollected_bytes_ += bytes;
   if (collected_ && uncollected_bytes_ < options_.max_bytes / 16) return false;
   collected_ = true;
@@ -178,11 +154,6 @@ std::string ArtifactCache::warning() const {
   return warning_;
 }
 
-CacheCounts ArtifactCache::counts() const {
-  const std::lock_guard lock(mutex_);
-  return counts_;
-}
-
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache) {
   if (cache == nullptr) return {backend.compile(source), false};
@@ -198,11 +169,11 @@ CompileResult compile_cached(const Backend& backend, const KernelSource& source,
   if (found.artifact) return hit(found);
   const ArtifactKey key = artifact_key(source, backend.opened_compiler(source));
   bool damaged = found.damaged;
-  if (key != unopened) found = cache->look_again(key);
+  if (key != unopened) found = cache->look_up(key);
   if (found.artifact) return hit(found);
   damaged |= found.damaged;
   std::unique_ptr<KeyLock> lock = cache->lock(key);
-  if (lock != nullptr) found = cache->look_again(key);
+  if (lock != nullptr) found = cache->look_up(key);
   if (found.artifact) return hit(found);
   found.damaged |= damaged;
   std::string why = cache->why_missed(key, found);

@@ -20,19 +20,10 @@
 
 namespace vqgen {
 
-// What a cache did since it was made.
-struct CacheCounts {
-  int hits = 0;
-  int misses = 0;   // damaged files among them
-  int damaged = 0;  // those of the user's folder were renamed to NAME.damaged
-  int stored = 0;
-  bool operator==(const CacheCounts&) const = default;
-};
-
 struct Lookup {
   std::optional<Artifact> artifact;
   std::string layer;     // of a hit: the folder or the pack, or "memory"
-  bool damaged = false;  // some layer had it, but not whole
+  bool damaged = false;  // some layer had it, but not whole; the user's renamed it NAME.damaged
 };
 
 // Thread-safe, and safe beside other processes on the same folder.
@@ -47,8 +38,6 @@ class ArtifactCache {
   // state.
   Lookup look_up(const ArtifactKey& key);
   std::optional<Artifact> find(const ArtifactKey& key) { return look_up(key).artifact; }
-  // The same after a look_up() that missed, which then counts as a hit.
-  Lookup look_again(const ArtifactKey& key);
   // As look_up(), but the disk stays as it is: no use is stamped, and no damage is set aside.
   Lookup peek(const ArtifactKey& key);
 
@@ -67,17 +56,13 @@ class ArtifactCache {
 
   // In the order they are asked; the user's folder is the last, where there is one.
   std::span<const std::unique_ptr<ArtifactLayer>> layers() const { return layers_; }
-  // Where the artifact of `key` stands in the user's folder, or would; there must be one.
-  std::filesystem::path path_of(const ArtifactKey& key) const;
 
   // One line for the user about what does not work; empty while all is well.
   std::string warning() const;
-  CacheCounts counts() const;
 
  private:
   enum class Disk { kept_in_order, untouched };
-  Lookup search(const ArtifactKey& key, Disk disk, int& damaged);
-  Lookup counted(const ArtifactKey& key, Disk disk);
+  Lookup search(const ArtifactKey& key, Disk disk);
   // Counts a store of so many bytes, and tells whether the folder is due to be collected.
   bool counts_as_due(std::size_t bytes);
   void keep_in_memory(const std::string& digest, const Artifact& artifact);
@@ -92,7 +77,6 @@ class ArtifactCache {
   bool collected_ = false;
   std::uint64_t uncollected_bytes_ = 0;
   std::string warning_;
-  CacheCounts counts_;
   std::map<std::string, Artifact> memory_;
   std::size_t memory_bytes_ = 0;
 };
@@ -112,7 +96,7 @@ struct CompileResult {
 CompileResult compile_cached(const Backend& backend, const KernelSource& source,
                              ArtifactCache* cache);
 
-// The look-up of compile_cached() alone: nothing is opened, waited for or changed but the counts.
+// The look-up of compile_cached() alone: nothing is opened, waited for or changed.
 // nullopt on a miss, and of a null cache. Thread-safe. Throws what the backend's compiler() throws.
 std::optional<CompileResult> find_cached(const Backend& backend, const KernelSource& source,
                                          ArtifactCache* cache);

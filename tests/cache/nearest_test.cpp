@@ -70,10 +70,10 @@ TEST_F(CacheNearest, StrangersAndDamageAreOtherReasons) {
   artifact.kernels[0].name = "another";
   ArtifactCache(folder_).store(stranger, artifact);
   EXPECT_EQ(why(key_), "no entry");
-  publish_text(ArtifactCache(folder_).path_of(stranger), "VQGENART rubbish");
+  publish_text(FolderLayer(folder_).path_of(stranger.hex()), "VQGENART rubbish");
   EXPECT_EQ(why(key_), "no entry");
   ArtifactCache(folder_).store(key_, artifact_);
-  publish_text(ArtifactCache(folder_).path_of(key_), "rubbish");
+  publish_text(FolderLayer(folder_).path_of(key_.hex()), "rubbish");
   EXPECT_EQ(why(key_), "damaged");
 }
 

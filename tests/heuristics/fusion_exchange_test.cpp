@@ -74,9 +74,13 @@ TEST(FusionExchange, OperandsAreThoseOfPtx) {
     for (int i = 0; i < 16; i += 2) {
       const int row = lane / 4 + (i % 4 >= 2 ? 8 : 0);
       const int k = lane % 4 * 2 + (i % 8 >= 4 ? 8 : 0);
-      EXPECT_EQ(fusion::multiplied(8, lane, i / 2), (Word{row, k + i / 8 * 16})) << lane;
+      EXPECT_EQ(fusion::multiplied(LinearFusion::shared, 8, lane, i / 2),
+                (Word{row, k + i / 8 * 16}))
+          << lane;
       if (i < 8) {
-        EXPECT_EQ(fusion::multiplied(4, lane, i / 2), (Word{row % 8, k + row / 8 * 16})) << lane;
+        EXPECT_EQ(fusion::multiplied(LinearFusion::shared, 4, lane, i / 2),
+                  (Word{row % 8, k + row / 8 * 16}))
+            << lane;
       }
     }
   }
@@ -97,7 +101,7 @@ TEST(FusionExchange, EveryWordIsLookedUpAndMultipliedOnce) {
         EXPECT_EQ(word, (Word{entry.output, entry.column + (number - first) * 2}));
         EXPECT_EQ(entry.column % e.vector_size, 0);
         looked_up.emplace(word.output, word.column);
-        const Word wanted = fusion::multiplied(e.rows, lane, number);
+        const Word wanted = fusion::multiplied(e.fusion, e.rows, lane, number);
         multiplied.emplace(wanted.output, wanted.column);
       }
     }
@@ -125,9 +129,7 @@ TEST(FusionExchange, ExchangesBringEveryWordToItsPlace) {
     for (int lane = 0; lane < kLanes; ++lane) {
       for (int number = 0; number < e.rows; ++number) {
         held[at(lane)].push_back(fusion::looked_up(e.fusion, e.vector_size, lane, number));
-        Word word = fusion::multiplied(e.rows, lane, number);
-        word.column = fusion::ordered(e.fusion, word.column);
-        wanted[at(lane)].push_back(word);
+        wanted[at(lane)].push_back(fusion::multiplied(e.fusion, e.rows, lane, number));
       }
     }
     EXPECT_EQ(exchanged(e, held), wanted);
@@ -142,7 +144,7 @@ TEST(FusionExchange, NoChoiceOfLanesTakesFewerShuffles) {
       std::map<std::pair<int, int>, int> lane_of;  // [output, column]
       for (int lane = 0; lane < kLanes; ++lane) {
         for (int number = 0; number < rows; ++number) {
-          const Word word = fusion::multiplied(rows, lane, number);
+          const Word word = fusion::multiplied(LinearFusion::registers, rows, lane, number);
           lane_of[{word.output, word.column}] = lane;
         }
       }
