@@ -50,10 +50,14 @@ function(vqgen_sanitize_lightly target)
   endif()
 endfunction()
 
-# vqgen_test(NAME SOURCES ... LINKS ... [DEV_ONLY pattern]): a GoogleTest executable registered with
-# ctest; tests that the pattern takes do not run under sanitizers.
+# vqgen_test(NAME SOURCES ... LINKS ... [DEV_ONLY pattern] [DEV_TOO] [TOGETHER]): a GoogleTest executable
+# registered with ctest, each test by itself. With TOGETHER they are one in asan, where a start takes a
+# tenth of a second, longer than most of them. Tests that the pattern takes do not run under sanitizers. The others do. In the preset
+# dev these have the label `sanitized`, by which scripts/test.sh leaves them out there, unless DEV_TOO
+# says that they show something more without sanitizers. Target plain_tests is what test.sh builds in
+# dev: the executables that it runs there.
 function(vqgen_test name)
-  cmake_parse_arguments(arg "" "DEV_ONLY" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(arg "DEV_TOO;TOGETHER" "DEV_ONLY" "SOURCES;LINKS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   vqgen_options(${name})
   vqgen_sanitize_lightly(${name})
@@ -61,10 +65,23 @@ function(vqgen_test name)
   target_compile_definitions(${name} PRIVATE VQGEN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_LINKS} vqgen_gtest GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM vqgen_gtest)
-  if(VQGEN_SANITIZE AND arg_DEV_ONLY)
-    set(filter TEST_FILTER -${arg_DEV_ONLY})
+  set(discovery DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
+  if(arg_DEV_ONLY)
+    set(others TEST_FILTER -${arg_DEV_ONLY})
   endif()
-  gtest_discover_tests(${name} ${filter} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
+  if(VQGEN_SANITIZE AND arg_TOGETHER)
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_filter=-${arg_DEV_ONLY}")
+  elseif(VQGEN_SANITIZE OR arg_DEV_TOO)
+    gtest_discover_tests(${name} ${others} ${discovery})
+  else()
+    gtest_discover_tests(${name} ${others} ${discovery} PROPERTIES LABELS sanitized)
+  endif()
+  if(arg_DEV_ONLY AND NOT VQGEN_SANITIZE)
+    gtest_discover_tests(${name} TEST_FILTER ${arg_DEV_ONLY} ${discovery})
+  endif()
+  if(arg_DEV_ONLY OR arg_DEV_TOO)
+    add_dependencies(plain_tests ${name})
+  endif()
 endfunction()
 
 # vqgen_embed(NAME ROOT PATTERNS glob ...): NAME_SOURCE is a C++ file that holds the matching files

@@ -20,7 +20,7 @@ namespace {
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kRuns = 24;
 #else
-constexpr std::size_t kRuns = 72;
+constexpr std::size_t kRuns = 36;
 #endif
 constexpr std::size_t kShards = 4;  // so that ctest runs them side by side
 

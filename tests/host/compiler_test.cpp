@@ -6,6 +6,7 @@
 
 #include "core/files.h"
 #include "runtime/backend/host/process.h"
+#include "runtime/backend/host/sanitized.h"
 #include "tests/host/trial.h"
 #include "tests/message_of.h"
 
@@ -27,6 +28,15 @@ TEST(Compiler, IdentityNamesVersionAndOptionsButNoPath) {
   EXPECT_EQ(identity.name.find('/'), std::string::npos);
   EXPECT_THAT(identity.options, testing::Contains("-ffp-contract=off"));
   EXPECT_EQ(make_host_backend({.compiler = "c++"})->compiler({}).name, identity.name);
+}
+
+// So that a cache does not take one for the other.
+TEST(Compiler, IdentityTellsWhatIsOptimised) {
+  const auto options = [](bool optimize) {
+    return make_host_backend({.optimize = optimize})->compiler({}).options;
+  };
+  EXPECT_THAT(options(false), testing::Contains("-O0"));
+  EXPECT_THAT(options(true), testing::Contains(host::kSanitized ? "-O0" : "-O1"));
 }
 
 TEST(Compiler, SameTextGivesSameBytes) {

@@ -31,7 +31,7 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
 // But for `unseen`, where another wait covers it on the host.
 void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::size_t barriers,
                                  const std::string& unseen = "") {
-  const auto backend = make_host_backend({.check_races = true});
+  const auto backend = make_host_backend({.check_races = true, .optimize = false});
   const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
   EXPECT_NO_THROW(run(*backend, right, problem, plan));
 
@@ -105,7 +105,7 @@ std::string report_of(const KernelSource& right, const Problem& problem, const P
   EXPECT_NE(at, std::string::npos) << place;
   if (at == std::string::npos) return "";
   wrong.text.replace(at, place.size(), instead);
-  const auto backend = make_host_backend({.check_races = true});
+  const auto backend = make_host_backend({.check_races = true, .optimize = false});
   return message_of([&] { run(*backend, wrong, problem, plan); }, kind);
 }
 

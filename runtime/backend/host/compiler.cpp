@@ -18,9 +18,9 @@ namespace {
 
 // -fno-gnu-unique and hidden symbols keep loaded variants apart, no contraction and no aliasing
 // rules keep the arithmetic of all compilers alike and let words be read as another type.
-std::vector<std::string> options(bool check_races) {
+std::vector<std::string> options(bool check_races, bool optimize) {
   std::vector<std::string> out = {"-std=c++17",
-                                  kSanitized ? "-Og" : "-O1",
+                                  optimize && !kSanitized ? "-O1" : "-O0",
                                   "-fPIC",
                                   "-shared",
                                   "-fvisibility=hidden",
@@ -31,7 +31,7 @@ std::vector<std::string> options(bool check_races) {
                                   "-fno-rtti",
                                   "-w"};
   if (kSanitized) {
-    // The checks of UBSan that a kernel can fail; address checks as calls, and -Og: together they
+    // The checks of UBSan that a kernel can fail; address checks as calls, and -O0: together they
     // compile four times faster than -fsanitize=address,undefined inline at -O1.
     out.insert(
         out.end(),
@@ -81,8 +81,9 @@ std::string first_error(std::string_view log, int status) {
 
 }  // namespace
 
-Compiler::Compiler(std::string program, std::filesystem::path scratch, bool check_races)
-    : scratch_(std::move(scratch)), check_races_(check_races) {
+Compiler::Compiler(std::string program, std::filesystem::path scratch, bool check_races,
+                   bool optimize)
+    : scratch_(std::move(scratch)), options_(options(check_races, optimize)) {
   if (program.empty()) {
     candidates_ = {"g++", "c++"};
   } else if (program.find('/') != std::string::npos) {
@@ -117,7 +118,7 @@ Compiler::Found Compiler::find() const {
 
 CompilerIdentity Compiler::identity() const {
   return {"c++ " + find().version + ", host api " + std::to_string(vq::host::kApiVersion),
-          options(check_races_)};
+          options_};
 }
 
 Artifact Compiler::compile(const KernelSource& source) const {
@@ -125,7 +126,7 @@ Artifact Compiler::compile(const KernelSource& source) const {
   ScratchFolder folder(scratch_);
   publish_text(folder.path() / "kernel.cpp", source.text);
   std::vector<std::string> command = {find().program};
-  for (const std::string& option : options(check_races_)) command.push_back(option);
+  command.insert(command.end(), options_.begin(), options_.end());
   // Debug lines would name the private folder: the same text must give the same bytes.
   command.push_back("-ffile-prefix-map=" + folder.path().string() + "=.");
   command.insert(command.end(), {"-o", "kernel.so", "kernel.cpp"});

@@ -15,7 +15,7 @@ namespace vqgen::host {
 class Compiler {
  public:
   // `program` empty: g++, then c++, on PATH. The compiler is looked for at first use.
-  Compiler(std::string program, std::filesystem::path scratch, bool check_races);
+  Compiler(std::string program, std::filesystem::path scratch, bool check_races, bool optimize);
 
   CompilerIdentity identity() const;
   Artifact compile(const KernelSource& source) const;
@@ -29,7 +29,7 @@ class Compiler {
 
   std::vector<std::string> candidates_;
   std::filesystem::path scratch_;
-  bool check_races_;
+  std::vector<std::string> options_;
   mutable std::mutex mutex_;
   mutable std::optional<Found> found_;
 };

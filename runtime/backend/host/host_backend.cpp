@@ -78,7 +78,7 @@ class HostBackend : public Backend {
  public:
   explicit HostBackend(HostOptions options)
       : options_(std::move(options)),
-        compiler_(options_.compiler, options_.scratch, options_.check_races) {
+        compiler_(options_.compiler, options_.scratch, options_.check_races, options_.optimize) {
     const unsigned workers = options_.check_races ? 1 : std::max(options_.threads, 1u);
     for (unsigned i = 0; i < workers; ++i) {
       runners_.push_back(
