@@ -128,11 +128,13 @@ bool has_fields(const Plan& plan, const JsonCursor& cursor) {
 
 Plan with_fields(Plan plan, const JsonCursor& cursor) {
   Json fields = cursor.value();
-  if (fields.is_object()) fields.erase(kDataflowField);
+  if (!fields.is_object()) cursor.fail("must be an object of the plan's fields");
+  fields.erase(kDataflowField);
   for (const auto& [key, unused] : fields.items()) {
     if (has_fields(plan, JsonCursor(Json{{key, unused}}, "", ""))) continue;
     std::vector<std::string> own;
-    for (const auto& [name, value] : to_json(plan).items()) {
+    const Json all = to_json(plan);
+    for (const auto& [name, value] : all.items()) {
       if (name != kDataflowField) own.push_back(name);
     }
     cursor.at(key).fail(fmt::format("unknown field; dataflow {} has {}", dataflow_name(plan),

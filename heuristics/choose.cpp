@@ -1,8 +1,10 @@
 #include "heuristics/choose.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
+#include "heuristics/ablation/shapes.h"
 #include "heuristics/cheapest.h"
 #include "heuristics/kernels/slice.h"
 #include "heuristics/placement/place.h"
@@ -79,6 +81,22 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
   return best;
 }
 
+// Of the space's plans of the rules' dataflow with the config's own fields, those that check()
+// accepts, the one most like the rules' plan; that plan where there is none.
+Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSpec& gpu) {
+  Plan nearest = rules;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Plan& plan : space(config.problem, gpu, {.most = 0}).plans) {
+    if (plan.index() != rules.index() || !has_fields(plan, config.plan_cursor())) continue;
+    const Plan changed = with_overrides(plan, config);
+    const double away = distance(changed, rules);
+    if (away >= least || !check(changed, config.problem, gpu).ok) continue;
+    nearest = changed;
+    least = away;
+  }
+  return nearest;
+}
+
 }  // namespace
 
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
@@ -99,6 +117,7 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
     const auto best = cheapest_with_overrides(config, gpu, options);
     if (best) return *best;
   }
+  if (!check(by_rule, config.problem, gpu).ok) return nearest_with_overrides(by_rule, config, gpu);
   if (config.plan.contains("combine")) return by_rule;
   return with_last_block(by_rule, config.problem, gpu, options);
 }

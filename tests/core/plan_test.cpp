@@ -116,7 +116,8 @@ TEST(PlanFields, OfOtherDataflowsCannotBeSet) {
   for_each_dataflow([&](const Plan& plan) {
     const Json own = to_json(plan);
     for_each_dataflow([&](const Plan& other) {
-      for (const auto& [field, value] : to_json(other).items()) {
+      const Json others = to_json(other);
+      for (const auto& [field, value] : others.items()) {
         if (own.contains(field)) continue;
         SCOPED_TRACE(std::string(kernel_name(plan)) + " " + field);
         const Config config = with_plan(config_json(plan), {{field, value}});

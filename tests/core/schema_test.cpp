@@ -54,7 +54,8 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
 // Of each op those of its dataflows, each with the fields, defaults and bounds that it declares.
 TEST(Schema, PlansFollowFromTheirFields) {
   std::map<std::string, Json> plans;
-  for (const Json& op : config_schema().at("oneOf")) {
+  const Json whole = config_schema();
+  for (const Json& op : whole.at("oneOf")) {
     const Json& properties = op.at("properties");
     plans[properties.at("op").at("const").get<std::string>()] = properties.at("plan").at("anyOf");
   }

@@ -1,5 +1,6 @@
 #include "runtime/tuning/search/cost_correction.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -47,21 +48,29 @@ void CostCorrection::learn(const History& history) {
   if (residuals.empty()) return;
   std::vector<double> sums(effects_.size());
   std::vector<double> counts(effects_.size());
+  std::size_t columns = 0;  // dataflows have as many as they have fields
+  for (const auto& each : features_) columns = std::max(columns, each.size());
   for (int pass = 0; pass < kPasses; ++pass) {
-    for (std::size_t column = 0; column < features_[residuals.front().place].size(); ++column) {
-      const auto feature = [&](const Residual& each) { return features_[each.place][column]; };
-      for (const Residual& each : residuals) sums[feature(each)] = counts[feature(each)] = 0;
-      for (const Residual& each : residuals) {
-        sums[feature(each)] += each.left + effects_[feature(each)];
-        ++counts[feature(each)];
-      }
-      for (Residual& each : residuals) {
-        each.left += effects_[feature(each)];
-        each.left -= sums[feature(each)] / (counts[feature(each)] + shrinkage(column));
-      }
-      for (const Residual& each : residuals) {
-        effects_[feature(each)] = sums[feature(each)] / (counts[feature(each)] + shrinkage(column));
-      }
+    for (std::size_t column = 0; column < columns; ++column) {
+      // visit(residual, its feature) of each that has the column.
+      const auto for_each = [&](auto&& visit) {
+        for (Residual& each : residuals) {
+          const auto& features = features_[each.place];
+          if (column < features.size()) visit(each, features[column]);
+        }
+      };
+      for_each([&](Residual&, std::size_t feature) { sums[feature] = counts[feature] = 0; });
+      for_each([&](Residual& each, std::size_t feature) {
+        sums[feature] += each.left + effects_[feature];
+        ++counts[feature];
+      });
+      const auto effect = [&](std::size_t feature) {
+        return sums[feature] / (counts[feature] + shrinkage(column));
+      };
+      for_each([&](Residual& each, std::size_t feature) {
+        each.left += effects_[feature] - effect(feature);
+      });
+      for_each([&](Residual&, std::size_t feature) { effects_[feature] = effect(feature); });
     }
   }
 }

@@ -100,13 +100,14 @@ PlanAxes plan_axes(const Plan& plan) {
 }
 
 Neighbours::Neighbours(const std::vector<Candidate>& candidates) : group_of_(candidates.size()) {
-  constexpr std::array kBlank{-1, -1, -1, -1};  // no field holds it
-  std::map<PlanAxes, std::size_t> numbers;
+  constexpr std::array kBlank{-1, -1, -1, -1};                      // no field holds it
+  std::map<std::pair<std::size_t, PlanAxes>, std::size_t> numbers;  // by dataflow and axes
   for (std::size_t place = 0; place < candidates.size(); ++place) {
-    PlanAxes axes = plan_axes(candidates[place].plan);
+    const Plan& plan = candidates[place].plan;
+    PlanAxes axes = plan_axes(plan);
     for (auto& axis : axes) {
       const auto value = std::exchange(axis, kBlank);
-      const auto [found, added] = numbers.try_emplace(axes, groups_.size());
+      const auto [found, added] = numbers.try_emplace({plan.index(), axes}, groups_.size());
       if (added) groups_.emplace_back();
       groups_[found->second].push_back(place);
       group_of_[place].push_back(found->second);

@@ -46,11 +46,11 @@ TuningSpace tuning_space(const Problem& problem, const GpuSpec& gpu,
 // in their order.
 std::vector<std::size_t> places_by_cost(const std::vector<Candidate>& candidates);
 
-// A plan's fields, a placement as one of them: [0] of the others' four numbers.
+// The fields of a plan's dataflow, a placement as one of them: [0] of the others' four numbers.
 using PlanAxes = std::vector<std::array<int, 4>>;
 PlanAxes plan_axes(const Plan& plan);
 
-// Candidates that differ in one field. All of them are found at once, by a map from the plans with
+// Candidates of one dataflow that differ in one field. All of them are found at once, by a map from the plans with
 // one field blanked, field after field: some thousands of plans take tens of milliseconds.
 class Neighbours {
  public:
