@@ -49,17 +49,20 @@ OUTSIDE = [
 ]
 
 # What host layers may see of the templates, and which one sees more.
-SHARED_WITH_HOST = r"vq/(args|layout)/\w+\.h|vq/types\.h"
+SHARED_WITH_HOST = r"vq/(args|layout)/\w+\.h|vq/kernels/\w+/(plan|layout)\.h|vq/(types|plan)\.h"
 SHARED_WITH_FOLDER = {"runtime/backend/host": r"vq/host_api\.h"}
 
 # Device code includes downwards: a header may include others of its rank or a lower one.
 TEMPLATE_RANKS = [
     (r"vq/annotations\.h", 0),
     (r"vq/types\.h", 1),
-    (r"vq/(args|layout)/\w+\.h", 2),
-    (r"vq/(machine\.cuh|\w+\.h)", 3),
-    (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 4),
-    (r"vq/ops/\w+\.cuh", 5),
+    (r"vq/plan\.h|vq/kernels/\w+/plan\.h", 2),
+    (r"vq/(args|layout)/\w+\.h", 3),
+    (r"vq/kernels/\w+/layout\.h", 4),
+    (r"vq/(machine\.cuh|\w+\.h)", 5),
+    (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 6),
+    (r"vq/ops/\w+\.cuh", 7),
+    (r"vq/kernels/\w+/kernel\.cuh", 8),
 ]
 MACHINE = "templates/machine"
 HOST_MACHINE = "templates/machine/host"
@@ -117,7 +120,7 @@ def host_include_fault(root, path, quoted, angled):
             for folder, pattern in SHARED_WITH_FOLDER.items()
         ):
             return None
-        return f"<{angled}> is device code; hosts see <vq/args/>, <vq/layout/> and <vq/types.h>"
+        return f"<{angled}> is device code; hosts see <vq/args/>, <vq/layout/>, <vq/kernels/> but for kernel.cuh, <vq/plan.h> and <vq/types.h>"
     for pattern, folders in OUTSIDE:
         if matches(pattern, angled) and not any(within(path, folder) for folder in folders):
             return f"<{angled}> belongs in {' or '.join(folders) or 'tests'} only"

@@ -1,5 +1,8 @@
 #include "runtime/cache/artifact_key.h"
 
+#include <algorithm>
+#include <span>
+
 #include "core/digest.h"
 #include "core/json.h"
 #include "runtime/cache/artifact_file.h"
@@ -12,6 +15,20 @@ namespace {
 std::string legible(const std::string& text) {
   return parse_json(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace), "key")
       .get<std::string>();
+}
+
+// The text without the lines that are comments, which say for whom and why: no rewording of a
+// comment, and no GPU's name, makes another kernel.
+std::string code_of(std::string_view text) {
+  std::string code;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    const std::string_view line = text.substr(0, end);
+    const std::size_t first = line.find_first_not_of(' ');
+    if (first == line.npos || !line.substr(first).starts_with("//")) code += line;
+    text.remove_prefix(end);
+  }
+  return code;
 }
 
 }  // namespace
@@ -29,11 +46,9 @@ std::string ArtifactKey::hex() const {
 }
 
 ArtifactKey artifact_key(const KernelSource& source, const CompilerIdentity& compiler) {
-  ArtifactKey key{sha256_hex(std::as_bytes(std::span(source.text))),
-                  source.arch,
-                  legible(compiler.name),
-                  {},
-                  {}};
+  const std::string code = code_of(source.text);
+  ArtifactKey key{
+      sha256_hex(std::as_bytes(std::span(code))), source.arch, legible(compiler.name), {}, {}};
   for (const std::string& option : compiler.options) key.options.push_back(legible(option));
   for (const KernelEntry& entry : source.entries) key.entries.push_back(entry.name);
   return key;

@@ -49,6 +49,20 @@ TEST(ArtifactKeys, ListsDoNotRunIntoEachOther) {
   EXPECT_NE(c.hex(), d.hex());
 }
 
+// Who a kernel is for, and why its plan was taken, stands in lines of comments.
+TEST(ArtifactKeys, LinesOfCommentsAreNeutralAndCodeIsNot) {
+  const CompilerIdentity compiler{"nvrtc 1", {}};
+  const auto key = [&](const std::string& text) {
+    KernelSource source;
+    source.text = text;
+    return artifact_key(source, compiler).hex();
+  };
+  const std::string one = "// for H100\n  // why\nint x;\n#line 1 \"a\"\n";
+  EXPECT_EQ(key(one), key("// for H200\nint x;\n#line 1 \"a\"\n// at the end"));
+  EXPECT_NE(key(one), key("// for H100\nint y;\n#line 1 \"a\"\n"));
+  EXPECT_NE(key(one), key("int x; // for H100\n#line 1 \"a\"\n"));  // not a line of its own
+}
+
 TEST(ArtifactKeys, LaunchShapeIsNeutral) {
   const CompilerIdentity compiler{"nvrtc", {}};
   KernelSource source = test::some_source();
