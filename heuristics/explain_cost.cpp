@@ -23,16 +23,29 @@ std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
   return text.empty() ? "nothing" : text;
 }
 
-// "threads 256, splits 4": fields of b that a lacks or has other values of.
-std::string differences(const Json& a, const Json& b, const std::string& within = "") {
+// "threads 256, splits 4": fields that b has with other values than a; of another dataflow, those
+// that are not its defaults.
+std::string differences(const Plan& a, const Plan& b) {
+  Json usual = to_json(a);
+  if (a.index() != b.index()) {
+    usual = std::visit(
+        [](const auto& each) { return to_json(Plan(std::decay_t<decltype(each)>{})); }, b);
+  }
   std::string text;
-  for (const auto& [name, value] : b.items()) {
-    const Json own = a.value(name, value.is_object() ? Json::object() : Json());
-    if (own == value) continue;
-    if (!text.empty()) text += ", ";
-    text += value.is_object()   ? differences(own, value, name + ".")
-            : value.is_string() ? fmt::format("{}{} {}", within, name, value.get<std::string>())
-                                : fmt::format("{}{} {}", within, name, value.dump());
+  const auto add = [&](const std::string& name, const Json& value) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
+                        value.is_string() ? value.get<std::string>() : value.dump());
+  };
+  const Json own = to_json(b);
+  for (const auto& [name, value] : own.items()) {
+    if (usual.at(name) == value) continue;
+    if (!value.is_object()) {
+      add(name, value);
+      continue;
+    }
+    for (const auto& [member, number] : value.items()) {
+      if (usual.at(name).at(member) != number) add(name + "." + member, number);
+    }
   }
   return text;
 }
@@ -64,15 +77,14 @@ std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& probl
                                           const GpuSpec& gpu,
                                           std::span<const HotnessProfile> profiles) {
   constexpr std::size_t kMost = 5;
-  const Json own = to_json(plan);
   std::set<std::string> seen{kind_of(plan, problem)};
   std::vector<std::string> lines;
   for (const RankedPlan& each : rank(problem, gpu, profiles)) {
     if (lines.size() == kMost) break;
     const std::string kind = kind_of(each.plan, problem);
     if (!seen.insert(kind).second) continue;
-    lines.push_back(fmt::format("{:.1f} us: {} ({})", each.cost.us, kind,
-                                differences(own, to_json(each.plan))));
+    lines.push_back(
+        fmt::format("{:.1f} us: {} ({})", each.cost.us, kind, differences(plan, each.plan)));
   }
   if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled yet");
   return lines;

@@ -1,33 +1,11 @@
-// What the judgements of plans have in common (check.h): the judge, and the rules that hold
-// whatever the op.
+// What the judgements of plans have in common: the rules that hold whatever the op.
 #pragma once
-
-#include <fmt/format.h>
 
 #include <cstdint>
 
 #include "heuristics/check.h"
 
 namespace vqgen {
-
-class Judge {
- public:
-  template <class... Args>
-  void require(bool fine, fmt::format_string<Args...> reason, Args&&... args) {
-    if (fine || !verdict_.ok) return;
-    verdict_ = {false, fmt::format(reason, std::forward<Args>(args)...)};
-  }
-  const Verdict& verdict() const { return verdict_; }
-  bool ok() const { return verdict_.ok; }
-
- private:
-  Verdict verdict_;
-};
-
-// Whether vqgen has a kernel for the op at all.
-void judge_problem(Judge& judge, const AttentionDecode& op);
-void judge_problem(Judge& judge, const KvAppend& op);
-void judge_problem(Judge& judge, const Linear& op);
 
 // The range that each field declares: plans come from code too, not only from JSON.
 template <HasFields T>

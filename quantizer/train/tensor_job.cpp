@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "heuristics/check.h"
+#include "core/check.h"
 #include "core/error.h"
 #include "quantizer/encode.h"
 #include "quantizer/name_pattern.h"

@@ -49,7 +49,7 @@ TEST_F(Cache, MissThenHitInThisAndTheNextProcess) {
   EXPECT_EQ(backend_.compilations, 1);
   EXPECT_EQ(cache.warning(), "");
 
-  source_.text += "// changed\n";
+  source_.text += "int changed;\n";
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
   EXPECT_EQ(backend_.compilations, 2);
 }
