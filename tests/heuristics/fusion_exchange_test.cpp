@@ -247,7 +247,7 @@ TEST(FusionExchange, ExchangesAreTheRecordedOnes) {
   }
 }
 
-// What docs/fusion.md shows.
+// What docs/explain.md shows.
 TEST(FusionExchange, Drawing) {
   EXPECT_EQ(fmt::format("{}\n",
                         fmt::join(fusion::draw(exchange_of(LinearFusion::registers, 8, 4)), "\n")),
