@@ -52,8 +52,8 @@ inline KernelSource collectives_source(const std::string& arch) {
   std::string kernels(kCollectivesText);
   kernels += R"(
 struct Args { const vq::u32* in; vq::u32* out; };
-VQ_KERNEL(vq_collectives_f16, 32, Args) { vq::collectives<vq::Element::kF16>(args.in, args.out); }
-VQ_KERNEL(vq_collectives_bf16, 32, Args) { vq::collectives<vq::Element::kBF16>(args.in, args.out); }
+VQ_KERNEL(vq_collectives_f16, 32, Args) { vq::collectives<vq::Element::f16>(args.in, args.out); }
+VQ_KERNEL(vq_collectives_bf16, 32, Args) { vq::collectives<vq::Element::bf16>(args.in, args.out); }
 VQ_KERNEL(vq_last_block, 64, Args) { vq::last_block(args.in, args.out); }
 )";
   KernelSource source = one_kernel(kernels, "vq_collectives_f16", arch, 32, kCollectivesSharedBytes,

@@ -85,9 +85,9 @@ TEST_F(CudaCompile, ProductsThatAnArchitectureLacksSayWhatTheyNeed) {
             call + "\n  args.p[0] = c[0] + d[0];\n}\n",
         "k", "sm_75", 32, 0, 8);
   };
-  backend_->compile(with("vq::mma_m16n8k16<vq::Element::kF16>(c, a, b);"));
+  backend_->compile(with("vq::mma_m16n8k16<vq::Element::f16>(c, a, b);"));
   EXPECT_THAT(device_error([&] {
-                backend_->compile(with("vq::mma_m16n8k16<vq::Element::kBF16>(c, a, b);"));
+                backend_->compile(with("vq::mma_m16n8k16<vq::Element::bf16>(c, a, b);"));
               }),
               HasSubstr("bf16 needs sm_80"));
   EXPECT_THAT(device_error([&] { backend_->compile(with("vq::mma_m16n8k32_s8(d, a, b);")); }),

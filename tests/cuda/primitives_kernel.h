@@ -116,19 +116,19 @@ VQ_KERNEL(vq_primitives, 128, vq::PrimitivesArgs) {
   const int t = thread_index();
   for (int i = t; i < 65536; i += 128) {
     const u16 bits = load_global(args.halves + i);
-    store_global(args.widened + i, to_float<Element::kF16>(bits));
-    store_global(args.widened + 65536 + i, to_float<Element::kBF16>(bits));
+    store_global(args.widened + i, to_float<Element::f16>(bits));
+    store_global(args.widened + 65536 + i, to_float<Element::bf16>(bits));
   }
   for (int i = t; i < args.float_count; i += 128) {
     const float value = load_global(args.floats + i);
-    store_global(args.narrowed + i, from_float<Element::kF16>(value));
-    store_global(args.narrowed + args.float_count + i, from_float<Element::kBF16>(value));
+    store_global(args.narrowed + i, from_float<Element::f16>(value));
+    store_global(args.narrowed + args.float_count + i, from_float<Element::bf16>(value));
   }
   for (int i = t; i < 512; i += 128) {
     const u32 pair = load_global(args.words + i);
     const u32 other = load_global(args.words + (i + 7) % 512);
-    store_global(args.sums + i, add2<Element::kF16>(pair, other));
-    store_global(args.sums + 512 + i, add2<Element::kBF16>(pair, other));
+    store_global(args.sums + i, add2<Element::f16>(pair, other));
+    store_global(args.sums + 512 + i, add2<Element::bf16>(pair, other));
   }
   move_words(args);
   place_and_shuffle(args);

@@ -94,7 +94,7 @@ struct GroupProduct {
   }
   // The body of its kernel.
   std::string call() const {
-    return std::string("vq::group_product<vq::Element::") + (bf16 ? "kBF16, " : "kF16, ") +
+    return std::string("vq::group_product<vq::Element::") + (bf16 ? "bf16, " : "f16, ") +
            std::to_string(columns) + (rows_first ? ", true" : ", false") + ">(args.in, args.out);";
   }
   std::int64_t shared_bytes() const {
