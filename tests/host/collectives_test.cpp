@@ -200,13 +200,13 @@ Trial wrong(const std::string& body, unsigned threads = 32) {
 }
 
 TEST(CollectiveFault, DivergentMma) {
-  EXPECT_THAT(fault_of(wrong(R"(if (t < 16) vq::mma_m16n8k16<vq::Element::kF16>(c, a, b);
-    else vq::mma_m16n8k16<vq::Element::kF16>(c, a, b);
+  EXPECT_THAT(fault_of(wrong(R"(if (t < 16) vq::mma_m16n8k16<vq::Element::f16>(c, a, b);
+    else vq::mma_m16n8k16<vq::Element::f16>(c, a, b);
     vq::sync_warp();)")),
               AllOf(HasSubstr("divergent mma (trial.cu:3)"), HasSubstr("mma (trial.cu:2)")));
   for (const HostOptions& options : all_orders()) {
     EXPECT_THAT(
-        fault_of(wrong("if (t != 9) vq::mma_m16n8k16<vq::Element::kBF16>(c, a, b);"), options),
+        fault_of(wrong("if (t != 9) vq::mma_m16n8k16<vq::Element::bf16>(c, a, b);"), options),
         AllOf(HasSubstr("deadlock: threads 0-8, 10-31 wait at mma (trial.cu:2)"),
               HasSubstr("thread 9 has returned")));
   }
@@ -220,7 +220,7 @@ TEST(CollectiveFault, DivergentVote) {
 
 TEST(CollectiveFault, MatricesNeedWholeWarps) {
   for (const char* call :
-       {"vq::mma_m16n8k16<vq::Element::kF16>(c, a, b);", "vq::movmatrix_trans(a[0]);",
+       {"vq::mma_m16n8k16<vq::Element::f16>(c, a, b);", "vq::movmatrix_trans(a[0]);",
         "vq::ldmatrix_x2(b, row);", "vq::any_of_warp(t == 3);",
         "vq::i32 d[4] = {}; vq::mma_m16n8k32_s8(d, a, b);"}) {
     EXPECT_THAT(fault_of(wrong(call, 40)),

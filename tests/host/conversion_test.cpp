@@ -36,7 +36,7 @@ std::vector<std::uint32_t> convert(const std::string& expression, std::vector<st
 class Conversion : public testing::TestWithParam<DType> {
  protected:
   std::string element() const {
-    return GetParam() == DType::f16 ? "vq::Element::kF16" : "vq::Element::kBF16";
+    return GetParam() == DType::f16 ? "vq::Element::f16" : "vq::Element::bf16";
   }
 };
 
