@@ -51,6 +51,10 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
   for (std::size_t i = 0; i < json.size(); ++i) {
     if (!json[i].is_object()) root.at(i).fail("must be an object of the plan's fields");
     Config each = config;
+    // Fields of another dataflow are no fields of this one.
+    const bool other = json[i].contains("dataflow") && each.plan.contains("dataflow") &&
+                       json[i]["dataflow"] != each.plan["dataflow"];
+    if (other) each.plan = Json::object();
     each.plan.merge_patch(json[i]);
     each.source = fmt::format("{}: /{}", file, i);
     plans.push_back(propose(each, gpu, {.chooser = chooser}));

@@ -45,10 +45,9 @@ void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {
     const GpuSpec known = find_gpu(name);
     if (arch_number(known.arch) != arch_number(spec.arch)) continue;
     if (spec.bf16_products && !known.bf16_products) {
-      cursor.fail(
-          fmt::format("bf16_products: {} has no tensor-core products in bf16; set false, or "
-                      "correct arch",
-                      spec.arch));
+      cursor.at("bf16_products")
+          .fail(fmt::format("{} has no tensor-core products in bf16; set false, or correct arch",
+                            spec.arch));
     }
     for (const auto& [field, member] : kFactsOfArch) {
       if (spec.*member <= known.*member) continue;

@@ -60,8 +60,9 @@ struct GpuSpec {
         field("sm_clock_mhz", &G::sm_clock_mhz, required(1, 1e5), "boost clock"),
         field("warpgroup_products", &G::warpgroup_products, Rule{},
               "has products of warp groups (wgmma), which Hopper alone has"),
-        field("bf16_products", &G::bf16_products, Rule{},
-              "has tensor-core products in bf16, which GPUs since sm_80 have"),
+        field(
+            "bf16_products", &G::bf16_products, Rule{},
+            "has tensor-core products in bf16, as GPUs since sm_80 do; by default what arch says"),
         field("sources", &G::sources, Rule{}, "field name to where its value comes from"));
   }
   bool operator==(const GpuSpec&) const = default;

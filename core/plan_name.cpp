@@ -7,6 +7,8 @@
 #include <charconv>
 #include <vector>
 
+#include "core/suggest.h"
+
 namespace vqgen {
 namespace {
 
@@ -129,6 +131,9 @@ bool has_fields(const Plan& plan, const JsonCursor& cursor) {
 Plan with_fields(Plan plan, const JsonCursor& cursor) {
   Json fields = cursor.value();
   if (!fields.is_object()) cursor.fail("must be an object of the plan's fields");
+  if (cursor.has(kDataflowField) && cursor.at(kDataflowField).string() != dataflow_name(plan)) {
+    cursor.at(kDataflowField).fail(fmt::format("is not {}, the plan's own", dataflow_name(plan)));
+  }
   fields.erase(kDataflowField);
   for (const auto& [key, unused] : fields.items()) {
     if (has_fields(plan, JsonCursor(Json{{key, unused}}, "", ""))) continue;
@@ -137,8 +142,8 @@ Plan with_fields(Plan plan, const JsonCursor& cursor) {
     for (const auto& [name, value] : all.items()) {
       if (name != kDataflowField) own.push_back(name);
     }
-    cursor.at(key).fail(fmt::format("unknown field; dataflow {} has {}", dataflow_name(plan),
-                                    fmt::join(own, ", ")));
+    cursor.at(key).fail(fmt::format("unknown field; dataflow {} has {}{}", dataflow_name(plan),
+                                    fmt::join(own, ", "), did_you_mean(key, own)));
   }
   std::visit(
       [&](auto& each) {

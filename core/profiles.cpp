@@ -104,6 +104,7 @@ GpuSpec find_gpu(const std::string& name) {
   if (names_a_file(name)) {
     const Json json = parse_json_file(name);
     GpuSpec spec = read_gpu(json, name);
+    if (!json.contains("bf16_products")) spec.bf16_products = has_bf16_products(spec.arch);
     require_facts_of_arch(JsonCursor(json, name), spec);
     return spec;
   }

@@ -5,7 +5,7 @@
 
 namespace vqgen {
 
-// templates/: "vq/ops/linear_lanes.cuh", "machine/cuda/vq/machine.cuh", ...
+// templates/: "vq/kernels/linear_lanes/kernel.cuh", "machine/cuda/vq/machine.cuh", ...
 std::span<const EmbeddedFile> embedded_templates();
 
 }  // namespace vqgen

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "core/error.h"
-#include "heuristics/ablation/shapes.h"
 #include "heuristics/cheapest.h"
 #include "heuristics/kernels/slice.h"
 #include "heuristics/placement/place.h"
@@ -42,10 +41,9 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
 // first that has the fields, the rules' own before the others.
 Plan by_rules(const Config& config, const GpuSpec& gpu) {
   const JsonCursor fields = config.plan_cursor();
-  if (const auto named = named_dataflow(fields, config.problem)) {
-    return with_overrides(of_dataflow(*named, config.problem, gpu), config);
-  }
   Plan plan = by_rules(config.problem, gpu);
+  const auto named = named_dataflow(fields, config.problem);
+  if (named && named->index() != plan.index()) plan = of_dataflow(*named, config.problem, gpu);
   bool found = has_fields(plan, fields);
   for_each_dataflow([&](const auto& each) {
     if (found || !is_plan_of(each, config.problem) || !has_fields(each, fields)) return;

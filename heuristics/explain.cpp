@@ -45,7 +45,7 @@ std::vector<std::string> lines(const P& plan, const Linear& op, const GpuSpec&) 
   const auto config = configured(plan, op);
   return {fmt::format("dataflow {}: {} outputs a block, {} splits of the columns",
                       dataflow_name(plan), vq::outputs_per_block(config), vq::splits(config)),
-          fmt::format("chunk_columns {}: {} rows of x staged, {} codebook units a chunk",
+          fmt::format("chunks of {} columns: {} rows of x staged, {} codebook units a chunk",
                       vq::chunk_columns(config), op.shape.rows, vq::units_per_chunk(config)),
           codebook_line("weight", config.weights, vq::units_per_chunk(config))};
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -121,6 +122,25 @@ Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& opti
   Space result{{}, feasible};
   for (const std::size_t i : chosen) result.plans.push_back(all[i]);
   return result;
+}
+
+double distance(const Plan& a, const Plan& b) {
+  double sum = 0;
+  std::visit(
+      [&]<class P>(const P& from) {
+        const auto& to = std::get<P>(b);
+        for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
+          const Member& x = from.*field.member;
+          const Member& y = to.*field.member;
+          if constexpr (std::is_same_v<Member, int>) {
+            if (x != y) sum += std::abs(std::log2((x + 1.0) / (y + 1.0)));
+          } else {
+            sum += x == y ? 0 : 1;
+          }
+        });
+      },
+      a);
+  return sum;
 }
 
 }  // namespace vqgen

@@ -1,5 +1,5 @@
 // The plans that are worth a look for a problem on a GPU: what a search measures, and what the cost
-// model chooses from. Each dataflow declares its own part (heuristics/space/), with few values an
+// model chooses from. Each dataflow declares its own part (heuristics/kernels/), with few values an
 // axis, picked by what they mean (warps on a multiprocessor, not a bare number of splits), so that
 // the whole is some thousands at most and finite by construction.
 #pragma once
@@ -40,5 +40,9 @@ std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, cons
 
 // The dataflow and the placement, which decide most: "fragments, 8 copies".
 std::string kind_of(const Plan& plan, const Problem& problem);
+
+// How often a number has to be doubled or halved to get from one plan to the other, over all fields
+// but placements, which count once if they differ, as names do. Plans are of one dataflow.
+double distance(const Plan& a, const Plan& b);
 
 }  // namespace vqgen

@@ -75,6 +75,11 @@ void place_by(std::span<const HotnessProfile> profiles, const Config& config, co
   }
 }
 
+void require_runnable(const Plan& plan, const Config& config, const GpuSpec& gpu) {
+  const Verdict verdict = check(plan, config.problem, gpu);
+  if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
+}
+
 // With its boundaries, and accepted by check().
 Planned placed(Planned planned, const Config& config, const GpuSpec& gpu,
                std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
@@ -86,10 +91,10 @@ Planned placed(Planned planned, const Config& config, const GpuSpec& gpu,
           {each.operand, *measured, {"as in the plan that was measured with these codes"}});
     }
   } else if (!profiles.empty()) {
+    require_runnable(planned.plan, config, gpu);  // else there is nothing to place in
     place_by(profiles, config, gpu, options, planned);
   }
-  const Verdict verdict = check(planned.plan, config.problem, gpu);
-  if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
+  require_runnable(planned.plan, config, gpu);
   return planned;
 }
 

@@ -9,6 +9,7 @@
 #include "heuristics/ablation/rows.h"
 #include "heuristics/ablation/shapes.h"
 #include "heuristics/choose.h"
+#include "heuristics/space.h"
 
 namespace vqgen {
 namespace {

@@ -121,6 +121,9 @@ Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, c
   switch (rule.near) {
     case Near::most:
       laid.plan = share_most(laid.plan, of, problem, gpu);
+      fine = std::all_of(of.begin(), of.end(), [&](const Book& book) {
+        return placement_of(laid.plan, book.operand) != nullptr;
+      });
       break;
     case Near::slack:
       laid.plan = place(laid.plan, problem, gpu, profiles, {.strategy = Strategy::paper}).plan;

@@ -17,8 +17,7 @@ std::int64_t blocks_of_split(const Linear& op, const P& plan) {
          ceil_div(op.shape.rows, plan.rows_per_block);
 }
 
-// Outputs a warp as the plan has them, halved until a block's divide the rows of a tile; then fewer
-// threads.
+// Halves outputs per warp, then threads, until a block's outputs divide the rows of a tile.
 template <class P>
 void fit_tile_rows(const Linear& op, P& plan) {
   if (op.weights.scope != Scope::tile) return;
@@ -88,14 +87,14 @@ void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& 
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   const std::int64_t chunk = vq::chunk_columns(config);
-  judge.require(chunk % op.weights.vector_size == 0,
-                "chunk_columns {} is not a multiple of vector_size {}", chunk,
-                op.weights.vector_size);
-  judge.require(
-      config.unit_columns >= op.shape.in_features || chunk % config.unit_columns == 0 ||
-          config.unit_columns % chunk == 0,
-      "chunk_columns {} neither divides nor is a multiple of the {} columns of a codebook", chunk,
-      config.unit_columns);
+  constexpr bool kIsField = requires { plan.chunk_columns; };
+  const char* const name = kIsField ? "chunk_columns" : "columns per chunk";
+  judge.require(chunk % op.weights.vector_size == 0, "{} {} is not a multiple of vector_size {}",
+                name, chunk, op.weights.vector_size);
+  judge.require(config.unit_columns >= op.shape.in_features || chunk % config.unit_columns == 0 ||
+                    config.unit_columns % chunk == 0,
+                "{} {} neither divides nor is a multiple of the {} columns of a codebook", name,
+                chunk, config.unit_columns);
   if constexpr (requires { plan.splits; }) {
     judge.require(plan.splits <= vq::chunks(config),
                   "splits {} are more than the {} chunks of {} columns", plan.splits,

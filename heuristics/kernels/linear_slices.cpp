@@ -80,7 +80,7 @@ void Slice<LinearSlices>::judge(Judge& judge, const LinearSlices& plan, const Li
   judge.require(
       !config.weights.int8_entries ||
           vq::slice_sum(config) <= std::numeric_limits<std::int32_t>::max(),
-      "sums of integers over columns_per_block {} pass 32 bits; use more chunks or slices",
+      "sums of integers over columns_per_block {} pass 32 bits; use fewer or more entry_slices",
       plan.columns_per_block);
   // Sums, two sets of codes, and x of a step; addresses and what is looked up beside.
   constexpr int kBeside = 32;

@@ -21,12 +21,12 @@ struct ArtifactKey {
 
   static constexpr auto fields() {
     using K = ArtifactKey;
-    return std::make_tuple(
-        field("text_sha256", &K::text_sha256, required(), "of the text the compiler saw, less lines of comments"),
-        field("arch", &K::arch, required(), "compile target"),
-        field("compiler", &K::compiler, required(), "name, version and build"),
-        field("options", &K::options, required(), "as passed, in order"),
-        field("entries", &K::entries, required(), "kernel names, in order"));
+    return std::make_tuple(field("text_sha256", &K::text_sha256, required(),
+                                 "of the text the compiler saw, less lines of comments"),
+                           field("arch", &K::arch, required(), "compile target"),
+                           field("compiler", &K::compiler, required(), "name, version and build"),
+                           field("options", &K::options, required(), "as passed, in order"),
+                           field("entries", &K::entries, required(), "kernel names, in order"));
   }
   bool operator==(const ArtifactKey&) const = default;
 

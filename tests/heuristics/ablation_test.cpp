@@ -8,6 +8,7 @@
 #include "heuristics/ablation/shapes.h"
 #include "heuristics/kernels/slice.h"
 #include "heuristics/placement/plan_use.h"
+#include "heuristics/space.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

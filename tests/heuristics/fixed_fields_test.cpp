@@ -85,6 +85,19 @@ TEST(FixedFields, OfNoDataflowAreRefused) {
   }
 }
 
+// Copies of codebooks and all: attention by fragments has 16 of each entry here.
+TEST(FixedFields, TheRulesOwnDataflowNamedChangesNothing) {
+  const GpuSpec gpu = find_gpu("h200");
+  Json json = attention_json();
+  json["shape"]["tokens"] = 16384;
+  for (const Json& each : {json, gemv_json()}) {
+    const ChooseOptions rules{.chooser = Chooser::rules};
+    const Plan plan = propose(read_config(each, "c.json"), gpu, rules);
+    const Json named = {{"dataflow", dataflow_name(plan)}};
+    EXPECT_EQ(propose(with_plan(each, named), gpu, rules), plan);
+  }
+}
+
 // By the model, plans of other dataflows are not looked at.
 TEST(FixedFields, HoldForTheModelToo) {
   const Json json = edited(gemv_json(), {{"/shape/out_features", "4096"}});

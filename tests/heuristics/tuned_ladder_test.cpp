@@ -146,7 +146,8 @@ TEST(TunedLadder, OtherSizesServeOnlyWhereTheModelAgrees) {
     return Tables({{tuned_row(gemv_problem(1, out, in), plan)}}).ask(asked);
   };
   EXPECT_EQ(taken(at(8192, 4096, good)), "nearest t0:2");
-  EXPECT_EQ(taken(at(8192, 2048, good)), "nearest t0:2");
+  ASSERT_TRUE(std::holds_alternative<LinearTables>(good));  // whose splits follow from the columns
+  expect_words(at(8192, 2048, good).passed.at(0).refused, {" splits here, ", "measured"});
   EXPECT_EQ(taken(at(16384, 4096, good)), "nearest t0:2");
   EXPECT_EQ(taken(at(16640, 4096, good)), "");  // more than a factor of 4
   EXPECT_EQ(taken(at(8192, 9216, good)), "");
@@ -327,6 +328,17 @@ TEST(TunedLadder, FieldsThatTheConfigFixesMustBeThePlans) {
   expect_words(other.passed.at(0).refused, {"fixes fields"});
   expect_words(message_of([&] { tables.ask(problem, "uniform", R"({"threadz": 1})"); }),
                {"threadz"});
+}
+
+// A row of another dataflow lacks the field; the config's own dataflow is looked for then.
+TEST(TunedLadder, AFieldOfAnotherDataflowPassesTheRow) {
+  const Problem problem = gemv_problem(1, 1024, 1024);
+  const Tables tables({{tuned_row(problem, LinearLanes{.threads = 128, .chunk_columns = 512})}});
+  for (const char* fixed : {R"({"fragment_rows": 4})", R"({"dataflow": "fragments"})"}) {
+    const LadderAnswer answer = tables.ask(problem, "uniform", fixed);
+    EXPECT_EQ(taken(answer), "");
+    expect_words(answer.passed.at(0).refused, {"fixes fields"});
+  }
 }
 
 TEST(TunedLadder, AllNeighboursAreToldWhereTheyAreAskedFor) {

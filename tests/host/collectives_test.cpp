@@ -60,7 +60,7 @@ Trial collectives(bool bf16) {
   Trial trial;
   trial.text =
       std::string(test::kCollectivesText) +
-      "VQ_KERNEL(trial, 32, Args) { vq::collectives<vq::Element::" + (bf16 ? "kBF16" : "kF16") +
+      "VQ_KERNEL(trial, 32, Args) { vq::collectives<vq::Element::" + (bf16 ? "bf16" : "f16") +
       ">(args.in, args.out); }";
   trial.threads = 32;
   trial.shared_bytes = test::kCollectivesSharedBytes;

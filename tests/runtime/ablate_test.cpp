@@ -11,6 +11,7 @@
 #include "heuristics/ablation/shapes.h"
 #include "heuristics/choose.h"
 #include "heuristics/placement/plan_use.h"
+#include "heuristics/space.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

@@ -117,6 +117,18 @@ TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
   EXPECT_EQ(fusion_of(Strategy::paper), LinearFusion::shared);
 }
 
+// Refused before its codebooks are placed by the profile, which counts what its blocks do.
+TEST_F(Prepare, APlanThatCannotRunIsRefusedBeforeItIsPlaced) {
+  for (const char* fixed :
+       {R"({"dataflow": "fragments", "threads": 32, "warps_along_columns": 2})",
+        R"({"dataflow": "warpgroups", "threads": 64, "idle_warps": 2, "steps_ahead": 1})"}) {
+    config_.plan = parse_json(fixed, "plan");
+    EXPECT_NE(message_of([&] { prepared(); }, ErrorKind::infeasible).find("/plan"),
+              std::string::npos)
+        << fixed;
+  }
+}
+
 TEST_F(Prepare, TheConfigsOwnBoundariesGoFirst) {
   config_.plan = parse_json(R"({"codebook": {"registers": 1, "shared": 100}})", "plan");
   const Prepared result = prepared();

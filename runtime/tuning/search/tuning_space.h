@@ -50,8 +50,9 @@ std::vector<std::size_t> places_by_cost(const std::vector<Candidate>& candidates
 using PlanAxes = std::vector<std::array<int, 4>>;
 PlanAxes plan_axes(const Plan& plan);
 
-// Candidates of one dataflow that differ in one field. All of them are found at once, by a map from the plans with
-// one field blanked, field after field: some thousands of plans take tens of milliseconds.
+// Candidates of one dataflow that differ in one field. All of them are found at once, by a map from
+// the plans with one field blanked, field after field: some thousands of plans take tens of
+// milliseconds.
 class Neighbours {
  public:
   explicit Neighbours(const std::vector<Candidate>& candidates);

@@ -49,7 +49,9 @@ VQ_HD constexpr AttentionConfig<Plan> configure(const AttentionProblem& problem,
 }
 
 template <class Plan>
-VQ_HD constexpr int group(const AttentionConfig<Plan>& c) { return c.query_heads / c.kv_heads; }
+VQ_HD constexpr int group(const AttentionConfig<Plan>& c) {
+  return c.query_heads / c.kv_heads;
+}
 template <class Plan>
 VQ_HD constexpr int head_blocks(const AttentionConfig<Plan>& c) {
   return ceil_div(group(c), c.heads_per_block);
@@ -68,7 +70,9 @@ VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
   return head_dim / f.unit_elements;
 }
 template <class Plan>
-VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) { return c.max_window + c.max_sinks; }
+VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) {
+  return c.max_window + c.max_sinks;
+}
 template <class Plan>
 VQ_HD constexpr bool transformed(const AttentionConfig<Plan>& c) {
   return c.keys.smooth || c.keys.hadamard;

@@ -31,7 +31,7 @@ struct AttentionTilesShared {
 
 template <class Plan>
 VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& c,
-                                                    AttentionPart part) {
+                                                   AttentionPart part) {
   AttentionTilesShared at{};
   Carver carve;
   const bool scores = part != AttentionPart::kValues;

@@ -29,16 +29,16 @@ namespace vq {
 
 struct FormatConfig {
   Decoder decoder;
-  int vector_size;    // elements one code stands for
-  int index_bits;     // bits of a code
-  int residuals;      // stages summed up
-  CodeLayout layout;  // of the codes
-  bool int8_entries;  // entries are integers within -127 .. 127
-  bool stage_scales;  // a factor per unit and stage
-  bool smooth;        // keys were divided by a factor per channel
-  bool hadamard;      // keys were multiplied by the orthonormal Hadamard matrix
-  bool per_head;      // KV cache: units differ from head to head
-  int unit_elements;  // elements of a row that one unit serves (head_dim, or the channel group)
+  int vector_size;      // elements one code stands for
+  int index_bits;       // bits of a code
+  int residuals;        // stages summed up
+  CodeLayout layout;    // of the codes
+  bool int8_entries;    // entries are integers within -127 .. 127
+  bool stage_scales;    // a factor per unit and stage
+  bool smooth;          // keys were divided by a factor per channel
+  bool hadamard;        // keys were multiplied by the orthonormal Hadamard matrix
+  bool per_head;        // KV cache: units differ from head to head
+  int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
   Placement placement;  // the plan's, put here by configure(); the others are the problem's
 
   template <class Visit>

@@ -11,7 +11,8 @@
 
 namespace vq {
 
-// One kernel of a call. Grid and threads are what the launch takes; dynamic shared memory of one block.
+// One kernel of a call. Grid and threads are what the launch takes; dynamic shared memory of one
+// block.
 struct Launch {
   const char* function;  // the template that it runs
   const char* part;      // what the kernel's name says beside the op, "" for the main one

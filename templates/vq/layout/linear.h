@@ -93,7 +93,6 @@ VQ_HD constexpr i64 chunks(const LinearConfig<Plan>& c) {
   return ceil_div(c.in_features, i64{chunk_columns(c)});
 }
 
-
 // Of a dataflow with one kernel beside the one that combines.
 template <class Plan>
 VQ_HD constexpr CallShape linear_shape(const LinearConfig<Plan>& c, const char* function,
@@ -108,9 +107,8 @@ VQ_HD constexpr CallShape linear_shape(const LinearConfig<Plan>& c, const char* 
   if (splits(c) == 1) return shape;
   shape.workspace_bytes = kCounterBytes + i64{splits(c)} * c.rows * c.out_features * 4;
   if (c.combine == Combine::last_block) return shape;
-  shape.add({"linear_combine", "combine",
-             ceil_div(c.rows * c.out_features, i64{kCombineThreads}), 1, 1, kCombineThreads, 0,
-             false, false});
+  shape.add({"linear_combine", "combine", ceil_div(c.rows * c.out_features, i64{kCombineThreads}),
+             1, 1, kCombineThreads, 0, false, false});
   return shape;
 }
 

@@ -18,7 +18,9 @@ namespace vq {
 // codes serve the four lanes, lane c reads stream c % (v / 2) and its entry number c / (v / 2) of
 // each octet, and a step takes the next 8 / v octets of each stream.
 template <class Plan>
-VQ_HD constexpr int fragment_outputs(const LinearConfig<Plan>& c) { return 2 * c.fragment_rows; }
+VQ_HD constexpr int fragment_outputs(const LinearConfig<Plan>& c) {
+  return 2 * c.fragment_rows;
+}
 VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_size * f.residuals; }
 template <class Plan>
 VQ_HD constexpr int code_streams(const LinearConfig<Plan>& c) {
@@ -59,7 +61,9 @@ VQ_HD constexpr int run_columns(const LinearConfig<Plan>& c) {
   return code_streams(c) * 8 * run_octets(c);
 }
 template <class Plan>
-VQ_HD constexpr int run_steps(const LinearConfig<Plan>& c) { return run_columns(c) / 32; }
+VQ_HD constexpr int run_steps(const LinearConfig<Plan>& c) {
+  return run_columns(c) / 32;
+}
 // The first column, from the run's, of octet 0 .. 3 of a step; `octets` are those of a stream's
 // run.
 VQ_HD constexpr int octet_column(int streams, int octets, int step, int octet) {

@@ -67,7 +67,7 @@ struct AppendShare {
     Candidates::scaled(x, scale);
   }
 
-  // Parts of shared memory (layout/kv_append.h).
+  // Parts of shared memory (kernels/append_lanes/layout.h).
   VQ_DEVICE static float* rows() { return shared_part<float>(kShared.rows); }
   VQ_DEVICE static float* distances() { return shared_part<float>(kShared.distances); }
   VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }

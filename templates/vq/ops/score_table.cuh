@@ -3,7 +3,7 @@
 //
 //   table [plane][stage][entry][column][head]   column: sub-vector, head: of the plane
 //
-// (columns: layout/attention_decode.h). Of an access of 16, 8 or 4 bytes the machine serves as many
+// (columns: kernels/attention_tables/layout.h). Of an access of 16, 8 or 4 bytes the machine serves as many
 // lanes at once as 128 bytes hold: 1, 2 or 4 groups of 8. Lanes of a group have columns side by
 // side, and groups begin with other sub-vectors of their runs, so that their columns are side by
 // side too and no bank is met twice, whatever the codes; where a run is long enough, and the

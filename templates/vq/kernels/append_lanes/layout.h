@@ -86,7 +86,8 @@ struct AppendLanesShared {
   i64 total;
 };
 
-VQ_HD constexpr AppendLanesShared shared_layout(const AppendConfig<AppendLanes>& c, const FormatConfig& f) {
+VQ_HD constexpr AppendLanesShared shared_layout(const AppendConfig<AppendLanes>& c,
+                                                const FormatConfig& f) {
   AppendLanesShared at{};
   Carver carve;
   const i64 vectors = i64{c.tokens_per_block} * share_sub_vectors(c, f);
@@ -110,6 +111,7 @@ VQ_HD constexpr CallShape call_shape(const AppendConfig<AppendLanes>& c, i64 bat
   const i64 blocks = i64{token_blocks(c)} * (shares(c, c.keys) + shares(c, c.values));
   shape.add({"kv_append_lanes", "", blocks, c.kv_heads, batch, c.threads, block_shared_bytes(c),
              false, true});
+  shape.splits = 1;
   shape.code_bytes = 4;
   shape.element_bytes = 2;
   return shape;

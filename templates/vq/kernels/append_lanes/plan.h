@@ -1,5 +1,5 @@
-// Plan of appending by lanes: the entries of a codebook are spread over the lanes of warps, in fp32,
-// and the lanes' nearest meet by shuffles.
+// Plan of appending by lanes: the entries of a codebook are spread over the lanes of warps, in
+// fp32, and the lanes' nearest meet by shuffles.
 #pragma once
 
 #include <vq/plan.h>

@@ -49,7 +49,8 @@ VQ_HD constexpr int quad_heads(const AttentionConfig<AttentionFragments>& c) {
 }
 
 // Rows of keys and of values whose codes a lane has by one access (rows_together).
-VQ_HD constexpr int lane_bits(const AttentionConfig<AttentionFragments>& c, const FormatConfig& f, int lanes) {
+VQ_HD constexpr int lane_bits(const AttentionConfig<AttentionFragments>& c, const FormatConfig& f,
+                              int lanes) {
   return c.head_dim / lanes / f.vector_size * f.residuals * f.index_bits;
 }
 VQ_HD constexpr int keys_together(const AttentionConfig<AttentionFragments>& c) {
@@ -69,7 +70,8 @@ VQ_HD constexpr int joined_tiles(const AttentionConfig<AttentionFragments>& c) {
   return tiles;
 }
 
-VQ_HD constexpr AttentionFragmentsShared fragments_layout(const AttentionConfig<AttentionFragments>& c) {
+VQ_HD constexpr AttentionFragmentsShared fragments_layout(
+    const AttentionConfig<AttentionFragments>& c) {
   AttentionFragmentsShared at{};
   Carver carve;
   const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;

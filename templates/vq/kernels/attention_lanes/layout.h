@@ -7,8 +7,8 @@
 namespace vq {
 
 VQ_HD constexpr CallShape call_shape(const AttentionConfig<AttentionLanes>& c, i64 batch, i64) {
-  return attention_shape(c, batch, "attention_lanes",
-                         shared_layout(c, AttentionPart::kWhole).total, false);
+  return attention_shape(c, batch, "attention_lanes", shared_layout(c, AttentionPart::kWhole).total,
+                         false);
 }
 
 }  // namespace vq

@@ -1,5 +1,5 @@
-// Plan of a product by fragments: decoded entries are the tensor core's operands as they come, since
-// the order of the columns is free.
+// Plan of a product by fragments: decoded entries are the tensor core's operands as they come,
+// since the order of the columns is free.
 #pragma once
 
 #include <vq/plan.h>

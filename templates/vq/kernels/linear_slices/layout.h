@@ -17,8 +17,8 @@ VQ_HD constexpr int chunk_columns(const LinearConfig<LinearSlices>& c) {
   return c.columns_per_block;
 }
 VQ_HD constexpr int splits(const LinearConfig<LinearSlices>& c) {
-  return static_cast<int>(ceil_div(c.in_features, i64{c.columns_per_block})) *
-         c.weights.residuals * c.entry_slices;
+  return static_cast<int>(ceil_div(c.in_features, i64{c.columns_per_block})) * c.weights.residuals *
+         c.entry_slices;
 }
 VQ_HD constexpr int slice_elements(const LinearConfig<LinearSlices>& c) {
   return c.weights.vector_size / c.entry_slices;

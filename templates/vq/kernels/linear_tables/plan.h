@@ -1,5 +1,5 @@
-// Plan of a product by tables: inner products of x and all entries are made first, and looked up for
-// each output. A block has one chunk of the columns: some sub-vectors for each lane.
+// Plan of a product by tables: inner products of x and all entries are made first, and looked up
+// for each output. A block has one chunk of the columns: some sub-vectors for each lane.
 #pragma once
 
 #include <vq/plan.h>

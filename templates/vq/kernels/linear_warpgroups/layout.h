@@ -29,14 +29,20 @@ inline constexpr int kChunkBuffers = 3;
 VQ_HD constexpr int k_octet_bytes(const LinearConfig<LinearWarpgroups>& c) {
   return c.rows_per_block * kCoreRowBytes;
 }
-VQ_HD constexpr int product_bytes(const LinearConfig<LinearWarpgroups>& c) { return 2 * k_octet_bytes(c); }
+VQ_HD constexpr int product_bytes(const LinearConfig<LinearWarpgroups>& c) {
+  return 2 * k_octet_bytes(c);
+}
 // From a step to the next: 16 bytes more than it has, so that threads which store the same row of
 // steps that follow each other meet in no bank.
 VQ_HD constexpr int step_bytes(const LinearConfig<LinearWarpgroups>& c) {
   return 2 * product_bytes(c) + kCoreRowBytes;
 }
-VQ_HD constexpr int chunk_steps(const LinearConfig<LinearWarpgroups>& c) { return c.chunk_columns / 32; }
-VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearWarpgroups>& c) { return chunk_steps(c) * step_bytes(c); }
+VQ_HD constexpr int chunk_steps(const LinearConfig<LinearWarpgroups>& c) {
+  return c.chunk_columns / 32;
+}
+VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearWarpgroups>& c) {
+  return chunk_steps(c) * step_bytes(c);
+}
 // The core matrices of a chunk whose first stands at `address`.
 VQ_HD constexpr u64 x_descriptor(const LinearConfig<LinearWarpgroups>& c, u32 address) {
   return core_descriptor(address, k_octet_bytes(c), kCoreBytes);
