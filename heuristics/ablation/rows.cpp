@@ -153,7 +153,7 @@ bool AblationSpace::fits(const AblationRow& row, const PlacementRule& rule,
   }
   const std::size_t step = takes_long(rule) ? of.size() / kFewShapes + 1 : 1;
   for (std::size_t i = 0; i < of.size(); i += step) {
-    // Without a fusion named, the shape's own: the row asks for a dataflow alone.
+    // Without a fusion named, permute: the row asks for a dataflow alone.
     const LinearFusion fusion = row.fusions.empty() ? LinearFusion::permute : row.fusions.front();
     const Laid laid = complete(*of[i], {rule, fusion});
     if (laid.verdict.ok) return true;

@@ -1,4 +1,4 @@
-// A product by lanes: a warp a few outputs, x staged in chunks that hold whole codebook units.
+// A product by lanes: a few outputs per warp, x staged in chunks that hold whole codebook units.
 #include "heuristics/kernels/linear.h"
 
 namespace vqgen {

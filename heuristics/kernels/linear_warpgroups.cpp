@@ -112,7 +112,7 @@ void Slice<LinearWarpgroups>::judge(Judge& judge, const LinearWarpgroups& plan, 
   judge_linear(judge, plan, op, gpu);
 }
 
-// As many outputs a block as fill the GPU once, then splits.
+// Enough outputs per block to fill the GPU once, then splits.
 template <>
 LinearWarpgroups Slice<LinearWarpgroups>::choose(const Linear& op, const GpuSpec& gpu) {
   LinearWarpgroups plan;
