@@ -18,8 +18,8 @@
 #include <vq/kernels/linear_tables/layout.h>
 #include <vq/kernels/linear_warpgroups/layout.h>
 
-#include <span>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 
 #include "core/placement.h"

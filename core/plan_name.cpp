@@ -15,18 +15,17 @@ namespace {
 constexpr const char* kDataflowField = "dataflow";
 
 template <class T>
-void append_fields(std::string& name, const std::string& prefix, const T& value, const T& usual) {
+void add_differences(std::vector<FieldValue>& to, const std::string& prefix, const T& value,
+                     const T& usual) {
   for_each_field<T>([&](const auto& field) {
     const auto& own = value.*field.member;
     if (own == usual.*field.member) return;
-    using Member = std::remove_cvref_t<decltype(own)>;
-    if constexpr (HasFields<Member>) {
-      append_fields(name, fmt::format("{}{}.", prefix, field.name), own, usual.*field.member);
+    const std::string name = prefix + field.name;
+    if constexpr (HasFields<std::remove_cvref_t<decltype(own)>>) {
+      add_differences(to, name + ".", own, usual.*field.member);
     } else {
-      if (name.back() != '/') name += ',';
       const Json json = to_json_value(own);
-      name += fmt::format("{}{}={}", prefix, field.name,
-                          json.is_string() ? json.get<std::string>() : json.dump());
+      to.push_back({name, json.is_string() ? json.get<std::string>() : json.dump()});
     }
   });
 }
@@ -64,21 +63,41 @@ Json members(const JsonCursor& cursor, std::string_view text) {
   return object;
 }
 
-// The dataflows of the problem's op, a default plan each.
-std::vector<Plan> dataflows_of(const Problem& problem) {
-  std::vector<Plan> all;
-  for_each_dataflow([&](const auto& each) {
-    if (is_plan_of(each, problem)) all.emplace_back(each);
-  });
-  return all;
+// The names of the plan's fields, sorted.
+std::vector<std::string> field_names(const Plan& plan) {
+  std::vector<std::string> names;
+  std::visit(
+      [&]<class P>(const P&) {
+        for_each_field<P>([&](const auto& field) { names.emplace_back(field.name); });
+      },
+      plan);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace
 
+std::vector<FieldValue> differences(const Plan& plan, const Plan& usual) {
+  std::vector<FieldValue> all;
+  std::visit(
+      [&]<class P>(const P& each) {
+        const P* const of_same = std::get_if<P>(&usual);
+        add_differences(all, "", each, of_same == nullptr ? P{} : *of_same);
+      },
+      plan);
+  return all;
+}
+
 std::string plan_name(const Plan& plan) {
-  std::string name = fmt::format("{}/", kernel_name(plan));
-  std::visit([&]<class P>(const P& each) { append_fields(name, "", each, P{}); }, plan);
-  return name;
+  std::vector<std::string> parts;
+  std::visit(
+      [&]<class P>(const P&) {
+        for (const FieldValue& each : differences(plan, P{})) {
+          parts.push_back(each.name + "=" + each.value);
+        }
+      },
+      plan);
+  return fmt::format("{}/{}", kernel_name(plan), fmt::join(parts, ","));
 }
 
 Plan read_plan_name(const JsonCursor& cursor) {
@@ -109,9 +128,18 @@ Json to_json(const Plan& plan) {
   return json;
 }
 
+std::vector<Plan> dataflows_with(const JsonCursor& fields, const Problem& problem) {
+  std::vector<Plan> all;
+  for_each_dataflow([&](const auto& each) {
+    if (is_plan_of(each, problem) && has_fields(each, fields)) all.emplace_back(each);
+  });
+  return all;
+}
+
 std::optional<Plan> named_dataflow(const JsonCursor& cursor, const Problem& problem) {
   if (!cursor.has(kDataflowField)) return std::nullopt;
-  const std::vector<Plan> all = dataflows_of(problem);
+  const Json none = Json::object();
+  const std::vector<Plan> all = dataflows_with(JsonCursor(none, ""), problem);
   std::vector<std::string> names;
   for (const Plan& each : all) names.emplace_back(dataflow_name(each));
   std::vector<const char*> texts;
@@ -120,12 +148,13 @@ std::optional<Plan> named_dataflow(const JsonCursor& cursor, const Problem& prob
 }
 
 bool has_fields(const Plan& plan, const JsonCursor& cursor) {
-  const Json own = to_json(plan);
-  return std::all_of(cursor.value().items().begin(), cursor.value().items().end(),
-                     [&](const auto& each) {
-                       return own.contains(each.key()) &&
-                              (each.key() != kDataflowField || each.value() == own[kDataflowField]);
-                     });
+  const std::vector<std::string> names = field_names(plan);
+  for (const auto& [key, value] : cursor.value().items()) {
+    const bool own = key == kDataflowField ? value == dataflow_name(plan)
+                                           : std::binary_search(names.begin(), names.end(), key);
+    if (!own) return false;
+  }
+  return true;
 }
 
 Plan with_fields(Plan plan, const JsonCursor& cursor) {
@@ -135,15 +164,11 @@ Plan with_fields(Plan plan, const JsonCursor& cursor) {
     cursor.at(kDataflowField).fail(fmt::format("is not {}, the plan's own", dataflow_name(plan)));
   }
   fields.erase(kDataflowField);
+  const std::vector<std::string> names = field_names(plan);
   for (const auto& [key, unused] : fields.items()) {
-    if (has_fields(plan, JsonCursor(Json{{key, unused}}, "", ""))) continue;
-    std::vector<std::string> own;
-    const Json all = to_json(plan);
-    for (const auto& [name, value] : all.items()) {
-      if (name != kDataflowField) own.push_back(name);
-    }
+    if (std::binary_search(names.begin(), names.end(), key)) continue;
     cursor.at(key).fail(fmt::format("unknown field; dataflow {} has {}{}", dataflow_name(plan),
-                                    fmt::join(own, ", "), did_you_mean(key, own)));
+                                    fmt::join(names, ", "), did_you_mean(key, names)));
   }
   std::visit(
       [&](auto& each) {

@@ -11,11 +11,21 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/json.h"
 #include "core/plan.h"
 
 namespace vqgen {
+
+// A field that differs, dotted within a placement, and its value as a name has it.
+struct FieldValue {
+  std::string name, value;
+};
+
+// The fields of `plan` that have other values than in `usual`, in the order of visit(); of another
+// dataflow, those that are not its defaults.
+std::vector<FieldValue> differences(const Plan& plan, const Plan& usual);
 
 std::string plan_name(const Plan& plan);
 
@@ -35,6 +45,9 @@ std::optional<Plan> named_dataflow(const JsonCursor& cursor, const Problem& prob
 
 // Whether the plan's dataflow has all fields of such an object, and is the one that it names.
 bool has_fields(const Plan& plan, const JsonCursor& cursor);
+
+// The default plan of each dataflow of the problem's op for which that holds, in their order.
+std::vector<Plan> dataflows_with(const JsonCursor& fields, const Problem& problem);
 
 // The plan with such fields laid over it. Error(bad_input) where has_fields() does not hold, and
 // for values out of range.

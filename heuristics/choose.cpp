@@ -1,7 +1,7 @@
 #include "heuristics/choose.h"
 
 #include <algorithm>
-#include <limits>
+#include <span>
 
 #include "core/error.h"
 #include "heuristics/cheapest.h"
@@ -16,13 +16,21 @@ void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
 }
 
+// Those on tensor cores are bound by passes through shared memory, of which copies spare some.
+bool is_on_tensor_cores(const Plan& plan) {
+  return std::holds_alternative<AttentionFragments>(plan) ||
+         std::holds_alternative<LinearFragments>(plan) ||
+         std::holds_alternative<LinearWarpgroups>(plan);
+}
+
 // The plan of the dataflow that `wanted` is of; check() may refuse it.
 Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu) {
   const Plan plan = visit_plan(wanted, problem, [&]<class P>(const P&, const OpOf<P>& op) {
     return Plan(Slice<P>::choose(op, gpu));
   });
-  if (!std::holds_alternative<LinearWarpgroups>(plan) || !check(plan, problem, gpu).ok) return plan;
-  return with_copies_where_they_win(plan, problem, gpu);
+  if (!is_on_tensor_cores(plan) || !check(plan, problem, gpu).ok) return plan;
+  const bool attention = std::holds_alternative<AttentionDecode>(problem);
+  return with_copies_where_they_win(plan, problem, gpu, attention ? kWorthwhile : kClearly);
 }
 
 // The one that is expected to be the fastest: fragments where they can run, else lanes.
@@ -31,9 +39,7 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
   const Plan fragments =
       of_dataflow(attention ? Plan(AttentionFragments{}) : LinearFragments{}, problem, gpu);
-  if (check(fragments, problem, gpu).ok) {
-    return with_copies_where_they_win(fragments, problem, gpu, attention ? kWorthwhile : kClearly);
-  }
+  if (check(fragments, problem, gpu).ok) return fragments;
   return of_dataflow(attention ? Plan(AttentionLanes{}) : LinearLanes{}, problem, gpu);
 }
 
@@ -42,14 +48,12 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
 Plan by_rules(const Config& config, const GpuSpec& gpu) {
   const JsonCursor fields = config.plan_cursor();
   Plan plan = by_rules(config.problem, gpu);
-  const auto named = named_dataflow(fields, config.problem);
-  if (named && named->index() != plan.index()) plan = of_dataflow(*named, config.problem, gpu);
-  bool found = has_fields(plan, fields);
-  for_each_dataflow([&](const auto& each) {
-    if (found || !is_plan_of(each, config.problem) || !has_fields(each, fields)) return;
-    plan = of_dataflow(each, config.problem, gpu);
-    found = true;
-  });
+  auto wanted = named_dataflow(fields, config.problem);
+  if (!wanted && !has_fields(plan, fields)) {
+    const std::vector<Plan> others = dataflows_with(fields, config.problem);
+    if (!others.empty()) wanted = others.front();
+  }
+  if (wanted && wanted->index() != plan.index()) plan = of_dataflow(*wanted, config.problem, gpu);
   return with_overrides(plan, config);
 }
 
@@ -60,39 +64,48 @@ Plan with_last_block(const Plan& plan, const Problem& problem, const GpuSpec& gp
   return merged_by_last_block(plan, problem, gpu).value_or(plan);
 }
 
-// The cheapest of the space's plans with the config's own fields, of those that check() accepts.
-std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec& gpu,
-                                            const ChooseOptions& options) {
-  CostModel model(config.problem, gpu, options.profiles);
+// Of the plans with the config's own fields over them that check() accepts, the one of the least
+// score, the first of equals; score() may have none.
+template <class Score>
+std::optional<Plan> least_with_overrides(std::span<const Plan> plans, const Config& config,
+                                         const GpuSpec& gpu, Score&& score) {
+  const std::vector<Plan> dataflows = dataflows_with(config.plan_cursor(), config.problem);
   std::optional<Plan> best;
   double least = 0;
-  const SpaceOptions all{.most = 0, .last_block = options.last_block};
-  for (const Plan& plan : space(config.problem, gpu, all).plans) {
-    if (!has_fields(plan, config.plan_cursor())) continue;
+  for (const Plan& plan : plans) {
+    const auto same = [&](const Plan& each) { return each.index() == plan.index(); };
+    if (std::none_of(dataflows.begin(), dataflows.end(), same)) continue;
     const Plan changed = with_overrides(plan, config);
     if (!check(changed, config.problem, gpu).ok) continue;
-    const std::optional<Cost> cost = model(changed);
-    if (!cost || (best && cost->us >= least)) continue;
+    const std::optional<double> own = score(changed);
+    if (!own || (best && *own >= least)) continue;
     best = changed;
-    least = cost->us;
+    least = *own;
   }
   return best;
 }
 
-// Of the space's plans of the rules' dataflow with the config's own fields, those that check()
-// accepts, the one most like the rules' plan; that plan where there is none.
+// The cheapest of the space's plans.
+std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec& gpu,
+                                            const ChooseOptions& options) {
+  CostModel model(config.problem, gpu, options.profiles);
+  const SpaceOptions all{.most = 0, .last_block = options.last_block};
+  return least_with_overrides(space(config.problem, gpu, all).plans, config, gpu,
+                              [&](const Plan& plan) -> std::optional<double> {
+                                const std::optional<Cost> cost = model(plan);
+                                return cost ? std::optional(cost->us) : std::nullopt;
+                              });
+}
+
+// The one most like the rules' plan of the space's plans of its dataflow; that plan where there is
+// none.
 Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSpec& gpu) {
-  Plan nearest = rules;
-  double least = std::numeric_limits<double>::infinity();
-  for (const Plan& plan : space(config.problem, gpu, {.most = 0}).plans) {
-    if (plan.index() != rules.index() || !has_fields(plan, config.plan_cursor())) continue;
-    const Plan changed = with_overrides(plan, config);
-    const double away = distance(changed, rules);
-    if (away >= least || !check(changed, config.problem, gpu).ok) continue;
-    nearest = changed;
-    least = away;
-  }
-  return nearest;
+  std::vector<Plan> plans = space(config.problem, gpu, {.most = 0}).plans;
+  std::erase_if(plans, [&](const Plan& plan) { return plan.index() != rules.index(); });
+  return least_with_overrides(
+             plans, config, gpu,
+             [&](const Plan& plan) { return std::optional(distance(plan, rules)); })
+      .value_or(rules);
 }
 
 }  // namespace

@@ -45,6 +45,12 @@ Cost weighed(const CostParts& ideal, const CostCoefficients& coefficients) {
   return cost;
 }
 
+// To the tensor core's operands, which no coefficients are fitted to.
+bool moves_entries(const Plan& plan) {
+  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  return fragments != nullptr && fragments->fusion != LinearFusion::permute;
+}
+
 }  // namespace
 
 CostProfile read_cost_profile(const Json& json, const std::string& source) {
@@ -72,9 +78,7 @@ const CostProfile& cost_profile() {
 }
 
 bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
-  const auto* fragments = std::get_if<LinearFragments>(&plan);
-  if (fragments != nullptr && fragments->fusion != LinearFusion::permute) return false;
-  return coefficients.dataflows.contains(std::string(kernel_name(plan)));
+  return !moves_entries(plan) && coefficients.dataflows.contains(std::string(kernel_name(plan)));
 }
 
 bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
@@ -95,9 +99,7 @@ CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
 }
 
 const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
-  const auto* fragments = std::get_if<LinearFragments>(&plan);
-  if (fragments != nullptr && fragments->fusion != LinearFusion::permute) return nullptr;
-  return by_dataflow_.at(plan.index());
+  return moves_entries(plan) ? nullptr : by_dataflow_.at(plan.index());
 }
 
 CostParts CostModel::ideal(const Plan& plan) {

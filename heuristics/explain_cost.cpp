@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/space.h"
 
@@ -23,29 +24,13 @@ std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
   return text.empty() ? "nothing" : text;
 }
 
-// "threads 256, splits 4": fields that b has with other values than a; of another dataflow, those
-// that are not its defaults.
-std::string differences(const Plan& a, const Plan& b) {
-  Json usual = to_json(a);
-  if (a.index() != b.index()) {
-    usual = std::visit(
-        [](const auto& each) { return to_json(Plan(std::decay_t<decltype(each)>{})); }, b);
-  }
+// "splits 4, threads 256".
+std::string differences_text(const Plan& plan, const Plan& usual) {
+  std::vector<FieldValue> all = differences(plan, usual);
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   std::string text;
-  const auto add = [&](const std::string& name, const Json& value) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
-                        value.is_string() ? value.get<std::string>() : value.dump());
-  };
-  const Json own = to_json(b);
-  for (const auto& [name, value] : own.items()) {
-    if (usual.at(name) == value) continue;
-    if (!value.is_object()) {
-      add(name, value);
-      continue;
-    }
-    for (const auto& [member, number] : value.items()) {
-      if (usual.at(name).at(member) != number) add(name + "." + member, number);
-    }
+  for (const FieldValue& each : all) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", each.name, each.value);
   }
   return text;
 }
@@ -84,7 +69,7 @@ std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& probl
     const std::string kind = kind_of(each.plan, problem);
     if (!seen.insert(kind).second) continue;
     lines.push_back(
-        fmt::format("{:.1f} us: {} ({})", each.cost.us, kind, differences(plan, each.plan)));
+        fmt::format("{:.1f} us: {} ({})", each.cost.us, kind, differences_text(each.plan, plan)));
   }
   if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled yet");
   return lines;

@@ -215,10 +215,4 @@ void Slice<AttentionFragments>::count(BlockWork& to, const AttentionFragments& p
   to.registers = 128;
 }
 
-template <>
-std::vector<std::string> Slice<AttentionFragments>::explain(const AttentionFragments&,
-                                                            const AttentionDecode&) {
-  return {};
-}
-
 }  // namespace vqgen

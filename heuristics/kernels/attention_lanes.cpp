@@ -57,10 +57,4 @@ void Slice<AttentionLanes>::count(BlockWork& to, const AttentionLanes& plan,
   count_lanes(to, plan, op, use, conflicts);
 }
 
-template <>
-std::vector<std::string> Slice<AttentionLanes>::explain(const AttentionLanes&,
-                                                        const AttentionDecode&) {
-  return {};
-}
-
 }  // namespace vqgen

@@ -199,9 +199,4 @@ void Slice<LinearFragments>::count(BlockWork& to, const LinearFragments& plan, c
                        2 * tiles * sides * vq::run_words(c) + row_tiles * (halves ? 2 : 4));
 }
 
-template <>
-std::vector<std::string> Slice<LinearFragments>::explain(const LinearFragments&, const Linear&) {
-  return {};
-}
-
 }  // namespace vqgen

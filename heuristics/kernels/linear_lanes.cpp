@@ -122,9 +122,4 @@ void Slice<LinearLanes>::count(BlockWork& to, const LinearLanes& plan, const Lin
   to.registers = 40 + static_cast<int>(c.outputs_per_warp * rows);
 }
 
-template <>
-std::vector<std::string> Slice<LinearLanes>::explain(const LinearLanes&, const Linear&) {
-  return {};
-}
-
 }  // namespace vqgen

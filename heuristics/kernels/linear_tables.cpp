@@ -113,9 +113,4 @@ void Slice<LinearTables>::count(BlockWork& to, const LinearTables& plan, const L
   to.registers = 64;
 }
 
-template <>
-std::vector<std::string> Slice<LinearTables>::explain(const LinearTables&, const Linear&) {
-  return {};
-}
-
 }  // namespace vqgen

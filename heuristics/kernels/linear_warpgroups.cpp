@@ -196,9 +196,4 @@ void Slice<LinearWarpgroups>::count(BlockWork& to, const LinearWarpgroups& plan,
   to.registers = vq::warpgroup_registers(c);
 }
 
-template <>
-std::vector<std::string> Slice<LinearWarpgroups>::explain(const LinearWarpgroups&, const Linear&) {
-  return {};
-}
-
 }  // namespace vqgen

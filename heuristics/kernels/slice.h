@@ -25,23 +25,21 @@ struct Slice {
   // What one block does, added to what all dataflows of the op count (cost/work.h).
   static void count(BlockWork& to, const P& plan, const Op& op, const PlanUse& use,
                     ConflictTable& conflicts);
-  // What `vqgen explain` says of this dataflow beside its op's lines.
-  static std::vector<std::string> explain(const P& plan, const Op& op);
+  // What `vqgen explain` says of this dataflow beside its op's lines; most have nothing to add.
+  static std::vector<std::string> explain(const P&, const Op&) { return {}; }
 };
 
-#define VQGEN_SLICE(P)                                                                   \
-  template <>                                                                            \
-  void Slice<P>::judge(Judge&, const P&, const Op&, const GpuSpec&);                     \
-  template <>                                                                            \
-  P Slice<P>::choose(const Op&, const GpuSpec&);                                         \
-  template <>                                                                            \
-  void Slice<P>::add_candidates(Candidates&, const Op&, SpacePlacement);                 \
-  template <>                                                                            \
-  PlanUse Slice<P>::use(const P&, const Op&);                                            \
-  template <>                                                                            \
-  void Slice<P>::count(BlockWork&, const P&, const Op&, const PlanUse&, ConflictTable&); \
-  template <>                                                                            \
-  std::vector<std::string> Slice<P>::explain(const P&, const Op&);
+#define VQGEN_SLICE(P)                                                   \
+  template <>                                                            \
+  void Slice<P>::judge(Judge&, const P&, const Op&, const GpuSpec&);     \
+  template <>                                                            \
+  P Slice<P>::choose(const Op&, const GpuSpec&);                         \
+  template <>                                                            \
+  void Slice<P>::add_candidates(Candidates&, const Op&, SpacePlacement); \
+  template <>                                                            \
+  PlanUse Slice<P>::use(const P&, const Op&);                            \
+  template <>                                                            \
+  void Slice<P>::count(BlockWork&, const P&, const Op&, const PlanUse&, ConflictTable&);
 VQGEN_SLICE(AttentionLanes)
 VQGEN_SLICE(AttentionFragments)
 VQGEN_SLICE(AttentionTables)
@@ -53,6 +51,15 @@ VQGEN_SLICE(LinearWarpgroups)
 VQGEN_SLICE(LinearSlices)
 VQGEN_SLICE(AppendLanes)
 #undef VQGEN_SLICE
+
+#define VQGEN_EXPLAINS(P) \
+  template <>             \
+  std::vector<std::string> Slice<P>::explain(const P&, const Op&);
+VQGEN_EXPLAINS(AttentionTables)
+VQGEN_EXPLAINS(AttentionChannels)
+VQGEN_EXPLAINS(LinearSlices)
+VQGEN_EXPLAINS(AppendLanes)
+#undef VQGEN_EXPLAINS
 
 // check() of a dataflow's own plan and op.
 template <class P>

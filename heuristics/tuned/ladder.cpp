@@ -58,11 +58,7 @@ class Borrowing {
   // Error(bad_input) for a field that no dataflow of the op has.
   bool has_fixed_fields(const Plan& plan) const {
     const JsonCursor fields = config_.plan_cursor();
-    bool known = false;
-    for_each_dataflow([&](const auto& each) {
-      known = known || (is_plan_of(each, config_.problem) && has_fields(each, fields));
-    });
-    if (known && !has_fields(plan, fields)) return false;
+    if (!has_fields(plan, fields) && !dataflows_with(fields, config_.problem).empty()) return false;
     return with_overrides(plan, config_) == plan;
   }
 

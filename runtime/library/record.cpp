@@ -23,18 +23,23 @@ Demands demands_of_cache(const Op& op) {
   return demands;
 }
 
-Demands demands_of(const AttentionDecode& op) { return demands_of_cache(op); }
-Demands demands_of(const KvAppend& op) { return demands_of_cache(op); }
-Demands demands_of(const Linear& op) {
+Demands demands_of_weights(const Linear& op) {
   Demands demands;
   demands.output_scales = op.weights.output_scales;
   demands.scales = op.weights.stage_scales;
   return demands;
 }
 
-Demands demands_of(const Problem& problem, const Plan& plan) {
-  const vq::CallShape shape = call_shape(plan, problem);
-  Demands demands = std::visit([](const auto& op) { return demands_of(op); }, problem);
+Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
+  Demands demands = std::visit(
+      []<class Op>(const Op& op) {
+        if constexpr (std::is_base_of_v<Linear, Op>) {
+          return demands_of_weights(op);
+        } else {
+          return demands_of_cache(op);
+        }
+      },
+      problem);
   demands.codes_mask = mask_of(shape.code_bytes);
   demands.elements_mask = mask_of(shape.element_bytes);
   return demands;
@@ -62,11 +67,11 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   bucket.plan = made.plan;
   bucket.from = made.from;
   bucket.entries = made.source.entries.size();
-  bucket.own_bytes = workspace_of(wanted.config.problem, made.plan);
+  const vq::CallShape shape = call_shape(made.plan, wanted.config.problem);
+  bucket.own_bytes = static_cast<std::size_t>(shape.workspace_bytes);
   bucket.workspace_bytes = bucket.own_bytes;
-  bucket.score_bytes =
-      static_cast<std::size_t>(call_shape(made.plan, wanted.config.problem).score_bytes);
-  bucket.demands = demands_of(wanted.config.problem, made.plan);
+  bucket.score_bytes = static_cast<std::size_t>(shape.score_bytes);
+  bucket.demands = demands_of(wanted.config.problem, shape);
   bucket.resources = made.artifact.kernels;
   bucket.from_disk = made.cache_hit;
   const std::lock_guard lock(*maker.load);
@@ -75,10 +80,6 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
 }
 
 }  // namespace
-
-std::size_t workspace_of(const Problem& problem, const Plan& plan) {
-  return static_cast<std::size_t>(call_shape(plan, problem).workspace_bytes);
-}
 
 const char* Record::told() const {
   const std::string* const other = failed.load(std::memory_order_acquire);
@@ -110,12 +111,13 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
   // The sizes of a baseline are among the wanted ones, so all that a wanted kernel will take over
   // is one bucket's.
   for (const BucketPlan& later : wanted) {
-    const Demands demands = demands_of(later.config.problem, later.plan);
+    const vq::CallShape shape = call_shape(later.plan, later.config.problem);
+    const Demands demands = demands_of(later.config.problem, shape);
     Bucket& bucket = record->buckets[bucket_index(record->buckets, later.most)];
     bucket.demands.codes_mask |= demands.codes_mask;
     bucket.demands.elements_mask |= demands.elements_mask;
     bucket.workspace_bytes =
-        std::max(bucket.workspace_bytes, workspace_of(later.config.problem, later.plan));
+        std::max(bucket.workspace_bytes, static_cast<std::size_t>(shape.workspace_bytes));
   }
   for (const Bucket& each : record->buckets) {
     record->workspace_bytes = std::max(record->workspace_bytes, each.workspace_bytes);

@@ -84,8 +84,6 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
                                     std::span<const BucketPlan> plans,
                                     std::span<const BucketPlan> wanted = {});
 
-std::size_t workspace_of(const Problem& problem, const Plan& plan);
-
 // Record::description, and one that was changed.
 std::string describe(const Record& record, const Maker& maker);
 std::string dump_description(const Json& json);

@@ -19,6 +19,35 @@ struct Range {
   int most = 0;
 };
 
+// What the fields are that several plans share: one wording for all.
+struct Doc {
+  static constexpr const char* kThreads = "threads per block";
+  static constexpr const char* kTileTokens = "tokens scored between barriers";
+  static constexpr const char* kTilesInFlight = "tiles of codes in flight in shared memory";
+  static constexpr const char* kTokenSplits = "blocks that share one sequence's tokens";
+  static constexpr const char* kMergesSplits =
+      "what merges the splits: a second kernel, or the last block to end, by counters in the "
+      "workspace";
+  static constexpr const char* kHeadsPerBlock = "query heads of one KV head that a block serves";
+  static constexpr const char* kLanesPerToken =
+      "threads that share the dot product of one key, a power of two";
+  static constexpr const char* kKeyCodebook = "where the entries of the key codebooks stand";
+  static constexpr const char* kValueCodebook = "where the entries of the value codebooks stand";
+  static constexpr const char* kOutputsPerWarp = "output features that a warp serves";
+  static constexpr const char* kChunkColumns = "columns of x staged between barriers";
+  static constexpr const char* kColumnSplits = "blocks that share the columns of one output";
+  static constexpr const char* kSumsSplits =
+      "what sums up the splits: a second kernel, or the last block to end, by counters in the "
+      "workspace";
+  static constexpr const char* kSumsBlocks =
+      "what sums up the blocks of an output: a second kernel, or the last block to end, by "
+      "counters in the workspace";
+  static constexpr const char* kRowsPerBlock = "rows of x that a block serves, a multiple of 4";
+  static constexpr const char* kCodeWords =
+      "32-bit words that one load of codes moves, a power of two; codes are aligned to as much";
+  static constexpr const char* kCodebook = "where the entries of the codebooks stand";
+};
+
 // How the sums of splits become one. kernel: a second kernel adds them up. last_block: the last to
 // end of the blocks that share a result does, which it learns from a counter; the same bits.
 enum class Combine : int { kernel, last_block };

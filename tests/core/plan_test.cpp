@@ -8,12 +8,6 @@
 namespace vqgen {
 namespace {
 
-Config with_plan(const Json& json, const Json& plan) {
-  Config config = read_config(json, "c.json");
-  config.plan = plan;
-  return config;
-}
-
 // A config of an op that the plan's dataflow does.
 Json config_json(const Plan& plan) {
   for (const Json& json : {attention_json(), gemv_json(), append_json()}) {

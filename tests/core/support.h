@@ -61,6 +61,13 @@ inline Json edited(Json json, const std::vector<Edit>& edits) {
   return json;
 }
 
+// The config of an op with these fields of its plan fixed.
+inline Config with_plan(const Json& json, const Json& plan) {
+  Config config = read_config(json, "c.json");
+  config.plan = plan;
+  return config;
+}
+
 inline void expect_words(const std::string& text, const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is missing in: " << text;

@@ -8,12 +8,6 @@
 namespace vqgen {
 namespace {
 
-Config with_plan(const Json& json, const Json& plan) {
-  Config config = read_config(json, "c.json");
-  config.plan = plan;
-  return config;
-}
-
 Plan by_rules(const Json& json, const Json& plan) {
   return propose(with_plan(json, plan), find_gpu("h200"), {.chooser = Chooser::rules});
 }

@@ -19,7 +19,7 @@ struct AppendLanes {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AppendLanes;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("splits", &P::splits, Range{1, 128},
           "blocks that share the sub-vectors of a row, at most: each writes whole words");
     visit("tokens_per_block", &P::tokens_per_block, Range{1, 64},

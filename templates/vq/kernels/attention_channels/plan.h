@@ -26,23 +26,18 @@ struct AttentionChannels {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionChannels;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
-    visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, "tokens scored between barriers");
-    visit("splits", &P::splits, Range{1, 1024}, "blocks that share one sequence's tokens");
-    visit("heads_per_block", &P::heads_per_block, Range{1, 4096},
-          "query heads of one KV head that a block serves");
-    visit("lanes_per_token", &P::lanes_per_token, Range{1, 32},
-          "threads that share the dot product of one key, a power of two");
-    visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2},
-          "tiles of codes in flight in shared memory");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, Doc::kTileTokens);
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
+    visit("lanes_per_token", &P::lanes_per_token, Range{1, 32}, Doc::kLanesPerToken);
+    visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2}, Doc::kTilesInFlight);
     visit("key_channel_splits", &P::key_channel_splits, Range{1, 128},
           "blocks that share the channels of a head's keys, each with its own codebooks");
     visit("value_channel_splits", &P::value_channel_splits, Range{1, 128},
           "blocks that share the channels of a head's values");
-    visit("key_codebook", &P::key_codebook, Range{},
-          "where the entries of the key codebooks stand");
-    visit("value_codebook", &P::value_codebook, Range{},
-          "where the entries of the value codebooks stand");
+    visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
+    visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }
 };
 

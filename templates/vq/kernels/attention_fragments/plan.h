@@ -23,22 +23,17 @@ struct AttentionFragments {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionFragments;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("step_tokens", &P::step_tokens, Range{8, 32},
           "tokens that a warp works on at once: 8, 16 or 32");
-    visit("splits", &P::splits, Range{1, 1024}, "blocks that share one sequence's tokens");
-    visit("combine", &P::combine, Range{},
-          "what merges the splits: a second kernel, or the last block to end, by counters in the "
-          "workspace");
-    visit("heads_per_block", &P::heads_per_block, Range{1, 4096},
-          "query heads of one KV head that a block serves");
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
     visit("code_words", &P::code_words, Range{1, 4},
           "32-bit words that one load of codes moves where it can, a power of two; rows of codes "
           "are aligned to as much");
-    visit("key_codebook", &P::key_codebook, Range{},
-          "where the entries of the key codebooks stand");
-    visit("value_codebook", &P::value_codebook, Range{},
-          "where the entries of the value codebooks stand");
+    visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
+    visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }
 };
 

@@ -24,22 +24,15 @@ struct AttentionLanes {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionLanes;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
-    visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, "tokens scored between barriers");
-    visit("splits", &P::splits, Range{1, 1024}, "blocks that share one sequence's tokens");
-    visit("combine", &P::combine, Range{},
-          "what merges the splits: a second kernel, or the last block to end, by counters in the "
-          "workspace");
-    visit("heads_per_block", &P::heads_per_block, Range{1, 4096},
-          "query heads of one KV head that a block serves");
-    visit("lanes_per_token", &P::lanes_per_token, Range{1, 32},
-          "threads that share the dot product of one key, a power of two");
-    visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2},
-          "tiles of codes in flight in shared memory");
-    visit("key_codebook", &P::key_codebook, Range{},
-          "where the entries of the key codebooks stand");
-    visit("value_codebook", &P::value_codebook, Range{},
-          "where the entries of the value codebooks stand");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, Doc::kTileTokens);
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
+    visit("lanes_per_token", &P::lanes_per_token, Range{1, 32}, Doc::kLanesPerToken);
+    visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2}, Doc::kTilesInFlight);
+    visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
+    visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }
 };
 

@@ -27,20 +27,15 @@ struct AttentionTables {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionTables;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
-    visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, "tokens scored between barriers");
-    visit("splits", &P::splits, Range{1, 1024}, "blocks that share one sequence's tokens");
-    visit("combine", &P::combine, Range{},
-          "what merges the splits: a second kernel, or the last block to end, by counters in the "
-          "workspace");
-    visit("heads_per_block", &P::heads_per_block, Range{1, 4096},
-          "query heads of one KV head that a block serves");
-    visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2},
-          "tiles of codes in flight in shared memory");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, Doc::kTileTokens);
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
+    visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2}, Doc::kTilesInFlight);
     visit("table_bits", &P::table_bits, Range{16, 32},
           "bits of an inner product, 32 (fp32) or 16 (f16, which rounds scores)");
-    visit("value_codebook", &P::value_codebook, Range{},
-          "where the entries of the value codebooks stand");
+    visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }
 };
 

@@ -35,15 +35,12 @@ struct LinearFragments {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearFragments;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
           "output features that a warp serves, a multiple of twice fragment_rows");
-    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24},
-          "columns of x staged between barriers");
-    visit("splits", &P::splits, Range{1, 4096}, "blocks that share the columns of one output");
-    visit("combine", &P::combine, Range{},
-          "what sums up the splits: a second kernel, or the last block to end, by counters in the "
-          "workspace");
+    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
     visit("warps_along_columns", &P::warps_along_columns, Range{1, 32},
           "warps of a block that share the columns, a power of two");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
@@ -52,10 +49,8 @@ struct LinearFragments {
           "rows of x that one product serves, 4 or 8; and twice as many outputs");
     visit("fusion", &P::fusion, Range{},
           "how entries become operands of the tensor core; permute lays x out to match them");
-    visit("code_words", &P::code_words, Range{1, 4},
-          "32-bit words that one load of codes moves, a power of two; codes are aligned to as "
-          "much");
-    visit("codebook", &P::codebook, Range{}, "where the entries of the codebooks stand");
+    visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
 

@@ -21,18 +21,13 @@ struct LinearLanes {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearLanes;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
-    visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
-          "output features that a warp serves");
-    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24},
-          "columns of x staged between barriers");
-    visit("splits", &P::splits, Range{1, 4096}, "blocks that share the columns of one output");
-    visit("combine", &P::combine, Range{},
-          "what sums up the splits: a second kernel, or the last block to end, by counters in the "
-          "workspace");
-    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
-          "rows of x that a block serves, a multiple of 4");
-    visit("codebook", &P::codebook, Range{}, "where the entries of the codebooks stand");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096}, Doc::kOutputsPerWarp);
+    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("rows_per_block", &P::rows_per_block, Range{4, 256}, Doc::kRowsPerBlock);
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
 

@@ -23,21 +23,15 @@ struct LinearSlices {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearSlices;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
-    visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
-          "output features that a warp serves");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096}, Doc::kOutputsPerWarp);
     visit("columns_per_block", &P::columns_per_block, Range{1, 1 << 24},
           "columns of x that a block has, whole steps of its loads of codes");
     visit("entry_slices", &P::entry_slices, Range{1, 16},
           "slices of an entry; a block holds one of them, of 2 bytes or more");
-    visit("combine", &P::combine, Range{},
-          "what sums up the blocks of an output: a second kernel, or the last block to end, by "
-          "counters in the workspace");
-    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
-          "rows of x that a block serves, a multiple of 4");
-    visit("code_words", &P::code_words, Range{1, 4},
-          "32-bit words that one load of codes moves, a power of two; codes are aligned to as "
-          "much");
+    visit("combine", &P::combine, Range{}, Doc::kSumsBlocks);
+    visit("rows_per_block", &P::rows_per_block, Range{4, 256}, Doc::kRowsPerBlock);
+    visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
   }
 };
 

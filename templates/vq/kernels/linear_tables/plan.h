@@ -20,18 +20,15 @@ struct LinearTables {
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearTables;
-    visit("threads", &P::threads, Range{32, 1024}, "threads per block");
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
           "output features that a warp serves: up to 32, or a multiple of 4");
     visit("sub_vectors_per_lane", &P::sub_vectors_per_lane, Range{1, 16},
           "sub-vectors of x that each lane of a warp has tables of; 32 times as many are a block's "
           "columns");
-    visit("combine", &P::combine, Range{},
-          "what sums up the blocks of an output: a second kernel, or the last block to end, by "
-          "counters in the workspace");
-    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
-          "rows of x that a block serves, a multiple of 4");
-    visit("codebook", &P::codebook, Range{}, "where the entries of the codebooks stand");
+    visit("combine", &P::combine, Range{}, Doc::kSumsBlocks);
+    visit("rows_per_block", &P::rows_per_block, Range{4, 256}, Doc::kRowsPerBlock);
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
 

@@ -30,23 +30,18 @@ struct LinearWarpgroups {
     visit("threads", &P::threads, Range{32, 1024}, "threads per block, whole warp groups");
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
           "output features that a warp serves, a multiple of 16");
-    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24},
-          "columns of x staged between barriers");
-    visit("splits", &P::splits, Range{1, 4096}, "blocks that share the columns of one output");
-    visit("combine", &P::combine, Range{},
-          "what sums up the splits: a second kernel, or the last block to end, by counters in the "
-          "workspace");
+    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8");
-    visit("code_words", &P::code_words, Range{1, 4},
-          "32-bit words that one load of codes moves, a power of two; codes are aligned to as "
-          "much");
+    visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
     visit("idle_warps", &P::idle_warps, Range{0, 3},
           "warps of a block that have no outputs, where fewer outputs per block fill the "
           "multiprocessors evenly");
     visit("steps_ahead", &P::steps_ahead, Range{0, 1},
           "steps that are looked up before the one ahead of them is multiplied, for registers");
-    visit("codebook", &P::codebook, Range{}, "where the entries of the codebooks stand");
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
 
