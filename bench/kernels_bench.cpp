@@ -13,7 +13,7 @@
 #include <memory>
 #include <string_view>
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"

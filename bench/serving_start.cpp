@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/json.h"
+#include "core/json/json.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 #include "runtime/ablate.h"
 #include "runtime/counters.h"
 

@@ -1,6 +1,6 @@
 // vqgen cache pack and unpack: a folder of kernels to one file and back. Only what is whole passes.
 #include "cli/cache_commands.h"
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/cache/artifact_file.h"
 #include "runtime/cache/pack.h"
 

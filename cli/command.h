@@ -12,9 +12,9 @@
 #include <string>
 
 #include "cli/progress.h"
-#include "core/config.h"
-#include "core/gpu_spec.h"
-#include "core/json.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/json/json.h"
+#include "core/problem/config.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cache/artifact_cache.h"
 #include "runtime/tuned_places.h"

@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "cli/placement_options.h"
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace vqgen::cli {
 namespace {

@@ -1,6 +1,6 @@
 // vqgen db: what is in tuned tables, what a config is answered from them, and tables made one.
 #include "cli/db_commands.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "heuristics/tuned/ladder.h"
 #include "runtime/code_distribution.h"
 #include "runtime/prepare.h"

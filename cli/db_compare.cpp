@@ -1,6 +1,6 @@
 // vqgen db lint and diff.
 #include "cli/db_commands.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "heuristics/tuned/diff.h"
 #include "heuristics/tuned/lint.h"
 #include "runtime/verify/compare.h"

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "cli/command.h"
-#include "core/files.h"
+#include "core/files/files.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
 #include "runtime/cache/trust.h"

@@ -1,6 +1,6 @@
 // vqgen export: the kernel text, for plain nvcc.
 #include "cli/placement_options.h"
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace vqgen::cli {
 namespace {

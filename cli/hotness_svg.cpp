@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "cli/svg.h"
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 
 namespace vqgen::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 
 namespace vqgen::cli {
 

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "core/leftovers.h"
+#include "core/json/leftovers.h"
 
 namespace vqgen::cli {
 namespace {

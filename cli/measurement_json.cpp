@@ -1,6 +1,6 @@
 #include "cli/measurement_json.h"
 
-#include "core/config.h"
+#include "core/problem/config.h"
 #include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen::cli {

@@ -1,7 +1,7 @@
 // A measurement as JSON: as in a journal, but that its plan is the object of its fields.
 #pragma once
 
-#include "core/json.h"
+#include "core/json/json.h"
 #include "runtime/measure.h"
 
 namespace vqgen::cli {

@@ -3,8 +3,8 @@
 
 #include "cli/command.h"
 #include "cli/hotness_svg.h"
-#include "core/files.h"
-#include "core/hotness_summary.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_summary.h"
 #include "quantizer/hotness.h"
 
 namespace vqgen::cli {

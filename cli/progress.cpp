@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "cli/command.h"
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace vqgen::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "cli/command.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
 

@@ -2,7 +2,7 @@
 #include "quantizer/reorder.h"
 
 #include "cli/command.h"
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 #include "quantizer/hotness.h"
 
 namespace vqgen::cli {

@@ -4,8 +4,8 @@
 #include <charconv>
 
 #include "cli/command.h"
-#include "core/hotness_profile.h"
-#include "core/json.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/json/json.h"
 #include "quantizer/bundle.h"
 
 namespace vqgen::cli {

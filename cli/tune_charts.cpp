@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "cli/svg.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 
 namespace vqgen::cli {
 namespace {
@@ -87,7 +87,6 @@ std::size_t flow_of(const Plan& plan) {
 }
 
 std::string flow_colour(std::size_t flow) { return fmt::format("var(--flow-{})", flow); }
-
 
 // A candidate with both its times.
 struct Point {

@@ -1,5 +1,5 @@
 // The pictures of one tuning, as SVG for a page that defines the variables paper, ink, grid, mark
-// and a colour flow-0, flow-1, ... for each dataflow of an op, in the order of core/plan.h.
+// and a colour flow-0, flow-1, ... for each dataflow of an op, in the order of core/plan/plan.h.
 #pragma once
 
 #include <string>

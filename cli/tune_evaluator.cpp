@@ -1,7 +1,7 @@
 #include "cli/tune_evaluator.h"
 
-#include "core/digest.h"
-#include "core/files.h"
+#include "core/files/digest.h"
+#include "core/files/files.h"
 #include "generator/embedded_templates.h"
 #include "generator/generate.h"
 #include "heuristics/choose.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/timing_options.h"
-#include "core/tuned_row.h"
+#include "core/plan/tuned_row.h"
 #include "runtime/tuning/evaluator.h"
 
 namespace vqgen::cli {

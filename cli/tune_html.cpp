@@ -6,8 +6,8 @@
 
 #include "cli/svg.h"
 #include "cli/tune_charts.h"
-#include "core/files.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/plan/plan_name.h"
 #include "heuristics/space.h"
 
 namespace vqgen::cli {

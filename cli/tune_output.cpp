@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cli/tune_figures.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 
 namespace vqgen::cli {
 namespace {

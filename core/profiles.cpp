@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/gpu_arch.h"
+#include "core/gpu/gpu_arch.h"
 #include "core/suggest.h"
 
 namespace vqgen {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "core/embedded.h"
-#include "core/gpu_spec.h"
-#include "core/json.h"
-#include "core/vq_format.h"
+#include "core/files/embedded.h"
+#include "core/format/vq_format.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/json/json.h"
 
 namespace vqgen {
 
@@ -24,7 +24,7 @@ std::vector<std::string> sweep_names();
 bool names_a_file(const std::string& name);
 
 // `name` is a shipped profile ("h200") or a file ("./my-gpu.json"). Error(bad_input) names a file's
-// field that its arch does not have (core/gpu_arch.h).
+// field that its arch does not have (core/gpu/gpu_arch.h).
 GpuSpec find_gpu(const std::string& name);
 
 // For where nobody names a GPU and there is none: the shipped profile that profiles/defaults.json

@@ -1,7 +1,7 @@
 // The templates as text inside the binary.
 #pragma once
 
-#include "core/embedded.h"
+#include "core/files/embedded.h"
 
 namespace vqgen {
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/config.h"
-#include "core/digest.h"
+#include "core/files/digest.h"
+#include "core/problem/config.h"
 #include "generator/amalgamate.h"
 
 namespace vqgen {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "core/gpu_spec.h"
-#include "core/kernel_source.h"
-#include "core/plan.h"
-#include "core/problem.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/plan/kernel_source.h"
+#include "core/plan/plan.h"
+#include "core/problem/problem.h"
 
 namespace vqgen {
 

@@ -1,9 +1,9 @@
 // The only judge of feasibility.
 #pragma once
 
-#include "core/check.h"
-#include "core/gpu_spec.h"
-#include "core/plan.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/plan/plan.h"
+#include "core/problem/check.h"
 
 namespace vqgen {
 

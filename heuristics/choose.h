@@ -7,7 +7,7 @@
 
 #include <span>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 #include "heuristics/check.h"
 #include "heuristics/cost.h"
 

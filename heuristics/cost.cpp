@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/embedded.h"
-#include "core/json.h"
+#include "core/files/embedded.h"
+#include "core/json/json.h"
 
 namespace vqgen {
 namespace {

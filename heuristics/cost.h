@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/json.h"
+#include "core/json/json.h"
 #include "heuristics/cost/work.h"
 
 namespace vqgen {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/space.h"
 

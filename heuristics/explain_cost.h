@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
 #include "heuristics/choose.h"
 
 namespace vqgen {

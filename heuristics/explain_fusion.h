@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/plan.h"
-#include "core/problem.h"
+#include "core/plan/plan.h"
+#include "core/problem/problem.h"
 
 namespace vqgen {
 

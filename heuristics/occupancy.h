@@ -8,7 +8,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
 
 namespace vqgen {
 

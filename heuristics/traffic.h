@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 #include "heuristics/occupancy.h"
 #include "heuristics/placement/plan_use.h"
 

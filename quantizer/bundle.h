@@ -24,7 +24,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 #include "quantizer/safetensors.h"
 
 namespace vqgen {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <set>
 
-#include "core/entries.h"
 #include "core/error.h"
-#include "core/json.h"
-#include "core/problem.h"
+#include "core/format/entries.h"
+#include "core/json/json.h"
+#include "core/problem/problem.h"
 #include "quantizer/bundle.h"
 #include "quantizer/bundle_schema.h"
 #include "quantizer/codebooks.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/ceil_div.h"
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 
 namespace vqgen {
 

@@ -3,8 +3,8 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/files.h"
-#include "core/json.h"
+#include "core/files/files.h"
+#include "core/json/json.h"
 #include "quantizer/bundle.h"
 #include "quantizer/bundle_schema.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/element.h"
-#include "core/vq_format.h"
+#include "core/format/element.h"
+#include "core/format/vq_format.h"
 
 namespace vqgen {
 
@@ -21,8 +21,8 @@ struct Codebooks {
   std::vector<float> projections;
 };
 
-// Error(infeasible) that names `where` where int8 entries have no stage scales, or a lattice another
-// shape than its one.
+// Error(infeasible) that names `where` where int8 entries have no stage scales, or a lattice
+// another shape than its one.
 void require_supported(const VqFormat& format, const std::string& where);
 
 // Replaces every entry q of stage s by W_s q, rounded to the element type, and drops the

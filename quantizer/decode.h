@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 #include "quantizer/float_tensor.h"
 
 namespace vqgen {

@@ -6,8 +6,8 @@
 
 #include <variant>
 
-#include "core/entries.h"
 #include "core/error.h"
+#include "core/format/entries.h"
 #include "quantizer/decode.h"
 #include "quantizer/nearest.h"
 #include "quantizer/nearest_point.h"

@@ -1,7 +1,7 @@
 // From floats to codes, given codebooks.
 #pragma once
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 #include "quantizer/codebooks.h"
 #include "quantizer/float_tensor.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 #include "quantizer/bundle.h"
 
 namespace vqgen {

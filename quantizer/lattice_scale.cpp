@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/e8p.h"
+#include "core/format/e8p.h"
 #include "quantizer/nearest_point.h"
 
 namespace vqgen {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/e8p.h"
+#include "core/format/e8p.h"
 
 namespace vqgen {
 namespace {

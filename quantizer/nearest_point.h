@@ -18,7 +18,7 @@ void lattice_point(std::span<const float> entry, std::uint32_t code, std::span<f
 // vectors lose no small differences.
 class NearestPoint {
  public:
-  // `entries` is [256][8] of half-integers (core/e8p.h). The points are `scale` times the
+  // `entries` is [256][8] of half-integers (core/format/e8p.h). The points are `scale` times the
   // lattice's, scale >= 0; with 0 all codes are alike.
   NearestPoint(std::span<const float> entries, float scale);
 

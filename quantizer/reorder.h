@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 #include "quantizer/bundle.h"
 
 namespace vqgen {

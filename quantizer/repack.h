@@ -1,10 +1,11 @@
-// Codes from one layout into another (core/code_layout.h): a permutation of words, but for padding.
+// Codes from one layout into another (core/format/code_layout.h): a permutation of words, but for
+// padding.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 
 namespace vqgen {
 

@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "core/error.h"
-#include "core/files.h"
-#include "core/json.h"
+#include "core/files/files.h"
+#include "core/json/json.h"
 
 namespace vqgen {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/files.h"
-#include "core/json.h"
+#include "core/files/files.h"
+#include "core/json/json.h"
 #include "quantizer/safetensors.h"
 
 namespace vqgen {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/vq_format.h"
+#include "core/format/vq_format.h"
 #include "quantizer/float_tensor.h"
 
 namespace vqgen {

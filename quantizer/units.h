@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/vq_format.h"
+#include "core/format/vq_format.h"
 
 namespace vqgen {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 
 namespace vqgen {
 namespace {

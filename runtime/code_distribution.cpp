@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "core/digest.h"
-#include "core/files.h"
-#include "core/hotness_match.h"
-#include "core/tuned_row.h"
+#include "core/files/digest.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_match.h"
+#include "core/plan/tuned_row.h"
 #include "quantizer/bundle.h"
 #include "quantizer/hotness.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/backend/host/process.h"
 
 namespace vqgen {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 
 namespace vqgen {
 

@@ -8,9 +8,9 @@
 #include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
 
-#include "core/plan.h"
-#include "core/problem.h"
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
+#include "core/plan/plan.h"
+#include "core/problem/problem.h"
 #include "runtime/device_data.h"
 #include "runtime/rotation.h"
 #include "runtime/verify/reference_append.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/json.h"
+#include "core/json/json.h"
 #include "runtime/verify/hard_input.h"
 
 namespace vqgen {

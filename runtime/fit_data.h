@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "quantizer/bundle.h"
 
 namespace vqgen {

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
 #include "runtime/device_call.h"
 #include "runtime/rotation.h"
 #include "runtime/verify/compare.h"

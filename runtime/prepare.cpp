@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/files.h"
-#include "core/hotness_match.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_match.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "heuristics/fusion/linear_fusion.h"

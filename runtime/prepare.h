@@ -1,9 +1,9 @@
 // Problem to compiled kernel.
 #pragma once
 
-#include "core/config.h"
-#include "core/gpu_spec.h"
-#include "core/kernel_source.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/plan/kernel_source.h"
+#include "core/problem/config.h"
 #include "heuristics/choose.h"
 #include "heuristics/placement/place.h"
 #include "heuristics/tuned/ladder.h"

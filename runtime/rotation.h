@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/fields.h"
+#include "core/json/fields.h"
 
 namespace vqgen {
 

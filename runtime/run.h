@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/json.h"
+#include "core/json/json.h"
 #include "runtime/prepare.h"
 #include "runtime/verify/hard_input.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 #include "heuristics/ablation/rows.h"
 #include "heuristics/ablation/shapes.h"
 #include "heuristics/choose.h"

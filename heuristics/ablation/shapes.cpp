@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "core/config.h"
-#include "core/json.h"
+#include "core/json/json.h"
+#include "core/problem/config.h"
 #include "heuristics/ablation/placement_rule.h"
 #include "heuristics/space.h"
 

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
 #include "heuristics/placement/conflicts.h"
 
 namespace vqgen {

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
 namespace vqgen::fusion {
 

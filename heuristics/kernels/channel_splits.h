@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/plan.h"
-#include "core/problem.h"
+#include "core/plan/plan.h"
+#include "core/problem/problem.h"
 
 namespace vqgen {
 

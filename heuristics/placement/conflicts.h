@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 #include "heuristics/placement/plan_use.h"
 
 namespace vqgen {

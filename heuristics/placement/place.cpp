@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/ceil_div.h"
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 #include "heuristics/placement/placer.h"
 
 namespace vqgen {

@@ -1,7 +1,7 @@
 // Registers and copies: the levels that only pay for what lookups save by them.
 #include <algorithm>
 
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 #include "heuristics/placement/placer.h"
 
 namespace vqgen {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/hotness_profile.h"
-#include "core/plan.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/plan/plan.h"
 
 namespace vqgen {
 

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "core/config.h"
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/problem/config.h"
 #include "heuristics/tuned/neighbours.h"
 
 namespace vqgen {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/element.h"
+#include "core/format/element.h"
 #include "heuristics/tuned/table.h"
 
 namespace vqgen {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
 #include "heuristics/tuned/tables.h"
 
 namespace vqgen {

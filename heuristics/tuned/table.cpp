@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "core/files.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/plan/plan_name.h"
 
 namespace vqgen {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/tuned_row.h"
+#include "core/plan/tuned_row.h"
 
 namespace vqgen {
 

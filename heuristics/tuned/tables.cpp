@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "core/config.h"
-#include "core/embedded.h"
-#include "core/files.h"
+#include "core/files/embedded.h"
+#include "core/files/files.h"
+#include "core/problem/config.h"
 
 namespace vqgen {
 namespace {

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "quantizer/name_pattern.h"
 #include "quantizer/train/quantize.h"
 #include "quantizer/train/tensor_job.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <set>
 
-#include "core/check.h"
 #include "core/error.h"
+#include "core/problem/check.h"
 #include "quantizer/encode.h"
 #include "quantizer/name_pattern.h"
 #include "quantizer/transform.h"

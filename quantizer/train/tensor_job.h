@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "quantizer/train/quantize.h"
 
 namespace vqgen {

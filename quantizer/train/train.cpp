@@ -5,8 +5,8 @@
 #include <cmath>
 #include <random>
 
-#include "core/entries.h"
 #include "core/error.h"
+#include "core/format/entries.h"
 #include "quantizer/lattice_scale.h"
 #include "quantizer/nearest.h"
 #include "quantizer/nearest_point.h"

@@ -30,13 +30,13 @@ struct TrainRequest {
 
 // Stage 0 is trained on the sub-vectors, stage s on what stage s-1, rounded to the element type,
 // left of them. With format.stage_scales the vectors of a stage are first divided by their RMS,
-// which becomes that stage's scale. Int8 entries are those divided by a step, which the scale takes,
-// and rounded, the largest to 127. The same request gives the same bytes whatever the number of
-// threads. Error(bad_input) on empty calibration, fewer sub-vectors than entries in a unit, formats
-// that the quantizer does not support, and entries too large for the element type.
+// which becomes that stage's scale. Int8 entries are those divided by a step, which the scale
+// takes, and rounded, the largest to 127. The same request gives the same bytes whatever the number
+// of threads. Error(bad_input) on empty calibration, fewer sub-vectors than entries in a unit,
+// formats that the quantizer does not support, and entries too large for the element type.
 //
-// A lattice has its table given (core/e8p.h); what is fitted, with format.stage_scales, is the
-// scale of each stage (lattice_scale.h), on a sample.
+// A lattice has its table given (core/format/e8p.h); what is fitted, with format.stage_scales, is
+// the scale of each stage (lattice_scale.h), on a sample.
 Codebooks train_codebooks(const TrainRequest& request);
 
 }  // namespace vqgen

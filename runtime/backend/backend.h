@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/fields.h"
-#include "core/gpu_spec.h"
-#include "core/kernel_source.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/json/fields.h"
+#include "core/plan/kernel_source.h"
 
 namespace vqgen {
 

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/cache/artifact_file.h"
 #include "runtime/cache/collect.h"
 #include "runtime/cache/nearest.h"

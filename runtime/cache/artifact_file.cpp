@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "core/digest.h"
-#include "core/json.h"
+#include "core/files/digest.h"
+#include "core/json/json.h"
 #include "runtime/cache/bytes.h"
 
 namespace vqgen {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <span>
 
-#include "core/digest.h"
-#include "core/json.h"
+#include "core/files/digest.h"
+#include "core/json/json.h"
 #include "runtime/cache/artifact_file.h"
 
 namespace vqgen {

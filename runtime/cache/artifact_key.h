@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/fields.h"
-#include "core/kernel_source.h"
+#include "core/json/fields.h"
+#include "core/plan/kernel_source.h"
 #include "runtime/backend/backend.h"
 
 namespace vqgen {

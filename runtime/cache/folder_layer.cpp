@@ -11,7 +11,7 @@
 #include <ctime>
 
 #include "core/error.h"
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/cache/trust.h"
 
 namespace vqgen {

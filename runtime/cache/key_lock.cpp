@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "core/leftovers.h"
+#include "core/json/leftovers.h"
 #include "runtime/cache/trust.h"
 
 namespace vqgen {

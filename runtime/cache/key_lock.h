@@ -8,7 +8,7 @@
 namespace vqgen {
 
 // Held while the object lives, by flock on `file`: the kernel frees it with the process, however
-// that ends. The holder removes the file, in an interruption too (core/leftovers.h). Threads
+// that ends. The holder removes the file, in an interruption too (core/json/leftovers.h). Threads
 // exclude each other as processes do.
 class KeyLock {
  public:

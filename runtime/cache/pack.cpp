@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/digest.h"
 #include "core/error.h"
+#include "core/files/digest.h"
 #include "runtime/cache/bytes.h"
 
 namespace vqgen {

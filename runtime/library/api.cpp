@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/json.h"
+#include "core/json/json.h"
 #include "runtime/library/handles.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/world.h"

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "core/config.h"
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/problem/config.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::library {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/digest.h"
-#include "core/files.h"
+#include "core/files/digest.h"
+#include "core/files/files.h"
 #include "core/profiles.h"
 #include "runtime/library/cache_only.h"
 #include "runtime/prepare.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/leftovers.h"
+#include "core/json/leftovers.h"
 
 namespace vqgen {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/element.h"
+#include "core/format/element.h"
 
 namespace vqgen {
 

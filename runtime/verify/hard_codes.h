@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 #include "runtime/verify/random.h"
 
 namespace vqgen {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/hotness_profile.h"
-#include "core/problem.h"
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/problem/problem.h"
 #include "runtime/verify/hard_codes.h"
 
 namespace vqgen {

@@ -1,7 +1,7 @@
 // A quantized tensor with codebooks made hard, all but its codes.
 #pragma once
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 #include "runtime/verify/random.h"
 
 namespace vqgen {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 
 namespace vqgen {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
-#include "core/entries.h"
 #include "core/error.h"
+#include "core/format/entries.h"
 
 namespace vqgen {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 
 namespace vqgen {
 

@@ -8,7 +8,7 @@
 
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/cache/artifact_file.h"
 #include "tests/cache/fixtures.h"
 

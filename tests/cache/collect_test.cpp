@@ -11,7 +11,7 @@
 #include <csignal>
 #include <ctime>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cache/fixtures.h"
 
 namespace vqgen {

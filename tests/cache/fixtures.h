@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "core/digest.h"
+#include "core/files/digest.h"
 #include "runtime/backend/no_device.h"
 #include "runtime/cache/artifact_cache.h"
 #include "tests/in_folder.h"

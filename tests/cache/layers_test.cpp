@@ -8,7 +8,7 @@
 
 #include <csignal>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/cache/artifact_file.h"
 #include "runtime/cache/pack.h"
 #include "tests/cache/fixtures.h"

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cache/fixtures.h"
 
 namespace vqgen {

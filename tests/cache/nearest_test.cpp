@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cache/fixtures.h"
 
 namespace vqgen {

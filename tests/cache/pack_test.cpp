@@ -6,8 +6,8 @@
 
 #include <fstream>
 
-#include "core/digest.h"
-#include "core/files.h"
+#include "core/files/digest.h"
+#include "core/files/files.h"
 #include "runtime/cache/artifact_file.h"
 #include "runtime/cache/bytes.h"
 #include "tests/cache/fixtures.h"

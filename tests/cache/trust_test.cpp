@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/cache/pack.h"
 #include "tests/cache/fixtures.h"
 

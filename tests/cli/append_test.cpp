@@ -1,6 +1,6 @@
 // kv_append through the tool: run, measured, explained and exported as other ops are, and what it
 // has no use for refused.
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cli/tool.h"
 
 namespace vqgen {
@@ -55,8 +55,7 @@ TEST_F(AppendTool, IsExplainedAndExported) {
   }
   const std::string text = folder.path("kernel.cu");
   expect_success(vqgen({"export", config(), "--gpu", "h200", "--out", text}));
-  EXPECT_NE(read_text(text).find("VQ_KERNEL(kv_append_lanes_d4b8_d4b8_f16_"),
-            std::string::npos);
+  EXPECT_NE(read_text(text).find("VQ_KERNEL(kv_append_lanes_d4b8_d4b8_f16_"), std::string::npos);
 }
 
 TEST_F(AppendTool, RefusesWhatItHasNoUseFor) {

@@ -1,7 +1,7 @@
 // Bundles given to run: those that fit, those of another problem, and those that are damaged.
 #include <random>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "quantizer/safetensors.h"
 #include "tests/cli/tiny_bundle.h"
 

@@ -2,7 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {

@@ -1,6 +1,6 @@
 // compile and export: what they report and write, the kernel cache, and plain nvcc on the text.
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {

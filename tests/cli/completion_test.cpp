@@ -2,7 +2,7 @@
 // it.
 #include <algorithm>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "core/profiles.h"
 #include "tests/cli/tool.h"
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/element.h"
-#include "core/files.h"
+#include "core/files/files.h"
+#include "core/format/element.h"
 #include "quantizer/safetensors.h"
 #include "tests/cli/tiny_bundle.h"
 

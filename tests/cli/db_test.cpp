@@ -1,6 +1,6 @@
 // vqgen db, and plans that compile, explain and export take from tuned tables.
-#include "core/files.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/plan/plan_name.h"
 #include "tests/cli/tool.h"
 #include "tests/core/support.h"
 

@@ -1,7 +1,7 @@
 // explain, and compile and run with a hotness profile: what they say, and what they refuse.
 
-#include "core/files.h"
-#include "core/hotness_profile.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_profile.h"
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {

@@ -1,8 +1,8 @@
 // Hotness at the command line: profiles of bundles, their pictures, reordering, and the skew of the
 // sample data.
 #include "quantizer/hotness.h"
-#include "core/files.h"
-#include "core/hotness_summary.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_summary.h"
 #include "quantizer/decode.h"
 #include "tests/cli/tiny_bundle.h"
 

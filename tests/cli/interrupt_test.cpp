@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {

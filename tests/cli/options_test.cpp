@@ -1,6 +1,6 @@
 // Values of options that are none, options that do not go together, and commands that fail before
 // their first line.
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {
@@ -64,7 +64,8 @@ TEST(Options, ThatDoNotGoTogether) {
 // expect_failure() sees to it that stdout stays empty.
 TEST(Options, NothingIsPrintedBeforeAFailure) {
   expect_failure({"regret", "nope"}, 2, {"nope: cannot read"});
-  expect_failure({"cache", "explain", kConfig}, 5, {"NVRTC", "/nowhere"}, {{"VQGEN_NVRTC", "/nowhere"}});
+  expect_failure({"cache", "explain", kConfig}, 5, {"NVRTC", "/nowhere"},
+                 {{"VQGEN_NVRTC", "/nowhere"}});
   if (has("GPU")) return;
   expect_failure({"measure", kConfig, "--space", "3"}, 5, {"no CUDA driver"});
 }

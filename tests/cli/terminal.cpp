@@ -7,7 +7,7 @@
 
 #include <stdexcept>
 
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace vqgen {
 

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "core/element.h"
+#include "core/format/element.h"
 #include "quantizer/safetensors.h"
 
 namespace vqgen {

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace vqgen {
 namespace {

@@ -8,8 +8,8 @@
 #include "cli/svg.h"
 #include "cli/tune_charts.h"
 #include "cli/tune_html.h"
-#include "core/files.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/plan/plan_name.h"
 #include "tests/in_folder.h"
 
 namespace vqgen::cli {

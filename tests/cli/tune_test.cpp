@@ -2,10 +2,10 @@
 // half-written.
 #include <algorithm>
 
-#include "core/config.h"
-#include "core/files.h"
-#include "core/hotness_profile.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/plan/plan_name.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "tests/cli/tool.h"
 #include "tests/core/hotness_samples.h"
@@ -26,8 +26,8 @@ class Tune : public testing::Test {
     // Names by a tuning that nothing answers: what it asked stands in its journal.
     const Outcome outcome =
         vqgen({"tune", config, "--gpu", "h200", "--replay",
-               recording("none", {{"linear_lanes/threads=992", 1.0}}), "--journal", folder.path("asked"),
-               "--most", "40", "--strategy", "exhaustive"});
+               recording("none", {{"linear_lanes/threads=992", 1.0}}), "--journal",
+               folder.path("asked"), "--most", "40", "--strategy", "exhaustive"});
     EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
     EXPECT_NE(outcome.err.find("none of 40 candidates could be timed"), std::string::npos);
     EXPECT_NE(outcome.err.find("not recorded"), std::string::npos) << outcome.err;
@@ -342,7 +342,8 @@ TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
   EXPECT_EQ(folder.names().size(), before);
   expect_failure({"tune", sweep(), "--replay", replay, "--journal", folder.path("j")}, 2,
                  {"--journal", "one", "2"});
-  const std::string bad = folder.file("bad.json", "[{\"plan\": \"linear_lanes/\", \"time_us\": 0}]");
+  const std::string bad =
+      folder.file("bad.json", "[{\"plan\": \"linear_lanes/\", \"time_us\": 0}]");
   expect_failure({"tune", config, "--replay", bad}, 2, {"bad.json: /0/time_us"});
   expect_failure({"tune", config, "--replay", folder.path("none")}, 2, {"none", "cannot read"});
   Json fixed = product();

@@ -1,7 +1,7 @@
 // kv_append in core: configs read and written, names of its plans, and every rule of validate() and
 // check(), with a case that breaks it and a near miss that passes.
-#include "core/hotness_match.h"
-#include "core/plan_name.h"
+#include "core/hotness/hotness_match.h"
+#include "core/plan/plan_name.h"
 #include "tests/core/check_support.h"
 
 namespace vqgen {

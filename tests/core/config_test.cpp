@@ -1,7 +1,7 @@
 // Reading config.json: the fixed field names of both ops, presets and objects, plan overrides.
-#include "core/config.h"
+#include "core/problem/config.h"
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "core/profiles.h"
 #include "tests/core/support.h"
 

@@ -1,5 +1,5 @@
 // SHA-256 against published vectors, and the length prefix that keeps lists of parts apart.
-#include "core/digest.h"
+#include "core/files/digest.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The table of the E8P lattice, by the counts and laws that the paper gives.
-#include "core/e8p.h"
+#include "core/format/e8p.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The 16-bit conversions, exhaustively: every value of both types, every half between neighbours.
-#include "core/element.h"
+#include "core/format/element.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Whole files in and out: what is read is what was published, and a failure leaves nothing behind.
-#include "core/files.h"
+#include "core/files/files.h"
 
 #include <csignal>
 

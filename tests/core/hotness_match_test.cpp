@@ -1,7 +1,7 @@
 // Which profiles of a file are a config's, and how items become one.
-#include "core/hotness_match.h"
+#include "core/hotness/hotness_match.h"
 
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 #include "tests/core/hotness_samples.h"
 #include "tests/core/support.h"
 

@@ -1,9 +1,9 @@
 // Profile files: what is written is read back, and what lies is refused.
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 
 #include <random>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/core/hotness_samples.h"
 #include "tests/core/support.h"
 

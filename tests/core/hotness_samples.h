@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/hotness_profile.h"
+#include "core/hotness/hotness_profile.h"
 
 namespace vqgen {
 

@@ -1,5 +1,5 @@
 // The figures of profiles: by hand on small ones, by laws on random ones.
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The JSON reader: what it refuses, and that each refusal names file, place and remedy.
-#include "core/json.h"
+#include "core/json/json.h"
 
 #include "tests/core/support.h"
 

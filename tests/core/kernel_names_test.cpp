@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
 #include "heuristics/kernels/slice.h"

@@ -1,5 +1,5 @@
 // What an interrupted process leaves: nothing that it has named.
-#include "core/leftovers.h"
+#include "core/json/leftovers.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

@@ -1,8 +1,8 @@
 // What a config may fix of the plan: each field of a dataflow, within the declared bounds, and
 // nothing that the dataflow lacks.
-#include "core/plan.h"
+#include "core/plan/plan.h"
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "core/embedded.h"
-#include "core/files.h"
-#include "core/gpu_arch.h"
+#include "core/files/embedded.h"
+#include "core/files/files.h"
+#include "core/gpu/gpu_arch.h"
 #include "heuristics/check.h"
 #include "heuristics/choose.h"
 #include "tests/core/support.h"

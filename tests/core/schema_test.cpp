@@ -2,7 +2,7 @@
 // and refuses what the reader refuses.
 #include <cstdlib>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "tests/core/schema_validator.h"

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "core/config.h"
 #include "core/error.h"
-#include "core/json.h"
+#include "core/json/json.h"
+#include "core/problem/config.h"
 #include "tests/message_of.h"
 
 namespace vqgen {

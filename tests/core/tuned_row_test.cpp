@@ -1,9 +1,9 @@
 // Plans by name, and rows of tuned tables: what is written is read again, and no lie is.
-#include "core/tuned_row.h"
+#include "core/plan/tuned_row.h"
 
 #include <functional>
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "tests/core/support.h"
 #include "tests/message_of.h"
 

@@ -1,5 +1,5 @@
 // How many codebook sets a tensor has, and the derived figures of a format.
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

@@ -1,5 +1,5 @@
 // validate(): every rule has a case that breaks it and a near miss that passes.
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/files.h"
-#include "core/kernel_source.h"
+#include "core/files/files.h"
+#include "core/plan/kernel_source.h"
 #include "tests/cuda/collectives_kernel.h"
 #include "tests/cuda/warpgroup_kernel.h"
 

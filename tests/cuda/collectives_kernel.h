@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/element.h"
+#include "core/format/element.h"
 
 namespace vqgen::test {
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/element.h"
+#include "core/format/element.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/cuda/primitives_kernel.h"

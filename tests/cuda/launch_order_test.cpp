@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "core/gpu_arch.h"
+#include "core/gpu/gpu_arch.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/message_of.h"

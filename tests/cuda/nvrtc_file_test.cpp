@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/in_folder.h"
 #include "tests/message_of.h"

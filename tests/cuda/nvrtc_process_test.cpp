@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/cuda/helper_path.h"
 #include "tests/in_folder.h"

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <random>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/backend/cuda/elf_build_id.h"
 #include "runtime/backend/cuda/ptxas_log.h"
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/element.h"
+#include "core/format/element.h"
 
 namespace vqgen::test {
 

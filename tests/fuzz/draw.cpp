@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "core/gpu_spec.h"
-#include "core/plan.h"
-#include "core/problem.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/plan/plan.h"
+#include "core/problem/problem.h"
 #include "core/profiles.h"
 
 namespace vqgen::test {

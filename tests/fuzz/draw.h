@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-#include "core/json.h"
+#include "core/json/json.h"
 
 namespace vqgen::test {
 

@@ -8,10 +8,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/config.h"
 #include "core/error.h"
-#include "core/files.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/plan/plan_name.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 

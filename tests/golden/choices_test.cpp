@@ -6,8 +6,8 @@
 #include <cstring>
 #include <set>
 
-#include "core/config.h"
-#include "core/files.h"
+#include "core/files/files.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "tests/golden/choices.h"
 

@@ -1,5 +1,5 @@
 // propose() around the fields that a config fixes: which dataflow is taken for them.
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"

@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "heuristics/fusion/draw.h"
 #include "tests/host/trial.h"
 

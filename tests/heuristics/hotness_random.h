@@ -5,8 +5,8 @@
 #include <cmath>
 #include <random>
 
-#include "core/hotness_profile.h"
-#include "core/problem.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/problem/problem.h"
 
 namespace vqgen {
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "heuristics/check.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/space.h"

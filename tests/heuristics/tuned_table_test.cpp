@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <random>
 
-#include "core/files.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/plan/plan_name.h"
 #include "heuristics/tuned/diff.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/backend/host/process.h"
 #include "runtime/backend/host/sanitized.h"
 #include "tests/host/trial.h"

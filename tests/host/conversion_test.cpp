@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "core/element.h"
+#include "core/format/element.h"
 #include "tests/host/trial.h"
 
 namespace vqgen::host_test {

@@ -9,7 +9,7 @@
 
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/process/child_talk.h"
 #include "tests/message_of.h"
 

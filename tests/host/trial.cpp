@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/message_of.h"
 
 namespace vqgen::host_test {

@@ -3,7 +3,7 @@
 
 #include <barrier>
 
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace vqgen::library::test {
 namespace {

@@ -1,7 +1,7 @@
 // The cache that a runtime makes of its options and the environment.
 #include <cstdlib>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/heuristics/tuned_rows.h"
 #include "tests/library/fake_backend.h"
 

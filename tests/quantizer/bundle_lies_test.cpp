@@ -2,7 +2,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/json.h"
+#include "core/json/json.h"
 #include "quantizer/bundle.h"
 #include "tests/quantizer/samples.h"
 

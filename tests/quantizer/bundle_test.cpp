@@ -1,6 +1,6 @@
 #include "quantizer/bundle.h"
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "quantizer/decode.h"
 #include "tests/quantizer/samples.h"
 

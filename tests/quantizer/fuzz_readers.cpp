@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "core/config.h"
-#include "core/files.h"
-#include "core/hotness_summary.h"
-#include "core/json.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_summary.h"
+#include "core/json/json.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "quantizer/bundle.h"
 #include "quantizer/decode.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 #include "tests/quantizer/random_tensor.h"
 
 namespace vqgen {

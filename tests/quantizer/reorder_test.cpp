@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "core/hotness_summary.h"
+#include "core/hotness/hotness_summary.h"
 #include "quantizer/decode.h"
 #include "quantizer/hotness.h"
 #include "quantizer/pack.h"

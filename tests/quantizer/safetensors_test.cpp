@@ -6,7 +6,7 @@
 #include <fstream>
 #include <limits>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {

@@ -1,6 +1,6 @@
 #include "quantizer/units.h"
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "core/config.h"
-#include "core/digest.h"
-#include "core/files.h"
+#include "core/files/digest.h"
+#include "core/files/files.h"
+#include "core/problem/config.h"
 #include "quantizer/bundle.h"
 #include "quantizer/hotness.h"
 #include "tests/core/hotness_samples.h"

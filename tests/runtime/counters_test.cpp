@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "runtime/prepare.h"

@@ -2,8 +2,8 @@
 // more at most, and only where it gains something.
 #include "runtime/prepare.h"
 
-#include "core/files.h"
-#include "core/hotness_match.h"
+#include "core/files/files.h"
+#include "core/hotness/hotness_match.h"
 #include "core/profiles.h"
 #include "tests/cache/fixtures.h"
 #include "tests/core/hotness_samples.h"

@@ -1,6 +1,6 @@
 // Plans from tuned tables: when a row changes the plan and when it does not, what is said of it,
 // and where tables are found.
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/prepare.h"
 #include "runtime/tuned_places.h"
 #include "tests/cache/fixtures.h"

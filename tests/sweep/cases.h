@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/gpu_spec.h"
-#include "core/plan.h"
-#include "core/problem.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/plan/plan.h"
+#include "core/problem/problem.h"
 #include "runtime/execute.h"
 #include "runtime/verify/hard_input.h"
 

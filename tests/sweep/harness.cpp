@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
 #include "runtime/backend/cuda/cuda_backend.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
 #include "runtime/execute.h"
 #include "runtime/verify/compare.h"
 #include "tests/sweep/cases.h"

@@ -1,5 +1,6 @@
-// Layouts of codes (core/code_layout.h): a kernel of any dataflow gives the same bits whatever the
-// layout; where attention's fragments take tokens in another order, no more than rounding changes.
+// Layouts of codes (core/format/code_layout.h): a kernel of any dataflow gives the same bits
+// whatever the layout; where attention's fragments take tokens in another order, no more than
+// rounding changes.
 #include <gtest/gtest.h>
 
 #include <cstring>

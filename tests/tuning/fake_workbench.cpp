@@ -13,7 +13,7 @@
 #include <string_view>
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/parallel.h"
 
 namespace vqgen::test {

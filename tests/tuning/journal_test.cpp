@@ -9,7 +9,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "core/files.h"
+#include "core/files/files.h"
 #include "tests/in_folder.h"
 #include "tests/message_of.h"
 #include "tests/tuning/landscape.h"

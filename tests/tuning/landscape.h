@@ -7,7 +7,7 @@
 #include <functional>
 #include <set>
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "runtime/tuning/journal/replay.h"

@@ -9,7 +9,7 @@
 
 #include <vq/args/linear.h>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "runtime/tuning/worker/worker.h"
 #include "tests/core/support.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/config.h"
-#include "core/files.h"
+#include "core/files/files.h"
+#include "core/problem/config.h"
 #include "tests/in_folder.h"
 #include "tests/message_of.h"
 #include "tests/tuning/landscape.h"

@@ -5,8 +5,8 @@
 
 #include <thread>
 
-#include "core/files.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/plan/plan_name.h"
 #include "tests/in_folder.h"
 #include "tests/message_of.h"
 #include "tests/tuning/landscape.h"

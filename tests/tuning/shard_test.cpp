@@ -4,7 +4,7 @@
 #include <random>
 #include <set>
 
-#include "core/tuned_row.h"
+#include "core/plan/tuned_row.h"
 #include "tests/message_of.h"
 
 namespace vqgen {

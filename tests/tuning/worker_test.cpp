@@ -16,8 +16,8 @@
 #include <limits>
 #include <thread>
 
-#include "core/config.h"
-#include "core/files.h"
+#include "core/files/files.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "runtime/tuning/journal/journal_lines.h"
 #include "tests/core/support.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "core/digest.h"
+#include "core/files/digest.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/verify/test_data.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/quantized_tensor.h"
+#include "core/format/quantized_tensor.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen::test {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "runtime/verify/random.h"
 #include "tests/verify/test_data.h"
 

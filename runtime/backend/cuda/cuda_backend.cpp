@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "core/gpu_arch.h"
+#include "core/gpu/gpu_arch.h"
 #include "runtime/backend/cuda/cuda_device.h"
 #include "runtime/backend/cuda/cuda_graph.h"
 #include "runtime/backend/cuda/helper_path.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/gpu_arch.h"
+#include "core/gpu/gpu_arch.h"
 
 namespace vqgen {
 namespace {

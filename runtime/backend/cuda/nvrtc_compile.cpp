@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/digest.h"
-#include "core/files.h"
-#include "core/gpu_arch.h"
+#include "core/files/digest.h"
+#include "core/files/files.h"
+#include "core/gpu/gpu_arch.h"
 #include "runtime/backend/cuda/ptxas_log.h"
 
 namespace vqgen {

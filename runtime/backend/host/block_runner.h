@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/kernel_source.h"
+#include "core/plan/kernel_source.h"
 #include "runtime/backend/host/fiber.h"
 #include "runtime/backend/host/guarded_block.h"
 #include "runtime/backend/host/host_backend.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/backend/host/process.h"
 #include "runtime/backend/host/sanitized.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/files.h"
+#include "core/files/files.h"
 #include "runtime/backend/host/sanitized.h"
 
 namespace vqgen::host {

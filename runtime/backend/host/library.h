@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "core/kernel_source.h"
+#include "core/plan/kernel_source.h"
 #include "runtime/backend/host/process.h"
 
 namespace vqgen::host {

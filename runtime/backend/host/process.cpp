@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/leftovers.h"
+#include "core/json/leftovers.h"
 #include "runtime/process/child.h"
 
 namespace vqgen::host {

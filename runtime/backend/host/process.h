@@ -9,8 +9,8 @@
 
 namespace vqgen::host {
 
-// A private folder that goes with its owner, and in an interruption (core/leftovers.h), unless it
-// is kept.
+// A private folder that goes with its owner, and in an interruption (core/json/leftovers.h), unless
+// it is kept.
 class ScratchFolder {
  public:
   // Under `parent`, or the system's temporary folder where that is empty. Error(device).

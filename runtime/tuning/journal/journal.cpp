@@ -11,10 +11,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/config.h"
-#include "core/files.h"
-#include "core/leftovers.h"
-#include "core/plan_name.h"
+#include "core/files/files.h"
+#include "core/json/leftovers.h"
+#include "core/plan/plan_name.h"
+#include "core/problem/config.h"
 #include "runtime/tuning/search/race.h"
 
 namespace vqgen {

@@ -20,8 +20,8 @@
 #include <optional>
 #include <string>
 
-#include "core/gpu_spec.h"
-#include "core/tuned_row.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/plan/tuned_row.h"
 #include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 
 namespace vqgen {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/json.h"
+#include "core/json/json.h"
 #include "runtime/tuning/evaluator.h"
 
 namespace vqgen {

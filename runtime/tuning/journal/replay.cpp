@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "core/config.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
+#include "core/problem/config.h"
 #include "runtime/verify/random.h"
 
 namespace vqgen {

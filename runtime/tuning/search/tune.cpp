@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "runtime/quartiles.h"
 #include "runtime/tuning/search/race.h"
 #include "runtime/tuning/search/strategies.h"

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/gpu_spec.h"
-#include "core/hotness_profile.h"
-#include "core/tuned_row.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/plan/tuned_row.h"
 #include "runtime/tuning/evaluator.h"
 
 namespace vqgen {

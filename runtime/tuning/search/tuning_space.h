@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "core/gpu_spec.h"
-#include "core/hotness_profile.h"
-#include "core/plan.h"
-#include "core/problem.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/hotness/hotness_profile.h"
+#include "core/plan/plan.h"
+#include "core/problem/problem.h"
 
 namespace vqgen {
 

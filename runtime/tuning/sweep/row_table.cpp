@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "core/files.h"
+#include "core/files/files.h"
 
 namespace vqgen {
 namespace {

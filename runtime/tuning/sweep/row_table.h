@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "core/gpu_spec.h"
+#include "core/gpu/gpu_spec.h"
 #include "heuristics/tuned/table.h"
 
 namespace vqgen {

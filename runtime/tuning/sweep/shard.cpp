@@ -6,7 +6,7 @@
 #include <charconv>
 #include <numeric>
 
-#include "core/digest.h"
+#include "core/files/digest.h"
 
 namespace vqgen {
 namespace {

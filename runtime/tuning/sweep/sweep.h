@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/config.h"
+#include "core/problem/config.h"
 
 namespace vqgen {
 

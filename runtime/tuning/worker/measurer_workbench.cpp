@@ -1,6 +1,6 @@
 #include "runtime/tuning/worker/measurer_workbench.h"
 
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
 #include "runtime/code_distribution.h"
 #include "runtime/parallel.h"
 

@@ -1,7 +1,7 @@
 #include "runtime/tuning/worker/worker_lines.h"
 
-#include "core/config.h"
-#include "core/plan_name.h"
+#include "core/plan/plan_name.h"
+#include "core/problem/config.h"
 #include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include "core/gpu_spec.h"
-#include "core/problem.h"
+#include "core/gpu/gpu_spec.h"
+#include "core/problem/problem.h"
 #include "runtime/tuning/measure/workbench.h"
 
 namespace vqgen {

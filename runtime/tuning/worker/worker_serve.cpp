@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/files.h"
-#include "core/leftovers.h"
+#include "core/files/files.h"
+#include "core/json/leftovers.h"
 #include "runtime/tuning/worker/line_buffer.h"
 
 namespace vqgen {

@@ -1,0 +1,72 @@
+// A quantized tensor in host memory, as bundles store it and kernels read it. Owned, plain.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/format/element.h"
+#include "core/format/vq_format.h"
+
+namespace vqgen {
+
+// Rows: KV cache [batch][kv_heads][tokens] of head_dim elements; weights [1][1][out_features] of
+// in_features elements. Orders of codes, codebooks and units: templates/vq/layout/.
+struct QuantizedTensor {
+  VqFormat format;
+  DType dtype = DType::f16;  // of the codebook entries
+  std::int64_t batch = 1;    // sequences stored (1 where all share one cache)
+  std::int64_t heads = 1;
+  std::int64_t rows = 0;                 // tokens or output features
+  std::int64_t columns = 0;              // head_dim or input features
+  std::int64_t row_words = 0;            // 32-bit words a packed row, without padding
+  std::int64_t units = 0;                // codebook sets
+  std::vector<std::uint32_t> codes;      // [batch][heads][head_words()], of rows by format.layout
+  std::vector<std::uint16_t> codebooks;  // [units][residuals][entries][vector_size], bits
+  std::vector<float> stage_scales;       // [units][residuals]; empty unless format.stage_scales
+  std::vector<float> output_scales;      // [rows]; empty unless format.output_scales
+  std::vector<float> smooth;             // [heads][columns]; empty unless format.smooth
+
+  // Words of the rows of one head.
+  std::int64_t head_words() const { return stored_words(format.layout, rows, row_words); }
+};
+
+// Data of one attention_decode call. Element tensors are bits of `dtype`.
+struct AttentionData {
+  DType dtype = DType::f16;
+  QuantizedTensor keys, values;
+  std::int64_t batch = 0, query_heads = 0;
+  std::vector<std::uint16_t> queries;        // [batch][query_heads][head_dim]
+  std::vector<std::int32_t> lengths;         // [batch], each 0..keys.rows
+  std::vector<std::int32_t> windows, sinks;  // [batch] each; empty: none
+  int max_window = 0, max_sinks = 0;
+  std::vector<std::uint16_t> raw_keys;  // [keys.batch][kv_heads][slots][head_dim], see args
+  std::vector<std::uint16_t> raw_values;
+  // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
+  std::vector<std::uint16_t> original_keys, original_values;
+};
+
+// Data of one kv_append call: the cache before it, and what is appended. Element tensors are bits
+// of `dtype`; key_smooth is keys.smooth.
+struct AppendData {
+  DType dtype = DType::f16;
+  QuantizedTensor keys, values;
+  std::int64_t batch = 0, new_tokens = 0;
+  std::vector<std::uint16_t> new_keys;  // [batch][new_tokens][kv_heads][head_dim]
+  std::vector<std::uint16_t> new_values;
+  std::vector<std::int32_t> positions;  // [batch]
+  std::vector<std::int32_t> counts;     // [batch]; empty: new_tokens each
+  int max_window = 0, max_sinks = 0;
+  std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
+  std::vector<std::uint16_t> raw_values;
+};
+
+// Data of one gemv call.
+struct LinearData {
+  DType dtype = DType::f16;
+  QuantizedTensor weights;
+  std::int64_t input_rows = 0;
+  std::vector<std::uint16_t> x;                 // [input_rows][in_features]
+  std::vector<std::uint16_t> original_weights;  // [out_features][in_features]; empty if not kept
+};
+
+}  // namespace vqgen

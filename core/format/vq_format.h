@@ -1,0 +1,95 @@
+// VqFormat: how a tensor is vector-quantized. Pure description; no size of any tensor stands here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/format/code_layout.h"
+#include "core/format/e8p.h"
+#include "core/json/fields.h"
+
+namespace vqgen {
+
+// What one set of codebooks serves.
+enum class Scope { tensor, head, channel_group, tile };
+template <>
+inline constexpr auto enum_names<Scope> = std::array{"tensor", "head", "channel_group", "tile"};
+
+using vq::Decoder;
+
+// What an entry's numbers are: the problem's 16-bit element type, or integers within -127..127,
+// which stage scales make numbers of. Both are stored as elements; kernels hold the second as
+// bytes.
+enum class EntryType { element, int8 };
+template <>
+inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
+
+struct VqFormat {
+  int vector_size = 0;
+  int index_bits = 0;
+  int residuals = 1;
+  Scope scope = Scope::tensor;
+  int group_channels = 0;
+  int tile_rows = 0;
+  int tile_columns = 0;
+  Decoder decoder = Decoder::table;
+  EntryType entry_type = EntryType::element;
+  bool smooth = false;
+  bool hadamard = false;
+  bool stage_scales = false;
+  bool output_scales = false;
+  CodeLayout layout = {};
+
+  static constexpr auto fields() {
+    using F = VqFormat;
+    return std::make_tuple(
+        field("vector_size", &F::vector_size, required(1, 256), "elements one code stands for"),
+        field("index_bits", &F::index_bits, required(2, 16), "bits of a code"),
+        field("residuals", &F::residuals, optional_in(1, 64), "stages whose entries are summed"),
+        field("scope", &F::scope, Rule{}, "what one set of codebooks serves"),
+        field("group_channels", &F::group_channels, optional_in(0, 65536),
+              "scope channel_group: channels a codebook serves; 0 means vector_size"),
+        field("tile_rows", &F::tile_rows, optional_in(0, 65536), "scope tile: output features"),
+        field("tile_columns", &F::tile_columns, optional_in(0, 65536),
+              "scope tile: input features"),
+        field("decoder", &F::decoder, Rule{}, "how a code becomes numbers"),
+        field("entry_type", &F::entry_type, Rule{}, "what the numbers of an entry are"),
+        field("smooth", &F::smooth, Rule{}, "keys divided by a factor a channel (VecInfer eq. 4)"),
+        field("hadamard", &F::hadamard, Rule{}, "keys rotated by Hadamard (VecInfer eq. 5)"),
+        field("stage_scales", &F::stage_scales, Rule{}, "a factor a codebook and residual stage"),
+        field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"),
+        field("layout", &F::layout, silent(), "how rows of codes are stored"));
+  }
+
+  bool operator==(const VqFormat&) const = default;
+
+  // Numbers that a code may be.
+  int codes() const { return 1 << index_bits; }
+  // Entries of a codebook as it is stored, and the one that a code reads: for a table the code
+  // itself; for the lattice its low 8 bits, the others being signs and a shift.
+  int entries() const { return decoder == Decoder::e8p ? kE8pEntries : codes(); }
+  std::uint32_t entry_of(std::uint32_t code) const {
+    return decoder == Decoder::e8p ? code % kE8pEntries : code;
+  }
+  // Bytes of an entry as kernels hold it.
+  int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
+  double bits_per_element() const {
+    return static_cast<double>(index_bits) * residuals / vector_size;
+  }
+  // Channels of a row that one codebook serves under scope channel_group.
+  int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
+};
+
+// "d4b8", "d8b12x2", "e8px2", "d4b8i8", "d4b8_l4x1": what kernel names and reports call a format.
+// The last two have int8 entries and a layout, which others leave out.
+std::string short_name(const VqFormat& format);
+
+// The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
+// transforms are dropped, all else stays.
+VqFormat for_values(VqFormat format);
+
+// The format with codes stored row after row. What is said of codes and entries, such as how often
+// they are read, is said of this.
+VqFormat without_layout(VqFormat format);
+
+}  // namespace vqgen

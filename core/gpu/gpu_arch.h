@@ -1,0 +1,31 @@
+// What a GPU's architecture says of it, whatever the product: facts that a profile, often one of
+// the user's own, may get wrong, and that would otherwise show in a compiler or driver far from it.
+#pragma once
+
+#include <string_view>
+
+#include "core/gpu/gpu_spec.h"
+#include "core/json/json.h"
+
+namespace vqgen {
+
+// The number in "sm_90a"; 0 where the arch is malformed.
+int arch_number(std::string_view arch);
+
+// wgmma is Hopper's alone: neither before nor in Blackwell (PTX ISA, wgmma.mma_async).
+inline bool has_warpgroup_products(const std::string& arch) { return arch == "sm_90a"; }
+
+// PTX ISA, mma: .bf16 requires sm_80.
+inline bool has_bf16_products(std::string_view arch) { return arch_number(arch) >= 80; }
+
+// Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits are
+// those of the shipped profiles of that architecture; where none is, only products of tensor
+// cores and what contradicts itself are judged.
+void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec);
+
+// Gives `spec`, read off a device, what the driver left 0 (virtual GPUs report no clocks): from the
+// shipped profile of that name, else from the one that is nearest by architecture and number of
+// multiprocessors. `sources` says so.
+void complete_unreported(GpuSpec& spec);
+
+}  // namespace vqgen

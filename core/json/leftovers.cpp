@@ -1,0 +1,88 @@
+#include "core/json/leftovers.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <thread>
+
+namespace vqgen {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{800};
+
+struct Named {
+  std::mutex mutex;
+  std::set<std::filesystem::path> paths;
+  std::map<pid_t, Farewell> children;
+};
+
+// Never destroyed: threads may outlive main().
+Named& named() {
+  static Named* const all = new Named;
+  return *all;
+}
+
+// Whether `done` came true before the patience was over.
+template <class Done>
+bool comes_true(const Done& done) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+// Also where somebody else has reaped it.
+bool has_ended(pid_t child) {
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(child);
+  return ::waitid(P_PID, id, &info, WEXITED | WNOWAIT | WNOHANG) != 0 || info.si_pid == child;
+}
+
+void end_children(const std::map<pid_t, Farewell>& children) {
+  const auto all_ended = [&] {
+    return std::all_of(children.begin(), children.end(),
+                       [](const auto& child) { return has_ended(child.first); });
+  };
+  for (const auto& [child, farewell] : children) {
+    farewell == Farewell::terminate ? ::kill(child, SIGTERM) : ::kill(-child, SIGKILL);
+  }
+  comes_true(all_ended);
+  for (const auto& [child, farewell] : children) ::kill(-child, SIGKILL);
+  comes_true(all_ended);
+}
+
+// What a child started may still be writing there, until its own SIGKILL is delivered.
+void remove_whole(const std::filesystem::path& path) {
+  comes_true([&] {
+    std::error_code code;
+    std::filesystem::remove_all(path, code);
+    return !code;
+  });
+}
+
+}  // namespace
+
+Leftovers::Leftovers() : lock_(named().mutex) {}
+
+void Leftovers::add(const std::filesystem::path& path) { named().paths.insert(path); }
+
+void Leftovers::forget(const std::filesystem::path& path) { named().paths.erase(path); }
+
+void Leftovers::add_child(pid_t leader, Farewell farewell) { named().children[leader] = farewell; }
+
+void Leftovers::forget_child(pid_t leader) { named().children.erase(leader); }
+
+void end_leftovers() {
+  Named& all = named();
+  all.mutex.lock();  // for good
+  end_children(all.children);
+  for (const std::filesystem::path& path : all.paths) remove_whole(path);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,126 @@
+// Plan: every decision the generator needs and nothing that it can work out. A variant of one
+// struct for each dataflow (templates/vq/kernels/*/plan.h), with the fields of that dataflow alone:
+// equal kernels have equal plans. A plain value: part of the cache key, a line of a log, the name
+// of a test. This is the one list of dataflows.
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/args/kv_append.h>
+#include <vq/args/linear.h>
+#include <vq/kernels/append_lanes/layout.h>
+#include <vq/kernels/attention_channels/layout.h>
+#include <vq/kernels/attention_fragments/layout.h>
+#include <vq/kernels/attention_lanes/layout.h>
+#include <vq/kernels/attention_tables/layout.h>
+#include <vq/kernels/linear_fragments/layout.h>
+#include <vq/kernels/linear_lanes/layout.h>
+#include <vq/kernels/linear_slices/layout.h>
+#include <vq/kernels/linear_tables/layout.h>
+#include <vq/kernels/linear_warpgroups/layout.h>
+
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+#include "core/plan/placement.h"
+#include "core/problem/problem.h"
+
+namespace vqgen {
+
+using vq::AppendLanes;
+using vq::AttentionChannels;
+using vq::AttentionFragments;
+using vq::AttentionLanes;
+using vq::AttentionTables;
+using vq::Combine;
+using vq::LinearFragments;
+using vq::LinearFusion;
+using vq::LinearLanes;
+using vq::LinearSlices;
+using vq::LinearTables;
+using vq::LinearWarpgroups;
+
+using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
+                          LinearLanes, LinearFragments, LinearTables, LinearWarpgroups,
+                          LinearSlices, AppendLanes>;
+inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
+
+// The op that a dataflow does: AttentionDecode, KvAppend, or Linear, which Gemv and Gemm both are.
+template <class P>
+using OpOf = std::conditional_t<
+    std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
+    std::conditional_t<std::string_view(P::kName).starts_with("linear_"), Linear, KvAppend>>;
+
+// The op of a problem that the dataflow does; null where it does another.
+template <class P>
+const OpOf<P>* op_of(const Problem& problem) {
+  if constexpr (std::is_same_v<OpOf<P>, Linear>)
+    return as_linear(problem);
+  else
+    return std::get_if<OpOf<P>>(&problem);
+}
+
+// The arguments that an op's kernels take.
+template <class Op>
+using ArgsOf = std::conditional_t<
+    std::is_same_v<Op, AttentionDecode>, vq::AttentionDecodeArgs,
+    std::conditional_t<std::is_base_of_v<Linear, Op>, vq::LinearArgs, vq::KvAppendArgs>>;
+
+// Whether the plan's dataflow does the problem's op.
+inline bool is_plan_of(const Plan& plan, const Problem& problem) {
+  return std::visit([&]<class P>(const P&) { return op_of<P>(problem) != nullptr; }, plan);
+}
+
+// visit(plan's own struct, its op). Requires is_plan_of().
+template <class Visit>
+decltype(auto) visit_plan(const Plan& plan, const Problem& problem, Visit&& visit) {
+  return std::visit(
+      [&]<class P>(const P& each) -> decltype(auto) { return visit(each, *op_of<P>(problem)); },
+      plan);
+}
+
+// visit(a default plan) for each dataflow, in the order of the list.
+template <class Visit>
+void for_each_dataflow(Visit&& visit) {
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    (visit(std::variant_alternative_t<kIndex, Plan>{}), ...);
+  }
+  (std::make_index_sequence<kDataflows>{});
+}
+
+// "linear_tables", and "tables".
+std::string_view kernel_name(const Plan& plan);
+std::string_view dataflow_name(const Plan& plan);
+
+// The boundaries of one operand's codebooks; null where the dataflow places none.
+Placement* placement_of(Plan& plan, Operand operand);
+const Placement* placement_of(const Plan& plan, Operand operand);
+
+// The problem as the compile-time facts that device code takes.
+vq::AttentionProblem facts(const AttentionDecode& op);
+vq::LinearProblem facts(const Linear& op);
+vq::AppendProblem facts(const KvAppend& op);
+
+// Facts and plan side by side.
+template <class P>
+auto configured(const P& plan, const OpOf<P>& op) {
+  return vq::configure(facts(op), plan);
+}
+
+// What a call takes of the GPU: grids, threads, shared memory, workspace, alignment. Requires a
+// plan whose fields are in their ranges.
+template <class P>
+vq::CallShape call_shape(const P& plan, const AttentionDecode& op) {
+  return call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
+}
+template <class P>
+vq::CallShape call_shape(const P& plan, const Linear& op) {
+  return call_shape(configured(plan, op));
+}
+template <class P>
+vq::CallShape call_shape(const P& plan, const KvAppend& op) {
+  return call_shape(configured(plan, op), op.shape.batch);
+}
+vq::CallShape call_shape(const Plan& plan, const Problem& problem);
+
+}  // namespace vqgen

@@ -1,0 +1,42 @@
+#include "core/problem/check.h"
+
+namespace vqgen {
+namespace {
+
+void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
+  const int v = format.vector_size;
+  judge.require(v == 2 || v == 4 || v == 8, "{}: vector_size {} is not built yet; use 2, 4 or 8",
+                operand, v);
+  judge.require(format.entry_type == EntryType::element || v == 4 || v == 8,
+                "{}: int8 entries of vector_size {} are not built yet; use 4 or 8", operand, v);
+  judge.require(format.residuals <= 4, "{}: {} residual stages are not built yet; use 1 to 4",
+                operand, format.residuals);
+}
+
+}  // namespace
+
+void judge_problem(Judge& judge, const AttentionDecode& op) {
+  judge_format(judge, op.keys, "keys");
+  judge_format(judge, op.values, "values");
+  const int d = op.shape.head_dim;
+  judge.require(d == 64 || d == 96 || d == 128 || d == 256,
+                "head_dim {} is not built yet; use 64, 96, 128 or 256", d);
+}
+
+void judge_problem(Judge& judge, const KvAppend& op) {
+  judge_format(judge, op.keys, "keys");
+  judge_format(judge, op.values, "values");
+  const int d = op.shape.head_dim;
+  judge.require(d == 64 || d == 80 || d == 96 || d == 128 || d == 256,
+                "head_dim {} is not built yet; use 64, 80, 96, 128 or 256", d);
+}
+
+void judge_problem(Judge& judge, const Linear& op) { judge_format(judge, op.weights, "weights"); }
+
+Verdict check(const Problem& problem) {
+  Judge judge;
+  std::visit([&](const auto& op) { judge_problem(judge, op); }, problem);
+  return judge.verdict();
+}
+
+}  // namespace vqgen

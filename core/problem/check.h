@@ -1,0 +1,40 @@
+// Whether vqgen has a kernel for a problem at all; heuristics/check.h says it of plans.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "core/problem/problem.h"
+
+namespace vqgen {
+
+struct Verdict {
+  bool ok = true;
+  std::string reason;  // why not, with the figure and the remedy; empty where ok
+};
+
+// Keeps the first reason against.
+class Judge {
+ public:
+  template <class... Args>
+  void require(bool fine, fmt::format_string<Args...> reason, Args&&... args) {
+    if (fine || !verdict_.ok) return;
+    verdict_ = {false, fmt::format(reason, std::forward<Args>(args)...)};
+  }
+  const Verdict& verdict() const { return verdict_; }
+  bool ok() const { return verdict_.ok; }
+
+ private:
+  Verdict verdict_;
+};
+
+Verdict check(const Problem& problem);
+
+// The same of one op.
+void judge_problem(Judge& judge, const AttentionDecode& op);
+void judge_problem(Judge& judge, const KvAppend& op);
+void judge_problem(Judge& judge, const Linear& op);
+
+}  // namespace vqgen

@@ -1,0 +1,42 @@
+// config.json: what a user writes. The problem, and optionally the GPU and parts of the plan.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/gpu/gpu_spec.h"
+#include "core/json/json.h"
+#include "core/plan/plan_name.h"
+#include "core/problem/problem.h"
+
+namespace vqgen {
+
+struct Config {
+  Problem problem;
+  std::optional<std::string> gpu;  // profile name or file, as written
+  Json plan = Json::object();      // fields of the op's plan that the user fixes
+  // A profile file of vqgen profile, as a path from here: a relative one is written from the
+  // config's own folder.
+  std::optional<std::string> hotness;
+  std::string source;  // file name, for messages
+
+  // `plan` and where it stands.
+  JsonCursor plan_cursor() const;
+};
+
+// Reads and validates. Error(bad_input) names file, JSON path and remedy.
+Config read_config(const std::filesystem::path& path);
+Config read_config(const Json& json, const std::string& source);
+
+// The plan with the fields that the config fixes laid over it. Error(bad_input) on a field that the
+// plan's dataflow lacks or a value out of range.
+Plan with_overrides(Plan plan, const Config& config);
+
+// The config that gives this problem back, canonical: sorted keys, defaults spelt out.
+Json to_json(const Problem& problem);
+
+// The GPU that the config names, which it must. Error(bad_input) as find_gpu(), from its place.
+GpuSpec named_gpu(const Config& config);
+
+}  // namespace vqgen

@@ -1,0 +1,189 @@
+#include "core/problem/problem.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "core/ceil_div.h"
+#include "core/error.h"
+
+namespace vqgen {
+namespace {
+
+// Elements of a cache: far from overflow, and beyond any device.
+constexpr double kMaxElements = 1e13;
+
+class Validator {
+ public:
+  explicit Validator(std::string where) : where_(std::move(where)) {}
+
+  [[noreturn]] void fail(const std::string& path, const std::string& message) const {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: {}: {}", where_, path, message));
+  }
+  void require(bool fine, const std::string& path, const std::string& message) const {
+    if (!fine) fail(path, message);
+  }
+
+  // `row` is the name and length of the axis that vectors lie along.
+  void format(const VqFormat& format, const std::string& path, const char* row,
+              std::int64_t length) const {
+    require(length % format.vector_size == 0, path + "/vector_size",
+            fmt::format("{} does not divide {} {}", format.vector_size, row, length));
+    lattice(format, path);
+    integers(format, path);
+    const std::string problem = layout_problem(format.layout);
+    require(problem.empty(), path + "/layout", problem);
+    const bool grouped = format.scope == Scope::channel_group;
+    const bool tiled = format.scope == Scope::tile;
+    require(grouped || format.group_channels == 0, path + "/group_channels",
+            "goes with scope channel_group only; remove it or set the scope");
+    require(tiled == (format.tile_rows > 0) && tiled == (format.tile_columns > 0),
+            path + "/tile_rows", "tile_rows and tile_columns go with scope tile, both above 0");
+    if (grouped) {
+      require(format.channels_per_group() % format.vector_size == 0, path + "/group_channels",
+              fmt::format("{} is not a multiple of vector_size {}", format.channels_per_group(),
+                          format.vector_size));
+    }
+    if (tiled) {
+      require(format.tile_columns % format.vector_size == 0, path + "/tile_columns",
+              fmt::format("{} is not a multiple of vector_size {}", format.tile_columns,
+                          format.vector_size));
+    }
+  }
+
+  // A code of the lattice has one shape.
+  void lattice(const VqFormat& format, const std::string& path) const {
+    if (format.decoder != Decoder::e8p) return;
+    require(format.vector_size == kE8pVectorSize && format.index_bits == 16, path + "/decoder",
+            fmt::format("e8p makes 8 elements of 16 bits, not {} of {}; set vector_size to 8 and "
+                        "index_bits to 16, or decoder to table",
+                        format.vector_size, format.index_bits));
+    require(format.entry_type == EntryType::element, path + "/entry_type",
+            "e8p has entries of half-integers in the element type; set it to element");
+  }
+
+  void integers(const VqFormat& format, const std::string& path) const {
+    require(format.entry_type == EntryType::element || format.stage_scales, path + "/entry_type",
+            "int8 makes integers of all numbers, which stage scales must bring to size; set "
+            "stage_scales to true, or entry_type to element");
+  }
+
+  void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {
+    this->format(format, path, "head_dim", head_dim);
+    require(format.scope != Scope::tile, path + "/scope",
+            "a tile of weights means nothing in a KV cache; use tensor, head or channel_group");
+    if (format.scope == Scope::channel_group) {
+      require(head_dim % format.channels_per_group() == 0, path + "/group_channels",
+              fmt::format("{} does not divide head_dim {}", format.channels_per_group(), head_dim));
+    }
+    require(!format.output_scales, path + "/output_scales", "is for weights only; remove it");
+    require(
+        !format.hadamard || std::has_single_bit(static_cast<unsigned>(head_dim)), path,
+        fmt::format("hadamard takes a head_dim that is a power of two, not {}; set it to false, "
+                    "as in {{\"preset\": NAME, \"hadamard\": false}}",
+                    head_dim));
+  }
+
+  // The formats of keys and values.
+  template <class Op>
+  void cache(const Op& op) const {
+    cache_format(op.keys, "/keys", op.shape.head_dim);
+    cache_format(op.values, "/values", op.shape.head_dim);
+    require(!op.values.smooth && !op.values.hadamard, "/values",
+            "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+  }
+
+  void size(const char* what, double elements) const {
+    require(elements <= kMaxElements, "/shape",
+            fmt::format("{} of {:.3g} elements is beyond any device; at most {:.0g}", what,
+                        elements, kMaxElements));
+  }
+
+ private:
+  std::string where_;
+};
+
+void validate(const AttentionDecode& op, const Validator& validator) {
+  const AttentionShape& shape = op.shape;
+  validator.require(
+      shape.query_heads % shape.kv_heads == 0, "/shape/query_heads",
+      fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));
+  validator.cache(op);
+  validator.size("a cache", static_cast<double>(shape.shared_cache ? 1 : shape.batch) *
+                                shape.kv_heads * shape.head_dim *
+                                static_cast<double>(shape.tokens));
+}
+
+void validate(const KvAppend& op, const Validator& validator) {
+  const AppendShape& shape = op.shape;
+  validator.cache(op);
+  const double token = 1.0 * shape.batch * shape.kv_heads * shape.head_dim;
+  validator.size("a cache", token * static_cast<double>(shape.tokens));
+  validator.size("new tokens", token * shape.new_tokens);
+}
+
+template <class Op>
+void validate_rows(const Op& op, const Validator& validator) {
+  validator.require(
+      op.shape.rows >= Op::kLeastRows && op.shape.rows <= Op::kMostRows, "/shape/rows",
+      fmt::format("{} takes {} to {} rows, not {}; use {}", Op::kOp, Op::kLeastRows, Op::kMostRows,
+                  op.shape.rows, op.shape.rows < Gemm::kLeastRows ? Gemv::kOp : Gemm::kOp));
+}
+void validate_rows(const AttentionDecode&, const Validator&) {}
+void validate_rows(const KvAppend&, const Validator&) {}
+
+void validate(const Linear& op, const Validator& validator) {
+  const VqFormat& format = op.weights;
+  validator.format(format, "/weights", "in_features", op.shape.in_features);
+  validator.require(format.scope != Scope::head, "/weights/scope",
+                    "weights have no heads; use tensor, channel_group or tile");
+  validator.require(!format.smooth && !format.hadamard, "/weights",
+                    "smooth and hadamard transform keys only; remove them here");
+  validator.size("a matrix", static_cast<double>(op.shape.out_features) *
+                                 static_cast<double>(op.shape.in_features));
+}
+
+}  // namespace
+
+void validate(const Problem& problem, const std::string& where) {
+  std::visit(
+      [&](const auto& op) {
+        validate_rows(op, Validator(where));
+        validate(op, Validator(where));
+      },
+      problem);
+}
+
+const Linear* as_linear(const Problem& problem) {
+  if (const auto* gemv = std::get_if<Gemv>(&problem)) return gemv;
+  return std::get_if<Gemm>(&problem);
+}
+
+std::string op_name(const Problem& problem) {
+  return std::visit([](const auto& op) { return std::string(op.kOp); }, problem);
+}
+
+std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim) {
+  switch (format.scope) {
+    case Scope::head:
+      return kv_heads;
+    case Scope::channel_group:
+      return std::int64_t{kv_heads} * (head_dim / format.channels_per_group());
+    default:
+      return 1;
+  }
+}
+
+std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
+                          std::int64_t in_features) {
+  switch (format.scope) {
+    case Scope::channel_group:
+      return ceil_div(in_features, format.channels_per_group());
+    case Scope::tile:
+      return ceil_div(out_features, format.tile_rows) * ceil_div(in_features, format.tile_columns);
+    default:
+      return 1;
+  }
+}
+
+}  // namespace vqgen

@@ -1,0 +1,161 @@
+// Problem: what is to be computed, total and without "auto". One aggregate an op; the variant makes
+// it impossible that op and shape disagree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "core/format/element.h"
+#include "core/format/vq_format.h"
+
+namespace vqgen {
+
+// One query token a sequence against a quantized KV cache (VecInfer Alg. 1).
+struct AttentionShape {
+  int batch = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  std::int64_t tokens = 0;
+  int window = 0;
+  int sinks = 0;
+  bool shared_cache = false;
+
+  static constexpr auto fields() {
+    using S = AttentionShape;
+    return std::make_tuple(
+        field("batch", &S::batch, required(1, 65535), "sequences, a query each"),
+        field("query_heads", &S::query_heads, required(1, 65535), "heads of the query"),
+        field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("tokens", &S::tokens, required(1, 2147483647 - 1024),
+              "longest sequence of the cache; a tile less than 2^31"),
+        field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
+        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
+        field("shared_cache", &S::shared_cache, Rule{}, "all sequences read one cache"));
+  }
+  bool operator==(const AttentionShape&) const = default;
+};
+
+struct AttentionDecode {
+  static constexpr const char* kOp = "attention_decode";
+  DType dtype = DType::f16;
+  AttentionShape shape;
+  VqFormat keys;
+  VqFormat values;
+  int group() const { return shape.query_heads / shape.kv_heads; }
+  // Slots of raw storage a head: sinks first, then the window's ring.
+  int raw_slots() const { return shape.sinks + shape.window; }
+  bool operator==(const AttentionDecode&) const = default;
+};
+
+// New tokens of sequences, encoded and written to the rows of a quantized KV cache.
+struct AppendShape {
+  int batch = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  std::int64_t tokens = 0;
+  int new_tokens = 1;
+  int window = 0;
+  int sinks = 0;
+
+  static constexpr auto fields() {
+    using S = AppendShape;
+    return std::make_tuple(
+        field("batch", &S::batch, required(1, 65535), "sequences"),
+        field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("tokens", &S::tokens, required(1, 2147483647 - 1024),
+              "tokens that a sequence has room for, at most"),
+        field("new_tokens", &S::new_tokens, optional_in(1, 65536),
+              "tokens that one call appends to a sequence, at most"),
+        field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw too, at most"),
+        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw too, at most"));
+  }
+  bool operator==(const AppendShape&) const = default;
+};
+
+// What attention_decode reads, written: the same formats, the same rows, the same raw slots.
+struct KvAppend {
+  static constexpr const char* kOp = "kv_append";
+  DType dtype = DType::f16;
+  AppendShape shape;
+  VqFormat keys;
+  VqFormat values;
+  int raw_slots() const { return shape.sinks + shape.window; }
+  bool operator==(const KvAppend&) const = default;
+};
+
+// y = x W^T.
+struct LinearShape {
+  int rows = 0;
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+
+  static constexpr auto fields() {
+    using S = LinearShape;
+    return std::make_tuple(
+        field("rows", &S::rows, required(1, 256), "rows of x: 1..8 for gemv, 2..256 for gemm"),
+        field("out_features", &S::out_features, required(1, 1 << 24), "rows of W"),
+        field("in_features", &S::in_features, required(1, 1 << 24), "columns of W"));
+  }
+  bool operator==(const LinearShape&) const = default;
+};
+
+// What the two products have in common; all but their row counts.
+struct Linear {
+  DType dtype = DType::f16;
+  LinearShape shape;
+  VqFormat weights;
+  bool operator==(const Linear&) const = default;
+};
+
+// Few rows of x: the weights are read once and nothing else counts.
+struct Gemv : Linear {
+  static constexpr const char* kOp = "gemv";
+  static constexpr int kLeastRows = 1;
+  static constexpr int kMostRows = 8;
+  bool operator==(const Gemv&) const = default;
+};
+
+// More rows, on tensor cores.
+struct Gemm : Linear {
+  static constexpr const char* kOp = "gemm";
+  static constexpr int kLeastRows = 2;
+  static constexpr int kMostRows = 256;
+  bool operator==(const Gemm&) const = default;
+};
+
+using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend>;
+
+enum class Operand { keys, values, weights };
+template <>
+inline constexpr auto enum_names<Operand> = std::array{"keys", "values", "weights"};
+
+// visit(operand, its format) for each quantized tensor of an op.
+template <class Op, class Visit>
+void for_each_operand(const Op& op, Visit&& visit) {
+  if constexpr (requires { op.weights; }) {
+    visit(Operand::weights, op.weights);
+  } else {
+    visit(Operand::keys, op.keys);
+    visit(Operand::values, op.values);
+  }
+}
+
+// The product of a problem, null where it is another op.
+const Linear* as_linear(const Problem& problem);
+
+// Whether a table-decoded format is whole in itself and fits the tensor that it is to describe.
+// Throws Error(bad_input) that names `where` ("config.json: /keys") and the remedy.
+void validate(const Problem& problem, const std::string& where);
+
+std::string op_name(const Problem& problem);
+
+// Codebook sets that serve one tensor: see templates/vq/layout/format.h for their order.
+std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim);
+std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
+                          std::int64_t in_features);
+
+}  // namespace vqgen
