@@ -17,9 +17,11 @@ set(layers core heuristics generator quantizer process backend_cuda backend_host
 set(objects ${layers})
 list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:vqgen_\\1>")
 add_library(libvqgen ${objects})  # the tool's target has the plain name
-set_target_properties(libvqgen PROPERTIES
-  OUTPUT_NAME vqgen EXPORT_NAME vqgen LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION}
-  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set_target_properties(libvqgen PROPERTIES OUTPUT_NAME vqgen EXPORT_NAME vqgen LINKER_LANGUAGE CXX)
+if(NOT SKBUILD)  # wheels hold no links
+  set_target_properties(libvqgen PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endif()
 target_link_libraries(libvqgen PRIVATE $<IF:$<BOOL:${VQGEN_STATIC}>,fmt::fmt-header-only,fmt::fmt>
                                     OpenSSL::Crypto Boost::context Threads::Threads ${CMAKE_DL_LIBS})
 target_include_directories(libvqgen PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>

@@ -291,6 +291,11 @@ VQGEN_API vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const 
                                     size_t bytes);
 VQGEN_API vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const void* device,
                                       size_t bytes);
+/* Memory of the caller's that kernels of the host backend may touch too, from `lend` to a
+ * `give_back` of the same bytes; each lend needs its own. It may overlap with other memory. On a
+ * device this does nothing: kernels touch what the device reaches. */
+VQGEN_API vqgen_status vqgen_lend(vqgen_runtime* runtime, const void* memory, size_t bytes);
+VQGEN_API void vqgen_give_back(vqgen_runtime* runtime, const void* memory, size_t bytes);
 /* Waits for all work on the stream. */
 VQGEN_API vqgen_status vqgen_synchronize(vqgen_runtime* runtime, void* stream);
 

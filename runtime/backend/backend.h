@@ -108,6 +108,11 @@ class Backend {
   virtual void upload(void* destination, std::span<const std::byte> source) = 0;
   virtual void download(std::span<std::byte> destination, const void* source) = 0;
 
+  // Memory of the caller that kernels may touch until it is given back, where only what was
+  // allocated may be touched otherwise. Does nothing on a device, which finds what it can reach.
+  virtual void lend(const void* pointer, std::size_t bytes);
+  virtual void give_back(const void* pointer, std::size_t bytes) noexcept;
+
   // How many blocks of entry number `entry`, of the shape that `source` gives it, a multiprocessor
   // holds at once, as the driver works it out; nullopt where there is no such thing.
   virtual std::optional<int> resident_blocks(LoadedKernel& kernel, const KernelSource& source,
@@ -147,6 +152,8 @@ inline CompilerIdentity Backend::opened_compiler(const KernelSource& source) con
 inline bool Backend::capturing(void*) const { return false; }
 inline void Backend::wait_for(void*) {}
 inline void Backend::make_current() {}
+inline void Backend::lend(const void*, std::size_t) {}
+inline void Backend::give_back(const void*, std::size_t) noexcept {}
 
 // Owns device memory. Move-only; must not outlive its backend.
 class DeviceBuffer {

@@ -197,6 +197,19 @@ void vqgen_free(vqgen_runtime* runtime, void* pointer) {
   runtime->registry->backend().release(pointer);
 }
 
+vqgen_status vqgen_lend(vqgen_runtime* runtime, const void* memory, size_t bytes) {
+  if (bytes == 0) return VQGEN_OK;
+  return guarded({runtime, memory}, [&] {
+    runtime->registry->backend().lend(memory, bytes);
+    return VQGEN_OK;
+  });
+}
+
+void vqgen_give_back(vqgen_runtime* runtime, const void* memory, size_t bytes) {
+  if (runtime == nullptr || memory == nullptr || bytes == 0) return;
+  runtime->registry->backend().give_back(memory, bytes);
+}
+
 vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const void* host, size_t bytes) {
   if (bytes == 0) return VQGEN_OK;
   return guarded({runtime, device, host}, [&] {

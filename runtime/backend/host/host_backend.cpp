@@ -110,6 +110,15 @@ class HostBackend : public Backend {
     memory_.release(pointer);
   }
 
+  void lend(const void* pointer, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    memory_.lend(pointer, bytes);
+  }
+  void give_back(const void* pointer, std::size_t bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
+    memory_.give_back(pointer, bytes);
+  }
+
   void upload(void* destination, std::span<const std::byte> source) override {
     const std::lock_guard lock(mutex_);
     check_copy("upload", destination, source.size());

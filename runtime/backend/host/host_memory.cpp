@@ -1,12 +1,12 @@
 #include "runtime/backend/host/host_memory.h"
 
+#include <algorithm>
 #include <iterator>
 #include <new>
 
 #include "core/error.h"
 
 namespace vqgen::host {
-namespace {}  // namespace
 
 std::string beside(std::ptrdiff_t offset, std::size_t bytes) {
   if (offset < 0) return std::to_string(-offset) + " bytes before";
@@ -27,13 +27,28 @@ void* HostMemory::allocate(std::size_t bytes) {
 
 void HostMemory::release(void* pointer) noexcept { blocks_.erase(address_of(pointer)); }
 
+void HostMemory::lend(const void* pointer, std::size_t bytes) {
+  lent_.push_back({address_of(pointer), bytes});
+}
+
+void HostMemory::give_back(const void* pointer, std::size_t bytes) noexcept {
+  const auto at = std::find(lent_.begin(), lent_.end(), Range{address_of(pointer), bytes});
+  if (at != lent_.end()) lent_.erase(at);
+}
+
 std::optional<Range> HostMemory::find(std::uint64_t address, std::uint64_t bytes) const {
-  auto next = blocks_.upper_bound(address);
-  if (next == blocks_.begin()) return std::nullopt;
-  const auto& [begin, block] = *std::prev(next);
-  const std::uint64_t offset = address - begin;
-  if (offset > block.bytes() || block.bytes() - offset < bytes) return std::nullopt;
-  return Range{begin, block.bytes()};
+  const auto holds = [&](const Range& range) {
+    const std::uint64_t offset = address - range.begin;
+    return offset <= range.bytes && range.bytes - offset >= bytes;
+  };
+  const auto next = blocks_.upper_bound(address);
+  if (next != blocks_.begin()) {
+    const auto& [begin, block] = *std::prev(next);
+    const Range range{begin, block.bytes()};
+    if (holds(range)) return range;
+  }
+  const auto lent = std::find_if(lent_.begin(), lent_.end(), holds);
+  return lent == lent_.end() ? std::nullopt : std::optional(*lent);
 }
 
 std::string HostMemory::locate(std::uint64_t address) const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/backend/host/guarded_block.h"
 
@@ -18,6 +19,7 @@ inline std::uint64_t address_of(const void* pointer) {
 struct Range {
   std::uint64_t begin;
   std::uint64_t bytes;
+  bool operator==(const Range&) const = default;
 };
 
 // Const members may be called by several threads at once.
@@ -25,6 +27,11 @@ class HostMemory {
  public:
   void* allocate(std::size_t bytes);  // Error(device) when full
   void release(void* pointer) noexcept;
+
+  // Memory of others, which counts as an allocation until it is given back, once for each time that
+  // it was lent. May overlap with other such memory. Has no guards.
+  void lend(const void* pointer, std::size_t bytes);
+  void give_back(const void* pointer, std::size_t bytes) noexcept;
 
   // The allocation that holds all of [address, address + bytes).
   std::optional<Range> find(std::uint64_t address, std::uint64_t bytes) const;
@@ -37,6 +44,7 @@ class HostMemory {
 
  private:
   std::map<std::uint64_t, GuardedBlock> blocks_;
+  std::vector<Range> lent_;  // few: the arguments of a launch
 };
 
 // "3 bytes past the end of" or "8 bytes before", for a guard byte at `offset` of `bytes` bytes.

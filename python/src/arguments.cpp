@@ -1,0 +1,191 @@
+#include "arguments.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace vqgen::python {
+namespace {
+
+constexpr Slot codes(const char* name, bool written) {
+  return {.name = name, .written = written, .free_dimension = 2, .strided_dimensions = 2};
+}
+constexpr Slot raw(const char* name, bool written) {
+  return {.name = name, .written = written, .strided_dimensions = 2};
+}
+
+constexpr Slot kAttention[] = {
+    {"query"},
+    {.name = "out", .written = true},
+    {.name = "lse", .written = true},
+    codes("keys.codes", false),
+    {"keys.codebooks"},
+    {"keys.scales"},
+    codes("values.codes", false),
+    {"values.codebooks"},
+    {"values.scales"},
+    {"key_smooth"},
+    raw("raw_keys", false),
+    raw("raw_values", false),
+    {"lengths"},
+    {"windows"},
+    {"sinks"},
+};
+constexpr Slot kAppend[] = {
+    {"new_keys"},
+    {"new_values"},
+    {"positions"},
+    {.name = "counts", .optional = true},
+    codes("keys.codes", true),
+    {"keys.codebooks"},
+    {"keys.scales"},
+    codes("values.codes", true),
+    {"values.codebooks"},
+    {"values.scales"},
+    {"key_smooth"},
+    raw("raw_keys", true),
+    raw("raw_values", true),
+};
+constexpr Slot kLinear[] = {
+    {.name = "x", .free_dimension = 0},
+    {.name = "y", .written = true, .free_dimension = 0},
+    {"weights.codes"},
+    {"weights.codebooks"},
+    {"weights.scales"},
+    {"output_scales"},
+};
+
+// Types that a description's word stands for: unsigned words may come as signed ones, and 16-bit
+// numbers as their bits, since not every library has all of them.
+std::vector<DLDataType> types_of(const std::string& word) {
+  const auto type = [](TypeCode code, std::uint8_t bits) { return DLDataType{code, bits, 1}; };
+  if (word == "u32") return {type(kUint, 32), type(kInt, 32)};
+  if (word == "i32") return {type(kInt, 32)};
+  if (word == "f32") return {type(kFloat, 32)};
+  return {type(word == "f16" ? kFloat : kBfloat, 16), type(kUint, 16)};
+}
+
+std::string shape_words(const Slot& slot, const Expected& expected) {
+  std::string text = dtype_words(expected.types.front()) + " [";
+  for (std::size_t i = 0; i < expected.shape.size(); ++i) {
+    text += i > 0 ? ", " : "";
+    text += static_cast<int>(i) == slot.free_dimension ? "any" : std::to_string(expected.shape[i]);
+  }
+  return text + "]";
+}
+
+[[noreturn]] void refuse(const Slot& slot, const std::string& what) {
+  throw bad_input(std::string("'") + slot.name + "' " + what);
+}
+
+bool has_shape(const Slot& slot, const Expected& expected, const DLTensor& view) {
+  if (view.ndim != static_cast<int>(expected.shape.size())) return false;
+  for (int i = 0; i < view.ndim; ++i) {
+    const std::int64_t wanted = expected.shape[static_cast<std::size_t>(i)];
+    if (i == slot.free_dimension ? view.shape[i] < 1 : view.shape[i] != wanted) return false;
+  }
+  return true;
+}
+
+// Dimensions behind the strided ones follow each other without a gap, and those stride forward.
+bool lies_as_wanted(const Slot& slot, const Tensor& tensor) {
+  const DLTensor& view = tensor.view();
+  std::int64_t inner = 1;
+  for (int i = view.ndim - 1; i >= 0; --i) {
+    const bool one = view.shape[i] == 1;
+    if (i >= slot.strided_dimensions) {
+      if (!one && tensor.stride(i) != inner) return false;
+      inner *= view.shape[i];
+    } else if (!one && tensor.stride(i) < 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void judge(const Slot& slot, const Expected& expected, const DLDevice& device,
+           const Tensor& tensor) {
+  const DLTensor& view = tensor.view();
+  const bool managed = device.type == kCuda && view.device.type == kCudaManaged;
+  const bool here =
+      view.device.type == device.type && (device.type == kCpu || view.device.id == device.id);
+  const bool typed =
+      std::find(expected.types.begin(), expected.types.end(), view.dtype) != expected.types.end();
+  if (!typed || !has_shape(slot, expected, view) || !(here || managed)) {
+    refuse(slot, "is " + tensor.words() + "; it has to be " + shape_words(slot, expected) +
+                     (device.type == kCpu ? " on cpu" : " on cuda:" + std::to_string(device.id)));
+  }
+  if (!lies_as_wanted(slot, tensor)) {
+    refuse(slot, slot.strided_dimensions > 0
+                     ? "has gaps or an order within its last dimensions; only sequences and heads "
+                       "may lie apart"
+                     : "is not contiguous; pass a contiguous copy");
+  }
+  if (slot.written && tensor.read_only()) refuse(slot, "is read-only, and is written");
+}
+
+}  // namespace
+
+std::span<const Slot> slots_of(Kind kind) {
+  if (kind == Kind::attention) return kAttention;
+  if (kind == Kind::append) return kAppend;
+  return kLinear;
+}
+
+Signature read_signature(const char* description, DLDevice device) {
+  const auto json = nlohmann::json::parse(description);
+  Signature signature;
+  signature.op = json.at("problem").at("op").get<std::string>();
+  signature.kind = signature.op == "attention_decode" ? Kind::attention
+                   : signature.op == "kv_append"      ? Kind::append
+                                                      : Kind::linear;
+  signature.device = device;
+  for (const Slot& slot : slots_of(signature.kind)) {
+    std::optional<Expected>& expected = signature.expected.emplace_back();
+    for (const auto& each : json.at("arguments")) {
+      if (each.at("name") != slot.name) continue;
+      expected = {types_of(each.at("type")), each.at("shape").get<std::vector<std::int64_t>>()};
+    }
+  }
+  return signature;
+}
+
+Arguments::Arguments(const Signature& signature, std::span<PyObject* const> given, void* stream) {
+  const auto slots = slots_of(signature.kind);
+  given_.resize(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot& slot = slots[i];
+    const std::optional<Expected>& expected = signature.expected[i];
+    if (given[i] == Py_None) {
+      if (expected && !slot.optional) {
+        refuse(slot, "is missing; it has to be " + shape_words(slot, *expected));
+      }
+      continue;
+    }
+    if (!expected) refuse(slot, "is given, and the config has none; leave it out");
+    given_[i].emplace(given[i], slot.name, stream);
+    judge(slot, *expected, signature.device, *given_[i]);
+  }
+}
+
+std::int64_t Arguments::stride(int slot, int dimension) const {
+  const auto& tensor = given_[index(slot)];
+  if (!tensor || tensor->view().shape[dimension] <= 1) return 0;
+  return tensor->stride(dimension);
+}
+
+vqgen_quantized Arguments::quantized(int slot, bool cache) const {
+  return {.codes = data(slot),
+          .codebooks = data(slot + 1),
+          .scales = data<float>(slot + 2),
+          .batch_stride = cache ? stride(slot, 0) : 0,
+          .head_stride = cache ? stride(slot, 1) : 0};
+}
+
+// [sequence][head][token][word], or [sequence][head][group][run][token][word] of a layout.
+std::int64_t Arguments::capacity(int slot) const {
+  const DLTensor& view = given_[index(slot)]->view();
+  return view.ndim == 6 ? view.shape[2] * view.shape[4] : view.shape[2];
+}
+
+}  // namespace vqgen::python

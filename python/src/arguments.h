@@ -1,0 +1,68 @@
+// What an op takes: each argument with the type and shape that the op's description gives it, and
+// arrays judged by that.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tensor.h"
+
+namespace vqgen::python {
+
+enum class Kind { attention, append, linear };
+
+// An argument of a kind of op, in the order of calls.
+struct Slot {
+  const char* name;
+  bool written = false;
+  bool optional = false;
+  int free_dimension = -1;     // whose size is the caller's to choose
+  int strided_dimensions = 0;  // leading ones that may lie apart; those behind are contiguous
+};
+std::span<const Slot> slots_of(Kind kind);
+
+// What a slot takes in one op; nothing where the op has no such argument.
+struct Expected {
+  std::vector<DLDataType> types;    // any of them
+  std::vector<std::int64_t> shape;  // of the largest call
+};
+
+// Of a prepared op's description. The device is where its arrays have to be.
+struct Signature {
+  Kind kind;
+  std::string op;  // "attention_decode"
+  DLDevice device;
+  std::vector<std::optional<Expected>> expected;  // a slot each
+};
+Signature read_signature(const char* description, DLDevice device);
+
+// The arrays of one call, a slot each.
+class Arguments {
+ public:
+  // `given` is as long as the slots; None leaves one out. `stream` as for Tensor. StatusError
+  // names the argument, what it is and what it has to be.
+  Arguments(const Signature& signature, std::span<PyObject* const> given, void* stream);
+
+  template <class T = void>
+  T* data(int slot) const {
+    return given_[index(slot)] ? static_cast<T*>(given_[index(slot)]->data()) : nullptr;
+  }
+  std::int64_t size(int slot, int dimension) const {
+    return given_[index(slot)]->view().shape[dimension];
+  }
+  // Elements between the indices of a dimension; 0 where it has one index or none.
+  std::int64_t stride(int slot, int dimension) const;
+  // Codes in `slot`, codebooks and scales in those behind it.
+  vqgen_quantized quantized(int slot, bool cache) const;
+  // Tokens that the codes in `slot` have room for.
+  std::int64_t capacity(int slot) const;
+
+  const std::vector<std::optional<Tensor>>& tensors() const { return given_; }
+
+ private:
+  static std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
+  std::vector<std::optional<Tensor>> given_;
+};
+
+}  // namespace vqgen::python

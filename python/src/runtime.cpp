@@ -1,0 +1,228 @@
+#include "runtime.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace vqgen::python {
+namespace {
+
+// Memory of arrays, which the host backend would not know, for one launch.
+class Lent {
+ public:
+  Lent(const Runtime& runtime, const Arguments& arguments) : runtime_(runtime.get()) {
+    for (const auto& each : arguments.tensors()) {
+      if (!each) continue;
+      const Range range{each->data(), each->span_bytes()};
+      require(vqgen_lend(runtime_, range.memory, range.bytes));
+      ranges_.push_back(range);
+    }
+  }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  ~Lent() {
+    for (const Range& each : ranges_) vqgen_give_back(runtime_, each.memory, each.bytes);
+  }
+
+ private:
+  struct Range {
+    const void* memory;
+    std::size_t bytes;
+  };
+  vqgen_runtime* runtime_;
+  std::vector<Range> ranges_;
+};
+
+// The tokens of a call: those that are told, or all that the caches have room for and the op takes.
+std::int64_t tokens_of(const Signature& signature, const Arguments& arguments, int keys, int values,
+                       std::int64_t count) {
+  const std::int64_t room = std::min(arguments.capacity(keys), arguments.capacity(values));
+  const auto& most = signature.expected[static_cast<std::size_t>(keys)]->shape;
+  const std::int64_t prepared = most.size() == 6 ? most[2] * most[4] : most[2];
+  if (count < 0) return std::min(room, prepared);
+  if (count <= room) return count;
+  throw bad_input("tokens is " + std::to_string(count) + ", and the codes have room for " +
+                  std::to_string(room) + "; pass larger ones");
+}
+
+vqgen_attention_args attention_args(const Signature& signature, const Arguments& given,
+                                    std::int64_t count, float softmax_scale) {
+  enum {
+    query,
+    out,
+    lse,
+    keys,
+    values = 6,
+    key_smooth = 9,
+    raw_keys,
+    raw_values,
+    lengths,
+    windows,
+    sinks
+  };
+  return {.struct_bytes = sizeof(vqgen_attention_args),
+          .tokens = tokens_of(signature, given, keys, values, count),
+          .query = given.data(query),
+          .out = given.data(out),
+          .lse = given.data<float>(lse),
+          .keys = given.quantized(keys, true),
+          .values = given.quantized(values, true),
+          .key_smooth = given.data<float>(key_smooth),
+          .raw_keys = given.data(raw_keys),
+          .raw_values = given.data(raw_values),
+          .raw_batch_stride = given.stride(raw_keys, 0),
+          .raw_head_stride = given.stride(raw_keys, 1),
+          .lengths = given.data<std::int32_t>(lengths),
+          .windows = given.data<std::int32_t>(windows),
+          .sinks = given.data<std::int32_t>(sinks),
+          .softmax_scale = softmax_scale};
+}
+
+vqgen_append_args append_args(const Signature& signature, const Arguments& given,
+                              std::int64_t count) {
+  enum {
+    new_keys,
+    new_values,
+    positions,
+    counts,
+    keys,
+    values = 7,
+    key_smooth = 10,
+    raw_keys,
+    raw_values
+  };
+  return {.struct_bytes = sizeof(vqgen_append_args),
+          .tokens = tokens_of(signature, given, keys, values, count),
+          .new_keys = given.data(new_keys),
+          .new_values = given.data(new_values),
+          .positions = given.data<std::int32_t>(positions),
+          .counts = given.data<std::int32_t>(counts),
+          .keys = given.quantized(keys, true),
+          .values = given.quantized(values, true),
+          .key_smooth = given.data<float>(key_smooth),
+          .raw_keys = given.data(raw_keys),
+          .raw_values = given.data(raw_values),
+          .raw_batch_stride = given.stride(raw_keys, 0),
+          .raw_head_stride = given.stride(raw_keys, 1)};
+}
+
+vqgen_linear_args linear_args(const Arguments& given, std::int64_t count) {
+  enum { x, y, weights, output_scales = 5 };
+  const std::int64_t room = std::min(given.size(x, 0), given.size(y, 0));
+  if (count > room) {
+    throw bad_input("rows is " + std::to_string(count) + ", and x and y have " +
+                    std::to_string(room) + "; pass larger ones");
+  }
+  return {.struct_bytes = sizeof(vqgen_linear_args),
+          .rows = count < 0 ? room : count,
+          .row_capacity = room,
+          .x = given.data(x),
+          .y = given.data(y),
+          .weights = given.quantized(weights, false),
+          .output_scales = given.data<float>(output_scales)};
+}
+
+// raw_keys and raw_values share their strides.
+void require_like(const Arguments& given, int keys, int values) {
+  if (given.stride(keys, 0) == given.stride(values, 0) &&
+      given.stride(keys, 1) == given.stride(values, 1)) {
+    return;
+  }
+  throw bad_input("'raw_values' has other strides than 'raw_keys'; lay both out alike");
+}
+
+template <class Args>
+void launch_as(RuntimeState& state, const Op& op, const Arguments& arguments, const Args& args,
+               void* stream) {
+  const auto queue = [&](void* workspace) {
+    if constexpr (std::is_same_v<Args, vqgen_append_args>) {
+      op.launch(args, stream);
+    } else {
+      op.launch(args, workspace, workspace == nullptr ? 0 : op.workspace_bytes(), stream);
+    }
+  };
+  if (!state.on_host()) {
+    state.make_current();
+    return queue(state.workspace(op.workspace_bytes(), stream));
+  }
+  const WithoutGil without;
+  const std::lock_guard one(state.one_launch);
+  const Lent lent(state.runtime(), arguments);
+  queue(state.workspace(op.workspace_bytes(), nullptr));
+}
+
+}  // namespace
+
+RuntimeState::RuntimeState(const vqgen_options& options)
+    : runtime_(std::make_unique<Runtime>(options)),
+      on_host_(options.backend == VQGEN_HOST),
+      device_(on_host_ ? DLDevice{kCpu, 0} : DLDevice{kCuda, options.device}),
+      process_(getpid()) {}
+
+RuntimeState::~RuntimeState() {
+  if (getpid() == process_) return;
+  // Nothing here is the child's to free.
+  for (auto& each : memory_) static_cast<void>(each.release());
+  for (auto& each : spare_) static_cast<void>(each.release());
+  static_cast<void>(runtime_.release());
+}
+
+void RuntimeState::require_same_process() const {
+  if (getpid() != process_) {
+    throw bad_input("the runtime was made before this process was forked; make a new one here");
+  }
+}
+
+void RuntimeState::make_current() const {
+  thread_local const RuntimeState* last = nullptr;
+  if (last == this) return;
+  runtime_->make_current();
+  last = this;
+}
+
+std::unique_ptr<RuntimeState::Memory> RuntimeState::make_workspace(std::size_t bytes) const {
+  if (!on_host_) runtime_->make_current();
+  auto memory = std::make_unique<Memory>(*runtime_, bytes);
+  runtime_->init_workspace(memory->data(), bytes);
+  runtime_->synchronize();
+  return memory;
+}
+
+void RuntimeState::reserve(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes <= largest_) return;
+  spare_.clear();
+  while (spare_.size() < (on_host_ ? 1 : 2)) spare_.push_back(make_workspace(bytes));
+  largest_ = bytes;
+}
+
+void* RuntimeState::workspace(std::size_t bytes, void* stream) {
+  if (bytes == 0) return nullptr;
+  const std::lock_guard lock(mutex_);
+  auto& [have, memory] = used_[stream];
+  if (have < bytes) {
+    if (spare_.empty()) spare_.push_back(make_workspace(largest_));
+    have = largest_;
+    memory = spare_.back()->data();
+    memory_.push_back(std::move(spare_.back()));
+    spare_.pop_back();
+  }
+  return memory;
+}
+
+void launch(RuntimeState& state, const Op& op, const Signature& signature,
+            const Arguments& arguments, std::int64_t count, float softmax_scale, void* stream) {
+  switch (signature.kind) {
+    case Kind::attention:
+      require_like(arguments, 10, 11);
+      return launch_as(state, op, arguments,
+                       attention_args(signature, arguments, count, softmax_scale), stream);
+    case Kind::append:
+      require_like(arguments, 11, 12);
+      return launch_as(state, op, arguments, append_args(signature, arguments, count), stream);
+    case Kind::linear:
+      return launch_as(state, op, arguments, linear_args(arguments, count), stream);
+  }
+}
+
+}  // namespace vqgen::python

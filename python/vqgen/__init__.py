@@ -1,0 +1,25 @@
+"""vqgen: fused vector-quantization kernels for LLM inference, made for your formats and GPU.
+
+    import numpy, vqgen
+    runtime = vqgen.Runtime("host")                    # or the number of a GPU
+    attention = runtime.attention("config.json")       # compiled once, cached
+    out = attention(query, keys, values, lengths)
+
+CUDA is opened by the first Runtime of a device, and no array library is imported.
+"""
+
+from vqgen._core import version as __version__
+from vqgen._errors import (AlignmentError, BadInput, Capturing, DeviceError, Error, Infeasible,
+                           InternalError, Miss, RangeError)
+from vqgen._runtime import Append, Argument, Attention, Linear, Op, Quantized, Runtime
+
+__all__ = ["AlignmentError", "Append", "Argument", "Attention", "BadInput", "Capturing",
+           "DeviceError", "Error", "Infeasible", "InternalError", "Linear", "Miss", "Op",
+           "Quantized", "RangeError", "Runtime", "__version__", "configs"]
+
+
+def __getattr__(name):
+    if name == "configs":
+        import importlib
+        return importlib.import_module("vqgen.configs")
+    raise AttributeError(f"module 'vqgen' has no attribute '{name}'")

@@ -1,0 +1,263 @@
+"""Runtime and the ops that it prepares."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vqgen import _arrays, _core
+from vqgen._errors import BadInput
+
+if TYPE_CHECKING:
+    from vqgen import configs
+    Config = dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig | configs.LinearConfig
+
+_POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
+_PROVENANCES = ("compiled", "disk", "memory", "baseline")
+
+
+class Quantized(NamedTuple):
+    """A quantized tensor: packed codes, the codebooks that they index, and scales of the stages.
+
+    codes: uint32 (or int32), of a cache [batch, kv_heads, tokens, words], of weights
+        [out_features, words]. Sequences and heads of a cache may lie apart; all else is contiguous.
+    codebooks: [units, stages, entries, vector_size] in the op's dtype.
+    scales: float32 [units, stages], where the format has stage_scales.
+    """
+
+    codes: Any
+    codebooks: Any
+    scales: Any = None
+
+
+class Argument(NamedTuple):
+    """An argument of an op: its shape at the largest size that the op was prepared for."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Op:
+    """A prepared op. Calls take arrays of any library that speaks DLPack, without copying them, and
+    queue on the stream that the library works on, unless `stream` names another. Thread-safe."""
+
+    def __init__(self, core: _core.Op):
+        self._core = core
+        self._dtype = self.description["problem"]["dtype"]
+
+    @property
+    def name(self) -> str:
+        """Such as "attention_decode"."""
+        return self._core.name
+
+    @property
+    def description(self) -> dict:
+        """Problem, arguments, and each bucket's plan, kernels and provenance (docs/embedding.md)."""
+        import json
+        return json.loads(self._core.description)
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """What a call takes, with types ("f16", "bf16", "f32", "i32", "u32") and shapes."""
+        return [Argument(each["name"], each["type"], tuple(each["shape"]))
+                for each in self.description["arguments"]]
+
+    @property
+    def provenance(self) -> str:
+        """Where the kernels came from: "compiled", "disk", "memory" or "baseline"."""
+        return _PROVENANCES[self._core.provenance]
+
+    def bucket(self, count: int) -> int:
+        """The tokens or rows of the kernel that a call with `count` takes; 0 where none does."""
+        return self._core.bucket(count)
+
+    def _launch(self, arrays, count, softmax_scale, stream):
+        self._core.launch(arrays, -1 if count is None else count, softmax_scale,
+                          _arrays.current_stream if stream is None else stream)
+
+    def __repr__(self):
+        return f"<vqgen {self.name}, {self.provenance}>"
+
+
+class Attention(Op):
+    """Attention of one query token a sequence over a quantized cache."""
+
+    def __call__(self, query, keys: Quantized, values: Quantized, lengths, *, out=None, lse=None,
+                 key_smooth=None, raw_keys=None, raw_values=None, windows=None, sinks=None,
+                 tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False,
+                 stream: int | None = None):
+        """softmax(query keys^T) values.
+
+        query, out: [batch, query_heads, head_dim] in the op's dtype.
+        lengths: int32 [batch], tokens of each sequence, 0 for one that rests.
+        lse: float32 [batch, query_heads], the natural logarithm of the sum of exponentials.
+        key_smooth: float32 [kv_heads, head_dim], where the format of the keys has smooth.
+        raw_keys, raw_values: [batch, kv_heads, sinks + window, head_dim], with windows and sinks,
+            int32 [batch] each, where the config has them.
+        tokens: at least the longest of `lengths`, which picks the kernel; by default all that the
+            codes have room for.
+        softmax_scale: 0 stands for 1 / sqrt(head_dim).
+
+        Returns out, or (out, lse) with return_lse. Both are made where they are not given.
+        """
+        if out is None:
+            out = _arrays.empty(query, query.shape, self._dtype)
+        if lse is None:
+            lse = _arrays.empty(query, query.shape[:2], "f32")
+        self._launch((query, out, lse, *keys, *values, key_smooth, raw_keys, raw_values, lengths,
+                      windows, sinks), tokens, softmax_scale, stream)
+        return (out, lse) if return_lse else out
+
+
+class Append(Op):
+    """New tokens encoded and written to the cache that an attention of the same formats reads."""
+
+    def __call__(self, new_keys, new_values, positions, keys: Quantized, values: Quantized, *,
+                 counts=None, key_smooth=None, raw_keys=None, raw_values=None,
+                 tokens: int | None = None, stream: int | None = None) -> None:
+        """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim] in the op's dtype.
+
+        positions: int32 [batch], the token that a sequence's first new one becomes; a negative one
+            leaves the sequence alone.
+        counts: int32 [batch], how many new tokens are real; all without it.
+        keys, values: their codes are written, their codebooks read.
+        raw_keys, raw_values: as of the attention; written.
+        tokens: that a sequence has room for; by default what the codes have.
+        """
+        self._launch((new_keys, new_values, positions, counts, *keys, *values, key_smooth, raw_keys,
+                      raw_values), tokens, 0.0, stream)
+
+
+class Linear(Op):
+    """Products y = x W^T with quantized weights."""
+
+    def __call__(self, x, weights: Quantized, *, out=None, output_scales=None,
+                 rows: int | None = None, stream: int | None = None):
+        """x: [rows, in_features], out: [rows, out_features], in the op's dtype.
+
+        output_scales: float32 [out_features], where the format has them.
+        rows: by default all of x. A kernel reads and writes bucket(rows) rows: where that is more
+            than `rows`, x and out have memory for as many, and what is behind `rows` means nothing.
+
+        Returns out, which is made where it is not given.
+        """
+        if out is None:
+            features = self.description["problem"]["shape"]["out_features"]
+            out = _arrays.empty(x, (x.shape[0], features), self._dtype)
+        self._launch((x, out, *weights, output_scales), rows, 0.0, stream)
+        return out
+
+
+_CLASSES = {"attention_decode": Attention, "kv_append": Append, "gemv": Linear, "gemm": Linear}
+
+
+class Runtime:
+    """One device, where ops are prepared and called.
+
+    device: the number of a GPU, or "host", the CPU, which is slow and judges every access.
+    on_miss: what happens where a kernel is in no cache: "compile", "fail", or "fallback", which
+        serves a plain kernel until the wanted one is compiled in the background.
+    cache_dir: folder of compiled kernels; None for the usual place, "" for none.
+    max_buckets: kernels an op at most. threads: that compile those of one op.
+    nvrtc, compiler: libnvrtc and the compiler of the host backend; None looks in the usual places.
+
+    Workspaces are the runtime's, one for each stream. Ops keep what they need of it. Synchronize
+    before the last of runtime and ops goes. A process that is forked makes its own.
+    """
+
+    def __init__(self, device: int | str = 0, *, on_miss: str = "compile",
+                 cache_dir: str | os.PathLike | None = None, max_buckets: int = 16,
+                 threads: int = 1, nvrtc: str | os.PathLike | None = None,
+                 compiler: str | os.PathLike | None = None):
+        if on_miss not in _POLICIES:
+            raise BadInput(f"on_miss is {on_miss!r}; it is one of {', '.join(_POLICIES)}")
+        host = device == "host"
+        if not host and not isinstance(device, int):
+            raise BadInput(f"device is {device!r}; it is the number of a GPU, or 'host'")
+        self.device = device
+        self._core = _core.Runtime(int(host), 0 if host else device, _POLICIES[on_miss], max_buckets,
+                                   threads, *(None if path is None else os.fspath(path)
+                                              for path in (cache_dir, nvrtc or _nvrtc(), compiler)))
+
+    def attention(self, config: Config, *, stream: int = 0) -> Attention:
+        """An attention of `config`: a dict, a dataclass of vqgen.configs, or a file's path. Compiled,
+        unless memory or cache have it. `stream` is one that may be being captured."""
+        return self._prepare(config, ("attention_decode",), stream)
+
+    def append(self, config: Config, *, stream: int = 0) -> Append:
+        """Likewise, of a config of op kv_append."""
+        return self._prepare(config, ("kv_append",), stream)
+
+    def linear(self, config: Config, *, stream: int = 0) -> Linear:
+        """Likewise, of a config of op gemm or gemv; without an op, whichever takes its rows."""
+        return self._prepare(config, ("gemm", "gemv"), stream)
+
+    def prefetch(self, configs, threads: int = 1) -> None:
+        """Prepares all configs, `threads` at a time, and keeps them."""
+        self._core.prefetch([_text(each) for each in configs], threads)
+
+    def enumerate(self, config: Config, least: int, most: int) -> list[dict]:
+        """The plans that calls with `least` to `most` tokens or rows can reach; compiles nothing."""
+        import json
+        return json.loads(self._core.enumerate(_text(config), least, most))
+
+    def freeze(self) -> None:
+        """From now on an op that this runtime does not have yet raises Miss."""
+        self._core.freeze()
+
+    def synchronize(self, stream: int = 0) -> None:
+        """Waits for all work on the stream."""
+        self._core.synchronize(stream)
+
+    def close(self) -> None:
+        """Lets go of the device, once the ops are gone too. Calls raise from here on."""
+        self._core.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _prepare(self, config, ops, stream):
+        path = isinstance(config, (str, os.PathLike))
+        text = os.fspath(config) if path else _text(config, ops[0])
+        core = self._core.prepare(text, path, stream)
+        if core.name not in ops:
+            raise BadInput(f"the config is of op {core.name}, and not {' or '.join(ops)}")
+        return _CLASSES[core.name](core)
+
+
+def _text(config, op=None):
+    """A config as JSON; `op` is that of one that names none."""
+    import json
+
+    from vqgen.configs import as_json
+    if isinstance(config, (str, os.PathLike)):
+        with open(config, encoding="utf-8") as file:
+            return file.read()
+    value = as_json(config)
+    if not isinstance(value, dict):
+        raise BadInput(f"a config is a dict, a dataclass or a path, and not {type(config).__name__}")
+    shape = value.get("shape")
+    if op == "gemm" and isinstance(shape, dict) and shape.get("rows") == 1:
+        op = "gemv"
+    try:
+        return json.dumps({"op": op, **value} if op else value, sort_keys=True)
+    except TypeError as error:
+        raise BadInput(f"a config holds what is no JSON: {error}") from None
+
+
+def _nvrtc():
+    """NVRTC among Python's packages, where no variable names one: PyTorch and NVIDIA's wheels bring
+    it, and the loader does not know it."""
+    if "VQGEN_NVRTC" in os.environ:
+        return None
+    import sys
+    for folder in sys.path:
+        for below in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
+            path = os.path.join(folder, below)
+            if os.path.isdir(path):
+                return path
+    return None

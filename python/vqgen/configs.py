@@ -1,0 +1,110 @@
+"""Configs as dataclasses: the fields of docs/config.md, with its defaults. A field that is None is
+left out."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+
+@dataclass
+class Format:
+    """How vectors are coded. `preset` brings the fields that are not given here."""
+
+    vector_size: Optional[int] = None
+    index_bits: Optional[int] = None
+    preset: Optional[str] = None
+    residuals: Optional[int] = None
+    scope: Optional[str] = None
+    group_channels: Optional[int] = None
+    tile_rows: Optional[int] = None
+    tile_columns: Optional[int] = None
+    entry_type: Optional[str] = None
+    decoder: Optional[str] = None
+    stage_scales: Optional[bool] = None
+    output_scales: Optional[bool] = None
+    smooth: Optional[bool] = None
+    hadamard: Optional[bool] = None
+    layout: Optional[dict] = None
+
+
+AnyFormat = Union[str, Format, dict]
+
+
+@dataclass
+class AttentionShape:
+    """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens."""
+
+    batch: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    tokens: int
+    window: Optional[int] = None
+    sinks: Optional[int] = None
+    shared_cache: Optional[bool] = None
+
+
+@dataclass
+class AttentionConfig:
+    shape: AttentionShape
+    keys: AnyFormat
+    values: AnyFormat
+    dtype: Optional[str] = None
+    plan: Optional[dict] = None
+    gpu: Optional[str] = None
+    hotness: Optional[str] = None
+    op: str = "attention_decode"
+
+
+@dataclass
+class AppendShape:
+    """`tokens` is the room of a sequence, `new_tokens` the most that one call appends to it."""
+
+    batch: int
+    kv_heads: int
+    head_dim: int
+    tokens: int
+    new_tokens: Optional[int] = None
+    window: Optional[int] = None
+    sinks: Optional[int] = None
+
+
+@dataclass
+class AppendConfig:
+    shape: AppendShape
+    keys: AnyFormat
+    values: AnyFormat
+    dtype: Optional[str] = None
+    plan: Optional[dict] = None
+    gpu: Optional[str] = None
+    hotness: Optional[str] = None
+    op: str = "kv_append"
+
+
+@dataclass
+class LinearShape:
+    """`rows` is the most that will come."""
+
+    rows: int
+    out_features: int
+    in_features: int
+
+
+@dataclass
+class LinearConfig:
+    shape: LinearShape
+    weights: AnyFormat
+    dtype: Optional[str] = None
+    plan: Optional[dict] = None
+    gpu: Optional[str] = None
+    hotness: Optional[str] = None
+    op: Optional[str] = None  # "gemv" or "gemm", by the rows
+
+
+def as_json(config: Any) -> Any:
+    """The JSON value of a config or of a part of one."""
+    if dataclasses.is_dataclass(config):
+        config = vars(config)
+    if isinstance(config, dict):
+        return {key: as_json(value) for key, value in config.items() if value is not None}
+    return config

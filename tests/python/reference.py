@@ -1,0 +1,49 @@
+"""Plain references in NumPy, double precision: no code of vqgen's."""
+
+import numpy as np
+
+
+def unpack(words, count, bits):
+    """Codes of `bits` bits from packed 32-bit words, least significant first; [..., count]."""
+    spread = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
+    spread = spread[..., :count * bits].reshape(*words.shape[:-1], count, bits).astype(np.int64)
+    return spread @ (1 << np.arange(bits))
+
+
+def pack(codes, bits):
+    """The inverse, with the last word padded by zeros."""
+    spread = (codes[..., None] >> np.arange(bits)) & 1
+    spread = spread.reshape(*codes.shape[:-1], -1).astype(np.uint8)
+    spread = np.pad(spread, [(0, 0)] * (spread.ndim - 1) + [(0, -spread.shape[-1] % 32)])
+    return np.packbits(spread, axis=-1, bitorder="little").view(np.uint32)
+
+
+def decoded(codes, codebooks, columns, bits):
+    """Rows of a tensor with one set of codebooks. codes: packed [..., words]; codebooks:
+    [1, stages, entries, vector]; stages of a vector stand beside each other."""
+    _, stages, _, vector = codebooks.shape
+    numbers = unpack(codes, columns // vector * stages, bits)
+    numbers = numbers.reshape(*codes.shape[:-1], columns // vector, stages)
+    entries = sum(codebooks[0, stage].astype(np.float64)[numbers[..., stage]]
+                  for stage in range(stages))
+    return entries.reshape(*codes.shape[:-1], columns)
+
+
+def attention(query, keys, values, lengths):
+    """query: [batch, heads, dim]; keys, values: [batch, kv_heads, tokens, dim]. (out, lse)."""
+    group = query.shape[1] // keys.shape[1]
+    keys, values = (np.repeat(each, group, axis=1) for each in (keys, values))
+    scores = np.einsum("bhd,bhtd->bht", query.astype(np.float64), keys) / query.shape[-1]**0.5
+    past = np.arange(keys.shape[2]) >= np.asarray(lengths)[:, None, None]
+    scores = np.where(past, -np.inf, scores)
+    most = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    out = np.einsum("bht,bhtd->bhd", weights / total, values)
+    return out, (most + np.log(total))[..., 0]
+
+
+def worst(result, expected):
+    """The largest error, of the largest expected magnitude. NaN where there is one."""
+    error = np.abs(np.asarray(result, np.float64) - expected).max()
+    return error / np.abs(expected).max()

@@ -1,0 +1,295 @@
+"""Ops on NumPy and the host backend, against plain references."""
+
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import reference
+import vqgen
+from vqgen import configs
+
+
+def random_cache(draw, batch, kv_heads, tokens, dim, vector, bits, stages=1):
+    codes = draw.integers(0, 1 << bits, (batch, kv_heads, tokens, dim // vector * stages))
+    books = draw.standard_normal((1, stages, 1 << bits, vector)).astype(np.float16)
+    return vqgen.Quantized(reference.pack(codes, bits), books)
+
+
+def test_attention_of_random_problems(host, draw):
+    for _ in range(3):
+        batch, kv_heads, group = (int(draw.integers(1, high)) for high in (4, 4, 5))
+        tokens = int(draw.integers(1, 200))
+        vector, bits = draw.permutation([(4, 8), (2, 8), (8, 8), (4, 6), (8, 12)])[0].tolist()
+        dim = int(draw.permutation([64, 96, 128])[0])
+        shape = configs.AttentionShape(batch, kv_heads * group, kv_heads, dim, tokens)
+        form = configs.Format(vector, bits)
+        op = host.attention(configs.AttentionConfig(shape, form, form))
+        keys, values = (random_cache(draw, batch, kv_heads, tokens, dim, vector, bits)
+                        for _ in range(2))
+        query = draw.standard_normal((batch, kv_heads * group, dim)).astype(np.float16)
+        lengths = draw.integers(1, tokens + 1, batch).astype(np.int32)
+        out, lse = op(query, keys, values, lengths, return_lse=True)
+        rows = [reference.decoded(each.codes, each.codebooks, dim, bits) for each in (keys, values)]
+        expected, expected_lse = reference.attention(query, *rows, lengths)
+        assert reference.worst(out, expected) < 4e-3, (shape, form)
+        assert np.abs(lse - expected_lse).max() < 2e-2, (shape, form)
+
+
+def test_sequences_and_heads_may_lie_apart(host, draw):
+    batch, kv_heads, tokens, dim = 2, 2, 50, 64
+    config = {"shape": {"batch": batch, "query_heads": 4, "kv_heads": kv_heads, "head_dim": dim,
+                        "tokens": 64},
+              "keys": {"vector_size": 4, "index_bits": 8},
+              "values": {"vector_size": 4, "index_bits": 8}}
+    op = host.attention(config)
+    # Keys and values side by side in one tensor with room for more, as a server keeps them.
+    whole = draw.integers(0, 1 << 32, (batch, kv_heads, 2, 64, dim // 16), dtype=np.uint32)
+    books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
+    keys, values = (vqgen.Quantized(whole[:, :, i], books[i]) for i in range(2))
+    query = draw.standard_normal((batch, 4, dim)).astype(np.float16)
+    lengths = np.array([tokens, 3], np.int32)
+    out = op(query, keys, values, lengths, tokens=tokens)
+    rows = [reference.decoded(each.codes, each.codebooks, dim, 8) for each in (keys, values)]
+    assert reference.worst(out, reference.attention(query, *rows, lengths)[0]) < 4e-3
+
+
+def test_append_writes_what_attention_reads(host, draw):
+    batch, kv_heads, tokens, dim, new = 2, 2, 20, 64, 3
+    shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": dim, "tokens": tokens}
+    form = {"vector_size": 4, "index_bits": 6, "residuals": 2}
+    append = host.append({"shape": {**shape, "new_tokens": new}, "keys": form, "values": form})
+    caches = [vqgen.Quantized(np.zeros((batch, kv_heads, tokens, 6), np.uint32),
+                              draw.standard_normal((1, 2, 64, 4)).astype(np.float16))
+              for _ in range(2)]
+    fresh = draw.standard_normal((2, batch, new, kv_heads, dim)).astype(np.float16)
+    positions = np.array([5, -1], np.int32)
+    append(fresh[0], fresh[1], positions, *caches, counts=np.array([2, 3], np.int32))
+    for cache, raw in zip(caches, fresh):
+        rows = reference.decoded(cache.codes, cache.codebooks, dim, 6)
+        assert not cache.codes[1].any() and not cache.codes[0, :, 7:].any()
+        books = cache.codebooks[0].astype(np.float64)
+        for token in range(2):
+            vectors = raw[0, token].astype(np.float64).reshape(kv_heads, -1, 4)
+            for stage in range(2):  # each stage takes the nearest entry of what is left
+                near = ((vectors[..., None, :] - books[stage])**2).sum(-1).argmin(-1)
+                vectors = vectors - books[stage][near]
+            left = raw[0, token].astype(np.float64) - rows[0, :, 5 + token]
+            assert np.allclose((left**2).sum(), (vectors**2).sum(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("op", ["gemv", "gemm"])
+def test_products(host, draw, op):
+    rows, features, columns = 4, int(draw.integers(1, 70)), 96
+    linear = host.linear({"op": op, "shape": {"rows": rows, "out_features": features,
+                                              "in_features": columns},
+                          "weights": {"vector_size": 8, "index_bits": 8, "residuals": 2,
+                                      "output_scales": True}})
+    codes = draw.integers(0, 256, (features, columns // 8 * 2))
+    weights = vqgen.Quantized(reference.pack(codes, 8),
+                              draw.standard_normal((1, 2, 256, 8)).astype(np.float16))
+    scales = draw.uniform(0.5, 2, features).astype(np.float32)
+    x = draw.standard_normal((rows, columns)).astype(np.float16)
+    dense = reference.decoded(weights.codes, weights.codebooks, columns, 8) * scales[:, None]
+    expected = x.astype(np.float64) @ dense.T
+    assert reference.worst(linear(x, weights, output_scales=scales), expected) < 4e-3
+    # Fewer rows than there is memory for.
+    out = np.full((rows, features), np.nan, np.float16)
+    assert linear(x, weights, out=out, output_scales=scales, rows=3) is out
+    assert reference.worst(out[:3], expected[:3]) < 4e-3
+
+
+def test_bfloat16_comes_as_its_bits(host, draw):
+    linear = host.linear({"dtype": "bf16",
+                          "shape": {"rows": 1, "out_features": 8, "in_features": 32},
+                          "weights": {"vector_size": 4, "index_bits": 8}})
+    bits = lambda values: (np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    floats = lambda values: (values.astype(np.uint32) << 16).view(np.float32)
+    weights = vqgen.Quantized(reference.pack(draw.integers(0, 256, (8, 8)), 8),
+                              bits(draw.standard_normal((1, 1, 256, 4))))
+    x = bits(draw.standard_normal((1, 32)))
+    dense = reference.decoded(weights.codes, floats(weights.codebooks), 32, 8)
+    expected = floats(x).astype(np.float64) @ dense.T
+    assert reference.worst(floats(linear(x, weights)), expected) < 2e-2
+
+
+def small(host):
+    op = host.attention({"shape": {"batch": 1, "query_heads": 1, "kv_heads": 1, "head_dim": 64,
+                                   "tokens": 8},
+                         "keys": {"vector_size": 4, "index_bits": 8},
+                         "values": {"vector_size": 4, "index_bits": 8}})
+    cache = vqgen.Quantized(np.zeros((1, 1, 8, 4), np.uint32),
+                            np.ones((1, 1, 256, 4), np.float16))
+    return op, [np.ones((1, 1, 64), np.float16), cache, cache, np.array([8], np.int32)]
+
+
+def test_an_op_says_what_it_takes_and_where_it_is_from(host):
+    op, _ = small(host)
+    again, _ = small(host)
+    assert again.provenance == "memory" and op.name == "attention_decode"
+    shapes = {each.name: each for each in op.arguments}
+    assert shapes["keys.codes"] == ("keys.codes", "u32", (1, 1, 8, 4))
+    assert shapes["lse"].dtype == "f32"
+    assert op.bucket(5) == 8 and op.bucket(9) == 0
+    assert op.description["buckets"][0]["plan"]["dataflow"]
+
+
+@pytest.mark.parametrize("number, value, words", [
+    (0, np.ones((1, 1, 64), np.float32),
+     "'query' is float32 [1, 1, 64] on cpu; it has to be float16 [1, 1, 64] on cpu"),
+    (0, np.ones((2, 1, 32), np.float16), "[2, 1, 32]"),
+    (0, np.ones((1, 1, 128), np.float16)[..., ::2], "'query' is not contiguous"),
+    (0, None, "'query' is missing"),
+    (0, [1.0], "no array that speaks DLPack"),
+    (3, np.array([8], np.int64), "'lengths' is int64 [1]"),
+    (3, np.zeros(0, np.int32), "'lengths' is int32 [0]"),
+    (1, vqgen.Quantized(np.zeros((1, 1, 8, 8), np.uint32)[..., ::2],
+                        np.ones((1, 1, 256, 4), np.float16)), "'keys.codes' has gaps"),
+    (1, vqgen.Quantized(np.zeros((1, 1, 0, 4), np.uint32), np.ones((1, 1, 256, 4), np.float16)),
+     "uint32 [1, 1, any, 4]"),
+    (2, vqgen.Quantized(np.zeros((1, 1, 8, 4), np.uint32), np.ones((1, 1, 256, 4), np.float16),
+                        np.ones((1, 1), np.float32)),
+     "'values.scales' is given, and the config has none"),
+])
+def test_arrays_of_the_wrong_kind_are_named(host, number, value, words):
+    op, arrays = small(host)
+    arrays[number] = value
+    out = np.full((1, 1, 64), 7, np.float16)
+    with pytest.raises(vqgen.BadInput) as caught:
+        op(*arrays, out=out, lse=np.zeros((1, 1), np.float32))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert (out == 7).all()
+
+
+def test_sizes_beyond_what_was_prepared(host):
+    op, arrays = small(host)
+    with pytest.raises(vqgen.BadInput, match="room for 8"):
+        op(*arrays, tokens=9)
+    larger = vqgen.Quantized(np.zeros((1, 1, 20, 4), np.uint32), arrays[1].codebooks)
+    assert (op(arrays[0], larger, larger, arrays[3]) == 1).all()
+    with pytest.raises(vqgen.RangeError):
+        op(arrays[0], larger, larger, arrays[3], tokens=20)
+
+
+def test_read_only_arrays_are_read_and_not_written(host):
+    op, arrays = small(host)
+    arrays[0].flags.writeable = False
+    try:
+        assert (op(*arrays) == 1).all()
+    except BufferError:
+        pytest.skip("this NumPy does not lend read-only arrays")
+    out = np.zeros((1, 1, 64), np.float16)
+    out.flags.writeable = False
+    with pytest.raises(vqgen.BadInput, match="'out' is read-only"):
+        op(*arrays, out=out)
+
+
+@pytest.mark.parametrize("config, error, words", [
+    ({"shape": {"batch": 1}}, vqgen.BadInput, "query_heads"),
+    ({"op": "gemm", "shape": {"rows": 2, "out_features": 8, "in_features": 32},
+      "weights": {"vector_size": 4, "index_bits": 8}}, vqgen.BadInput, "is of op gemm"),
+    (17, vqgen.BadInput, "a config is a dict"),
+    ({"shape": {"batch": object()}}, vqgen.BadInput, "no JSON"),
+    ("/nowhere/config.json", vqgen.BadInput, "/nowhere/config.json"),
+])
+def test_configs_that_are_none(host, config, error, words):
+    with pytest.raises(error, match=words):
+        host.attention(config)
+
+
+def test_configs_from_files_and_beforehand(host, tmp_path):
+    config = {"op": "gemm", "shape": {"rows": 2, "out_features": 8, "in_features": 32},
+              "weights": {"vector_size": 4, "index_bits": 8}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    host.prefetch([config, str(path)], threads=2)
+    assert host.linear(path).provenance == "memory"
+    assert [each["most"] for each in host.enumerate(config, 1, 2)] == [1, 2]
+
+
+def test_dataclasses_have_the_fields_of_the_schema():
+    import dataclasses
+    with open(os.environ["VQGEN_SOURCE_DIR"] + "/docs/config.schema.json", encoding="utf-8") as file:
+        schema = json.load(file)
+    names = lambda cls: {field.name for field in dataclasses.fields(cls)}
+    assert names(configs.Format) == set(schema["$defs"]["format"]["properties"])
+    ops = {each["properties"]["op"]["const"]: each["properties"] for each in schema["oneOf"]}
+    for op, whole, shape in [("attention_decode", configs.AttentionConfig, configs.AttentionShape),
+                             ("kv_append", configs.AppendConfig, configs.AppendShape),
+                             ("gemm", configs.LinearConfig, configs.LinearShape)]:
+        assert names(whole) == set(ops[op]), op
+        assert names(shape) == set(ops[op]["shape"]["properties"]), op
+
+
+def test_a_frozen_runtime_compiles_nothing(tmp_path):
+    with vqgen.Runtime("host", cache_dir=tmp_path) as runtime:
+        runtime.freeze()
+        with pytest.raises(vqgen.Miss, match="frozen"):
+            small(runtime)
+
+
+def test_a_closed_runtime_refuses_and_its_ops_end_well(tmp_path):
+    runtime = vqgen.Runtime("host", cache_dir=tmp_path)
+    op, arrays = small(runtime)
+    runtime.close()
+    for call in (lambda: op(*arrays), lambda: small(runtime), runtime.freeze):
+        with pytest.raises(vqgen.BadInput, match="closed"):
+            call()
+    runtime.close()
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"device": "cpu"}, "'host'"), ({"device": -1}, "negative"),
+    ({"device": "host", "on_miss": "never"}, "never"), ({"device": "host", "threads": 0}, "threads"),
+])
+def test_runtimes_that_there_are_not(options, words):
+    with pytest.raises(vqgen.BadInput, match=words):
+        vqgen.Runtime(**options)
+
+
+def test_threads_call_one_op_at_once(host, draw):
+    shape = {"batch": 1, "query_heads": 2, "kv_heads": 1, "head_dim": 64, "tokens": 64}
+    form = {"vector_size": 4, "index_bits": 8}
+    # Splits, so that a workspace is shared.
+    op = host.attention({"shape": shape, "keys": form, "values": form,
+                         "plan": {"dataflow": "lanes", "splits": 4}})
+    cache = random_cache(draw, 1, 1, 64, 64, 4, 8)
+    rows = reference.decoded(cache.codes, cache.codebooks, 64, 8)
+    queries = draw.standard_normal((8, 1, 2, 64)).astype(np.float16)
+    outs = [None] * 8
+
+    def work(i):
+        for _ in range(4):
+            outs[i] = op(queries[i], cache, cache, np.array([64], np.int32))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for query, out in zip(queries, outs):
+        assert reference.worst(out, reference.attention(query, rows, rows, [64])[0]) < 4e-3
+
+
+def test_a_fork_makes_its_own_runtime(host):
+    op, arrays = small(host)
+    child = os.fork()
+    if child == 0:
+        try:
+            op(*arrays)
+            os._exit(1)
+        except vqgen.BadInput as error:
+            os._exit(0 if "forked" in str(error) else 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (op(*arrays) == 1).all()
+
+
+def test_without_a_driver_the_first_cuda_call_says_so():
+    try:
+        vqgen.Runtime(0).close()
+    except vqgen.DeviceError as error:
+        assert "\n" not in str(error) and str(error)
+    else:
+        pytest.skip("there is a GPU")
