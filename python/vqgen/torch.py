@@ -1,0 +1,276 @@
+"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append and linear, with fakes and mutation
+marks, so that they stand in torch.compile and in captured CUDA graphs; and modules over them.
+
+An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside
+a capture nothing can be compiled: call once before, or `prepare()`. Tensors on the CPU take the host
+backend, which is slow and for tests. All functions may be called from several threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+
+import torch
+
+import vqgen
+from vqgen._runtime import _text as config_text
+
+__all__ = ["VQCache", "VQLinear", "config_text", "prepare", "runtime", "use_runtime"]
+
+_MOST_ROWS = 256  # of a gemm
+_runtimes: dict[int, vqgen.Runtime] = {}  # by GPU; -1 is the host
+_ops: dict[tuple[str, int], vqgen.Op] = {}
+_lock = threading.Lock()
+
+
+def _number(device: torch.device) -> int:
+    if device.type == "cpu":
+        return -1
+    if device.type != "cuda":
+        raise vqgen.BadInput(f"tensors are on {device}; vqgen runs on cuda, and on cpu for tests")
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def runtime(device: torch.device | str) -> vqgen.Runtime:
+    """The runtime of the ops on `device`, made with the defaults where use_runtime() gave none."""
+    number = _number(torch.device(device))
+    with _lock:
+        if number not in _runtimes:
+            _runtimes[number] = vqgen.Runtime("host" if number < 0 else number)
+        return _runtimes[number]
+
+
+def use_runtime(own: vqgen.Runtime) -> None:
+    """Ops on the device of `own` are prepared by it from now on."""
+    with _lock:
+        number = -1 if own.device == "host" else own.device
+        _runtimes[number] = own
+        for key in [key for key in _ops if key[1] == number]:
+            del _ops[key]
+
+
+def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.Op:
+    """The op of a config's JSON on `device`; compiled, unless memory or cache have it."""
+    device = torch.device(device)
+    key = (config, _number(device))
+    op = _ops.get(key)
+    if op is None:
+        name = json.loads(config).get("op")
+        make = {"attention_decode": "attention", "kv_append": "append", "gemv": "linear",
+                "gemm": "linear"}.get(name)
+        if make is None:
+            raise vqgen.BadInput(f"the config is of op {name!r}; see docs/config.md")
+        op = getattr(runtime(device), make)(json.loads(config), stream=stream)
+        _ops[key] = op
+    return op
+
+
+def _op(config, tensor):
+    op = _ops.get((config, -1 if tensor.device.type == "cpu" else tensor.device.index))
+    if op is not None:
+        return op
+    cuda = tensor.device.type == "cuda"
+    return prepare(config, tensor.device,
+                   torch.cuda.current_stream(tensor.device).cuda_stream if cuda else 0)
+
+
+_library = torch.library.Library("vqgen", "FRAGMENT")
+_library.define(
+    "attention(str config, Tensor query, Tensor key_codes, Tensor key_codebooks,"
+    " Tensor? key_scales, Tensor value_codes, Tensor value_codebooks, Tensor? value_scales,"
+    " Tensor lengths, *, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
+    " Tensor? windows=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0)"
+    " -> (Tensor, Tensor)")
+_library.define(
+    "append(str config, Tensor new_keys, Tensor new_values, Tensor positions,"
+    " Tensor(a!) key_codes, Tensor key_codebooks, Tensor? key_scales, Tensor(b!) value_codes,"
+    " Tensor value_codebooks, Tensor? value_scales, *, Tensor? counts=None,"
+    " Tensor? key_smooth=None, Tensor(c!)? raw_keys=None, Tensor(d!)? raw_values=None,"
+    " int? tokens=None) -> ()")
+_library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"
+                " Tensor? output_scales) -> Tensor")
+
+
+def _attention(config, query, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
+               value_scales, lengths, *, key_smooth=None, raw_keys=None, raw_values=None,
+               windows=None, sinks=None, tokens=None, softmax_scale=0.0):
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    lse = query.new_empty(query.shape[:2], dtype=torch.float32)
+    _op(config, query)._launch(
+        (query, out, lse, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
+         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks), tokens,
+        softmax_scale, None)
+    return out, lse
+
+
+def _append(config, new_keys, new_values, positions, key_codes, key_codebooks, key_scales,
+            value_codes, value_codebooks, value_scales, *, counts=None, key_smooth=None,
+            raw_keys=None, raw_values=None, tokens=None):
+    _op(config, new_keys)._launch(
+        (new_keys, new_values, positions, counts, key_codes, key_codebooks, key_scales, value_codes,
+         value_codebooks, value_scales, key_smooth, raw_keys, raw_values), tokens, 0.0, None)
+
+
+def _linear(config, x, codes, codebooks, scales, output_scales):
+    op = _op(config, x)
+    rows = x.shape[0]
+    held = op.bucket(rows)
+    if held == 0:
+        raise vqgen.RangeError(f"x has {rows} rows, which the config does not take")
+    if held != rows:  # the kernel reads and writes as many
+        x = torch.nn.functional.pad(x, (0, 0, 0, held - rows))
+    out = x.new_empty(held, _out_features(config))
+    op._launch((x, out, codes, codebooks, scales, output_scales), rows, 0.0, None)
+    return out[:rows].clone() if held != rows else out
+
+
+@functools.lru_cache(maxsize=None)
+def _out_features(config):
+    return json.loads(config)["shape"]["out_features"]
+
+
+for _name, _function in (("attention", _attention), ("append", _append), ("linear", _linear)):
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, _function, _key)
+
+
+@torch.library.register_fake("vqgen::attention", lib=_library)
+def _(config, query, *_, **__):
+    return (torch.empty_like(query, memory_format=torch.contiguous_format),
+            query.new_empty(query.shape[:2], dtype=torch.float32))
+
+
+@torch.library.register_fake("vqgen::append", lib=_library)
+def _(*_, **__):
+    return None
+
+
+@torch.library.register_fake("vqgen::linear", lib=_library)
+def _(config, x, *_):
+    return x.new_empty(x.shape[0], _out_features(config))
+
+
+class VQLinear(torch.nn.Module):
+    """y = x W^T + bias with quantized weights; x is [..., in_features].
+
+    weights: Quantized, with output_scales float32 [out_features] where `form` has them. `form` is
+    the format, as of a config. More than 256 rows are taken 256 at a time.
+    """
+
+    def __init__(self, weights: vqgen.Quantized, form, out_features: int, in_features: int, *,
+                 output_scales=None, bias=None, dtype=torch.float16):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        shape = {"rows": _MOST_ROWS, "out_features": out_features, "in_features": in_features}
+        self.config = config_text({"op": "gemm", "dtype": _DTYPES[dtype], "shape": shape,
+                                   "weights": form})
+        for name, tensor in (*weights._asdict().items(), ("output_scales", output_scales)):
+            self.register_buffer(name, tensor)
+        self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
+
+    @classmethod
+    def from_bundle(cls, path, name: str, *, device="cpu", bias=None) -> VQLinear:
+        """Of the weights `name` in a bundle that `vqgen quantize` wrote (docs/quantizing.md)."""
+        item, tensors = _bundle_item(path, name, "weights")
+        tensors = {key: value.to(device) for key, value in tensors.items()}
+        weights = vqgen.Quantized(tensors["codes"][0, 0], tensors["codebooks"],
+                                  tensors.get("stage_scales"))
+        return cls(weights, item["weights"], item["out_features"], item["in_features"],
+                   output_scales=tensors.get("output_scales"), bias=bias,
+                   dtype=weights.codebooks.dtype)
+
+    def forward(self, x):
+        rows = x.reshape(-1, self.in_features)
+        parts = [torch.ops.vqgen.linear(self.config, each.contiguous(), self.codes, self.codebooks,
+                                        self.scales, self.output_scales)
+                 for each in rows.split(_MOST_ROWS)]
+        y = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1],
+                                                                      self.out_features)
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self):
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class VQCache:
+    """The quantized KV cache of one layer: codes, raw window and sinks, and how long each sequence
+    is. Positions and lengths are on the device, so that append() and attend() may be captured: a
+    replay goes on where the one before ended.
+
+    key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
+    where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
+    has smooth. A sequence has room for `tokens`, and append() takes up to `new_tokens` at once.
+    """
+
+    def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
+                 keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
+                 key_smooth=None, window: int = 0, sinks: int = 0, new_tokens: int = 1):
+        dtype, device = key_codebooks.dtype, key_codebooks.device
+        if dtype not in _DTYPES:
+            raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
+        shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "tokens": tokens,
+                 "window": window, "sinks": sinks}
+        both = {"dtype": _DTYPES[dtype], "keys": keys, "values": values}
+        self.attention_config = config_text(
+            {"op": "attention_decode", "shape": {**shape, "query_heads": query_heads}, **both})
+        self.append_config = config_text(
+            {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both})
+        self.tokens, self.new_tokens, self.window, self.sinks = tokens, new_tokens, window, sinks
+        attention = prepare(self.attention_config, device)
+        prepare(self.append_config, device)
+        shapes = {each.name: each.shape for each in attention.arguments}
+
+        def zeros(name, kind):
+            return torch.zeros(shapes[name], dtype=kind, device=device) if name in shapes else None
+
+        self.keys = vqgen.Quantized(zeros("keys.codes", torch.int32), key_codebooks, key_scales)
+        self.values = vqgen.Quantized(zeros("values.codes", torch.int32), value_codebooks,
+                                      value_scales)
+        self.key_smooth = key_smooth
+        self.raw_keys, self.raw_values = zeros("raw_keys", dtype), zeros("raw_values", dtype)
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._windows = torch.full_like(self.lengths, window) if window > 0 else None
+        self._sinks = torch.full_like(self.lengths, sinks) if sinks > 0 else None
+
+    def append(self, new_keys, new_values, counts=None) -> None:
+        """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim], contiguous. counts: int32
+        [batch], how many of them are real; all without it. Tokens beyond the room are left out."""
+        torch.ops.vqgen.append(self.append_config, new_keys, new_values, self.lengths, *self.keys,
+                               *self.values, counts=counts, key_smooth=self.key_smooth,
+                               raw_keys=self.raw_keys, raw_values=self.raw_values)
+        self.lengths.add_(self.new_tokens if counts is None else counts).clamp_(max=self.tokens)
+
+    def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0):
+        """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest
+        sequence's, and picks the kernel."""
+        return torch.ops.vqgen.attention(
+            self.attention_config, query, *self.keys, *self.values, self.lengths,
+            key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
+            windows=self._windows, sinks=self._sinks, tokens=tokens, softmax_scale=softmax_scale)
+
+    def bytes_per_token(self) -> float:
+        """Of codes, for one token of one sequence."""
+        rows = self.lengths.numel() * self.tokens
+        return 4 * (self.keys.codes.numel() + self.values.codes.numel()) / rows
+
+
+def _bundle_item(path, name, kind):
+    """The metadata of an item of a bundle, and its tensors that are called ITEM.KIND.NAME, by NAME."""
+    from safetensors import safe_open
+    with safe_open(path, "pt") as file:
+        text = (file.metadata() or {}).get("vqgen.bundle")
+        if text is None:
+            raise vqgen.BadInput(f"{path} is no bundle; write one by vqgen quantize")
+        items = {item["name"]: item for item in json.loads(text)["items"]}
+        if name not in items or items[name]["kind"] != kind:
+            there = ", ".join(key for key, item in items.items() if item["kind"] == kind) or "none"
+            raise vqgen.BadInput(f"{path} has no {kind} '{name}'; it has {there}")
+        prefix = f"{name}.{kind}."
+        tensors = {key[len(prefix):]: file.get_tensor(key) for key in file.keys()
+                   if key.startswith(prefix)}
+    return items[name], tensors

@@ -1,0 +1,194 @@
+"""PyTorch ops, on a GPU where there is one, or else on the host backend."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import reference
+import vqgen
+import vqgen.torch as vt
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FORM = {"vector_size": 4, "index_bits": 8}
+SHAPE = {"batch": 2, "kv_heads": 2, "head_dim": 64, "tokens": 40}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
+    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
+
+
+def tensor(array, kind=None):
+    return torch.from_numpy(np.ascontiguousarray(array)).to(DEVICE, kind)
+
+
+def cache_arguments(draw):
+    codes = draw.integers(0, 1 << 32, (2, 2, 2, 40, 4), dtype=np.uint32).view(np.int32)
+    books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
+    return codes, books
+
+
+def attention_call(draw):
+    config = vt.config_text({"op": "attention_decode", "shape": {**SHAPE, "query_heads": 4},
+                             "keys": FORM, "values": FORM})
+    codes, books = cache_arguments(draw)
+    query = draw.standard_normal((2, 4, 64)).astype(np.float16)
+    lengths = np.array([40, 11], np.int32)
+    arguments = (config, tensor(query), tensor(codes[0]), tensor(books[0]), None, tensor(codes[1]),
+                 tensor(books[1]), None, tensor(lengths))
+    rows = [reference.decoded(codes[i].view(np.uint32), books[i], 64, 8) for i in range(2)]
+    return arguments, reference.attention(query, *rows, lengths)
+
+
+def linear_call(draw, rows=3):
+    config = vt.config_text({"op": "gemm",
+                             "shape": {"rows": 8, "out_features": 24, "in_features": 64},
+                             "weights": FORM})
+    codes = draw.integers(0, 256, (24, 16))
+    books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
+    packed = reference.pack(codes, 8)
+    x = draw.standard_normal((rows, 64)).astype(np.float16)
+    expected = x.astype(np.float64) @ reference.decoded(packed, books, 64, 8).T
+    return (config, tensor(x), tensor(packed.view(np.int32)), tensor(books), None, None), expected
+
+
+def append_call(draw):
+    config = vt.config_text({"op": "kv_append", "shape": {**SHAPE, "new_tokens": 2}, "keys": FORM,
+                             "values": FORM})
+    codes, books = cache_arguments(draw)
+    fresh = draw.standard_normal((2, 2, 2, 2, 64)).astype(np.float16)
+    return (config, tensor(fresh[0]), tensor(fresh[1]), tensor(np.array([3, 38], np.int32)),
+            tensor(codes[0]), tensor(books[0]), None, tensor(codes[1]), tensor(books[1]), None)
+
+
+@pytest.mark.parametrize("name, call", [
+    ("attention", lambda draw: attention_call(draw)[0]), ("append", append_call),
+    ("linear", lambda draw: linear_call(draw)[0])])
+def test_opcheck(draw, name, call):
+    arguments = call(draw)
+    vt.prepare(arguments[0], DEVICE)
+    torch.library.opcheck(getattr(torch.ops.vqgen, name), arguments)
+
+
+def test_attention_and_products_are_right(draw):
+    arguments, (expected, expected_lse) = attention_call(draw)
+    out, lse = torch.ops.vqgen.attention(*arguments)
+    assert reference.worst(out.cpu(), expected) < 4e-3
+    assert np.abs(lse.cpu().numpy() - expected_lse).max() < 2e-2
+    for rows in (1, 3, 8):
+        arguments, expected = linear_call(draw, rows)
+        y = torch.ops.vqgen.linear(*arguments)
+        assert y.shape == (rows, 24) and reference.worst(y.cpu(), expected) < 4e-3
+
+
+def test_whole_graphs_compile(draw):
+    arguments, _ = attention_call(draw)
+    config, query, *others = arguments
+
+    def step(query):
+        return torch.ops.vqgen.attention(config, 2 * query, *others)[0] + 1
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(query), step(query))
+
+
+def new_cache(draw, window=0, sinks=0, new_tokens=1):
+    books = [tensor(draw.standard_normal((1, 1, 256, 4)).astype(np.float16)) for _ in range(2)]
+    return vt.VQCache(**SHAPE, query_heads=4, keys=FORM, values=FORM, key_codebooks=books[0],
+                      value_codebooks=books[1], window=window, sinks=sinks, new_tokens=new_tokens)
+
+
+@pytest.mark.parametrize("window, sinks", [(0, 0), (8, 2)])
+def test_a_cache_grows_token_by_token(draw, window, sinks):
+    cache = new_cache(draw, window, sinks)
+    assert cache.bytes_per_token() == 2 * 2 * 16
+    raw = draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)
+    for token in range(14):
+        counts = None if token < 9 else tensor(np.array([1, 0], np.int32))
+        cache.append(tensor(raw[0, :, token:token + 1]), tensor(raw[1, :, token:token + 1]), counts)
+    assert cache.lengths.tolist() == [14, 9]
+    query = draw.standard_normal((2, 4, 64)).astype(np.float16)
+    out, _ = cache.attend(tensor(query), tokens=14)
+    rows = []
+    for held, given in zip((cache.keys, cache.values), raw):
+        decoded = reference.decoded(held.codes.cpu().numpy().view(np.uint32),
+                                    held.codebooks.cpu().numpy(), 64, 8)[:, :, :14]
+        for sequence, length in enumerate((14, 9)):
+            for token in range(length):
+                if token < sinks or token >= length - window:
+                    decoded[sequence, :, token] = given[sequence, token]
+        rows.append(decoded)
+    expected, _ = reference.attention(query, *rows, [14, 9])
+    assert reference.worst(out.cpu(), expected) < 4e-3
+
+
+def test_several_tokens_at_once_are_those_one_by_one(draw):
+    seed = draw.integers(1 << 30)
+    one, many = (new_cache(np.random.default_rng(seed), new_tokens=count) for count in (1, 5))
+    fresh = [tensor(each) for each in draw.standard_normal((2, 2, 5, 2, 64)).astype(np.float16)]
+    many.append(*fresh)
+    for token in range(5):
+        one.append(*(each[:, token:token + 1].contiguous() for each in fresh))
+    assert torch.equal(one.keys.codes, many.keys.codes) and one.keys.codes.any()
+    assert torch.equal(one.values.codes, many.values.codes)
+    assert torch.equal(one.lengths, many.lengths)
+
+
+def test_a_layer_of_a_bundle(tmp_path):
+    from safetensors import safe_open
+    source = os.environ["VQGEN_SOURCE_DIR"] + "/tests/data/tinycode-weight.safetensors"
+    name = "blocks.2.down.weight"
+    subprocess.run([os.environ["VQGEN_TOOL"], "quantize", "--input", source, "--out",
+                    tmp_path / "w", "--weights", name, "--format", "quip-2"], check=True,
+                   capture_output=True)
+    with safe_open(source, "np") as file:
+        dense, x = (file.get_tensor(key).astype(np.float64) for key in (name, "x"))
+    item = name.removesuffix(".weight")
+    layer = vt.VQLinear.from_bundle(tmp_path / "w", item, device=DEVICE)
+    y = layer(tensor(x.reshape(2, 4, -1), torch.float16))
+    assert y.shape == (2, 4, dense.shape[0])
+    expected = (x @ dense.T).reshape(y.shape)
+    # 2 bits cost some 30 % (docs/quantizing.md); a layer in a wrong order would cost over 100 %.
+    assert np.linalg.norm(y.cpu().numpy() - expected) < 0.4 * np.linalg.norm(expected)
+    with pytest.raises(vqgen.BadInput, match="it has " + item):
+        vt.VQLinear.from_bundle(tmp_path / "w", "other")
+
+
+def test_what_does_not_fit_is_refused_in_words(draw):
+    arguments, _ = attention_call(draw)
+    wrong = list(arguments)
+    wrong[1] = arguments[1].float()
+    with pytest.raises(vqgen.BadInput, match="'query' is float32"):
+        torch.ops.vqgen.attention(*wrong)
+    (config, x, *others), _ = linear_call(draw)
+    with pytest.raises(vqgen.RangeError, match="9 rows"):
+        torch.ops.vqgen.linear(config, x.new_zeros(9, 64), *others)
+    with pytest.raises(vqgen.BadInput, match="meta"):
+        vt.runtime("meta")
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+def test_a_captured_step_goes_on_where_it_ended(draw):
+    cache = new_cache(draw, window=4)
+    keys, values = (tensor(draw.standard_normal((2, 1, 2, 64)).astype(np.float16)) for _ in "kv")
+    query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
+    plain = new_cache(np.random.default_rng(1), window=4)
+    plain.keys, plain.values = (held._replace(codes=held.codes.clone())
+                                for held in (cache.keys, cache.values))
+    cache.attend(query)  # what is warmed up is prepared
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        cache.append(keys, values)
+        out, _ = cache.attend(query)
+    for _ in range(6):
+        graph.replay()
+        plain.append(keys, values)
+        expected, _ = plain.attend(query)
+        torch.cuda.synchronize()
+        assert torch.equal(cache.lengths, plain.lengths)
+        assert torch.allclose(out.float(), expected.float(), atol=2e-3)
