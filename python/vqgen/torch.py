@@ -174,7 +174,8 @@ class VQLinear(torch.nn.Module):
     def from_bundle(cls, path, name: str, *, device="cpu", bias=None) -> VQLinear:
         """Of the weights `name` in a bundle that `vqgen quantize` wrote (docs/quantizing.md)."""
         item, tensors = _bundle_item(path, name, "weights")
-        tensors = {key: value.to(device) for key, value in tensors.items()}
+        # Copied, since a file's tensors are aligned to eight bytes, and kernels read sixteen.
+        tensors = {key: value.to(device, copy=True) for key, value in tensors.items()}
         weights = vqgen.Quantized(tensors["codes"][0, 0], tensors["codebooks"],
                                   tensors.get("stage_scales"))
         return cls(weights, item["weights"], item["out_features"], item["in_features"],
