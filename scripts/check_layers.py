@@ -31,6 +31,7 @@ LAYERS = {
     "runtime/library": BELOW_RUNTIME + ["runtime", "runtime/library"],
     "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/tuning"],
     "include": ["include"],
+    "python/src": ["python/src"],
     "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/tuning", "cli"],
 }
 
@@ -45,7 +46,8 @@ OUTSIDE = [
     (r"CLI/.*", ["cli"]),
     (r"fmt/.*|nlohmann/.*", [layer for layer in LAYERS if layer != "include"]),
     (r"gtest/.*|gmock/.*|benchmark/.*", []),
-    (r"vqgen/.*", ["include", "runtime/library"]),
+    (r"Python\.h", ["python/src"]),
+    (r"vqgen/.*", ["include", "python/src", "runtime/library"]),
 ]
 
 # What host layers may see of the templates, and which one sees more.

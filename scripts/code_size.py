@@ -22,8 +22,8 @@ import sys
 import tarfile
 import tempfile
 
-FOLDERS = ["cli", "core", "generator", "heuristics", "include", "profiles", "quantizer", "runtime",
-           "scripts", "templates"]
+FOLDERS = ["cli", "core", "generator", "heuristics", "include", "profiles", "python", "quantizer",
+           "runtime", "scripts", "templates"]
 NOT_PRODUCT = ["scripts/check_*", "scripts/*test*", "scripts/*bench*", "scripts/code_size.py",
                "scripts/write_*", "scripts/grid_configs.py", "scripts/make_sample_data.py"]
 FORMATTED = {".c", ".cpp", ".cu", ".cuh", ".def", ".h", ".hpp"}

@@ -20,6 +20,9 @@ part() {
   printf '\n== %s\n' "$PART"
 }
 
+# Undefined behaviour traps in the preset asan; this tells where.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_sigill=1"
+
 part "dependencies"
 deps_prepare
 status=0

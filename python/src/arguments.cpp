@@ -1,4 +1,4 @@
-#include "arguments.h"
+#include "python/src/arguments.h"
 
 #include <algorithm>
 #include <cstring>

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tensor.h"
+#include "python/src/tensor.h"
 
 namespace vqgen::python {
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <new>
 
-#include "runtime.h"
+#include "python/src/runtime.h"
 
 namespace vqgen::python {
 namespace {

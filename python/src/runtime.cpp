@@ -1,4 +1,4 @@
-#include "runtime.h"
+#include "python/src/runtime.h"
 
 #include <unistd.h>
 

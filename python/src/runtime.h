@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "arguments.h"
+#include "python/src/arguments.h"
 
 namespace vqgen::python {
 

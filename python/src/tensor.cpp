@@ -1,4 +1,4 @@
-#include "tensor.h"
+#include "python/src/tensor.h"
 
 #include <unordered_map>
 

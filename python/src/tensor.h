@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "dlpack.h"
-#include "object.h"
+#include "python/src/dlpack.h"
+#include "python/src/object.h"
 
 namespace vqgen::python {
 

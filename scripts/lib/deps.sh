@@ -63,6 +63,12 @@ deps_install_packages() {
     apt-get install -y --no-install-recommends "$@"
 }
 
+# Of the python3 that is found first, wherever it is from.
+deps_has_python_headers() {
+  python3 -c 'import ensurepip, os, sysconfig
+os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
+}
+
 # Compiler and tools by their commands, which may come from elsewhere; libraries by their packages.
 deps_packages() {
   local wanted=() missing
@@ -70,6 +76,7 @@ deps_packages() {
   command -v cmake >/dev/null || wanted+=(cmake)
   command -v ninja >/dev/null || wanted+=(ninja-build)
   command -v python3 >/dev/null || wanted+=(python3)
+  deps_has_python_headers || wanted+=(python3-dev python3-venv)
   command -v pkg-config >/dev/null || wanted+=(pkg-config)
   if command -v dpkg-query >/dev/null; then
     missing="$(deps_missing_packages "${DEPS_LIBRARIES[@]}")"

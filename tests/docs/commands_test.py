@@ -19,11 +19,14 @@ from pathlib import Path
 
 GPU = "needs a GPU"
 BUILDS = "builds for minutes; the test run builds the same"
+WHEEL = "the test python_wheel does so"
 
 # Document, what its command begins with, why it is not run here.
 SKIPPED = [
     ("README.md", "bash scripts/quickstart.sh", "installs and builds; this test runs in what it leaves"),
     ("README.md", "bash scripts/test.sh", "runs this test"),
+    ("README.md", "python3 -m venv", WHEEL),
+    ("README.md", "out/venv/bin/python", WHEEL),
     ("README.md", "vqgen measure", GPU),
     ("README.md", "vqgen tune", GPU),
     ("README.md", "vqgen ablate", GPU),
@@ -39,6 +42,9 @@ SKIPPED = [
     ("docs/embedding.md", "cmake --build build/release", BUILDS),
     ("docs/embedding.md", "bench/runtime_figures.py", "measures a release build for minutes"),
     ("docs/explain.md", "vqgen ablate grid/*.json", GPU),
+    ("docs/python.md", "python3 -m venv", WHEEL),
+    ("docs/python.md", "out/venv/bin/pip", WHEEL),
+    ("docs/python.md", "out/venv/bin/python", WHEEL),
     ("docs/tuning.md", "vqgen tune examples/configs/tinycode-layer.json --budget 60s", GPU),
     ("docs/tuning.md", "vqgen tune llama-3-8b", GPU),
     ("docs/tuning.md", "vqgen db merge tables/shard", "reads what GPUs measured"),

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# A wheel is built of the checkout as `pip install .` does it, installed into a fresh virtual
+# environment, used far from the checkout, and removed. Compiled without optimisation: what is tested
+# is the package.
+#   wheel_test.sh SOURCE_DIR PYTHON
+set -euo pipefail
+source="$1" python="$2"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+export VQGEN_CACHE_DIR="$work/cache"
+say() { printf '== %s\n' "$*"; }
+
+say "build"
+"$python" -m venv "$work/venv"
+"$work/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$work" \
+  -C build-dir="$work/build" -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0 \
+  -C cmake.define.VQGEN_TRAINER=OFF "$source"
+wheel="$(echo "$work"/vqgen-*-cp311-abi3-*.whl)"
+say "$(basename "$wheel"): $(stat -c %s "$wheel") bytes"
+"$work/venv/bin/pip" install -q --disable-pip-version-check "$wheel" 'numpy>=1.23'
+rm -rf "$work/build"
+
+say "use"
+cp "$source/examples/python/quickstart.py" "$source/examples/configs/tinycode-projection.json" "$work"
+cd "$work"
+venv/bin/python quickstart.py
+venv/bin/vqgen list formats | grep -q vecinfer-d4b8
+venv/bin/vqgen version
+package="$(venv/bin/python -c 'import os, vqgen; print(os.path.dirname(vqgen.__file__))')"
+test -f "$package/include/vqgen/vqgen.h"
+test -x "$package/libexec/vqgen/vqgen-nvrtc"
+if venv/bin/vqgen doctor | grep -q '^NVRTC *ok'; then
+  venv/bin/vqgen compile tinycode-projection.json --gpu h200
+fi
+if grep -rlF -e "$source" "$package" --include='*.py' --include='*.cmake' --include='*.pc'; then
+  say "an installed file names the checkout"
+  exit 1
+fi
+
+say "remove"
+venv/bin/pip uninstall -q -y vqgen
+test ! -e "$package"
