@@ -48,6 +48,26 @@ TEST(Memory, ZeroesWhatItIsToldAndNoMore) {
               HasSubstr("zeroing of 9 bytes"));
 }
 
+TEST(Memory, LentMemoryIsThereUntilItIsGivenBack) {
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  std::array<std::byte, 64> own{};
+  const std::array<std::byte, 24> word{std::byte{7}};
+  const auto put = [&](std::size_t at) { backend->upload(own.data() + at, word); };
+  backend->lend(own.data(), 40);
+  backend->lend(own.data() + 20, 30);  // overlaps with that
+  backend->lend(own.data(), 40);
+  EXPECT_NO_THROW(put(0));
+  EXPECT_NO_THROW(put(26));
+  EXPECT_THROW(put(27), Error);
+  backend->give_back(own.data() + 20, 30);
+  EXPECT_THROW(put(26), Error);
+  backend->give_back(own.data(), 40);
+  EXPECT_NO_THROW(put(16));  // lent twice
+  backend->give_back(own.data(), 40);
+  EXPECT_THROW(put(0), Error);
+  backend->give_back(own.data(), 40);  // one too many is none
+}
+
 TEST(Memory, TooMuchIsAnError) {
   const std::unique_ptr<Backend> backend = make_host_backend();
   EXPECT_THAT(device_error([&] { backend->allocate(SIZE_MAX / 4); }), HasSubstr("no host memory"));
