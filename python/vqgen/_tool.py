@@ -6,8 +6,13 @@ import sys
 from vqgen._runtime import _nvrtc
 
 
+def path() -> str:
+    """The tool's. VQGEN_TOOL names another, as for a package that is used where it was built."""
+    return os.environ.get("VQGEN_TOOL") or os.path.join(os.path.dirname(__file__), "bin", "vqgen")
+
+
 def main():
-    tool = os.path.join(os.path.dirname(__file__), "bin", "vqgen")
+    tool = path()
     nvrtc = _nvrtc()
     if nvrtc is not None:
         os.environ["VQGEN_NVRTC"] = nvrtc

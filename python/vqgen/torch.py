@@ -17,9 +17,11 @@ import torch
 import vqgen
 from vqgen._runtime import _text as config_text
 
-__all__ = ["VQCache", "VQLinear", "config_text", "prepare", "runtime", "use_runtime"]
+__all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
+           "runtime", "use_runtime"]
 
 _MOST_ROWS = 256  # of a gemm
+_WEIGHTS = [f"weights.{name}" for name in ("codes", "codebooks", "stage_scales", "output_scales")]
 _runtimes: dict[int, vqgen.Runtime] = {}  # by GPU; -1 is the host
 _ops: dict[tuple[str, int], vqgen.Op] = {}
 _lock = threading.Lock()
@@ -173,14 +175,18 @@ class VQLinear(torch.nn.Module):
     @classmethod
     def from_bundle(cls, path, name: str, *, device="cpu", bias=None) -> VQLinear:
         """Of the weights `name` in a bundle that `vqgen quantize` wrote (docs/quantizing.md)."""
-        item, tensors = _bundle_item(path, name, "weights")
+        items = {item["name"]: item for item in read_bundle(path) if item["kind"] == "weights"}
+        if name not in items:
+            raise vqgen.BadInput(f"{path} has no weights '{name}'; it has "
+                                 f"{', '.join(items) or 'none'}")
+        item = items[name]
         # Copied, since a file's tensors are aligned to eight bytes, and kernels read sixteen.
-        tensors = {key: value.to(device, copy=True) for key, value in tensors.items()}
-        weights = vqgen.Quantized(tensors["codes"][0, 0], tensors["codebooks"],
-                                  tensors.get("stage_scales"))
-        return cls(weights, item["weights"], item["out_features"], item["in_features"],
-                   output_scales=tensors.get("output_scales"), bias=bias,
-                   dtype=weights.codebooks.dtype)
+        codes, codebooks, scales, output_scales = (
+            None if tensor is None else tensor.to(device, copy=True)
+            for tensor in map(bundle_tensors(path, name, _WEIGHTS).get, _WEIGHTS))
+        return cls(vqgen.Quantized(codes[0, 0], codebooks, scales), item["weights"],
+                   item["out_features"], item["in_features"], output_scales=output_scales,
+                   bias=bias, dtype=codebooks.dtype)
 
     def forward(self, x):
         rows = x.reshape(-1, self.in_features)
@@ -205,12 +211,12 @@ class VQCache:
 
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
-    has smooth. A sequence has room for `tokens`, and append() takes up to `new_tokens` at once.
+    has smooth. A sequence has room for `tokens`.
     """
 
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
-                 key_smooth=None, window: int = 0, sinks: int = 0, new_tokens: int = 1):
+                 key_smooth=None, window: int = 0, sinks: int = 0):
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in _DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
@@ -219,11 +225,11 @@ class VQCache:
         both = {"dtype": _DTYPES[dtype], "keys": keys, "values": values}
         self.attention_config = config_text(
             {"op": "attention_decode", "shape": {**shape, "query_heads": query_heads}, **both})
-        self.append_config = config_text(
-            {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both})
-        self.tokens, self.new_tokens, self.window, self.sinks = tokens, new_tokens, window, sinks
+        self._append_config = functools.cache(lambda new_tokens: config_text(
+            {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))
+        self.tokens = tokens
         attention = prepare(self.attention_config, device)
-        prepare(self.append_config, device)
+        prepare(self._append_config(1), device)
         shapes = {each.name: each.shape for each in attention.arguments}
 
         def zeros(name, kind):
@@ -239,12 +245,24 @@ class VQCache:
         self._sinks = torch.full_like(self.lengths, sinks) if sinks > 0 else None
 
     def append(self, new_keys, new_values, counts=None) -> None:
-        """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim], contiguous. counts: int32
-        [batch], how many of them are real; all without it. Tokens beyond the room are left out."""
-        torch.ops.vqgen.append(self.append_config, new_keys, new_values, self.lengths, *self.keys,
-                               *self.values, counts=counts, key_smooth=self.key_smooth,
-                               raw_keys=self.raw_keys, raw_values=self.raw_values)
-        self.lengths.add_(self.new_tokens if counts is None else counts).clamp_(max=self.tokens)
+        """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim]. counts: int32 [batch], how
+        many of them are real; all without it. Tokens beyond the room are left out. There is a
+        kernel for each power of two of new_tokens: what is between is padded."""
+        new_tokens = new_keys.shape[1]
+        if new_tokens == 0:
+            return
+        held = 1 << (new_tokens - 1).bit_length()
+        if held != new_tokens:
+            if counts is None:
+                counts = torch.full_like(self.lengths, new_tokens)
+            pad = (0, 0, 0, 0, 0, held - new_tokens)
+            new_keys, new_values = (torch.nn.functional.pad(each, pad)
+                                    for each in (new_keys, new_values))
+        torch.ops.vqgen.append(self._append_config(held), new_keys.contiguous(),
+                               new_values.contiguous(), self.lengths, *self.keys, *self.values,
+                               counts=counts, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
+                               raw_values=self.raw_values)
+        self.lengths.add_(held if counts is None else counts).clamp_(max=self.tokens)
 
     def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0):
         """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest
@@ -260,18 +278,23 @@ class VQCache:
         return 4 * (self.keys.codes.numel() + self.values.codes.numel()) / rows
 
 
-def _bundle_item(path, name, kind):
-    """The metadata of an item of a bundle, and its tensors that are called ITEM.KIND.NAME, by NAME."""
+def read_bundle(path) -> list[dict]:
+    """The items of a bundle that `vqgen quantize` wrote: names, kinds, formats and sizes."""
+    from safetensors import SafetensorError, safe_open
+    try:
+        with safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get("vqgen.bundle")
+    except (OSError, SafetensorError) as error:
+        raise vqgen.BadInput(f"{path} cannot be read as a bundle: {error}") from None
+    if text is None:
+        raise vqgen.BadInput(f"{path} is no bundle; write one by vqgen quantize")
+    return json.loads(text)["items"]
+
+
+def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
+    """Those of the tensors ITEM.NAME that the bundle has, by NAME."""
     from safetensors import safe_open
     with safe_open(path, "pt") as file:
-        text = (file.metadata() or {}).get("vqgen.bundle")
-        if text is None:
-            raise vqgen.BadInput(f"{path} is no bundle; write one by vqgen quantize")
-        items = {item["name"]: item for item in json.loads(text)["items"]}
-        if name not in items or items[name]["kind"] != kind:
-            there = ", ".join(key for key, item in items.items() if item["kind"] == kind) or "none"
-            raise vqgen.BadInput(f"{path} has no {kind} '{name}'; it has {there}")
-        prefix = f"{name}.{kind}."
-        tensors = {key[len(prefix):]: file.get_tensor(key) for key in file.keys()
-                   if key.startswith(prefix)}
-    return items[name], tensors
+        there = set(file.keys())
+        return {name: file.get_tensor(f"{item}.{name}") for name in names
+                if f"{item}.{name}" in there}

@@ -97,10 +97,10 @@ def test_whole_graphs_compile(draw):
     assert torch.equal(compiled(query), step(query))
 
 
-def new_cache(draw, window=0, sinks=0, new_tokens=1):
+def new_cache(draw, window=0, sinks=0):
     books = [tensor(draw.standard_normal((1, 1, 256, 4)).astype(np.float16)) for _ in range(2)]
     return vt.VQCache(**SHAPE, query_heads=4, keys=FORM, values=FORM, key_codebooks=books[0],
-                      value_codebooks=books[1], window=window, sinks=sinks, new_tokens=new_tokens)
+                      value_codebooks=books[1], window=window, sinks=sinks)
 
 
 @pytest.mark.parametrize("window, sinks", [(0, 0), (8, 2)])
@@ -129,7 +129,7 @@ def test_a_cache_grows_token_by_token(draw, window, sinks):
 
 def test_several_tokens_at_once_are_those_one_by_one(draw):
     seed = draw.integers(1 << 30)
-    one, many = (new_cache(np.random.default_rng(seed), new_tokens=count) for count in (1, 5))
+    one, many = (new_cache(np.random.default_rng(seed)) for _ in range(2))
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 5, 2, 64)).astype(np.float16)]
     many.append(*fresh)
     for token in range(5):

@@ -1,0 +1,181 @@
+"""A model of random weights over a VQCache, on a GPU where there is one: against the same model, in
+eager PyTorch, over what the cache's codes stand for."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from transformers.cache_utils import CacheLayerMixin
+
+import reference
+import vqgen
+import vqgen.hf
+import vqgen.torch as vt
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FORM = {"vector_size": 4, "index_bits": 8}
+PAD = 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
+    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(11)
+    config = transformers.Qwen2Config(
+        vocab_size=64, hidden_size=256, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.08, pad_token_id=PAD,
+        eos_token_id=None, bos_token_id=None)
+    return transformers.Qwen2ForCausalLM(config).to(DEVICE, torch.float16).eval()
+
+
+@pytest.fixture(scope="module")
+def codebooks(model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("bundle") / "codebooks"
+    torch.manual_seed(3)
+    vqgen.hf.calibrate(model, [torch.randint(1, 64, (2, 96)) for _ in range(2)], out, keys=FORM,
+                       values=FORM)
+    return out
+
+
+def new_cache(model, codebooks, batch, **options):
+    model.set_attn_implementation("vqgen")
+    return vqgen.hf.VQCache(model.config, codebooks, batch=batch, tokens=48, device=DEVICE,
+                            **options)
+
+
+def prompts(lengths):
+    """Left-padded, with their mask."""
+    longest = max(lengths)
+    tokens = torch.full((len(lengths), longest), PAD)
+    for row, length in zip(tokens, lengths):
+        row[longest - length:] = torch.randint(1, 64, (length,))
+    return {"input_ids": tokens.to(DEVICE), "attention_mask": (tokens != PAD).long().to(DEVICE)}
+
+
+def decoded(held, dim):
+    return torch.from_numpy(reference.decoded(
+        held.codes.cpu().numpy().view(np.uint32), held.codebooks.cpu().numpy(), dim, 8))
+
+
+class Decoded(CacheLayerMixin):
+    """Keys and values that stand, the newest token's too."""
+
+    def __init__(self, keys, values):
+        super().__init__()
+        self.keys, self.values, self.is_initialized = keys, values, True
+
+    def lazy_initialization(self, *_):
+        pass
+
+    def update(self, *_, **__):
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length):
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self):
+        return self.keys.shape[2] - 1
+
+    def get_max_length(self):
+        return -1
+
+
+def eager_logits(model, cache, tokens, lengths):
+    """Logits of each sequence's newest token by eager attention over the decoded cache."""
+    logits = []
+    model.set_attn_implementation("eager")
+    for sequence, length in enumerate(lengths):
+        past = transformers.Cache(layers=[
+            Decoded(*(decoded(held, 64)[sequence:sequence + 1, :, :length].to(DEVICE, torch.float16)
+                      for held in (layer.cache.keys, layer.cache.values)))
+            for layer in cache.layers])
+        with torch.no_grad():
+            out = model(tokens[sequence:sequence + 1], past_key_values=past,
+                        position_ids=torch.tensor([[length - 1]], device=DEVICE))
+        logits.append(out.logits[0, -1].float())
+    model.set_attn_implementation("vqgen")
+    return torch.stack(logits)
+
+
+def test_steps_agree_with_eager_attention_over_the_decoded_cache(model, codebooks):
+    torch.manual_seed(5)
+    lengths = [9, 4, 12]
+    cache = new_cache(model, codebooks, 3)
+    inputs = prompts(lengths)
+    mask = inputs["attention_mask"]
+    with torch.no_grad():
+        model(**inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0), past_key_values=cache)
+    assert cache.layers[0].cache.lengths.tolist() == lengths, "padding was stored"
+    for _ in range(3):
+        tokens = torch.randint(1, 64, (3, 1), device=DEVICE)
+        mask = torch.cat([mask, torch.ones_like(tokens)], 1)
+        position = torch.tensor(lengths, device=DEVICE)[:, None]
+        with torch.no_grad():
+            logits = model(tokens, attention_mask=mask, position_ids=position,
+                           past_key_values=cache).logits[:, -1].float()
+        lengths = [length + 1 for length in lengths]
+        expected = eager_logits(model, cache, tokens, lengths)
+        error = (logits - expected).norm() / expected.norm()
+        assert error < 1e-2, error
+    assert cache.layers[1].cache.lengths.tolist() == lengths
+
+
+def test_with_a_window_that_holds_all_it_is_the_unquantized_model(model, codebooks):
+    torch.manual_seed(6)
+    inputs = prompts([7, 5])
+    options = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True,
+               "output_logits": True}
+    out = model.generate(**inputs, past_key_values=new_cache(model, codebooks, 2, window=40),
+                         **options)
+    model.set_attn_implementation("sdpa")
+    expected = model.generate(**inputs, **options)
+    assert torch.equal(out.sequences, expected.sequences)
+    for ours, plain in zip(out.logits, expected.logits):
+        assert torch.allclose(ours.float(), plain.float(), atol=0.05)
+
+
+def test_generation_by_sampling_and_a_second_time(model, codebooks):
+    cache = new_cache(model, codebooks, 2)
+    for seed in (1, 2, 1):
+        cache.reset()
+        torch.manual_seed(8)
+        inputs = prompts([3, 6])
+        torch.manual_seed(seed)
+        out = model.generate(**inputs, past_key_values=cache, max_new_tokens=5, do_sample=True)
+        if seed == 1:
+            first = out if "first" not in locals() else first
+        assert out.shape == (2, 11)
+    assert torch.equal(out, first)
+    assert cache.bytes_per_token() == 2 * 2 * 2 * 16
+
+
+def test_what_cannot_be_done_is_refused_in_words(model, codebooks, tmp_path):
+    cache = new_cache(model, codebooks, 1)
+    model(**prompts([40]), past_key_values=cache)
+    with pytest.raises(vqgen.Infeasible, match="several parts"):
+        model(torch.ones(1, 2, dtype=torch.long, device=DEVICE), past_key_values=cache)
+    with pytest.raises(vqgen.RangeError, match="room for 48"):
+        for _ in range(9):
+            model(torch.ones(1, 1, dtype=torch.long, device=DEVICE), past_key_values=cache)
+    with pytest.raises(vqgen.BadInput, match="no VQCache"):
+        model(torch.ones(1, 2, dtype=torch.long, device=DEVICE), use_cache=False)
+    other = transformers.Qwen2Config(num_hidden_layers=3, hidden_size=256, num_attention_heads=4,
+                                     num_key_value_heads=2)
+    with pytest.raises(vqgen.BadInput, match="2 layers, and the model 3"):
+        vqgen.hf.VQCache(other, codebooks, batch=1, tokens=8, device=DEVICE)
+    other.num_hidden_layers, other.num_key_value_heads = 2, 4
+    with pytest.raises(vqgen.BadInput, match="2 heads of 64"):
+        vqgen.hf.VQCache(other, codebooks, batch=1, tokens=8, device=DEVICE)
+    (tmp_path / "none").write_text("nothing")
+    with pytest.raises(vqgen.BadInput, match="none"):
+        vqgen.hf.VQCache(model.config, tmp_path / "none", batch=1, tokens=8, device=DEVICE)
+    with pytest.raises(vqgen.Error, match="vector_size"):
+        vqgen.hf.calibrate(model, [torch.ones(1, 8, dtype=torch.long)], tmp_path / "b",
+                           keys={"index_bits": 8}, values=FORM)
