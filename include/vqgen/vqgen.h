@@ -283,7 +283,7 @@ VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linea
                                            void* workspace, size_t workspace_bytes, void* stream);
 
 /* Device memory for tests and small programs, 256-byte aligned. On the host backend kernels may
- * touch no other. Copies wait until they are done, but are ordered with no stream: synchronize a
+ * touch no other, but for what vqgen_lend() was told of. Copies wait until they are done, but are ordered with no stream: synchronize a
  * launch before its results are copied or its arguments overwritten. */
 VQGEN_API vqgen_status vqgen_alloc(vqgen_runtime* runtime, size_t bytes, void** pointer);
 VQGEN_API void vqgen_free(vqgen_runtime* runtime, void* pointer);
@@ -291,11 +291,13 @@ VQGEN_API vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const 
                                     size_t bytes);
 VQGEN_API vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const void* device,
                                       size_t bytes);
+
 /* Memory of the caller's that kernels of the host backend may touch too, from `lend` to a
  * `give_back` of the same bytes; each lend needs its own. It may overlap with other memory. On a
  * device this does nothing: kernels touch what the device reaches. */
 VQGEN_API vqgen_status vqgen_lend(vqgen_runtime* runtime, const void* memory, size_t bytes);
 VQGEN_API void vqgen_give_back(vqgen_runtime* runtime, const void* memory, size_t bytes);
+
 /* Waits for all work on the stream. */
 VQGEN_API vqgen_status vqgen_synchronize(vqgen_runtime* runtime, void* stream);
 

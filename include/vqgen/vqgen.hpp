@@ -150,6 +150,27 @@ class DeviceArray {
   void* pointer_ = nullptr;
 };
 
+// Memory that kernels of the host backend may touch while this lives (vqgen_lend()). Must not
+// outlive its runtime.
+class Lent {
+ public:
+  Lent(const Runtime& runtime, const void* memory, std::size_t bytes)
+      : runtime_(runtime.get()), memory_(memory), bytes_(bytes) {
+    require(vqgen_lend(runtime_, memory_, bytes_));
+  }
+  Lent(Lent&& other) noexcept
+      : runtime_(other.runtime_),
+        memory_(std::exchange(other.memory_, nullptr)),
+        bytes_(other.bytes_) {}
+  Lent& operator=(Lent&&) = delete;
+  ~Lent() { vqgen_give_back(runtime_, memory_, bytes_); }
+
+ private:
+  vqgen_runtime* runtime_;
+  const void* memory_;
+  std::size_t bytes_;
+};
+
 // Codes of `heads` heads in host memory from one layout into another (vqgen_repack()).
 inline std::vector<std::uint32_t> repack(std::span<const std::uint32_t> codes, vqgen_layout from,
                                          vqgen_layout to, std::int64_t heads, std::int64_t rows,

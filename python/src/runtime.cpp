@@ -3,35 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace vqgen::python {
 namespace {
 
-// Memory of arrays, which the host backend would not know, for one launch.
-class Lent {
- public:
-  Lent(const Runtime& runtime, const Arguments& arguments) : runtime_(runtime.get()) {
-    for (const auto& each : arguments.tensors()) {
-      if (!each) continue;
-      const Range range{each->data(), each->span_bytes()};
-      require(vqgen_lend(runtime_, range.memory, range.bytes));
-      ranges_.push_back(range);
-    }
+// The arrays, which the host backend would not know.
+std::vector<Lent> lend(const Runtime& runtime, const Arguments& arguments) {
+  std::vector<Lent> lent;
+  for (const auto& each : arguments.tensors()) {
+    if (each) lent.emplace_back(runtime, each->data(), each->span_bytes());
   }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
-  ~Lent() {
-    for (const Range& each : ranges_) vqgen_give_back(runtime_, each.memory, each.bytes);
-  }
-
- private:
-  struct Range {
-    const void* memory;
-    std::size_t bytes;
-  };
-  vqgen_runtime* runtime_;
-  std::vector<Range> ranges_;
-};
+  return lent;
+}
 
 // The tokens of a call: those that are told, or all that the caches have room for and the op takes.
 std::int64_t tokens_of(const Signature& signature, const Arguments& arguments, int keys, int values,
@@ -147,7 +131,7 @@ void launch_as(RuntimeState& state, const Op& op, const Arguments& arguments, co
   }
   const WithoutGil without;
   const std::lock_guard one(state.one_launch);
-  const Lent lent(state.runtime(), arguments);
+  const std::vector<Lent> lent = lend(state.runtime(), arguments);
   queue(state.workspace(op.workspace_bytes(), nullptr));
 }
 
@@ -157,7 +141,10 @@ RuntimeState::RuntimeState(const vqgen_options& options)
     : runtime_(std::make_unique<Runtime>(options)),
       on_host_(options.backend == VQGEN_HOST),
       device_(on_host_ ? DLDevice{kCpu, 0} : DLDevice{kCuda, options.device}),
-      process_(getpid()) {}
+      process_(getpid()) {
+  static std::atomic<std::uint64_t> made{0};
+  number_ = ++made;
+}
 
 RuntimeState::~RuntimeState() {
   if (getpid() == process_) return;
@@ -174,10 +161,10 @@ void RuntimeState::require_same_process() const {
 }
 
 void RuntimeState::make_current() const {
-  thread_local const RuntimeState* last = nullptr;
-  if (last == this) return;
+  thread_local std::uint64_t last = 0;
+  if (last == number_) return;
   runtime_->make_current();
-  last = this;
+  last = number_;
 }
 
 std::unique_ptr<RuntimeState::Memory> RuntimeState::make_workspace(std::size_t bytes) const {

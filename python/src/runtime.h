@@ -44,7 +44,8 @@ class RuntimeState {
   bool on_host_;
   DLDevice device_;
   int process_;
-  std::mutex mutex_;  // guards what follows
+  std::uint64_t number_;  // from 1, of all that this process made
+  std::mutex mutex_;      // guards what follows
   std::size_t largest_ = 0;
   std::vector<std::unique_ptr<Memory>> spare_;           // of `largest_` bytes
   std::map<void*, std::pair<std::size_t, void*>> used_;  // by stream
