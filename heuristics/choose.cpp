@@ -18,22 +18,21 @@ class Cheapest final : public Candidates {
 
   void add_each(Plan plan, std::span<const Placement> placements) override {
     *placement_of(plan, Operand::weights) = all_global();
-    for (const Plan& each : variants(plan)) add_placed(each, placements);
+    add_placed(plan, placements);
+    if (const auto merging = merged(plan)) add_placed(*merging, placements);
   }
 
   void add(const Plan& plan) override {
-    for (const Plan& each : variants(plan)) add_one(each);
+    add_one(plan);
+    if (const auto merging = merged(plan)) add_one(*merging);
   }
 
   std::optional<Plan> best;
 
  private:
-  // The plan, and the same whose last block merges, where that may and can be.
-  std::vector<Plan> variants(const Plan& plan) const {
-    std::vector<Plan> all{plan};
-    if (!last_block_) return all;
-    if (const auto merging = merged_by_last_block(plan, problem, gpu)) all.push_back(*merging);
-    return all;
+  // The plan whose last block merges, where that may and can be.
+  std::optional<Plan> merged(const Plan& plan) const {
+    return last_block_ ? merged_by_last_block(plan, problem, gpu) : std::nullopt;
   }
   bool below(double us) const { return !best || us < us_; }
 
