@@ -1,8 +1,7 @@
 // vqgen db lint and diff.
 #include "cli/db_commands.h"
 #include "core/plan/plan_name.h"
-#include "heuristics/tuned/diff.h"
-#include "heuristics/tuned/lint.h"
+#include "heuristics/tuned/table.h"
 #include "runtime/verify/compare.h"
 
 namespace vqgen::cli {

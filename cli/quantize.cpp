@@ -3,7 +3,6 @@
 #include "core/profiles.h"
 #if VQGEN_HAS_TRAINER
 #include "quantizer/hotness.h"
-#include "quantizer/reorder.h"
 #include "quantizer/train/quantize.h"
 #endif
 

@@ -1,5 +1,4 @@
 // vqgen reorder: a bundle whose entries are numbered hot-first.
-#include "quantizer/reorder.h"
 
 #include "cli/command.h"
 #include "core/hotness/hotness_summary.h"

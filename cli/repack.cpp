@@ -1,5 +1,5 @@
 // vqgen repack: a bundle whose codes are stored in another layout.
-#include "quantizer/repack.h"
+#include "quantizer/pack.h"
 
 #include <charconv>
 

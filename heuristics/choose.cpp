@@ -1,10 +1,8 @@
 #include "heuristics/choose.h"
 
 #include <algorithm>
-#include <span>
 
 #include "core/error.h"
-#include "heuristics/cheapest.h"
 #include "heuristics/kernels/slice.h"
 #include "heuristics/placement/place.h"
 #include "heuristics/space.h"
@@ -12,23 +10,70 @@
 namespace vqgen {
 namespace {
 
+class Cheapest final : public Candidates {
+ public:
+  Cheapest(const Problem& of, const GpuSpec& on, std::span<const HotnessProfile> profiles,
+           bool last_block, const CostProfile& coefficients)
+      : Candidates(of, on), model_(of, on, profiles, coefficients), last_block_(last_block) {}
+
+  void add_each(Plan plan, std::span<const Placement> placements) override {
+    *placement_of(plan, Operand::weights) = all_global();
+    add_placed(plan, placements);
+    if (const auto merging = merged(plan)) add_placed(*merging, placements);
+  }
+
+  void add(const Plan& plan) override {
+    add_one(plan);
+    if (const auto merging = merged(plan)) add_one(*merging);
+  }
+
+  std::optional<Plan> best;
+
+ private:
+  // The plan whose last block merges, where that may and can be.
+  std::optional<Plan> merged(const Plan& plan) const {
+    return last_block_ ? merged_by_last_block(plan, problem, gpu) : std::nullopt;
+  }
+  bool below(double us) const { return !best || us < us_; }
+
+  // Costs are of plans that check() accepts; it accepts no placement where it refuses none at all.
+  void add_placed(Plan plan, std::span<const Placement> placements) {
+    if (!check(plan, problem, gpu).ok || !below(model_.least_us(plan))) return;
+    for (const Placement& each : placements) {
+      *placement_of(plan, Operand::weights) = each;
+      const std::optional<Cost> cost = model_(plan);
+      if (cost && below(cost->us)) add_one(plan);
+    }
+  }
+
+  // One that comes twice is not cheaper than itself.
+  void add_one(const Plan& plan) {
+    if (!check(plan, problem, gpu).ok) return;
+    const std::optional<Cost> cost = model_(plan);
+    if (!cost || !below(cost->us)) return;
+    best = plan;
+    us_ = cost->us;
+  }
+
+  CostModel model_;
+  bool last_block_;
+  double us_ = 0;  // of the best
+};
+
 void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
-}
-
-// Those on tensor cores are bound by passes through shared memory, of which copies spare some.
-bool is_on_tensor_cores(const Plan& plan) {
-  return std::holds_alternative<AttentionFragments>(plan) ||
-         std::holds_alternative<LinearFragments>(plan) ||
-         std::holds_alternative<LinearWarpgroups>(plan);
 }
 
 // The plan of the dataflow that `wanted` is of; check() may refuse it.
 Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu) {
   const Plan plan = visit_plan(wanted, problem, [&]<class P>(const P&, const OpOf<P>& op) {
-    return Plan(Slice<P>::choose(op, gpu));
+    return Plan(choose_plan(P{}, op, gpu));
   });
-  if (!is_on_tensor_cores(plan) || !check(plan, problem, gpu).ok) return plan;
+  // Those on tensor cores are bound by passes through shared memory, of which copies spare some.
+  const bool on_tensor_cores = std::holds_alternative<AttentionFragments>(plan) ||
+                               std::holds_alternative<LinearFragments>(plan) ||
+                               std::holds_alternative<LinearWarpgroups>(plan);
+  if (!on_tensor_cores || !check(plan, problem, gpu).ok) return plan;
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
   return with_copies_where_they_win(plan, problem, gpu, attention ? kWorthwhile : kClearly);
 }
@@ -109,6 +154,14 @@ Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSp
 }
 
 }  // namespace
+
+std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
+                                  std::span<const HotnessProfile> profiles, bool last_block,
+                                  const CostProfile& coefficients) {
+  Cheapest cheapest(problem, gpu, profiles, last_block, coefficients);
+  add_plans(cheapest, SpacePlacement::any);
+  return cheapest.best;
+}
 
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
   require(check(problem), problem);

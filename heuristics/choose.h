@@ -52,4 +52,17 @@ struct RankedPlan {
 std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
                              std::span<const HotnessProfile> profiles);
 
+// The plan of the space that the cost model expects to be the fastest: what
+//
+//   the cheapest of space(problem, gpu, {.most = 0, .last_block}).plans, the first of equal ones
+//
+// is, found without making the space. Its trick is that plans are judged as they are offered: first
+// a group of plans that are alike but for where their codebooks stand, by what it does beside
+// codebooks, then the cost of each of its placements. Only what is the cheapest so far is checked.
+//
+// Requires that check() accepts the problem. Nothing where no plan of the space has a cost.
+std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
+                                  std::span<const HotnessProfile> profiles, bool last_block,
+                                  const CostProfile& coefficients = cost_profile());
+
 }  // namespace vqgen

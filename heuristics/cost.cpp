@@ -1,13 +1,9 @@
 #include "heuristics/cost.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "core/files/embedded.h"
-#include "core/json/json.h"
 
 namespace vqgen {
 namespace {
@@ -18,12 +14,11 @@ CostCoefficients read_coefficients(const JsonCursor& cursor) {
   std::vector<std::string> known{"overlap"};
   for (const char* part : enum_names<CostPart>) known.emplace_back(part);
   cursor.expect_object(known);
-  for (const std::string& each : known) cursor.member(each);
   constexpr double kMost = 1e6;
   CostCoefficients coefficients;
-  coefficients.overlap = cursor.at("overlap").number(1, 100);
+  coefficients.overlap = cursor.member("overlap").number(1, 100);
   for (std::size_t i = 0; i < kCostParts; ++i) {
-    coefficients.of.of[i] = cursor.at(enum_names<CostPart>[i]).number(0, kMost);
+    coefficients.of.of[i] = cursor.member(enum_names<CostPart>[i]).number(0, kMost);
   }
   return coefficients;
 }
@@ -78,7 +73,7 @@ const CostProfile& cost_profile() {
 }
 
 bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
-  return !moves_entries(plan) && coefficients.dataflows.contains(std::string(kernel_name(plan)));
+  return !moves_entries(plan) && coefficients.dataflows.contains(kernel_name(plan));
 }
 
 bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
@@ -91,15 +86,11 @@ bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
 
 CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
                      std::span<const HotnessProfile> profiles, const CostProfile& coefficients)
-    : problem_(problem), gpu_(gpu), conflicts_(profiles) {
-  for_each_dataflow([&](const auto& each) {
-    const auto found = coefficients.dataflows.find(each.kName);
-    if (found != coefficients.dataflows.end()) by_dataflow_.at(Plan(each).index()) = &found->second;
-  });
-}
+    : problem_(problem), gpu_(gpu), coefficients_(coefficients), conflicts_(profiles) {}
 
 const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
-  return moves_entries(plan) ? nullptr : by_dataflow_.at(plan.index());
+  const auto found = coefficients_.dataflows.find(kernel_name(plan));
+  return moves_entries(plan) || found == coefficients_.dataflows.end() ? nullptr : &found->second;
 }
 
 CostParts CostModel::ideal(const Plan& plan) {
@@ -112,24 +103,17 @@ std::optional<Cost> CostModel::operator()(const Plan& plan) {
   return weighed(ideal(plan), *coefficients);
 }
 
-// Parts are added up in another order than by operator(), so that they round otherwise.
-double CostModel::at_least(const BlockWork& work) const {
-  constexpr double kRounding = 1 - 1e-9;
-  return kRounding * weighed(ideal_us(work, gpu_), *alike_coefficients_).us;
-}
-
 double CostModel::least_us(const Plan& plan) {
-  alike_coefficients_ = coefficients_of(plan);
-  if (alike_coefficients_ == nullptr) return std::numeric_limits<double>::infinity();
-  alike_ = alike_work(plan, problem_, conflicts_);
-  return at_least(alike_.bare);
-}
-
-double CostModel::least_us(const Placement& placement) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  if (alike_coefficients_ == nullptr) return kNever;
-  const std::optional<BlockWork> work = placed_work(alike_, placement, gpu_, conflicts_);
-  return work ? at_least(*work) : kNever;
+  const CostCoefficients* coefficients = coefficients_of(plan);
+  if (coefficients == nullptr) return std::numeric_limits<double>::infinity();
+  Plan bare = plan;
+  // Fills nothing, takes no shared memory, has no conflicts.
+  *placement_of(bare, Operand::weights) = all_global();
+  BlockWork work = block_work(bare, problem_, conflicts_);
+  work.lines = work.gathered_bytes = 0;
+  // Parts are added up in another order than by operator(), so that they round otherwise.
+  constexpr double kRounding = 1 - 1e-9;
+  return kRounding * weighed(ideal_us(work, gpu_), *coefficients).us;
 }
 
 }  // namespace vqgen

@@ -22,9 +22,9 @@ struct CostCoefficients {
 };
 
 struct CostProfile {
-  std::string gpu;                                    // that it was measured on
-  std::string source;                                 // by which commands
-  std::map<std::string, CostCoefficients> dataflows;  // by kernel_name()
+  std::string gpu;                                                 // that it was measured on
+  std::string source;                                              // by which commands
+  std::map<std::string, CostCoefficients, std::less<>> dataflows;  // by kernel_name()
 };
 
 // The shipped profile, read once.
@@ -54,28 +54,22 @@ class CostModel {
   // fragments of a product whose entries move to their operands (fusion other than permute).
   std::optional<Cost> operator()(const Plan& plan);
 
-  // Lower bounds, for a search among products that are alike but for where their codebooks stand;
-  // such plans need not be what check() accepts. Infinite where the dataflow has no coefficients.
-  //
-  // What all that are like this one cost at least.
+  // A lower bound, for a search among products that are alike but for where their codebooks stand:
+  // what all that are like this one cost at least. Such plans need not be what check() accepts.
+  // Infinite where the dataflow has no coefficients. Not of dataflow slices, whose entries stand
+  // where no placement says.
   double least_us(const Plan& plan);
-  // What the one with this placement costs, but for rounding, of those like the last plan that was
-  // asked of; infinite where no block has so much shared memory.
-  double least_us(const Placement& placement);
 
   // The parts at the ceilings.
   CostParts ideal(const Plan& plan);
 
  private:
   const CostCoefficients* coefficients_of(const Plan& plan) const;
-  double at_least(const BlockWork& work) const;
 
   Problem problem_;
   GpuSpec gpu_;
-  std::array<const CostCoefficients*, kDataflows> by_dataflow_{};  // null: none
+  const CostProfile& coefficients_;
   ConflictTable conflicts_;
-  const CostCoefficients* alike_coefficients_ = nullptr;
-  AlikeWork alike_;
 };
 
 }  // namespace vqgen

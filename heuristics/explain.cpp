@@ -1,7 +1,14 @@
 #include "heuristics/explain.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <set>
+
+#include "core/profiles.h"
+#include "heuristics/choose.h"
+#include "heuristics/fusion/exchange.h"
 #include "heuristics/kernels/slice.h"
 
 namespace vqgen {
@@ -50,9 +57,157 @@ std::vector<std::string> lines(const P& plan, const Linear& op, const GpuSpec&) 
           codebook_line("weight", config.weights, vq::units_per_chunk(config))};
 }
 
-template <class P>
-std::vector<std::string> lines(const P&, const KvAppend&, const GpuSpec&) {
-  return {};
+std::string bytes_text(double bytes) {
+  if (bytes < 10e3) return fmt::format("{:.0f} bytes", bytes);
+  if (bytes < 1e6) return fmt::format("{:.1f} kB", bytes * 1e-3);
+  if (bytes < 1e9) return fmt::format("{:.2f} MB", bytes * 1e-6);
+  return fmt::format("{:.2f} GB", bytes * 1e-9);
+}
+
+std::string shape_line(const Problem& problem) {
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
+    const AttentionShape& s = op->shape;
+    return fmt::format(
+        "attention_decode in {}: {} sequences of up to {} tokens{}, {} query heads "
+        "on {} KV heads of {} channels",
+        enum_name(op->dtype), s.batch, s.tokens, s.shared_cache ? " in one cache" : "",
+        s.query_heads, s.kv_heads, s.head_dim);
+  }
+  if (const auto* op = std::get_if<KvAppend>(&problem)) {
+    const AppendShape& s = op->shape;
+    return fmt::format(
+        "kv_append in {}: up to {} new tokens of each of {} sequences, {} KV heads of {} channels",
+        enum_name(op->dtype), s.new_tokens, s.batch, s.kv_heads, s.head_dim);
+  }
+  const Linear& op = *as_linear(problem);
+  return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
+                     op_name(problem), enum_name(op.dtype), op.shape.rows, op.shape.out_features,
+                     op.shape.in_features);
+}
+
+ReportSection problem_section(const Problem& problem, const std::vector<OperandTraffic>& traffic) {
+  ReportSection section{"problem", {shape_line(problem)}};
+  auto each = traffic.begin();
+  const auto add = [&](Operand operand, const VqFormat& format) {
+    section.lines.push_back(fmt::format(
+        "{}: {} of codes, {} bits a number instead of 16; a code of {} bits names one of {} "
+        "entries of {} numbers, {} summed; {} of codebooks",
+        enum_name(operand), bytes_text(each->code_bytes), format.bits_per_element(),
+        format.index_bits, format.entries(), format.vector_size, format.residuals,
+        bytes_text(each->codebook_bytes)));
+    ++each;
+  };
+  std::visit([&](const auto& op) { for_each_operand(op, add); }, problem);
+  return section;
+}
+
+ReportSection budget_section(const Residency& residency, const GpuSpec& gpu, bool compiled) {
+  const Occupancy& occupancy = residency.occupancy;
+  ReportSection section{"what a block takes", {}};
+  section.lines = {
+      fmt::format("grid: {} blocks of {} threads for {} SMs, {} an SM", residency.blocks,
+                  residency.threads, gpu.sms, residency.blocks_an_sm(gpu)),
+      fmt::format("registers: {} a thread, {}", residency.registers,
+                  compiled ? "as compiled" : "assumed until it is compiled (--compile)"),
+      fmt::format("shared memory: {} of {} bytes that a block may have", residency.shared_bytes,
+                  gpu.shared_bytes_per_block),
+      fmt::format("resident at once: {} blocks an SM, {} of {} warps; limited by {}",
+                  occupancy.blocks, occupancy.warps, gpu.max_threads_per_sm / 32,
+                  enum_name(occupancy.limit)),
+      fmt::format("slack: {} more registers a thread, {} more bytes a block would leave as many "
+                  "blocks at work",
+                  residency.slack.registers, residency.slack.shared_bytes)};
+  return section;
+}
+
+ReportSection cache_section(const std::vector<OperandTraffic>& traffic,
+                            std::span<const OperandPlacement> placements) {
+  ReportSection section{"where entries stand, by number", {}};
+  for (const OperandTraffic& each : traffic) {
+    section.lines.push_back(fmt::format(
+        "{}: of {:.3g} lookups {:.1f} % find registers, {:.1f} % shared memory with a copy a lane, "
+        "{:.1f} % shared memory, {:.1f} % global memory ({})",
+        enum_name(each.operand), each.lookups, 100 * each.in_registers, 100 * each.replicated,
+        100 * each.shared, 100 * each.global,
+        each.profiled ? "by the hotness profile" : "codes taken as uniform"));
+    section.lines.push_back(fmt::format(
+        "{}: lanes that look up at once take {:.2f} passes through shared memory, 1 being free of "
+        "bank conflicts; {:.2f} with all entries there once",
+        enum_name(each.operand), each.conflict_factor, each.conflict_factor_once));
+  }
+  for (const OperandPlacement& each : placements) {
+    for (const std::string& reason : each.reasons) {
+      section.lines.push_back(fmt::format("{}: {}", enum_name(each.operand), reason));
+    }
+  }
+  if (placements.empty()) {
+    section.lines.emplace_back(
+        "no hotness profile: whole codebooks near where the block holds them (--hotness)");
+  }
+  return section;
+}
+
+ReportSection traffic_section(const std::vector<OperandTraffic>& traffic, const GpuSpec& gpu) {
+  ReportSection section{"what a call moves", {}};
+  double memory = 0;
+  for (const OperandTraffic& each : traffic) {
+    memory += each.code_bytes + each.codebook_bytes;
+    section.lines.push_back(fmt::format(
+        "{}: device memory {}; L2 {} of codes, {} to fill near levels, {} of global lookups before "
+        "L1; shared memory {} of lookups",
+        enum_name(each.operand), bytes_text(each.code_bytes + each.codebook_bytes),
+        bytes_text(each.code_l2_bytes), bytes_text(each.fill_l2_bytes),
+        bytes_text(each.lookup_l2_bytes), bytes_text(each.lookup_bytes)));
+  }
+  section.lines.push_back(
+      fmt::format("at {:.0f} GB/s device memory needs {:.1f} us for codes and "
+                  "codebooks: no plan is faster unless L2 holds them",
+                  gpu.memory_gbps, memory * 1e-3 / gpu.memory_gbps));
+  return section;
+}
+
+std::string headline(const LinearFragments& plan, const fusion::Exchange& exchange) {
+  constexpr const char* kAxes = "(m: outputs, k: columns)";
+  const std::size_t shuffles = exchange.shuffles.size();
+  const int products = plan.fragment_rows / 4;
+  if (plan.fusion == LinearFusion::registers) {
+    return fmt::format(
+        "{} shuffles between lookup and tensor core, {} a product: x keeps the order of its "
+        "columns {}",
+        shuffles, shuffles / static_cast<std::size_t>(products), kAxes);
+  }
+  if (plan.fusion == LinearFusion::shared) {
+    return fmt::format(
+        "entries go through {} bytes of shared memory a warp to the tensor core: x keeps the "
+        "order of its columns {}",
+        vq::kExchangeTiles * vq::kExchangeOctets * 16, kAxes);
+  }
+  return fmt::format(
+      "{} shuffles between lookup and tensor core: the order of the columns is free, so x is laid "
+      "out to match the entries {}",
+      shuffles, kAxes);
+}
+
+constexpr double kWorthSaying = 0.005;  // us
+
+std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
+  std::string text;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (cost.parts.of[i] < kWorthSaying) continue;
+    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", enum_names<CostPart>[i],
+                        cost.parts.of[i]);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+// "splits 4, threads 256".
+std::string differences_text(const Plan& plan, const Plan& usual) {
+  std::vector<std::string> texts;
+  for (const FieldValue& each : differences(plan, usual)) {
+    texts.push_back(fmt::format("{} {}", each.name, each.value));
+  }
+  std::sort(texts.begin(), texts.end());
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 }  // namespace
@@ -60,10 +215,11 @@ std::vector<std::string> lines(const P&, const KvAppend&, const GpuSpec&) {
 std::vector<std::string> explain(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
   const vq::CallShape shape = call_shape(plan, problem);
   return visit_plan(plan, problem, [&]<class P>(const P& each, const OpOf<P>& op) {
-    std::vector<std::string> all = lines(each, op, gpu);
+    std::vector<std::string> all;
+    if constexpr (!std::is_same_v<OpOf<P>, KvAppend>) all = lines(each, op, gpu);
     all.push_back(fmt::format("shared memory: {} of {} bytes a block", shape.shared_bytes(),
                               gpu.shared_bytes_per_block));
-    for (std::string& line : Slice<P>::explain(each, op)) all.push_back(std::move(line));
+    for (std::string& line : explain_plan(each, op)) all.push_back(std::move(line));
     if constexpr (requires { each.combine; }) {
       if (each.combine == Combine::last_block) {
         all.push_back(fmt::format(
@@ -74,6 +230,90 @@ std::vector<std::string> explain(const Plan& plan, const Problem& problem, const
     }
     return all;
   });
+}
+
+std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) {
+  if (std::holds_alternative<AttentionFragments>(plan)) {
+    return {
+        "no exchange: entries are operands of mma.m16n8k16 in the lane that looks them up; the "
+        "query's channels, the heads and the channels of the output are laid out to match"};
+  }
+  if (std::holds_alternative<AppendLanes>(plan)) {
+    return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
+  }
+  if (std::holds_alternative<LinearWarpgroups>(plan)) {
+    return {
+        "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
+        "the columns is free, so x is laid out to match the entries"};
+  }
+  if (std::holds_alternative<LinearSlices>(plan) &&
+      as_linear(problem)->weights.entry_type == EntryType::int8) {
+    return {
+        "no exchange: the thread that looks a slice up multiplies it, two integers an instruction"};
+  }
+  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  if (fragments == nullptr) {
+    return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};
+  }
+  const fusion::Exchange exchange = fusion::exchange_of(
+      fragments->fusion, as_linear(problem)->weights.vector_size, fragments->fragment_rows);
+  std::vector<std::string> lines = fusion::draw(exchange);
+  lines.insert(lines.begin(), headline(*fragments, exchange));
+  return lines;
+}
+
+std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                    std::span<const HotnessProfile> profiles) {
+  const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(plan);
+  if (!cost) return {fmt::format("{} is not modelled yet", kernel_name(plan))};
+  constexpr auto kInTurn = static_cast<std::size_t>(CostPart::memory);
+  const CostProfile& profile = cost_profile();
+  std::vector<std::string> lines{
+      fmt::format("{:.1f} us expected of one call whose codes no cache holds", cost->us),
+      fmt::format("one after the other, us: {}", parts_text(*cost, 0, kInTurn)),
+      fmt::format("at the same time, us: {}; together as their norm with p = {:g}",
+                  parts_text(*cost, kInTurn, kCostParts),
+                  profile.dataflows.at(std::string(kernel_name(plan))).overlap),
+      fmt::format("fitted to {}", profile.source)};
+  if (gpu.name != find_gpu(profile.gpu).name) {
+    lines.push_back(fmt::format(
+        "not measured on {}: scaled from {} by clock, multiprocessors and bandwidth alone",
+        gpu.name, find_gpu(profile.gpu).name));
+  }
+  return lines;
+}
+
+std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& problem,
+                                          const GpuSpec& gpu,
+                                          std::span<const HotnessProfile> profiles) {
+  constexpr std::size_t kMost = 5;
+  std::set<std::string> seen{kind_of(plan, problem)};
+  std::vector<std::string> lines;
+  for (const RankedPlan& each : rank(problem, gpu, profiles)) {
+    if (lines.size() == kMost) break;
+    const std::string kind = kind_of(each.plan, problem);
+    if (!seen.insert(kind).second) continue;
+    lines.push_back(
+        fmt::format("{:.1f} us: {} ({})", each.cost.us, kind, differences_text(each.plan, plan)));
+  }
+  if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled yet");
+  return lines;
+}
+
+std::vector<ReportSection> report(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                  const ReportInput& input) {
+  const std::vector<OperandTraffic> traffic = expected_traffic(plan, problem, input.profiles);
+  const Residency residency =
+      expected_residency(plan, problem, gpu, input.registers.value_or(kAssumedRegisters));
+  return {
+      problem_section(problem, traffic),
+      budget_section(residency, gpu, input.registers.has_value()),
+      {"dataflow", explain(plan, problem, gpu)},
+      cache_section(traffic, input.placements),
+      traffic_section(traffic, gpu),
+      {"from lookup to arithmetic", fusion_lines(plan, problem)},
+      {"expected time", cost_lines(plan, problem, gpu, input.profiles)},
+      {"the best plan of each other kind", other_plan_lines(plan, problem, gpu, input.profiles)}};
 }
 
 }  // namespace vqgen

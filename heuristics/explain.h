@@ -29,4 +29,17 @@ struct ReportSection {
 std::vector<ReportSection> report(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                                   const ReportInput& input = {});
 
+// How decoded entries get to the arithmetic of a plan: the mapping of one fragment.
+std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem);
+
+// The expected time and its parts, and where the model's coefficients come from.
+std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                    std::span<const HotnessProfile> profiles);
+
+// The cheapest plan of each of the next best kinds (kind_of), cheapest first: its expected time,
+// and the fields that differ from this plan's.
+std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& problem,
+                                          const GpuSpec& gpu,
+                                          std::span<const HotnessProfile> profiles);
+
 }  // namespace vqgen

@@ -1,6 +1,5 @@
 #include "heuristics/occupancy.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace vqgen {

@@ -6,29 +6,40 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
-#include "heuristics/space/candidates.h"
+#include "heuristics/kernels/slice.h"
 
 namespace vqgen {
 namespace {
 
-// Each followed by the same whose last block merges, where that can be.
-std::vector<Plan> with_last_blocks(const std::vector<Plan>& plans, const Problem& problem,
-                                   const GpuSpec& gpu) {
-  std::vector<Plan> all;
-  for (const Plan& plan : plans) {
-    all.push_back(plan);
-    if (const auto merging = merged_by_last_block(plan, problem, gpu)) all.push_back(*merging);
-  }
-  return all;
+template <HasFields T>
+void append_fields(std::vector<int>& to, const T& value) {
+  for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
+    if constexpr (HasFields<Member>) {
+      append_fields(to, value.*field.member);
+    } else {
+      to.push_back(static_cast<int>(value.*field.member));
+    }
+  });
 }
 
-std::vector<Plan> all_plans(const Problem& problem, const GpuSpec& gpu, SpacePlacement allowed) {
-  if (!check(problem).ok) return {};
-  DistinctPlans plans(problem, gpu);
-  add_plans(plans, allowed);
-  return plans.take();
-}
+// Keeps each plan that check() accepts, once.
+class DistinctPlans final : public Candidates {
+ public:
+  using Candidates::Candidates;
+  void add(const Plan& plan) override {
+    if (!check(plan, problem, gpu).ok) return;
+    std::vector<int> fields{static_cast<int>(plan.index())};
+    std::visit([&](const auto& each) { append_fields(fields, each); }, plan);
+    if (seen_.insert(std::move(fields)).second) plans.push_back(plan);
+  }
+
+  std::vector<Plan> plans;
+
+ private:
+  std::set<std::vector<int>> seen_;  // dataflows and all fields
+};
 
 // "global", "shared", "8 copies", or the short name of what is none of these.
 std::string placement_name(const Placement& placement, int entries) {
@@ -40,35 +51,26 @@ std::string placement_name(const Placement& placement, int entries) {
   return short_name(placement, entries);
 }
 
-// `count` of 0..size - 1, spread evenly over every axis that was counted through to make them: by
-// steps of about the golden ratio of `size` that share no factor with it, which visit each value of
-// an inner axis as often as each of an outer one.
-std::vector<std::size_t> spread(std::size_t size, std::size_t count) {
-  constexpr double kGolden = 0.6180339887498949;
-  auto step =
-      std::max<std::size_t>(1, static_cast<std::size_t>(kGolden * static_cast<double>(size)));
-  while (std::gcd(step, size) != 1) ++step;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < count; ++i) places.push_back(i * step % size);
-  return places;
-}
-
-// How many of each group are kept, as even as their sizes allow.
+// How many of each group are kept, as even as their sizes allow. `most` is not more than all.
 std::vector<std::size_t> shares(const std::vector<std::size_t>& sizes, std::size_t most) {
   std::vector<std::size_t> kept(sizes.size(), 0);
-  for (bool changed = true; most > 0 && changed;) {
-    changed = false;
-    for (std::size_t i = 0; i < sizes.size() && most > 0; ++i) {
-      if (kept[i] == sizes[i]) continue;
-      ++kept[i];
-      --most;
-      changed = true;
-    }
+  for (std::size_t i = 0; most > 0; i = (i + 1) % sizes.size()) {
+    if (kept[i] == sizes[i]) continue;
+    ++kept[i];
+    --most;
   }
   return kept;
 }
 
 }  // namespace
+
+std::size_t golden_step(std::size_t size) {
+  constexpr double kGolden = 0.6180339887498949;
+  auto step =
+      std::max<std::size_t>(1, static_cast<std::size_t>(kGolden * static_cast<double>(size)));
+  while (std::gcd(step, size) != 1) ++step;
+  return step;
+}
 
 std::string kind_of(const Plan& plan, const Problem& problem) {
   std::string kind(dataflow_name(plan));
@@ -102,8 +104,15 @@ std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, cons
 }
 
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options) {
-  std::vector<Plan> all = all_plans(problem, gpu, options.placement);
-  if (options.last_block) all = with_last_blocks(all, problem, gpu);
+  if (!check(problem).ok) return {};
+  DistinctPlans distinct(problem, gpu);
+  add_plans(distinct, options.placement);
+  std::vector<Plan> all;  // each followed by the same whose last block merges, where that can be
+  for (const Plan& plan : distinct.plans) {
+    all.push_back(plan);
+    if (!options.last_block) continue;
+    if (const auto merging = merged_by_last_block(plan, problem, gpu)) all.push_back(*merging);
+  }
   const std::size_t feasible = all.size();
   if (options.most == 0 || feasible <= options.most) return {std::move(all), feasible};
   std::map<std::string, std::vector<std::size_t>> kinds;
@@ -114,9 +123,11 @@ Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& opti
   std::vector<std::size_t> chosen;
   std::size_t at = 0;
   for (const auto& [kind, members] : kinds) {
-    for (const std::size_t place : spread(members.size(), kept[at++])) {
-      chosen.push_back(members[place]);
-    }
+    // Spread evenly over every axis that was counted through to make them: such steps visit each
+    // value of an inner axis as often as each of an outer one.
+    const std::size_t step = golden_step(members.size());
+    for (std::size_t i = 0; i < kept[at]; ++i) chosen.push_back(members[i * step % members.size()]);
+    ++at;
   }
   std::sort(chosen.begin(), chosen.end());
   Space result{{}, feasible};

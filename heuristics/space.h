@@ -35,6 +35,10 @@ struct Space {
 // fits with the placement asked for.
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options = {});
 
+// A step that visits each of `size` once, and any few of them in a row far from each other: about
+// the golden ratio of `size`, without a common factor.
+std::size_t golden_step(std::size_t size);
+
 // The plan with its splits merged by the last block; nullopt where that cannot be.
 std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, const GpuSpec& gpu);
 

@@ -9,10 +9,9 @@ namespace {
 
 constexpr double kSectorBytes = 32;
 
-OperandTraffic traffic_of(const OperandUse& use, const Accesses& accesses) {
-  const vq::FormatConfig& format = use.format;
+OperandTraffic traffic_of(OperandUse use, const Accesses& accesses) {
+  const vq::FormatConfig format = use.format;
   const auto share = [&](vq::EntryRange range) { return accesses.share(range.begin, range.end); };
-  const vq::EntryRange replicated = vq::replicated_range(format);
   const vq::EntryRange once = vq::shared_range(format);
   OperandTraffic traffic{.operand = use.operand};
   traffic.code_bytes = use.code_bytes;
@@ -21,19 +20,14 @@ OperandTraffic traffic_of(const OperandUse& use, const Accesses& accesses) {
   traffic.fill_l2_bytes = use.fills * static_cast<double>(use.stored_row_bytes()) * once.end;
   traffic.lookups = use.lookups;
   traffic.in_registers = share(vq::register_range(format));
-  traffic.replicated = share(replicated);
+  traffic.replicated = share(vq::replicated_range(format));
   traffic.shared = share(once);
   traffic.global = share(vq::global_range(format));
   traffic.lookup_bytes = use.lookups * (traffic.replicated + traffic.shared) * use.entry_bytes();
   traffic.lookup_l2_bytes = use.lookups * traffic.global * kSectorBytes;
-  SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = format.residuals, .range = once};
-  table.lane_units = use.lane_units;
-  traffic.conflict_factor = conflict_factor(table, accesses);
-  table.range = {0, vq::entries(format)};
-  traffic.conflict_factor_once = conflict_factor(table, accesses);
-  table.range = replicated;
-  table.copies = format.placement.copies;
-  traffic.conflict_factor += conflict_factor(table, accesses);
+  traffic.conflict_factor = conflict_factor(use, accesses);
+  use.format.placement = all_shared(vq::entries(format));
+  traffic.conflict_factor_once = conflict_factor(use, accesses);
   return traffic;
 }
 
@@ -43,13 +37,8 @@ std::vector<OperandTraffic> expected_traffic(const Plan& plan, const Problem& pr
                                              std::span<const HotnessProfile> profiles) {
   std::vector<OperandTraffic> all;
   for (const OperandUse& use : plan_use(plan, problem).operands) {
-    const auto profile = std::find_if(profiles.begin(), profiles.end(), [&](const auto& each) {
-      return each.operand == use.operand;
-    });
-    const bool profiled = profile != profiles.end();
-    all.push_back(
-        traffic_of(use, profiled ? Accesses(*profile) : Accesses(vq::entries(use.format))));
-    all.back().profiled = profiled;
+    all.push_back(traffic_of(use, accesses_of(profiles, use)));
+    all.back().profiled = profile_of(profiles, use.operand) != nullptr;
   }
   return all;
 }

@@ -84,4 +84,40 @@ struct WeightsHeader {
   }
 };
 
+// The tensors of an item by name, element type and shape: what the reader reads and the writer
+// writes. What need not be there is marked as optional.
+template <class Io, class Data>
+void each_tensor(Io& io, const std::string& name, Data& data) {
+  using Shape = std::vector<std::int64_t>;
+  const bool optional = true;
+  if constexpr (requires { data.weights; }) {
+    const QuantizedTensor& weights = data.weights;
+    io.quantized(name + ".weights", data.weights);
+    if (data.input_rows > 0) {
+      io.elements(name + ".x", data.dtype, {data.input_rows, weights.columns}, data.x);
+    }
+    io.elements(name + ".weights.original", data.dtype, {weights.rows, weights.columns},
+                data.original_weights, optional);
+  } else {
+    const QuantizedTensor& keys = data.keys;
+    io.quantized(name + ".keys", data.keys);
+    io.quantized(name + ".values", data.values);
+    if (data.batch > 0) {
+      io.elements(name + ".queries", data.dtype, {data.batch, data.query_heads, keys.columns},
+                  data.queries);
+      io.counts(name + ".lengths", data.batch, keys.rows, data.lengths);
+      io.counts(name + ".windows", data.batch, data.max_window, data.windows, optional);
+      io.counts(name + ".sinks", data.batch, data.max_sinks, data.sinks, optional);
+    }
+    if (const std::int64_t slots = data.max_sinks + data.max_window; slots > 0) {
+      const Shape raw{keys.batch, keys.heads, slots, keys.columns};
+      io.elements(name + ".raw_keys", data.dtype, raw, data.raw_keys);
+      io.elements(name + ".raw_values", data.dtype, raw, data.raw_values);
+    }
+    const Shape whole{keys.batch, keys.heads, keys.rows, keys.columns};
+    io.elements(name + ".keys.original", data.dtype, whole, data.original_keys, optional);
+    io.elements(name + ".values.original", data.dtype, whole, data.original_values, optional);
+  }
+}
+
 }  // namespace vqgen

@@ -1,8 +1,11 @@
 #include "quantizer/hotness.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
+#include "core/error.h"
 #include "quantizer/pack.h"
 #include "quantizer/units.h"
 
@@ -45,6 +48,47 @@ void append_codebook(const std::vector<std::vector<std::int64_t>>& counts,
   profile.counts.insert(profile.counts.end(), whole.begin(), whole.end());
 }
 
+void require_reorderable(const QuantizedTensor& tensor, std::span<const std::int64_t> counts) {
+  const VqFormat& format = tensor.format;
+  if (format.decoder != Decoder::table) {
+    throw Error(ErrorKind::infeasible,
+                fmt::format("reorder: codes of the decoder {} are no numbers of entries, so they "
+                            "cannot be renumbered; leave such tensors as they are",
+                            enum_name(format.decoder)));
+  }
+  const std::int64_t expected = tensor.units * format.residuals * format.entries();
+  if (counts.size() != static_cast<std::size_t>(expected)) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("reorder: {} counts do not fit {} units of {} stages of {} entries; "
+                            "profile this tensor",
+                            counts.size(), tensor.units, format.residuals, format.entries()));
+  }
+}
+
+// Moves the entries of one codebook; gives the new number of each.
+std::vector<std::uint32_t> renumber(std::span<const std::int64_t> counts,
+                                    std::span<std::uint16_t> codebook) {
+  const std::vector<std::uint16_t> old(codebook.begin(), codebook.end());
+  const std::vector<std::uint32_t> order = hot_first(counts);
+  const std::size_t size = codebook.size() / order.size();
+  std::vector<std::uint32_t> number(order.size());
+  for (std::size_t rank = 0; rank < order.size(); ++rank) {
+    number[order[rank]] = static_cast<std::uint32_t>(rank);
+    std::copy_n(old.data() + order[rank] * size, size, codebook.data() + rank * size);
+  }
+  return number;
+}
+
+const HotnessProfile& profile_for(const std::string& item, Operand operand,
+                                  const std::vector<HotnessProfile>& profiles) {
+  for (const HotnessProfile& profile : profiles) {
+    if (profile.item == item && profile.operand == operand) return profile;
+  }
+  throw Error(ErrorKind::bad_input,
+              fmt::format("reorder: no profile of the {} of '{}'; profile a bundle that has them",
+                          enum_name(operand), item));
+}
+
 }  // namespace
 
 HotnessProfile count_accesses(const QuantizedTensor& tensor, const std::string& item,
@@ -57,7 +101,6 @@ HotnessProfile count_accesses(const QuantizedTensor& tensor, const std::string& 
   profile.parts.hot = std::min(kMostHot, format.entries() / 2);
 
   const std::vector<std::uint32_t> codes = unpack_codes(tensor);
-  const std::int64_t row_codes = tensor.columns / format.vector_size * format.residuals;
   const UnitMap map = unit_map(format, tensor.heads, tensor.rows, tensor.columns, "profile");
   const std::vector<std::vector<std::int64_t>> none(
       static_cast<std::size_t>(parts),
@@ -70,8 +113,8 @@ HotnessProfile count_accesses(const QuantizedTensor& tensor, const std::string& 
         map, extent, tensor.batch, format.vector_size, [&](std::int64_t row, std::int64_t column) {
           const std::int64_t unit_row = row % map.rows - extent.row_begin;
           const auto part = static_cast<std::size_t>(unit_row * parts / unit_rows);
-          const std::uint32_t* code =
-              codes.data() + row * row_codes + column / format.vector_size * format.residuals;
+          const std::uint32_t* code = codes.data() + (row * tensor.columns + column) /
+                                                         format.vector_size * format.residuals;
           for (auto& stage : counts) ++stage[part][format.entry_of(*code++)];
         });
     for (const auto& stage : counts) append_codebook(stage, profile);
@@ -91,6 +134,58 @@ std::vector<HotnessProfile> profile_bundle(const Bundle& bundle, int parts) {
     }
   }
   return profiles;
+}
+
+void reorder(QuantizedTensor& tensor, std::span<const std::int64_t> counts) {
+  require_reorderable(tensor, counts);
+  const VqFormat& format = tensor.format;
+  const auto entries = static_cast<std::size_t>(format.entries());
+  const auto stages = static_cast<std::size_t>(format.residuals);
+  const std::size_t codebook_size = entries * static_cast<std::size_t>(format.vector_size);
+  const UnitMap map = unit_map(format, tensor.heads, tensor.rows, tensor.columns, "reorder");
+
+  std::vector<std::uint32_t> codes = unpack_codes(tensor);
+  std::vector<std::vector<std::uint32_t>> numbers(stages);
+  for (std::int64_t unit = 0; unit < tensor.units; ++unit) {
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      const std::size_t codebook = static_cast<std::size_t>(unit) * stages + stage;
+      numbers[stage] =
+          renumber(counts.subspan(codebook * entries, entries),
+                   std::span(tensor.codebooks).subspan(codebook * codebook_size, codebook_size));
+    }
+    for_each_sub_vector(map, map.extent(unit), tensor.batch, format.vector_size,
+                        [&](std::int64_t row, std::int64_t column) {
+                          std::uint32_t* code = codes.data() + (row * tensor.columns + column) /
+                                                                   format.vector_size *
+                                                                   format.residuals;
+                          for (const auto& number : numbers) {
+                            *code = number[*code];
+                            ++code;
+                          }
+                        });
+  }
+  pack_codes(codes, tensor);
+}
+
+void reorder(Bundle& bundle, const std::vector<HotnessProfile>& profiles) {
+  const auto by_profile = [&](const std::string& item, Operand operand, QuantizedTensor& tensor) {
+    const HotnessProfile& profile = profile_for(item, operand, profiles);
+    if (profile.format != without_layout(tensor.format) || profile.units != tensor.units) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("reorder: the profile of '{}' is of another format or number of "
+                              "codebooks than the bundle; profile one with these codebooks",
+                              profile.name()));
+    }
+    reorder(tensor, profile.counts);
+  };
+  for (BundleItem& item : bundle.items) {
+    if (auto* cache = std::get_if<AttentionData>(&item.data)) {
+      by_profile(item.name, Operand::keys, cache->keys);
+      by_profile(item.name, Operand::values, cache->values);
+    } else {
+      by_profile(item.name, Operand::weights, std::get<LinearData>(item.data).weights);
+    }
+  }
 }
 
 }  // namespace vqgen

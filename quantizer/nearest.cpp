@@ -4,21 +4,58 @@
 #include "quantizer/nearest.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
+
+#include "core/format/e8p.h"
 
 namespace vqgen {
 namespace {
 
 constexpr std::size_t kLanes = 16;
 constexpr std::size_t kParts = 4;
+constexpr std::size_t kSize = kE8pVectorSize;
 using Floats = float __attribute__((vector_size(16)));
 using Ints = std::int32_t __attribute__((vector_size(16)));
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+Floats part_of(const float* lanes, std::size_t part) {
+  Floats four;
+  std::memcpy(&four, lanes + part * 4, sizeof four);
+  return four;
+}
+
 struct Nearest {
   std::uint32_t index;
   float distance;
+};
+
+// The least distance so far of each lane, and its block.
+struct Best {
+  Best() { std::fill_n(distance, kParts, Floats{} + kInfinity); }
+  void keep(std::size_t part, Floats other, std::size_t block) {
+    const Ints closer = other < distance[part];
+    distance[part] = closer ? other : distance[part];
+    block_of[part] = closer ? Ints{} + static_cast<std::int32_t>(block) : block_of[part];
+  }
+  Nearest nearest() const {
+    Nearest result{0, kInfinity};
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const float own = distance[lane / 4][lane % 4];
+      const auto block = static_cast<std::size_t>(block_of[lane / 4][lane % 4]);
+      const auto index = static_cast<std::uint32_t>(block * kLanes + lane);
+      if (own < result.distance || (own == result.distance && index < result.index)) {
+        result = {index, own};
+      }
+    }
+    return result;
+  }
+
+  Floats distance[kParts];
+  Ints block_of[kParts] = {};
 };
 
 // The nearest entry to `x` among `blocks` blocks of 16 at `table`. kDimension 0 means that only
@@ -26,53 +63,59 @@ struct Nearest {
 template <std::size_t kDimension>
 Nearest nearest_of(const float* table, std::size_t blocks, std::size_t dimension, const float* x) {
   const std::size_t size = kDimension > 0 ? kDimension : dimension;
-  Floats best[kParts];
-  Ints block_of_best[kParts] = {};
-  std::fill_n(best, kParts, Floats{} + kInfinity);
+  Best best;
   for (std::size_t block = 0; block < blocks; ++block) {
     Floats distance[kParts] = {};
     for (std::size_t d = 0; d < size; ++d, table += kLanes) {
       for (std::size_t part = 0; part < kParts; ++part) {
-        Floats entries;
-        std::memcpy(&entries, table + part * 4, sizeof entries);
-        const Floats difference = x[d] - entries;
+        const Floats difference = x[d] - part_of(table, part);
         distance[part] += difference * difference;
       }
     }
-    const Ints current = Ints{} + static_cast<std::int32_t>(block);
-    for (std::size_t part = 0; part < kParts; ++part) {
-      const Ints closer = distance[part] < best[part];
-      best[part] = closer ? distance[part] : best[part];
-      block_of_best[part] = closer ? current : block_of_best[part];
-    }
+    for (std::size_t part = 0; part < kParts; ++part) best.keep(part, distance[part], block);
   }
-  Nearest result{0, kInfinity};
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    const float distance = best[lane / 4][lane % 4];
-    const auto block = static_cast<std::size_t>(block_of_best[lane / 4][lane % 4]);
-    const auto index = static_cast<std::uint32_t>(block * kLanes + lane);
-    if (distance < result.distance || (distance == result.distance && index < result.index)) {
-      result = {index, distance};
-    }
-  }
-  return result;
+  return best.nearest();
 }
 
 using Search = Nearest (*)(const float*, std::size_t, std::size_t, const float*);
 
-Search search_for(int dimension) {
-  switch (dimension) {
-    case 2:
-      return nearest_of<2>;
-    case 4:
-      return nearest_of<4>;
-    case 8:
-      return nearest_of<8>;
-    case 16:
-      return nearest_of<16>;
-    default:
-      return nearest_of<0>;
+Search search_for(std::size_t dimension) {
+  if (dimension == 2) return nearest_of<2>;
+  if (dimension == 4) return nearest_of<4>;
+  if (dimension == 8) return nearest_of<8>;
+  return dimension == 16 ? nearest_of<16> : nearest_of<0>;
+}
+
+bool odd_sum(std::span<const float> entry) {
+  float sum = 0;
+  for (const float value : entry) sum += value;
+  return static_cast<int>(sum) % 2 == 1;
+}
+
+// The nearest entry of the lattice to z of these |z_i|, of which an odd number (1) is negative.
+template <class Block>
+Nearest nearest_entry(const std::vector<Block>& blocks, const float (&magnitudes)[8],
+                      std::uint32_t negative) {
+  Best best;
+  for (std::size_t number = 0; number < blocks.size(); ++number) {
+    const Block& block = blocks[number];
+    Floats product[kParts] = {};
+    Floats least[kParts];
+    std::fill_n(least, kParts, Floats{} + kInfinity);
+    for (std::size_t i = 0; i < kSize; ++i) {
+      for (std::size_t part = 0; part < kParts; ++part) {
+        const Floats term = magnitudes[i] * part_of(block.element[i].lane, part);
+        product[part] += term;
+        least[part] = term < least[part] ? term : least[part];
+      }
+    }
+    for (std::size_t part = 0; part < kParts; ++part) {
+      const Floats distance = part_of(block.norm.lane, part) - 2.0f * product[part] +
+                              part_of(block.penalty[negative].lane, part) * least[part];
+      best.keep(part, distance, number);
+    }
   }
+  return best.nearest();
 }
 
 }  // namespace
@@ -84,7 +127,7 @@ NearestEntry::NearestEntry(std::span<const float> entries, int dimension)
   table_.resize(blocks * dimension_);
   for (std::size_t entry = 0; entry < blocks * kLanes; ++entry) {
     for (std::size_t d = 0; d < dimension_; ++d) {
-      Lanes& lanes = table_[entry / kLanes * dimension_ + d];
+      NearestLanes& lanes = table_[entry / kLanes * dimension_ + d];
       // The lanes past the last entry are infinitely far from everything.
       lanes.lane[entry % kLanes] = entry < count ? entries[entry * dimension_ + d] : kInfinity;
     }
@@ -93,15 +136,121 @@ NearestEntry::NearestEntry(std::span<const float> entries, int dimension)
 
 void NearestEntry::find(std::span<const float> vectors, std::span<std::uint32_t> indices,
                         std::span<float> distances) const {
-  const Search search = search_for(static_cast<int>(dimension_));
+  const Search search = search_for(dimension_);
   const std::size_t blocks = table_.size() / dimension_;
-  const std::size_t count = vectors.size() / dimension_;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < vectors.size() / dimension_; ++i) {
     const Nearest nearest =
         search(table_.data()->lane, blocks, dimension_, vectors.data() + i * dimension_);
     indices[i] = nearest.index;
     if (!distances.empty()) distances[i] = nearest.distance;
   }
+}
+
+void lattice_point(std::span<const float> entry, std::uint32_t code, std::span<float> point) {
+  std::uint32_t signs = code >> 8 & 0x7fu;
+  const bool odd = std::popcount(signs) % 2 == 1;
+  if (odd != odd_sum(entry)) signs |= 0x80u;
+  const float shift = code < 0x8000u ? 0.25f : -0.25f;
+  for (std::size_t i = 0; i < kSize; ++i) {
+    point[i] = ((signs >> i & 1u) != 0 ? -entry[i] : entry[i]) + shift;
+  }
+}
+
+NearestPoint::NearestPoint(std::span<const float> entries, float scale)
+    : scale_(scale), blocks_(kE8pEntries / kLanes) {
+  for (std::size_t number = 0; number < kE8pEntries; ++number) {
+    Block& block = blocks_[number / kLanes];
+    const std::size_t lane = number % kLanes;
+    const auto entry = entries.subspan(number * kSize, kSize);
+    float norm = 0;
+    for (std::size_t i = 0; i < kSize; ++i) {
+      block.element[i].lane[lane] = entry[i];
+      norm += entry[i] * entry[i];
+    }
+    block.norm.lane[lane] = norm;
+    const std::size_t parity = odd_sum(entry) ? 1 : 0;
+    block.penalty[parity].lane[lane] = 0.0f;
+    block.penalty[1 - parity].lane[lane] = 4.0f;
+  }
+}
+
+std::uint32_t NearestPoint::nearest(const float* vector) const {
+  float sum = 0;
+  for (std::size_t i = 0; i < kSize; ++i) sum += vector[i];
+  std::uint32_t code = 0;
+  float least = kInfinity;
+  for (const std::uint32_t down : {0u, 1u}) {
+    const float shift = down == 0 ? 0.25f : -0.25f;
+    float magnitudes[kSize];
+    std::uint32_t signs = 0;
+    for (std::size_t i = 0; i < kSize; ++i) {
+      const float shifted = vector[i] - shift;
+      magnitudes[i] = std::abs(shifted);
+      signs |= (shifted < 0 ? 1u : 0u) << i;
+    }
+    const auto negative = static_cast<std::uint32_t>(std::popcount(signs) % 2);
+    Nearest candidate = nearest_entry(blocks_, magnitudes, negative);
+    candidate.distance -= 2.0f * shift * sum;  // of |vector - shift|^2
+    if (candidate.distance >= least) continue;
+    least = candidate.distance;
+    const Block& block = blocks_[candidate.index / kLanes];
+    const std::size_t lane = candidate.index % kLanes;
+    if (block.penalty[negative].lane[lane] != 0) {
+      std::size_t cheapest = 0;
+      const auto cost = [&](std::size_t i) { return magnitudes[i] * block.element[i].lane[lane]; };
+      for (std::size_t i = 1; i < kSize; ++i) {
+        if (cost(i) < cost(cheapest)) cheapest = i;
+      }
+      signs ^= 1u << cheapest;
+    }
+    code = candidate.index | (signs & 0x7fu) << 8 | down << 15;
+  }
+  return code;
+}
+
+void NearestPoint::find(std::span<const float> vectors, std::span<std::uint32_t> codes) const {
+  float scaled[kSize];
+  for (std::size_t at = 0; at < codes.size(); ++at) {
+    for (std::size_t i = 0; i < kSize; ++i) {
+      scaled[i] = scale_ > 0 ? vectors[at * kSize + i] / scale_ : 0.0f;
+    }
+    codes[at] = nearest(scaled);
+  }
+}
+
+float lattice_scale(std::span<const float> entries, std::span<const float> vectors) {
+  double energy = 0;
+  for (const float value : vectors) energy += double{value} * value;
+  const auto rms = static_cast<float>(std::sqrt(energy / static_cast<double>(vectors.size())));
+  if (rms == 0) return 0;
+  std::vector<std::uint32_t> codes(vectors.size() / kSize);
+  std::array<float, kSize> point{};
+  double least = std::numeric_limits<double>::infinity();
+  float best = 0;
+  const auto attempt = [&](float scale) {
+    NearestPoint(entries, scale).find(vectors, codes);
+    double error = 0;
+    for (std::size_t at = 0; at < codes.size(); ++at) {
+      lattice_point(entries.subspan(codes[at] % kE8pEntries * kSize, kSize), codes[at], point);
+      for (std::size_t i = 0; i < kSize; ++i) {
+        const double miss = double{vectors[at * kSize + i]} - double{scale * point[i]};
+        error += miss * miss;
+      }
+    }
+    if (!(error < least)) return;
+    least = error;
+    best = scale;
+  };
+  float step = std::sqrt(2.0f);  // by roots alone, which are the same on every machine
+  float scale = rms / 4;
+  for (int k = -4; k <= 8; ++k, scale *= step) attempt(scale);
+  for (int halving = 0; halving < 4; ++halving) {
+    step = std::sqrt(step);
+    const float middle = best;
+    attempt(middle * step);
+    attempt(middle / step);
+  }
+  return best;
 }
 
 }  // namespace vqgen

@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <memory>
 
 #include "core/error.h"
@@ -18,29 +18,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little endian");
 
-struct TypeFacts {
-  const char* name;
-  std::int64_t bytes;
-};
-constexpr std::array kTypes{TypeFacts{"F16", 2},  TypeFacts{"BF16", 2},    TypeFacts{"F32", 4},
-                            TypeFacts{"U32", 4},  TypeFacts{"I32", 4},     TypeFacts{"U16", 2},
-                            TypeFacts{"U8", 1},   TypeFacts{"I8", 1},      TypeFacts{"I16", 2},
-                            TypeFacts{"U64", 8},  TypeFacts{"I64", 8},     TypeFacts{"F64", 8},
-                            TypeFacts{"BOOL", 1}, TypeFacts{"F8_E4M3", 1}, TypeFacts{"F8_E5M2", 1}};
-constexpr auto kTypeNames = [] {
-  std::array<const char*, kTypes.size()> names{};
-  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kTypes[i].name;
-  return names;
-}();
+constexpr std::array kTypeBytes{2, 2, 4, 4, 4, 2, 1, 1, 2, 8, 8, 8, 1, 1, 1};
 
+std::int64_t type_bytes(TensorType type) { return kTypeBytes[static_cast<std::size_t>(type)]; }
+
+constexpr std::size_t kLengthBytes = 8;                 // of the header, before it
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own implementation
 constexpr double kMaxSize = 9e15;                       // whole numbers that a double holds exactly
-
-// Such names would break messages over lines.
-bool has_control_character(std::string_view name) {
-  return std::any_of(name.begin(), name.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < ' '; });
-}
 
 TensorInfo read_info(const std::string& name, const JsonCursor& entry) {
   entry.expect_object({"dtype", "shape", "data_offsets"});
@@ -49,7 +33,7 @@ TensorInfo read_info(const std::string& name, const JsonCursor& entry) {
   }
   TensorInfo info;
   info.name = name;
-  info.type = static_cast<TensorType>(entry.at("dtype").choice(kTypeNames));
+  info.type = static_cast<TensorType>(entry.at("dtype").choice(enum_names<TensorType>));
 
   const JsonCursor shape = entry.at("shape");
   if (!shape.value().is_array()) shape.fail("must be an array of sizes");
@@ -69,16 +53,16 @@ TensorInfo read_info(const std::string& name, const JsonCursor& entry) {
   info.end = static_cast<std::uint64_t>(offsets.at(std::size_t{1}).integer(0, kMaxSize));
   if (info.end < info.begin || info.end - info.begin != static_cast<std::uint64_t>(bytes)) {
     offsets.fail(fmt::format("{} to {} is not the {} bytes of {} {}; write the file again",
-                             info.begin, info.end, bytes, type_name(info.type),
+                             info.begin, info.end, bytes, enum_name(info.type),
                              shape_text(info.shape)));
   }
   return info;
 }
 
+constexpr std::size_t kHeaderAlignment = 8;
+
 }  // namespace
 
-std::string_view type_name(TensorType type) { return kTypes[static_cast<std::size_t>(type)].name; }
-std::int64_t type_bytes(TensorType type) { return kTypes[static_cast<std::size_t>(type)].bytes; }
 TensorType tensor_type(DType type) {
   return type == DType::f16 ? TensorType::f16 : TensorType::bf16;
 }
@@ -114,24 +98,27 @@ void SafetensorsFile::parse_header(std::uint64_t size) {
                 fmt::format("{}: not a whole safetensors file: {}; fetch or write it again",
                             source_, problem));
   };
-  if (size < kSafetensorsLengthBytes) {
+  if (size < kLengthBytes) {
     fail_file(fmt::format("{} bytes are too few for a header", size));
   }
   std::uint64_t length = 0;
-  static_assert(sizeof length == kSafetensorsLengthBytes);
+  static_assert(sizeof length == kLengthBytes);
   read_(0, std::as_writable_bytes(std::span(&length, 1)));
-  if (length > kMaxHeaderBytes || length > size - kSafetensorsLengthBytes) {
+  if (length > kMaxHeaderBytes || length > size - kLengthBytes) {
     fail_file(
         fmt::format("a header of {} bytes does not fit the {} bytes of the file", length, size));
   }
-  data_begin_ = kSafetensorsLengthBytes + length;
+  data_begin_ = kLengthBytes + length;
   std::string text(static_cast<std::size_t>(length), '\0');
-  read_(kSafetensorsLengthBytes, std::as_writable_bytes(std::span(text)));
+  read_(kLengthBytes, std::as_writable_bytes(std::span(text)));
   const Json header = parse_json(text, source_);
   const JsonCursor root(header, source_);
   if (!header.is_object()) root.fail("the header must be an object of tensors");
   for (const auto& [name, unused] : header.items()) {
-    if (has_control_character(name)) fail_file("a tensor's name holds a control character");
+    // Such names would break messages over lines.
+    if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < ' '; })) {
+      fail_file("a tensor's name holds a control character");
+    }
     if (name == "__metadata__") {
       read_value(root.at(name), Rule{}, metadata_);
     } else {
@@ -199,8 +186,8 @@ std::vector<T> SafetensorsFile::read_as(std::string_view name,
   const TensorInfo& info = at(name);
   if (std::find(types.begin(), types.end(), info.type) == types.end()) {
     std::vector<std::string_view> wanted;
-    for (const TensorType type : types) wanted.push_back(type_name(type));
-    fail(name, fmt::format("is {} where {} is wanted; convert it", type_name(info.type),
+    for (const TensorType type : types) wanted.push_back(enum_name(type));
+    fail(name, fmt::format("is {} where {} is wanted; convert it", enum_name(info.type),
                            fmt::join(wanted, " or ")));
   }
   std::vector<T> values(static_cast<std::size_t>(info.end - info.begin) / sizeof(T));
@@ -220,7 +207,7 @@ std::vector<float> SafetensorsFile::read_floats(std::string_view name) const {
   }
   if (info.type != TensorType::f32) {
     fail(name,
-         fmt::format("is {} where F16, BF16 or F32 is wanted; convert it", type_name(info.type)));
+         fmt::format("is {} where F16, BF16 or F32 is wanted; convert it", enum_name(info.type)));
   }
   return read_as<float>(name, {TensorType::f32});
 }
@@ -237,15 +224,57 @@ std::vector<std::int32_t> SafetensorsFile::read_i32(std::string_view name) const
   return read_as<std::int32_t>(name, {TensorType::i32});
 }
 
-void require_finite(std::span<const float> values, std::string_view source,
-                    std::string_view tensor) {
+std::vector<float> SafetensorsFile::read_finite(std::string_view name) const {
+  std::vector<float> values = read_floats(name);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: tensor '{}': element {} is {}; remove such values before "
-                            "quantizing",
-                            source, tensor, i, values[i]));
+    fail(name, fmt::format("element {} is {}; remove such values before quantizing", i, values[i]));
   }
+  return values;
+}
+
+std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
+                                             const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorView& tensor = tensors[i];
+    if (i > 0 && tensors[i - 1].name == tensor.name) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("tensor '{}' would be written twice; rename one", tensor.name));
+    }
+    TensorInfo info{tensor.name, tensor.type, tensor.shape};
+    if (static_cast<std::int64_t>(tensor.bytes.size()) !=
+        info.elements() * type_bytes(tensor.type)) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("tensor '{}': {} bytes are not {} {}; give the shape of the data",
+                              tensor.name, tensor.bytes.size(), enum_name(tensor.type),
+                              shape_text(tensor.shape)));
+    }
+  }
+
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t offset = 0;
+  for (const TensorView& tensor : tensors) {
+    const std::uint64_t end = offset + tensor.bytes.size();
+    header[tensor.name] = {{"dtype", enum_name(tensor.type)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+
+  std::vector<std::byte> bytes(kLengthBytes + text.size() + static_cast<std::size_t>(offset));
+  const std::uint64_t length = text.size();
+  std::memcpy(bytes.data(), &length, kLengthBytes);
+  std::memcpy(bytes.data() + kLengthBytes, text.data(), text.size());
+  std::byte* place = bytes.data() + kLengthBytes + text.size();
+  for (const TensorView& tensor : tensors) {
+    place = std::copy(tensor.bytes.begin(), tensor.bytes.end(), place);
+  }
+  return bytes;
 }
 
 }  // namespace vqgen

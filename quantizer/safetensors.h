@@ -3,6 +3,7 @@
 // place are checked against each other and the file's size before a byte of data is touched.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -18,29 +19,14 @@
 
 namespace vqgen {
 
-// The element types of the format; vqgen reads the first six, and passes over the others.
-enum class TensorType {
-  f16,
-  bf16,
-  f32,
-  u32,
-  i32,
-  u16,
-  u8,
-  i8,
-  i16,
-  u64,
-  i64,
-  f64,
-  boolean,
-  e4m3,
-  e5m2
-};
+// The element types that vqgen reads. The others of the format are passed over: they have a name,
+// in the order of enum_names, and a size.
+enum class TensorType { f16, bf16, f32, u32, i32, u16 };
+template <>
+inline constexpr auto enum_names<TensorType> =
+    std::array{"F16", "BF16", "F32", "U32", "I32",  "U16",     "U8",     "I8",
+               "I16", "U64",  "I64", "F64", "BOOL", "F8_E4M3", "F8_E5M2"};
 
-constexpr std::size_t kSafetensorsLengthBytes = 8;  // of the header, before it
-
-std::string_view type_name(TensorType type);  // as in the file: "F16", "BOOL", ...
-std::int64_t type_bytes(TensorType type);
 TensorType tensor_type(DType type);
 
 struct TensorInfo {
@@ -77,6 +63,8 @@ class SafetensorsFile {
 
   // F16, BF16 and F32 tensors, widened without loss.
   std::vector<float> read_floats(std::string_view name) const;
+  // The same; Error(bad_input) with the index of the first NaN or infinity.
+  std::vector<float> read_finite(std::string_view name) const;
   // The 16 raw bits of F16, BF16 and U16 tensors.
   std::vector<std::uint16_t> read_bits16(std::string_view name) const;
   std::vector<std::uint32_t> read_u32(std::string_view name) const;
@@ -101,10 +89,6 @@ class SafetensorsFile {
   std::vector<TensorInfo> tensors_;
 };
 
-// Error(bad_input) that names file, tensor and index of the first NaN or infinity in `values`.
-void require_finite(std::span<const float> values, std::string_view source,
-                    std::string_view tensor);
-
 // A tensor to be written; the bytes stay the caller's and must outlive the call.
 struct TensorView {
   std::string name;
@@ -124,8 +108,5 @@ TensorView tensor_view(std::string name, TensorType type, std::vector<std::int64
 // there or a view's size is not its shape's.
 std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
                                              const std::map<std::string, std::string>& metadata);
-// The same, published by rename.
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata);
 
 }  // namespace vqgen

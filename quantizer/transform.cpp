@@ -6,11 +6,14 @@
 namespace vqgen {
 namespace {
 
-// The factors of one head.
-std::span<const float> factors_of(std::span<const float> smooth, std::int64_t head,
-                                  std::int64_t columns) {
-  return smooth.subspan(static_cast<std::size_t>(head * columns),
-                        static_cast<std::size_t>(columns));
+// Calls act(row, factors of its head) for each row; no factors where the keys are not smoothed.
+template <class Act>
+void for_each_row(FloatTensor& keys, std::span<const float> smooth, Act&& act) {
+  const auto columns = static_cast<std::size_t>(smooth.empty() ? 0 : keys.columns);
+  for (std::int64_t index = 0; index < keys.row_count(); ++index) {
+    const auto head = static_cast<std::size_t>(keys.head_of(index));
+    act(keys.row(index), smooth.subspan(head * columns, columns));
+  }
 }
 
 }  // namespace
@@ -43,25 +46,17 @@ void hadamard(std::span<float> row) {
 }
 
 void transform_keys(FloatTensor& keys, const VqFormat& format, std::span<const float> smooth) {
-  for (std::int64_t index = 0; index < keys.row_count(); ++index) {
-    const std::span<float> row = keys.row(index);
-    if (format.smooth) {
-      const auto factors = factors_of(smooth, keys.head_of(index), keys.columns);
-      for (std::size_t i = 0; i < row.size(); ++i) row[i] /= factors[i];
-    }
+  for_each_row(keys, smooth, [&](std::span<float> row, std::span<const float> factors) {
+    for (std::size_t i = 0; i < factors.size(); ++i) row[i] /= factors[i];
     if (format.hadamard) hadamard(row);
-  }
+  });
 }
 
 void untransform_keys(FloatTensor& keys, const VqFormat& format, std::span<const float> smooth) {
-  for (std::int64_t index = 0; index < keys.row_count(); ++index) {
-    const std::span<float> row = keys.row(index);
+  for_each_row(keys, smooth, [&](std::span<float> row, std::span<const float> factors) {
     if (format.hadamard) hadamard(row);
-    if (format.smooth) {
-      const auto factors = factors_of(smooth, keys.head_of(index), keys.columns);
-      for (std::size_t i = 0; i < row.size(); ++i) row[i] *= factors[i];
-    }
-  }
+    for (std::size_t i = 0; i < factors.size(); ++i) row[i] *= factors[i];
+  });
 }
 
 }  // namespace vqgen

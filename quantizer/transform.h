@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/format/vq_format.h"
-#include "quantizer/float_tensor.h"
+#include "quantizer/units.h"
 
 namespace vqgen {
 

@@ -1,13 +1,11 @@
 #include "quantizer/units.h"
 
-#include "core/ceil_div.h"
-
 #include <fmt/format.h>
 
+#include "core/ceil_div.h"
 #include "core/error.h"
 
 namespace vqgen {
-namespace {}  // namespace
 
 std::int64_t UnitMap::units() const {
   return ceil_div(heads, unit_heads) * ceil_div(rows, unit_rows) * ceil_div(columns, unit_columns);

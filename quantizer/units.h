@@ -1,13 +1,40 @@
-// Which codebook set ("unit") serves which elements: templates/vq/layout/format.h, as a partition.
+// Tensors of floats, and which codebook set ("unit") serves which elements:
+// templates/vq/layout/format.h, as a partition.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/format/vq_format.h"
 
 namespace vqgen {
+
+// A tensor as floats, on its way into or out of the quantizer. Owned, plain.
+//
+// KV cache: [batch][kv_heads][tokens][head_dim]. Weights: batch = heads = 1, rows output features.
+struct FloatTensor {
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::vector<float> data;
+
+  std::int64_t row_count() const { return batch * heads * rows; }
+  // Row `index` of row_count(), counted through batch, heads and rows.
+  std::span<float> row(std::int64_t index) {
+    return std::span(data).subspan(static_cast<std::size_t>(index * columns),
+                                   static_cast<std::size_t>(columns));
+  }
+  std::span<const float> row(std::int64_t index) const {
+    return std::span(data).subspan(static_cast<std::size_t>(index * columns),
+                                   static_cast<std::size_t>(columns));
+  }
+  // Head of row `index`.
+  std::int64_t head_of(std::int64_t index) const { return index / rows % heads; }
+};
 
 // The part of a tensor that one unit serves, in all of its batches. Ends are exclusive.
 struct UnitExtent {

@@ -6,7 +6,7 @@
 #include "core/hotness/hotness_match.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
-#include "heuristics/fusion/linear_fusion.h"
+#include "heuristics/fusion/exchange.h"
 #include "runtime/code_distribution.h"
 
 namespace vqgen {

@@ -17,13 +17,12 @@ struct Book {
 };
 
 std::vector<Book> books(const Problem& problem) {
-  const auto book = [](Operand operand, const VqFormat& format) {
-    return Book{operand, format.entries(), phase_lanes(format.held_bytes())};
+  std::vector<Book> all;
+  const auto add = [&](Operand operand, const VqFormat& format) {
+    all.push_back({operand, format.entries(), phase_lanes(format.held_bytes())});
   };
-  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
-    return {book(Operand::keys, op->keys), book(Operand::values, op->values)};
-  }
-  return {book(Operand::weights, as_linear(problem)->weights)};
+  std::visit([&](const auto& op) { for_each_operand(op, add); }, problem);
+  return all;
 }
 
 Placement whole(const Book& book, Near near) {
@@ -89,17 +88,14 @@ bool any_copies(const Plan& plan, const std::vector<Book>& of) {
                      [&](const Book& book) { return placement_in(plan, book).replicated > 0; });
 }
 
-bool makes_copies(Near near) {
-  return near == Near::lane_copies || near == Near::half_copies || near == Near::value_copies ||
-         near == Near::weighed;
-}
-
 }  // namespace
 
 bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& problem) {
   const std::vector<Book> of = books(problem);
-  return any_copies(plan, of) == makes_copies(rule.near) &&
-         std::all_of(of.begin(), of.end(), [&](const Book& book) {
+  const Near near = rule.near;
+  const bool copies = near == Near::lane_copies || near == Near::half_copies ||
+                      near == Near::value_copies || near == Near::weighed;
+  return any_copies(plan, of) == copies && std::all_of(of.begin(), of.end(), [&](const Book& book) {
            return placement_in(plan, book).registers == rule.registers;
          });
 }

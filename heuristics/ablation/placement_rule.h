@@ -28,10 +28,6 @@ enum class Near {
   value_copies,
   weighed
 };
-template <>
-inline constexpr auto enum_names<Near> =
-    std::array{"none",   "all",         "most",        "half",         "slack",  "keys",
-               "values", "lane_copies", "half_copies", "value_copies", "weighed"};
 
 struct PlacementRule {
   Near near = Near::none;

@@ -3,26 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
-#include "heuristics/ablation/shapes.h"
-#include "heuristics/fusion/linear_fusion.h"
+#include "core/problem/config.h"
+#include "heuristics/choose.h"
+#include "heuristics/fusion/exchange.h"
+#include "heuristics/space.h"
 
 namespace vqgen {
 namespace {
 
-constexpr std::array kAllFusions{LinearFusion::permute, LinearFusion::registers,
-                                 LinearFusion::shared};
-constexpr std::array kForcedRegisters{1, 8};
-
-std::vector<PlacementRule> rules_of(std::initializer_list<Near> near) {
-  std::vector<PlacementRule> rules;
-  for (const Near each : near) rules.push_back({each});
-  return rules;
-}
-
 std::vector<PlacementRule> with_registers(const std::vector<PlacementRule>& rules) {
   std::vector<PlacementRule> all;
-  for (const int registers : kForcedRegisters) {
+  for (const int registers : {1, 8}) {
     for (const PlacementRule& rule : rules) all.push_back({rule.near, registers});
   }
   return all;
@@ -34,8 +27,22 @@ std::vector<PlacementRule> joined(std::vector<PlacementRule> a,
   return a;
 }
 
+// The plan with that fusion, where it has one.
+Plan with_fusion(Plan plan, LinearFusion fusion) {
+  if (auto* fragments = std::get_if<LinearFragments>(&plan)) fragments->fusion = fusion;
+  return plan;
+}
+
 // Where placing a shape takes long, so many of them say whether a rule can be had.
 constexpr std::size_t kFewShapes = 64;
+
+// What is spread over: the shapes of one dataflow, completed in one way.
+struct Kind {
+  Variant variant;
+  std::vector<std::size_t> shapes = {};
+  std::size_t offered = 0;
+  std::size_t step = 1;
+};
 
 }  // namespace
 
@@ -48,7 +55,11 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
         "ablate: kv_append has one dataflow and places no codebooks, so there is nothing to "
         "leave out; use vqgen measure --space");
   }
-  shapes_ = ablation_shapes(problem, gpu);
+  std::set<std::string> seen;
+  for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
+    const Plan shape = shape_of(plan);
+    if (seen.insert(plan_name(shape)).second) shapes_.push_back(shape);
+  }
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
   std::string why;
   const AblationRow lanes{"", "", Dataflows::lanes};
@@ -58,23 +69,25 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
   const auto whole = [](bool fit) { return fit ? Near::all : Near::most; };
   const auto note = [&](bool fit) { return fit ? "" : instead; };
   const std::vector<LinearFusion> none{LinearFusion::permute};
-  const std::vector<LinearFusion> all(kAllFusions.begin(), kAllFusions.end());
-  const auto parts = rules_of({Near::slack, Near::half, Near::keys, Near::values});
-  const auto ends = rules_of({whole(any_fits), Near::none});
+  const std::vector<LinearFusion> all{LinearFusion::permute, LinearFusion::registers,
+                                      LinearFusion::shared};
+  using Rules = std::vector<PlacementRule>;
+  const Rules parts{{Near::slack}, {Near::half}, {Near::keys}, {Near::values}};
+  const Rules ends{{whole(any_fits)}, {Near::none}};
   const auto once = joined(ends, joined(parts, with_registers(ends)));
-  const auto copies =
-      rules_of({Near::lane_copies, Near::half_copies, Near::value_copies, Near::weighed});
+  const Rules copies{
+      {Near::lane_copies}, {Near::half_copies}, {Near::value_copies}, {Near::weighed}};
 
   AblationRow far{"GC", "all entries in global memory, dataflow lanes", Dataflows::lanes,
-                  rules_of({Near::none}), none};
+                  Rules{{Near::none}}, none};
   far.adds = false;
   add_row(std::move(far));
   add_row({"SC", "all entries in shared memory, dataflow lanes", Dataflows::lanes,
-           rules_of({whole(lanes_fit)}), none, note(lanes_fit)});
+           Rules{{whole(lanes_fit)}}, none, note(lanes_fit)});
   add_row({"+ boundary", "a part of the entries in shared memory, the rest in global memory",
            Dataflows::lanes, parts, none});
   add_row({"+ registers", "the hottest 1 or 8 entries in registers", Dataflows::lanes,
-           with_registers(joined(rules_of({whole(lanes_fit), Near::none}), parts)), none});
+           with_registers(joined(Rules{{whole(lanes_fit)}, {Near::none}}, parts)), none});
   add_row({"+ dataflow",
            attention ? "another dataflow than lanes"
                      : "another dataflow than lanes, without fusion: through shared memory",
@@ -98,15 +111,15 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
       {"+ copies", "entries in shared memory with a copy a lane", Dataflows::placed, copies, all});
   for (AblationRow whole_space :
        {AblationRow{"GC*", "the whole space, all entries in global memory", Dataflows::placed,
-                    rules_of({Near::none}), all},
+                    Rules{{Near::none}}, all},
         AblationRow{"SC*", "the whole space, all entries in shared memory once", Dataflows::placed,
-                    rules_of({whole(any_fits)}), all, note(any_fits)}}) {
+                    Rules{{whole(any_fits)}}, all, note(any_fits)}}) {
     whole_space.adds = false;
     add_row(std::move(whole_space));
   }
   AblationRow best{"best", "the whole space", Dataflows::any};
-  best.rules = joined(joined(once, rules_of({whole(lanes_fit)})),
-                      joined(with_registers(joined(rules_of({whole(lanes_fit)}), parts)), copies));
+  best.rules = joined(joined(once, Rules{{whole(lanes_fit)}}),
+                      joined(with_registers(joined(Rules{{whole(lanes_fit)}}, parts)), copies));
   best.fusions = all;
   best.spread = best.adds = false;
   add_row(std::move(best));
@@ -114,18 +127,10 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
 
 bool AblationSpace::obeys_dataflow(const AblationRow& row, const Plan& plan) {
   const std::string_view name = dataflow_name(plan);
-  switch (row.dataflows) {
-    case Dataflows::placed:
-      return name != "slices";
-    case Dataflows::lanes:
-      return name == "lanes";
-    case Dataflows::others:
-      return name != "lanes";
-    case Dataflows::fragments:
-      return name == "fragments";
-    default:
-      return true;
-  }
+  if (row.dataflows == Dataflows::placed) return name != "slices";
+  if (row.dataflows == Dataflows::lanes) return name == "lanes";
+  if (row.dataflows == Dataflows::others) return name != "lanes";
+  return row.dataflows == Dataflows::any || name == "fragments";
 }
 
 void AblationSpace::add_row(AblationRow row) {
@@ -164,17 +169,11 @@ bool AblationSpace::fits(const AblationRow& row, const PlacementRule& rule,
 }
 
 Plan AblationSpace::shape_of(const Plan& plan) const {
-  Plan shape = without_cache(plan, problem_);
-  if (auto* fragments = std::get_if<LinearFragments>(&shape)) {
-    fragments->fusion = LinearFusion::permute;
-  }
-  return shape;
+  return with_fusion(without_cache(plan, problem_), LinearFusion::permute);
 }
 
 Laid AblationSpace::complete(const Plan& shape, const Variant& variant) const {
-  Plan plan = shape;
-  if (auto* fragments = std::get_if<LinearFragments>(&plan)) fragments->fusion = variant.fusion;
-  return lay(plan, variant.rule, problem_, gpu_, profiles_);
+  return lay(with_fusion(shape, variant.fusion), variant.rule, problem_, gpu_, profiles_);
 }
 
 std::optional<Variant> AblationSpace::variant_of(const AblationRow& row, const Plan& plan) const {
@@ -194,6 +193,135 @@ std::optional<Variant> AblationSpace::variant_of(const AblationRow& row, const P
     if (laid.verdict.ok && laid.plan == plan) return variant;
   }
   return std::nullopt;
+}
+
+std::vector<LinearFusion> AblationSpace::fusions_of(const AblationRow& row,
+                                                    const Plan& shape) const {
+  if (!std::holds_alternative<LinearFragments>(shape)) return {LinearFusion::permute};
+  return row.fusions;
+}
+
+void AblationSpace::expected(const AblationRow& row, std::size_t count,
+                             const TakePlan& take) const {
+  if (count == 0) return;
+  if (!is_modelled(problem_)) {
+    relay(row, propose(problem_, gpu_), count, take);
+    return;
+  }
+  struct Guess {
+    double us;
+    std::size_t shape;
+    PlacementRule rule;
+  };
+  std::vector<Guess> guesses;
+  CostModel model(problem_, gpu_, profiles_);
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    if (!obeys_dataflow(row, shapes_[i])) continue;
+    for (const PlacementRule& rule : row.rules) {
+      if (takes_long(rule)) continue;
+      const Laid laid = complete(shapes_[i], {rule});
+      if (!laid.verdict.ok) continue;
+      if (const auto cost = model(laid.plan)) guesses.push_back({cost->us, i, rule});
+    }
+  }
+  std::stable_sort(guesses.begin(), guesses.end(),
+                   [](const Guess& a, const Guess& b) { return a.us < b.us; });
+  for (const Guess& guess : guesses) {
+    if (count == 0) return;
+    const Plan& shape = shapes_[guess.shape];
+    const std::vector<LinearFusion> fusions = fusions_of(row, shape);
+    if (fusions.empty()) continue;
+    const Laid laid = complete(shape, {guess.rule, fusions.front()});
+    if (laid.verdict.ok && take(laid.plan)) --count;
+  }
+}
+
+void AblationSpace::spread(const AblationRow& row, std::size_t count, const TakePlan& take) const {
+  std::map<std::size_t, std::vector<std::size_t>> by_dataflow;
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    if (obeys_dataflow(row, shapes_[i])) by_dataflow[shapes_[i].index()].push_back(i);
+  }
+  std::vector<Kind> kinds;
+  for (const PlacementRule& rule : row.rules) {
+    for (const auto& [dataflow, members] : by_dataflow) {
+      for (const LinearFusion fusion : fusions_of(row, shapes_[members.front()])) {
+        kinds.push_back({{rule, fusion}, members, 0, golden_step(members.size())});
+      }
+    }
+  }
+  for (bool left = true; left && count > 0;) {
+    left = false;
+    for (Kind& kind : kinds) {
+      while (count > 0 && kind.offered < kind.shapes.size()) {
+        const std::size_t at = kind.offered++ * kind.step % kind.shapes.size();
+        const Laid laid = complete(shapes_[kind.shapes[at]], kind.variant);
+        if (!laid.verdict.ok || !take(laid.plan)) continue;
+        left = true;
+        --count;
+        break;
+      }
+    }
+  }
+}
+
+void AblationSpace::relay(const AblationRow& row, const Plan& plan, std::size_t count,
+                          const TakePlan& take) const {
+  if (!obeys_dataflow(row, plan)) return;
+  const Plan shape = shape_of(plan);
+  for (const PlacementRule& rule : row.rules) {
+    for (const LinearFusion fusion : fusions_of(row, shape)) {
+      if (count == 0) return;
+      const Laid laid = complete(shape, {rule, fusion});
+      if (laid.verdict.ok && take(laid.plan)) --count;
+    }
+  }
+}
+
+void AblationSpace::nearest(const AblationRow& row, const Plan& plan, std::size_t count,
+                            const TakePlan& take) const {
+  const std::optional<Variant> variant = variant_of(row, plan);
+  if (!variant) return;
+  const Plan shape = shape_of(plan);
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    if (shapes_[i].index() == shape.index()) {
+      order.emplace_back(distance(shapes_[i], shape), i);
+    }
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [away, i] : order) {
+    if (count == 0) return;
+    const Laid laid = complete(shapes_[i], *variant);
+    if (laid.verdict.ok && take(laid.plan)) --count;
+  }
+}
+
+std::string in_short(const Plan& plan, const Problem& problem) {
+  return std::visit(
+      [&]<class P>(const P& of) {
+        std::string text(dataflow_name(plan));
+        std::string near;
+        for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
+          const Member& value = of.*field.member;
+          if constexpr (std::is_same_v<Member, Placement>) {
+            const std::string name = field.name;
+            const auto* op = std::get_if<AttentionDecode>(&problem);
+            const VqFormat& format = op == nullptr            ? as_linear(problem)->weights
+                                     : name == "key_codebook" ? op->keys
+                                                              : op->values;
+            near += fmt::format("; {} {}", name, short_name(value, format.entries()));
+          } else if (std::is_same_v<Member, LinearFusion> || value != P{}.*field.member) {
+            text += fmt::format(", {} ", field.name);
+            if constexpr (std::is_enum_v<Member>) {
+              text += enum_name(value);
+            } else {
+              text += std::to_string(value);
+            }
+          }
+        });
+        return text + near;
+      },
+      plan);
 }
 
 }  // namespace vqgen

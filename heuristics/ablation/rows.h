@@ -45,7 +45,8 @@ class AblationSpace {
   AblationSpace(const Problem& problem, const GpuSpec& gpu, std::vector<HotnessProfile> profiles);
 
   const std::vector<AblationRow>& rows() const { return rows_; }
-  // The plans of space() (heuristics/space.h) without cache and fusion, each once.
+  // The plans of space() (heuristics/space.h) without cache and fusion, each once: what all rows
+  // share.
   const std::vector<Plan>& shapes() const { return shapes_; }
 
   // How the row comes to the plan; nullopt where the plan does not obey it.

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/ceil_div.h"
+#include "heuristics/kernels/attention.h"
+#include "heuristics/kernels/linear.h"
 #include "heuristics/occupancy.h"
 
 namespace vqgen {
@@ -11,9 +12,58 @@ namespace {
 
 constexpr double kPassBytes = 128;  // of shared memory a clock, and of a cache line
 
-// Lines that 32 lanes touch of a table of so many, each line as likely.
-double lines_touched(double lines) {
-  return lines < 1 ? 1 : lines * (1 - std::pow(1 - 1 / lines, 32));
+BlockWork begun(const PlanUse& use) {
+  return {.threads = use.threads, .shared_bytes = use.shared_bytes, .blocks = use.blocks};
+}
+
+// The same with the codes and codebooks of all operands.
+BlockWork begun_with_operands(const PlanUse& use) {
+  BlockWork work = begun(use);
+  for (const OperandUse& each : use.operands) {
+    work.memory_bytes += each.code_bytes + static_cast<double>(each.codebook_bytes());
+    work.l2_bytes += each.code_bytes * each.code_reads / static_cast<double>(use.blocks);
+    add_fill(work, each);
+  }
+  return work;
+}
+
+template <class P>
+BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
+  BlockWork work = begun_with_operands(use);
+  work.splits = plan.splits;
+  const double sums = static_cast<double>(op.shape.batch) * op.shape.query_heads;
+  if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2) * plan.splits;
+  if (plan.combine == Combine::last_block) {
+    const int channels = plan.heads_per_block * op.shape.head_dim;
+    const std::int64_t turns = ceil_div(plan.splits, 16) + ceil_div(plan.splits, 8);
+    work.merge_turns = static_cast<double>(ceil_div(channels, plan.threads) * turns);
+  }
+  return work;
+}
+
+template <class P>
+BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
+  BlockWork work = begun_with_operands(use);
+  const auto config = configured(plan, op);
+  work.splits = vq::splits(config);
+  const double sums =
+      static_cast<double>(op.shape.rows) * static_cast<double>(op.shape.out_features);
+  if (work.splits > 1) work.partial_bytes = 2 * 4 * sums * work.splits;
+  if (plan.combine == Combine::last_block) {
+    const int results = vq::outputs_per_block(config) * vq::block_rows(config);
+    work.merge_turns =
+        static_cast<double>(ceil_div(results, plan.threads) * ceil_div(work.splits, 16));
+  }
+  return work;
+}
+
+template <class P>
+BlockWork begun(const P&, const KvAppend& op, const PlanUse& use) {
+  BlockWork work = begun(use);
+  const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.new_tokens;
+  const auto codes = [&](const VqFormat& format) { return format.bits_per_element() / 8; };
+  work.memory_bytes = rows * op.shape.head_dim * (4 + codes(op.keys) + codes(op.values));
+  return work;
 }
 
 }  // namespace
@@ -22,53 +72,36 @@ ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
   const Placement& p = use.format.placement;
   const Key key{use.operand,  use.lane_units, use.entry_bytes(), p.registers,
                 p.replicated, p.copies,       p.shared};
-  for (const auto& [each, levels] : known_) {
-    if (each == key) return levels;
-  }
+  const auto [known, fresh] = known_.try_emplace(key);
+  Levels& levels = known->second;
+  if (!fresh) return levels;
   auto accesses = accesses_.find(use.operand);
   if (accesses == accesses_.end()) {
-    const auto profile = std::find_if(profiles_.begin(), profiles_.end(), [&](const auto& each) {
-      return each.operand == use.operand;
-    });
-    accesses =
-        accesses_
-            .emplace(use.operand, profile == profiles_.end() ? Accesses(vq::entries(use.format))
-                                                             : Accesses(*profile))
-            .first;
+    accesses = accesses_.emplace(use.operand, accesses_of(profiles_, use)).first;
   }
   constexpr int kPhases = 512;  // plans are compared: the same draws for all
-  SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = use.format.residuals};
-  table.lane_units = use.lane_units;
-  table.range = vq::shared_range(use.format);
-  Levels levels;
-  levels.passes = conflict_factor(table, accesses->second, kPhases);
-  table.range = vq::replicated_range(use.format);
-  table.copies = p.copies;
-  levels.passes += conflict_factor(table, accesses->second, kPhases);
+  levels.passes = conflict_factor(use, accesses->second, kPhases);
   const vq::EntryRange global = vq::global_range(use.format);
   levels.global = accesses->second.share(global.begin, global.end);
   const double book = static_cast<double>(use.lane_units) *
                       static_cast<double>(vq::unit_codebook_elements(use.format)) * 2;
-  levels.lines = lines_touched(book / use.format.residuals / kPassBytes);
-  known_.emplace_back(key, levels);
+  // Lines that 32 lanes touch of a table of so many, each line as likely.
+  const double all = book / use.format.residuals / kPassBytes;
+  levels.lines = all < 1 ? 1 : all * (1 - std::pow(1 - 1 / all, 32));
   return levels;
 }
 
 void add_fill(BlockWork& to, const OperandUse& use) {
-  const vq::EntryRange replicated = vq::replicated_range(use.format);
-  const vq::EntryRange once = vq::shared_range(use.format);
   const double fills = use.fills / static_cast<double>(to.blocks);
-  const double rows =
-      (replicated.end - replicated.begin) * use.format.placement.copies + (once.end - once.begin);
-  const double places = static_cast<double>(use.units) * use.format.residuals * rows;
+  const double places = use.places();
   to.fill += fills * places / to.threads;
   to.passes += fills * places * use.entry_bytes() / kPassBytes;
-  to.l2_bytes += fills * static_cast<double>(use.stored_row_bytes()) * once.end;
+  to.l2_bytes +=
+      fills * static_cast<double>(use.stored_row_bytes()) * vq::shared_range(use.format).end;
 }
 
 void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts) {
   to.lookups += a_block;
-  to.entries += a_block;
   add_levels(to, use, a_block, conflicts);
 }
 
@@ -122,6 +155,15 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;
   us[CostPart::tensor] = on_one * work.products * kProductCycles / clock;
   return us;
+}
+
+BlockWork block_work(const Plan& plan, const Problem& problem, ConflictTable& conflicts) {
+  return visit_plan(plan, problem, [&](const auto& each, const auto& op) {
+    const PlanUse use = use_of(each, op);
+    BlockWork work = begun(each, op, use);
+    count_work(work, each, op, use, conflicts);
+    return work;
+  });
 }
 
 }  // namespace vqgen

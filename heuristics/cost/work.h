@@ -11,7 +11,6 @@
 #include <map>
 #include <optional>
 #include <tuple>
-#include <vector>
 
 #include "core/gpu/gpu_spec.h"
 #include "heuristics/placement/conflicts.h"
@@ -62,7 +61,6 @@ struct BlockWork {
   double lines = 0;
   double gathered_bytes = 0;  // of the codebooks that lookups in global memory touch; a maximum
   double lookups = 0;
-  double entries = 0;  // of the lookups, those in codebooks
   double arithmetic = 0;
   double products = 0;      // of m16n8k16
   double turns = 0;         // of loops whose registers, past the limit, go to memory and back
@@ -91,22 +89,11 @@ class ConflictTable {
   using Key = std::tuple<Operand, int, int, int, int, int, int>;
   std::span<const HotnessProfile> profiles_;
   std::map<Operand, Accesses> accesses_;
-  std::vector<std::pair<Key, Levels>> known_;  // some ten
+  std::map<Key, Levels> known_;  // some ten
 };
 
 // The plan must be one that check() accepts.
 BlockWork block_work(const Plan& plan, const Problem& problem, ConflictTable& conflicts);
-
-// Products that are alike but for where their codebooks stand, counted once. Not of dataflow
-// slices, whose entries stand where no placement says.
-struct AlikeWork {
-  BlockWork bare;  // codebooks aside: less than any placement makes it
-  OperandUse weights;
-};
-AlikeWork alike_work(const Plan& plan, const Problem& problem, ConflictTable& conflicts);
-// block_work() of one of them, but for rounding; nothing where no block has so much shared memory.
-std::optional<BlockWork> placed_work(const AlikeWork& alike, const Placement& placement,
-                                     const GpuSpec& gpu, ConflictTable& conflicts);
 
 // In us, each part at the GPU's own ceiling; parts that count turns at one L2 latency each.
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu);

@@ -9,9 +9,10 @@
 
 #include <array>
 #include <cstddef>
+#include <string>
 #include <vector>
 
-#include "core/plan/plan.h"
+#include "heuristics/check.h"
 
 namespace vqgen::fusion {
 
@@ -44,6 +45,7 @@ Word multiplied(LinearFusion fusion, int rows, int lane, int number);
 struct Shuffle {
   int mask = 0;      // 1..31
   ByLane<int> sent;  // register
+  ByLane<int> into;  // register that is brought
 };
 
 struct Exchange {
@@ -57,4 +59,22 @@ struct Exchange {
 
 Exchange exchange_of(LinearFusion fusion, int vector_size, int rows);
 
+// The exchange for people: who dequantizes what, who sends which register to whom, who consumes
+// what. The figures, the order of the columns where it is not theirs, and the first four lanes, by
+// mini-warps, which are lanes that trade with each other; the shuffles where registers are fused.
+// docs/explain.md shows how to read it.
+std::vector<std::string> draw(const Exchange& exchange);
+
 }  // namespace vqgen::fusion
+
+namespace vqgen {
+
+// The paper's choice (VI-B2): registers where the operand of one product takes fewer than
+// `threshold` shuffles, else shared memory.
+LinearFusion fusion_by_shuffles(int vector_size, int threshold = 5);
+
+// The plan with the paper's choice, if it is one of fragments: where check() refuses that, with
+// shared memory; else as it is. Boundaries do not matter.
+Plan with_paper_fusion(const Plan& plan, const Problem& problem, const GpuSpec& gpu);
+
+}  // namespace vqgen

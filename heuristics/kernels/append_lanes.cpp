@@ -89,7 +89,6 @@ void count_tensor(BlockWork& to, const Config& config, const vq::FormatConfig& f
   const double warp_loads = static_cast<double>(loads * config.warps_along_entries);
   const double lookups = static_cast<double>(items) * stages * warp_loads;
   to.lookups += share_of_blocks * lookups;
-  to.entries += share_of_blocks * lookups;
   to.arithmetic += share_of_blocks * lookups * a_load;
   to.lines += share_of_blocks * lookups * format.vector_size * 2 * 32 / 128;
   const std::int64_t units = ceil_div(share * format.vector_size, format.unit_elements);
@@ -116,9 +115,7 @@ std::string share_line(const char* operand, const Config& config, const vq::Form
 
 }  // namespace
 
-template <>
-void Slice<AppendLanes>::judge(Judge& judge, const AppendLanes& plan, const KvAppend& op,
-                               const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const AppendLanes& plan, const KvAppend& op, const GpuSpec& gpu) {
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_entries)),
                 "warps_along_entries {} is not a power of two", plan.warps_along_entries);
   judge.require(plan.threads / 32 % plan.warps_along_entries == 0,
@@ -134,10 +131,8 @@ void Slice<AppendLanes>::judge(Judge& judge, const AppendLanes& plan, const KvAp
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
 
-template <>
-AppendLanes Slice<AppendLanes>::choose(const KvAppend& op, const GpuSpec& gpu) {
+AppendLanes choose_plan(AppendLanes plan, const KvAppend& op, const GpuSpec& gpu) {
   const std::int64_t wanted = std::int64_t{kBlocksAnSm} * gpu.sms;
-  AppendLanes plan;
   while (plan.tokens_per_block * 2 <= std::min(op.shape.new_tokens, kMostTokens)) {
     AppendLanes more = plan;
     more.tokens_per_block *= 2;
@@ -160,33 +155,22 @@ AppendLanes Slice<AppendLanes>::choose(const KvAppend& op, const GpuSpec& gpu) {
 }
 
 // Codebooks are read from global memory as they stand.
-template <>
-void Slice<AppendLanes>::add_candidates(Candidates& to, const KvAppend& op,
-                                        SpacePlacement allowed) {
+void add_candidates(Candidates& to, AppendLanes plan, const KvAppend& op, SpacePlacement allowed) {
+  using P = AppendLanes;
   if (allowed == SpacePlacement::shared) return;
-  to.add(choose(op, to.gpu()));
-  AppendLanes plan;
-  for (const int threads : {64, 128, 256, 512}) {
-    for (const int splits : {1, 2, 4, 8, 16}) {
-      for (const int tokens : {1, 4, 16}) {  // more than there are is refused
-        for (const int along : {1, 2, 4, 8, 16}) {
-          if (along > threads / 32) break;
-          for (const int sub_vectors : {1, 2, 4, 8}) {
-            plan.threads = threads;
-            plan.splits = splits;
-            plan.tokens_per_block = tokens;
-            plan.warps_along_entries = along;
-            plan.sub_vectors_per_warp = sub_vectors;
-            to.add(plan);
-          }
-        }
-      }
-    }
-  }
+  to.add(choose_plan(plan, op, to.gpu));
+  for_each_of(plan,
+              {{&P::threads, {64, 128, 256, 512}},
+               {&P::splits, {1, 2, 4, 8, 16}},
+               {&P::tokens_per_block, {1, 4, 16}},  // more than there are is refused
+               {&P::warps_along_entries, {1, 2, 4, 8, 16}},
+               {&P::sub_vectors_per_warp, {1, 2, 4, 8}}},
+              [&] {
+                if (plan.warps_along_entries <= plan.threads / 32) to.add(plan);
+              });
 }
 
-template <>
-PlanUse Slice<AppendLanes>::use(const AppendLanes& plan, const KvAppend& op) {
+PlanUse use_of(const AppendLanes& plan, const KvAppend& op) {
   const auto config = configured(plan, op);
   const vq::CallShape shape = call_shape(plan, op);
   return {.threads = plan.threads,
@@ -198,9 +182,8 @@ PlanUse Slice<AppendLanes>::use(const AppendLanes& plan, const KvAppend& op) {
 
 // No coefficients are fitted to it yet: the counts order candidates for the tuner's first looks, at
 // the GPU's ceilings.
-template <>
-void Slice<AppendLanes>::count(BlockWork& to, const AppendLanes& plan, const KvAppend& op,
-                               const PlanUse&, ConflictTable&) {
+void count_work(BlockWork& to, const AppendLanes& plan, const KvAppend& op, const PlanUse&,
+                ConflictTable&) {
   const auto config = configured(plan, op);
   const int key_shares = vq::shares(config, config.keys);
   const int value_shares = vq::shares(config, config.values);
@@ -209,8 +192,7 @@ void Slice<AppendLanes>::count(BlockWork& to, const AppendLanes& plan, const KvA
   count_tensor(to, config, config.values, value_shares / all);
 }
 
-template <>
-std::vector<std::string> Slice<AppendLanes>::explain(const AppendLanes& plan, const KvAppend& op) {
+std::vector<std::string> explain_plan(const AppendLanes& plan, const KvAppend& op) {
   const auto config = configured(plan, op);
   return {
       fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",

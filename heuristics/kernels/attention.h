@@ -120,40 +120,62 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
 using PlacementPair = std::pair<Placement, Placement>;
 
 // Keys and values alike, and where there is a choice one of them shared and the other global.
-std::vector<PlacementPair> placement_pairs(const AttentionDecode& op, SpacePlacement allowed);
-
-// The splits for each number of warps an SM, none of them without a tile of `tokens`.
-template <class P>
-std::vector<int> splits_of(const Candidates& to, const AttentionDecode& op, const P& plan,
-                           int tokens) {
-  const std::int64_t blocks = head_blocks(op, plan);
-  const std::int64_t tiles = ceil_div(op.shape.tokens, tokens);
-  std::vector<int> splits;
-  for (const int target : kWarpTargets) {
-    const std::int64_t wanted = std::int64_t{target} * to.gpu().sms / (plan.threads / 32);
-    constexpr std::int64_t kMost = 256;
-    splits.push_back(static_cast<int>(
-        std::min(kMost, even_splits(tiles, std::max<std::int64_t>(1, wanted / blocks)))));
+inline std::vector<PlacementPair> placement_pairs(const AttentionDecode& op,
+                                                  SpacePlacement allowed) {
+  const std::vector<Placement> keys = whole_placements(op.keys, allowed);
+  const std::vector<Placement> values = whole_placements(op.values, allowed);
+  std::vector<PlacementPair> pairs;
+  for (std::size_t i = 0; i < keys.size(); ++i) pairs.emplace_back(keys[i], values[i]);
+  if (allowed == SpacePlacement::any) {
+    pairs.emplace_back(all_shared(op.keys.entries()), all_global());
+    pairs.emplace_back(all_global(), all_shared(op.values.entries()));
   }
-  return splits;
+  return pairs;
 }
 
-// Adds the plan with each of these placements.
+// Adds the plan with the splits for each number of warps an SM, none of them without a tile of
+// `tokens`, and with each of these placements of the operands that it places.
 template <class P>
-void add_placed(Candidates& to, P plan, const std::vector<PlacementPair>& placements) {
-  for (const auto& [keys, values] : placements) {
-    plan.key_codebook = keys;
-    plan.value_codebook = values;
-    to.add(plan);
+void add_splits(Candidates& to, const AttentionDecode& op, P plan, int tokens,
+                const std::vector<PlacementPair>& placements) {
+  const std::int64_t blocks = head_blocks(op, plan);
+  const std::int64_t tiles = ceil_div(op.shape.tokens, tokens);
+  for (const int target : kWarpTargets) {
+    const std::int64_t wanted = std::int64_t{target} * to.gpu.sms / (plan.threads / 32);
+    constexpr std::int64_t kMost = 256;
+    plan.splits = static_cast<int>(
+        std::min(kMost, even_splits(tiles, std::max<std::int64_t>(1, wanted / blocks))));
+    for (const auto& [keys, values] : placements) {
+      if constexpr (requires { plan.key_codebook = keys; }) plan.key_codebook = keys;
+      plan.value_codebook = values;
+      to.add(plan);
+    }
   }
 }
 
 // `channels` of a head are each block's.
-OperandUse cache_use(Operand operand, const AttentionDecode& op, const vq::FormatConfig& config,
-                     int channels, double head_blocks, double blocks);
+inline OperandUse cache_use(Operand operand, const AttentionDecode& op,
+                            const vq::FormatConfig& config, int channels, double head_blocks,
+                            double blocks) {
+  const AttentionShape& shape = op.shape;
+  const VqFormat& format = operand == Operand::keys ? op.keys : op.values;
+  OperandUse use{.operand = operand, .format = config};
+  use.units = vq::units_of(config, channels);
+  use.lane_units = static_cast<int>(use.units);  // lanes stand side by side along a row
+  use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
+  const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(shape.tokens);
+  use.lookups =
+      rows * shape.batch * head_blocks * shape.head_dim / format.vector_size * format.residuals;
+  use.fills = blocks * shape.head_dim / channels;
+  const int caches = shape.shared_cache ? 1 : shape.batch;
+  use.code_bytes =
+      stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * caches;
+  use.code_reads = head_blocks * shape.batch / caches;
+  return use;
+}
 
 template <class P>
-PlanUse attention_use(const P& plan, const AttentionDecode& op) {
+PlanUse use_of(const P& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
   const vq::CallShape shape = call_shape(plan, op);
   const int head_blocks = vq::head_blocks(config);
@@ -167,6 +189,8 @@ PlanUse attention_use(const P& plan, const AttentionDecode& op) {
                        cache_use(Operand::values, op, config.values, vq::value_channels(config),
                                  head_blocks, blocks)}};
 }
+
+PlanUse use_of(const AttentionTables&, const AttentionDecode&);
 
 // Tiles that a block of lanes, tables or channels takes.
 template <class P>

@@ -1,12 +1,29 @@
 // Attention by channels: shares of the channels split by the traffic of codebooks and partial
 // scores (channel_splits.h).
-#include <array>
-
 #include "heuristics/kernels/attention.h"
 #include "heuristics/kernels/channel_splits.h"
 
 namespace vqgen {
 namespace {
+
+double bytes_moved(const SplitTraffic& traffic, int splits) {
+  return traffic.codebook_bytes / std::min(splits, traffic.units) +
+         traffic.reduction_bytes * splits;
+}
+
+// The codebooks that serve one head, loaded by each of the blocks.
+SplitTraffic split_traffic(const AttentionDecode& op, const VqFormat& format, std::int64_t blocks,
+                           double reduction_bytes) {
+  const int units =
+      format.scope == Scope::channel_group ? op.shape.head_dim / format.channels_per_group() : 1;
+  const double book = 2.0 * format.residuals * format.entries() * format.vector_size;
+  return {static_cast<double>(blocks) * units * book, reduction_bytes, units};
+}
+
+// One fp32 score of each token and query head.
+double score_bytes(const AttentionDecode& op) {
+  return 4.0 * op.shape.batch * op.shape.query_heads * static_cast<double>(op.shape.tokens);
+}
 
 // One operand: a share is whole sub-vectors, and lies within a codebook's channels or holds whole
 // ones.
@@ -37,9 +54,24 @@ std::vector<int> feasible_splits(AttentionChannels plan, int AttentionChannels::
 
 }  // namespace
 
-template <>
-void Slice<AttentionChannels>::judge(Judge& judge, const AttentionChannels& plan,
-                                     const AttentionDecode& op, const GpuSpec& gpu) {
+int round_split(const SplitTraffic& traffic, std::span<const int> feasible) {
+  return *std::min_element(feasible.begin(), feasible.end(), [&](int a, int b) {
+    const double with_a = bytes_moved(traffic, a);
+    const double with_b = bytes_moved(traffic, b);
+    return with_a != with_b ? with_a < with_b : a < b;
+  });
+}
+
+SplitTraffic key_split_traffic(const AttentionDecode& op, std::int64_t blocks) {
+  return split_traffic(op, op.keys, blocks, 2 * score_bytes(op));  // written, and read once
+}
+
+SplitTraffic value_split_traffic(const AttentionDecode& op, std::int64_t blocks, int key_splits) {
+  return split_traffic(op, op.values, blocks, key_splits * score_bytes(op));
+}
+
+void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
   const auto config = configured(plan, op);
   judge_shares(judge, config.keys, config.head_dim, plan.key_channel_splits, "key");
   judge_shares(judge, config.values, config.head_dim, plan.value_channel_splits, "value");
@@ -56,10 +88,9 @@ void Slice<AttentionChannels>::judge(Judge& judge, const AttentionChannels& plan
   judge_attention(judge, plan, op, gpu);
 }
 
-template <>
-AttentionChannels Slice<AttentionChannels>::choose(const AttentionDecode& op, const GpuSpec& gpu) {
+AttentionChannels choose_plan(AttentionChannels plan, const AttentionDecode& op,
+                              const GpuSpec& gpu) {
   using P = AttentionChannels;
-  P plan;
   plan.heads_per_block = even_heads(op);
   const std::int64_t blocks = std::max(two_waves(gpu), head_blocks(op, plan));
   plan.key_channel_splits = round_split(key_split_traffic(op, blocks),
@@ -75,46 +106,26 @@ AttentionChannels Slice<AttentionChannels>::choose(const AttentionDecode& op, co
 }
 
 // Channel splits: none, those of s* (channel_splits.h), and twice and half as many.
-template <>
-void Slice<AttentionChannels>::add_candidates(Candidates& to, const AttentionDecode& op,
-                                              SpacePlacement allowed) {
+void add_candidates(Candidates& to, AttentionChannels plan, const AttentionDecode& op,
+                    SpacePlacement allowed) {
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
-  const AttentionChannels chosen = choose(op, to.gpu());
-  const auto around = [](int splits) { return std::array{splits, 1, splits * 2, splits / 2}; };
-  AttentionChannels plan = chosen;
-  for (const int threads : {128, 256}) {
-    plan.threads = threads;
-    for (const int tile : {32, 64, 128}) {
-      plan.tile_tokens = tile;
-      for (const int keys_split : around(chosen.key_channel_splits)) {
-        plan.key_channel_splits = keys_split;
-        for (const int values_split : around(chosen.value_channel_splits)) {
-          plan.value_channel_splits = values_split;
-          for (const int splits : splits_of(to, op, plan, tile)) {
-            plan.splits = splits;
-            add_placed(to, plan, placements);
-          }
-        }
-      }
-    }
-  }
+  using P = AttentionChannels;
+  plan = choose_plan(plan, op, to.gpu);
+  const auto around = [](int splits) { return std::vector{splits, 1, splits * 2, splits / 2}; };
+  for_each_of(plan,
+              {{&P::threads, {128, 256}},
+               {&P::tile_tokens, {32, 64, 128}},
+               {&P::key_channel_splits, around(plan.key_channel_splits)},
+               {&P::value_channel_splits, around(plan.value_channel_splits)}},
+              [&] { add_splits(to, op, plan, plan.tile_tokens, placements); });
 }
 
-template <>
-PlanUse Slice<AttentionChannels>::use(const AttentionChannels& plan, const AttentionDecode& op) {
-  return attention_use(plan, op);
-}
-
-template <>
-void Slice<AttentionChannels>::count(BlockWork& to, const AttentionChannels& plan,
-                                     const AttentionDecode& op, const PlanUse& use,
-                                     ConflictTable& conflicts) {
+void count_work(BlockWork& to, const AttentionChannels& plan, const AttentionDecode& op,
+                const PlanUse& use, ConflictTable& conflicts) {
   count_lanes(to, plan, op, use, conflicts);
 }
 
-template <>
-std::vector<std::string> Slice<AttentionChannels>::explain(const AttentionChannels& plan,
-                                                           const AttentionDecode& op) {
+std::vector<std::string> explain_plan(const AttentionChannels& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
   return {fmt::format(
       "channel splits: {} channels of keys and {} of values a block; {} bytes of partial scores",

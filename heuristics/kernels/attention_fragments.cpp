@@ -41,7 +41,7 @@ bool reads_entries_once(const AttentionDecode& op, const AttentionFragments& pla
   if (op.keys.scope != Scope::channel_group || op.values.scope != Scope::channel_group) {
     return false;
   }
-  const PlanUse use = attention_use(plan, op);
+  const PlanUse use = use_of(plan, op);
   return std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
     const std::int64_t entries = each.units * each.format.residuals * vq::entries(each.format);
     return each.lookups <= each.fills * static_cast<double>(entries);
@@ -80,8 +80,7 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionFragments& plan,
   AttentionFragments half = plan;
   half.threads = 256;
   return place_codebooks(half, op, gpu) &&
-         occupancy(gpu, half.threads, kAssumedRegisters, attention_use(half, op).shared_bytes)
-                 .blocks >= 2;
+         occupancy(gpu, half.threads, kAssumedRegisters, use_of(half, op).shared_bytes).blocks >= 2;
 }
 
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
@@ -116,9 +115,8 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
 }  // namespace
 
 // Lanes share a row of keys in four parts and one of values in eight, of whole sub-vectors.
-template <>
-void Slice<AttentionFragments>::judge(Judge& judge, const AttentionFragments& plan,
-                                      const AttentionDecode& op, const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
@@ -154,45 +152,29 @@ void Slice<AttentionFragments>::judge(Judge& judge, const AttentionFragments& pl
   judge_attention(judge, plan, op, gpu);
 }
 
-template <>
-AttentionFragments Slice<AttentionFragments>::choose(const AttentionDecode& op,
-                                                     const GpuSpec& gpu) {
-  return feasible(op, gpu).value_or(AttentionFragments{});
+AttentionFragments choose_plan(AttentionFragments plan, const AttentionDecode& op,
+                               const GpuSpec& gpu) {
+  return feasible(op, gpu).value_or(plan);
 }
 
 // A warp takes steps of tokens of its own, so that blocks may be as large as one wave holds.
-template <>
-void Slice<AttentionFragments>::add_candidates(Candidates& to, const AttentionDecode& op,
-                                               SpacePlacement allowed) {
-  const auto chosen = feasible(op, to.gpu());
+void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDecode& op,
+                    SpacePlacement allowed) {
+  using P = AttentionFragments;
+  const auto chosen = feasible(op, to.gpu);
   if (!chosen) return;
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
-  AttentionFragments plan = *chosen;
-  for (const int threads : {64, 128, 256, 512}) {
-    plan.threads = threads;
-    for (const int tokens : {8, 16, 32}) {
-      plan.step_tokens = tokens;
-      for (int words = chosen->code_words; words >= 1; words /= 2) {
-        plan.code_words = words;
-        for (const int splits : splits_of(to, op, plan, tokens)) {
-          plan.splits = splits;
-          add_placed(to, plan, placements);
-        }
-      }
-    }
-  }
-}
-
-template <>
-PlanUse Slice<AttentionFragments>::use(const AttentionFragments& plan, const AttentionDecode& op) {
-  return attention_use(plan, op);
+  plan = *chosen;
+  for_each_of(plan,
+              {{&P::threads, {64, 128, 256, 512}},
+               {&P::step_tokens, {8, 16, 32}},
+               {&P::code_words, halvings(plan.code_words)}},
+              [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
 }
 
 // Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
-template <>
-void Slice<AttentionFragments>::count(BlockWork& to, const AttentionFragments& plan,
-                                      const AttentionDecode& op, const PlanUse& use,
-                                      ConflictTable& conflicts) {
+void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDecode& op,
+                const PlanUse& use, ConflictTable& conflicts) {
   const double warps = plan.threads / 32.0;
   const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
   const double steps = std::ceil(tokens / (warps * plan.step_tokens));

@@ -4,9 +4,8 @@
 
 namespace vqgen {
 
-template <>
-void Slice<AttentionTables>::judge(Judge& judge, const AttentionTables& plan,
-                                   const AttentionDecode& op, const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const AttentionTables& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
   judge.require(op.keys.decoder == Decoder::table,
                 "keys: a score table holds no 65536 points of the E8P lattice; use dataflow lanes");
   judge.require(plan.table_bits == 16 || plan.table_bits == 32,
@@ -29,9 +28,7 @@ void Slice<AttentionTables>::judge(Judge& judge, const AttentionTables& plan,
 
 // As many heads side by side as their score tables fit, in fp32. In f16, which rounds scores by
 // more than a result in f16 may show, only where one head's do not fit and the result is bf16.
-template <>
-AttentionTables Slice<AttentionTables>::choose(const AttentionDecode& op, const GpuSpec& gpu) {
-  AttentionTables plan;
+AttentionTables choose_plan(AttentionTables plan, const AttentionDecode& op, const GpuSpec& gpu) {
   plan.heads_per_block = even_heads(op);
   while (plan.heads_per_block > 1 && !place_codebooks(plan, op, gpu)) {
     plan.heads_per_block = static_cast<int>(ceil_div(plan.heads_per_block, 2));
@@ -50,50 +47,36 @@ AttentionTables Slice<AttentionTables>::choose(const AttentionDecode& op, const 
 
 // Key entries are read once a block, from global memory, so that none of these plans has all
 // shared.
-template <>
-void Slice<AttentionTables>::add_candidates(Candidates& to, const AttentionDecode& op,
-                                            SpacePlacement allowed) {
+void add_candidates(Candidates& to, AttentionTables plan, const AttentionDecode& op,
+                    SpacePlacement allowed) {
   if (allowed == SpacePlacement::shared) return;
-  const std::vector<Placement> placements = whole_placements(op.values, allowed);
-  const AttentionTables chosen = choose(op, to.gpu());
-  AttentionTables plan = chosen;
-  for (const int threads : {128, 256, 512}) {
-    plan.threads = threads;
-    for (const int tile : {32, 64, 128, 256}) {
-      plan.tile_tokens = tile;
-      for (int heads = chosen.heads_per_block; heads >= 1; heads /= 2) {
-        plan.heads_per_block = heads;
-        for (const int splits : splits_of(to, op, plan, tile)) {
-          plan.splits = splits;
-          for (const Placement& values : placements) {
-            plan.value_codebook = values;
-            to.add(plan);
-          }
-        }
-      }
-    }
+  using P = AttentionTables;
+  std::vector<PlacementPair> placements;
+  for (const Placement& values : whole_placements(op.values, allowed)) {
+    placements.emplace_back(all_global(), values);
   }
+  plan = choose_plan(plan, op, to.gpu);
+  for_each_of(plan,
+              {{&P::threads, {128, 256, 512}},
+               {&P::tile_tokens, {32, 64, 128, 256}},
+               {&P::heads_per_block, halvings(plan.heads_per_block)}},
+              [&] { add_splits(to, op, plan, plan.tile_tokens, placements); });
 }
 
-template <>
-PlanUse Slice<AttentionTables>::use(const AttentionTables& plan, const AttentionDecode& op) {
-  PlanUse use = attention_use(plan, op);
+PlanUse use_of(const AttentionTables& plan, const AttentionDecode& op) {
+  PlanUse use = use_of<AttentionTables>(plan, op);
   OperandUse& keys = use.operands.front();  // each entry once, when its table is made
   keys.lookups = static_cast<double>(use.blocks) * static_cast<double>(keys.units) *
                  op.keys.residuals * op.keys.entries();
   return use;
 }
 
-template <>
-void Slice<AttentionTables>::count(BlockWork& to, const AttentionTables& plan,
-                                   const AttentionDecode& op, const PlanUse& use,
-                                   ConflictTable& conflicts) {
+void count_work(BlockWork& to, const AttentionTables& plan, const AttentionDecode& op,
+                const PlanUse& use, ConflictTable& conflicts) {
   count_lanes(to, plan, op, use, conflicts);
 }
 
-template <>
-std::vector<std::string> Slice<AttentionTables>::explain(const AttentionTables& plan,
-                                                         const AttentionDecode& op) {
+std::vector<std::string> explain_plan(const AttentionTables& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
   return {fmt::format("score tables: {} bytes a block, {} bits an inner product, {} heads a lookup",
                       vq::table_bytes(config), plan.table_bits, vq::table_heads(config))};

@@ -17,6 +17,11 @@ std::int64_t blocks_of_split(const Linear& op, const P& plan) {
          ceil_div(op.shape.rows, plan.rows_per_block);
 }
 
+// The rows of x that a block of 4 or 8 is tried for.
+inline std::vector<int> few_rows(const Linear& op) {
+  return op.shape.rows > 4 ? std::vector{4, 8} : std::vector{4};
+}
+
 // Halves outputs per warp, then threads, until a block's outputs divide the rows of a tile.
 template <class P>
 void fit_tile_rows(const Linear& op, P& plan) {
@@ -125,12 +130,15 @@ std::int64_t fills_a_block(const Config& config) {
   return ceil_div(columns, std::max<std::int64_t>(chunk, config.unit_columns));
 }
 
-// The lanes of a warp look up codes of `lane_columns` columns at the same time: by default each a
-// sub-vector's.
+// The lanes of a warp look up codes of `lane_columns` columns at the same time: each a
+// sub-vector's, or those of a run.
 template <class P>
-PlanUse linear_use(const P& plan, const Linear& op, std::int64_t lane_columns = 0) {
-  if (lane_columns == 0) lane_columns = std::int64_t{32} * op.weights.vector_size;
+PlanUse use_of(const P& plan, const Linear& op) {
   const auto config = configured(plan, op);
+  std::int64_t lane_columns = std::int64_t{32} * op.weights.vector_size;
+  if constexpr (std::is_same_v<P, LinearFragments> || std::is_same_v<P, LinearWarpgroups>) {
+    lane_columns = vq::run_columns(config);
+  }
   const vq::CallShape shape = call_shape(plan, op);
   PlanUse use{
       .threads = plan.threads, .blocks = shape.blocks(), .shared_bytes = shape.shared_bytes()};
@@ -150,6 +158,8 @@ PlanUse linear_use(const P& plan, const Linear& op, std::int64_t lane_columns = 
   return use;
 }
 
+PlanUse use_of(const LinearSlices&, const Linear&);
+
 // Of a block: chunks one after the other.
 template <class Config>
 double block_chunks(const Config& config) {
@@ -166,19 +176,20 @@ inline double rebuild_instructions(const VqFormat& format) {
   return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
 }
 
-// Passes of loads from global memory: a line of 128 bytes each, for 8 lanes that are served at
-// once. Lanes load codes of 8 outputs, each row a line of its own, whatever a load's width.
+// Codes that all warps load by `runs` runs, and x, of which a block stages `chunks` chunks. Passes
+// of loads from global memory: a line of 128 bytes each, for 8 lanes that are served at once. Lanes
+// load codes of 8 outputs, each row a line of its own, whatever a load's width; x is fetched by
+// steps of a row side by side, and stored.
 template <class Config>
-double code_passes(const Config& c, double runs, double sides) {
+void add_loads(BlockWork& to, const Config& c, double chunks, double runs, double sides) {
   constexpr double kRows = 8;
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
-  return runs * tiles * sides * vq::run_words(c) / c.code_words * kRows;
-}
-// x, `elements` of 16 bits, is fetched by steps of a row side by side, and stored.
-template <class Config>
-double x_passes(const Config& c, double elements) {
+  const double codes = runs * tiles * sides * vq::run_words(c) / c.code_words * kRows;
+  const double staged = chunks * vq::chunk_columns(c) * c.rows_per_block;
   const double lines = 8.0 / vq::steps_together(c);
-  return elements * 2 / 128 * (1 + lines);
+  to.passes += codes + staged * 2 / 128 * (1 + lines);
+  to.l2_bytes += chunks * vq::chunk_columns(c) * 2.0 * std::min(c.rows, c.rows_per_block);
+  to.prologue += chunks + 1;
 }
 
 }  // namespace vqgen

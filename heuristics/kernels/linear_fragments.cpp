@@ -62,7 +62,7 @@ void add_cuts(Candidates& to, LinearFragments plan, const Linear& op,
   const std::int64_t most = kStagedBytes / (2 * plan.rows_per_block);
   std::vector<std::pair<int, int>> cuts;  // chunk and splits of those added
   for (const int target : kWarpTargets) {
-    const std::int64_t wanted = std::int64_t{target} * to.gpu().sms / (plan.threads / 32);
+    const std::int64_t wanted = std::int64_t{target} * to.gpu.sms / (plan.threads / 32);
     const std::int64_t share =
         ceil_div(op.shape.in_features, std::max<std::int64_t>(1, wanted / blocks));
     for (const int part : {1, 4}) {
@@ -84,9 +84,7 @@ void add_cuts(Candidates& to, LinearFragments plan, const Linear& op,
 }  // namespace
 
 // Whole tiles of outputs and rows.
-template <>
-void Slice<LinearFragments>::judge(Judge& judge, const LinearFragments& plan, const Linear& op,
-                                   const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const LinearFragments& plan, const Linear& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
@@ -113,9 +111,7 @@ void Slice<LinearFragments>::judge(Judge& judge, const LinearFragments& plan, co
 }
 
 // Enough warps to fill the GPU, along the outputs first and then along the columns.
-template <>
-LinearFragments Slice<LinearFragments>::choose(const Linear& op, const GpuSpec& gpu) {
-  LinearFragments plan;
+LinearFragments choose_plan(LinearFragments plan, const Linear& op, const GpuSpec& gpu) {
   plan.fragment_rows = op.shape.rows <= 4 ? 4 : 8;
   plan.rows_per_block = static_cast<int>(
       std::min<std::int64_t>(64, ceil_div(op.shape.rows, plan.fragment_rows) * plan.fragment_rows));
@@ -130,36 +126,27 @@ LinearFragments Slice<LinearFragments>::choose(const Linear& op, const GpuSpec& 
   return {};
 }
 
-template <>
-void Slice<LinearFragments>::add_candidates(Candidates& to, const Linear& op,
-                                            SpacePlacement allowed) {
+void add_candidates(Candidates& to, LinearFragments plan, const Linear& op,
+                    SpacePlacement allowed) {
   const std::vector<Placement> placements = whole_placements(op.weights, allowed);
-  LinearFragments plan;
+  using P = LinearFragments;
   for (const Form& form : forms(op.shape.rows)) {
     plan.fragment_rows = form.fragment_rows;
     plan.rows_per_block = form.rows_per_block;
     plan.outputs_per_warp = form.outputs_per_warp;
-    for (const int threads : {128, 256, 512}) {
-      plan.threads = threads;
-      for (int along = 1; along <= std::min(8, threads / 32); along *= 2) {
-        plan.warps_along_columns = along;
-        for (const int words : {4, 2, 1}) {
-          plan.code_words = words;
-          add_cuts(to, plan, op, placements);
-        }
-      }
-    }
+    for_each_of(plan,
+                {{&P::threads, {128, 256, 512}},
+                 {&P::warps_along_columns, {1, 2, 4, 8}},
+                 {&P::code_words, {4, 2, 1}}},
+                [&] {
+                  if (plan.warps_along_columns > plan.threads / 32) return;
+                  add_cuts(to, plan, op, placements);
+                });
   }
 }
 
-template <>
-PlanUse Slice<LinearFragments>::use(const LinearFragments& plan, const Linear& op) {
-  return linear_use(plan, op, vq::run_columns(configured(plan, op)));
-}
-
-template <>
-void Slice<LinearFragments>::count(BlockWork& to, const LinearFragments& plan, const Linear& op,
-                                   const PlanUse& use, ConflictTable& conflicts) {
+void count_work(BlockWork& to, const LinearFragments& plan, const Linear& op, const PlanUse& use,
+                ConflictTable& conflicts) {
   const auto c = configured(plan, op);
   const double warps = c.threads / 32.0;
   const double chunks = block_chunks(c);
@@ -182,11 +169,8 @@ void Slice<LinearFragments>::count(BlockWork& to, const LinearFragments& plan, c
   to.arithmetic += octets * row_tiles;  // x as operands
   to.turns += octets;
   to.passes += octets * row_tiles * (halves ? 2 : 4);
-  const double staged = chunks * vq::chunk_columns(c) * c.rows_per_block;
-  to.passes += code_passes(c, turns * warps, sides) + x_passes(c, staged);
-  to.l2_bytes += chunks * vq::chunk_columns(c) * 2.0 * std::min(c.rows, c.rows_per_block);
-  to.fill += staged / (halves ? 4 : 8) / c.threads;
-  to.prologue += chunks + 1;
+  add_loads(to, c, chunks, turns * warps, sides);
+  to.fill += chunks * vq::chunk_columns(c) * c.rows_per_block / (halves ? 4 : 8) / c.threads;
   to.chain += turns * tiles;
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
   // Sums (two chains where there are few), codes of this run and the next, x; and what ptxas took

@@ -42,19 +42,9 @@ void place_codebooks(LinearLanes& plan, const Linear& op, const GpuSpec& gpu) {
   plan.codebook = all_global();
 }
 
-// Splits for so many warps an SM.
-int splits_for(const Candidates& to, const LinearLanes& plan, const Linear& op, int target) {
-  const std::int64_t wanted = std::int64_t{target} * to.gpu().sms / (plan.threads / 32);
-  return static_cast<int>(
-      even_splits(vq::chunks(configured(plan, op)),
-                  std::max<std::int64_t>(1, wanted / blocks_of_split(op, plan))));
-}
-
 }  // namespace
 
-template <>
-void Slice<LinearLanes>::judge(Judge& judge, const LinearLanes& plan, const Linear& op,
-                               const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const LinearLanes& plan, const Linear& op, const GpuSpec& gpu) {
   constexpr int kMostSums = 64;
   const int rows = vq::block_rows(configured(plan, op));
   judge.require(plan.outputs_per_warp * rows <= kMostSums,
@@ -64,9 +54,7 @@ void Slice<LinearLanes>::judge(Judge& judge, const LinearLanes& plan, const Line
   judge_linear(judge, plan, op, gpu);
 }
 
-template <>
-LinearLanes Slice<LinearLanes>::choose(const Linear& op, const GpuSpec& gpu) {
-  LinearLanes plan;
+LinearLanes choose_plan(LinearLanes plan, const Linear& op, const GpuSpec& gpu) {
   fit_tile_rows(op, plan);
   plan.chunk_columns = chunk_columns(op, plan);
   place_codebooks(plan, op, gpu);
@@ -75,31 +63,27 @@ LinearLanes Slice<LinearLanes>::choose(const Linear& op, const GpuSpec& gpu) {
 
 // What choose() takes, and shorter and longer chunks: the fallback, so few of them. No copies: a
 // lane is bound by instructions here.
-template <>
-void Slice<LinearLanes>::add_candidates(Candidates& to, const Linear& op, SpacePlacement allowed) {
+void add_candidates(Candidates& to, LinearLanes plan, const Linear& op, SpacePlacement allowed) {
   const std::vector<Placement> placements = single_placements(op.weights, allowed);
-  LinearLanes plan = choose(op, to.gpu());
+  plan = choose_plan(plan, op, to.gpu);
   const int chunk = plan.chunk_columns;
-  constexpr int kTarget = 32;
+  constexpr int kTarget = 32;  // warps an SM
   for (const int part : {1, 4}) {
     if (chunk / part < op.weights.vector_size) break;
     for (const int outputs : {1, 2, 4}) {
       plan.chunk_columns = chunk / part;
       plan.outputs_per_warp = outputs;
-      plan.splits = splits_for(to, plan, op, kTarget);
+      const std::int64_t wanted = std::int64_t{kTarget} * to.gpu.sms / (plan.threads / 32);
+      plan.splits = static_cast<int>(
+          even_splits(vq::chunks(configured(plan, op)),
+                      std::max<std::int64_t>(1, wanted / blocks_of_split(op, plan))));
       to.add_each(plan, placements);
     }
   }
 }
 
-template <>
-PlanUse Slice<LinearLanes>::use(const LinearLanes& plan, const Linear& op) {
-  return linear_use(plan, op);
-}
-
-template <>
-void Slice<LinearLanes>::count(BlockWork& to, const LinearLanes& plan, const Linear& op,
-                               const PlanUse& use, ConflictTable& conflicts) {
+void count_work(BlockWork& to, const LinearLanes& plan, const Linear& op, const PlanUse& use,
+                ConflictTable& conflicts) {
   const auto c = configured(plan, op);
   const double warps = c.threads / 32.0;
   const double chunks = block_chunks(c);

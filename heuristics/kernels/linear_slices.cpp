@@ -47,9 +47,7 @@ int one_wave_outputs(const Linear& op, const LinearSlices& plan, const GpuSpec& 
 
 }  // namespace
 
-template <>
-void Slice<LinearSlices>::judge(Judge& judge, const LinearSlices& plan, const Linear& op,
-                                const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const LinearSlices& plan, const Linear& op, const GpuSpec& gpu) {
   const VqFormat& format = op.weights;
   judge.require(format.decoder == Decoder::table,
                 "the E8P lattice has 256 entries, whose slices dataflow slices has no use for; use "
@@ -95,9 +93,8 @@ void Slice<LinearSlices>::judge(Judge& judge, const LinearSlices& plan, const Li
   judge_linear(judge, plan, op, gpu);
 }
 
-template <>
-LinearSlices Slice<LinearSlices>::choose(const Linear& op, const GpuSpec& gpu) {
-  LinearSlices plan{.rows_per_block = op.shape.rows <= 4 ? 4 : 8};
+LinearSlices choose_plan(LinearSlices plan, const Linear& op, const GpuSpec& gpu) {
+  plan.rows_per_block = op.shape.rows <= 4 ? 4 : 8;
   constexpr std::array kThreads{640, 512, 256};  // 5 warps a scheduler were best
   for (const int threads : kThreads) {
     plan.threads = threads;
@@ -116,39 +113,33 @@ LinearSlices Slice<LinearSlices>::choose(const Linear& op, const GpuSpec& gpu) {
 
 // How many slices, chunks, warps and rows; outputs then fill one or two waves of blocks. No
 // placement says where the entries stand.
-template <>
-void Slice<LinearSlices>::add_candidates(Candidates& to, const Linear& op, SpacePlacement allowed) {
-  if (allowed != SpacePlacement::any || !wants_slices(op, to.gpu())) return;
-  LinearSlices plan;
-  for (const int rows : {4, 8}) {
-    plan.rows_per_block = rows;
-    for (int words = widest_load(op); words > 0; words /= 2) {
-      plan.code_words = words;
-      const int whole = whole_columns(op, plan);
-      for (const int parts : {1, 2}) {
+void add_candidates(Candidates& to, LinearSlices plan, const Linear& op, SpacePlacement allowed) {
+  if (allowed != SpacePlacement::any || !wants_slices(op, to.gpu)) return;
+  using P = LinearSlices;
+  for_each_of(
+      plan, {{&P::rows_per_block, few_rows(op)}, {&P::code_words, halvings(widest_load(op))}}, [&] {
         const int step = vq::slice_step_columns(configured(plan, op));
-        plan.columns_per_block = (whole / step + parts - 1) / parts * step;
-        for (int slices = 1; slices * 2 <= op.weights.held_bytes(); slices *= 2) {
-          plan.entry_slices = slices;
-          for (const int threads : {256, 384, 512, 640, 768, 1024}) {
-            plan.threads = threads;
-            const int outputs = one_wave_outputs(op, plan, to.gpu());
-            for (const int waves : {1, 2}) {
-              plan.outputs_per_warp =
-                  static_cast<int>(ceil_div(outputs, vq::kSliceGroup * waves)) * vq::kSliceGroup;
-              to.add(plan);
-            }
-          }
-        }
-      }
-    }
-    if (rows >= op.shape.rows) break;
-  }
+        const int steps = whole_columns(op, plan) / step;
+        std::vector<int> slices = halvings(op.weights.held_bytes() / 2);
+        std::reverse(slices.begin(), slices.end());
+        for_each_of(plan,
+                    {{&P::columns_per_block, {steps * step, (steps + 1) / 2 * step}},
+                     {&P::entry_slices, slices},
+                     {&P::threads, {256, 384, 512, 640, 768, 1024}}},
+                    [&] {
+                      const int outputs = one_wave_outputs(op, plan, to.gpu);
+                      for (const int waves : {1, 2}) {
+                        plan.outputs_per_warp =
+                            static_cast<int>(ceil_div(outputs, vq::kSliceGroup * waves)) *
+                            vq::kSliceGroup;
+                        to.add(plan);
+                      }
+                    });
+      });
 }
 
-template <>
-PlanUse Slice<LinearSlices>::use(const LinearSlices& plan, const Linear& op) {
-  PlanUse use = linear_use(plan, op);
+PlanUse use_of(const LinearSlices& plan, const Linear& op) {
+  PlanUse use = use_of<LinearSlices>(plan, op);
   OperandUse& weights = use.operands.front();  // one stage and slice per block, in shared memory
   weights.slices = plan.entry_slices;
   weights.lookups *= weights.slices;
@@ -159,9 +150,8 @@ PlanUse Slice<LinearSlices>::use(const LinearSlices& plan, const Linear& op) {
   return use;
 }
 
-template <>
-void Slice<LinearSlices>::count(BlockWork& to, const LinearSlices& plan, const Linear& op,
-                                const PlanUse& use, ConflictTable& conflicts) {
+void count_work(BlockWork& to, const LinearSlices& plan, const Linear& op, const PlanUse& use,
+                ConflictTable& conflicts) {
   const auto c = configured(plan, op);
   const double warps = c.threads / 32.0;
   const double rows = vq::block_rows(c);
@@ -185,8 +175,7 @@ void Slice<LinearSlices>::count(BlockWork& to, const LinearSlices& plan, const L
   to.registers = 128;
 }
 
-template <>
-std::vector<std::string> Slice<LinearSlices>::explain(const LinearSlices& plan, const Linear& op) {
+std::vector<std::string> explain_plan(const LinearSlices& plan, const Linear& op) {
   const auto config = configured(plan, op);
   return {fmt::format(
       "slices: {} of the {} elements of an entry a block, {} bytes of {} entries; {} blocks read "

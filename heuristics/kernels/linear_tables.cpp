@@ -13,11 +13,11 @@ std::set<int> table_outputs(const Candidates& to, const LinearTables& plan, cons
   std::set<int> outputs{16, 32, 64, 128, 256, 512};
   constexpr int kRegisters = 64;  // a thread, at most: what the largest block leaves it
   const int blocks =
-      occupancy(to.gpu(), plan.threads, kRegisters, call_shape(plan, op).shared_bytes()).blocks;
+      occupancy(to.gpu, plan.threads, kRegisters, call_shape(plan, op).shared_bytes()).blocks;
   const std::int64_t of_one =
       ceil_div(op.shape.rows, plan.rows_per_block) * std::int64_t{vq::splits(configured(plan, op))};
   for (const int waves : {1, 2, 3}) {
-    const std::int64_t shares = std::int64_t{waves} * blocks * to.gpu().sms / of_one;
+    const std::int64_t shares = std::int64_t{waves} * blocks * to.gpu.sms / of_one;
     if (shares == 0) continue;
     const std::int64_t warps = shares * (plan.threads / 32);
     const std::int64_t own = ceil_div(op.shape.out_features, warps);
@@ -28,9 +28,7 @@ std::set<int> table_outputs(const Candidates& to, const LinearTables& plan, cons
 
 }  // namespace
 
-template <>
-void Slice<LinearTables>::judge(Judge& judge, const LinearTables& plan, const Linear& op,
-                                const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const LinearTables& plan, const Linear& op, const GpuSpec& gpu) {
   judge.require(op.weights.decoder == Decoder::table,
                 "a table of inner products holds no 65536 points of the E8P lattice; use dataflow "
                 "fragments");
@@ -51,9 +49,7 @@ void Slice<LinearTables>::judge(Judge& judge, const LinearTables& plan, const Li
   judge_linear(judge, plan, op, gpu);
 }
 
-template <>
-LinearTables Slice<LinearTables>::choose(const Linear& op, const GpuSpec&) {
-  LinearTables plan;
+LinearTables choose_plan(LinearTables plan, const Linear& op, const GpuSpec&) {
   fit_tile_rows(op, plan);
   plan.rows_per_block = 4;
   return plan;
@@ -61,38 +57,28 @@ LinearTables Slice<LinearTables>::choose(const Linear& op, const GpuSpec&) {
 
 // A block has one chunk, so all that is free is how many sub-vectors of x it has tables of and how
 // many outputs share them.
-template <>
-void Slice<LinearTables>::add_candidates(Candidates& to, const Linear& op, SpacePlacement allowed) {
+void add_candidates(Candidates& to, LinearTables plan, const Linear& op, SpacePlacement allowed) {
   // Entries are read once, to make the tables.
   const std::vector<Placement> placements = single_placements(op.weights, allowed);
-  LinearTables plan;
-  for (const int rows : {4, 8}) {
-    plan.rows_per_block = rows;
-    for (const int sub_vectors : {1, 2, 4}) {
-      plan.sub_vectors_per_lane = sub_vectors;
-      // Across codebooks tables are made without the tensor core, which takes longer than wider
-      // loads save (1.3 to 1.7 times as long, gptvq-2 on an H200).
-      if (sub_vectors > 1 && !vq::chunk_in_one_unit(configured(plan, op))) continue;
-      for (const int threads : {128, 256, 512, 1024}) {
-        plan.threads = threads;
-        for (const int outputs : table_outputs(to, plan, op)) {
-          plan.outputs_per_warp = outputs;
-          to.add_each(plan, placements);
-        }
-      }
-    }
-    if (rows >= op.shape.rows) break;
-  }
+  using P = LinearTables;
+  for_each_of(plan,
+              {{&P::rows_per_block, few_rows(op)},
+               {&P::sub_vectors_per_lane, {1, 2, 4}},
+               {&P::threads, {128, 256, 512, 1024}}},
+              [&] {
+                // Across codebooks tables are made without the tensor core, which takes longer than
+                // wider loads save (1.3 to 1.7 times as long, gptvq-2 on an H200).
+                const bool wide = plan.sub_vectors_per_lane > 1;
+                if (wide && !vq::chunk_in_one_unit(configured(plan, op))) return;
+                for (const int outputs : table_outputs(to, plan, op)) {
+                  plan.outputs_per_warp = outputs;
+                  to.add_each(plan, placements);
+                }
+              });
 }
 
-template <>
-PlanUse Slice<LinearTables>::use(const LinearTables& plan, const Linear& op) {
-  return linear_use(plan, op);
-}
-
-template <>
-void Slice<LinearTables>::count(BlockWork& to, const LinearTables& plan, const Linear& op,
-                                const PlanUse&, ConflictTable&) {
+void count_work(BlockWork& to, const LinearTables& plan, const Linear& op, const PlanUse&,
+                ConflictTable&) {
   const auto c = configured(plan, op);
   const double warps = c.threads / 32.0;
   const double rows = vq::block_rows(c);

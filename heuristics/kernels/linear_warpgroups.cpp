@@ -43,7 +43,7 @@ int evening_idle_warps(const Candidates& to, LinearWarpgroups plan, const Linear
     const std::int64_t busiest =
         outputs * ceil_div(ceil_div(op.shape.out_features, outputs) *
                                ceil_div(op.shape.rows, plan.rows_per_block),
-                           std::int64_t{to.gpu().sms});
+                           std::int64_t{to.gpu.sms});
     if (idle == 0 || busiest < fewest) fewest = busiest, best = idle;
   }
   return best;
@@ -58,7 +58,7 @@ void add_cuts(Candidates& to, LinearWarpgroups plan, const Linear& op,
     const std::int64_t columns = std::int64_t{32} * steps * plan.threads / plan.rows_per_block;
     for (const int waves : {1, 2, 4}) {
       const std::int64_t splits =
-          std::max<std::int64_t>(1, std::int64_t{waves} * to.gpu().sms / blocks);
+          std::max<std::int64_t>(1, std::int64_t{waves} * to.gpu.sms / blocks);
       const std::int64_t share = ceil_div(op.shape.in_features, splits);
       const std::int64_t chunk =
           fitting_chunk(std::max(run, std::min(columns, ceil_div(share, run) * run)), run,
@@ -77,9 +77,7 @@ void add_cuts(Candidates& to, LinearWarpgroups plan, const Linear& op,
 }  // namespace
 
 // Whole warp groups, of as many rows as an instruction has.
-template <>
-void Slice<LinearWarpgroups>::judge(Judge& judge, const LinearWarpgroups& plan, const Linear& op,
-                                    const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const LinearWarpgroups& plan, const Linear& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
   judge.require(
       gpu.warpgroup_products,
@@ -113,9 +111,7 @@ void Slice<LinearWarpgroups>::judge(Judge& judge, const LinearWarpgroups& plan, 
 }
 
 // Enough outputs per block to fill the GPU once, then splits.
-template <>
-LinearWarpgroups Slice<LinearWarpgroups>::choose(const Linear& op, const GpuSpec& gpu) {
-  LinearWarpgroups plan;
+LinearWarpgroups choose_plan(LinearWarpgroups plan, const Linear& op, const GpuSpec& gpu) {
   plan.rows_per_block = warpgroup_rows(op.shape.rows);
   for (const int threads : {512, 256, 128}) {
     plan.threads = threads;
@@ -131,42 +127,31 @@ LinearWarpgroups Slice<LinearWarpgroups>::choose(const Linear& op, const GpuSpec
 
 // For two rows on: 3 and 4 rows took 63 and 56 us by tables and fragments where 8 took 50 by warp
 // groups (28672x8192, 2 x 8 bits, H200).
-template <>
-void Slice<LinearWarpgroups>::add_candidates(Candidates& to, const Linear& op,
-                                             SpacePlacement allowed) {
+void add_candidates(Candidates& to, LinearWarpgroups plan, const Linear& op,
+                    SpacePlacement allowed) {
+  using P = LinearWarpgroups;
   constexpr int kFewestRows = 2;
-  if (!to.gpu().warpgroup_products || op.shape.rows < kFewestRows) return;
+  if (!to.gpu.warpgroup_products || op.shape.rows < kFewestRows) return;
   const std::vector<Placement> placements = whole_placements(op.weights, allowed);
-  LinearWarpgroups plan;
   const int rows = warpgroup_rows(op.shape.rows);
   for (const int part : {1, 2}) {
     plan.rows_per_block = rows / part;
-    for (const int outputs : {16, 32}) {
-      plan.outputs_per_warp = outputs;
-      for (const int threads : {128, 256, 512}) {
-        plan.threads = threads;
-        for (const int words : {4, 2, 1}) {
-          plan.code_words = words;
-          for (const int idle : std::set{0, evening_idle_warps(to, plan, op)}) {
-            plan.idle_warps = idle;
-            add_cuts(to, plan, op, placements);
-          }
-          plan.idle_warps = 0;
-        }
-      }
-    }
+    for_each_of(plan,
+                {{&P::outputs_per_warp, {16, 32}},
+                 {&P::threads, {128, 256, 512}},
+                 {&P::code_words, {4, 2, 1}}},
+                [&] {
+                  for (const int idle : std::set{0, evening_idle_warps(to, plan, op)}) {
+                    plan.idle_warps = idle;
+                    add_cuts(to, plan, op, placements);
+                  }
+                });
     if (rows <= 32) break;  // codes are read again for each part
   }
 }
 
-template <>
-PlanUse Slice<LinearWarpgroups>::use(const LinearWarpgroups& plan, const Linear& op) {
-  return linear_use(plan, op, vq::run_columns(configured(plan, op)));
-}
-
-template <>
-void Slice<LinearWarpgroups>::count(BlockWork& to, const LinearWarpgroups& plan, const Linear& op,
-                                    const PlanUse& use, ConflictTable& conflicts) {
+void count_work(BlockWork& to, const LinearWarpgroups& plan, const Linear& op, const PlanUse& use,
+                ConflictTable& conflicts) {
   const auto c = configured(plan, op);
   const double warps = c.threads / 32.0;
   const double chunks = block_chunks(c);
@@ -188,10 +173,7 @@ void Slice<LinearWarpgroups>::count(BlockWork& to, const LinearWarpgroups& plan,
   to.products += steps * tiles * 2 * std::max(c.rows_per_block, 16) / 8 * kRate;
   // A warp group reads the rows once a product.
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
-  const double staged = chunks * vq::chunk_columns(c) * c.rows_per_block;
-  to.passes += code_passes(c, runs * warps, 2) + x_passes(c, staged);
-  to.l2_bytes += chunks * vq::chunk_columns(c) * 2.0 * std::min(c.rows, c.rows_per_block);
-  to.prologue += chunks + 1;
+  add_loads(to, c, chunks, runs * warps, 2);
   to.chain += runs * tiles;
   to.registers = vq::warpgroup_registers(c);
 }

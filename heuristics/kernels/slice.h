@@ -1,45 +1,94 @@
 // The host's half of a dataflow: what plans can run, which one is taken, which are worth a look,
-// and what one does. Each dataflow has a file in this folder that says all of it; the device's half
-// is templates/vq/kernels/.
+// and what one does. Each dataflow has a file in this folder that says all of it, as overloads of
+// the functions below; the device's half is templates/vq/kernels/.
 #pragma once
 
+#include <functional>
+#include <span>
+#include <vector>
+
 #include "heuristics/cost/work.h"
-#include "heuristics/kernels/judge.h"
-#include "heuristics/space/candidates.h"
+#include "heuristics/space.h"
 
 namespace vqgen {
 
-template <class P>
-struct Slice {
-  using Op = OpOf<P>;
+// What the parts of the space share: whom they add their plans to, and the values that several axes
+// have in common. A part is an add_candidates() of one dataflow, in a fixed order.
+struct Candidates {
+  Candidates(const Problem& of, const GpuSpec& on) : problem(of), gpu(on) {}
+  virtual ~Candidates() = default;
 
-  // Whether the GPU can run the plan, whose fields are in their ranges (check.h).
-  static void judge(Judge& judge, const P& plan, const Op& op, const GpuSpec& gpu);
-  // The plan by rules of thumb, on the dataflow's own terms. check() may refuse it, with the reason
-  // why the dataflow cannot do the problem.
-  static P choose(const Op& op, const GpuSpec& gpu);
-  // Adds the plans that are worth a look, in a fixed order.
-  static void add_candidates(Candidates& to, const Op& op, SpacePlacement allowed);
-  // What its blocks do with the codebooks.
-  static PlanUse use(const P& plan, const Op& op);
-  // What one block does, added to what all dataflows of the op count (cost/work.h).
-  static void count(BlockWork& to, const P& plan, const Op& op, const PlanUse& use,
-                    ConflictTable& conflicts);
-  // What `vqgen explain` says of this dataflow beside its op's lines; most have nothing to add.
-  static std::vector<std::string> explain(const P&, const Op&) { return {}; }
+  // May come twice, and check() may refuse it.
+  virtual void add(const Plan& plan) = 0;
+  // The same with each of these placements of its one operand's codebooks.
+  virtual void add_each(Plan plan, std::span<const Placement> placements) {
+    for (const Placement& each : placements) {
+      *placement_of(plan, Operand::weights) = each;
+      add(plan);
+    }
+  }
+
+  const Problem& problem;
+  const GpuSpec& gpu;
 };
 
-#define VQGEN_SLICE(P)                                                   \
-  template <>                                                            \
-  void Slice<P>::judge(Judge&, const P&, const Op&, const GpuSpec&);     \
-  template <>                                                            \
-  P Slice<P>::choose(const Op&, const GpuSpec&);                         \
-  template <>                                                            \
-  void Slice<P>::add_candidates(Candidates&, const Op&, SpacePlacement); \
-  template <>                                                            \
-  PlanUse Slice<P>::use(const P&, const Op&);                            \
-  template <>                                                            \
-  void Slice<P>::count(BlockWork&, const P&, const Op&, const PlanUse&, ConflictTable&);
+// A field of a plan and the values that are worth a try.
+template <class P>
+struct Axis {
+  int P::*field;
+  std::vector<int> values;
+};
+
+// Calls act() with each combination of the axes' values in `plan`, the last axis the fastest.
+template <class P>
+void for_each_of(P& plan, const std::vector<Axis<P>>& axes, const std::function<void()>& act,
+                 std::size_t first = 0) {
+  if (first == axes.size()) return act();
+  for (const int value : axes[first].values) {
+    plan.*axes[first].field = value;
+    for_each_of(plan, axes, act, first + 1);
+  }
+}
+
+// A number and its halves down to 1; nothing of 0.
+inline std::vector<int> halvings(int number) {
+  std::vector<int> values;
+  for (; number > 0; number /= 2) values.push_back(number);
+  return values;
+}
+
+// Whole codebooks everywhere: global, shared once, and with a copy for each lane of a phase or for
+// half of them (conflicts.h).
+std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed);
+
+// The same but for those with copies.
+std::vector<Placement> single_placements(const VqFormat& format, SpacePlacement allowed);
+
+// Warps on a multiprocessor that a grid is cut up for, were all resident: from one in four slots of
+// an SM's scheduler up to more than can be resident.
+inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
+
+// The longest chunk of whole runs, at most `columns`, that holds whole codebook units or lies in
+// one; 0 where there is none.
+std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
+                           std::int64_t in_features);
+
+// The plans of all dataflows of the problem's op. Requires that check() accepts the problem.
+void add_plans(Candidates& to, SpacePlacement allowed);
+
+// Of a plan P and its op:
+//
+//   judge_plan      whether the GPU can run the plan, whose fields are in their ranges (check.h)
+//   choose_plan     the default plan made the one by rules of thumb, on the dataflow's own terms.
+//                   check() may refuse it, with the reason why the dataflow cannot do the problem
+//   add_candidates  adds the plans that are worth a look, in a fixed order, from the default plan
+//   use_of          what its blocks do with the codebooks, most of it by op (attention.h, linear.h)
+//   count_work      what one block does, added to what all dataflows of the op count (cost/work.h)
+#define VQGEN_SLICE(P)                                                 \
+  void judge_plan(Judge&, const P&, const OpOf<P>&, const GpuSpec&);   \
+  P choose_plan(P, const OpOf<P>&, const GpuSpec&);                    \
+  void add_candidates(Candidates&, P, const OpOf<P>&, SpacePlacement); \
+  void count_work(BlockWork&, const P&, const OpOf<P>&, const PlanUse&, ConflictTable&);
 VQGEN_SLICE(AttentionLanes)
 VQGEN_SLICE(AttentionFragments)
 VQGEN_SLICE(AttentionTables)
@@ -51,15 +100,43 @@ VQGEN_SLICE(LinearWarpgroups)
 VQGEN_SLICE(LinearSlices)
 VQGEN_SLICE(AppendLanes)
 #undef VQGEN_SLICE
+PlanUse use_of(const AppendLanes&, const KvAppend&);
 
-#define VQGEN_EXPLAINS(P) \
-  template <>             \
-  std::vector<std::string> Slice<P>::explain(const P&, const Op&);
-VQGEN_EXPLAINS(AttentionTables)
-VQGEN_EXPLAINS(AttentionChannels)
-VQGEN_EXPLAINS(LinearSlices)
-VQGEN_EXPLAINS(AppendLanes)
-#undef VQGEN_EXPLAINS
+// What `vqgen explain` says of a dataflow beside its op's lines; most have nothing to add.
+template <class P>
+std::vector<std::string> explain_plan(const P&, const OpOf<P>&) {
+  return {};
+}
+std::vector<std::string> explain_plan(const AttentionTables&, const AttentionDecode&);
+std::vector<std::string> explain_plan(const AttentionChannels&, const AttentionDecode&);
+std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
+std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
+
+// What the judgements of plans have in common: the rules that hold whatever the op.
+//
+// The range that each field declares: plans come from code too, not only from JSON.
+template <HasFields T>
+void judge_ranges(Judge& judge, const T& plan) {
+  for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
+    if constexpr (std::is_same_v<Member, int>) {
+      const double value = plan.*field.member;
+      judge.require(value >= field.rule.min && value <= field.rule.max,
+                    "{} {} is not within {:.0f}..{:.0f}", field.name, value, field.rule.min,
+                    field.rule.max);
+    } else if constexpr (HasFields<Member>) {
+      judge_ranges(judge, plan.*field.member);
+    }
+  });
+}
+
+// `units` is how many units' codebooks a block keeps near at once.
+void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t units,
+                     const char* operand);
+
+void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu);
+
+// Of a plan that merges `splits` splits; `counters` are those that its last blocks need.
+void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t counters);
 
 // check() of a dataflow's own plan and op.
 template <class P>
@@ -67,7 +144,7 @@ Verdict check(const P& plan, const OpOf<P>& op, const GpuSpec& gpu) {
   Judge judge;
   judge_problem(judge, op);
   judge_ranges(judge, plan);
-  if (judge.ok()) Slice<P>::judge(judge, plan, op, gpu);
+  if (judge.ok()) judge_plan(judge, plan, op, gpu);
   return judge.verdict();
 }
 

@@ -41,6 +41,11 @@ class Accesses {
   std::vector<double> cumulative_;  // [codebook][entry]: the same within it
 };
 
+// The operand's profile; null where there is none.
+const HotnessProfile* profile_of(std::span<const HotnessProfile> profiles, Operand operand);
+// How its accesses fall by that profile, uniformly where there is none.
+Accesses accesses_of(std::span<const HotnessProfile> profiles, const OperandUse& use);
+
 // A level of shared memory: entries [range.begin, range.end) of each stage, `copies` times, laid
 // out as templates/vq/codebook/shared.cuh does: the stages of an entry, and the copies of each,
 // side by side. Lane l reads copy l % copies. Powers of two, entry_bytes * copies <= 128.
@@ -61,15 +66,17 @@ constexpr int phase_lanes(int entry_bytes) { return entry_bytes < 4 ? 32 : 128 /
 // fixed seed: the same each time, and within about 2 / sqrt(phases) of it, 0.02 as it is.
 double conflict_factor(const SharedTable& table, const Accesses& accesses, int phases = 8192);
 
+// The same at both shared levels of the operand's placement together, which lanes of one warp visit
+// one after the other.
+double conflict_factor(const OperandUse& use, const Accesses& accesses, int phases = 8192);
+
 // Passes through shared memory of one call, all multiprocessors together, were the operand placed
-// so: lookups at both shared levels, which lanes of one warp visit one after the other, and the
-// stores that fill them. Which placement has fewer is which was faster on an H200 (gemm dataflow
-// fragments, 256 entries: aqlm-2x8 at 4096 x 4096 and 11008 x 4096, where 8 copies win by 2.7 and
-// 9.5 us, and gptvq-2, where filling 16 copies of a codebook a tile loses 2.5 us); by how much is
-// not modelled.
-// With a profile, of kPlacementPhases drawn phases, within 0.05: placements are compared in every
-// plan that rules make.
+// so: lookups at both shared levels, and the stores that fill them. Which placement has fewer is
+// which was faster on an H200 (gemm dataflow fragments, 256 entries: aqlm-2x8 at 4096 x 4096 and
+// 11008 x 4096, where 8 copies win by 2.7 and 9.5 us, and gptvq-2, where filling 16 copies of a
+// codebook a tile loses 2.5 us); by how much is not modelled. With a profile, of kPlacementPhases
+// drawn phases, within 0.05: placements are compared in every plan that rules make.
 inline constexpr int kPlacementPhases = 2048;
-double shared_passes(const OperandUse& use, const Placement& placement, const Accesses& accesses);
+double shared_passes(OperandUse use, const Placement& placement, const Accesses& accesses);
 
 }  // namespace vqgen

@@ -34,9 +34,6 @@ struct PlaceOptions {
   Strategy strategy = Strategy::measured;
   // Of the kernel as compiled with no entries in registers; without it none are put there.
   std::optional<int> registers = std::nullopt;
-  // Whole codebooks stand in shared memory wherever a block can hold them, whatever is lost in
-  // resident blocks. Always so in strategy measured; strictly never in the paper's.
-  bool spend_blocks = false;
 };
 
 // What was decided for one operand, and why: a line a level.

@@ -32,6 +32,14 @@ struct OperandUse {
   std::int64_t row_bytes() const { return units * format.residuals * entry_bytes(); }
   // Registers a thread of one entry of each unit and stage.
   std::int64_t row_registers() const { return units * format.residuals * entry_bytes() / 4; }
+  // Entries that a block keeps in shared memory, copies counted.
+  double places() const {
+    const vq::EntryRange replicated = vq::replicated_range(format);
+    const vq::EntryRange once = vq::shared_range(format);
+    const double rows =
+        (replicated.end - replicated.begin) * format.placement.copies + (once.end - once.begin);
+    return static_cast<double>(units) * format.residuals * rows;
+  }
   std::int64_t codebook_bytes() const {
     return tensor_units * vq::unit_codebook_elements(format) * 2;
   }

@@ -1,17 +1,197 @@
 #include "heuristics/tuned/ladder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
-#include "heuristics/check.h"
+#include "core/profiles.h"
 #include "heuristics/choose.h"
 
 namespace vqgen {
 namespace {
 
-bool borrowed(Rung rung) {
-  return rung == Rung::bucket || rung == Rung::nearest || rung == Rung::family;
+struct Size {
+  const char* name;
+  std::int64_t value;
+  bool counts = true;  // for what is fast
+};
+
+// What may differ on bucket and nearest; the first is what may on bucket. Query heads follow from
+// KV heads, whose group is equal.
+std::vector<Size> sizes_of(const Problem& problem) {
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
+    return {
+        {"tokens", op->shape.tokens}, {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}};
+  }
+  if (const auto* op = std::get_if<KvAppend>(&problem)) {
+    return {{"batch", op->shape.batch},
+            {"kv_heads", op->shape.kv_heads},
+            {"tokens", op->shape.tokens, false}};
+  }
+  const LinearShape& shape = as_linear(problem)->shape;
+  return {{"rows", shape.rows},
+          {"out_features", shape.out_features},
+          {"in_features", shape.in_features}};
+}
+
+DType dtype_of(const Problem& problem) {
+  return std::visit([](const auto& op) { return op.dtype; }, problem);
+}
+
+// Whether all but those sizes is equal.
+bool same_kind(const Problem& a, const Problem& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* append = std::get_if<KvAppend>(&a)) {
+    KvAppend other = std::get<KvAppend>(b);
+    other.shape.batch = append->shape.batch;
+    other.shape.kv_heads = append->shape.kv_heads;
+    other.shape.tokens = append->shape.tokens;
+    return other == *append;
+  }
+  const auto* one = std::get_if<AttentionDecode>(&a);
+  if (one == nullptr) {
+    return as_linear(a)->dtype == as_linear(b)->dtype &&
+           as_linear(a)->weights == as_linear(b)->weights;
+  }
+  const auto& other = std::get<AttentionDecode>(b);
+  const AttentionShape& s = one->shape;
+  const AttentionShape& t = other.shape;
+  return one->dtype == other.dtype && one->keys == other.keys && one->values == other.values &&
+         s.head_dim == t.head_dim && one->group() == other.group() && s.window == t.window &&
+         s.sinks == t.sinks && s.shared_cache == t.shared_cache;
+}
+
+// Doublings between two sizes. Of a division, which rounds equal ratios alike: half and twice are
+// as far.
+double steps_between(std::int64_t a, std::int64_t b) {
+  return std::log2(static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b)));
+}
+
+// Of each size.
+std::vector<double> steps_from(const Problem& there, const Problem& here) {
+  const std::vector<Size> a = sizes_of(there);
+  const std::vector<Size> b = sizes_of(here);
+  std::vector<double> steps;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    steps.push_back(a[i].counts ? steps_between(a[i].value, b[i].value) : 0);
+  }
+  return steps;
+}
+
+double total(const std::vector<double>& steps) {
+  return std::accumulate(steps.begin(), steps.end(), 0.0);
+}
+
+// How skewed codes are: the exponent of Zipf's law, 0 for uniform ones; a profile has none, and
+// stands behind all that have.
+double skew_of(const std::string& codes) {
+  if (codes == "uniform") return 0;
+  return zipf_skew(codes).value_or(HUGE_VAL);
+}
+
+// Codes that are no Zipf's law are taken for uniform ones, as the cost model takes them.
+double codes_distance(const std::string& row, const std::string& wanted) {
+  if (row == wanted) return -1;
+  const double skew = skew_of(wanted);
+  return std::abs(skew_of(row) - (std::isfinite(skew) ? skew : 0));
+}
+
+std::string row_differences(const FoundRow& row, const Problem& problem, const GpuSpec& gpu,
+                            const std::string& codes) {
+  std::vector<std::string> texts;
+  const auto add = [&](const char* name, const auto& there, const auto& here) {
+    if (there != here) texts.push_back(fmt::format("{} {} instead of {}", name, there, here));
+  };
+  const std::vector<Size> sizes = sizes_of(problem);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    add(sizes[i].name, sizes_of(row.problem)[i].value, sizes[i].value);
+  }
+  add("dtype", enum_name(dtype_of(row.problem)), enum_name(dtype_of(problem)));
+  add("device class", row.gpu, gpu.name);
+  add("codes", row.codes, codes);
+  return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+double volume(const Problem& problem) {
+  double product = 1;
+  for (const Size& size : sizes_of(problem)) product *= static_cast<double>(size.value);
+  return product;
+}
+
+// In the order in which they are to be tried: by rung, steps, the larger size, nearer codes, the
+// earlier table, the key. Each place is worked out once; none of the rows is read yet.
+void sort(std::vector<Neighbour>& neighbours, const std::string& codes) {
+  const auto place_of = [&](const Neighbour& each) {
+    const FoundRow& row = each.found;
+    return std::tuple(each.rung, each.steps, -volume(row.problem), codes_distance(row.codes, codes),
+                      row.order, row.key);
+  };
+  std::vector<std::pair<decltype(place_of(neighbours.front())), Neighbour>> places;
+  for (Neighbour& each : neighbours) places.emplace_back(place_of(each), std::move(each));
+  std::ranges::sort(
+      places, {}, [](const auto& each) -> const auto& { return each.first; });
+  for (std::size_t i = 0; i < places.size(); ++i) neighbours[i] = std::move(places[i].second);
+}
+
+// Rows of exactly this problem on the rungs exact, codes and family.
+std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& problem,
+                                    const GpuSpec& gpu, const std::string& codes) {
+  std::vector<Neighbour> all;
+  for (FoundRow& found : tables.of(problem)) {
+    Neighbour each{.found = std::move(found)};
+    const FoundRow& row = each.found;
+    if (row.gpu == gpu.name) {
+      each.rung = row.codes == codes ? Rung::exact : Rung::codes;
+    } else {
+      const std::optional<GpuSpec> other = gpu_of_class(row.gpu);
+      if (!other || other->arch != gpu.arch) continue;
+      each.rung = Rung::family;
+      each.steps = steps_between(other->sms, gpu.sms);
+    }
+    each.differs = row_differences(row, problem, gpu, codes);
+    all.push_back(std::move(each));
+  }
+  sort(all, codes);
+  return all;
+}
+
+// Of the same problem with the other element type, on dtype.
+std::vector<Neighbour> other_dtype(const TunedTables& tables, const Problem& problem,
+                                   const GpuSpec& gpu, const std::string& codes) {
+  std::vector<Neighbour> all;
+  Problem twin = problem;
+  std::visit([](auto& op) { op.dtype = op.dtype == DType::f16 ? DType::bf16 : DType::f16; }, twin);
+  for (FoundRow& found : tables.of(twin)) {
+    if (found.gpu != gpu.name) continue;
+    Neighbour each{.rung = Rung::dtype, .found = std::move(found)};
+    each.differs = row_differences(each.found, problem, gpu, codes);
+    all.push_back(std::move(each));
+  }
+  sort(all, codes);
+  return all;
+}
+
+// Of other sizes, on bucket and nearest.
+std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& problem,
+                                   const GpuSpec& gpu, const std::string& codes) {
+  const auto near = [&](const Problem& other) {
+    return !(other == problem) && same_kind(other, problem) &&
+           total(steps_from(other, problem)) <= kMostSteps;
+  };
+  std::vector<Neighbour> all;
+  for (FoundRow& found : tables.like(problem, gpu.name, near)) {
+    const std::vector<double> steps = steps_from(found.problem, problem);
+    const bool bucket = steps.front() <= 1 && total(steps) == steps.front();
+    all.push_back({.rung = bucket ? Rung::bucket : Rung::nearest,
+                   .steps = total(steps),
+                   .differs = row_differences(found, problem, gpu, codes)});
+    all.back().found = std::move(found);
+  }
+  sort(all, codes);
+  return all;
 }
 
 // Judges neighbours. The model's own choice takes a search of the space, so it is made once and
@@ -31,7 +211,9 @@ class Borrowing {
     if (!has_fixed_fields(plan)) return "the config fixes fields of the plan that it has otherwise";
     const Verdict verdict = check(plan, config_.problem, gpu_);
     if (!verdict.ok) return "cannot run here: " + verdict.reason;
-    if (!borrowed(neighbour.rung)) return "";
+    const Rung rung = neighbour.rung;
+    const bool borrowed = rung == Rung::bucket || rung == Rung::nearest || rung == Rung::family;
+    if (!borrowed) return "";
     // Where splits follow from the size, another size is a grid that nobody measured: products by
     // tables, 11008 x 4096 in 2 x 8 bits, took 9.8 us so, 8.6 by the model's choice (H200).
     const int splits = call_shape(plan, config_.problem).splits;
@@ -41,7 +223,7 @@ class Borrowing {
     }
     const std::optional<Cost> cost = model_(plan);
     if (!cost) {
-      if (neighbour.rung == Rung::bucket) return "";
+      if (rung == Rung::bucket) return "";
       return "the cost model knows nothing of its dataflow, so it may lose at other sizes";
     }
     const std::optional<double> least = own_us();

@@ -17,11 +17,41 @@
 #include <string>
 #include <vector>
 
+#include "core/gpu/gpu_spec.h"
 #include "core/hotness/hotness_profile.h"
 #include "core/problem/config.h"
-#include "heuristics/tuned/neighbours.h"
+#include "heuristics/tuned/tables.h"
 
 namespace vqgen {
+
+// Where a plan comes from. override: the config's own fields, the rest chosen around them. exact to
+// family: a row of a tuned table, for
+//   exact    this problem, device class and codes
+//   codes    other codes
+//   dtype    the other element type of 16 bits, whose kernels move the same bytes as fast
+//   bucket   another number of tokens (attention) or rows (products), up to twice or half as many
+//   nearest  other sizes: kMostSteps doublings in all; equal are op, element type, formats,
+//            head_dim, query heads of a KV head, window, sinks and shared_cache
+//   family   this problem on another device class of the same architecture
+// model and rules: the chooser.
+enum class Rung { override, exact, codes, dtype, bucket, nearest, family, model, rules };
+template <>
+inline constexpr auto enum_names<Rung> = std::array{
+    "override", "exact", "codes", "dtype", "bucket", "nearest", "family", "model", "rules"};
+
+// Of rung nearest: the sum over the sizes of |log2(there / here)|, a factor of 4 in all. A
+// judgement, not a measurement: 4096x4096 may borrow from 14336x4096 or 1024x4096, its like in the
+// same model, and not from 28672x8192.
+inline constexpr double kMostSteps = 2;
+
+struct Neighbour {
+  Rung rung = Rung::exact;
+  FoundRow found = {};
+  TunedRow row = {};         // read when it is judged
+  double steps = 0;          // of its rung; 0 for exact, codes, dtype and bucket's own size
+  std::string differs = {};  // "tokens 8192 instead of 4096; codes zipf:1 instead of uniform"
+  std::string refused = {};  // why it is not borrowed
+};
 
 // The cost model's median error (docs/notebook/choosing.md): differences below it say nothing
 // against a plan that has been measured to be the fastest nearby.

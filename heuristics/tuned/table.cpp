@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 
 #include "core/files/files.h"
 #include "core/plan/plan_name.h"
+#include "core/profiles.h"
+#include "heuristics/check.h"
 
 namespace vqgen {
 namespace {
@@ -36,6 +40,102 @@ void require_header(std::string_view line, const std::string& where) {
       .fail(fmt::format("version {} is unknown, {} is what this vqgen reads; tune again", version,
                         kVersion));
 }
+
+std::map<std::string, TunedRow> by_key(const TunedTable& table) {
+  std::map<std::string, TunedRow> rows;
+  for (TunedRow& row : merge(std::span(&table, 1)).rows) {
+    std::string key = tuned_key(row);
+    rows.emplace(std::move(key), std::move(row));
+  }
+  return rows;
+}
+
+// Times of another policy are of something else, however near they are.
+bool moved(const TunedRow& a, const TunedRow& b) {
+  return a.policy.l2 != b.policy.l2 ||
+         std::abs(a.time_us - b.time_us) >
+             std::max(a.noise, b.noise) * std::min(a.time_us, b.time_us);
+}
+
+// The device class that a file's name stands for; empty where it stands for none.
+std::string class_named(const std::string& name) {
+  const std::string stem = std::filesystem::path(name).stem().string();
+  const std::vector<std::string> known = gpu_names();
+  if (std::find(known.begin(), known.end(), stem) == known.end()) return "";
+  return find_gpu(stem).name;
+}
+
+struct RowLint {
+  const TunedRow& row;
+  std::string where;
+  std::vector<LintFinding>& findings;
+
+  void figures(double (*tolerance)(DType)) {
+    if (row.noise == 0) say("noise of 0: nothing was repeated");
+    if (row.noise > kMostNoise) {
+      say("noise of {:.0f} % is more than {:.0f} %", 100 * row.noise, 100 * kMostNoise);
+    }
+    slower_than("the default plan", row.default_us);
+    slower_than("the runner-up", row.runner_up_us);
+    const DType dtype = std::visit([](const auto& op) { return op.dtype; }, row.problem);
+    if (row.rel_err > tolerance(dtype)) {
+      say("rel_err {:.1e} is more than the {:.0e} allowed in {}", row.rel_err, tolerance(dtype),
+          enum_name(dtype));
+    }
+  }
+
+  void circumstances(const std::string& wanted_class) {
+    if (!wanted_class.empty() && row.gpu != wanted_class) {
+      say("device class '{}' in the file of '{}'", row.gpu, wanted_class);
+    }
+    const TuneEnvironment& world = row.environment;
+    for (const auto& [name, value] : {std::pair("device", &world.device),
+                                      {"driver", &world.driver},
+                                      {"compiler", &world.compiler},
+                                      {"vqgen", &world.vqgen}}) {
+      if (value->empty()) say("the environment's {} is empty", name);
+    }
+    if (world.device == "replay") say("times of a recording, which no device was asked for");
+    const MeasurePolicy& policy = row.policy;
+    if (!names_codes(policy.codes)) {
+      say("codes '{}' are none of uniform, zipf:S with S up to {} and profile:DIGEST", policy.codes,
+          kMostSkew);
+    }
+    if (!policy.of_gpu()) {
+      say("timed by '{}', which says nothing of a GPU", policy.timer);
+    }
+    if (policy.of_gpu() && policy.l2 != kL2Cold && policy.l2 != kL2CodesCold) {
+      say("policy l2 '{}' is neither {} nor {}, as GPUs are timed", policy.l2, kL2Cold,
+          kL2CodesCold);
+    }
+    if (policy.rounds < 1) say("{} rounds of finals", policy.rounds);
+  }
+
+  void plans(const std::optional<GpuSpec>& gpu) {
+    if (!gpu) {
+      say("no GPU profile is of device class '{}', so that its plans cannot be checked", row.gpu);
+      return;
+    }
+    judge("the winner", row.plan, *gpu);
+    judge("the default plan", row.default_plan, *gpu);
+    judge("the runner-up", row.runner_up, *gpu);
+  }
+
+  template <class... Args>
+  void say(fmt::format_string<Args...> text, Args&&... args) {
+    findings.push_back({where, fmt::format(text, std::forward<Args>(args)...)});
+  }
+  // The winner was found by rounds in pairs; medians of all rounds may differ by as much again.
+  void slower_than(const char* what, double us) {
+    if (row.time_us <= us * (1 + 2 * row.noise)) return;
+    say("the winner, {:.2f} us, is slower than {}, {:.2f} us, by more than the noise", row.time_us,
+        what, us);
+  }
+  void judge(const char* what, const Plan& plan, const GpuSpec& gpu) {
+    const Verdict verdict = check(plan, row.problem, gpu);
+    if (!verdict.ok) say("{} cannot run: {}", what, verdict.reason);
+  }
+};
 
 }  // namespace
 
@@ -109,6 +209,46 @@ TunedTable merge(std::span<const TunedTable> tables) {
   TunedTable merged;
   for (auto& [key, row] : best) merged.rows.push_back(std::move(row));
   return merged;
+}
+
+TableDiff diff(const TunedTable& before, const TunedTable& after) {
+  TableDiff result;
+  std::map<std::string, TunedRow> later = by_key(after);
+  for (auto& [key, row] : by_key(before)) {
+    const auto other = later.find(key);
+    if (other == later.end()) {
+      result.only_before.push_back(row);
+      continue;
+    }
+    RowChange change{row, other->second, moved(row, other->second)};
+    if (!(row.plan == other->second.plan)) {
+      result.winners.push_back(std::move(change));
+    } else if (change.beyond_noise) {
+      result.times.push_back(std::move(change));
+    } else {
+      ++result.same;
+    }
+    later.erase(other);
+  }
+  for (auto& [key, row] : later) result.only_after.push_back(std::move(row));
+  return result;
+}
+
+std::vector<LintFinding> lint(const TunedTable& table, const std::string& name,
+                              double (*tolerance)(DType)) {
+  std::vector<LintFinding> findings;
+  std::map<std::string, std::optional<GpuSpec>> gpus;
+  const std::string wanted_class = class_named(name);
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const TunedRow& row = table.rows[i];
+    const auto [gpu, fresh] = gpus.try_emplace(row.gpu);
+    if (fresh) gpu->second = gpu_of_class(row.gpu);
+    RowLint each{row, fmt::format("{}:{}", name, i + 2), findings};
+    each.figures(tolerance);
+    each.circumstances(wanted_class);
+    each.plans(gpu->second);
+  }
+  return findings;
 }
 
 }  // namespace vqgen

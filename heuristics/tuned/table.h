@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/format/element.h"
 #include "core/plan/tuned_row.h"
 
 namespace vqgen {
@@ -52,5 +53,40 @@ class TableReader {
 
 // One line of a table; `where` is its SOURCE:LINE.
 TunedRow read_row(std::string_view line, const std::string& where);
+
+// Two tables against each other, by key.
+struct RowChange {
+  TunedRow before;
+  TunedRow after;
+  bool beyond_noise = false;  // of the two, relative to the faster; or cold otherwise
+};
+
+struct TableDiff {
+  std::vector<TunedRow> only_before;
+  std::vector<TunedRow> only_after;
+  std::vector<RowChange> winners;  // another plan
+  std::vector<RowChange> times;    // the same plan, beyond the noise
+  std::size_t same = 0;
+  bool empty() const {
+    return only_before.empty() && only_after.empty() && winners.empty() && times.empty();
+  }
+};
+
+// Sorted by key; of a key that stands twice in a table its best row.
+TableDiff diff(const TunedTable& before, const TunedTable& after);
+
+// What is doubtful in a table, though it can be read.
+inline constexpr double kMostNoise = 0.10;  // relative; beyond, a measurement decides little
+
+struct LintFinding {
+  std::string where;  // FILE:LINE
+  std::string what;
+};
+
+// Findings of a table that was read from `name`, in its order. A file that is named as a shipped
+// GPU profile is must hold rows of that device class alone. `tolerance` is what rel_err is allowed
+// for an element type.
+std::vector<LintFinding> lint(const TunedTable& table, const std::string& name,
+                              double (*tolerance)(DType));
 
 }  // namespace vqgen

@@ -74,33 +74,27 @@ void TunedTables::add_shipped() {
   }
 }
 
-std::vector<FoundRow> TunedTables::find(const Wanted& wanted) const {
+std::vector<FoundRow> TunedTables::find(const std::string& first, const std::string& second,
+                                        const ProblemOf& problem_of) const {
   std::vector<FoundRow> found;
-  const std::boyer_moore_horspool_searcher search(wanted.first.begin(), wanted.first.end());
+  const std::boyer_moore_horspool_searcher search(first.begin(), first.end());
   for (std::size_t order = 0; order < tables_.size(); ++order) {
-    const Table& table = tables_[order];
-    const std::string_view text = table.text;
-    const auto from = [&](std::size_t at) {
-      return text.begin() + static_cast<std::ptrdiff_t>(at);
-    };
+    const std::string_view text = tables_[order].text;
     std::size_t number = 2;
-    for (std::size_t counted = 0, next = 0; next < text.size();) {
-      const auto hit = std::search(from(next), text.end(), search);
-      if (hit == text.end()) break;
-      const auto at = static_cast<std::size_t>(hit - text.begin());
-      const std::size_t begin = text.rfind('\n', at) + 1;
-      const std::string_view line = text.substr(begin, text.find('\n', at) - begin);
-      number += static_cast<std::size_t>(std::count(from(counted), from(begin), '\n'));
-      counted = begin;
-      next = begin + line.size() + 1;
-      const std::size_t behind = at - begin + wanted.first.size();
-      const std::size_t second = line.find(wanted.second, behind);
-      if (second == std::string_view::npos) continue;
+    for (std::size_t begin = 0; begin < text.size(); ++number) {
+      const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+      begin += line.size() + 1;
+      const auto hit = std::search(line.begin(), line.end(), search);
+      if (hit == line.end()) continue;
+      const std::size_t behind = static_cast<std::size_t>(hit - line.begin()) + first.size();
+      const std::size_t end = line.find(second, behind);
+      if (end == std::string_view::npos) continue;
       guarded([&] {
-        FoundRow row{
-            .where = fmt::format("{}:{}", table.name, number), .order = order, .line = line};
+        FoundRow row{.where = fmt::format("{}:{}", tables_[order].name, number),
+                     .order = order,
+                     .line = line};
         row.gpu = string_between(row, R"("gpu":)", R"(,"high_us":)");
-        const auto problem = wanted.problem(line.substr(behind, second - behind), row);
+        const auto problem = problem_of(line.substr(behind, end - behind), row);
         if (!problem) return;
         row.codes = string_between(row, R"("policy":{"codes":)", R"(,"l2":)");
         row.problem = *problem;
@@ -113,25 +107,22 @@ std::vector<FoundRow> TunedTables::find(const Wanted& wanted) const {
 }
 
 std::vector<FoundRow> TunedTables::of(const Problem& problem) const {
-  return find({.first = text_of(problem).whole,
-               .second = "",
-               .problem = [&](std::string_view, const FoundRow&) { return problem; }});
+  return find(text_of(problem).whole, "",
+              [&](std::string_view, const FoundRow&) { return problem; });
 }
 
 std::vector<FoundRow> TunedTables::like(const Problem& problem, const std::string& gpu,
                                         const std::function<bool(const Problem&)>& near) const {
-  const auto with_shape = [&](std::string_view shape,
-                              const FoundRow& row) -> std::optional<Problem> {
-    if (row.gpu != gpu) return std::nullopt;
-    const Json json = parse_json(shape, row.where);
-    const JsonCursor cursor(json, row.where, "/problem/shape");
-    Problem other = problem;
-    std::visit([&](auto& op) { read_fields(cursor, op.shape); }, other);
-    if (!near(other)) return std::nullopt;
-    return other;
-  };
   const ProblemText text = text_of(problem);
-  return find({.first = text.before, .second = text.behind, .problem = with_shape});
+  return find(text.before, text.behind,
+              [&](std::string_view shape, const FoundRow& row) -> std::optional<Problem> {
+                if (row.gpu != gpu) return std::nullopt;
+                const Json json = parse_json(shape, row.where);
+                const JsonCursor cursor(json, row.where, "/problem/shape");
+                Problem other = problem;
+                std::visit([&](auto& op) { read_fields(cursor, op.shape); }, other);
+                return near(other) ? std::optional(other) : std::nullopt;
+              });
 }
 
 std::optional<TunedRow> TunedTables::read(const FoundRow& found) const {

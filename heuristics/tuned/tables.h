@@ -65,14 +65,12 @@ class TunedTables {
   };
   template <class Act>
   void guarded(Act&& act) const;
-  // What a line must hold, one behind the other, and the row's problem by the text between them;
-  // nothing where it is not wanted.
-  struct Wanted {
-    std::string first;
-    std::string second;
-    std::function<std::optional<Problem>(std::string_view between, const FoundRow& row)> problem;
-  };
-  std::vector<FoundRow> find(const Wanted& wanted) const;
+  // The rows of lines that hold the two texts one behind the other, each with its problem by the
+  // text between them; nothing where it is not wanted.
+  using ProblemOf =
+      std::function<std::optional<Problem>(std::string_view between, const FoundRow& row)>;
+  std::vector<FoundRow> find(const std::string& first, const std::string& second,
+                             const ProblemOf& problem_of) const;
 
   Damage damage_;
   std::vector<Table> tables_;

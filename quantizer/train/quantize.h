@@ -7,37 +7,35 @@
 #include <vector>
 
 #include "quantizer/bundle.h"
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "quantizer/train/train.h"
 
 namespace vqgen {
 
-// Tensor names may hold stars (name_pattern.h). The keys' pattern chooses the items; in the other
-// patterns each star stands for what it matched in the keys' name, so they have as many stars.
-struct QuantizeKvRequest {
+struct QuantizeRequest {
   std::filesystem::path input;
-  std::filesystem::path calibration;  // same tensor names; empty: train on the input
-  std::string keys;                   // [kv_heads, tokens, head_dim] or [batch, ...]
-  std::string values;
-  std::string queries;  // [query_heads, n, head_dim]; empty: none
-  VqFormat key_format;
-  VqFormat value_format;       // taken through for_values()
-  std::optional<DType> dtype;  // none: the keys' own, or f16 for F32 keys
+  std::optional<DType> dtype;  // none: the keys' or weights' own, or f16 for F32
   bool keep_original = false;
   bool any_format = false;  // also where no kernel reads the result
   TrainOptions options;
 };
 
-struct QuantizeWeightsRequest {
-  std::filesystem::path input;
+// Tensor names may hold stars (match_pattern). The keys' pattern chooses the items; in the other
+// patterns each star stands for what it matched in the keys' name, so they have as many stars.
+struct QuantizeKvRequest : QuantizeRequest {
+  std::filesystem::path calibration;  // same tensor names; empty: train on the input
+  std::string keys;                   // [kv_heads, tokens, head_dim] or [batch, ...]
+  std::string values;
+  std::string queries;  // [query_heads, n, head_dim]; empty: none
+  VqFormat key_format;
+  VqFormat value_format;  // taken through for_values()
+};
+
+struct QuantizeWeightsRequest : QuantizeRequest {
   std::string weights;  // [out_features, in_features]
   std::string inputs;   // [n, in_features] in the same file; empty: none.
                         // Without stars the same tensor serves all items
   VqFormat format;
-  std::optional<DType> dtype;  // none: the weights' own, or f16 for F32
-  bool keep_original = false;
-  bool any_format = false;  // also where no kernel reads the result
-  TrainOptions options;
 };
 
 // How well one tensor was quantized, in the domain before quantization.

@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "core/problem/check.h"
 #include "quantizer/encode.h"
-#include "quantizer/name_pattern.h"
 #include "quantizer/transform.h"
 
 namespace vqgen {
@@ -17,10 +16,7 @@ namespace {
 std::vector<float> row_scales(const FloatTensor& weights) {
   std::vector<float> scales;
   for (std::int64_t index = 0; index < weights.row_count(); ++index) {
-    double sum = 0;
-    for (const float value : weights.row(index)) sum += double{value} * value;
-    const auto root = static_cast<float>(std::sqrt(sum / static_cast<double>(weights.columns)));
-    scales.push_back(root > 0 ? root : 1.0f);
+    scales.push_back(root_mean_square(weights.row(index)));
   }
   return scales;
 }
@@ -42,14 +38,6 @@ FloatTensor inner_domain(FloatTensor tensor, const VqFormat& format, const Outer
   return tensor;
 }
 
-QuantizedTensor encode_with(const FloatTensor& inner, const Codebooks& codebooks,
-                            const OuterTerms& outer) {
-  QuantizedTensor result = encode(inner, codebooks);
-  result.smooth = outer.smooth;
-  result.output_scales = outer.output_scales;
-  return result;
-}
-
 }  // namespace
 
 QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>& report) {
@@ -63,11 +51,17 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   TensorReport line;
   line.name = job.name;
   line.format = short_name(job.format);
-  QuantizedTensor result = encode_with(calibration, codebooks, outer);
+  const auto encoded = [&](const FloatTensor& inner) {
+    QuantizedTensor tensor = encode(inner, codebooks);
+    tensor.smooth = outer.smooth;
+    tensor.output_scales = outer.output_scales;
+    return tensor;
+  };
+  QuantizedTensor result = encoded(calibration);
   line.calibration = reconstruction_error(*job.calibration, reconstruct(result));
   line.input = line.calibration;
   if (job.calibration != job.input) {
-    result = encode_with(inner_domain(*job.input, job.format, outer), codebooks, outer);
+    result = encoded(inner_domain(*job.input, job.format, outer));
     line.input = reconstruction_error(*job.input, reconstruct(result));
   }
   line.bits_per_element =
@@ -127,19 +121,14 @@ std::vector<std::uint16_t> to_bits(const std::vector<float>& values, DType dtype
   return bits;
 }
 
-void require_kernel(const Problem& problem, const std::string& source) {
+void require_problem(const Problem& problem, const std::string& source, bool any_format) {
+  validate(problem, source);
   const Verdict verdict = check(problem);
-  if (verdict.ok) return;
+  if (any_format || verdict.ok) return;
   throw Error(ErrorKind::infeasible,
               fmt::format("{}: no kernel reads it: {}; or write it for other programs with "
                           "--any-format",
                           source, verdict.reason));
-}
-
-std::vector<float> read_finite(const SafetensorsFile& file, const std::string& tensor) {
-  std::vector<float> values = file.read_floats(tensor);
-  require_finite(values, file.source(), tensor);
-  return values;
 }
 
 DType choose_dtype(const std::optional<DType>& asked, const TensorInfo& info) {
@@ -156,6 +145,49 @@ TrainOptions part_of(const TrainOptions& options, std::size_t part, std::size_t 
     };
   }
   return result;
+}
+
+// A text between two stars is taken where it stands first, which leaves most to the rest; what
+// follows the last star ends the name.
+std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
+                                                      std::string_view name) {
+  std::size_t star = std::min(pattern.find('*'), pattern.size());
+  std::vector<std::string> texts;
+  if (!name.starts_with(pattern.substr(0, star))) return std::nullopt;
+  std::size_t at = star;
+  while (star < pattern.size()) {
+    const std::size_t next = std::min(pattern.find('*', star + 1), pattern.size());
+    const std::string_view behind = pattern.substr(star + 1, next - star - 1);
+    const std::size_t end =
+        next < pattern.size() ? name.find(behind, at) : name.rfind(behind, name.size());
+    if (end == std::string_view::npos || end < at) return std::nullopt;
+    texts.emplace_back(name.substr(at, end - at));
+    at = end + behind.size();
+    star = next;
+  }
+  if (at != name.size()) return std::nullopt;
+  return texts;
+}
+
+std::string fill_pattern(std::string_view pattern, const std::vector<std::string>& texts) {
+  std::string name;
+  std::size_t star = 0;
+  for (const char c : pattern) {
+    if (c == '*') {
+      name += texts[star++];
+    } else {
+      name += c;
+    }
+  }
+  return name;
+}
+
+std::size_t star_count(std::string_view pattern) {
+  return static_cast<std::size_t>(std::count(pattern.begin(), pattern.end(), '*'));
+}
+
+std::string item_name(std::string_view tensor) {
+  return std::string(tensor.substr(0, tensor.rfind('.')));
 }
 
 }  // namespace vqgen

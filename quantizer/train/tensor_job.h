@@ -1,7 +1,9 @@
 // What quantize_kv and quantize_weights share. Not for others.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/problem/problem.h"
@@ -41,16 +43,30 @@ std::string companion(const std::string& pattern, const PatternMatch& match,
 std::vector<std::uint16_t> to_bits(const std::vector<float>& values, DType dtype,
                                    const SafetensorsFile& file, const std::string& tensor);
 
-// Error(infeasible), which begins with `source`, where vqgen has no kernel for the problem.
-void require_kernel(const Problem& problem, const std::string& source);
-
-// Finite floats of a tensor.
-std::vector<float> read_finite(const SafetensorsFile& file, const std::string& tensor);
+// Error(bad_input) as validate() and, unless any format will do, Error(infeasible), which begins
+// with `source`, where vqgen has no kernel for the problem.
+void require_problem(const Problem& problem, const std::string& source, bool any_format);
 
 // The asked one, else the tensor's own, else f16.
 DType choose_dtype(const std::optional<DType>& asked, const TensorInfo& info);
 
 // `options` with a progress that runs from part/parts to (part + 1)/parts.
 TrainOptions part_of(const TrainOptions& options, std::size_t part, std::size_t parts);
+
+// Tensor names with stars, as the command line takes them: "layer*.k".
+//
+// What the stars of `pattern` match in `name`, each star the shortest text that lets the rest match
+// (dots included, possibly nothing); nullopt where the name does not match.
+std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
+                                                      std::string_view name);
+
+// `pattern` with its stars replaced, in order. Requires as many texts as stars.
+std::string fill_pattern(std::string_view pattern, const std::vector<std::string>& texts);
+
+std::size_t star_count(std::string_view pattern);
+
+// The item that a tensor belongs to: its name up to the last dot ("layer0.k" is of "layer0"), or
+// all of it where there is none.
+std::string item_name(std::string_view tensor);
 
 }  // namespace vqgen

@@ -7,9 +7,7 @@
 
 #include "core/error.h"
 #include "core/format/entries.h"
-#include "quantizer/lattice_scale.h"
 #include "quantizer/nearest.h"
-#include "quantizer/nearest_point.h"
 #include "quantizer/train/clustering.h"
 #include "quantizer/units.h"
 
@@ -182,13 +180,6 @@ class Trainer {
     return most > 0 ? most : 1.0f;
   }
 
-  static float root_mean_square(const std::vector<float>& values) {
-    double sum = 0;
-    for (const float value : values) sum += double{value} * value;
-    const auto root = static_cast<float>(std::sqrt(sum / static_cast<double>(values.size())));
-    return root > 0 ? root : 1.0f;
-  }
-
   const TrainRequest& request_;
   const VqFormat& format_;
   const FloatTensor& tensor_;
@@ -197,6 +188,13 @@ class Trainer {
 };
 
 }  // namespace
+
+float root_mean_square(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += double{value} * value;
+  const auto root = static_cast<float>(std::sqrt(sum / static_cast<double>(values.size())));
+  return root > 0 ? root : 1.0f;
+}
 
 Codebooks train_codebooks(const TrainRequest& request) {
   require_supported(request.format, request.name);

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "quantizer/codebooks.h"
-#include "quantizer/float_tensor.h"
+#include "quantizer/encode.h"
+#include "quantizer/units.h"
 
 namespace vqgen {
 
@@ -28,6 +28,9 @@ struct TrainRequest {
   TrainOptions options;
 };
 
+// 1 where all are zero: what values are divided by.
+float root_mean_square(std::span<const float> values);
+
 // Stage 0 is trained on the sub-vectors, stage s on what stage s-1, rounded to the element type,
 // left of them. With format.stage_scales the vectors of a stage are first divided by their RMS,
 // which becomes that stage's scale. Int8 entries are those divided by a step, which the scale
@@ -36,7 +39,7 @@ struct TrainRequest {
 // formats that the quantizer does not support, and entries too large for the element type.
 //
 // A lattice has its table given (core/format/e8p.h); what is fitted, with format.stage_scales, is
-// the scale of each stage (lattice_scale.h), on a sample.
+// the scale of each stage (lattice_scale()), on a sample.
 Codebooks train_codebooks(const TrainRequest& request);
 
 }  // namespace vqgen

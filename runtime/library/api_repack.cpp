@@ -1,5 +1,5 @@
 // The C functions of layouts: host memory alone, without a runtime.
-#include "quantizer/repack.h"
+#include "quantizer/pack.h"
 #include "runtime/library/last_error.h"
 
 using namespace vqgen::library;

@@ -4,6 +4,7 @@
 #include "core/files/files.h"
 #include "quantizer/safetensors.h"
 #include "tests/cli/tiny_bundle.h"
+#include "tests/write_safetensors.h"
 
 namespace vqgen {
 namespace {

@@ -6,6 +6,7 @@
 #include "core/format/element.h"
 #include "quantizer/safetensors.h"
 #include "tests/cli/tiny_bundle.h"
+#include "tests/write_safetensors.h"
 
 namespace vqgen {
 namespace {

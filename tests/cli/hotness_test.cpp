@@ -3,7 +3,7 @@
 #include "quantizer/hotness.h"
 #include "core/files/files.h"
 #include "core/hotness/hotness_summary.h"
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {

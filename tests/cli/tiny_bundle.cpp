@@ -4,6 +4,7 @@
 
 #include "core/format/element.h"
 #include "quantizer/safetensors.h"
+#include "tests/write_safetensors.h"
 
 namespace vqgen {
 namespace {

@@ -206,7 +206,7 @@ TEST(Choose, WideRowsOfCodesShrinkTheTile) {
     op.keys.index_bits = op.values.index_bits = bits;
     const Plan plan = choose(op, find_gpu("t4"), {.chooser = Chooser::rules});
     EXPECT_TRUE(check(plan, op, find_gpu("t4")).ok);
-    const AttentionLanes lanes = Slice<AttentionLanes>::choose(op, find_gpu("t4"));
+    const AttentionLanes lanes = choose_plan(AttentionLanes{}, op, find_gpu("t4"));
     EXPECT_TRUE(check(Plan(lanes), op, find_gpu("t4")).ok);
     EXPECT_LT(lanes.tile_tokens, 64);
   }
@@ -263,11 +263,11 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
 TEST(Choose, ScoreTablesAreHalvesForBf16Alone) {
   AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
   const GpuSpec gpu = find_gpu("h200");
-  const Verdict verdict = check(Slice<AttentionTables>::choose(op, gpu), op, gpu);
+  const Verdict verdict = check(choose_plan(AttentionTables{}, op, gpu), op, gpu);
   EXPECT_FALSE(verdict.ok);
   expect_words(verdict.reason, {"score tables of 4096 entries", "table_bits 16"});
   op.dtype = DType::bf16;
-  const AttentionTables plan = Slice<AttentionTables>::choose(op, gpu);
+  const AttentionTables plan = choose_plan(AttentionTables{}, op, gpu);
   EXPECT_EQ(plan.table_bits, 16);
   EXPECT_TRUE(check(plan, op, gpu).ok);
 }
@@ -282,8 +282,8 @@ TEST(Choose, EveryDataflowServesManyShapes) {
               std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
           op.shape = {batch, 2 * group, 2, head_dim, 5000, 16, 4, false};
           op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
-          for (const Plan& plan : {Plan(Slice<AttentionTables>::choose(op, gpu)),
-                                   Plan(Slice<AttentionChannels>::choose(op, gpu))}) {
+          for (const Plan& plan : {Plan(choose_plan(AttentionTables{}, op, gpu)),
+                                   Plan(choose_plan(AttentionChannels{}, op, gpu))}) {
             const Verdict verdict = check(plan, op, gpu);
             EXPECT_TRUE(verdict.ok) << verdict.reason;
           }

@@ -120,7 +120,7 @@ TEST(KernelNames, TellOfEachFieldOfEachDataflow) {
   for (const Problem& problem : problems()) {
     std::vector<Plan> plans = space(problem, h200(), {.most = 0}).plans;
     for_each_dataflow([&]<class P>(const P&) {
-      if (const auto* op = op_of<P>(problem)) plans.push_back(Slice<P>::choose(*op, h200()));
+      if (const auto* op = op_of<P>(problem)) plans.push_back(choose_plan(P{}, *op, h200()));
     });
     spaces.emplace_back(problem, std::move(plans));
   }

@@ -5,7 +5,6 @@
 
 #include "core/profiles.h"
 #include "heuristics/ablation/rows.h"
-#include "heuristics/ablation/shapes.h"
 #include "heuristics/kernels/slice.h"
 #include "heuristics/placement/plan_use.h"
 #include "heuristics/space.h"
@@ -30,7 +29,7 @@ AttentionDecode attention(const std::string& format) {
 
 Placement weights(const Plan& plan) { return *placement_of(plan, Operand::weights); }
 
-Plan lanes_of(const Linear& op, const GpuSpec& gpu) { return Slice<LinearLanes>::choose(op, gpu); }
+Plan lanes_of(const Linear& op, const GpuSpec& gpu) { return choose_plan(LinearLanes{}, op, gpu); }
 
 class Rules : public ::testing::Test {
  protected:
@@ -58,7 +57,7 @@ TEST_F(Rules, PutEntriesWhereTheySay) {
 
 TEST_F(Rules, OfAnAttentionTakeOneOperandEach) {
   problem_ = attention("cq-4c8b");
-  shape_ = Slice<AttentionLanes>::choose(std::get<AttentionDecode>(problem_), gpu_);
+  shape_ = choose_plan(AttentionLanes{}, std::get<AttentionDecode>(problem_), gpu_);
   const auto keys = std::get<AttentionLanes>(laid(Near::keys).plan);
   EXPECT_EQ(keys.key_codebook, all_shared(256));
   EXPECT_EQ(keys.value_codebook, all_global());
@@ -93,7 +92,8 @@ TEST_F(Rules, DoNotMindTheShapesOwnBoundaries) {
   Plan other = shape_;
   *placement_of(other, Operand::weights) = {.registers = 2, .replicated = 9, .copies = 4};
   for (const Near near : {Near::none, Near::all, Near::slack, Near::most, Near::weighed}) {
-    EXPECT_EQ(laid(near).plan, lay(other, {near}, problem_, gpu_, {}).plan) << enum_name(near);
+    EXPECT_EQ(laid(near).plan, lay(other, {near}, problem_, gpu_, {}).plan)
+        << static_cast<int>(near);
   }
 }
 
@@ -102,7 +102,8 @@ TEST(AblationShapes, AreBareDistinctAndOfEveryDataflow) {
   for (const Problem& problem : {Problem(gemv("aqlm-2x8")), Problem(attention("cq-2c8b"))}) {
     std::set<std::string> texts;
     std::set<std::string> dataflows;
-    for (const Plan& shape : ablation_shapes(problem, gpu)) {
+    const AblationSpace space(problem, gpu, {});
+    for (const Plan& shape : space.shapes()) {
       EXPECT_TRUE(texts.insert(to_json(shape).dump()).second);
       EXPECT_EQ(without_cache(shape, problem), shape);
       dataflows.insert(to_json(shape)["dataflow"].get<std::string>());
@@ -134,7 +135,7 @@ TEST(AblationRows, SlicesAreOfNoRowThatNamesAPlacement) {
   Gemv op = gemv("aqlm-1x16");
   const GpuSpec gpu = find_gpu("h200");
   const AblationSpace space(op, gpu, {});
-  const Plan plan = Slice<LinearSlices>::choose(op, gpu);
+  const Plan plan = choose_plan(LinearSlices{}, op, gpu);
   ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
   for (const char* name : {"GC*", "SC*", "+ copies", "GC"}) {
     EXPECT_FALSE(space.variant_of(row(space, name), plan)) << name;

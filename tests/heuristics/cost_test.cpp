@@ -7,7 +7,7 @@
 
 #include "core/profiles.h"
 #include "heuristics/choose.h"
-#include "heuristics/explain_cost.h"
+#include "heuristics/explain.h"
 #include "heuristics/space.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/hotness_random.h"

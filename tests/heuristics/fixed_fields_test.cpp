@@ -52,7 +52,7 @@ TEST(FixedFields, AreOfTheRulesDataflowOrTheFirstThatHasThem) {
 // All else is the dataflow's own plan, and not what the rules' dataflow left behind.
 TEST(FixedFields, LieOverTheDataflowsOwnPlan) {
   const auto op = std::get<Gemv>(read_config(gemv_json(), "c.json").problem);
-  LinearTables own = Slice<LinearTables>::choose(op, find_gpu("h200"));
+  LinearTables own = choose_plan(LinearTables{}, op, find_gpu("h200"));
   own.sub_vectors_per_lane = 2;
   EXPECT_EQ(by_rules(gemv_json(), {{"sub_vectors_per_lane", 2}}), Plan(own));
   EXPECT_EQ(by_rules(gemv_json(), {{"dataflow", "tables"}, {"sub_vectors_per_lane", 2}}),

@@ -12,7 +12,6 @@
 #include <set>
 
 #include "core/files/files.h"
-#include "heuristics/fusion/draw.h"
 #include "tests/host/trial.h"
 
 namespace vqgen {

@@ -37,13 +37,13 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
     const GpuSpec gpu = find_gpu(name);
     for (const KvAppend& op : appends()) {
       SCOPED_TRACE(name + " " + to_json(Problem(op)).dump());
-      const Verdict verdict = check(Slice<AppendLanes>::choose(op, gpu), op, gpu);
+      const Verdict verdict = check(choose_plan(AppendLanes{}, op, gpu), op, gpu);
       EXPECT_TRUE(verdict.ok) << verdict.reason;
       for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
         EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}),
-                  Plan(Slice<AppendLanes>::choose(op, gpu)));
+                  Plan(choose_plan(AppendLanes{}, op, gpu)));
       }
-      EXPECT_FALSE(report(Slice<AppendLanes>::choose(op, gpu), op, gpu, {}).empty());
+      EXPECT_FALSE(report(choose_plan(AppendLanes{}, op, gpu), op, gpu, {}).empty());
     }
   }
 }
@@ -51,7 +51,7 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
 TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
   const GpuSpec gpu = find_gpu("h200");
   for (const KvAppend& op : appends()) {
-    const AppendLanes plan = Slice<AppendLanes>::choose(op, gpu);
+    const AppendLanes plan = choose_plan(AppendLanes{}, op, gpu);
     const PlanUse use = plan_use(plan, op);
     AppendLanes most = plan;
     most.splits = 128;
@@ -80,7 +80,7 @@ TEST(KvAppendPlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
     }
     EXPECT_GE(all.plans.size(), 60u);
     EXPECT_LT(all.plans.size(), 1500u);
-    EXPECT_TRUE(texts.contains(to_json(Plan(Slice<AppendLanes>::choose(op, gpu))).dump()));
+    EXPECT_TRUE(texts.contains(to_json(Plan(choose_plan(AppendLanes{}, op, gpu))).dump()));
     EXPECT_EQ(space(op, gpu, {.most = 40}).plans.size(), 40u);
     EXPECT_TRUE(space(op, gpu, {.placement = SpacePlacement::shared}).plans.empty());
     EXPECT_EQ(space(op, gpu, {.most = 0, .placement = SpacePlacement::global}).plans, all.plans);
@@ -107,7 +107,7 @@ TEST(KvAppendPlans, WorkIsCounted) {
   EXPECT_LT(total(large, {.threads = 512, .warps_along_entries = 4}), total(large, {}));
   EXPECT_LT(total(append("vecinfer-d4b8", 1, 1), {}), total(large, {}));
   for (const KvAppend& op : appends()) {
-    EXPECT_LE(total(op, Slice<AppendLanes>::choose(op, gpu)), 1.5 * total(op, {}));
+    EXPECT_LE(total(op, choose_plan(AppendLanes{}, op, gpu)), 1.5 * total(op, {}));
   }
 }
 
@@ -142,7 +142,7 @@ TEST(KvAppendPlans, AConfigsOwnFieldsGoOverThem) {
   const auto plan = std::get<AppendLanes>(propose(config, gpu));
   EXPECT_EQ(plan.splits, 3);
   EXPECT_EQ(plan.threads,
-            Slice<AppendLanes>::choose(std::get<KvAppend>(config.problem), gpu).threads);
+            choose_plan(AppendLanes{}, std::get<KvAppend>(config.problem), gpu).threads);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The fusion of products: the paper's choice, what explain draws of a plan, and tiles in shared
 // memory without bank conflicts.
-#include "heuristics/fusion/linear_fusion.h"
+#include "heuristics/fusion/exchange.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <vq/kernels/linear_fragments/layout.h>
 
 #include "core/profiles.h"
-#include "heuristics/explain_fusion.h"
+#include "heuristics/explain.h"
 #include "heuristics/kernels/slice.h"
 
 namespace vqgen {
@@ -36,7 +36,7 @@ TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
   const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"aqlm-2x8", "gptvq-2", "quip-4"}) {
     const Gemm op = product(format);
-    LinearFragments plan = Slice<LinearFragments>::choose(op, gpu);
+    LinearFragments plan = choose_plan(LinearFragments{}, op, gpu);
     ASSERT_TRUE(check(plan, op, gpu).ok);
     EXPECT_EQ(plan.fusion, LinearFusion::permute);
     const Plan papers = with_paper_fusion(plan, op, gpu);
@@ -45,7 +45,7 @@ TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
     EXPECT_EQ(papers, Plan(plan));
   }
   const Gemm op = product("gptvq-2");
-  const Plan lanes = Slice<LinearLanes>::choose(op, gpu);
+  const Plan lanes = choose_plan(LinearLanes{}, op, gpu);
   EXPECT_EQ(with_paper_fusion(lanes, op, gpu), lanes);
 }
 

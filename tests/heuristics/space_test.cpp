@@ -11,8 +11,8 @@
 #include "core/ceil_div.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
+#include "heuristics/kernels/slice.h"
 #include "heuristics/placement/plan_use.h"
-#include "heuristics/space/candidates.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

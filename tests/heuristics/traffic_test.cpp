@@ -147,7 +147,7 @@ TEST(Report, DrawsAFragmentWithoutShuffles) {
       op.weights = {.vector_size = vector_size, .index_bits = 8};
       const GpuSpec gpu = find_gpu("h200");
       std::string text;
-      const LinearFragments plan = Slice<LinearFragments>::choose(op, gpu);
+      const LinearFragments plan = choose_plan(LinearFragments{}, op, gpu);
       for (const ReportSection& section : report(plan, op, gpu)) {
         for (const std::string& line : section.lines) text += line + "\n";
       }

@@ -1,5 +1,5 @@
 // lint(): a sound row has no finding, and each doubtful thing has its own. What ships has none.
-#include "heuristics/tuned/lint.h"
+#include "heuristics/tuned/table.h"
 
 #include <functional>
 

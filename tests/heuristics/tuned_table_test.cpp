@@ -7,7 +7,6 @@
 
 #include "core/files/files.h"
 #include "core/plan/plan_name.h"
-#include "heuristics/tuned/diff.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"
 

@@ -1,7 +1,7 @@
 #include "quantizer/bundle.h"
 
 #include "core/files/files.h"
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {

@@ -1,6 +1,5 @@
-#include "quantizer/codebooks.h"
 
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {

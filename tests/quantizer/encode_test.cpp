@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "quantizer/decode.h"
 #include "quantizer/nearest.h"
 #include "quantizer/pack.h"
 #include "quantizer/transform.h"

@@ -19,7 +19,7 @@
 #include "core/problem/config.h"
 #include "core/profiles.h"
 #include "quantizer/bundle.h"
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "quantizer/hotness.h"
 #include "quantizer/safetensors.h"
 #include "tests/quantizer/samples.h"

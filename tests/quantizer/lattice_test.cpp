@@ -2,9 +2,8 @@
 // tensors of its codes decode to.
 #include <cmath>
 
-#include "quantizer/decode.h"
-#include "quantizer/lattice_scale.h"
-#include "quantizer/nearest_point.h"
+#include "quantizer/encode.h"
+#include "quantizer/nearest.h"
 #include "quantizer/pack.h"
 #include "tests/quantizer/samples.h"
 

@@ -1,4 +1,4 @@
-#include "quantizer/name_pattern.h"
+#include "quantizer/train/tensor_job.h"
 
 #include <gtest/gtest.h>
 

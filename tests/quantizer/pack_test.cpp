@@ -25,7 +25,7 @@ TEST(Pack, GivesBackEveryCodeAtEveryWidthAndAwkwardLength) {
       for (std::uint32_t& code : codes) code = static_cast<std::uint32_t>(random()) >> (32 - bits);
       codes.back() = (1u << bits) - 1;
       const auto words =
-          static_cast<std::size_t>(packed_words(static_cast<std::int64_t>(count), bits));
+          static_cast<std::size_t>(vq::row_words(static_cast<std::int64_t>(count), 1, 1, bits));
       EXPECT_EQ(words, (count * static_cast<std::size_t>(bits) + 31) / 32);
 
       // Exactly as long as the row, so that a sanitizer sees a word too far; and guarded, so that
@@ -50,8 +50,7 @@ TEST(Pack, GivesBackEveryCodeAtEveryWidthAndAwkwardLength) {
 }
 
 TEST(Pack, AgreesWithTheDeviceLayoutOnWords) {
-  EXPECT_EQ(packed_words(128 / 4 * 2, 12), vq::row_words(128, 4, 2, 12));
-  EXPECT_EQ(packed_words(6, 5), vq::row_words(6, 1, 1, 5));
+  EXPECT_EQ(vq::row_words(128 / 4 * 2, 1, 1, 12), vq::row_words(128, 4, 2, 12));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/quantizer/samples.h"
+#include "tests/write_safetensors.h"
 
 namespace vqgen {
 namespace {

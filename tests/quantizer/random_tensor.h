@@ -46,7 +46,7 @@ QuantizedTensor tensor_with(const Shape& shape, CodeOf&& code_of) {
   tensor.stage_scales = codebooks.stage_scales;
   std::vector<std::uint32_t> row(
       static_cast<std::size_t>(shape.columns / format.vector_size * format.residuals));
-  tensor.row_words = packed_words(static_cast<std::int64_t>(row.size()), format.index_bits);
+  tensor.row_words = vq::row_words(std::ssize(row), 1, 1, format.index_bits);
   std::vector<std::uint32_t> words(static_cast<std::size_t>(tensor.row_words));
   for (std::int64_t index = 0; index < shape.batch * shape.heads * shape.rows; ++index) {
     for (std::size_t code = 0; code < row.size(); ++code) {

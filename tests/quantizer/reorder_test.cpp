@@ -1,11 +1,10 @@
 // Reordering: what decodes, decodes to the same bits; entries stand hot-first; nothing else
 // changes.
-#include "quantizer/reorder.h"
 
 #include <cstring>
 
 #include "core/hotness/hotness_summary.h"
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "quantizer/hotness.h"
 #include "quantizer/pack.h"
 #include "tests/quantizer/random_tensor.h"

@@ -1,12 +1,10 @@
 // Layouts of codes: the order by its definition, and that nothing but places changes.
-#include "quantizer/repack.h"
 
 #include <numeric>
 
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "quantizer/hotness.h"
 #include "quantizer/pack.h"
-#include "quantizer/reorder.h"
 #include "tests/quantizer/random_tensor.h"
 
 namespace vqgen {

@@ -13,9 +13,7 @@
 
 #include "core/error.h"
 #include "quantizer/bundle.h"
-#include "quantizer/codebooks.h"
 #include "quantizer/encode.h"
-#include "quantizer/float_tensor.h"
 #include "quantizer/safetensors.h"
 #include "quantizer/units.h"
 #include "tests/message_of.h"

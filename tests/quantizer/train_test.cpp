@@ -4,7 +4,7 @@
 #include <set>
 #include <thread>
 
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {

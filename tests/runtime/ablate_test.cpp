@@ -8,7 +8,6 @@
 #include <set>
 
 #include "core/profiles.h"
-#include "heuristics/ablation/shapes.h"
 #include "heuristics/choose.h"
 #include "heuristics/placement/plan_use.h"
 #include "heuristics/space.h"

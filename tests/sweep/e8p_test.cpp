@@ -5,7 +5,7 @@
 #include <array>
 #include <set>
 
-#include "quantizer/decode.h"
+#include "quantizer/encode.h"
 #include "runtime/verify/reference_linear.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/sweep/harness.h"

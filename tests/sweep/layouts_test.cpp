@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "quantizer/repack.h"
+#include "quantizer/pack.h"
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"

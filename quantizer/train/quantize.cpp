@@ -1,8 +1,9 @@
+#include "quantizer/train/quantize.h"
+
 #include <fmt/format.h>
 
 #include "core/error.h"
 #include "core/problem/problem.h"
-#include "quantizer/train/quantize.h"
 #include "quantizer/train/tensor_job.h"
 
 namespace vqgen {
@@ -33,13 +34,9 @@ FloatTensor read_cache(const SafetensorsFile& file, const std::string& name) {
                                 "1, head_dim 1 to 1024",
                                 shape_text(shape)));
   }
-  tensor.data = read_finite(file, name);
+  tensor.data = file.read_finite(name);
   return tensor;
 }
-
-struct Names {
-  std::string keys, values, queries;  // queries may be empty
-};
 
 class KvQuantizer {
  public:
@@ -52,27 +49,26 @@ class KvQuantizer {
     const std::vector<PatternMatch> matches = match_tensors(file_, request_.keys, "--keys");
     QuantizeResult result;
     for (const PatternMatch& match : matches) {
-      Names names{match.tensor, companion(request_.values, match, "--values"), ""};
-      if (!request_.queries.empty()) {
-        names.queries = companion(request_.queries, match, "--queries");
-      }
+      const std::string values_name = companion(request_.values, match, "--values");
+      const std::string queries_name =
+          request_.queries.empty() ? "" : companion(request_.queries, match, "--queries");
       const std::size_t part = 2 * result.bundle.items.size();
       const auto options = [&](std::size_t tensor) {
         return part_of(request_.options, part + tensor, 2 * matches.size());
       };
       AttentionData data;
-      data.dtype = choose_dtype(request_.dtype, file_.at(names.keys));
-      const FloatTensor keys = read_cache(file_, names.keys);
-      const FloatTensor values = read_cache(file_, names.values);
-      read_queries(names, keys, data);
-      check(names, match.item, keys, values, data);
-      data.keys = quantize(names.keys, match.item + ".keys", request_.key_format, keys, data.dtype,
-                           options(0), result.report);
-      data.values = quantize(names.values, match.item + ".values", value_format_, values,
-                             data.dtype, options(1), result.report);
+      data.dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
+      const FloatTensor keys = read_cache(file_, match.tensor);
+      const FloatTensor values = read_cache(file_, values_name);
+      read_queries(queries_name, keys, data);
+      check(match, values_name, keys, values, data);
+      data.keys = quantize(match.tensor, match.item + ".keys", request_.key_format, keys,
+                           data.dtype, options(0), result.report);
+      data.values = quantize(values_name, match.item + ".values", value_format_, values, data.dtype,
+                             options(1), result.report);
       if (request_.keep_original) {
-        data.original_keys = to_bits(keys.data, data.dtype, file_, names.keys);
-        data.original_values = to_bits(values.data, data.dtype, file_, names.values);
+        data.original_keys = to_bits(keys.data, data.dtype, file_, match.tensor);
+        data.original_values = to_bits(values.data, data.dtype, file_, values_name);
       }
       result.bundle.items.push_back({match.item, std::move(data)});
     }
@@ -81,26 +77,25 @@ class KvQuantizer {
 
  private:
   // From [query_heads, n, head_dim] to [n][query_heads][head_dim], with lengths.
-  void read_queries(const Names& names, const FloatTensor& keys, AttentionData& data) const {
-    if (names.queries.empty()) return;
-    const std::vector<std::int64_t>& shape = file_.at(names.queries).shape;
+  void read_queries(const std::string& name, const FloatTensor& keys, AttentionData& data) const {
+    if (name.empty()) return;
+    const std::vector<std::int64_t>& shape = file_.at(name).shape;
     if (shape.size() != 3 || shape[2] != keys.columns || shape[1] < 1 || shape[1] > keys.rows ||
         shape[1] > 65535 || shape[0] < 1 || shape[0] % keys.heads != 0) {
       file_.fail(
-          names.queries,
+          name,
           fmt::format("has shape {}; queries are [query_heads, n, head_dim] with query_heads a "
                       "multiple of {}, n 1 to {}, head_dim {}",
                       shape_text(shape), keys.heads, std::min<std::int64_t>(keys.rows, 65535),
                       keys.columns));
     }
     if (keys.batch != 1) {
-      file_.fail(names.queries,
-                 fmt::format("goes with one sequence, but the keys hold {}; leave the "
-                             "queries out or quantize sequences one by one",
-                             keys.batch));
+      file_.fail(name, fmt::format("goes with one sequence, but the keys hold {}; leave the "
+                                   "queries out or quantize sequences one by one",
+                                   keys.batch));
     }
     const std::vector<std::uint16_t> bits =
-        to_bits(read_finite(file_, names.queries), data.dtype, file_, names.queries);
+        to_bits(file_.read_finite(name), data.dtype, file_, name);
     data.query_heads = shape[0];
     data.batch = shape[1];
     const auto columns = static_cast<std::size_t>(keys.columns);
@@ -116,14 +111,13 @@ class KvQuantizer {
     }
   }
 
-  void check(const Names& names, const std::string& item, const FloatTensor& keys,
+  void check(const PatternMatch& match, const std::string& values_name, const FloatTensor& keys,
              const FloatTensor& values, const AttentionData& data) const {
     if (std::tuple(values.batch, values.heads, values.rows, values.columns) !=
         std::tuple(keys.batch, keys.heads, keys.rows, keys.columns)) {
-      file_.fail(names.values,
-                 fmt::format("has shape {} but its keys '{}' have {}; they must agree",
-                             shape_text(file_.at(names.values).shape), names.keys,
-                             shape_text(file_.at(names.keys).shape)));
+      file_.fail(values_name, fmt::format("has shape {} but its keys '{}' have {}; they must agree",
+                                          shape_text(file_.at(values_name).shape), match.tensor,
+                                          shape_text(file_.at(match.tensor).shape)));
     }
     AttentionDecode problem{data.dtype, {}, request_.key_format, value_format_};
     problem.shape.batch = static_cast<int>(std::max<std::int64_t>(data.batch, keys.batch));
@@ -131,9 +125,8 @@ class KvQuantizer {
     problem.shape.query_heads = static_cast<int>(data.batch > 0 ? data.query_heads : keys.heads);
     problem.shape.head_dim = static_cast<int>(keys.columns);
     problem.shape.tokens = keys.rows;
-    const std::string source = fmt::format("{}: {}", file_.source(), item);
-    validate(problem, source);
-    if (!request_.any_format) require_kernel(problem, source);
+    require_problem(problem, fmt::format("{}: {}", file_.source(), match.item),
+                    request_.any_format);
   }
 
   QuantizedTensor quantize(const std::string& tensor, const std::string& name,
@@ -164,8 +157,66 @@ class KvQuantizer {
   std::optional<SafetensorsFile> calibration_;
 };
 
+constexpr std::int64_t kMaxFeatures = 1 << 24;
+constexpr std::int64_t kMaxInputs = 65535;
+
+FloatTensor read_matrix(const SafetensorsFile& file, const std::string& name) {
+  const std::vector<std::int64_t>& shape = file.at(name).shape;
+  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1 || shape[0] > kMaxFeatures ||
+      shape[1] > kMaxFeatures) {
+    file.fail(name,
+              fmt::format("has shape {}; weights are [out_features, in_features], each 1 to {}",
+                          shape_text(shape), kMaxFeatures));
+  }
+  return FloatTensor{1, 1, shape[0], shape[1], file.read_finite(name)};
+}
+
+// `name` as the item's x.
+void read_inputs(const SafetensorsFile& file, const std::string& name, LinearData& data,
+                 std::int64_t in_features) {
+  const std::vector<std::int64_t>& shape = file.at(name).shape;
+  if (shape.size() != 2 || shape[1] != in_features || shape[0] < 1 || shape[0] > kMaxInputs) {
+    file.fail(name, fmt::format("has shape {}; inputs are [n, in_features] = [1 to {}, {}]",
+                                shape_text(shape), kMaxInputs, in_features));
+  }
+  data.input_rows = shape[0];
+  data.x = to_bits(file.read_finite(name), data.dtype, file, name);
+}
+
 }  // namespace
 
 QuantizeResult quantize_kv(const QuantizeKvRequest& request) { return KvQuantizer(request).run(); }
+
+QuantizeResult quantize_weights(const QuantizeWeightsRequest& request) {
+  const SafetensorsFile file(request.input);
+  const std::vector<PatternMatch> matches = match_tensors(file, request.weights, "--weights");
+  QuantizeResult result;
+  for (const PatternMatch& match : matches) {
+    LinearData data;
+    data.dtype = choose_dtype(request.dtype, file.at(match.tensor));
+    const FloatTensor weights = read_matrix(file, match.tensor);
+    const Problem problem = Gemv{{data.dtype, {1, weights.rows, weights.columns}, request.format}};
+    require_problem(problem, fmt::format("{}: {}", file.source(), match.item), request.any_format);
+    if (!request.inputs.empty()) {
+      const bool same_for_all = star_count(request.inputs) == 0;
+      read_inputs(file,
+                  same_for_all ? request.inputs : companion(request.inputs, match, "--inputs"),
+                  data, weights.columns);
+    }
+    const TensorJob job{match.item + ".weights",
+                        fmt::format("{}: {}", file.source(), match.tensor),
+                        request.format,
+                        data.dtype,
+                        &weights,
+                        &weights,
+                        part_of(request.options, result.bundle.items.size(), matches.size())};
+    data.weights = quantize_tensor(job, result.report);
+    if (request.keep_original) {
+      data.original_weights = to_bits(weights.data, data.dtype, file, match.tensor);
+    }
+    result.bundle.items.push_back({match.item, std::move(data)});
+  }
+  return result;
+}
 
 }  // namespace vqgen

@@ -1,0 +1,95 @@
+// What all dataflows have in common, and the ways from a Plan to the functions of its dataflow.
+#include "heuristics/kernels/attention.h"
+#include "heuristics/kernels/linear.h"
+
+#include <bit>
+#include <utility>
+
+namespace vqgen {
+
+void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t units,
+                     const char* operand) {
+  const Placement& placement = format.placement;
+  const int entries = vq::entries(format);
+  for (const auto& [name, boundary] :
+       {std::pair{"registers", placement.registers}, std::pair{"replicated", placement.replicated},
+        std::pair{"shared", placement.shared}}) {
+    judge.require(boundary <= entries, "{}: boundary {} {} is beyond the {} entries of a codebook",
+                  operand, name, boundary, entries);
+  }
+  judge.require(std::has_single_bit(static_cast<unsigned>(placement.copies)),
+                "{}: copies {} is not a power of two", operand, placement.copies);
+  constexpr std::int64_t kMostRegisters = 64;
+  const std::int64_t held =
+      units * format.residuals * placement.registers * vq::held_bytes(format) / 4;
+  judge.require(held <= kMostRegisters,
+                "{}: {} entries of {} codebooks take {} registers a thread, more than {}; lower "
+                "the boundary registers",
+                operand, placement.registers, units * format.residuals, held, kMostRegisters);
+}
+
+void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {
+  judge.require(threads % 32 == 0 && threads <= 1024,
+                "threads {} is not a multiple of 32 up to 1024", threads);
+  judge.require(shared_bytes <= gpu.shared_bytes_per_block,
+                "needs {} bytes of shared memory a block, {} has {}; put a codebook in global "
+                "memory or shrink the tile",
+                shared_bytes, gpu.name, gpu.shared_bytes_per_block);
+}
+
+void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t counters) {
+  if (combine == Combine::kernel) return;
+  judge.require(splits > 1, "combine last_block has nothing to merge with splits 1; use kernel");
+  judge.require(counters <= vq::kMostCounters,
+                "combine last_block takes {} counters, a workspace has {}; use kernel", counters,
+                vq::kMostCounters);
+}
+
+Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
+  if (!is_plan_of(plan, problem)) {
+    return {false, "the plan is for another op than " + op_name(problem)};
+  }
+  return visit_plan(plan, problem,
+                    [&](const auto& each, const auto& op) { return check(each, op, gpu); });
+}
+
+PlanUse plan_use(const Plan& plan, const Problem& problem) {
+  return visit_plan(plan, problem,
+                    [](const auto& each, const auto& op) { return use_of(each, op); });
+}
+
+double stored_code_bytes(std::int64_t rows, std::int64_t columns, const VqFormat& format) {
+  return 4.0 * static_cast<double>(rows) *
+         static_cast<double>(
+             vq::row_words(columns, format.vector_size, format.residuals, format.index_bits));
+}
+
+void add_plans(Candidates& to, SpacePlacement allowed) {
+  for_each_dataflow([&]<class P>(const P& plan) {
+    if (const auto* op = op_of<P>(to.problem)) add_candidates(to, plan, *op, allowed);
+  });
+}
+
+std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {
+  if (allowed == SpacePlacement::global) return {all_global()};
+  if (allowed == SpacePlacement::shared) return {all_shared(format.entries())};
+  const int lanes = phase_lanes(format.held_bytes());
+  return {all_global(), all_shared(format.entries()), all_replicated(format.entries(), lanes),
+          all_replicated(format.entries(), lanes / 2)};
+}
+
+std::vector<Placement> single_placements(const VqFormat& format, SpacePlacement allowed) {
+  std::vector<Placement> placements = whole_placements(format, allowed);
+  std::erase_if(placements, [](const Placement& each) { return each.replicated > 0; });
+  return placements;
+}
+
+std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t unit,
+                           std::int64_t in_features) {
+  for (std::int64_t chunk = columns / run * run; chunk > 0; chunk -= run) {
+    if (unit >= in_features || chunk % unit == 0 || unit % chunk == 0) return chunk;
+  }
+  return 0;
+}
+
+}  // namespace vqgen
