@@ -28,29 +28,17 @@ QuantizedTensor make_cache(const KvAppend& op, const VqFormat& format, AppendStr
                         .columns = shape.head_dim,
                         .units = kv_units(format, shape.kv_heads, shape.head_dim)},
                        1, random);
-  fill_codes(
-      cache, {}, [](auto, auto) { return true; }, random);
+  fill_codes(cache, {}, random);
   return cache;
 }
 
-// Some rows are all zeros, which are as far from an entry as from its negative.
+// Rows of zeros are as far from an entry as from its negative.
 std::vector<std::uint16_t> make_elements(const KvAppend& op, AppendStream stream,
                                          std::uint64_t seed) {
-  constexpr double kZeroRows = 1.0 / 16;
   Random random(seed, stream);
   const AppendShape& shape = op.shape;
-  const std::vector<double> magnitudes = channel_magnitudes(shape.head_dim, random);
   const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
-  std::vector<std::uint16_t> elements;
-  elements.reserve(static_cast<std::size_t>(rows * shape.head_dim));
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const double gain = random.chance(kZeroRows) ? 0 : 1;
-    for (const double magnitude : magnitudes) {
-      elements.push_back(
-          element_from_float(op.dtype, static_cast<float>(random.normal() * magnitude * gain)));
-    }
-  }
-  return elements;
+  return outlier_rows(op.dtype, rows, shape.head_dim, 1.0 / 16, random);
 }
 
 std::vector<std::uint16_t> make_raw(const KvAppend& op, Random& random) {

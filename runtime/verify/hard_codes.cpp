@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <iterator>
 #include <numeric>
-#include <optional>
 
 #include "runtime/verify/row_decoder.h"
 
@@ -37,20 +36,41 @@ std::vector<std::uint32_t> zipf_slices(int count, double skew, Random& random) {
   return codes;
 }
 
-// A stream of codes of one pattern, all codebooks alike.
+// Sums of the counts of each codebook: codes are drawn by them exactly, and however many accesses
+// there are.
+std::vector<std::int64_t> sums_of(const QuantizedTensor& tensor, const CodeLaw& law) {
+  const std::int64_t entries = tensor.format.entries();
+  const std::int64_t unit_counts = tensor.format.residuals * entries;
+  const std::int64_t items = std::ssize(law.counts) / (tensor.units * unit_counts);
+  require(items > 0 && std::ssize(law.counts) == items * tensor.units * unit_counts,
+          "captured codes: counts are not [item][unit][stage][entry] of the tensor");
+  std::vector<std::int64_t> sums;
+  sums.reserve(static_cast<std::size_t>(tensor.units * unit_counts));
+  for (std::int64_t unit = 0; unit < tensor.units; ++unit) {
+    auto from = law.counts.begin() + (unit % items * tensor.units + unit) * unit_counts;
+    for (int stage = 0; stage < tensor.format.residuals; ++stage, from += entries) {
+      std::partial_sum(from, from + entries, std::back_inserter(sums));
+    }
+  }
+  return sums;
+}
+
+// A stream of codes of one pattern: that of a histogram for each codebook, others for all alike.
 class CodeSource {
  public:
-  CodeSource(const CodeLaw& law, int count, Random& random)
-      : pattern_(law.pattern), count_(count), random_(random) {
-    if (pattern_ == CodePattern::zipf) slices_ = zipf_slices(count, law.skew, random);
-    common_ = pattern_ == CodePattern::max_code ? static_cast<std::uint32_t>(count - 1) : any();
+  CodeSource(const QuantizedTensor& tensor, const CodeLaw& law, Random& random)
+      : tensor_(tensor), pattern_(law.pattern), count_(tensor.format.codes()), random_(random) {
+    if (pattern_ == CodePattern::zipf) slices_ = zipf_slices(count_, law.skew, random);
+    common_ = pattern_ == CodePattern::max_code ? static_cast<std::uint32_t>(count_ - 1) : any();
+    if (pattern_ == CodePattern::captured) sums_ = sums_of(tensor, law);
   }
 
   void begin_row() {
     if (pattern_ == CodePattern::one_hot) common_ = any();
   }
 
-  std::uint32_t next() {
+  // For number `number` of a row's codes.
+  std::uint32_t next(std::int64_t head, std::int64_t row, std::int64_t number) {
     switch (pattern_) {
       case CodePattern::zipf:
         return slices_[random_.bits() >> 48];
@@ -58,6 +78,8 @@ class CodeSource {
         return random_.chance(1.0 / 16) ? any() : common_;
       case CodePattern::uniform:
         return any();
+      case CodePattern::captured:
+        return captured(head, row, number);
       default:
         return common_;
     }
@@ -66,48 +88,29 @@ class CodeSource {
  private:
   std::uint32_t any() { return static_cast<std::uint32_t>(random_.below(count_)); }
 
+  std::uint32_t captured(std::int64_t head, std::int64_t row, std::int64_t number) {
+    const VqFormat& format = tensor_.format;
+    const std::int64_t column = number / format.residuals * format.vector_size;
+    const std::int64_t book =
+        unit_of(tensor_, head, row, column) * format.residuals + number % format.residuals;
+    const auto first = sums_.begin() + book * format.entries();
+    const auto last = first + format.entries();
+    const std::int64_t all = *(last - 1);
+    const auto entry = static_cast<std::uint32_t>(
+        all == 0 ? random_.below(format.entries())
+                 : std::upper_bound(first, last, random_.below(all)) - first);
+    if (format.decoder == Decoder::table) return entry;
+    return entry + static_cast<std::uint32_t>(random_.below(format.codes() / kE8pEntries)) *
+                       static_cast<std::uint32_t>(kE8pEntries);
+  }
+
+  const QuantizedTensor& tensor_;
   CodePattern pattern_;
   int count_;
   Random& random_;
   std::vector<std::uint32_t> slices_;
-  std::uint32_t common_ = 0;
-};
-
-// Codes as a histogram of each codebook has them, drawn by sums of counts: exactly, and however
-// many accesses there are.
-class CapturedSource {
- public:
-  CapturedSource(const QuantizedTensor& tensor, const CodeLaw& law, Random& random)
-      : format_(tensor.format), random_(random) {
-    const std::int64_t unit_counts = std::int64_t{format_.residuals} * format_.entries();
-    const std::int64_t items = std::ssize(law.counts) / (tensor.units * unit_counts);
-    require(items > 0 && std::ssize(law.counts) == items * tensor.units * unit_counts,
-            "captured codes: counts are not [item][unit][stage][entry] of the tensor");
-    sums_.reserve(static_cast<std::size_t>(tensor.units * unit_counts));
-    for (std::int64_t unit = 0; unit < tensor.units; ++unit) {
-      auto from = law.counts.begin() + (unit % items * tensor.units + unit) * unit_counts;
-      for (int stage = 0; stage < format_.residuals; ++stage, from += format_.entries()) {
-        std::partial_sum(from, from + format_.entries(), std::back_inserter(sums_));
-      }
-    }
-  }
-
-  std::uint32_t next(std::int64_t unit, std::int64_t stage) {
-    const auto first = sums_.begin() + (unit * format_.residuals + stage) * format_.entries();
-    const auto last = first + format_.entries();
-    const std::int64_t all = *(last - 1);
-    const auto entry = static_cast<std::uint32_t>(
-        all == 0 ? random_.below(format_.entries())
-                 : std::upper_bound(first, last, random_.below(all)) - first);
-    if (format_.decoder == Decoder::table) return entry;
-    return entry + static_cast<std::uint32_t>(random_.below(format_.codes() / kE8pEntries)) *
-                       static_cast<std::uint32_t>(kE8pEntries);
-  }
-
- private:
-  VqFormat format_;
-  Random& random_;
   std::vector<std::int64_t> sums_;  // [unit][stage][entry], of the entry and those before it
+  std::uint32_t common_ = 0;
 };
 
 // Puts a code of index_bits at a bit of a packed row and leaves all other bits alone.
@@ -134,31 +137,24 @@ std::vector<std::uint32_t> random_words(std::size_t count, Random& random) {
 }
 
 // Codes of a plain layout, row after row, by the law.
-void fill_rows(QuantizedTensor& tensor, const CodeLaw& law,
-               const std::function<bool(std::int64_t, std::int64_t)>& patterned, Random& random) {
+void fill_rows(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
+               const RowFilter& patterned) {
   tensor.codes = random_words(
       static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.rows * tensor.row_words),
       random);
   if (law.pattern == CodePattern::uniform) return;  // random bits are that already
   const VqFormat& format = tensor.format;
   const std::int64_t row_codes = tensor.columns / format.vector_size * format.residuals;
-  CodeSource source(law, format.codes(), random);
-  std::optional<CapturedSource> captured;
-  if (law.pattern == CodePattern::captured) captured.emplace(tensor, law, random);
-  const auto next = [&](std::int64_t head, std::int64_t row, std::int64_t code) {
-    if (!captured) return source.next();
-    const std::int64_t column = code / format.residuals * format.vector_size;
-    return captured->next(unit_of(tensor, head, row, column), code % format.residuals);
-  };
+  CodeSource source(tensor, law, random);
   for (std::int64_t b = 0; b < tensor.batch; ++b) {
     for (std::int64_t head = 0; head < tensor.heads; ++head) {
       for (std::int64_t row = 0; row < tensor.rows; ++row) {
-        if (!patterned(b, row)) continue;
+        if (patterned && !patterned(b, row)) continue;
         source.begin_row();
         std::uint32_t* to = tensor.codes.data() +
                             ((b * tensor.heads + head) * tensor.rows + row) * tensor.row_words;
         for (std::int64_t i = 0; i < row_codes; ++i) {
-          write_code(to, i * format.index_bits, format.index_bits, next(head, row, i));
+          write_code(to, i * format.index_bits, format.index_bits, source.next(head, row, i));
         }
       }
     }
@@ -167,9 +163,9 @@ void fill_rows(QuantizedTensor& tensor, const CodeLaw& law,
 
 }  // namespace
 
-void fill_codes(QuantizedTensor& tensor, const CodeLaw& law,
-                const std::function<bool(std::int64_t, std::int64_t)>& patterned, Random& random) {
-  fill_rows(tensor, law, patterned, random);
+void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
+                const RowFilter& patterned) {
+  fill_rows(tensor, law, random, patterned);
   if (tensor.format.layout.plain()) return;
   const std::vector<std::uint32_t> rows = std::move(tensor.codes);
   tensor.codes = random_words(

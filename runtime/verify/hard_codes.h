@@ -30,10 +30,11 @@ struct CodeLaw {
 };
 
 // Fills tensor.codes, whose sizes and format are set: with random bits throughout, padding too,
-// then by pattern in those rows, of every head, for which patterned(sequence, row) holds. Codebooks
-// that were never read as captured get codes that are uniform, and a lattice's signs are so always.
-void fill_codes(QuantizedTensor& tensor, const CodeLaw& law,
-                const std::function<bool(std::int64_t sequence, std::int64_t row)>& patterned,
-                Random& random);
+// then by pattern in those rows, of every head, for which patterned(sequence, row) holds, in all
+// where it is empty. Codebooks that were never read as captured get codes that are uniform, and a
+// lattice's signs are so always.
+using RowFilter = std::function<bool(std::int64_t sequence, std::int64_t row)>;
+void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
+                const RowFilter& patterned = {});
 
 }  // namespace vqgen

@@ -94,6 +94,21 @@ std::vector<double> channel_magnitudes(std::int64_t channels, Random& random) {
   return magnitudes;
 }
 
+std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int64_t channels,
+                                        double zero_rows, Random& random) {
+  const std::vector<double> magnitudes = channel_magnitudes(channels, random);
+  std::vector<std::uint16_t> elements;
+  elements.reserve(static_cast<std::size_t>(rows * channels));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const double gain = zero_rows > 0 && random.chance(zero_rows) ? 0 : 1;
+    for (const double magnitude : magnitudes) {
+      const double value = random.normal() * magnitude * gain;
+      elements.push_back(element_from_float(dtype, static_cast<float>(value)));
+    }
+  }
+  return elements;
+}
+
 QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
                                  double magnitude, Random& random) {
   QuantizedTensor t;

@@ -11,6 +11,11 @@ inline constexpr double kOutlier = 8;  // an outlier's magnitude over its neighb
 // 1 a channel, with one in 64 (one at least) at kOutlier.
 std::vector<double> channel_magnitudes(std::int64_t channels, Random& random);
 
+// [rows][channels] of normal elements, each channel at its magnitude. Some rows, of this share, are
+// all zeros.
+std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int64_t channels,
+                                        double zero_rows, Random& random);
+
 struct TensorShape {
   std::int64_t batch = 1, heads = 1, rows = 0, columns = 0, units = 0;
 };

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <span>
 
 #include "runtime/parallel.h"
-#include "runtime/verify/code_points.h"
+#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_threads.h"
 #include "runtime/verify/row_decoder.h"
 
@@ -27,18 +26,6 @@ double distance(std::span<const double> a, std::span<const double> b) {
   double squares = 0;
   for (std::size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
   return std::sqrt(squares);
-}
-
-// x H, by the definition: H[i][j] = (-1)^popcount(i & j) / sqrt(D).
-Vector rotated(const Vector& x) {
-  Vector result(x.size());
-  for (std::size_t j = 0; j < x.size(); ++j) {
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      result[j] += std::popcount(i & j) % 2 == 0 ? x[i] : -x[i];
-    }
-    result[j] /= std::sqrt(static_cast<double>(x.size()));
-  }
-  return result;
 }
 
 // Tokens that a sequence gets: number i of the call is token first + i.
@@ -72,6 +59,13 @@ void fail(AppendVerdict& verdict, const Operand& operand, std::int64_t sequence,
   verdict.why = fmt::format("{} of sequence {}, head {}: {}", operand.name, sequence, head, what);
 }
 
+void join(AppendVerdict& all, const AppendVerdict& next) {
+  if (all.ok) all.why = next.why;
+  all.ok = all.ok && next.ok;
+  all.excess = std::max(all.excess, next.excess);
+  all.codes += next.codes;
+}
+
 // The elements of a new token as they are encoded.
 Vector transformed(const AppendData& data, const Operand& operand, std::int64_t sequence,
                    std::int64_t head, std::int64_t number) {
@@ -86,7 +80,7 @@ Vector transformed(const AppendData& data, const Operand& operand, std::int64_t 
   return t.format.hadamard ? rotated(x) : x;
 }
 
-void judge_row(AppendVerdict& verdict, const CodePoints& books, const Operand& operand,
+void judge_row(AppendVerdict& verdict, const RowDecoder& books, const Operand& operand,
                std::int64_t sequence, std::int64_t head, std::int64_t token, const Vector& x) {
   const QuantizedTensor& t = operand.before;
   const VqFormat& f = t.format;
@@ -153,7 +147,7 @@ void judge_raw(AppendVerdict& verdict, const AppendData& data, const Operand& op
                    (wrong.first - expected.begin()) / t.columns));
 }
 
-void judge_head(AppendVerdict& verdict, const AppendData& data, const CodePoints& books,
+void judge_head(AppendVerdict& verdict, const AppendData& data, const RowDecoder& books,
                 const Operand& operand, std::int64_t sequence, std::int64_t head) {
   const QuantizedTensor& t = operand.before;
   const Appended tokens = appended(data, sequence);
@@ -204,8 +198,7 @@ void check(const AppendData& data, const Operand& operand) {
 AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
   check(data, operand);
   const QuantizedTensor& t = operand.before;
-  const RowDecoder sizes(t);  // which judges the rest of the tensor's
-  const CodePoints books(t);
+  const RowDecoder books(t);  // which judges the rest of the tensor's sizes
   const std::int64_t heads = data.batch * t.heads;
   std::vector<AppendVerdict> verdicts(static_cast<std::size_t>(heads));
   const int threads = reference_threads(heads * data.new_tokens * t.columns * t.format.entries() *
@@ -215,26 +208,17 @@ AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
     judge_head(verdicts[i], data, books, operand, number / t.heads, number % t.heads);
   });
   AppendVerdict all;
-  for (const AppendVerdict& each : verdicts) {
-    if (all.ok && !each.ok) all.why = each.why;
-    all.ok = all.ok && each.ok;
-    all.excess = std::max(all.excess, each.excess);
-    all.codes += each.codes;
-  }
+  for (const AppendVerdict& each : verdicts) join(all, each);
   return all;
 }
 
 }  // namespace
 
 AppendVerdict judge_append(const AppendData& data, const AppendResult& result) {
-  const AppendVerdict keys = judge_operand(
+  AppendVerdict both = judge_operand(
       data, {"keys", data.keys, result.key_codes, data.new_keys, data.raw_keys, result.raw_keys});
-  AppendVerdict both = judge_operand(data, {"values", data.values, result.value_codes,
-                                            data.new_values, data.raw_values, result.raw_values});
-  if (!keys.ok) both.why = keys.why;
-  both.ok = both.ok && keys.ok;
-  both.excess = std::max(both.excess, keys.excess);
-  both.codes += keys.codes;
+  join(both, judge_operand(data, {"values", data.values, result.value_codes, data.new_values,
+                                  data.raw_values, result.raw_values}));
   return both;
 }
 

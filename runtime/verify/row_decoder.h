@@ -1,6 +1,7 @@
 // What a quantized tensor says, in double precision, read in the plainest way: a code bit by bit, a
-// row as a sum of entries over its stages. The judge of kernels and packers, so it shares no code
-// with either; the orders that it reads are those of templates/vq/layout/.
+// row as a sum of entries over its stages, the nearest code by looking at all entries. The judge of
+// kernels and packers, so it shares no code with either; the orders that it reads are those of
+// templates/vq/layout/.
 #pragma once
 
 #include <array>
@@ -37,6 +38,7 @@ inline double element_value(DType dtype, std::uint16_t bits) {
   return static_cast<double>(element_to_float(dtype, bits));
 }
 
+// Below, codebook `book` is number unit * residuals + stage.
 class RowDecoder {
  public:
   // Keeps a reference to `tensor`, which must outlive it, and expands the codebooks to doubles.
@@ -48,9 +50,17 @@ class RowDecoder {
   void decode(std::int64_t sequence, std::int64_t head, std::int64_t row,
               std::span<double> out) const;
 
+  // What a code stands for: [vector_size], the stage's scale included. Thread-safe.
+  std::vector<double> point(std::int64_t book, std::uint32_t code) const;
+
+  // Of `x`, [vector_size], to the nearest point of any code. Thread-safe.
+  double least_distance(std::int64_t book, std::span<const double> x) const;
+
  private:
-  // out[] += what `code` stands for in codebook `book`, unit by unit and stage by stage.
+  // out[] += what `code` stands for.
   void add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const;
+  std::span<const double> entry(std::int64_t book, std::int64_t number) const;
+  double scale_of(std::int64_t book) const;
 
   const QuantizedTensor& tensor_;
   std::vector<double> entries_;  // [units][residuals][entries][vector_size]

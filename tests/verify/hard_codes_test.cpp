@@ -32,8 +32,7 @@ QuantizedTensor tensor_of(int bits, int group) {
 
 void fill(QuantizedTensor& t, const CodeLaw& law, std::uint64_t seed = 1) {
   Random random(seed);
-  fill_codes(
-      t, law, [](auto, auto) { return true; }, random);
+  fill_codes(t, law, random);
 }
 
 // [unit * 2 + stage][entry]
