@@ -1,7 +1,8 @@
 #include "runtime/backend/host/compiler.h"
 
+#include <dlfcn.h>
 #include <elf.h>
-#include <vq/host_api.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +11,6 @@
 
 #include "core/error.h"
 #include "core/files/files.h"
-#include "runtime/backend/host/process.h"
 #include "runtime/backend/host/sanitized.h"
 
 namespace vqgen::host {
@@ -76,7 +76,7 @@ std::string first_error(std::string_view log, int status) {
     if (line.find("error") != std::string_view::npos) return std::string(line);
     if (first.empty()) first = line;
   }
-  return first.empty() ? "exit status " + std::to_string(status) : first;
+  return first.empty() ? fmt::format("exit status {}", status) : first;
 }
 
 }  // namespace
@@ -117,8 +117,7 @@ Compiler::Found Compiler::find() const {
 }
 
 CompilerIdentity Compiler::identity() const {
-  return {"c++ " + find().version + ", host api " + std::to_string(vq::host::kApiVersion),
-          options_};
+  return {fmt::format("c++ {}, host api {}", find().version, vq::host::kApiVersion), options_};
 }
 
 Artifact Compiler::compile(const KernelSource& source) const {
@@ -134,21 +133,60 @@ Artifact Compiler::compile(const KernelSource& source) const {
   if (status != 0) {
     folder.keep();
     const std::filesystem::path log = folder.path() / "compile.log";
-    throw Error(ErrorKind::device, "host compiler rejects " + source.entries.at(0).name + ": " +
-                                       first_error(read_text(log), status.value_or(127)) +
-                                       "; whole log in " + log.string() +
-                                       ", text in kernel.cpp beside it");
+    throw Error(
+        ErrorKind::device,
+        fmt::format("host compiler rejects {}: {}; whole log in {}, text in kernel.cpp beside it",
+                    source.entries.at(0).name, first_error(read_text(log), status.value_or(127)),
+                    log.string()));
   }
   Artifact artifact;
   artifact.binary = read_library(folder.path() / "kernel.so");
   if (artifact.binary.empty()) {
-    throw Error(ErrorKind::device, "host compiler " + command[0] + " makes no library of " +
-                                       source.entries.at(0).name + ", and no error" + kRemedy);
+    throw Error(ErrorKind::device,
+                fmt::format("host compiler {} makes no library of {}, and no error{}", command[0],
+                            source.entries.at(0).name, kRemedy));
   }
   for (const KernelEntry& entry : source.entries) artifact.kernels.push_back({.name = entry.name});
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
   artifact.compile_ms = spent.count();
   return artifact;
+}
+
+void Library::Close::operator()(void* handle) const { dlclose(handle); }
+
+Library::Library(std::span<const std::byte> binary, const KernelSource& source, bool check_races,
+                 const std::filesystem::path& scratch)
+    : file_(std::make_unique<ScratchFolder>(scratch)) {
+  const std::filesystem::path path = file_->path() / "kernel.so";
+  publish_file(path, binary);
+  handle_.reset(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorKind::device, fmt::format("cannot load host kernel {}: {}; compile it anew",
+                                               source.entries.at(0).name, what));
+  };
+  if (handle_ == nullptr) fail(dlerror());
+  for (const KernelEntry& wanted : source.entries) {
+    const void* symbol = dlsym(handle_.get(), ("vq_entry_" + wanted.name).c_str());
+    if (symbol == nullptr) fail("it has no VQ_KERNEL " + wanted.name);
+    const auto* entry = static_cast<const vq::host::Entry*>(symbol);
+    if (entry->api_version != vq::host::kApiVersion) {
+      fail(fmt::format("it speaks host api {}, not {}", entry->api_version, vq::host::kApiVersion));
+    }
+    if (entry->tracks != check_races) {
+      fail(fmt::format("it was compiled {} races",
+                       entry->tracks ? "to check" : "without checks of"));
+    }
+    if (entry->threads != static_cast<int>(wanted.threads)) {
+      fail(fmt::format("{} is made for {} threads, its launch shape has {}", wanted.name,
+                       entry->threads, wanted.threads));
+    }
+    if (entry->args_bytes != static_cast<std::uint64_t>(source.args_bytes)) {
+      fail(fmt::format("{} takes {} bytes of arguments, its source says {}", wanted.name,
+                       entry->args_bytes, source.args_bytes));
+    }
+    entries_.push_back(entry);
+  }
+  if (!kSanitized) file_.reset();
 }
 
 }  // namespace vqgen::host

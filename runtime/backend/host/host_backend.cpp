@@ -1,5 +1,7 @@
 #include "runtime/backend/host/host_backend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,7 +16,6 @@
 #include "runtime/backend/host/block_runner.h"
 #include "runtime/backend/host/compiler.h"
 #include "runtime/backend/host/host_memory.h"
-#include "runtime/backend/host/library.h"
 #include "runtime/backend/timed_runs.h"
 
 namespace vqgen {
@@ -36,25 +37,21 @@ struct HostKernel : LoadedKernel {
 
 // The shape of a current GPU, so that plans made for one are feasible here. Speeds are a CPU's.
 GpuSpec host_spec() {
-  GpuSpec spec;
-  spec.name = "host";
-  spec.arch = "host";
-  spec.sms = 4;
-  spec.registers_per_sm = 65536;
-  spec.registers_granule = 256;
-  spec.sm_partitions = 4;
-  spec.max_threads_per_sm = 2048;
-  spec.max_blocks_per_sm = 32;
-  spec.shared_bytes_per_sm = 233472;
-  spec.shared_bytes_per_block = 232448;
-  spec.shared_bytes_reserved = 1024;
-  spec.shared_bytes_granule = 128;
-  spec.l2_bytes = std::int64_t{32} << 20;
-  spec.memory_bytes = std::int64_t{8} << 30;
-  spec.memory_gbps = 20;
-  spec.sm_clock_mhz = 2000;
-  spec.warpgroup_products = true;
-  return spec;
+  return {.name = "host",
+          .arch = "host",
+          .sms = 4,
+          .registers_per_sm = 65536,
+          .max_threads_per_sm = 2048,
+          .max_blocks_per_sm = 32,
+          .shared_bytes_per_sm = 233472,
+          .shared_bytes_per_block = 232448,
+          .shared_bytes_reserved = 1024,
+          .l2_bytes = std::int64_t{32} << 20,
+          .memory_bytes = std::int64_t{8} << 30,
+          .memory_gbps = 20,
+          .sm_clock_mhz = 2000,
+          .warpgroup_products = true,
+          .sources = {}};
 }
 
 // Limits of every CUDA GPU since sm_75, which a launch there would refuse too.
@@ -67,11 +64,9 @@ void check_shape(const KernelEntry& shape, const GpuSpec& spec) {
                   shape.shared_bytes <= spec.shared_bytes_per_block;
   if (ok) return;
   throw Error(ErrorKind::device,
-              "cannot launch " + shape.name + ": grid " + std::to_string(grid.x) + "x" +
-                  std::to_string(grid.y) + "x" + std::to_string(grid.z) + ", " +
-                  std::to_string(shape.threads) + " threads, " +
-                  std::to_string(shape.shared_bytes) +
-                  " shared bytes is beyond what a GPU takes; choose a smaller plan");
+              fmt::format("cannot launch {}: grid {}x{}x{}, {} threads, {} shared bytes is beyond "
+                          "what a GPU takes; choose a smaller plan",
+                          shape.name, grid.x, grid.y, grid.z, shape.threads, shape.shared_bytes));
 }
 
 class HostBackend : public Backend {
@@ -169,8 +164,8 @@ class HostBackend : public Backend {
 void HostBackend::check_copy(const char* what, const void* device, std::size_t bytes) const {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(device);
   if (bytes == 0 || memory_.find(address, bytes)) return;
-  throw Error(ErrorKind::device, std::string(what) + " of " + std::to_string(bytes) + " bytes " +
-                                     memory_.locate(address) + "; copy within one allocation");
+  throw Error(ErrorKind::device, fmt::format("{} of {} bytes {}; copy within one allocation", what,
+                                             bytes, memory_.locate(address)));
 }
 
 std::vector<std::uint32_t> HostBackend::block_order(std::uint64_t blocks) const {
@@ -195,9 +190,9 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   check_shape(shape, spec_);
   if (args.size() != static_cast<std::size_t>(source.args_bytes)) {
     throw Error(ErrorKind::device,
-                "cannot launch " + shape.name + ": " + std::to_string(args.size()) +
-                    " bytes of arguments, it takes " + std::to_string(source.args_bytes) +
-                    "; pass the op's argument struct");
+                fmt::format("cannot launch {}: {} bytes of arguments, it takes {}; pass the op's "
+                            "argument struct",
+                            shape.name, args.size(), source.args_bytes));
   }
   host::GuardedBlock own_args(args.size());
   if (!args.empty()) std::memcpy(own_args.data(), args.data(), args.size());
@@ -239,8 +234,10 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   const std::optional<std::string> damage = memory_.take_damage();
   if (!fault.empty()) throw Error(ErrorKind::device, fault);
   if (damage) {
-    throw Error(ErrorKind::device, "kernel " + shape.name + ": a write without store_global " +
-                                       *damage + "; store through store_global to learn where");
+    throw Error(ErrorKind::device,
+                fmt::format("kernel {}: a write without store_global {}; store through "
+                            "store_global to learn where",
+                            shape.name, *damage));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/backend/host/process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
@@ -21,8 +22,9 @@ ScratchFolder::ScratchFolder(const std::filesystem::path& parent) {
   std::string name = (base / "vqgen-host-XXXXXX").string();
   Leftovers leftovers;
   if (mkdtemp(name.data()) == nullptr) {
-    throw Error(ErrorKind::device, "cannot make a folder in " + base.string() + ": " +
-                                       std::strerror(errno) + "; name a writable scratch folder");
+    throw Error(ErrorKind::device,
+                fmt::format("cannot make a folder in {}: {}; name a writable scratch folder",
+                            base.string(), std::strerror(errno)));
   }
   path_ = name;
   leftovers.add(path_);
@@ -42,8 +44,8 @@ std::optional<int> run_process(const std::vector<std::string>& command,
   const OwnedFile said = above_standard(
       OwnedFile(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)));
   if (nothing.get() < 0 || said.get() < 0) {
-    throw Error(ErrorKind::device, "cannot start " + command.at(0) + ": " + path.string() + ": " +
-                                       std::strerror(errno) + "; make room there");
+    throw Error(ErrorKind::device, fmt::format("cannot start {}: {}: {}; make room there",
+                                               command.at(0), path.string(), std::strerror(errno)));
   }
   options.environment.push_back("LC_ALL=C");
   std::optional<Child> child;
@@ -58,9 +60,9 @@ std::optional<int> run_process(const std::vector<std::string>& command,
   const auto never = Child::Time::max();
   const auto limit = options.longest ? std::chrono::steady_clock::now() + *options.longest : never;
   if (!child->ended(limit)) {
-    throw Error(ErrorKind::device, command[0] + " took more than " +
-                                       std::to_string(options.longest->count()) +
-                                       " s and was ended; see whether it hangs");
+    throw Error(ErrorKind::device,
+                fmt::format("{} took more than {} s and was ended; see whether it hangs",
+                            command[0], options.longest->count()));
   }
   const std::optional<int> status = child->end();
   if (!status) {
