@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/verify/hard_tensor.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 
@@ -31,13 +30,6 @@ CodeLaw law_of(const HardInput& input, std::size_t operand) {
   return law;
 }
 
-void shuffle(std::vector<std::int32_t>& values, Random& random) {
-  for (std::int64_t i = std::ssize(values); i > 1; --i) {
-    std::swap(values[static_cast<std::size_t>(i - 1)],
-              values[static_cast<std::size_t>(random.below(i))]);
-  }
-}
-
 std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPattern pattern,
                                        Random& random) {
   const auto full = static_cast<std::int32_t>(tokens);
@@ -51,7 +43,7 @@ std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPat
     length = std::clamp<std::int64_t>(length, 1, tokens);
     lengths[b] = must ? musts[b] : static_cast<std::int32_t>(length);
   }
-  shuffle(lengths, random);
+  random.shuffle(lengths);
   return lengths;
 }
 
@@ -62,7 +54,7 @@ std::vector<std::int32_t> make_extents(int batch, int max, Random& random) {
   for (std::int32_t& extent : extents) extent = static_cast<std::int32_t>(random.below(max + 1));
   extents[0] = max;
   if (batch > 1) extents[1] = 0;
-  shuffle(extents, random);
+  random.shuffle(extents);
   return extents;
 }
 

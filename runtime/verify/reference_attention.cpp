@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "runtime/parallel.h"
-#include "runtime/verify/reference_threads.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -119,26 +118,24 @@ void attend(const AttentionData& data, double softmax_scale, HeadRows& keys, Hea
             std::vector<Query>& queries) {
   std::size_t longest = 0;
   for (const Query& query : queries) longest = std::max(longest, query.weights.size());
-  for (std::size_t t = 0; t < longest; ++t) {
-    const auto token = static_cast<std::int64_t>(t);
-    for (Query& query : queries) {
-      if (t >= query.weights.size()) continue;
-      const TokenPlace place = token_place(data, query.sequence, token);
-      const auto& operand = place == TokenPlace::codes ? query.transformed : query.raw;
-      query.weights[t] = dot(operand, keys.row(place, token)) * softmax_scale;
+  const auto for_each_token = [&](const auto& visit) {
+    for (std::size_t t = 0; t < longest; ++t) {
+      const auto token = static_cast<std::int64_t>(t);
+      for (Query& query : queries) {
+        if (t >= query.weights.size()) continue;
+        visit(query, query.weights[t], token_place(data, query.sequence, token), token);
+      }
     }
-  }
+  };
+  for_each_token([&](Query& query, double& score, TokenPlace place, std::int64_t token) {
+    const auto& operand = place == TokenPlace::codes ? query.transformed : query.raw;
+    score = dot(operand, keys.row(place, token)) * softmax_scale;
+  });
   for (Query& query : queries) *query.lse = softmax(query.weights);
-  for (std::size_t t = 0; t < longest; ++t) {
-    const auto token = static_cast<std::int64_t>(t);
-    for (Query& query : queries) {
-      if (t >= query.weights.size()) continue;
-      const double* row = values.row(token_place(data, query.sequence, token), token);
-      const double weight = query.weights[t];
-      double* out = query.out;
-      for (std::int64_t i = 0; i < data.keys.columns; ++i) out[i] += weight * row[i];
-    }
-  }
+  for_each_token([&](Query& query, double weight, TokenPlace place, std::int64_t token) {
+    const double* row = values.row(place, token);
+    for (std::int64_t i = 0; i < data.keys.columns; ++i) query.out[i] += weight * row[i];
+  });
 }
 
 // Decoders are null where no token is read from codes.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "core/error.h"
 #include "core/format/entries.h"
@@ -84,6 +85,12 @@ void require(bool consistent, const char* message) {
   if (!consistent) throw Error(ErrorKind::bad_input, message);
 }
 
+int reference_threads(std::int64_t multiply_adds) {
+  constexpr std::int64_t kWorth = 1 << 24;  // some 10 ms
+  const auto cores = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  return static_cast<int>(std::clamp<std::int64_t>(multiply_adds / kWorth, 1, cores));
+}
+
 std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits) {
   std::uint32_t code = 0;
   for (int i = 0; i < index_bits; ++i) {
@@ -102,6 +109,16 @@ std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, st
   number = number * l.rows + row % l.rows;
   number = number * l.words + word % l.words;
   return static_cast<std::size_t>(number);
+}
+
+std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
+                                     std::span<const std::uint32_t> codes, std::int64_t sequence,
+                                     std::int64_t head, std::int64_t row) {
+  std::vector<std::uint32_t> words;
+  for (std::int64_t word = 0; word < tensor.row_words; ++word) {
+    words.push_back(codes[word_number(tensor, sequence, head, row, word)]);
+  }
+  return words;
 }
 
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code) {
@@ -150,10 +167,7 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                         std::span<double> out) const {
   const QuantizedTensor& t = tensor_;
   const VqFormat& f = t.format;
-  std::vector<std::uint32_t> words;
-  for (std::int64_t word = 0; word < t.row_words; ++word) {
-    words.push_back(t.codes[word_number(t, sequence, head, row, word)]);
-  }
+  const std::vector<std::uint32_t> words = row_words(t, t.codes, sequence, head, row);
   std::fill(out.begin(), out.end(), 0.0);
   std::int64_t code_number = 0;
   const auto size = static_cast<std::size_t>(f.vector_size);

@@ -25,6 +25,11 @@ std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t cod
 std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, std::int64_t head,
                         std::int64_t row, std::int64_t word);
 
+// The words of a row, out of the codes of such a tensor.
+std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
+                                     std::span<const std::uint32_t> codes, std::int64_t sequence,
+                                     std::int64_t head, std::int64_t row);
+
 // The codebook set that serves an element: by head and channel group (KV cache), by channel group
 // or tile (weights).
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
@@ -32,6 +37,11 @@ std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int6
 
 // Throws Error(bad_input, message) where data of a reference contradict each other.
 void require(bool consistent, const char* message);
+
+// How many threads a double-precision reference of so many multiply-adds is worth: small ones are
+// done before a thread has started. Its sums are each of one thread, so that their number changes
+// no bit.
+int reference_threads(std::int64_t multiply_adds);
 
 // The element that packed bits stand for.
 inline double element_value(DType dtype, std::uint16_t bits) {

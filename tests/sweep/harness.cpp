@@ -25,7 +25,7 @@ namespace {
 // Set VQGEN_TEST_CACHE to a folder to keep compiled kernels between runs.
 ArtifactCache* test_cache() {
   static const char* folder = std::getenv("VQGEN_TEST_CACHE");
-  static ArtifactCache cache(folder != nullptr ? folder : "");
+  static ArtifactCache cache({.folder = folder != nullptr ? folder : ""});
   return folder != nullptr ? &cache : nullptr;
 }
 

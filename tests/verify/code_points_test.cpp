@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/verify/hard_codes.h"
 #include "runtime/verify/hard_tensor.h"
 
 namespace vqgen::test {

@@ -1,5 +1,5 @@
 // Drawn codes follow their law: the skew of zipf, and a captured histogram, codebook by codebook.
-#include "runtime/verify/hard_codes.h"
+#include "runtime/verify/hard_tensor.h"
 
 #include <gtest/gtest.h>
 

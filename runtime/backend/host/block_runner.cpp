@@ -7,12 +7,6 @@
 
 namespace vqgen::host {
 
-using vq::host::Access;
-using vq::host::Collective;
-using vq::host::Context;
-using vq::host::Exchange;
-using vq::host::Site;
-
 namespace {
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64

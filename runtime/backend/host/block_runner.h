@@ -32,8 +32,8 @@ enum class ThreadState : unsigned char { ready, waiting, returned };
 
 // Where a waiting thread waits.
 struct Wait {
-  vq::host::Collective collective;
-  vq::host::Site site;
+  Collective collective;
+  Site site;
 };
 
 // "sync_block (attention.cuh:40)"
@@ -47,7 +47,7 @@ struct Launch {
 };
 
 // One a worker; reused from block to block and from launch to launch.
-class BlockRunner : private vq::host::Context {
+class BlockRunner : private Context {
  public:
   BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races);
   BlockRunner(const BlockRunner&) = delete;
@@ -68,7 +68,7 @@ class BlockRunner : private vq::host::Context {
   struct Read {
     std::uint64_t address;
     std::uint64_t bytes;
-    vq::host::Site site;
+    Site site;
   };
   // What a thread has begun and not waited for, oldest first.
   template <class Item>
@@ -113,30 +113,26 @@ class BlockRunner : private vq::host::Context {
     Wait first{};                      // of the first to arrive
   };
 
-  static BlockRunner& self(vq::host::Context* context) {
-    return *static_cast<BlockRunner*>(context);
-  }
+  static BlockRunner& self(Context* context) { return *static_cast<BlockRunner*>(context); }
   static void thread_main(void* argument);
   void install_services();
   void reset();
 
   // Called on fibers. Those that find a fault note it in one statement, so that no string is alive
   // when the next one abandons the fiber.
-  void arrive(vq::host::Collective collective, vq::host::Exchange act, vq::host::Site site);
-  void exchange_operands(const Meeting& meeting, vq::host::Exchange act);
+  void arrive(Collective collective, Exchange act, Site site);
+  void exchange_operands(const Meeting& meeting, Exchange act);
   void check_place(const Wait& first);
-  void check_allocation(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
-                        vq::host::Site site);
-  void track_access(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
-                    vq::host::Site site);
+  void check_allocation(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
+  void track_access(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
   void note_race(const Race& race, const Touch& here, bool in_arena);
-  [[noreturn]] void fail_arena(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
-                               vq::host::Site site);
+  [[noreturn]] void fail_arena(Access access, std::uint64_t address, std::uint64_t bytes,
+                               Site site);
   [[noreturn]] void finish();
   [[noreturn]] void fail_stuck();
   [[noreturn]] void fail_unwaited();
   [[noreturn]] void abandon();
-  void note(const std::string& what, vq::host::Site site, const std::string& remedy);
+  void note(const std::string& what, Site site, const std::string& remedy);
   std::string where() const;
 
   void release(unsigned warp_index);

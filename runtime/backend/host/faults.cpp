@@ -11,10 +11,6 @@
 
 namespace vqgen::host {
 
-using vq::host::Access;
-using vq::host::Collective;
-using vq::host::Site;
-
 namespace {
 
 template <class Number>

@@ -16,7 +16,6 @@
 #include "runtime/backend/host/block_runner.h"
 #include "runtime/backend/host/compiler.h"
 #include "runtime/backend/host/host_memory.h"
-#include "runtime/backend/timed_runs.h"
 
 namespace vqgen {
 namespace {
@@ -63,10 +62,20 @@ void check_shape(const KernelEntry& shape, const GpuSpec& spec) {
                   shape.threads <= host::kMostThreads && shape.shared_bytes >= 0 &&
                   shape.shared_bytes <= spec.shared_bytes_per_block;
   if (ok) return;
-  throw Error(ErrorKind::device,
-              fmt::format("cannot launch {}: grid {}x{}x{}, {} threads, {} shared bytes is beyond "
-                          "what a GPU takes; choose a smaller plan",
-                          shape.name, grid.x, grid.y, grid.z, shape.threads, shape.shared_bytes));
+  throw device_error(
+      "cannot launch {}: grid {}x{}x{}, {} threads, {} shared bytes is beyond what a GPU takes; "
+      "choose a smaller plan",
+      shape.name, grid.x, grid.y, grid.z, shape.threads, shape.shared_bytes);
+}
+
+std::vector<std::uint32_t> block_order(const HostOptions& options, std::uint64_t blocks) {
+  std::vector<std::uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0u);
+  if (options.order == LaneOrder::reverse) std::reverse(order.begin(), order.end());
+  if (options.order == LaneOrder::random) {
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(options.seed));
+  }
+  return order;
 }
 
 class HostBackend : public Backend {
@@ -129,11 +138,6 @@ class HostBackend : public Backend {
   void run(const HostKernel& loaded, const KernelSource& source, std::size_t entry,
            std::span<const std::byte> args);
 
-  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
-                                     std::size_t) const override {
-    return std::nullopt;
-  }
-
   void synchronize() override {}  // launch() returns when all is done
 
   std::vector<double> time_us(std::span<const Launch> launches, int replays,
@@ -150,8 +154,12 @@ class HostBackend : public Backend {
   }
 
  private:
-  void check_copy(const char* what, const void* device, std::size_t bytes) const;
-  std::vector<std::uint32_t> block_order(std::uint64_t blocks) const;
+  void check_copy(const char* what, const void* device, std::size_t bytes) const {
+    const std::uint64_t address = reinterpret_cast<std::uintptr_t>(device);
+    if (bytes == 0 || memory_.find(address, bytes)) return;
+    throw device_error("{} of {} bytes {}; copy within one allocation", what, bytes,
+                       memory_.locate(address));
+  }
 
   HostOptions options_;
   GpuSpec spec_ = host_spec();
@@ -160,24 +168,6 @@ class HostBackend : public Backend {
   host::HostMemory memory_;
   std::vector<std::unique_ptr<host::BlockRunner>> runners_;
 };
-
-void HostBackend::check_copy(const char* what, const void* device, std::size_t bytes) const {
-  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(device);
-  if (bytes == 0 || memory_.find(address, bytes)) return;
-  throw Error(ErrorKind::device, fmt::format("{} of {} bytes {}; copy within one allocation", what,
-                                             bytes, memory_.locate(address)));
-}
-
-std::vector<std::uint32_t> HostBackend::block_order(std::uint64_t blocks) const {
-  std::vector<std::uint32_t> order(blocks);
-  std::iota(order.begin(), order.end(), 0u);
-  if (options_.order == LaneOrder::reverse) std::reverse(order.begin(), order.end());
-  if (options_.order == LaneOrder::random) {
-    std::mt19937_64 random(options_.seed);
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-  }
-  return order;
-}
 
 void HostKernel::enqueue(std::size_t entry, std::span<const std::byte> args, void*) const {
   backend.run(*this, source, entry, args);
@@ -189,10 +179,9 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   const KernelEntry& shape = source.entries.at(entry);
   check_shape(shape, spec_);
   if (args.size() != static_cast<std::size_t>(source.args_bytes)) {
-    throw Error(ErrorKind::device,
-                fmt::format("cannot launch {}: {} bytes of arguments, it takes {}; pass the op's "
-                            "argument struct",
-                            shape.name, args.size(), source.args_bytes));
+    throw device_error(
+        "cannot launch {}: {} bytes of arguments, it takes {}; pass the op's argument struct",
+        shape.name, args.size(), source.args_bytes);
   }
   host::GuardedBlock own_args(args.size());
   if (!args.empty()) std::memcpy(own_args.data(), args.data(), args.size());
@@ -201,7 +190,7 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   // Blocks are handed out in order and those before a faulty one all run, so that the fault that is
   // reported, the first in that order, does not depend on the number of workers.
   const std::vector<std::uint32_t> order =
-      block_order(std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
+      block_order(options_, std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   std::size_t fault_position = order.size();
@@ -224,7 +213,7 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
       runners_[i]->begin(launch, loaded.copies[i].entry(entry));
     }
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorKind::device, "no host memory to run " + shape.name + "; free some");
+    throw device_error("no host memory to run {}; free some", shape.name);
   }
   std::vector<std::jthread> helpers;
   for (std::size_t i = 1; i < workers; ++i) helpers.emplace_back(work, i);
@@ -234,10 +223,9 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   const std::optional<std::string> damage = memory_.take_damage();
   if (!fault.empty()) throw Error(ErrorKind::device, fault);
   if (damage) {
-    throw Error(ErrorKind::device,
-                fmt::format("kernel {}: a write without store_global {}; store through "
-                            "store_global to learn where",
-                            shape.name, *damage));
+    throw device_error(
+        "kernel {}: a write without store_global {}; store through store_global to learn where",
+        shape.name, *damage);
   }
 }
 

@@ -6,8 +6,8 @@
 #include <iterator>
 #include <new>
 
-#include "core/error.h"
-#include "runtime/backend/host/sanitized.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/host/fiber.h"
 
 namespace vqgen::host {
 namespace {
@@ -64,9 +64,7 @@ void* HostMemory::allocate(std::size_t bytes) {
     blocks_.emplace(address_of(pointer), std::move(block));
     return pointer;
   } catch (const std::bad_alloc&) {
-    throw Error(
-        ErrorKind::device,
-        fmt::format("no host memory for {} bytes; free some or take a smaller problem", bytes));
+    throw device_error("no host memory for {} bytes; free some or take a smaller problem", bytes);
   }
 }
 
