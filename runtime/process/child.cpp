@@ -177,7 +177,7 @@ ChildTalk::ChildTalk(const ChildSetup& setup) {
 }
 
 // Until one of `events` is ready on the socket; errors are taken meanwhile.
-bool ChildTalk::wait(int events, Time deadline, int& ready) {
+bool ChildTalk::wait(int events, Time deadline) {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -187,8 +187,7 @@ bool ChildTalk::wait(int events, Time deadline, int& ready) {
     const int count = ::poll(files, 2, timeout);
     if (count < 0 && errno != EINTR) return false;
     if (count > 0 && files[1].revents != 0) take_errors();
-    ready = count > 0 ? files[0].revents : 0;
-    if (ready != 0) return true;
+    if (count > 0 && files[0].revents != 0) return true;
     if (std::chrono::steady_clock::now() >= deadline) return false;
   }
 }
@@ -214,16 +213,14 @@ bool ChildTalk::send(std::string_view bytes, Time deadline) {
       continue;
     }
     if (errno == EINTR) continue;
-    int ready = 0;
-    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !wait(POLLOUT, deadline, ready)) return false;
+    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !wait(POLLOUT, deadline)) return false;
   }
   return true;
 }
 
 ChildTalk::Got ChildTalk::receive(std::string& bytes, Time deadline) {
   for (;;) {
-    int ready = 0;
-    if (!wait(POLLIN, deadline, ready)) return Got::nothing;
+    if (!wait(POLLIN, deadline)) return Got::nothing;
     std::array<char, 65536> some;
     const ssize_t got = read_some(talk_.get(), some);
     if (got == 0) return Got::end;

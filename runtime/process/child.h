@@ -117,7 +117,7 @@ class ChildTalk {
   std::string last_words();
 
  private:
-  bool wait(int events, Time deadline, int& ready);
+  bool wait(int events, Time deadline);
   bool take_errors();  // false where there are none, now or any more
 
   OwnedFile talk_;

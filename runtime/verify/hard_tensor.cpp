@@ -186,15 +186,14 @@ class CodeSource {
 
 // Puts a code of index_bits at a bit of a packed row and leaves all other bits alone.
 void write_code(std::uint32_t* row, std::int64_t bit, int index_bits, std::uint32_t code) {
-  const std::uint64_t shift = static_cast<std::uint64_t>(bit) % 32;
+  const std::int64_t shift = bit % 32;
   const std::uint64_t mask = ((std::uint64_t{1} << index_bits) - 1) << shift;
-  const std::uint64_t value = std::uint64_t{code} << shift;
-  std::uint32_t* word = row + bit / 32;
-  const auto put = [](std::uint32_t& to, std::uint64_t bits, std::uint64_t where) {
-    to = (to & ~static_cast<std::uint32_t>(where)) | static_cast<std::uint32_t>(bits);
-  };
-  put(word[0], value, mask);
-  if ((mask >> 32) != 0) put(word[1], value >> 32, mask >> 32);
+  const bool two = (mask >> 32) != 0;
+  std::uint32_t* const word = row + bit / 32;
+  std::uint64_t bits = word[0] | (two ? std::uint64_t{word[1]} << 32 : 0);
+  bits = (bits & ~mask) | std::uint64_t{code} << shift;
+  word[0] = static_cast<std::uint32_t>(bits);
+  if (two) word[1] = static_cast<std::uint32_t>(bits >> 32);
 }
 
 std::vector<std::uint32_t> random_words(std::size_t count, Random& random) {
