@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "cli/cache_commands.h"
-#include "runtime/cache/collect.h"
+#include "runtime/cache/folder_layer.h"
 
 namespace vqgen::cli {
 namespace {

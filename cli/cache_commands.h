@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "runtime/cache/trust.h"
+#include "runtime/cache/places.h"
 
 namespace vqgen::cli {
 

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include "cli/cache_commands.h"
-#include "runtime/cache/nearest.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::cli {

@@ -6,7 +6,7 @@
 #include "core/files/files.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
-#include "runtime/cache/trust.h"
+#include "runtime/cache/places.h"
 
 namespace vqgen::cli {
 namespace {

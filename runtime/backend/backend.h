@@ -2,6 +2,9 @@
 // NVRTC, `host` runs the same text on the CPU. Not thread-safe unless a function says so.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -70,6 +73,19 @@ struct Launch {
   std::span<const std::byte> args;
 };
 
+template <class... Args>
+Error device_error(fmt::format_string<Args...> text, Args&&... args) {
+  return {ErrorKind::device, fmt::format(text, std::forward<Args>(args)...)};
+}
+
+// The line of a compiler's log that says what went wrong first; of a log without such a line the
+// first.
+inline std::string first_error(std::string_view log) {
+  const std::size_t mark = std::min(log.find("error"), log.find("fatal"));
+  const std::size_t begin = mark == log.npos ? 0 : log.rfind('\n', mark) + 1;
+  return std::string(log.substr(begin, log.find('\n', begin) - begin));
+}
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -88,7 +104,9 @@ class Backend {
 
   // That of what would compile, opened for it where compiler() tells of its file. Thread-safe.
   // Error(device) as compile() has it.
-  virtual CompilerIdentity opened_compiler(const KernelSource& source) const;
+  virtual CompilerIdentity opened_compiler(const KernelSource& source) const {
+    return compiler(source);
+  }
 
   // False where compile() always refuses: then nobody waits for others to compile.
   virtual bool may_compile() const { return true; }
@@ -110,13 +128,16 @@ class Backend {
 
   // Memory of the caller that kernels may touch until it is given back, where only what was
   // allocated may be touched otherwise. Does nothing on a device, which finds what it can reach.
-  virtual void lend(const void* pointer, std::size_t bytes);
-  virtual void give_back(const void* pointer, std::size_t bytes) noexcept;
+  virtual void lend(const void* /*pointer*/, std::size_t /*bytes*/) {}
+  virtual void give_back(const void* /*pointer*/, std::size_t /*bytes*/) noexcept {}
 
   // How many blocks of entry number `entry`, of the shape that `source` gives it, a multiprocessor
   // holds at once, as the driver works it out; nullopt where there is no such thing.
-  virtual std::optional<int> resident_blocks(LoadedKernel& kernel, const KernelSource& source,
-                                             std::size_t entry) const = 0;
+  virtual std::optional<int> resident_blocks(LoadedKernel& /*kernel*/,
+                                             const KernelSource& /*source*/,
+                                             std::size_t /*entry*/) const {
+    return std::nullopt;
+  }
 
   // Queues entry number `entry` with `args` (the op's argument struct, by value).
   virtual void launch(LoadedKernel& kernel, const KernelSource& source, std::size_t entry,
@@ -127,8 +148,8 @@ class Backend {
 
   // Of streams that enqueue() takes. Whether one is being captured into a graph; waits for one.
   // What runs at once has none. Thread-safe. Error(device).
-  virtual bool capturing(void* stream) const;
-  virtual void wait_for(void* stream);
+  virtual bool capturing(void* /*stream*/) const { return false; }
+  virtual void wait_for(void* /*stream*/) {}
 
   // Queues zeros for `bytes` of device memory on the caller's stream, as enqueue() queues a kernel;
   // may be captured. What runs at once is done when it returns. Thread-safe. Error(device).
@@ -136,7 +157,7 @@ class Backend {
 
   // Makes the context that kernels are loaded into current for the calling thread; nothing where
   // there is none. Thread-safe. Error(device).
-  virtual void make_current();
+  virtual void make_current() {}
 
   // Times up to `replays` runs (timed_runs()) of all launches in order, microseconds each, after
   // as many as `warm_up_ms` has room for, so that the clock is theirs and not that of what ran
@@ -146,41 +167,56 @@ class Backend {
                                       double warm_up_ms) = 0;
 };
 
-inline CompilerIdentity Backend::opened_compiler(const KernelSource& source) const {
-  return compiler(source);
-}
-inline bool Backend::capturing(void*) const { return false; }
-inline void Backend::wait_for(void*) {}
-inline void Backend::make_current() {}
-inline void Backend::lend(const void*, std::size_t) {}
-inline void Backend::give_back(const void*, std::size_t) noexcept {}
-
 // Owns device memory. Move-only; must not outlive its backend.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   DeviceBuffer(Backend& backend, std::size_t bytes)
-      : backend_(&backend), pointer_(backend.allocate(bytes)), bytes_(bytes) {}
-  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~DeviceBuffer() {
-    if (backend_ != nullptr) backend_->release(pointer_);
-  }
-  void* data() const { return pointer_; }
+      : memory_(backend.allocate(bytes), {&backend}), bytes_(bytes) {}
+  void* data() const { return memory_.get(); }
   std::size_t bytes() const { return bytes_; }
 
  private:
-  void swap(DeviceBuffer& other) noexcept {
-    std::swap(backend_, other.backend_);
-    std::swap(pointer_, other.pointer_);
-    std::swap(bytes_, other.bytes_);
-  }
-  Backend* backend_ = nullptr;
-  void* pointer_ = nullptr;
+  struct Release {
+    Backend* backend;
+    void operator()(void* pointer) const { backend->release(pointer); }
+  };
+  std::unique_ptr<void, Release> memory_;
   std::size_t bytes_ = 0;
+};
+
+constexpr int kLeastTimedRuns = 3;
+constexpr double kEnoughTimedUs = 50'000;
+
+// What `replays` calls of `run()` return, microseconds each. After kLeastTimedRuns none begins once
+// those before come to kEnoughTimedUs: a search among slow plans would spend most of its time on
+// more of them.
+template <class Run>
+std::vector<double> timed_runs(int replays, const Run& run) {
+  std::vector<double> times;
+  double spent = 0;
+  for (int i = 0; i < replays && (i < kLeastTimedRuns || spent < kEnoughTimedUs); ++i) {
+    times.push_back(run());
+    spent += times.back();
+  }
+  return times;
+}
+
+// A backend without a device, for what compiles, or looks kernels up, and runs none: what drives a
+// device does nothing here. Memory is null, and a load gives no kernel.
+class NoDevice : public Backend {
+ public:
+  std::optional<GpuSpec> device() const override { return std::nullopt; }
+  std::unique_ptr<LoadedKernel> load(const Artifact&, const KernelSource&) override { return {}; }
+  void* allocate(std::size_t) override { return nullptr; }
+  void release(void*) noexcept override {}
+  void upload(void*, std::span<const std::byte>) override {}
+  void download(std::span<std::byte>, const void*) override {}
+  void zero(void*, std::size_t, void*) override {}
+  void launch(LoadedKernel&, const KernelSource&, std::size_t,
+              std::span<const std::byte>) override {}
+  void synchronize() override {}
+  std::vector<double> time_us(std::span<const Launch>, int, double) override { return {}; }
 };
 
 }  // namespace vqgen

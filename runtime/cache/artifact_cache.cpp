@@ -1,15 +1,20 @@
 #include "runtime/cache/artifact_cache.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <thread>
 
 #include "core/files/files.h"
+#include "core/json/leftovers.h"
 #include "runtime/cache/artifact_file.h"
-#include "runtime/cache/collect.h"
-#include "runtime/cache/nearest.h"
 #include "runtime/cache/pack.h"
-#include "runtime/cache/trust.h"
 
 namespace vqgen {
 namespace {
@@ -21,22 +26,80 @@ bool lasts(int code) {
   return code == EROFS || code == EACCES || code == EPERM || code == ENOSPC || code == EDQUOT;
 }
 
-CacheOptions in_folder(std::filesystem::path folder) {
-  CacheOptions options;
-  options.folder = std::move(folder);
-  return options;
-}
-
 std::unique_ptr<ArtifactLayer> open_layer(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return std::make_unique<FolderLayer>(path);
   return std::make_unique<PackLayer>(path);
 }
 
+CompileResult hit(Lookup& found) {
+  return {*std::move(found.artifact), true, std::move(found.layer)};
+}
+
+bool same_file(int file, const std::filesystem::path& path) {
+  struct stat mine {};
+  struct stat named {};
+  return ::fstat(file, &mine) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
+}
+
+std::string shown(const std::string& value) { return value; }
+std::string shown(const std::vector<std::string>& values) {
+  return fmt::format("{}", fmt::join(values, " "));
+}
+
+// "arch differs: 'sm_80' is stored, 'sm_90a' is wanted".
+std::string difference(const ArtifactKey& stored, const ArtifactKey& wanted,
+                       const std::string& name) {
+  std::string text;
+  for_each_field<ArtifactKey>([&](const auto& field) {
+    if (field.name != name) return;
+    text = fmt::format("{} differs: '{}' is stored, '{}' is wanted", name,
+                       shown(stored.*field.member), shown(wanted.*field.member));
+  });
+  return text;
+}
+
 }  // namespace
 
-ArtifactCache::ArtifactCache(std::filesystem::path folder)
-    : ArtifactCache(in_folder(std::move(folder))) {}
+// flock has no time limit, so it is asked again and again, ever more slowly.
+KeyLock::KeyLock(const std::filesystem::path& file, std::chrono::milliseconds longest)
+    : path_(file) {
+  make_closed_folders(path_.parent_path());
+  const auto end = std::chrono::steady_clock::now() + longest;
+  std::chrono::milliseconds pause{1};
+  int error = attempt();
+  while (error == EWOULDBLOCK || error == EINTR) {
+    waited_ = waited_ || error == EWOULDBLOCK;
+    if (std::chrono::steady_clock::now() >= end) break;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds{20});
+    error = attempt();
+  }
+  if (error == 0 || file_ < 0) return;
+  ::close(file_);
+  file_ = -1;
+}
+
+// Makes and locks the file in one step, since nobody would remove one that nobody holds.
+int KeyLock::attempt() {
+  Leftovers leftovers;
+  if (file_ < 0) file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file_ < 0 || ::flock(file_, LOCK_EX | LOCK_NB) != 0) return errno;
+  named_ = same_file(file_, path_);
+  if (named_) leftovers.add(path_);
+  return 0;
+}
+
+// Who waited for this file gets it still, finds the artifact, and leaves another's file alone.
+KeyLock::~KeyLock() {
+  if (file_ < 0) return;
+  Leftovers leftovers;
+  if (same_file(file_, path_)) ::unlink(path_.c_str());
+  if (named_) leftovers.forget(path_);
+  ::flock(file_, LOCK_UN);  // a child that was forked meanwhile has the file open too
+  ::close(file_);
+}
 
 ArtifactCache::ArtifactCache(CacheOptions options)
     : options_(std::move(options)), warning_(options_.warning) {
@@ -61,29 +124,24 @@ ArtifactCache::ArtifactCache(CacheOptions options)
   layers_.push_back(std::move(folder));
 }
 
-Lookup ArtifactCache::search(const ArtifactKey& key, Disk disk) {
+Lookup ArtifactCache::search(const ArtifactKey& key, bool keeps_order) {
   bool damaged = false;
   const std::string digest = key.hex();
-  const bool keeps = disk == Disk::kept_in_order;
   for (const auto& layer : layers_) {
     const auto entry = layer->read(digest);
     if (!entry || entry->unreadable) continue;
     if (auto artifact = decode_artifact(entry->bytes, key)) {
-      if (keeps && layer.get() == folder_) folder_->touch(digest);
+      if (keeps_order && layer.get() == folder_) folder_->touch(digest);
       return {std::move(artifact), layer->path().string(), damaged};
     }
     damaged = true;
-    if (keeps && layer.get() == folder_) folder_->set_aside(digest, entry->stamp);
+    if (keeps_order && layer.get() == folder_) folder_->set_aside(digest, entry->stamp);
   }
   const std::lock_guard lock(mutex_);
   const auto kept = memory_.find(digest);
   if (kept == memory_.end()) return {std::nullopt, "", damaged};
   return {kept->second, "memory", damaged};
 }
-
-Lookup ArtifactCache::look_up(const ArtifactKey& key) { return search(key, Disk::kept_in_order); }
-
-Lookup ArtifactCache::peek(const ArtifactKey& key) { return search(key, Disk::untouched); }
 
 bool ArtifactCache::store(const ArtifactKey& key, const Artifact& artifact) {
   const std::string digest = key.hex();
@@ -161,9 +219,6 @@ CompileResult compile_cached(const Backend& backend, const KernelSource& source,
     if (auto found = find_cached(backend, source, cache)) return *std::move(found);
     return {backend.compile(source), false};  // refuses
   }
-  const auto hit = [](Lookup& found) {
-    return CompileResult{*std::move(found.artifact), true, std::move(found.layer)};
-  };
   const ArtifactKey unopened = artifact_key(source, backend.compiler(source));
   Lookup found = cache->look_up(unopened);
   if (found.artifact) return hit(found);
@@ -189,7 +244,47 @@ std::optional<CompileResult> find_cached(const Backend& backend, const KernelSou
   if (cache == nullptr) return std::nullopt;
   Lookup found = cache->peek(artifact_key(source, backend.compiler(source)));
   if (!found.artifact) return std::nullopt;
-  return CompileResult{*std::move(found.artifact), true, std::move(found.layer)};
+  return hit(found);
+}
+
+std::vector<std::string> differing_fields(const ArtifactKey& stored, const ArtifactKey& wanted) {
+  std::vector<std::string> names;
+  for_each_field<ArtifactKey>([&](const auto& field) {
+    if (stored.*field.member != wanted.*field.member) names.emplace_back(field.name);
+  });
+  return names;
+}
+
+std::optional<Nearest> nearest_entry(std::span<const std::unique_ptr<ArtifactLayer>> layers,
+                                     const ArtifactKey& wanted) {
+  std::optional<Nearest> best;
+  std::size_t fewest = 0;
+  for (const auto& layer : layers) {
+    const std::vector<StoredEntry> entries = layer->entries();
+    for (const StoredEntry& entry : std::span(entries).first(std::min(entries.size(), kMaxPeeks))) {
+      const auto bytes = layer->read(entry.digest, kPeekBytes);
+      auto key = bytes ? peek_key(bytes->bytes) : std::nullopt;
+      if (!key) continue;
+      if (key->text_sha256 != wanted.text_sha256 && key->entries != wanted.entries) continue;
+      const std::size_t differing = differing_fields(*key, wanted).size();
+      if (best && differing >= fewest) continue;
+      best = Nearest{layer->path().string(), entry.digest, *std::move(key)};
+      fewest = differing;
+    }
+  }
+  return best;
+}
+
+std::string miss_reason(const std::optional<Nearest>& nearest, const ArtifactKey& wanted) {
+  if (!nearest) return "no entry";
+  std::vector<std::string> names = differing_fields(nearest->key, wanted);
+  if (names.empty()) return "no entry";  // stored by another process since
+  // That the text is another says less than why it is.
+  if (names.front() == "text_sha256") std::rotate(names.begin(), names.begin() + 1, names.end());
+  std::string reason = difference(nearest->key, wanted, names.front());
+  names.erase(names.begin());
+  if (!names.empty()) reason += fmt::format("; {} too", fmt::join(names, ", "));
+  return reason;
 }
 
 }  // namespace vqgen

@@ -1,10 +1,10 @@
 #include "runtime/cache/artifact_file.h"
 
-#include <string_view>
+#include <algorithm>
 
+#include "core/files/bytes.h"
 #include "core/files/digest.h"
 #include "core/json/json.h"
-#include "runtime/cache/bytes.h"
 
 namespace vqgen {
 namespace {
@@ -28,6 +28,30 @@ struct Manifest {
 
 std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
+}
+
+// With a replacement for what is no UTF-8.
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// As a manifest has it: it must read back as it was.
+std::string legible(const std::string& text) {
+  return parse_json(dumped(text), "key").get<std::string>();
+}
+
+// The text without the lines that are comments, which say for whom and why: no rewording of a
+// comment, and no GPU's name, makes another kernel.
+std::string code_of(std::string_view text) {
+  std::string code;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    const std::string_view line = text.substr(0, end);
+    const std::size_t first = line.find_first_not_of(' ');
+    if (first == line.npos || !line.substr(first).starts_with("//")) code += line;
+    text.remove_prefix(end);
+  }
+  return code;
 }
 
 std::optional<Manifest> read_manifest(std::string_view text) {
@@ -62,9 +86,29 @@ bool names_match(const Manifest& manifest) {
 
 }  // namespace
 
+std::string ArtifactKey::hex() const {
+  Digest digest;
+  digest.add("vqgen artifact").add(std::to_string(kArtifactSchema));
+  digest.add(text_sha256).add(arch).add(compiler);
+  // A count before each list keeps their elements apart.
+  for (const auto* list : {&options, &entries}) {
+    digest.add(std::to_string(list->size()));
+    for (const std::string& element : *list) digest.add(element);
+  }
+  return digest.hex();
+}
+
+ArtifactKey artifact_key(const KernelSource& source, const CompilerIdentity& compiler) {
+  const std::string code = code_of(source.text);
+  ArtifactKey key{sha256_hex(as_bytes(code)), source.arch, legible(compiler.name), {}, {}};
+  for (const std::string& option : compiler.options) key.options.push_back(legible(option));
+  for (const KernelEntry& entry : source.entries) key.entries.push_back(entry.name);
+  return key;
+}
+
 std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact) {
-  const std::string manifest = to_json(Manifest{key, artifact.kernels, artifact.compile_ms})
-                                   .dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string manifest =
+      dumped(to_json(Manifest{key, artifact.kernels, artifact.compile_ms}));
   std::string out(kArtifactMagic);
   append_integer(out, kArtifactSchema);
   append_integer(out, static_cast<std::uint64_t>(manifest.size()));

@@ -1,4 +1,4 @@
-// One artifact as one file:
+// The name of a compiled kernel, and one artifact as one file:
 //
 //   "VQGENART" | schema u32 | manifest bytes u64 | manifest, JSON | binary bytes u64 | binary |
 //   SHA-256 of all before it, 64 hex digits                          (integers little-endian)
@@ -8,16 +8,45 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/json/fields.h"
+#include "core/plan/kernel_source.h"
 #include "runtime/backend/backend.h"
-#include "runtime/cache/artifact_key.h"
 
 namespace vqgen {
 
 // Part of the key: a change of this format, or of what the key means, never meets old files.
 inline constexpr std::uint32_t kArtifactSchema = 1;
+
+// Everything that decides the bytes of a compiled kernel, and nothing else. The fields in clear, as
+// the manifest of a stored artifact repeats them. Driver version, paths, time and device number are
+// not among them: they change nothing in the artifact.
+struct ArtifactKey {
+  std::string text_sha256;
+  std::string arch;
+  std::string compiler;
+  std::vector<std::string> options;
+  std::vector<std::string> entries;
+
+  static constexpr auto fields() {
+    using K = ArtifactKey;
+    return std::make_tuple(field("text_sha256", &K::text_sha256, required(),
+                                 "of the text the compiler saw, less lines of comments"),
+                           field("arch", &K::arch, required(), "compile target"),
+                           field("compiler", &K::compiler, required(), "name, version and build"),
+                           field("options", &K::options, required(), "as passed, in order"),
+                           field("entries", &K::entries, required(), "kernel names, in order"));
+  }
+  bool operator==(const ArtifactKey&) const = default;
+
+  // SHA-256, hex, over the schema and the fields, each with its length.
+  std::string hex() const;
+};
+
+ArtifactKey artifact_key(const KernelSource& source, const CompilerIdentity& compiler);
 
 std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact);
 

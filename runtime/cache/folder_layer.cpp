@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,43 +10,64 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/files/files.h"
-#include "runtime/cache/trust.h"
+#include "runtime/cache/places.h"
 
 namespace vqgen {
 namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
 constexpr std::int64_t kStampSeconds = 3600;
+constexpr std::int64_t kLeftoverSeconds = 3600;  // a writer that lives takes no hour
 
-enum class ReadOutcome { whole, too_short, refused };
+// A file that a cache makes, by its name.
+enum class CacheFileKind { entry, damaged, temporary, lock };
+struct CacheFile {
+  std::filesystem::path path;
+  CacheFileKind kind = CacheFileKind::entry;
+  std::uint64_t bytes = 0;
+  std::int64_t changed_s = 0;
+};
+// Those in the folders xx/ and locks/, by path, and what keeps others from being seen: folders that
+// cannot be read, and what stands in the place of a folder or file and is none. A folder that is
+// not there is an empty one.
+struct CacheFiles {
+  std::vector<CacheFile> files = {};
+  std::vector<CacheFault> faults = {};
+};
 
-// Reads from the start until `bytes` is full.
-ReadOutcome read_fully(int file, std::vector<std::byte>& bytes) {
-  for (std::size_t done = 0; done < bytes.size();) {
+// Reads from the start until `bytes` is full or the file ends; how many were read, or nullopt where
+// the system refuses.
+std::optional<std::size_t> read_fully(int file, std::span<std::byte> bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
     const ssize_t got = ::read(file, bytes.data() + done, bytes.size() - done);
-    if (got == 0) return ReadOutcome::too_short;
-    if (got < 0 && errno != EINTR) return ReadOutcome::refused;
+    if (got < 0 && errno != EINTR) return std::nullopt;
+    if (got == 0) break;
     if (got > 0) done += static_cast<std::size_t>(got);
   }
-  return ReadOutcome::whole;
+  return done;
 }
 
 FileStamp stamp_of(const struct stat& status) {
-  return {static_cast<std::uint64_t>(status.st_dev), static_cast<std::uint64_t>(status.st_ino),
+  return {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
           status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
 }
 
 bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
 
-bool is_own_folder(const std::string& name) {
+bool is_own_folder(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
   return name == "locks" || (name.size() == 2 && is_hex(name[0]) && is_hex(name[1]));
 }
 
-// What a cache calls that name in its folder `folder`; nullopt for a stranger.
-std::optional<CacheFileKind> kind_of(const std::string& folder, const std::string& name) {
+// What a cache calls a file of that name, in a folder of its own; nullopt for a stranger.
+std::optional<CacheFileKind> kind_of(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  const std::string folder = path.parent_path().filename().string();
   const std::string digest = name.substr(0, 64);
   if (!is_digest(digest)) return std::nullopt;
   const std::string_view rest = std::string_view(name).substr(64);
@@ -59,75 +81,98 @@ std::optional<CacheFileKind> kind_of(const std::string& folder, const std::strin
   return std::nullopt;
 }
 
-// Looks through a folder. No deeper than is its own, and through no link: it may be one that
-// somebody named by mistake.
-class Scan {
- public:
-  void folder(const std::filesystem::path& folder) {
-    each_in(folder, [&](const std::filesystem::path& inner) {
-      struct stat status {};
-      if (!is_own_folder(inner.filename().string()) || !look(inner, status)) return;
-      if (S_ISDIR(status.st_mode)) return own_folder(inner);
-      fail(inner, "is no folder, and stands in the place of one; remove it");
-    });
-    std::sort(found.files.begin(), found.files.end(),
-              [](const CacheFile& a, const CacheFile& b) { return a.path < b.path; });
-  }
-
-  CacheFiles found;
-
- private:
-  void own_folder(const std::filesystem::path& inner) {
-    each_in(inner, [&](const std::filesystem::path& path) {
-      const auto kind = kind_of(inner.filename().string(), path.filename().string());
-      struct stat status {};
-      if (!kind || !look(path, status)) return;
-      if (!S_ISREG(status.st_mode)) {
-        fail(path, "is no file, and stands in the place of one; remove it");
-        return;
-      }
-      found.files.push_back(
-          {path, *kind, static_cast<std::uint64_t>(status.st_size), status.st_mtime});
-    });
-  }
-  template <class Visit>
-  void each_in(const std::filesystem::path& folder, Visit&& visit) {
-    std::error_code code;
-    std::filesystem::directory_iterator names(folder, code);
-    for (; !code && names != std::filesystem::directory_iterator(); names.increment(code)) {
-      visit(names->path());
-    }
-    if (code) refused(folder, code.value());
-  }
-  // False where it cannot be looked at, or is gone since.
-  bool look(const std::filesystem::path& path, struct stat& status) {
-    if (::lstat(path.c_str(), &status) == 0) return true;
-    refused(path, errno);
-    return false;
-  }
-  void refused(const std::filesystem::path& path, int error) {
+// Calls visit(path, status) for what stands in a folder under a name that is `ours`, and is of type
+// `wanted`, S_IFDIR or S_IFREG. No link is followed: the folder may be one that somebody named by
+// mistake. What is gone since is left out; all else is a fault.
+template <class Ours, class Visit>
+void each_in(const std::filesystem::path& folder, mode_t wanted, const Ours& ours,
+             std::vector<CacheFault>& faults, const Visit& visit) {
+  const auto refused = [&](const std::filesystem::path& path, int error) {
     if (error == ENOENT) return;
-    fail(path, fmt::format("cannot be read: {}; permit it, or name another folder",
-                           std::strerror(error)));
+    faults.push_back({path, fmt::format("cannot be read: {}; permit it, or name another folder",
+                                        std::strerror(error))});
+  };
+  std::error_code code;
+  std::filesystem::directory_iterator names(folder, code);
+  for (; !code && names != std::filesystem::directory_iterator(); names.increment(code)) {
+    const std::filesystem::path& path = names->path();
+    struct stat status {};
+    if (!ours(path)) continue;
+    if (::lstat(path.c_str(), &status) != 0) {
+      refused(path, errno);
+    } else if ((status.st_mode & S_IFMT) == wanted) {
+      visit(path, status);
+    } else {
+      faults.push_back({path, fmt::format("is no {}, and stands in the place of one; remove it",
+                                          wanted == S_IFDIR ? "folder" : "file")});
+    }
   }
-  void fail(const std::filesystem::path& path, std::string why) {
-    found.faults.push_back({path, std::move(why)});
+  if (code) refused(folder, code.value());
+}
+
+CacheFiles cache_files(const std::filesystem::path& folder) {
+  CacheFiles found;
+  each_in(folder, S_IFDIR, is_own_folder, found.faults, [&](const auto& inner, const auto&) {
+    each_in(inner, S_IFREG, kind_of, found.faults, [&](const auto& path, const auto& status) {
+      found.files.push_back(
+          {path, *kind_of(path), static_cast<std::uint64_t>(status.st_size), status.st_mtime});
+    });
+  });
+  std::sort(found.files.begin(), found.files.end(),
+            [](const CacheFile& a, const CacheFile& b) { return a.path < b.path; });
+  return found;
+}
+
+// Oldest use first.
+CacheFiles files_by_use(const std::filesystem::path& folder) {
+  CacheFiles found = cache_files(folder);
+  std::sort(found.files.begin(), found.files.end(), [](const CacheFile& a, const CacheFile& b) {
+    return std::tie(a.changed_s, a.path) < std::tie(b.changed_s, b.path);
+  });
+  return found;
+}
+
+bool is_held(const std::filesystem::path& lock) {
+  const int file = ::open(lock.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return false;
+  const bool held = ::flock(file, LOCK_EX | LOCK_NB) != 0;
+  ::close(file);
+  return held;
+}
+
+// Whether nobody can be using the temporary file or the lock any more.
+bool is_left(const CacheFile& file, std::int64_t age) {
+  return file.kind == CacheFileKind::lock ? !is_held(file.path) : age > kLeftoverSeconds;
+}
+
+// Removes those of the files, oldest first, that `goes` names.
+template <class Goes>
+Collected remove_where(CacheFiles found, Goes&& goes) {
+  Collected collected;
+  collected.faults = std::move(found.faults);
+  for (const CacheFile& file : found.files) {
+    const bool wanted = goes(file);
+    const bool removed = wanted && ::unlink(file.path.c_str()) == 0;
+    if (wanted && !removed && errno != ENOENT) {
+      collected.faults.push_back(
+          {file.path, fmt::format("cannot be removed: {}; permit it", std::strerror(errno))});
+    }
+    if (removed) {
+      ++(file.kind == CacheFileKind::entry ? collected.entries : collected.leftovers);
+      collected.bytes += file.bytes;
+    } else if (file.kind == CacheFileKind::entry) {
+      ++collected.kept_entries;
+      collected.kept_bytes += file.bytes;
+    }
   }
-};
+  return collected;
+}
 
 }  // namespace
 
 bool is_digest(std::string_view text) {
   return text.size() == 64 && std::all_of(text.begin(), text.end(), is_hex);
 }
-
-CacheFiles cache_files(const std::filesystem::path& folder) {
-  Scan scan;
-  scan.folder(folder);
-  return std::move(scan.found);
-}
-
-FolderLayer::FolderLayer(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
 // Two levels, so that no folder grows large.
 std::filesystem::path FolderLayer::path_of(std::string_view digest) const {
@@ -159,9 +204,9 @@ std::optional<EntryBytes> FolderLayer::read(std::string_view digest,
     entry.stamp = stamp_of(status);
     const std::uint64_t size = std::min(static_cast<std::uint64_t>(status.st_size), max_bytes);
     entry.bytes.resize(size <= kMaxFileBytes ? static_cast<std::size_t>(size) : 0);
-    const ReadOutcome outcome = read_fully(file, entry.bytes);
-    if (outcome != ReadOutcome::whole) entry.bytes.clear();
-    entry.unreadable = outcome == ReadOutcome::refused;
+    const std::optional<std::size_t> done = read_fully(file, entry.bytes);
+    if (done != entry.bytes.size()) entry.bytes.clear();
+    entry.unreadable = !done;
   }
   ::close(file);
   return entry;
@@ -208,6 +253,31 @@ void FolderLayer::touch(std::string_view digest) const {
   if (::stat(path.c_str(), &status) != 0) return;
   if (std::time(nullptr) - status.st_mtime < kStampSeconds) return;
   [[maybe_unused]] const int ignored = ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
+}
+
+Collected collect(const std::filesystem::path& folder, const CollectLimits& limits) {
+  CacheFiles found = files_by_use(folder);
+  const std::int64_t now = std::time(nullptr);
+  std::uint64_t left = 0;
+  for (const CacheFile& file : found.files)
+    left += file.kind == CacheFileKind::entry ? file.bytes : 0;
+  return remove_where(std::move(found), [&](const CacheFile& file) {
+    const std::int64_t age = now - file.changed_s;
+    if (file.kind == CacheFileKind::damaged) return true;
+    if (file.kind != CacheFileKind::entry) return age > kLeftoverSeconds && is_left(file, age);
+    const bool old = limits.max_age && age > limits.max_age->count();
+    const bool over = limits.max_bytes && left > *limits.max_bytes;
+    if (old || over) left -= file.bytes;
+    return old || over;
+  });
+}
+
+Collected clear_cache(const std::filesystem::path& folder) {
+  const std::int64_t now = std::time(nullptr);
+  return remove_where(files_by_use(folder), [&](const CacheFile& file) {
+    const bool finished = file.kind == CacheFileKind::entry || file.kind == CacheFileKind::damaged;
+    return finished || is_left(file, now - file.changed_s);
+  });
 }
 
 }  // namespace vqgen

@@ -1,11 +1,13 @@
-// A folder of artifacts, one file each: xx/DIGEST.vqk. Files are published by rename, so that a
-// reader sees a whole file or none, and a reader that has one open keeps it whatever happens to the
-// name.
+// A folder of artifacts, and what keeps it bounded. One file each: xx/DIGEST.vqk. Files are
+// published by rename, so that a reader sees a whole file or none, and a reader that has one open
+// keeps it whatever happens to the name.
 #pragma once
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -13,27 +15,10 @@
 
 namespace vqgen {
 
-// A file that a cache makes, by its name.
-enum class CacheFileKind { entry, damaged, temporary, lock };
-struct CacheFile {
-  std::filesystem::path path;
-  CacheFileKind kind = CacheFileKind::entry;
-  std::uint64_t bytes = 0;
-  std::int64_t changed_s = 0;
-};
-// Those in the folders xx/ and locks/, by path, and what keeps others from being seen: folders that
-// cannot be read, and what stands in the place of a folder or file and is none. A folder that is
-// not there is an empty one.
-struct CacheFiles {
-  std::vector<CacheFile> files = {};
-  std::vector<CacheFault> faults = {};
-};
-CacheFiles cache_files(const std::filesystem::path& folder);
-
 class FolderLayer final : public ArtifactLayer {
  public:
   // Touches nothing; the folder is made by the first store.
-  explicit FolderLayer(std::filesystem::path folder);
+  explicit FolderLayer(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   const std::filesystem::path& path() const override { return folder_; }
   std::optional<EntryBytes> read(std::string_view digest,
@@ -55,8 +40,32 @@ class FolderLayer final : public ArtifactLayer {
  private:
   bool is_trusted(const struct stat& entry) const;
 
-  static constexpr std::uint64_t kWhole = std::numeric_limits<std::uint64_t>::max();
   std::filesystem::path folder_;
 };
+
+// What keeps a folder bounded: the least recently used entries go, and what was left behind. Only
+// files that a cache makes are touched. Removal is unlink: who reads a file goes on reading.
+struct CollectLimits {
+  std::optional<std::uint64_t> max_bytes = {};       // of all entries together
+  std::optional<std::chrono::seconds> max_age = {};  // since an entry was made or last used
+};
+
+struct Collected {
+  std::int64_t entries = 0;    // removed
+  std::int64_t leftovers = 0;  // removed: temporary files, damaged ones, locks
+  std::uint64_t bytes = 0;     // of all that were removed
+  std::int64_t kept_entries = 0;
+  std::uint64_t kept_bytes = 0;
+  std::vector<CacheFault> faults = {};  // what could not be read or removed
+};
+
+// Removes entries over the limits, oldest use first, and with them damaged files, and temporary
+// files and locks, unless held, that are older than an hour. Never throws for the state of the
+// disk; what cannot be removed is kept, and named.
+Collected collect(const std::filesystem::path& folder, const CollectLimits& limits);
+
+// Removes every file of the cache, but temporary files of the last hour and locks that are held:
+// somebody is at work there.
+Collected clear_cache(const std::filesystem::path& folder);
 
 }  // namespace vqgen

@@ -1,6 +1,7 @@
 // A place where artifacts are looked for: a folder of files, or a pack of many in one file.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -19,15 +20,9 @@ struct StoredEntry {
   std::int64_t used_s = 0;  // when it was made or last used, seconds since 1970; of a pack, its own
 };
 
-// Which file was read, and in what state.
-struct FileStamp {
-  std::uint64_t device = 0;
-  std::uint64_t inode = 0;
-  std::int64_t bytes = 0;
-  std::int64_t changed_s = 0;
-  std::int64_t changed_ns = 0;
-  bool operator==(const FileStamp&) const = default;
-};
+// Which file was read, and in what state: device, inode, bytes, and when it was changed, in seconds
+// and nanoseconds.
+using FileStamp = std::array<std::int64_t, 5>;
 
 struct EntryBytes {
   std::vector<std::byte> bytes = {};
@@ -55,9 +50,9 @@ class ArtifactLayer {
 
   // The bytes of an entry, no more than the first `max_bytes` of them, unverified; nullopt where
   // there is none, and no bytes where there are fewer than it is said to have.
-  virtual std::optional<EntryBytes> read(
-      std::string_view digest,
-      std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max()) const = 0;
+  static constexpr std::uint64_t kWhole = std::numeric_limits<std::uint64_t>::max();
+  virtual std::optional<EntryBytes> read(std::string_view digest,
+                                         std::uint64_t max_bytes = kWhole) const = 0;
 
   virtual Listing list() const = 0;
   std::vector<StoredEntry> entries() const { return list().entries; }

@@ -1,17 +1,14 @@
 #include "runtime/cache/pack.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
-#include "core/error.h"
+#include "core/files/bytes.h"
 #include "core/files/digest.h"
-#include "runtime/cache/bytes.h"
 
 namespace vqgen {
 namespace {
@@ -29,45 +26,28 @@ constexpr std::uint64_t kMaxEntryBytes = std::uint64_t{1} << 30;
                                                 path.string(), what));
 }
 
-// All of `bytes`, or false.
-bool read_at(int file, std::uint64_t offset, std::span<std::byte> bytes) {
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t got =
-        ::pread(file, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
-    if (got == 0 || (got < 0 && errno != EINTR)) return false;
-    if (got > 0) done += static_cast<std::size_t>(got);
+OpenFile open_pack(const std::filesystem::path& path, std::int64_t& made_s) {
+  struct stat status {};
+  int error = ::stat(path.c_str(), &status) == 0 ? 0 : errno;
+  if (error == 0 && !S_ISREG(status.st_mode)) fail(path, "is no regular file");
+  made_s = status.st_mtime;
+  try {
+    if (error == 0) return OpenFile(path);
+  } catch (const FileError& refused) {
+    error = refused.code();
   }
-  return true;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: cannot read: {}; name a pack or a folder of kernels", path.string(),
+                          std::strerror(error)));
 }
 
 }  // namespace
 
-PackLayer::PackLayer(std::filesystem::path path) : path_(std::move(path)) {
-  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file_ < 0) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: cannot read: {}; name a pack or a folder of kernels",
-                            path_.string(), std::strerror(errno)));
-  }
-  try {
-    read_index();
-  } catch (...) {
-    ::close(file_);
-    throw;
-  }
-}
-
-PackLayer::~PackLayer() { ::close(file_); }
-
-void PackLayer::read_index() {
-  struct stat status {};
-  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) fail(path_, "is no regular file");
-  file_bytes_ = static_cast<std::uint64_t>(status.st_size);
-  made_s_ = status.st_mtime;
-  if (file_bytes_ < kHeadBytes + kDigestBytes) fail(path_, "is too short for a pack");
-  std::vector<std::byte> bytes(kHeadBytes);
-  if (!read_at(file_, 0, bytes)) fail(path_, "cannot be read");
-  ByteReader head{bytes};
+PackLayer::PackLayer(std::filesystem::path path)
+    : path_(std::move(path)), file_(open_pack(path_, made_s_)) {
+  if (file_.size() < kHeadBytes + kDigestBytes) fail(path_, "is too short for a pack");
+  const std::vector<std::byte> front = read_front(kHeadBytes);
+  ByteReader head{front};
   std::span<const std::byte> piece;
   std::uint32_t schema = 0;
   std::uint64_t count = 0;
@@ -76,12 +56,11 @@ void PackLayer::read_index() {
   head.take_integer(schema);
   if (schema != kPackSchema) fail(path_, fmt::format("has layout {}, not {}", schema, kPackSchema));
   head.take_integer(count);
-  if (count > std::min((file_bytes_ - kHeadBytes - kDigestBytes) / kRecordBytes, kMaxEntries)) {
+  if (count > std::min((file_.size() - kHeadBytes - kDigestBytes) / kRecordBytes, kMaxEntries)) {
     fail(path_, fmt::format("its index is damaged: {} entries are more than there can be", count));
   }
   const std::uint64_t index_bytes = kHeadBytes + count * kRecordBytes;
-  bytes.resize(static_cast<std::size_t>(index_bytes + kDigestBytes));
-  if (!read_at(file_, 0, bytes)) fail(path_, "cannot be read");
+  const std::vector<std::byte> bytes = read_front(index_bytes + kDigestBytes);
   const auto signed_part = std::span(bytes).first(static_cast<std::size_t>(index_bytes));
   if (as_text(std::span(bytes).last(kDigestBytes)) != sha256_hex(signed_part)) {
     fail(path_, "its index is damaged: its SHA-256 is another");
@@ -90,28 +69,37 @@ void PackLayer::read_index() {
   for (std::uint64_t i = 0; i < count; ++i) {
     Record record;
     reader.take(kDigestBytes, piece);
-    record.digest = as_text(piece);
     reader.take_integer(record.offset);
     reader.take_integer(record.bytes);
-    const bool ascends = index_.empty() || index_.back().digest < record.digest;
-    if (!is_digest(record.digest) || !ascends) fail(path_, "its index is out of order");
-    index_.push_back(std::move(record));
+    const std::string digest(as_text(piece));
+    const bool ascends = index_.empty() || index_.rbegin()->first < digest;
+    if (!is_digest(digest) || !ascends) fail(path_, "its index is out of order");
+    index_.emplace_hint(index_.end(), digest, record);
   }
 }
 
+std::vector<std::byte> PackLayer::read_front(std::uint64_t bytes) const {
+  std::vector<std::byte> front(static_cast<std::size_t>(bytes));
+  try {
+    file_.read(0, front);
+  } catch (const FileError&) {
+    fail(path_, "cannot be read");
+  }
+  return front;
+}
+
 std::optional<EntryBytes> PackLayer::read(std::string_view digest, std::uint64_t max_bytes) const {
-  const auto record = std::lower_bound(
-      index_.begin(), index_.end(), digest,
-      [](const Record& each, std::string_view wanted) { return each.digest < wanted; });
-  if (record == index_.end() || record->digest != digest) return std::nullopt;
+  const auto found = index_.find(digest);
+  if (found == index_.end()) return std::nullopt;
+  const Record& record = found->second;
   EntryBytes entry;
-  const bool inside =
-      record->offset <= file_bytes_ && record->bytes <= file_bytes_ - record->offset;
-  if (!inside || record->bytes > kMaxEntryBytes) return entry;
-  entry.bytes.resize(static_cast<std::size_t>(std::min(record->bytes, max_bytes)));
-  errno = 0;  // stays so where the file is too short
-  if (!read_at(file_, record->offset, entry.bytes)) {
-    entry.unreadable = errno != 0;
+  const bool inside = record.offset <= file_.size() && record.bytes <= file_.size() - record.offset;
+  if (!inside || record.bytes > kMaxEntryBytes) return entry;
+  entry.bytes.resize(static_cast<std::size_t>(std::min(record.bytes, max_bytes)));
+  try {
+    file_.read(record.offset, entry.bytes);
+  } catch (const FileError& error) {
+    entry.unreadable = error.code() != EIO;  // as of a file that has become too short
     entry.bytes.clear();
   }
   return entry;
@@ -119,8 +107,8 @@ std::optional<EntryBytes> PackLayer::read(std::string_view digest, std::uint64_t
 
 Listing PackLayer::list() const {
   Listing found;
-  for (const Record& record : index_) {
-    found.entries.push_back({record.digest, record.bytes, made_s_});
+  for (const auto& [digest, record] : index_) {
+    found.entries.push_back({digest, record.bytes, made_s_});
   }
   return found;
 }

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 
+#include "core/files/files.h"
 #include "runtime/cache/layer.h"
 
 namespace vqgen {
@@ -21,29 +22,23 @@ class PackLayer final : public ArtifactLayer {
   // Opens the pack and keeps it open. Error(bad_input) where it cannot be read or its index is
   // damaged.
   explicit PackLayer(std::filesystem::path path);
-  PackLayer(const PackLayer&) = delete;
-  PackLayer& operator=(const PackLayer&) = delete;
-  ~PackLayer() override;
 
   const std::filesystem::path& path() const override { return path_; }
-  std::optional<EntryBytes> read(
-      std::string_view digest,
-      std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max()) const override;
+  std::optional<EntryBytes> read(std::string_view digest,
+                                 std::uint64_t max_bytes = kWhole) const override;
   Listing list() const override;
 
  private:
   struct Record {
-    std::string digest;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
   };
-  void read_index();
+  std::vector<std::byte> read_front(std::uint64_t bytes) const;
 
   std::filesystem::path path_;
-  int file_ = -1;
-  std::uint64_t file_bytes_ = 0;
   std::int64_t made_s_ = 0;
-  std::vector<Record> index_;
+  OpenFile file_;
+  std::map<std::string, Record, std::less<>> index_;  // by digest
 };
 
 // The bytes of a pack of these files, by digest. Equal entries give equal bytes.

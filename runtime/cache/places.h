@@ -1,11 +1,15 @@
-// Where kernels are cached, from the environment as the caller read it.
+// Where kernels are cached, from the environment as the caller read it; and whether code may be
+// loaded from a place: only where nobody but its owner can put or change it.
 #pragma once
+
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace vqgen {
@@ -52,5 +56,23 @@ std::uint64_t parse_bytes(const std::string& what, const std::string& text);
 // that is empty or relative, else memory alone. VQGEN_CACHE_PATH is split at colons.
 // Error(bad_input) where VQGEN_CACHE_MAX_BYTES is no number of bytes.
 CacheOptions cache_options(const CacheEnvironment& environment);
+
+// Whether others than its owner can write there: all users, or a group that is not this process's
+// own. The own one is let through, since with a umask of 002 it is the user's private group.
+bool open_to_others(const struct stat& status);
+// Whether it is this user's or root's.
+bool is_ours(const struct stat& status);
+
+// own: the user's folder, which must be the user's or root's. named: a folder or pack of
+// VQGEN_CACHE_PATH, whose owner is trusted by naming it, so that nobody else may be able to put
+// another in its place.
+enum class Trust { own, named };
+// Why kernels of `path` must not be run, with the remedy; empty where they may be, and where there
+// is nothing.
+std::string distrust(const std::filesystem::path& path, Trust trust);
+
+// Makes the folder and those above it that are missing, which others cannot write to whatever the
+// umask is.
+std::error_code make_closed_folders(const std::filesystem::path& folder);
 
 }  // namespace vqgen

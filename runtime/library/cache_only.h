@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "runtime/backend/no_device.h"
+#include "runtime/backend/backend.h"
 
 namespace vqgen::library {
 

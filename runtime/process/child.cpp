@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
+#include <span>
 #include <thread>
 
 namespace vqgen {
@@ -18,46 +21,6 @@ namespace {
 
 // A candidate for SIGKILL that takes this long to tidy up gets it.
 constexpr std::chrono::milliseconds kTidying{500};
-
-// What was ignored before this process began, as nohup does it, stays ignored; handlers go with the
-// program anyway. So only those count that a program ignores for itself, or for all that it starts.
-class Attributes {
- public:
-  Attributes() {
-    posix_spawnattr_init(&value);
-    sigset_t none, defaults;
-    sigemptyset(&none);
-    sigfillset(&defaults);
-    for (const int kept : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) sigdelset(&defaults, kept);
-    posix_spawnattr_setsigmask(&value, &none);
-    posix_spawnattr_setsigdefault(&value, &defaults);
-    posix_spawnattr_setpgroup(&value, 0);
-    posix_spawnattr_setflags(
-        &value, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  }
-  Attributes(const Attributes&) = delete;
-  Attributes& operator=(const Attributes&) = delete;
-  ~Attributes() { posix_spawnattr_destroy(&value); }
-  posix_spawnattr_t value;
-};
-
-class Actions {
- public:
-  Actions(const ChildSetup& setup, const ChildFiles& files) {
-    posix_spawn_file_actions_init(&value);
-    if (!setup.folder.empty()) {
-      posix_spawn_file_actions_addchdir_np(&value, setup.folder.c_str());
-    }
-    posix_spawn_file_actions_adddup2(&value, files.in, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&value, files.out, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&value, files.errors, STDERR_FILENO);
-    posix_spawn_file_actions_addclosefrom_np(&value, STDERR_FILENO + 1);
-  }
-  Actions(const Actions&) = delete;
-  Actions& operator=(const Actions&) = delete;
-  ~Actions() { posix_spawn_file_actions_destroy(&value); }
-  posix_spawn_file_actions_t value;
-};
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> out;
@@ -78,6 +41,62 @@ std::vector<char*> environment_with(const std::vector<std::string>& changes) {
   return out;
 }
 
+// What posix_spawnp() returns: 0, or an errno. What was ignored before this process began, as nohup
+// does it, stays ignored; handlers go with the program anyway. So only those count that a program
+// ignores for itself, or for all that it starts.
+int spawn(const ChildSetup& setup, const ChildFiles& files, pid_t& pid) {
+  std::vector<char*> arguments = pointers(setup.command);
+  std::vector<char*> environment = environment_with(setup.environment);
+  arguments.push_back(nullptr);
+  environment.push_back(nullptr);
+  sigset_t none, defaults;
+  sigemptyset(&none);
+  sigfillset(&defaults);
+  for (const int kept : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) sigdelset(&defaults, kept);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (!setup.folder.empty()) {
+    posix_spawn_file_actions_addchdir_np(&actions, setup.folder.c_str());
+  }
+  posix_spawn_file_actions_adddup2(&actions, files.in, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, files.out, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, files.errors, STDERR_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  int failed = ENOENT;
+  if (!setup.command.empty() && !setup.command.front().empty()) {
+    Leftovers leftovers;
+    failed = posix_spawnp(&pid, arguments.front(), &actions, &attributes, arguments.data(),
+                          environment.data());
+    if (failed == 0) leftovers.add_child(pid, setup.farewell);
+  }
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  return failed;
+}
+
+std::string program_of(const ChildSetup& setup) {
+  return setup.command.empty() ? "" : setup.command.front();
+}
+
+constexpr std::size_t kErrorTailBytes = 2048;
+
+// Bytes that are there now; 0 at the end, -1 where there are none yet.
+ssize_t read_some(int file, std::span<char> to) {
+  ssize_t got = 0;
+  do {
+    got = ::read(file, to.data(), to.size());
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return 0;  // reset: closed
+  return got;
+}
+
 }  // namespace
 
 OwnedFile::~OwnedFile() {
@@ -90,25 +109,11 @@ OwnedFile above_standard(OwnedFile file) {
 }
 
 Child::Child(const ChildSetup& setup, const ChildFiles& files) : farewell_(setup.farewell) {
-  const std::string program = setup.command.empty() ? "" : setup.command.front();
-  std::vector<char*> arguments = pointers(setup.command);
-  std::vector<char*> environment = environment_with(setup.environment);
-  arguments.push_back(nullptr);
-  environment.push_back(nullptr);
-  const Attributes attributes;
-  const Actions actions(setup, files);
-  int failed = ENOENT;
-  if (!program.empty()) {
-    Leftovers leftovers;
-    failed = posix_spawnp(&pid_, program.c_str(), &actions.value, &attributes.value,
-                          arguments.data(), environment.data());
-    if (failed == 0) leftovers.add_child(pid_, farewell_);
-  }
+  const int failed = spawn(setup, files, pid_);
   if (failed == 0) return;
-  pid_ = -1;
   throw StartError(failed, fmt::format("cannot start '{}': {}; see that it is there and can be "
                                        "run, and that memory and processes are to be had",
-                                       program, std::strerror(failed)));
+                                       program_of(setup), std::strerror(failed)));
 }
 
 Child::~Child() { end(); }
@@ -151,6 +156,93 @@ std::string describe_status(int status) {
   const int signal = WTERMSIG(status);
   const char* const name = ::sigdescr_np(signal);
   return fmt::format("ended by signal {} ({})", signal, name == nullptr ? "unknown" : name);
+}
+
+ChildTalk::ChildTalk(const ChildSetup& setup) {
+  int talk[2] = {-1, -1};
+  int errors[2] = {-1, -1};
+  const bool opened = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, talk) == 0 &&
+                      ::pipe2(errors, O_CLOEXEC) == 0;
+  const int code = errno;
+  talk_ = above_standard(OwnedFile(talk[0]));
+  errors_ = above_standard(OwnedFile(errors[0]));
+  const OwnedFile child_talk = above_standard(OwnedFile(talk[1]));
+  const OwnedFile child_errors = above_standard(OwnedFile(errors[1]));
+  if (!opened) {
+    throw StartError(code, fmt::format("cannot start '{}': no pipe to it: {}; close some files",
+                                       program_of(setup), std::strerror(code)));
+  }
+  for (const OwnedFile* mine : {&talk_, &errors_}) ::fcntl(mine->get(), F_SETFL, O_NONBLOCK);
+  child_.emplace(setup, ChildFiles{child_talk.get(), child_talk.get(), child_errors.get()});
+}
+
+// Until one of `events` is ready on the socket; errors are taken meanwhile.
+bool ChildTalk::wait(int events, Time deadline) {
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    constexpr long long kMostWait = 3'600'000;
+    const int timeout = static_cast<int>(std::clamp<long long>(left.count(), 0, kMostWait));
+    pollfd files[2] = {{talk_.get(), static_cast<short>(events), 0}, {errors_.get(), POLLIN, 0}};
+    const int count = ::poll(files, 2, timeout);
+    if (count < 0 && errno != EINTR) return false;
+    if (count > 0 && files[1].revents != 0) take_errors();
+    if (count > 0 && files[0].revents != 0) return true;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+  }
+}
+
+bool ChildTalk::take_errors() {
+  std::array<char, 4096> bytes;
+  const ssize_t got = read_some(errors_.get(), bytes);
+  if (got == 0) errors_ = OwnedFile();
+  if (got <= 0) return false;
+  error_tail_.append(bytes.data(), static_cast<std::size_t>(got));
+  if (error_tail_.size() > kErrorTailBytes) {
+    error_tail_.erase(0, error_tail_.size() - kErrorTailBytes);
+  }
+  return true;
+}
+
+bool ChildTalk::send(std::string_view bytes, Time deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent =
+        ::send(talk_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !wait(POLLOUT, deadline)) return false;
+  }
+  return true;
+}
+
+ChildTalk::Got ChildTalk::receive(std::string& bytes, Time deadline) {
+  for (;;) {
+    if (!wait(POLLIN, deadline)) return Got::nothing;
+    std::array<char, 65536> some;
+    const ssize_t got = read_some(talk_.get(), some);
+    if (got == 0) return Got::end;
+    if (got < 0) continue;
+    bytes.append(some.data(), static_cast<std::size_t>(got));
+    return Got::bytes;
+  }
+}
+
+std::string ChildTalk::last_words() {
+  constexpr auto kPatience = std::chrono::milliseconds(1000);
+  const bool alone = child_->ended(std::chrono::steady_clock::now() + kPatience);
+  const std::optional<int> status = child_->end();
+  while (errors_.get() >= 0 && take_errors()) {
+  }
+  std::string how = alone ? "ended" : "said no more and had to be ended";
+  if (status) how = describe_status(*status);
+  const std::size_t last = error_tail_.find_last_not_of("\n\r ");
+  if (last == std::string::npos) return how;
+  const std::size_t begin = error_tail_.rfind('\n', last);
+  const std::size_t first = begin == std::string::npos ? 0 : begin + 1;
+  return fmt::format("{}: {}", how, error_tail_.substr(first, last + 1 - first));
 }
 
 }  // namespace vqgen

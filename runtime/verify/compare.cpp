@@ -1,9 +1,11 @@
 #include "runtime/verify/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
@@ -14,14 +16,13 @@ namespace {
 constexpr double kLocalTolerances = 16;
 constexpr double kLseTolerances = 2;
 
-// All but `ok`. local_floor(rms of the finite reference) is added to |reference| in max_local_err.
-template <class LocalFloor>
+// All but `ok`. `floor` is added to |reference| in max_local_err; by default the root mean square
+// of the finite reference.
 Comparison measure(std::span<const double> reference, std::span<const float> actual,
-                   LocalFloor&& local_floor) {
+                   std::optional<double> floor = {}) {
   if (reference.size() != actual.size()) {
-    throw Error(ErrorKind::bad_input, "compare: " + std::to_string(actual.size()) +
-                                          " results against a reference of " +
-                                          std::to_string(reference.size()));
+    throw Error(ErrorKind::bad_input, fmt::format("compare: {} results against a reference of {}",
+                                                  actual.size(), reference.size()));
   }
   Comparison c;
   double squares = 0, error_squares = 0;
@@ -42,13 +43,12 @@ Comparison measure(std::span<const double> reference, std::span<const float> act
     return c;
   }
   c.rel_err = squares > 0 ? std::sqrt(error_squares / squares) : std::sqrt(error_squares);
-  const double floor =
-      local_floor(finite > 0 ? std::sqrt(squares / static_cast<double>(finite)) : 0);
+  const double rms = finite > 0 ? std::sqrt(squares / static_cast<double>(finite)) : 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
     const double error = std::abs(static_cast<double>(actual[i]) - reference[i]);
     if (!(error > 0)) continue;  // equal, equal infinities included
     c.max_abs_err = std::max(c.max_abs_err, error);
-    const double scale = std::abs(reference[i]) + floor;
+    const double scale = std::abs(reference[i]) + floor.value_or(rms);
     const double local = scale > 0 ? error / scale : error;
     if (local > c.max_local_err) {
       c.max_local_err = local;
@@ -64,7 +64,7 @@ double tolerance(DType dtype) { return dtype == DType::f16 ? 1e-3 : 8e-3; }
 
 Comparison compare(std::span<const double> reference, std::span<const float> actual,
                    double rel_tolerance) {
-  Comparison c = measure(reference, actual, [](double rms) { return rms; });
+  Comparison c = measure(reference, actual);
   c.ok = c.nonfinite_mismatches == 0 && c.rel_err <= rel_tolerance &&
          c.max_local_err <= kLocalTolerances * rel_tolerance;
   return c;
@@ -80,7 +80,7 @@ Comparison compare(std::span<const double> reference, std::span<const std::uint1
 
 Comparison compare_lse(std::span<const double> reference, std::span<const float> actual,
                        DType dtype, double tolerances) {
-  Comparison c = measure(reference, actual, [](double) { return 1.0; });
+  Comparison c = measure(reference, actual, 1.0);
   c.ok = c.nonfinite_mismatches == 0 &&
          c.max_local_err <= tolerances * kLseTolerances * tolerance(dtype);
   return c;

@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "runtime/verify/hard_input.h"
-#include "runtime/verify/hard_tensor.h"
 
 namespace vqgen {
 namespace {
@@ -16,10 +15,8 @@ enum AppendStream : std::uint64_t {
   kAppendPlaces,
 };
 
-QuantizedTensor make_cache(const KvAppend& op, const VqFormat& format, AppendStream stream,
-                           std::uint64_t seed) {
+QuantizedTensor make_cache(const KvAppend& op, const VqFormat& format, Random random) {
   const AppendShape& shape = op.shape;
-  Random random(seed, stream);
   QuantizedTensor cache =
       make_hard_tensor(format, op.dtype,
                        {.batch = shape.batch,
@@ -28,29 +25,15 @@ QuantizedTensor make_cache(const KvAppend& op, const VqFormat& format, AppendStr
                         .columns = shape.head_dim,
                         .units = kv_units(format, shape.kv_heads, shape.head_dim)},
                        1, random);
-  fill_codes(
-      cache, {}, [](auto, auto) { return true; }, random);
+  fill_codes(cache, {}, random);
   return cache;
 }
 
-// Some rows are all zeros, which are as far from an entry as from its negative.
-std::vector<std::uint16_t> make_elements(const KvAppend& op, AppendStream stream,
-                                         std::uint64_t seed) {
-  constexpr double kZeroRows = 1.0 / 16;
-  Random random(seed, stream);
+// Rows of zeros are as far from an entry as from its negative.
+std::vector<std::uint16_t> make_elements(const KvAppend& op, Random random) {
   const AppendShape& shape = op.shape;
-  const std::vector<double> magnitudes = channel_magnitudes(shape.head_dim, random);
   const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
-  std::vector<std::uint16_t> elements;
-  elements.reserve(static_cast<std::size_t>(rows * shape.head_dim));
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const double gain = random.chance(kZeroRows) ? 0 : 1;
-    for (const double magnitude : magnitudes) {
-      elements.push_back(
-          element_from_float(op.dtype, static_cast<float>(random.normal() * magnitude * gain)));
-    }
-  }
-  return elements;
+  return outlier_rows(op.dtype, rows, shape.head_dim, 1.0 / 16, random);
 }
 
 std::vector<std::uint16_t> make_raw(const KvAppend& op, Random& random) {
@@ -58,14 +41,15 @@ std::vector<std::uint16_t> make_raw(const KvAppend& op, Random& random) {
   const std::int64_t count =
       std::int64_t{shape.batch} * shape.kv_heads * op.raw_slots() * shape.head_dim;
   std::vector<std::uint16_t> raw(static_cast<std::size_t>(count));
-  for (std::uint16_t& each : raw) {
-    each = element_from_float(op.dtype, static_cast<float>(random.normal()));
-  }
+  const auto draw = [&] {
+    return element_from_float(op.dtype, static_cast<float>(random.normal()));
+  };
+  std::generate(raw.begin(), raw.end(), draw);
   return raw;
 }
 
 // Sequence by sequence the places that are easily got wrong, in an order that the seed turns.
-void make_places(const KvAppend& op, LengthPattern pattern, Random& random, AppendData& data) {
+void make_places(const KvAppend& op, LengthPattern pattern, Random random, AppendData& data) {
   const auto tokens = static_cast<std::int32_t>(op.shape.tokens);
   const std::int32_t fresh = op.shape.new_tokens;
   const std::int32_t last = std::max(0, tokens - fresh);
@@ -95,15 +79,14 @@ AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
   data.new_tokens = problem.shape.new_tokens;
   data.max_window = problem.shape.window;
   data.max_sinks = problem.shape.sinks;
-  data.keys = make_cache(problem, problem.keys, kAppendKeys, input.seed);
-  data.values = make_cache(problem, problem.values, kAppendValues, input.seed);
-  data.new_keys = make_elements(problem, kAppendNewKeys, input.seed);
-  data.new_values = make_elements(problem, kAppendNewValues, input.seed);
+  data.keys = make_cache(problem, problem.keys, Random(input.seed, kAppendKeys));
+  data.values = make_cache(problem, problem.values, Random(input.seed, kAppendValues));
+  data.new_keys = make_elements(problem, Random(input.seed, kAppendNewKeys));
+  data.new_values = make_elements(problem, Random(input.seed, kAppendNewValues));
   Random raw(input.seed, kAppendRaw);
   data.raw_keys = make_raw(problem, raw);
   data.raw_values = make_raw(problem, raw);
-  Random places(input.seed, kAppendPlaces);
-  make_places(problem, input.lengths, places, data);
+  make_places(problem, input.lengths, Random(input.seed, kAppendPlaces), data);
   return data;
 }
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/verify/hard_tensor.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 
@@ -31,13 +30,6 @@ CodeLaw law_of(const HardInput& input, std::size_t operand) {
   return law;
 }
 
-void shuffle(std::vector<std::int32_t>& values, Random& random) {
-  for (std::int64_t i = std::ssize(values); i > 1; --i) {
-    std::swap(values[static_cast<std::size_t>(i - 1)],
-              values[static_cast<std::size_t>(random.below(i))]);
-  }
-}
-
 std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPattern pattern,
                                        Random& random) {
   const auto full = static_cast<std::int32_t>(tokens);
@@ -51,7 +43,7 @@ std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPat
     length = std::clamp<std::int64_t>(length, 1, tokens);
     lengths[b] = must ? musts[b] : static_cast<std::int32_t>(length);
   }
-  shuffle(lengths, random);
+  random.shuffle(lengths);
   return lengths;
 }
 
@@ -62,7 +54,7 @@ std::vector<std::int32_t> make_extents(int batch, int max, Random& random) {
   for (std::int32_t& extent : extents) extent = static_cast<std::int32_t>(random.below(max + 1));
   extents[0] = max;
   if (batch > 1) extents[1] = 0;
-  shuffle(extents, random);
+  random.shuffle(extents);
   return extents;
 }
 
@@ -123,9 +115,8 @@ double score_gain(const std::vector<double>& query,
 
 // Queries, raw keys and raw values of one stored sequence and head. Raw keys get the magnitude
 // that spreads their scores, on average over the queries, as those of the quantized ones.
-void fill_head(AttentionData& data, const QueryTransform& transform,
-               const std::vector<std::vector<double>>& samples, std::int64_t stored,
-               std::int64_t head, Random& query_random, Random& raw_random) {
+void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samples,
+               std::int64_t stored, std::int64_t head, Random& query_random, Random& raw_random) {
   const std::int64_t dim = data.keys.columns;
   const std::int64_t group = data.query_heads / data.keys.heads;
   const auto put = [&](std::vector<std::uint16_t>& to, std::int64_t index, double value) {
@@ -142,7 +133,7 @@ void fill_head(AttentionData& data, const QueryTransform& transform,
       for (std::size_t i = 0; i < query.size(); ++i) {
         query[i] = query_random.normal() * query_magnitudes[i];
       }
-      const double gain = score_gain(transform(head, query), samples);
+      const double gain = score_gain(transformed_query(data.keys, head, query), samples);
       const std::int64_t at = (b * data.query_heads + head * group + q) * dim;
       for (std::size_t i = 0; i < query.size(); ++i) {
         put(data.queries, at + static_cast<std::int64_t>(i), query[i] * gain);
@@ -198,21 +189,20 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   };
   Random key_codes(input.seed, kKeyCodes);
   Random value_codes(input.seed, kValueCodes);
-  fill_codes(data.keys, law_of(input, 0), patterned, key_codes);
-  fill_codes(data.values, law_of(input, 1), patterned, value_codes);
+  fill_codes(data.keys, law_of(input, 0), key_codes, patterned);
+  fill_codes(data.values, law_of(input, 1), value_codes, patterned);
 
   const std::int64_t raw = tensor.batch * tensor.heads * problem.raw_slots() * tensor.columns;
   data.raw_keys.resize(static_cast<std::size_t>(raw));
   data.raw_values.resize(static_cast<std::size_t>(raw));
   data.queries.resize(static_cast<std::size_t>(data.batch * data.query_heads * tensor.columns));
   const RowDecoder decoder(data.keys);
-  const QueryTransform transform(data.keys);
   Random queries(input.seed, kQueries);
   Random raws(input.seed, kRaw);
   for (std::int64_t b = 0; b < tensor.batch; ++b) {
     for (std::int64_t head = 0; head < tensor.heads; ++head) {
       const auto samples = sample_keys(data, decoder, used[static_cast<std::size_t>(b)], b, head);
-      fill_head(data, transform, samples, b, head, queries, raws);
+      fill_head(data, samples, b, head, queries, raws);
     }
   }
   return data;
@@ -232,17 +222,9 @@ LinearData make_linear_data(const Linear& problem, const HardInput& input) {
   Random books(input.seed, kKeys);
   data.weights = make_hard_tensor(problem.weights, problem.dtype, tensor, magnitude, books);
   Random codes(input.seed, kKeyCodes);
-  fill_codes(
-      data.weights, law_of(input, 0), [](auto, auto) { return true; }, codes);
+  fill_codes(data.weights, law_of(input, 0), codes);
   Random inputs(input.seed, kQueries);
-  const std::vector<double> magnitudes = channel_magnitudes(shape.in_features, inputs);
-  data.x.reserve(static_cast<std::size_t>(shape.rows * shape.in_features));
-  for (int row = 0; row < shape.rows; ++row) {
-    for (const double channel : magnitudes) {
-      const auto value = static_cast<float>(inputs.normal() * channel);
-      data.x.push_back(element_from_float(data.dtype, value));
-    }
-  }
+  data.x = outlier_rows(problem.dtype, shape.rows, shape.in_features, 0, inputs);
   return data;
 }
 

@@ -9,7 +9,7 @@
 #include "core/format/quantized_tensor.h"
 #include "core/hotness/hotness_profile.h"
 #include "core/problem/problem.h"
-#include "runtime/verify/hard_codes.h"
+#include "runtime/verify/hard_tensor.h"
 
 namespace vqgen {
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
+#include <iterator>
 #include <numeric>
 #include <utility>
+
+#include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
 namespace {
@@ -45,10 +47,7 @@ std::vector<std::uint16_t> make_lattice(const QuantizedTensor& t, Random& random
   std::iota(order.begin(), order.end(), 0);
   std::vector<std::uint16_t> result;
   for (std::int64_t book = 0; book < t.units * t.format.residuals; ++book) {
-    for (std::int64_t i = kE8pEntries - 1; i > 0; --i) {
-      std::swap(order[static_cast<std::size_t>(i)],
-                order[static_cast<std::size_t>(random.below(i + 1))]);
-    }
+    random.shuffle(order);
     for (const std::int64_t entry : order) {
       for (std::int64_t i = 0; i < kE8pVectorSize; ++i) {
         const auto at = static_cast<std::size_t>(entry * kE8pVectorSize + i);
@@ -83,6 +82,155 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
   return result;
 }
 
+// Without libm where it can be: what it returns may differ from machine to machine.
+double zipf_weight(int rank, double skew) { return skew == 1 ? 1.0 / rank : std::pow(rank, -skew); }
+
+// 2^16 equal slices of probability, each with its code.
+std::vector<std::uint32_t> zipf_slices(int count, double skew, Random& random) {
+  constexpr std::size_t kSlices = 65536;
+  double total = 0;
+  for (int rank = 1; rank <= count; ++rank) total += zipf_weight(rank, skew);
+  // An odd factor permutes the codes, whose number is a power of two.
+  const auto factor = static_cast<std::uint32_t>(random.bits()) | 1u;
+  const auto offset = static_cast<std::uint32_t>(random.bits());
+  std::vector<std::uint32_t> codes(kSlices);
+  double below = 0;
+  std::size_t slice = 0;
+  for (int rank = 1; rank <= count; ++rank) {
+    below += zipf_weight(rank, skew);
+    const std::uint32_t code = (static_cast<std::uint32_t>(rank) * factor + offset) &
+                               static_cast<std::uint32_t>(count - 1);
+    for (; slice < kSlices && static_cast<double>(slice) < below / total * kSlices; ++slice) {
+      codes[slice] = code;
+    }
+  }
+  return codes;
+}
+
+// Sums of the counts of each codebook: codes are drawn by them exactly, and however many accesses
+// there are.
+std::vector<std::int64_t> sums_of(const QuantizedTensor& tensor, const CodeLaw& law) {
+  const std::int64_t entries = tensor.format.entries();
+  const std::int64_t unit_counts = tensor.format.residuals * entries;
+  const std::int64_t items = std::ssize(law.counts) / (tensor.units * unit_counts);
+  require(items > 0 && std::ssize(law.counts) == items * tensor.units * unit_counts,
+          "captured codes: counts are not [item][unit][stage][entry] of the tensor");
+  std::vector<std::int64_t> sums;
+  sums.reserve(static_cast<std::size_t>(tensor.units * unit_counts));
+  for (std::int64_t unit = 0; unit < tensor.units; ++unit) {
+    auto from = law.counts.begin() + (unit % items * tensor.units + unit) * unit_counts;
+    for (int stage = 0; stage < tensor.format.residuals; ++stage, from += entries) {
+      std::partial_sum(from, from + entries, std::back_inserter(sums));
+    }
+  }
+  return sums;
+}
+
+// A stream of codes of one pattern: that of a histogram for each codebook, others for all alike.
+class CodeSource {
+ public:
+  CodeSource(const QuantizedTensor& tensor, const CodeLaw& law, Random& random)
+      : tensor_(tensor), pattern_(law.pattern), count_(tensor.format.codes()), random_(random) {
+    if (pattern_ == CodePattern::zipf) slices_ = zipf_slices(count_, law.skew, random);
+    common_ = pattern_ == CodePattern::max_code ? static_cast<std::uint32_t>(count_ - 1) : any();
+    if (pattern_ == CodePattern::captured) sums_ = sums_of(tensor, law);
+  }
+
+  void begin_row() {
+    if (pattern_ == CodePattern::one_hot) common_ = any();
+  }
+
+  // For number `number` of a row's codes.
+  std::uint32_t next(std::int64_t head, std::int64_t row, std::int64_t number) {
+    switch (pattern_) {
+      case CodePattern::zipf:
+        return slices_[random_.bits() >> 48];
+      case CodePattern::one_hot:
+        return random_.chance(1.0 / 16) ? any() : common_;
+      case CodePattern::uniform:
+        return any();
+      case CodePattern::captured:
+        return captured(head, row, number);
+      default:
+        return common_;
+    }
+  }
+
+ private:
+  std::uint32_t any() { return static_cast<std::uint32_t>(random_.below(count_)); }
+
+  std::uint32_t captured(std::int64_t head, std::int64_t row, std::int64_t number) {
+    const VqFormat& format = tensor_.format;
+    const std::int64_t column = number / format.residuals * format.vector_size;
+    const std::int64_t book =
+        unit_of(tensor_, head, row, column) * format.residuals + number % format.residuals;
+    const auto first = sums_.begin() + book * format.entries();
+    const auto last = first + format.entries();
+    const std::int64_t all = *(last - 1);
+    const auto entry = static_cast<std::uint32_t>(
+        all == 0 ? random_.below(format.entries())
+                 : std::upper_bound(first, last, random_.below(all)) - first);
+    if (format.decoder == Decoder::table) return entry;
+    return entry + static_cast<std::uint32_t>(random_.below(format.codes() / kE8pEntries)) *
+                       static_cast<std::uint32_t>(kE8pEntries);
+  }
+
+  const QuantizedTensor& tensor_;
+  CodePattern pattern_;
+  int count_;
+  Random& random_;
+  std::vector<std::uint32_t> slices_;
+  std::vector<std::int64_t> sums_;  // [unit][stage][entry], of the entry and those before it
+  std::uint32_t common_ = 0;
+};
+
+// Puts a code of index_bits at a bit of a packed row and leaves all other bits alone.
+void write_code(std::uint32_t* row, std::int64_t bit, int index_bits, std::uint32_t code) {
+  const std::int64_t shift = bit % 32;
+  const std::uint64_t mask = ((std::uint64_t{1} << index_bits) - 1) << shift;
+  const bool two = (mask >> 32) != 0;
+  std::uint32_t* const word = row + bit / 32;
+  std::uint64_t bits = word[0] | (two ? std::uint64_t{word[1]} << 32 : 0);
+  bits = (bits & ~mask) | std::uint64_t{code} << shift;
+  word[0] = static_cast<std::uint32_t>(bits);
+  if (two) word[1] = static_cast<std::uint32_t>(bits >> 32);
+}
+
+std::vector<std::uint32_t> random_words(std::size_t count, Random& random) {
+  std::vector<std::uint32_t> words(count);
+  for (std::size_t i = 0; i < count; i += 2) {
+    const std::uint64_t bits = random.bits();
+    words[i] = static_cast<std::uint32_t>(bits);
+    if (i + 1 < count) words[i + 1] = static_cast<std::uint32_t>(bits >> 32);
+  }
+  return words;
+}
+
+// Codes of a plain layout, row after row, by the law.
+void fill_rows(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
+               const RowFilter& patterned) {
+  tensor.codes = random_words(
+      static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.rows * tensor.row_words),
+      random);
+  if (law.pattern == CodePattern::uniform) return;  // random bits are that already
+  const VqFormat& format = tensor.format;
+  const std::int64_t row_codes = tensor.columns / format.vector_size * format.residuals;
+  CodeSource source(tensor, law, random);
+  for (std::int64_t b = 0; b < tensor.batch; ++b) {
+    for (std::int64_t head = 0; head < tensor.heads; ++head) {
+      for (std::int64_t row = 0; row < tensor.rows; ++row) {
+        if (patterned && !patterned(b, row)) continue;
+        source.begin_row();
+        std::uint32_t* to = tensor.codes.data() +
+                            ((b * tensor.heads + head) * tensor.rows + row) * tensor.row_words;
+        for (std::int64_t i = 0; i < row_codes; ++i) {
+          write_code(to, i * format.index_bits, format.index_bits, source.next(head, row, i));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<double> channel_magnitudes(std::int64_t channels, Random& random) {
@@ -92,6 +240,21 @@ std::vector<double> channel_magnitudes(std::int64_t channels, Random& random) {
     magnitudes[static_cast<std::size_t>(random.below(channels))] = kOutlier;
   }
   return magnitudes;
+}
+
+std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int64_t channels,
+                                        double zero_rows, Random& random) {
+  const std::vector<double> magnitudes = channel_magnitudes(channels, random);
+  std::vector<std::uint16_t> elements;
+  elements.reserve(static_cast<std::size_t>(rows * channels));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const double gain = zero_rows > 0 && random.chance(zero_rows) ? 0 : 1;
+    for (const double magnitude : magnitudes) {
+      const double value = random.normal() * magnitude * gain;
+      elements.push_back(element_from_float(dtype, static_cast<float>(value)));
+    }
+  }
+  return elements;
 }
 
 QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
@@ -116,6 +279,25 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   if (format.output_scales) t.output_scales = factors(t.rows, random);
   if (format.smooth) t.smooth = factors(t.heads * t.columns, random);
   return t;
+}
+
+void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
+                const RowFilter& patterned) {
+  fill_rows(tensor, law, random, patterned);
+  if (tensor.format.layout.plain()) return;
+  const std::vector<std::uint32_t> rows = std::move(tensor.codes);
+  tensor.codes = random_words(
+      static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.head_words()), random);
+  auto from = rows.begin();
+  for (std::int64_t b = 0; b < tensor.batch; ++b) {
+    for (std::int64_t head = 0; head < tensor.heads; ++head) {
+      for (std::int64_t row = 0; row < tensor.rows; ++row) {
+        for (std::int64_t word = 0; word < tensor.row_words; ++word) {
+          tensor.codes[word_number(tensor, b, head, row, word)] = *from++;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace vqgen

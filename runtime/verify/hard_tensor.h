@@ -1,5 +1,9 @@
-// A quantized tensor with codebooks made hard, all but its codes.
+// A quantized tensor with codebooks made hard, and codes drawn by pattern straight into packed
+// rows, as templates/vq/layout/codes.h orders them.
 #pragma once
+
+#include <functional>
+#include <vector>
 
 #include "core/format/quantized_tensor.h"
 #include "runtime/verify/random.h"
@@ -10,6 +14,11 @@ inline constexpr double kOutlier = 8;  // an outlier's magnitude over its neighb
 
 // 1 a channel, with one in 64 (one at least) at kOutlier.
 std::vector<double> channel_magnitudes(std::int64_t channels, Random& random);
+
+// [rows][channels] of normal elements, each channel at its magnitude. Some rows, of this share, are
+// all zeros.
+std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int64_t channels,
+                                        double zero_rows, Random& random);
 
 struct TensorShape {
   std::int64_t batch = 1, heads = 1, rows = 0, columns = 0, units = 0;
@@ -22,5 +31,33 @@ struct TensorShape {
 // halving in its stage scales. Codes are left empty.
 QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
                                  double magnitude, Random& random);
+
+enum class CodePattern {
+  uniform,    // all codes alike
+  zipf,       // the r-th most frequent code has weight r^-skew; which code that is, is random
+  one_hot,    // each row mostly (15/16) one code of its own
+  all_equal,  // one random code throughout
+  max_code,   // the last code throughout
+  captured,   // as often as a histogram of each codebook says
+};
+template <>
+inline constexpr auto enum_names<CodePattern> =
+    std::array{"uniform", "zipf", "one_hot", "all_equal", "max_code", "captured"};
+
+// A pattern, and what the two that take numbers go by.
+struct CodeLaw {
+  CodePattern pattern = CodePattern::uniform;
+  double skew = 1;                        // of zipf
+  std::vector<std::int64_t> counts = {};  // of captured: [item][unit][stage][entry], one item at
+                                          // least; unit u has that of item u modulo their number
+};
+
+// Fills tensor.codes, whose sizes and format are set: with random bits throughout, padding too,
+// then by pattern in those rows, of every head, for which patterned(sequence, row) holds, in all
+// where it is empty. Codebooks that were never read as captured get codes that are uniform, and a
+// lattice's signs are so always.
+using RowFilter = std::function<bool(std::int64_t sequence, std::int64_t row)>;
+void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
+                const RowFilter& patterned = {});
 
 }  // namespace vqgen

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
+#include <utility>
+#include <vector>
 
 namespace vqgen {
 
@@ -27,6 +30,14 @@ class Random {
     const std::uint64_t sum =
         (b & 0xffff) + ((b >> 16) & 0xffff) + ((b >> 32) & 0xffff) + (b >> 48);
     return (static_cast<double>(sum) * 0x1p-16 - 2) * 1.7320508075688772;
+  }
+
+  template <class T>
+  void shuffle(std::vector<T>& values) {
+    for (std::int64_t i = std::ssize(values); i > 1; --i) {
+      std::swap(values[static_cast<std::size_t>(i - 1)],
+                values[static_cast<std::size_t>(below(i))]);
+    }
   }
 
  private:

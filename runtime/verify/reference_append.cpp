@@ -3,56 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <numeric>
 #include <span>
 
 #include "runtime/parallel.h"
-#include "runtime/verify/code_points.h"
-#include "runtime/verify/reference_threads.h"
+#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
 namespace {
 
-using Vector = std::vector<double>;
-
 double norm(std::span<const double> vector) {
-  double squares = 0;
-  for (const double each : vector) squares += each * each;
-  return std::sqrt(squares);
+  return std::sqrt(std::inner_product(vector.begin(), vector.end(), vector.begin(), 0.0));
 }
 
 double distance(std::span<const double> a, std::span<const double> b) {
   double squares = 0;
   for (std::size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
   return std::sqrt(squares);
-}
-
-// x H, by the definition: H[i][j] = (-1)^popcount(i & j) / sqrt(D).
-Vector rotated(const Vector& x) {
-  Vector result(x.size());
-  for (std::size_t j = 0; j < x.size(); ++j) {
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      result[j] += std::popcount(i & j) % 2 == 0 ? x[i] : -x[i];
-    }
-    result[j] /= std::sqrt(static_cast<double>(x.size()));
-  }
-  return result;
-}
-
-// Tokens that a sequence gets: number i of the call is token first + i.
-struct Appended {
-  std::int64_t first = 0, count = 0;
-};
-
-Appended appended(const AppendData& data, std::int64_t sequence) {
-  const auto b = static_cast<std::size_t>(sequence);
-  const std::int64_t first = data.positions[b];
-  const std::int64_t wanted = data.counts.empty() ? data.new_tokens : data.counts[b];
-  if (first < 0) return {};
-  return {first,
-          std::max<std::int64_t>(0, std::min({wanted, data.new_tokens, data.keys.rows - first}))};
 }
 
 // One operand of the call.
@@ -65,124 +34,139 @@ struct Operand {
   const std::vector<std::uint16_t>& raw;
 };
 
-void fail(AppendVerdict& verdict, const Operand& operand, std::int64_t sequence, std::int64_t head,
-          const std::string& what) {
-  if (!verdict.ok) return;
-  verdict.ok = false;
-  verdict.why = fmt::format("{} of sequence {}, head {}: {}", operand.name, sequence, head, what);
+void join(AppendVerdict& all, const AppendVerdict& next) {
+  if (all.ok) all.why = next.why;
+  all.ok = all.ok && next.ok;
+  all.excess = std::max(all.excess, next.excess);
+  all.codes += next.codes;
 }
 
-// The elements of a new token as they are encoded.
-Vector transformed(const AppendData& data, const Operand& operand, std::int64_t sequence,
-                   std::int64_t head, std::int64_t number) {
-  const QuantizedTensor& t = operand.before;
-  const std::int64_t row = (sequence * data.new_tokens + number) * t.heads + head;
-  Vector x;
-  for (std::int64_t i = 0; i < t.columns; ++i) {
-    x.push_back(
-        element_value(data.dtype, operand.elements[static_cast<std::size_t>(row * t.columns + i)]));
-    if (t.format.smooth) x.back() /= t.smooth[static_cast<std::size_t>(head * t.columns + i)];
+// Judges one head of one sequence.
+class HeadJudge {
+ public:
+  HeadJudge(const AppendData& data, const Operand& operand, const RowDecoder& books,
+            std::int64_t sequence, std::int64_t head)
+      : data_(data), operand_(operand), books_(books), sequence_(sequence), head_(head) {
+    const auto b = static_cast<std::size_t>(sequence);
+    const std::int64_t wanted = data.counts.empty() ? data.new_tokens : data.counts[b];
+    first_ = data.positions[b];
+    if (first_ < 0) return;
+    count_ =
+        std::max<std::int64_t>(0, std::min({wanted, data.new_tokens, data.keys.rows - first_}));
   }
-  return t.format.hadamard ? rotated(x) : x;
-}
 
-void judge_row(AppendVerdict& verdict, const CodePoints& books, const Operand& operand,
-               std::int64_t sequence, std::int64_t head, std::int64_t token, const Vector& x) {
-  const QuantizedTensor& t = operand.before;
-  const VqFormat& f = t.format;
-  std::vector<std::uint32_t> words;
-  for (std::int64_t word = 0; word < t.row_words; ++word) {
-    words.push_back(operand.codes[word_number(t, sequence, head, token, word)]);
-  }
-  const auto size = static_cast<std::size_t>(f.vector_size);
-  std::int64_t bit = 0;
-  for (std::int64_t column = 0; column < t.columns; column += f.vector_size) {
-    const std::span<const double> original =
-        std::span(x).subspan(static_cast<std::size_t>(column), size);
-    Vector left(original.begin(), original.end());
-    for (int stage = 0; stage < f.residuals; ++stage, bit += f.index_bits) {
-      const std::int64_t book = unit_of(t, head, token, column) * f.residuals + stage;
-      const std::uint32_t code = read_code(words, bit, f.index_bits);
-      const Vector point = books.point(book, code);
-      const double least = books.least_distance(book, left);
-      const double away = distance(left, point);
-      const double excess =
-          away == least ? 0 : (away - least) / (norm(f.hadamard ? x : original) + least);
-      ++verdict.codes;
-      verdict.excess = std::max(verdict.excess, std::isnan(excess) ? 1.0 : excess);
-      if (!(excess <= kAppendTolerance)) {
-        fail(
-            verdict, operand, sequence, head,
-            fmt::format("token {}, channel {}, stage {}: code {} is at a distance of {:.9g}, where "
-                        "the least is {:.9g}",
-                        token, column, stage, code, away, least));
+  AppendVerdict judge() {
+    std::vector<bool> of_row(static_cast<std::size_t>(t_.head_words()), false);
+    const auto begin = static_cast<std::size_t>((sequence_ * t_.heads + head_) * t_.head_words());
+    for (std::int64_t token = 0; token < t_.rows; ++token) {
+      bool changed = false;
+      for (std::int64_t word = 0; word < t_.row_words; ++word) {
+        const std::size_t at = word_number(t_, sequence_, head_, token, word);
+        of_row[at - begin] = true;
+        changed = changed || operand_.codes[at] != t_.codes[at];
       }
-      for (std::size_t i = 0; i < size; ++i) left[i] -= point[i];
+      if (token >= first_ && token < first_ + count_) {
+        judge_row(token);
+      } else if (changed) {
+        fail(fmt::format("token {} was changed, but nothing is appended there", token));
+      }
     }
+    for (std::size_t i = 0; i < of_row.size(); ++i) {
+      if (of_row[i] || operand_.codes[begin + i] == t_.codes[begin + i]) continue;
+      fail("words between the rows of the layout were changed");
+      break;
+    }
+    judge_raw();
+    return verdict_;
   }
-  for (; bit < t.row_words * 32; ++bit) {
-    if (read_code(words, bit, 1) == 0) continue;
-    fail(verdict, operand, sequence, head, fmt::format("token {}: padding is not zero", token));
-    return;
-  }
-}
 
-void judge_raw(AppendVerdict& verdict, const AppendData& data, const Operand& operand,
-               std::int64_t sequence, std::int64_t head) {
-  const QuantizedTensor& t = operand.before;
-  const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_window;
-  const auto begin = (sequence * t.heads + head) * slots * t.columns;
-  const auto end = begin + slots * t.columns;
-  std::vector<std::uint16_t> expected(operand.raw_before.begin() + begin,
-                                      operand.raw_before.begin() + end);
-  const Appended tokens = appended(data, sequence);
-  for (std::int64_t i = 0; i < tokens.count; ++i) {
-    const std::int64_t token = tokens.first + i;
-    const std::int64_t row = (sequence * data.new_tokens + i) * t.heads + head;
-    const auto put = [&](std::int64_t slot) {
-      std::copy_n(operand.elements.begin() + row * t.columns, t.columns,
-                  expected.begin() + slot * t.columns);
-    };
-    if (token < data.max_sinks) put(token);
-    if (data.max_window > 0) put(data.max_sinks + token % data.max_window);
+ private:
+  void fail(const std::string& what) {
+    if (!verdict_.ok) return;
+    verdict_.ok = false;
+    verdict_.why =
+        fmt::format("{} of sequence {}, head {}: {}", operand_.name, sequence_, head_, what);
   }
-  const auto wrong = std::mismatch(expected.begin(), expected.end(), operand.raw.begin() + begin);
-  if (wrong.first == expected.end()) return;
-  fail(verdict, operand, sequence, head,
-       fmt::format("raw slot {} is not what it has to be",
-                   (wrong.first - expected.begin()) / t.columns));
-}
 
-void judge_head(AppendVerdict& verdict, const AppendData& data, const CodePoints& books,
-                const Operand& operand, std::int64_t sequence, std::int64_t head) {
-  const QuantizedTensor& t = operand.before;
-  const Appended tokens = appended(data, sequence);
-  std::vector<bool> of_row(static_cast<std::size_t>(t.head_words()), false);
-  const auto begin = static_cast<std::size_t>((sequence * t.heads + head) * t.head_words());
-  for (std::int64_t token = 0; token < t.rows; ++token) {
-    const std::int64_t number = token - tokens.first;
-    const bool written = number >= 0 && number < tokens.count;
-    bool changed = false;
-    for (std::int64_t word = 0; word < t.row_words; ++word) {
-      const std::size_t at = word_number(t, sequence, head, token, word);
-      of_row[at - begin] = true;
-      changed = changed || operand.codes[at] != t.codes[at];
+  // Of an appended token, the place of its first element.
+  std::int64_t new_elements(std::int64_t token) const {
+    return ((sequence_ * data_.new_tokens + token - first_) * t_.heads + head_) * t_.columns;
+  }
+
+  // The elements of an appended token as they are encoded.
+  std::vector<double> transformed(std::int64_t token) const {
+    const std::uint16_t* bits = operand_.elements.data() + new_elements(token);
+    std::vector<double> x;
+    for (std::int64_t i = 0; i < t_.columns; ++i) {
+      x.push_back(element_value(data_.dtype, bits[i]));
+      if (t_.format.smooth) x.back() /= t_.smooth[static_cast<std::size_t>(head_ * t_.columns + i)];
     }
-    if (written) {
-      const Vector x = transformed(data, operand, sequence, head, number);
-      judge_row(verdict, books, operand, sequence, head, token, x);
-    } else if (changed) {
-      fail(verdict, operand, sequence, head,
-           fmt::format("token {} was changed, but nothing is appended there", token));
+    return t_.format.hadamard ? rotated(x) : x;
+  }
+
+  void judge_row(std::int64_t token) {
+    const VqFormat& f = t_.format;
+    const std::vector<double> x = transformed(token);
+    const std::vector<std::uint32_t> words = row_words(t_, operand_.codes, sequence_, head_, token);
+    const auto size = static_cast<std::size_t>(f.vector_size);
+    std::int64_t bit = 0;
+    for (std::int64_t column = 0; column < t_.columns; column += f.vector_size) {
+      const auto original = std::span(x).subspan(static_cast<std::size_t>(column), size);
+      std::vector<double> left(original.begin(), original.end());
+      for (int stage = 0; stage < f.residuals; ++stage, bit += f.index_bits) {
+        const std::int64_t book = unit_of(t_, head_, token, column) * f.residuals + stage;
+        const std::uint32_t code = read_code(words, bit, f.index_bits);
+        const std::vector<double> point = books_.point(book, code);
+        const double least = books_.least_distance(book, left);
+        const double away = distance(left, point);
+        const double excess =
+            away == least ? 0 : (away - least) / (norm(f.hadamard ? x : original) + least);
+        ++verdict_.codes;
+        verdict_.excess = std::max(verdict_.excess, std::isnan(excess) ? 1.0 : excess);
+        if (!(excess <= kAppendTolerance)) {
+          fail(
+              fmt::format("token {}, channel {}, stage {}: code {} is at a distance of {:.9g}, "
+                          "where the least is {:.9g}",
+                          token, column, stage, code, away, least));
+        }
+        for (std::size_t i = 0; i < size; ++i) left[i] -= point[i];
+      }
+    }
+    for (; bit < t_.row_words * 32; ++bit) {
+      if (read_code(words, bit, 1) == 0) continue;
+      fail(fmt::format("token {}: padding is not zero", token));
+      return;
     }
   }
-  for (std::size_t i = 0; i < of_row.size(); ++i) {
-    if (of_row[i] || operand.codes[begin + i] == t.codes[begin + i]) continue;
-    fail(verdict, operand, sequence, head, "words between the rows of the layout were changed");
-    break;
+
+  void judge_raw() {
+    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_window;
+    const auto begin = (sequence_ * t_.heads + head_) * slots * t_.columns;
+    std::vector<std::uint16_t> expected(operand_.raw_before.begin() + begin,
+                                        operand_.raw_before.begin() + begin + slots * t_.columns);
+    for (std::int64_t token = first_; token < first_ + count_; ++token) {
+      const auto put = [&](std::int64_t slot) {
+        std::copy_n(operand_.elements.begin() + new_elements(token), t_.columns,
+                    expected.begin() + slot * t_.columns);
+      };
+      if (token < data_.max_sinks) put(token);
+      if (data_.max_window > 0) put(data_.max_sinks + token % data_.max_window);
+    }
+    const auto wrong =
+        std::mismatch(expected.begin(), expected.end(), operand_.raw.begin() + begin).first;
+    if (wrong == expected.end()) return;
+    fail(fmt::format("raw slot {} is not what it has to be",
+                     (wrong - expected.begin()) / t_.columns));
   }
-  judge_raw(verdict, data, operand, sequence, head);
-}
+
+  const AppendData& data_;
+  const Operand& operand_;
+  const RowDecoder& books_;
+  const std::int64_t sequence_, head_;
+  const QuantizedTensor& t_ = operand_.before;
+  std::int64_t first_ = 0, count_ = 0;  // of the tokens that the sequence gets
+  AppendVerdict verdict_;
+};
 
 void check(const AppendData& data, const Operand& operand) {
   const QuantizedTensor& t = operand.before;
@@ -204,37 +188,27 @@ void check(const AppendData& data, const Operand& operand) {
 AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
   check(data, operand);
   const QuantizedTensor& t = operand.before;
-  const RowDecoder sizes(t);  // which judges the rest of the tensor's
-  const CodePoints books(t);
+  const RowDecoder books(t);  // which judges the rest of the tensor's sizes
   const std::int64_t heads = data.batch * t.heads;
   std::vector<AppendVerdict> verdicts(static_cast<std::size_t>(heads));
   const int threads = reference_threads(heads * data.new_tokens * t.columns * t.format.entries() *
                                         t.format.residuals * 8);
   in_parallel(verdicts.size(), threads, [&](std::size_t i) {
     const auto number = static_cast<std::int64_t>(i);
-    judge_head(verdicts[i], data, books, operand, number / t.heads, number % t.heads);
+    verdicts[i] = HeadJudge(data, operand, books, number / t.heads, number % t.heads).judge();
   });
   AppendVerdict all;
-  for (const AppendVerdict& each : verdicts) {
-    if (all.ok && !each.ok) all.why = each.why;
-    all.ok = all.ok && each.ok;
-    all.excess = std::max(all.excess, each.excess);
-    all.codes += each.codes;
-  }
+  for (const AppendVerdict& each : verdicts) join(all, each);
   return all;
 }
 
 }  // namespace
 
 AppendVerdict judge_append(const AppendData& data, const AppendResult& result) {
-  const AppendVerdict keys = judge_operand(
+  AppendVerdict both = judge_operand(
       data, {"keys", data.keys, result.key_codes, data.new_keys, data.raw_keys, result.raw_keys});
-  AppendVerdict both = judge_operand(data, {"values", data.values, result.value_codes,
-                                            data.new_values, data.raw_values, result.raw_values});
-  if (!keys.ok) both.why = keys.why;
-  both.ok = both.ok && keys.ok;
-  both.excess = std::max(both.excess, keys.excess);
-  both.codes += keys.codes;
+  join(both, judge_operand(data, {"values", data.values, result.value_codes, data.new_values,
+                                  data.raw_values, result.raw_values}));
   return both;
 }
 

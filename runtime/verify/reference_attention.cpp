@@ -9,7 +9,6 @@
 
 #include "core/error.h"
 #include "runtime/parallel.h"
-#include "runtime/verify/reference_threads.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -25,6 +24,8 @@ void check(const AttentionData& d) {
               d.values.columns == k.columns,
           "attention data: keys and values differ in shape");
   require(k.batch == d.batch || k.batch == 1, "attention data: keys.batch is neither batch nor 1");
+  require(!k.format.hadamard || std::has_single_bit(static_cast<std::size_t>(k.columns)),
+          "attention data: hadamard needs a head_dim that is a power of two");
   require(!d.values.format.smooth && !d.values.format.hadamard,
           "attention data: values carry key transforms");
   require(k.heads > 0 && d.query_heads % k.heads == 0,
@@ -117,26 +118,24 @@ void attend(const AttentionData& data, double softmax_scale, HeadRows& keys, Hea
             std::vector<Query>& queries) {
   std::size_t longest = 0;
   for (const Query& query : queries) longest = std::max(longest, query.weights.size());
-  for (std::size_t t = 0; t < longest; ++t) {
-    const auto token = static_cast<std::int64_t>(t);
-    for (Query& query : queries) {
-      if (t >= query.weights.size()) continue;
-      const TokenPlace place = token_place(data, query.sequence, token);
-      const auto& operand = place == TokenPlace::codes ? query.transformed : query.raw;
-      query.weights[t] = dot(operand, keys.row(place, token)) * softmax_scale;
+  const auto for_each_token = [&](const auto& visit) {
+    for (std::size_t t = 0; t < longest; ++t) {
+      const auto token = static_cast<std::int64_t>(t);
+      for (Query& query : queries) {
+        if (t >= query.weights.size()) continue;
+        visit(query, query.weights[t], token_place(data, query.sequence, token), token);
+      }
     }
-  }
+  };
+  for_each_token([&](Query& query, double& score, TokenPlace place, std::int64_t token) {
+    const auto& operand = place == TokenPlace::codes ? query.transformed : query.raw;
+    score = dot(operand, keys.row(place, token)) * softmax_scale;
+  });
   for (Query& query : queries) *query.lse = softmax(query.weights);
-  for (std::size_t t = 0; t < longest; ++t) {
-    const auto token = static_cast<std::int64_t>(t);
-    for (Query& query : queries) {
-      if (t >= query.weights.size()) continue;
-      const double* row = values.row(token_place(data, query.sequence, token), token);
-      const double weight = query.weights[t];
-      double* out = query.out;
-      for (std::int64_t i = 0; i < data.keys.columns; ++i) out[i] += weight * row[i];
-    }
-  }
+  for_each_token([&](Query& query, double weight, TokenPlace place, std::int64_t token) {
+    const double* row = values.row(place, token);
+    for (std::int64_t i = 0; i < data.keys.columns; ++i) query.out[i] += weight * row[i];
+  });
 }
 
 // Decoders are null where no token is read from codes.
@@ -147,7 +146,6 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
   const std::int64_t heads = data.keys.heads;
   const std::int64_t group = data.query_heads / heads;
   const bool shared = data.keys.batch == 1;
-  const QueryTransform transform(data.keys);
   AttentionResult result;
   result.out.resize(data.queries.size());
   result.lse.resize(static_cast<std::size_t>(data.batch * data.query_heads));
@@ -166,7 +164,7 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
           const auto bits = data.queries[static_cast<std::size_t>(number * dim + i)];
           query.raw.push_back(element_value(data.dtype, bits));
         }
-        query.transformed = transform(head, query.raw);
+        query.transformed = transformed_query(data.keys, head, query.raw);
         const auto length = data.lengths[static_cast<std::size_t>(b)];
         query.weights.resize(static_cast<std::size_t>(length));
         query.out = result.out.data() + number * dim;
@@ -191,34 +189,25 @@ TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::in
   return TokenPlace::codes;
 }
 
-QueryTransform::QueryTransform(const QuantizedTensor& keys) : keys_(keys) {
-  if (!keys.format.hadamard) return;
-  const auto dim = static_cast<std::size_t>(keys.columns);
-  require(std::has_single_bit(dim),
-          "attention data: hadamard needs a head_dim that is a power of two");
-  const double magnitude = 1 / std::sqrt(static_cast<double>(dim));
-  hadamard_.resize(dim * dim);
-  for (std::size_t i = 0; i < dim; ++i) {
-    for (std::size_t j = 0; j < dim; ++j) {
-      hadamard_[i * dim + j] = std::popcount(i & j) % 2 == 0 ? magnitude : -magnitude;
+std::vector<double> rotated(std::span<const double> x) {
+  const double magnitude = 1 / std::sqrt(static_cast<double>(x.size()));
+  std::vector<double> result(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    for (std::size_t j = 0; j < x.size(); ++j) {
+      result[j] += x[i] * (std::popcount(i & j) % 2 == 0 ? magnitude : -magnitude);
     }
   }
+  return result;
 }
 
-std::vector<double> QueryTransform::operator()(std::int64_t kv_head,
-                                               std::span<const double> query) const {
+std::vector<double> transformed_query(const QuantizedTensor& keys, std::int64_t kv_head,
+                                      std::span<const double> query) {
   std::vector<double> result(query.begin(), query.end());
-  const std::size_t dim = query.size();
-  if (keys_.format.smooth) {
-    const float* smooth = keys_.smooth.data() + kv_head * keys_.columns;
-    for (std::size_t i = 0; i < dim; ++i) result[i] *= static_cast<double>(smooth[i]);
+  if (keys.format.smooth) {
+    const float* smooth = keys.smooth.data() + kv_head * keys.columns;
+    for (double& each : result) each *= static_cast<double>(*smooth++);
   }
-  if (hadamard_.empty()) return result;
-  std::vector<double> rotated(dim);
-  for (std::size_t i = 0; i < dim; ++i) {
-    for (std::size_t j = 0; j < dim; ++j) rotated[j] += result[i] * hadamard_[i * dim + j];
-  }
-  return rotated;
+  return keys.format.hadamard ? rotated(result) : result;
 }
 
 AttentionResult reference_attention(const AttentionData& data, double softmax_scale) {

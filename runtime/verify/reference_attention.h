@@ -29,17 +29,12 @@ AttentionResult reference_attention_unquantized(const AttentionData& data, doubl
 enum class TokenPlace { codes, sink, window };
 TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token);
 
-// q~ = q diag(lambda) H (VecInfer eq. 7), where H[i][j] = (-1)^popcount(i & j) / sqrt(D), by its
-// definition; each factor only where the key format has it. Keeps a reference to `keys`.
-class QueryTransform {
- public:
-  explicit QueryTransform(const QuantizedTensor& keys);
-  // query and result: [head_dim]. Thread-safe.
-  std::vector<double> operator()(std::int64_t kv_head, std::span<const double> query) const;
+// x H, where H[i][j] = (-1)^popcount(i & j) / sqrt(D), by its definition; D is a power of two.
+std::vector<double> rotated(std::span<const double> x);
 
- private:
-  const QuantizedTensor& keys_;
-  std::vector<double> hadamard_;  // [head_dim][head_dim]; empty without
-};
+// q~ = q diag(lambda) H (VecInfer eq. 7), each factor only where the key format has it. query and
+// result: [head_dim].
+std::vector<double> transformed_query(const QuantizedTensor& keys, std::int64_t kv_head,
+                                      std::span<const double> query);
 
 }  // namespace vqgen

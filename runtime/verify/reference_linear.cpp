@@ -8,7 +8,6 @@
 
 #include "core/error.h"
 #include "runtime/parallel.h"
-#include "runtime/verify/reference_threads.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
+#include <limits>
+#include <thread>
 
 #include "core/error.h"
 #include "core/format/entries.h"
@@ -45,10 +46,49 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: smooth is not [heads][columns]");
 }
 
+// The square of the distance of x to `scale` times a point.
+double squares(std::span<const double> x, std::span<const double> point, double scale) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double difference = x[i] - scale * point[i];
+    sum += difference * difference;
+  }
+  return sum;
+}
+
+// Lowers `least` to the square of the distance to the nearest of the lattice's points with one
+// entry and shift, where that is nearer: of those with the signs of what is left without the shift,
+// and with each one of the first seven turned besides; the eighth follows from the sum. None is
+// nearer than one with all signs free.
+void look_at_lattice(std::span<const double> x, std::span<const double> entry, double scale,
+                     std::uint32_t down, double& least) {
+  constexpr double kRounding = 1 - 1e-9;
+  double free = 0;
+  std::uint32_t signs = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    const double left = x[i] - scale * (down == 0 ? 0.25 : -0.25);
+    const double difference = std::abs(left) - scale * entry[i];
+    free += difference * difference;
+    if (i < 7 && left < 0) signs |= 1u << i;
+  }
+  if (free * kRounding > least) return;
+  const std::uint32_t code = signs << 8 | down << 15;
+  least = std::min(least, squares(x, e8p_point(entry, code), scale));
+  for (std::uint32_t i = 0; i < 7; ++i) {
+    least = std::min(least, squares(x, e8p_point(entry, code ^ 1u << (8 + i)), scale));
+  }
+}
+
 }  // namespace
 
 void require(bool consistent, const char* message) {
   if (!consistent) throw Error(ErrorKind::bad_input, message);
+}
+
+int reference_threads(std::int64_t multiply_adds) {
+  constexpr std::int64_t kWorth = 1 << 24;  // some 10 ms
+  const auto cores = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  return static_cast<int>(std::clamp<std::int64_t>(multiply_adds / kWorth, 1, cores));
 }
 
 std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits) {
@@ -71,6 +111,16 @@ std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, st
   return static_cast<std::size_t>(number);
 }
 
+std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
+                                     std::span<const std::uint32_t> codes, std::int64_t sequence,
+                                     std::int64_t head, std::int64_t row) {
+  std::vector<std::uint32_t> words;
+  for (std::int64_t word = 0; word < tensor.row_words; ++word) {
+    words.push_back(codes[word_number(tensor, sequence, head, row, word)]);
+  }
+  return words;
+}
+
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code) {
   std::array<double, 8> point{};
   std::copy_n(entry.begin(), 8, point.begin());
@@ -87,7 +137,6 @@ std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t cod
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
                      std::int64_t column) {
   const VqFormat& f = tensor.format;
-  const auto per_row = [&](std::int64_t extent) { return (tensor.columns + extent - 1) / extent; };
   switch (f.scope) {
     case Scope::tensor:
       return 0;
@@ -95,10 +144,11 @@ std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int6
       return head;
     case Scope::channel_group: {
       const std::int64_t extent = f.channels_per_group();
-      return head * per_row(extent) + column / extent;
+      return head * groups_of(tensor.columns, extent) + column / extent;
     }
     case Scope::tile:
-      return row / f.tile_rows * per_row(f.tile_columns) + column / f.tile_columns;
+      return row / f.tile_rows * groups_of(tensor.columns, f.tile_columns) +
+             column / f.tile_columns;
   }
   return 0;
 }
@@ -117,10 +167,7 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                         std::span<double> out) const {
   const QuantizedTensor& t = tensor_;
   const VqFormat& f = t.format;
-  std::vector<std::uint32_t> words;
-  for (std::int64_t word = 0; word < t.row_words; ++word) {
-    words.push_back(t.codes[word_number(t, sequence, head, row, word)]);
-  }
+  const std::vector<std::uint32_t> words = row_words(t, t.codes, sequence, head, row);
   std::fill(out.begin(), out.end(), 0.0);
   std::int64_t code_number = 0;
   const auto size = static_cast<std::size_t>(f.vector_size);
@@ -135,19 +182,46 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
 }
 
 void RowDecoder::add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const {
-  const VqFormat& f = tensor_.format;
-  const bool lattice = f.decoder == Decoder::e8p;
-  const std::int64_t entry = book * f.entries() + (lattice ? code % 256 : code);
-  std::span<const double> from(entries_.data() + entry * f.vector_size, out.size());
+  const bool lattice = tensor_.format.decoder == Decoder::e8p;
+  std::span<const double> from = entry(book, lattice ? code % 256 : code);
   std::array<double, 8> point{};
   if (lattice) {
     point = e8p_point(from, code);
     from = point;
   }
-  const double scale =
-      f.stage_scales ? static_cast<double>(tensor_.stage_scales[static_cast<std::size_t>(book)])
-                     : 1;
+  const double scale = scale_of(book);
   for (std::size_t i = 0; i < out.size(); ++i) out[i] += scale * from[i];
+}
+
+std::span<const double> RowDecoder::entry(std::int64_t book, std::int64_t number) const {
+  const VqFormat& f = tensor_.format;
+  return {entries_.data() + (book * f.entries() + number) * f.vector_size,
+          static_cast<std::size_t>(f.vector_size)};
+}
+
+double RowDecoder::scale_of(std::int64_t book) const {
+  const std::vector<float>& scales = tensor_.stage_scales;
+  return scales.empty() ? 1 : static_cast<double>(scales[static_cast<std::size_t>(book)]);
+}
+
+std::vector<double> RowDecoder::point(std::int64_t book, std::uint32_t code) const {
+  std::vector<double> point(static_cast<std::size_t>(tensor_.format.vector_size));
+  add_entry(book, code, point);
+  return point;
+}
+
+double RowDecoder::least_distance(std::int64_t book, std::span<const double> x) const {
+  const double scale = scale_of(book);
+  double least = std::numeric_limits<double>::infinity();  // its square
+  for (int number = 0; number < tensor_.format.entries(); ++number) {
+    const std::span<const double> stored = entry(book, number);
+    if (tensor_.format.decoder == Decoder::table) {
+      least = std::min(least, squares(x, stored, scale));
+    } else {
+      for (const std::uint32_t down : {0u, 1u}) look_at_lattice(x, stored, scale, down, least);
+    }
+  }
+  return std::sqrt(least);
 }
 
 }  // namespace vqgen

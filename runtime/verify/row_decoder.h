@@ -1,6 +1,7 @@
 // What a quantized tensor says, in double precision, read in the plainest way: a code bit by bit, a
-// row as a sum of entries over its stages. The judge of kernels and packers, so it shares no code
-// with either; the orders that it reads are those of templates/vq/layout/.
+// row as a sum of entries over its stages, the nearest code by looking at all entries. The judge of
+// kernels and packers, so it shares no code with either; the orders that it reads are those of
+// templates/vq/layout/.
 #pragma once
 
 #include <array>
@@ -24,6 +25,11 @@ std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t cod
 std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, std::int64_t head,
                         std::int64_t row, std::int64_t word);
 
+// The words of a row, out of the codes of such a tensor.
+std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
+                                     std::span<const std::uint32_t> codes, std::int64_t sequence,
+                                     std::int64_t head, std::int64_t row);
+
 // The codebook set that serves an element: by head and channel group (KV cache), by channel group
 // or tile (weights).
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
@@ -32,11 +38,17 @@ std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int6
 // Throws Error(bad_input, message) where data of a reference contradict each other.
 void require(bool consistent, const char* message);
 
+// How many threads a double-precision reference of so many multiply-adds is worth: small ones are
+// done before a thread has started. Its sums are each of one thread, so that their number changes
+// no bit.
+int reference_threads(std::int64_t multiply_adds);
+
 // The element that packed bits stand for.
 inline double element_value(DType dtype, std::uint16_t bits) {
   return static_cast<double>(element_to_float(dtype, bits));
 }
 
+// Below, codebook `book` is number unit * residuals + stage.
 class RowDecoder {
  public:
   // Keeps a reference to `tensor`, which must outlive it, and expands the codebooks to doubles.
@@ -48,9 +60,17 @@ class RowDecoder {
   void decode(std::int64_t sequence, std::int64_t head, std::int64_t row,
               std::span<double> out) const;
 
+  // What a code stands for: [vector_size], the stage's scale included. Thread-safe.
+  std::vector<double> point(std::int64_t book, std::uint32_t code) const;
+
+  // Of `x`, [vector_size], to the nearest point of any code. Thread-safe.
+  double least_distance(std::int64_t book, std::span<const double> x) const;
+
  private:
-  // out[] += what `code` stands for in codebook `book`, unit by unit and stage by stage.
+  // out[] += what `code` stands for.
   void add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const;
+  std::span<const double> entry(std::int64_t book, std::int64_t number) const;
+  double scale_of(std::int64_t book) const;
 
   const QuantizedTensor& tensor_;
   std::vector<double> entries_;  // [units][residuals][entries][vector_size]

@@ -24,7 +24,7 @@ class Cache : public test::WithKernel {
   }
   // Writes `bytes` where the artifact stands, and expects a miss that moves them aside.
   void expect_miss_on(std::span<const std::byte> bytes, const std::string& what) {
-    ArtifactCache cache(folder_);
+    ArtifactCache cache({.folder = folder_});
     const auto path = path_of(key_);
     std::filesystem::create_directories(path.parent_path());
     publish_file(path, bytes);
@@ -36,12 +36,12 @@ class Cache : public test::WithKernel {
 };
 
 TEST_F(Cache, MissThenHitInThisAndTheNextProcess) {
-  ArtifactCache cache(folder_ / "deep" / "er");
+  ArtifactCache cache({.folder = folder_ / "deep" / "er"});
   const CompileResult first = compile_cached(backend_, source_, &cache);
   EXPECT_FALSE(first.hit);
   const CompileResult second = compile_cached(backend_, source_, &cache);
   EXPECT_TRUE(second.hit);
-  ArtifactCache again(folder_ / "deep" / "er");
+  ArtifactCache again({.folder = folder_ / "deep" / "er"});
   const CompileResult third = compile_cached(backend_, source_, &again);
   EXPECT_TRUE(third.hit);
   EXPECT_TRUE(test::same(first.artifact, second.artifact));
@@ -62,13 +62,14 @@ TEST_F(Cache, NoneCompilesAlways) {
 
 // The compiler's file said 1.0, and what was opened says 2.0: its kernels are no others'.
 TEST_F(Cache, WhatCompiledNamesTheArtifact) {
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   backend_.describe = [this](const KernelSource&, KernelResources&) {
     backend_.compiler_name = "counting 2.0";
   };
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
-  EXPECT_FALSE(cache.find(key_).has_value());
-  EXPECT_TRUE(cache.find(artifact_key(source_, backend_.compiler(source_))).has_value());
+  EXPECT_FALSE(cache.look_up(key_).artifact.has_value());
+  EXPECT_TRUE(
+      cache.look_up(artifact_key(source_, backend_.compiler(source_))).artifact.has_value());
 }
 
 // Each process starts with what the file says, and would else compile for ever.
@@ -77,17 +78,17 @@ TEST_F(Cache, WhatTheOpenedCompilerMadeIsFoundByTheNextProcess) {
   backend_.describe = [this](const KernelSource&, KernelResources&) {
     backend_.compiler_name = "counting 2.0";
   };
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
   backend_.compiler_name = "counting 1.0";
-  ArtifactCache next(folder_);
+  ArtifactCache next({.folder = folder_});
   EXPECT_TRUE(compile_cached(backend_, source_, &next).hit);
   EXPECT_EQ(backend_.compilations, 1);
 }
 
 TEST_F(Cache, FindingLeavesTheDiskAsItIs) {
   const auto user = folder_ / "user";
-  ArtifactCache cache(user);
+  ArtifactCache cache({.folder = user});
   EXPECT_FALSE(find_cached(backend_, source_, nullptr).has_value());
   EXPECT_FALSE(find_cached(backend_, source_, &cache).has_value());
   EXPECT_FALSE(std::filesystem::exists(user));
@@ -110,7 +111,7 @@ TEST_F(Cache, FindingLeavesTheDiskAsItIs) {
 
 TEST_F(Cache, WhoMayNotCompileWaitsForNobodyAndMakesNoFolder) {
   const std::filesystem::path user = folder_ / "user";
-  ArtifactCache cache(user);
+  ArtifactCache cache({.folder = user});
   backend_.may = false;
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
   EXPECT_FALSE(std::filesystem::exists(user));
@@ -122,9 +123,9 @@ TEST_F(Cache, WhoMayNotCompileWaitsForNobodyAndMakesNoFolder) {
 
 TEST_F(Cache, EmptyBinaryAndNoEntriesSurvive) {
   const ArtifactKey bare{"", "", "", {}, {}};
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   ASSERT_TRUE(cache.store(bare, Artifact{}));
-  const auto found = cache.find(bare);
+  const auto found = cache.look_up(bare).artifact;
   ASSERT_TRUE(found.has_value());
   EXPECT_TRUE(test::same(*found, Artifact{}));
 }
@@ -191,7 +192,7 @@ TEST_F(Cache, LyingFilesAreMisses) {
 }
 
 TEST_F(Cache, DamagedFileIsReplacedByTheNextCompilation) {
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   compile_cached(backend_, source_, &cache);
   publish_text(path_of(key_), "rubbish");
   EXPECT_TRUE(cache.peek(key_).damaged);
@@ -201,16 +202,16 @@ TEST_F(Cache, DamagedFileIsReplacedByTheNextCompilation) {
 }
 
 TEST_F(Cache, FolderInPlaceOfTheFileIsAMiss) {
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   std::filesystem::create_directories(path_of(key_));
-  EXPECT_FALSE(cache.find(key_).has_value());
+  EXPECT_FALSE(cache.look_up(key_).artifact.has_value());
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
   EXPECT_NE(cache.warning(), "");
 }
 
 TEST_F(Cache, UnwritableFolderWarnsOnceAndGoesOn) {
   publish_text(folder_ / "file", "");
-  ArtifactCache cache(folder_ / "file" / "cache");
+  ArtifactCache cache({.folder = folder_ / "file" / "cache"});
   EXPECT_EQ(cache.warning(), "");
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
   const std::string warning = cache.warning();
@@ -225,7 +226,7 @@ TEST_F(Cache, UnwritableFolderWarnsOnceAndGoesOn) {
 
 TEST_F(Cache, AFailureThatPassesIsNotForLife) {
   publish_text(folder_ / "file", "");
-  ArtifactCache cache(folder_ / "file" / "cache");
+  ArtifactCache cache({.folder = folder_ / "file" / "cache"});
   EXPECT_FALSE(cache.store(key_, artifact_));
   std::filesystem::remove(folder_ / "file");
   EXPECT_TRUE(cache.store(key_, artifact_));
@@ -237,7 +238,7 @@ TEST_F(Cache, AFailureThatPassesIsNotForLife) {
 
 TEST_F(Cache, ACompilerWithoutUtf8IsKept) {
   backend_.compiler_name = "g\xff++ 1.0";
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
   EXPECT_TRUE(compile_cached(backend_, source_, &cache).hit);
   EXPECT_EQ(cache.warning(), "");
@@ -246,7 +247,7 @@ TEST_F(Cache, ACompilerWithoutUtf8IsKept) {
 }
 
 TEST_F(Cache, WhatCannotBeReadIsNoDamage) {
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   const auto path = path_of(key_);
   std::filesystem::create_directories(path.parent_path());
   std::filesystem::create_symlink(path.filename(), path);  // ELOOP
@@ -257,7 +258,7 @@ TEST_F(Cache, WhatCannotBeReadIsNoDamage) {
 }
 
 TEST_F(Cache, OnlyTheFileThatWasReadIsSetAside) {
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   const FolderLayer layer(folder_);
   const auto path = path_of(key_);
   std::filesystem::create_directories(path.parent_path());
@@ -265,13 +266,13 @@ TEST_F(Cache, OnlyTheFileThatWasReadIsSetAside) {
   const auto read = layer.read(key_.hex());
   ASSERT_TRUE(cache.store(key_, artifact_));  // another process meanwhile
   layer.set_aside(key_.hex(), read->stamp);
-  EXPECT_TRUE(cache.find(key_).has_value());
+  EXPECT_TRUE(cache.look_up(key_).artifact.has_value());
   layer.set_aside(key_.hex(), layer.read(key_.hex())->stamp);
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(Cache, ThreadsOnOneKey) {
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int t = 0; t < 2; ++t) {
@@ -323,8 +324,8 @@ TEST_F(Cache, EightProcessesOnOneColdKey) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
-  ArtifactCache cache(folder_);
-  EXPECT_TRUE(cache.find(key_).has_value());
+  ArtifactCache cache({.folder = folder_});
+  EXPECT_TRUE(cache.look_up(key_).artifact.has_value());
   EXPECT_THAT(strays(folder_), ::testing::IsEmpty());
 }
 
@@ -334,14 +335,14 @@ TEST_F(Cache, KilledWriterLeavesNoBrokenFile) {
   for (int round = 0; round < 10; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ArtifactCache cache(folder_);
+      ArtifactCache cache({.folder = folder_});
       for (;;) cache.store(key_, artifact_);
     }
     ASSERT_GT(child, 0);
     ::usleep(static_cast<useconds_t>(2000 + 1700 * round));
     ::kill(child, SIGKILL);
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-    ArtifactCache cache(folder_);
+    ArtifactCache cache({.folder = folder_});
     EXPECT_FALSE(cache.look_up(key_).damaged);
   }
 }

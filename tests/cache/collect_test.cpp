@@ -1,5 +1,5 @@
 // What goes when the cache is bounded, what stays, and that nobody who reads is hurt.
-#include "runtime/cache/collect.h"
+#include "runtime/cache/folder_layer.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ class CacheBounds : public test::WithKernel {
   ArtifactKey stored(std::chrono::seconds age) {
     source_.text += 'x';
     const ArtifactKey key = artifact_key(source_, backend_.compiler(source_));
-    EXPECT_TRUE(ArtifactCache(folder_).store(key, backend_.compile(source_)));
+    EXPECT_TRUE(ArtifactCache({.folder = folder_}).store(key, backend_.compile(source_)));
     make_older(path_of(key), age);
     return key;
   }
@@ -59,7 +59,7 @@ TEST_F(CacheBounds, TheLeastRecentlyUsedGoesFirst) {
   const ArtifactKey used = stored(5h);
   const ArtifactKey old = stored(4h);
   const ArtifactKey young = stored(3h);
-  EXPECT_TRUE(ArtifactCache(folder_).find(used).has_value());
+  EXPECT_TRUE(ArtifactCache({.folder = folder_}).look_up(used).artifact.has_value());
   const std::uint64_t both = size_of(young) + size_of(used);
   const Collected collected = collect(folder_, {.max_bytes = both});
   EXPECT_FALSE(there(old));
@@ -73,13 +73,13 @@ TEST_F(CacheBounds, TheLeastRecentlyUsedGoesFirst) {
 TEST_F(CacheBounds, AHitStampsAtMostOnceAnHour) {
   const ArtifactKey recent = stored(30min);
   const ArtifactKey old = stored(2h);
-  ArtifactCache cache(folder_);
-  EXPECT_TRUE(cache.find(recent) && cache.find(old));
+  ArtifactCache cache({.folder = folder_});
+  EXPECT_TRUE(cache.look_up(recent).artifact && cache.look_up(old).artifact);
   EXPECT_GE(age_of(recent), 29 * 60);
   EXPECT_LT(age_of(old), 60);
   make_older(path_of(old), 2h);
   ArtifactCache reader({.read_only = {folder_}});
-  EXPECT_TRUE(reader.find(old).has_value());
+  EXPECT_TRUE(reader.look_up(old).artifact.has_value());
   EXPECT_GE(age_of(old), 7000) << "a read-only layer is left as it is";
 }
 
@@ -219,7 +219,7 @@ TEST_F(CacheBounds, AnEvictionHurtsNoReader) {
     for (;;) collect(folder_, {.max_bytes = 0});
   }
   ASSERT_GT(child, 0);
-  ArtifactCache cache(folder_);
+  ArtifactCache cache({.folder = folder_});
   for (int i = 0; i < 60; ++i) {
     EXPECT_TRUE(cache.store(key_, artifact_)) << cache.warning();
     const Lookup found = cache.look_up(key_);
@@ -250,7 +250,7 @@ TEST_F(CacheBounds, LeftoversOfAKilledWriterAreFound) {
   for (int round = 0; round < 20 && left.empty(); ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ArtifactCache cache(folder_);
+      ArtifactCache cache({.folder = folder_});
       for (;;) cache.store(key_, artifact_);
     }
     ASSERT_GT(child, 0);

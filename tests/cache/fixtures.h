@@ -9,7 +9,6 @@
 #include <functional>
 
 #include "core/files/digest.h"
-#include "runtime/backend/no_device.h"
 #include "runtime/cache/artifact_cache.h"
 #include "tests/in_folder.h"
 

@@ -25,7 +25,7 @@ class CacheLayers : public test::WithKernel {
  protected:
   // A folder or a pack that holds the kernel.
   std::filesystem::path filled(const std::string& name) {
-    ArtifactCache(folder_ / name).store(key_, artifact_);
+    ArtifactCache({.folder = folder_ / name}).store(key_, artifact_);
     return folder_ / name;
   }
   std::filesystem::path packed(const std::string& name) {
@@ -83,7 +83,7 @@ TEST_F(CacheLayers, OneThatCannotBeOpenedIsAWarning) {
   ArtifactCache cache(
       {.read_only = {folder_ / "no.vqpack", folder_ / "missing"}, .folder = filled("user")});
   EXPECT_THAT(cache.warning(), AllOf(HasSubstr("no.vqpack: is no pack"), HasSubstr("missing")));
-  EXPECT_TRUE(cache.find(key_).has_value());
+  EXPECT_TRUE(cache.look_up(key_).artifact.has_value());
 }
 
 TEST_F(CacheLayers, MemoryServesWhereThereIsNoFolder) {
@@ -101,9 +101,10 @@ TEST_F(CacheLayers, AMovedFolderAndPackStillHit) {
   std::filesystem::create_directories(folder_ / "far");
   std::filesystem::rename(folder_ / "here", folder_ / "far" / "there");
   std::filesystem::rename(folder_ / "here.vqpack", folder_ / "far" / "there.vqpack");
-  EXPECT_TRUE(ArtifactCache(folder_ / "far" / "there").find(key_).has_value());
+  EXPECT_TRUE(
+      ArtifactCache({.folder = folder_ / "far" / "there"}).look_up(key_).artifact.has_value());
   ArtifactCache pack({.read_only = {folder_ / "far" / "there.vqpack"}});
-  EXPECT_TRUE(pack.find(key_).has_value());
+  EXPECT_TRUE(pack.look_up(key_).artifact.has_value());
 }
 
 // Runs `body` in a child, which must not write to the test's own files, and expects true of it.
@@ -132,7 +133,7 @@ TEST_F(CacheLayers, AFullDiskDemotesToMemory) {
   expect_in_child([&] {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{512, 512};
-    ArtifactCache cache(user);
+    ArtifactCache cache({.folder = user});
     return ::setrlimit(RLIMIT_FSIZE, &limit) == 0 && goes_on_in_memory(backend_, source_, cache);
   });
   EXPECT_THAT(test::files_below(user), IsEmpty());
@@ -148,8 +149,8 @@ TEST_F(CacheLayers, AReadOnlyFolderDemotesToMemory) {
   const auto before = test::files_below(user);
   expect_in_child([&] {
     if (::geteuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return false;
-    ArtifactCache cache(user);
-    const bool hit = cache.find(key_).has_value();
+    ArtifactCache cache({.folder = user});
+    const bool hit = cache.look_up(key_).artifact.has_value();
     source_.text += ' ';
     return hit && goes_on_in_memory(backend_, source_, cache);
   });

@@ -52,9 +52,11 @@ TEST_F(CacheLock, SixteenProcessesOnOneColdKeyCompileAtMostTwice) {
       ::close(start[1]);
       char unused = 0;
       [[maybe_unused]] const ssize_t got = ::read(start[0], &unused, 1);  // until all are there
-      ArtifactCache cache(user());
+      ArtifactCache cache({.folder = user()});
       const Artifact mine = compile_cached(backend_, source_, &cache).artifact;
-      ::_exit(mine.kernels.size() == 1 && cache.warning().empty() && cache.find(key_) ? 0 : 1);
+      ::_exit(mine.kernels.size() == 1 && cache.warning().empty() && cache.look_up(key_).artifact
+                  ? 0
+                  : 1);
     }
     ASSERT_GT(child, 0);
     children.push_back(child);
@@ -73,7 +75,7 @@ TEST_F(CacheLock, SixteenProcessesOnOneColdKeyCompileAtMostTwice) {
 
 TEST_F(CacheLock, ThreadsOfOneProcessCompileOnce) {
   slow_down(50ms);
-  ArtifactCache cache(user());
+  ArtifactCache cache({.folder = user()});
   std::atomic<int> hits = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -87,7 +89,7 @@ TEST_F(CacheLock, ThreadsOfOneProcessCompileOnce) {
 TEST_F(CacheLock, OneThatCannotBeHadCostsNothing) {
   std::filesystem::create_directories(user());
   publish_text(user() / "locks", "in the way");
-  ArtifactCache cache(user());
+  ArtifactCache cache({.folder = user()});
   EXPECT_FALSE(compile_cached(backend_, source_, &cache).hit);
   EXPECT_TRUE(compile_cached(backend_, source_, &cache).hit);
   EXPECT_EQ(cache.warning(), "");
@@ -124,7 +126,7 @@ TEST_F(CacheLock, WhoWaitedForNothingCompilesUnlocked) {
   backend_.describe = [&](const KernelSource&, KernelResources&) {
     free = KeyLock(lock_file(), 0ms).held();
   };
-  ArtifactCache cache(user());
+  ArtifactCache cache({.folder = user()});
   std::thread waiting([&] { compile_cached(backend_, source_, &cache); });
   std::this_thread::sleep_for(100ms);
   other.reset();

@@ -1,6 +1,6 @@
 // Every field of a key, through for_each_field so that a new one is among them: changed, it is
 // another key, the stored kernel is not found, and the reason names it.
-#include "runtime/cache/nearest.h"
+#include "runtime/cache/artifact_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class CacheNearest : public test::WithKernel {
 };
 
 TEST_F(CacheNearest, EachFieldIsAnotherKeyAndIsNamed) {
-  ArtifactCache(folder_).store(key_, artifact_);
+  ArtifactCache({.folder = folder_}).store(key_, artifact_);
   int fields = 0;
   for_each_field<ArtifactKey>([&](const auto& field) {
     ++fields;
@@ -47,7 +47,9 @@ TEST_F(CacheNearest, EachFieldIsAnotherKeyAndIsNamed) {
 }
 
 TEST_F(CacheNearest, TheEntryWithTheFewestDifferencesIsTaken) {
-  const auto store = [&](const ArtifactKey& key) { ArtifactCache(folder_).store(key, artifact_); };
+  const auto store = [&](const ArtifactKey& key) {
+    ArtifactCache({.folder = folder_}).store(key, artifact_);
+  };
   ArtifactKey far = key_;
   far.arch = "sm_80";
   far.compiler = "old";
@@ -68,17 +70,17 @@ TEST_F(CacheNearest, StrangersAndDamageAreOtherReasons) {
   Artifact artifact = artifact_;
   artifact.kernels.resize(1);
   artifact.kernels[0].name = "another";
-  ArtifactCache(folder_).store(stranger, artifact);
+  ArtifactCache({.folder = folder_}).store(stranger, artifact);
   EXPECT_EQ(why(key_), "no entry");
   publish_text(FolderLayer(folder_).path_of(stranger.hex()), "VQGENART rubbish");
   EXPECT_EQ(why(key_), "no entry");
-  ArtifactCache(folder_).store(key_, artifact_);
+  ArtifactCache({.folder = folder_}).store(key_, artifact_);
   publish_text(FolderLayer(folder_).path_of(key_.hex()), "rubbish");
   EXPECT_EQ(why(key_), "damaged");
 }
 
 TEST_F(CacheNearest, IsAskedForAndReportedByTheCompilation) {
-  ArtifactCache plain(folder_);
+  ArtifactCache plain({.folder = folder_});
   EXPECT_EQ(compile_cached(backend_, source_, &plain).why_missed, "");
   source_.arch = "sm_80";
   options_.folder = folder_;

@@ -6,10 +6,10 @@
 
 #include <fstream>
 
+#include "core/files/bytes.h"
 #include "core/files/digest.h"
 #include "core/files/files.h"
 #include "runtime/cache/artifact_file.h"
-#include "runtime/cache/bytes.h"
 #include "tests/cache/fixtures.h"
 #include "tests/message_of.h"
 
@@ -41,7 +41,7 @@ class Pack : public test::WithKernel {
     ArtifactCache cache({.read_only = {folder_ / "p.vqpack"}});
     int found = 0;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
-      const auto artifact = cache.find(keys_[i]);
+      const auto artifact = cache.look_up(keys_[i]).artifact;
       if (!artifact) continue;
       ++found;
       EXPECT_TRUE(test::same(*artifact, artifacts_[i]));

@@ -1,6 +1,6 @@
 // Code is loaded from folders, packs and files that nobody but their owner can change, and from no
 // others. Owners and groups are changed where the tests are root's.
-#include "runtime/cache/trust.h"
+#include "runtime/cache/places.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ class CacheTrust : public test::WithKernel {
  protected:
   void SetUp() override {
     WithKernel::SetUp();
-    ArtifactCache cache(user());
+    ArtifactCache cache({.folder = user()});
     ASSERT_TRUE(cache.store(key_, artifact_));
     publish_file(pack(), encode_pack({{key_.hex(), encode_artifact(key_, artifact_)}}));
   }
@@ -31,7 +31,7 @@ class CacheTrust : public test::WithKernel {
     ASSERT_EQ(::chmod(path.c_str(), mode), 0) << path;
   }
   bool hit(const CacheOptions& options) const {
-    return ArtifactCache(options).find(key_).has_value();
+    return ArtifactCache(options).look_up(key_).artifact.has_value();
   }
   CacheOptions own() const {
     CacheOptions options;
@@ -51,9 +51,9 @@ TEST_F(CacheTrust, AFolderThatOthersCanWriteToIsNotUsed) {
     set_mode(user(), mode);
     for (const CacheOptions& options : {own(), named(user())}) {
       ArtifactCache cache(options);
-      EXPECT_FALSE(cache.find(key_).has_value()) << mode;
+      EXPECT_FALSE(cache.look_up(key_).artifact.has_value()) << mode;
       EXPECT_FALSE(cache.store(key_, artifact_));
-      EXPECT_TRUE(cache.find(key_).has_value()) << "memory keeps it";
+      EXPECT_TRUE(cache.look_up(key_).artifact.has_value()) << "memory keeps it";
       EXPECT_THAT(cache.warning(), HasSubstr(user().string()));
       EXPECT_THAT(cache.warning(), HasSubstr("chmod -R go-w"));
     }
@@ -109,17 +109,17 @@ TEST_F(CacheTrust, OwnersCount) {
 TEST_F(CacheTrust, AnEntryThatOthersCanChangeIsMadeAnew) {
   const auto entry = FolderLayer(user()).path_of(key_.hex());
   set_mode(entry, 0666);
-  ArtifactCache cache(user());
+  ArtifactCache cache({.folder = user()});
   const Lookup missed = cache.look_up(key_);
   EXPECT_FALSE(missed.artifact || missed.damaged);
   EXPECT_TRUE(cache.store(key_, artifact_));
-  EXPECT_TRUE(cache.find(key_).has_value());
+  EXPECT_TRUE(cache.look_up(key_).artifact.has_value());
 }
 
 TEST_F(CacheTrust, WhatIsMadeIsClosedWhateverTheUmask) {
   const mode_t before = ::umask(0);
   const auto fresh = folder_ / "a" / "b";
-  ArtifactCache cache(fresh);
+  ArtifactCache cache({.folder = fresh});
   const auto lock = cache.lock(key_);
   const bool stored = cache.store(key_, artifact_);
   ::umask(before);

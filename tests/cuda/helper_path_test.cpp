@@ -1,6 +1,6 @@
 // vqgen-nvrtc is found from a program and from a library, in a build tree and wherever an installed
 // copy was moved to.
-#include "runtime/backend/cuda/helper_path.h"
+#include "runtime/backend/cuda/nvrtc_file.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>

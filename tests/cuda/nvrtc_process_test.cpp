@@ -1,6 +1,6 @@
 // The process in which NVRTC runs, and what becomes of a compilation where it misbehaves: each is
 // one line, in bounded time, and the next one is none the worse.
-#include "runtime/backend/cuda/nvrtc_process.h"
+#include "runtime/backend/cuda/nvrtc_compile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "core/files/files.h"
 #include "runtime/backend/cuda/cuda_backend.h"
-#include "runtime/backend/cuda/helper_path.h"
+#include "runtime/backend/cuda/nvrtc_file.h"
 #include "tests/in_folder.h"
 #include "tests/message_of.h"
 

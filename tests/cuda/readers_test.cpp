@@ -5,8 +5,8 @@
 #include <random>
 
 #include "core/files/files.h"
-#include "runtime/backend/cuda/elf_build_id.h"
-#include "runtime/backend/cuda/ptxas_log.h"
+#include "runtime/backend/cuda/nvrtc_file.h"
+#include "runtime/backend/cuda/nvrtc_compile.h"
 
 namespace vqgen {
 namespace {

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "core/files/files.h"
+#include "runtime/backend/host/fiber.h"
 #include "runtime/backend/host/process.h"
-#include "runtime/backend/host/sanitized.h"
 #include "tests/host/trial.h"
 #include "tests/message_of.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "core/files/files.h"
-#include "runtime/process/child_talk.h"
+#include "runtime/process/child.h"
 #include "tests/message_of.h"
 
 namespace vqgen::host_test {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "core/profiles.h"
-#include "runtime/backend/no_device.h"
+#include "runtime/backend/backend.h"
 #include "runtime/library/handles.h"
 #include "tests/core/support.h"
 
@@ -78,7 +78,7 @@ class FakeRuntime {
                        const std::filesystem::path& cache = {})
       : backend(std::make_shared<FakeBackend>()),
         runtime{std::make_unique<Registry>(
-            backend, cache.empty() ? nullptr : std::make_unique<ArtifactCache>(cache),
+            backend, cache.empty() ? nullptr : std::make_unique<ArtifactCache>(CacheOptions{.folder = cache}),
             std::move(options))} {}
   Registry& registry() { return *runtime.registry; }
   Outcome prepare(const Json& config, void* stream = nullptr) {

@@ -91,7 +91,7 @@ TEST_F(Prepare, KeepsTheFirstKernelWhereTheSecondIsWorse) {
 }
 
 TEST_F(Prepare, BothKernelsAreCached) {
-  ArtifactCache cache(folder_.path() / "cache");
+  ArtifactCache cache({.folder = folder_.path() / "cache"});
   EXPECT_FALSE(prepared(&cache).cache_hit);
   EXPECT_TRUE(prepared(&cache).cache_hit);
   EXPECT_EQ(backend_.compilations, 2);

@@ -1,5 +1,5 @@
 // How many runs are timed: all of short ones, few of long ones.
-#include "runtime/backend/timed_runs.h"
+#include "runtime/backend/backend.h"
 
 #include <gtest/gtest.h>
 

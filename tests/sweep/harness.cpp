@@ -25,7 +25,7 @@ namespace {
 // Set VQGEN_TEST_CACHE to a folder to keep compiled kernels between runs.
 ArtifactCache* test_cache() {
   static const char* folder = std::getenv("VQGEN_TEST_CACHE");
-  static ArtifactCache cache(folder != nullptr ? folder : "");
+  static ArtifactCache cache({.folder = folder != nullptr ? folder : ""});
   return folder != nullptr ? &cache : nullptr;
 }
 
@@ -50,7 +50,6 @@ std::string describe(const Comparison& comparison, const char* what) {
 double attention_cancellation(const AttentionData& data, const AttentionResult& reference,
                               double scale) {
   const RowDecoder keys(data.keys);
-  const QueryTransform transform(data.keys);
   const auto dim = static_cast<std::size_t>(data.keys.columns);
   const auto heads = static_cast<std::size_t>(data.query_heads);
   std::vector<double> query(dim), key(dim);
@@ -62,7 +61,7 @@ double attention_cancellation(const AttentionData& data, const AttentionResult& 
     for (std::size_t j = 0; j < dim; ++j) {
       query[j] = element_value(data.dtype, data.queries[i * dim + j]);
     }
-    const std::vector<double> transformed = transform(head, query);
+    const std::vector<double> transformed = transformed_query(data.keys, head, query);
     for (std::int64_t token = 0; token < data.lengths[i / heads]; ++token) {
       if (token_place(data, sequence, token) != TokenPlace::codes) continue;
       keys.decode(data.keys.batch == 1 ? 0 : sequence, head, token, key);

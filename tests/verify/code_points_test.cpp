@@ -1,5 +1,5 @@
 // The nearest point against all codes of small books, and of the lattice.
-#include "runtime/verify/code_points.h"
+#include "runtime/verify/row_decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,9 @@ namespace {
 void expect_nearest_of_all(const VqFormat& format, DType dtype, int vectors) {
   Random random(7);
   const TensorShape shape{.heads = 2, .rows = 1, .columns = 16, .units = 2};
-  const QuantizedTensor tensor = make_hard_tensor(format, dtype, shape, 1, random);
-  const CodePoints points(tensor);
+  QuantizedTensor tensor = make_hard_tensor(format, dtype, shape, 1, random);
+  fill_codes(tensor, {}, random);
+  const RowDecoder points(tensor);
   const std::int64_t books = tensor.units * format.residuals;
   for (int i = 0; i < vectors; ++i) {
     const std::int64_t book = i % books;

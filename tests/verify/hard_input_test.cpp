@@ -100,12 +100,11 @@ TEST(HardInput, ScoresSpreadOverTwoToFour) {
         const AttentionDecode problem = problem_of(head_dim, 1000, format);
         const AttentionData data = make_attention_data(problem, {.codes = codes});
         const RowDecoder decoder(data.keys);
-        const QueryTransform transform(data.keys);
         std::vector<double> key(static_cast<std::size_t>(head_dim)), query(key);
         for (std::size_t i = 0; i < query.size(); ++i) {
           query[i] = element_value(data.dtype, data.queries[i]);
         }
-        const std::vector<double> q = transform(0, query);
+        const std::vector<double> q = transformed_query(data.keys, 0, query);
         double sum = 0, squares = 0;
         for (int t = 4; t < 984; ++t) {
           decoder.decode(0, 0, t, key);

@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "core/gpu/gpu_arch.h"
 #include "runtime/backend/cuda/cuda_device.h"
-#include "runtime/backend/cuda/cuda_graph.h"
-#include "runtime/backend/cuda/helper_path.h"
 #include "runtime/backend/cuda/nvrtc_compile.h"
-#include "runtime/backend/cuda/nvrtc_file.h"
 
 namespace vqgen {
 namespace {
@@ -39,17 +37,10 @@ class CudaKernel final : public LoadedKernel {
       for (const KernelEntry& entry : source.entries) {
         functions_.push_back(prepare(api, entry, source.args_bytes));
         names_.push_back(entry.name);
-        CUlaunchConfig& shape = shapes_.emplace_back();
-        shape.gridDimX = entry.grid.x;
-        shape.gridDimY = entry.grid.y;
-        shape.gridDimZ = entry.grid.z;
-        shape.blockDimX = entry.threads;
-        shape.blockDimY = shape.blockDimZ = 1;
-        shape.sharedMemBytes = static_cast<unsigned>(entry.shared_bytes);
-        if (dependent) {
-          shape.attrs = &dependent_;
-          shape.numAttrs = 1;
-        }
+        // Grid, block, shared memory, stream, attributes.
+        shapes_.push_back({entry.grid.x, entry.grid.y, entry.grid.z, entry.threads, 1, 1,
+                           static_cast<unsigned>(entry.shared_bytes), nullptr, &dependent_,
+                           dependent ? 1u : 0u});
       }
     } catch (const Error&) {
       api.cuModuleUnload(module_);
@@ -78,13 +69,11 @@ class CudaKernel final : public LoadedKernel {
     return context_->api().cuLaunchKernelEx(&shape, functions_[entry], parameters, nullptr);
   }
 
-  CUfunction function(std::size_t entry) const { return functions_.at(entry); }
-
   int resident_blocks(std::size_t entry, const KernelEntry& shape) const {
     const CudaContext::Scope scope(*context_);
     int blocks = 0;
     context_->api().check(context_->api().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                              &blocks, function(entry), static_cast<int>(shape.threads),
+                              &blocks, functions_.at(entry), static_cast<int>(shape.threads),
                               static_cast<std::size_t>(shape.shared_bytes)),
                           "cuOccupancyMaxActiveBlocksPerMultiprocessor", shape.name);
     return blocks;
@@ -93,26 +82,26 @@ class CudaKernel final : public LoadedKernel {
  private:
   CUfunction prepare(const DriverApi& api, const KernelEntry& entry,
                      std::int64_t args_bytes) const {
+    const auto check = [&](CUresult result, const char* call) {
+      api.check(result, call, entry.name);
+    };
     CUfunction function = nullptr;
-    api.check(api.cuModuleGetFunction(&function, module_, entry.name.c_str()),
-              "cuModuleGetFunction", entry.name);
+    check(api.cuModuleGetFunction(&function, module_, entry.name.c_str()), "cuModuleGetFunction");
     int threads = 0;  // the query also loads the code, which is otherwise left to the first launch
-    api.check(api.cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function),
-              "cuFuncGetAttribute", entry.name);
+    check(api.cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function),
+          "cuFuncGetAttribute");
     if (entry.threads > static_cast<unsigned>(threads)) {
-      throw Error(ErrorKind::device, fmt::format("{}: {} threads a block are more than the {} it "
-                                                 "was compiled for; regenerate it",
-                                                 entry.name, entry.threads, threads));
+      throw device_error(
+          "{}: {} threads a block are more than the {} it was compiled for; regenerate it",
+          entry.name, entry.threads, threads);
     }
     // A launch does not compare sizes, but reads or leaves out what differs.
     std::size_t offset = 0;
     std::size_t bytes = 0;
-    api.check(api.cuFuncGetParamInfo(function, 0, &offset, &bytes), "cuFuncGetParamInfo",
-              entry.name);
+    check(api.cuFuncGetParamInfo(function, 0, &offset, &bytes), "cuFuncGetParamInfo");
     if (bytes != static_cast<std::size_t>(args_bytes)) {
-      throw Error(ErrorKind::device, fmt::format("{}: takes {} bytes of arguments, not {}; "
-                                                 "regenerate it",
-                                                 entry.name, bytes, args_bytes));
+      throw device_error("{}: takes {} bytes of arguments, not {}; regenerate it", entry.name,
+                         bytes, args_bytes);
     }
     if (entry.shared_bytes > kDefaultSharedBytes) {
       api.check(api.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -133,9 +122,7 @@ class CudaKernel final : public LoadedKernel {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(CudaOptions options)
-      : options_(std::move(options)),
-        nvrtc_options_{options_.nvrtc_path, options_.nvrtc_helper, options_.compile_longest} {}
+  explicit CudaBackend(CudaOptions options) : options_(std::move(options)) {}
 
   std::string_view name() const override { return "cuda"; }
   Machine machine() const override { return Machine::cuda; }
@@ -157,18 +144,18 @@ class CudaBackend final : public Backend {
   }
 
   CompilerIdentity compiler(const KernelSource& source) const override {
-    if (const auto file = unopened_nvrtc()) return identity(*file, source);
+    if (const auto nvrtc = known_nvrtc()) return identity(*nvrtc, source);
     return opened_compiler(source);
   }
   CompilerIdentity opened_compiler(const KernelSource& source) const override {
-    const std::lock_guard lock(opening_mutex_);
-    if (!nvrtc()) remember(NvrtcProcess(nvrtc_options_).nvrtc());
-    return identity(*nvrtc(), source);
+    const std::lock_guard one(opening_mutex_);
+    if (!opened_) remember(NvrtcProcess(options_).nvrtc());
+    return identity(*known_nvrtc(), source);
   }
 
   Artifact compile(const KernelSource& source) const override {
     require_machine(source);
-    NvrtcProcess process(nvrtc_options_);
+    NvrtcProcess process(options_);
     remember(process.nvrtc());
     return nvrtc_compile(process, source);
   }
@@ -178,47 +165,44 @@ class CudaBackend final : public Backend {
     require_machine(source);
     // Texts for older architectures do not wait (VQ_KERNEL).
     const bool dependent = options_.dependent_launches && arch_number(source.arch) >= 90;
-    return std::make_unique<CudaKernel>(context(), artifact, source, dependent);
+    context();
+    return std::make_unique<CudaKernel>(context_, artifact, source, dependent);
   }
 
   void* allocate(std::size_t bytes) override {
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
+    const CudaContext::Scope scope(context());
     CUdeviceptr pointer = 0;
     // The driver refuses 0 bytes; a byte of its own keeps the pointer unique.
-    held->api().check(held->api().cuMemAlloc(&pointer, bytes == 0 ? 1 : bytes), "cuMemAlloc",
-                      fmt::format("{} bytes of {}", bytes, held->device().spec.name));
+    api().check(api().cuMemAlloc(&pointer, bytes == 0 ? 1 : bytes), "cuMemAlloc",
+                fmt::format("{} bytes of {}", bytes, context_->device().spec.name));
     return reinterpret_cast<void*>(pointer);
   }
 
   void release(void* pointer) noexcept override {
     if (pointer == nullptr) return;
     try {
-      const auto held = context();
-      const CudaContext::Scope scope(*held);
-      held->api().cuMemFree(address(pointer));
+      const CudaContext::Scope scope(context());
+      api().cuMemFree(address(pointer));
     } catch (const Error&) {  // the context is lost, and its memory with it
     }
   }
 
   void upload(void* destination, std::span<const std::byte> source) override {
     if (source.empty()) return;
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
-    check(held->api().cuMemcpyHtoDAsync(address(destination), source.data(), source.size(),
-                                        held->stream()),
+    const CudaContext::Scope scope(context());
+    check(api().cuMemcpyHtoDAsync(address(destination), source.data(), source.size(),
+                                  context_->stream()),
           "cuMemcpyHtoDAsync");
-    check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
+    synchronize();
   }
 
   void download(std::span<std::byte> destination, const void* source) override {
     if (destination.empty()) return;
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
-    check(held->api().cuMemcpyDtoHAsync(destination.data(), address(source), destination.size(),
-                                        held->stream()),
+    const CudaContext::Scope scope(context());
+    check(api().cuMemcpyDtoHAsync(destination.data(), address(source), destination.size(),
+                                  context_->stream()),
           "cuMemcpyDtoHAsync");
-    check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
+    synchronize();
   }
 
   std::optional<int> resident_blocks(LoadedKernel& kernel, const KernelSource& source,
@@ -233,18 +217,13 @@ class CudaBackend final : public Backend {
       throw Error(ErrorKind::bad_input, fmt::format("{}: {} bytes of arguments, {} wanted",
                                                     shape.name, args.size(), source.args_bytes));
     }
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
+    const CudaContext::Scope scope(context());
     last_launch_ = shape.name;
-    check(static_cast<const CudaKernel&>(kernel).launch(entry, args, held->stream()),
+    check(static_cast<const CudaKernel&>(kernel).launch(entry, args, context_->stream()),
           "cuLaunchKernelEx");
   }
 
-  void synchronize() override {
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
-    check(held->api().cuStreamSynchronize(held->stream()), "cuStreamSynchronize");
-  }
+  void synchronize() override { wait_for(context().stream()); }
 
   bool capturing(void* stream) const override {
     const auto device = open();
@@ -254,32 +233,27 @@ class CudaBackend final : public Backend {
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
   }
   void wait_for(void* stream) override {
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
-    check(held->api().cuStreamSynchronize(static_cast<CUstream>(stream)), "cuStreamSynchronize");
+    const CudaContext::Scope scope(context());
+    check(api().cuStreamSynchronize(static_cast<CUstream>(stream)), "cuStreamSynchronize");
   }
   void zero(void* destination, std::size_t bytes, void* stream) override {
     if (bytes == 0) return;
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
-    check(
-        held->api().cuMemsetD8Async(address(destination), 0, bytes, static_cast<CUstream>(stream)),
-        "cuMemsetD8Async");
+    const CudaContext::Scope scope(context());
+    check(api().cuMemsetD8Async(address(destination), 0, bytes, static_cast<CUstream>(stream)),
+          "cuMemsetD8Async");
   }
   void make_current() override {
-    const auto held = context();
-    check(held->api().cuCtxSetCurrent(held->handle()), "cuCtxSetCurrent");
+    check(context().api().cuCtxSetCurrent(context_->handle()), "cuCtxSetCurrent");
   }
 
   std::vector<double> time_us(std::span<const Launch> launches, int replays,
                               double warm_up_ms) override {
-    const auto held = context();
-    const CudaContext::Scope scope(*held);
-    const CudaGraph graph(*held, [&] {
+    const CudaContext::Scope scope(context());
+    const auto queue = [&] {
       for (const Launch& each : launches) launch(*each.kernel, *each.source, each.entry, each.args);
-    });
+    };
     const auto checked = [&](CUresult result, const char* call) { check(result, call); };
-    return graph.time_us(replays, warm_up_ms, checked);
+    return context_->time_us(queue, replays, warm_up_ms, checked);
   }
 
  private:
@@ -301,30 +275,23 @@ class CudaBackend final : public Backend {
   }
 
   // Of what is open, or of the file that would be: they say the same.
-  template <class Nvrtc>
-  static CompilerIdentity identity(const Nvrtc& nvrtc, const KernelSource& source) {
+  static CompilerIdentity identity(const NvrtcFile& nvrtc, const KernelSource& source) {
     return {fmt::format("nvrtc {}.{} {}", nvrtc.major, nvrtc.minor, nvrtc.build),
             nvrtc_options(nvrtc.major, nvrtc.minor, source)};
   }
 
-  // The file that will be opened, while none has been and where that can be told.
-  std::optional<NvrtcFile> unopened_nvrtc() const {
+  // The library that was opened last, before that the file that will be; nullopt where that cannot
+  // be told.
+  std::optional<NvrtcFile> known_nvrtc() const {
     const std::lock_guard lock(mutex_);
-    if (nvrtc_) return std::nullopt;
-    if (!nvrtc_file_) {
-      nvrtc_file_ = find_nvrtc(options_.nvrtc_path, nvrtc_helper_folder(options_.nvrtc_helper));
-    }
-    return nvrtc_file_;
-  }
-
-  // The one that was opened last; nullopt before.
-  std::optional<OpenedNvrtc> nvrtc() const {
-    const std::lock_guard lock(mutex_);
+    if (!nvrtc_)
+      nvrtc_ = find_nvrtc(options_.nvrtc_path, nvrtc_helper_folder(options_.nvrtc_helper));
     return nvrtc_;
   }
-  void remember(const OpenedNvrtc& opened) const {
+  void remember(const NvrtcFile& opened) const {
     const std::lock_guard lock(mutex_);
     nvrtc_ = opened;
+    opened_ = true;
   }
 
   std::shared_ptr<const CudaDevice> open() const {
@@ -336,19 +303,20 @@ class CudaBackend final : public Backend {
     return device_;
   }
 
-  std::shared_ptr<const CudaContext> context() {
+  // Once it has returned, a thread may read context_.
+  const CudaContext& context() {
     const auto device = open();
     const std::lock_guard lock(mutex_);
     if (!context_) context_ = std::make_shared<CudaContext>(device);
-    return context_;
+    return *context_;
   }
+  const DriverApi& api() const { return context_->api(); }
 
   CudaOptions options_;
-  NvrtcOptions nvrtc_options_;
   mutable std::mutex opening_mutex_;  // one process tells who NVRTC is
   mutable std::mutex mutex_;          // guards what is opened and found
-  mutable std::optional<OpenedNvrtc> nvrtc_;
-  mutable std::optional<NvrtcFile> nvrtc_file_;
+  mutable std::optional<NvrtcFile> nvrtc_;
+  mutable std::atomic<bool> opened_{false};  // nvrtc_ is of an opened library
   mutable std::shared_ptr<const CudaDevice> device_;
   std::shared_ptr<const CudaContext> context_;
   std::string last_launch_;

@@ -1,13 +1,76 @@
-// One GPU as the driver shows it, and the context that launches run in.
+// The CUDA driver, opened at run time, so that every binary starts on a machine without one; one
+// GPU as it shows it; and the context that launches run in.
 #pragma once
 
+#include <cuda.h>
+
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/gpu/gpu_spec.h"
-#include "runtime/backend/cuda/driver_api.h"
+
+// Only entry points that drivers since CUDA 12.4 have. cuda.h renames some of these by macro
+// (cuMemAlloc is cuMemAlloc_v2): an argument that is passed on is expanded first, so that members,
+// calls and looked-up names all mean the declared ABI.
+#define VQGEN_DRIVER_FUNCTIONS(X)                \
+  X(cuInit)                                      \
+  X(cuDriverGetVersion)                          \
+  X(cuGetErrorName)                              \
+  X(cuGetErrorString)                            \
+  X(cuDeviceGetCount)                            \
+  X(cuDeviceGet)                                 \
+  X(cuDeviceGetName)                             \
+  X(cuDeviceGetAttribute)                        \
+  X(cuDeviceTotalMem)                            \
+  X(cuDevicePrimaryCtxRetain)                    \
+  X(cuDevicePrimaryCtxRelease)                   \
+  X(cuCtxPushCurrent)                            \
+  X(cuCtxPopCurrent)                             \
+  X(cuCtxGetCurrent)                             \
+  X(cuCtxSetCurrent)                             \
+  X(cuCtxGetDevice)                              \
+  X(cuStreamCreate)                              \
+  X(cuStreamDestroy)                             \
+  X(cuStreamSynchronize)                         \
+  X(cuMemAlloc)                                  \
+  X(cuMemFree)                                   \
+  X(cuMemcpyHtoDAsync)                           \
+  X(cuMemcpyDtoHAsync)                           \
+  X(cuMemsetD8Async)                             \
+  X(cuModuleLoadData)                            \
+  X(cuModuleUnload)                              \
+  X(cuModuleGetFunction)                         \
+  X(cuFuncGetAttribute)                          \
+  X(cuFuncSetAttribute)                          \
+  X(cuFuncGetParamInfo)                          \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
+  X(cuLaunchKernelEx)                            \
+  X(cuStreamIsCapturing)                         \
+  X(cuStreamBeginCapture)                        \
+  X(cuThreadExchangeStreamCaptureMode)           \
+  X(cuStreamEndCapture)                          \
+  X(cuGraphInstantiate)                          \
+  X(cuGraphLaunch)                               \
+  X(cuGraphExecDestroy)                          \
+  X(cuGraphDestroy)                              \
+  X(cuEventCreate)                               \
+  X(cuEventDestroy)                              \
+  X(cuEventRecord)
 
 namespace vqgen {
+
+struct DriverApi {
+#define VQGEN_MEMBER(function) decltype(&::function) function = nullptr;
+  VQGEN_DRIVER_FUNCTIONS(VQGEN_MEMBER)
+#undef VQGEN_MEMBER
+  // By its first name: drivers of CUDA 12 lack the _v2 that cuda.h of 13 makes of it.
+  CUresult (*event_elapsed_time)(float* milliseconds, CUevent begin, CUevent end) = nullptr;
+
+  // Error(device) unless `result` is success: "CALL on WHAT: CODE (text)".
+  void check(CUresult result, const char* call, const std::string& what) const;
+};
 
 // A device found, no context made yet. Immutable; thread-safe.
 struct CudaDevice {
@@ -53,6 +116,14 @@ class CudaContext {
   const CudaDevice& device() const { return *device_; }
   CUstream stream() const { return stream_; }
   CUcontext handle() const { return context_; }
+
+  // Times a graph of what `queue` launches on the stream, since a replay costs the host one call,
+  // whatever the graph holds: one replay that is not counted, and more until `warm_up_ms` have
+  // passed; then timed_runs() with an event before and after each, in microseconds. The context is
+  // current. Error(device); what `queue` throws passes through, with the capture ended. `check` is
+  // called with the result and the name of each driver call of a replay, and throws.
+  std::vector<double> time_us(const std::function<void()>& queue, int replays, double warm_up_ms,
+                              const std::function<void(CUresult, const char*)>& check) const;
 
  private:
   void release() const;

@@ -1,5 +1,6 @@
-// NVRTC's library file, found and told apart without opening it: opening takes a process and 10 to
-// 130 ms, and a kernel that is in the cache needs the compiler's identity alone.
+// The files of NVRTC: its library, found and told apart without opening it (opening takes a process
+// and 10 to 130 ms, and a kernel that is in the cache needs the compiler's identity alone), and the
+// program in which it runs, vqgen-nvrtc.
 #pragma once
 
 #include <filesystem>
@@ -31,5 +32,19 @@ std::string nvrtc_build(const std::filesystem::path& path);
 // version.
 std::optional<NvrtcFile> find_nvrtc(const std::filesystem::path& path,
                                     const std::filesystem::path& beside = {});
+
+// Lower-case hex of the NT_GNU_BUILD_ID note of an ELF file, which tells two builds of a library
+// apart whose version is the same; nullopt where the file is missing, is no 64-bit little-endian
+// ELF, is malformed or has none. Reads headers and notes only.
+std::optional<std::string> gnu_build_id(const std::filesystem::path& path);
+
+// Where vqgen-nvrtc stands: `given` where it is not empty; else the first that is there of places
+// beside the program or library that holds this function, in a build tree and in an installed copy,
+// wherever that was moved to, and below the prefix that was configured. Error(device), with what
+// was tried, where there is none.
+std::string find_nvrtc_helper(const std::string& given);
+
+// The folder of that; empty where there is none.
+std::filesystem::path nvrtc_helper_folder(const std::string& given);
 
 }  // namespace vqgen

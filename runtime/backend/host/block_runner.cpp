@@ -1,15 +1,11 @@
 #include "runtime/backend/host/block_runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
 namespace vqgen::host {
-
-using vq::host::Access;
-using vq::host::Collective;
-using vq::host::Context;
-using vq::host::Exchange;
-using vq::host::Site;
 
 namespace {
 
@@ -49,22 +45,27 @@ void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry) {
 void BlockRunner::reset() {
   arena_->poison();
   fault_.reset();
-  at_barrier_ = returned_ = 0;
+  returned_ = 0;
   ready_warps_ = 0;
-  for (Warp& each : warps_) each = {};
-  at_group_ = {};
   waited_ = {};
+  const unsigned warps = (count_ + kWarpLanes - 1) / kWarpLanes;
+  of_block_ = {.warps = warps, .wanted = count_};
+  for (unsigned warp = 0; warp < warps; ++warp) {
+    const unsigned lanes = std::min(count_ - warp * kWarpLanes, kWarpLanes);
+    warps_[warp].lanes = ~std::uint32_t{0} >> (kWarpLanes - lanes);
+    of_warp_[warp] = {.first_warp = warp, .wanted = lanes};
+    of_group_[warp / kGroupWarps] = {.first_warp = warp / kGroupWarps * kGroupWarps,
+                                     .warps = kGroupWarps,
+                                     .wanted = kGroupWarps * kWarpLanes};
+    release(warp);
+  }
   for (unsigned i = 0; i < count_; ++i) {
     Thread& each = threads_[i];
     each.runner = this;
     each.copies.clear();
-    each.groups.clear();
     each.reads.clear();
-    each.read_groups.clear();
     stacks_.prepare(i, each.fiber, &thread_main, &each);
-    warps_[i / kWarpLanes].lanes |= 1u << (i % kWarpLanes);
   }
-  for (unsigned i = 0; i * kWarpLanes < count_; ++i) release(i);
 }
 
 std::optional<std::string> BlockRunner::run(std::uint64_t index) {
@@ -80,9 +81,10 @@ std::optional<std::string> BlockRunner::run(std::uint64_t index) {
   if (fault_) {
     stacks_.clean();
   } else if (const std::optional<std::ptrdiff_t> stray = arena_->take_damage()) {
-    fault_ = where() + ": a write without store_shared " + beside(*stray, arena_->bytes()) +
-             " an arena of " + std::to_string(arena_->bytes()) +
-             " bytes; store through store_shared to learn where";
+    fault_ = fmt::format(
+        "{}: a write without store_shared {} an arena of {} bytes; store through "
+        "store_shared to learn where",
+        where(), beside(*stray, arena_->bytes()), arena_->bytes());
   }
   return std::move(fault_);
 }
@@ -103,75 +105,43 @@ void BlockRunner::finish() {
   end_fiber(last, current().fiber);
 }
 
-void BlockRunner::arrive_block(Site site) {
+void BlockRunner::arrive(Collective collective, Exchange act, Site site) {
   const auto i = static_cast<std::size_t>(thread);
-  waits_[i] = {Collective::kSyncBlock, site};
-  states_[i] = ThreadState::waiting;
-  if (at_barrier_ == 0) barrier_ = waits_[i];
-  check_place(barrier_);
-  if (++at_barrier_ == count_) {
-    at_barrier_ = 0;
-    if (races_) races_->block_barrier();
-    for (unsigned warp = 0; warp * kWarpLanes < count_; ++warp) release(warp);
-  }
-  wait();
-}
-
-void BlockRunner::arrive_warp(Collective collective, Exchange act, Site site) {
-  const auto i = static_cast<std::size_t>(thread);
-  const unsigned warp_index = static_cast<unsigned>(i) / kWarpLanes;
-  Warp& warp = warps_[warp_index];
+  Meeting& meeting = collective == Collective::kSyncBlock ? of_block_
+                     : collective == Collective::kWarpgroupMma
+                         ? of_group_[i / kWarpLanes / kGroupWarps]
+                         : of_warp_[i / kWarpLanes];
   waits_[i] = {collective, site};
   states_[i] = ThreadState::waiting;
-  if (warp.arrived == 0) warp_collective_[warp_index] = waits_[i];
-  check_place(warp_collective_[warp_index]);
-  warp.arrived |= 1u << (i % kWarpLanes);
-  if (warp.arrived == warp.lanes) {
-    if (act != nullptr) exchange_operands(warp_index, 1, act);
-    if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(warp_index);
-    warp.arrived = 0;
-    release(warp_index);
+  if (meeting.arrived == 0) meeting.first = waits_[i];
+  check_place(meeting.first);
+  if (++meeting.arrived == meeting.wanted) {
+    meeting.arrived = 0;
+    if (act != nullptr) exchange_operands(meeting, act);
+    if (collective == Collective::kSyncBlock && races_) races_->block_barrier();
+    if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(meeting.first_warp);
+    for (unsigned warp = 0; warp < meeting.warps; ++warp) release(meeting.first_warp + warp);
   }
-  wait();
+  if (ready_warps_ == 0) fail_stuck();
+  Thread& from = current();
+  thread = pick();
+  if (&from != &current()) switch_fiber(from.fiber, current().fiber);
 }
 
-// A group that lacks a thread waits for ever, and is reported so.
-void BlockRunner::arrive_group(Collective collective, Exchange act, Site site) {
-  const auto i = static_cast<std::size_t>(thread);
-  const unsigned group = static_cast<unsigned>(i) / kWarpLanes / kGroupWarps;
-  waits_[i] = {collective, site};
-  states_[i] = ThreadState::waiting;
-  if (at_group_[group] == 0) group_collective_[group] = waits_[i];
-  check_place(group_collective_[group]);
-  if (++at_group_[group] == kWarpLanes * kGroupWarps) {
-    exchange_operands(group * kGroupWarps, kGroupWarps, act);
-    at_group_[group] = 0;
-    for (unsigned warp = 0; warp < kGroupWarps; ++warp) release(group * kGroupWarps + warp);
-  }
-  wait();
-}
-
-void BlockRunner::exchange_operands(unsigned warp_index, unsigned warps, Exchange act) {
-  const std::size_t first = warp_index * kWarpLanes;
+void BlockRunner::exchange_operands(const Meeting& meeting, Exchange act) {
+  const std::size_t first = meeting.first_warp * kWarpLanes;
   std::array<void*, kWarpLanes * kGroupWarps> operands{};
-  for (unsigned i = 0; i < warps * kWarpLanes; ++i) {
-    const Warp& warp = warps_[warp_index + i / kWarpLanes];
+  for (unsigned i = 0; i < meeting.warps * kWarpLanes; ++i) {
+    const Warp& warp = warps_[meeting.first_warp + i / kWarpLanes];
     if ((warp.lanes >> i % kWarpLanes & 1u) != 0) operands[i] = threads_[first + i].operands;
   }
   const vq::host::Refusal refusal = act(operands.data());
   if (refusal.lane < 0) return;
   const Wait& wait = waits_[first + static_cast<std::size_t>(refusal.lane)];
-  note("lane " + std::to_string(refusal.lane) + " of " + name_of(wait) + " asks for lane " +
-           std::to_string(refusal.wanted) + ", which its warp does not have",
+  note(fmt::format("lane {} of {} asks for lane {}, which its warp does not have", refusal.lane,
+                   name_of(wait), refusal.wanted),
        wait.site, "use lanes of the warp, and whole warps for matrices");
   abandon();
-}
-
-void BlockRunner::wait() {
-  if (ready_warps_ == 0) fail_stuck();
-  Thread& from = current();
-  thread = pick();
-  if (&from != &current()) switch_fiber(from.fiber, current().fiber);
 }
 
 void BlockRunner::release(unsigned warp_index) {
@@ -200,56 +170,13 @@ int BlockRunner::pick() {
   return static_cast<int>(warp_index * kWarpLanes + lane);
 }
 
-// The bytes move here and not at the issue, where the destination became NaN: a reader that comes
-// too early finds neither the old nor the new words.
-void BlockRunner::land(std::size_t pending_groups) {
-  Thread& owner = current();
-  if (owner.groups.size() <= pending_groups) return;
-  const auto last_landing = owner.groups.end() - static_cast<std::ptrdiff_t>(pending_groups);
-  std::ptrdiff_t landing = 0;
-  for (auto group = owner.groups.begin(); group != last_landing; ++group) {
-    landing += static_cast<std::ptrdiff_t>(*group);
-  }
-  const auto end = owner.copies.begin() + landing;
-  for (auto copy = owner.copies.begin(); copy != end; ++copy) {
-    *copy->shared = *copy->global;
-    if (races_) {
-      races_->land(thread, address_of(copy->shared) - address_of(shared), sizeof(*copy->shared));
-    }
-  }
-  owner.copies.erase(owner.copies.begin(), end);
-  owner.groups.erase(owner.groups.begin(), last_landing);
-}
-
-// The products of these groups read until now; only where races are checked are there any.
-void BlockRunner::end_reads(std::size_t pending_groups) {
-  Thread& owner = current();
-  while (owner.read_groups.size() > pending_groups) {
-    const auto end = owner.reads.begin() + static_cast<std::ptrdiff_t>(owner.read_groups.front());
-    for (auto read = owner.reads.begin(); read != end; ++read) {
-      races_->end_read(read->address - address_of(shared), read->bytes);
-      track_access(Access::kWarpgroupMma, read->address, read->bytes, read->site);
-    }
-    owner.reads.erase(owner.reads.begin(), end);
-    owner.read_groups.erase(owner.read_groups.begin());
-  }
-}
-
 void BlockRunner::install_services() {
   synchronize = [](Context* context, Collective collective, Site site) {
-    if (collective == Collective::kSyncBlock) {
-      self(context).arrive_block(site);
-    } else {
-      self(context).arrive_warp(collective, nullptr, site);
-    }
+    self(context).arrive(collective, nullptr, site);
   };
   exchange = [](Context* context, Collective collective, void* operands, Exchange act, Site site) {
     self(context).current().operands = operands;
-    if (collective == Collective::kWarpgroupMma) {
-      self(context).arrive_group(collective, act, site);
-    } else {
-      self(context).arrive_warp(collective, act, site);
-    }
+    self(context).arrive(collective, act, site);
   };
   check_global = [](Context* context, Access access, vq::u64 address, vq::u64 bytes, Site site) {
     self(context).check_allocation(access, address, bytes, site);
@@ -262,31 +189,34 @@ void BlockRunner::install_services() {
   };
   warpgroup_read = [](Context* context, vq::u64 address, vq::u64 bytes, Site site) {
     BlockRunner& runner = self(context);
-    runner.current().reads.push_back({address, bytes, site});
+    runner.current().reads.items.push_back({address, bytes, site});
     runner.races_->begin_read(runner.thread, address - address_of(runner.shared),
                               {Access::kWarpgroupMma, bytes, site});
   };
-  warpgroup_commit = [](Context* context) {
-    Thread& caller = self(context).current();
-    std::size_t open = caller.reads.size();
-    for (const std::size_t group : caller.read_groups) open -= group;
-    caller.read_groups.push_back(open);
-  };
+  warpgroup_commit = [](Context* context) { self(context).current().reads.commit(); };
+  // The products of these groups read until now; only where races are checked are there any.
   warpgroup_wait = [](Context* context, int pending_groups) {
-    self(context).end_reads(static_cast<std::size_t>(pending_groups));
+    BlockRunner& runner = self(context);
+    runner.current().reads.wait(pending_groups, [&](const Read& read) {
+      runner.races_->end_read(read.address - address_of(runner.shared), read.bytes);
+      runner.track_access(Access::kWarpgroupMma, read.address, read.bytes, read.site);
+    });
   };
   copy_async = [](Context* context, vq::u32* to, const vq::u32* from) {
     *to = ~vq::u32{0};
-    self(context).current().copies.push_back({to, from});
+    self(context).current().copies.items.push_back({to, from});
   };
-  copy_async_commit = [](Context* context) {
-    Thread& caller = self(context).current();
-    std::size_t open = caller.copies.size();
-    for (const std::size_t group : caller.groups) open -= group;
-    caller.groups.push_back(open);
-  };
+  copy_async_commit = [](Context* context) { self(context).current().copies.commit(); };
+  // The bytes move here and not at the issue, where the destination became NaN: a reader that comes
+  // too early finds neither the old nor the new words.
   copy_async_wait = [](Context* context, int pending_groups) {
-    self(context).land(static_cast<std::size_t>(pending_groups));
+    BlockRunner& runner = self(context);
+    runner.current().copies.wait(pending_groups, [&](const Copy& copy) {
+      *copy.shared = *copy.global;
+      if (!runner.races_) return;
+      runner.races_->land(runner.thread, address_of(copy.shared) - address_of(runner.shared),
+                          sizeof(*copy.shared));
+    });
   };
 }
 

@@ -7,26 +7,37 @@
 
 #include <vq/host_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "core/plan/kernel_source.h"
 #include "runtime/backend/host/fiber.h"
-#include "runtime/backend/host/guarded_block.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/backend/host/host_memory.h"
 #include "runtime/backend/host/race_checker.h"
-#include "runtime/backend/host/waiting_report.h"
 
 namespace vqgen::host {
 
 inline constexpr unsigned kWarpLanes = 32;
 inline constexpr unsigned kGroupWarps = 4;  // of a warp group
 inline constexpr unsigned kMostThreads = 1024;
+
+enum class ThreadState : unsigned char { ready, waiting, returned };
+
+// Where a waiting thread waits.
+struct Wait {
+  Collective collective;
+  Site site;
+};
+
+// "sync_block (attention.cuh:40)"
+std::string name_of(const Wait& wait);
 
 // One entry with its arguments, ready to run. Outlives the runs.
 struct Launch {
@@ -36,7 +47,7 @@ struct Launch {
 };
 
 // One a worker; reused from block to block and from launch to launch.
-class BlockRunner : private vq::host::Context {
+class BlockRunner : private Context {
  public:
   BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races);
   BlockRunner(const BlockRunner&) = delete;
@@ -57,54 +68,71 @@ class BlockRunner : private vq::host::Context {
   struct Read {
     std::uint64_t address;
     std::uint64_t bytes;
-    vq::host::Site site;
+    Site site;
+  };
+  // What a thread has begun and not waited for, oldest first.
+  template <class Item>
+  struct InFlight {
+    std::vector<Item> items;          // first those of the committed groups
+    std::vector<std::size_t> groups;  // items in each
+
+    void clear() {
+      items.clear();
+      groups.clear();
+    }
+    void commit() {
+      groups.push_back(std::accumulate(groups.begin(), groups.end(), items.size(), std::minus<>{}));
+    }
+    // Calls end(item) for those of all groups but the last `pending`, which are done.
+    template <class End>
+    void wait(int pending, const End& end) {
+      while (groups.size() > static_cast<std::size_t>(pending)) {
+        const auto last = items.begin() + static_cast<std::ptrdiff_t>(groups.front());
+        std::for_each(items.begin(), last, end);
+        items.erase(items.begin(), last);
+        groups.erase(groups.begin());
+      }
+    }
   };
   struct Thread {
     BlockRunner* runner = nullptr;
-    int index = 0;
     Fiber fiber;
-    void* operands = nullptr;         // at the warp's collective
-    std::vector<Copy> copies;         // in flight or not yet committed, oldest first
-    std::vector<std::size_t> groups;  // copies in each committed group, oldest first
-    // The same of products of the warp group, where races are checked.
-    std::vector<Read> reads;
-    std::vector<std::size_t> read_groups;
+    void* operands = nullptr;  // at the collective
+    InFlight<Copy> copies;
+    InFlight<Read> reads;  // of products of the warp group, where races are checked
   };
   struct Warp {
-    std::uint32_t lanes = 0;    // that exist
-    std::uint32_t ready = 0;    // that may run
-    std::uint32_t arrived = 0;  // at the warp's collective
+    std::uint32_t lanes = 0;  // that exist
+    std::uint32_t ready = 0;  // that may run
+  };
+  // Where the threads of some warps come together. A group of warps that lacks a thread waits for
+  // ever, and is reported so.
+  struct Meeting {
+    unsigned first_warp = 0, warps = 1;
+    unsigned wanted = 0, arrived = 0;  // threads
+    Wait first{};                      // of the first to arrive
   };
 
-  static BlockRunner& self(vq::host::Context* context) {
-    return *static_cast<BlockRunner*>(context);
-  }
+  static BlockRunner& self(Context* context) { return *static_cast<BlockRunner*>(context); }
   static void thread_main(void* argument);
   void install_services();
   void reset();
 
   // Called on fibers. Those that find a fault note it in one statement, so that no string is alive
   // when the next one abandons the fiber.
-  void arrive_block(vq::host::Site site);
-  void arrive_warp(vq::host::Collective collective, vq::host::Exchange act, vq::host::Site site);
-  void arrive_group(vq::host::Collective collective, vq::host::Exchange act, vq::host::Site site);
-  void exchange_operands(unsigned warp_index, unsigned warps, vq::host::Exchange act);
-  void wait();
-  void land(std::size_t pending_groups);
-  void end_reads(std::size_t pending_groups);
+  void arrive(Collective collective, Exchange act, Site site);
+  void exchange_operands(const Meeting& meeting, Exchange act);
   void check_place(const Wait& first);
-  void check_allocation(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
-                        vq::host::Site site);
-  void track_access(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
-                    vq::host::Site site);
+  void check_allocation(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
+  void track_access(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
   void note_race(const Race& race, const Touch& here, bool in_arena);
-  [[noreturn]] void fail_arena(vq::host::Access access, std::uint64_t address, std::uint64_t bytes,
-                               vq::host::Site site);
+  [[noreturn]] void fail_arena(Access access, std::uint64_t address, std::uint64_t bytes,
+                               Site site);
   [[noreturn]] void finish();
   [[noreturn]] void fail_stuck();
   [[noreturn]] void fail_unwaited();
   [[noreturn]] void abandon();
-  void note(const std::string& what, vq::host::Site site, const std::string& remedy);
+  void note(const std::string& what, Site site, const std::string& remedy);
   std::string where() const;
 
   void release(unsigned warp_index);
@@ -128,13 +156,10 @@ class BlockRunner : private vq::host::Context {
   std::vector<Wait> waits_;
   std::array<Warp, kMostThreads / kWarpLanes> warps_;
   std::uint32_t ready_warps_ = 0;
-  unsigned at_barrier_ = 0;
   unsigned returned_ = 0;
-  Wait barrier_{};                                                 // of the first to arrive
-  std::array<Wait, kMostThreads / kWarpLanes> warp_collective_{};  // the same, a warp
-  // Threads of each warp group at its collective, and the first of them to arrive.
-  std::array<unsigned, kMostThreads / kWarpLanes / kGroupWarps> at_group_{};
-  std::array<Wait, kMostThreads / kWarpLanes / kGroupWarps> group_collective_{};
+  Meeting of_block_;
+  std::array<Meeting, kMostThreads / kWarpLanes> of_warp_;
+  std::array<Meeting, kMostThreads / kWarpLanes / kGroupWarps> of_group_;
   std::optional<std::string> fault_;
 };
 

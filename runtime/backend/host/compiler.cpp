@@ -1,7 +1,8 @@
 #include "runtime/backend/host/compiler.h"
 
+#include <dlfcn.h>
 #include <elf.h>
-#include <vq/host_api.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,8 +11,7 @@
 
 #include "core/error.h"
 #include "core/files/files.h"
-#include "runtime/backend/host/process.h"
-#include "runtime/backend/host/sanitized.h"
+#include "runtime/backend/host/fiber.h"
 
 namespace vqgen::host {
 namespace {
@@ -19,8 +19,9 @@ namespace {
 // -fno-gnu-unique and hidden symbols keep loaded variants apart, no contraction and no aliasing
 // rules keep the arithmetic of all compilers alike and let words be read as another type.
 std::vector<std::string> options(bool check_races, bool optimize) {
+  const char* const level = optimize && !kSanitized ? "-O1" : "-O0";
   std::vector<std::string> out = {"-std=c++17",
-                                  optimize && !kSanitized ? "-O1" : "-O0",
+                                  level,
                                   "-fPIC",
                                   "-shared",
                                   "-fvisibility=hidden",
@@ -68,30 +69,13 @@ std::vector<std::byte> read_library(const std::filesystem::path& path) {
   return elf ? bytes : std::vector<std::byte>{};
 }
 
-// The first line that holds "error", else the first line, else how the compiler ended.
-std::string first_error(std::string_view log, int status) {
-  std::string first;
-  while (!log.empty()) {
-    const std::string_view line = log.substr(0, log.find('\n'));
-    log.remove_prefix(std::min(log.size(), line.size() + 1));
-    if (line.find("error") != std::string_view::npos) return std::string(line);
-    if (first.empty()) first = line;
-  }
-  return first.empty() ? "exit status " + std::to_string(status) : first;
-}
-
 }  // namespace
 
 Compiler::Compiler(std::string program, std::filesystem::path scratch, bool check_races,
                    bool optimize)
     : scratch_(std::move(scratch)), options_(options(check_races, optimize)) {
-  if (program.empty()) {
-    candidates_ = {"g++", "c++"};
-  } else if (program.find('/') != std::string::npos) {
-    candidates_ = {std::filesystem::absolute(program).string()};
-  } else {
-    candidates_ = {std::move(program)};
-  }
+  if (program.find('/') != program.npos) program = std::filesystem::absolute(program).string();
+  candidates_ = program.empty() ? std::vector<std::string>{"g++", "c++"} : std::vector{program};
 }
 
 Compiler::Found Compiler::find() const {
@@ -101,25 +85,19 @@ Compiler::Found Compiler::find() const {
   std::string tried;
   for (const std::string& program : candidates_) {
     tried += (tried.empty() ? "" : ", ") + program;
-    if (run_compiler({program, "--version"}, folder, "version") == 0) {
-      std::string line = read_text(folder.path() / "version");
-      line.resize(std::min(line.size(), line.find('\n')));
-      const std::string name = std::filesystem::path(program).filename().string() + " ";
-      if (line.starts_with(name)) line.erase(0, name.size());
-      if (line.empty()) {
-        tried += " (which is none: it tells no version)";
-        continue;
-      }
-      found_ = Found{program, line};
-      return *found_;
-    }
+    if (run_compiler({program, "--version"}, folder, "version") != 0) continue;
+    std::string line = read_text(folder.path() / "version");
+    line.resize(std::min(line.size(), line.find('\n')));
+    const std::string name = std::filesystem::path(program).filename().string() + " ";
+    if (line.starts_with(name)) line.erase(0, name.size());
+    if (!line.empty()) return *(found_ = Found{program, line});
+    tried += " (which is none: it tells no version)";
   }
-  throw Error(ErrorKind::device, "no host compiler: tried " + tried + " on PATH" + kRemedy);
+  throw device_error("no host compiler: tried {} on PATH{}", tried, kRemedy);
 }
 
 CompilerIdentity Compiler::identity() const {
-  return {"c++ " + find().version + ", host api " + std::to_string(vq::host::kApiVersion),
-          options_};
+  return {fmt::format("c++ {}, host api {}", find().version, vq::host::kApiVersion), options_};
 }
 
 Artifact Compiler::compile(const KernelSource& source) const {
@@ -135,21 +113,59 @@ Artifact Compiler::compile(const KernelSource& source) const {
   if (status != 0) {
     folder.keep();
     const std::filesystem::path log = folder.path() / "compile.log";
-    throw Error(ErrorKind::device, "host compiler rejects " + source.entries.at(0).name + ": " +
-                                       first_error(read_text(log), status.value_or(127)) +
-                                       "; whole log in " + log.string() +
-                                       ", text in kernel.cpp beside it");
+    const std::string why = first_error(read_text(log));
+    throw device_error(
+        "host compiler rejects {}: {}; whole log in {}, text in kernel.cpp beside it",
+        source.entries.at(0).name,
+        why.empty() ? fmt::format("exit status {}", status.value_or(127)) : why, log.string());
   }
   Artifact artifact;
   artifact.binary = read_library(folder.path() / "kernel.so");
   if (artifact.binary.empty()) {
-    throw Error(ErrorKind::device, "host compiler " + command[0] + " makes no library of " +
-                                       source.entries.at(0).name + ", and no error" + kRemedy);
+    throw device_error("host compiler {} makes no library of {}, and no error{}", command[0],
+                       source.entries.at(0).name, kRemedy);
   }
   for (const KernelEntry& entry : source.entries) artifact.kernels.push_back({.name = entry.name});
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
   artifact.compile_ms = spent.count();
   return artifact;
+}
+
+void Library::Close::operator()(void* handle) const { dlclose(handle); }
+
+Library::Library(std::span<const std::byte> binary, const KernelSource& source, bool check_races,
+                 const std::filesystem::path& scratch)
+    : file_(std::make_unique<ScratchFolder>(scratch)) {
+  const std::filesystem::path path = file_->path() / "kernel.so";
+  publish_file(path, binary);
+  handle_.reset(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
+  const auto fail = [&](const std::string& what) {
+    throw device_error("cannot load host kernel {}: {}; compile it anew", source.entries.at(0).name,
+                       what);
+  };
+  if (handle_ == nullptr) fail(dlerror());
+  for (const KernelEntry& wanted : source.entries) {
+    const void* symbol = dlsym(handle_.get(), ("vq_entry_" + wanted.name).c_str());
+    if (symbol == nullptr) fail("it has no VQ_KERNEL " + wanted.name);
+    const auto* entry = static_cast<const vq::host::Entry*>(symbol);
+    if (entry->api_version != vq::host::kApiVersion) {
+      fail(fmt::format("it speaks host api {}, not {}", entry->api_version, vq::host::kApiVersion));
+    }
+    if (entry->tracks != check_races) {
+      fail(fmt::format("it was compiled {} races",
+                       entry->tracks ? "to check" : "without checks of"));
+    }
+    if (entry->threads != static_cast<int>(wanted.threads)) {
+      fail(fmt::format("{} is made for {} threads, its launch shape has {}", wanted.name,
+                       entry->threads, wanted.threads));
+    }
+    if (entry->args_bytes != static_cast<std::uint64_t>(source.args_bytes)) {
+      fail(fmt::format("{} takes {} bytes of arguments, its source says {}", wanted.name,
+                       entry->args_bytes, source.args_bytes));
+    }
+    entries_.push_back(entry);
+  }
+  if (!kSanitized) file_.reset();
 }
 
 }  // namespace vqgen::host

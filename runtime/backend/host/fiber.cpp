@@ -4,8 +4,6 @@
 
 #include <new>
 
-#include "runtime/backend/host/sanitized.h"
-
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>

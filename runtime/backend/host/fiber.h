@@ -10,6 +10,14 @@
 
 namespace vqgen::host {
 
+// How this process was built, which its kernels must follow: a sanitized library loads only into a
+// sanitized program.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // Marks functions whose frames stay behind on a fiber's stack, where red zones would survive them.
 #define VQGEN_NO_ASAN __attribute__((no_sanitize("address", "undefined")))
 

@@ -1,5 +1,7 @@
 #include "runtime/backend/host/host_backend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,8 +16,6 @@
 #include "runtime/backend/host/block_runner.h"
 #include "runtime/backend/host/compiler.h"
 #include "runtime/backend/host/host_memory.h"
-#include "runtime/backend/host/library.h"
-#include "runtime/backend/timed_runs.h"
 
 namespace vqgen {
 namespace {
@@ -36,25 +36,21 @@ struct HostKernel : LoadedKernel {
 
 // The shape of a current GPU, so that plans made for one are feasible here. Speeds are a CPU's.
 GpuSpec host_spec() {
-  GpuSpec spec;
-  spec.name = "host";
-  spec.arch = "host";
-  spec.sms = 4;
-  spec.registers_per_sm = 65536;
-  spec.registers_granule = 256;
-  spec.sm_partitions = 4;
-  spec.max_threads_per_sm = 2048;
-  spec.max_blocks_per_sm = 32;
-  spec.shared_bytes_per_sm = 233472;
-  spec.shared_bytes_per_block = 232448;
-  spec.shared_bytes_reserved = 1024;
-  spec.shared_bytes_granule = 128;
-  spec.l2_bytes = std::int64_t{32} << 20;
-  spec.memory_bytes = std::int64_t{8} << 30;
-  spec.memory_gbps = 20;
-  spec.sm_clock_mhz = 2000;
-  spec.warpgroup_products = true;
-  return spec;
+  return {.name = "host",
+          .arch = "host",
+          .sms = 4,
+          .registers_per_sm = 65536,
+          .max_threads_per_sm = 2048,
+          .max_blocks_per_sm = 32,
+          .shared_bytes_per_sm = 233472,
+          .shared_bytes_per_block = 232448,
+          .shared_bytes_reserved = 1024,
+          .l2_bytes = std::int64_t{32} << 20,
+          .memory_bytes = std::int64_t{8} << 30,
+          .memory_gbps = 20,
+          .sm_clock_mhz = 2000,
+          .warpgroup_products = true,
+          .sources = {}};
 }
 
 // Limits of every CUDA GPU since sm_75, which a launch there would refuse too.
@@ -66,12 +62,20 @@ void check_shape(const KernelEntry& shape, const GpuSpec& spec) {
                   shape.threads <= host::kMostThreads && shape.shared_bytes >= 0 &&
                   shape.shared_bytes <= spec.shared_bytes_per_block;
   if (ok) return;
-  throw Error(ErrorKind::device,
-              "cannot launch " + shape.name + ": grid " + std::to_string(grid.x) + "x" +
-                  std::to_string(grid.y) + "x" + std::to_string(grid.z) + ", " +
-                  std::to_string(shape.threads) + " threads, " +
-                  std::to_string(shape.shared_bytes) +
-                  " shared bytes is beyond what a GPU takes; choose a smaller plan");
+  throw device_error(
+      "cannot launch {}: grid {}x{}x{}, {} threads, {} shared bytes is beyond what a GPU takes; "
+      "choose a smaller plan",
+      shape.name, grid.x, grid.y, grid.z, shape.threads, shape.shared_bytes);
+}
+
+std::vector<std::uint32_t> block_order(const HostOptions& options, std::uint64_t blocks) {
+  std::vector<std::uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0u);
+  if (options.order == LaneOrder::reverse) std::reverse(order.begin(), order.end());
+  if (options.order == LaneOrder::random) {
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(options.seed));
+  }
+  return order;
 }
 
 class HostBackend : public Backend {
@@ -143,11 +147,6 @@ class HostBackend : public Backend {
   void run(const HostKernel& loaded, const KernelSource& source, std::size_t entry,
            std::span<const std::byte> args);
 
-  std::optional<int> resident_blocks(LoadedKernel&, const KernelSource&,
-                                     std::size_t) const override {
-    return std::nullopt;
-  }
-
   void synchronize() override {}  // launch() returns when all is done
 
   std::vector<double> time_us(std::span<const Launch> launches, int replays,
@@ -164,8 +163,12 @@ class HostBackend : public Backend {
   }
 
  private:
-  void check_copy(const char* what, const void* device, std::size_t bytes) const;
-  std::vector<std::uint32_t> block_order(std::uint64_t blocks) const;
+  void check_copy(const char* what, const void* device, std::size_t bytes) const {
+    const std::uint64_t address = reinterpret_cast<std::uintptr_t>(device);
+    if (bytes == 0 || memory_.find(address, bytes)) return;
+    throw device_error("{} of {} bytes {}; copy within one allocation", what, bytes,
+                       memory_.locate(address));
+  }
 
   HostOptions options_;
   GpuSpec spec_ = host_spec();
@@ -174,24 +177,6 @@ class HostBackend : public Backend {
   host::HostMemory memory_;
   std::vector<std::unique_ptr<host::BlockRunner>> runners_;
 };
-
-void HostBackend::check_copy(const char* what, const void* device, std::size_t bytes) const {
-  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(device);
-  if (bytes == 0 || memory_.find(address, bytes)) return;
-  throw Error(ErrorKind::device, std::string(what) + " of " + std::to_string(bytes) + " bytes " +
-                                     memory_.locate(address) + "; copy within one allocation");
-}
-
-std::vector<std::uint32_t> HostBackend::block_order(std::uint64_t blocks) const {
-  std::vector<std::uint32_t> order(blocks);
-  std::iota(order.begin(), order.end(), 0u);
-  if (options_.order == LaneOrder::reverse) std::reverse(order.begin(), order.end());
-  if (options_.order == LaneOrder::random) {
-    std::mt19937_64 random(options_.seed);
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-  }
-  return order;
-}
 
 void HostKernel::enqueue(std::size_t entry, std::span<const std::byte> args, void*) const {
   backend.run(*this, source, entry, args);
@@ -203,10 +188,9 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   const KernelEntry& shape = source.entries.at(entry);
   check_shape(shape, spec_);
   if (args.size() != static_cast<std::size_t>(source.args_bytes)) {
-    throw Error(ErrorKind::device,
-                "cannot launch " + shape.name + ": " + std::to_string(args.size()) +
-                    " bytes of arguments, it takes " + std::to_string(source.args_bytes) +
-                    "; pass the op's argument struct");
+    throw device_error(
+        "cannot launch {}: {} bytes of arguments, it takes {}; pass the op's argument struct",
+        shape.name, args.size(), source.args_bytes);
   }
   host::GuardedBlock own_args(args.size());
   if (!args.empty()) std::memcpy(own_args.data(), args.data(), args.size());
@@ -215,7 +199,7 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   // Blocks are handed out in order and those before a faulty one all run, so that the fault that is
   // reported, the first in that order, does not depend on the number of workers.
   const std::vector<std::uint32_t> order =
-      block_order(std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
+      block_order(options_, std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   std::size_t fault_position = order.size();
@@ -238,7 +222,7 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
       runners_[i]->begin(launch, loaded.copies[i].entry(entry));
     }
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorKind::device, "no host memory to run " + shape.name + "; free some");
+    throw device_error("no host memory to run {}; free some", shape.name);
   }
   std::vector<std::jthread> helpers;
   for (std::size_t i = 1; i < workers; ++i) helpers.emplace_back(work, i);
@@ -248,8 +232,9 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   const std::optional<std::string> damage = memory_.take_damage();
   if (!fault.empty()) throw Error(ErrorKind::device, fault);
   if (damage) {
-    throw Error(ErrorKind::device, "kernel " + shape.name + ": a write without store_global " +
-                                       *damage + "; store through store_global to learn where");
+    throw device_error(
+        "kernel {}: a write without store_global {}; store through store_global to learn where",
+        shape.name, *damage);
   }
 }
 

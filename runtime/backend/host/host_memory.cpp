@@ -1,16 +1,61 @@
 #include "runtime/backend/host/host_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <new>
 
-#include "core/error.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/host/fiber.h"
 
 namespace vqgen::host {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kGuard = kSanitized ? 0 : kAlignment;
+
+// fe ff fe ff: NaN where an overrun reads it, but not what a kernel writes as -1 or as poison.
+constexpr std::byte guard_byte(std::size_t index) {
+  return index % 2 == 0 ? std::byte{0xfe} : std::byte{0xff};
+}
+
+}  // namespace
+
+GuardedBlock::GuardedBlock(std::size_t bytes) : bytes_(bytes) {
+  void* raw = nullptr;
+  if (bytes > SIZE_MAX / 2 || posix_memalign(&raw, kAlignment, bytes + 2 * kGuard) != 0) {
+    throw std::bad_alloc();
+  }
+  raw_.reset(static_cast<std::byte*>(raw));
+  for (std::size_t i = 0; i < kGuard; ++i) {
+    raw_.get()[i] = guard_byte(i);
+    data()[bytes_ + i] = guard_byte(i);
+  }
+  poison();
+}
+
+std::byte* GuardedBlock::data() const { return raw_.get() + kGuard; }
+
+void GuardedBlock::poison() { std::memset(data(), 0xff, bytes_); }
+
+std::optional<std::ptrdiff_t> GuardedBlock::take_damage() {
+  std::optional<std::ptrdiff_t> first;
+  for (const std::size_t start : {std::size_t{0}, kGuard + bytes_}) {
+    for (std::size_t i = 0; i < kGuard; ++i) {
+      std::byte& guard = raw_.get()[start + i];
+      if (guard == guard_byte(i)) continue;
+      if (!first) first = static_cast<std::ptrdiff_t>(start + i) - std::ptrdiff_t{kGuard};
+      guard = guard_byte(i);
+    }
+  }
+  return first;
+}
 
 std::string beside(std::ptrdiff_t offset, std::size_t bytes) {
-  if (offset < 0) return std::to_string(-offset) + " bytes before";
-  return std::to_string(offset - static_cast<std::ptrdiff_t>(bytes)) + " bytes past the end of";
+  if (offset < 0) return fmt::format("{} bytes before", -offset);
+  return fmt::format("{} bytes past the end of", offset - static_cast<std::ptrdiff_t>(bytes));
 }
 
 void* HostMemory::allocate(std::size_t bytes) {
@@ -20,8 +65,7 @@ void* HostMemory::allocate(std::size_t bytes) {
     blocks_.emplace(address_of(pointer), std::move(block));
     return pointer;
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorKind::device, "no host memory for " + std::to_string(bytes) +
-                                       " bytes; free some or take a smaller problem");
+    throw device_error("no host memory for {} bytes; free some or take a smaller problem", bytes);
   }
 }
 
@@ -59,17 +103,16 @@ std::string HostMemory::locate(std::uint64_t address) const {
   if (next != blocks_.begin()) {
     const auto& [begin, block] = *std::prev(next);
     const std::uint64_t offset = address - begin;
-    const std::string size = std::to_string(block.bytes()) + " bytes";
-    if (offset < block.bytes()) return "across the end of an allocation of " + size;
+    const std::string allocation = fmt::format("an allocation of {} bytes", block.bytes());
+    if (offset < block.bytes()) return "across the end of " + allocation;
     if (offset - block.bytes() < nearest) {
       nearest = offset - block.bytes();
-      place =
-          beside(static_cast<std::ptrdiff_t>(offset), block.bytes()) + " an allocation of " + size;
+      place = beside(static_cast<std::ptrdiff_t>(offset), block.bytes()) + " " + allocation;
     }
   }
   if (next != blocks_.end() && next->first - address < nearest) {
-    place = std::to_string(next->first - address) + " bytes before an allocation of " +
-            std::to_string(next->second.bytes()) + " bytes";
+    place = fmt::format("{} bytes before an allocation of {} bytes", next->first - address,
+                        next->second.bytes());
   }
   return place;
 }
@@ -79,8 +122,8 @@ std::optional<std::string> HostMemory::take_damage() {
   for (auto& [begin, block] : blocks_) {
     const std::optional<std::ptrdiff_t> offset = block.take_damage();
     if (offset && !first) {
-      first = beside(*offset, block.bytes()) + " an allocation of " +
-              std::to_string(block.bytes()) + " bytes";
+      first = fmt::format("{} an allocation of {} bytes", beside(*offset, block.bytes()),
+                          block.bytes());
     }
   }
   return first;

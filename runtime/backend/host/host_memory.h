@@ -1,20 +1,45 @@
-// The device memory of the host backend: every allocation known, so that each access can be judged.
+// The device memory of the host backend: every allocation known, so that each access can be judged,
+// and of exact size, so that each write beside one is found.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "runtime/backend/host/guarded_block.h"
 
 namespace vqgen::host {
 
 inline std::uint64_t address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
+
+// Heap memory of exact size: under AddressSanitizer its red zones catch an overrun, else guard
+// bytes on both sides tell of a write.
+class GuardedBlock {
+ public:
+  // Aligned to 256, filled with poison. std::bad_alloc.
+  explicit GuardedBlock(std::size_t bytes);
+
+  std::byte* data() const;
+  std::size_t bytes() const { return bytes_; }
+
+  // Every byte 0xff: NaN as fp32, f16 and bf16, and -1 as an index.
+  void poison();
+
+  // The first overwritten guard byte as an offset from data(), once: the guards are made whole.
+  std::optional<std::ptrdiff_t> take_damage();
+
+ private:
+  struct Free {
+    void operator()(std::byte* raw) const { std::free(raw); }
+  };
+  std::size_t bytes_;
+  std::unique_ptr<std::byte, Free> raw_;
+};
 
 struct Range {
   std::uint64_t begin;

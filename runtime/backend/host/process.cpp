@@ -8,8 +8,8 @@
 #include <cstring>
 #include <system_error>
 
-#include "core/error.h"
 #include "core/json/leftovers.h"
+#include "runtime/backend/backend.h"
 #include "runtime/process/child.h"
 
 namespace vqgen::host {
@@ -21,8 +21,8 @@ ScratchFolder::ScratchFolder(const std::filesystem::path& parent) {
   std::string name = (base / "vqgen-host-XXXXXX").string();
   Leftovers leftovers;
   if (mkdtemp(name.data()) == nullptr) {
-    throw Error(ErrorKind::device, "cannot make a folder in " + base.string() + ": " +
-                                       std::strerror(errno) + "; name a writable scratch folder");
+    throw device_error("cannot make a folder in {}: {}; name a writable scratch folder",
+                       base.string(), std::strerror(errno));
   }
   path_ = name;
   leftovers.add(path_);
@@ -42,32 +42,29 @@ std::optional<int> run_process(const std::vector<std::string>& command,
   const OwnedFile said = above_standard(
       OwnedFile(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)));
   if (nothing.get() < 0 || said.get() < 0) {
-    throw Error(ErrorKind::device, "cannot start " + command.at(0) + ": " + path.string() + ": " +
-                                       std::strerror(errno) + "; make room there");
+    throw device_error("cannot start {}: {}: {}; make room there", command.at(0), path.string(),
+                       std::strerror(errno));
   }
   options.environment.push_back("LC_ALL=C");
-  std::optional<Child> child;
   try {
-    child.emplace(ChildSetup{command, folder, std::move(options.environment)},
-                  ChildFiles{nothing.get(), said.get(), said.get()});
+    Child child(ChildSetup{command, folder, std::move(options.environment)},
+                ChildFiles{nothing.get(), said.get(), said.get()});
+    const auto limit =
+        options.longest ? std::chrono::steady_clock::now() + *options.longest : Child::Time::max();
+    if (!child.ended(limit)) {
+      throw device_error("{} took more than {} s and was ended; see whether it hangs", command[0],
+                         options.longest->count());
+    }
+    const std::optional<int> status = child.end();
+    if (!status) {
+      throw device_error("lost {}; leave SIGCHLD at its default and try again", command[0]);
+    }
+    return WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status);
   } catch (const StartError& error) {
     const int code = error.code();
     if (code == ENOENT || code == ENOTDIR || code == EACCES) return std::nullopt;
     throw;
   }
-  const auto never = Child::Time::max();
-  const auto limit = options.longest ? std::chrono::steady_clock::now() + *options.longest : never;
-  if (!child->ended(limit)) {
-    throw Error(ErrorKind::device, command[0] + " took more than " +
-                                       std::to_string(options.longest->count()) +
-                                       " s and was ended; see whether it hangs");
-  }
-  const std::optional<int> status = child->end();
-  if (!status) {
-    throw Error(ErrorKind::device,
-                "lost " + command[0] + "; leave SIGCHLD at its default and try again");
-  }
-  return WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status);
 }
 
 }  // namespace vqgen::host

@@ -4,8 +4,6 @@
 
 namespace vqgen::host {
 
-using vq::host::Access;
-
 namespace {
 
 // A record of global memory: 24 bits of touch over 40 bits of thread in the grid plus one, more of

@@ -26,11 +26,17 @@
 
 namespace vqgen::host {
 
+using vq::host::Access;
+using vq::host::Collective;
+using vq::host::Context;
+using vq::host::Exchange;
+using vq::host::Site;
+
 // An access in the text.
 struct Touch {
-  vq::host::Access access;
+  Access access;
   std::uint64_t bytes;
-  vq::host::Site site;
+  Site site;
 };
 
 // The access that another one, just made, is in a race with.

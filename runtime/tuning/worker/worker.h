@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/process/child_talk.h"
+#include "runtime/process/child.h"
 #include "runtime/tuning/measure/supervise.h"
 #include "runtime/tuning/worker/line_buffer.h"
 #include "runtime/tuning/worker/worker_lines.h"
