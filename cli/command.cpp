@@ -33,6 +33,19 @@ std::string one_line(std::string text) {
   return text;
 }
 
+std::string replaced(const std::string& text, const std::map<char, std::string>& others) {
+  std::string result;
+  for (const char c : text) {
+    const auto other = others.find(c);
+    result += other == others.end() ? std::string(1, c) : other->second;
+  }
+  return result;
+}
+
+std::string ratio_text(const std::optional<double>& ratio, int digits) {
+  return ratio ? fmt::format("{:.{}f}", *ratio, digits) : "-";
+}
+
 void print_line(std::FILE* stream, const std::string& text) {
   std::fputs((text + '\n').c_str(), stream);
 }
@@ -50,14 +63,23 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
 
 CLI::Validator decimal(double least, double most) { return within("number", least, most); }
 
-void refuse_empty_values(CLI::App& app) {
+void add_json_flag(CLI::App& command, Output& output) {
+  command.add_flag("--json", output.json, "One JSON document on stdout");
+}
+
+void finish_options(CLI::App& app, Output& output) {
+  const std::vector<CLI::App*> below = app.get_subcommands({});
+  const bool shown = below.empty() && !app.get_group().empty();
+  if (shown && app.get_option_no_throw("--json") == nullptr) {
+    add_json_flag(app, output);
+  }
   for (CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_max() == 0) continue;  // a flag
     option->check([](const std::string& text) {
       return text.empty() ? "must not be empty; give a value, or leave it out" : "";
     });
   }
-  for (CLI::App* each : app.get_subcommands({})) refuse_empty_values(*each);
+  for (CLI::App* each : below) finish_options(*each, output);
 }
 
 void require_place(const std::string& command, const std::string& option,

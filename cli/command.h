@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cli/progress.h"
 #include "core/gpu/gpu_spec.h"
@@ -23,6 +25,15 @@ namespace vqgen::cli {
 
 // The text with a space for each control character, such as a line break in a field's name.
 std::string one_line(std::string text);
+// The text with what stands in the place of some characters.
+std::string replaced(const std::string& text, const std::map<char, std::string>& others);
+// Two digits behind the point, or as many; "-" of none.
+std::string ratio_text(const std::optional<double>& ratio, int digits = 2);
+// null of none.
+template <class Value>
+Json json_or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 // Text and a line break. A stream that takes no more is no reason to stop: finish() tells of it.
 void print_line(std::FILE* stream, const std::string& text);
 
@@ -68,9 +79,10 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 CLI::Validator decimal(double least, double most);
 // What JSON numbers hold exactly, as tables store seeds.
 inline constexpr std::uint64_t kMostSeed = (std::uint64_t{1} << 53) - 1;
-// Refuses empty values of all options of `app` and its subcommands: of a shell's unset variable
-// they would count as no option.
-void refuse_empty_values(CLI::App& app);
+void add_json_flag(CLI::App& command, Output& output);
+// Once all subcommands have declared their options: gives those that are shown --json, and refuses
+// empty values, since of a shell's unset variable they would count as no option.
+void finish_options(CLI::App& app, Output& output);
 
 // Error(bad_input) unless a file can be written there: found before the work, not after. `option`
 // is the flag of `command` that names it.
@@ -108,9 +120,23 @@ struct GpuChoice {
 };
 GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backend& backend);
 
-// Each subcommand declares its options and runs in its callback.
-#define COMMAND(name) void add_##name(CLI::App& app, Output& output);
-#include "cli/commands.def"
-#undef COMMAND
+// A subcommand and its options, to be declared; `run` is called with them. One that is below
+// another begins with --json.
+template <class Options>
+std::pair<CLI::App*, std::shared_ptr<Options>> add_command(
+    CLI::App& app, Output& output, const char* name, const char* what,
+    void (*run)(const std::type_identity_t<Options>& options, Output& output)) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(name, what);
+  if (app.get_parent() != nullptr) add_json_flag(*command, output);
+  command->callback([options, run, &output] { run(*options, output); });
+  return {command, options};
+}
+
+// The subcommands: each declares its options and runs in its callback.
+using AddCommand = void(CLI::App& app, Output& output);
+AddCommand add_ablate, add_cache, add_cache_explain, add_compile, add_completion, add_db,
+    add_doctor, add_explain, add_export, add_list, add_man, add_measure, add_profile, add_quantize,
+    add_regret, add_reorder, add_repack, add_run, add_tune, add_tune_worker, add_version;
 
 }  // namespace vqgen::cli

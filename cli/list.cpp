@@ -61,7 +61,6 @@ void add_list(CLI::App& app, Output& output) {
   command->add_option("what", *what, "formats, gpus or sweeps")
       ->required()
       ->check(CLI::IsMember({"formats", "gpus", "sweeps"}));
-  command->add_flag("--json", output.json, "One JSON document on stdout");
   command->callback([what, &output] {
     if (*what == "formats") return list_formats(output);
     if (*what == "gpus") return list_gpus(output);

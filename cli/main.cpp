@@ -3,11 +3,17 @@
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/command_tree.h"
 #include "cli/interrupts.h"
-#include "cli/usage.h"
 
 namespace vqgen::cli {
 namespace {
+
+// In the order of `vqgen --help`.
+constexpr AddCommand* kCommands[] = {
+    add_quantize, add_profile, add_reorder, add_repack,     add_explain, add_compile,    add_run,
+    add_measure,  add_tune,    add_ablate,  add_regret,     add_export,  add_cache,      add_db,
+    add_doctor,   add_list,    add_version, add_completion, add_man,     add_tune_worker};
 
 int report_failure(Output& output, const std::string& message, int code) {
   output.note("vqgen: {}", message);
@@ -27,10 +33,8 @@ int main_checked(int argc, char** argv) {
   Output output;
   // A usage error may be found before CLI11 comes to the flag.
   output.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
-#define COMMAND(name) add_##name(app, output);
-#include "cli/commands.def"
-#undef COMMAND
-  refuse_empty_values(app);
+  for (AddCommand* add : kCommands) add(app, output);
+  finish_options(app, output);
   try {
     app.parse(argc, argv);
     if (!output.finish()) {
@@ -38,9 +42,7 @@ int main_checked(int argc, char** argv) {
       return static_cast<int>(ErrorKind::bad_input);
     }
     return output.exit_code;
-  } catch (const CLI::CallForHelp& request) {
-    return app.exit(request);
-  } catch (const CLI::CallForVersion& request) {
+  } catch (const CLI::Success& request) {  // --help and --version
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
     return report_failure(output, usage_message(app, error),
@@ -57,6 +59,15 @@ int main_checked(int argc, char** argv) {
 }
 
 }  // namespace
+
+// As --version says it too.
+void add_version(CLI::App& app, Output& output) {
+  app.add_subcommand("version", "Say which version this is")->callback([&output] {
+    output.line("vqgen {}", VQGEN_VERSION);
+    output.document["version"] = VQGEN_VERSION;
+  });
+}
+
 }  // namespace vqgen::cli
 
 int main(int argc, char** argv) {

@@ -114,17 +114,15 @@ void profile(const ProfileArguments& options, Output& output) {
 }  // namespace
 
 void add_profile(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "profile", "Count how often each codebook entry of a bundle is read, and how steadily");
-  auto options = std::make_shared<ProfileArguments>();
+  const auto [command, options] = add_command<ProfileArguments>(
+      app, output, "profile",
+      "Count how often each codebook entry of a bundle is read, and how steadily", profile);
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The profile to write, JSON")->required();
   command->add_option("--svg", options->svg, "A picture of it to write");
   command->add_option("--parts", options->parts, "Parts of the rows that are compared")
       ->capture_default_str()
       ->check(whole_number(1, 1024));
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { profile(*options, output); });
 }
 
 }  // namespace vqgen::cli

@@ -61,9 +61,7 @@ struct Summary {
   double mean() const { return count == 0 ? 0 : std::exp(logs / count); }
 };
 
-struct Totals {
-  std::map<std::string, Summary> of;
-};
+using Totals = std::map<std::string, Summary>;  // by chooser
 
 // What a chooser would have taken, as a share of the best: its own plan where that was timed.
 std::optional<double> regret(const std::vector<Timed>& timed, const Plan& chosen, double best) {
@@ -71,10 +69,6 @@ std::optional<double> regret(const std::vector<Timed>& timed, const Plan& chosen
     if (each.plan == chosen) return each.us / best;
   }
   return std::nullopt;
-}
-
-std::string ratio_text(const std::optional<double>& ratio) {
-  return ratio ? fmt::format("{:.2f}", *ratio) : "-";
 }
 
 Json timed_json(const Timed& each, const Problem& problem) {
@@ -108,8 +102,8 @@ void compare(const Config& config, const GpuSpec& gpu, const std::vector<Timed>&
   }
   ratios["measured"] = expected.us / best.us;
   for (const auto& [which, ratio] : ratios) {
-    json["regret"][which] = ratio ? Json(*ratio) : Json(nullptr);
-    if (ratio) totals.of[which].add(*ratio);
+    json["regret"][which] = json_or_null(ratio);
+    if (ratio) totals[which].add(*ratio);
   }
   output.line("{:<36} {:>9.2f} {:>7} {:>7} {:>8}  {}", name, best.us, ratio_text(ratios["rules"]),
               ratio_text(ratios["model"]), ratio_text(ratios["measured"]),
@@ -162,7 +156,7 @@ void run(const RegretArguments& options, Output& output) {
     }
     compare(config, gpu, timed, totals, output);
   }
-  for (const auto& [which, summary] : totals.of) {
+  for (const auto& [which, summary] : totals) {
     output.line("{}: {:.3f} times the best by geometric mean of {}, {:.2f} at worst", which,
                 summary.mean(), summary.count, summary.worst);
     output.document["summary"][which] = {
@@ -176,15 +170,14 @@ void run(const RegretArguments& options, Output& output) {
 }  // namespace
 
 void add_regret(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "regret",
+  const auto [command, options] = add_command<RegretArguments>(
+      app, output, "regret",
       "Set measurements of vqgen measure --space --json against what the choosers take: times of "
       "the best measured plan for that of the rules, that of the cost model, and that which the "
-      "model expects to be the fastest of the measured");
-  auto options = std::make_shared<RegretArguments>();
+      "model expects to be the fastest of the measured",
+      run);
   command->add_option("measured", options->files, "JSON files of vqgen measure")->required();
   command->add_flag("--json", output.json, "One JSON document on stdout, with the model's terms");
-  command->callback([options, &output] { run(*options, output); });
 }
 
 }  // namespace vqgen::cli

@@ -52,11 +52,10 @@ Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan&
   }
   KernelSource source = source_for(wanted.config, wanted.plan, maker.gpu, compiler.machine());
   CompileResult result = compile_cached(compiler, source, maker.cache);
-  return {.plan = wanted.plan,
-          .source = std::move(source),
-          .artifact = std::move(result.artifact),
-          .cache_hit = result.hit,
-          .from = wanted.from};
+  return {{.plan = wanted.plan, .from = wanted.from},
+          std::move(source),
+          std::move(result.artifact),
+          result.hit};
 }
 
 Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {

@@ -47,12 +47,13 @@ FinalTimes read_final_times(const JsonCursor& cursor, std::size_t rounds) {
   return times;
 }
 
-// What a compiler says may be no UTF-8.
-std::string line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string line_of(const Json& json) { return text_of(json) + "\n"; }
 
 }  // namespace
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Json to_json(const Measurement& m) {
   Json json = {{"plan", plan_name(m.plan)}, {"outcome", enum_name(m.outcome)}};

@@ -33,6 +33,9 @@ bool is_finals_line(const JsonCursor& cursor);
 ScreenLine read_screen_line(const JsonCursor& cursor);
 FinalsLine read_finals_line(const JsonCursor& cursor);
 
+// In one line; bytes that are no UTF-8, as a compiler may say, become replacement characters.
+std::string text_of(const Json& json);
+
 // A measurement as an object, its plan by name, for a worker's lines too; figures stand where it is
 // timed, its times only where it has some, else why it is not.
 Json to_json(const Measurement& measurement);

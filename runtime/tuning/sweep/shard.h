@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,19 +22,8 @@ struct Shard {
 // "I/N" with I from 0 to N-1 and N up to 65536. Error(bad_input) that names `what`.
 Shard read_shard(const std::string& text, const std::string& what);
 
-// What launchers tell their processes, by the names of the variables; nullopt where one is not set.
-struct LauncherEnvironment {
-  std::optional<std::string> slurm_array_task_id = {};
-  std::optional<std::string> slurm_array_task_min = {};
-  std::optional<std::string> slurm_array_task_max = {};
-  std::optional<std::string> slurm_array_task_count = {};
-  std::optional<std::string> slurm_procid = {};
-  std::optional<std::string> slurm_step_num_tasks = {};  // of srun; a batch script has none
-  std::optional<std::string> ompi_comm_world_rank = {};
-  std::optional<std::string> ompi_comm_world_size = {};
-  std::optional<std::string> pmi_rank = {};
-  std::optional<std::string> pmi_size = {};
-};
+// The value of a variable of the environment; nullopt where it is not set.
+using ReadVariable = std::function<std::optional<std::string>(const char* name)>;
 
 struct LauncherShard {
   Shard shard;
@@ -45,7 +35,12 @@ struct LauncherShard {
 // Error(bad_input) for half a place, numbers out of range, and arrays that do not count from 0
 // without gaps: after another submission of some of an array's tasks the same number would be
 // another shard.
-std::optional<LauncherShard> find_shard(const LauncherEnvironment& environment);
+std::optional<LauncherShard> find_shard(const ReadVariable& variable);
+
+// --shard of vqgen tune: "I/N" by hand, or "auto" for what the launcher says. Not by itself: an
+// array of Slurm may as well be one of different sweeps, each whole. The whole for "".
+// Error(bad_input) for what is no shard, and for auto where no launcher is found or it says half.
+LauncherShard choose_shard(const std::string& flag, const ReadVariable& variable);
 
 // Items of the shard, as indices that increase. Each item belongs to exactly one of the shards of a
 // count; how many they have differs by one at most. Dealt out in turns, back and forth, from the

@@ -4,9 +4,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "runtime/tuning/measure/stopwatch.h"
-
 namespace vqgen {
 namespace {
 

@@ -3,12 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "runtime/process/child_talk.h"
-#include "runtime/tuning/measure/supervise.h"
-#include "runtime/tuning/worker/line_buffer.h"
 #include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen {

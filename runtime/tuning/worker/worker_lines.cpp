@@ -5,16 +5,8 @@
 #include "runtime/tuning/journal/journal_lines.h"
 
 namespace vqgen {
-namespace {
-
-std::string line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-}  // namespace
-
 std::string to_line(const WorkerSetup& setup) {
-  return line_of({{"problem", to_json(setup.problem)},
+  return text_of({{"problem", to_json(setup.problem)},
                   {"gpu", to_json(setup.gpu)},
                   {"backend", setup.backend},
                   {"codes", setup.codes},
@@ -26,7 +18,7 @@ std::string to_line(const WorkerSetup& setup) {
 std::string to_line(const Job& job) {
   Json plans = Json::array();
   for (const Plan& plan : job.plans) plans.push_back(plan_name(plan));
-  return line_of({{"job", enum_name(job.kind)},
+  return text_of({{"job", enum_name(job.kind)},
                   {"plans", plans},
                   {"serial", job.serial},
                   {"first_round", job.first_round},
@@ -36,13 +28,13 @@ std::string to_line(const Job& job) {
 std::string to_line(const WorkerWord& word) {
   Json json = {{"word", enum_name(word.word)}};
   if (word.word == Word::failed) json["why"] = word.why;
-  if (word.word != Word::report) return line_of(json);
+  if (word.word != Word::report) return text_of(json);
   const Report& report = word.report;
   json["step"] = enum_name(report.step);
   json["candidate"] = report.candidate;
   if (report.step == Step::measured) json["measurement"] = to_json(report.measurement);
   if (report.step == Step::timed) json["us"] = report.us;
-  return line_of(json);
+  return text_of(json);
 }
 
 WorkerSetup read_setup(const std::string& line) {
