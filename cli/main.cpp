@@ -1,13 +1,74 @@
-// vqgen: the command line tool. The one place that catches, prints errors and sets the exit code.
+// vqgen: the command line tool. The one place that catches, prints errors and sets the exit code,
+// and says how signals end the tool.
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <string_view>
+#include <system_error>
+#include <thread>
 
 #include "cli/command.h"
 #include "cli/command_tree.h"
-#include "cli/interrupts.h"
+#include "core/json/leftovers.h"
 
 namespace vqgen::cli {
 namespace {
+
+// A handler may not lock, and the threads that libraries start before main() do not have the mask
+// that main() would set for a sigwait(). So the handler does no more than wake a thread.
+sem_t woken;
+std::atomic<int> first{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+extern "C" void wake(int signal) {
+  const int kept = errno;
+  int none = 0;
+  if (first.compare_exchange_strong(none, signal)) ::sem_post(&woken);
+  while (signal == SIGPIPE) ::pause();  // the write that failed says nothing of its own
+  errno = kept;
+}
+
+[[noreturn]] void end_by(int signal) {
+  end_leftovers();
+  ::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  ::raise(signal);
+  ::_exit(128 + signal);
+}
+
+// From here on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE end this process as they always do, but
+// after its leftovers (core/json/leftovers.h); those that the caller ignores, as nohup does, stay
+// ignored. A file that grows past its limit is an error of the write. Called once, first thing in
+// main().
+void end_cleanly_on_signals() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::sem_init(&woken, 0, 0);
+  try {
+    std::thread([] {
+      while (::sem_wait(&woken) != 0) {
+      }
+      end_by(first);
+    }).detach();
+  } catch (const std::system_error&) {
+    return;  // no thread is to be had: signals end the tool as they end any
+  }
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action.sa_handler = wake;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    ::sigaction(signal, &action, nullptr);
+  }
+}
 
 // In the order of `vqgen --help`.
 constexpr AddCommand* kCommands[] = {

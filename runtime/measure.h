@@ -111,9 +111,6 @@ class Measurer {
   const Rotation& rotation() const { return rotation_; }
 
  private:
-  void prepare(const AttentionDecode& op);
-  void prepare(const KvAppend& op);
-  void prepare(const Linear& op);
   std::unique_ptr<DeviceCall> uploaded() const;
   Comparison compare_output() const;
   // Of the calls that a replay times, each on the next places.
@@ -123,7 +120,7 @@ class Measurer {
   GpuSpec gpu_;
   Problem problem_;
   MeasureOptions options_;
-  std::variant<std::monostate, AttentionData, LinearData, AppendData> data_;
+  std::variant<AttentionData, LinearData, AppendData> data_;
   std::variant<std::monostate, AttentionResult, std::vector<double>> reference_;
   std::unique_ptr<DeviceCall> call_;
   LayerBytes layer_;

@@ -6,25 +6,11 @@
 #include "core/json/json.h"
 #include "runtime/library/handles.h"
 #include "runtime/library/last_error.h"
-#include "runtime/library/world.h"
 #include "runtime/parallel.h"
 
 using namespace vqgen::library;
 
 namespace {
-
-// Calls `act`, whose exceptions become a status; a null among `wanted` is a bad argument.
-template <class Act>
-vqgen_status guarded(std::initializer_list<const void*> wanted, const Act& act) noexcept {
-  for (const void* each : wanted) {
-    if (each == nullptr) return fail(VQGEN_BAD_INPUT, "a null pointer where none may be");
-  }
-  try {
-    return act();
-  } catch (...) {
-    return fail_caught();
-  }
-}
 
 vqgen_status fail_refused(Refusal refusal) {
   switch (refusal) {
@@ -60,29 +46,11 @@ char* copied(const std::string& text) {
 }  // namespace
 
 const char* vqgen_status_name(vqgen_status status) {
-  switch (status) {
-    case VQGEN_OK:
-      return "ok";
-    case VQGEN_BAD_INPUT:
-      return "bad_input";
-    case VQGEN_INFEASIBLE:
-      return "infeasible";
-    case VQGEN_DEVICE:
-      return "device";
-    case VQGEN_MISS:
-      return "miss";
-    case VQGEN_CAPTURING:
-      return "capturing";
-    case VQGEN_WORKSPACE:
-      return "workspace";
-    case VQGEN_ALIGNMENT:
-      return "alignment";
-    case VQGEN_RANGE:
-      return "range";
-    case VQGEN_INTERNAL:
-      return "internal";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"ok",        "unknown",   "bad_input", "infeasible",
+                                           "unknown",   "device",    "miss",      "capturing",
+                                           "workspace", "alignment", "range",     "internal"};
+  const auto number = static_cast<std::size_t>(status);
+  return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
 const char* vqgen_version() { return VQGEN_VERSION; }

@@ -48,28 +48,27 @@ std::vector<BucketPlan> plans_of(const Config& config, const std::vector<std::in
 }  // namespace
 
 std::int64_t size_of(const Problem& problem) {
-  if (const Linear* linear = as_linear(problem)) return linear->shape.rows;
-  if (const auto* append = std::get_if<KvAppend>(&problem)) return append->shape.tokens;
-  return std::get<AttentionDecode>(problem).shape.tokens;
+  const auto own = []<class Op>(const Op& op) -> std::int64_t {
+    if constexpr (std::is_base_of_v<Linear, Op>) {
+      return op.shape.rows;
+    } else {
+      return op.shape.tokens;
+    }
+  };
+  return std::visit(own, problem);
 }
 
 Problem resized(Problem problem, std::int64_t size) {
-  if (auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    attention->shape.tokens = size;
-    return problem;
-  }
-  if (auto* append = std::get_if<KvAppend>(&problem)) {
-    append->shape.tokens = size;
-    return problem;
-  }
-  const auto rows = static_cast<int>(size);
-  if (auto* gemm = std::get_if<Gemm>(&problem)) {
-    gemm->shape.rows = rows;
-    if (rows >= Gemm::kLeastRows) return problem;
-    return Gemv{*gemm};
-  }
-  std::get<Gemv>(problem).shape.rows = rows;
-  return problem;
+  const auto with_size = [&]<class Op>(Op& op) -> Problem {
+    if constexpr (std::is_base_of_v<Linear, Op>) {
+      op.shape.rows = static_cast<int>(size);
+      if (std::is_same_v<Op, Gemm> && op.shape.rows < Gemm::kLeastRows) return Gemv{op};
+    } else {
+      op.shape.tokens = size;
+    }
+    return std::move(op);
+  };
+  return std::visit(with_size, problem);
 }
 
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,

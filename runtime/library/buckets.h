@@ -21,7 +21,7 @@ std::int64_t size_of(const Problem& problem);
 Problem resized(Problem problem, std::int64_t size);
 
 struct BucketPlan {
-  std::int64_t most = 0;  // its size
+  std::int64_t most = 0;  // tokens, of kv_append those that the cache has room for, or rows
   Config config;          // of that size
   Plan plan;
   PlanSource from = {};

@@ -9,14 +9,14 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-Json argument(const char* name, std::string type, Shape shape) {
-  return {{"name", name}, {"type", std::move(type)}, {"shape", std::move(shape)}};
+void add(Json& list, const std::string& name, const std::string& type, const Shape& shape) {
+  list.push_back({{"name", name}, {"type", type}, {"shape", shape}});
 }
 
 // Codes, codebooks and scales of one tensor. `rows` is its shape but for the words of a row. Codes
 // that are not stored row after row are an array of their groups and runs.
-void add_quantized(Json& list, const std::string& name, const VqFormat& format, std::string dtype,
-                   Shape rows, std::int64_t columns, std::int64_t units) {
+void add_quantized(Json& list, const std::string& name, const VqFormat& format,
+                   const std::string& dtype, Shape rows, std::int64_t columns, std::int64_t units) {
   const std::int64_t words =
       vq::row_words(columns, format.vector_size, format.residuals, format.index_bits);
   const CodeLayout& layout = format.layout;
@@ -27,59 +27,54 @@ void add_quantized(Json& list, const std::string& name, const VqFormat& format, 
     rows.insert(rows.end(),
                 {ceil_div(words, std::int64_t{layout.words}), layout.rows, layout.words});
   }
-  list.push_back(argument((name + ".codes").c_str(), "u32", std::move(rows)));
-  list.push_back(argument((name + ".codebooks").c_str(), std::move(dtype),
-                          {units, format.residuals, format.entries(), format.vector_size}));
+  add(list, name + ".codes", "u32", rows);
+  add(list, name + ".codebooks", dtype,
+      {units, format.residuals, format.entries(), format.vector_size});
   if (format.stage_scales) {
-    list.push_back(argument((name + ".scales").c_str(), "f32", {units, format.residuals}));
+    add(list, name + ".scales", "f32", {units, format.residuals});
+  }
+}
+
+// The cache that one op reads and another appends to.
+template <class Op>
+void add_cache(Json& list, const Op& op, const std::string& dtype, std::int64_t caches) {
+  const auto& s = op.shape;
+  for (const bool keys : {true, false}) {
+    const VqFormat& format = keys ? op.keys : op.values;
+    add_quantized(list, keys ? "keys" : "values", format, dtype, {caches, s.kv_heads, s.tokens},
+                  s.head_dim, kv_units(format, s.kv_heads, s.head_dim));
+  }
+  if (op.keys.smooth) add(list, "key_smooth", "f32", {s.kv_heads, s.head_dim});
+  if (op.raw_slots() == 0) return;
+  for (const char* name : {"raw_keys", "raw_values"}) {
+    add(list, name, dtype, {caches, s.kv_heads, op.raw_slots(), s.head_dim});
   }
 }
 
 Json arguments(const AttentionDecode& op) {
   const AttentionShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
-  const std::int64_t caches = s.shared_cache ? 1 : s.batch;
   Json list = Json::array();
-  list.push_back(argument("query", dtype, {s.batch, s.query_heads, s.head_dim}));
-  list.push_back(argument("out", dtype, {s.batch, s.query_heads, s.head_dim}));
-  list.push_back(argument("lse", "f32", {s.batch, s.query_heads}));
-  const Shape rows{caches, s.kv_heads, s.tokens};
-  add_quantized(list, "keys", op.keys, dtype, rows, s.head_dim,
-                kv_units(op.keys, s.kv_heads, s.head_dim));
-  add_quantized(list, "values", op.values, dtype, rows, s.head_dim,
-                kv_units(op.values, s.kv_heads, s.head_dim));
-  if (op.keys.smooth) list.push_back(argument("key_smooth", "f32", {s.kv_heads, s.head_dim}));
-  if (op.raw_slots() > 0) {
-    const Shape raw{caches, s.kv_heads, op.raw_slots(), s.head_dim};
-    list.push_back(argument("raw_keys", dtype, raw));
-    list.push_back(argument("raw_values", dtype, raw));
-  }
-  list.push_back(argument("lengths", "i32", {s.batch}));
-  if (s.window > 0) list.push_back(argument("windows", "i32", {s.batch}));
-  if (s.sinks > 0) list.push_back(argument("sinks", "i32", {s.batch}));
+  add(list, "query", dtype, {s.batch, s.query_heads, s.head_dim});
+  add(list, "out", dtype, {s.batch, s.query_heads, s.head_dim});
+  add(list, "lse", "f32", {s.batch, s.query_heads});
+  add_cache(list, op, dtype, s.shared_cache ? 1 : s.batch);
+  add(list, "lengths", "i32", {s.batch});
+  if (s.window > 0) add(list, "windows", "i32", {s.batch});
+  if (s.sinks > 0) add(list, "sinks", "i32", {s.batch});
   return list;
 }
 
 Json arguments(const KvAppend& op) {
   const AppendShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
-  const Shape fresh{s.batch, s.new_tokens, s.kv_heads, s.head_dim};
   Json list = Json::array();
-  list.push_back(argument("new_keys", dtype, fresh));
-  list.push_back(argument("new_values", dtype, fresh));
-  list.push_back(argument("positions", "i32", {s.batch}));
-  list.push_back(argument("counts", "i32", {s.batch}));
-  const Shape rows{s.batch, s.kv_heads, s.tokens};
-  add_quantized(list, "keys", op.keys, dtype, rows, s.head_dim,
-                kv_units(op.keys, s.kv_heads, s.head_dim));
-  add_quantized(list, "values", op.values, dtype, rows, s.head_dim,
-                kv_units(op.values, s.kv_heads, s.head_dim));
-  if (op.keys.smooth) list.push_back(argument("key_smooth", "f32", {s.kv_heads, s.head_dim}));
-  if (op.raw_slots() > 0) {
-    const Shape raw{s.batch, s.kv_heads, op.raw_slots(), s.head_dim};
-    list.push_back(argument("raw_keys", dtype, raw));
-    list.push_back(argument("raw_values", dtype, raw));
+  for (const char* name : {"new_keys", "new_values"}) {
+    add(list, name, dtype, {s.batch, s.new_tokens, s.kv_heads, s.head_dim});
   }
+  add(list, "positions", "i32", {s.batch});
+  add(list, "counts", "i32", {s.batch});
+  add_cache(list, op, dtype, s.batch);
   return list;
 }
 
@@ -87,12 +82,12 @@ Json arguments(const Linear& op) {
   const LinearShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
   Json list = Json::array();
-  list.push_back(argument("x", dtype, {s.rows, s.in_features}));
-  list.push_back(argument("y", dtype, {s.rows, s.out_features}));
+  add(list, "x", dtype, {s.rows, s.in_features});
+  add(list, "y", dtype, {s.rows, s.out_features});
   add_quantized(list, "weights", op.weights, dtype, {s.out_features}, s.in_features,
                 weight_units(op.weights, s.out_features, s.in_features));
   if (op.weights.output_scales) {
-    list.push_back(argument("output_scales", "f32", {s.out_features}));
+    add(list, "output_scales", "f32", {s.out_features});
   }
   return list;
 }

@@ -11,37 +11,24 @@ namespace {
 // Of addresses that are multiples of a power of two of bytes.
 std::uintptr_t mask_of(int bytes) { return static_cast<std::uintptr_t>(bytes - 1); }
 
-// What an op that reads or writes a cache asks for, whatever its plan.
-template <class Op>
-Demands demands_of_cache(const Op& op) {
-  Demands demands;
-  demands.key_smooth = op.keys.smooth;
-  demands.scales = op.keys.stage_scales;
-  demands.value_scales = op.values.stage_scales;
-  demands.window = op.shape.window > 0;
-  demands.sinks = op.shape.sinks > 0;
-  return demands;
-}
-
-Demands demands_of_weights(const Linear& op) {
-  Demands demands;
-  demands.output_scales = op.weights.output_scales;
-  demands.scales = op.weights.stage_scales;
-  return demands;
-}
-
+// Of the op whatever its plan, and the alignments of a call.
 Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
-  Demands demands = std::visit(
-      []<class Op>(const Op& op) {
-        if constexpr (std::is_base_of_v<Linear, Op>) {
-          return demands_of_weights(op);
-        } else {
-          return demands_of_cache(op);
-        }
-      },
-      problem);
+  Demands demands;
   demands.codes_mask = mask_of(shape.code_bytes);
   demands.elements_mask = mask_of(shape.element_bytes);
+  const auto set_own = [&]<class Op>(const Op& op) {
+    if constexpr (std::is_base_of_v<Linear, Op>) {
+      demands.output_scales = op.weights.output_scales;
+      demands.scales = op.weights.stage_scales;
+    } else {
+      demands.key_smooth = op.keys.smooth;
+      demands.scales = op.keys.stage_scales;
+      demands.value_scales = op.values.stage_scales;
+      demands.window = op.shape.window > 0;
+      demands.sinks = op.shape.sinks > 0;
+    }
+  };
+  std::visit(set_own, problem);
   return demands;
 }
 
@@ -60,9 +47,7 @@ Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan&
 
 Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
   const Prepared made = prepared(maker, compiler, wanted);
-  Bucket bucket;
-  bucket.most = wanted.most;
-  bucket.config = wanted.config;
+  Bucket bucket{wanted};
   bucket.plan = made.plan;
   bucket.from = made.from;
   bucket.entries = made.source.entries.size();

@@ -26,18 +26,14 @@ struct Demands {
   std::uintptr_t elements_mask = 1;  // of raw tokens, and of x
 };
 
-struct Bucket {
-  std::int64_t most = 0;  // tokens, of kv_append those that the cache has room for, or rows
-  Config config;
-  Plan plan;
-  PlanSource from;
-  std::unique_ptr<LoadedKernel> kernel;
+struct Bucket : BucketPlan {
+  std::unique_ptr<LoadedKernel> kernel = {};
   std::size_t entries = 0;
   std::size_t workspace_bytes = 0;  // that a launch must bring; a baseline's: its own or more
   std::size_t own_bytes = 0;        // of it, that these kernels use
   std::size_t score_bytes = 0;      // of them, partial scores
-  Demands demands;
-  std::vector<KernelResources> resources;
+  Demands demands = {};
+  std::vector<KernelResources> resources = {};
   bool from_disk = false;
 };
 
