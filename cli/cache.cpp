@@ -13,9 +13,7 @@ namespace vqgen::cli {
 namespace {
 
 struct CacheArguments {
-  std::string pack;
-  std::string folder;
-  std::string max_bytes;
+  std::string pack, folder, max_bytes;
   std::optional<double> max_days;
 };
 

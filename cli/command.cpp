@@ -10,7 +10,6 @@
 
 #include "core/files/files.h"
 #include "core/profiles.h"
-#include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"
 
@@ -90,7 +89,7 @@ void Progress::begin(std::string step) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  drawer_ = std::thread([this] { draw_until_end(); });
+  drawer_ = std::jthread([this](const std::stop_token& end) { draw_until(end); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -106,25 +105,14 @@ void Progress::clear() {
   drawn_ = false;
 }
 
-void Progress::end() {
-  {
-    const std::scoped_lock lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_all();
-  if (drawer_.joinable()) drawer_.join();
-  clear();
-  ending_ = false;
-}
-
-void Progress::draw_until_end() {
+void Progress::draw_until(const std::stop_token& end) {
   std::unique_lock lock(mutex_);
   std::string shown;
-  for (auto next = begun_ + kSilence; !ending_;) {
-    changed_.wait_until(lock, next, [&] { return ending_; });
+  for (auto next = begun_ + kSilence; !end.stop_requested();) {
+    changed_.wait_until(lock, end, next, [] { return false; });
     const auto now = Clock::now();
     next = std::max(now + kBetweenDraws, begun_ + kSilence);
-    if (ending_ || now < begun_ + kSilence) continue;
+    if (end.stop_requested() || now < begun_ + kSilence) continue;
     std::string text = fitted(line(now));
     if (drawn_ && text == shown) continue;
     write_terminal("\r\033[K" + text);
@@ -196,28 +184,22 @@ void require_place(const std::string& command, const std::string& option,
 }
 
 Environment read_environment() {
-  Environment environment;
-  environment.cache = read_cache_environment();
-  environment.tuned = read_tuned_environment();
-  environment.nvrtc = environment_variable("VQGEN_NVRTC").value_or("");
-  environment.nvrtc_helper = environment_variable("VQGEN_NVRTC_HELPER").value_or("");
-  environment.compiler = environment_variable("VQGEN_CXX").value_or("");
-  environment.dependent_launches = read_dependent_launches();
-  return environment;
+  const auto text = [](const char* name) { return environment_variable(name).value_or(""); };
+  return {.cache = read_cache_environment(),
+          .tuned = read_tuned_environment(),
+          .cuda = {.nvrtc_path = text("VQGEN_NVRTC"),
+                   .nvrtc_helper = text("VQGEN_NVRTC_HELPER"),
+                   .dependent_launches = read_dependent_launches()},
+          .compiler = text("VQGEN_CXX")};
 }
 
 std::unique_ptr<Backend> make_cuda(const Environment& environment) {
-  return make_cuda_backend({.nvrtc_path = environment.nvrtc,
-                            .nvrtc_helper = environment.nvrtc_helper,
-                            .dependent_launches = environment.dependent_launches});
+  return make_cuda_backend(environment.cuda);
 }
 
 std::unique_ptr<Backend> make_host(const Environment& environment, bool check_races) {
-  HostOptions options;
-  options.compiler = environment.compiler;
-  options.threads = 2;
-  options.check_races = check_races;
-  return make_host_backend(options);
+  return make_host_backend(
+      {.compiler = environment.compiler, .threads = 2, .check_races = check_races});
 }
 
 std::unique_ptr<ArtifactCache> make_cache(const Environment& environment, bool explain_misses) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -14,15 +15,16 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "core/gpu/gpu_spec.h"
 #include "core/json/json.h"
 #include "core/problem/config.h"
-#include "runtime/backend/backend.h"
+#include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/cache/artifact_cache.h"
-#include "runtime/tuned_places.h"
+#include "runtime/environment.h"
 
 namespace vqgen::cli {
 
@@ -36,6 +38,13 @@ std::string ratio_text(const std::optional<double>& ratio, int digits = 2);
 template <class Value>
 Json json_or_null(const std::optional<Value>& value) {
   return value ? Json(*value) : Json(nullptr);
+}
+// The value of that name; `otherwise` where none has it.
+template <class E>
+E enum_of(std::string_view name, E otherwise = {}) {
+  const auto& names = enum_names<E>;
+  const auto found = std::find(names.begin(), names.end(), name);
+  return found == names.end() ? otherwise : static_cast<E>(found - names.begin());
 }
 // Text and a line break. A stream that takes no more is no reason to stop: finish() tells of it.
 void print_line(std::FILE* stream, const std::string& text);
@@ -59,19 +68,21 @@ class Progress {
   // Takes the line away, for others to write. It comes back with the next draw.
   void clear();
   // No step any more; the line is gone.
-  void end();
+  void end() {
+    drawer_ = {};
+    clear();
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void draw_until_end();
+  void draw_until(const std::stop_token& end);
   std::string line(Clock::time_point now) const;
 
   const bool terminal_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::thread drawer_;
-  bool ending_ = false;
+  std::condition_variable_any changed_;
+  std::jthread drawer_;
   bool drawn_ = false;  // the line stands on the terminal
   Clock::time_point begun_;
   std::string label_;
@@ -134,10 +145,8 @@ void require_place(const std::string& command, const std::string& option,
 struct Environment {
   CacheEnvironment cache;
   TunedEnvironment tuned;
-  std::string nvrtc;               // VQGEN_NVRTC: libnvrtc or its folder
-  std::string nvrtc_helper;        // VQGEN_NVRTC_HELPER: vqgen-nvrtc, in which it runs
-  std::string compiler;            // VQGEN_CXX: the host backend's compiler
-  bool dependent_launches = true;  // VQGEN_DEPENDENT_LAUNCHES
+  CudaOptions cuda;      // VQGEN_NVRTC, VQGEN_NVRTC_HELPER, VQGEN_DEPENDENT_LAUNCHES
+  std::string compiler;  // VQGEN_CXX: the host backend's compiler
 };
 Environment read_environment();
 

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -11,18 +10,6 @@
 
 namespace vqgen::cli {
 namespace {
-
-// What is said of each kind of values: the word of completion scripts, and the placeholder of a
-// synopsis.
-struct ValuesText {
-  const char* word;
-  const char* placeholder;
-};
-constexpr ValuesText kValuesTexts[] = {{"none", ""},     {"none", "TEXT"},      {"none", ""},
-                                       {"gpus", "GPU"},  {"formats", "FORMAT"}, {"sweeps", "WORK"},
-                                       {"json", "FILE"}, {"files", "FILE"}};
-
-const ValuesText& text_of(Values values) { return kValuesTexts[static_cast<std::size_t>(values)]; }
 
 // By the name of an option or argument, which means the same in all subcommands. Strings that are
 // not here are files.
@@ -107,13 +94,13 @@ Values values_of(const CLI::Option& option) {
   return named_values(name_without_dashes(option));
 }
 
-const char* word_of(Values values) { return text_of(values).word; }
-
 std::string placeholder_of(const CLI::Option& option) {
+  static constexpr const char* kPlaceholders[] = {"",       "TEXT", "",     "GPU",
+                                                  "FORMAT", "WORK", "FILE", "FILE"};
   const Values values = values_of(option);
   if (values == Values::choices) return fmt::format("{}", fmt::join(choices_of(option), "|"));
   const bool number = values == Values::text && !option.get_type_name().starts_with("TEXT");
-  return number ? "NUMBER" : text_of(values).placeholder;
+  return number ? "NUMBER" : kPlaceholders[static_cast<std::size_t>(values)];
 }
 
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {

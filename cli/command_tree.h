@@ -29,10 +29,6 @@ Values values_of(const CLI::Option& option);
 std::vector<std::string> choices_of(const CLI::Option& option);
 // "GPU", "host|cuda": what stands for the value in a synopsis; empty for a flag.
 std::string placeholder_of(const CLI::Option& option);
-// The name of a kind of values in a completion script; of GPUs, formats and sweeps what `vqgen
-// list` takes.
-const char* word_of(Values values);
-
 // One line for an error of parsing `app`: what is wrong, the help that lists what there is, and
 // the option or subcommand that was meant where one is near.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error);

@@ -39,6 +39,26 @@ std::vector<const CLI::Option*> options_of(const CLI::App& command) {
   return command.get_options([](const CLI::Option* each) { return !each->get_positional(); });
 }
 
+// How a value is completed: bash's word for it, fish's options and zsh's action; choices are put
+// into both.
+struct ShellActions {
+  const char* bash;
+  const char* fish;
+  const char* zsh;
+};
+const ShellActions& shell_actions(Values values) {
+  static constexpr ShellActions kActions[] = {
+      {"none", "", " "},
+      {"none", " -x", " "},
+      {"none", "", ""},
+      {"gpus", " -x -a '(__vqgen_named gpus)'", " _vqgen_named gpus"},  // as it is
+      {"formats", " -x -a '(__vqgen_named formats)'", " _vqgen_named formats"},
+      {"sweeps", " -x -a '(__vqgen_named sweeps)'", " _vqgen_named sweeps"},
+      {"json", " -x -a '(__fish_complete_suffix .json)'", "_files -g \"*.json\""},
+      {"files", " -r -F", "_files"}};
+  return kActions[static_cast<std::size_t>(values)];
+}
+
 // Holds: paths; cases of options that take a value; cases of commands.
 constexpr const char* kBashScript =
     R"bash(# bash completion of vqgen; printed by: vqgen completion bash
@@ -83,7 +103,7 @@ std::string among(const Words& words) {
 
 std::string bash_action(const CLI::Option& option) {
   if (values_of(option) == Values::choices) return among(choices_of(option));
-  return fmt::format("values={}", word_of(values_of(option)));
+  return fmt::format("values={}", shell_actions(values_of(option)).bash);
 }
 
 // What may follow but for options: they are offered where one was begun.
@@ -140,23 +160,9 @@ complete -c vqgen -f
 {})fish";
 
 std::string fish_values(const CLI::Option& option) {
-  switch (const Values values = values_of(option)) {
-    case Values::choices:
-      return fmt::format(" -x -a '{}'", fmt::join(choices_of(option), " "));
-    case Values::gpus:
-    case Values::formats:
-    case Values::sweeps:
-      return fmt::format(" -x -a '(__vqgen_named {})'", word_of(values));
-    case Values::json_files:
-      return " -x -a '(__fish_complete_suffix .json)'";
-    case Values::files:
-      return " -r -F";
-    case Values::text:
-      return " -x";
-    case Values::none:
-      break;
-  }
-  return "";
+  const Values values = values_of(option);
+  if (values != Values::choices) return shell_actions(values).fish;
+  return fmt::format(" -x -a '{}'", fmt::join(choices_of(option), " "));
 }
 
 std::string fish_description(const std::string& description) {
@@ -211,20 +217,9 @@ if [[ $funcstack[1] == _vqgen ]]; then _vqgen "$@"; else compdef _vqgen vqgen; f
 )zsh";
 
 std::string zsh_action(const CLI::Option& option) {
-  switch (const Values values = values_of(option)) {
-    case Values::choices:
-      return fmt::format("({})", fmt::join(choices_of(option), " "));
-    case Values::gpus:
-    case Values::formats:
-    case Values::sweeps:
-      return fmt::format(" _vqgen_named {}", word_of(values));  // as it is
-    case Values::json_files:
-      return "_files -g \"*.json\"";
-    case Values::files:
-      return "_files";
-    default:
-      return " ";
-  }
+  const Values values = values_of(option);
+  if (values != Values::choices) return shell_actions(values).zsh;
+  return fmt::format("({})", fmt::join(choices_of(option), " "));
 }
 
 // "--gpu=[what it is]:GPU:action".

@@ -11,12 +11,7 @@ namespace {
 
 struct DbArguments {
   std::vector<std::string> tables;
-  std::string config;
-  std::string gpu;
-  std::string codes;
-  std::string out;
-  std::string before;
-  std::string after;
+  std::string config, gpu, codes, out, before, after;
 };
 
 Json neighbour_json(const Neighbour& neighbour) {

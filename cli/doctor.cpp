@@ -5,7 +5,6 @@
 #include "cli/command.h"
 #include "core/files/files.h"
 #include "core/profiles.h"
-#include "generator/generate.h"
 #include "runtime/cache/trust.h"
 
 namespace vqgen::cli {

@@ -31,10 +31,9 @@ struct MeasureArguments {
 // The plans of the space, and those that either chooser takes for the config where they are not
 // among them: last.
 Space space_plans(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
-  SpaceOptions bounds{.most = *options.space};
-  if (options.placement == "global") bounds.placement = SpacePlacement::global;
-  if (options.placement == "shared") bounds.placement = SpacePlacement::shared;
-  Space found = space(config.problem, gpu, bounds);
+  Space found =
+      space(config.problem, gpu,
+            {.most = *options.space, .placement = enum_of<SpacePlacement>(options.placement)});
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const Plan own = plan_for(config, gpu, chooser);
     if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
@@ -68,9 +67,9 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
 
 void measure_config(const Config& config, const MeasureArguments& options, Backend& backend,
                     const GpuSpec& gpu, Output& output) {
-  const Space plans =
-      options.space ? space_plans(config, gpu, options)
-                    : Space{read_plans(config, gpu, options.plans, chooser_of(options.chooser))};
+  const Space plans = options.space ? space_plans(config, gpu, options)
+                                    : Space{read_plans(config, gpu, options.plans,
+                                                       enum_of(options.chooser, kDefaultChooser))};
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
   measure.progress = [&](std::size_t done, std::size_t of) {
@@ -220,7 +219,8 @@ void run(const MeasureArguments& options, Output& output) {
   if (options.turns) {
     output.json = false;  // it writes its own lines
     const auto tables = make_tables(read_environment());
-    const PlanOptions plan{.chooser = chooser_of(options.chooser), .tables = tables.get()};
+    const PlanOptions plan{.chooser = enum_of(options.chooser, kDefaultChooser),
+                           .tables = tables.get()};
     std::vector<TurnPlan> plans;
     for (const Config& config : configs) {
       plans.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
@@ -260,7 +260,7 @@ void add_measure(CLI::App& app, Output& output) {
           "--placement", options->placement,
           "With --space, where codebooks stand: any, all in global or all in shared memory")
       ->capture_default_str()
-      ->check(CLI::IsMember({"any", "global", "shared"}));
+      ->check(CLI::IsMember(enum_names<SpacePlacement>));
   command->add_flag("--turns", options->turns,
                     "Verify the plans that vqgen compile takes, tuned tables asked, then time a "
                     "config once for each line of stdin that has its number; lines of JSON on "

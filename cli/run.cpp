@@ -9,11 +9,7 @@ namespace vqgen::cli {
 namespace {
 
 struct RunArguments {
-  std::string config;
-  std::string backend;
-  std::string check;
-  std::string gpu;
-  std::string data;
+  std::string config, backend, check, gpu, data;
   std::uint64_t seed = 1;
 };
 

@@ -1,6 +1,6 @@
 #include "cli/shared_options.h"
 
-#include "runtime/tuning/journal/journal_lines.h"
+#include "runtime/tuning/journal/journal.h"
 
 namespace vqgen::cli {
 
@@ -11,13 +11,6 @@ void add_chooser_option(CLI::App& command, std::string& chooser) {
                   "fastest, rules goes by rules of thumb")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<Chooser>));
-}
-
-Chooser chooser_of(const std::string& chooser) {
-  for (const Chooser each : {Chooser::rules, Chooser::model}) {
-    if (chooser == enum_name(each)) return each;
-  }
-  return kDefaultChooser;
 }
 
 void add_plan_options(CLI::App& command, PlanRequest& request) {
@@ -49,7 +42,8 @@ PlanSetting plan_setting(const PlanRequest& request) {
     throw Error(ErrorKind::bad_input,
                 "--strategy places entries by a hotness profile; name one with --hotness");
   }
-  setting.plan = {.chooser = chooser_of(request.chooser), .tables = setting.tables.get()};
+  setting.plan = {.chooser = enum_of(request.chooser, kDefaultChooser),
+                  .tables = setting.tables.get()};
   if (request.strategy == "paper") setting.plan.place.strategy = Strategy::paper;
   setting.backend = make_cuda(setting.environment);
   setting.gpu = choose_gpu(request.gpu, setting.config, *setting.backend);
@@ -95,10 +89,6 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
                    "in tables before this version; by default each call reads another layer's");
 }
 
-HardInput input_of(const TimingOptions& options, const Problem& problem) {
-  return hard_input(read_codes(options.codes), options.seed, problem);
-}
-
 CodebookCaching codebooks_of(const TimingOptions& options) {
   const bool warm = options.shared_codebooks || options.backend == "host";
   return warm ? CodebookCaching::warm : CodebookCaching::rotated;
@@ -106,7 +96,7 @@ CodebookCaching codebooks_of(const TimingOptions& options) {
 
 MeasureOptions measure_options(const TimingOptions& options, const Problem& problem) {
   MeasureOptions measure;
-  measure.input = input_of(options, problem);
+  measure.input = hard_input(read_codes(options.codes), options.seed, problem);
   measure.codebooks = codebooks_of(options);
   return options.backend == "host" ? on_host(std::move(measure)) : measure;
 }

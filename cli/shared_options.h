@@ -22,8 +22,6 @@ struct PlanRequest {
 
 void add_plan_options(CLI::App& command, PlanRequest& request);
 void add_chooser_option(CLI::App& command, std::string& chooser);
-// As the option says.
-Chooser chooser_of(const std::string& chooser);
 
 // What a request comes to.
 struct PlanSetting {
@@ -56,8 +54,6 @@ struct TimingOptions {
 };
 
 void add_timing_options(CLI::App& command, TimingOptions& options);
-
-HardInput input_of(const TimingOptions& options, const Problem& problem);
 
 // Those of a host's one layer are warm.
 CodebookCaching codebooks_of(const TimingOptions& options);

@@ -2,7 +2,6 @@
 // a budget, and written to a tuned table. What was ended goes on from the journals beside it.
 #include "runtime/tuning/search/tune.h"
 
-#include <algorithm>
 #include <cctype>
 
 #include "cli/tune_evaluator.h"
@@ -10,8 +9,7 @@
 #include "runtime/environment.h"
 #include "runtime/tuning/journal/journal.h"
 #include "runtime/tuning/journal/replay.h"
-#include "runtime/tuning/sweep/row_table.h"
-#include "runtime/tuning/sweep/shard.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 namespace vqgen::cli {
 namespace {
@@ -23,18 +21,9 @@ struct TuneArguments {
   std::string strategy = "model";
   int rounds = TuneOptions{}.rounds;
   std::size_t most = 0;
-  std::string out;
-  std::string journal;
-  std::string html;
-  std::string shard;
+  std::string out, journal, html, shard, replay;
   bool restart = false;
-  std::string replay;
 };
-
-StrategyName strategy_of(const std::string& name) {
-  const auto& names = enum_names<StrategyName>;
-  return static_cast<StrategyName>(std::find(names.begin(), names.end(), name) - names.begin());
-}
 
 // "NVIDIA H200" as a file's name: nvidia-h200.
 std::string file_name_of(const std::string& gpu) {
@@ -170,7 +159,7 @@ class TuneCommand {
         make_evaluator(options_.timing, options_.replay, item.problem, gpu_, *backend_);
     TuneOptions& tuning = source.tuning;
     const std::string key = tuned_key(item.problem, gpu_.name, tuning.policy.codes);
-    tuning.strategy = strategy_of(options_.strategy);
+    tuning.strategy = enum_of<StrategyName>(options_.strategy);
     tuning.budget_s = read_seconds(options_.budget, "--budget");
     tuning.most = options_.most;
     tuning.rounds = tuning.policy.rounds = options_.rounds;

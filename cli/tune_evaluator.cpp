@@ -7,7 +7,6 @@
 #include "heuristics/choose.h"
 #include "runtime/tuning/journal/replay.h"
 #include "runtime/tuning/worker/worker.h"
-#include "runtime/tuning/worker/worker_serve.h"
 
 namespace vqgen::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/plan/plan_name.h"
 #include "heuristics/space.h"
-#include "runtime/tuning/journal/journal_lines.h"
+#include "runtime/tuning/journal/journal.h"
 
 namespace vqgen::cli {
 namespace {

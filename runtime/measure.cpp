@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <thread>
 
 #include "generator/generate.h"
@@ -13,7 +12,6 @@
 #include "runtime/execute.h"
 #include "runtime/parallel.h"
 #include "runtime/quartiles.h"
-#include "runtime/verify/compare.h"
 #include "runtime/verify/reference_linear.h"
 
 namespace vqgen {
@@ -191,9 +189,11 @@ std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, CodebookCa
   return all;
 }
 
-std::vector<double> Measurer::time_us(CompiledPlan& candidate, CodebookCaching codebooks) {
+std::vector<double> Measurer::time_us(CompiledPlan& candidate,
+                                      std::optional<CodebookCaching> codebooks) {
   std::vector<double> times =
-      backend_.time_us(launches(candidate, codebooks), options_.replays, options_.warm_up_ms);
+      backend_.time_us(launches(candidate, codebooks.value_or(options_.codebooks)),
+                       options_.replays, options_.warm_up_ms);
   for (double& each : times) each /= rotation_.calls;
   std::sort(times.begin(), times.end());
   return times;

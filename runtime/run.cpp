@@ -92,29 +92,20 @@ class Matcher {
   [[noreturn]] void fail(const std::string& message) const {
     throw Error(ErrorKind::bad_input, where_ + ": " + message);
   }
-  void same(const char* what, std::int64_t bundle, std::int64_t config) const {
-    if (bundle != config) {
-      fail(fmt::format("{} is {} in the bundle and {} in the config; make them agree", what, bundle,
-                       config));
-    }
+  template <class Value>
+  void same(const std::string& what, const Value& bundle, const Value& config) const {
+    if (bundle == config) return;
+    fail(fmt::format("{} is {} in the bundle and {} in the config; make them agree", what, bundle,
+                     config));
   }
   void same_format(const char* what, const VqFormat& bundle, const VqFormat& config) const {
-    if (bundle == config) return;
-    if (without_layout(bundle) == without_layout(config)) {
+    if (bundle != config && without_layout(bundle) == without_layout(config)) {
       fail(fmt::format(
           "the codes of {} are stored in groups of {} rows and runs of {} words, the "
           "config has {} and {}; make them agree, as by vqgen repack",
           what, bundle.layout.rows, bundle.layout.words, config.layout.rows, config.layout.words));
-    } else {
-      fail(fmt::format("the format of {} is {} in the bundle and {} in the config; make them agree",
-                       what, to_json(bundle).dump(), to_json(config).dump()));
     }
-  }
-  void same_dtype(DType bundle, DType config) const {
-    if (bundle != config) {
-      fail(fmt::format("dtype is {} in the bundle and {} in the config; make them agree",
-                       enum_name(bundle), enum_name(config)));
-    }
+    same(fmt::format("the format of {}", what), to_json(bundle).dump(), to_json(config).dump());
   }
 
  private:
@@ -174,17 +165,17 @@ AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
   if (stored == nullptr) matcher.fail("holds weights, but the config's op is attention_decode");
   matcher.same_format("keys", stored->keys.format, op.keys);
   matcher.same_format("values", stored->values.format, op.values);
-  matcher.same_dtype(stored->dtype, op.dtype);
-  matcher.same("kv_heads", stored->keys.heads, op.shape.kv_heads);
-  matcher.same("head_dim", stored->keys.columns, op.shape.head_dim);
-  matcher.same("tokens", stored->keys.rows, op.shape.tokens);
+  matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
+  matcher.same<std::int64_t>("kv_heads", stored->keys.heads, op.shape.kv_heads);
+  matcher.same<std::int64_t>("head_dim", stored->keys.columns, op.shape.head_dim);
+  matcher.same<std::int64_t>("tokens", stored->keys.rows, op.shape.tokens);
   if (stored->queries.empty()) {
     matcher.fail("holds no queries; quantize with --queries, or run on generated data");
   }
-  matcher.same("batch", stored->batch, op.shape.batch);
-  matcher.same("query_heads", stored->query_heads, op.shape.query_heads);
-  matcher.same("the number of caches", stored->keys.batch,
-               op.shape.shared_cache ? 1 : op.shape.batch);
+  matcher.same<std::int64_t>("batch", stored->batch, op.shape.batch);
+  matcher.same<std::int64_t>("query_heads", stored->query_heads, op.shape.query_heads);
+  matcher.same<std::int64_t>("the number of caches", stored->keys.batch,
+                             op.shape.shared_cache ? 1 : op.shape.batch);
   AttentionData data = *stored;
   if (op.raw_slots() > 0) {
     if (data.original_keys.empty() || data.original_values.empty()) {
@@ -205,9 +196,9 @@ LinearData stored_data(const Linear& op, const BundleItem& item, const std::stri
   const auto* stored = std::get_if<LinearData>(&item.data);
   if (stored == nullptr) matcher.fail("holds a KV cache, but the config's op is gemv");
   matcher.same_format("weights", stored->weights.format, op.weights);
-  matcher.same_dtype(stored->dtype, op.dtype);
-  matcher.same("out_features", stored->weights.rows, op.shape.out_features);
-  matcher.same("in_features", stored->weights.columns, op.shape.in_features);
+  matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
+  matcher.same<std::int64_t>("out_features", stored->weights.rows, op.shape.out_features);
+  matcher.same<std::int64_t>("in_features", stored->weights.columns, op.shape.in_features);
   LinearData data = *stored;
   if (data.input_rows > 0 && data.input_rows < op.shape.rows) {
     matcher.fail(fmt::format("holds {} rows of x, the config asks for {}; lower its rows",

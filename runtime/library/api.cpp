@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "core/json/json.h"
-#include "runtime/library/handles.h"
 #include "runtime/library/last_error.h"
+#include "runtime/library/registry.h"
 #include "runtime/parallel.h"
 
 using namespace vqgen::library;
@@ -13,19 +13,14 @@ using namespace vqgen::library;
 namespace {
 
 vqgen_status fail_refused(Refusal refusal) {
-  switch (refusal) {
-    case Refusal::frozen:
-      return fail(VQGEN_MISS, "the op is new and the runtime is frozen; prefetch it before");
-    case Refusal::miss:
-      return fail(VQGEN_MISS,
-                  "the op is in no cache and the policy is not to compile; compile it before");
-    case Refusal::capturing:
-      return fail(VQGEN_CAPTURING,
-                  "the op is new and the stream is being captured; prepare it before the capture");
-    case Refusal::none:
-      break;
-  }
-  return VQGEN_OK;
+  static constexpr std::pair<vqgen_status, const char*> kRefusals[] = {
+      {VQGEN_OK, ""},
+      {VQGEN_MISS, "the op is new and the runtime is frozen; prefetch it before"},
+      {VQGEN_MISS, "the op is in no cache and the policy is not to compile; compile it before"},
+      {VQGEN_CAPTURING,
+       "the op is new and the stream is being captured; prepare it before the capture"}};
+  const auto& [status, why] = kRefusals[static_cast<std::size_t>(refusal)];
+  return status == VQGEN_OK ? status : fail(status, why);
 }
 
 vqgen_status hand_out(Outcome outcome, vqgen_op** op) {

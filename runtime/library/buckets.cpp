@@ -1,6 +1,6 @@
-#include "runtime/library/buckets.h"
-
 #include <algorithm>
+
+#include "runtime/library/record.h"
 
 namespace vqgen::library {
 namespace {
@@ -19,30 +19,6 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
   sizes.push_back(own);
   std::reverse(sizes.begin(), sizes.end());
   return sizes;
-}
-
-// Of descending sizes.
-std::vector<BucketPlan> plans_of(const Config& config, const std::vector<std::int64_t>& sizes,
-                                 const GpuSpec& gpu, int max_buckets, const PlanOptions& options) {
-  const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
-  std::vector<BucketPlan> buckets;
-  for (const std::int64_t size : sizes) {
-    if (static_cast<int>(buckets.size()) == max_buckets) break;
-    BucketPlan bucket{.most = size, .config = config, .plan = {}};
-    bucket.config.problem = resized(config.problem, size);
-    try {
-      Planned planned = plan_with(bucket.config, gpu, hotness_of(bucket.config), options);
-      bucket.plan = std::move(planned.plan);
-      bucket.from = std::move(planned.from);
-    } catch (const Error& error) {
-      if (buckets.empty() || error.kind() != ErrorKind::infeasible) throw;
-      continue;
-    }
-    if (tokens && !buckets.empty() && bucket.plan == buckets.back().plan) continue;
-    buckets.push_back(std::move(bucket));
-  }
-  std::reverse(buckets.begin(), buckets.end());
-  return buckets;
 }
 
 }  // namespace
@@ -72,16 +48,29 @@ Problem resized(Problem problem, std::int64_t size) {
 }
 
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
-                                     const PlanOptions& options) {
-  return plans_of(config, sizes_of(config.problem), gpu, max_buckets, options);
-}
-
-std::vector<BucketPlan> plan_same_buckets(const Config& config, std::span<const BucketPlan> like,
-                                          const GpuSpec& gpu, const PlanOptions& options) {
-  std::vector<std::int64_t> sizes;
-  for (const BucketPlan& each : like) sizes.push_back(each.most);
-  std::reverse(sizes.begin(), sizes.end());
-  return plans_of(config, sizes, gpu, static_cast<int>(sizes.size()), options);
+                                     const PlanOptions& options, std::span<const BucketPlan> like) {
+  std::vector<std::int64_t> sizes;  // descending
+  for (const BucketPlan& each : like) sizes.insert(sizes.begin(), each.most);
+  if (like.empty()) sizes = sizes_of(config.problem);
+  const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
+  std::vector<BucketPlan> buckets;
+  for (const std::int64_t size : sizes) {
+    if (static_cast<int>(buckets.size()) == max_buckets) break;
+    BucketPlan bucket{.most = size, .config = config, .plan = {}};
+    bucket.config.problem = resized(config.problem, size);
+    try {
+      Planned planned = plan_with(bucket.config, gpu, hotness_of(bucket.config), options);
+      bucket.plan = std::move(planned.plan);
+      bucket.from = std::move(planned.from);
+    } catch (const Error& error) {
+      if (buckets.empty() || error.kind() != ErrorKind::infeasible) throw;
+      continue;
+    }
+    if (tokens && !buckets.empty() && bucket.plan == buckets.back().plan) continue;
+    buckets.push_back(std::move(bucket));
+  }
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
 }
 
 }  // namespace vqgen::library

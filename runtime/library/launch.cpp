@@ -6,8 +6,8 @@
 #include <vq/args/linear.h>
 
 #include "runtime/device_call.h"
-#include "runtime/library/handles.h"
 #include "runtime/library/last_error.h"
+#include "runtime/library/registry.h"
 #include "runtime/workspace.h"
 
 namespace vqgen::library {

@@ -76,11 +76,6 @@ void Registry::remember(std::string_view seen, const std::shared_ptr<const Recor
   if (by_text_.size() < kMostTexts) by_text_.try_emplace(std::string(seen), record);
 }
 
-Outcome Registry::prepare(std::string_view text, const std::string& source, void* stream,
-                          int threads) {
-  return find_or_make(text, text, source, stream, threads);
-}
-
 Outcome Registry::prepare_file(const std::string& path, void* stream) {
   const std::string text = read_text(path);
   return find_or_make(path + '\0' + text, text, path, stream, 0);
@@ -166,7 +161,8 @@ Outcome Registry::make_baseline(const Config& config, Maker maker, const std::st
   plain.hotness.reset();
   Maker by_rules = maker;
   by_rules.plan = {.chooser = Chooser::rules};
-  std::vector<BucketPlan> plans = plan_same_buckets(plain, wanted, maker.gpu, by_rules.plan);
+  std::vector<BucketPlan> plans =
+      plan_buckets(plain, maker.gpu, options_.max_buckets, by_rules.plan, wanted);
   for (BucketPlan& each : plans) {
     each.from = {Rung::rules, "the baseline, until the wanted kernel is there"};
   }

@@ -5,7 +5,7 @@
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"
-#include "runtime/library/handles.h"
+#include "runtime/library/registry.h"
 
 namespace vqgen::library {
 namespace {

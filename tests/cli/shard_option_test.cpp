@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "runtime/tuning/sweep/shard.h"
+#include "runtime/tuning/sweep/sweep.h"
 #include "tests/message_of.h"
 
 namespace vqgen::cli {

@@ -9,8 +9,8 @@
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "runtime/tuning/journal/replay.h"
+#include "runtime/tuning/search/strategies.h"
 #include "runtime/tuning/search/tune.h"
-#include "runtime/tuning/search/tuning_space.h"
 #include "runtime/verify/random.h"
 #include "tests/tuning/noisy_replay.h"
 

@@ -7,7 +7,7 @@
 
 #include "runtime/tuning/evaluator.h"
 #include "runtime/tuning/measure/supervise.h"
-#include "runtime/tuning/worker/worker_serve.h"
+#include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen::test {
 

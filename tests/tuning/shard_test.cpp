@@ -1,5 +1,5 @@
 // Shards: every item in exactly one, whatever the count; and which one a launcher means.
-#include "runtime/tuning/sweep/shard.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <map>
 #include <random>

@@ -2,17 +2,10 @@
 
 #include "core/plan/plan_name.h"
 #include "core/problem/config.h"
+#include "runtime/tuning/journal/journal.h"
 
 namespace vqgen {
 namespace {
-
-constexpr double kLongestReplayUs = 1e9;
-
-double read_positive(const JsonCursor& cursor) {
-  const double us = cursor.number(0, kLongestReplayUs);
-  if (us <= 0) cursor.fail("must be above 0");
-  return us;
-}
 
 JsonCursor recorded_member(const JsonCursor& cursor, const char* name) {
   return cursor.member(
@@ -29,7 +22,7 @@ Measurement read_recorded(const JsonCursor& cursor, Plan plan) {
     if (cursor.has("why")) m.why = cursor.at("why").string();
     return m;
   }
-  m.time_us = read_positive(recorded_member(cursor, "time_us"));
+  m.time_us = read_time(recorded_member(cursor, "time_us"));
   if (cursor.has("rel_err")) m.rel_err = cursor.at("rel_err").number(0, 1);
   if (cursor.has("spill_bytes")) {
     m.spill_bytes = static_cast<int>(cursor.at("spill_bytes").integer(0, 1e9));
@@ -39,13 +32,11 @@ Measurement read_recorded(const JsonCursor& cursor, Plan plan) {
 
 // Of the configs of vqgen measure those that have the problem.
 void add_measured(const JsonCursor& configs, const Problem& problem, std::vector<Measurement>& to) {
-  if (!configs.value().is_array()) configs.fail("must be an array");
-  for (std::size_t i = 0; i < configs.value().size(); ++i) {
+  for (std::size_t i = 0; i < require_array(configs).value().size(); ++i) {
     const JsonCursor config = configs.at(i);
     if (recorded_member(config, "problem").value() != to_json(problem)) continue;
     const JsonCursor all = recorded_member(config, "measurements");
-    if (!all.value().is_array()) all.fail("must be an array");
-    for (std::size_t j = 0; j < all.value().size(); ++j) {
+    for (std::size_t j = 0; j < require_array(all).value().size(); ++j) {
       const JsonCursor each = all.at(j);
       to.push_back(read_recorded(each, read_plan(recorded_member(each, "plan"), problem)));
     }

@@ -7,7 +7,6 @@
 #include <set>
 #include <tuple>
 
-#include "heuristics/cost.h"
 #include "runtime/verify/random.h"
 
 namespace vqgen {

@@ -1,4 +1,4 @@
-#include "runtime/tuning/sweep/row_table.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

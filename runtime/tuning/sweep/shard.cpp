@@ -1,4 +1,4 @@
-#include "runtime/tuning/sweep/shard.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <fmt/format.h>
 

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "core/problem/config.h"
 #include "core/profiles.h"
 #include "heuristics/check.h"
 
