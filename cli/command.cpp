@@ -166,20 +166,18 @@ void finish_options(CLI::App& app, Output& output) {
 void require_place(const std::string& command, const std::string& option,
                    const std::filesystem::path& out) {
   std::error_code ignored;
-  const std::string place = fmt::format("{}: {} {}", command, option, out.string());
-  if (std::filesystem::is_directory(out, ignored)) {
-    throw Error(ErrorKind::bad_input, place + " is a folder; name a file");
-  }
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: {} {}{}", command, option, out.string(), why));
+  };
+  if (std::filesystem::is_directory(out, ignored)) refuse(" is a folder; name a file");
   const std::filesystem::path parent = out.has_parent_path() ? out.parent_path() : ".";
   if (!std::filesystem::exists(parent, ignored)) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: the folder {} is not there; make it (mkdir -p) or choose another",
-                            place, parent.string()));
+    refuse(fmt::format(": the folder {} is not there; make it (mkdir -p) or choose another",
+                       parent.string()));
   }
   if (!std::filesystem::is_directory(parent, ignored) || ::access(parent.c_str(), W_OK) != 0) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: {} is no folder that can be written; choose another", place,
-                            parent.string()));
+    refuse(fmt::format(": {} is no folder that can be written; choose another", parent.string()));
   }
 }
 

@@ -108,16 +108,13 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
                                         {"measurements", results}});
 }
 
-// A config, and the one plan of it that is timed.
-struct TurnPlan {
+// A config, the one plan of it that is timed, and what it keeps from its verification for its
+// turns.
+struct TurnSeat {
   const Config* config = nullptr;
   Planned planned;
-};
-
-// What a config keeps from its verification for its turns.
-struct TurnSeat {
-  std::unique_ptr<Measurer> measurer;
-  CompiledPlan candidate;
+  std::unique_ptr<Measurer> measurer = {};
+  CompiledPlan candidate = {};
 };
 
 // A line of standard input: the number of a config, and how its codebooks are, where that is not as
@@ -161,34 +158,31 @@ void answer(const Json& json) {
 // of them are verified. Then for each line of stdin, the number of a config from 0 on and "warm" or
 // "rotated" where its codebooks are not as the options say, one line: {"config", "codebooks",
 // "time_us", "low_us", "high_us", "eager_us"}. Ends with stdin. Error(bad_input) on a line that is
-// no number of a config that passed. Each turn begins with `warm_up_ms` of the calls.
-void measure_in_turns(const std::vector<TurnPlan>& plans, const TimingOptions& options,
-                      double warm_up_ms, Backend& backend, const GpuSpec& gpu, Output& output) {
-  std::vector<TurnSeat> seats(plans.size());
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const Problem& problem = plans[i].config->problem;
-    MeasureOptions measure = measure_options(options, problem);
-    measure.warm_up_ms = warm_up_ms;
-    seats[i].measurer = std::make_unique<Measurer>(backend, gpu, problem, measure);
+// no number of a config that passed.
+void measure_in_turns(std::vector<TurnSeat> seats, const MeasureArguments& options,
+                      Backend& backend, const GpuSpec& gpu, Output& output) {
+  for (TurnSeat& seat : seats) {
+    MeasureOptions measure = measure_options(options.timing, seat.config->problem);
+    measure.warm_up_ms = options.warm_up_ms;
+    seat.measurer = std::make_unique<Measurer>(backend, gpu, seat.config->problem, measure);
   }
   in_parallel(seats.size(), seats.front().measurer->compilers(), [&](std::size_t i) {
-    seats[i].candidate = seats[i].measurer->compile(plans[i].planned.plan);
+    seats[i].candidate = seats[i].measurer->compile(seats[i].planned.plan);
   });
-  for (std::size_t i = 0; i < seats.size(); ++i) {
-    auto& [measurer, candidate] = seats[i];
+  for (auto& [config, planned, measurer, candidate] : seats) {
     if (candidate.artifact) measurer->verify(candidate);
     Json measured = measurement_json(candidate.measurement);
     for (const char* figure : {"time_us", "low_us", "high_us"}) measured.erase(figure);
-    output.document["configs"].push_back({{"config", plans[i].config->source},
+    output.document["configs"].push_back({{"config", config->source},
                                           {"code_bytes", measurer->code_bytes()},
                                           {"codebook_bytes", measurer->codebook_bytes()},
-                                          {"plan_from", to_json(plans[i].planned.from)},
+                                          {"plan_from", to_json(planned.from)},
                                           {"measurement", std::move(measured)}});
   }
   answer(output.document);
   for (std::string line; std::getline(std::cin, line);) {
-    const Turn turn = asked_turn(line, seats, codebooks_of(options));
-    auto& [measurer, candidate] = seats[turn.seat];
+    const Turn turn = asked_turn(line, seats, codebooks_of(options.timing));
+    auto& [config, planned, measurer, candidate] = seats[turn.seat];
     const Quartiles times = quartiles(measurer->time_us(candidate, turn.codebooks));
     answer({{"config", turn.seat},
             {"codebooks", enum_name(turn.codebooks)},
@@ -221,12 +215,11 @@ void run(const MeasureArguments& options, Output& output) {
     const auto tables = make_tables(read_environment());
     const PlanOptions plan{.chooser = enum_of(options.chooser, kDefaultChooser),
                            .tables = tables.get()};
-    std::vector<TurnPlan> plans;
+    std::vector<TurnSeat> seats;
     for (const Config& config : configs) {
-      plans.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
+      seats.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
     }
-    measure_in_turns(plans, options.timing, options.warm_up_ms, *backend, gpu, output);
-    return;
+    return measure_in_turns(std::move(seats), options, *backend, gpu, output);
   }
   for (const Config& config : configs) {
     measure_config(config, options, *backend, gpu, output);

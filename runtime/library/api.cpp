@@ -29,12 +29,9 @@ vqgen_status hand_out(Outcome outcome, vqgen_op** op) {
   return VQGEN_OK;
 }
 
-bool threads_in_range(std::int32_t threads) { return threads >= 1 && threads <= 256; }
-
 char* copied(const std::string& text) {
-  char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  char* const copy = ::strdup(text.c_str());
   if (copy == nullptr) throw std::bad_alloc();
-  std::memcpy(copy, text.c_str(), text.size() + 1);
   return copy;
 }
 
@@ -106,7 +103,7 @@ vqgen_status vqgen_prefetch(vqgen_runtime* runtime, const char* const* configs, 
                             int32_t threads) {
   if (count == 0) return VQGEN_OK;
   return guarded({runtime, configs}, [&] {
-    if (!threads_in_range(threads)) {
+    if (threads < 1 || threads > 256) {
       return fail(VQGEN_BAD_INPUT, "threads of vqgen_prefetch() is not within 1..256");
     }
     // A status and a line belong to a thread: the lines of the others are taken along.
