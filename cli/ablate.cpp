@@ -2,9 +2,12 @@
 // config on a device. Each row is the best measured plan of the space with a restriction.
 #include "runtime/ablate.h"
 
-#include "cli/ablate_report.h"
-#include "cli/timing_options.h"
-#include "runtime/prepare.h"
+#include <cmath>
+#include <map>
+
+#include "cli/shared_options.h"
+#include "heuristics/traffic.h"
+#include "runtime/counters.h"
 
 namespace vqgen::cli {
 namespace {
@@ -16,6 +19,199 @@ struct AblateArguments {
   TimingOptions timing;
   bool counters = false;
 };
+
+// A config that was searched, to be reported.
+struct AblatedConfig {
+  const Config& config;
+  const GpuSpec& gpu;
+  const std::vector<HotnessProfile>& profiles;
+  const AblationSpace& space;
+  const Ablation& ablation;
+  std::map<std::string, Counters> counters = {};  // by the row's name
+};
+
+// The nearest row above that has a time, of a row that adds to those.
+std::optional<std::size_t> above(const AblatedConfig& of, std::size_t row) {
+  if (!of.space.rows()[row].adds) return std::nullopt;
+  while (row-- > 0) {
+    if (of.ablation.best(row) != nullptr) return row;
+  }
+  return std::nullopt;
+}
+
+// Of the resident warps that an SM can hold, those that the device or the model says are, as far as
+// the grid has blocks for it.
+double occupancy_percent(const Measurement& m, const Residency& residency, const GpuSpec& gpu) {
+  const int held = m.blocks_per_sm > 0 ? m.blocks_per_sm : residency.occupancy.blocks;
+  const auto blocks = std::min<std::int64_t>(held, residency.blocks_an_sm(gpu));
+  return 100.0 * static_cast<double>(blocks * residency.threads) / gpu.max_threads_per_sm;
+}
+
+// "1.8" or, of keys and values, "1.8,2.3".
+std::string passes_text(const std::vector<OperandTraffic>& traffic) {
+  std::string text;
+  for (const OperandTraffic& each : traffic) {
+    text += fmt::format("{}{:.1f}", text.empty() ? "" : ",", each.conflict_factor);
+  }
+  return text;
+}
+
+// Shares of the lookups in per cent: registers/copies/shared/global.
+std::string levels_text(const std::vector<OperandTraffic>& traffic) {
+  std::string text;
+  for (const OperandTraffic& each : traffic) {
+    text += fmt::format("{}{:.0f}/{:.0f}/{:.0f}/{:.0f}", text.empty() ? "" : ",",
+                        100 * each.in_registers, 100 * each.replicated, 100 * each.shared,
+                        100 * each.global);
+  }
+  return text;
+}
+
+Json counters_json(const Counters& counters) {
+  if (!counters.why.empty()) return {{"why", counters.why}};
+  Json json = Json::object();
+  for (const auto& [name, value] : counters.values) json[name] = value;
+  return json;
+}
+
+Json row_json(const AblatedConfig& of, std::size_t i) {
+  const AblationRow& row = of.space.rows()[i];
+  const AblatedRow& result = of.ablation.rows[i];
+  Json json = {{"name", row.name}, {"what", row.what}, {"plans", result.plans}};
+  if (!row.note.empty()) json["note"] = row.note;
+  const Measurement* best = of.ablation.best(i);
+  if (best == nullptr) {
+    json["why"] = result.why;
+    return json;
+  }
+  json["measurement"] = measurement_json(*best);
+  json["in_short"] = in_short(best->plan, of.config.problem);
+  const std::optional<std::size_t> over = above(of, i);
+  json["above"] = over ? Json(of.space.rows()[*over].name) : Json(nullptr);
+  json["ratio_to_above"] =
+      json_or_null(over ? of.ablation.ratio(i, *over) : std::optional<double>());
+  json["ratio_to_gc"] = json_or_null(of.ablation.ratio(i, 0));
+  const Residency residency =
+      expected_residency(best->plan, of.config.problem, of.gpu, best->registers);
+  json["occupancy_percent"] = occupancy_percent(*best, residency, of.gpu);
+  for (const OperandTraffic& each : expected_traffic(best->plan, of.config.problem, of.profiles)) {
+    json["traffic"].push_back(to_json(each));
+  }
+  const auto counted = of.counters.find(row.name);
+  if (counted != of.counters.end()) json["counters"] = counters_json(counted->second);
+  return json;
+}
+
+void print_row(const AblatedConfig& of, std::size_t i, const Output& output) {
+  const AblationRow& row = of.space.rows()[i];
+  const AblatedRow& result = of.ablation.rows[i];
+  const Measurement* best = of.ablation.best(i);
+  if (best == nullptr) {
+    output.line("{:<13} none: {}", row.name, result.why);
+    return;
+  }
+  const auto traffic = expected_traffic(best->plan, of.config.problem, of.profiles);
+  const Residency residency =
+      expected_residency(best->plan, of.config.problem, of.gpu, best->registers);
+  const std::optional<std::size_t> over = above(of, i);
+  output.line("{:<13} {:>8.2f} {:>6} {:>6} {:>5} {:>4} {:>5} {:>7} {:>4} {:>4.0f} {:>8} {:>16}  {}",
+              row.name, best->time_us,
+              ratio_text(over ? of.ablation.ratio(i, *over) : std::optional<double>()),
+              ratio_text(of.ablation.ratio(i, 0)), result.plans, best->registers, best->spill_bytes,
+              best->shared_bytes, best->blocks_per_sm, occupancy_percent(*best, residency, of.gpu),
+              passes_text(traffic), levels_text(traffic), in_short(best->plan, of.config.problem));
+}
+
+void print_counters(const AblatedConfig& of, const Output& output) {
+  for (const auto& [name, counters] : of.counters) {
+    if (!counters.why.empty()) {
+      output.line("counters of {}: none: {}", name, counters.why);
+      continue;
+    }
+    std::string text;
+    for (const auto& [metric, value] : counters.values) {
+      text += fmt::format("{}{} {:.0f}", text.empty() ? "" : ", ", metric, value);
+    }
+    output.line("counters of {}: {}", name, text);
+  }
+}
+
+// Of the ratios that are there; nullopt of none.
+std::optional<double> geometric_mean(const Json& configs, const char* ratio) {
+  double sum = 0;
+  int count = 0;
+  for (const Json& each : configs) {
+    if (each[ratio].is_null()) continue;
+    sum += std::log(each[ratio].get<double>());
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return std::exp(sum / count);
+}
+
+// The row of that name, which must be one.
+std::size_t row_of(const AblationSpace& space, const std::string& name) {
+  std::size_t row = 0;
+  while (space.rows().at(row).name != name) ++row;
+  return row;
+}
+
+// Prints the table, and appends the same and more to the document's "configs".
+void report_config(const AblatedConfig& of, Output& output) {
+  const std::size_t best = row_of(of.space, "best");
+  const auto over_gc = of.ablation.ratio(best, row_of(of.space, "GC*"));
+  const auto over_sc = of.ablation.ratio(best, row_of(of.space, "SC*"));
+  Json json = {{"config", of.config.source},
+               {"problem", to_json(of.config.problem)},
+               {"shapes", of.space.shapes().size()},
+               {"plans", of.ablation.measurements.size()},
+               {"best_over_gc", json_or_null(over_gc)},
+               {"best_over_sc", json_or_null(over_sc)},
+               {"rows", Json::array()},
+               {"measurements", Json::array()}};
+  output.line("{}: {} plans measured, {} shapes in the space", of.config.source,
+              of.ablation.measurements.size(), of.space.shapes().size());
+  output.line("{:<13} {:>8} {:>6} {:>6} {:>5} {:>4} {:>5} {:>7} {:>4} {:>4} {:>8} {:>16}  plan",
+              "row", "us", "/above", "/GC", "plans", "regs", "spill", "shared", "b/SM", "occ%",
+              "passes", "r/c/s/g %");
+  for (std::size_t i = 0; i < of.space.rows().size(); ++i) {
+    print_row(of, i, output);
+    json["rows"].push_back(row_json(of, i));
+  }
+  for (const AblationRow& row : of.space.rows()) {
+    if (!row.note.empty()) output.line("{}: {}", row.name, row.note);
+  }
+  print_counters(of, output);
+  output.line("best/GC* {}, best/SC* {}\n", ratio_text(over_gc), ratio_text(over_sc));
+  for (const Measurement& each : of.ablation.measurements) {
+    if (each.outcome == Outcome::wrong || each.outcome == Outcome::compile_failed) {
+      output.note("{}: {}: {}: {}", of.config.source, enum_name(each.outcome), each.why,
+                  to_json(each.plan).dump());
+    }
+    json["measurements"].push_back(measurement_json(each));
+  }
+  output.document["configs"].push_back(std::move(json));
+}
+
+// best/GC* and best/SC* of each config and their geometric means, over the configs that have them;
+// of what report_config() put into the document.
+void report_summary(Output& output) {
+  const Json& configs = output.document["configs"];
+  const auto gc = geometric_mean(configs, "best_over_gc");
+  const auto sc = geometric_mean(configs, "best_over_sc");
+  output.document["geometric_mean"] = {{"best_over_gc", json_or_null(gc)},
+                                       {"best_over_sc", json_or_null(sc)}};
+  if (configs.size() < 2) return;
+  const auto cell = [](const Json& ratio) {
+    return ratio.is_null() ? std::string("-") : fmt::format("{:.2f}", ratio.get<double>());
+  };
+  output.line("{:>9} {:>9}  config", "best/GC*", "best/SC*");
+  for (const Json& each : configs) {
+    output.line("{:>9} {:>9}  {}", cell(each["best_over_gc"]), cell(each["best_over_sc"]),
+                each["config"].get<std::string>());
+  }
+  output.line("{:>9} {:>9}  geometric mean", ratio_text(gc), ratio_text(sc));
+}
 
 constexpr std::array kCountedRows{"GC*", "SC*", "best"};
 
@@ -91,11 +287,11 @@ void run(const AblateArguments& options, Output& output) {
 }  // namespace
 
 void add_ablate(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "ablate",
+  const auto [command, options] = add_command<AblateArguments>(
+      app, output, "ablate",
       "Measure what placement, dataflow, fusion and copies each give: the best plan of each, "
-      "verified and timed on a device");
-  auto options = std::make_shared<AblateArguments>();
+      "verified and timed on a device",
+      run);
   command->add_option("config", options->configs, "config.json files without a plan of their own")
       ->required();
   command->add_option("--budget", options->budget, "Plans measured of each config, at most")
@@ -107,8 +303,6 @@ void add_ablate(CLI::App& app, Output& output) {
   add_timing_options(*command, options->timing);
   command->add_flag("--counters", options->counters,
                     "Run ncu on the best plans of GC*, SC* and all, and add what it counts");
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { run(*options, output); });
 }
 
 }  // namespace vqgen::cli

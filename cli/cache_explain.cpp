@@ -2,7 +2,7 @@
 // nearest. Nothing is compiled, and nothing in the cache changes.
 #include <fmt/ranges.h>
 
-#include "cli/cache_commands.h"
+#include "cli/shared_options.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::cli {
@@ -26,46 +26,52 @@ Json explain_key(const ArtifactCache& cache, const ArtifactKey& key, const Looku
   output.line("  {}", one_line(json["cache_miss"].get<std::string>()));
   if (!near) return json;
   const std::vector<std::string> differs = differing_fields(near->key, key);
-  output.line("  nearest: {} in {}; differs in {}", short_digest(near->digest),
+  output.line("  nearest: {} in {}; differs in {}", near->digest.substr(0, 12),
               one_line(near->layer), fmt::join(differs, ", "));
   json["nearest"] = {{"digest", near->digest}, {"layer", near->layer}, {"differs", differs}};
   return json;
 }
 
-}  // namespace
-
 // In two steps where there is hotness, as prepare() goes: the second kernel depends on the
 // registers of the first, so that it is known only where that is in the cache.
-void cache_explain(const std::string& config_path, const std::string& gpu_name, Output& output) {
-  const Config config = read_config(std::filesystem::path(config_path));
-  const Environment environment = read_environment();
-  const std::unique_ptr<Backend> backend = make_cuda(environment);
-  const GpuChoice gpu = choose_gpu(gpu_name, config, *backend);
-  const std::unique_ptr<ArtifactCache> cache = open_cache(output);
+void explain_misses(const PlanRequest& request, Output& output) {
+  const PlanSetting setting = plan_setting(request);
+  const auto& [environment, config, tables, plan, backend, gpu] = setting;
+  const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
+  note_warning(*cache, output);
   const std::vector<HotnessProfile> profiles = hotness_of(config);
-  output.document = {
-      {"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason}, {"kernels", Json::array()}};
+  output.document["kernels"] = Json::array();
 
-  const auto key_of = [&](const Plan& plan) {
-    const KernelSource source = source_for(config, plan, gpu.spec, backend->machine());
-    return artifact_key(source, backend->compiler(source));
+  const auto key_of = [&](const Plan& each) {
+    const KernelSource source =
+        source_for(setting.config, each, setting.gpu.spec, setting.backend->machine());
+    return artifact_key(source, setting.backend->compiler(source));
   };
   const auto explain = [&](const ArtifactKey& key) {
     const Lookup found = cache->peek(key);
     output.document["kernels"].push_back(explain_key(*cache, key, found, output));
     return found.artifact ? found.artifact->kernels.front().registers : 0;
   };
-  const auto tables = make_tables(environment);
-  PlanOptions options{.tables = tables.get()};
+  PlanOptions options = plan;
   options.place.registers = std::nullopt;
   const Plan first = plan_with(config, gpu.spec, profiles, options).plan;
   const ArtifactKey first_key = key_of(first);
-  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
+  report_gpu(gpu, output);
   const int registers = explain(first_key);
   if (profiles.empty() || registers == 0) return;
   options.place.registers = registers;
   const Plan second = plan_with(config, gpu.spec, profiles, options).plan;
   if (!(second == first)) explain(key_of(second));
+}
+
+}  // namespace
+
+void add_cache_explain(CLI::App& cache, Output& output) {
+  const auto [command, request] = add_command<PlanRequest>(
+      cache, output, "explain", "Say what a config's kernels are looked up by, and what is near",
+      explain_misses);
+  command->add_option("config", request->config, "config.json")->required();
+  command->add_option("--gpu", request->gpu, "A profile's name, a JSON file, or auto");
 }
 
 }  // namespace vqgen::cli

@@ -4,27 +4,90 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 
-#include "cli/progress.h"
 #include "core/gpu/gpu_spec.h"
 #include "core/json/json.h"
 #include "core/problem/config.h"
-#include "runtime/backend/backend.h"
+#include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/cache/artifact_cache.h"
-#include "runtime/tuned_places.h"
+#include "runtime/environment.h"
 
 namespace vqgen::cli {
 
 // The text with a space for each control character, such as a line break in a field's name.
 std::string one_line(std::string text);
+// The text with what stands in the place of some characters.
+std::string replaced(const std::string& text, const std::map<char, std::string>& others);
+// Two digits behind the point, or as many; "-" of none.
+std::string ratio_text(const std::optional<double>& ratio, int digits = 2);
+// null of none.
+template <class Value>
+Json json_or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+// The value of that name; `otherwise` where none has it.
+template <class E>
+E enum_of(std::string_view name, E otherwise = {}) {
+  const auto& names = enum_names<E>;
+  const auto found = std::find(names.begin(), names.end(), name);
+  return found == names.end() ? otherwise : static_cast<E>(found - names.begin());
+}
 // Text and a line break. A stream that takes no more is no reason to stop: finish() tells of it.
 void print_line(std::FILE* stream, const std::string& text);
+
+// What a command is busy with, as the last line of a terminal: what takes longer than two seconds
+// says its name and its age, or how far it is. One thread draws, each time in one write, so that no
+// line is torn; it exists only while there is something to say. Where stderr is no terminal there
+// is no progress at all: logs and pipes get results.
+// Thread-safe, but for begin() and end(), which are of one thread.
+class Progress {
+ public:
+  Progress();
+  ~Progress() { end(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // A step of unknown length begins, and the one before it ends.
+  void begin(std::string step);
+  // How far the step is, 0..1, and what to call it now.
+  void show(double fraction, std::string label);
+  // Takes the line away, for others to write. It comes back with the next draw.
+  void clear();
+  // No step any more; the line is gone.
+  void end() {
+    drawer_ = {};
+    clear();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void draw_until(const std::stop_token& end);
+  std::string line(Clock::time_point now) const;
+
+  const bool terminal_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::jthread drawer_;
+  bool drawn_ = false;  // the line stands on the terminal
+  Clock::time_point begun_;
+  std::string label_;
+  std::optional<double> fraction_;
+};
 
 // Collects what a subcommand has to say: text for people, or one JSON document with --json.
 class Output {
@@ -68,9 +131,10 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 CLI::Validator decimal(double least, double most);
 // What JSON numbers hold exactly, as tables store seeds.
 inline constexpr std::uint64_t kMostSeed = (std::uint64_t{1} << 53) - 1;
-// Refuses empty values of all options of `app` and its subcommands: of a shell's unset variable
-// they would count as no option.
-void refuse_empty_values(CLI::App& app);
+void add_json_flag(CLI::App& command, Output& output);
+// Once all subcommands have declared their options: gives those that are shown --json, and refuses
+// empty values, since of a shell's unset variable they would count as no option.
+void finish_options(CLI::App& app, Output& output);
 
 // Error(bad_input) unless a file can be written there: found before the work, not after. `option`
 // is the flag of `command` that names it.
@@ -81,10 +145,8 @@ void require_place(const std::string& command, const std::string& option,
 struct Environment {
   CacheEnvironment cache;
   TunedEnvironment tuned;
-  std::string nvrtc;               // VQGEN_NVRTC: libnvrtc or its folder
-  std::string nvrtc_helper;        // VQGEN_NVRTC_HELPER: vqgen-nvrtc, in which it runs
-  std::string compiler;            // VQGEN_CXX: the host backend's compiler
-  bool dependent_launches = true;  // VQGEN_DEPENDENT_LAUNCHES
+  CudaOptions cuda;      // VQGEN_NVRTC, VQGEN_NVRTC_HELPER, VQGEN_DEPENDENT_LAUNCHES
+  std::string compiler;  // VQGEN_CXX: the host backend's compiler
 };
 Environment read_environment();
 
@@ -108,9 +170,23 @@ struct GpuChoice {
 };
 GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backend& backend);
 
-// Each subcommand declares its options and runs in its callback.
-#define COMMAND(name) void add_##name(CLI::App& app, Output& output);
-#include "cli/commands.def"
-#undef COMMAND
+// A subcommand and its options, to be declared; `run` is called with them. One that is below
+// another begins with --json.
+template <class Options>
+std::pair<CLI::App*, std::shared_ptr<Options>> add_command(
+    CLI::App& app, Output& output, const char* name, const char* what,
+    void (*run)(const std::type_identity_t<Options>& options, Output& output)) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(name, what);
+  if (app.get_parent() != nullptr) add_json_flag(*command, output);
+  command->callback([options, run, &output] { run(*options, output); });
+  return {command, options};
+}
+
+// The subcommands: each declares its options and runs in its callback.
+using AddCommand = void(CLI::App& app, Output& output);
+AddCommand add_ablate, add_cache, add_cache_explain, add_compile, add_completion, add_db,
+    add_doctor, add_explain, add_export, add_list, add_man, add_measure, add_profile, add_quantize,
+    add_regret, add_reorder, add_repack, add_run, add_tune, add_tune_worker, add_version;
 
 }  // namespace vqgen::cli

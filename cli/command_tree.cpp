@@ -4,35 +4,46 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+
+#include "core/suggest.h"
 
 namespace vqgen::cli {
 namespace {
 
 // By the name of an option or argument, which means the same in all subcommands. Strings that are
 // not here are files.
-const std::map<std::string, Values>& values_by_name() {
-  static const std::map<std::string, Values> values{{"gpu", Values::gpus},
-                                                    {"format", Values::formats},
-                                                    {"key-format", Values::formats},
-                                                    {"value-format", Values::formats},
-                                                    {"work", Values::sweeps},
-                                                    {"config", Values::json_files},
-                                                    {"measured", Values::json_files},
-                                                    {"plans", Values::json_files},
-                                                    {"keys", Values::text},
-                                                    {"values", Values::text},
-                                                    {"queries", Values::text},
-                                                    {"weights", Values::text},
-                                                    {"inputs", Values::text},
-                                                    {"layout", Values::text},
-                                                    {"operand", Values::text},
-                                                    {"budget", Values::text},
-                                                    {"shard", Values::text}};
-  return values;
+Values named_values(const std::string& name) {
+  static const std::map<Values, std::set<std::string>> names{
+      {Values::gpus, {"gpu"}},
+      {Values::formats, {"format", "key-format", "value-format"}},
+      {Values::sweeps, {"work"}},
+      {Values::json_files, {"config", "measured", "plans"}},
+      {Values::text,
+       {"keys", "values", "queries", "weights", "inputs", "layout", "operand", "budget", "shard"}}};
+  for (const auto& [values, each] : names) {
+    if (each.contains(name)) return values;
+  }
+  return Values::files;
 }
 
 std::string name_without_dashes(const CLI::Option& option) {
   return option.get_lnames().empty() ? option.get_single_name() : option.get_lnames().front();
+}
+
+// The subcommand that the arguments came as far as.
+const CLI::App& reached(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return *at;
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : names_of(*option)) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -80,29 +91,45 @@ Values values_of(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return Values::none;
   if (!choices_of(option).empty()) return Values::choices;
   if (!option.get_type_name().starts_with("TEXT")) return Values::text;  // a number
-  const auto known = values_by_name().find(name_without_dashes(option));
-  return known == values_by_name().end() ? Values::files : known->second;
+  return named_values(name_without_dashes(option));
 }
 
 std::string placeholder_of(const CLI::Option& option) {
-  switch (values_of(option)) {
-    case Values::none:
-      return "";
-    case Values::choices:
-      return fmt::format("{}", fmt::join(choices_of(option), "|"));
-    case Values::gpus:
-      return "GPU";
-    case Values::formats:
-      return "FORMAT";
-    case Values::sweeps:
-      return "WORK";
-    case Values::json_files:
-    case Values::files:
-      return "FILE";
-    case Values::text:
-      break;
+  static constexpr const char* kPlaceholders[] = {"",       "TEXT", "",     "GPU",
+                                                  "FORMAT", "WORK", "FILE", "FILE"};
+  const Values values = values_of(option);
+  if (values == Values::choices) return fmt::format("{}", fmt::join(choices_of(option), "|"));
+  const bool number = values == Values::text && !option.get_type_name().starts_with("TEXT");
+  return number ? "NUMBER" : kPlaceholders[static_cast<std::size_t>(values)];
+}
+
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = reached(app);
+  const std::string help = fmt::format("; see {} --help", full_name(command));
+  const std::vector<std::string> options = option_names(command);
+  const auto has = [&](const std::string& name) {
+    return std::find(options.begin(), options.end(), name) != options.end();
+  };
+  std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (!has("--json")) std::erase(unknown, "--json");  // it is heard everywhere
+  const auto is_option = [](const std::string& text) { return text.starts_with('-'); };
+  // CLI11 calls a misspelt subcommand a missing one.
+  if (command.get_require_subcommand_min() > 0) {
+    const auto word = std::find_if_not(unknown.begin(), unknown.end(), is_option);
+    if (word != unknown.end()) {
+      std::vector<std::string> known;
+      for (const CLI::App* each : shown_subcommands(command)) known.push_back(each->get_name());
+      return fmt::format("unknown subcommand '{}'{}{}", *word, help, did_you_mean(*word, known));
+    }
   }
-  return option.get_type_name().starts_with("TEXT") ? "TEXT" : "NUMBER";
+  // And of an option that nothing has, that a required one is missing or its value is one too many.
+  const auto option = std::find_if(unknown.begin(), unknown.end(), is_option);
+  if (option == unknown.end()) return error.what() + help;
+  const std::string name = option->substr(0, option->find('='));
+  if (has(name)) {
+    return fmt::format("option '{}' belongs behind the subcommand{}", name, help);
+  }
+  return fmt::format("unknown option '{}'{}{}", name, help, did_you_mean(name, options));
 }
 
 }  // namespace vqgen::cli

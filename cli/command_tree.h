@@ -29,5 +29,8 @@ Values values_of(const CLI::Option& option);
 std::vector<std::string> choices_of(const CLI::Option& option);
 // "GPU", "host|cuda": what stands for the value in a synopsis; empty for a flag.
 std::string placeholder_of(const CLI::Option& option);
+// One line for an error of parsing `app`: what is wrong, the help that lists what there is, and
+// the option or subcommand that was meant where one is near.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace vqgen::cli

@@ -1,17 +1,15 @@
 // vqgen compile: config to cubin.
 #include <filesystem>
 
-#include "cli/placement_options.h"
+#include "cli/shared_options.h"
 #include "core/files/files.h"
 
 namespace vqgen::cli {
 namespace {
 
 struct CompileArguments {
-  std::string config;
-  std::string gpu;
+  PlanRequest request;
   std::string out;
-  PlacementOptions placement;
 };
 
 Json kernel_json(const Prepared& prepared, std::size_t i) {
@@ -73,15 +71,12 @@ std::string write_out(const std::string& folder, const Prepared& prepared, const
 }
 
 void compile(const CompileArguments& options, Output& output) {
-  const Environment environment = read_environment();
-  Config config = read_config(std::filesystem::path(options.config));
-  const auto tables = tables_for(options.placement, environment);
-  const PlanOptions plan = apply(options.placement, config, tables.get());
-  const std::unique_ptr<Backend> backend = make_cuda(environment);
-  const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
-  const std::unique_ptr<ArtifactCache> cache = make_cache(environment, output.json);
-  output.step("planning and compiling {}", options.config);
-  const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), plan);
+  const PlanSetting setting = plan_setting(options.request);
+  const GpuChoice& gpu = setting.gpu;
+  const std::unique_ptr<ArtifactCache> cache = make_cache(setting.environment, output.json);
+  output.step("planning and compiling {}", options.request.config);
+  const Prepared prepared =
+      prepare(setting.config, gpu.spec, *setting.backend, cache.get(), setting.plan);
   note_warning(*cache, output);
 
   output.document = {{"gpu", gpu.spec.name},
@@ -91,7 +86,7 @@ void compile(const CompileArguments& options, Output& output) {
   for (std::size_t i = 0; i < prepared.source.entries.size(); ++i) {
     output.document["kernels"].push_back(kernel_json(prepared, i));
   }
-  if (config.hotness) output.document["placement"] = placement_json(prepared.placements);
+  if (setting.config.hotness) output.document["placement"] = placement_json(prepared.placements);
   std::string written;
   if (!options.out.empty()) written = write_out(options.out, prepared, output.document);
 
@@ -105,15 +100,10 @@ void compile(const CompileArguments& options, Output& output) {
 }  // namespace
 
 void add_compile(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand("compile", "Compile the kernels of a config; needs no GPU");
-  auto options = std::make_shared<CompileArguments>();
-  command->add_option("config", options->config, "config.json")->required();
-  command->add_option("--gpu", options->gpu,
-                      "A profile's name, a JSON file, or auto for this machine's device");
-  add_placement_options(*command, options->placement);
+  const auto [command, options] = add_command<CompileArguments>(
+      app, output, "compile", "Compile the kernels of a config; needs no GPU", compile);
+  add_plan_options(*command, options->request);
   command->add_option("--out", options->out, "Folder for the cubin, its text and its description");
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { compile(*options, output); });
 }
 
 }  // namespace vqgen::cli

@@ -1,21 +1,16 @@
 // vqgen db: what is in tuned tables, what a config is answered from them, and tables made one.
-#include "cli/db_commands.h"
+#include "cli/shared_options.h"
 #include "core/plan/plan_name.h"
 #include "heuristics/tuned/ladder.h"
-#include "runtime/code_distribution.h"
-#include "runtime/prepare.h"
+#include "heuristics/tuned/table.h"
+#include "runtime/verify/compare.h"
 
 namespace vqgen::cli {
 namespace {
 
 struct DbArguments {
   std::vector<std::string> tables;
-  std::string config;
-  std::string gpu;
-  std::string codes;
-  std::string out;
-  std::string before;
-  std::string after;
+  std::string config, gpu, codes, out, before, after;
 };
 
 Json neighbour_json(const Neighbour& neighbour) {
@@ -57,8 +52,13 @@ std::string tuned_problem_text(const Problem& problem) {
                      short_name(op.weights));
 }
 
-}  // namespace
+// A table that was read whole.
+struct NamedTable {
+  std::string name;
+  TunedTable table;
+};
 
+// Those of the paths, or with none those that lookups go through, in their order.
 std::vector<NamedTable> open_tables(const std::vector<std::string>& paths) {
   std::vector<NamedTable> tables;
   for (const std::string& path : paths) {
@@ -74,15 +74,16 @@ std::vector<NamedTable> open_tables(const std::vector<std::string>& paths) {
   return tables;
 }
 
+// "12.34 us  1.21x  gemv f16 rows 1 of 4096x4096 d8b8x2  NVIDIA H200  uniform  linear/...": a line.
 std::string row_text(const TunedRow& row) {
   return one_line(fmt::format("{:>9.2f} us  {:>5.2f}x  {}  {}  {}  {}  {}", row.time_us,
                               row.default_us / row.time_us, tuned_problem_text(row.problem),
                               row.gpu, row.policy.codes, row.policy.l2, plan_name(row.plan)));
 }
 
-void db_ls(const std::vector<std::string>& paths, Output& output) {
+void db_ls(const DbArguments& arguments, Output& output) {
   output.document = {{"tables", Json::array()}};
-  for (const NamedTable& each : open_tables(paths)) {
+  for (const NamedTable& each : open_tables(arguments.tables)) {
     Json rows = Json::array();
     for (const TunedRow& row : each.table.rows) {
       output.line("{}", row_text(row));
@@ -94,21 +95,18 @@ void db_ls(const std::vector<std::string>& paths, Output& output) {
   if (output.document["tables"].empty()) output.line("no tuned tables");
 }
 
-void db_query(const std::string& config_path, const std::string& gpu_name,
-              const std::string& codes_flag, Output& output) {
-  const Environment environment = read_environment();
-  const Config config = read_config(std::filesystem::path(config_path));
-  const std::unique_ptr<Backend> backend = make_cuda(environment);
-  const GpuChoice gpu = choose_gpu(gpu_name, config, *backend);
-  const auto tables = make_tables(environment);
+void db_query(const DbArguments& arguments, Output& output) {
+  const PlanSetting setting = plan_setting({.config = arguments.config, .gpu = arguments.gpu});
+  const Config& config = setting.config;
   const std::vector<HotnessProfile> profiles = hotness_of(config);
-  const std::string codes = codes_flag.empty() ? codes_of(config) : row_codes(codes_flag);
-  const LadderAnswer answer =
-      look_up(*tables, config, gpu.spec, {.codes = codes, .profiles = profiles, .all = true});
-  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
-  output.document = {{"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason},
-                     {"codes", codes},       {"problem", to_json(config.problem)},
-                     {"taken", nullptr},     {"passed", Json::array()}};
+  const std::string codes = arguments.codes.empty() ? codes_of(config) : row_codes(arguments.codes);
+  const LadderAnswer answer = look_up(*setting.tables, config, setting.gpu.spec,
+                                      {.codes = codes, .profiles = profiles, .all = true});
+  output.document = {{"codes", codes},
+                     {"problem", to_json(config.problem)},
+                     {"taken", nullptr},
+                     {"passed", Json::array()}};
+  report_gpu(setting.gpu, output);
   if (answer.taken) {
     const PlanSource source = source_of(*answer.taken);
     output.line("{}: {}", enum_name(source.rung), one_line(source.why));
@@ -124,11 +122,12 @@ void db_query(const std::string& config_path, const std::string& gpu_name,
   }
 }
 
-void db_merge(const std::vector<std::string>& paths, const std::string& out, Output& output) {
+void db_merge(const DbArguments& arguments, Output& output) {
+  const std::string& out = arguments.out;
   require_place("db merge", "--out", out);
   std::vector<TunedTable> tables;
   std::size_t rows = 0;
-  for (NamedTable& each : open_tables(paths)) {
+  for (NamedTable& each : open_tables(arguments.tables)) {
     rows += each.table.rows.size();
     tables.push_back(std::move(each.table));
   }
@@ -138,44 +137,100 @@ void db_merge(const std::vector<std::string>& paths, const std::string& out, Out
   output.document = {{"out", out}, {"rows", merged.rows.size()}, {"rows_read", rows}};
 }
 
+Json rows_json(const std::vector<TunedRow>& rows) {
+  Json json = Json::array();
+  for (const TunedRow& row : rows) json.push_back(to_json(row));
+  return json;
+}
+
+Json changes_json(const std::vector<RowChange>& changes) {
+  Json json = Json::array();
+  for (const RowChange& each : changes) {
+    json.push_back({{"before", to_json(each.before)},
+                    {"after", to_json(each.after)},
+                    {"beyond_noise", each.beyond_noise}});
+  }
+  return json;
+}
+
+void print_changes(const char* what, const std::vector<RowChange>& changes, const Output& output) {
+  for (const RowChange& each : changes) {
+    output.line("{} ({} the noise)", what, each.beyond_noise ? "beyond" : "within");
+    output.line("  before {}", row_text(each.before));
+    output.line("  after  {}", row_text(each.after));
+  }
+}
+
+void db_lint(const DbArguments& arguments, Output& output) {
+  output.document = {{"findings", Json::array()}};
+  std::size_t rows = 0;
+  for (const NamedTable& each : open_tables(arguments.tables)) {
+    rows += each.table.rows.size();
+    for (const LintFinding& finding : lint(each.table, each.name, tolerance)) {
+      output.line("{}: {}", one_line(finding.where), one_line(finding.what));
+      output.document["findings"].push_back({{"where", finding.where}, {"what", finding.what}});
+    }
+  }
+  const std::size_t findings = output.document["findings"].size();
+  output.document["rows"] = rows;
+  output.line("{} rows, {} findings", rows, findings);
+  if (findings == 0) return;
+  output.exit_code = static_cast<int>(ErrorKind::bad_input);
+  output.note("vqgen: {} findings in tuned tables; tune those problems again or remove the rows",
+              findings);
+}
+
+void db_diff(const DbArguments& arguments, Output& output) {
+  const TableDiff found = diff(read_table(std::filesystem::path(arguments.before)),
+                               read_table(std::filesystem::path(arguments.after)));
+  for (const TunedRow& row : found.only_before) output.line("only before {}", row_text(row));
+  for (const TunedRow& row : found.only_after) output.line("only after  {}", row_text(row));
+  print_changes("another winner", found.winners, output);
+  print_changes("another time", found.times, output);
+  output.line("{} rows alike, {} only before, {} only after, {} other winners, {} other times",
+              found.same, found.only_before.size(), found.only_after.size(), found.winners.size(),
+              found.times.size());
+  output.document = {{"same", found.same},
+                     {"only_before", rows_json(found.only_before)},
+                     {"only_after", rows_json(found.only_after)},
+                     {"winners", changes_json(found.winners)},
+                     {"times", changes_json(found.times)}};
+}
+
+}  // namespace
+
 void add_db(CLI::App& app, Output& output) {
   auto* db = app.add_subcommand("db", "Look at, ask, merge and check tuned tables");
   db->require_subcommand(1);
-  auto arguments = std::make_shared<DbArguments>();
-  const auto add = [&](const char* name, const char* what) {
-    auto* command = db->add_subcommand(name, what);
-    command->add_flag("--json", output.json, "One JSON document on stdout");
-    return command;
-  };
   const char* const files = "Tables; by default those that plans are looked up in";
 
-  auto* ls = add("ls", "List the rows of tables: time, gain over the default plan, problem, plan");
-  ls->add_option("table", arguments->tables, files);
-  ls->callback([arguments, &output] { db_ls(arguments->tables, output); });
+  const auto [ls, shown] = add_command<DbArguments>(
+      *db, output, "ls", "List the rows of tables: time, gain over the default plan, problem, plan",
+      db_ls);
+  ls->add_option("table", shown->tables, files);
 
-  auto* query = add("query", "Say which row a config's plan comes from, why, and what is near");
-  query->add_option("config", arguments->config, "config.json")->required();
-  query->add_option("--gpu", arguments->gpu, "A profile's name, a JSON file, or auto");
-  query->add_option("--codes", arguments->codes,
+  const auto [query, asked] = add_command<DbArguments>(
+      *db, output, "query", "Say which row a config's plan comes from, why, and what is near",
+      db_query);
+  query->add_option("config", asked->config, "config.json")->required();
+  query->add_option("--gpu", asked->gpu, "A profile's name, a JSON file, or auto");
+  query->add_option("--codes", asked->codes,
                     "Their distribution, as rows name it: uniform, zipf:S or profile:DIGEST; by "
                     "default the config's");
-  query->callback([arguments, &output] {
-    db_query(arguments->config, arguments->gpu, arguments->codes, output);
-  });
 
-  auto* merge = add("merge", "Write one table with the best row of each key");
-  merge->add_option("table", arguments->tables, "Tables")->required();
-  merge->add_option("--out", arguments->out, "The table to write")->required();
-  merge->callback([arguments, &output] { db_merge(arguments->tables, arguments->out, output); });
+  const auto [merge, merged] = add_command<DbArguments>(
+      *db, output, "merge", "Write one table with the best row of each key", db_merge);
+  merge->add_option("table", merged->tables, "Tables")->required();
+  merge->add_option("--out", merged->out, "The table to write")->required();
 
-  auto* lint = add("lint", "Read everything; exit code 2 where something is doubtful");
-  lint->add_option("table", arguments->tables, files);
-  lint->callback([arguments, &output] { db_lint(arguments->tables, output); });
+  const auto [lint, read] = add_command<DbArguments>(
+      *db, output, "lint", "Read everything; exit code 2 where something is doubtful", db_lint);
+  lint->add_option("table", read->tables, files);
 
-  auto* diff = add("diff", "Say what differs from one table to another, beyond the noise");
-  diff->add_option("before", arguments->before, "A table")->required();
-  diff->add_option("after", arguments->after, "Another")->required();
-  diff->callback([arguments, &output] { db_diff(arguments->before, arguments->after, output); });
+  const auto [diff, compared] = add_command<DbArguments>(
+      *db, output, "diff", "Say what differs from one table to another, beyond the noise", db_diff);
+  diff->add_option("before", compared->before, "A table")->required();
+  diff->add_option("after", compared->after, "Another")->required();
 }
 
 }  // namespace vqgen::cli

@@ -121,12 +121,11 @@ void doctor(Output& output) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand("doctor",
-                                     "Say what works on this machine; exits as the commands do "
-                                     "that need what is missing: 5 without NVRTC, 2 with a damaged "
-                                     "tuned table");
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([&output] { doctor(output); });
+  app.add_subcommand("doctor",
+                     "Say what works on this machine; exits as the commands do "
+                     "that need what is missing: 5 without NVRTC, 2 with a damaged "
+                     "tuned table")
+      ->callback([&output] { doctor(output); });
 }
 
 }  // namespace vqgen::cli

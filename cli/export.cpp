@@ -1,46 +1,40 @@
 // vqgen export: the kernel text, for plain nvcc.
-#include "cli/placement_options.h"
+#include "cli/shared_options.h"
 #include "core/files/files.h"
 
 namespace vqgen::cli {
 namespace {
 
 struct ExportArguments {
-  std::string config;
-  std::string gpu;
+  PlanRequest request;
   std::string out;
 };
 
 void export_text(const ExportArguments& options, Output& output) {
-  const Config config = read_config(std::filesystem::path(options.config));
-  const Environment environment = read_environment();
-  const std::unique_ptr<Backend> backend = make_cuda(environment);
-  const GpuChoice gpu = choose_gpu(options.gpu, config, *backend);
-  output.step("planning {}", options.config);
-  const auto tables = make_tables(environment);
-  const Planned planned = plan_with(config, gpu.spec, hotness_of(config), {.tables = tables.get()});
+  const PlanSetting setting = plan_setting(options.request);
+  const auto& [environment, config, tables, plan, backend, gpu] = setting;
+  output.step("planning {}", config.source);
+  const Planned planned = plan_with(config, gpu.spec, hotness_of(config), plan);
   const KernelSource source = source_for(config, planned.plan, gpu.spec, Machine::cuda);
   publish_text(options.out, source.text);
-  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
+  report_gpu(gpu, output);
   output.line("wrote {}: {} bytes, compile with nvcc -std=c++17 -arch={} -cubin", options.out,
               source.text.size(), source.arch);
-  Json kernels = Json::array();
-  for (const KernelEntry& entry : source.entries) kernels.push_back(entry.name);
-  output.document = {{"gpu", gpu.spec.name}, {"gpu_reason", gpu.reason},    {"arch", source.arch},
-                     {"out", options.out},   {"bytes", source.text.size()}, {"kernels", kernels}};
+  output.document["arch"] = source.arch;
+  output.document["out"] = options.out;
+  output.document["bytes"] = source.text.size();
+  for (const KernelEntry& entry : source.entries) output.document["kernels"].push_back(entry.name);
   report_source(planned.from, output);
 }
 
 }  // namespace
 
 void add_export(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand("export", "Write the kernel text, which plain nvcc compiles");
-  auto options = std::make_shared<ExportArguments>();
-  command->add_option("config", options->config, "config.json")->required();
+  const auto [command, options] = add_command<ExportArguments>(
+      app, output, "export", "Write the kernel text, which plain nvcc compiles", export_text);
+  command->add_option("config", options->request.config, "config.json")->required();
   command->add_option("--out", options->out, "The .cu file to write")->required();
-  command->add_option("--gpu", options->gpu, "A profile's name, a JSON file, or auto");
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { export_text(*options, output); });
+  command->add_option("--gpu", options->request.gpu, "A profile's name, a JSON file, or auto");
 }
 
 }  // namespace vqgen::cli

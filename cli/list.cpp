@@ -52,21 +52,20 @@ void list_sweeps(Output& output) {
   }
 }
 
+void list(const std::string& what, Output& output) {
+  if (what == "formats") return list_formats(output);
+  if (what == "gpus") return list_gpus(output);
+  list_sweeps(output);
+}
+
 }  // namespace
 
 void add_list(CLI::App& app, Output& output) {
-  auto* command =
-      app.add_subcommand("list", "Name the formats, GPUs or sweeps that ship, with their figures");
-  auto what = std::make_shared<std::string>();
+  const auto [command, what] = add_command<std::string>(
+      app, output, "list", "Name the formats, GPUs or sweeps that ship, with their figures", list);
   command->add_option("what", *what, "formats, gpus or sweeps")
       ->required()
       ->check(CLI::IsMember({"formats", "gpus", "sweeps"}));
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([what, &output] {
-    if (*what == "formats") return list_formats(output);
-    if (*what == "gpus") return list_gpus(output);
-    list_sweeps(output);
-  });
 }
 
 }  // namespace vqgen::cli

@@ -1,13 +1,80 @@
-// vqgen: the command line tool. The one place that catches, prints errors and sets the exit code.
+// vqgen: the command line tool. The one place that catches, prints errors and sets the exit code,
+// and says how signals end the tool.
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <string_view>
+#include <system_error>
+#include <thread>
 
 #include "cli/command.h"
-#include "cli/interrupts.h"
-#include "cli/usage.h"
+#include "cli/command_tree.h"
+#include "core/json/leftovers.h"
 
 namespace vqgen::cli {
 namespace {
+
+// A handler may not lock, and the threads that libraries start before main() do not have the mask
+// that main() would set for a sigwait(). So the handler does no more than wake a thread.
+sem_t woken;
+std::atomic<int> first{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+extern "C" void wake(int signal) {
+  const int kept = errno;
+  int none = 0;
+  if (first.compare_exchange_strong(none, signal)) ::sem_post(&woken);
+  while (signal == SIGPIPE) ::pause();  // the write that failed says nothing of its own
+  errno = kept;
+}
+
+[[noreturn]] void end_by(int signal) {
+  end_leftovers();
+  ::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  ::raise(signal);
+  ::_exit(128 + signal);
+}
+
+// From here on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE end this process as they always do, but
+// after its leftovers (core/json/leftovers.h); those that the caller ignores, as nohup does, stay
+// ignored. A file that grows past its limit is an error of the write. Called once, first thing in
+// main().
+void end_cleanly_on_signals() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::sem_init(&woken, 0, 0);
+  try {
+    std::thread([] {
+      while (::sem_wait(&woken) != 0) {
+      }
+      end_by(first);
+    }).detach();
+  } catch (const std::system_error&) {
+    return;  // no thread is to be had: signals end the tool as they end any
+  }
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action.sa_handler = wake;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+// In the order of `vqgen --help`.
+constexpr AddCommand* kCommands[] = {
+    add_quantize, add_profile, add_reorder, add_repack,     add_explain, add_compile,    add_run,
+    add_measure,  add_tune,    add_ablate,  add_regret,     add_export,  add_cache,      add_db,
+    add_doctor,   add_list,    add_version, add_completion, add_man,     add_tune_worker};
 
 int report_failure(Output& output, const std::string& message, int code) {
   output.note("vqgen: {}", message);
@@ -27,10 +94,8 @@ int main_checked(int argc, char** argv) {
   Output output;
   // A usage error may be found before CLI11 comes to the flag.
   output.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
-#define COMMAND(name) add_##name(app, output);
-#include "cli/commands.def"
-#undef COMMAND
-  refuse_empty_values(app);
+  for (AddCommand* add : kCommands) add(app, output);
+  finish_options(app, output);
   try {
     app.parse(argc, argv);
     if (!output.finish()) {
@@ -38,9 +103,7 @@ int main_checked(int argc, char** argv) {
       return static_cast<int>(ErrorKind::bad_input);
     }
     return output.exit_code;
-  } catch (const CLI::CallForHelp& request) {
-    return app.exit(request);
-  } catch (const CLI::CallForVersion& request) {
+  } catch (const CLI::Success& request) {  // --help and --version
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
     return report_failure(output, usage_message(app, error),
@@ -57,6 +120,15 @@ int main_checked(int argc, char** argv) {
 }
 
 }  // namespace
+
+// As --version says it too.
+void add_version(CLI::App& app, Output& output) {
+  app.add_subcommand("version", "Say which version this is")->callback([&output] {
+    output.line("vqgen {}", VQGEN_VERSION);
+    output.document["version"] = VQGEN_VERSION;
+  });
+}
+
 }  // namespace vqgen::cli
 
 int main(int argc, char** argv) {

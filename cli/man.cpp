@@ -10,16 +10,10 @@ namespace {
 // Text in which no character is a request, and hyphens are those that people type and search.
 std::string plain(const std::string& text) {
   std::string result;
-  for (const char c : text) {
-    if (c == '\\') {
-      result += "\\e";
-    } else if (c == '-') {
-      result += "\\-";
-    } else if ((c == '.' || c == '\'') && (result.empty() || result.back() == '\n')) {
-      result += std::string("\\&") + c;
-    } else {
-      result += c;
-    }
+  for (const char c : replaced(text, {{'\\', "\\e"}, {'-', "\\-"}})) {
+    const bool begins = result.empty() || result.back() == '\n';
+    if (begins && (c == '.' || c == '\'')) result += "\\&";
+    result += c;
   }
   return result;
 }

@@ -1,14 +1,18 @@
-// vqgen measure: plans of a config, verified and timed on a device.
+// vqgen measure: plans of a config, verified and timed on a device. With --turns each config's plan
+// is compiled and verified once, then timed when its turn is asked for, so that another program can
+// time something else in between: all data stays on the device, and what a turn costs is the timed
+// calls alone.
 #include "runtime/measure.h"
 
 #include <algorithm>
+#include <charconv>
+#include <iostream>
 
-#include "cli/measure_turns.h"
-#include "cli/measurement_json.h"
-#include "cli/placement_options.h"
-#include "cli/timing_options.h"
+#include "cli/shared_options.h"
 #include "heuristics/space.h"
+#include "runtime/parallel.h"
 #include "runtime/prepare.h"
+#include "runtime/quartiles.h"
 
 namespace vqgen::cli {
 namespace {
@@ -27,10 +31,9 @@ struct MeasureArguments {
 // The plans of the space, and those that either chooser takes for the config where they are not
 // among them: last.
 Space space_plans(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
-  SpaceOptions bounds{.most = *options.space};
-  if (options.placement == "global") bounds.placement = SpacePlacement::global;
-  if (options.placement == "shared") bounds.placement = SpacePlacement::shared;
-  Space found = space(config.problem, gpu, bounds);
+  Space found =
+      space(config.problem, gpu,
+            {.most = *options.space, .placement = enum_of<SpacePlacement>(options.placement)});
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const Plan own = plan_for(config, gpu, chooser);
     if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
@@ -64,9 +67,9 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
 
 void measure_config(const Config& config, const MeasureArguments& options, Backend& backend,
                     const GpuSpec& gpu, Output& output) {
-  const Space plans =
-      options.space ? space_plans(config, gpu, options)
-                    : Space{read_plans(config, gpu, options.plans, chooser_of(options.chooser))};
+  const Space plans = options.space ? space_plans(config, gpu, options)
+                                    : Space{read_plans(config, gpu, options.plans,
+                                                       enum_of(options.chooser, kDefaultChooser))};
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
   measure.progress = [&](std::size_t done, std::size_t of) {
@@ -105,6 +108,91 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
                                         {"measurements", results}});
 }
 
+// A config, the one plan of it that is timed, and what it keeps from its verification for its
+// turns.
+struct TurnSeat {
+  const Config* config = nullptr;
+  Planned planned;
+  std::unique_ptr<Measurer> measurer = {};
+  CompiledPlan candidate = {};
+};
+
+// A line of standard input: the number of a config, and how its codebooks are, where that is not as
+// the options say.
+struct Turn {
+  std::size_t seat = 0;
+  CodebookCaching codebooks = CodebookCaching::rotated;
+};
+
+Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats,
+                CodebookCaching usual) {
+  std::size_t number = seats.size();
+  const char* end = line.data() + line.size();
+  const auto [stop, fault] = std::from_chars(line.data(), end, number);
+  const std::string_view rest(stop, end);
+  const bool named = rest == " warm" || rest == " rotated";
+  if (fault != std::errc{} || number >= seats.size() || !(rest.empty() || named)) {
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("--turns: '{}' on standard input; write the number of a config, 0 to {}, and "
+                    "warm or rotated behind it where its codebooks are not as the options say",
+                    line, seats.size() - 1));
+  }
+  const Measurement& measured = seats[number].candidate.measurement;
+  if (measured.outcome != Outcome::timed) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("--turns: config {} is {}; ask for those that are verified", number,
+                            enum_name(measured.outcome)));
+  }
+  if (named) usual = rest == " warm" ? CodebookCaching::warm : CodebookCaching::rotated;
+  return {number, usual};
+}
+
+// What a program reads at once: the next turn waits for it.
+void answer(const Json& json) {
+  print_line(stdout, json.dump());
+  std::fflush(stdout);
+}
+
+// Writes `output.document` as one line on stdout, a measurement a config in its "configs", once all
+// of them are verified. Then for each line of stdin, the number of a config from 0 on and "warm" or
+// "rotated" where its codebooks are not as the options say, one line: {"config", "codebooks",
+// "time_us", "low_us", "high_us", "eager_us"}. Ends with stdin. Error(bad_input) on a line that is
+// no number of a config that passed.
+void measure_in_turns(std::vector<TurnSeat> seats, const MeasureArguments& options,
+                      Backend& backend, const GpuSpec& gpu, Output& output) {
+  for (TurnSeat& seat : seats) {
+    MeasureOptions measure = measure_options(options.timing, seat.config->problem);
+    measure.warm_up_ms = options.warm_up_ms;
+    seat.measurer = std::make_unique<Measurer>(backend, gpu, seat.config->problem, measure);
+  }
+  in_parallel(seats.size(), seats.front().measurer->compilers(), [&](std::size_t i) {
+    seats[i].candidate = seats[i].measurer->compile(seats[i].planned.plan);
+  });
+  for (auto& [config, planned, measurer, candidate] : seats) {
+    if (candidate.artifact) measurer->verify(candidate);
+    Json measured = measurement_json(candidate.measurement);
+    for (const char* figure : {"time_us", "low_us", "high_us"}) measured.erase(figure);
+    output.document["configs"].push_back({{"config", config->source},
+                                          {"code_bytes", measurer->code_bytes()},
+                                          {"codebook_bytes", measurer->codebook_bytes()},
+                                          {"plan_from", to_json(planned.from)},
+                                          {"measurement", std::move(measured)}});
+  }
+  answer(output.document);
+  for (std::string line; std::getline(std::cin, line);) {
+    const Turn turn = asked_turn(line, seats, codebooks_of(options.timing));
+    auto& [config, planned, measurer, candidate] = seats[turn.seat];
+    const Quartiles times = quartiles(measurer->time_us(candidate, turn.codebooks));
+    answer({{"config", turn.seat},
+            {"codebooks", enum_name(turn.codebooks)},
+            {"time_us", times.median},
+            {"low_us", times.low},
+            {"high_us", times.high},
+            {"eager_us", measurer->eager_us(candidate, turn.codebooks)}});
+  }
+}
+
 void run(const MeasureArguments& options, Output& output) {
   if (options.space && !options.plans.empty()) {
     throw Error(ErrorKind::bad_input, "--space and --plans both say which plans; name one of them");
@@ -125,13 +213,13 @@ void run(const MeasureArguments& options, Output& output) {
   if (options.turns) {
     output.json = false;  // it writes its own lines
     const auto tables = make_tables(read_environment());
-    const PlanOptions plan{.chooser = chooser_of(options.chooser), .tables = tables.get()};
-    std::vector<TurnPlan> plans;
+    const PlanOptions plan{.chooser = enum_of(options.chooser, kDefaultChooser),
+                           .tables = tables.get()};
+    std::vector<TurnSeat> seats;
     for (const Config& config : configs) {
-      plans.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
+      seats.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
     }
-    measure_in_turns(plans, options.timing, options.warm_up_ms, *backend, gpu, output);
-    return;
+    return measure_in_turns(std::move(seats), options, *backend, gpu, output);
   }
   for (const Config& config : configs) {
     measure_config(config, options, *backend, gpu, output);
@@ -141,11 +229,11 @@ void run(const MeasureArguments& options, Output& output) {
 }  // namespace
 
 void add_measure(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "measure",
+  const auto [command, options] = add_command<MeasureArguments>(
+      app, output, "measure",
       "Verify and time plans of configs on a device; calls take turns on buffers that "
-      "no cache holds");
-  auto options = std::make_shared<MeasureArguments>();
+      "no cache holds",
+      run);
   command->add_option("config", options->configs, "config.json files")->required();
   command->add_option(
       "--plans", options->plans,
@@ -165,7 +253,7 @@ void add_measure(CLI::App& app, Output& output) {
           "--placement", options->placement,
           "With --space, where codebooks stand: any, all in global or all in shared memory")
       ->capture_default_str()
-      ->check(CLI::IsMember({"any", "global", "shared"}));
+      ->check(CLI::IsMember(enum_names<SpacePlacement>));
   command->add_flag("--turns", options->turns,
                     "Verify the plans that vqgen compile takes, tuned tables asked, then time a "
                     "config once for each line of stdin that has its number; lines of JSON on "
@@ -177,8 +265,6 @@ void add_measure(CLI::App& app, Output& output) {
       ->capture_default_str()
       ->check(decimal(0, 60000));
   add_timing_options(*command, options->timing);
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { run(*options, output); });
 }
 
 }  // namespace vqgen::cli

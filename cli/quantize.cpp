@@ -132,11 +132,11 @@ void quantize(const QuantizeArguments&, Output&) {
 }  // namespace
 
 void add_quantize(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "quantize",
+  const auto [command, options] = add_command<QuantizeArguments>(
+      app, output, "quantize",
       "Train codebooks, encode tensors, and write a bundle; a tensor's name may hold "
-      "stars, so that one call takes a whole file");
-  auto options = std::make_shared<QuantizeArguments>();
+      "stars, so that one call takes a whole file",
+      quantize);
   command->add_option("--input", options->input, "safetensors file to encode")->required();
   command->add_option("--calibration", options->calibration,
                       "safetensors file to train on; by default the input");
@@ -163,8 +163,6 @@ void add_quantize(CLI::App& app, Output& output) {
   command->add_option("--seed", options->seed, "Of the k-means")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { quantize(*options, output); });
 }
 
 }  // namespace vqgen::cli

@@ -7,13 +7,12 @@
 #include "core/plan/plan_name.h"
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
+#include "runtime/tuning/journal/journal.h"
 
 namespace vqgen::cli {
 namespace {
 
-struct RegretArguments {
-  std::vector<std::string> files;
-};
+using Files = std::vector<std::string>;
 
 // One measured plan and what is expected of it.
 struct Timed {
@@ -30,16 +29,12 @@ JsonCursor member(const JsonCursor& cursor, const char* name) {
 // The plans that were timed, those of them that check() accepts here.
 std::vector<Timed> read_timed(const JsonCursor& measurements, const Problem& problem,
                               const GpuSpec& gpu) {
-  if (!measurements.value().is_array()) measurements.fail("must be an array");
   CostModel model(problem, gpu, {});
   std::vector<Timed> all;
-  for (std::size_t i = 0; i < measurements.value().size(); ++i) {
+  for (std::size_t i = 0; i < require_array(measurements).value().size(); ++i) {
     const JsonCursor each = measurements.at(i);
     if (member(each, "outcome").string() != "timed") continue;
-    constexpr double kLongest = 1e9;
-    Timed timed{read_plan(member(each, "plan"), problem),
-                member(each, "time_us").number(0, kLongest)};
-    if (timed.us <= 0) each.at("time_us").fail("must be above 0");
+    Timed timed{read_plan(member(each, "plan"), problem), read_time(member(each, "time_us"))};
     if (!check(timed.plan, problem, gpu).ok) continue;
     timed.expected = model(timed.plan);
     timed.ideal = model.ideal(timed.plan);
@@ -61,9 +56,7 @@ struct Summary {
   double mean() const { return count == 0 ? 0 : std::exp(logs / count); }
 };
 
-struct Totals {
-  std::map<std::string, Summary> of;
-};
+using Totals = std::map<std::string, Summary>;  // by chooser
 
 // What a chooser would have taken, as a share of the best: its own plan where that was timed.
 std::optional<double> regret(const std::vector<Timed>& timed, const Plan& chosen, double best) {
@@ -71,10 +64,6 @@ std::optional<double> regret(const std::vector<Timed>& timed, const Plan& chosen
     if (each.plan == chosen) return each.us / best;
   }
   return std::nullopt;
-}
-
-std::string ratio_text(const std::optional<double>& ratio) {
-  return ratio ? fmt::format("{:.2f}", *ratio) : "-";
 }
 
 Json timed_json(const Timed& each, const Problem& problem) {
@@ -108,8 +97,8 @@ void compare(const Config& config, const GpuSpec& gpu, const std::vector<Timed>&
   }
   ratios["measured"] = expected.us / best.us;
   for (const auto& [which, ratio] : ratios) {
-    json["regret"][which] = ratio ? Json(*ratio) : Json(nullptr);
-    if (ratio) totals.of[which].add(*ratio);
+    json["regret"][which] = json_or_null(ratio);
+    if (ratio) totals[which].add(*ratio);
   }
   output.line("{:<36} {:>9.2f} {:>7} {:>7} {:>8}  {}", name, best.us, ratio_text(ratios["rules"]),
               ratio_text(ratios["model"]), ratio_text(ratios["measured"]),
@@ -131,9 +120,8 @@ std::vector<Measured> read_measured(const std::string& file) {
   GpuSpec gpu;
   read_fields(member(root, "gpu_spec"), gpu);
   const JsonCursor configs = member(root, "configs");
-  if (!configs.value().is_array()) configs.fail("must be an array");
   std::vector<Measured> all;
-  for (std::size_t i = 0; i < configs.value().size(); ++i) {
+  for (std::size_t i = 0; i < require_array(configs).value().size(); ++i) {
     const JsonCursor each = configs.at(i);
     const JsonCursor problem = member(each, "problem");
     Config config = read_config(problem.value(), fmt::format("{}: {}", file, problem.path()));
@@ -145,9 +133,9 @@ std::vector<Measured> read_measured(const std::string& file) {
   return all;
 }
 
-void run(const RegretArguments& options, Output& output) {
+void run(const Files& files, Output& output) {
   std::vector<Measured> all;
-  for (const std::string& file : options.files) {
+  for (const std::string& file : files) {
     for (Measured& each : read_measured(file)) all.push_back(std::move(each));
   }
   Totals totals;
@@ -162,7 +150,7 @@ void run(const RegretArguments& options, Output& output) {
     }
     compare(config, gpu, timed, totals, output);
   }
-  for (const auto& [which, summary] : totals.of) {
+  for (const auto& [which, summary] : totals) {
     output.line("{}: {:.3f} times the best by geometric mean of {}, {:.2f} at worst", which,
                 summary.mean(), summary.count, summary.worst);
     output.document["summary"][which] = {
@@ -176,15 +164,14 @@ void run(const RegretArguments& options, Output& output) {
 }  // namespace
 
 void add_regret(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "regret",
+  const auto [command, files] = add_command<Files>(
+      app, output, "regret",
       "Set measurements of vqgen measure --space --json against what the choosers take: times of "
       "the best measured plan for that of the rules, that of the cost model, and that which the "
-      "model expects to be the fastest of the measured");
-  auto options = std::make_shared<RegretArguments>();
-  command->add_option("measured", options->files, "JSON files of vqgen measure")->required();
+      "model expects to be the fastest of the measured",
+      run);
+  command->add_option("measured", *files, "JSON files of vqgen measure")->required();
   command->add_flag("--json", output.json, "One JSON document on stdout, with the model's terms");
-  command->callback([options, &output] { run(*options, output); });
 }
 
 }  // namespace vqgen::cli

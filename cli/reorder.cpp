@@ -45,16 +45,15 @@ void reorder_bundle(const ReorderArguments& options, Output& output) {
 }  // namespace
 
 void add_reorder(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "reorder", "Number a bundle's entries by how often they are read; results stay bit-equal");
-  auto options = std::make_shared<ReorderArguments>();
+  const auto [command, options] = add_command<ReorderArguments>(
+      app, output, "reorder",
+      "Number a bundle's entries by how often they are read; results stay bit-equal",
+      reorder_bundle);
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
   command->add_option("--profile", options->profile,
                       "A profile of other data with the same codebooks, such as a calibration "
                       "text's; by default the bundle's own codes are counted");
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { reorder_bundle(*options, output); });
 }
 
 }  // namespace vqgen::cli

@@ -82,9 +82,9 @@ void repack_bundle(const RepackArguments& options, Output& output) {
 }  // namespace
 
 void add_repack(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "repack", "Store a bundle's codes in another layout; results stay bit-equal");
-  auto options = std::make_shared<RepackArguments>();
+  const auto [command, options] = add_command<RepackArguments>(
+      app, output, "repack", "Store a bundle's codes in another layout; results stay bit-equal",
+      repack_bundle);
   command->add_option("data", options->data, "A bundle of vqgen quantize")->required();
   command
       ->add_option("--layout", options->layout,
@@ -93,8 +93,6 @@ void add_repack(CLI::App& app, Output& output) {
   command->add_option("--operand", options->operand,
                       "Only the keys, values or weights; all by default");
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { repack_bundle(*options, output); });
 }
 
 }  // namespace vqgen::cli

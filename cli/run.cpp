@@ -9,11 +9,7 @@ namespace vqgen::cli {
 namespace {
 
 struct RunArguments {
-  std::string config;
-  std::string backend;
-  std::string check;
-  std::string gpu;
-  std::string data;
+  std::string config, backend, check, gpu, data;
   std::uint64_t seed = 1;
 };
 
@@ -125,9 +121,9 @@ void run(const RunArguments& options, Output& output) {
 }  // namespace
 
 void add_run(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "run", "Run a config's kernels on data and compare with the double-precision reference");
-  auto options = std::make_shared<RunArguments>();
+  const auto [command, options] = add_command<RunArguments>(
+      app, output, "run",
+      "Run a config's kernels on data and compare with the double-precision reference", run);
   command->add_option("config", options->config, "config.json")->required();
   command
       ->add_option("--backend", options->backend,
@@ -144,8 +140,6 @@ void add_run(CLI::App& app, Output& output) {
   command->add_option("--seed", options->seed, "Of the generated input")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));
-  command->add_flag("--json", output.json, "One JSON document on stdout");
-  command->callback([options, &output] { run(*options, output); });
 }
 
 }  // namespace vqgen::cli

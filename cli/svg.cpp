@@ -12,23 +12,8 @@ std::string markup_text(const std::string& text) {
   // Through JSON, which has a replacement character for bytes that are no UTF-8.
   const std::string json =
       Json(one_line(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::string result;
-  for (const char c : Json::parse(json).get<std::string>()) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
+  return replaced(Json::parse(json).get<std::string>(),
+                  {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}});
 }
 
 double tick_step(double most) {

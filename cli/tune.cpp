@@ -2,19 +2,14 @@
 // a budget, and written to a tuned table. What was ended goes on from the journals beside it.
 #include "runtime/tuning/search/tune.h"
 
-#include <algorithm>
 #include <cctype>
 
-#include "cli/shard_option.h"
 #include "cli/tune_evaluator.h"
-#include "cli/tune_html.h"
-#include "cli/tune_output.h"
 #include "cli/tune_report.h"
-#include "runtime/prepare.h"
+#include "runtime/environment.h"
 #include "runtime/tuning/journal/journal.h"
 #include "runtime/tuning/journal/replay.h"
-#include "runtime/tuning/search/duration.h"
-#include "runtime/tuning/sweep/row_table.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 namespace vqgen::cli {
 namespace {
@@ -26,18 +21,9 @@ struct TuneArguments {
   std::string strategy = "model";
   int rounds = TuneOptions{}.rounds;
   std::size_t most = 0;
-  std::string out;
-  std::string journal;
-  std::string html;
-  std::string shard;
+  std::string out, journal, html, shard, replay;
   bool restart = false;
-  std::string replay;
 };
-
-StrategyName strategy_of(const std::string& name) {
-  const auto& names = enum_names<StrategyName>;
-  return static_cast<StrategyName>(std::find(names.begin(), names.end(), name) - names.begin());
-}
 
 // "NVIDIA H200" as a file's name: nvidia-h200.
 std::string file_name_of(const std::string& gpu) {
@@ -95,7 +81,7 @@ class TuneCommand {
   TuneCommand(const TuneArguments& options, Work work, Output& output)
       : options_(options), work_(std::move(work)), output_(output) {
     if (options_.timing.codes.empty()) options_.timing.codes = work_.hotness.value_or("uniform");
-    items_ = items_of(work_, choose_shard(options.shard).shard);
+    items_ = items_of(work_, choose_shard(options.shard, environment_variable).shard);
     if (!options.journal.empty() && items_.size() > 1) {
       throw Error(ErrorKind::bad_input,
                   fmt::format("--journal is of one problem, and {} has {}; leave it out, journals "
@@ -171,31 +157,24 @@ class TuneCommand {
     journal_ = nullptr;
     TuneSource source =
         make_evaluator(options_.timing, options_.replay, item.problem, gpu_, *backend_);
-    source.policy.rounds = options_.rounds;
-    const std::string key = tuned_key(item.problem, gpu_.name, source.policy.codes);
-    TuneOptions tuning;
-    tuning.strategy = strategy_of(options_.strategy);
+    TuneOptions& tuning = source.tuning;
+    const std::string key = tuned_key(item.problem, gpu_.name, tuning.policy.codes);
+    tuning.strategy = enum_of<StrategyName>(options_.strategy);
     tuning.budget_s = read_seconds(options_.budget, "--budget");
     tuning.most = options_.most;
-    tuning.seed = options_.timing.seed;
-    tuning.rounds = options_.rounds;
-    tuning.long_calls = source.long_calls;
-    tuning.policy = source.policy;
-    tuning.environment = source.environment;
-    tuning.profiles = source.captured;
+    tuning.rounds = tuning.policy.rounds = options_.rounds;
     tuning.progress = progress;
     if (const TunedRow* row = find_row(table_, key)) {
-      if (row->policy.grade() > source.policy.grade()) {
+      if (row->policy.grade() > tuning.policy.grade()) {
         throw Error(ErrorKind::bad_input,
                     fmt::format("{}: holds a row of {} for {}, which times of {} do not "
                                 "replace; name another table by --out",
                                 path_.string(), gpu_.name, item.label,
-                                source.policy.of_gpu() ? "shared codebooks" : "a CPU"));
+                                tuning.policy.of_gpu() ? "shared codebooks" : "a CPU"));
       }
       tuning.incumbent = row->plan;
     }
-    const std::unique_ptr<JournaledEvaluator> journal =
-        open_journal(source, item, key, tuning.incumbent);
+    const std::unique_ptr<JournaledEvaluator> journal = open_journal(source, item, key);
     if (journal) tuning.incumbent = journal->incumbent();
     if (tuning.long_calls > 0) note_host(output_, item.label);
     return tune(item.problem, gpu_, journal ? *journal : *source.evaluator, tuning);
@@ -203,15 +182,14 @@ class TuneCommand {
 
   // Null where there is no place for one.
   std::unique_ptr<JournaledEvaluator> open_journal(const TuneSource& source, const WorkItem& item,
-                                                   const std::string& key,
-                                                   const std::optional<Plan>& incumbent) {
+                                                   const std::string& key) {
     std::filesystem::path path = options_.journal;
     if (path.empty() && !path_.empty()) path = item_journal(path_.parent_path(), item.label, key);
     if (path.empty()) return nullptr;
-    const Json header =
-        journal_header(item.problem, gpu_, source.policy, source.environment, source.code);
-    auto journal = std::make_unique<JournaledEvaluator>(*source.evaluator, path, header, incumbent,
-                                                        options_.restart);
+    const Json header = journal_header(item.problem, gpu_, source.tuning.policy,
+                                       source.tuning.environment, source.code);
+    auto journal = std::make_unique<JournaledEvaluator>(*source.evaluator, path, header,
+                                                        source.tuning.incumbent, options_.restart);
     journal_ = {{"path", path.string()}, {"resumed", journal->recorded()}};
     if (journal->recorded() > 0) {
       output_.note("{}: goes on from {} measurements of {}", item.label, journal->recorded(),
@@ -244,11 +222,11 @@ void run(const TuneArguments& options, Output& output) {
 }  // namespace
 
 void add_tune(CLI::App& app, Output& output) {
-  auto* command = app.add_subcommand(
-      "tune",
+  const auto [command, options] = add_command<TuneArguments>(
+      app, output, "tune",
       "Search the fastest plan of each problem of a config or sweep on a device, and write a tuned "
-      "table, in which compile, run and libvqgen look plans up");
-  auto options = std::make_shared<TuneArguments>();
+      "table, in which compile, run and libvqgen look plans up",
+      run);
   command
       ->add_option("work", options->work,
                    "A config.json, a sweep file, or a shipped sweep such as llama-3-8b")
@@ -285,14 +263,11 @@ void add_tune(CLI::App& app, Output& output) {
   command->add_option("--replay", options->replay,
                       "Instead of a device: a file of vqgen measure --space 0 --json, or an array "
                       "of plans' names and times");
+  options->timing.codes.clear();  // the config's hotness
   add_timing_options(*command, options->timing);
   command->get_option("--replay")->excludes(command->get_option("--backend"));
   command->get_option("--codes")->default_str("the config's hotness, else uniform");
   command->add_flag("--json", output.json, "One JSON document on stdout, with all trials");
-  command->callback([command, options, &output] {
-    if (command->count("--codes") == 0) options->timing.codes.clear();  // the config's hotness
-    run(*options, output);
-  });
 }
 
 }  // namespace vqgen::cli

@@ -1,12 +1,9 @@
-#include "cli/tune_charts.h"
-
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "cli/svg.h"
+#include "cli/tune_report.h"
 #include "core/plan/plan_name.h"
 
 namespace vqgen::cli {

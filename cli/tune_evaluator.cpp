@@ -32,32 +32,32 @@ const char* cold_of(CodebookCaching codebooks) {
 TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay,
                           const Problem& problem, const GpuSpec& gpu, Backend& backend) {
   TuneSource source;
+  TuneOptions& tuning = source.tuning;
   const CodeDistribution codes = read_codes(timing.codes);
-  source.policy.codes = codes.name;
-  source.captured = hard_input(codes, timing.seed, problem).captured;
-  source.policy.seed = timing.seed;
-  source.environment.vqgen = VQGEN_VERSION;
+  tuning.policy.codes = codes.name;
+  tuning.profiles = hard_input(codes, timing.seed, problem).captured;
+  tuning.seed = tuning.policy.seed = timing.seed;
+  tuning.environment.vqgen = VQGEN_VERSION;
   if (!replay.empty()) {
-    source.evaluator = std::make_unique<ReplayEvaluator>(read_recording(replay, problem),
-                                                         ReplayOptions{.seed = timing.seed});
-    source.environment.device = source.environment.driver = source.environment.compiler = "replay";
+    source.evaluator = std::make_unique<ReplayEvaluator>(read_recording(replay, problem));
+    tuning.environment.device = tuning.environment.driver = tuning.environment.compiler = "replay";
     source.code = sha256_hex(read_file(replay));
-    source.policy.l2 = cold_of(recorded_codebooks(replay));
+    tuning.policy.l2 = cold_of(recorded_codebooks(replay));
     return source;
   }
   const KernelSource usual = generate(problem, choose(problem, gpu), gpu, backend.machine(), {});
   source.code = code_digest(usual);
-  source.environment.device = backend.device() ? backend.device()->name : "CPU";
-  source.environment.driver = backend.driver();
-  source.environment.compiler = backend.compiler(usual).name;
+  tuning.environment.device = backend.device() ? backend.device()->name : "CPU";
+  tuning.environment.driver = backend.driver();
+  tuning.environment.compiler = backend.compiler(usual).name;
   const bool host = backend.machine() == Machine::host;
   const CodebookCaching codebooks = codebooks_of(timing);
-  source.policy.timer = host ? "cpu" : "graph";
-  source.policy.l2 = host ? kL2Warm : cold_of(codebooks);
+  tuning.policy.timer = host ? "cpu" : "graph";
+  tuning.policy.l2 = host ? kL2Warm : cold_of(codebooks);
   const std::string tool = std::filesystem::read_symlink("/proc/self/exe").string();
   WorkerOptions options{.command = {tool, "tune-worker"}};
   if (host) {
-    source.long_calls = 1;
+    tuning.long_calls = 1;
     options.compile_s = options.run_s = kLongestOnHostS;
   }
   source.evaluator =
@@ -69,6 +69,20 @@ TuneSource make_evaluator(const TimingOptions& timing, const std::string& replay
                                                     .codebooks = codebooks},
                                         std::move(options));
   return source;
+}
+
+// vqgen tune-worker, the process in which vqgen tune runs candidates, so that one that hangs or
+// faults ends this and not the tuning. Not for people, and not in --help.
+void add_tune_worker(CLI::App& app, Output& output) {
+  auto* command = app.add_subcommand("tune-worker", "Serves vqgen tune");
+  command->group("");
+  command->callback([&output] {
+    std::unique_ptr<Backend> backend;
+    output.exit_code = serve_worker([&](const WorkerSetup& setup) {
+      backend = make_backend({.backend = setup.backend});
+      return std::make_unique<MeasurerWorkbench>(*backend, setup);
+    });
+  });
 }
 
 }  // namespace vqgen::cli

@@ -2,22 +2,15 @@
 // recording.
 #pragma once
 
-#include <memory>
-#include <string>
-
-#include "cli/timing_options.h"
-#include "core/plan/tuned_row.h"
-#include "runtime/tuning/evaluator.h"
+#include "cli/shared_options.h"
+#include "runtime/tuning/search/tune.h"
 
 namespace vqgen::cli {
 
 struct TuneSource {
   std::unique_ptr<Evaluator> evaluator;
-  MeasurePolicy policy = {};
-  int long_calls = 0;  // TuneOptions::long_calls
-  TuneEnvironment environment = {};
-  std::vector<HotnessProfile> captured = {};  // of the codes, where they are a profile's
-  std::string code = {};  // digest of what answers are made from: templates, or the recording
+  TuneOptions tuning = {};  // seed, long_calls, policy, environment and profiles as they follow
+  std::string code = {};    // digest of what answers are made from: templates, or the recording
 };
 
 // `replay` is the file of a recording, "" for none: then a

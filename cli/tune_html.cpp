@@ -1,11 +1,7 @@
-#include "cli/tune_html.h"
-
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/svg.h"
-#include "cli/tune_charts.h"
+#include "cli/tune_report.h"
 #include "core/files/files.h"
 #include "core/plan/plan_name.h"
 #include "heuristics/space.h"
@@ -56,11 +52,6 @@ std::string html_table(const Cells& headings, const std::vector<Cells>& rows) {
 
 std::string html_paragraph(const std::string& text) { return "<p>" + markup_text(text) + "</p>\n"; }
 
-std::string gain_cell(const TunedProblem& problem) {
-  const std::optional<double> gain = gain_of(problem);
-  return gain ? fmt::format("{:.3f}", *gain) : "-";
-}
-
 std::string us_cell(double us) { return fmt::format("{:.2f}", us); }
 
 std::string rank_cell(const TuneResult& result) {
@@ -73,14 +64,15 @@ std::string html_overview(const TunedSweep& sweep) {
     const TunedProblem& problem = sweep.problems[i];
     const TuneResult& result = problem.result;
     const bool tuned = problem.why.empty();
-    rows.push_back(
-        {fmt::format("{}", i + 1), problem.item.label, fmt::format("{:g}", problem.item.weight),
-         tuned ? us_cell(result.row.default_us) : "-", tuned ? us_cell(result.row.time_us) : "-",
-         gain_cell(problem), tuned ? fmt::format("{:.1f} %", 100 * result.row.noise) : "-",
-         tuned ? rank_cell(result) : "-",
-         fmt::format("{} of {}", timed_of(result), result.trials.size()),
-         fmt::format("{:.0f}", result.spent_s),
-         tuned ? kind_of(result.row.plan, problem.item.problem) : problem.why});
+    rows.push_back({fmt::format("{}", i + 1), problem.item.label,
+                    fmt::format("{:g}", problem.item.weight),
+                    tuned ? us_cell(result.row.default_us) : "-",
+                    tuned ? us_cell(result.row.time_us) : "-", ratio_text(gain_of(problem), 3),
+                    tuned ? fmt::format("{:.1f} %", 100 * result.row.noise) : "-",
+                    tuned ? rank_cell(result) : "-",
+                    fmt::format("{} of {}", timed_of(result), result.trials.size()),
+                    fmt::format("{:.0f}", result.spent_s),
+                    tuned ? kind_of(result.row.plan, problem.item.problem) : problem.why});
   }
   return html_table({"", "<problem", "weight", "default us", "tuned us", "ratio", "noise",
                      "winner's rank by the model", "timed", "seconds", "<winner"},
@@ -110,10 +102,9 @@ std::string html_finalists(const TuneResult& result) {
     const Measurement& m = trial->measurement;
     rows.push_back({trial->final_us > 0 ? us_cell(trial->final_us) : "-", us_cell(m.time_us),
                     fmt::format("{:.2f} to {:.2f}", m.low_us, m.high_us),
-                    trial->expected_us ? us_cell(*trial->expected_us) : "-",
-                    fmt::format("{}", m.registers), fmt::format("{}", m.spill_bytes),
-                    fmt::format("{}", m.shared_bytes), fmt::format("{:.1e}", m.rel_err),
-                    plan_name(m.plan)});
+                    ratio_text(trial->expected_us), fmt::format("{}", m.registers),
+                    fmt::format("{}", m.spill_bytes), fmt::format("{}", m.shared_bytes),
+                    fmt::format("{:.1e}", m.rel_err), plan_name(m.plan)});
   }
   return "<h3>Finalists</h3>\n" +
          html_table({"us in the finals", "us as screened", "quartiles", "expected us", "registers",

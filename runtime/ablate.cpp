@@ -1,7 +1,6 @@
 #include "runtime/ablate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "core/problem/config.h"
@@ -21,8 +20,8 @@ class Search {
   Ablation run() {
     const std::size_t closing = left_ / 16;
     const std::size_t quarter = (left_ - closing + 3) / 4;
-    spread(quarter);
-    expect(quarter);
+    ask(shares(quarter, true), &AblationSpace::spread);
+    ask(shares(quarter, false), &AblationSpace::expected);
     for (std::size_t round = 0; round < kRounds; ++round) {
       refine((left_ - std::min(left_, closing)) / (kRounds - round));
     }
@@ -57,18 +56,11 @@ class Search {
     };
   }
 
-  void spread(std::size_t quota) {
-    const std::vector<std::size_t> shares = this->shares(quota, true);
+  // The plans that `propose` has for each row's share.
+  template <class Propose>
+  void ask(const std::vector<std::size_t>& shares, Propose propose) {
     for (std::size_t i = 0; i < shares.size(); ++i) {
-      space_.spread(space_.rows()[i], shares[i], taker());
-    }
-    measure();
-  }
-
-  void expect(std::size_t quota) {
-    const std::vector<std::size_t> shares = this->shares(quota, false);
-    for (std::size_t i = 0; i < shares.size(); ++i) {
-      space_.expected(space_.rows()[i], shares[i], taker());
+      (space_.*propose)(space_.rows()[i], shares[i], taker());
     }
     measure();
   }
@@ -142,7 +134,7 @@ class Search {
         if (row.why.empty()) row.why = measured.why;
         continue;
       }
-      if (!std::isfinite(measured.time_us) || measured.time_us <= 0) continue;
+      if (!is_time(measured.time_us)) continue;
       const Measurement* best = result_.best(i);
       if (best == nullptr || measured.time_us < best->time_us) row.best = at;
     }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -57,13 +58,6 @@ std::optional<double> number(std::string text) {
   return value;
 }
 
-std::optional<std::size_t> column(const std::vector<std::string>& header, std::string_view name) {
-  for (std::size_t i = 0; i < header.size(); ++i) {
-    if (header[i] == name) return i;
-  }
-  return std::nullopt;
-}
-
 // ncu's own word for what went wrong.
 std::string error_of(const std::vector<std::string_view>& lines, const std::string& otherwise) {
   for (const std::string_view line : lines) {
@@ -79,33 +73,36 @@ Counters none(std::string why) { return {{}, std::move(why)}; }
 
 Counters parse_ncu(std::string_view text) {
   const std::vector<std::string_view> lines = lines_of(text);
-  std::optional<std::size_t> id, metric, value;
-  std::size_t columns = 0;
+  std::size_t id = 0, metric = 0, value = 0, columns = 0;
   std::string first;  // the id of the first kernel
   Counters counters;
   for (const std::string_view line : lines) {
     if (!line.starts_with('"')) continue;  // "==PROF== Connected to process ..."
     const std::vector<std::string> fields = csv_fields(line);
-    if (!metric) {
-      id = column(fields, "ID");
-      metric = column(fields, "Metric Name");
-      value = column(fields, "Metric Value");
+    if (columns == 0) {
+      const auto column = [&](const char* name) {
+        return static_cast<std::size_t>(std::find(fields.begin(), fields.end(), name) -
+                                        fields.begin());
+      };
+      id = column("ID");
+      metric = column("Metric Name");
+      value = column("Metric Value");
       columns = fields.size();
-      if (!id || !metric || !value) {
+      if (std::max({id, metric, value}) == columns) {
         return none("ncu's table has no columns ID, Metric Name and Metric Value");
       }
       continue;
     }
     if (fields.size() != columns) return none("ncu's table breaks off");
-    if (first.empty()) first = fields[*id];
+    if (first.empty()) first = fields[id];
     for (const CounterMetric& each : kCounterMetrics) {
-      if (fields[*metric] != each.metric) continue;
-      const std::optional<double> count = number(fields[*value]);
-      if (!count) return none(fmt::format("ncu gives {} as '{}'", each.metric, fields[*value]));
-      if (each.sums || fields[*id] == first) counters.values[each.name] += *count;
+      if (fields[metric] != each.metric) continue;
+      const std::optional<double> count = number(fields[value]);
+      if (!count) return none(fmt::format("ncu gives {} as '{}'", each.metric, fields[value]));
+      if (each.sums || fields[id] == first) counters.values[each.name] += *count;
     }
   }
-  if (!metric) return none(error_of(lines, "ncu wrote no table"));
+  if (columns == 0) return none(error_of(lines, "ncu wrote no table"));
   for (const CounterMetric& each : kCounterMetrics) {
     if (!counters.values.contains(each.name)) {
       return none(fmt::format("ncu's table has no {}", each.metric));

@@ -3,7 +3,6 @@
 // back. Where that cannot be done, one line says why.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -17,18 +16,17 @@ struct CounterMetric {
   const char* name;    // ours
   const char* metric;  // ncu's, for sm_70 and later
   bool sums;           // over the kernels of a call; else the first kernel's
-  const char* what;
 };
-inline constexpr std::array kCounterMetrics{
-    CounterMetric{"bank_conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", true,
-                  "passes through shared memory beyond the first of a request"},
-    CounterMetric{"shared_passes", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", true,
-                  "passes through shared memory, 128 bytes each"},
-    CounterMetric{"l1_bytes", "l1tex__t_bytes.sum", true, "asked of L1 by global accesses"},
-    CounterMetric{"l2_bytes", "lts__t_bytes.sum", true, "asked of L2"},
-    CounterMetric{"memory_bytes", "dram__bytes.sum", true, "moved by device memory"},
-    CounterMetric{"occupancy_percent", "sm__warps_active.avg.pct_of_peak_sustained_active", false,
-                  "warps resident on average, of those an SM can hold"},
+inline constexpr CounterMetric kCounterMetrics[] = {
+    // passes through shared memory beyond the first of a request
+    {"bank_conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", true},
+    // passes through shared memory, 128 bytes each
+    {"shared_passes", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", true},
+    {"l1_bytes", "l1tex__t_bytes.sum", true},   // asked of L1 by global accesses
+    {"l2_bytes", "lts__t_bytes.sum", true},     // asked of L2
+    {"memory_bytes", "dram__bytes.sum", true},  // moved by device memory
+    // warps resident on average, of those an SM can hold
+    {"occupancy_percent", "sm__warps_active.avg.pct_of_peak_sustained_active", false},
 };
 
 struct Counters {

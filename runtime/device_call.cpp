@@ -24,8 +24,8 @@ struct Places {
   std::int64_t head_stride;
   std::int64_t batch_stride;
 
-  Args operator()(int call) const {
-    return {at(codes, call), at(codebooks, call), at(scales, call), batch_stride, head_stride};
+  Args operator()(int call, int books) const {
+    return {at(codes, call), at(codebooks, books), at(scales, books), batch_stride, head_stride};
   }
 };
 
@@ -49,26 +49,6 @@ Places<vq::EncodedArgs, std::uint32_t> written_places(DeviceData& device,
           tensor.heads * tensor.head_words()};
 }
 
-template <class Args>
-void share_codebooks(Args& tensor, const Args& first) {
-  tensor.codebooks = first.codebooks;
-  tensor.scales = first.scales;
-}
-
-// Of a call like any other, with the codebooks of the first.
-template <class Args>
-Args with_codebooks(Args args, const Args& first) {
-  if constexpr (std::is_same_v<Args, vq::LinearArgs>) {
-    share_codebooks(args.weights, first.weights);
-    args.output_scales = first.output_scales;
-  } else {
-    share_codebooks(args.keys, first.keys);
-    share_codebooks(args.values, first.values);
-    args.key_smooth = first.key_smooth;
-  }
-  return args;
-}
-
 }  // namespace
 
 float softmax_scale(const AttentionDecode& op) {
@@ -77,7 +57,11 @@ float softmax_scale(const AttentionDecode& op) {
 
 DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const AttentionData& data,
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
-    : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
+    : backend_(backend),
+      op_(op),
+      device_(backend, guard),
+      guard_(guard),
+      places_(rotation.places()) {
   const std::int64_t heads = std::int64_t{op.shape.batch} * op.shape.query_heads;
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
@@ -98,14 +82,14 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
                                            misalignment.elements);
   args.lse = device_.output<float>(static_cast<std::size_t>(heads));
-  for (int call = 0; call < rotation.places(); ++call) {
-    args.keys = keys(call);
-    args.values = values(call);
-    args.key_smooth = at(smooth, call);
+  args_of_ = [=](int call, int codebooks) mutable {
+    args.keys = keys(call, codebooks);
+    args.values = values(call, codebooks);
+    args.key_smooth = at(smooth, codebooks);
     args.raw_keys = at(raw_keys, call);
     args.raw_values = at(raw_values, call);
-    args_.emplace_back(args);
-  }
+    return args;
+  };
 }
 
 DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
@@ -113,23 +97,28 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
     : backend_(backend),
       op_(op.shape.rows < Gemm::kLeastRows ? Problem(Gemv{op}) : Problem(Gemm{op})),
       device_(backend, guard),
-      guard_(guard) {
+      guard_(guard),
+      places_(rotation.places()) {
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
   const auto weights = read_places(device_, data.weights, true, rotation, misalignment.words);
   const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
   args.y = device_.output<std::uint16_t>(
       static_cast<std::size_t>(op.shape.rows * op.shape.out_features), misalignment.elements);
-  for (int call = 0; call < rotation.places(); ++call) {
-    args.weights = weights(call);
-    args.output_scales = at(output_scales, call);
-    args_.emplace_back(args);
-  }
+  args_of_ = [=](int call, int codebooks) mutable {
+    args.weights = weights(call, codebooks);
+    args.output_scales = at(output_scales, codebooks);
+    return args;
+  };
 }
 
 DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
-    : backend_(backend), op_(op), device_(backend, guard), guard_(guard) {
+    : backend_(backend),
+      op_(op),
+      device_(backend, guard),
+      guard_(guard),
+      places_(rotation.places()) {
   vq::KvAppendArgs args{};
   args.new_keys = device_.input(data.new_keys, misalignment.elements);
   args.new_values = device_.input(data.new_values, misalignment.elements);
@@ -143,14 +132,14 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.capacity = static_cast<vq::i32>(op.shape.tokens);
-  for (int call = 0; call < rotation.places(); ++call) {
-    args.keys = keys(call);
-    args.values = values(call);
-    args.key_smooth = at(smooth, call);
+  args_of_ = [=](int call, int codebooks) mutable {
+    args.keys = keys(call, codebooks);
+    args.values = values(call, codebooks);
+    args.key_smooth = at(smooth, codebooks);
     args.raw_keys = at(raw_keys, call);
     args.raw_values = at(raw_values, call);
-    args_.emplace_back(args);
-  }
+    return args;
+  };
 }
 
 const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
@@ -166,17 +155,14 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
   backend_.upload(workspace_.data(), unset);
   const auto scores = static_cast<std::size_t>(shape.score_bytes);
   bytes_.clear();
-  for (auto& each : args_) {
+  for (int call = 0; call < places_; ++call) {
     std::visit(
-        [&]<class Args>(Args args) {
-          if (codebooks == CodebookCaching::warm) {
-            args = with_codebooks(args, std::get<Args>(args_.front()));
-          }
+        [&](auto args) {
           point_into_workspace(args, workspace_.data(), bytes, scores);
           const auto view = std::as_bytes(std::span(&args, 1));
           bytes_.emplace_back(view.begin(), view.end());
         },
-        each);
+        args_of_(call, codebooks == CodebookCaching::warm ? 0 : call));
   }
   return bytes_;
 }

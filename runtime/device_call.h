@@ -1,6 +1,7 @@
 // One call of an op on a device: its data uploaded once, for launches under any plan.
 #pragma once
 
+#include <functional>
 #include <variant>
 #include <vector>
 
@@ -72,7 +73,10 @@ class DeviceCall {
   std::size_t guard_;
   GuardedBuffer workspace_;
   std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
-  std::vector<std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs>> args_;
+  // The argument struct of call number `call` with the codebooks of number `codebooks`.
+  using Args = std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs>;
+  std::function<Args(int call, int codebooks)> args_of_;
+  int places_;
   std::vector<std::vector<std::byte>> bytes_;
 };
 

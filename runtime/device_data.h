@@ -1,7 +1,6 @@
 // Host data on a device and back, with the checks that every launch of a test or a run makes.
 #pragma once
 
-#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>

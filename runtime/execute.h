@@ -3,28 +3,48 @@
 #pragma once
 
 #include "runtime/device_call.h"
+#include "runtime/verify/hard_input.h"
 
 namespace vqgen {
 
 // Launches all entries of the source in order with this argument struct and waits.
-void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                std::span<const std::byte> args);
+inline void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
+                       std::span<const std::byte> args) {
+  for (std::size_t entry = 0; entry < source.entries.size(); ++entry) {
+    backend.launch(kernel, source, entry, args);
+  }
+  backend.synchronize();
+}
 
 // `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
-// problem. Error(verification_failed) where the kernel wrote to its inputs or left counters of
-// its workspace that are not 0, Error(device) on faults.
-AttentionOutput execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                        const AttentionDecode& op, const Plan& plan,
-                        const AttentionData& data, Misalignment misalignment = {});
+// problem. Gives AttentionOutput, AppendResult, or [rows][out_features] of a product.
+// Error(verification_failed) where the kernel wrote to its inputs or left counters of its workspace
+// that are not 0, Error(device) on faults.
+template <class Op, class Data>
+auto execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source, const Op& op,
+             const Plan& plan, const Data& data, Misalignment misalignment = {}) {
+  DeviceCall call(backend, op, data, misalignment);
+  launch_all(backend, kernel, source, call.args(plan).front());
+  call.require_kept();
+  if constexpr (std::is_same_v<Op, AttentionDecode>) {
+    return call.attention_output();
+  } else if constexpr (std::is_same_v<Op, KvAppend>) {
+    return call.append_output();
+  } else {
+    return call.linear_output();
+  }
+}
 
-AppendResult execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
-                     const KvAppend& op, const Plan& plan, const AppendData& data,
-                     Misalignment misalignment = {});
-
-// The result is [rows][out_features].
-std::vector<std::uint16_t> execute(Backend& backend, LoadedKernel& kernel,
-                                   const KernelSource& source, const Linear& op,
-                                   const Plan& plan, const LinearData& data,
-                                   Misalignment misalignment = {});
+// Drawn for the op.
+template <class Op>
+auto hard_data(const Op& op, const HardInput& input) {
+  if constexpr (std::is_same_v<Op, AttentionDecode>) {
+    return make_attention_data(op, input);
+  } else if constexpr (std::is_same_v<Op, KvAppend>) {
+    return make_append_data(op, input);
+  } else {
+    return make_linear_data(op, input);
+  }
+}
 
 }  // namespace vqgen

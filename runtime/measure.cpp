@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <thread>
 
-#include "heuristics/check.h"
 #include "generator/generate.h"
+#include "heuristics/check.h"
 #include "heuristics/explain.h"
 #include "runtime/execute.h"
 #include "runtime/parallel.h"
 #include "runtime/quartiles.h"
-#include "runtime/verify/compare.h"
 #include "runtime/verify/reference_linear.h"
 
 namespace vqgen {
@@ -64,27 +62,16 @@ Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
   if (options_.compilers == 0) {
     options_.compilers = std::max(1u, std::thread::hardware_concurrency());
   }
-  std::visit([&](const auto& op) { prepare(op); }, problem_);
-  std::visit(
-      [&]<class Data>(const Data& data) {
-        if constexpr (!std::is_same_v<Data, std::monostate>) layer_ = layer_of(data);
-      },
-      data_);
+  std::visit([&](const auto& op) { data_ = hard_data(op, options_.input); }, problem_);
+  if (const auto* data = std::get_if<AttentionData>(&data_)) {
+    const auto& op = std::get<AttentionDecode>(problem_);
+    reference_ = reference_attention(*data, static_cast<double>(softmax_scale(op)));
+  } else if (const auto* product = std::get_if<LinearData>(&data_)) {
+    reference_ = reference_linear(*product);
+  }
+  layer_ = std::visit([](const auto& data) { return layer_of(data); }, data_);
   if (options_.rotate) rotation_ = rotation_of(layer_, gpu_.l2_bytes);
   call_ = uploaded();
-}
-
-void Measurer::prepare(const AttentionDecode& op) {
-  data_ = make_attention_data(op, options_.input);
-  const auto& data = std::get<AttentionData>(data_);
-  reference_ = reference_attention(data, static_cast<double>(softmax_scale(op)));
-}
-
-void Measurer::prepare(const KvAppend& op) { data_ = make_append_data(op, options_.input); }
-
-void Measurer::prepare(const Linear& op) {
-  data_ = make_linear_data(op, options_.input);
-  reference_ = reference_linear(std::get<LinearData>(data_));
 }
 
 std::unique_ptr<DeviceCall> Measurer::uploaded() const {
@@ -202,9 +189,11 @@ std::vector<Launch> Measurer::launches(const CompiledPlan& candidate, CodebookCa
   return all;
 }
 
-std::vector<double> Measurer::time_us(CompiledPlan& candidate, CodebookCaching codebooks) {
+std::vector<double> Measurer::time_us(CompiledPlan& candidate,
+                                      std::optional<CodebookCaching> codebooks) {
   std::vector<double> times =
-      backend_.time_us(launches(candidate, codebooks), options_.replays, options_.warm_up_ms);
+      backend_.time_us(launches(candidate, codebooks.value_or(options_.codebooks)),
+                       options_.replays, options_.warm_up_ms);
   for (double& each : times) each /= rotation_.calls;
   std::sort(times.begin(), times.end());
   return times;

@@ -89,10 +89,9 @@ class Measurer {
   // reference or wrote to anything but its outputs and its workspace. Error(device).
   void verify(CompiledPlan& candidate);
   // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
-  std::vector<double> time_us(CompiledPlan& candidate, CodebookCaching codebooks);
-  std::vector<double> time_us(CompiledPlan& candidate) {
-    return time_us(candidate, options_.codebooks);
-  }
+  // Codebooks are as the options say unless told.
+  std::vector<double> time_us(CompiledPlan& candidate,
+                              std::optional<CodebookCaching> codebooks = std::nullopt);
   // Microseconds of one call of a verified one whose calls are launched one by one, from the first
   // until the device is done with the last; the median of the replays. Error(device).
   double eager_us(CompiledPlan& candidate, CodebookCaching codebooks);
@@ -111,9 +110,6 @@ class Measurer {
   const Rotation& rotation() const { return rotation_; }
 
  private:
-  void prepare(const AttentionDecode& op);
-  void prepare(const KvAppend& op);
-  void prepare(const Linear& op);
   std::unique_ptr<DeviceCall> uploaded() const;
   Comparison compare_output() const;
   // Of the calls that a replay times, each on the next places.
@@ -123,7 +119,7 @@ class Measurer {
   GpuSpec gpu_;
   Problem problem_;
   MeasureOptions options_;
-  std::variant<std::monostate, AttentionData, LinearData, AppendData> data_;
+  std::variant<AttentionData, LinearData, AppendData> data_;
   std::variant<std::monostate, AttentionResult, std::vector<double>> reference_;
   std::unique_ptr<DeviceCall> call_;
   LayerBytes layer_;

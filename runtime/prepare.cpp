@@ -16,14 +16,8 @@ Prepared compiled(const Config& config, const Planned& planned, const GpuSpec& g
                   const Backend& backend, ArtifactCache* cache) {
   KernelSource source = source_for(config, planned.plan, gpu, backend.machine());
   CompileResult result = compile_cached(backend, source, cache);
-  return {planned.plan,
-          std::move(source),
-          std::move(result.artifact),
-          result.hit,
-          std::move(result.layer),
-          std::move(result.why_missed),
-          planned.placements,
-          planned.from};
+  return {planned,    std::move(source),       std::move(result.artifact),
+          result.hit, std::move(result.layer), std::move(result.why_missed)};
 }
 
 // Before hotness: of the tables, else chosen.

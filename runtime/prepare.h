@@ -26,15 +26,12 @@ struct PlanOptions {
   const TunedTables* tables = nullptr;  // asked before the chooser; null: none are
 };
 
-struct Prepared {
-  Plan plan;
+struct Prepared : Planned {
   KernelSource source;
   Artifact artifact;
   bool cache_hit = false;
   std::string cache_layer = {};  // of a hit, and of a miss why, as in CompileResult
   std::string why_missed = {};
-  std::vector<OperandPlacement> placements = {};  // as planned
-  PlanSource from = {};                           // likewise
 };
 
 // The profiles of the config's operands; none where it names no file.

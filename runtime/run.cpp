@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "quantizer/bundle.h"
 #include "runtime/execute.h"
-#include "runtime/fit_data.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_linear.h"
@@ -34,8 +36,8 @@ class Runner {
         kernel_(backend.load(prepared.artifact, prepared.source)) {}
 
   ItemReport run(const std::string& name, const AttentionDecode& op, const AttentionData& data) {
-    const AttentionOutput output = execute(backend_, *kernel_, prepared_.source, op,
-                                           prepared_.plan, data);
+    const AttentionOutput output =
+        execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
     const double scale = static_cast<double>(softmax_scale(op));
     const AttentionResult reference = reference_attention(data, scale);
     ItemReport report = report_of(name, compare(reference.out, output.out, op.dtype), op.dtype);
@@ -55,8 +57,7 @@ class Runner {
 
   ItemReport run(const std::string& name, const KvAppend& op, const AppendData& data) {
     const AppendVerdict verdict =
-        judge_append(data, execute(backend_, *kernel_, prepared_.source, op,
-                                   prepared_.plan, data));
+        judge_append(data, execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data));
     ItemReport report;
     report.name = name;
     report.ok = verdict.ok;
@@ -67,8 +68,8 @@ class Runner {
   }
 
   ItemReport run(const std::string& name, const Linear& op, const LinearData& data) {
-    const std::vector<std::uint16_t> output = execute(backend_, *kernel_, prepared_.source, op,
-                                                      prepared_.plan, data);
+    const std::vector<std::uint16_t> output =
+        execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
     ItemReport report =
         report_of(name, compare(reference_linear(data), output, op.dtype), op.dtype);
     if (!data.original_weights.empty()) {
@@ -84,20 +85,134 @@ class Runner {
   std::unique_ptr<LoadedKernel> kernel_;
 };
 
-AttentionData hard_data(const AttentionDecode& op, const HardInput& input) {
-  return make_attention_data(op, input);
-}
-AppendData hard_data(const KvAppend& op, const HardInput& input) {
-  return make_append_data(op, input);
-}
-LinearData hard_data(const Linear& op, const HardInput& input) {
-  return make_linear_data(op, input);
+class Matcher {
+ public:
+  explicit Matcher(std::string where) : where_(std::move(where)) {}
+
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(ErrorKind::bad_input, where_ + ": " + message);
+  }
+  template <class Value>
+  void same(const std::string& what, const Value& bundle, const Value& config) const {
+    if (bundle == config) return;
+    fail(fmt::format("{} is {} in the bundle and {} in the config; make them agree", what, bundle,
+                     config));
+  }
+  void same_format(const char* what, const VqFormat& bundle, const VqFormat& config) const {
+    if (bundle != config && without_layout(bundle) == without_layout(config)) {
+      fail(fmt::format(
+          "the codes of {} are stored in groups of {} rows and runs of {} words, the "
+          "config has {} and {}; make them agree, as by vqgen repack",
+          what, bundle.layout.rows, bundle.layout.words, config.layout.rows, config.layout.words));
+    }
+    same(fmt::format("the format of {}", what), to_json(bundle).dump(), to_json(config).dump());
+  }
+
+ private:
+  std::string where_;
+};
+
+// Tokens that cache number `stored` holds: the longest of the sequences that read it.
+std::int64_t stored_tokens(const AttentionData& data, std::int64_t stored) {
+  if (data.keys.batch > 1) return data.lengths[static_cast<std::size_t>(stored)];
+  return *std::max_element(data.lengths.begin(), data.lengths.end());
 }
 
+// Keeps the first and newest tokens of every cache raw. A shared cache has one window, that of its
+// longest sequence, of which a shorter one sees what lies within its length.
+void set_raw_counts(const AttentionDecode& op, AttentionData& data) {
+  data.max_window = op.shape.window;
+  data.max_sinks = op.shape.sinks;
+  data.sinks.assign(data.lengths.size(), op.shape.sinks);
+  data.windows.clear();
+  for (std::size_t b = 0; b < data.lengths.size(); ++b) {
+    const std::int64_t stored = data.keys.batch > 1 ? static_cast<std::int64_t>(b) : 0;
+    const std::int64_t first = stored_tokens(data, stored) - op.shape.window;
+    data.windows.push_back(static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(data.lengths[b] - first, 0, op.shape.window)));
+  }
+}
+
+// The raw rows of all caches in the order of the args: sinks by token, then the window's ring.
+// Slots without a token stay zero.
+std::vector<std::uint16_t> raw_rows(const AttentionDecode& op, const AttentionData& data,
+                                    const std::vector<std::uint16_t>& originals) {
+  const std::int64_t head_dim = op.shape.head_dim;
+  const std::int64_t heads = data.keys.batch * op.shape.kv_heads;
+  std::vector<std::uint16_t> raw(static_cast<std::size_t>(heads * op.raw_slots() * head_dim));
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const std::int64_t tokens = stored_tokens(data, head / op.shape.kv_heads);
+    const auto copy = [&](std::int64_t token, std::int64_t slot) {
+      std::copy_n(originals.begin() + (head * data.keys.rows + token) * head_dim, head_dim,
+                  raw.begin() + (head * op.raw_slots() + slot) * head_dim);
+    };
+    const std::int64_t sinks = std::min<std::int64_t>(op.shape.sinks, tokens);
+    for (std::int64_t t = 0; t < sinks; ++t) copy(t, t);
+    for (std::int64_t t = std::max<std::int64_t>(0, tokens - op.shape.window); t < tokens; ++t) {
+      copy(t, op.shape.sinks + t % op.shape.window);
+    }
+  }
+  return raw;
+}
+
+// What a bundle item says of the attention problem, checked against it: formats, element type,
+// heads, head_dim, number of queries and longest sequence must agree. Where the problem keeps raw
+// tokens, they are taken from the originals. Error(bad_input) names `where` and what differs.
 AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
                           const std::string& where, const HardInput&) {
-  return fit_data(op, item, where);
+  const Matcher matcher(where);
+  const auto* stored = std::get_if<AttentionData>(&item.data);
+  if (stored == nullptr) matcher.fail("holds weights, but the config's op is attention_decode");
+  matcher.same_format("keys", stored->keys.format, op.keys);
+  matcher.same_format("values", stored->values.format, op.values);
+  matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
+  matcher.same<std::int64_t>("kv_heads", stored->keys.heads, op.shape.kv_heads);
+  matcher.same<std::int64_t>("head_dim", stored->keys.columns, op.shape.head_dim);
+  matcher.same<std::int64_t>("tokens", stored->keys.rows, op.shape.tokens);
+  if (stored->queries.empty()) {
+    matcher.fail("holds no queries; quantize with --queries, or run on generated data");
+  }
+  matcher.same<std::int64_t>("batch", stored->batch, op.shape.batch);
+  matcher.same<std::int64_t>("query_heads", stored->query_heads, op.shape.query_heads);
+  matcher.same<std::int64_t>("the number of caches", stored->keys.batch,
+                             op.shape.shared_cache ? 1 : op.shape.batch);
+  AttentionData data = *stored;
+  if (op.raw_slots() > 0) {
+    if (data.original_keys.empty() || data.original_values.empty()) {
+      matcher.fail(
+          "holds no originals for the raw window and sinks; quantize with --keep-original");
+    }
+    set_raw_counts(op, data);
+    data.raw_keys = raw_rows(op, data, data.original_keys);
+    data.raw_values = raw_rows(op, data, data.original_values);
+  }
+  return data;
 }
+
+// Likewise; where the bundle stores no x, it is drawn.
+LinearData stored_data(const Linear& op, const BundleItem& item, const std::string& where,
+                       const HardInput& input) {
+  const Matcher matcher(where);
+  const auto* stored = std::get_if<LinearData>(&item.data);
+  if (stored == nullptr) matcher.fail("holds a KV cache, but the config's op is gemv");
+  matcher.same_format("weights", stored->weights.format, op.weights);
+  matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
+  matcher.same<std::int64_t>("out_features", stored->weights.rows, op.shape.out_features);
+  matcher.same<std::int64_t>("in_features", stored->weights.columns, op.shape.in_features);
+  LinearData data = *stored;
+  if (data.input_rows > 0 && data.input_rows < op.shape.rows) {
+    matcher.fail(fmt::format("holds {} rows of x, the config asks for {}; lower its rows",
+                             data.input_rows, op.shape.rows));
+  }
+  if (data.input_rows == 0) {
+    data.x = make_linear_data(op, HardInput{.seed = input.seed}).x;
+  } else {
+    data.x.resize(static_cast<std::size_t>(op.shape.rows * op.shape.in_features));
+  }
+  data.input_rows = op.shape.rows;
+  return data;
+}
+
 AppendData stored_data(const KvAppend&, const BundleItem&, const std::string& where,
                        const HardInput&) {
   throw Error(ErrorKind::bad_input,
@@ -105,11 +220,6 @@ AppendData stored_data(const KvAppend&, const BundleItem&, const std::string& wh
                   ": kv_append makes codes of new tokens, so a bundle has nothing for it; run "
                   "it on generated data, without --data");
 }
-LinearData stored_data(const Linear& op, const BundleItem& item, const std::string& where,
-                       const HardInput& input) {
-  return fit_data(op, item, where, input.seed);
-}
-
 }  // namespace
 
 std::vector<ItemReport> run_verified(const Config& config, const Prepared& prepared,

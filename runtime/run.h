@@ -1,7 +1,6 @@
 // A verified run: a kernel on data, judged by the double-precision reference.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

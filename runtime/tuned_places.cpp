@@ -1,8 +1,6 @@
-#include "runtime/tuned_places.h"
-
 #include <algorithm>
 
-#include "runtime/cache/places.h"
+#include "runtime/environment.h"
 
 namespace vqgen {
 namespace {

@@ -4,42 +4,23 @@
 #include <cstring>
 
 #include "core/json/json.h"
-#include "runtime/library/handles.h"
 #include "runtime/library/last_error.h"
-#include "runtime/library/world.h"
+#include "runtime/library/registry.h"
 #include "runtime/parallel.h"
 
 using namespace vqgen::library;
 
 namespace {
 
-// Calls `act`, whose exceptions become a status; a null among `wanted` is a bad argument.
-template <class Act>
-vqgen_status guarded(std::initializer_list<const void*> wanted, const Act& act) noexcept {
-  for (const void* each : wanted) {
-    if (each == nullptr) return fail(VQGEN_BAD_INPUT, "a null pointer where none may be");
-  }
-  try {
-    return act();
-  } catch (...) {
-    return fail_caught();
-  }
-}
-
 vqgen_status fail_refused(Refusal refusal) {
-  switch (refusal) {
-    case Refusal::frozen:
-      return fail(VQGEN_MISS, "the op is new and the runtime is frozen; prefetch it before");
-    case Refusal::miss:
-      return fail(VQGEN_MISS,
-                  "the op is in no cache and the policy is not to compile; compile it before");
-    case Refusal::capturing:
-      return fail(VQGEN_CAPTURING,
-                  "the op is new and the stream is being captured; prepare it before the capture");
-    case Refusal::none:
-      break;
-  }
-  return VQGEN_OK;
+  static constexpr std::pair<vqgen_status, const char*> kRefusals[] = {
+      {VQGEN_OK, ""},
+      {VQGEN_MISS, "the op is new and the runtime is frozen; prefetch it before"},
+      {VQGEN_MISS, "the op is in no cache and the policy is not to compile; compile it before"},
+      {VQGEN_CAPTURING,
+       "the op is new and the stream is being captured; prepare it before the capture"}};
+  const auto& [status, why] = kRefusals[static_cast<std::size_t>(refusal)];
+  return status == VQGEN_OK ? status : fail(status, why);
 }
 
 vqgen_status hand_out(Outcome outcome, vqgen_op** op) {
@@ -48,41 +29,20 @@ vqgen_status hand_out(Outcome outcome, vqgen_op** op) {
   return VQGEN_OK;
 }
 
-bool threads_in_range(std::int32_t threads) { return threads >= 1 && threads <= 256; }
-
 char* copied(const std::string& text) {
-  char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  char* const copy = ::strdup(text.c_str());
   if (copy == nullptr) throw std::bad_alloc();
-  std::memcpy(copy, text.c_str(), text.size() + 1);
   return copy;
 }
 
 }  // namespace
 
 const char* vqgen_status_name(vqgen_status status) {
-  switch (status) {
-    case VQGEN_OK:
-      return "ok";
-    case VQGEN_BAD_INPUT:
-      return "bad_input";
-    case VQGEN_INFEASIBLE:
-      return "infeasible";
-    case VQGEN_DEVICE:
-      return "device";
-    case VQGEN_MISS:
-      return "miss";
-    case VQGEN_CAPTURING:
-      return "capturing";
-    case VQGEN_WORKSPACE:
-      return "workspace";
-    case VQGEN_ALIGNMENT:
-      return "alignment";
-    case VQGEN_RANGE:
-      return "range";
-    case VQGEN_INTERNAL:
-      return "internal";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"ok",        "unknown",   "bad_input", "infeasible",
+                                           "unknown",   "device",    "miss",      "capturing",
+                                           "workspace", "alignment", "range",     "internal"};
+  const auto number = static_cast<std::size_t>(status);
+  return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
 const char* vqgen_version() { return VQGEN_VERSION; }
@@ -143,7 +103,7 @@ vqgen_status vqgen_prefetch(vqgen_runtime* runtime, const char* const* configs, 
                             int32_t threads) {
   if (count == 0) return VQGEN_OK;
   return guarded({runtime, configs}, [&] {
-    if (!threads_in_range(threads)) {
+    if (threads < 1 || threads > 256) {
       return fail(VQGEN_BAD_INPUT, "threads of vqgen_prefetch() is not within 1..256");
     }
     // A status and a line belong to a thread: the lines of the others are taken along.

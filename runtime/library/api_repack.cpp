@@ -28,11 +28,9 @@ vqgen_status vqgen_repack(const uint32_t* from, vqgen_layout from_layout, int64_
   if (from == nullptr || to == nullptr) {
     return fail(VQGEN_BAD_INPUT, "repack: codes are null; give host memory");
   }
-  try {
+  return guarded({}, [&] {
     vqgen::repack({from, count(from_words)}, of(from_layout), {to, count(to_words)}, of(to_layout),
                   {heads, rows, row_words});
     return VQGEN_OK;
-  } catch (...) {
-    return fail_caught();
-  }
+  });
 }

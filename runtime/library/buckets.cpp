@@ -1,6 +1,6 @@
-#include "runtime/library/buckets.h"
-
 #include <algorithm>
+
+#include "runtime/library/record.h"
 
 namespace vqgen::library {
 namespace {
@@ -21,9 +21,37 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
   return sizes;
 }
 
-// Of descending sizes.
-std::vector<BucketPlan> plans_of(const Config& config, const std::vector<std::int64_t>& sizes,
-                                 const GpuSpec& gpu, int max_buckets, const PlanOptions& options) {
+}  // namespace
+
+std::int64_t size_of(const Problem& problem) {
+  const auto own = []<class Op>(const Op& op) -> std::int64_t {
+    if constexpr (std::is_base_of_v<Linear, Op>) {
+      return op.shape.rows;
+    } else {
+      return op.shape.tokens;
+    }
+  };
+  return std::visit(own, problem);
+}
+
+Problem resized(Problem problem, std::int64_t size) {
+  const auto with_size = [&]<class Op>(Op& op) -> Problem {
+    if constexpr (std::is_base_of_v<Linear, Op>) {
+      op.shape.rows = static_cast<int>(size);
+      if (std::is_same_v<Op, Gemm> && op.shape.rows < Gemm::kLeastRows) return Gemv{op};
+    } else {
+      op.shape.tokens = size;
+    }
+    return std::move(op);
+  };
+  return std::visit(with_size, problem);
+}
+
+std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
+                                     const PlanOptions& options, std::span<const BucketPlan> like) {
+  std::vector<std::int64_t> sizes;  // descending
+  for (const BucketPlan& each : like) sizes.insert(sizes.begin(), each.most);
+  if (like.empty()) sizes = sizes_of(config.problem);
   const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
   std::vector<BucketPlan> buckets;
   for (const std::int64_t size : sizes) {
@@ -43,46 +71,6 @@ std::vector<BucketPlan> plans_of(const Config& config, const std::vector<std::in
   }
   std::reverse(buckets.begin(), buckets.end());
   return buckets;
-}
-
-}  // namespace
-
-std::int64_t size_of(const Problem& problem) {
-  if (const Linear* linear = as_linear(problem)) return linear->shape.rows;
-  if (const auto* append = std::get_if<KvAppend>(&problem)) return append->shape.tokens;
-  return std::get<AttentionDecode>(problem).shape.tokens;
-}
-
-Problem resized(Problem problem, std::int64_t size) {
-  if (auto* attention = std::get_if<AttentionDecode>(&problem)) {
-    attention->shape.tokens = size;
-    return problem;
-  }
-  if (auto* append = std::get_if<KvAppend>(&problem)) {
-    append->shape.tokens = size;
-    return problem;
-  }
-  const auto rows = static_cast<int>(size);
-  if (auto* gemm = std::get_if<Gemm>(&problem)) {
-    gemm->shape.rows = rows;
-    if (rows >= Gemm::kLeastRows) return problem;
-    return Gemv{*gemm};
-  }
-  std::get<Gemv>(problem).shape.rows = rows;
-  return problem;
-}
-
-std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
-                                     const PlanOptions& options) {
-  return plans_of(config, sizes_of(config.problem), gpu, max_buckets, options);
-}
-
-std::vector<BucketPlan> plan_same_buckets(const Config& config, std::span<const BucketPlan> like,
-                                          const GpuSpec& gpu, const PlanOptions& options) {
-  std::vector<std::int64_t> sizes;
-  for (const BucketPlan& each : like) sizes.push_back(each.most);
-  std::reverse(sizes.begin(), sizes.end());
-  return plans_of(config, sizes, gpu, static_cast<int>(sizes.size()), options);
 }
 
 }  // namespace vqgen::library

@@ -7,6 +7,10 @@
 namespace vqgen::library {
 namespace {
 
+static_assert(VQGEN_BAD_INPUT == static_cast<int>(ErrorKind::bad_input) &&
+              VQGEN_INFEASIBLE == static_cast<int>(ErrorKind::infeasible) &&
+              VQGEN_DEVICE == static_cast<int>(ErrorKind::device));
+
 thread_local char last_message[1024] = "";
 
 }  // namespace
@@ -29,17 +33,8 @@ vqgen_status fail_caught() noexcept {
   try {
     throw;
   } catch (const Error& error) {
-    switch (error.kind()) {
-      case ErrorKind::bad_input:
-        return fail(VQGEN_BAD_INPUT, error.what());
-      case ErrorKind::infeasible:
-        return fail(VQGEN_INFEASIBLE, error.what());
-      case ErrorKind::device:
-        return fail(VQGEN_DEVICE, error.what());
-      case ErrorKind::verification_failed:
-        break;
-    }
-    return fail(VQGEN_INTERNAL, error.what());
+    const bool own = error.kind() != ErrorKind::verification_failed;
+    return fail(own ? static_cast<vqgen_status>(error.kind()) : VQGEN_INTERNAL, error.what());
   } catch (const std::bad_alloc&) {
     return fail(VQGEN_INTERNAL, "out of host memory; free some");
   } catch (const std::exception& error) {

@@ -4,6 +4,8 @@
 
 #include <vqgen/vqgen.h>
 
+#include <initializer_list>
+
 #include "core/error.h"
 
 namespace vqgen::library {
@@ -16,5 +18,18 @@ vqgen_status fail_argument(vqgen_status status, const char* name, const char* wh
 
 // The status of the exception in flight, its line kept.
 vqgen_status fail_caught() noexcept;
+
+// Calls `act`, whose exceptions become a status; a null among `wanted` is a bad argument.
+template <class Act>
+vqgen_status guarded(std::initializer_list<const void*> wanted, const Act& act) noexcept {
+  for (const void* each : wanted) {
+    if (each == nullptr) return fail(VQGEN_BAD_INPUT, "a null pointer where none may be");
+  }
+  try {
+    return act();
+  } catch (...) {
+    return fail_caught();
+  }
+}
 
 }  // namespace vqgen::library

@@ -1,15 +1,22 @@
-#include "runtime/library/launch.h"
-
+// The C functions of an op: what it says of itself, and its launches: the bucket by a scan,
+// arguments judged without touching what they point to, and the kernels in order on the caller's
+// stream. No allocation, no lock, no string.
 #include <vq/args/attention_decode.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
 
 #include "runtime/device_call.h"
 #include "runtime/library/last_error.h"
+#include "runtime/library/registry.h"
 #include "runtime/workspace.h"
 
 namespace vqgen::library {
 namespace {
+
+struct Workspace {
+  void* pointer = nullptr;
+  std::size_t bytes = 0;
+};
 
 // Looks at arguments one after the other and keeps the first fault.
 class FirstFault {
@@ -63,15 +70,23 @@ class FirstFault {
   vqgen_status status_ = VQGEN_OK;
 };
 
-vq::QuantizedArgs kernel_args(const vqgen_quantized& given) {
-  return {static_cast<const vq::u32*>(given.codes), static_cast<const vq::u16*>(given.codebooks),
-          given.scales, given.batch_stride, given.head_stride};
-}
-
-vq::EncodedArgs written_args(const vqgen_quantized& given) {
+// vq::QuantizedArgs, or vq::EncodedArgs, whose codes are written.
+template <class Args>
+Args tensor_args(const vqgen_quantized& given) {
   return {static_cast<vq::u32*>(const_cast<void*>(given.codes)),
           static_cast<const vq::u16*>(given.codebooks), given.scales, given.batch_stride,
           given.head_stride};
+}
+
+template <class Call, class Args>
+void set_cache(Call& call, const Args& args) {
+  call.keys = tensor_args<decltype(call.keys)>(args.keys);
+  call.values = tensor_args<decltype(call.values)>(args.values);
+  call.key_smooth = args.key_smooth;
+  call.raw_keys = static_cast<decltype(call.raw_keys)>(args.raw_keys);
+  call.raw_values = static_cast<decltype(call.raw_values)>(args.raw_values);
+  call.raw_batch_stride = args.raw_batch_stride;
+  call.raw_head_stride = args.raw_head_stride;
 }
 
 template <class Args>
@@ -138,8 +153,7 @@ vqgen_status wrong_op(const Record& record) {
   return fail(VQGEN_BAD_INPUT, "the op is an attention; launch it with vqgen_attention_launch()");
 }
 
-}  // namespace
-
+// A status with its line kept (last_error.h). Throws what LoadedKernel::enqueue() throws.
 vqgen_status launch(const Record& record, const vqgen_attention_args& args, Workspace workspace,
                     void* stream) {
   const auto& buckets = record.buckets;
@@ -160,13 +174,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   call.query = static_cast<const vq::u16*>(args.query);
   call.out = static_cast<vq::u16*>(args.out);
   call.lse = args.lse;
-  call.keys = kernel_args(args.keys);
-  call.values = kernel_args(args.values);
-  call.key_smooth = args.key_smooth;
-  call.raw_keys = static_cast<const vq::u16*>(args.raw_keys);
-  call.raw_values = static_cast<const vq::u16*>(args.raw_values);
-  call.raw_batch_stride = args.raw_batch_stride;
-  call.raw_head_stride = args.raw_head_stride;
+  set_cache(call, args);
   call.lengths = args.lengths;
   call.windows = args.windows;
   call.sinks = args.sinks;
@@ -195,13 +203,7 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
   call.new_values = static_cast<const vq::u16*>(args.new_values);
   call.positions = args.positions;
   call.counts = args.counts;
-  call.keys = written_args(args.keys);
-  call.values = written_args(args.values);
-  call.key_smooth = args.key_smooth;
-  call.raw_keys = static_cast<vq::u16*>(args.raw_keys);
-  call.raw_values = static_cast<vq::u16*>(args.raw_values);
-  call.raw_batch_stride = args.raw_batch_stride;
-  call.raw_head_stride = args.raw_head_stride;
+  set_cache(call, args);
   call.capacity = static_cast<vq::i32>(args.tokens);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
@@ -232,11 +234,75 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   vq::LinearArgs call{};
   call.x = static_cast<const vq::u16*>(args.x);
   call.y = static_cast<vq::u16*>(args.y);
-  call.weights = kernel_args(args.weights);
+  call.weights = tensor_args<vq::QuantizedArgs>(args.weights);
   call.output_scales = args.output_scales;
   point_into_workspace(call, workspace.pointer, bucket.own_bytes, 0);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }
 
+template <class Args>
+vqgen_status guarded_launch(const vqgen_op* op, const Args* args, Workspace workspace,
+                            void* stream) noexcept {
+  return guarded({op, args}, [&] {
+    if (args->struct_bytes != sizeof(Args)) {
+      return fail(VQGEN_BAD_INPUT,
+                  "struct_bytes of the arguments is not the size of the library's "
+                  "struct; set it, and compile against this version's header");
+    }
+    return launch(op->record->current(), *args, workspace, stream);
+  });
+}
+
+// The bucket that `count` takes; null where none does.
+const Bucket* bucket_of(const vqgen_op* op, int64_t count) {
+  if (op == nullptr || count < 0) return nullptr;
+  const auto& buckets = op->record->current().buckets;
+  const std::size_t index = bucket_index(buckets, count);
+  return index < buckets.size() ? &buckets[index] : nullptr;
+}
+
+}  // namespace
 }  // namespace vqgen::library
+
+using namespace vqgen::library;
+
+void vqgen_op_release(vqgen_op* op) { delete op; }
+
+vqgen_provenance vqgen_op_provenance(const vqgen_op* op) {
+  return op == nullptr ? VQGEN_FROM_MEMORY : static_cast<vqgen_provenance>(op->provenance);
+}
+
+size_t vqgen_op_workspace_bytes(const vqgen_op* op) {
+  return op == nullptr ? 0 : op->record->workspace_bytes;
+}
+
+size_t vqgen_op_workspace_bytes_for(const vqgen_op* op, int64_t count) {
+  const Bucket* bucket = bucket_of(op, count);
+  if (bucket == nullptr) return 0;
+  // What takes over from a baseline may need more at any moment.
+  return op->record->baseline ? op->record->workspace_bytes : bucket->workspace_bytes;
+}
+
+int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count) {
+  const Bucket* bucket = bucket_of(op, count);
+  return bucket == nullptr ? 0 : bucket->most;
+}
+
+const char* vqgen_op_description(const vqgen_op* op) {
+  return op == nullptr ? "" : op->record->told();
+}
+
+vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,
+                                    void* workspace, size_t workspace_bytes, void* stream) {
+  return guarded_launch(op, args, {workspace, workspace_bytes}, stream);
+}
+
+vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args, void* stream) {
+  return guarded_launch(op, args, {}, stream);
+}
+
+vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args, void* workspace,
+                                 size_t workspace_bytes, void* stream) {
+  return guarded_launch(op, args, {workspace, workspace_bytes}, stream);
+}

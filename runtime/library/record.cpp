@@ -1,9 +1,11 @@
 #include "runtime/library/record.h"
 
+#include <vq/layout/codes.h>
+
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "runtime/parallel.h"
-#include "runtime/prepare.h"
 
 namespace vqgen::library {
 namespace {
@@ -11,37 +13,24 @@ namespace {
 // Of addresses that are multiples of a power of two of bytes.
 std::uintptr_t mask_of(int bytes) { return static_cast<std::uintptr_t>(bytes - 1); }
 
-// What an op that reads or writes a cache asks for, whatever its plan.
-template <class Op>
-Demands demands_of_cache(const Op& op) {
-  Demands demands;
-  demands.key_smooth = op.keys.smooth;
-  demands.scales = op.keys.stage_scales;
-  demands.value_scales = op.values.stage_scales;
-  demands.window = op.shape.window > 0;
-  demands.sinks = op.shape.sinks > 0;
-  return demands;
-}
-
-Demands demands_of_weights(const Linear& op) {
-  Demands demands;
-  demands.output_scales = op.weights.output_scales;
-  demands.scales = op.weights.stage_scales;
-  return demands;
-}
-
+// Of the op whatever its plan, and the alignments of a call.
 Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
-  Demands demands = std::visit(
-      []<class Op>(const Op& op) {
-        if constexpr (std::is_base_of_v<Linear, Op>) {
-          return demands_of_weights(op);
-        } else {
-          return demands_of_cache(op);
-        }
-      },
-      problem);
+  Demands demands;
   demands.codes_mask = mask_of(shape.code_bytes);
   demands.elements_mask = mask_of(shape.element_bytes);
+  const auto set_own = [&]<class Op>(const Op& op) {
+    if constexpr (std::is_base_of_v<Linear, Op>) {
+      demands.output_scales = op.weights.output_scales;
+      demands.scales = op.weights.stage_scales;
+    } else {
+      demands.key_smooth = op.keys.smooth;
+      demands.scales = op.keys.stage_scales;
+      demands.value_scales = op.values.stage_scales;
+      demands.window = op.shape.window > 0;
+      demands.sinks = op.shape.sinks > 0;
+    }
+  };
+  std::visit(set_own, problem);
   return demands;
 }
 
@@ -52,18 +41,15 @@ Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan&
   }
   KernelSource source = source_for(wanted.config, wanted.plan, maker.gpu, compiler.machine());
   CompileResult result = compile_cached(compiler, source, maker.cache);
-  return {.plan = wanted.plan,
-          .source = std::move(source),
-          .artifact = std::move(result.artifact),
-          .cache_hit = result.hit,
-          .from = wanted.from};
+  return {{.plan = wanted.plan, .from = wanted.from},
+          std::move(source),
+          std::move(result.artifact),
+          result.hit};
 }
 
 Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
   const Prepared made = prepared(maker, compiler, wanted);
-  Bucket bucket;
-  bucket.most = wanted.most;
-  bucket.config = wanted.config;
+  Bucket bucket{wanted};
   bucket.plan = made.plan;
   bucket.from = made.from;
   bucket.entries = made.source.entries.size();
@@ -79,7 +65,138 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   return bucket;
 }
 
+using Shape = std::vector<std::int64_t>;
+
+void add(Json& list, const std::string& name, const std::string& type, const Shape& shape) {
+  list.push_back({{"name", name}, {"type", type}, {"shape", shape}});
+}
+
+// Codes, codebooks and scales of one tensor. `rows` is its shape but for the words of a row. Codes
+// that are not stored row after row are an array of their groups and runs.
+void add_quantized(Json& list, const std::string& name, const VqFormat& format,
+                   const std::string& dtype, Shape rows, std::int64_t columns, std::int64_t units) {
+  const std::int64_t words =
+      vq::row_words(columns, format.vector_size, format.residuals, format.index_bits);
+  const CodeLayout& layout = format.layout;
+  if (layout.plain()) {
+    rows.push_back(words);
+  } else {
+    rows.back() = ceil_div(rows.back(), std::int64_t{layout.rows});
+    rows.insert(rows.end(),
+                {ceil_div(words, std::int64_t{layout.words}), layout.rows, layout.words});
+  }
+  add(list, name + ".codes", "u32", rows);
+  add(list, name + ".codebooks", dtype,
+      {units, format.residuals, format.entries(), format.vector_size});
+  if (format.stage_scales) {
+    add(list, name + ".scales", "f32", {units, format.residuals});
+  }
+}
+
+// The cache that one op reads and another appends to.
+template <class Op>
+void add_cache(Json& list, const Op& op, const std::string& dtype, std::int64_t caches) {
+  const auto& s = op.shape;
+  for (const bool keys : {true, false}) {
+    const VqFormat& format = keys ? op.keys : op.values;
+    add_quantized(list, keys ? "keys" : "values", format, dtype, {caches, s.kv_heads, s.tokens},
+                  s.head_dim, kv_units(format, s.kv_heads, s.head_dim));
+  }
+  if (op.keys.smooth) add(list, "key_smooth", "f32", {s.kv_heads, s.head_dim});
+  if (op.raw_slots() == 0) return;
+  for (const char* name : {"raw_keys", "raw_values"}) {
+    add(list, name, dtype, {caches, s.kv_heads, op.raw_slots(), s.head_dim});
+  }
+}
+
+Json arguments(const AttentionDecode& op) {
+  const AttentionShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  Json list = Json::array();
+  add(list, "query", dtype, {s.batch, s.query_heads, s.head_dim});
+  add(list, "out", dtype, {s.batch, s.query_heads, s.head_dim});
+  add(list, "lse", "f32", {s.batch, s.query_heads});
+  add_cache(list, op, dtype, s.shared_cache ? 1 : s.batch);
+  add(list, "lengths", "i32", {s.batch});
+  if (s.window > 0) add(list, "windows", "i32", {s.batch});
+  if (s.sinks > 0) add(list, "sinks", "i32", {s.batch});
+  return list;
+}
+
+Json arguments(const KvAppend& op) {
+  const AppendShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  Json list = Json::array();
+  for (const char* name : {"new_keys", "new_values"}) {
+    add(list, name, dtype, {s.batch, s.new_tokens, s.kv_heads, s.head_dim});
+  }
+  add(list, "positions", "i32", {s.batch});
+  add(list, "counts", "i32", {s.batch});
+  add_cache(list, op, dtype, s.batch);
+  return list;
+}
+
+Json arguments(const Linear& op) {
+  const LinearShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  Json list = Json::array();
+  add(list, "x", dtype, {s.rows, s.in_features});
+  add(list, "y", dtype, {s.rows, s.out_features});
+  add_quantized(list, "weights", op.weights, dtype, {s.out_features}, s.in_features,
+                weight_units(op.weights, s.out_features, s.in_features));
+  if (op.weights.output_scales) {
+    add(list, "output_scales", "f32", {s.out_features});
+  }
+  return list;
+}
+
+Json bucket_json(const Bucket& bucket) {
+  const Demands& demands = bucket.demands;
+  Json kernels = Json::array();
+  for (const KernelResources& each : bucket.resources) kernels.push_back(to_json(each));
+  return {{"most", bucket.most},
+          {"plan", to_json(bucket.plan)},
+          {"plan_from", to_json(bucket.from)},
+          {"kernels", std::move(kernels)},
+          {"workspace_bytes", bucket.workspace_bytes},
+          {"codes_alignment", demands.codes_mask + 1},
+          {"elements_alignment", demands.elements_mask + 1},
+          {"provenance", bucket.from_disk ? "disk" : "compiled"}};
+}
+
+// Record::description: as JSON, for people and for what they build on it.
+std::string describe(const Record& record, const Maker& maker) {
+  const Problem& problem = record.buckets.back().config.problem;
+  Json json;
+  json["key"] = record.key;
+  json["problem"] = to_json(problem);
+  json["device"] = maker.gpu.name;
+  json["chooser"] = std::string(enum_name(maker.plan.chooser));
+  if (maker.cache != nullptr) {
+    if (std::string warning = maker.cache->warning(); !warning.empty()) {
+      json["cache_warning"] = std::move(warning);
+    }
+  }
+  if (maker.plan.tables != nullptr) {
+    if (std::string warning = maker.plan.tables->warning(); !warning.empty()) {
+      json["tuned_warning"] = std::move(warning);
+    }
+  }
+  json["workspace_bytes"] = record.workspace_bytes;
+  json["arguments"] = std::visit([](const auto& op) { return arguments(op); }, problem);
+  json["buckets"] = Json::array();
+  for (const Bucket& each : record.buckets) {
+    json["buckets"].push_back(bucket_json(each));
+  }
+  return dump_description(json);
+}
+
 }  // namespace
+
+// Paths and messages may hold bytes that are no UTF-8.
+std::string dump_description(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
 
 const char* Record::told() const {
   const std::string* const other = failed.load(std::memory_order_acquire);

@@ -10,11 +10,43 @@
 #include <string>
 #include <vector>
 
-#include "runtime/backend/backend.h"
-#include "runtime/cache/artifact_cache.h"
-#include "runtime/library/buckets.h"
+#include "runtime/prepare.h"
 
 namespace vqgen::library {
+
+// Rows or tokens that change within an op: the few sizes that kernels are made for, so that a
+// launch finds its own by a scan. Tokens only change the plan, never the text: sizes grow fourfold,
+// and those with one plan are one. Rows are part of the text: powers of two.
+
+// Tokens of an attention, rows of a product, tokens that the cache of a kv_append has room for:
+// which change neither its plan nor its text, so that it has one bucket.
+std::int64_t size_of(const Problem& problem);
+
+// The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.
+Problem resized(Problem problem, std::int64_t size);
+
+struct BucketPlan {
+  std::int64_t most = 0;  // tokens, of kv_append those that the cache has room for, or rows
+  Config config;          // of that size
+  Plan plan;
+  PlanSource from = {};
+};
+
+// The `max_buckets` largest sizes with their plans, ascending; the last is the config's own. Sizes
+// that the GPU cannot do with the fields that the config fixes are left to the next larger one.
+// Error(infeasible) where the config's own cannot be done. With buckets of another config of the
+// same problem, `like`, those sizes are taken by the same rules.
+std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
+                                     const PlanOptions& options = {},
+                                     std::span<const BucketPlan> like = {});
+
+// The index of the least bucket for `size` in ascending buckets; their number where none is.
+template <class Buckets>
+std::size_t bucket_index(const Buckets& buckets, std::int64_t size) {
+  std::size_t index = 0;
+  while (index < buckets.size() && buckets[index].most < size) ++index;
+  return index;
+}
 
 // What the launch of one kernel asks of its arguments; alignments in bytes, as masks.
 struct Demands {
@@ -26,18 +58,14 @@ struct Demands {
   std::uintptr_t elements_mask = 1;  // of raw tokens, and of x
 };
 
-struct Bucket {
-  std::int64_t most = 0;  // tokens, of kv_append those that the cache has room for, or rows
-  Config config;
-  Plan plan;
-  PlanSource from;
-  std::unique_ptr<LoadedKernel> kernel;
+struct Bucket : BucketPlan {
+  std::unique_ptr<LoadedKernel> kernel = {};
   std::size_t entries = 0;
   std::size_t workspace_bytes = 0;  // that a launch must bring; a baseline's: its own or more
   std::size_t own_bytes = 0;        // of it, that these kernels use
   std::size_t score_bytes = 0;      // of them, partial scores
-  Demands demands;
-  std::vector<KernelResources> resources;
+  Demands demands = {};
+  std::vector<KernelResources> resources = {};
   bool from_disk = false;
 };
 
@@ -84,8 +112,7 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
                                     std::span<const BucketPlan> plans,
                                     std::span<const BucketPlan> wanted = {});
 
-// Record::description, and one that was changed.
-std::string describe(const Record& record, const Maker& maker);
+// A description that was changed, as text.
 std::string dump_description(const Json& json);
 
 }  // namespace vqgen::library

@@ -5,7 +5,7 @@
 #include "core/files/digest.h"
 #include "core/files/files.h"
 #include "core/profiles.h"
-#include "runtime/library/cache_only.h"
+#include "runtime/backend/backend.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::library {
@@ -13,6 +13,31 @@ namespace {
 
 // Texts that are remembered; beyond that, ops are found by their key alone.
 constexpr std::size_t kMostTexts = 4096;
+
+// A compiler that refuses, for prepare() to find out whether the cache holds all that an op takes.
+// Of the backend's identity, so that keys agree; must not outlive it. Its compile() throws and is
+// remembered.
+class CacheOnly final : public NoDevice {
+ public:
+  explicit CacheOnly(const Backend& backend) : backend_(backend) {}
+  bool missed() const { return missed_; }
+
+  std::string_view name() const override { return backend_.name(); }
+  Machine machine() const override { return backend_.machine(); }
+  std::optional<GpuSpec> device() const override { return backend_.device(); }
+  CompilerIdentity compiler(const KernelSource& source) const override {
+    return backend_.compiler(source);
+  }
+  bool may_compile() const override { return false; }
+  Artifact compile(const KernelSource& source) const override {
+    missed_ = true;
+    throw Error(ErrorKind::device, source.op + ": not in the cache, and may not be compiled here");
+  }
+
+ private:
+  const Backend& backend_;
+  mutable std::atomic<bool> missed_{false};
+};
 
 Config config_of(std::string_view text, const std::string& source) {
   return read_config(parse_json(text, source), source);
@@ -49,11 +74,6 @@ Outcome Registry::found(std::shared_ptr<const Record> record) {
 void Registry::remember(std::string_view seen, const std::shared_ptr<const Record>& record) {
   const std::unique_lock lock(mutex_);
   if (by_text_.size() < kMostTexts) by_text_.try_emplace(std::string(seen), record);
-}
-
-Outcome Registry::prepare(std::string_view text, const std::string& source, void* stream,
-                          int threads) {
-  return find_or_make(text, text, source, stream, threads);
 }
 
 Outcome Registry::prepare_file(const std::string& path, void* stream) {
@@ -141,7 +161,8 @@ Outcome Registry::make_baseline(const Config& config, Maker maker, const std::st
   plain.hotness.reset();
   Maker by_rules = maker;
   by_rules.plan = {.chooser = Chooser::rules};
-  std::vector<BucketPlan> plans = plan_same_buckets(plain, wanted, maker.gpu, by_rules.plan);
+  std::vector<BucketPlan> plans =
+      plan_buckets(plain, maker.gpu, options_.max_buckets, by_rules.plan, wanted);
   for (BucketPlan& each : plans) {
     each.from = {Rung::rules, "the baseline, until the wanted kernel is there"};
   }

@@ -3,13 +3,15 @@
 // spec key. A new one is made once, however many threads ask: the first makes it, the others wait.
 #pragma once
 
+#include <vqgen/vqgen.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <future>
+#include <map>
 #include <shared_mutex>
 #include <thread>
-#include <unordered_map>
 
 #include "runtime/library/record.h"
 
@@ -49,7 +51,9 @@ class Registry {
   // `source` names the text in messages. A stream that is not null must not be capturing where the
   // op is new. `threads` compile its buckets; 0: as the options say. Throws Error.
   Outcome prepare(std::string_view text, const std::string& source, void* stream = nullptr,
-                  int threads = 0);
+                  int threads = 0) {
+    return find_or_make(text, text, source, stream, threads);
+  }
   // The same of a file, which is read.
   Outcome prepare_file(const std::string& path, void* stream);
 
@@ -64,14 +68,8 @@ class Registry {
  private:
   using Making = std::shared_future<Outcome>;
   using Task = std::function<void(const std::stop_token&)>;
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
-    }
-  };
   template <class Value>
-  using Map = std::unordered_map<std::string, Value, Hash, std::equal_to<>>;
+  using Map = std::map<std::string, Value, std::less<>>;
 
   Outcome find_or_make(std::string_view seen, std::string_view text, const std::string& source,
                        void* stream, int threads);
@@ -101,4 +99,18 @@ class Registry {
   std::jthread worker_;  // started with the first task
 };
 
+// What a runtime is made of. From the options that a program gave and the environment.
+// Error(bad_input) where options are none; Error(device) where there is no such device.
+std::unique_ptr<Registry> make_registry(const vqgen_options& options);
+
 }  // namespace vqgen::library
+
+// What the opaque handles of vqgen.h hold.
+struct vqgen_runtime {
+  std::unique_ptr<vqgen::library::Registry> registry;
+};
+
+struct vqgen_op {
+  std::shared_ptr<const vqgen::library::Record> record;
+  vqgen::library::Provenance provenance;
+};

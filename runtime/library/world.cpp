@@ -1,10 +1,11 @@
-#include "runtime/library/world.h"
-
+// What a runtime is made of: the library's edge to the world, as cli/ is the tool's, and the one
+// place of it that reads the environment.
 #include <fmt/format.h>
 
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"
+#include "runtime/library/registry.h"
 
 namespace vqgen::library {
 namespace {

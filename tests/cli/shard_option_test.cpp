@@ -1,12 +1,15 @@
 // --shard: by hand, from the environment, and never from the environment unasked.
-#include "cli/shard_option.h"
+#include "runtime/environment.h"
 
 #include <stdlib.h>
 
+#include "runtime/tuning/sweep/sweep.h"
 #include "tests/message_of.h"
 
 namespace vqgen::cli {
 namespace {
+
+LauncherShard chosen(const std::string& flag) { return choose_shard(flag, environment_variable); }
 
 // Each variable by itself is one that find_shard() needs: a name that is misspelt fails.
 class ShardOption : public ::testing::Test {
@@ -33,27 +36,27 @@ void set(const std::vector<std::pair<const char*, const char*>>& variables) {
 }
 
 TEST_F(ShardOption, IsTakenByHandOrFromALauncher) {
-  const std::string none = message_of([] { choose_shard("auto"); });
+  const std::string none = message_of([] { chosen("auto"); });
   EXPECT_NE(none.find("give --shard I/N"), std::string::npos);
   set({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}});
-  EXPECT_EQ(choose_shard("").shard, (Shard{0, 1}));
-  EXPECT_EQ(choose_shard("2/5").shard, (Shard{2, 5}));
-  EXPECT_EQ(choose_shard("auto").shard, (Shard{1, 3}));
+  EXPECT_EQ(chosen("").shard, (Shard{0, 1}));
+  EXPECT_EQ(chosen("2/5").shard, (Shard{2, 5}));
+  EXPECT_EQ(chosen("auto").shard, (Shard{1, 3}));
   set({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "7"}});
-  EXPECT_EQ(choose_shard("auto").shard, (Shard{0, 7}));
-  EXPECT_NE(message_of([] { choose_shard("all"); }).find("--shard: 'all'"), std::string::npos);
+  EXPECT_EQ(chosen("auto").shard, (Shard{0, 7}));
+  EXPECT_NE(message_of([] { chosen("all"); }).find("--shard: 'all'"), std::string::npos);
 }
 
 TEST_F(ShardOption, ReadsSlurm) {
   set({{"SLURM_PROCID", "0"}});
-  message_of([] { choose_shard("auto"); });
+  message_of([] { chosen("auto"); });
   set({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}});
-  EXPECT_EQ(choose_shard("auto").shard, (Shard{3, 4}));
+  EXPECT_EQ(chosen("auto").shard, (Shard{3, 4}));
   set({{"SLURM_ARRAY_TASK_ID", "1"},
        {"SLURM_ARRAY_TASK_MIN", "0"},
        {"SLURM_ARRAY_TASK_MAX", "1"},
        {"SLURM_ARRAY_TASK_COUNT", "2"}});
-  EXPECT_EQ(choose_shard("auto").shard, (Shard{7, 8}));
+  EXPECT_EQ(chosen("auto").shard, (Shard{7, 8}));
 }
 
 }  // namespace

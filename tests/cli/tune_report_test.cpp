@@ -6,8 +6,6 @@
 #include <limits>
 
 #include "cli/svg.h"
-#include "cli/tune_charts.h"
-#include "cli/tune_html.h"
 #include "core/files/files.h"
 #include "core/plan/plan_name.h"
 #include "tests/in_folder.h"

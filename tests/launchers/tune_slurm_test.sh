@@ -110,7 +110,7 @@ third="$(grep -lx 3/5 "$RECORDS"/*)"
 expect "arguments as they were" "$(head -n 8 "$third" | tr '\n' '|')" \
   "tune|my sweep.json|--shard|3/5|--out|$work/out dir/shard-3-of-5.jsonl|--budget|1 s|"
 expect "a GPU each" "$(grep -h "^gpu [01]" "$RECORDS"/* | sort -u | tr '\n' '|')" "gpu 0|gpu 1|"
-# What runtime/tuning/sweep/shard.h takes from Slurm: a batch script is no step.
+# What runtime/tuning/sweep/sweep.h takes from Slurm: a batch script is no step.
 expect "Slurm's own words" "$(tail -n 1 "$third")" "task 3 of 5 step none"
 
 # Shard 2 fails: no merge, now or later.

@@ -4,7 +4,7 @@
 
 #include <vq/args/kv_append.h>
 
-#include "runtime/library/buckets.h"
+#include "runtime/library/record.h"
 #include "tests/library/fake_backend.h"
 
 namespace vqgen::library::test {

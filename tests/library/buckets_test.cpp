@@ -1,8 +1,8 @@
 // Which sizes an op has kernels for.
-#include "runtime/library/buckets.h"
+#include "runtime/library/record.h"
 
-#include "heuristics/check.h"
 #include "core/profiles.h"
+#include "heuristics/check.h"
 #include "tests/library/fake_backend.h"
 
 namespace vqgen::library::test {

@@ -11,7 +11,7 @@
 
 #include "core/profiles.h"
 #include "runtime/backend/backend.h"
-#include "runtime/library/handles.h"
+#include "runtime/library/registry.h"
 #include "tests/core/support.h"
 
 namespace vqgen::library::test {

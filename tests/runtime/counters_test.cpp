@@ -58,7 +58,7 @@ TEST(Counters, AreSummedOverTheKernelsOfACall) {
     EXPECT_EQ(counters.values.at("l1_bytes"), 128);
     EXPECT_EQ(counters.values.at("l2_bytes"), 64);
     EXPECT_EQ(counters.values.at("occupancy_percent"), 43.75);  // of the first
-    EXPECT_EQ(counters.values.size(), kCounterMetrics.size());
+    EXPECT_EQ(counters.values.size(), std::size(kCounterMetrics));
   }
 }
 
@@ -91,7 +91,7 @@ TEST(Counters, OfATableCutAnywhereAreNoneOrWhole) {
   for (std::size_t size = 0; size < text.size(); ++size) {
     const Counters counters = parse_ncu(text.substr(0, size));
     if (counters.why.empty()) {
-      EXPECT_EQ(counters.values.size(), kCounterMetrics.size()) << size;
+      EXPECT_EQ(counters.values.size(), std::size(kCounterMetrics)) << size;
     } else {
       EXPECT_TRUE(counters.values.empty()) << size;
     }

@@ -1,8 +1,8 @@
 // Plans from tuned tables: when a row changes the plan and when it does not, what is said of it,
 // and where tables are found.
 #include "core/files/files.h"
+#include "runtime/environment.h"
 #include "runtime/prepare.h"
-#include "runtime/tuned_places.h"
 #include "tests/cache/fixtures.h"
 #include "tests/core/hotness_samples.h"
 #include "tests/core/support.h"

@@ -1,4 +1,4 @@
-#include "runtime/tuning/search/duration.h"
+#include "runtime/tuning/search/tune.h"
 
 #include "tests/message_of.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/tuning/worker/worker_serve.h"
+#include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen::test {
 

@@ -36,13 +36,13 @@ class Journal : public test::InFolder {
     return journal_header(land_.problem, land_.gpu, {}, {"H200", "1", "nvrtc", "0"}, code);
   }
   std::filesystem::path path() const { return folder_ / "journal"; }
-  ReplayEvaluator replay() const {
-    return ReplayEvaluator(land_.recorded, {.sigma = 0.02, .candidate_s = 0.1, .round_s = 0.01});
+  NoisyReplay replay() const {
+    return NoisyReplay(land_.recorded, {.sigma = 0.02, .candidate_s = 0.1, .round_s = 0.01});
   }
   // Row, seconds and trials of a tuning with what the journal holds, as text.
   std::string tuned(std::vector<std::string>* asked = nullptr,
                     const std::optional<Plan>& incumbent = std::nullopt) const {
-    ReplayEvaluator inner = replay();
+    NoisyReplay inner = replay();
     test::Counting counting(inner);
     JournaledEvaluator journal(counting, path(), header(), incumbent);
     TuneOptions options = test::options_of(StrategyName::model, 0);
@@ -61,7 +61,7 @@ class Journal : public test::InFolder {
   std::string refusal(const std::string& text) const {
     publish_text(path(), text);
     return message_of([&] {
-      ReplayEvaluator inner = replay();
+      NoisyReplay inner = replay();
       JournaledEvaluator journal(inner, path(), header());
     });
   }
@@ -107,7 +107,7 @@ TEST_F(Journal, AnswersAllOfASecondRun) {
 
 TEST_F(Journal, OfAnotherTuningIsRefusedAndRestarted) {
   tuned();
-  ReplayEvaluator inner = replay();
+  NoisyReplay inner = replay();
   const std::string message =
       message_of([&] { JournaledEvaluator journal(inner, path(), header("0the7")); });
   EXPECT_NE(message.find("--restart"), std::string::npos) << message;
@@ -140,7 +140,7 @@ TEST_F(Journal, GoesOnWithTheIncumbentThatItBeganWith) {
 }
 
 TEST_F(Journal, IsOfOneProcessAtATime) {
-  ReplayEvaluator inner = replay();
+  NoisyReplay inner = replay();
   JournaledEvaluator journal(inner, path(), header());
   for (const bool restart : {false, true}) {
     const std::string message =
@@ -151,7 +151,7 @@ TEST_F(Journal, IsOfOneProcessAtATime) {
 }
 
 TEST_F(Journal, OneWithoutAnAnswerLeavesNothingOrWhatWasThere) {
-  ReplayEvaluator inner = replay();
+  NoisyReplay inner = replay();
   { JournaledEvaluator journal(inner, path(), header()); }
   EXPECT_FALSE(std::filesystem::exists(path()));
   tuned();
@@ -165,7 +165,7 @@ TEST_F(Journal, OneWithoutAnAnswerLeavesNothingOrWhatWasThere) {
 }
 
 TEST_F(Journal, OfALinkToNothingIsRefused) {
-  ReplayEvaluator inner = replay();
+  NoisyReplay inner = replay();
   std::filesystem::create_symlink(path().string() + ".gone", path());
   const std::string message =
       message_of([&] { JournaledEvaluator journal(inner, path(), header()); });
@@ -191,7 +191,7 @@ class FilesUpTo {
 };
 
 TEST_F(Journal, OfAFullDiskIsAsItWasBeforeTheAnswer) {
-  ReplayEvaluator inner = replay();
+  NoisyReplay inner = replay();
   const std::vector<Plan> plans{land_.space.candidates[0].plan};
   const auto screen = [&] {
     JournaledEvaluator journal(inner, path(), header());
@@ -264,7 +264,7 @@ TEST_F(Journal, AHeaderIsKnownHoweverItIsWritten) {
 }
 
 TEST_F(Journal, AnotherFileIsNotTouched) {
-  ReplayEvaluator inner = replay();
+  NoisyReplay inner = replay();
   for (const std::string text : {"notes", "notes\nmore\n", "notes\nmore", "{}\n", "\n",
                                  "{\"code\":1}\n", "\"vqgen_journal\":1\nmore"}) {
     EXPECT_NE(refusal(text), "");
@@ -283,7 +283,7 @@ TEST_F(Journal, AnotherFileIsNotTouched) {
 }
 
 TEST_F(Journal, FalseTimesAreRecordedAsWrong) {
-  ReplayEvaluator inner = replay();
+  NoisyReplay inner = replay();
   test::Counting counting(inner);
   counting.spoil = [](Measurement& m) { m.time_us = std::nan(""); };
   const std::vector<Plan> plans{land_.recorded[land_.space.by_cost[0]].plan};

@@ -3,17 +3,16 @@
 // that counts and can be made to fail.
 #pragma once
 
-#include <cmath>
 #include <functional>
 #include <set>
 
-#include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "runtime/tuning/journal/replay.h"
+#include "runtime/tuning/search/strategies.h"
 #include "runtime/tuning/search/tune.h"
-#include "runtime/tuning/search/tuning_space.h"
 #include "runtime/verify/random.h"
+#include "tests/tuning/noisy_replay.h"
 
 namespace vqgen::test {
 

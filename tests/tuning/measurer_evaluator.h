@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "runtime/tuning/evaluator.h"
-#include "runtime/tuning/measure/stopwatch.h"
 #include "runtime/tuning/measure/supervise.h"
-#include "runtime/tuning/worker/measurer_workbench.h"
+#include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen::test {
 

@@ -53,8 +53,8 @@ double noise_of_rounds(const std::vector<Finalist>& finalists, const Decision& d
   return std::max(0.005, 3 * 1.2533 * 1.4826 * quartiles(off).median / std::sqrt(double{kRounds}));
 }
 
-Run run_of(const std::vector<Measurement>& recorded, const ReplayOptions& options) {
-  ReplayEvaluator replay(recorded, options);
+Run run_of(const std::vector<Measurement>& recorded, const NoiseOptions& options) {
+  NoisyReplay replay(recorded, options);
   std::vector<Plan> plans;
   for (const Measurement& each : recorded) plans.push_back(each.plan);
   std::vector<FinalTimes> times = replay.finals(plans, kRounds);
@@ -76,7 +76,7 @@ struct Tally {
   double noise = 0;  // the mean
 };
 
-Tally two_runs(ReplayOptions options, int finalists) {
+Tally two_runs(NoiseOptions options, int finalists) {
   Tally tally;
   for (std::uint64_t trial = 0; trial < kTrials; ++trial) {
     const std::vector<Measurement> recorded = finalists_of(trial, finalists);

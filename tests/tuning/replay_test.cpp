@@ -1,6 +1,5 @@
 // Recorded landscapes: the noise asked for and no other, outcomes as recorded, and files that are
 // none refused.
-#include "runtime/tuning/journal/replay.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +23,7 @@ std::vector<Plan> plans_of(const test::Landscape& land, std::size_t count) {
 
 TEST(Replay, AnswersWithoutNoiseWhatWasRecorded) {
   const test::Landscape land = test::landscape(test::gemv_problem(), 1);
-  ReplayEvaluator replay(land.recorded, {.candidate_s = 0.5, .round_s = 0.25});
+  NoisyReplay replay(land.recorded, {.candidate_s = 0.5, .round_s = 0.25});
   const std::vector<Plan> plans = plans_of(land, 5);
   const auto screened = replay.screen(plans);
   EXPECT_EQ(replay.spent_s(), 2.5);
@@ -40,9 +39,9 @@ TEST(Replay, AnswersWithoutNoiseWhatWasRecorded) {
 TEST(Replay, NoiseIsAFunctionOfSeedPlanAndRound) {
   const test::Landscape land = test::landscape(test::gemv_problem(), 1);
   const std::vector<Plan> plans = plans_of(land, 6);
-  ReplayEvaluator replay(land.recorded, {.seed = 3, .sigma = 0.01, .drift = 0.1});
-  ReplayEvaluator again(land.recorded, {.seed = 3, .sigma = 0.01, .drift = 0.1});
-  ReplayEvaluator other(land.recorded, {.seed = 4, .sigma = 0.01, .drift = 0.1});
+  NoisyReplay replay(land.recorded, {.seed = 3, .sigma = 0.01, .drift = 0.1});
+  NoisyReplay again(land.recorded, {.seed = 3, .sigma = 0.01, .drift = 0.1});
+  NoisyReplay other(land.recorded, {.seed = 4, .sigma = 0.01, .drift = 0.1});
   replay.screen(plans);
   const auto all = replay.finals(plans, 40);
   const auto alone = again.finals(std::span(plans).subspan(2, 1), 40);
@@ -71,7 +70,7 @@ TEST(Replay, GivesOutcomesAgainAndKnowsWhatIsNotThere) {
   std::vector<Plan> plans = plans_of(land, 3);
   plans.push_back(land.recorded.back().plan);
   land.recorded.pop_back();
-  ReplayEvaluator replay(land.recorded, {});
+  NoisyReplay replay(land.recorded, {});
   const auto screened = replay.screen(plans);
   EXPECT_EQ(screened[0].outcome, Outcome::timed);
   EXPECT_EQ(screened[1].outcome, Outcome::hung);

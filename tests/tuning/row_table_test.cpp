@@ -1,5 +1,5 @@
 // Rows put into one table by several at once, and rows that would say another device.
-#include "runtime/tuning/sweep/row_table.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Shards: every item in exactly one, whatever the count; and which one a launcher means.
-#include "runtime/tuning/sweep/shard.h"
+#include "runtime/tuning/sweep/sweep.h"
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -9,6 +10,16 @@
 
 namespace vqgen {
 namespace {
+
+// Of launchers, by the names of the variables.
+using Variables = std::map<std::string, std::string>;
+
+std::optional<LauncherShard> shard_of(const Variables& set) {
+  return find_shard([&](const char* name) {
+    const auto found = set.find(name);
+    return found == set.end() ? std::nullopt : std::optional(found->second);
+  });
+}
 
 Work random_work(std::size_t size, std::mt19937& random) {
   Work work;
@@ -95,28 +106,28 @@ TEST(Shard, IsWrittenFromZero) {
 }
 
 TEST(Shard, LaunchersSayWhich) {
-  const auto shard = [](const LauncherEnvironment& environment) {
-    const auto found = find_shard(environment);
+  const auto shard = [](const Variables& environment) {
+    const auto found = shard_of(environment);
     EXPECT_TRUE(found);
     EXPECT_FALSE(found && found->reason.empty());
     return found ? found->shard : Shard{};
   };
-  EXPECT_FALSE(find_shard({}));
-  const LauncherEnvironment array{.slurm_array_task_id = "3",
-                                  .slurm_array_task_min = "0",
-                                  .slurm_array_task_max = "15",
-                                  .slurm_array_task_count = "16"};
+  EXPECT_FALSE(shard_of({}));
+  const Variables array{{"SLURM_ARRAY_TASK_ID", "3"},
+                        {"SLURM_ARRAY_TASK_MIN", "0"},
+                        {"SLURM_ARRAY_TASK_MAX", "15"},
+                        {"SLURM_ARRAY_TASK_COUNT", "16"}};
   EXPECT_EQ(shard(array), (Shard{3, 16}));
-  LauncherEnvironment step{.slurm_procid = "1", .slurm_step_num_tasks = "4"};
+  Variables step{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}};
   EXPECT_EQ(shard(step), (Shard{1, 4}));
   // A batch script, which starts all of the work itself.
-  EXPECT_FALSE(find_shard({.slurm_procid = "0"}));
-  const LauncherEnvironment mpi{.ompi_comm_world_rank = "2", .ompi_comm_world_size = "3"};
+  EXPECT_FALSE(shard_of({{"SLURM_PROCID", "0"}}));
+  const Variables mpi{{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}};
   EXPECT_EQ(shard(mpi), (Shard{2, 3}));
-  EXPECT_EQ(shard({.pmi_rank = "0", .pmi_size = "2"}), (Shard{0, 2}));
+  EXPECT_EQ(shard({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), (Shard{0, 2}));
   // mpirun starts its daemons by srun: the ranks are its own.
-  step.ompi_comm_world_rank = "5";
-  step.ompi_comm_world_size = "8";
+  step["OMPI_COMM_WORLD_RANK"] = "5";
+  step["OMPI_COMM_WORLD_SIZE"] = "8";
   EXPECT_EQ(shard(step), (Shard{5, 8}));
 }
 
@@ -125,12 +136,12 @@ TEST(Shard, ArraysOfStepsMultiply) {
   std::vector<int> taken(3 * 4, 0);
   for (int task = 0; task < 3; ++task) {
     for (int rank = 0; rank < 4; ++rank) {
-      const auto found = find_shard({.slurm_array_task_id = fmt::format("{}", task),
-                                     .slurm_array_task_min = "0",
-                                     .slurm_array_task_max = "2",
-                                     .slurm_array_task_count = "3",
-                                     .slurm_procid = fmt::format("{}", rank),
-                                     .slurm_step_num_tasks = "4"});
+      const auto found = shard_of({{"SLURM_ARRAY_TASK_ID", fmt::format("{}", task)},
+                                   {"SLURM_ARRAY_TASK_MIN", "0"},
+                                   {"SLURM_ARRAY_TASK_MAX", "2"},
+                                   {"SLURM_ARRAY_TASK_COUNT", "3"},
+                                   {"SLURM_PROCID", fmt::format("{}", rank)},
+                                   {"SLURM_STEP_NUM_TASKS", "4"}});
       ASSERT_TRUE(found);
       EXPECT_EQ(found->shard, (Shard{4 * task + rank, 12}));
       ++taken.at(static_cast<std::size_t>(found->shard.index));
@@ -140,31 +151,32 @@ TEST(Shard, ArraysOfStepsMultiply) {
 }
 
 TEST(Shard, LaunchersThatSayHalfAreRefused) {
-  const LauncherEnvironment good{.slurm_array_task_id = "1",
-                                 .slurm_array_task_min = "0",
-                                 .slurm_array_task_max = "3",
-                                 .slurm_array_task_count = "4"};
-  EXPECT_TRUE(find_shard(good));
-  const std::vector<std::pair<const char*, std::function<void(LauncherEnvironment&)>>> faults{
-      {"SLURM_ARRAY_TASK_COUNT", [](auto& e) { e.slurm_array_task_count.reset(); }},
-      {"SLURM_ARRAY_TASK_MIN", [](auto& e) { e.slurm_array_task_min.reset(); }},
-      {"SLURM_ARRAY_TASK_ID", [](auto& e) { e.slurm_array_task_id = "x"; }},
-      {"SLURM_ARRAY_TASK_ID", [](auto& e) { e.slurm_array_task_id = "4"; }},
+  const Variables good{{"SLURM_ARRAY_TASK_ID", "1"},
+                       {"SLURM_ARRAY_TASK_MIN", "0"},
+                       {"SLURM_ARRAY_TASK_MAX", "3"},
+                       {"SLURM_ARRAY_TASK_COUNT", "4"}};
+  EXPECT_TRUE(shard_of(good));
+  const std::vector<std::pair<const char*, std::function<void(Variables&)>>> faults{
+      {"SLURM_ARRAY_TASK_COUNT", [](auto& e) { e.erase("SLURM_ARRAY_TASK_COUNT"); }},
+      {"SLURM_ARRAY_TASK_MIN", [](auto& e) { e.erase("SLURM_ARRAY_TASK_MIN"); }},
+      {"SLURM_ARRAY_TASK_ID", [](auto& e) { e["SLURM_ARRAY_TASK_ID"] = "x"; }},
+      {"SLURM_ARRAY_TASK_ID", [](auto& e) { e["SLURM_ARRAY_TASK_ID"] = "4"; }},
       // Tasks 1, 2, 3 and 7 alone; and all of an array that counts from 1.
-      {"--array=0-7", [](auto& e) { e.slurm_array_task_max = "7"; }},
-      {"from 1 to 4", [](auto& e) { e.slurm_array_task_min = "1", e.slurm_array_task_max = "4"; }},
-      {"SLURM_PROCID", [](auto& e) { e.slurm_step_num_tasks = "4"; }},
-      {"PMI_SIZE", [](auto& e) { e.pmi_rank = "4"; }},
-      {"PMI_RANK", [](auto& e) { e.pmi_rank = "-1", e.pmi_size = "4"; }},
+      {"--array=0-7", [](auto& e) { e["SLURM_ARRAY_TASK_MAX"] = "7"; }},
+      {"from 1 to 4",
+       [](auto& e) { e["SLURM_ARRAY_TASK_MIN"] = "1", e["SLURM_ARRAY_TASK_MAX"] = "4"; }},
+      {"SLURM_PROCID", [](auto& e) { e["SLURM_STEP_NUM_TASKS"] = "4"; }},
+      {"PMI_SIZE", [](auto& e) { e["PMI_RANK"] = "4"; }},
+      {"PMI_RANK", [](auto& e) { e["PMI_RANK"] = "-1", e["PMI_SIZE"] = "4"; }},
       {"OMPI_COMM_WORLD_SIZE",
-       [](auto& e) { e.ompi_comm_world_rank = "0", e.ompi_comm_world_size = ""; }},
+       [](auto& e) { e["OMPI_COMM_WORLD_RANK"] = "0", e["OMPI_COMM_WORLD_SIZE"] = ""; }},
       {"more than 65536",
-       [](auto& e) { e.ompi_comm_world_rank = "0", e.ompi_comm_world_size = "65536"; }},
+       [](auto& e) { e["OMPI_COMM_WORLD_RANK"] = "0", e["OMPI_COMM_WORLD_SIZE"] = "65536"; }},
   };
   for (const auto& [words, change] : faults) {
-    LauncherEnvironment environment = good;
+    Variables environment = good;
     change(environment);
-    const std::string message = message_of([&] { find_shard(environment); });
+    const std::string message = message_of([&] { shard_of(environment); });
     EXPECT_NE(message.find(words), std::string::npos) << message;
     EXPECT_NE(message.find("--shard I/N"), std::string::npos) << message;
   }

@@ -9,7 +9,6 @@
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
 #include "runtime/prepare.h"
-#include "runtime/tuning/search/cost_correction.h"
 #include "tests/core/hotness_samples.h"
 #include "tests/tuning/landscape.h"
 

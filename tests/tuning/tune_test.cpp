@@ -13,8 +13,8 @@ namespace vqgen {
 namespace {
 
 TuneResult tuned(const test::Landscape& land, const TuneOptions& options,
-                 const ReplayOptions& replay = {}) {
-  ReplayEvaluator evaluator(land.recorded, replay);
+                 const NoiseOptions& replay = {}) {
+  NoisyReplay evaluator(land.recorded, replay);
   return tune(land.problem, land.gpu, evaluator, options);
 }
 
@@ -168,7 +168,7 @@ TEST(Tune, SurvivesWhatFails) {
   test::Landscape land = test::landscape(test::gemv_problem(), 11);
   const TuneOptions options = test::options_of(StrategyName::exhaustive, 0);
   const Plan best = tuned(land, options).row.plan;
-  ReplayEvaluator replay(land.recorded, {});
+  NoisyReplay replay(land.recorded, {});
   test::Counting evaluator(replay);
   // The fastest is killed in the finals, another gives no number.
   std::optional<Plan> other;
@@ -194,7 +194,7 @@ TEST(Tune, SurvivesWhatFails) {
 
 TEST(Tune, WhereAllFinalistsFailTheNextBestHaveTheirs) {
   const test::Landscape land = test::landscape(test::gemv_problem(), 11);
-  ReplayEvaluator replay(land.recorded, {});
+  NoisyReplay replay(land.recorded, {});
   test::Counting evaluator(replay);
   evaluator.spoil_final = [&](const Plan&, FinalTimes& times) {
     if (evaluator.finals_held < 3) times = {{}, Outcome::crashed, "signal 11"};
@@ -208,7 +208,7 @@ TEST(Tune, WhereAllFinalistsFailTheNextBestHaveTheirs) {
 
 TEST(Tune, WhereNothingIsTimedItSaysWhatBecameOfTheDefault) {
   const test::Landscape land = test::landscape(test::gemv_problem(), 11);
-  ReplayEvaluator replay(land.recorded, {});
+  NoisyReplay replay(land.recorded, {});
   test::Counting evaluator(replay);
   TuneOptions options = test::options_of(StrategyName::model, 40);
   for (const double us : {std::numeric_limits<double>::quiet_NaN(), 0.0}) {
@@ -244,7 +244,7 @@ TEST(Tune, InfeasibleIsSaid) {
   op.keys.vector_size = op.values.vector_size = 16;
   op.keys.index_bits = op.values.index_bits = 16;
   const test::Landscape land = test::landscape(test::gemv_problem(), 11);
-  ReplayEvaluator replay(land.recorded, {});
+  NoisyReplay replay(land.recorded, {});
   if (check(Problem(op)).ok) GTEST_SKIP() << "that has kernels by now";
   EXPECT_NE(message_of([&] { tune(op, land.gpu, replay, {}); }, ErrorKind::infeasible), "");
 }
@@ -269,7 +269,7 @@ class OnCpu final : public test::Counting {
 
  private:
   const test::Landscape& land_;
-  ReplayEvaluator replay_{land_.recorded, {.sigma = 0.01}};
+  NoisyReplay replay_{land_.recorded, {.sigma = 0.01}};
   double spent_s_ = 0;
 };
 

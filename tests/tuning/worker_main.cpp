@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/tuning/worker/measurer_workbench.h"
+#include "runtime/tuning/worker/worker_lines.h"
 #include "tests/tuning/fake_workbench.h"
 
 int main(int argc, char** argv) {

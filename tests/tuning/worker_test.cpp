@@ -19,7 +19,7 @@
 #include "core/files/files.h"
 #include "core/problem/config.h"
 #include "core/profiles.h"
-#include "runtime/tuning/journal/journal_lines.h"
+#include "runtime/tuning/journal/journal.h"
 #include "tests/core/support.h"
 #include "tests/in_folder.h"
 #include "tests/tuning/fake_workbench.h"

@@ -73,7 +73,7 @@ JournaledEvaluator::JournaledEvaluator(Evaluator& inner, const std::filesystem::
     : inner_(inner), path_(path), incumbent_(incumbent) {
   open();
   try {
-    read(header.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", restart);
+    read(text_of(header) + "\n", restart);
   } catch (...) {
     close();
     throw;

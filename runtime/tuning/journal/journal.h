@@ -22,9 +22,47 @@
 
 #include "core/gpu/gpu_spec.h"
 #include "core/plan/tuned_row.h"
-#include "runtime/tuning/journal/journal_lines.h"
+#include "runtime/tuning/evaluator.h"
 
 namespace vqgen {
+
+// The lines of a journal: what was asked, what came of it, and what it cost.
+
+// Costs are whole microseconds, so that their sum is the same in whatever parts it was added.
+struct ScreenLine {
+  Measurement measurement;
+  std::int64_t cost_us = 0;
+};
+struct FinalsLine {
+  std::vector<std::string> plans;  // names
+  int rounds = 0;
+  std::vector<FinalTimes> times;  // of each plan
+  std::int64_t cost_us = 0;
+};
+
+// A line's text, with its line break.
+std::string incumbent_line(const std::optional<Plan>& incumbent);
+std::string to_line(const ScreenLine& line);
+std::string to_line(const FinalsLine& line);
+
+// {"incumbent": NAME or null}; Error(bad_input) as below.
+std::optional<Plan> read_incumbent_line(const JsonCursor& cursor);
+bool is_finals_line(const JsonCursor& cursor);
+// Error(bad_input) at the cursor for fields unknown, missing or out of range, NaN among them.
+ScreenLine read_screen_line(const JsonCursor& cursor);
+FinalsLine read_finals_line(const JsonCursor& cursor);
+
+// Microseconds, above 0. Error(bad_input).
+double read_time(const JsonCursor& cursor);
+// The cursor. Error(bad_input) where it is at no array.
+const JsonCursor& require_array(const JsonCursor& cursor);
+// In one line; bytes that are no UTF-8, as a compiler may say, become replacement characters.
+std::string text_of(const Json& json);
+
+// A measurement as an object, its plan by name, for a worker's lines too; figures stand where it is
+// timed, its times only where it has some, else why it is not.
+Json to_json(const Measurement& measurement);
+Measurement read_measurement(const JsonCursor& cursor);
 
 // What answers depend on: with another of these they are not the same. `code` is a digest of what
 // kernels are made from.

@@ -1,4 +1,4 @@
-#include "runtime/tuning/journal/journal_lines.h"
+#include "runtime/tuning/journal/journal.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,6 @@ constexpr double kLongestUs = 1e9;
 constexpr double kMostCost = 9e15;
 constexpr double kMostInt = 2147483647;
 
-double read_time(const JsonCursor& cursor) {
-  const double us = cursor.number(0, kLongestUs);
-  if (us <= 0) cursor.fail("must be above 0");
-  return us;
-}
-
 int read_count(const JsonCursor& cursor, const char* name) {
   return static_cast<int>(cursor.member(name).integer(0, kMostInt));
 }
@@ -27,11 +21,6 @@ Outcome read_outcome(const JsonCursor& cursor) {
 
 std::int64_t read_cost(const JsonCursor& cursor) {
   return cursor.member("cost_us").integer(0, kMostCost);
-}
-
-const JsonCursor& require_array(const JsonCursor& cursor) {
-  if (!cursor.value().is_array()) cursor.fail("must be an array");
-  return cursor;
 }
 
 FinalTimes read_final_times(const JsonCursor& cursor, std::size_t rounds) {
@@ -47,12 +36,24 @@ FinalTimes read_final_times(const JsonCursor& cursor, std::size_t rounds) {
   return times;
 }
 
-// What a compiler says may be no UTF-8.
-std::string line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string line_of(const Json& json) { return text_of(json) + "\n"; }
 
 }  // namespace
+
+double read_time(const JsonCursor& cursor) {
+  const double us = cursor.number(0, kLongestUs);
+  if (us <= 0) cursor.fail("must be above 0");
+  return us;
+}
+
+const JsonCursor& require_array(const JsonCursor& cursor) {
+  if (!cursor.value().is_array()) cursor.fail("must be an array");
+  return cursor;
+}
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Json to_json(const Measurement& m) {
   Json json = {{"plan", plan_name(m.plan)}, {"outcome", enum_name(m.outcome)}};

@@ -1,30 +1,11 @@
 #include "runtime/tuning/journal/replay.h"
 
-#include <fmt/format.h>
-
-#include <cmath>
-
 #include "core/plan/plan_name.h"
 #include "core/problem/config.h"
-#include "runtime/verify/random.h"
+#include "runtime/tuning/journal/journal.h"
 
 namespace vqgen {
 namespace {
-
-constexpr double kLongestReplayUs = 1e9;
-
-// FNV-1a: a stream of Random for each text.
-std::uint64_t stream_of(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
-double read_positive(const JsonCursor& cursor) {
-  const double us = cursor.number(0, kLongestReplayUs);
-  if (us <= 0) cursor.fail("must be above 0");
-  return us;
-}
 
 JsonCursor recorded_member(const JsonCursor& cursor, const char* name) {
   return cursor.member(
@@ -41,7 +22,7 @@ Measurement read_recorded(const JsonCursor& cursor, Plan plan) {
     if (cursor.has("why")) m.why = cursor.at("why").string();
     return m;
   }
-  m.time_us = read_positive(recorded_member(cursor, "time_us"));
+  m.time_us = read_time(recorded_member(cursor, "time_us"));
   if (cursor.has("rel_err")) m.rel_err = cursor.at("rel_err").number(0, 1);
   if (cursor.has("spill_bytes")) {
     m.spill_bytes = static_cast<int>(cursor.at("spill_bytes").integer(0, 1e9));
@@ -51,13 +32,11 @@ Measurement read_recorded(const JsonCursor& cursor, Plan plan) {
 
 // Of the configs of vqgen measure those that have the problem.
 void add_measured(const JsonCursor& configs, const Problem& problem, std::vector<Measurement>& to) {
-  if (!configs.value().is_array()) configs.fail("must be an array");
-  for (std::size_t i = 0; i < configs.value().size(); ++i) {
+  for (std::size_t i = 0; i < require_array(configs).value().size(); ++i) {
     const JsonCursor config = configs.at(i);
     if (recorded_member(config, "problem").value() != to_json(problem)) continue;
     const JsonCursor all = recorded_member(config, "measurements");
-    if (!all.value().is_array()) all.fail("must be an array");
-    for (std::size_t j = 0; j < all.value().size(); ++j) {
+    for (std::size_t j = 0; j < require_array(all).value().size(); ++j) {
       const JsonCursor each = all.at(j);
       to.push_back(read_recorded(each, read_plan(recorded_member(each, "plan"), problem)));
     }
@@ -66,45 +45,24 @@ void add_measured(const JsonCursor& configs, const Problem& problem, std::vector
 
 }  // namespace
 
-ReplayEvaluator::ReplayEvaluator(std::vector<Measurement> recorded, const ReplayOptions& options)
-    : options_(options) {
+ReplayEvaluator::ReplayEvaluator(std::vector<Measurement> recorded) {
   for (Measurement& each : recorded) {
     std::string name = plan_name(each.plan);
     recorded_.insert_or_assign(std::move(name), std::move(each));
   }
 }
 
-const Measurement& ReplayEvaluator::answer(const std::string& name, const Plan& plan) {
-  Measurement unknown;
-  unknown.plan = plan;
-  unknown.outcome = Outcome::compile_failed;
-  unknown.why = "not recorded";
-  return recorded_.try_emplace(name, unknown).first->second;
-}
-
-double ReplayEvaluator::noise(const std::string& name, int round, int batch) const {
-  const auto draw = [&](const std::string& text) {
-    return Random(options_.seed, stream_of(text)).normal();
-  };
-  const auto of_all_and_each = [&](double sigma, const std::string& what) {
-    return sigma == 0 ? 0 : sigma * (draw(what) + draw(what + name));
-  };
-  return std::exp(options_.sigma * draw(fmt::format("{} {}", round, name)) +
-                  options_.drift * draw(fmt::format("{} ", round)) +
-                  of_all_and_each(options_.batch, fmt::format("batch {} ", batch)) +
-                  of_all_and_each(options_.process, "process "));
+const Measurement& ReplayEvaluator::answer(const Plan& plan) {
+  const Measurement unknown{
+      .plan = plan, .outcome = Outcome::compile_failed, .why = "not recorded"};
+  return recorded_.try_emplace(plan_name(plan), unknown).first->second;
 }
 
 std::vector<Measurement> ReplayEvaluator::screen(std::span<const Plan> plans) {
   std::vector<Measurement> answers;
   for (const Plan& plan : plans) {
-    const std::string name = plan_name(plan);
-    answers.push_back(answer(name, plan));
-    spent_s_ += options_.candidate_s;
-    if (answers.back().outcome != Outcome::timed) continue;
-    Measurement& m = answers.back();
-    m.time_us *= noise(name, 0, 0);
-    m.low_us = m.high_us = m.time_us;
+    Measurement& m = answers.emplace_back(answer(plan));
+    if (m.outcome == Outcome::timed) m.low_us = m.high_us = m.time_us;
   }
   return answers;
 }
@@ -112,14 +70,9 @@ std::vector<Measurement> ReplayEvaluator::screen(std::span<const Plan> plans) {
 std::vector<FinalTimes> ReplayEvaluator::finals(std::span<const Plan> plans, int rounds) {
   std::vector<FinalTimes> all;
   for (const Plan& plan : plans) {
-    const std::string name = plan_name(plan);
-    const Measurement& m = answer(name, plan);
-    FinalTimes times{{}, m.outcome, m.why};
-    for (int round = 0; round < rounds && m.outcome == Outcome::timed; ++round) {
-      times.us.push_back(m.time_us * noise(name, round + 1, batch_of(round, rounds)));
-      spent_s_ += options_.round_s;
-    }
-    all.push_back(std::move(times));
+    const Measurement& m = answer(plan);
+    FinalTimes& times = all.emplace_back(FinalTimes{{}, m.outcome, m.why});
+    if (m.outcome == Outcome::timed) times.us.assign(static_cast<std::size_t>(rounds), m.time_us);
   }
   return all;
 }

@@ -1,6 +1,10 @@
-// Supervision: a batch of candidates is measured by attempts, and an attempt may die of one of
-// them. That one is marked, and the next attempt takes up the others. The same for a device in this
-// process and for one in a worker process; only what an attempt is differs.
+// Jobs on a workbench, and their supervision.
+//
+// A workbench measures candidates one by one, each step a call, so that whoever watches knows which
+// candidate a hang or a crash is of. A job is done on one: a batch screened, or the rounds of
+// finals. It is measured by attempts, and an attempt may die of one of its candidates. That one is
+// marked, and the next attempt takes up the others. The same for a device in this process and for
+// one in a worker process; only what an attempt is differs.
 #pragma once
 
 #include <chrono>
@@ -11,9 +15,63 @@
 #include <vector>
 
 #include "runtime/tuning/evaluator.h"
-#include "runtime/tuning/measure/workbench.h"
 
 namespace vqgen {
+
+// Told of each candidate by the thread that compiles it.
+struct CompileWatch {
+  std::function<void(std::size_t)> begun;
+  std::function<void(std::size_t)> ended;
+};
+
+// Candidates are numbered as the plans of the last compile(). Not thread-safe.
+class Workbench {
+ public:
+  virtual ~Workbench() = default;
+
+  // Lets go of all candidates and compiles these: in parallel, or one by one where `serial`.
+  virtual void compile(std::span<const Plan> plans, bool serial, const CompileWatch& watch) = 0;
+
+  // One candidate verified and timed. Error(device) where the device may be lost.
+  virtual Measurement screen(std::size_t candidate) = 0;
+
+  // Verified and kept for rounds; timed, without its times, where it is fit for them.
+  virtual Measurement seat(std::size_t candidate) = 0;
+  // Places all data elsewhere on the device; what is seated stays so. Error(device).
+  virtual void move_data() = 0;
+  // One round of a seated one: microseconds of a call.
+  virtual double round_us(std::size_t candidate) = 0;
+};
+
+enum class JobKind { screen, finals };
+template <>
+inline constexpr auto enum_names<JobKind> = std::array{"screen", "finals"};
+
+struct Job {
+  JobKind kind = JobKind::screen;
+  std::vector<Plan> plans;
+  bool serial = false;  // compile one by one
+  int first_round = 0;  // of finals
+  int rounds = 0;
+};
+
+// What happens to a candidate. Every step that may hang or crash begins with a report of its own.
+// finals: first each is measured, which tells whether it takes part, then timed once a round.
+enum class Step { compiling, compiled, running, measured, timed };
+template <>
+inline constexpr auto enum_names<Step> =
+    std::array{"compiling", "compiled", "running", "measured", "timed"};
+
+struct Report {
+  Step step = Step::compiling;
+  std::size_t candidate = 0;
+  Measurement measurement = {};  // of measured
+  double us = 0;                 // of timed
+};
+
+// Calls `report` by one thread at a time. In round r the candidates have their turns from the r-th
+// on; where a batch of rounds begins, data moves. Error(device) as the workbench.
+void do_job(Workbench& bench, const Job& job, const std::function<void(const Report&)>& report);
 
 using Clock = std::chrono::steady_clock;
 
@@ -70,5 +128,22 @@ using Attempt = std::function<std::optional<Death>(const Job& job, Ledger& ledge
 std::vector<Measurement> supervise_screen(std::span<const Plan> plans, const Attempt& attempt);
 std::vector<FinalTimes> supervise_finals(std::span<const Plan> plans, int rounds,
                                          const Attempt& attempt);
+
+// Time of a scope, added up.
+class Stopwatch {
+ public:
+  // Adds to `total_s` when it goes.
+  explicit Stopwatch(double& total_s) : total_s_(total_s) {}
+  ~Stopwatch() {
+    const std::chrono::duration<double> spent = Clock::now() - begin_;
+    total_s_ += spent.count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& total_s_;
+  Clock::time_point begin_ = Clock::now();
+};
 
 }  // namespace vqgen

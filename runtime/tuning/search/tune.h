@@ -84,4 +84,8 @@ struct TuneResult {
 TuneResult tune(const Problem& problem, const GpuSpec& gpu, Evaluator& evaluator,
                 const TuneOptions& options);
 
+// A budget as people write it: "90", "90s", "1.5m", "2h": seconds, above 0 and at most a year.
+// Error(bad_input) that names `what`.
+double read_seconds(const std::string& text, const std::string& what);
+
 }  // namespace vqgen

@@ -1,4 +1,4 @@
-#include "runtime/tuning/search/tuning_space.h"
+#include "runtime/tuning/search/strategies.h"
 
 #include <algorithm>
 #include <map>

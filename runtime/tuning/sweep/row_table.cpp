@@ -1,4 +1,4 @@
-#include "runtime/tuning/sweep/row_table.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,42 +12,31 @@
 #include <thread>
 
 #include "core/files/files.h"
+#include "runtime/process/child.h"
 
 namespace vqgen {
 namespace {
 
-// Of the folder and not of a file in it: a file that goes with its lock lets in one that made it
-// anew beside one that waited for the old one, and a file that stays litters the folder.
-class FolderLock {
- public:
-  explicit FolderLock(const std::filesystem::path& folder)
-      : file_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    constexpr std::chrono::seconds kLongest{10};
-    const auto until = std::chrono::steady_clock::now() + kLongest;
-    while (file_ >= 0 && ::flock(file_, LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR) return;
-      if (std::chrono::steady_clock::now() >= until) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+// A lock of the folder of a table and not of a file in it: a file that goes with its lock lets in
+// one that made it anew beside one that waited for the old one, and a file that stays litters the
+// folder.
+OwnedFile locked_folder(const std::filesystem::path& table) {
+  const std::filesystem::path folder = table.has_parent_path() ? table.parent_path() : ".";
+  OwnedFile file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  constexpr std::chrono::seconds kLongest{10};
+  const auto until = std::chrono::steady_clock::now() + kLongest;
+  while (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) break;
+    if (std::chrono::steady_clock::now() >= until) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock() {
-    if (file_ >= 0) ::close(file_);
-  }
-
- private:
-  int file_;
-};
-
-std::filesystem::path folder_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : ".";
+  return file;
 }
 
 }  // namespace
 
 TunedTable put_row(const std::filesystem::path& path, const TunedRow& row) {
-  const FolderLock lock(folder_of(path));
+  const OwnedFile lock = locked_folder(path);
   TunedTable table;
   if (std::filesystem::exists(path)) table = read_table(path);
   const std::string key = tuned_key(row);
@@ -58,7 +47,7 @@ TunedTable put_row(const std::filesystem::path& path, const TunedRow& row) {
 }
 
 TunedTable writable_table(const std::filesystem::path& path) {
-  const FolderLock lock(folder_of(path));
+  const OwnedFile lock = locked_folder(path);
   if (std::filesystem::exists(path)) {
     TunedTable table = read_table(path);
     write_table(path, table);
@@ -77,7 +66,7 @@ TunedTable writable_table(const std::filesystem::path& path) {
 }
 
 TunedTable made_table(const std::filesystem::path& path) {
-  const FolderLock lock(folder_of(path));
+  const OwnedFile lock = locked_folder(path);
   if (!std::filesystem::exists(path)) write_table(path, {});
   return read_table(path);
 }

@@ -1,4 +1,4 @@
-#include "runtime/tuning/sweep/shard.h"
+#include "runtime/tuning/sweep/sweep.h"
 
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ std::optional<int> shard_number(std::string_view text) {
 
 constexpr const char* kRemedy = "give --shard I/N";
 
-int variable(const char* name, const std::string& text) {
+int number_of(const char* name, const std::string& text) {
   const std::optional<int> value = shard_number(text);
   if (!value) {
     throw Error(ErrorKind::bad_input, fmt::format("{}: '{}' is no number from 0 to {}; {}", name,
@@ -34,15 +34,16 @@ int variable(const char* name, const std::string& text) {
 }
 
 // A rank and the number of ranks; nullopt where neither is set.
-std::optional<Shard> pair(const char* rank_name, const std::optional<std::string>& rank,
-                          const char* size_name, const std::optional<std::string>& size) {
+std::optional<Shard> pair(const ReadVariable& variable, const char* rank_name,
+                          const char* size_name) {
+  const std::optional<std::string> rank = variable(rank_name), size = variable(size_name);
   if (!rank && !size) return std::nullopt;
   if (!rank || !size) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{} is set without {}; set both, or {}", rank ? rank_name : size_name,
                             rank ? size_name : rank_name, kRemedy));
   }
-  const Shard shard{variable(rank_name, *rank), variable(size_name, *size)};
+  const Shard shard{number_of(rank_name, *rank), number_of(size_name, *size)};
   if (shard.index >= shard.count) {
     throw Error(ErrorKind::bad_input, fmt::format("{} {} is not below {} {}; {}", rank_name,
                                                   shard.index, size_name, shard.count, kRemedy));
@@ -50,13 +51,12 @@ std::optional<Shard> pair(const char* rank_name, const std::optional<std::string
   return shard;
 }
 
-std::optional<Shard> array_task(const LauncherEnvironment& environment) {
-  const std::optional<Shard> task =
-      pair("SLURM_ARRAY_TASK_ID", environment.slurm_array_task_id, "SLURM_ARRAY_TASK_COUNT",
-           environment.slurm_array_task_count);
+std::optional<Shard> array_task(const ReadVariable& variable) {
+  const auto task = pair(variable, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT");
   if (!task) return task;
-  const int least = variable("SLURM_ARRAY_TASK_MIN", environment.slurm_array_task_min.value_or(""));
-  const int most = variable("SLURM_ARRAY_TASK_MAX", environment.slurm_array_task_max.value_or(""));
+  const auto bound = [&](const char* name) { return number_of(name, variable(name).value_or("")); };
+  const int least = bound("SLURM_ARRAY_TASK_MIN");
+  const int most = bound("SLURM_ARRAY_TASK_MAX");
   if (least != 0 || most != task->count - 1) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("the Slurm array has {} tasks from {} to {}, not all from 0 on; submit "
@@ -67,21 +67,20 @@ std::optional<Shard> array_task(const LauncherEnvironment& environment) {
 }
 
 // The place within one task of an array, or without any.
-std::optional<LauncherShard> rank_of(const LauncherEnvironment& e) {
-  if (const auto shard = pair("OMPI_COMM_WORLD_RANK", e.ompi_comm_world_rank,
-                              "OMPI_COMM_WORLD_SIZE", e.ompi_comm_world_size)) {
-    return LauncherShard{*shard,
-                         fmt::format("rank {} of Open MPI's {}", shard->index, shard->count)};
+std::optional<LauncherShard> rank_of(const ReadVariable& variable) {
+  const auto told = [](const Shard& shard, const char* reason) {
+    return LauncherShard{shard, fmt::format(fmt::runtime(reason), shard.index, shard.count)};
+  };
+  if (const auto shard = pair(variable, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")) {
+    return told(*shard, "rank {} of Open MPI's {}");
   }
-  if (const auto shard = pair("PMI_RANK", e.pmi_rank, "PMI_SIZE", e.pmi_size)) {
-    return LauncherShard{*shard, fmt::format("rank {} of PMI's {}", shard->index, shard->count)};
+  if (const auto shard = pair(variable, "PMI_RANK", "PMI_SIZE")) {
+    return told(*shard, "rank {} of PMI's {}");
   }
   // A batch script has a SLURM_PROCID of 0 whatever it starts; srun's processes know their number.
-  if (!e.slurm_step_num_tasks) return std::nullopt;
-  const auto shard =
-      pair("SLURM_PROCID", e.slurm_procid, "SLURM_STEP_NUM_TASKS", e.slurm_step_num_tasks);
-  return LauncherShard{*shard,
-                       fmt::format("process {} of a Slurm step of {}", shard->index, shard->count)};
+  if (!variable("SLURM_STEP_NUM_TASKS")) return std::nullopt;
+  return told(*pair(variable, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+              "process {} of a Slurm step of {}");
 }
 
 double arithmetic(const AttentionDecode& op) {
@@ -121,9 +120,9 @@ Shard read_shard(const std::string& text, const std::string& what) {
   return {*index, *count};
 }
 
-std::optional<LauncherShard> find_shard(const LauncherEnvironment& environment) {
-  const std::optional<Shard> task = array_task(environment);
-  std::optional<LauncherShard> rank = rank_of(environment);
+std::optional<LauncherShard> find_shard(const ReadVariable& variable) {
+  const std::optional<Shard> task = array_task(variable);
+  std::optional<LauncherShard> rank = rank_of(variable);
   if (!task) return rank;
   const std::string reason =
       fmt::format("task {} of a Slurm array of {}", task->index, task->count);
@@ -135,6 +134,15 @@ std::optional<LauncherShard> find_shard(const LauncherEnvironment& environment) 
   }
   return LauncherShard{{task->index * inner.count + inner.index, task->count * inner.count},
                        rank->reason + ", " + reason};
+}
+
+LauncherShard choose_shard(const std::string& flag, const ReadVariable& variable) {
+  if (flag.empty()) return {{}, "all of it"};
+  if (flag != "auto") return {read_shard(flag, "--shard"), "named by --shard"};
+  if (const auto found = find_shard(variable)) return *found;
+  throw Error(ErrorKind::bad_input,
+              "--shard auto: no launcher: none of SLURM_ARRAY_TASK_ID, SLURM_STEP_NUM_TASKS, "
+              "OMPI_COMM_WORLD_RANK and PMI_RANK is set; give --shard I/N");
 }
 
 double arithmetic_of(const Problem& problem) {

@@ -4,24 +4,15 @@
 
 #include <map>
 
-#include "heuristics/check.h"
+#include "core/problem/config.h"
 #include "core/profiles.h"
+#include "heuristics/check.h"
 
 namespace vqgen {
 namespace {
 
 constexpr std::size_t kMostItems = 10'000;  // beyond it a list is a slip of the pen
 constexpr double kMostWeight = 1e9;
-
-struct SweepModel {
-  std::string name;
-  std::string source;
-  static constexpr auto fields() {
-    using M = SweepModel;
-    return std::make_tuple(field("name", &M::name, required(), "what reports call it"),
-                           field("source", &M::source, required(), "where its sizes come from"));
-  }
-};
 
 template <class Value>
 struct Named {
@@ -243,8 +234,10 @@ class Expansion {
 
 Work read_sweep(const JsonCursor& root) {
   root.expect_object({"model", "dtype", "formats", "ops"});
-  SweepModel model;
-  read_fields(root.member("model", ": name and source"), model);
+  const JsonCursor model = root.member("model", ": name and source");
+  model.expect_object({"name", "source"});
+  const std::string name = model.member("name", ": what reports call it").string();
+  model.member("source", ": where its sizes come from").string();
   DType dtype = DType::f16;
   if (root.has("dtype")) read_value(root.at("dtype"), Rule{}, dtype);
   const SweepFormats formats = read_formats(root.member("formats", ": weights, kv, or both"));
@@ -255,7 +248,7 @@ Work read_sweep(const JsonCursor& root) {
   Expansion expansion(dtype);
   for (std::size_t i = 0; i < ops.value().size(); ++i) expansion.add(ops.at(i), formats);
   Work work = expansion.finish(root);
-  work.name = model.name;
+  work.name = name;
   return work;
 }
 

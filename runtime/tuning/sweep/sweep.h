@@ -10,11 +10,14 @@
 // the file, then sizes in the order of the shape's fields, then formats.
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/problem/config.h"
+#include "core/gpu/gpu_spec.h"
+#include "heuristics/tuned/table.h"
 
 namespace vqgen {
 
@@ -47,5 +50,74 @@ struct Work {
 Work read_work(const std::string& name);
 // `source` stands in messages.
 Work read_work(const Json& json, const std::string& source);
+
+// Shards: a list of work cut into parts that need nothing of each other but a folder, where each
+// leaves a table of its own. Who runs the parts is the user's affair: a launcher's
+// environment says which part a process is.
+
+struct Shard {
+  int index = 0;  // from 0, as launchers count
+  int count = 1;
+  bool operator==(const Shard&) const = default;
+};
+
+// "I/N" with I from 0 to N-1 and N up to 65536. Error(bad_input) that names `what`.
+Shard read_shard(const std::string& text, const std::string& what);
+
+// The value of a variable of the environment; nullopt where it is not set.
+using ReadVariable = std::function<std::optional<std::string>(const char* name)>;
+
+struct LauncherShard {
+  Shard shard;
+  std::string reason;  // "task 3 of a Slurm array of 16"
+};
+
+// The place among the processes of a launcher: Open MPI's rank, else PMI's, else that of a Slurm
+// step, within the task of a Slurm array where there is one. nullopt where none says.
+// Error(bad_input) for half a place, numbers out of range, and arrays that do not count from 0
+// without gaps: after another submission of some of an array's tasks the same number would be
+// another shard.
+std::optional<LauncherShard> find_shard(const ReadVariable& variable);
+
+// --shard of vqgen tune: "I/N" by hand, or "auto" for what the launcher says. Not by itself: an
+// array of Slurm may as well be one of different sweeps, each whole. The whole for "".
+// Error(bad_input) for what is no shard, and for auto where no launcher is found or it says half.
+LauncherShard choose_shard(const std::string& flag, const ReadVariable& variable);
+
+// Items of the shard, as indices that increase. Each item belongs to exactly one of the shards of a
+// count; how many they have differs by one at most. Dealt out in turns, back and forth, from the
+// most to the least arithmetic of one call, which is what references and replays take.
+std::vector<std::size_t> items_of(const Work& work, const Shard& shard);
+
+// Multiply-adds of one call.
+double arithmetic_of(const Problem& problem);
+
+// "LABEL-DIGEST.journal", of what is safe in a name of the label and of the key of the row that is
+// looked for, which tells problems, GPUs and codes apart (tuned_key()). Without the shard, so that
+// another number of shards goes on from the same journals.
+std::filesystem::path item_journal(const std::filesystem::path& folder, const std::string& label,
+                                   const std::string& key);
+
+// The table that a tuning writes to. Several may at once, one a GPU into the user's own table, so a
+// row is put into the file as it is by then, and never over rows that this process has not seen.
+
+// Reads the table, which need not exist, puts the row in the place of its key's, publishes the
+// table, and gives what it holds then. Under a lock of its folder, which is waited for a little and
+// done without where the file system has none. Error(bad_input) as read_table() and publish_text();
+// the file is then as it was.
+TunedTable put_row(const std::filesystem::path& path, const TunedRow& row);
+
+// What the table holds, and proof that its place takes it: it is written anew, where there is none
+// beside it and away again. Errors as put_row().
+TunedTable writable_table(const std::filesystem::path& path);
+
+// Reads the table, and makes an empty one where there is none. Errors as put_row().
+TunedTable made_table(const std::filesystem::path& path);
+
+// The row of a key in the table; null where there is none.
+const TunedRow* find_row(const TunedTable& table, const std::string& key);
+
+// Error(bad_input) where a device is of another class than rows for `gpu` would say.
+void require_class(const GpuSpec& gpu, const std::optional<GpuSpec>& device);
 
 }  // namespace vqgen

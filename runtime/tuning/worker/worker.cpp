@@ -4,9 +4,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "runtime/tuning/measure/stopwatch.h"
-
 namespace vqgen {
 namespace {
 
@@ -76,11 +73,6 @@ void WorkerEvaluator::count_death(const std::string& why) {
                   deaths_, why));
 }
 
-// False where the child did not take all of it in time, or has closed.
-bool WorkerEvaluator::send(const std::string& line, Clock::time_point deadline) {
-  return child_->talk.send(line + '\n', deadline);
-}
-
 // What the child says next; nullopt, with the reason, where it says nothing sound. `silent`: it
 // said nothing until the deadline.
 std::optional<WorkerWord> WorkerEvaluator::hear(Clock::time_point deadline, std::string& why,
@@ -110,7 +102,7 @@ std::optional<WorkerWord> WorkerEvaluator::hear(Clock::time_point deadline, std:
 bool WorkerEvaluator::greet(std::string& why) {
   const Clock::time_point until = after(Clock::now(), options_.start_s);
   bool silent = false;
-  const bool sent = send(setup_, until);
+  const bool sent = child_->talk.send(setup_ + '\n', until);
   const std::optional<WorkerWord> word = hear(until, why, silent);
   if (word && word->word == Word::ready && sent) return true;
   if (silent) why = fmt::format("the worker was not ready in {} s", options_.start_s);
@@ -146,7 +138,7 @@ std::optional<Death> WorkerEvaluator::attempt(const Job& job, Ledger& ledger) {
 }
 
 std::optional<Death> WorkerEvaluator::follow(const Job& job, Ledger& ledger) {
-  if (!send(to_line(job), deadline(ledger))) {
+  if (!child_->talk.send(to_line(job) + '\n', deadline(ledger))) {
     return died("the worker " + child_->talk.last_words(), ledger);
   }
   for (;;) {

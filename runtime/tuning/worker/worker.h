@@ -3,12 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "runtime/process/child.h"
-#include "runtime/tuning/measure/supervise.h"
-#include "runtime/tuning/worker/line_buffer.h"
 #include "runtime/tuning/worker/worker_lines.h"
 
 namespace vqgen {
@@ -52,7 +48,6 @@ class WorkerEvaluator final : public Evaluator {
   std::optional<Death> attempt(const Job& job, Ledger& ledger);
   std::optional<Death> follow(const Job& job, Ledger& ledger);
   void start();
-  bool send(const std::string& line, Clock::time_point deadline);
   std::optional<WorkerWord> hear(Clock::time_point deadline, std::string& why, bool& silent);
   bool greet(std::string& why);
   Death died(std::string why, const Ledger& ledger);

@@ -1,0 +1,133 @@
+#include "cli/shared_options.h"
+
+#include "runtime/tuning/journal/journal.h"
+
+namespace vqgen::cli {
+
+void add_chooser_option(CLI::App& command, std::string& chooser) {
+  command
+      .add_option("--chooser", chooser,
+                  "How plans are chosen: model takes the one that the cost model expects to be the "
+                  "fastest, rules goes by rules of thumb")
+      ->capture_default_str()
+      ->check(CLI::IsMember(enum_names<Chooser>));
+}
+
+void add_plan_options(CLI::App& command, PlanRequest& request) {
+  command.add_option("config", request.config, "config.json")->required();
+  command.add_option("--gpu", request.gpu,
+                     "A profile's name, a JSON file, or auto for this machine's device");
+  command
+      .add_option("--chooser", request.chooser,
+                  "How the plan is chosen: tuned looks it up in tuned tables, and where no row "
+                  "serves does as model; model takes the one that the cost model expects to be the "
+                  "fastest, rules goes by rules of thumb")
+      ->capture_default_str()
+      ->check(CLI::IsMember({kTuned, "model", "rules"}));
+  command.add_option("--hotness", request.hotness,
+                     "A profile of vqgen profile, by which entries are placed; goes over the "
+                     "config's");
+  command
+      .add_option("--strategy", request.strategy,
+                  "How: measured (default) weighs levels by what they save and copies entries for "
+                  "each lane; paper is VQ-LLM's: registers and shared memory within the slack")
+      ->check(CLI::IsMember({"measured", "paper"}));
+}
+
+PlanSetting plan_setting(const PlanRequest& request) {
+  PlanSetting setting{read_environment(), read_config(std::filesystem::path(request.config))};
+  if (request.chooser == kTuned) setting.tables = make_tables(setting.environment);
+  if (!request.hotness.empty()) setting.config.hotness = request.hotness;
+  if (!request.strategy.empty() && !setting.config.hotness) {
+    throw Error(ErrorKind::bad_input,
+                "--strategy places entries by a hotness profile; name one with --hotness");
+  }
+  setting.plan = {.chooser = enum_of(request.chooser, kDefaultChooser),
+                  .tables = setting.tables.get()};
+  if (request.strategy == "paper") setting.plan.place.strategy = Strategy::paper;
+  setting.backend = make_cuda(setting.environment);
+  setting.gpu = choose_gpu(request.gpu, setting.config, *setting.backend);
+  return setting;
+}
+
+void report_gpu(const GpuChoice& gpu, Output& output) {
+  output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
+  output.document["gpu"] = gpu.spec.name;
+  output.document["gpu_reason"] = gpu.reason;
+}
+
+void report_source(const PlanSource& source, Output& output) {
+  output.line("plan from {}: {}", enum_name(source.rung), one_line(source.why));
+  output.document["plan_from"] = to_json(source);
+}
+
+Json placement_json(const std::vector<OperandPlacement>& placements) {
+  Json json = Json::array();
+  for (const OperandPlacement& each : placements) {
+    json.push_back({{"operand", enum_name(each.operand)},
+                    {"placement", to_json(each.placement)},
+                    {"reasons", each.reasons}});
+  }
+  return json;
+}
+
+void add_timing_options(CLI::App& command, TimingOptions& options) {
+  command
+      .add_option("--backend", options.backend, "cuda (default) or host, whose times are a CPU's")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  command.add_option("--gpu", options.gpu, "The GPU to plan for: a name, a JSON file, or auto");
+  command
+      .add_option("--codes", options.codes,
+                  "How codes are distributed: uniform, zipf:S (the r-th has weight r^-S; zipf is "
+                  "zipf:1), or as in a profile of vqgen profile or a bundle")
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "Of the generated input")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostSeed));
+  command.add_flag("--shared-codebooks", options.shared_codebooks,
+                   "All calls read the same codebooks, which stay in the cache: codebooks warm, as "
+                   "in tables before this version; by default each call reads another layer's");
+}
+
+CodebookCaching codebooks_of(const TimingOptions& options) {
+  const bool warm = options.shared_codebooks || options.backend == "host";
+  return warm ? CodebookCaching::warm : CodebookCaching::rotated;
+}
+
+MeasureOptions measure_options(const TimingOptions& options, const Problem& problem) {
+  MeasureOptions measure;
+  measure.input = hard_input(read_codes(options.codes), options.seed, problem);
+  measure.codebooks = codebooks_of(options);
+  return options.backend == "host" ? on_host(std::move(measure)) : measure;
+}
+
+std::unique_ptr<Backend> make_backend(const TimingOptions& options) {
+  const Environment environment = read_environment();
+  return options.backend == "host" ? make_host(environment) : make_cuda(environment);
+}
+
+void note_host(const Output& output, const std::string& what) {
+  output.note(
+      "{}: on this CPU, where a call may take seconds: each time is that of one call, and says "
+      "nothing of a GPU",
+      what);
+}
+
+GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
+                    Output& output) {
+  const GpuChoice gpu = choose_gpu(options.gpu, first, backend);
+  output.document["gpu"] = gpu.spec.name;
+  output.document["gpu_reason"] = gpu.reason;
+  output.document["gpu_spec"] = to_json(gpu.spec);
+  output.document["backend"] = backend.name();
+  output.document["codebooks"] = enum_name(codebooks_of(options));
+  return gpu.spec;
+}
+
+Json measurement_json(const Measurement& m) {
+  Json json = to_json(m);
+  json["plan"] = to_json(m.plan);
+  return json;
+}
+
+}  // namespace vqgen::cli

@@ -1,0 +1,76 @@
+// What subcommands share: the options by which plans are chosen and codebooks placed, those by
+// which plans are timed on a device, and how plans and measurements are reported.
+#pragma once
+
+#include "cli/command.h"
+#include "runtime/code_distribution.h"
+#include "runtime/measure.h"
+#include "runtime/prepare.h"
+
+namespace vqgen::cli {
+
+inline constexpr const char* kTuned = "tuned";  // tables first, then the default chooser
+
+// A config whose plan is asked for, and how: --gpu, --hotness, --strategy, --chooser.
+struct PlanRequest {
+  std::string config;
+  std::string gpu = {};
+  std::string hotness = {};
+  std::string strategy = {};
+  std::string chooser = kTuned;
+};
+
+void add_plan_options(CLI::App& command, PlanRequest& request);
+void add_chooser_option(CLI::App& command, std::string& chooser);
+
+// What a request comes to.
+struct PlanSetting {
+  Environment environment;
+  Config config;
+  std::shared_ptr<const TunedTables> tables = {};  // null where --chooser names a chooser
+  PlanOptions plan = {};                           // points to the tables
+  std::unique_ptr<Backend> backend = {};           // for CUDA
+  GpuChoice gpu = {};
+};
+// The flags go over the config's own hotness. Error(bad_input) for a strategy without any.
+PlanSetting plan_setting(const PlanRequest& request);
+// "gpu NVIDIA H200 (sm_90): named by --gpu", and the same as "gpu" and "gpu_reason".
+void report_gpu(const GpuChoice& gpu, Output& output);
+
+// "plan from bucket: ...", and the same as "plan_from".
+void report_source(const PlanSource& source, Output& output);
+
+// [{"operand", "placement", "reasons"}]
+Json placement_json(const std::vector<OperandPlacement>& placements);
+
+inline constexpr std::uint64_t kMostPlans = 1'000'000'000;  // that an option may ask for
+
+struct TimingOptions {
+  std::string backend = {};
+  std::string gpu = {};
+  std::string codes = "uniform";
+  std::uint64_t seed = 1;
+  bool shared_codebooks = false;
+};
+
+void add_timing_options(CLI::App& command, TimingOptions& options);
+
+// Those of a host's one layer are warm.
+CodebookCaching codebooks_of(const TimingOptions& options);
+
+// How plans of the problem are timed, as the options say.
+MeasureOptions measure_options(const TimingOptions& options, const Problem& problem);
+
+std::unique_ptr<Backend> make_backend(const TimingOptions& options);
+
+// Says on stderr what is to be expected of times of `what` on the host backend.
+void note_host(const Output& output, const std::string& what);
+
+// The GPU to plan for, which the document then names.
+GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
+                    Output& output);
+
+// As in a journal, but that its plan is the object of its fields.
+Json measurement_json(const Measurement& m);
+
+}  // namespace vqgen::cli
