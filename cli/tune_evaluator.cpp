@@ -2,7 +2,6 @@
 
 #include "core/files/digest.h"
 #include "core/files/files.h"
-#include "generator/embedded_templates.h"
 #include "generator/generate.h"
 #include "heuristics/choose.h"
 #include "runtime/tuning/journal/replay.h"

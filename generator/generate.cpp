@@ -2,12 +2,70 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <stdexcept>
+
 #include "core/files/digest.h"
 #include "core/problem/config.h"
-#include "generator/amalgamate.h"
 
 namespace vqgen {
 namespace {
+
+// A template ("vq/kernels/linear_lanes/kernel.cuh") with everything it includes put in once, in
+// order, with #line marks. <vq/machine.cuh> and <vq/annotations.h> come from the machine's folder.
+// Includes outside vq/ stay, which only the host machine has.
+class Amalgamator {
+ public:
+  explicit Amalgamator(Machine machine)
+      : machine_folder_(machine == Machine::cuda ? "machine/cuda/" : "machine/host/") {}
+
+  void add(std::string_view path) {
+    if (!seen_.insert(std::string(path)).second) return;
+    std::string_view text = find(path);
+    mark(1, path);
+    for (int line = 1; !text.empty(); ++line) {
+      const std::size_t end = text.find('\n');
+      add_line(text.substr(0, end), line, path);
+      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    }
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string_view find(std::string_view path) const {
+    const std::string on_machine = machine_folder_ + std::string(path);
+    std::string_view found;
+    for (const EmbeddedFile& file : embedded_templates()) {
+      if (file.path == on_machine) return file.text;
+      if (file.path == path) found = file.text;
+    }
+    if (found.empty()) throw std::logic_error("no template " + std::string(path));
+    return found;
+  }
+
+  void mark(int line, std::string_view path) {
+    text_ += fmt::format("#line {} \"{}\"\n", line, path);
+  }
+
+  void add_line(std::string_view line, int number, std::string_view path) {
+    constexpr std::string_view kInclude = "#include <vq/";
+    if (line == "#pragma once") {
+      text_ += '\n';
+    } else if (line.starts_with(kInclude)) {
+      const std::size_t begin = line.find('<') + 1;
+      add(line.substr(begin, line.find('>') - begin));
+      mark(number + 1, path);
+    } else {
+      text_ += line;
+      text_ += '\n';
+    }
+  }
+
+  std::string machine_folder_;
+  std::set<std::string> seen_;
+  std::string text_;
+};
 
 // Assignments of `value`, one per line, in the order of its visit(); `path` is what they assign to.
 template <class T>
@@ -109,7 +167,8 @@ KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& g
   source.op = op_name(problem);
   source.machine = machine;
   source.arch = machine == Machine::cuda ? gpu.arch : "host";
-  std::vector<std::string> templates{fmt::format("vq/kernels/{}/kernel.cuh", kernel_name(plan))};
+  Amalgamator templates(machine);
+  templates.add(fmt::format("vq/kernels/{}/kernel.cuh", kernel_name(plan)));
   visit_plan(plan, problem, [&]<class P, class Op>(const P& each, const Op& op) {
     using Args = ArgsOf<Op>;
     source.args_bytes = sizeof(Args);
@@ -124,9 +183,8 @@ KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& g
                                 static_cast<unsigned>(launch.threads),
                                 launch.shared_bytes});
       text += entry_text(source.entries.back(), launch, Args::kType);
-      if (!launch.looks_up) templates.push_back(fmt::format("vq/ops/{}.cuh", launch.function));
     }
-    source.text = "\n" + amalgamate(machine, templates) + "#line 1 \"plan\"\n" + text;
+    source.text = "\n" + templates.take() + "#line 1 \"plan\"\n" + text;
   });
   source.text = head(problem, plan, source, gpu, reasons) + source.text;
   return source;

@@ -4,12 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "core/files/embedded.h"
 #include "core/gpu/gpu_spec.h"
 #include "core/plan/kernel_source.h"
 #include "core/plan/plan.h"
 #include "core/problem/problem.h"
 
 namespace vqgen {
+
+// templates/ inside the binary: "vq/kernels/linear_lanes/kernel.cuh", ...
+std::span<const EmbeddedFile> embedded_templates();
 
 // The kernels of a plan that check() accepts, as one self-contained text: a head that says problem,
 // plan and `reasons` (a line each), the templates, the plan as a struct, the entries. Pure: the

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/files/files.h"
-#include "core/format/entries.h"
+#include "core/format/vq_format.h"
 #include "core/json/json.h"
 #include "core/problem/problem.h"
 #include "quantizer/bundle_schema.h"

@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "core/error.h"
-#include "core/format/entries.h"
+#include "core/format/vq_format.h"
 #include "quantizer/nearest.h"
 #include "quantizer/pack.h"
 #include "quantizer/transform.h"

@@ -1,5 +1,5 @@
 // Packed codes, a row or a tensor's: order of bits and words in templates/vq/layout/codes.h; and
-// from one layout into another (core/format/code_layout.h): a permutation of words, but for
+// from one layout into another (core/format/vq_format.h): a permutation of words, but for
 // padding.
 #pragma once
 

@@ -4,7 +4,7 @@
 
 #include "core/files/digest.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_match.h"
+#include "core/hotness/hotness_profile.h"
 #include "core/plan/tuned_row.h"
 #include "quantizer/bundle.h"
 #include "quantizer/hotness.h"

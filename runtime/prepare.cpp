@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/files/files.h"
-#include "core/hotness/hotness_match.h"
+#include "core/hotness/hotness_profile.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "heuristics/fusion/exchange.h"

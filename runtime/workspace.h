@@ -1,4 +1,4 @@
-// Where a call finds its counters, partial scores and partials in a workspace (vq/layout/splits.h).
+// Where a call finds its counters, partial scores and partials in a workspace (vq/layout/launch.h).
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <vq/args/attention_decode.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
-#include <vq/layout/splits.h>
+#include <vq/layout/launch.h>
 
 namespace vqgen {
 

@@ -51,16 +51,16 @@ OUTSIDE = [
 ]
 
 # What host layers may see of the templates, and which one sees more.
-SHARED_WITH_HOST = r"vq/(args|layout)/\w+\.h|vq/kernels/\w+/(plan|layout)\.h|vq/(types|plan)\.h"
-SHARED_WITH_FOLDER = {"runtime/backend/host": r"vq/host_api\.h"}
+SHARED_WITH_HOST = r"vq/(args|layout)/\w+\.h|vq/kernels/\w+/plan\.h|vq/(types|plan)\.h"
+SHARED_WITH_FOLDER = {"runtime/backend/host": r"vq/host_api\.h", "core/format": r"vq/host_element\.h"}
 
 # Device code includes downwards: a header may include others of its rank or a lower one.
 TEMPLATE_RANKS = [
     (r"vq/annotations\.h", 0),
     (r"vq/types\.h", 1),
-    (r"vq/plan\.h|vq/kernels/\w+/plan\.h", 2),
+    (r"vq/plan\.h", 2),
     (r"vq/(args|layout)/\w+\.h", 3),
-    (r"vq/kernels/\w+/layout\.h", 4),
+    (r"vq/kernels/\w+/plan\.h", 4),
     (r"vq/(machine\.cuh|\w+\.h)", 5),
     (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 6),
     (r"vq/ops/\w+\.cuh", 7),

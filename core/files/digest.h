@@ -2,29 +2,24 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace vqgen {
 
-class Digest {
- public:
-  Digest();
-  ~Digest();
-  // Adds one part: its length as 8 little-endian bytes, then its bytes.
-  Digest& add(std::string_view part);
-  // 64 lower-case hex digits; the digest must not be used after.
-  std::string hex();
-
- private:
-  friend std::string sha256_hex(std::span<const std::byte> bytes);
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
 // Plain SHA-256 of the bytes, hex.
 std::string sha256_hex(std::span<const std::byte> bytes);
+
+class Digest {
+ public:
+  // Adds one part, of which it keeps a copy: its length as 8 little-endian bytes, then its bytes.
+  Digest& add(std::string_view part);
+  // 64 lower-case hex digits.
+  std::string hex() const { return sha256_hex(std::as_bytes(std::span(parts_))); }
+
+ private:
+  std::string parts_;
+};
 
 }  // namespace vqgen

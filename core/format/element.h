@@ -1,5 +1,7 @@
-// The 16-bit element types and their conversions on the host, by bits.
+// The 16-bit element types and their conversions on the host, by bits: those of the host machine.
 #pragma once
+
+#include <vq/host_element.h>
 
 #include <cstdint>
 
@@ -11,10 +13,10 @@ using DType = vq::Element;
 
 // Round to nearest even; overflow gives infinity, NaN stays NaN. Thread-safe, exact inverses on
 // every 16-bit value but NaN payloads.
-std::uint16_t f16_from_float(float value);
-float f16_to_float(std::uint16_t bits);
-std::uint16_t bf16_from_float(float value);
-float bf16_to_float(std::uint16_t bits);
+using vq::host::bf16_from_float;
+using vq::host::bf16_to_float;
+using vq::host::f16_from_float;
+using vq::host::f16_to_float;
 
 inline std::uint16_t element_from_float(DType type, float value) {
   return type == DType::f16 ? f16_from_float(value) : bf16_from_float(value);

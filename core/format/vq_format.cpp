@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace vqgen {
 
 std::string short_name(const VqFormat& format) {
@@ -25,6 +27,28 @@ VqFormat for_values(VqFormat format) {
   format.smooth = false;
   format.hadamard = false;
   return format;
+}
+
+std::string layout_problem(const CodeLayout& layout) {
+  const auto fine = [](int n) { return n == 1 || n == 2 || n == 4; };
+  if (fine(layout.rows) && fine(layout.words) && layout.rows * layout.words <= kMostRunWords) {
+    return "";
+  }
+  return fmt::format(
+      "no kernel reads groups of {} rows in runs of {} words; use 1, 2 or 4 of each, {} in all at "
+      "most",
+      layout.rows, layout.words, kMostRunWords);
+}
+
+bool fits_entries(const VqFormat& format, float value) {
+  if (format.decoder == Decoder::e8p) return is_e8p_element(value);
+  if (format.entry_type == EntryType::element) return true;
+  return std::abs(value) <= kInt8Peak && std::round(value) == value;
+}
+
+const char* entry_numbers(const VqFormat& format) {
+  if (format.decoder == Decoder::e8p) return "half-integers from 1/2 to 7/2";
+  return format.entry_type == EntryType::element ? "finite numbers" : "integers from -127 to 127";
 }
 
 }  // namespace vqgen

@@ -1,14 +1,26 @@
 // VqFormat: how a tensor is vector-quantized. Pure description; no size of any tensor stands here.
 #pragma once
 
+#include <vq/layout/codes.h>
+
 #include <cstdint>
 #include <string>
 
-#include "core/format/code_layout.h"
 #include "core/format/e8p.h"
 #include "core/json/fields.h"
 
 namespace vqgen {
+
+// How the codes of a tensor are stored, in groups of rows and runs of words, by which kernels bring
+// words of several rows at once. A fact of the data, which ops of all row counts read; so it is
+// part of the format, and no plan's to choose. templates/vq/layout/codes.h has the order.
+using vq::CodeLayout;
+
+// Of rows times words: an access.
+inline constexpr int kMostRunWords = 4;
+
+// What is wrong with it and the remedy; empty where nothing is.
+std::string layout_problem(const CodeLayout& layout);
 
 // What one set of codebooks serves.
 enum class Scope { tensor, head, channel_group, tile };
@@ -91,5 +103,13 @@ VqFormat for_values(VqFormat format);
 // The format with codes stored row after row. What is said of codes and entries, such as how often
 // they are read, is said of this.
 VqFormat without_layout(VqFormat format);
+
+inline constexpr float kInt8Peak = 127.0f;  // the largest magnitude of int8 entries
+
+// May `value`, which is finite, stand among the entries of the format?
+bool fits_entries(const VqFormat& format, float value);
+
+// What may, as messages say it: "half-integers from 1/2 to 7/2".
+const char* entry_numbers(const VqFormat& format);
 
 }  // namespace vqgen

@@ -91,4 +91,16 @@ std::vector<HotnessProfile> read_hotness(const Json& json, const std::string& so
 // The text of a profile file, a line a profile; the same profiles give the same bytes.
 std::string hotness_text(const std::vector<HotnessProfile>& profiles);
 
+// The profiles that a problem's operands have in a profile file. One profile for each operand of
+// the problem: the codebooks of all items of that operand one after another, since one kernel
+// serves all layers that have its problem. `parts` is left empty and `units` counts those of all
+// items, so that the result is for summarise() and share_below() and not for validate(). `item` is
+// the item's name, or "3 items".
+//
+// Error(bad_input) that begins with `source` where an operand has no profile, or one of another
+// format or another number of units than the problem's tensor has. Profiles of other operands are
+// ignored.
+std::vector<HotnessProfile> match_hotness(const std::vector<HotnessProfile>& profiles,
+                                          const Problem& problem, const std::string& source);
+
 }  // namespace vqgen

@@ -26,13 +26,15 @@ std::string plain_what(const nlohmann::detail::exception& error) {
 // Builds the value from the events of the parser, and refuses what nlohmann accepts in silence.
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  bool null() override { return value(nullptr); }
-  bool boolean(bool fact) override { return value(fact); }
-  bool number_integer(number_integer_t number) override { return value(number); }
-  bool number_unsigned(number_unsigned_t number) override { return value(number); }
-  bool number_float(number_float_t number, const string_t&) override { return value(number); }
-  bool string(string_t& text) override { return value(std::move(text)); }
-  bool binary(binary_t& bytes) override { return value(std::move(bytes)); }
+  bool null() override { return put(nullptr) != nullptr; }
+  bool boolean(bool fact) override { return put(fact) != nullptr; }
+  bool number_integer(number_integer_t number) override { return put(number) != nullptr; }
+  bool number_unsigned(number_unsigned_t number) override { return put(number) != nullptr; }
+  bool number_float(number_float_t number, const string_t&) override {
+    return put(number) != nullptr;
+  }
+  bool string(string_t& text) override { return put(std::move(text)) != nullptr; }
+  bool binary(binary_t& bytes) override { return put(std::move(bytes)) != nullptr; }
   bool start_object(std::size_t) override { return enter(Json::object()); }
   bool start_array(std::size_t) override { return enter(Json::array()); }
   bool end_object() override { return leave(); }
@@ -73,10 +75,6 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     Level& level = levels_.back();
     if (level.container->is_array()) return &level.container->emplace_back(std::move(value));
     return &(*level.member = std::move(value));
-  }
-  bool value(Json&& value) {
-    put(std::move(value));
-    return true;
   }
   bool enter(Json&& container) {
     Json* const place = put(std::move(container));

@@ -61,7 +61,7 @@ class JsonCursor {
 };
 
 template <HasFields T>
-void read_fields(const JsonCursor& cursor, T& target);
+void read_fields(const JsonCursor& cursor, T& target, bool partial = false);
 
 // Reads one value of a declared field's type.
 template <class Member>
@@ -108,11 +108,6 @@ void read_fields(const JsonCursor& cursor, T& target, bool partial) {
       cursor.member(field.name, std::string(": ") + field.doc);
     }
   });
-}
-
-template <HasFields T>
-void read_fields(const JsonCursor& cursor, T& target) {
-  read_fields(cursor, target, false);
 }
 
 template <class Member>

@@ -1,5 +1,7 @@
 #include "core/plan/plan.h"
 
+#include <fmt/format.h>
+
 namespace vqgen {
 namespace {
 
@@ -25,27 +27,6 @@ vq::FormatConfig cache_facts(const VqFormat& format, int head_dim) {
   return facts;
 }
 
-template <class Plan>
-auto placement_in(Plan& plan, Operand operand) {
-  using Pointer = std::conditional_t<std::is_const_v<Plan>, const Placement*, Placement*>;
-  return std::visit(
-      [&](auto& each) {
-        Pointer found = nullptr;
-        std::remove_cvref_t<decltype(each)>::visit(
-            [&]<class P, class Member>(std::string_view name, Member P::*member, vq::Range,
-                                       const char*) {
-              if constexpr (std::is_same_v<Member, Placement>) {
-                const std::string_view wanted = operand == Operand::keys     ? "key_codebook"
-                                                : operand == Operand::values ? "value_codebook"
-                                                                             : "codebook";
-                if (name == wanted) found = &(each.*member);
-              }
-            });
-        return found;
-      },
-      plan);
-}
-
 }  // namespace
 
 std::string_view kernel_name(const Plan& plan) {
@@ -57,9 +38,41 @@ std::string_view dataflow_name(const Plan& plan) {
   return name.substr(name.find('_') + 1);
 }
 
-Placement* placement_of(Plan& plan, Operand operand) { return placement_in(plan, operand); }
+std::string short_name(const Placement& placement, int entries) {
+  std::string name;
+  int reached = placement.registers;
+  if (placement.registers > 0) name += fmt::format("r{}", placement.registers);
+  if (placement.replicated > reached) {
+    reached = placement.replicated;
+    name += fmt::format("c{}", placement.copies);
+    if (reached < entries) name += fmt::format("x{}", reached);
+  }
+  if (placement.shared > reached) {
+    reached = placement.shared;
+    name += "s";
+    if (reached < entries) name += std::to_string(reached);
+  }
+  return reached < entries ? name + "g" : name;
+}
+
+Placement* placement_of(Plan& plan, Operand operand) {
+  const std::string_view wanted = operand == Operand::keys     ? "key_codebook"
+                                  : operand == Operand::values ? "value_codebook"
+                                                               : "codebook";
+  Placement* found = nullptr;
+  std::visit(
+      [&]<class P>(P& each) {
+        for_each_field<P>([&](const auto& field) {
+          if constexpr (std::is_same_v<decltype(field.member), Placement P::*>) {
+            if (field.name == wanted) found = &(each.*field.member);
+          }
+        });
+      },
+      plan);
+  return found;
+}
 const Placement* placement_of(const Plan& plan, Operand operand) {
-  return placement_in(plan, operand);
+  return placement_of(const_cast<Plan&>(plan), operand);  // which only looks
 }
 
 vq::AttentionProblem facts(const AttentionDecode& op) {

@@ -7,25 +7,38 @@
 #include <vq/args/attention_decode.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
-#include <vq/kernels/append_lanes/layout.h>
-#include <vq/kernels/attention_channels/layout.h>
-#include <vq/kernels/attention_fragments/layout.h>
-#include <vq/kernels/attention_lanes/layout.h>
-#include <vq/kernels/attention_tables/layout.h>
-#include <vq/kernels/linear_fragments/layout.h>
-#include <vq/kernels/linear_lanes/layout.h>
-#include <vq/kernels/linear_slices/layout.h>
-#include <vq/kernels/linear_tables/layout.h>
-#include <vq/kernels/linear_warpgroups/layout.h>
+#include <vq/kernels/append_lanes/plan.h>
+#include <vq/kernels/attention_channels/plan.h>
+#include <vq/kernels/attention_fragments/plan.h>
+#include <vq/kernels/attention_lanes/plan.h>
+#include <vq/kernels/attention_tables/plan.h>
+#include <vq/kernels/linear_fragments/plan.h>
+#include <vq/kernels/linear_lanes/plan.h>
+#include <vq/kernels/linear_slices/plan.h>
+#include <vq/kernels/linear_tables/plan.h>
+#include <vq/kernels/linear_warpgroups/plan.h>
 
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <variant>
 
-#include "core/plan/placement.h"
 #include "core/problem/problem.h"
 
 namespace vqgen {
+
+// Which entries of each codebook stand at which level, hot entries first (VQ-LLM V).
+using vq::Placement;
+
+inline Placement all_global() { return {}; }
+inline Placement all_shared(int entries) { return {.shared = entries}; }
+inline Placement all_replicated(int entries, int copies) {
+  return {.replicated = entries, .copies = copies};
+}
+
+// "g", "s", "r8c16x64s128": what kernel names call a placement of codebooks of `entries`. Levels
+// that are empty are left out, and "s" alone says that all entries are shared.
+std::string short_name(const Placement& placement, int entries);
 
 using vq::AppendLanes;
 using vq::AttentionChannels;

@@ -75,6 +75,12 @@ std::vector<std::string> field_names(const Plan& plan) {
   return names;
 }
 
+// Reads the fields onto the plan, as of the cursor's place.
+void lay_over(Plan& plan, const Json& fields, const JsonCursor& cursor) {
+  const JsonCursor from(fields, cursor.source(), cursor.path());
+  std::visit([&](auto& each) { read_fields(from, each, /*partial=*/true); }, plan);
+}
+
 }  // namespace
 
 std::vector<FieldValue> differences(const Plan& plan, const Plan& usual) {
@@ -112,11 +118,7 @@ Plan read_plan_name(const JsonCursor& cursor) {
   if (!plan)
     cursor.fail(fmt::format("must be a plan's name, {}/...", fmt::join(names, "/... or ")));
   const Json object = members(cursor, std::string_view(name).substr(slash + 1));
-  std::visit(
-      [&](auto& each) {
-        read_fields(JsonCursor(object, cursor.source(), cursor.path()), each, /*partial=*/true);
-      },
-      *plan);
+  lay_over(*plan, object, cursor);
   const std::string canonical = plan_name(*plan);
   if (canonical != name) cursor.fail("must be spelt as the plan is named: " + canonical);
   return *plan;
@@ -170,11 +172,7 @@ Plan with_fields(Plan plan, const JsonCursor& cursor) {
     cursor.at(key).fail(fmt::format("unknown field; dataflow {} has {}{}", dataflow_name(plan),
                                     fmt::join(names, ", "), did_you_mean(key, names)));
   }
-  std::visit(
-      [&](auto& each) {
-        read_fields(JsonCursor(fields, cursor.source(), cursor.path()), each, /*partial=*/true);
-      },
-      plan);
+  lay_over(plan, fields, cursor);
   return plan;
 }
 

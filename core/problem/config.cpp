@@ -10,40 +10,23 @@ namespace {
 
 constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp, KvAppend::kOp};
 
-std::vector<std::string> known_fields(std::vector<std::string> operands) {
-  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "hotness", "plan"};
-  known.insert(known.end(), operands.begin(), operands.end());
-  return known;
-}
-
 template <class Op>
-void read_common(const JsonCursor& root, Op& op) {
+Problem read_op(const JsonCursor& root) {
+  Op op;
+  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "hotness", "plan"};
+  for_each_operand(
+      op, [&](Operand operand, const VqFormat&) { known.emplace_back(enum_name(operand)); });
+  root.expect_object(known);
   if (root.has("dtype")) {
     op.dtype = static_cast<DType>(root.at("dtype").choice(enum_names<DType>));
   }
   read_fields(root.member("shape", ": the sizes of the problem"), op.shape);
-}
-
-// Attention, or what appends to its cache.
-template <class Op>
-Problem read_cache_op(const JsonCursor& root) {
-  root.expect_object(known_fields({"keys", "values"}));
-  Op op;
-  read_common(root, op);
-  op.keys =
-      read_format(root.member("keys", ": the format of the keys, a preset, a file or an object"));
-  op.values = read_value_format(
-      root.member("values", ": the format of the values, a preset, a file or an object"));
-  return op;
-}
-
-template <class Op>
-Problem read_linear(const JsonCursor& root) {
-  root.expect_object(known_fields({"weights"}));
-  Op op;
-  read_common(root, op);
-  op.weights = read_format(
-      root.member("weights", ": the format of the weights, a preset, a file or an object"));
+  for_each_operand(op, [&](Operand operand, VqFormat& format) {
+    const std::string name(enum_name(operand));
+    const JsonCursor cursor = root.member(
+        name, fmt::format(": the format of the {}, a preset, a file or an object", name));
+    format = operand == Operand::values ? read_value_format(cursor) : read_format(cursor);
+  });
   return op;
 }
 
@@ -51,26 +34,6 @@ std::string name_at(const JsonCursor& cursor) {
   std::string name = cursor.string();
   if (name.empty()) cursor.fail("must not be empty; leave the field out or give a name");
   return name;
-}
-
-Json common_json(const char* name, const auto& op) {
-  return {{"op", name}, {"dtype", enum_name(op.dtype)}, {"shape", to_json(op.shape)}};
-}
-
-template <class Op>
-Json cache_json(const Op& op) {
-  Json json = common_json(op.kOp, op);
-  json["keys"] = to_json(op.keys);
-  json["values"] = to_json(op.values);
-  return json;
-}
-Json problem_json(const AttentionDecode& op) { return cache_json(op); }
-Json problem_json(const KvAppend& op) { return cache_json(op); }
-template <class Op>
-Json problem_json(const Op& op) {
-  Json json = common_json(op.kOp, op);
-  json["weights"] = to_json(op.weights);
-  return json;
 }
 
 }  // namespace
@@ -86,10 +49,10 @@ Config read_config(const Json& json, const std::string& source) {
   config.source = source;
   const std::size_t op =
       root.member("op", ": attention_decode, gemv, gemm or kv_append").choice(kOps);
-  config.problem = op == 0   ? read_cache_op<AttentionDecode>(root)
-                   : op == 1 ? read_linear<Gemv>(root)
-                   : op == 2 ? read_linear<Gemm>(root)
-                             : read_cache_op<KvAppend>(root);
+  config.problem = op == 0   ? read_op<AttentionDecode>(root)
+                   : op == 1 ? read_op<Gemv>(root)
+                   : op == 2 ? read_op<Gemm>(root)
+                             : read_op<KvAppend>(root);
   if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));
   if (root.has("hotness")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();
@@ -118,7 +81,16 @@ GpuSpec named_gpu(const Config& config) {
 }
 
 Json to_json(const Problem& problem) {
-  return std::visit([](const auto& op) { return problem_json(op); }, problem);
+  Json json;
+  std::visit(
+      [&](const auto& op) {
+        json = {{"op", op.kOp}, {"dtype", enum_name(op.dtype)}, {"shape", to_json(op.shape)}};
+        for_each_operand(op, [&](Operand operand, const VqFormat& format) {
+          json[std::string(enum_name(operand))] = to_json(format);
+        });
+      },
+      problem);
+  return json;
 }
 
 }  // namespace vqgen

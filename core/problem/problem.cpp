@@ -17,11 +17,9 @@ class Validator {
  public:
   explicit Validator(std::string where) : where_(std::move(where)) {}
 
-  [[noreturn]] void fail(const std::string& path, const std::string& message) const {
-    throw Error(ErrorKind::bad_input, fmt::format("{}: {}: {}", where_, path, message));
-  }
   void require(bool fine, const std::string& path, const std::string& message) const {
-    if (!fine) fail(path, message);
+    if (fine) return;
+    throw Error(ErrorKind::bad_input, fmt::format("{}: {}: {}", where_, path, message));
   }
 
   // `row` is the name and length of the axis that vectors lie along.
@@ -30,7 +28,9 @@ class Validator {
     require(length % format.vector_size == 0, path + "/vector_size",
             fmt::format("{} does not divide {} {}", format.vector_size, row, length));
     lattice(format, path);
-    integers(format, path);
+    require(format.entry_type == EntryType::element || format.stage_scales, path + "/entry_type",
+            "int8 makes integers of all numbers, which stage scales must bring to size; set "
+            "stage_scales to true, or entry_type to element");
     const std::string problem = layout_problem(format.layout);
     require(problem.empty(), path + "/layout", problem);
     const bool grouped = format.scope == Scope::channel_group;
@@ -60,12 +60,6 @@ class Validator {
                         format.vector_size, format.index_bits));
     require(format.entry_type == EntryType::element, path + "/entry_type",
             "e8p has entries of half-integers in the element type; set it to element");
-  }
-
-  void integers(const VqFormat& format, const std::string& path) const {
-    require(format.entry_type == EntryType::element || format.stage_scales, path + "/entry_type",
-            "int8 makes integers of all numbers, which stage scales must bring to size; set "
-            "stage_scales to true, or entry_type to element");
   }
 
   void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {
@@ -124,13 +118,14 @@ void validate(const KvAppend& op, const Validator& validator) {
 
 template <class Op>
 void validate_rows(const Op& op, const Validator& validator) {
-  validator.require(
-      op.shape.rows >= Op::kLeastRows && op.shape.rows <= Op::kMostRows, "/shape/rows",
-      fmt::format("{} takes {} to {} rows, not {}; use {}", Op::kOp, Op::kLeastRows, Op::kMostRows,
-                  op.shape.rows, op.shape.rows < Gemm::kLeastRows ? Gemv::kOp : Gemm::kOp));
+  if constexpr (requires { Op::kMostRows; }) {
+    validator.require(op.shape.rows >= Op::kLeastRows && op.shape.rows <= Op::kMostRows,
+                      "/shape/rows",
+                      fmt::format("{} takes {} to {} rows, not {}; use {}", Op::kOp, Op::kLeastRows,
+                                  Op::kMostRows, op.shape.rows,
+                                  op.shape.rows < Gemm::kLeastRows ? Gemv::kOp : Gemm::kOp));
+  }
 }
-void validate_rows(const AttentionDecode&, const Validator&) {}
-void validate_rows(const KvAppend&, const Validator&) {}
 
 void validate(const Linear& op, const Validator& validator) {
   const VqFormat& format = op.weights;

@@ -135,7 +135,7 @@ inline constexpr auto enum_names<Operand> = std::array{"keys", "values", "weight
 
 // visit(operand, its format) for each quantized tensor of an op.
 template <class Op, class Visit>
-void for_each_operand(const Op& op, Visit&& visit) {
+void for_each_operand(Op& op, Visit&& visit) {
   if constexpr (requires { op.weights; }) {
     visit(Operand::weights, op.weights);
   } else {

@@ -47,7 +47,7 @@ const HotnessProfile* profile_of(std::span<const HotnessProfile> profiles, Opera
 Accesses accesses_of(std::span<const HotnessProfile> profiles, const OperandUse& use);
 
 // A level of shared memory: entries [range.begin, range.end) of each stage, `copies` times, laid
-// out as templates/vq/codebook/shared.cuh does: the stages of an entry, and the copies of each,
+// out as templates/vq/codebook/levels.cuh does: the stages of an entry, and the copies of each,
 // side by side. Lane l reads copy l % copies. Powers of two, entry_bytes * copies <= 128.
 struct SharedTable {
   int entry_bytes = 16;

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "core/format/entries.h"
+#include "core/format/vq_format.h"
 #include "quantizer/nearest.h"
 #include "quantizer/train/clustering.h"
 #include "quantizer/units.h"

@@ -1,5 +1,5 @@
 // The C functions but for launches: handles, and exceptions made statuses.
-#include <vq/layout/splits.h>
+#include <vq/layout/launch.h>
 
 #include <cstring>
 

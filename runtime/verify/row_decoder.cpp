@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/format/entries.h"
+#include "core/format/vq_format.h"
 
 namespace vqgen {
 namespace {

@@ -24,20 +24,6 @@ VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
   }
 }
 
-// kCount words, 1, 2 or 4, that follow each other, by one access.
-template <int kCount, class Load>
-VQ_DEVICE void load_words(u32* to, const u32* from, Load load) {
-  if constexpr (kCount == 4) {
-    const U32x4 four = load(reinterpret_cast<const U32x4*>(from));
-    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-  } else if constexpr (kCount == 2) {
-    const U32x2 two = load(reinterpret_cast<const U32x2*>(from));
-    to[0] = two.x, to[1] = two.y;
-  } else {
-    to[0] = load(from);
-  }
-}
-
 // Code number `index` of the row that starts at `row`.
 template <int kBits, class Load>
 VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {

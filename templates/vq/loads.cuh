@@ -1,4 +1,5 @@
-// Loads as objects, for code that reads what others store as well as what nobody does.
+// Memory by byte offsets and words; and loads as objects, for code that reads what others store as
+// well as what nobody does. (No generic lambdas: NVRTC takes them for host functions.)
 #pragma once
 
 #include <vq/machine.cuh>
@@ -28,4 +29,23 @@ struct BeginConstant {
   }
 };
 
+// A part of a block's shared memory, by the offset that a layout gives.
+template <class T>
+VQ_DEVICE T* shared_part(i64 offset) {
+  return reinterpret_cast<T*>(shared_memory() + offset);
+}
+
+// kCount words, 1, 2 or 4, that follow each other, by one access of load(const T*).
+template <int kCount, class Load>
+VQ_DEVICE void load_words(u32* to, const u32* from, Load load) {
+  if constexpr (kCount == 4) {
+    const U32x4 four = load(reinterpret_cast<const U32x4*>(from));
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  } else if constexpr (kCount == 2) {
+    const U32x2 two = load(reinterpret_cast<const U32x2*>(from));
+    to[0] = two.x, to[1] = two.y;
+  } else {
+    to[0] = load(from);
+  }
+}
 }  // namespace vq

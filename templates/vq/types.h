@@ -34,14 +34,18 @@ struct EnumNames<Decoder> {
 };
 
 // A where kFirst, else B.
+template <bool kFirst>
+struct Chosen {
+  template <class A, class B>
+  using Type = A;
+};
+template <>
+struct Chosen<false> {
+  template <class A, class B>
+  using Type = B;
+};
 template <bool kFirst, class A, class B>
-struct Either {
-  using type = A;
-};
-template <class A, class B>
-struct Either<false, A, B> {
-  using type = B;
-};
+using Either = typename Chosen<kFirst>::template Type<A, B>;
 
 // Words that move as one access.
 struct alignas(8) U32x2 {

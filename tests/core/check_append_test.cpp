@@ -1,6 +1,6 @@
 // kv_append in core: configs read and written, names of its plans, and every rule of validate() and
 // check(), with a case that breaks it and a near miss that passes.
-#include "core/hotness/hotness_match.h"
+#include "core/hotness/hotness_profile.h"
 #include "core/plan/plan_name.h"
 #include "tests/core/check_support.h"
 

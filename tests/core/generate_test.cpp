@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "core/profiles.h"
-#include "generator/embedded_templates.h"
 #include "heuristics/choose.h"
 #include "heuristics/explain.h"
 #include "tests/core/support.h"
@@ -194,18 +193,18 @@ TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
   auto& plan = std::get<AttentionFragments>(made.plan);
   plan.splits = 1;
   EXPECT_EQ(made.generate().entries.size(), 1u);
-  EXPECT_EQ(made.generate().text.find("void attention_combine("), std::string::npos);
+  EXPECT_EQ(made.generate().text.find("vq::attention_combine<Plan>("), std::string::npos);
   plan.splits = 2;
   const KernelSource source = made.generate();
   ASSERT_EQ(source.entries.size(), 2u);
-  EXPECT_NE(source.text.find("void attention_combine("), std::string::npos);
+  EXPECT_NE(source.text.find("vq::attention_combine<Plan>("), std::string::npos);
   EXPECT_TRUE(source.entries[1].name.starts_with("attention_decode_combine_"));
   EXPECT_EQ(source.entries[0].grid.x, 2u);
 
   plan.combine = Combine::last_block;
   const KernelSource merging = made.generate();
   ASSERT_EQ(merging.entries.size(), 1u);
-  EXPECT_EQ(merging.text.find("void attention_combine("), std::string::npos);
+  EXPECT_EQ(merging.text.find("vq::attention_combine<Plan>("), std::string::npos);
   EXPECT_NE(merging.entries[0].name, source.entries[0].name);
   EXPECT_EQ(merging.entries[0].grid.x, 2u);
   EXPECT_EQ(merging.entries[0].shared_bytes, source.entries[0].shared_bytes);
@@ -215,10 +214,10 @@ TEST(GenerateEntries, AProductsLastBlockBringsNone) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
   auto& plan = made.plan.emplace<LinearLanes>(LinearLanes{.splits = 2});
   EXPECT_EQ(made.generate().entries.size(), 2u);
-  EXPECT_NE(made.generate().text.find("void linear_combine("), std::string::npos);
+  EXPECT_NE(made.generate().text.find("vq::linear_combine<Plan>("), std::string::npos);
   plan.combine = Combine::last_block;
   EXPECT_EQ(made.generate().entries.size(), 1u);
-  EXPECT_EQ(made.generate().text.find("void linear_combine("), std::string::npos);
+  EXPECT_EQ(made.generate().text.find("vq::linear_combine<Plan>("), std::string::npos);
 }
 
 TEST(GenerateEntries, ThePlanDecidesTheText) {

@@ -1,5 +1,5 @@
 // Which profiles of a file are a config's, and how items become one.
-#include "core/hotness/hotness_match.h"
+#include "core/hotness/hotness_profile.h"
 
 #include "core/hotness/hotness_summary.h"
 #include "tests/core/hotness_samples.h"

@@ -25,10 +25,9 @@ inline std::string without_includes(const std::string& header) {
 inline std::string amalgamate(std::string_view kernel) {
   const std::string templates = VQGEN_SOURCE_DIR "/templates/";
   std::string text;
-  for (const char* header :
-       {"machine/cuda/vq/annotations.h", "vq/types.h", "vq/layout/core_matrices.h",
-        "machine/cuda/vq/cuda_macros.h", "machine/cuda/vq/cuda_tensor.h",
-        "machine/cuda/vq/cuda_warpgroup.h", "machine/cuda/vq/machine.cuh"}) {
+  for (const char* header : {"machine/cuda/vq/annotations.h", "vq/types.h",
+                             "vq/layout/core_matrices.h", "machine/cuda/vq/cuda_tensor.h",
+                             "machine/cuda/vq/cuda_warpgroup.h", "machine/cuda/vq/machine.cuh"}) {
     text += without_includes(read_text(templates + header));
   }
   return text + "#line 1 \"kernel.cuh\"\n" + std::string(kernel);

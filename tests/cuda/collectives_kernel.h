@@ -127,14 +127,13 @@ VQ_DEVICE void last_block(const u32* in, u32* out) {
   for (int b = 0; b < 7; ++b) {
     const u32* const from = partials + 64 * b;
     sum += load_global_coherent(from + t);
+    const auto word_at = [from](int i) { return load_global_coherent(from + i); };
     if (t < 16) {
-      const U32x4 quad = load_global_coherent(reinterpret_cast<const U32x4*>(from) + t);
-      other += quad.x + 2 * quad.y + 3 * quad.z + 4 * quad.w;
+      other += word_at(4 * t) + 2 * word_at(4 * t + 1) + 3 * word_at(4 * t + 2) + 4 * word_at(4 * t + 3);
     } else if (t < 32) {
-      const U32x2 pair = load_global_coherent(reinterpret_cast<const U32x2*>(from) + t);
-      other += pair.x + 2 * pair.y;
+      other += word_at(2 * t) + 2 * word_at(2 * t + 1);
     } else if (t < 48) {
-      other += load_global_coherent(reinterpret_cast<const u16*>(from) + t);
+      other += word_at(t / 2) >> t % 2 * 16 & 0xffffu;
     } else {
       const i32 word = load_global_coherent(reinterpret_cast<const i32*>(from) + t);
       const float same = load_global_coherent(reinterpret_cast<const float*>(from) + t);

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include <vq/kernels/linear_fragments/layout.h>
+#include <vq/kernels/linear_fragments/plan.h>
 
 #include "core/profiles.h"
 #include "heuristics/explain.h"

@@ -3,7 +3,7 @@
 #include "runtime/prepare.h"
 
 #include "core/files/files.h"
-#include "core/hotness/hotness_match.h"
+#include "core/hotness/hotness_profile.h"
 #include "core/profiles.h"
 #include "tests/cache/fixtures.h"
 #include "tests/core/hotness_samples.h"

@@ -93,7 +93,7 @@ TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionTables{}, 8);
 }
 TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionChannels{}, 9);
+  expect_every_barrier_of_attention_needed(AttentionChannels{}, 7);
 }
 
 // What `run` says of a kernel that differs in one place.

@@ -1,4 +1,4 @@
-// Layouts of codes (core/format/code_layout.h): a kernel of any dataflow gives the same bits
+// Layouts of codes (core/format/vq_format.h): a kernel of any dataflow gives the same bits
 // whatever the layout; where attention's fragments take tokens in another order, no more than
 // rounding changes.
 #include <gtest/gtest.h>

@@ -1,18 +1,9 @@
 // The argument struct of kv_append, shared by host and device. Device pointers; nothing is owned.
 #pragma once
 
-#include <vq/types.h>
+#include <vq/args/quantized.h>
 
 namespace vq {
-
-// One tensor of the cache: QuantizedArgs (args/quantized.h) whose codes are written.
-struct EncodedArgs {
-  u32* codes;            // packed rows, layout/codes.h; 4-byte aligned
-  const u16* codebooks;  // [unit][stage][entry][vector_size]; 16-byte aligned
-  const float* scales;   // [unit][stage]; null without stage scales
-  i64 batch_stride;      // words between sequences
-  i64 head_stride;       // words between heads
-};
 
 struct KvAppendArgs {
   static constexpr const char* kType = "KvAppendArgs";

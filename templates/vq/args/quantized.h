@@ -5,12 +5,15 @@
 
 namespace vq {
 
-struct QuantizedArgs {
-  const u32* codes;      // packed rows, layout/codes.h, which says their alignment
+template <class Word>
+struct TensorArgs {
+  Word* codes;           // packed rows, layout/codes.h, which says their alignment
   const u16* codebooks;  // [unit][stage][entry][vector_size]; 16-byte aligned
   const float* scales;   // [unit][stage]; null without stage scales
   i64 batch_stride;      // words between sequences (KV cache; 0 where all share one), else 0
   i64 head_stride;       // words between heads (KV cache), else 0
 };
+using QuantizedArgs = TensorArgs<const u32>;
+using EncodedArgs = TensorArgs<u32>;  // whose codes are written
 
 }  // namespace vq

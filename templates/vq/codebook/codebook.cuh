@@ -20,10 +20,8 @@
 #include <vq/layout/format.h>
 #include <vq/codebook/decoding.cuh>
 #include <vq/codebook/entry.cuh>
-#include <vq/codebook/registers.cuh>
-#include <vq/codebook/shared.cuh>
+#include <vq/codebook/levels.cuh>
 #include <vq/codes.cuh>
-#include <vq/shared_part.cuh>
 
 namespace vq {
 
@@ -35,16 +33,15 @@ class Codebook {
  public:
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr int kVectorSize = kFormat.vector_size;
-  static constexpr int kIndexBits = kFormat.index_bits;
   static constexpr int kResiduals = kFormat.residuals;
   static constexpr bool kScales = kFormat.stage_scales;
   static constexpr int kEntries = entries(kFormat);
   static constexpr EntryRange kReplicated = replicated_range(kFormat);
   static constexpr EntryRange kShared = shared_range(kFormat);
   static constexpr int kRegisters = register_range(kFormat).end;
-  using Words = typename EntryWords<kVectorSize>::type;
+  using Words = EntryWords<kVectorSize>;
   using Decode = Decoding<kFormat.decoder, kElement, kFormat.int8_entries>;
-  using Held = typename EntryWords<held_bytes(kFormat) / 2>::type;
+  using Held = EntryWords<held_bytes(kFormat) / 2>;
   using ReplicatedLevel =
       SharedLevel<Held, Format::shared().replicated, kResiduals, kReplicated.begin, kReplicated.end,
                   kFormat.placement.copies, kThreads>;
@@ -138,7 +135,7 @@ class Codebook {
     return held(first + u, stage, code);
   }
   VQ_DEVICE Held held(int first, int u, int stage, CodeByte code) const {
-    static_assert(kIndexBits == 8 && kFormat.decoder == Decoder::table, "");
+    static_assert(kFormat.index_bits == 8 && kFormat.decoder == Decoder::table, "");
     if constexpr (kRegisters == 0 && kReplicated.end == kEntries) {
       return ReplicatedLevel::access_byte(first, u, stage, code);
     } else if constexpr (kShared.begin == 0 && kShared.end == kEntries) {
@@ -205,5 +202,35 @@ class Codebook {
   i64 unit_ = -1;
   RegisterLevel<Held, kUnits, kResiduals, kRegisters> registers_;
 };
+
+// From the codes of one sub-vector to operand words of a tensor core, for all dataflows that have
+// such operands. What the words hold:
+//
+//   kEntry   the unscaled entry of one stage: stages are added up by products
+//   kHeld    the same as levels hold it: bytes of int8 entries, four a word
+//   kSum     the scaled entries of all stages, added up in fp32 and rounded to 16 bits
+enum class Rebuilt : int { kEntry = 0, kHeld = 1, kSum = 2 };
+
+// The sub-vector of unit first + u (codebook.cuh says why two); `pass` is the stage, 0 for sums.
+// code(stage) gives a u32 or a CodeByte.
+template <Rebuilt kWhat, Element kElement, class Book, class Code>
+VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass, Code code) {
+  if constexpr (kWhat == Rebuilt::kSum) {
+    float value[Book::kVectorSize];
+    book.decode(value, first + u, code);
+    VQ_UNROLL
+    for (int i = 0; i < Book::kVectorSize; i += 2) {
+      words[i / 2] = pack2<kElement>(value[i], value[i + 1]);
+    }
+  } else if constexpr (kWhat == Rebuilt::kHeld) {
+    const auto held = book.held(first, u, pass, code(pass));
+    VQ_UNROLL
+    for (int i = 0; i < Book::kVectorSize / 4; ++i) words[i] = word_of(held, i);
+  } else {
+    const auto entry = book.entry(first, u, pass, code(pass));
+    VQ_UNROLL
+    for (int i = 0; i < Book::kVectorSize / 2; ++i) words[i] = word_of(entry, i);
+  }
+}
 
 }  // namespace vq

@@ -1,28 +1,15 @@
-// One entry as words: vector_size 16-bit elements are 1, 2 or 4 words, moved by one access.
+// One entry as words: vector_size 16-bit elements are 1, 2 or 4 words, moved by one access. And
+// numbers as integers, for products of integers.
 #pragma once
 
 #include <vq/machine.cuh>
 
 namespace vq {
 
-template <int kVectorSize>
-struct EntryWords;
-template <>
-struct EntryWords<1> {  // half a word; of no entry, but of what is looked up like one
-  using type = u16;
-};
-template <>
-struct EntryWords<2> {
-  using type = u32;
-};
-template <>
-struct EntryWords<4> {
-  using type = U32x2;
-};
-template <>
-struct EntryWords<8> {
-  using type = U32x4;
-};
+// Of 2, 4 or 8 elements; and of one, half a word: of no entry, but of what is looked up like one.
+template <int kElements>
+using EntryWords =
+    Either<kElements <= 2, Either<kElements == 1, u16, u32>, Either<kElements == 4, U32x2, U32x4>>;
 
 VQ_DEVICE u32 word_of(u32 words, int) { return words; }
 VQ_DEVICE u32 word_of(U32x2 words, int i) { return i == 0 ? words.x : words.y; }
@@ -46,6 +33,12 @@ VQ_DEVICE U32x2 elements_of_bytes(u32 bytes) {
     return {pack2<kElement>(number(0x7440u), number(0x7441u)),
             pack2<kElement>(number(0x7442u), number(0x7443u))};
   }
+}
+
+// The nearest of -peak .. peak; one of them also for what is no number.
+VQ_DEVICE i32 nearest_within(float value, float peak) {
+  value = value > peak ? peak : value > -peak ? value : -peak;
+  return static_cast<i32>(value < 0.0f ? value - 0.5f : value + 0.5f);
 }
 
 // value[i] += scale * element i of the entry.

@@ -99,13 +99,14 @@ VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_di
   return static_cast<int>(words);
 }
 
-// Counters, the partial scores of a call, and the partials of its splits.
+// Counters, the partial scores of a call, and the partials of its splits; alignment of codes.
 template <class Plan>
 VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64 batch,
                                              i64 score_bytes, CallShape& shape) {
   shape.splits = c.splits;
   shape.counters = counters(c, batch);
   shape.score_bytes = score_bytes;
+  shape.code_bytes = code_alignment(c.keys, c.values);
   if (c.splits > 1 || score_bytes > 0) shape.workspace_bytes = kCounterBytes + score_bytes;
   if (c.splits == 1) return;
   shape.workspace_bytes += batch * c.query_heads * c.splits * (c.head_dim + 2) * 4;
@@ -116,13 +117,11 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
 // Of a dataflow with one kernel beside the one that combines.
 template <class Plan>
 VQ_HD constexpr CallShape attention_shape(const AttentionConfig<Plan>& c, i64 batch,
-                                          const char* function, i64 shared_bytes, bool ahead) {
+                                          i64 shared_bytes, bool ahead) {
   CallShape shape{};
-  shape.add({function, "", c.splits, i64{c.kv_heads} * head_blocks(c), batch, c.threads,
+  shape.add({Plan::kName, "", c.splits, i64{c.kv_heads} * head_blocks(c), batch, c.threads,
              shared_bytes, ahead, true});
   add_attention_workspace(c, batch, 0, shape);
-  shape.code_bytes = code_alignment(c.keys, c.values);
-  shape.element_bytes = 2;
   return shape;
 }
 

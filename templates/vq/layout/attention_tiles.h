@@ -52,4 +52,10 @@ VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& 
   return at;
 }
 
+// Of a dataflow whose one kernel does the whole op.
+template <class Plan>
+VQ_HD constexpr CallShape call_shape(const AttentionConfig<Plan>& c, i64 batch, i64) {
+  return attention_shape(c, batch, shared_layout(c, AttentionPart::kWhole).total, false);
+}
+
 }  // namespace vq

@@ -1,5 +1,5 @@
 // The shape of a launch: what a plan takes of a GPU to do a problem. Each dataflow works it out in
-// one function of its layout.h,
+// one function,
 //
 //   CallShape call_shape(config, batch, tokens)
 //
@@ -7,9 +7,18 @@
 #pragma once
 
 #include <vq/layout/format.h>
-#include <vq/layout/splits.h>
 
 namespace vq {
+
+// How the sums of splits become one, and the workspace of a call that has any:
+//
+//   counters, kCounterBytes | partial scores (dataflow channels) | partials
+//
+// Calls that follow each other on a stream may share a workspace, so the counters stand at its
+// front whatever the op: what one call leaves of its partials is never another's counter.
+//
+inline constexpr i64 kCounterBytes = 65536;
+inline constexpr i64 kMostCounters = kCounterBytes / 4;
 
 // One kernel of a call. Grid and threads are what the launch takes; dynamic shared memory of one
 // block.
@@ -25,17 +34,17 @@ struct Launch {
 
 inline constexpr int kMostLaunches = 3;
 
-// A call: its kernels in order, and its workspace: counters, partial scores, partials (splits.h).
+// A call: its kernels in order, and its workspace: counters, partial scores, partials.
 // Rows of codes begin at multiples of code_bytes, rows of elements at multiples of element_bytes.
 struct CallShape {
   Launch launches[kMostLaunches];
   int count;
   i64 score_bytes;
   i64 workspace_bytes;
-  int splits;    // blocks that share a result
-  i64 counters;  // results that blocks share: what merging by the last block takes
-  int code_bytes;
-  int element_bytes;
+  int splits = 1;  // blocks that share a result
+  i64 counters;    // results that blocks share: what merging by the last block takes
+  int code_bytes = 4;
+  int element_bytes = 2;
 
   VQ_HD constexpr void add(const Launch& launch) { launches[count++] = launch; }
   // Of the kernel that takes most.

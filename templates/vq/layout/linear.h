@@ -93,17 +93,39 @@ VQ_HD constexpr i64 chunks(const LinearConfig<Plan>& c) {
   return ceil_div(c.in_features, i64{chunk_columns(c)});
 }
 
-// Of a dataflow with one kernel beside the one that combines.
+// Byte offsets into the block's shared memory; a part that the dataflow lacks has no bytes.
+struct LinearShared {
+  CodebookShared codebook;
+  i64 x;       // what each dataflow makes of x: x_bytes()
+  i64 beside;  // what it has beside that: beside_bytes()
+  i64 total;
+};
 template <class Plan>
-VQ_HD constexpr CallShape linear_shape(const LinearConfig<Plan>& c, const char* function,
-                                       i64 shared_bytes, bool ahead) {
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<Plan>&) {
+  return 0;
+}
+template <class Plan>
+VQ_HD constexpr LinearShared shared_layout(const LinearConfig<Plan>& c) {
+  LinearShared at{};
+  Carver carve;
+  at.codebook = carve_codebook(c.weights, units_per_chunk(c), carve);
+  at.x = carve(x_bytes(c));
+  at.beside = carve(beside_bytes(c));
+  at.total = carve.next;
+  return at;
+}
+
+// The dataflow's own kernel, and the one that combines. Codes are read by whole loads.
+template <class Plan>
+VQ_HD constexpr CallShape call_shape(const LinearConfig<Plan>& c) {
   CallShape shape{};
-  shape.add({function, "", ceil_div(c.out_features, i64{outputs_per_block(c)}),
-             ceil_div(c.rows, c.rows_per_block), splits(c), c.threads, shared_bytes, ahead, true});
+  shape.add({Plan::kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}),
+             ceil_div(c.rows, c.rows_per_block), splits(c), c.threads, shared_layout(c).total,
+             Plan::kAhead, true});
   shape.splits = splits(c);
   shape.counters = counters(c);
-  shape.code_bytes = code_alignment(c.weights);
-  shape.element_bytes = 2;
+  shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
+  if (c.in_features % Plan::kXElements == 0) shape.element_bytes = 2 * Plan::kXElements;
   if (splits(c) == 1) return shape;
   shape.workspace_bytes = kCounterBytes + i64{splits(c)} * c.rows * c.out_features * 4;
   if (c.combine == Combine::last_block) return shape;

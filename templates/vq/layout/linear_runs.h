@@ -1,10 +1,19 @@
 // How a product on tensor cores (fragments, warpgroups) reads codes by runs and x by octets.
 #pragma once
 
-#include <vq/kernels/linear_fragments/plan.h>
 #include <vq/layout/linear.h>
 
 namespace vq {
+
+// How entries get from the lanes that look them up to the operands of the tensor core (VQ-LLM,
+// section VI-B). permute: they do not move, x is laid out to match. The others leave x in the order
+// of its columns: registers exchanges words between lanes, shared sends them through shared memory.
+enum class LinearFusion : int { permute, registers, shared };
+template <>
+struct EnumNames<LinearFusion> {
+  static constexpr const char* kType = "vq::LinearFusion";
+  static constexpr const char* kNames[] = {"permute", "registers", "shared"};
+};
 
 // The four lanes that hold one output's operand each take a run of consecutive columns,
 // the shortest whose codes fill whole loads of code_words words:
@@ -80,16 +89,6 @@ VQ_HD constexpr int steps_together(const LinearConfig<Plan>& c) {
 template <class Plan>
 VQ_HD constexpr int step_gap_bytes(const LinearConfig<Plan>& c) {
   return steps_together(c) > 1 ? 128 / steps_together(c) : 0;
-}
-
-// Codes are read by whole loads, rows of x by octets where they are whole ones.
-template <class Plan>
-VQ_HD constexpr CallShape runs_shape(const LinearConfig<Plan>& c, const char* function,
-                                     i64 shared_bytes) {
-  CallShape shape = linear_shape(c, function, shared_bytes, true);
-  shape.code_bytes = most(shape.code_bytes, 4 * c.code_words);
-  if (c.in_features % 8 == 0) shape.element_bytes = 16;
-  return shape;
 }
 
 }  // namespace vq

@@ -1,13 +1,121 @@
 // What a block of kv_append has of one tensor: a share of the sub-vectors of some new tokens' rows,
-// where these stand in shared memory, and the codebooks that they are compared with.
+// where these stand in shared memory, and the codebooks that they are compared with: the distance
+// to a candidate, an entry or lattice point, and the code that the nearest candidate becomes.
+// Candidates are numbered so that the lowest of equally near ones has the code that the quantizer
+// takes.
+//
+// Distances are sums of squared differences: |x|^2 - 2xc + |c|^2 would save a third of the work,
+// but loses the small differences of large vectors.
 #pragma once
 
 #include <vq/args/kv_append.h>
-#include <vq/kernels/append_lanes/layout.h>
-#include <vq/ops/nearest.cuh>
-#include <vq/shared_part.cuh>
+#include <vq/kernels/append_lanes/plan.h>
+#include <vq/codebook/entry.cuh>
+#include <vq/loads.cuh>
 
 namespace vq {
+
+// The elements of an entry, times `scale`.
+template <Element kElement, int kVectorSize, class Words>
+VQ_DEVICE void read_entry(float (&value)[kVectorSize], Words words, float scale) {
+  VQ_UNROLL
+  for (int i = 0; i < kVectorSize; ++i) value[i] = 0.0f;
+  add_entry<kElement>(value, words, scale);
+}
+
+// For each decoder:
+//
+//   kOfEntry                candidates that one entry stands for
+//   scaled(x, scale)        the sub-vector as it is compared, in place
+//   entry_scale(scale)      the factor of entries
+//   distance(x, entry, of)  squared, to number `of` of the entry's candidates
+//   code(x, entry, number, of)  of that candidate of entry `number`
+template <Decoder kDecoder, int kVectorSize>
+struct Nearest;
+
+// A candidate is an entry, and its number the code.
+template <int kVectorSize>
+struct Nearest<Decoder::table, kVectorSize> {
+  static constexpr int kOfEntry = 1;
+  using Vector = float[kVectorSize];
+  VQ_DEVICE static void scaled(Vector&, float) {}
+  VQ_DEVICE static float entry_scale(float scale) { return scale; }
+  VQ_DEVICE static float distance(const Vector& x, const Vector& entry, int) {
+    float sum = 0.0f;
+    VQ_UNROLL
+    for (int i = 0; i < kVectorSize; ++i) {
+      const float difference = x[i] - entry[i];
+      sum += difference * difference;
+    }
+    return sum;
+  }
+  VQ_DEVICE static u32 code(const Vector&, const Vector&, int number, int) {
+    return static_cast<u32>(number);
+  }
+};
+
+// The E8P lattice (layout/format.h), whose entries stand for 256 points each: for each shift c by
+// 1/4 the best signs of z = x - c are z's own, or, where their number does not fit the parity of
+// the entry's sum, all but that of the element i where turning it costs least, 4 a_i |z_i|. So two
+// candidates an entry stand for all of its points. In units of the scale.
+template <int kVectorSize>
+struct Nearest<Decoder::e8p, kVectorSize> {
+  static constexpr int kOfEntry = 2;
+  using Vector = float[kVectorSize];
+  VQ_DEVICE static void scaled(Vector& x, float scale) {
+    VQ_UNROLL
+    for (int i = 0; i < kVectorSize; ++i) x[i] = scale > 0.0f ? x[i] / scale : 0.0f;
+  }
+  VQ_DEVICE static float entry_scale(float) { return 1.0f; }
+
+  VQ_DEVICE static float distance(const Vector& x, const Vector& entry, int of) {
+    const Signed all = signs(x, entry, of);
+    float sum = 0.0f;
+    VQ_UNROLL
+    for (int i = 0; i < kVectorSize; ++i) {
+      const float difference = magnitude(x[i], of) - entry[i];
+      sum += difference * difference;
+    }
+    return all.fit ? sum : sum + 4.0f * all.least;
+  }
+
+  VQ_DEVICE static u32 code(const Vector& x, const Vector& entry, int number, int of) {
+    const Signed all = signs(x, entry, of);
+    const u32 turned = all.fit ? all.negative : all.negative ^ 1u << all.cheapest;
+    return static_cast<u32>(number) | (turned & 0x7fu) << 8 | static_cast<u32>(of) << 15;
+  }
+
+ private:
+  struct Signed {
+    u32 negative;  // a bit an element
+    bool fit;      // their number has the entry's parity
+    float least;   // of a_i |z_i|, and its element
+    int cheapest;
+  };
+  VQ_DEVICE static float shifted(float x, int of) { return of == 0 ? x - 0.25f : x + 0.25f; }
+  VQ_DEVICE static float magnitude(float x, int of) {
+    return float_from_bits(float_bits(shifted(x, of)) & 0x7fffffffu);
+  }
+  VQ_DEVICE static Signed signs(const Vector& x, const Vector& entry, int of) {
+    Signed all{0, false, infinity(), 0};
+    float sum = 0.0f;
+    u32 parity = 0;
+    VQ_UNROLL
+    for (int i = 0; i < kVectorSize; ++i) {
+      const u32 sign = float_bits(shifted(x[i], of)) >> 31;
+      all.negative |= sign << i;
+      parity ^= sign;
+      sum += entry[i];
+      const float cost = entry[i] * magnitude(x[i], of);
+      if (cost < all.least) {
+        all.least = cost;
+        all.cheapest = i;
+      }
+    }
+    all.fit = (static_cast<u32>(sum) & 1u) == parity;
+    return all;
+  }
+};
 
 // The new tokens of a sequence that a block encodes, and where they go. `head` is the KV head;
 // `count` tokens from number `first` of the call on, of `all` that are appended.
@@ -29,7 +137,7 @@ struct AppendShare {
   static constexpr int kResiduals = kFormat.residuals;
   static constexpr int kEntries = entries(kFormat);
   static constexpr int kVectors = share_sub_vectors(kConfig, kFormat);  // at most
-  using Words = typename EntryWords<kVectorSize>::type;
+  using Words = EntryWords<kVectorSize>;
   using Candidates = Nearest<kFormat.decoder, kVectorSize>;
   using Vector = float[kVectorSize];
 
@@ -67,7 +175,7 @@ struct AppendShare {
     Candidates::scaled(x, scale);
   }
 
-  // Parts of shared memory (kernels/append_lanes/layout.h).
+  // Parts of shared memory (kernels/append_lanes/plan.h).
   VQ_DEVICE static float* rows() { return shared_part<float>(kShared.rows); }
   VQ_DEVICE static float* distances() { return shared_part<float>(kShared.distances); }
   VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }

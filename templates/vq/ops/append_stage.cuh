@@ -19,7 +19,6 @@ class AppendStage {
   static constexpr int kEntries = Share::kEntries;
   static constexpr int kResiduals = Share::kResiduals;
   static constexpr int kWarps = Share::kConfig.warps_along_entries;
-  static constexpr int kGroups = Share::kThreads / 32 / kWarps;
   static constexpr Element kElement = Share::kConfig.element;
   using Candidates = typename Share::Candidates;
   using Vector = typename Share::Vector;
@@ -32,7 +31,8 @@ class AppendStage {
     const int first_run = share_.begin / kRun;
     const int runs = ceil_div(share_.begin + share_.vectors, kRun) - first_run;
     const int part = warp() % kWarps;
-    for (int item = warp() / kWarps; item < share_.work.count * runs; item += kGroups) {
+    for (int item = warp() / kWarps; item < share_.work.count * runs;
+         item += Share::kThreads / 32 / kWarps) {
       const int t = item / runs;
       const int from = (first_run + item % runs) * kRun;
       const i64 book = share_.book_of(from, stage_);

@@ -11,15 +11,12 @@ template <class Plan, AttentionPart kOfPart>
 class KeyLanes {
  public:
   using Work = AttentionWork<Plan>;
-  using Rows = CacheRows<Plan, KeyFormat<Plan, kOfPart>>;
+  using Rows = CacheRows<Plan, CacheFormat<Plan, kOfPart, true>>;
   static constexpr AttentionPart kPart = kOfPart;
-  static constexpr int kHeadDim = Plan::config().head_dim;
-  static constexpr int kThreads = Plan::config().threads;
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kLanes = Plan::config().lanes_per_token;
   static constexpr int kVectorSize = Rows::kVectorSize;
   static constexpr int kWords = Rows::kWords;
-  static constexpr bool kRaw = raw_slots(Plan::config()) > 0;
 
   VQ_DEVICE KeyLanes(const AttentionDecodeArgs& args, const Work& work, int share)
       : args_(args), work_(work), share_(share), book_(args.keys, Rows::units()) {}
@@ -37,13 +34,13 @@ class KeyLanes {
   // thread.
   template <class Put>
   VQ_DEVICE void score(int first, int count, const u32* keys, Put put) const {
-    constexpr int kTokens = kThreads / kLanes;
+    constexpr int kTokens = Plan::config().threads / kLanes;
     const int lane = thread_index() % kLanes;
     for (int base = 0; base < count; base += kTokens) {  // whole warps: shuffles below
       const int token = base + thread_index() / kLanes;
       float total[kHeads] = {};
       if (token < count) {
-        if (kRaw && work_.is_raw(first + token)) {
+        if (raw_slots(Plan::config()) > 0 && work_.is_raw(first + token)) {
           const u16* row = args_.raw_keys + work_.raw_row(args_, first + token);
           dot(lane, raw_query(), total,
               [&](int s, float(&value)[kVectorSize]) { Rows::load_raw(row, share_, s, value); });
@@ -76,7 +73,8 @@ class KeyLanes {
       fetch(s, value);
       VQ_UNROLL
       for (int h = 0; h < kHeads; ++h) {
-        const float* q = queries + h * kHeadDim + share_ * Rows::kChannels + s * kVectorSize;
+        const float* q =
+            queries + h * Plan::config().head_dim + share_ * Rows::kChannels + s * kVectorSize;
         VQ_UNROLL
         for (int i = 0; i < kVectorSize; ++i) total[h] += load_shared(q + i) * value[i];
       }

@@ -14,20 +14,13 @@
 namespace vq {
 
 // What Codebook asks for (codebook.cuh).
-template <class Plan, AttentionPart kPart>
-struct KeyFormat {
-  static constexpr int kShare = key_channels(Plan::config());
-  VQ_HD static constexpr FormatConfig config() { return Plan::config().keys; }
+template <class Plan, AttentionPart kPart, bool kKeys>
+struct CacheFormat {
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kShare = kKeys ? key_channels(kConfig) : value_channels(kConfig);
+  VQ_HD static constexpr FormatConfig config() { return kKeys ? kConfig.keys : kConfig.values; }
   VQ_HD static constexpr CodebookShared shared() {
-    return shared_layout(Plan::config(), kPart).keys;
-  }
-};
-template <class Plan, AttentionPart kPart>
-struct ValueFormat {
-  static constexpr int kShare = value_channels(Plan::config());
-  VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
-  VQ_HD static constexpr CodebookShared shared() {
-    return shared_layout(Plan::config(), kPart).values;
+    return kKeys ? shared_layout(kConfig, kPart).keys : shared_layout(kConfig, kPart).values;
   }
 };
 

@@ -1,8 +1,8 @@
 // The loop of attention_decode over a split of tokens, a tile at a time:
 //   1. the tile's packed rows arrive in shared memory, asynchronously, the next tile's meanwhile;
 //   2. `Scores` scores its tokens for all heads of the block;
-//   3. scores become probabilities (attention_softmax.cuh);
-//   4. values are decoded and accumulated (attention_values.cuh).
+//   3. scores become probabilities (AttentionSoftmax);
+//   4. values are decoded and accumulated (AttentionValues).
 // Tokens of the sinks and of the raw window go the same way, with raw elements for decoded ones.
 //
 // Scores is a dataflow's own part:
@@ -14,9 +14,182 @@
 //                                 barrier where it reads what stage() queued, or prepare() stored
 #pragma once
 
-#include <vq/ops/attention_values.cuh>
+#include <vq/ops/attention_rows.cuh>
 
 namespace vq {
+
+// The online softmax of a block of attention_decode, in fp32 and units of log2: a warp a head turns
+// a tile's scores into probabilities relative to the highest score so far, and keeps maximum and
+// sum (FlashAttention's recurrence).
+template <class Plan, AttentionPart kPart>
+struct AttentionSoftmax {
+  static constexpr int kThreads = Plan::config().threads;
+  static constexpr int kTile = Plan::config().tile_tokens;
+  static constexpr int kHeads = Plan::config().heads_per_block;
+  VQ_HD static constexpr AttentionTilesShared at() { return shared_layout(Plan::config(), kPart); }
+
+  // Scores, then probabilities, [kHeads][kTile]; the rest [kHeads].
+  VQ_DEVICE static float* scores() { return shared_part<float>(at().scores); }
+  VQ_DEVICE static float* maximum() { return shared_part<float>(at().running); }
+  VQ_DEVICE static float* sum() { return maximum() + kHeads; }
+  VQ_DEVICE static float* rescale() { return sum() + kHeads; }
+
+  // Before the first tile; a barrier has to follow.
+  VQ_DEVICE static void reset() {
+    for (int h = thread_index(); h < kHeads; h += kThreads) {
+      store_shared(maximum() + h, -infinity());
+      store_shared(sum() + h, 0.0f);
+    }
+  }
+
+  // Between barriers: the scores of `count` tokens, one at least.
+  VQ_DEVICE static void tile(int count) {
+    for (int h = warp(); h < kHeads; h += kThreads / 32) {
+      float* row = scores() + h * kTile;
+      const float before = load_shared(maximum() + h);
+      float highest = before;
+      for (int t = lane(); t < count; t += 32) {
+        const float score = load_shared(row + t);
+        highest = score > highest ? score : highest;
+      }
+      VQ_UNROLL
+      for (int mask = 16; mask > 0; mask /= 2) {
+        const float other = shuffle_xor(highest, mask);
+        highest = other > highest ? other : highest;
+      }
+      float total = 0.0f;
+      for (int t = lane(); t < count; t += 32) {
+        const float probability = exp2_approx(load_shared(row + t) - highest);
+        store_shared(row + t, probability);
+        total += probability;
+      }
+      VQ_UNROLL
+      for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
+      sync_warp();  // all lanes have read the maximum that lane 0 replaces
+      if (lane() == 0) {
+        const float factor = exp2_approx(before - highest);
+        store_shared(rescale() + h, factor);
+        store_shared(maximum() + h, highest);
+        store_shared(sum() + h, load_shared(sum() + h) * factor + total);
+      }
+    }
+  }
+};
+
+// Values times probabilities: a thread a (sub-vector, slice of tokens) decodes values and
+// accumulates all heads of the block; slices are summed in their order at the end.
+template <class Plan, AttentionPart kPart>
+class AttentionValues {
+ public:
+  using Work = AttentionWork<Plan>;
+  using Softmax = AttentionSoftmax<Plan, kPart>;
+  using Rows = CacheRows<Plan, CacheFormat<Plan, kPart, false>>;
+  static constexpr int kHeads = Plan::config().heads_per_block;
+  static constexpr int kVectorSize = Rows::kVectorSize;
+  static constexpr int kSlices = Plan::config().threads / Rows::kSubVectors;
+  static constexpr int kWords = Rows::kWords;
+
+  // `share` of the channels.
+  VQ_DEVICE AttentionValues(const AttentionDecodeArgs& args, const Work& work, int share)
+      : args_(args), work_(work), share_(share), book_(args.values, Rows::units()) {}
+
+  // Fetches what stands near of the codebooks; a barrier has to follow.
+  VQ_DEVICE void load() {
+    book_.switch_to(Rows::first_unit(work_.kv_head, share_));
+    book_.load();
+  }
+  VQ_DEVICE void stage(int first, int count, u32* to) const {
+    Rows::stage(args_.values, work_, share_, first, count, to);
+  }
+
+  // accumulator[h] += p_h(t) v_t over this thread's sub-vector and slice of the tile's tokens.
+  VQ_DEVICE void accumulate(int first, int count, const u32* codes) {
+    VQ_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      const float factor = load_shared(Softmax::rescale() + h);
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize; ++i) accumulator_[h][i] *= factor;
+    }
+    if (slice() >= kSlices) return;
+    for (int token = slice(); token < count; token += kSlices) {
+      float value[kVectorSize];
+      if (raw_slots(Plan::config()) > 0 && work_.is_raw(first + token)) {
+        Rows::load_raw(args_.raw_values + work_.raw_row(args_, first + token), share_, sub_vector(),
+                       value);
+      } else {
+        Rows::decode(book_, codes + token * kWords, share_, sub_vector(), value);
+      }
+      VQ_UNROLL
+      for (int h = 0; h < kHeads; ++h) {
+        const float probability = load_shared(Softmax::scores() + h * Softmax::kTile + token);
+        VQ_UNROLL
+        for (int i = 0; i < kVectorSize; ++i) accumulator_[h][i] += probability * value[i];
+      }
+    }
+  }
+
+  // The split's result: gathered, and written where it belongs. All threads, after a barrier.
+  VQ_DEVICE void write() const {
+    gather();
+    work_.template write<Rows::kChannels>(args_, share_, output(), Softmax::maximum(),
+                                          Softmax::sum());
+  }
+
+ private:
+  VQ_DEVICE static float* output() { return shared_part<float>(Softmax::at().output); }
+  VQ_DEVICE static int slice() { return thread_index() / Rows::kSubVectors; }
+  VQ_DEVICE static int sub_vector() { return thread_index() % Rows::kSubVectors; }
+
+  // output[h][:] = the slices' accumulators, summed in the order of the slices.
+  VQ_DEVICE void gather() const {
+    for (int turn = 0; turn < kSlices; ++turn) {
+      if (slice() == turn) {
+        VQ_UNROLL
+        for (int h = 0; h < kHeads; ++h) {
+          VQ_UNROLL
+          for (int i = 0; i < kVectorSize; ++i) {
+            float* to = output() + h * Rows::kChannels + sub_vector() * kVectorSize + i;
+            const float before = turn == 0 ? 0.0f : load_shared(to);
+            store_shared(to, before + accumulator_[h][i]);
+          }
+        }
+      }
+      sync_block();
+    }
+  }
+
+  const AttentionDecodeArgs& args_;
+  const Work work_;
+  const int share_;
+  typename Rows::Book book_;
+  float accumulator_[kHeads][kVectorSize] = {};
+};
+
+// Calls use(first, count, buffer) for each tile of tokens [begin, end), once the copies that
+// stage(first, count, buffer) queued for it have landed for this thread; those of the next tile are
+// on their way where there are two buffers. use() begins with a barrier where it reads what others
+// staged, and one follows it. All threads.
+template <int kTile, int kStages, class Work, class Stage, class Use>
+VQ_DEVICE void for_each_tile(const Work& work, Stage stage, Use use) {
+  // Closes the group even where there is no tile, so that the count of pending groups is the same
+  // for every tile.
+  const auto queue = [&](int first, int buffer) {
+    const int left = work.end - first;
+    stage(first, left < kTile ? left : kTile, buffer);
+    copy_async_commit();
+  };
+  int buffer = 0;
+  queue(work.begin, buffer);
+  for (int first = work.begin; first < work.end; first += kTile) {
+    const int count = work.end - first < kTile ? work.end - first : kTile;
+    if constexpr (kStages == 2) queue(first + kTile, buffer ^ 1);
+    copy_async_wait<kStages - 1>();
+    use(first, count, buffer);
+    sync_block();
+    if constexpr (kStages == 1) queue(first + kTile, 0);
+    if constexpr (kStages == 2) buffer ^= 1;
+  }
+}
 
 template <class Plan, class Scores>
 class AttentionTiles {
@@ -25,7 +198,6 @@ class AttentionTiles {
   using Softmax = AttentionSoftmax<Plan, Scores::kPart>;
   using Values = AttentionValues<Plan, Scores::kPart>;
   static constexpr int kTile = Plan::config().tile_tokens;
-  static constexpr int kStages = Plan::config().tiles_in_flight;
   static constexpr int kTileWords = kTile * (Scores::kWords + Values::kWords);
 
   // `share` of the channels of the values.
@@ -36,37 +208,27 @@ class AttentionTiles {
     values_.load();
     Softmax::reset();
     scores_.prepare();
-    stage_tile(work_.begin, 0);
-    int buffer = 0;
-    for (int first = work_.begin; first < work_.end; first += kTile) {
-      const int count = work_.end - first < kTile ? work_.end - first : kTile;
-      if constexpr (kStages == 2) stage_tile(first + kTile, buffer ^ 1);
-      copy_async_wait<kStages - 1>();
-      const u32* keys = codes() + buffer * kTileWords;
-      scores_.score(first, count, keys, Softmax::scores());
-      sync_block();
-      Softmax::tile(count);
-      sync_block();
-      values_.accumulate(first, count, keys + kTile * Scores::kWords);
-      sync_block();
-      if constexpr (kStages == 1) stage_tile(first + kTile, 0);
-      if constexpr (kStages == 2) buffer ^= 1;
-    }
+    for_each_tile<kTile, Plan::config().tiles_in_flight>(
+        work_,
+        [this](int first, int count, int buffer) {
+          u32* const keys = codes(buffer);
+          scores_.stage(first, count, keys);
+          values_.stage(first, count, keys + kTile * Scores::kWords);
+        },
+        [this](int first, int count, int buffer) {
+          const u32* const keys = codes(buffer);
+          scores_.score(first, count, keys, Softmax::scores());
+          sync_block();
+          Softmax::tile(count);
+          sync_block();
+          values_.accumulate(first, count, keys + kTile * Scores::kWords);
+        });
     values_.write();
   }
 
  private:
-  VQ_DEVICE static u32* codes() { return shared_part<u32>(Softmax::at().codes); }
-
-  // Queues the rows of tokens [first, first + kTile) within the split, and closes the group even
-  // where there is none, so that the count of pending groups is the same for every tile.
-  VQ_DEVICE void stage_tile(int first, int buffer) const {
-    const int left = work_.end - first;
-    const int count = left < kTile ? left : kTile;
-    u32* keys = codes() + buffer * kTileWords;
-    scores_.stage(first, count, keys);
-    values_.stage(first, count, keys + kTile * Scores::kWords);
-    copy_async_commit();
+  VQ_DEVICE static u32* codes(int buffer) {
+    return shared_part<u32>(Softmax::at().codes) + buffer * kTileWords;
   }
 
   const Work work_;

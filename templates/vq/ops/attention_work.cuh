@@ -1,10 +1,75 @@
-// What one block of attention_decode works on, and where its result goes.
+// What one block of attention_decode works on, where its result goes, and how the partial results
+// of a sequence's splits become one:
+//
+//   partials   [batch x query head][split][channel .., maximum, sum] fp32
+//
+// Merged in the order of the splits; where a split holds no token, its maximum is -inf, its sum 0.
 #pragma once
 
-#include <vq/ops/attention_splits.cuh>
+#include <vq/args/attention_decode.h>
+#include <vq/layout/attention.h>
+#include <vq/ops/splits.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
 namespace vq {
+
+template <class Plan>
+struct AttentionSplits {
+  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kSplits = Plan::config().splits;
+  static constexpr int kFloats = kHeadDim + 2;
+
+  // That of split number `split` for (batch, head) number `head`.
+  VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, i64 head, int split) {
+    return args.partials + (head * kSplits + split) * kFloats;
+  }
+
+  // One channel of one head's result; with channel 0 its log-sum-exp. `load` reads a partial.
+  template <class Load>
+  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, i64 head, int channel, Load load) {
+    const float* const partials = partial(args, head, 0);
+    struct Part {
+      float value, maximum, sum;
+    };
+    const auto part_of = [&](int split) {
+      const float* const from = partials + split * kFloats;
+      return Part{load(from + channel), load(from + kHeadDim), load(from + kHeadDim + 1)};
+    };
+    float highest = -infinity();
+    const auto raise = [&](float other) { highest = other > highest ? other : highest; };
+    float total = 0.0f;
+    float value = 0.0f;
+    const auto add = [&](const Part& part) {
+      if (part.sum == 0.0f) return;
+      const float weight = exp2_approx(part.maximum - highest);
+      total += weight * part.sum;
+      value += weight * part.value;
+    };
+    constexpr int kInFlight = 16;
+    if constexpr (kSplits <= kInFlight) {  // one wait for memory
+      Part parts[kSplits];
+      VQ_UNROLL
+      for (int split = 0; split < kSplits; ++split) parts[split] = part_of(split);
+      VQ_UNROLL
+      for (int split = 0; split < kSplits; ++split) raise(parts[split].maximum);
+      VQ_UNROLL
+      for (int split = 0; split < kSplits; ++split) add(parts[split]);
+    } else {
+      in_order<kSplits, kInFlight>(
+          [&](int split) { return load(partials + split * kFloats + kHeadDim); }, raise);
+      in_order<kSplits, kInFlight>(part_of, add);
+    }
+    store_global(args.out + head * kHeadDim + channel,
+                 from_float<Plan::config().element>(total == 0.0f ? 0.0f : value / total));
+    if (channel == 0) store_global(args.lse + head, log_sum_exp(highest, total));
+  }
+
+  // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
+  VQ_DEVICE static float log_sum_exp(float highest, float total) {
+    constexpr float kLn2 = 0.69314718055994530942f;
+    return total == 0.0f ? -infinity() : (highest + log2_approx(total)) * kLn2;
+  }
+};
 
 // What makes q.k a score in units of log2, so that exp2 serves the softmax.
 VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
@@ -17,15 +82,12 @@ VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
 template <class Plan>
 struct AttentionWork {
   static constexpr int kHeadDim = Plan::config().head_dim;
-  static constexpr int kQueryHeads = Plan::config().query_heads;
   static constexpr int kGroup = group(Plan::config());
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kHeadBlocks = head_blocks(Plan::config());
   static constexpr int kTile = token_tile(Plan::config());
   static constexpr int kSplits = Plan::config().splits;
   static constexpr int kThreads = Plan::config().threads;
-  static constexpr int kMaxWindow = Plan::config().max_window;
-  static constexpr int kMaxSinks = Plan::config().max_sinks;
   using Splits = AttentionSplits<Plan>;
 
   int batch, split, kv_head, first_head, heads;
@@ -61,8 +123,9 @@ struct AttentionWork {
     end = clip(i64{split + 1} * share * kTile, length);
     sinks = 0;
     window = length;
-    if constexpr (kMaxSinks > 0) sinks = load_global(args.sinks + batch);
-    if constexpr (kMaxWindow > 0) window = length - load_global(args.windows + batch);
+    if constexpr (Plan::config().max_sinks > 0) sinks = load_global(args.sinks + batch);
+    if constexpr (Plan::config().max_window > 0)
+      window = length - load_global(args.windows + batch);
   }
 
   VQ_DEVICE bool is_raw(int token) const { return token < sinks || token >= window; }
@@ -121,10 +184,18 @@ struct AttentionWork {
 
  private:
   // Of all heads of the batch, the block's first.
-  VQ_DEVICE i64 first() const { return i64{batch} * kQueryHeads + first_head; }
+  VQ_DEVICE i64 first() const { return i64{batch} * Plan::config().query_heads + first_head; }
   VQ_DEVICE static int clip(i64 token, int length) {
     return token < length ? static_cast<int>(token) : length;
   }
 };
+
+// attention_combine: the splits of a sequence become one by a kernel of its own. A block a (query
+// head, sequence), a thread a channel.
+template <class Plan>
+VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
+  const i64 head = i64{block_y()} * Plan::config().query_heads + block_x();
+  AttentionSplits<Plan>::merge(args, head, thread_index(), LoadGlobal());
+}
 
 }  // namespace vq

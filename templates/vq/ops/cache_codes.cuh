@@ -13,7 +13,6 @@ namespace vq {
 template <class Plan, class KeyRows, class ValueRows>
 class CacheCodes {
  public:
-  using Work = AttentionWork<Plan>;
   using Softmax = WarpSoftmax<Plan>;
   using Keys = typename KeyRows::Stored;
   using Values = typename ValueRows::Stored;
@@ -46,7 +45,8 @@ class CacheCodes {
   }
 
   // The sequence's rows, which are `end` at least. Call it before the others.
-  VQ_DEVICE void point_at_rows(const AttentionDecodeArgs& args, const Work& work, int end) {
+  VQ_DEVICE void point_at_rows(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
+                               int end) {
     keys_ = Keys::at(args.keys, work.batch, work.kv_head, key_row(0)) +
             Keys::word(KeyRows::Share::first_word(place_in_group()));
     values_ = Values::at(args.values, work.batch, work.kv_head, value_row(0, 0)) +

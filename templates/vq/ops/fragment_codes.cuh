@@ -27,8 +27,6 @@ class FragmentCodes {
   static constexpr int kLaneOutputs = kTileOutputs / 8;   // of a tile
   static constexpr int kOutputs = kTiles * kLaneOutputs;  // of a lane
   static constexpr int kRunWords = run_words(kConfig);
-  static constexpr int kRunOctets = run_octets(kConfig);
-  static constexpr int kLoadWords = kConfig.code_words;
   static constexpr int kStreams = code_streams(kConfig);
   static constexpr int kEntries = 8 / kFormat.vector_size;  // a step's, of one output
   static constexpr CodeLayout kLayout = kFormat.layout;
@@ -39,7 +37,9 @@ class FragmentCodes {
   static constexpr bool kWholeRuns = kRunWords % kLayout.words == 0;
   static constexpr int kGroup = rows_together(kLayout, 32 * kRunWords);
   static constexpr int kTogether = kOutputs % kGroup == 0 ? kGroup : 1;
-  static constexpr int kAtOnce = kLayout.rows == 1 ? kLoadWords : kWholeRuns ? kLayout.words : 1;
+  static constexpr int kAtOnce = kLayout.rows == 1 ? kConfig.code_words
+                                 : kWholeRuns      ? kLayout.words
+                                                   : 1;
 
   // The codes of one run, of this lane's outputs.
   struct Run {
@@ -87,7 +87,7 @@ class FragmentCodes {
   VQ_DEVICE static int column(int step, int e) {
     const int octet = kStreams == 4 ? place_in_group() : e * kStreams + lane() % kStreams;
     const int number = kStreams == 4 ? e : place_in_group() / kStreams;
-    return octet_column(kStreams, kRunOctets, step, octet) + number * kFormat.vector_size;
+    return octet_column(kStreams, run_octets(kConfig), step, octet) + number * kFormat.vector_size;
   }
 
   // Its code of a stage, of the run's words of one output. The place is known once loops are

@@ -12,9 +12,9 @@
 // the warp's and ldmatrix.
 #pragma once
 
-#include <vq/kernels/linear_fragments/layout.h>
+#include <vq/kernels/linear_fragments/plan.h>
 #include <vq/lanes/fragment_lanes.cuh>
-#include <vq/shared_part.cuh>
+#include <vq/loads.cuh>
 
 namespace vq {
 
@@ -66,7 +66,7 @@ class FragmentExchange {
   }
 
  private:
-  static constexpr i64 kOffset = shared_layout(kConfig).exchange;
+  static constexpr i64 kOffset = shared_layout(kConfig).beside;
 
   // Two tiles a warp take turns, so that one barrier a tile is enough: who stores in a tile has
   // passed the barrier of the other since all have read it.

@@ -3,11 +3,94 @@
 #pragma once
 
 #include <vq/layout/attention.h>
-#include <vq/codebook/rebuild.cuh>
-#include <vq/ops/lane_codes.cuh>
+#include <vq/codebook/codebook.cuh>
+#include <vq/codes.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
 namespace vq {
+
+// The codes that one lane reads of a row: the row is parted evenly among 4 or 8 lanes, and a lane's
+// share is kBits bits from bit part * kBits on, which may begin and end within words. Loaded words
+// stay as they are, so that a load may be in flight for long; align() brings the share to bit 0,
+// where the places of all codes are known at compile time.
+//
+// kParts lanes share a row of kRowWords words, stored in groups of kRows rows and runs of kRun
+// words (layout/codes.h). Where shares are whole words, loads move up to kLoadWords of them at
+// once, or runs; else one.
+template <int kRowWords, int kBits, int kParts, int kLoadWords, int kRows, int kRun>
+struct LaneCodes {
+  static constexpr CodeLayout kLayout{kRows, kRun};
+  static constexpr bool kWhole = kBits % 32 == 0;
+  static constexpr int kWords = ceil_div(kBits, 32);
+  static constexpr bool kWholeRuns = kRun == 1 || (kWhole && kWords % kRun == 0);
+  VQ_HD static constexpr int width() {
+    int width = !kWhole ? 1 : kRows == 1 ? kLoadWords : kRun;
+    while (kWords % width != 0) width /= 2;
+    return width;
+  }
+  static constexpr int kWidth = width();
+
+  // Words that the share of any part touches, at most.
+  VQ_HD static constexpr int touched() {
+    int most = 0;
+    for (int part = 0; part < kParts; ++part) {
+      const int words = ceil_div(part * kBits % 32 + kBits, 32);
+      most = words > most ? words : most;
+    }
+    return most;
+  }
+  static constexpr int kLoaded = touched();
+
+  // Where the share begins.
+  VQ_DEVICE static int first_word(int part) { return part * kBits / 32; }
+  VQ_DEVICE static int shift(int part) { return part * kBits % 32; }
+
+  // The shares of kTogether rows, one or, where they are whole runs, those of a group; `from` is
+  // the first row's first word, to(row) where a share goes. Words past a row's last repeat it.
+  template <int kTogether, class To>
+  VQ_DEVICE static void load(const u32* from, int part, To to) {
+    if constexpr (kTogether > 1) {
+      static_assert(kTogether == kRows && kWhole && kWholeRuns, "");
+      VQ_UNROLL
+      for (int i = 0; i < kWords; i += kRun) {
+        u32 words[kRows * kRun];
+        load_words<kRows * kRun>(words, from + word_place(kLayout, i), LoadGlobal());
+        VQ_UNROLL
+        for (int n = 0; n < kRows * kRun; ++n) to(n / kRun)[i + n % kRun] = words[n];
+      }
+    } else if constexpr (kWidth > 1) {
+      VQ_UNROLL
+      for (int i = 0; i < kLoaded; i += kWidth) {
+        load_words<kWidth>(to(0) + i, from + place(part, i), LoadGlobal());
+      }
+    } else {
+      VQ_UNROLL
+      for (int i = 0; i < kLoaded; ++i) {
+        const int left = kRowWords - 1 - first_word(part);
+        to(0)[i] = load_global(from + place(part, kWhole || i < left ? i : left));
+      }
+    }
+  }
+
+  // From where the share begins to its word `i`.
+  VQ_DEVICE static int place(int part, int i) {
+    if constexpr (kRows == 1 || kWholeRuns) return word_place(kLayout, i);
+    const int first = first_word(part);
+    return word_place(kLayout, first + i) - word_place(kLayout, first);
+  }
+
+  VQ_DEVICE static void align(u32 (&share)[kWords], const u32 (&loaded)[kLoaded], int part) {
+    VQ_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (kWhole) {
+        share[i] = loaded[i];
+      } else {
+        const u32 above = i + 1 < kLoaded ? loaded[i + 1] : 0u;
+        share[i] = static_cast<u32>((u64{above} << 32 | loaded[i]) >> shift(part));
+      }
+    }
+  }
+};
 
 // `Format` says config() and shared() as for a Codebook, and kRebuilt: what operand words hold. A
 // row is shared evenly by kLanes lanes.

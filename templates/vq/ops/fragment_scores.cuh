@@ -10,7 +10,7 @@
 #pragma once
 
 #include <vq/args/attention_decode.h>
-#include <vq/kernels/attention_fragments/layout.h>
+#include <vq/kernels/attention_fragments/plan.h>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/fragment_rows.cuh>
 #include <vq/ops/query_bytes.cuh>
@@ -39,7 +39,7 @@ class FragmentScores {
     VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
   };
   using Rows = FragmentRows<Plan, Keys, 4>;
-  using Query = typename Either<kIntegers, QueryBytes<Plan>, QueryFragments<Plan, kParts>>::type;
+  using Query = Either<kIntegers, QueryBytes<Plan>, QueryFragments<Plan, kParts>>;
   using RawQuery = QueryFragments<Plan, 1>;
   static constexpr int kOctetWords = 8 / Rows::kOfWord;
 

@@ -25,7 +25,7 @@ class FragmentX {
 
   // Zeros past the rows and columns of x. All threads; sync_block before and after.
   VQ_DEVICE static void stage(const LinearArgs& args, int first_row, i64 first_column) {
-    constexpr int kPlaces = kRuns * kSteps * kRowTiles * kTilePlaces;
+    constexpr int kPlaces = kConfig.chunk_columns / kRunColumns * kSteps * kRowTiles * kTilePlaces;
     constexpr int kTogether = steps_together(kConfig);
     constexpr int kTurns = kSteps / kTogether;
     for (int i = thread_index(); i < kPlaces; i += kConfig.threads) {
@@ -71,7 +71,6 @@ class FragmentX {
   static constexpr int kStreams = code_streams(kConfig);
   static constexpr int kRunOctets = run_octets(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
-  static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
   static constexpr int kSteps = run_steps(kConfig);
   static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.fragment_rows;
   static constexpr int kTilePlaces = kNatural ? kConfig.fragment_rows * 4 : 32;

@@ -17,7 +17,6 @@ struct LinearWork {
   static constexpr i64 kInFeatures = kConfig.in_features;
   static constexpr int kChunk = chunk_columns(kConfig);
   static constexpr i64 kUnitRows = kConfig.unit_rows;
-  static constexpr i64 kUnitColumns = kConfig.unit_columns;
   static constexpr i64 kUnitsPerRow = units_per_row(kConfig);
   static constexpr i64 kUnits = ceil_div(kOutFeatures, kUnitRows) * kUnitsPerRow;
   static constexpr int kBlockOutputs = outputs_per_block(kConfig);
@@ -129,8 +128,18 @@ struct LinearWork {
     return ceil_div(chunks(kConfig), i64{splits(kConfig)}) * kChunk;
   }
   VQ_DEVICE static i64 unit_of(i64 output, i64 column) {
-    return output / kUnitRows * kUnitsPerRow + column / kUnitColumns;
+    return output / kUnitRows * kUnitsPerRow + column / kConfig.unit_columns;
   }
 };
+
+// The sums of the splits become one by a kernel of its own. A thread an element of y.
+template <class Plan>
+VQ_DEVICE void linear_combine(const LinearArgs& args) {
+  using Work = LinearWork<Plan>;
+  const i64 element = i64{block_x()} * kCombineThreads + thread_index();
+  if (element >= Work::kRows * Work::kOutFeatures) return;
+  Work::merge(args, static_cast<int>(element / Work::kOutFeatures), element % Work::kOutFeatures,
+              LoadGlobal());
+}
 
 }  // namespace vq

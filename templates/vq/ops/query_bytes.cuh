@@ -9,33 +9,30 @@
 // below 2^31 up to 1036 of them.
 #pragma once
 
-#include <vq/kernels/attention_fragments/layout.h>
-#include <vq/integers.cuh>
+#include <vq/kernels/attention_fragments/plan.h>
+#include <vq/codebook/entry.cuh>
 #include <vq/ops/query_fragments.cuh>
 
 namespace vq {
 
 template <class Plan>
-class QueryBytes {
+class QueryBytes : public QueryOperand<Plan, 2, 2> {
+  using Base = QueryOperand<Plan, 2, 2>;
+  using Base::words_;
+
  public:
-  static constexpr auto kConfig = Plan::config();
-  static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kHeads = kConfig.heads_per_block;
-  static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kOctets = kHeadDim / 32;
-  static constexpr int kProducts = kQuads;
+  using Base::kProducts;
+  using Base::kQuads;
+  using Base::kQuarter;
   static constexpr float kPeak = 127.0f * 128.0f;
   using Sum = i32;
-  static_assert(kHeadDim * kConfig.keys.residuals <= 1024, "");
-
-  static constexpr int kQuarter = quarter_words(kHeadDim) / 2;
-  static constexpr int kRowWords = 4 * kQuarter;
+  static_assert(Plan::config().head_dim * Plan::config().keys.residuals <= 1024, "");
 
   // As QueryFragments has them.
   template <class Weight>
   VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
                                 Weight weight) {
-    for (int i = lane(); i < kRowWords; i += 32) {
+    for (int i = lane(); i < 4 * kQuarter; i += 32) {
       const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(row) + i);
       u32 high = 0, low = 0;
       const auto add = [&](u32 bits, int j) {
@@ -56,10 +53,10 @@ class QueryBytes {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const int head = quad * 4 + group_pair();
-      const bool inside = head < kHeads;
+      const bool inside = head < Plan::config().heads_per_block;
       const int row = inside ? head * 2 + lane_group() % 2 : 0;
       VQ_UNROLL
-      for (int octet = 0; octet < kOctets; ++octet) {
+      for (int octet = 0; octet < Base::kOctets; ++octet) {
         load_octet(words_[quad][octet],
                    words + query_word(kQuarter, row, place_in_group(), octet * 2), inside);
       }
@@ -92,9 +89,6 @@ class QueryBytes {
       scores[i / kQuads][i % kQuads] = static_cast<float>(of[first] * 128 + of[first + 1]);
     }
   }
-
- private:
-  u32 words_[kQuads][kOctets][2];
 };
 
 }  // namespace vq

@@ -15,7 +15,7 @@
 // second what the first's rounding left.
 #pragma once
 
-#include <vq/kernels/attention_fragments/layout.h>
+#include <vq/kernels/attention_fragments/plan.h>
 #include <vq/codebook/entry.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/attention_work.cuh>
@@ -44,7 +44,7 @@ VQ_DEVICE float peak_of_row(const float (&row)[kOfLane], Weight weight) {
 // The operand words of an octet of a quarter of a row, zeros where the lane's column has none.
 template <int kWords>
 VQ_DEVICE void load_octet(u32 (&to)[kWords], const u32* words, bool inside) {
-  using Words = typename EntryWords<2 * kWords>::type;
+  using Words = EntryWords<2 * kWords>;
   const Words loaded = load_shared(reinterpret_cast<const Words*>(words));
   VQ_UNROLL
   for (int i = 0; i < kWords; ++i) to[i] = inside ? word_of(loaded, i) : 0u;
@@ -60,43 +60,17 @@ VQ_DEVICE void pair_tiles(u32 (&a)[4], const u32 (&octets)[kTiles][kWords], int 
   a[2] = octets[tile][i + 1], a[3] = paired ? other[i + 1] : 0u;
 }
 
-// kParts: 1 or 2.
-template <class Plan, int kParts>
-class QueryFragments {
+// What both forms of the query have: operand words of kOctetWords an octet, in kParts parts, 1
+// or 2.
+template <class Plan, int kParts, int kOctetWords>
+class QueryOperand {
  public:
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kHeads = kConfig.heads_per_block;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kOctets = kHeadDim / 32;
+  static constexpr int kOctets = kConfig.head_dim / 32;
   static constexpr bool kPaired = kParts == 1 && kQuads % 2 == 0;
   static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
-  static constexpr float kPeak = 128.0f;  // the largest magnitude that is parted
-  using Sum = float;
-
-  static constexpr int kQuarter = quarter_words(kHeadDim);
-  static constexpr int kRowWords = 4 * kQuarter;
-
-  // One warp makes the operand words of head number `head` of its row of the query in shared
-  // memory, times factor weight(channel); load() reads them, after a barrier.
-  template <class Weight>
-  VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
-                                Weight weight) {
-    for (int i = lane(); i < kRowWords; i += 32) {
-      const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(row) + i);
-      const float low = float_from_bits(two.x) * factor * weight(2 * i);
-      const float high = float_from_bits(two.y) * factor * weight(2 * i + 1);
-      const u32 first = pack2<kConfig.element>(low, high);
-      u32* const to = words + query_word(kQuarter, head * kParts, i / kQuarter, i % kQuarter);
-      store_shared(to, first);
-      if constexpr (kParts == 2) {
-        const float low_left = low - to_float<kConfig.element>(static_cast<u16>(first & 0xffffu));
-        const float high_left = high - to_float<kConfig.element>(static_cast<u16>(first >> 16));
-        store_shared(to + query_word(kQuarter, 1, 0, 0),
-                     pack2<kConfig.element>(low_left, high_left));
-      }
-    }
-  }
+  static constexpr int kQuarter = quarter_words(kConfig.head_dim) * kOctetWords / 4;
 
   VQ_DEVICE void load(const u32* words) {
     const int second = lane_group() % 2;
@@ -104,12 +78,51 @@ class QueryFragments {
     for (int product = 0; product < kProducts; ++product) {
       const int quad = kPaired ? product * 2 + second : product;
       const int head = quad * 4 + group_pair();
-      const bool inside = head < kHeads && (kParts == 2 || kPaired || second == 0);
+      const bool inside = head < kConfig.heads_per_block && (kParts == 2 || kPaired || second == 0);
       const int row = inside ? head * kParts + (kParts == 2 ? second : 0) : 0;
       VQ_UNROLL
       for (int octet = 0; octet < kOctets; ++octet) {
         load_octet(words_[product][octet],
-                   words + query_word(kQuarter, row, place_in_group(), octet * 4), inside);
+                   words + query_word(kQuarter, row, place_in_group(), octet * kOctetWords),
+                   inside);
+      }
+    }
+  }
+
+ protected:
+  u32 words_[kProducts][kOctets][kOctetWords];
+};
+
+template <class Plan, int kParts>
+class QueryFragments : public QueryOperand<Plan, kParts, 4> {
+  using Base = QueryOperand<Plan, kParts, 4>;
+  using Base::words_;
+
+ public:
+  using Base::kPaired;
+  using Base::kProducts;
+  using Base::kQuads;
+  using Base::kQuarter;
+  static constexpr Element kElement = Plan::config().element;
+  static constexpr float kPeak = 128.0f;  // the largest magnitude that is parted
+  using Sum = float;
+
+  // One warp makes the operand words of head number `head` of its row of the query in shared
+  // memory, times factor weight(channel); load() reads them, after a barrier.
+  template <class Weight>
+  VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
+                                Weight weight) {
+    for (int i = lane(); i < 4 * kQuarter; i += 32) {
+      const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(row) + i);
+      const float low = float_from_bits(two.x) * factor * weight(2 * i);
+      const float high = float_from_bits(two.y) * factor * weight(2 * i + 1);
+      const u32 first = pack2<kElement>(low, high);
+      u32* const to = words + query_word(kQuarter, head * kParts, i / kQuarter, i % kQuarter);
+      store_shared(to, first);
+      if constexpr (kParts == 2) {
+        const float low_left = low - to_float<kElement>(static_cast<u16>(first & 0xffffu));
+        const float high_left = high - to_float<kElement>(static_cast<u16>(first >> 16));
+        store_shared(to + query_word(kQuarter, 1, 0, 0), pack2<kElement>(low_left, high_left));
       }
     }
   }
@@ -128,7 +141,7 @@ class QueryFragments {
         VQ_UNROLL
         for (int product = 0; product < kProducts; ++product) {
           const u32 b[2] = {words_[product][o][i], words_[product][o][i + 1]};
-          mma_m16n8k16<kConfig.element>(sums[tile / 2][product], a, b);
+          mma_m16n8k16<kElement>(sums[tile / 2][product], a, b);
         }
       }
     }
@@ -147,9 +160,6 @@ class QueryFragments {
       scores[tile][quad] = kPaired ? of[first + quad % 2] : of[first] + of[first + 1];
     }
   }
-
- private:
-  u32 words_[kProducts][kOctets][4];
 };
 
 }  // namespace vq

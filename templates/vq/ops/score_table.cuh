@@ -3,11 +3,11 @@
 //
 //   table [plane][stage][entry][column][head]   column: sub-vector, head: of the plane
 //
-// (columns: kernels/attention_tables/layout.h). Of an access of 16, 8 or 4 bytes the machine serves as many
-// lanes at once as 128 bytes hold: 1, 2 or 4 groups of 8. Lanes of a group have columns side by
-// side, and groups begin with other sub-vectors of their runs, so that their columns are side by
-// side too and no bank is met twice, whatever the codes; where a run is long enough, and the
-// columns are a multiple of those 128 bytes.
+// (columns: kernels/attention_tables/plan.h). Of an access of 16, 8 or 4 bytes the machine serves
+// as many lanes at once as 128 bytes hold: 1, 2 or 4 groups of 8. Lanes of a group have columns
+// side by side, and groups begin with other sub-vectors of their runs, so that their columns are
+// side by side too and no bank is met twice, whatever the codes; where a run is long enough, and
+// the columns are a multiple of those 128 bytes.
 //
 // It is made in fp32 from entries read once, 16 bytes a load: tensor cores would have the query
 // rounded to 16 bits, or in two parts, and the fill is short beside a split's tokens.
@@ -25,7 +25,7 @@ VQ_DEVICE void set_word(U32x4& words, int i, u32 value) {
 
 template <class Plan>
 struct ScoreTable {
-  using Format = KeyFormat<Plan, AttentionPart::kWhole>;
+  using Format = CacheFormat<Plan, AttentionPart::kWhole, true>;
   using Rows = CacheRows<Plan, Format>;
   using Book = typename Rows::Book;
   static constexpr auto kConfig = Plan::config();
@@ -43,7 +43,7 @@ struct ScoreTable {
       kHeads * kConfig.table_bits >= 128  ? 1
       : kHeads * kConfig.table_bits == 64 ? 2
                                           : 4;
-  using Word = typename EntryWords<kHeads * kConfig.table_bits / 16>::type;  // an access
+  using Word = EntryWords<kHeads * kConfig.table_bits / 16>;  // an access
 
   // sums[h] += the products of the plane's heads with one entry.
   VQ_DEVICE static void add(float* sums, int plane, int stage, u32 code, int column) {

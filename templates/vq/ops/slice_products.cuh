@@ -7,7 +7,7 @@
 // sums.
 #pragma once
 
-#include <vq/integers.cuh>
+#include <vq/codebook/entry.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -17,7 +17,7 @@ struct SliceProducts;
 
 template <Element kElement, int kElements>
 struct SliceProducts<kElement, false, kElements> {
-  using Slice = typename EntryWords<kElements>::type;
+  using Slice = EntryWords<kElements>;
   using Sum = float;
 
   VQ_DEVICE static void stage(u32* x, const float (&values)[kElements], float) {
@@ -38,7 +38,7 @@ struct SliceProducts<kElement, false, kElements> {
 
 template <Element kElement, int kElements>
 struct SliceProducts<kElement, true, kElements> {
-  using Slice = typename EntryWords<kElements / 2>::type;
+  using Slice = EntryWords<kElements / 2>;
   using Sum = i32;
 
   // `factor` takes the largest magnitude to kSlicePeak.

@@ -3,7 +3,7 @@
 // how a block learns that it is the last.
 #pragma once
 
-#include <vq/layout/splits.h>
+#include <vq/layout/launch.h>
 #include <vq/loads.cuh>
 
 namespace vq {

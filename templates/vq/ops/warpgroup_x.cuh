@@ -20,13 +20,10 @@ class WarpgroupX {
   static constexpr int kRows = kConfig.rows_per_block;
   static constexpr int kChunkSteps = chunk_steps(kConfig);
   static constexpr int kSteps = run_steps(kConfig);
-  static constexpr int kRunColumns = run_columns(kConfig);
-  static constexpr int kRunOctets = run_octets(kConfig);
   static constexpr int kTogether = steps_together(kConfig);
   static constexpr int kPlaces = kRows * kChunkSteps;
   static constexpr int kFetched = fetched_steps(kConfig);
   static constexpr bool kEven = kPlaces % kConfig.threads == 0;
-  static constexpr i64 kOffset = shared_layout(kConfig).x;
 
   VQ_DEVICE explicit WarpgroupX(const LinearArgs& args)
       : args_(args), first_row_(block_y() * kRows) {}
@@ -37,12 +34,12 @@ class WarpgroupX {
       const int place = place_of(i);
       if (!kEven && place >= kPlaces) continue;
       const int step = step_of(place);
-      const i64 column = first_column + step / kSteps * kRunColumns;
+      const i64 column = first_column + step / kSteps * run_columns(kConfig);
       VQ_UNROLL
       for (int c = 0; c < kStepOctets; ++c) {
         octets_[i][c] = LinearWork<Plan>::x_octet(
             args_, first_row_ + row_of(place),
-            column + octet_column(kStepOctets, kRunOctets, step % kSteps, c));
+            column + octet_column(kStepOctets, run_octets(kConfig), step % kSteps, c));
       }
     }
   }
@@ -73,7 +70,7 @@ class WarpgroupX {
 
  private:
   VQ_DEVICE static u8* chunk(int buffer) {
-    return shared_memory() + kOffset + buffer * chunk_bytes(kConfig);
+    return shared_memory() + shared_layout(kConfig).x + buffer * chunk_bytes(kConfig);
   }
   VQ_DEVICE static int place_of(int i) { return thread_index() + i * kConfig.threads; }
   // kTogether steps and 8 / kTogether rows count fastest, then the other steps of the chunk, then

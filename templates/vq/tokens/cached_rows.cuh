@@ -49,7 +49,6 @@ struct CodeRows {
 template <class Plan>
 struct RawRows {
   static constexpr int kHeadDim = Plan::config().head_dim;
-  static constexpr int kMaxSinks = Plan::config().max_sinks;
   static constexpr int kMaxWindow = Plan::config().max_window;
 
   // The slot of a raw token, the sequence's first `sinks` tokens being sinks; read where there is a
@@ -60,7 +59,9 @@ struct RawRows {
     }
     return token;
   }
-  VQ_DEVICE static int window_slot(int token) { return kMaxSinks + token % kMaxWindow; }
+  VQ_DEVICE static int window_slot(int token) {
+    return Plan::config().max_sinks + token % kMaxWindow;
+  }
 
   // Elements from args.raw_keys or args.raw_values to the row in slot 0, and from there to another.
   template <class Args>

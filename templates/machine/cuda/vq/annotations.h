@@ -1,3 +1,31 @@
-// How this machine marks a function that both sides may call. The CUDA side.
+// How this machine marks functions and kernels. The CUDA side.
 #pragma once
+
+// What both sides may call.
 #define VQ_HD __host__ __device__
+#define VQ_DEVICE __device__ __forceinline__
+#define VQ_UNROLL _Pragma("unroll")
+// Blocks of a launch may be placed while the one before ends (programmatic dependent launch); each
+// kernel lets the next one do so at once, for none uses what the others store before it has waited.
+#if __CUDA_ARCH__ >= 900
+#define VQ_LET_NEXT_LAUNCH_BEGIN asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#else
+#define VQ_LET_NEXT_LAUNCH_BEGIN static_cast<void>(0)
+#endif
+namespace vq {
+VQ_DEVICE void after_last_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+}  // namespace vq
+#define VQ_KERNEL_OF(name, threads, Args, wait)                                                   \
+  VQ_DEVICE void name##_body(const Args& args);                                                   \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args) { \
+    VQ_LET_NEXT_LAUNCH_BEGIN;                                                                     \
+    wait;                                                                                         \
+    name##_body(args);                                                                            \
+  }                                                                                               \
+  VQ_DEVICE void name##_body([[maybe_unused]] const Args& args)
+#define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, vq::after_last_launch())
+#define VQ_KERNEL_AHEAD(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, static_cast<void>(0))

@@ -3,30 +3,31 @@
 // volatile, so that no lane is parted from the others here.
 #pragma once
 
-#include <vq/cuda_macros.h>
+#include <vq/annotations.h>
 #include <vq/types.h>
 
 namespace vq {
+
+// C += A B of one instruction, whose sums are of `kind`: "+f" or "+r".
+#define VQ_MMA(shape_and_types, kind)                                             \
+  asm volatile("mma.sync.aligned." shape_and_types                                \
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : kind(c[0]), kind(c[1]), kind(c[2]), kind(c[3])                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 
 #if __CUDA_ARCH__ >= 800
 template <Element E>
 constexpr bool kHasMma = true;
 inline constexpr bool kHasMmaS8 = true;
+
+VQ_DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  VQ_MMA("m16n8k16.row.col.f32.f16.f16.f32", "+f");
+}
 #else
 template <Element E>
 constexpr bool kHasMma = E == Element::f16;
 inline constexpr bool kHasMmaS8 = false;
-#endif
 
-#if __CUDA_ARCH__ >= 800
-VQ_DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-#else
 // sm_75 has half of it an instruction: k in two steps of 8.
 VQ_DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   VQ_UNROLL
@@ -40,21 +41,13 @@ VQ_DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 }
 #endif
 
-VQ_DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 template <Element E>
 VQ_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   static_assert(kHasMma<E>, "mma_m16n8k16: bf16 needs sm_80; ask kHasMma first");
   if constexpr (E == Element::f16) {
     mma_f16(c, a, b);
   } else {
-    mma_bf16(c, a, b);
+    VQ_MMA("m16n8k16.row.col.f32.bf16.bf16.f32", "+f");
   }
 }
 
@@ -62,11 +55,7 @@ VQ_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2])
 template <bool kAsked = true>
 VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   static_assert(!kAsked || kHasMmaS8, "mma_m16n8k32_s8 needs sm_80; ask kHasMmaS8 first");
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  VQ_MMA("m16n8k32.row.col.s32.s8.s8.s32", "+r");
 }
 
 // The address in the window of shared memory, as PTX takes it.

@@ -4,7 +4,6 @@
 // in full; those built are the powers of two.
 #pragma once
 
-#include <vq/cuda_macros.h>
 #include <vq/cuda_tensor.h>
 #include <vq/layout/core_matrices.h>
 #include <vq/types.h>
@@ -80,7 +79,7 @@ VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_byte
                : sums(0)                                                                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #define VQ_WARPGROUP_MMAS(columns, names, sums, a0, a1, a2, a3, operand)     \
-  if constexpr (E == Element::f16) {                                        \
+  if constexpr (E == Element::f16) {                                         \
     VQ_WARPGROUP_MMA(columns, "f16", names, sums, a0, a1, a2, a3, operand);  \
   } else {                                                                   \
     VQ_WARPGROUP_MMA(columns, "bf16", names, sums, a0, a1, a2, a3, operand); \
@@ -107,20 +106,5 @@ VQ_DEVICE void warpgroup_mma(float (&c)[kColumns / 2], const u32 (&a)[4], u64 b)
     VQ_WARPGROUP_MMAS(256, VQ_NAMES128, VQ_SUMS128, 128, 129, 130, 131, 132)
   }
 }
-
-#undef VQ_SUMS4
-#undef VQ_NAMES4
-#undef VQ_SUMS8
-#undef VQ_NAMES8
-#undef VQ_SUMS16
-#undef VQ_NAMES16
-#undef VQ_SUMS32
-#undef VQ_NAMES32
-#undef VQ_SUMS64
-#undef VQ_NAMES64
-#undef VQ_SUMS128
-#undef VQ_NAMES128
-#undef VQ_WARPGROUP_MMA
-#undef VQ_WARPGROUP_MMAS
 
 }  // namespace vq

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <vq/annotations.h>
-#include <vq/cuda_macros.h>
 #include <vq/cuda_tensor.h>
 #include <vq/cuda_warpgroup.h>
 #include <vq/types.h>
@@ -45,20 +44,14 @@ VQ_DEVICE u8* shared_memory() {
 }
 
 // The types that move as one access.
+template <class A, class B>
+constexpr bool kSame = false;
+template <class A>
+constexpr bool kSame<A, A> = true;
+template <class T, class... Allowed>
+constexpr bool kOneOf = (kSame<T, Allowed> || ...);
 template <class T>
-constexpr bool kIsAccess = false;
-template <>
-constexpr bool kIsAccess<u16> = true;
-template <>
-constexpr bool kIsAccess<u32> = true;
-template <>
-constexpr bool kIsAccess<i32> = true;
-template <>
-constexpr bool kIsAccess<float> = true;
-template <>
-constexpr bool kIsAccess<U32x2> = true;
-template <>
-constexpr bool kIsAccess<U32x4> = true;
+constexpr bool kIsAccess = kOneOf<T, u16, u32, i32, float, U32x2, U32x4>;
 
 // What no launch writes, before after_last_launch() too: by the read-only path (ld.global.nc),
 // which the compiler orders as it likes.
@@ -127,33 +120,13 @@ VQ_DEVICE void store_global(T* pointer, T value) {
 // atomic_add_global and the barriers give it.
 template <class T>
 VQ_DEVICE T load_global_coherent(const T* pointer) {
-  static_assert(kIsAccess<T>, "load_global_coherent: u16, u32, i32, float, U32x2 or U32x4");
-  if constexpr (sizeof(T) == 2) {
-    u16 bits;
-    asm volatile("ld.relaxed.gpu.global.b16 %0, [%1];" : "=h"(bits) : "l"(pointer) : "memory");
-    return bits;
-  } else if constexpr (sizeof(T) == 4) {
-    union {
-      u32 bits;
-      T value;
-    } word;
-    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(word.bits) : "l"(pointer) : "memory");
-    return word.value;
-  } else if constexpr (sizeof(T) == 8) {
-    T pair;
-    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(pair.x), "=r"(pair.y)
-                 : "l"(pointer)
-                 : "memory");
-    return pair;
-  } else {
-    T quad;
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)
-                 : "l"(pointer)
-                 : "memory");
-    return quad;
-  }
+  static_assert(kOneOf<T, u32, i32, float>, "load_global_coherent: u32, i32 or float");
+  union {
+    u32 bits;
+    T value;
+  } word;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(word.bits) : "l"(pointer) : "memory");
+  return word.value;
 }
 
 // Returns the old value. Acquires and releases: what this thread, and through sync_block its block,
@@ -189,41 +162,27 @@ template <int N>
 VQ_DEVICE void copy_async_wait() {}
 #endif
 
-// Widens an IEEE half; exact, subnormals too.
-VQ_DEVICE float f16_to_float(u16 bits) {
+// Exact, subnormals too.
+template <Element E>
+VQ_DEVICE float to_float(u16 bits) {
+  if constexpr (E == Element::bf16) return __uint_as_float(static_cast<u32>(bits) << 16);
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
-// Rounds to an IEEE half, nearest even; overflow gives infinity.
-VQ_DEVICE u16 f16_from_float(float value) {
-  u16 bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-VQ_DEVICE float bf16_to_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
-// In integers, since cvt to bf16 begins with sm_80: adds half of the last place kept, ties to even.
-VQ_DEVICE u16 bf16_from_float(float value) {
-  const u32 bits = __float_as_uint(value);
-  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  const u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return static_cast<u16>(is_nan ? (bits >> 16) | 0x40u : rounded);
-}
-
-template <Element E>
-VQ_DEVICE float to_float(u16 bits) {
-  if constexpr (E == Element::f16) {
-    return f16_to_float(bits);
-  } else {
-    return bf16_to_float(bits);
-  }
-}
+// Rounds to nearest even; overflow gives infinity. bf16 in integers, since cvt to it begins with
+// sm_80: adds half of the last place kept, ties to even.
 template <Element E>
 VQ_DEVICE u16 from_float(float value) {
   if constexpr (E == Element::f16) {
-    return f16_from_float(value);
+    u16 half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
   } else {
-    return bf16_from_float(value);
+    const u32 bits = __float_as_uint(value);
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    const u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return static_cast<u16>(is_nan ? (bits >> 16) | 0x40u : rounded);
   }
 }
 
@@ -256,9 +215,8 @@ VQ_DEVICE u32 add2(u32 a, u32 b) {
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(0x3f803f80u), "r"(b));
     return sums;
 #else
-    return pack2<E>(
-        bf16_to_float(static_cast<u16>(a)) + bf16_to_float(static_cast<u16>(b)),
-        bf16_to_float(static_cast<u16>(a >> 16)) + bf16_to_float(static_cast<u16>(b >> 16)));
+    const auto low = [](u32 pair) { return to_float<E>(static_cast<u16>(pair)); };
+    return pack2<E>(low(a) + low(b), low(a >> 16) + low(b >> 16));
 #endif
   }
 }

@@ -74,12 +74,5 @@ template <class T>
 [[gnu::always_inline]] inline void store(T* p, T value) {
   __builtin_memcpy(p, &value, sizeof(T));
 }
-template <class To, class From>
-[[gnu::always_inline]] inline To bits(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  __builtin_memcpy(&to, &from, sizeof(To));
-  return to;
-}
 
 }  // namespace vq::host

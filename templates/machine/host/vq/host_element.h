@@ -1,10 +1,18 @@
-// The 16-bit elements by bits. from_float rounds to nearest even, to_float is exact.
+// The 16-bit elements by bits. from_float rounds to nearest even; overflow gives infinity, NaN
+// stays NaN. to_float is exact. The host layers convert by this too (core/format/element.h).
 #pragma once
 
-#include <vq/annotations.h>
-#include <vq/host_access.h>
+#include <vq/types.h>
 
 namespace vq::host {
+
+template <class To, class From>
+[[gnu::always_inline]] inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
 
 inline float f16_to_float(u16 half) {
   const u32 sign = static_cast<u32>(half & 0x8000) << 16;

@@ -1,12 +1,13 @@
-// What the collectives of a warp do once all its lanes have arrived. Each lane brings a struct of
-// operands; the exchange sees all of them, by lane, and writes the results. The runner knows only
-// that they wait, so that a new collective is its struct and its exchange.
+// What the collectives of a warp, or of four, do once all their lanes have arrived. Each brings a
+// struct of operands; the exchange sees all of them, by lane, and writes the results. The runner
+// knows only that they wait, so that a new collective is its struct and its exchange.
 #pragma once
 
 #include <vq/fragments.h>
 #include <vq/host_access.h>
 #include <vq/host_api.h>
 #include <vq/host_element.h>
+#include <vq/layout/core_matrices.h>
 
 namespace vq::host {
 
@@ -18,11 +19,13 @@ Operands& of(void* const* operands, int lane) {
   return *static_cast<Operands*>(operands[lane]);
 }
 
-// For collectives that need all 32 lanes to exist.
-inline Refusal missing_lane(void* const* operands) {
+// The exchange of a collective that needs all 32 lanes to exist.
+template <void (*kExchange)(void* const* operands)>
+Refusal of_whole_warp(void* const* operands) {
   for (int lane = 0; lane < kLanes; ++lane) {
     if (operands[lane] == nullptr) return {0, lane};
   }
+  kExchange(operands);
   return kDone;
 }
 
@@ -48,81 +51,76 @@ struct VoteOperands {
   bool any;
 };
 
-inline Refusal any(void* const* operands) {
-  const Refusal missing = missing_lane(operands);
-  if (missing.lane >= 0) return missing;
+inline void any(void* const* operands) {
   bool found = false;
   for (int lane = 0; lane < kLanes; ++lane) {
     found = found || of<VoteOperands>(operands, lane).given;
   }
   for (int lane = 0; lane < kLanes; ++lane) of<VoteOperands>(operands, lane).any = found;
-  return kDone;
 }
 
-template <class Sum>
+// Operands of a product of a warp or, with a name for b, of a warp group.
+template <class Sum, class B = const u32*>
 struct MmaOperands {
   Sum* c;
   const u32* a;
-  const u32* b;
+  B b;
 };
 
 inline u16 half_of(u32 word, int i) { return static_cast<u16>(word >> 16 * i); }
 inline i32 byte_of(u32 word, int i) { return static_cast<signed char>(word >> 8 * i); }
 
-// Sums in the order of k, each product exact in fp32.
-template <Element E>
-Refusal mma_m16n8k16(void* const* operands) {
-  const Refusal missing = missing_lane(operands);
-  if (missing.lane >= 0) return missing;
-  const auto widen = E == Element::f16 ? f16_to_float : bf16_to_float;
-  float a[16][16], b[16][8];
+// The matrix of which each of 32 lanes holds kCount elements: number i, element(lane, i), at
+// at(lane, i).
+template <int kCount, int kRows, int kColumns, class T, class Element>
+void gather(T (&matrix)[kRows][kColumns], fragment::Place (*at)(int, int), Element element) {
   for (int lane = 0; lane < kLanes; ++lane) {
-    const auto& mine = of<MmaOperands<float>>(operands, lane);
-    for (int i = 0; i < 8; ++i) {
-      const fragment::Place at = fragment::a_m16n8k16(lane, i);
-      a[at.row][at.column] = widen(half_of(mine.a[i / 2], i % 2));
-    }
-    for (int i = 0; i < 4; ++i) {
-      const fragment::Place at = fragment::b_m16n8k16(lane, i);
-      b[at.row][at.column] = widen(half_of(mine.b[i / 2], i % 2));
+    for (int i = 0; i < kCount; ++i) {
+      const fragment::Place place = at(lane, i);
+      matrix[place.row][place.column] = element(lane, i);
     }
   }
+}
+
+// Sums in the order of k, each product exact in fp32.
+template <Element E>
+void mma_m16n8k16(void* const* operands) {
+  using Operands = MmaOperands<float>;
+  const auto widen = E == Element::f16 ? f16_to_float : bf16_to_float;
+  float a[16][16], b[16][8];
+  gather<8>(a, fragment::a_m16n8k16, [&](int lane, int i) {
+    return widen(half_of(of<Operands>(operands, lane).a[i / 2], i % 2));
+  });
+  gather<4>(b, fragment::b_m16n8k16, [&](int lane, int i) {
+    return widen(half_of(of<Operands>(operands, lane).b[i / 2], i % 2));
+  });
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < 4; ++i) {
       const fragment::Place at = fragment::c_m16n8(lane, i);
-      float& sum = of<MmaOperands<float>>(operands, lane).c[i];
+      float& sum = of<Operands>(operands, lane).c[i];
       for (int k = 0; k < 16; ++k) sum += a[at.row][k] * b[k][at.column];
     }
   }
-  return kDone;
 }
 
 // Sums wrap at 32 bits.
-inline Refusal mma_m16n8k32_s8(void* const* operands) {
-  const Refusal missing = missing_lane(operands);
-  if (missing.lane >= 0) return missing;
+inline void mma_m16n8k32_s8(void* const* operands) {
+  using Operands = MmaOperands<i32>;
   i32 a[16][32], b[32][8];
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const auto& mine = of<MmaOperands<i32>>(operands, lane);
-    for (int i = 0; i < 16; ++i) {
-      const fragment::Place at = fragment::a_m16n8k32(lane, i);
-      a[at.row][at.column] = byte_of(mine.a[i / 4], i % 4);
-    }
-    for (int i = 0; i < 8; ++i) {
-      const fragment::Place at = fragment::b_m16n8k32(lane, i);
-      b[at.row][at.column] = byte_of(mine.b[i / 4], i % 4);
-    }
-  }
+  gather<16>(a, fragment::a_m16n8k32, [&](int lane, int i) {
+    return byte_of(of<Operands>(operands, lane).a[i / 4], i % 4);
+  });
+  gather<8>(b, fragment::b_m16n8k32,
+            [&](int lane, int i) { return byte_of(of<Operands>(operands, lane).b[i / 4], i % 4); });
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < 4; ++i) {
       const fragment::Place at = fragment::c_m16n8(lane, i);
-      i32& c = of<MmaOperands<i32>>(operands, lane).c[i];
+      i32& c = of<Operands>(operands, lane).c[i];
       u32 sum = static_cast<u32>(c);
       for (int k = 0; k < 32; ++k) sum += static_cast<u32>(a[at.row][k] * b[k][at.column]);
       c = static_cast<i32>(sum);
     }
   }
-  return kDone;
 }
 
 template <int kMatrices>
@@ -133,9 +131,7 @@ struct LdmatrixOperands {
 };
 
 template <int kMatrices>
-Refusal ldmatrix(void* const* operands) {
-  const Refusal missing = missing_lane(operands);
-  if (missing.lane >= 0) return missing;
+void ldmatrix(void* const* operands) {
   for (int lane = 0; lane < kLanes; ++lane) {
     auto& mine = of<LdmatrixOperands<kMatrices>>(operands, lane);
     for (int m = 0; m < kMatrices; ++m) {
@@ -148,24 +144,54 @@ Refusal ldmatrix(void* const* operands) {
       }
     }
   }
-  return kDone;
 }
 
-struct MovmatrixOperands {
-  u32 given;
-  u32 taken;
-};
-
-inline Refusal movmatrix_trans(void* const* operands) {
-  const Refusal missing = missing_lane(operands);
-  if (missing.lane >= 0) return missing;
+// The source is not read.
+inline void movmatrix_trans(void* const* operands) {
   for (int lane = 0; lane < kLanes; ++lane) {
-    u32& taken = of<MovmatrixOperands>(operands, lane).taken;
+    u32& taken = of<ShuffleOperands>(operands, lane).taken;
     taken = 0;
     for (int i = 0; i < 2; ++i) {
       const fragment::Place at = fragment::m8n8(lane, i, true);
-      const u32 word = of<MovmatrixOperands>(operands, at.row * 4 + at.column / 2).given;
+      const u32 word = of<ShuffleOperands>(operands, at.row * 4 + at.column / 2).given;
       taken |= static_cast<u32>(half_of(word, at.column % 2)) << 16 * i;
+    }
+  }
+}
+
+// A product of a warp group: multiplied once all its 128 threads have arrived, there and then, from
+// what shared memory holds; that the GPU goes on reading until the threads have waited is the
+// runner's to remember (warpgroup_read), which looks again then.
+inline constexpr int kGroupThreads = 128;
+
+// Sums in the order of k, each product exact in fp32; NaN for a thread whose descriptor is not that
+// of thread 0, for the instruction has but one.
+template <Element E, int kColumns>
+Refusal warpgroup_mma(void* const* operands) {
+  using Operands = MmaOperands<float, u64>;
+  const auto widen = E == Element::f16 ? f16_to_float : bf16_to_float;
+  const u64 descriptor = of<Operands>(operands, 0).b;
+  float b[16][kColumns];
+  for (int n = 0; n < kColumns; ++n) {
+    for (int octet = 0; octet < 2; ++octet) {
+      const u8* row = context->shared + core_row(descriptor, n, octet);
+      for (int i = 0; i < 8; ++i) {
+        b[octet * 8 + i][n] = widen(load(reinterpret_cast<const u16*>(row) + i));
+      }
+    }
+  }
+  for (int first = 0; first < kGroupThreads; first += kLanes) {
+    float a[16][16];
+    gather<8>(a, fragment::a_m16n8k16, [&](int lane, int i) {
+      return widen(half_of(of<Operands>(operands, first + lane).a[i / 2], i % 2));
+    });
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const auto& mine = of<Operands>(operands, first + lane);
+      for (int i = 0; i < kColumns / 2; ++i) {
+        const fragment::Place at = fragment::c_m64n(lane, i);
+        for (int k = 0; k < 16; ++k) mine.c[i] += a[at.row][k] * b[k][at.column];
+        if (mine.b != descriptor) mine.c[i] = bits<float>(~u32{0});
+      }
     }
   }
   return kDone;

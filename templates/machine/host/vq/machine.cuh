@@ -8,7 +8,6 @@
 #include <vq/host_api.h>
 #include <vq/host_element.h>
 #include <vq/host_warp.h>
-#include <vq/host_warpgroup.h>
 #include <vq/types.h>
 
 #define VQ_DEVICE inline __attribute__((always_inline))
@@ -71,7 +70,7 @@ VQ_DEVICE T shuffle_xor(T value, int lane_mask, VQ_SITE) {
 
 VQ_DEVICE bool any_of_warp(bool mine, VQ_SITE) {
   host::VoteOperands vote{mine, false};
-  collect(host::Collective::kVote, vote, &host::any, {file, line});
+  collect(host::Collective::kVote, vote, &host::of_whole_warp<host::any>, {file, line});
   return vote.any;
 }
 
@@ -82,11 +81,11 @@ inline constexpr bool kHasMmaS8 = true;
 template <Element E>
 VQ_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
   host::MmaOperands<float> mine{c, a, b};
-  collect(host::Collective::kMma, mine, &host::mma_m16n8k16<E>, {file, line});
+  collect(host::Collective::kMma, mine, &host::of_whole_warp<host::mma_m16n8k16<E>>, {file, line});
 }
 VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
   host::MmaOperands<i32> mine{c, a, b};
-  collect(host::Collective::kMma, mine, &host::mma_m16n8k32_s8, {file, line});
+  collect(host::Collective::kMma, mine, &host::of_whole_warp<host::mma_m16n8k32_s8>, {file, line});
 }
 
 // Each lane's row is checked as it comes; to the race checker each lane reads what it receives.
@@ -94,7 +93,7 @@ template <int kMatrices>
 VQ_DEVICE void ldmatrix(u32 (&d)[kMatrices], const u32* row, host::Site site) {
   host::check_place_in_shared(host::Access::kLdmatrix, reinterpret_cast<const U32x4*>(row), site);
   host::LdmatrixOperands<kMatrices> mine{row, d, {}};
-  collect(host::Collective::kLdmatrix, mine, &host::ldmatrix<kMatrices>, site);
+  collect(host::Collective::kLdmatrix, mine, &host::of_whole_warp<host::ldmatrix<kMatrices>>, site);
   for (const auto& halves : mine.from) {
     for (const u16* half : halves) host::track(host::Access::kLdmatrix, half, sizeof(u16), site);
   }
@@ -106,8 +105,9 @@ VQ_DEVICE void ldmatrix_x4(u32 (&d)[4], const u32* row, VQ_SITE) {
   ldmatrix<4>(d, row, {file, line});
 }
 VQ_DEVICE u32 movmatrix_trans(u32 word, VQ_SITE) {
-  host::MovmatrixOperands mine{word, 0};
-  collect(host::Collective::kMovmatrix, mine, &host::movmatrix_trans, {file, line});
+  host::ShuffleOperands mine{word, lane(), 0};
+  collect(host::Collective::kMovmatrix, mine, &host::of_whole_warp<host::movmatrix_trans>,
+          {file, line});
   return mine.taken;
 }
 
@@ -129,7 +129,7 @@ VQ_DEVICE void warpgroup_mma(float (&c)[kColumns / 2], const u32 (&a)[4], u64 b,
                                     {file, line});
     }
   }
-  host::WarpgroupOperands mine{c, a, b};
+  host::MmaOperands<float, u64> mine{c, a, b};
   collect(host::Collective::kWarpgroupMma, mine, &host::warpgroup_mma<E, kColumns>, {file, line});
 }
 VQ_DEVICE void warpgroup_fence() {}
@@ -183,9 +183,7 @@ VQ_DEVICE void loads_first() {}
 VQ_DEVICE u32 shared_place(const u8* p) { return static_cast<u32>(p - host::context->shared); }
 template <class T>
 VQ_DEVICE T load_shared_at(u32 place, VQ_SITE) {
-  const auto* p = reinterpret_cast<const T*>(host::context->shared + place);
-  host::check_shared(host::Access::kLoadShared, p, {file, line});
-  return host::load(p);
+  return load_shared(reinterpret_cast<const T*>(host::context->shared + place), file, line);
 }
 template <class T>
 VQ_DEVICE void store_shared(T* p, T value, VQ_SITE) {

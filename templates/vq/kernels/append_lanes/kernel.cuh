@@ -4,19 +4,17 @@
 // of values (append_rows.cuh).
 #pragma once
 
-#include <vq/kernels/append_lanes/layout.h>
+#include <vq/kernels/append_lanes/plan.h>
 #include <vq/ops/append_rows.cuh>
 #include <vq/ops/append_stage.cuh>
 
 namespace vq {
 
-template <class Plan>
-struct AppendedKeys {
-  VQ_HD static constexpr FormatConfig config() { return Plan::config().keys; }
-};
-template <class Plan>
-struct AppendedValues {
-  VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
+template <class Plan, bool kKeys>
+struct Appended {
+  VQ_HD static constexpr FormatConfig config() {
+    return kKeys ? Plan::config().keys : Plan::config().values;
+  }
 };
 
 // Tokens that fit between 0 and the capacity, of a block's own. No sum may overflow, whatever the
@@ -74,11 +72,11 @@ VQ_DEVICE void kv_append_lanes(const KvAppendArgs& args) {
   const int tokens = block_x() / kShares;
   const int share = block_x() % kShares;
   if (share < kKeyShares) {
-    append_rows<Plan, AppendedKeys<Plan>>(args, args.new_keys, args.raw_keys, args.keys, tokens,
-                                          share);
+    append_rows<Plan, Appended<Plan, true>>(args, args.new_keys, args.raw_keys, args.keys, tokens,
+                                            share);
   } else {
-    append_rows<Plan, AppendedValues<Plan>>(args, args.new_values, args.raw_values, args.values,
-                                            tokens, share - kKeyShares);
+    append_rows<Plan, Appended<Plan, false>>(args, args.new_values, args.raw_values, args.values,
+                                             tokens, share - kKeyShares);
   }
 }
 

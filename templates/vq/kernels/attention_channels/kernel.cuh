@@ -10,7 +10,7 @@
 // Splits and heads are the same in both, and no order depends on time: results repeat to the bit.
 #pragma once
 
-#include <vq/kernels/attention_channels/layout.h>
+#include <vq/kernels/attention_channels/plan.h>
 #include <vq/ops/attention_key_lanes.cuh>
 #include <vq/ops/attention_tiles.cuh>
 
@@ -25,61 +25,28 @@ VQ_DEVICE i64 partial_scores(const AttentionDecodeArgs& args, const AttentionWor
 }
 
 template <class Plan>
-class ChannelScores {
- public:
-  using Work = AttentionWork<Plan>;
-  using Keys = KeyLanes<Plan, AttentionPart::kScores>;
-  static constexpr int kTile = Plan::config().tile_tokens;
-  static constexpr int kStages = Plan::config().tiles_in_flight;
-  static constexpr int kShares = Plan::config().key_channel_splits;
-
-  VQ_DEVICE explicit ChannelScores(const AttentionDecodeArgs& args)
-      : args_(args),
-        work_(Work::of_block(args, kShares)),
-        share_(block_y() % kShares),
-        keys_(args, work_, share_) {}
-
-  VQ_DEVICE void run() {
-    keys_.prepare();
-    stage_tile(work_.begin, 0);
-    int buffer = 0;
-    for (int first = work_.begin; first < work_.end; first += kTile) {
-      const int count = work_.end - first < kTile ? work_.end - first : kTile;
-      if constexpr (kStages == 2) stage_tile(first + kTile, buffer ^ 1);
-      copy_async_wait<kStages - 1>();
-      sync_block();
-      keys_.score(first, count, codes(buffer), [&](int head, int token, float total) {
-        if (head >= work_.heads) return;
-        store_global(args_.scores + partial_scores(args_, work_, head, share_) + first + token,
-                     total);
-      });
-      sync_block();
-      if constexpr (kStages == 1) stage_tile(first + kTile, 0);
-      if constexpr (kStages == 2) buffer ^= 1;
-    }
-  }
-
- private:
-  VQ_DEVICE static u32* codes(int buffer) {
-    return shared_part<u32>(shared_layout(Plan::config(), AttentionPart::kScores).codes) +
-           buffer * kTile * Keys::kWords;
-  }
-  // As AttentionTiles: a group of copies a tile, even where there is none.
-  VQ_DEVICE void stage_tile(int first, int buffer) const {
-    const int left = work_.end - first;
-    keys_.stage(first, left < kTile ? left : kTile, codes(buffer));
-    copy_async_commit();
-  }
-
-  const AttentionDecodeArgs& args_;
-  const Work work_;
-  const int share_;
-  Keys keys_;
-};
-
-template <class Plan>
 VQ_DEVICE void attention_channel_scores(const AttentionDecodeArgs& args) {
-  ChannelScores<Plan>(args).run();
+  using Keys = KeyLanes<Plan, AttentionPart::kScores>;
+  constexpr auto kConfig = Plan::config();
+  constexpr int kShares = kConfig.key_channel_splits;
+  const auto work = AttentionWork<Plan>::of_block(args, kShares);
+  const int share = block_y() % kShares;
+  Keys keys(args, work, share);
+  const auto codes = [](int buffer) {
+    return shared_part<u32>(shared_layout(Plan::config(), AttentionPart::kScores).codes) +
+           buffer * Plan::config().tile_tokens * Keys::kWords;
+  };
+  keys.prepare();
+  for_each_tile<kConfig.tile_tokens, kConfig.tiles_in_flight>(
+      work, [&](int first, int count, int buffer) { keys.stage(first, count, codes(buffer)); },
+      [&](int first, int count, int buffer) {
+        sync_block();
+        keys.score(first, count, codes(buffer), [&](int head, int token, float total) {
+          if (head >= work.heads) return;
+          store_global(args.scores + partial_scores(args, work, head, share) + first + token,
+                       total);
+        });
+      });
 }
 
 // The Scores of AttentionTiles: sums of what the blocks of the first kernel left.

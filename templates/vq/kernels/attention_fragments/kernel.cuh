@@ -11,7 +11,7 @@
 #pragma once
 
 #include <vq/args/attention_decode.h>
-#include <vq/kernels/attention_fragments/layout.h>
+#include <vq/kernels/attention_fragments/plan.h>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/cache_codes.cuh>
 #include <vq/ops/fragment_scores.cuh>
@@ -25,8 +25,6 @@ class AttentionFragmentsBlock {
   using Work = AttentionWork<Plan>;
   using Softmax = WarpSoftmax<Plan>;
   static constexpr auto kConfig = Plan::config();
-  static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
-  static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kTokens = kConfig.step_tokens;  // of one step of a warp
   static constexpr int kTiles = Softmax::kTiles;
@@ -36,11 +34,11 @@ class AttentionFragmentsBlock {
   struct Values {
     // False: the one scale of all that is summed is left for the end.
     static constexpr bool kScaled = kRaw || kConfig.values.residuals > 1 ||
-                                    units_per_head(kConfig.values, kHeadDim) > 1;
+                                    units_per_head(kConfig.values, kConfig.head_dim) > 1;
     static constexpr Rebuilt kRebuilt =
         kScaled && kConfig.values.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
     VQ_HD static constexpr FormatConfig config() { return kConfig.values; }
-    VQ_HD static constexpr CodebookShared shared() { return kAt.values; }
+    VQ_HD static constexpr CodebookShared shared() { return fragments_layout(kConfig).values; }
   };
   using Scores = FragmentScores<Plan>;
   using RawQuery = typename Scores::RawQuery;

@@ -1,7 +1,7 @@
 // Plan of attention by fragments: decoded entries are the tensor core's operands as they come.
 #pragma once
 
-#include <vq/plan.h>
+#include <vq/layout/attention.h>
 
 namespace vq {
 
@@ -36,5 +36,102 @@ struct AttentionFragments {
     visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }
 };
+
+VQ_HD constexpr int token_tile(const AttentionConfig<AttentionFragments>& c) {
+  return c.step_tokens;
+}
+
+// How a block carves shared memory: while it attends, and once its warps' parts are merged, over
+// what it no longer needs.
+struct AttentionFragmentsShared {
+  CodebookShared keys;
+  CodebookShared values;
+  i64 query;         // [heads_per_block][head_dim] fp32, transformed
+  i64 raw_query;     // the same untransformed; is `query` where nothing is transformed
+  i64 query_words;   // [query_stages][heads_per_block][query_parts] rows of operand words
+  i64 raw_words;     // [heads_per_block] such rows, where there are raw tokens
+  i64 query_peaks;   // [heads_per_block] fp32, the largest magnitudes where the query is parted
+  i64 merge;         // from here on instead, at the end: ops/warp_softmax.cuh
+  i64 warp_maximum;  // [warp][quad_heads] fp32, behind both
+  i64 total;
+};
+
+// Floats from a value of 32 lanes to the next: consecutive channels of a head are in other banks.
+inline constexpr int kMergeStride = 33;
+
+// A query that is not exact in 16 bits is parted in two (ops/query_fragments.cuh), and has its
+// keys' stage scales.
+VQ_HD constexpr int query_parts(const AttentionConfig<AttentionFragments>& c) {
+  return transformed(c) || c.keys.stage_scales || c.keys.int8_entries ? 2 : 1;
+}
+VQ_HD constexpr int query_stages(const AttentionConfig<AttentionFragments>& c) {
+  return c.keys.stage_scales ? c.keys.residuals : 1;
+}
+// Words of elements of a quarter of a row, which a lane reads; of bytes half as many.
+VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
+// Where word `word` of a quarter of row `row` of operand words stands. Of 128 channels quarters
+// begin in other banks and rows 16 banks apart; of others some lanes meet, once a block.
+VQ_HD constexpr int query_word(int quarter_words, int row, int quarter, int word) {
+  return (row * 4 + quarter) * (quarter_words + 4) + word;
+}
+
+// Heads as products have them: in quads.
+VQ_HD constexpr int quad_heads(const AttentionConfig<AttentionFragments>& c) {
+  return round_up(c.heads_per_block, 4);
+}
+
+// Rows of keys and of values whose codes a lane has by one access (rows_together).
+VQ_HD constexpr int lane_bits(const AttentionConfig<AttentionFragments>& c, const FormatConfig& f,
+                              int lanes) {
+  return c.head_dim / lanes / f.vector_size * f.residuals * f.index_bits;
+}
+VQ_HD constexpr int keys_together(const AttentionConfig<AttentionFragments>& c) {
+  return rows_together(c.keys.layout, lane_bits(c, c.keys, 4));
+}
+VQ_HD constexpr int values_together(const AttentionConfig<AttentionFragments>& c) {
+  return rows_together(c.values.layout, lane_bits(c, c.values, 8));
+}
+// Tiles that share their tokens so that those of a lane follow each other: with n of them lane
+// (g, c) has the keys of tokens n g .. n g + n - 1 of 8 n, one a tile, hence the values of 2 n c ..
+// 2 n c + 2 n - 1, which are rows 2 c and 2 c + 1 of each tile.
+VQ_HD constexpr int joined_tiles(const AttentionConfig<AttentionFragments>& c) {
+  const int keys = keys_together(c);
+  const int values = values_together(c) / 2;
+  int tiles = keys > values ? keys : values;
+  while (c.step_tokens / 8 % tiles != 0) tiles /= 2;
+  return tiles;
+}
+
+VQ_HD constexpr AttentionFragmentsShared fragments_layout(
+    const AttentionConfig<AttentionFragments>& c) {
+  AttentionFragmentsShared at{};
+  Carver carve;
+  const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
+  const i64 row_bytes = i64{query_word(quarter_words(c.head_dim), c.heads_per_block, 0, 0)} * 4;
+  at.keys = carve_codebook(c.keys, units_per_head(c.keys, c.head_dim), carve);
+  at.values = carve_codebook(c.values, units_per_head(c.values, c.head_dim), carve);
+  at.query = carve(query_bytes);
+  at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
+  at.query_words = carve(query_stages(c) * query_parts(c) * row_bytes);
+  at.raw_words = carve(raw_slots(c) > 0 ? row_bytes : i64{0});
+  at.query_peaks = carve(i64{c.heads_per_block} * 4);
+  const int warps = c.threads / 32;
+  const i64 attending = carve.next;
+  carve.next = 0;
+  // Of each warp and head: a sum, and kMergeStride floats for 8 channels.
+  at.merge = carve(i64{warps} * quad_heads(c) * (1 + kMergeStride * i64{c.head_dim} / 32) * 4);
+  if (carve.next < attending) carve.next = attending;
+  at.warp_maximum = carve(i64{warps} * quad_heads(c) * 4);
+  at.total = carve.next;
+  return at;
+}
+
+// Codes are read by whole loads, raw rows and queries by accesses of 16 bytes.
+VQ_HD constexpr CallShape call_shape(const AttentionConfig<AttentionFragments>& c, i64 batch, i64) {
+  CallShape shape = attention_shape(c, batch, fragments_layout(c).total, true);
+  shape.code_bytes = most(shape.code_bytes, 4 * c.code_words);
+  shape.element_bytes = 16;
+  return shape;
+}
 
 }  // namespace vq

@@ -4,7 +4,7 @@
 // them (attention_key_lanes.cuh).
 #pragma once
 
-#include <vq/kernels/attention_lanes/layout.h>
+#include <vq/kernels/attention_lanes/plan.h>
 #include <vq/ops/attention_key_lanes.cuh>
 #include <vq/ops/attention_tiles.cuh>
 
@@ -14,12 +14,12 @@ namespace vq {
 template <class Plan>
 class LaneScores {
  public:
-  using Work = AttentionWork<Plan>;
   using Keys = KeyLanes<Plan, AttentionPart::kWhole>;
   static constexpr AttentionPart kPart = AttentionPart::kWhole;
   static constexpr int kWords = Keys::kWords;
 
-  VQ_DEVICE LaneScores(const AttentionDecodeArgs& args, const Work& work) : keys_(args, work, 0) {}
+  VQ_DEVICE LaneScores(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work)
+      : keys_(args, work, 0) {}
   VQ_DEVICE void prepare() { keys_.prepare(); }
   VQ_DEVICE void stage(int first, int count, u32* to) const { keys_.stage(first, count, to); }
 

@@ -1,7 +1,7 @@
 // Plan of attention by lanes: each lane decodes sub-vectors of its own, in fp32.
 #pragma once
 
-#include <vq/plan.h>
+#include <vq/layout/attention_tiles.h>
 
 namespace vq {
 

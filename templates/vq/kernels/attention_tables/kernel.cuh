@@ -7,7 +7,7 @@
 // whose sums over the lanes meet by a transposing reduction: 7 shuffles for 8 sums.
 #pragma once
 
-#include <vq/kernels/attention_tables/layout.h>
+#include <vq/kernels/attention_tables/plan.h>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/attention_tiles.cuh>
 #include <vq/ops/score_table.cuh>
@@ -29,10 +29,8 @@ class KeyTables {
   static constexpr int kSums = kLanes;  // reduced at once
   static constexpr int kTokens = kSums / Table::kHeads;
   static constexpr int kWarpTokens = 32 / kLanes * kTokens;
-  static constexpr bool kRaw = raw_slots(kConfig) > 0;
   // The codes of a lane's run are read as whole words where they are such, or part of one.
-  static constexpr int kCodes = Table::kRun * Rows::kResiduals;
-  static constexpr int kRunBits = kCodes * Rows::kBits;
+  static constexpr int kRunBits = Table::kRun * Rows::kResiduals * Rows::kBits;
   static constexpr bool kOneWord = 32 % kRunBits == 0;
   static constexpr bool kByWords =
       kOneWord || (kRunBits % 32 == 0 && kRunBits <= 256 && Table::kPhaseGroups == 1);
@@ -61,7 +59,7 @@ class KeyTables {
       for (int t = 0; t < kTokens; ++t) {
         // The last one again where there is no such token: a branch would order the lookups.
         const int token = base + group + t < count ? base + group + t : count - 1;
-        if (kRaw && work_.is_raw(first + token)) {
+        if (raw_slots(kConfig) > 0 && work_.is_raw(first + token)) {
           add_raw(args_.raw_keys + work_.raw_row(args_, first + token), t, sums);
         } else {
           add_codes(keys + token * kWords, t, sums);

@@ -18,8 +18,8 @@
 // chunk stands in shared memory (fragment_x.cuh).
 #pragma once
 
-#include <vq/kernels/linear_fragments/layout.h>
-#include <vq/codebook/rebuild.cuh>
+#include <vq/kernels/linear_fragments/plan.h>
+#include <vq/codebook/codebook.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/fragment_x.cuh>
 #include <vq/ops/linear_work.cuh>
@@ -35,7 +35,6 @@ class LinearFragmentsBlock {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr bool kHalves = kConfig.fragment_rows == 4;
-  static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kWarpsAlong = kConfig.warps_along_columns;
   static constexpr int kWarpsAcross = kConfig.threads / 32 / kWarpsAlong;
   static constexpr int kOutputTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
@@ -145,7 +144,7 @@ class LinearFragmentsBlock {
       const int unit = Work::unit_in_chunk(output, column + Codes::column(step, e), first);
       // By numbers: lookups by bytes have not been timed here.
       rebuild<kRebuilt, kConfig.element>(
-          words + e * kVectorSize / 2, book_, 0, unit, pass,
+          words + e * kFormat.vector_size / 2, book_, 0, unit, pass,
           [&](int stage) -> u32 { return Codes::at(codes, step, e, stage); });
     }
     exchange_.apply(words);

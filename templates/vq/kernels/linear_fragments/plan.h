@@ -2,19 +2,9 @@
 // since the order of the columns is free.
 #pragma once
 
-#include <vq/plan.h>
+#include <vq/layout/linear_runs.h>
 
 namespace vq {
-
-// How entries get from the lanes that look them up to the operands of the tensor core (VQ-LLM,
-// section VI-B). permute: they do not move, x is laid out to match. The others leave x in the order
-// of its columns: registers exchanges words between lanes, shared sends them through shared memory.
-enum class LinearFusion : int { permute, registers, shared };
-template <>
-struct EnumNames<LinearFusion> {
-  static constexpr const char* kType = "vq::LinearFusion";
-  static constexpr const char* kNames[] = {"permute", "registers", "shared"};
-};
 
 struct LinearFragments {
   int threads = 256;
@@ -31,6 +21,8 @@ struct LinearFragments {
 
   static constexpr const char* kType = "LinearFragments";
   static constexpr const char* kName = "linear_fragments";
+  static constexpr bool kAhead = true;
+  static constexpr int kXElements = 8;
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -53,5 +45,40 @@ struct LinearFragments {
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
+
+VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearFragments>& c) {
+  return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
+}
+
+// With fusions other than permute, x and the entries of shared stand in tiles of rows of the 4
+// octets of a step. Where octet `octet` of a row stands in its tile, in octets of 16 bytes: neither
+// 2 rows that are stored at once nor the 8 octets that ldmatrix reads at once meet in a bank.
+VQ_HD constexpr int tile_place(int row, int octet) { return row * 4 + (octet ^ row / 2 % 4); }
+
+// With fusion shared: a warp's tiles, and a tile: 8 outputs by the 4 octets of a step.
+inline constexpr int kExchangeTiles = 2;
+inline constexpr int kExchangeOctets = 32;
+
+// Floats that the warps of a block hand to each other when the columns are done.
+VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearFragments>& c) {
+  if (c.warps_along_columns == 1) return 0;
+  const int lane_sums = c.fragment_rows == 4 ? 1 : 4;
+  return i64{c.threads} / 2 * (c.outputs_per_warp / fragment_outputs(c)) *
+         (c.rows_per_block / c.fragment_rows) * lane_sums;
+}
+
+// [run][step][row tile][fragment_rows x 32] u16, steps step_gap_bytes apart (ops/fragment_x.cuh);
+// after the columns, the sums that warps hand over.
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearFragments>& c) {
+  const i64 staged =
+      i64{c.rows_per_block} * c.chunk_columns * 2 + i64{c.chunk_columns} / 32 * step_gap_bytes(c);
+  const i64 handed = handed_floats(c) * 4;
+  return staged > handed ? staged : handed;
+}
+// The tiles of fusion shared: [warp][kExchangeTiles][kExchangeOctets][8] u16.
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearFragments>& c) {
+  if (c.fusion != LinearFusion::shared) return 0;
+  return i64{c.threads} / 32 * kExchangeTiles * kExchangeOctets * 16;
+}
 
 }  // namespace vq

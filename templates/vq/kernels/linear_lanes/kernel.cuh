@@ -9,7 +9,7 @@
 // The lanes' sums meet by shuffles at the end, always in the same order.
 #pragma once
 
-#include <vq/kernels/linear_lanes/layout.h>
+#include <vq/kernels/linear_lanes/plan.h>
 #include <vq/codes.cuh>
 #include <vq/ops/linear_work.cuh>
 
@@ -24,8 +24,6 @@ class LinearLanesBlock {
   static constexpr int kOutputs = kConfig.outputs_per_warp;
   static constexpr int kChunk = kConfig.chunk_columns;
   static constexpr int kVectorSize = kConfig.weights.vector_size;
-  static constexpr int kBits = kConfig.weights.index_bits;
-  static constexpr int kResiduals = kConfig.weights.residuals;
 
   VQ_DEVICE explicit LinearLanesBlock(const LinearArgs& args)
       : args_(args),
@@ -77,7 +75,8 @@ class LinearLanesBlock {
       const i64 column = first + s * kVectorSize;
       float value[kVectorSize];
       book_.decode(value, Work::unit_in_chunk(output, column, first), [&](int stage) {
-        return read_code<kBits>(row, column / kVectorSize * kResiduals + stage, load);
+        return read_code<kConfig.weights.index_bits>(
+            row, column / kVectorSize * kConfig.weights.residuals + stage, load);
       });
       VQ_UNROLL
       for (int r = 0; r < kRows; ++r) {

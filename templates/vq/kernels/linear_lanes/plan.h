@@ -2,7 +2,7 @@
 // rows in fp32.
 #pragma once
 
-#include <vq/plan.h>
+#include <vq/layout/linear.h>
 
 namespace vq {
 
@@ -17,6 +17,9 @@ struct LinearLanes {
 
   static constexpr const char* kType = "LinearLanes";
   static constexpr const char* kName = "linear_lanes";
+  static constexpr int code_words = 1;
+  static constexpr bool kAhead = false;
+  static constexpr int kXElements = 1;
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -30,5 +33,10 @@ struct LinearLanes {
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
+
+// [block_rows][chunk_columns] fp32
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearLanes>& c) {
+  return i64{block_rows(c)} * c.chunk_columns * 4;
+}
 
 }  // namespace vq

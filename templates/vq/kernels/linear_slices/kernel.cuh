@@ -9,7 +9,7 @@
 // sub-vectors each a step; x of those is read from shared memory once for all the outputs.
 #pragma once
 
-#include <vq/kernels/linear_slices/layout.h>
+#include <vq/kernels/linear_slices/plan.h>
 #include <vq/codes.cuh>
 #include <vq/ops/slice_products.cuh>
 #include <vq/transposing_sum.cuh>
@@ -43,7 +43,7 @@ class LinearSlicesBlock {
   using Slice = typename Products::Slice;
   using Sum = typename Products::Sum;
   using Decode = Decoding<kFormat.decoder, kConfig.element, kFormat.int8_entries>;
-  using Stored = typename EntryWords<kVectorSize>::type;
+  using Stored = EntryWords<kVectorSize>;
   static_assert(kFormat.decoder == Decoder::table && chunk_in_one_unit(kConfig), "");
 
   VQ_DEVICE explicit LinearSlicesBlock(const LinearArgs& args)
@@ -244,8 +244,10 @@ class LinearSlicesBlock {
   }
 
   // See codebook.cuh for why by function.
-  VQ_DEVICE static Slice* slices() { return shared_part<Slice>(Work::at().slices); }
-  VQ_DEVICE static u32* peaks() { return shared_part<u32>(Work::at().peaks); }
+  VQ_DEVICE static Slice* slices() { return shared_part<Slice>(Work::at().beside); }
+  VQ_DEVICE static u32* peaks() {
+    return shared_part<u32>(Work::at().beside + slices_bytes(kConfig));
+  }
   // Access number `i` of a lane's x of a step: lanes side by side.
   VQ_DEVICE static u32* x_of(int row, int step, int lane, int i) {
     return shared_part<u32>(Work::at().x) + (row * kSteps + step) * (32 * kLaneWords) +

@@ -8,7 +8,7 @@
 // meet by a transposing reduction, those of the chunks as splits do (linear_work.cuh).
 #pragma once
 
-#include <vq/kernels/linear_tables/layout.h>
+#include <vq/kernels/linear_tables/plan.h>
 #include <vq/codes.cuh>
 #include <vq/ops/inner_products.cuh>
 #include <vq/transposing_sum.cuh>
@@ -32,7 +32,6 @@ class LinearTablesBlock {
   static constexpr int kLaneBits = kTables * kBits;
   static_assert(kLaneBits <= 32, "");
   static_assert(kSubVectors == 1 || 32 % kLaneBits == 0, "whole shares of a word");
-  static constexpr bool kWholeWords = kLaneBits == 32;
   static constexpr bool kStraddles = 32 % kLaneBits != 0;
   static constexpr CodeLayout kLayout = kFormat.layout;
   // Whether groups of outputs are whole ones of the layout, and how many outputs an access serves.
@@ -139,7 +138,7 @@ class LinearTablesBlock {
   // Outputs from the first of the layout's group to the warp's first.
   VQ_DEVICE i64 in_layout_group() const { return first_output_ % kLayout.rows; }
   VQ_DEVICE u32 codes_of(const Words& words) const {
-    if constexpr (kWholeWords) {
+    if constexpr (kLaneBits == 32) {
       return words.low;
     } else if constexpr (kStraddles) {
       return static_cast<u32>((u64{words.high} << 32 | words.low) >> lane_shift_);

@@ -2,7 +2,7 @@
 // for each output. A block has one chunk of the columns: some sub-vectors for each lane.
 #pragma once
 
-#include <vq/plan.h>
+#include <vq/layout/linear.h>
 
 namespace vq {
 
@@ -16,6 +16,9 @@ struct LinearTables {
 
   static constexpr const char* kType = "LinearTables";
   static constexpr const char* kName = "linear_tables";
+  static constexpr int code_words = 1;
+  static constexpr bool kAhead = true;
+  static constexpr int kXElements = 1;
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -31,5 +34,33 @@ struct LinearTables {
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
+
+// A chunk is some sub-vectors for each lane, which follow each other, and a block has one chunk.
+VQ_HD constexpr int chunk_columns(const LinearConfig<LinearTables>& c) {
+  return 32 * c.sub_vectors_per_lane * c.weights.vector_size;
+}
+VQ_HD constexpr int splits(const LinearConfig<LinearTables>& c) {
+  return static_cast<int>(ceil_div(c.in_features, i64{chunk_columns(c)}));
+}
+// Outputs whose codes a warp has in flight, and whose sums it reduces at once.
+VQ_HD constexpr int table_group(const LinearConfig<LinearTables>& c) {
+  constexpr int kMost = 16;
+  const int power = c.outputs_per_warp & -c.outputs_per_warp;
+  return power < kMost ? power : kMost;
+}
+// A table holds the inner products of one row of x, one of the lanes' sub-vectors and one stage:
+// a row of 128 bytes an entry, a lane a bank. Where codes are bytes, two tables take turns row by
+// row, so that a code is a byte of an address (codebook/levels.cuh).
+VQ_HD constexpr int row_tables(const LinearConfig<LinearTables>& c) {
+  return c.sub_vectors_per_lane * c.weights.residuals;
+}
+VQ_HD constexpr int table_rows_at_once(const LinearConfig<LinearTables>& c) {
+  return c.weights.index_bits == 8 && row_tables(c) % 2 == 0 ? 2 : 1;
+}
+
+// With n = table_rows_at_once: [block_rows][row_tables / n][entry][n][lane] fp32.
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearTables>& c) {
+  return i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4;
+}
 
 }  // namespace vq

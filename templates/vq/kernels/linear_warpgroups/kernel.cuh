@@ -11,8 +11,8 @@
 // multiply while the lanes look up the next step: two sets of operands take turns.
 #pragma once
 
-#include <vq/kernels/linear_warpgroups/layout.h>
-#include <vq/codebook/rebuild.cuh>
+#include <vq/kernels/linear_warpgroups/plan.h>
+#include <vq/codebook/codebook.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/warpgroup_x.cuh>
 
@@ -26,17 +26,13 @@ class LinearWarpgroupsBlock {
   using X = WarpgroupX<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
-  static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr Rebuilt kRebuilt = kFormat.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
   static constexpr int kPasses = looked_up_stages(kFormat);
   static constexpr bool kAhead = kConfig.steps_ahead == 1;
-  static constexpr int kBusyWarps = kConfig.threads / 32 - kConfig.idle_warps;
-  static constexpr int kTileOutputs = fragment_outputs(kConfig);
-  static constexpr int kTiles = kConfig.outputs_per_warp / kTileOutputs;
+  static constexpr int kTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
   static constexpr int kRows = kConfig.rows_per_block;
   static constexpr int kSteps = run_steps(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
-  static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
   // When the next run and chunk are fetched: half-way where sums leave few registers for them.
   static constexpr int kFetchStep = kRows >= 64 ? kSteps / 2 : 0;
   // Of operands: with a single step a run there is no other for the products to take turns with.
@@ -81,7 +77,7 @@ class LinearWarpgroupsBlock {
       // The last chunk fetches itself again: a branch around loads would be one that they wait at.
       const i64 following = first + kConfig.chunk_columns;
       const u64 x = X::operand(buffer);
-      for (int run = 0; run < kRuns; ++run) {
+      for (int run = 0; run < kConfig.chunk_columns / kRunColumns; ++run) {
         const typename Codes::Run now = next;
         multiply(now, first, first + run * kRunColumns,
                  advanced(x, run * kSteps * step_bytes(kConfig)), [&] {
@@ -98,7 +94,7 @@ class LinearWarpgroupsBlock {
   // Idle warps have no outputs, but fetch x and are of a group that multiplies.
   VQ_DEVICE static bool busy() {
     if constexpr (kConfig.idle_warps == 0) return true;
-    return warp() < kBusyWarps;
+    return warp() < kConfig.threads / 32 - kConfig.idle_warps;
   }
   VQ_DEVICE static i64 first_output() {
     return Work::first_output() + warp() * kConfig.outputs_per_warp;
@@ -189,7 +185,7 @@ class LinearWarpgroupsBlock {
           VQ_UNROLL
           for (int pass = 0; pass < kPasses; ++pass) {
             rebuild<kRebuilt, kConfig.element>(
-                to.words[tile][half][pass] + e * kVectorSize / 2, book_, 0, unit, pass,
+                to.words[tile][half][pass] + e * kFormat.vector_size / 2, book_, 0, unit, pass,
                 [&](int stage) { return Codes::at(words, step, e, stage); });
           }
         }
