@@ -49,10 +49,10 @@ struct Placed {
 };
 
 // The plan with all boundaries set anew; what they were does not matter. `profiles` holds one of
-// each operand at most, of its format and units (core/hotness/hotness_profile.h); accesses of others
-// are taken as uniform. A plan that check() refuses with all entries in global memory comes back as
-// it was, and so does one whose dataflow places none; else check() accepts the result. Pure: equal
-// arguments give equal results.
+// each operand at most, of its format and units (core/hotness/hotness_profile.h); accesses of
+// others are taken as uniform. A plan that check() refuses with all entries in global memory comes
+// back as it was, and so does one whose dataflow places none; else check() accepts the result.
+// Pure: equal arguments give equal results.
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
              std::span<const HotnessProfile> profiles, const PlaceOptions& options = {});
 

@@ -111,9 +111,9 @@ typedef enum vqgen_provenance {
 } vqgen_provenance;
 
 /* An op from a config (docs/config.md), with `tokens` or `rows` as the largest that will come. The
- * text is JSON; hotness and format files in it are looked for from the working folder, and read when
- * the text is new. Two configs of the same problem and plan are one op; concurrent calls compile it
- * once.
+ * text is JSON; hotness and format files in it are looked for from the working folder, and read
+ * when the text is new. Two configs of the same problem and plan are one op; concurrent calls
+ * compile it once.
  *
  * Never call this while the calling thread captures a stream: loading a kernel breaks the capture.
  * Where `stream` (a CUstream, may be null) is named and is being captured, an op that this runtime
@@ -283,8 +283,9 @@ VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linea
                                            void* workspace, size_t workspace_bytes, void* stream);
 
 /* Device memory for tests and small programs, 256-byte aligned. On the host backend kernels may
- * touch no other, but for what vqgen_lend() was told of. Copies wait until they are done, but are ordered with no stream: synchronize a
- * launch before its results are copied or its arguments overwritten. */
+ * touch no other, but for what vqgen_lend() was told of. Copies wait until they are done, but are
+ * ordered with no stream: synchronize a launch before its results are copied or its arguments
+ * overwritten. */
 VQGEN_API vqgen_status vqgen_alloc(vqgen_runtime* runtime, size_t bytes, void** pointer);
 VQGEN_API void vqgen_free(vqgen_runtime* runtime, void* pointer);
 VQGEN_API vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const void* host,

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "core/files/files.h"
-#include "runtime/backend/cuda/nvrtc_file.h"
 #include "runtime/backend/cuda/nvrtc_compile.h"
+#include "runtime/backend/cuda/nvrtc_file.h"
 
 namespace vqgen {
 namespace {

@@ -78,7 +78,9 @@ class FakeRuntime {
                        const std::filesystem::path& cache = {})
       : backend(std::make_shared<FakeBackend>()),
         runtime{std::make_unique<Registry>(
-            backend, cache.empty() ? nullptr : std::make_unique<ArtifactCache>(CacheOptions{.folder = cache}),
+            backend,
+            cache.empty() ? nullptr
+                          : std::make_unique<ArtifactCache>(CacheOptions{.folder = cache}),
             std::move(options))} {}
   Registry& registry() { return *runtime.registry; }
   Outcome prepare(const Json& config, void* stream = nullptr) {

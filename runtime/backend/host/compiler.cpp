@@ -35,12 +35,12 @@ std::vector<std::string> options(bool check_races, bool optimize) {
     // The checks of UBSan that a kernel can fail, as traps, which ASan reports with their line;
     // address checks as calls, and -O0: together they compile six times faster than
     // -fsanitize=address,undefined inline at -O1.
-    out.insert(
-        out.end(),
-        {"-g1", "-fno-omit-frame-pointer",
-         "-fsanitize=address,shift,bounds,signed-integer-overflow,integer-divide-by-zero,"
-         "alignment,float-cast-overflow,unreachable",
-         "-fsanitize-undefined-trap-on-error", "--param", "asan-instrumentation-with-call-threshold=0"});
+    out.insert(out.end(),
+               {"-g1", "-fno-omit-frame-pointer",
+                "-fsanitize=address,shift,bounds,signed-integer-overflow,integer-divide-by-zero,"
+                "alignment,float-cast-overflow,unreachable",
+                "-fsanitize-undefined-trap-on-error", "--param",
+                "asan-instrumentation-with-call-threshold=0"});
   }
   if (check_races) out.push_back("-DVQ_CHECK_RACES");
   return out;
