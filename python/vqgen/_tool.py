@@ -1,6 +1,7 @@
 """The console script `vqgen`: the tool that the package carries, in this process's place."""
 
 import os
+import signal
 import sys
 
 from vqgen._runtime import _nvrtc
@@ -16,4 +17,6 @@ def main():
     nvrtc = _nvrtc()
     if nvrtc is not None:
         os.environ["VQGEN_NVRTC"] = nvrtc
+    for each in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and the tool would too
+        signal.signal(each, signal.SIG_DFL)
     os.execv(tool, [tool, *sys.argv[1:]])
