@@ -3,9 +3,20 @@ imported here; the library of an array that is passed has been."""
 
 import sys
 
+from vqgen._errors import BadInput
+
 
 def _library(array):
     return type(array).__module__.partition(".")[0]
+
+
+def require(name, array):
+    """BadInput where it is none."""
+    if array is None:
+        raise BadInput(f"'{name}' is missing; pass an array of NumPy, PyTorch or CuPy")
+    if not hasattr(array, "__dlpack__"):
+        raise BadInput(f"'{name}' is of type {type(array).__name__}, no array that speaks DLPack; "
+                       "pass one of NumPy, PyTorch or CuPy")
 
 
 def empty(like, shape, dtype):
@@ -21,7 +32,6 @@ def empty(like, shape, dtype):
     if library in ("numpy", "cupy"):
         types = {"f16": "float16", "bf16": "uint16", "f32": "float32"}
         return sys.modules[library].empty(shape, types[dtype])
-    from vqgen._errors import BadInput
     raise BadInput(f"results cannot be made in the library '{library}'; pass arrays for them")
 
 

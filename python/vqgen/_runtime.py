@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vqgen import _arrays, _core
-from vqgen._errors import BadInput
+from vqgen._errors import BadInput, RangeError
 
 if TYPE_CHECKING:
     from vqgen import configs
@@ -36,6 +36,13 @@ class Argument(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+
+def _quantized(name: str, tensor) -> Quantized:
+    if not isinstance(tensor, Quantized):
+        raise BadInput(f"'{name}' is of type {type(tensor).__name__}; it has to be "
+                       "vqgen.Quantized(codes, codebooks[, scales])")
+    return tensor
 
 
 class Op:
@@ -101,12 +108,14 @@ class Attention(Op):
 
         Returns out, or (out, lse) with return_lse. Both are made where they are not given.
         """
+        _arrays.require("query", query)
         if out is None:
             out = _arrays.empty(query, query.shape, self._dtype)
         if lse is None:
             lse = _arrays.empty(query, query.shape[:2], "f32")
-        self._launch((query, out, lse, *keys, *values, key_smooth, raw_keys, raw_values, lengths,
-                      windows, sinks), tokens, softmax_scale, stream)
+        self._launch((query, out, lse, *_quantized("keys", keys), *_quantized("values", values),
+                      key_smooth, raw_keys, raw_values, lengths, windows, sinks), tokens,
+                     softmax_scale, stream)
         return (out, lse) if return_lse else out
 
 
@@ -125,8 +134,9 @@ class Append(Op):
         raw_keys, raw_values: as of the attention; written.
         tokens: that a sequence has room for; by default what the codes have.
         """
-        self._launch((new_keys, new_values, positions, counts, *keys, *values, key_smooth, raw_keys,
-                      raw_values), tokens, 0.0, stream)
+        self._launch((new_keys, new_values, positions, counts, *_quantized("keys", keys),
+                      *_quantized("values", values), key_smooth, raw_keys, raw_values), tokens, 0.0,
+                     stream)
 
 
 class Linear(Op):
@@ -134,7 +144,7 @@ class Linear(Op):
 
     def __call__(self, x, weights: Quantized, *, out=None, output_scales=None,
                  rows: int | None = None, stream: int | None = None):
-        """x: [rows, in_features], out: [rows, out_features], in the op's dtype.
+        """x: [rows, in_features], out (the argument y): [rows, out_features], in the op's dtype.
 
         output_scales: float32 [out_features], where the format has them.
         rows: by default all of x. A kernel reads and writes bucket(rows) rows: where that is more
@@ -142,10 +152,17 @@ class Linear(Op):
 
         Returns out, which is made where it is not given.
         """
+        _arrays.require("x", x)
+        if rows is None:
+            rows = x.shape[0]
+        held = self.bucket(rows)
+        if x.shape[0] < held:
+            raise RangeError(f"'x' has {x.shape[0]} rows, and the kernel for {rows} reads {held}; "
+                             f"pass x and out with {held} rows, and rows={rows}")
         if out is None:
             features = self.description["problem"]["shape"]["out_features"]
             out = _arrays.empty(x, (x.shape[0], features), self._dtype)
-        self._launch((x, out, *weights, output_scales), rows, 0.0, stream)
+        self._launch((x, out, *_quantized("weights", weights), output_scales), rows, 0.0, stream)
         return out
 
 

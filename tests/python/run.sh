@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the Python tests on the package of a build tree. What they import and this machine's Python
 # lacks comes from PyPI into build/python-tests; PyTorch does not: its tests are skipped without it.
-#   run.sh BUILD_DIR SOURCE_DIR PYTHON [preloaded library]
+#   run.sh BUILD_DIR SOURCE_DIR PYTHON [preloaded libraries]
 set -euo pipefail
 build="$1" source="$2" python="$3" preloaded="${4:-}"
 
@@ -18,5 +18,5 @@ if ! "$python" -c 'import numpy, pytest' 2>/dev/null; then
 fi
 export PYTHONPATH="$build/python" PYTHONDONTWRITEBYTECODE=1
 export VQGEN_SOURCE_DIR="$source" VQGEN_TOOL="$build/bin/vqgen"
-[ -z "$preloaded" ] || export LD_PRELOAD="$preloaded" ASAN_OPTIONS=detect_leaks=0  # Python's own
+[ -z "$preloaded" ] || export LD_PRELOAD="$preloaded" ASAN_OPTIONS=detect_leaks=0:handle_sigill=1  # leaks are Python's
 "$python" -m pytest -q -rs -p no:cacheprovider "$source/tests/python"

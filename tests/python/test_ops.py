@@ -99,6 +99,14 @@ def test_products(host, draw, op):
     out = np.full((rows, features), np.nan, np.float16)
     assert linear(x, weights, out=out, output_scales=scales, rows=3) is out
     assert reference.worst(out[:3], expected[:3]) < 4e-3
+    with pytest.raises(vqgen.RangeError, match="'x' has 3 rows, and the kernel for 3 reads 4"):
+        linear(x[:3], weights, output_scales=scales)
+    with pytest.raises(vqgen.BadInput, match="'weights' is of type tuple; it has to be vqgen.Quant"):
+        linear(x, tuple(weights), output_scales=scales)
+    with pytest.raises(vqgen.BadInput, match="'x' is of type list"):
+        linear([1.0], weights, output_scales=scales)
+    with pytest.raises(vqgen.RangeError, match="rows"):
+        linear(np.zeros((5, columns), np.float16), weights, output_scales=scales)
 
 
 def test_bfloat16_comes_as_its_bits(host, draw):
