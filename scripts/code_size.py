@@ -25,7 +25,8 @@ import tempfile
 FOLDERS = ["cli", "core", "generator", "heuristics", "include", "profiles", "python", "quantizer",
            "runtime", "scripts", "templates"]
 NOT_PRODUCT = ["scripts/check_*", "scripts/*test*", "scripts/*bench*", "scripts/code_size.py",
-               "scripts/write_*", "scripts/compare_sass.py", "scripts/grid_configs.py", "scripts/make_sample_data.py"]
+               "scripts/write_*", "scripts/compare_sass.py", "scripts/grid_configs.py",
+               "scripts/make_sample_data.py"]
 FORMATTED = {".c", ".cpp", ".cu", ".cuh", ".def", ".h", ".hpp"}
 SCRIPTS = {".py", ".sh"}
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -30,6 +30,16 @@ class Format:
 AnyFormat = Union[str, Format, dict]
 
 
+@dataclass(kw_only=True)
+class _Config:
+    """What configs of all ops may have."""
+
+    dtype: Optional[str] = None
+    plan: Optional[dict] = None
+    gpu: Optional[str] = None
+    hotness: Optional[str] = None
+
+
 @dataclass
 class AttentionShape:
     """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens."""
@@ -45,14 +55,10 @@ class AttentionShape:
 
 
 @dataclass
-class AttentionConfig:
+class AttentionConfig(_Config):
     shape: AttentionShape
     keys: AnyFormat
     values: AnyFormat
-    dtype: Optional[str] = None
-    plan: Optional[dict] = None
-    gpu: Optional[str] = None
-    hotness: Optional[str] = None
     op: str = "attention_decode"
 
 
@@ -70,14 +76,10 @@ class AppendShape:
 
 
 @dataclass
-class AppendConfig:
+class AppendConfig(_Config):
     shape: AppendShape
     keys: AnyFormat
     values: AnyFormat
-    dtype: Optional[str] = None
-    plan: Optional[dict] = None
-    gpu: Optional[str] = None
-    hotness: Optional[str] = None
     op: str = "kv_append"
 
 
@@ -91,13 +93,9 @@ class LinearShape:
 
 
 @dataclass
-class LinearConfig:
+class LinearConfig(_Config):
     shape: LinearShape
     weights: AnyFormat
-    dtype: Optional[str] = None
-    plan: Optional[dict] = None
-    gpu: Optional[str] = None
-    hotness: Optional[str] = None
     op: Optional[str] = None  # "gemv" or "gemm", by the rows
 
 
