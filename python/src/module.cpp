@@ -238,9 +238,6 @@ PyObject* op_description(PyObject* self, void*) {
 PyObject* op_provenance(PyObject* self, void*) {
   return PyLong_FromLong(reinterpret_cast<OpObject*>(self)->op->provenance());
 }
-PyObject* op_workspace_bytes(PyObject* self, void*) {
-  return PyLong_FromSize_t(reinterpret_cast<OpObject*>(self)->op->workspace_bytes());
-}
 PyObject* op_bucket(PyObject* self, PyObject* count) {
   return guarded<PyObject*>(nullptr, [&] {
     return PyLong_FromLongLong(reinterpret_cast<OpObject*>(self)->op->bucket(integer_of(count)));
@@ -274,7 +271,6 @@ PyMethodDef op_methods[] = {
 PyGetSetDef op_members[] = {{"name", op_name, nullptr, nullptr, nullptr},
                             {"description", op_description, nullptr, nullptr, nullptr},
                             {"provenance", op_provenance, nullptr, nullptr, nullptr},
-                            {"workspace_bytes", op_workspace_bytes, nullptr, nullptr, nullptr},
                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot op_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_op)},
                           {Py_tp_dealloc, reinterpret_cast<void*>(drop_op)},

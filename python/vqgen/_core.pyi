@@ -16,7 +16,6 @@ class Op:
     name: str
     description: str
     provenance: int
-    workspace_bytes: int
     def launch(self, arrays: tuple[Any, ...], count: int, softmax_scale: float,
                stream: int | Callable[[Any], int]) -> None: ...
     def bucket(self, count: int) -> int: ...

@@ -51,7 +51,8 @@ class Op:
 
     def __init__(self, core: _core.Op):
         self._core = core
-        self._dtype = self.description["problem"]["dtype"]
+        self._problem = self.description["problem"]
+        self._dtype = self._problem["dtype"]
 
     @property
     def name(self) -> str:
@@ -160,8 +161,7 @@ class Linear(Op):
             raise RangeError(f"'x' has {x.shape[0]} rows, and the kernel for {rows} reads {held}; "
                              f"pass x and out with {held} rows, and rows={rows}")
         if out is None:
-            features = self.description["problem"]["shape"]["out_features"]
-            out = _arrays.empty(x, (x.shape[0], features), self._dtype)
+            out = _arrays.empty(x, (x.shape[0], self._problem["shape"]["out_features"]), self._dtype)
         self._launch((x, out, *_quantized("weights", weights), output_scales), rows, 0.0, stream)
         return out
 

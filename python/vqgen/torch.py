@@ -15,6 +15,7 @@ import threading
 import torch
 
 import vqgen
+from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
 
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
@@ -59,13 +60,10 @@ def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.O
     key = (config, _number(device))
     op = _ops.get(key)
     if op is None:
-        name = json.loads(config).get("op")
-        make = {"attention_decode": "attention", "kv_append": "append", "gemv": "linear",
-                "gemm": "linear"}.get(name)
-        if make is None:
-            raise vqgen.BadInput(f"the config is of op {name!r}; see docs/config.md")
-        op = getattr(runtime(device), make)(json.loads(config), stream=stream)
-        _ops[key] = op
+        value = json.loads(config)
+        if value.get("op") not in _CLASSES:
+            raise vqgen.BadInput(f"the config is of op {value.get('op')!r}; see docs/config.md")
+        op = _ops[key] = runtime(device)._prepare(value, tuple(_CLASSES), stream)
     return op
 
 
