@@ -6,13 +6,15 @@
     model.generate(**inputs, past_key_values=cache)
 
 Importing this registers the attention function "vqgen" and its masks with transformers. A prompt is
-attended to raw and encoded at once; each token after it is encoded, and attends to codes. Padding is
+attended to raw and encoded at once; a single token is encoded, and attends to codes. Padding is
 never stored. Models are those whose attention calls its attention function with rotated keys, such as
 Llama's and Qwen's. For inference alone; beams are not reordered.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
 import subprocess
 import tempfile
@@ -21,21 +23,64 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import flash_attention_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import vqgen
 import vqgen.torch
 from vqgen import _tool
 
-__all__ = ["VQCache", "calibrate"]
+__all__ = ["VQCache", "calibrate", "captured", "layers_of"]
+
+
+class Tokens:
+    """How many tokens the sequences have, which all layers share; and what the layers share of the
+    prompt that is being read."""
+
+    def __init__(self, batch: int, room: int, device):
+        self.room = room
+        self.seen = 0  # of the batch so far, with padding: no sequence is longer
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.positions = torch.zeros_like(self.lengths)  # of each sequence's first new token
+        self.counts = self.order = None
+
+    def begin(self, tokens: int, padding) -> None:
+        """A forward pass over `tokens` more. padding: [batch, tokens], true where one is real."""
+        self.counts = self.order = None
+        if tokens > 1:
+            if self.seen > 0:
+                raise vqgen.Infeasible("a prompt in several parts is not built yet; pass it whole")
+            if padding is not None:
+                real = padding.bool()
+                self.counts = real.sum(1, dtype=torch.int32)
+                self.order = real.long().argsort(dim=1, descending=True, stable=True)
+        if self.seen + tokens > self.room:
+            new = tokens if self.counts is None else self.counts
+            if (self.lengths + new > self.room).any():
+                raise vqgen.RangeError(f"the cache has room for {self.room} tokens a sequence, and "
+                                       "they are more now; make a larger one")
+        self.positions.copy_(self.lengths)
+        self.lengths.add_(tokens if self.counts is None else self.counts)
+        self.seen += tokens
+
+    def reset(self) -> None:
+        self.seen = 0
+        self.lengths.zero_()
+
+    def kept(self):
+        """What restore() brings back."""
+        return self.seen, self.lengths.clone()
+
+    def restore(self, kept) -> None:
+        self.seen = kept[0]
+        self.lengths.copy_(kept[1])
 
 
 class _Layer(CacheLayerMixin):
     """One layer's cache. What update() hands on is met again in _attention(), with the mask."""
 
-    def __init__(self, cache: vqgen.torch.VQCache):
+    def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, first: bool):
         super().__init__()
-        self.cache = cache
-        self.seen = 0  # tokens of the batch so far, with padding
+        self.cache, self.tokens, self.first = cache, tokens, first
 
     def lazy_initialization(self, key_states, value_states):
         self.is_initialized = True
@@ -46,17 +91,16 @@ class _Layer(CacheLayerMixin):
         return key_states, value_states
 
     def get_mask_sizes(self, query_length):
-        return self.seen + query_length, 0
+        return self.tokens.seen + query_length, 0
 
     def get_seq_length(self):
-        return self.seen
+        return self.tokens.seen
 
     def get_max_length(self):
-        return self.cache.tokens
+        return self.tokens.room
 
     def reset(self):
-        self.seen = 0
-        self.cache.lengths.zero_()
+        self.tokens.reset()
 
     def reorder_cache(self, beam_idx):
         raise vqgen.Infeasible("a VQCache cannot be reordered; generate without beams")
@@ -66,26 +110,28 @@ class VQCache(Cache):
     """The cache of a model, for `past_key_values`.
 
     config: the model's. codebooks: a bundle that calibrate() or `vqgen quantize` wrote, with an item
-    for each layer, in the order of their numbers. A batch has `batch` sequences with room for
+    for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has `batch` sequences with room for
     `tokens` each; `window` and `sinks` tokens are kept raw too. On `device`, with elements of the
     bundle's dtype, which has to be the model's.
     """
 
-    def __init__(self, config, codebooks: str | os.PathLike, *, batch: int, tokens: int,
+    def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
                  window: int = 0, sinks: int = 0, device: torch.device | str = "cpu"):
         config = config.get_text_config(decoder=True)
-        items = _items(codebooks)
+        self.tokens = Tokens(batch, tokens, device)
+        given = isinstance(codebooks, list)
+        items = codebooks if given else layers_of(codebooks)
+        source = "what is given" if given else codebooks
         if len(items) != config.num_hidden_layers:
-            raise vqgen.BadInput(f"{codebooks} has {len(items)} layers, and the model "
+            raise vqgen.BadInput(f"{source} has {len(items)} layers, and the model "
                                  f"{config.num_hidden_layers}; calibrate the model itself")
-        query_heads = config.num_attention_heads
-        kv_heads = config.num_key_value_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // query_heads
+        query_heads, kv_heads, head_dim = heads_of(config)
+        self.head_dim = head_dim
         layers = []
         for item, tensors in items:
             if (item["kv_heads"], item["head_dim"]) != (kv_heads, head_dim):
                 raise vqgen.BadInput(
-                    f"{codebooks} is of {item['kv_heads']} heads of {item['head_dim']}, and the "
+                    f"{source} is of {item['kv_heads']} heads of {item['head_dim']}, and the "
                     f"model has {kv_heads} of {head_dim}; calibrate the model itself")
             on_device = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
             layers.append(_Layer(vqgen.torch.VQCache(
@@ -95,16 +141,39 @@ class VQCache(Cache):
                 value_codebooks=on_device["values.codebooks"],
                 key_scales=on_device.get("keys.stage_scales"),
                 value_scales=on_device.get("values.stage_scales"),
-                key_smooth=on_device.get("keys.smooth"))))
+                key_smooth=on_device.get("keys.smooth"), lengths=self.tokens.lengths),
+                self.tokens, first=not layers))
         super().__init__(layers=layers)
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """int32 [batch], tokens of each sequence, on the device."""
+        return self.tokens.lengths
 
     def bytes_per_token(self) -> float:
         """Of codes in all layers, for one token of one sequence."""
         return sum(layer.cache.bytes_per_token() for layer in self.layers)
 
+    def bits_per_element(self) -> float:
+        """Of codes, for one number of a key or value."""
+        shape = self.layers[0].cache.keys.codes.shape
+        return self.bytes_per_token() * 8 / (len(self.layers) * 2 * shape[1] * self.head_dim)
 
-def _items(path):
-    """The attention items of a bundle, by their numbers, each with its tensors but the codes."""
+    def bucket(self, tokens: int) -> int:
+        """The tokens of the kernel by which sequences of up to `tokens` are attended to."""
+        return self.layers[0].cache.bucket(tokens)
+
+
+def heads_of(config) -> tuple[int, int, int]:
+    """Query heads, KV heads and head_dim of a decoder's config."""
+    heads = config.num_attention_heads
+    return (heads, config.num_key_value_heads,
+            getattr(config, "head_dim", None) or config.hidden_size // heads)
+
+
+def layers_of(path) -> list[tuple[dict, dict]]:
+    """The attention items of a bundle, in the order of their numbers, each with its tensors but the
+    codes, by name."""
     import re
 
     bundle = vqgen.torch.read_bundle(path)
@@ -124,37 +193,97 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
         raise vqgen.Infeasible("sliding windows and soft caps of a model are not built yet")
     if scaling is None:
         scaling = query.shape[-1]**-0.5
+    tokens, state = key.shape[2], layer.tokens
+    if layer.first:
+        state.begin(tokens, attention_mask)
     new_keys, new_values = key.transpose(1, 2), value.transpose(1, 2)
-    tokens = key.shape[2]
-    room = layer.cache.tokens
-    if layer.seen + tokens > room and (layer.cache.lengths + tokens > room).any():
-        raise vqgen.RangeError(f"the cache has room for {room} tokens a sequence, and they are more "
-                               "now; make a larger one")
-    if layer.seen > 0 and tokens == 1:
-        layer.cache.append(new_keys, new_values)
-        out, _ = layer.cache.attend(query[:, :, 0].contiguous(), softmax_scale=scaling)
-        layer.seen += 1
+    if state.order is not None:  # real tokens first
+        order = state.order[..., None, None]
+        query, key, value = (each.take_along_dim(order.transpose(1, 2), 2)
+                             for each in (query, key, value))
+        new_keys, new_values = (each.take_along_dim(order, 1) for each in (new_keys, new_values))
+    layer.cache.write(new_keys, new_values, state.positions, state.counts)
+    if tokens == 1:
+        out, _ = layer.cache.attend(query[:, :, 0].contiguous(),
+                                    tokens=min(state.seen, state.room), softmax_scale=scaling)
         return out[:, None], None
-    if layer.seen > 0:
-        raise vqgen.Infeasible("a prompt in several parts is not built yet; pass it whole")
-    counts = None
-    mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril()
-    if attention_mask is not None:  # [batch, tokens], of what is no padding
-        real = attention_mask.bool()
-        mask = (mask & real[:, None, None]) | ~real[:, None, :, None]  # padding sees all: no NaN
-        counts = real.sum(1, dtype=torch.int32)
-        first = real.long().argsort(dim=1, descending=True, stable=True)[..., None, None]
-        new_keys, new_values = (each.take_along_dim(first, 1) for each in (new_keys, new_values))
-    layer.cache.append(new_keys, new_values, counts)
-    layer.seen += tokens
     out = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1])
-    return out.transpose(1, 2).contiguous(), None
+        query, key, value, is_causal=True, scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1]).transpose(1, 2)
+    if state.order is not None:
+        out = out.take_along_dim(state.order.argsort(1)[..., None, None], 1)
+    return out.contiguous(), None
 
 
 AttentionInterface.register("vqgen", _attention)
 AttentionMaskInterface.register("vqgen", flash_attention_mask)  # the padding alone, or None
+
+
+@contextlib.contextmanager
+def captured(model, cache: VQCache):
+    """Inside it, steps of one token that the model takes with `cache` are replays of CUDA graphs, one
+    for each kernel of the attention; generate() takes them too. All else is as without. Shape and
+    type of the tokens stay those of the first step. Positions are those that follow each sequence.
+    """
+    steps = _Steps(model, cache)
+    model.forward = steps  # of this object alone, over its class's
+    try:
+        yield
+    finally:
+        del model.forward
+
+
+class _Steps:
+    """What stands for a model's forward() while its steps are captured."""
+
+    def __init__(self, model, cache):
+        self.model, self.cache, self.forward = model, cache, model.forward
+        self.graphs = {}  # by bucket: graph and logits
+        self.tokens = self.pool = None
+        self.__signature__ = inspect.signature(self.forward)  # which generate() reads
+
+    def __call__(self, *positional, **named):
+        tokens = named.get("input_ids", positional[0] if positional else None)
+        if (tokens is None or tokens.shape[1] != 1 or not tokens.is_cuda
+                or named.get("past_key_values") is not self.cache):
+            return self.forward(*positional, **named)
+        state = self.cache.tokens
+        if state.seen >= state.room and (state.lengths >= state.room).any():
+            return self.forward(*positional, **named)  # which refuses it
+        bucket = self.cache.bucket(min(state.seen + 1, state.room))
+        if bucket not in self.graphs:
+            self.graphs[bucket] = self.capture(tokens)
+        graph, logits = self.graphs[bucket]
+        self.tokens.copy_(tokens)
+        graph.replay()
+        state.seen += 1
+        return CausalLMOutputWithPast(logits=logits.clone(), past_key_values=self.cache)
+
+    @torch.no_grad()
+    def capture(self, tokens):
+        state = self.cache.tokens
+        if self.tokens is None:
+            self.tokens, self.pool = tokens.clone(), torch.cuda.graph_pool_handle()
+
+        def step():
+            positions = state.lengths[:, None].long()
+            return self.forward(input_ids=self.tokens, position_ids=positions, use_cache=True,
+                                past_key_values=self.cache).logits
+
+        kept = state.kept()
+        state.seen = min(state.seen, state.room - 1)  # which begin() needs no look at the device for
+        stream = torch.cuda.Stream(tokens.device)
+        stream.wait_stream(torch.cuda.current_stream(tokens.device))
+        with torch.cuda.stream(stream):  # kernels are compiled here; the real step writes over it
+            step()
+        torch.cuda.current_stream(tokens.device).wait_stream(stream)
+        state.restore(kept)
+        state.seen = min(state.seen, state.room - 1)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            logits = step()
+        state.seen = kept[0]  # nothing ran
+        return graph, logits
 
 
 @torch.no_grad()

@@ -164,7 +164,7 @@ class VQLinear(torch.nn.Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         shape = {"rows": _MOST_ROWS, "out_features": out_features, "in_features": in_features}
-        self.config = config_text({"op": "gemm", "dtype": _DTYPES[dtype], "shape": shape,
+        self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
                                    "weights": form})
         for name, tensor in (*weights._asdict().items(), ("output_scales", output_scales)):
             self.register_buffer(name, tensor)
@@ -199,7 +199,7 @@ class VQLinear(torch.nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
-_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class VQCache:
@@ -209,24 +209,25 @@ class VQCache:
 
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
-    has smooth. A sequence has room for `tokens`.
+    has smooth. A sequence has room for `tokens`. lengths: int32 [batch], where layers share theirs;
+    who shares them writes by write() and counts himself.
     """
 
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
-                 key_smooth=None, window: int = 0, sinks: int = 0):
+                 key_smooth=None, window: int = 0, sinks: int = 0, lengths=None):
         dtype, device = key_codebooks.dtype, key_codebooks.device
-        if dtype not in _DTYPES:
+        if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
         shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "tokens": tokens,
                  "window": window, "sinks": sinks}
-        both = {"dtype": _DTYPES[dtype], "keys": keys, "values": values}
+        both = {"dtype": DTYPES[dtype], "keys": keys, "values": values}
         self.attention_config = config_text(
             {"op": "attention_decode", "shape": {**shape, "query_heads": query_heads}, **both})
         self._append_config = functools.cache(lambda new_tokens: config_text(
             {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))
         self.tokens = tokens
-        attention = prepare(self.attention_config, device)
+        attention = self._attention = prepare(self.attention_config, device)
         prepare(self._append_config(1), device)
         shapes = {each.name: each.shape for each in attention.arguments}
 
@@ -238,14 +239,21 @@ class VQCache:
                                       value_scales)
         self.key_smooth = key_smooth
         self.raw_keys, self.raw_values = zeros("raw_keys", dtype), zeros("raw_values", dtype)
-        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.lengths = (torch.zeros(batch, dtype=torch.int32, device=device) if lengths is None
+                        else lengths)
         self._windows = torch.full_like(self.lengths, window) if window > 0 else None
         self._sinks = torch.full_like(self.lengths, sinks) if sinks > 0 else None
 
     def append(self, new_keys, new_values, counts=None) -> None:
-        """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim]. counts: int32 [batch], how
-        many of them are real; all without it. Tokens beyond the room are left out. There is a
-        kernel for each power of two of new_tokens: what is between is padded."""
+        """write() behind what each sequence has."""
+        self.write(new_keys, new_values, self.lengths, counts)
+        self.lengths.add_(new_keys.shape[1] if counts is None else counts).clamp_(max=self.tokens)
+
+    def write(self, new_keys, new_values, positions, counts=None) -> None:
+        """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim]. positions: int32 [batch], of
+        a sequence's first new token. counts: int32 [batch], how many of them are real; all without
+        it. Tokens beyond the room are left out. There is a kernel for each power of two of
+        new_tokens: what is between is padded. Lengths stay as they are."""
         new_tokens = new_keys.shape[1]
         if new_tokens == 0:
             return
@@ -257,10 +265,13 @@ class VQCache:
             new_keys, new_values = (torch.nn.functional.pad(each, pad)
                                     for each in (new_keys, new_values))
         torch.ops.vqgen.append(self._append_config(held), new_keys.contiguous(),
-                               new_values.contiguous(), self.lengths, *self.keys, *self.values,
+                               new_values.contiguous(), positions, *self.keys, *self.values,
                                counts=counts, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
                                raw_values=self.raw_values)
-        self.lengths.add_(held if counts is None else counts).clamp_(max=self.tokens)
+
+    def bucket(self, tokens: int) -> int:
+        """The tokens of the kernel that attend() takes for `tokens`."""
+        return self._attention.bucket(tokens)
 
     def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0):
         """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest

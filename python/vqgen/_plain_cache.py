@@ -1,0 +1,116 @@
+"""A KV cache of 16 bits that stands still, for comparison: what a captured step costs over it."""
+
+import warnings
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import AttentionInterface, Cache
+from transformers.cache_utils import CacheLayerMixin
+
+import vqgen
+import vqgen.hf
+
+_BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
+             SDPBackend.EFFICIENT_ATTENTION)
+
+
+class _Layer(CacheLayerMixin):
+    def __init__(self, tokens, first, shape, dtype, device):
+        super().__init__()
+        self.tokens, self.first, self.is_initialized = tokens, first, True
+        self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device).normal_()
+                                  for _ in range(2))
+
+    def lazy_initialization(self, key_states, value_states):
+        pass
+
+    def update(self, key_states, value_states, *_, **__):
+        key_states.vqgen_layer = self
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length):
+        return self.tokens.seen + query_length, 0
+
+    def get_seq_length(self):
+        return self.tokens.seen
+
+    def get_max_length(self):
+        return self.tokens.room
+
+
+class PlainCache(Cache):
+    """Random keys and values in `tokens` slots of each of `batch` sequences, for steps of one token
+    that attend to all of them, by whichever of PyTorch's backends is the fastest here."""
+
+    def __init__(self, config, *, batch, tokens, dtype, device):
+        config = config.get_text_config(decoder=True)
+        query_heads, kv_heads, head_dim = vqgen.hf.heads_of(config)
+        self.tokens = vqgen.hf.Tokens(batch, tokens, device)
+        shape = (batch, kv_heads, tokens, head_dim)
+        super().__init__(layers=[_Layer(self.tokens, number == 0, shape, dtype, device)
+                                 for number in range(config.num_hidden_layers)])
+        query = torch.randn(batch, query_heads, 1, head_dim, dtype=dtype, device=device)
+        attend = _fastest(query, self.layers)
+        for layer in self.layers:
+            layer.attend = attend
+
+    @property
+    def lengths(self):
+        return self.tokens.lengths
+
+    def bucket(self, _):
+        return self.tokens.room
+
+
+def _attend(backend, grouped):
+    def attend(query, keys, values, scaling):
+        shape = query.shape
+        if grouped:  # the query heads of a KV head as rows of one query
+            query = query.view(shape[0], keys.shape[1], -1, shape[3])
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, keys, values, scale=scaling,
+                enable_gqa=query.shape[1] != keys.shape[1]).reshape(shape)
+    return attend
+
+
+def _fastest(query, layers):
+    """Of all ways that take the shape, over the caches of some layers in turn."""
+    best = None
+    for backend in _BACKENDS:
+        for grouped in (False, True):
+            attend = _attend(backend, grouped)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # in which PyTorch says why not
+                    attend(query, layers[0].keys, layers[0].values, 1.0)
+            except RuntimeError:  # the backend does not take it
+                continue
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            begin.record()
+            for layer in layers[:4]:
+                attend(query, layer.keys, layer.values, 1.0)
+            end.record()
+            torch.cuda.synchronize()
+            if best is None or begin.elapsed_time(end) < best[0]:
+                best = begin.elapsed_time(end), attend
+    if best is None:
+        raise vqgen.Infeasible("no backend of PyTorch's attention takes this shape")
+    return best[1]
+
+
+def _attention(module, query, key, value, _, scaling=None, **__):
+    layer = key.vqgen_layer
+    tokens = layer.tokens
+    if layer.first:
+        tokens.begin(1, None)
+        tokens.slots = (torch.arange(query.shape[0], device=query.device), slice(None),
+                        tokens.positions.long())  # which all layers write to
+    for held, new in ((layer.keys, key), (layer.values, value)):
+        held[tokens.slots] = new[:, :, 0]
+    out = layer.attend(query, layer.keys, layer.values, scaling)
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register("vqgen_plain", _attention)

@@ -1,0 +1,111 @@
+"""What a quantized cache does to a model, in plain PyTorch and without kernels: keys and values are
+rounded to what their codes would stand for, by the definition of a format (docs/config.md), and
+attention is computed over them. The reference that accuracy through kernels is held against.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from transformers import AttentionInterface
+
+import vqgen
+
+_MOST_ROWS = 1 << 16  # sub-vectors whose distances stand in memory at once
+_MOST_SCORES = 1 << 28
+
+
+def rotated(rows: torch.Tensor) -> torch.Tensor:
+    """Rows [..., n] times the orthonormal Hadamard matrix (VecInfer, equation 5); its own inverse."""
+    size = rows.shape[-1]
+    flat, step = rows.reshape(-1, size), 1
+    while step < size:
+        pairs = flat.view(-1, size // (2 * step), 2, step)
+        flat = torch.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), 2)
+        flat, step = flat.reshape(-1, size), 2 * step
+    return (flat / size**0.5).view(rows.shape)
+
+
+def nearest(vectors: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
+    """The number of the nearest of entries [n, size] for each of vectors [m, size]."""
+    bias = entries.square().sum(1) / 2
+    return torch.cat([torch.addmm(bias, part, entries.T, alpha=-1).argmin(1)
+                      for part in vectors.split(_MOST_ROWS)])
+
+
+def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=None):
+    """What codes of `rows` stand for, float32. rows: [batch, kv_heads, tokens, head_dim]; the rest as of
+    vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`."""
+    if form.get("decoder", "table") != "table":
+        raise vqgen.Infeasible(f"decoder {form['decoder']} is not simulated")
+    batch, heads, tokens, dim = rows.shape
+    rows = rows.float()
+    if smooth is not None:
+        rows = rows / smooth[:, None]
+    if form.get("hadamard"):
+        rows = rotated(rows)
+    units, stages, _, size = codebooks.shape
+    scope = form.get("scope", "tensor")
+    groups = dim // (form.get("group_channels") or size) if scope == "channel_group" else 1
+    # A unit's sub-vectors, [units, n, size].
+    parted = rows.transpose(0, 1).reshape(heads, batch * tokens, groups, dim // groups)
+    left = parted.transpose(1, 2).reshape(units, -1, size)
+    total = torch.zeros_like(left)
+    for unit in range(units):
+        for stage in range(stages):
+            entries = codebooks[unit, stage].float()
+            if scales is not None:
+                entries = entries * scales[unit, stage]
+            total[unit] += entries[nearest(left[unit] - total[unit], entries)]
+    total = total.view(heads, groups, batch * tokens, dim // groups).transpose(1, 2)
+    total = total.reshape(heads, batch, tokens, dim).transpose(0, 1)
+    if form.get("hadamard"):
+        total = rotated(total)
+    return total if smooth is None else total * smooth[:, None]
+
+
+def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float):
+    """Causal attention, float32: each token sees quantized keys and values, but raw ones of itself,
+    of the window - 1 tokens before it, and of the first `sinks`. query: [batch, query_heads, tokens,
+    head_dim]; the others [batch, kv_heads, tokens, head_dim]."""
+    batch, heads, tokens, _ = query.shape
+    group = heads // keys.shape[1]
+    keys, values, raw_keys, raw_values = (each.float().repeat_interleave(group, 1)
+                                          for each in (keys, values, raw_keys, raw_values))
+    past = torch.arange(tokens, device=query.device)
+    parts = []
+    for now in past.split(max(1, _MOST_SCORES // (batch * heads * tokens))):
+        asking = query[:, :, now].float() * scaling
+        age = now[:, None] - past
+        raw = (age < window) | (past < sinks)
+        scores = torch.where(raw, asking @ raw_keys.transpose(2, 3), asking @ keys.transpose(2, 3))
+        weights = scores.masked_fill(age < 0, -torch.inf).softmax(-1)
+        parts.append((weights * raw) @ raw_values + (weights * ~raw) @ values)
+    return torch.cat(parts, 2)
+
+
+@contextlib.contextmanager
+def simulated(model, layers, *, window: int = 0, sinks: int = 0):
+    """Inside it, the model's forward passes over whole sequences quantize their keys and values.
+    layers: (item, tensors) of each, as vqgen.hf.layers_of() reads them from a bundle."""
+    device = model.device
+    layers = [(item, {name: tensor.to(device) for name, tensor in tensors.items()})
+              for item, tensors in layers]
+
+    def function(module, query, key, value, _, scaling=None, **__):
+        item, tensors = layers[module.layer_idx]
+        held = [dequantized(rows, item[name], tensors[f"{name}.codebooks"],
+                            tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"))
+                for name, rows in (("keys", key), ("values", value))]
+        out = attention(query, *held, key, value, window, sinks,
+                        query.shape[-1]**-0.5 if scaling is None else scaling)
+        return out.to(query.dtype).transpose(1, 2).contiguous(), None
+
+    before = model.config._attn_implementation
+    AttentionInterface.register("vqgen_simulated", function)
+    model.set_attn_implementation("vqgen_simulated")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -1,0 +1,144 @@
+"""Simulated quantization against what the kernels store, and the evaluation's command."""
+
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+import reference
+import vqgen
+import vqgen.eval
+import vqgen.torch as vt
+from vqgen import simulation
+
+SOURCE = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
+    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.mark.parametrize("form, units", [
+    ({"vector_size": 4, "index_bits": 8}, 1),
+    ({"vector_size": 2, "index_bits": 6, "scope": "head", "smooth": True, "hadamard": True}, 2),
+    ({"vector_size": 4, "index_bits": 5, "residuals": 2, "scope": "head", "stage_scales": True}, 2),
+    ({"vector_size": 8, "index_bits": 7, "scope": "channel_group", "group_channels": 16}, 8)])
+def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
+    heads, dim, tokens, stages = 2, 64, 21, form.get("residuals", 1)
+    plain = {name: each for name, each in form.items() if name not in ("smooth", "hadamard")}
+
+    def tensor(*shape, kind=torch.float32):
+        return torch.from_numpy(draw.standard_normal(shape)).to(DEVICE, kind)
+
+    books = [tensor(units, stages, 1 << form["index_bits"], form["vector_size"],
+                    kind=torch.float16) for _ in range(2)]
+    scales = tensor(units, stages).exp() if form.get("stage_scales") else None
+    smooth = tensor(heads, dim).exp() if form.get("smooth") else None
+    cache = vt.VQCache(batch=3, query_heads=2, kv_heads=heads, head_dim=dim, tokens=tokens, keys=form,
+                       values=plain, key_codebooks=books[0], value_codebooks=books[1],
+                       key_scales=scales, value_scales=scales, key_smooth=smooth)
+    rows = [tensor(3, heads, tokens, dim, kind=torch.float16) for _ in range(2)]
+    cache.append(*(each.transpose(1, 2) for each in rows))
+    for held, given, fields, factor in ((cache.keys, rows[0], form, smooth),
+                                        (cache.values, rows[1], plain, None)):
+        expected = simulation.dequantized(given, fields, held.codebooks, scales, factor)
+        columns = dim * heads // units if units > 1 else dim
+        numbers = reference.unpack(held.codes.cpu().numpy().view(np.uint32),
+                                   dim // form["vector_size"] * stages, form["index_bits"])
+        numbers = numbers.reshape(3, heads, tokens, -1, stages)
+        stored = np.zeros((3, heads, tokens, dim))
+        for head in range(heads):
+            for first in range(0, dim, columns):
+                unit = 0 if units == 1 else (head * dim + first) // columns
+                part = slice(first // form["vector_size"], (first + columns) // form["vector_size"])
+                for stage in range(stages):
+                    entries = held.codebooks[unit, stage].double().cpu().numpy()
+                    if scales is not None:
+                        entries = entries * scales[unit, stage].item()
+                    stored[:, head, :, first:first + columns] += entries[
+                        numbers[:, head, :, part, stage]].reshape(3, tokens, columns)
+        if fields.get("hadamard"):
+            stored = stored @ hadamard(dim)
+        if factor is not None:
+            stored = stored * factor.double().cpu().numpy()[:, None]
+        # Near ties may go either way, and then a sub-vector differs.
+        wrong = np.abs(expected.cpu().numpy() - stored) > 1e-4 * np.abs(stored).max()
+        assert wrong.mean() < 5e-3, wrong.mean()
+
+
+def hadamard(size):
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix / size**0.5
+
+
+def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw):
+    tokens, dim, window, sinks = 13, 8, 4, 2
+    query, keys, values, raw_keys, raw_values = (
+        torch.from_numpy(draw.standard_normal((1, heads, tokens, dim))) for heads in (4, 2, 2, 2, 2))
+    out = simulation.attention(query, keys, values, raw_keys, raw_values, window, sinks, 0.3)
+    for head in range(4):
+        for now in range(tokens):
+            raw = [now - token < window or token < sinks for token in range(now + 1)]
+            seen_keys, seen_values = (
+                np.stack([(own if is_raw else held)[0, head // 2, token].numpy()
+                          for token, is_raw in enumerate(raw)])
+                for held, own in ((keys, raw_keys), (values, raw_values)))
+            scores = np.exp(0.3 * seen_keys @ query[0, head, now].numpy())
+            expected = scores @ seen_values / scores.sum()
+            assert np.allclose(out[0, head, now].numpy(), expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A model of random weights whose tokens are bytes, and a text."""
+    sys.path.insert(0, str(SOURCE / "scripts"))
+    import tinycode_model
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(4)
+    config = transformers.Qwen2Config(
+        vocab_size=256, hidden_size=64, intermediate_size=64, num_hidden_layers=2, head_dim=64,
+        num_attention_heads=2, num_key_value_heads=1, initializer_range=0.2, pad_token_id=0,
+        eos_token_id=None, bos_token_id=None)
+    transformers.Qwen2ForCausalLM(config).half().save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tinycode_model.tokenizer()))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (folder / "text").write_text("Eight and a half: \u00fc\u20ac.\n" * 100)
+    return folder
+
+
+def test_the_command_says_what_it_measured(small, capsys):
+    out = small / "out.json"
+    assert vqgen.eval.main([
+        str(small), "--text", str(small / "text"), "--format", "vecinfer-d4b8", "--window", "0", "8",
+        "--calibration", "6", "--sequences", "2", "--length", "40", "--codebooks",
+        str(small / "books"), "--device", DEVICE, "--json", str(out)]) == 0
+    result = json.loads(out.read_text())["accuracy"]
+    assert [(row["window"], row["bits"]) for row in result["rows"]] == [(0, 2.0), (8, 2.0)]
+    for row in result["rows"]:
+        assert abs(row["loss"] - row["simulated"]) < 0.05 * row["simulated"]
+        assert row["bytes_per_token"] == 2 * 2 * 16
+    assert abs(result["rows"][1]["loss"] - result["unquantized"]) < 0.2
+    assert "perplexity" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--text", "none", "--format", "vecinfer-d4b8"], "none"),
+    (["--text", "TEXT", "--format", "vecinfer-d4b8", "--sequences", "500"], "are wanted"),
+    (["--text", "TEXT", "--format", "nothing", "--length", "20"], "nothing")])
+def test_what_cannot_be_evaluated_is_refused_in_a_line(small, capsys, options, words):
+    options = [str(small / "text") if each == "TEXT" else each for each in options]
+    assert vqgen.eval.main([str(small), "--device", DEVICE, *options]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("vqgen.eval: ") and words in said

@@ -1,0 +1,117 @@
+"""A real trained model, on a GPU: VQGEN_TINYCODE names the folder with its weights and text."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+import vqgen
+import vqgen.eval
+import vqgen.hf
+from vqgen import simulation
+
+FOLDER = os.environ.get("VQGEN_TINYCODE")
+pytestmark = [
+    pytest.mark.skipif(not FOLDER, reason="VQGEN_TINYCODE names no folder with tinycode"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("model")
+    subprocess.run([sys.executable, os.environ["VQGEN_SOURCE_DIR"] + "/scripts/tinycode_model.py",
+                    FOLDER, out], check=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float16).cuda().eval()
+
+
+@pytest.fixture(scope="module")
+def text(folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return vqgen.eval.sequences_of(
+        tokenizer, pathlib.Path(FOLDER) / "tinycode-heldout.txt", 48, 2048)
+
+
+@pytest.fixture(scope="module")
+def codebooks(model, text, tmp_path_factory):
+    out = tmp_path_factory.mktemp("bundle") / "codebooks"
+    vqgen.hf.calibrate(model, text[:24].split(4), out, keys="vecinfer-d4b8", values="vecinfer-d4b8")
+    return out
+
+
+def test_its_tokens_are_bytes(folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    words = "tab\there, \u00fcber 20 \u20ac\n"
+    assert tokenizer(words).input_ids == list(words.encode())
+    assert tokenizer.decode(list(words.encode())) == words
+
+
+def test_loss_through_kernels_is_that_of_the_simulation(model, text, codebooks):
+    assert abs(vqgen.eval.loss(model, text[24:]) - 0.631) < 0.002
+    for window, most in ((0, 0.765), (128, 0.66)):
+        row = vqgen.eval.accuracy(model, text[24:], codebooks, window=window)
+        assert abs(row["loss"] - row["simulated"]) < 0.002, row
+        assert row["loss"] < most, row
+
+
+def test_greedy_tokens_are_those_of_eager_attention_over_the_decoded_cache(model, text, codebooks):
+    lengths, new = [640, 23, 512, 301, 77, 404, 150, 9], 512
+    longest = max(lengths)
+    prompts = torch.zeros(8, longest, dtype=torch.long)
+    for row, source, length in zip(prompts, text[30:], lengths):
+        row[longest - length:] = source[:length]
+    inputs = {"input_ids": prompts.cuda(), "attention_mask": (prompts != 0).long().cuda()}
+    model.set_attn_implementation("vqgen")
+    cache = vqgen.hf.VQCache(model.config, codebooks, batch=8, tokens=longest + new, device="cuda")
+    with vqgen.hf.captured(model, cache):
+        out = model.generate(**inputs, past_key_values=cache, max_new_tokens=new, do_sample=False)
+    plain = vqgen.hf.VQCache(model.config, codebooks, batch=8, tokens=longest + new, device="cuda")
+    again = model.generate(**inputs, past_key_values=plain, max_new_tokens=new, do_sample=False)
+    assert torch.equal(out, again), "captured steps choose other tokens"
+    made = out[:, longest:]
+
+    # Teacher-forced: the prompt attends to itself raw, and each token after it to decoded codes.
+    items = [(item, {name: each.cuda() for name, each in tensors.items()})
+             for item, tensors in vqgen.hf.layers_of(codebooks)]
+    close = 0
+    for row, length in enumerate(lengths):
+        tokens = torch.cat([prompts[row, longest - length:].cuda(), made[row, :-1]])[None]
+        logits = forced(model, items, tokens, length)[0, length - 1:]
+        best = logits.float().topk(2).values
+        clear = best[:, 0] - best[:, 1] > 0.02
+        assert torch.equal(logits.argmax(1)[clear], made[row][clear]), f"sequence {row}"
+        close += int((~clear).sum())
+    assert close <= 0.01 * made.numel(), close
+
+
+def forced(model, items, tokens, prompt):
+    """Logits where the first `prompt` tokens see raw keys and values, and the others decoded ones."""
+    def attention(module, query, key, value, _, scaling=None, **__):
+        item, tensors = items[module.layer_idx]
+        keys, values = (simulation.dequantized(
+            rows, item[name], tensors[f"{name}.codebooks"], tensors.get(f"{name}.stage_scales"),
+            tensors.get(f"{name}.smooth")) for name, rows in (("keys", key), ("values", value)))
+        raw = simulation.attention(query[:, :, :prompt], *(
+            each[:, :, :prompt] for each in (key, value, key, value)), 1 << 30, 0, scaling)
+        whole = simulation.attention(query, keys, values, keys, values, 0, 0, scaling)
+        out = torch.cat([raw, whole[:, :, prompt:]], 2)
+        return out.to(query.dtype).transpose(1, 2).contiguous(), None
+
+    transformers.AttentionInterface.register("vqgen_forced", attention)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("vqgen_forced")
+    try:
+        with torch.no_grad():
+            return model(tokens, use_cache=False).logits
+    finally:
+        model.set_attn_implementation(before)
