@@ -5,11 +5,13 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+import reference
 import vqgen
 import vqgen.eval
 import vqgen.hf
@@ -80,13 +82,16 @@ def test_greedy_tokens_are_those_of_eager_attention_over_the_decoded_cache(model
     assert torch.equal(out, again), "captured steps choose other tokens"
     made = out[:, longest:]
 
-    # Teacher-forced: the prompt attends to itself raw, and each token after it to decoded codes.
-    items = [(item, {name: each.cuda() for name, each in tensors.items()})
-             for item, tensors in vqgen.hf.layers_of(codebooks)]
+    # Teacher-forced: the prompt attends to itself raw, and each token after it to what the codes
+    # stand for.
+    items = vqgen.hf.layers_of(codebooks)
+    decoded = [decode(layer.cache, item, tensors)
+               for layer, (item, tensors) in zip(cache.layers, items)]
     close = 0
     for row, length in enumerate(lengths):
         tokens = torch.cat([prompts[row, longest - length:].cuda(), made[row, :-1]])[None]
-        logits = forced(model, items, tokens, length)[0, length - 1:]
+        held = [[each[row:row + 1, :, :tokens.shape[1]] for each in layer] for layer in decoded]
+        logits = forced(model, held, tokens, length)[0, length - 1:]
         best = logits.float().topk(2).values
         clear = best[:, 0] - best[:, 1] > 0.02
         assert torch.equal(logits.argmax(1)[clear], made[row][clear]), f"sequence {row}"
@@ -94,13 +99,23 @@ def test_greedy_tokens_are_those_of_eager_attention_over_the_decoded_cache(model
     assert close <= 0.01 * made.numel(), close
 
 
-def forced(model, items, tokens, prompt):
-    """Logits where the first `prompt` tokens see raw keys and values, and the others decoded ones."""
+def decode(cache, item, tensors):
+    """Keys and values of a layer, [batch, kv_heads, tokens, head_dim], by NumPy from its codes."""
+    out = []
+    for held, form in ((cache.keys, item["keys"]), (cache.values, item["values"])):
+        codes, books = held.codes.cpu().numpy().view(np.uint32), held.codebooks.cpu().numpy()
+        rows = np.stack([reference.decoded(codes[:, head], books[head:head + 1], item["head_dim"],
+                                           form["index_bits"]) for head in range(len(books))], 1)
+        out.append(torch.from_numpy(rows).float().cuda())
+    keys = simulation.rotated(out[0]) if item["keys"]["hadamard"] else out[0]
+    return keys * tensors["keys.smooth"].cuda()[:, None], out[1]
+
+
+def forced(model, held, tokens, prompt):
+    """Logits where the first `prompt` tokens see raw keys and values, and the others those of
+    `held`, by layers."""
     def attention(module, query, key, value, _, scaling=None, **__):
-        item, tensors = items[module.layer_idx]
-        keys, values = (simulation.dequantized(
-            rows, item[name], tensors[f"{name}.codebooks"], tensors.get(f"{name}.stage_scales"),
-            tensors.get(f"{name}.smooth")) for name, rows in (("keys", key), ("values", value)))
+        keys, values = held[module.layer_idx]
         raw = simulation.attention(query[:, :, :prompt], *(
             each[:, :, :prompt] for each in (key, value, key, value)), 1 << 30, 0, scaling)
         whole = simulation.attention(query, keys, values, keys, values, 0, 0, scaling)
