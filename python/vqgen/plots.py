@@ -27,9 +27,8 @@ STYLE = {"svg.fonttype": "none", "svg.hashsalt": "vqgen", "text.parse_math": Fal
          "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.grid": True,
          "grid.color": "#dddddd", "axes.axisbelow": True, "axes.spines.top": False,
          "axes.spines.right": False, "lines.markersize": 4}
-# Without dates and versions the same document gives the same picture.
-METADATA = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None},
-            ".pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
+# Without dates the same document gives the same picture.
+METADATA = {".svg": {"Date": None, "Creator": None}, ".png": {}, ".pdf": {"CreationDate": None}}
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -41,7 +40,6 @@ def styled(function):
     @functools.wraps(function)
     def wrapped(*arguments):
         try:
-            import matplotlib.figure
             import matplotlib.style
         except ImportError as error:
             raise ImportError("needs matplotlib: pip install 'vqgen[plots]'") from error
@@ -74,8 +72,7 @@ def number(value, least=0.0):
     return value
 
 
-def positive(value):
-    return number(value, 1e-12)
+positive = functools.partial(number, least=1e-12)
 
 
 def words(text):
@@ -227,13 +224,10 @@ def subject(each):
     return words(f"{each['label']}, {each['machine']}")
 
 
-def curve(at, tick):
-    """A chart over a logarithmic axis with a tick a point."""
-    figure, ((axes,),) = panels(1, 1, 7.5, 3.4)
+def tick_points(axes, at, tick):
     axes.set_xscale("log")
-    axes.set_xticks(sorted(set(at)), map(tick, sorted(set(at))))
+    axes.set_xticks(at, map(tick, at))
     axes.minorticks_off()
-    return figure, axes
 
 
 @styled
@@ -242,7 +236,8 @@ def context(*documents):
     points = flagship(documents, ("context",), lambda each: (
         positive(each["config"]["shape"]["batch"]), positive(each["config"]["shape"]["tokens"]),
         positive(each["ratio"]), subject(each)))
-    figure, axes = curve([tokens for _, tokens, *_ in points], lambda tokens: f"{tokens / 1024:g}k")
+    figure, ((axes,),) = panels(1, 1, 7.5, 3.4)
+    tick_points(axes, sorted({each[1] for each in points}), lambda tokens: f"{tokens / 1024:g}k")
     for batch in sorted({each[0] for each in points}):
         axes.plot(*zip(*sorted(each[1:3] for each in points if each[0] == batch)), "o-",
                   label=f"batch {batch}")
@@ -259,7 +254,8 @@ def rows(*documents):
     points = sorted(flagship(documents, ("rows",), lambda each: (
         positive(each["config"]["shape"]["rows"]), positive(each["us"]), positive(each["fp16_us"]),
         "{out_features}x{in_features}, ".format(**each["config"]["shape"]) + subject(each))))
-    figure, axes = curve([each[0] for each in points], str)
+    figure, ((axes,),) = panels(1, 1, 7.5, 3.4)
+    tick_points(axes, [each[0] for each in points], str)
     for place, name in ((1, "vqgen"), (2, "cuBLAS FP16")):
         axes.plot(*zip(*((each[0], each[place]) for each in points)), "o-", label=name)
     axes.legend()
