@@ -21,7 +21,7 @@ struct TuneArguments {
   std::string strategy = "model";
   int rounds = TuneOptions{}.rounds;
   std::size_t most = 0;
-  std::string out, journal, html, shard, replay;
+  std::string out, journal, shard, replay;
   bool restart = false;
 };
 
@@ -123,7 +123,6 @@ class TuneCommand {
       sweep_.problems.push_back(std::move(problem));
     }
     if (work_.items.size() > 1 || !work_.skipped.empty()) report_sweep(sweep_, output_);
-    if (!options_.html.empty()) write_html(options_.html, sweep_);
     if (path_.empty()) return;
     // So that the tables of all shards can be merged.
     if (output_.exit_code == 0 && table_.rows.empty()) table_ = made_table(path_);
@@ -215,7 +214,6 @@ void run(const TuneArguments& options, Output& output) {
   read_seconds(options.budget, "--budget");
   if (!options.out.empty()) require_place("tune", "--out", options.out);
   if (!options.journal.empty()) require_place("tune", "--journal", options.journal);
-  if (!options.html.empty()) require_place("tune", "--html", options.html);
   TuneCommand(options, read_work(options.work), output).run();
 }
 
@@ -259,7 +257,6 @@ void add_tune(CLI::App& app, Output& output) {
   command->add_option(
       "--shard", options->shard,
       "The I-th of N parts of the sweep, from 0: I/N; or auto: as the launcher says");
-  command->add_option("--html", options->html, "A page with what was measured");
   command->add_option("--replay", options->replay,
                       "Instead of a device: a file of vqgen measure --space 0 --json, or an array "
                       "of plans' names and times");

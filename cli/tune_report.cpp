@@ -79,6 +79,17 @@ Json totals_json(const TuneTotals& totals) {
   return json;
 }
 
+// Those that have a time of the finals, the fastest first.
+std::vector<const Trial*> finalists_of(const TuneResult& result) {
+  std::vector<const Trial*> finalists;
+  for (const Trial& trial : result.trials) {
+    if (trial.finalist && trial.final_us > 0) finalists.push_back(&trial);
+  }
+  std::stable_sort(finalists.begin(), finalists.end(),
+                   [](const Trial* a, const Trial* b) { return a->final_us < b->final_us; });
+  return finalists;
+}
+
 }  // namespace
 
 std::optional<double> gain_of(const TunedProblem& problem) {
@@ -103,17 +114,6 @@ ModelFigures model_figures(const TuneResult& result) {
   figures.factor = std::exp(sum / static_cast<double>(figures.count));
   figures.worst = std::exp(worst);
   return figures;
-}
-
-std::vector<const Trial*> finalists_of(const TuneResult& result) {
-  std::vector<const Trial*> finalists;
-  for (const Trial& trial : result.trials) {
-    if (trial.finalist) finalists.push_back(&trial);
-  }
-  std::stable_sort(finalists.begin(), finalists.end(), [](const Trial* a, const Trial* b) {
-    return (a->final_us > 0) != (b->final_us > 0) ? a->final_us > 0 : a->final_us < b->final_us;
-  });
-  return finalists;
 }
 
 std::vector<FailureCount> failures_of(const TuneResult& result) {
@@ -220,7 +220,6 @@ void print_tuning(const std::string& name, const TuneResult& result, const Outpu
               result.exhausted ? "" : " (the budget's or the count's end)");
   output.line("{:>10} {:>8} {:>10}  {}", "us", "default/", "expected", "plan");
   for (const Trial* each : finalists_of(result)) {
-    if (each->final_us <= 0) continue;
     const Plan& plan = each->measurement.plan;
     output.line("{:>10.2f} {:>8.3f} {:>10}  {}{}{}", each->final_us,
                 row.default_us / each->final_us, ratio_text(each->expected_us), plan_name(plan),

@@ -1,8 +1,7 @@
-// What `vqgen tune` says of problems and sweeps: the figures that its table, its page and its JSON
-// have in common, and each of these.
+// What `vqgen tune` says of problems and sweeps: the figures that its table and its JSON have in
+// common, and both.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,9 +37,6 @@ struct ModelFigures {
   double worst = 1;   // the largest of the same
 };
 ModelFigures model_figures(const TuneResult& result);
-
-// The finalists, the fastest first; those that failed in the finals, which have no time, last.
-std::vector<const Trial*> finalists_of(const TuneResult& result);
 
 // How often an outcome had a reason; the most frequent first, then by outcome and reason.
 struct FailureCount {
@@ -81,23 +77,5 @@ void show_progress(const Output& output, const std::string& name, const TuneProg
 
 // The finalists as a table.
 void print_tuning(const std::string& name, const TuneResult& result, const Output& output);
-
-// The pictures of one tuning, as SVG for a page that defines the variables paper, ink, grid, mark
-// and a colour flow-0, flow-1, ... for each dataflow of an op, in the order of core/plan/plan.h.
-
-// Every timed candidate that the model has a time for, expected against measured on logarithmic
-// axes of one range, coloured by dataflow; on the diagonal the model is right. The winner and the
-// default are marked. "" where there is no such candidate.
-std::string landscape_svg(const TunedProblem& problem);
-
-// The best time so far, over seconds and over candidates. "" where nothing was timed.
-std::string convergence_svg(const TunedProblem& problem);
-
-// A tuned sweep as one page: well-formed XML that browsers read as HTML, with its pictures inside,
-// without scripts and without anything from elsewhere, in light and dark.
-std::string tune_html(const TunedSweep& sweep);
-
-// Publishes it whole. Error(bad_input) as publish_text().
-void write_html(const std::filesystem::path& path, const TunedSweep& sweep);
 
 }  // namespace vqgen::cli

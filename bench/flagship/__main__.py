@@ -43,11 +43,9 @@ def positive(text):
 def write_report(source, everything, documents, arguments, out):
     text = report.markdown(source, everything, documents)
     if arguments.charts:
-        read_tb_s = figures.median(each["tb_s"] for document in documents
-                                   for each in document["bandwidth"])
         beside = out.parent if out else pathlib.Path.cwd()
         names = [os.path.relpath(arguments.charts / name, beside)
-                 for name in charts.write(arguments.charts, figures.merged(documents)[0], read_tb_s)]
+                 for name in charts.write(arguments.charts, figures.merged(documents)[0])]
         text = report.markdown(source, everything, documents, names)
     if out:
         out.write_text(text)
@@ -114,6 +112,8 @@ def main():
     source, everything = problems.read()
     arguments = read_arguments(problems.parts_of(source))
     try:
+        if getattr(arguments, "charts", None):
+            charts.require()
         if arguments.verb == "run":
             return run(source, everything, arguments)
         if arguments.verb == "report":

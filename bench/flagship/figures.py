@@ -82,7 +82,7 @@ def figures_of(problem, document):
     result = {**problem, "us": us, "eager_us": median(each["ours"]["eager_us"] for each in rounds),
               "spread": max(ours) / min(ours) - 1, "tb_s": problem["code_bytes"] * 1e-6 / us,
               "fp16": None, "ratio": None, "aqlm_us": None, "aqlm_ratio": None,
-              "machine": document["machine"]["device"],
+              "machine": document["machine"]["device"], "read_tb_s": read_tb_s,
               "codebooks": document.get("codebooks", "warm")}  # as they were before one could say
     result["share"] = result["tb_s"] / read_tb_s
     with_fp16 = [each for each in rounds if each["fp16"]]
@@ -123,6 +123,13 @@ def merged(documents):
             figures[problem["name"]] = figure
         left_out |= {each["name"]: each["why"] for each in document["left_out"]}
     return figures, {name: why for name, why in left_out.items() if name not in figures}
+
+
+def drawn(merged):
+    """What vqgen.plots draws of the figures that merged() gives."""
+    return [{**{key: each[key] for key in ("name", "part", "label", "machine", "config", "code_bytes", "us",
+                                           "tb_s", "read_tb_s", "ratio")},
+             "fp16_us": each["fp16"] and each["fp16"]["us"]} for each in merged.values()]
 
 
 def verdict_of_row(figure):

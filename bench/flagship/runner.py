@@ -12,6 +12,7 @@ import time
 
 import aqlm_kernels
 import baselines
+import figures
 from ours import Failed, Turns, profile_of
 
 KEPT_BYTES = 90e9  # of operands of baselines; all of the problems take less, and rounds find them made
@@ -105,15 +106,15 @@ class Run:
                 raise Failed(f"{members[0]['name']}: no backend of SDPA takes the shape")
             return {name: each.time() for name, each in calls.items()}
 
-        figures = {} if turned else {"fp16": fp16()}
+        shared = {} if turned else {"fp16": fp16()}
         for each in members:
             each["rounds"].append(self.time_own(kept, each, self.codebooks))
             if self.arguments.codebooks == "both":
                 each["rounds"][-1]["warm"] = self.time_own(kept, each, "warm")
         if turned:
-            figures["fp16"] = fp16()
+            shared["fp16"] = fp16()
         for each in members:
-            each["rounds"][-1].update(figures)
+            each["rounds"][-1].update(shared)
 
     def rounds(self, save):
         shapes = {}
@@ -136,10 +137,17 @@ class Run:
                     for each in self.problems if each["outcome"] != "timed" or each["rounds"]]
         unreached = [{"name": each["name"], "why": "the budget was spent before it"}
                      for each in self.problems if each["outcome"] == "timed" and not each["rounds"]]
-        return {"flagship": 1, "machine": baselines.machine(), "vqgen": self.vqgen,
-                "codebooks": self.codebooks, "bandwidth": self.bandwidth, "spent_s": self.spent_s(),
-                "aqlm": {"built": self.aqlm is not None, "why": self.aqlm_why},
-                "problems": problems, "left_out": self.left_out + unreached}
+        document = {"flagship": 1, "machine": baselines.machine(), "vqgen": self.vqgen,
+                    "codebooks": self.codebooks, "bandwidth": self.bandwidth, "spent_s": self.spent_s(),
+                    "aqlm": {"built": self.aqlm is not None, "why": self.aqlm_why},
+                    "problems": problems, "left_out": self.left_out + unreached}
+        timed = {**document, "problems": [each for each in problems if each["outcome"] == "timed"]}
+        try:
+            drawn = figures.drawn(figures.merged([timed])[0])
+        except figures.Refused as reason:  # which the report says again; what was measured is kept
+            say(f"no figures to draw: {reason}")
+            drawn = []
+        return {**document, "figures": drawn}
 
 
 def run(arguments, problems):

@@ -49,27 +49,24 @@ HotnessFigures figures_of(std::span<const std::int64_t> counts,
 
 }  // namespace
 
-HotnessSummary summarise(const HotnessProfile& profile) {
-  HotnessSummary summary;
-  HotnessFigures& total = summary.total;
+HotnessFigures summarise(const HotnessProfile& profile) {
+  HotnessFigures total;
   std::vector<std::int64_t> top(
       static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(profile.entries))));
   const auto codebooks = static_cast<double>(profile.codebooks());
   for (std::size_t i = 0; i < profile.codebooks(); ++i) {
     const auto counts = profile.codebook(i);
-    summary.hot_first.push_back(hot_first(counts));
-    const std::vector<std::int64_t> own = top_accesses(counts, summary.hot_first.back());
+    const std::vector<std::int64_t> own = top_accesses(counts, hot_first(counts));
     const HotnessFigures figures = figures_of(counts, own);
     for (std::size_t k = 0; k < top.size(); ++k) top[k] += own[k];
     total.mean += figures.mean / codebooks;
     total.sigma += figures.sigma / codebooks;
     total.hot_entries += figures.hot_entries / codebooks;
     total.below_mean += figures.below_mean / codebooks;
-    summary.codebooks.push_back(figures);
   }
   total.accesses = top.back();
   for (const std::int64_t share : top) total.top_share.push_back(ratio(share, total.accesses));
-  return summary;
+  return total;
 }
 
 double share_below(const HotnessProfile& profile, int boundary, Numbering numbering) {

@@ -19,15 +19,9 @@ struct HotnessFigures {
   std::vector<double> top_share;
 };
 
-struct HotnessSummary {
-  // Accesses and top shares of all codebooks together, each with its own hottest entries; the rest
-  // is the mean over the codebooks.
-  HotnessFigures total;
-  std::vector<HotnessFigures> codebooks;  // [unit][stage]
-  std::vector<std::vector<std::uint32_t>>
-      hot_first;  // [unit][stage], of core/hotness/hotness_profile.h
-};
-HotnessSummary summarise(const HotnessProfile& profile);
+// Accesses and top shares of all codebooks together, each with its own hottest entries; the rest
+// is the mean over the codebooks.
+HotnessFigures summarise(const HotnessProfile& profile);
 
 // How entries are numbered: as the profiled codes number them, or hot-first.
 enum class Numbering { current, hot_first };

@@ -152,7 +152,7 @@ class Placer {
   // Entries above mean + 3 sigma that the register slack holds.
   void hold_in_registers(Known& known) {
     if (known.profile == nullptr) return say(known, "registers: none without a hotness profile");
-    const auto hot = static_cast<int>(summarise(*known.profile).total.hot_entries);
+    const auto hot = static_cast<int>(summarise(*known.profile).hot_entries);
     if (!options_.registers) {
       return say(known,
                  "registers: none yet; {} entries are above mean + 3 sigma, and the slack is "

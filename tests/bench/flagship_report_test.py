@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The report of the flagship benchmark: figures and verdicts by hand, what is missing, what is refused,
-and charts that are XML.  flagship_report_test.py VQGEN"""
+"""The report of the flagship benchmark: figures and verdicts by hand, what is missing, and what is refused.
+Its charts are drawn in tests/python/test_plots.py.  flagship_report_test.py VQGEN"""
 import copy
 import json
 import pathlib
@@ -10,11 +10,9 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import xml.dom.minidom
 
 from made_up import BY_NAME, EVERYTHING, ROOT, SOURCE, a_round, document, measured, side, whole
 
-import charts
 import figures
 import problems
 import report
@@ -209,41 +207,13 @@ class Refused(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path, out = pathlib.Path(folder, "run.json"), pathlib.Path(folder, "out.md")
             command = [sys.executable, "-B", str(ROOT / "bench" / "flagship"), "report", str(path),
-                       "--out", str(out), "--charts", folder]
+                       "--out", str(out)]
             path.write_text(json.dumps(whole()))
             self.assertEqual(subprocess.run(command).returncode, 0)
-            self.assertIn("![flagship-rows.svg](flagship-rows.svg)", out.read_text())
-            self.assertTrue(pathlib.Path(folder, "flagship-context.svg").is_file())
+            self.assertIn("### ", out.read_text())
             path.write_text("{}")
             done = subprocess.run(command, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-
-
-class Charts(unittest.TestCase):
-    def test_all_points_are_drawn_in_xml(self):
-        one = whole()
-        one["problems"][0]["label"] = "<&\"'>"
-        merged = figures.merged([one])[0]
-        with tempfile.TemporaryDirectory() as folder:
-            names = charts.write(pathlib.Path(folder), merged, 4.0)
-            self.assertEqual(len(names), 3)
-            for name, dots in zip(names, (30 + 4, 2 * 12 + 2, 43 + 30 + 12 + 2)):  # legends too
-                svg = xml.dom.minidom.parse(str(pathlib.Path(folder, name))).documentElement
-                circles = svg.getElementsByTagName("circle")
-                self.assertEqual(len(circles), dots, name)
-                width, height = (float(svg.getAttribute(key)) for key in ("width", "height"))
-                for circle in circles:
-                    self.assertTrue(0 < float(circle.getAttribute("cx")) < width)
-                    self.assertTrue(0 < float(circle.getAttribute("cy")) < height)
-
-    def test_one_point_and_none(self):
-        for name in ("context/B1-N1024", "rows/28672x8192-1", ROW):
-            merged = figures.merged([document([measured(name, [a_round(10, 40)])])])[0]
-            with tempfile.TemporaryDirectory() as folder:
-                for chart in charts.write(pathlib.Path(folder), merged, 4.0):
-                    xml.dom.minidom.parse(str(pathlib.Path(folder, chart)))
-        with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(charts.write(pathlib.Path(folder), {}, 4.0), [])
 
 
 class Problems(unittest.TestCase):

@@ -108,6 +108,9 @@ class Run(unittest.TestCase):
         self.assertEqual(document["left_out"], [])
         merged = figures.merged([figures.read(self.path / "run.json")])[0]
         self.assertEqual((merged["one"]["ratio"], merged["one"]["eager_us"]), (10, 12))
+        self.assertEqual(document["figures"], figures.drawn(merged))
+        self.assertEqual([(each["name"], each["us"], each["fp16_us"]) for each in document["figures"]],
+                         [("one", 10, 100), ("two", 10, 100)])
         self.assertEqual(merged["two"]["over_base"], 1)
 
     def test_codebooks_of_both_kinds_take_turns_in_one_run(self):

@@ -1,5 +1,4 @@
-// Hotness at the command line: profiles of bundles, their pictures, reordering, and the skew of the
-// sample data.
+// Hotness at the command line: profiles of bundles, reordering, and the skew of the sample data.
 #include "quantizer/hotness.h"
 #include "core/files/files.h"
 #include "core/hotness/hotness_summary.h"
@@ -46,7 +45,7 @@ TEST_F(Hotness, ProfileWritesWhatTheQuantizerCounts) {
   EXPECT_EQ(document["tensors"][1]["codebooks"], 2);
   EXPECT_EQ(document["tensors"][1]["accesses"], 2 * 128 * 64 / 8);
   EXPECT_EQ(document["tensors"][1]["mean"], 2 * 128 * 64 / 8 / 2 / 16);
-  const HotnessFigures keys = summarise(profiles[0]).total;
+  const HotnessFigures keys = summarise(profiles[0]);
   EXPECT_EQ(document["tensors"][0]["top_share"].get<std::vector<double>>(), keys.top_share);
   EXPECT_EQ(document["tensors"][0]["parts"]["share"][0].size(), 5u);
   EXPECT_EQ(profile(matrix_bundle())["tensors"][0]["operand"], "weights");
@@ -64,45 +63,6 @@ TEST_F(Hotness, ProfilePrintsALineATensor) {
       outcome.out.substr(values + 1, outcome.out.find('\n', values + 1) - values);
   EXPECT_NE(line.find("top 8 take "), std::string::npos) << line;
   EXPECT_EQ(occurrences(line, "  -"), 3u) << line;
-}
-
-TEST_F(Hotness, ThePictureHasTwoPanelsATensor) {
-  profile(cache_bundle(), {"--svg", folder.path("p.svg")});
-  const std::string text = read_text(folder.path("p.svg"));
-  EXPECT_TRUE(text.starts_with("<svg xmlns=")) << text.substr(0, 80);
-  EXPECT_TRUE(text.ends_with("</svg>\n"));
-  EXPECT_EQ(occurrences(text, "mean + 3 sigma"), 2u);
-  EXPECT_EQ(occurrences(text, "part of the tokens"), 2u);
-  // Bars, and cells of 8 parts: 32 entries with 16 hot ones, 16 with 8; the rest are legends.
-  EXPECT_GE(occurrences(text, "<rect "), 32u + 8 * 16 + 16 + 8 * 8);
-  for (const char* broken : {"nan", "inf", "width=\"-", "height=\"-"}) {
-    EXPECT_EQ(text.find(broken), std::string::npos) << broken;
-  }
-  const std::string check = "import sys, xml.dom.minidom as d; d.parse(sys.argv[1])";
-  expect_success(run_program("python3", {"-c", check, folder.path("p.svg")}));
-}
-
-TEST_F(Hotness, WhereThePictureCannotBeWrittenNeitherIsTheProfile) {
-  const std::string link = folder.path("link");
-  std::filesystem::create_symlink("nowhere", link);
-  expect_failure(
-      {"profile", "--data", matrix_bundle(), "--out", folder.path("p.json"), "--svg", link}, 2,
-      {link + ": cannot write"});
-  EXPECT_FALSE(std::filesystem::exists(folder.path("p.json")));
-}
-
-// Names come from outside; in XML they must stay text.
-TEST_F(Hotness, ThePictureSurvivesAnyName) {
-  Bundle bundle = read_bundle(std::filesystem::path(matrix_bundle()));
-  bundle.items[0].name = "<a & \"b\">";
-  const std::string odd = folder.path("odd\n\xff<&>");
-  write_bundle(odd, bundle);
-  profile(odd, {"--svg", folder.path("p.svg")});
-  const std::string check = "import sys, xml.dom.minidom as d; d.parse(sys.argv[1])";
-  expect_success(run_program("python3", {"-c", check, folder.path("p.svg")}));
-  const std::string text = read_text(folder.path("p.svg"));
-  EXPECT_EQ(occurrences(text, "&lt;a &amp; \"b\"&gt;.weights"), 1u);
-  EXPECT_EQ(occurrences(text, "odd \xef\xbf\xbd&lt;&amp;&gt;<"), 1u);
 }
 
 TEST_F(Hotness, ReorderedBundlesRunToTheSameBits) {
@@ -162,7 +122,7 @@ TEST_F(Hotness, ReorderTakesTheProfileOfOtherData) {
   const std::uint32_t coldest = hot_first(profiles[0].codebook(0)).back();
   const std::int64_t most = 1'000'000;
   profiles[0].counts[coldest] = most;
-  profiles[0].parts = {1, 1, {summarise(profiles[0]).total.accesses}, {most}, {1}};
+  profiles[0].parts = {1, 1, {summarise(profiles[0]).accesses}, {most}, {1}};
   publish_text(folder.path("p.json"), hotness_text(profiles));
   expect_success(vqgen(arguments));
   const QuantizedTensor keys = keys_of(by_profile);
@@ -196,9 +156,6 @@ TEST_F(Hotness, BadInputIsRefused) {
   for (const char* parts : {"0", "1025", "-1", "2.5", "many"}) {
     refuse({"profile", "--data", matrix_bundle(), "--out", out, "--parts", parts}, {"--parts"});
   }
-  refuse({"profile", "--data", matrix_bundle(), "--out", out, "--svg", folder.path("no/p.svg")},
-         {"--svg", folder.path("no") + " is not there; make it"});
-  refuse({"profile", "--data", matrix_bundle(), "--out", out, "--svg", out}, {"name one file"});
   const std::string own = folder.file("own", read_text(matrix_bundle()));
   refuse({"profile", "--data", own, "--out", own}, {"--data", "name one file; name another"});
   EXPECT_EQ(read_text(own), read_text(matrix_bundle()));

@@ -1,14 +1,10 @@
-// The report of a tuned sweep: figures by hand-computed cases, and a page that is whole whatever
-// names, reasons and times it is given.
+// The report of a tuned sweep: figures by hand-computed cases, the printed rows and the document.
 #include "cli/tune_report.h"
 
 #include <cmath>
 #include <limits>
 
-#include "cli/svg.h"
-#include "core/files/files.h"
 #include "core/plan/plan_name.h"
-#include "tests/in_folder.h"
 
 namespace vqgen::cli {
 namespace {
@@ -204,150 +200,6 @@ TEST(TuneReport, OfNothingIsNoError) {
   const auto [text, document] = report({"empty", "gpu", {}, {}});
   EXPECT_NE(text.find("0 of 0 problems tuned"), std::string::npos);
   EXPECT_FALSE(document["totals"].contains("mean_gain"));
-}
-
-class TunePage : public test::InFolder {
- protected:
-  // The page, which must be well-formed and free of what browsers cannot draw.
-  std::string page(const TunedSweep& sweep) const {
-    const std::filesystem::path path = folder_ / "page.html";
-    write_html(path, sweep);
-    const std::string text = read_text(path);
-    EXPECT_EQ(text, tune_html(sweep));
-    const std::string check =
-        "python3 -c 'import sys, xml.dom.minidom as d; d.parse(sys.argv[1])' " + path.string();
-    EXPECT_EQ(std::system(check.c_str()), 0);
-    for (const char* broken : {"=\"nan", "=\"inf", "=\"-nan", " nan", ",nan", "<script", "href="}) {
-      EXPECT_EQ(text.find(broken), std::string::npos) << broken;
-    }
-    // The one address is the name of a language.
-    EXPECT_EQ(occurrences(text, "http"),
-              occurrences(text, "xmlns=\"http://www.w3.org/1999/xhtml\"") +
-                  occurrences(text, "xmlns=\"http://www.w3.org/2000/svg\""));
-    return text;
-  }
-};
-
-TEST_F(TunePage, ShowsLandscapeConvergenceFinalistsAndFailures) {
-  const std::string text = page({"llama", "NVIDIA H200", {sample()}, {{"d", "no way"}}});
-  EXPECT_EQ(occurrences(text, "<svg "), 2u);
-  EXPECT_EQ(occurrences(text, "<circle "), 2u + 2);  // candidates with both times, and two rings
-  EXPECT_EQ(occurrences(text, "<polyline "), 2u);
-  EXPECT_EQ(occurrences(text, ">winner</text>"), 1u);
-  EXPECT_EQ(occurrences(text, ">default</text>"), 1u);
-  EXPECT_NE(text.find("a factor of 2.83 by geometric mean of 2 candidates, 4.00 at worst"),
-            std::string::npos);
-  EXPECT_NE(text.find("rank by the model is 7 of 40"), std::string::npos);
-  EXPECT_NE(text.find("<td>2</td><td class=\"text\">hung</td><td class=\"text\">5 s</td>"),
-            std::string::npos);
-  EXPECT_EQ(occurrences(text, "<td>10.50</td><td>10.00</td><td>9.90 to 10.10</td><td>40.00</td>"),
-            1u);
-  EXPECT_LT(text.find("<td>10.50</td>"), text.find("<td>-</td><td>20.00</td>"));
-  EXPECT_NE(text.find("no way"), std::string::npos);
-  EXPECT_NE(text.find("prefers-color-scheme: dark"), std::string::npos);
-}
-
-// A tuning of a problem that timed a plan of each dataflow of its op, and their names.
-std::pair<TunedProblem, std::vector<std::string>> of_all_dataflows(const Problem& problem) {
-  TunedProblem all = sample();
-  std::vector<std::string> names;
-  all.item.problem = all.result.row.problem = problem;
-  all.result.trials.clear();
-  for_each_dataflow([&](const auto& each) {
-    if (!is_plan_of(each, problem)) return;
-    all.result.trials.push_back(timed(each, 10, 20.0 + static_cast<double>(names.size()), 1));
-    all.result.row.plan = all.result.row.default_plan = each;
-    names.emplace_back(dataflow_name(each));
-  });
-  return {all, names};
-}
-
-TEST_F(TunePage, EveryDataflowOfEveryOpHasItsColourAndName) {
-  const auto expect_all = [&](const Problem& problem, std::size_t count) {
-    const auto [all, names] = of_all_dataflows(problem);
-    EXPECT_EQ(names.size(), count);
-    const std::string text = page({"s", "gpu", {all}, {}});
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const std::string flow = "--flow-" + std::to_string(i);
-      EXPECT_EQ(occurrences(text, flow + ": #"), 2u) << flow;         // light and dark
-      EXPECT_EQ(occurrences(text, "var(" + flow + ")"), 2u) << flow;  // a point, and the legend
-      EXPECT_EQ(occurrences(text, ">" + names[i] + "</text>"), 1u) << names[i];
-    }
-  };
-  expect_all(Gemv{{DType::f16, {1, 512, 256}, {}}}, 5);
-  expect_all(Gemm{{DType::f16, {16, 512, 256}, {}}}, 5);
-  expect_all(AttentionDecode{}, 4);
-  expect_all(KvAppend{}, 1);
-}
-
-TEST_F(TunePage, SurvivesAnyText) {
-  TunedProblem problem = sample();
-  problem.item.label = "<b>&\"o\"\xff\n]]>";
-  problem.result.trials[1].measurement.why = "a < b && c > d";
-  TunedProblem none = untuned("<script>alert(1)</script>");
-  const std::string text = page({"<&\">", "<gpu>", {problem, none}, {{"<i>", "&"}}});
-  EXPECT_EQ(occurrences(text, "&lt;b&gt;&amp;\"o\"\xef\xbf\xbd ]]&gt;"), 4u)
-      << text.substr(0, 9000);
-  EXPECT_EQ(occurrences(text, "a &lt; b &amp;&amp; c &gt; d"), 1u);
-  EXPECT_EQ(occurrences(text, "&lt;script&gt;"), 2u);
-  EXPECT_EQ(text.find("<gpu>"), std::string::npos);
-}
-
-TEST_F(TunePage, ShowsTuningsWithoutTimes) {
-  TunedProblem nothing = untuned("no device");
-  nothing.result.trials.clear();
-  TunedProblem failures = untuned("all failed");
-  failures.result.trials = {failed(lanes(64), Outcome::crashed, "signal 11")};
-  EXPECT_EQ(landscape_svg(nothing), "");
-  EXPECT_EQ(convergence_svg(failures), "");
-  const std::string text = page({"s", "gpu", {nothing, failures}, {}});
-  EXPECT_EQ(occurrences(text, "<svg "), 0u);
-  EXPECT_EQ(occurrences(text, "Not tuned: no device"), 1u);
-  EXPECT_EQ(occurrences(text, "signal 11"), 1u);
-  page({"s", "gpu", {}, {}});
-}
-
-// One candidate, equal times, times of all sizes, and numbers that are none.
-TEST_F(TunePage, DrawsWhateverTimesThereAre) {
-  TunedProblem one = sample();
-  one.result.trials = {timed(lanes(128), 7, 7.0, 0)};
-  one.result.spent_s = 0;
-  TunedProblem far = sample();
-  far.result.trials = {timed(lanes(128), 1e-3, 1e6, 1), timed(lanes(256), 1e6, 1e-3, 2)};
-  TunedProblem odd = sample();
-  odd.result.trials = {timed(lanes(128), std::nan(""), 3.0, 1), timed(lanes(128), 3, 0.0, 2),
-                       timed(lanes(256), 3, -1.0, std::nan(""))};
-  odd.result.spent_s = std::numeric_limits<double>::infinity();
-  odd.result.row.default_us = 0;
-  const std::string text = page({"s", "gpu", {one, far, odd}, {}});
-  EXPECT_EQ(occurrences(text, "<svg "), 2u + 2 + 1);
-  EXPECT_EQ(occurrences(text, "<polyline "), 6u);
-}
-
-// The best so far never rises.
-TEST_F(TunePage, ConvergenceFallsOnly) {
-  const std::string svg = convergence_svg(sample());
-  const std::size_t start = svg.find("points=\"") + 8;
-  std::istringstream corners(svg.substr(start, svg.find('"', start) - start));
-  double x = 0, y = 0, last_x = -1, last_y = -1;
-  char comma = 0;
-  int count = 0;
-  while (corners >> x >> comma >> y) {
-    EXPECT_GE(x, last_x);
-    EXPECT_GE(y, last_y);  // downwards on the page
-    last_x = x;
-    last_y = y;
-    ++count;
-  }
-  EXPECT_EQ(count, 2 * 3);  // a step each of three, and the end
-}
-
-TEST(Svg, TicksAreFewAndRound) {
-  for (const double most : {1e-9, 0.3, 1.0, 4.9, 5.0, 7.0, 99.0, 1e12}) {
-    const double step = tick_step(most);
-    EXPECT_LE(most / step, 5.0001) << most;
-    EXPECT_GT(most / step, 1.9) << most;
-  }
 }
 
 }  // namespace

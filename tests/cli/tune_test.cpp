@@ -157,14 +157,12 @@ TEST_F(Tune, TunesASweepByShards) {
     all.insert(all.end(), more.begin(), more.end());
     return vqgen(all);
   };
-  const std::string page = folder.path("page.html");
-  const Outcome outcome = run({"--out", whole, "--html", page});
+  const Outcome outcome = run({"--out", whole});
   expect_success(outcome);
   const Json document = document_of(outcome);
   ASSERT_EQ(document["problems"].size(), 2u);
   EXPECT_EQ(document["problems"][0]["row"]["plan"], names[36]);
   EXPECT_EQ(document["totals"]["tuned"], 2);
-  EXPECT_NE(read_text(page).find("<svg"), std::string::npos);
   ASSERT_EQ(lines_of(read_text(whole)).size(), 3u);
   std::size_t rows = 0;
   for (const char* shard : {"0", "1", "2"}) {
@@ -338,8 +336,6 @@ TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
   expect_failure(arguments({"--journal", folder.path("none/t")}), 2, {"--journal", "none"});
   EXPECT_EQ(folder.names().size(), before);
   expect_failure(arguments({"--shard", "1/1"}), 2, {"--shard"});
-  expect_failure(arguments({"--html", folder.path("none/t")}), 2, {"--html", "none"});
-  EXPECT_EQ(folder.names().size(), before);
   expect_failure({"tune", sweep(), "--replay", replay, "--journal", folder.path("j")}, 2,
                  {"--journal", "one", "2"});
   const std::string bad =

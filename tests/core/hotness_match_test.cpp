@@ -44,7 +44,7 @@ TEST(HotnessMatch, ItemsCountTogether) {
   EXPECT_EQ(matched[0].units, 4);
   EXPECT_EQ(matched[0].codebooks(), 4u);
   EXPECT_DOUBLE_EQ(share_below(matched[0], 1, Numbering::current), 95.0 / (6 + 4 + 93 + 4));
-  EXPECT_EQ(summarise(matched[0]).total.accesses, 107);
+  EXPECT_EQ(summarise(matched[0]).accesses, 107);
 }
 
 TEST(HotnessMatch, SaysWhatDoesNotFit) {

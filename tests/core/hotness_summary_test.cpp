@@ -27,23 +27,20 @@ HotnessProfile halves_of(const std::vector<std::vector<std::int64_t>>& counts) {
 
 TEST(HotnessSummary, ByHand) {
   // Mean 4, squares 36 + 4 + 4 + 4 + 16 + 0 + 4 + 4: variance 9.
-  const HotnessSummary summary = summarise(halves_of({{10, 6, 2, 2, 0, 4, 2, 6}}));
-  for (const HotnessFigures& figures : {summary.total, summary.codebooks[0]}) {
-    EXPECT_EQ(figures.accesses, 32);
-    EXPECT_EQ(figures.mean, 4);
-    EXPECT_EQ(figures.sigma, 3);
-    EXPECT_EQ(figures.hot_entries, 0);
-    EXPECT_EQ(figures.below_mean, 0.5);
-    EXPECT_EQ(figures.top_share, (std::vector<double>{10 / 32.0, 16 / 32.0, 26 / 32.0, 1}));
-  }
-  EXPECT_EQ(summary.hot_first, (std::vector<std::vector<std::uint32_t>>{{0, 1, 7, 5, 2, 3, 6, 4}}));
+  const HotnessFigures figures = summarise(halves_of({{10, 6, 2, 2, 0, 4, 2, 6}}));
+  EXPECT_EQ(figures.accesses, 32);
+  EXPECT_EQ(figures.mean, 4);
+  EXPECT_EQ(figures.sigma, 3);
+  EXPECT_EQ(figures.hot_entries, 0);
+  EXPECT_EQ(figures.below_mean, 0.5);
+  EXPECT_EQ(figures.top_share, (std::vector<double>{10 / 32.0, 16 / 32.0, 26 / 32.0, 1}));
 }
 
 // One entry of 32 with all accesses: mean + 3 sigma is 1 + 3 sqrt(31) = 17.7.
 TEST(HotnessSummary, OneEntryTakesAll) {
   std::vector<std::int64_t> counts(32, 0);
   counts[17] = 32;
-  const HotnessFigures total = summarise(halves_of({counts})).total;
+  const HotnessFigures total = summarise(halves_of({counts}));
   EXPECT_EQ(total.hot_entries, 1);
   EXPECT_EQ(total.below_mean, 31 / 32.0);
   EXPECT_EQ(total.top_share, std::vector<double>(6, 1.0));
@@ -51,7 +48,7 @@ TEST(HotnessSummary, OneEntryTakesAll) {
 }
 
 TEST(HotnessSummary, EvenAccessesAreNeitherHotNorBelow) {
-  const HotnessFigures total = summarise(halves_of({std::vector<std::int64_t>(16, 5)})).total;
+  const HotnessFigures total = summarise(halves_of({std::vector<std::int64_t>(16, 5)}));
   EXPECT_EQ(total.sigma, 0);
   EXPECT_EQ(total.hot_entries, 0);
   EXPECT_EQ(total.below_mean, 0);
@@ -60,7 +57,7 @@ TEST(HotnessSummary, EvenAccessesAreNeitherHotNorBelow) {
 
 TEST(HotnessSummary, WithoutAccessesAllIsZero) {
   const HotnessProfile profile = halves_of({std::vector<std::int64_t>(8, 0)});
-  const HotnessFigures total = summarise(profile).total;
+  const HotnessFigures total = summarise(profile);
   EXPECT_EQ(total.mean + total.sigma + total.hot_entries + total.below_mean, 0);
   EXPECT_EQ(total.top_share, std::vector<double>(4, 0.0));
   EXPECT_EQ(share_below(profile, 8, Numbering::current), 0);
@@ -69,12 +66,11 @@ TEST(HotnessSummary, WithoutAccessesAllIsZero) {
 
 // Each codebook has hottest entries of its own, and a codebook that is read more weighs more.
 TEST(HotnessSummary, TotalIsOverAllCodebooks) {
-  const HotnessSummary summary = summarise(halves_of({{8, 0, 0, 0}, {0, 0, 12, 12}}));
-  EXPECT_EQ(summary.total.accesses, 32);
-  EXPECT_EQ(summary.total.mean, 4);
-  EXPECT_EQ(summary.total.below_mean, (0.75 + 0.5) / 2);
-  EXPECT_EQ(summary.total.top_share, (std::vector<double>{20 / 32.0, 1, 1}));
-  EXPECT_EQ(summary.codebooks[1].top_share, (std::vector<double>{0.5, 1, 1}));
+  const HotnessFigures total = summarise(halves_of({{8, 0, 0, 0}, {0, 0, 12, 12}}));
+  EXPECT_EQ(total.accesses, 32);
+  EXPECT_EQ(total.mean, 4);
+  EXPECT_EQ(total.below_mean, (0.75 + 0.5) / 2);
+  EXPECT_EQ(total.top_share, (std::vector<double>{20 / 32.0, 1, 1}));
 }
 
 TEST(HotnessSummary, ShareBelowABoundary) {
@@ -100,7 +96,7 @@ TEST(HotnessSummary, LawsOnRandomProfiles) {
     }
     const HotnessProfile profile = halves_of(counts);
     validate(profile, "random");
-    const HotnessFigures total = summarise(profile).total;
+    const HotnessFigures total = summarise(profile);
     for (std::size_t k = 0; k + 1 < total.top_share.size(); ++k) {
       EXPECT_LT(total.top_share[k], total.top_share[k + 1]);
       // The hottest 2^k take no less than 2^k of the average.

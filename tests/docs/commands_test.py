@@ -20,6 +20,7 @@ from pathlib import Path
 GPU = "needs a GPU"
 BUILDS = "builds for minutes; the test run builds the same"
 WHEEL = "the test python_wheel does so"
+PICTURES = "needs matplotlib; tests/python/test_plots.py draws the same"
 
 # Document, what its command begins with, why it is not run here.
 SKIPPED = [
@@ -35,6 +36,7 @@ SKIPPED = [
     ("docs/development.md", "cmake --build build/embed", BUILDS),
     ("docs/development.md", "cmake --install build/embed", BUILDS),
     ("docs/development.md", "scripts/embed_device_test.sh", "needs the build before it"),
+    ("docs/development.md", "python3 -m vqgen.plots", PICTURES),
     ("docs/development.md", "python3 bench/flagship run", GPU + " and PyTorch"),
     ("docs/development.md", "bash scripts/kernels_bench.sh", GPU + "; the test kernels_bench_on_the_host runs it"),
     ("docs/embedding.md", "source scripts/lib/deps.sh", BUILDS),

@@ -67,7 +67,7 @@ TEST(Reorder, DecodesToTheSameBitsHotFirst) {
 
     // How uneven and how steady the accesses are has not changed.
     const HotnessProfile now = profile_of(after);
-    EXPECT_EQ(summarise(now).total.top_share, summarise(before).total.top_share);
+    EXPECT_EQ(summarise(now).top_share, summarise(before).top_share);
     EXPECT_EQ(now.parts.accesses, before.parts.accesses);
     EXPECT_EQ(now.parts.counts, before.parts.counts);
   }
