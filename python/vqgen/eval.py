@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import os
 import pathlib
@@ -32,6 +33,31 @@ import vqgen.torch
 from vqgen import simulation
 from vqgen._plain_cache import PlainCache
 
+# What the papers' tables compare: formats of keys and values, window and sinks.
+def _d4b8(**transforms):
+    return {"vector_size": 4, "index_bits": 8, "scope": "head", **transforms}
+
+
+def _plain(size, bits):
+    return f"d{size}b{bits}", {"vector_size": size, "index_bits": bits, "scope": "head"}
+
+
+RECIPES = {
+    "transforms": [  # of the keys, VecInfer's table 5
+        ((name, _d4b8(**transforms)), ("d4b8", _d4b8()), 0, 0)
+        for name, transforms in (("none", {}), ("smooth", {"smooth": True}),
+                                 ("hadamard", {"hadamard": True}),
+                                 ("smooth + hadamard", {"smooth": True, "hadamard": True}))],
+    "codebooks": [  # their size at equal bits
+        (form, form, 0, 0) for form in (_plain(2, 4), _plain(4, 8), _plain(2, 3), _plain(4, 6),
+                                        _plain(8, 12))],
+    "operands": [  # bits for keys against bits for values
+        (("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2, 0, 0)
+        for keys, values in (("d2b8", "d4b8"), ("d4b8", "d2b8"), ("d4b8", "d8b8"), ("d8b8", "d4b8"))],
+    "raw": [  # tokens that stay raw
+        (("vecinfer-d4b8",) * 2, ("vecinfer-d4b8",) * 2, window, sinks)
+        for window in (0, 32, 128, 512) for sinks in (0, 4)],
+}
 _STEPS = 64  # of one token, timed
 _AT_ONCE = 4  # sequences of a forward pass over all tokens
 
@@ -95,14 +121,14 @@ def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0) -> di
             "bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
 
 
-def _bundle(model, form, folder, calibration):
-    """The codebooks of a format in `folder`; trained unless they are there."""
-    keys, values = form
-    name = "-".join(each if isinstance(each, str) else "own" for each in form)
+def _bundle(model, keys, values, folder, calibration):
+    """The codebooks of two formats, each with its name, in `folder`; trained unless they are there."""
+    name = f"{keys[0]}-{values[0]}"
     path = os.path.join(folder, f"{name}.safetensors")
     if not os.path.exists(path):
         print(f"training {name}", file=sys.stderr, flush=True)
-        vqgen.hf.calibrate(model, calibration().split(_AT_ONCE), path, keys=keys, values=values)
+        vqgen.hf.calibrate(model, calibration().split(_AT_ONCE), path, keys=keys[1],
+                           values=values[1])
     return path
 
 
@@ -297,8 +323,10 @@ def _arguments(arguments):
                                      description=__doc__.splitlines()[0])
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--random-weights", action="store_true", help="MODEL's sizes alone")
-    parser.add_argument("--format", nargs="+", type=_form, required=True, dest="forms",
-                        metavar="KEYS[:VALUES]", help="presets; the first is timed")
+    parser.add_argument("--format", nargs="+", type=_form, default=[], dest="forms",
+                        metavar="KEYS[:VALUES]", help="presets or files; the first is timed")
+    parser.add_argument("--recipe", nargs="+", choices=RECIPES, default=[],
+                        help="a table of the papers, evaluated on the text")
     parser.add_argument("--window", nargs="+", type=int, default=[0])
     parser.add_argument("--sinks", nargs="+", type=int, default=[0])
     parser.add_argument("--text", type=pathlib.Path, help="to evaluate on")
@@ -317,9 +345,14 @@ def _arguments(arguments):
     parser.add_argument("--dtype", choices=("f16", "bf16"), default="f16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--plot", metavar="PICTURE", help="of the losses; see vqgen.plots")
     parsed = parser.parse_args(arguments)
     if not parsed.text and not parsed.contexts:
         parser.error("there is nothing to do; give --text, --contexts or both")
+    if not parsed.forms and (parsed.contexts or not parsed.recipe):
+        parser.error("--format is missing")
+    if (parsed.plot or parsed.recipe) and not parsed.text:
+        parser.error("--plot and --recipe show losses; give --text")
     if parsed.text and parsed.random_weights:
         parser.error("--text needs the model's own weights; leave --random-weights out")
     if parsed.contexts and not str(parsed.device).startswith("cuda"):
@@ -348,20 +381,27 @@ def _accuracies(model, arguments, folder):
                           skip=0 if own else arguments.calibration)
     unquantized = loss(model, tokens)
     print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}")
-    print(f"{'keys':16}{'values':16}{'window':>7}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
+    print(f"{'keys':18}{'values':18}{'window':>7}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
           f"{'perplexity':>12}{'bytes/token':>12}")
     rows = []
-    for form in arguments.forms:
-        bundle = _bundle(model, form, folder, calibration)
-        for window in arguments.window:
-            for sinks in arguments.sinks:
-                row = {"keys": form[0], "values": form[1],
-                       **accuracy(model, tokens, bundle, window=window, sinks=sinks)}
-                rows.append(row)
-                print(f"{row['keys']:16}{row['values']:16}{window:7}{sinks:6}{row['bits']:7.2f}"
-                      f"{row['loss']:9.4f}{row['simulated']:11.4f}"
-                      f"{_perplexity(row['loss']):>12}{row['bytes_per_token']:12.0f}", flush=True)
+    for keys, values, window, sinks in _runs(arguments):
+        bundle = _bundle(model, keys, values, folder, calibration)
+        row = {"keys": keys[0], "values": values[0],
+               **accuracy(model, tokens, bundle, window=window, sinks=sinks)}
+        rows.append(row)
+        print(f"{row['keys']:18}{row['values']:18}{window:7}{sinks:6}{row['bits']:7.2f}"
+              f"{row['loss']:9.4f}{row['simulated']:11.4f}"
+              f"{_perplexity(row['loss']):>12}{row['bytes_per_token']:12.0f}", flush=True)
     return {"unquantized": unquantized, "rows": rows}
+
+
+def _runs(arguments):
+    """What is evaluated: formats of keys and of values, each with its name, window and sinks."""
+    for keys, values in arguments.forms:
+        for window, sinks in itertools.product(arguments.window, arguments.sinks):
+            yield (keys, keys), (values, values), window, sinks
+    for recipe in arguments.recipe:
+        yield from RECIPES[recipe]
 
 
 def _perplexity(nats):
@@ -382,11 +422,14 @@ def main(arguments=None) -> int:
             if arguments.compile:
                 _compile(model)
             result["speed"] = _speeds(model, arguments)
-    except (vqgen.Error, OSError, ValueError) as error:
+        if arguments.json:
+            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        if arguments.plot:
+            from vqgen import plots
+            plots.save(plots.accuracy(result), arguments.plot)
+    except (vqgen.Error, ImportError, OSError, ValueError) as error:
         print(f"vqgen.eval: {error}", file=sys.stderr)
         return 2
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 

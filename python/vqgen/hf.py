@@ -323,5 +323,5 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
              "--keys", "layer*.k", "--key-format", text(keys), "--values", "layer*.v",
              "--value-format", text(values)], capture_output=True, text=True)
     if done.returncode != 0:
-        raise vqgen.Error(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else
+        raise vqgen.Error(done.stderr.strip().splitlines()[-1].removeprefix("vqgen: ") if done.stderr.strip() else
                           f"vqgen quantize ended with {done.returncode}")

@@ -282,13 +282,20 @@ def roofline(*documents):
     return figure
 
 
+def losses(document):
+    found = document["accuracy"]
+    for each in found["rows"]:
+        raw = "".join(f", {name} {each[name]}" for name in ("window", "sinks") if each[name])
+        yield (number(each["bits"]), number(each["loss"]),
+               words(" / ".join(dict.fromkeys((each["keys"], each["values"]))) + raw),
+               number(found["unquantized"]))
+
+
 @styled
 def accuracy(*documents):
-    """Of a list of {"format", "bits", "loss", "reference"}: loss against bits an element, and the
+    """Of `vqgen.eval --json`: loss through the kernels against bits an element of the cache, and the
     unquantized loss as a line."""
-    points = read(documents, "vqgen.eval", lambda document: [
-        (number(each["bits"]), number(each["loss"]), words(each["format"]), number(each["reference"]))
-        for each in document])
+    points = read(documents, "vqgen.eval --json", losses)
     figure, ((axes,),) = panels(1, 1, 7, 4)
     axes.plot(*zip(*(each[:2] for each in points)), "o")
     for bits, loss, name, _ in points:
@@ -297,7 +304,7 @@ def accuracy(*documents):
         axes.axhline(reference, **LEVEL, label=f"unquantized, {reference:.4g}")
     axes.margins(x=0.15)
     axes.legend()
-    axes.set(title="Accuracy", xlabel="bits an element", ylabel="loss")
+    axes.set(title="Accuracy", xlabel="bits an element", ylabel="loss, nats a token")
     return figure
 
 

@@ -248,14 +248,14 @@ def test_flagship_draws_its_own_runs(tmp_path):
 
 
 def test_accuracy_is_points_and_a_line():
-    points = [{"format": "d2b8", "bits": 4, "loss": 3.25, "reference": 3.125},
-              {"format": "d4b8", "bits": 2.25, "loss": 3.5, "reference": 3.125}]
-    axes = plots.accuracy(points).axes[0]
+    rows = [{"keys": "d2b8", "values": "d2b8", "window": 0, "sinks": 0, "bits": 4, "loss": 3.25},
+            {"keys": "d4b8", "values": "d8b8", "window": 16, "sinks": 0, "bits": 2.25, "loss": 3.5}]
+    axes = plots.accuracy({"accuracy": {"unquantized": 3.125, "rows": rows}}).axes[0]
     curve, level = axes.lines
     assert curve.get_xydata().tolist() == [[4, 3.25], [2.25, 3.5]]
     assert set(level.get_ydata()) == {3.125} and level.get_label() == "unquantized, 3.125"
-    assert [text.get_text() for text in axes.texts] == ["d2b8", "d4b8"]
-    assert words(axes) == ("Accuracy", "bits an element", "loss")
+    assert [text.get_text() for text in axes.texts] == ["d2b8", "d4b8 / d8b8, window 16"]
+    assert words(axes) == ("Accuracy", "bits an element", "loss, nats a token")
 
 
 def texts_of(path):
