@@ -47,6 +47,7 @@ SKIPPED = [
     ("docs/python.md", "python3 -m venv", WHEEL),
     ("docs/python.md", "out/venv/bin/pip", WHEEL),
     ("docs/python.md", "out/venv/bin/python", WHEEL),
+    ("docs/python.md", "python3 -m vqgen.eval", "needs PyTorch and a GPU; tests/python/test_eval.py runs it"),
     ("docs/tuning.md", "vqgen tune examples/configs/tinycode-layer.json --budget 60s", GPU),
     ("docs/tuning.md", "vqgen tune llama-3-8b", GPU),
     ("docs/tuning.md", "vqgen db merge tables/shard", "reads what GPUs measured"),
