@@ -39,8 +39,9 @@ class _Layer(CacheLayerMixin):
 
 
 class PlainCache(Cache):
-    """Random keys and values in `tokens` slots of each of `batch` sequences, for steps of one token
-    that attend to all of them, by whichever of PyTorch's backends is the fastest here."""
+    """Random keys and values in `tokens` slots of each of `batch` sequences, for a prompt and for
+    steps of one token, which attend to all slots by whichever of PyTorch's backends is fastest here.
+    """
 
     def __init__(self, config, *, batch, tokens, dtype, device):
         config = config.get_text_config(decoder=True)
@@ -57,6 +58,9 @@ class PlainCache(Cache):
     @property
     def lengths(self):
         return self.tokens.lengths
+
+    def reset(self):
+        self.tokens.reset()
 
     def bucket(self, _):
         return self.tokens.room
@@ -102,11 +106,17 @@ def _fastest(query, layers):
 
 def _attention(module, query, key, value, _, scaling=None, **__):
     layer = key.vqgen_layer
-    tokens = layer.tokens
+    tokens, count = layer.tokens, query.shape[2]
     if layer.first:
-        tokens.begin(1, None)
+        tokens.begin(count, None)
         tokens.slots = (torch.arange(query.shape[0], device=query.device), slice(None),
                         tokens.positions.long())  # which all layers write to
+    if count > 1:
+        layer.keys[:, :, :count], layer.values[:, :, :count] = key, value
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1])
+        return out.transpose(1, 2).contiguous(), None
     for held, new in ((layer.keys, key), (layer.values, value)):
         held[tokens.slots] = new[:, :, 0]
     out = layer.attend(query, layer.keys, layer.values, scaling)

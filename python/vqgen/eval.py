@@ -162,6 +162,21 @@ def speed(model, cache, context: int) -> dict:
             "host_us": statistics.median(host) * 1e6}
 
 
+@torch.no_grad()
+def first_token(model, cache, context: int) -> float:
+    """Milliseconds from prompts of `context` tokens to their next token's logits."""
+    tokens = torch.ones(cache.lengths.numel(), context, dtype=torch.long, device=model.device)
+    times = []
+    for _ in range(3):
+        cache.reset()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        model(tokens, past_key_values=cache, logits_to_keep=1)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return min(times)
+
+
 def _speeds(model, arguments):
     """Rows of the model over a 16-bit cache and over ours, with 16-bit weights and quantized ones."""
     rows = []
@@ -184,6 +199,8 @@ def _speeds(model, arguments):
                         batch = _most(make, model, context)
                     cache = make(batch=batch, tokens=context + 1, device=model.device)
                     row |= speed(model, cache, context)
+                    if arguments.first_token:
+                        row["first_token_ms"] = first_token(model, cache, context)
                 except torch.cuda.OutOfMemoryError:
                     row["failed"] = "does not fit"
                 cache = None
@@ -193,7 +210,7 @@ def _speeds(model, arguments):
                 print(_speed_line(row), flush=True)
 
     print(f"{'cache':8}{'weights':14}{'context':>9}{'batch':>7}{'ms':>9}{'tokens/s':>11}{'GB':>8}"
-          f"{'host us':>9}")
+          f"{'host us':>9}{'first ms':>10}")
     measure("16 bit", "16 bit")
     measure("ours", "16 bit")
     if arguments.weights:
@@ -207,7 +224,8 @@ def _speed_line(row):
     if "failed" in row:
         return f"{head}  {row['failed']}"
     return (f"{head}{row['step_ms']:9.3f}{row['tokens_per_second']:11.1f}{row['used_gb']:8.1f}"
-            f"{row['host_us']:9.1f}")
+            f"{row['host_us']:9.1f}"
+            + (f"{row['first_token_ms']:10.1f}" if "first_token_ms" in row else ""))
 
 
 def _most(make, model, context):
@@ -339,6 +357,8 @@ def _arguments(arguments):
     parser.add_argument("--codebooks", metavar="FOLDER", help="keeps bundles, and takes those there")
     parser.add_argument("--contexts", nargs="+", type=int, default=[], help="times steps at these")
     parser.add_argument("--batches", nargs="+", type=_batch, default=[1], metavar="N|most")
+    parser.add_argument("--first-token", action="store_true",
+                        help="times prompts as long as the contexts too")
     parser.add_argument("--weights", metavar="FORMAT", help="times weights of it too, random codes")
     parser.add_argument("--compile", action="store_true",
                         help="norms, rotations and MLPs by torch.compile, over both caches")
