@@ -85,6 +85,9 @@ void db_ls(const DbArguments& arguments, Output& output) {
   output.document = {{"tables", Json::array()}};
   for (const NamedTable& each : open_tables(arguments.tables)) {
     Json rows = Json::array();
+    if (!each.table.rows.empty()) {
+      output.line("{:>12}  {:>6}  problem  GPU  codes  codebooks  plan", "time", "gain");
+    }
     for (const TunedRow& row : each.table.rows) {
       output.line("{}", row_text(row));
       rows.push_back(to_json(row));

@@ -20,8 +20,9 @@ void list_formats(Output& output) {
   const std::vector<std::string> names = format_names();
   for (const std::string& name : names) {
     const auto& [format, source] = find_format_profile(name, "list");
-    output.line("{:<{}}  {:>5.4g} bits  {:>5} entries  {}", name, width_of(names),
-                format.bits_per_element(), format.entries(), source);
+    output.line("{:<{}}  {:>5.4g} bits  {} x {:>5} entries of {}  {}", name, width_of(names),
+                format.bits_per_element(), format.residuals, format.entries(), format.vector_size,
+                source);
     output.document["formats"].push_back({{"name", name},
                                           {"bits_per_element", format.bits_per_element()},
                                           {"entries", format.entries()},

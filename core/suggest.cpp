@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace vqgen {
@@ -29,6 +30,17 @@ std::size_t edits(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// q_heads for query_heads: letters of the name in their order, with its first and its last.
+bool abbreviates(std::string_view given, std::string_view name) {
+  const auto ends = [](std::string_view each) {
+    return std::pair(lower(each.front()), lower(each.back()));
+  };
+  if (given.size() < 3 || ends(given) != ends(name)) return false;
+  std::size_t met = 0;
+  for (const char c : name) met += met < given.size() && lower(c) == lower(given[met]);
+  return met == given.size();
+}
+
 }  // namespace
 
 bool same_but_case(std::string_view a, std::string_view b) {
@@ -43,7 +55,8 @@ std::string did_you_mean(std::string_view given, std::span<const std::string> na
   const std::string* nearest = nullptr;
   std::size_t fewest = std::max<std::size_t>(given.size() / kLettersAnEdit, 1) + 1;
   for (const std::string& name : names) {
-    const std::size_t count = edits(given, name);
+    if (name.empty()) continue;
+    const std::size_t count = abbreviates(given, name) ? 0 : edits(given, name);
     if (count >= fewest || count >= name.size()) continue;
     fewest = count;
     nearest = &name;

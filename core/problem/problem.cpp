@@ -70,7 +70,9 @@ class Validator {
       require(head_dim % format.channels_per_group() == 0, path + "/group_channels",
               fmt::format("{} does not divide head_dim {}", format.channels_per_group(), head_dim));
     }
-    require(!format.output_scales, path + "/output_scales", "is for weights only; remove it");
+    require(!format.output_scales, path + "/output_scales",
+            "is for weights only; remove it, or "
+            "take a format of caches (vqgen list formats)");
     require(
         !format.hadamard || std::has_single_bit(static_cast<unsigned>(head_dim)), path,
         fmt::format("hadamard takes a head_dim that is a power of two, not {}; set it to false, "

@@ -8,7 +8,8 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kNames{"a100", "h100", "h200", "--calibration", "cq-4c8b", "x"};
+const std::vector<std::string> kNames{"a100",    "h100", "h200",     "--calibration",
+                                      "cq-4c8b", "x",    "kv_heads", "query_heads"};
 
 TEST(Suggest, TheNearestName) {
   EXPECT_EQ(did_you_mean("h20", kNames), "; did you mean 'h200'?") << "a letter dropped";
@@ -16,6 +17,7 @@ TEST(Suggest, TheNearestName) {
   EXPECT_EQ(did_you_mean("2h00", kNames), "; did you mean 'h200'?") << "two swapped";
   EXPECT_EQ(did_you_mean("H200", kNames), "; did you mean 'h200'?") << "in another case";
   EXPECT_EQ(did_you_mean("h300", kNames), "; did you mean 'h100'?") << "the first of equals";
+  EXPECT_EQ(did_you_mean("q_heads", kNames), "; did you mean 'query_heads'?") << "cut short";
   EXPECT_EQ(did_you_mean("--callibratoin", kNames), "; did you mean '--calibration'?");
 }
 

@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{"no_output_scales_in_a_cache",
              true,
              {{"/values/output_scales", "true"}},
-             {"/values/output_scales: is for weights only; remove it"},
+             {"/values/output_scales: is for weights only; remove it, or take a format of caches"},
              {{"/values/stage_scales", "true"}}},
         Rule{"hadamard_needs_a_power_of_two",
              true,
