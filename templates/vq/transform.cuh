@@ -23,8 +23,9 @@ VQ_DEVICE void hadamard_row(float (&row)[kOfLane]) {
   static_assert((kLength & (kLength - 1)) == 0, "Hadamard needs a power of two");
   constexpr int kLanes = kLength / kOfLane;
   static_assert(kLanes * kOfLane == kLength && kLanes <= 32, "");
+  constexpr float kScale = hadamard_scale(kLength);
   VQ_UNROLL
-  for (int j = 0; j < kOfLane; ++j) row[j] *= hadamard_scale(kLength);
+  for (int j = 0; j < kOfLane; ++j) row[j] *= kScale;
   VQ_UNROLL
   for (int span = 1; span < kLanes; span *= 2) {
     const float sign = (lane() & span) != 0 ? -1.0f : 1.0f;
