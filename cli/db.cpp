@@ -46,6 +46,12 @@ std::string tuned_problem_text(const Problem& problem) {
                        enum_name(op->dtype), s.batch, s.kv_heads, s.head_dim, s.tokens,
                        s.new_tokens, short_name(op->keys), short_name(op->values));
   }
+  if (const auto* op = std::get_if<KvDecode>(&problem)) {
+    const DecodeShape& s = op->shape;
+    return fmt::format("kv_decode {} batch {} heads {} of {} tokens {} {}/{}", enum_name(op->dtype),
+                       s.batch, s.kv_heads, s.head_dim, s.tokens, short_name(op->keys),
+                       short_name(op->values));
+  }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} {} rows {} of {}x{} {}", op_name(problem), enum_name(op.dtype),
                      op.shape.rows, op.shape.out_features, op.shape.in_features,

@@ -48,6 +48,13 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
 }
 
 template <class P>
+std::vector<std::string> lines(const P& plan, const KvDecode& op, const GpuSpec&) {
+  const auto config = configured(plan, op);
+  return {codebook_line("key", config.keys, vq::units_of(config.keys, op.shape.head_dim)),
+          codebook_line("value", config.values, vq::units_of(config.values, op.shape.head_dim))};
+}
+
+template <class P>
 std::vector<std::string> lines(const P& plan, const Linear& op, const GpuSpec&) {
   const auto config = configured(plan, op);
   return {fmt::format("dataflow {}: {} outputs a block, {} splits of the columns",
@@ -78,6 +85,12 @@ std::string shape_line(const Problem& problem) {
     return fmt::format(
         "kv_append in {}: up to {} new tokens of each of {} sequences, {} KV heads of {} channels",
         enum_name(op->dtype), s.new_tokens, s.batch, s.kv_heads, s.head_dim);
+  }
+  if (const auto* op = std::get_if<KvDecode>(&problem)) {
+    const DecodeShape& s = op->shape;
+    return fmt::format(
+        "kv_decode in {}: up to {} tokens of each of {} sequences, {} KV heads of {} channels",
+        enum_name(op->dtype), s.tokens, s.batch, s.kv_heads, s.head_dim);
   }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
@@ -147,7 +160,14 @@ ReportSection cache_section(const std::vector<OperandTraffic>& traffic,
   return section;
 }
 
-ReportSection traffic_section(const std::vector<OperandTraffic>& traffic, const GpuSpec& gpu) {
+// Bytes of dense keys and values that a call writes.
+double dense_bytes(const KvDecode& op) {
+  const DecodeShape& s = op.shape;
+  return 4.0 * s.batch * s.kv_heads * s.head_dim * static_cast<double>(s.tokens);
+}
+
+ReportSection traffic_section(const Problem& problem, const std::vector<OperandTraffic>& traffic,
+                              const GpuSpec& gpu) {
   ReportSection section{"what a call moves", {}};
   double memory = 0;
   for (const OperandTraffic& each : traffic) {
@@ -159,10 +179,17 @@ ReportSection traffic_section(const std::vector<OperandTraffic>& traffic, const 
         bytes_text(each.code_l2_bytes), bytes_text(each.fill_l2_bytes),
         bytes_text(each.lookup_l2_bytes), bytes_text(each.lookup_bytes)));
   }
+  const auto* decode = std::get_if<KvDecode>(&problem);
+  if (decode != nullptr) {
+    memory += dense_bytes(*decode);
+    section.lines.push_back(
+        fmt::format("device memory: {} of dense rows written", bytes_text(dense_bytes(*decode))));
+  }
   section.lines.push_back(
-      fmt::format("at {:.0f} GB/s device memory needs {:.1f} us for codes and "
-                  "codebooks: no plan is faster unless L2 holds them",
-                  gpu.memory_gbps, memory * 1e-3 / gpu.memory_gbps));
+      fmt::format("at {:.0f} GB/s device memory needs {:.1f} us for {}: no plan is faster unless "
+                  "L2 holds them",
+                  gpu.memory_gbps, memory * 1e-3 / gpu.memory_gbps,
+                  decode == nullptr ? "codes and codebooks" : "codes, codebooks and dense rows"));
   return section;
 }
 
@@ -241,6 +268,9 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (std::holds_alternative<AppendLanes>(plan)) {
     return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
   }
+  if (std::holds_alternative<DecodeLanes>(plan)) {
+    return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
+  }
   if (std::holds_alternative<LinearWarpgroups>(plan)) {
     return {
         "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
@@ -310,7 +340,7 @@ std::vector<ReportSection> report(const Plan& plan, const Problem& problem, cons
       budget_section(residency, gpu, input.registers.has_value()),
       {"dataflow", explain(plan, problem, gpu)},
       cache_section(traffic, input.placements),
-      traffic_section(traffic, gpu),
+      traffic_section(problem, traffic, gpu),
       {"from lookup to arithmetic", fusion_lines(plan, problem)},
       {"expected time", cost_lines(plan, problem, gpu, input.profiles)},
       {"the best plan of each other kind", other_plan_lines(plan, problem, gpu, input.profiles)}};

@@ -142,6 +142,39 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   };
 }
 
+DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData& data,
+                       Misalignment misalignment, Rotation rotation, std::size_t guard)
+    : backend_(backend),
+      op_(op),
+      device_(backend, guard),
+      guard_(guard),
+      places_(rotation.places()) {
+  const auto elements =
+      static_cast<std::size_t>(data.batch * data.keys.heads * data.keys.rows * data.keys.columns);
+  vq::KvDecodeArgs args{};
+  args.out_keys = device_.output<std::uint16_t>(elements, misalignment.elements);
+  args.out_values = device_.output<std::uint16_t>(elements, misalignment.elements);
+  const auto keys = read_places(device_, data.keys, false, rotation, misalignment.words);
+  const auto values = read_places(device_, data.values, false, rotation, misalignment.words);
+  const auto smooth = device_.inputs(data.keys.smooth, rotation.codebooks);
+  const auto raw_keys = device_.inputs(data.raw_keys, rotation.codes, misalignment.elements);
+  const auto raw_values = device_.inputs(data.raw_values, rotation.codes, misalignment.elements);
+  args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
+  args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
+  args.lengths = device_.input(data.lengths);
+  args.windows = device_.input(data.windows);
+  args.sinks = device_.input(data.sinks);
+  args.tokens = static_cast<vq::i32>(data.keys.rows);
+  args_of_ = [=](int call, int codebooks) mutable {
+    args.keys = keys(call, codebooks);
+    args.values = values(call, codebooks);
+    args.key_smooth = at(smooth, codebooks);
+    args.raw_keys = at(raw_keys, call);
+    args.raw_values = at(raw_values, call);
+    return args;
+  };
+}
+
 const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
                                                             CodebookCaching codebooks) {
   const vq::CallShape shape = call_shape(plan, op_);
@@ -201,6 +234,10 @@ AttentionOutput DeviceCall::attention_output() const {
 AppendResult DeviceCall::append_output() const {
   return {device_.fetch<std::uint32_t>(0), device_.fetch<std::uint32_t>(1),
           device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)};
+}
+
+DecodeOutput DeviceCall::decode_output() const {
+  return {device_.fetch<std::uint16_t>(0), device_.fetch<std::uint16_t>(1)};
 }
 
 std::vector<std::uint16_t> DeviceCall::linear_output() const {

@@ -7,6 +7,7 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/args/kv_append.h>
+#include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
 
 #include "core/format/quantized_tensor.h"
@@ -15,6 +16,7 @@
 #include "runtime/device_data.h"
 #include "runtime/rotation.h"
 #include "runtime/verify/reference_append.h"
+#include "runtime/verify/reference_decode.h"
 
 namespace vqgen {
 
@@ -42,6 +44,8 @@ class DeviceCall {
   // args() puts the first place of the cache back as it was.
   DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
+  DeviceCall(Backend& backend, const KvDecode& op, const AttentionData& data,
+             Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
   DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
 
@@ -62,6 +66,7 @@ class DeviceCall {
   // What the last launch left; the op's own.
   AttentionOutput attention_output() const;
   AppendResult append_output() const;
+  DecodeOutput decode_output() const;
   std::vector<std::uint16_t> linear_output() const;  // [rows][out_features]
 
  private:
@@ -74,7 +79,8 @@ class DeviceCall {
   GuardedBuffer workspace_;
   std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
   // The argument struct of call number `call` with the codebooks of number `codebooks`.
-  using Args = std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs>;
+  using Args =
+      std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs, vq::KvDecodeArgs>;
   std::function<Args(int call, int codebooks)> args_of_;
   int places_;
   std::vector<std::vector<std::byte>> bytes_;

@@ -63,9 +63,11 @@ Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
     options_.compilers = std::max(1u, std::thread::hardware_concurrency());
   }
   std::visit([&](const auto& op) { data_ = hard_data(op, options_.input); }, problem_);
-  if (const auto* data = std::get_if<AttentionData>(&data_)) {
-    const auto& op = std::get<AttentionDecode>(problem_);
-    reference_ = reference_attention(*data, static_cast<double>(softmax_scale(op)));
+  if (const auto* op = std::get_if<AttentionDecode>(&problem_)) {
+    reference_ = reference_attention(std::get<AttentionData>(data_),
+                                     static_cast<double>(softmax_scale(*op)));
+  } else if (std::holds_alternative<KvDecode>(problem_)) {
+    reference_ = reference_decode(std::get<AttentionData>(data_));
   } else if (const auto* product = std::get_if<LinearData>(&data_)) {
     reference_ = reference_linear(*product);
   }
@@ -82,6 +84,10 @@ std::unique_ptr<DeviceCall> Measurer::uploaded() const {
   if (const auto* op = std::get_if<KvAppend>(&problem_)) {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<AppendData>(data_), Misalignment{},
                                         rotation_, kGuardBytes);
+  }
+  if (const auto* op = std::get_if<KvDecode>(&problem_)) {
+    return std::make_unique<DeviceCall>(backend_, *op, std::get<AttentionData>(data_),
+                                        Misalignment{}, rotation_, kGuardBytes);
   }
   return std::make_unique<DeviceCall>(backend_, *as_linear(problem_), std::get<LinearData>(data_),
                                       Misalignment{}, rotation_, kGuardBytes);
@@ -156,6 +162,10 @@ Comparison Measurer::compare_output() const {
     comparison.rel_err = verdict.excess;
     comparison.ok = verdict.ok;
     return comparison;
+  }
+  if (const auto* decoded = std::get_if<DecodeResult>(&reference_)) {
+    return judge_decode(std::get<AttentionData>(data_), *decoded, call_->decode_output())
+        .comparison;
   }
   return compare(std::get<std::vector<double>>(reference_), call_->linear_output(),
                  as_linear(problem_)->dtype);

@@ -120,7 +120,7 @@ class Measurer {
   Problem problem_;
   MeasureOptions options_;
   std::variant<AttentionData, LinearData, AppendData> data_;
-  std::variant<std::monostate, AttentionResult, std::vector<double>> reference_;
+  std::variant<std::monostate, AttentionResult, DecodeResult, std::vector<double>> reference_;
   std::unique_ptr<DeviceCall> call_;
   LayerBytes layer_;
   Rotation rotation_;

@@ -67,6 +67,15 @@ class Runner {
     return report;
   }
 
+  ItemReport run(const std::string& name, const KvDecode& op, const AttentionData& data) {
+    const DecodeOutput output =
+        execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
+    const DecodeVerdict verdict = judge_decode(data, reference_decode(data), output);
+    ItemReport report = report_of(name, verdict.comparison, op.dtype);
+    report.why = verdict.why;
+    return report;
+  }
+
   ItemReport run(const std::string& name, const Linear& op, const LinearData& data) {
     const std::vector<std::uint16_t> output =
         execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
@@ -120,7 +129,8 @@ std::int64_t stored_tokens(const AttentionData& data, std::int64_t stored) {
 
 // Keeps the first and newest tokens of every cache raw. A shared cache has one window, that of its
 // longest sequence, of which a shorter one sees what lies within its length.
-void set_raw_counts(const AttentionDecode& op, AttentionData& data) {
+template <class Op>
+void set_raw_counts(const Op& op, AttentionData& data) {
   data.max_window = op.shape.window;
   data.max_sinks = op.shape.sinks;
   data.sinks.assign(data.lengths.size(), op.shape.sinks);
@@ -135,7 +145,8 @@ void set_raw_counts(const AttentionDecode& op, AttentionData& data) {
 
 // The raw rows of all caches in the order of the args: sinks by token, then the window's ring.
 // Slots without a token stay zero.
-std::vector<std::uint16_t> raw_rows(const AttentionDecode& op, const AttentionData& data,
+template <class Op>
+std::vector<std::uint16_t> raw_rows(const Op& op, const AttentionData& data,
                                     const std::vector<std::uint16_t>& originals) {
   const std::int64_t head_dim = op.shape.head_dim;
   const std::int64_t heads = data.keys.batch * op.shape.kv_heads;
@@ -155,37 +166,67 @@ std::vector<std::uint16_t> raw_rows(const AttentionDecode& op, const AttentionDa
   return raw;
 }
 
-// What a bundle item says of the attention problem, checked against it: formats, element type,
-// heads, head_dim, number of queries and longest sequence must agree. Where the problem keeps raw
-// tokens, they are taken from the originals. Error(bad_input) names `where` and what differs.
-AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
-                          const std::string& where, const HardInput&) {
-  const Matcher matcher(where);
+// The cache of a bundle item, checked against a problem on caches: formats, element type, heads,
+// head_dim and longest sequence must agree.
+template <class Op>
+const AttentionData& stored_cache(const Matcher& matcher, const Op& op, const BundleItem& item) {
   const auto* stored = std::get_if<AttentionData>(&item.data);
-  if (stored == nullptr) matcher.fail("holds weights, but the config's op is attention_decode");
+  if (stored == nullptr) {
+    matcher.fail(fmt::format("holds weights, but the config's op is {}", Op::kOp));
+  }
   matcher.same_format("keys", stored->keys.format, op.keys);
   matcher.same_format("values", stored->values.format, op.values);
   matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
   matcher.same<std::int64_t>("kv_heads", stored->keys.heads, op.shape.kv_heads);
   matcher.same<std::int64_t>("head_dim", stored->keys.columns, op.shape.head_dim);
   matcher.same<std::int64_t>("tokens", stored->keys.rows, op.shape.tokens);
-  if (stored->queries.empty()) {
+  return *stored;
+}
+
+// Raw tokens, where the problem keeps some, from the originals.
+template <class Op>
+void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
+  if (op.raw_slots() == 0) return;
+  if (data.original_keys.empty() || data.original_values.empty()) {
+    matcher.fail("holds no originals for the raw window and sinks; quantize with --keep-original");
+  }
+  set_raw_counts(op, data);
+  data.raw_keys = raw_rows(op, data, data.original_keys);
+  data.raw_values = raw_rows(op, data, data.original_values);
+}
+
+// What a bundle item says of the attention problem, checked against it, the number of queries too.
+// Error(bad_input) names `where` and what differs.
+AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
+                          const std::string& where, const HardInput&) {
+  const Matcher matcher(where);
+  AttentionData data = stored_cache(matcher, op, item);
+  if (data.queries.empty()) {
     matcher.fail("holds no queries; quantize with --queries, or run on generated data");
   }
-  matcher.same<std::int64_t>("batch", stored->batch, op.shape.batch);
-  matcher.same<std::int64_t>("query_heads", stored->query_heads, op.shape.query_heads);
-  matcher.same<std::int64_t>("the number of caches", stored->keys.batch,
+  matcher.same<std::int64_t>("batch", data.batch, op.shape.batch);
+  matcher.same<std::int64_t>("query_heads", data.query_heads, op.shape.query_heads);
+  matcher.same<std::int64_t>("the number of caches", data.keys.batch,
                              op.shape.shared_cache ? 1 : op.shape.batch);
-  AttentionData data = *stored;
-  if (op.raw_slots() > 0) {
-    if (data.original_keys.empty() || data.original_values.empty()) {
-      matcher.fail(
-          "holds no originals for the raw window and sinks; quantize with --keep-original");
-    }
-    set_raw_counts(op, data);
-    data.raw_keys = raw_rows(op, data, data.original_keys);
-    data.raw_values = raw_rows(op, data, data.original_values);
+  add_raw(matcher, op, data);
+  return data;
+}
+
+// Likewise, each stored cache whole, whatever its queries are.
+AttentionData stored_data(const KvDecode& op, const BundleItem& item, const std::string& where,
+                          const HardInput&) {
+  const Matcher matcher(where);
+  AttentionData data = stored_cache(matcher, op, item);
+  matcher.same<std::int64_t>("the number of caches", data.keys.batch, op.shape.batch);
+  std::vector<std::int32_t> lengths;
+  for (std::int64_t stored = 0; stored < data.keys.batch; ++stored) {
+    lengths.push_back(static_cast<std::int32_t>(stored_tokens(data, stored)));
   }
+  data.batch = data.keys.batch;
+  data.lengths = std::move(lengths);
+  data.windows.clear();
+  data.sinks.clear();
+  add_raw(matcher, op, data);
   return data;
 }
 

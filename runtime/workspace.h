@@ -6,6 +6,7 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/args/kv_append.h>
+#include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
 #include <vq/layout/launch.h>
 
@@ -15,6 +16,7 @@ namespace vqgen {
 // arguments that point into it. A part that the plan lacks is null, and `workspace` may be where
 // `bytes` is 0.
 inline void point_into_workspace(vq::KvAppendArgs&, void*, std::size_t, std::size_t) {}
+inline void point_into_workspace(vq::KvDecodeArgs&, void*, std::size_t, std::size_t) {}
 template <class Args>
 void point_into_workspace(Args& args, void* workspace, std::size_t bytes, std::size_t score_bytes) {
   auto* next = static_cast<std::byte*>(workspace);

@@ -151,11 +151,13 @@ struct Wanted {
 };
 
 std::vector<Wanted> operands_of(const Problem& problem, const std::string& source) {
-  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
-    const AttentionShape& shape = op->shape;
-    return {{Operand::keys, op->keys, kv_units(op->keys, shape.kv_heads, shape.head_dim)},
-            {Operand::values, op->values, kv_units(op->values, shape.kv_heads, shape.head_dim)}};
-  }
+  const auto of_cache = [](const auto& op) -> std::vector<Wanted> {
+    const auto& shape = op.shape;
+    return {{Operand::keys, op.keys, kv_units(op.keys, shape.kv_heads, shape.head_dim)},
+            {Operand::values, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim)}};
+  };
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) return of_cache(*op);
+  if (const auto* op = std::get_if<KvDecode>(&problem)) return of_cache(*op);
   if (std::holds_alternative<KvAppend>(problem)) {
     throw Error(ErrorKind::bad_input,
                 source +

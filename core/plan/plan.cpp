@@ -112,6 +112,16 @@ vq::AppendProblem facts(const KvAppend& op) {
           cache_facts(op.values, op.shape.head_dim)};
 }
 
+vq::DecodeProblem facts(const KvDecode& op) {
+  return {op.dtype,
+          op.shape.head_dim,
+          op.shape.kv_heads,
+          op.shape.window,
+          op.shape.sinks,
+          cache_facts(op.keys, op.shape.head_dim),
+          cache_facts(op.values, op.shape.head_dim)};
+}
+
 vq::CallShape call_shape(const Plan& plan, const Problem& problem) {
   return visit_plan(plan, problem,
                     [](const auto& each, const auto& op) { return call_shape(each, op); });

@@ -6,12 +6,14 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/args/kv_append.h>
+#include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
 #include <vq/kernels/append_lanes/plan.h>
 #include <vq/kernels/attention_channels/plan.h>
 #include <vq/kernels/attention_fragments/plan.h>
 #include <vq/kernels/attention_lanes/plan.h>
 #include <vq/kernels/attention_tables/plan.h>
+#include <vq/kernels/decode_lanes/plan.h>
 #include <vq/kernels/linear_fragments/plan.h>
 #include <vq/kernels/linear_lanes/plan.h>
 #include <vq/kernels/linear_slices/plan.h>
@@ -46,6 +48,7 @@ using vq::AttentionFragments;
 using vq::AttentionLanes;
 using vq::AttentionTables;
 using vq::Combine;
+using vq::DecodeLanes;
 using vq::LinearFragments;
 using vq::LinearFusion;
 using vq::LinearLanes;
@@ -55,14 +58,16 @@ using vq::LinearWarpgroups;
 
 using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
                           LinearLanes, LinearFragments, LinearTables, LinearWarpgroups,
-                          LinearSlices, AppendLanes>;
+                          LinearSlices, AppendLanes, DecodeLanes>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
-// The op that a dataflow does: AttentionDecode, KvAppend, or Linear, which Gemv and Gemm both are.
+// The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, or Linear, which Gemv and Gemm
+// both are.
 template <class P>
 using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
-    std::conditional_t<std::string_view(P::kName).starts_with("linear_"), Linear, KvAppend>>;
+    std::conditional_t<std::string_view(P::kName).starts_with("linear_"), Linear,
+                       std::conditional_t<std::is_same_v<P, AppendLanes>, KvAppend, KvDecode>>>;
 
 // The op of a problem that the dataflow does; null where it does another.
 template <class P>
@@ -75,9 +80,11 @@ const OpOf<P>* op_of(const Problem& problem) {
 
 // The arguments that an op's kernels take.
 template <class Op>
-using ArgsOf = std::conditional_t<
-    std::is_same_v<Op, AttentionDecode>, vq::AttentionDecodeArgs,
-    std::conditional_t<std::is_base_of_v<Linear, Op>, vq::LinearArgs, vq::KvAppendArgs>>;
+using ArgsOf =
+    std::conditional_t<std::is_same_v<Op, AttentionDecode>, vq::AttentionDecodeArgs,
+                       std::conditional_t<std::is_base_of_v<Linear, Op>, vq::LinearArgs,
+                                          std::conditional_t<std::is_same_v<Op, KvAppend>,
+                                                             vq::KvAppendArgs, vq::KvDecodeArgs>>>;
 
 // Whether the plan's dataflow does the problem's op.
 inline bool is_plan_of(const Plan& plan, const Problem& problem) {
@@ -113,6 +120,7 @@ const Placement* placement_of(const Plan& plan, Operand operand);
 vq::AttentionProblem facts(const AttentionDecode& op);
 vq::LinearProblem facts(const Linear& op);
 vq::AppendProblem facts(const KvAppend& op);
+vq::DecodeProblem facts(const KvDecode& op);
 
 // Facts and plan side by side.
 template <class P>
@@ -133,6 +141,10 @@ vq::CallShape call_shape(const P& plan, const Linear& op) {
 template <class P>
 vq::CallShape call_shape(const P& plan, const KvAppend& op) {
   return call_shape(configured(plan, op), op.shape.batch);
+}
+template <class P>
+vq::CallShape call_shape(const P& plan, const KvDecode& op) {
+  return call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
 }
 vq::CallShape call_shape(const Plan& plan, const Problem& problem);
 

@@ -13,6 +13,16 @@ void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
                 operand, format.residuals);
 }
 
+// Of an op that writes or reads rows of a cache as they are.
+template <class Op>
+void judge_cache(Judge& judge, const Op& op) {
+  judge_format(judge, op.keys, "keys");
+  judge_format(judge, op.values, "values");
+  const int d = op.shape.head_dim;
+  judge.require(d == 64 || d == 80 || d == 96 || d == 128 || d == 256,
+                "head_dim {} is not built yet; use 64, 80, 96, 128 or 256", d);
+}
+
 }  // namespace
 
 void judge_problem(Judge& judge, const AttentionDecode& op) {
@@ -23,13 +33,9 @@ void judge_problem(Judge& judge, const AttentionDecode& op) {
                 "head_dim {} is not built yet; use 64, 96, 128 or 256", d);
 }
 
-void judge_problem(Judge& judge, const KvAppend& op) {
-  judge_format(judge, op.keys, "keys");
-  judge_format(judge, op.values, "values");
-  const int d = op.shape.head_dim;
-  judge.require(d == 64 || d == 80 || d == 96 || d == 128 || d == 256,
-                "head_dim {} is not built yet; use 64, 80, 96, 128 or 256", d);
-}
+void judge_problem(Judge& judge, const KvAppend& op) { judge_cache(judge, op); }
+
+void judge_problem(Judge& judge, const KvDecode& op) { judge_cache(judge, op); }
 
 void judge_problem(Judge& judge, const Linear& op) { judge_format(judge, op.weights, "weights"); }
 

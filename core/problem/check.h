@@ -35,6 +35,7 @@ Verdict check(const Problem& problem);
 // The same of one op.
 void judge_problem(Judge& judge, const AttentionDecode& op);
 void judge_problem(Judge& judge, const KvAppend& op);
+void judge_problem(Judge& judge, const KvDecode& op);
 void judge_problem(Judge& judge, const Linear& op);
 
 }  // namespace vqgen

@@ -8,7 +8,7 @@
 namespace vqgen {
 namespace {
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp, KvAppend::kOp};
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp, KvAppend::kOp, KvDecode::kOp};
 
 template <class Op>
 Problem read_op(const JsonCursor& root) {
@@ -48,11 +48,12 @@ Config read_config(const Json& json, const std::string& source) {
   Config config;
   config.source = source;
   const std::size_t op =
-      root.member("op", ": attention_decode, gemv, gemm or kv_append").choice(kOps);
+      root.member("op", ": attention_decode, gemv, gemm, kv_append or kv_decode").choice(kOps);
   config.problem = op == 0   ? read_op<AttentionDecode>(root)
                    : op == 1 ? read_op<Gemv>(root)
                    : op == 2 ? read_op<Gemm>(root)
-                             : read_op<KvAppend>(root);
+                   : op == 3 ? read_op<KvAppend>(root)
+                             : read_op<KvDecode>(root);
   if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));
   if (root.has("hotness")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();

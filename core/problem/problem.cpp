@@ -118,6 +118,13 @@ void validate(const KvAppend& op, const Validator& validator) {
   validator.size("new tokens", token * shape.new_tokens);
 }
 
+void validate(const KvDecode& op, const Validator& validator) {
+  const DecodeShape& shape = op.shape;
+  validator.cache(op);
+  validator.size("a cache", 1.0 * shape.batch * shape.kv_heads * shape.head_dim *
+                                static_cast<double>(shape.tokens));
+}
+
 template <class Op>
 void validate_rows(const Op& op, const Validator& validator) {
   if constexpr (requires { Op::kMostRows; }) {

@@ -87,6 +87,40 @@ struct KvAppend {
   bool operator==(const KvAppend&) const = default;
 };
 
+// The rows of a quantized KV cache as dense tensors.
+struct DecodeShape {
+  int batch = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  std::int64_t tokens = 0;
+  int window = 0;
+  int sinks = 0;
+
+  static constexpr auto fields() {
+    using S = DecodeShape;
+    return std::make_tuple(
+        field("batch", &S::batch, required(1, 65535), "sequences"),
+        field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("tokens", &S::tokens, required(1, 2147483647 - 8192),
+              "longest sequence that is decoded; rows of a head of the outputs"),
+        field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
+        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"));
+  }
+  bool operator==(const DecodeShape&) const = default;
+};
+
+// What attention_decode reads, as keys and values that any attention takes.
+struct KvDecode {
+  static constexpr const char* kOp = "kv_decode";
+  DType dtype = DType::f16;
+  DecodeShape shape;
+  VqFormat keys;
+  VqFormat values;
+  int raw_slots() const { return shape.sinks + shape.window; }
+  bool operator==(const KvDecode&) const = default;
+};
+
 // y = x W^T.
 struct LinearShape {
   int rows = 0;
@@ -127,7 +161,7 @@ struct Gemm : Linear {
   bool operator==(const Gemm&) const = default;
 };
 
-using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend>;
+using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDecode>;
 
 enum class Operand { keys, values, weights };
 template <>

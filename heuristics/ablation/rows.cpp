@@ -55,6 +55,11 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
         "ablate: kv_append has one dataflow and places no codebooks, so there is nothing to "
         "leave out; use vqgen measure --space");
   }
+  if (std::holds_alternative<KvDecode>(problem)) {
+    throw Error(ErrorKind::infeasible,
+                "ablate: kv_decode has one dataflow, so there is nothing to compare it with; use "
+                "vqgen measure --space");
+  }
   std::set<std::string> seen;
   for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {
     const Plan shape = shape_of(plan);

@@ -66,6 +66,15 @@ BlockWork begun(const P&, const KvAppend& op, const PlanUse& use) {
   return work;
 }
 
+// Keys and values in 16 bits are written.
+template <class P>
+BlockWork begun(const P&, const KvDecode& op, const PlanUse& use) {
+  BlockWork work = begun_with_operands(use);
+  work.memory_bytes += 4.0 * op.shape.batch * op.shape.kv_heads * op.shape.head_dim *
+                       static_cast<double>(op.shape.tokens);
+  return work;
+}
+
 }  // namespace
 
 ConflictTable::Levels ConflictTable::of(const OperandUse& use) {

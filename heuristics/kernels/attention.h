@@ -120,8 +120,8 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
 using PlacementPair = std::pair<Placement, Placement>;
 
 // Keys and values alike, and where there is a choice one of them shared and the other global.
-inline std::vector<PlacementPair> placement_pairs(const AttentionDecode& op,
-                                                  SpacePlacement allowed) {
+template <class Op>
+std::vector<PlacementPair> placement_pairs(const Op& op, SpacePlacement allowed) {
   const std::vector<Placement> keys = whole_placements(op.keys, allowed);
   const std::vector<Placement> values = whole_placements(op.values, allowed);
   std::vector<PlacementPair> pairs;

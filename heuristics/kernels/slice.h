@@ -99,8 +99,10 @@ VQGEN_SLICE(LinearTables)
 VQGEN_SLICE(LinearWarpgroups)
 VQGEN_SLICE(LinearSlices)
 VQGEN_SLICE(AppendLanes)
+VQGEN_SLICE(DecodeLanes)
 #undef VQGEN_SLICE
 PlanUse use_of(const AppendLanes&, const KvAppend&);
+PlanUse use_of(const DecodeLanes&, const KvDecode&);
 
 // What `vqgen explain` says of a dataflow beside its op's lines; most have nothing to add.
 template <class P>
@@ -111,6 +113,7 @@ std::vector<std::string> explain_plan(const AttentionTables&, const AttentionDec
 std::vector<std::string> explain_plan(const AttentionChannels&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
 std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
+std::vector<std::string> explain_plan(const DecodeLanes&, const KvDecode&);
 
 // What the judgements of plans have in common: the rules that hold whatever the op.
 //

@@ -31,6 +31,10 @@ std::vector<Size> sizes_of(const Problem& problem) {
             {"kv_heads", op->shape.kv_heads},
             {"tokens", op->shape.tokens, false}};
   }
+  if (const auto* op = std::get_if<KvDecode>(&problem)) {
+    return {
+        {"tokens", op->shape.tokens}, {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}};
+  }
   const LinearShape& shape = as_linear(problem)->shape;
   return {{"rows", shape.rows},
           {"out_features", shape.out_features},
@@ -44,12 +48,17 @@ DType dtype_of(const Problem& problem) {
 // Whether all but those sizes is equal.
 bool same_kind(const Problem& a, const Problem& b) {
   if (a.index() != b.index()) return false;
+  const auto same_but_sizes = [](const auto& one, auto other) {
+    other.shape.batch = one.shape.batch;
+    other.shape.kv_heads = one.shape.kv_heads;
+    other.shape.tokens = one.shape.tokens;
+    return other == one;
+  };
   if (const auto* append = std::get_if<KvAppend>(&a)) {
-    KvAppend other = std::get<KvAppend>(b);
-    other.shape.batch = append->shape.batch;
-    other.shape.kv_heads = append->shape.kv_heads;
-    other.shape.tokens = append->shape.tokens;
-    return other == *append;
+    return same_but_sizes(*append, std::get<KvAppend>(b));
+  }
+  if (const auto* decode = std::get_if<KvDecode>(&a)) {
+    return same_but_sizes(*decode, std::get<KvDecode>(b));
   }
   const auto* one = std::get_if<AttentionDecode>(&a);
   if (one == nullptr) {

@@ -250,6 +250,25 @@ typedef struct vqgen_append_args {
   int64_t raw_head_stride;  /* elements */
 } vqgen_append_args;
 
+/* Arguments of kv_decode, which writes cached tokens as dense keys and values: what an attention
+ * with the same formats reads, raw tokens by the same rule. */
+typedef struct vqgen_kv_decode_args {
+  size_t struct_bytes;
+  int64_t tokens;   /* rows of a head of the outputs, 1 to the config's; picks the kernel */
+  void* out_keys;   /* [batch][kv_heads][tokens][head_dim], 16-byte aligned; transforms undone. Rows
+                       from a sequence's length on are not written */
+  void* out_values; /* likewise */
+  vqgen_quantized keys, values;
+  const float* key_smooth; /* [kv_heads][head_dim]; null where the keys are not smoothed */
+  const void* raw_keys;    /* [batch][kv_heads][sinks + window][head_dim]; null without both */
+  const void* raw_values;
+  int64_t raw_batch_stride; /* elements */
+  int64_t raw_head_stride;  /* elements */
+  const int32_t* lengths;   /* [batch] tokens of a sequence; of more than `tokens` the first */
+  const int32_t* windows;   /* [batch], of the whole length; null without a window */
+  const int32_t* sinks;     /* [batch], null without sinks */
+} vqgen_kv_decode_args;
+
 /* Arguments of gemv and gemm, y = x W^T. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
@@ -279,6 +298,8 @@ VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_at
                                               void* stream);
 VQGEN_API vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args,
                                            void* stream); /* needs no workspace */
+VQGEN_API vqgen_status vqgen_kv_decode_launch(const vqgen_op* op, const vqgen_kv_decode_args* args,
+                                              void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args,
                                            void* workspace, size_t workspace_bytes, void* stream);
 

@@ -64,6 +64,10 @@ class Op {
     args.struct_bytes = sizeof(args);
     require(vqgen_append_launch(op_.get(), &args, stream));
   }
+  void launch(vqgen_kv_decode_args args, void* stream = nullptr) const {
+    args.struct_bytes = sizeof(args);
+    require(vqgen_kv_decode_launch(op_.get(), &args, stream));
+  }
 
  private:
   std::unique_ptr<vqgen_op, decltype(&vqgen_op_release)> op_;

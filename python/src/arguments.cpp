@@ -46,6 +46,22 @@ constexpr Slot kAppend[] = {
     raw("raw_keys", true),
     raw("raw_values", true),
 };
+constexpr Slot kDecode[] = {
+    {.name = "out_keys", .written = true, .free_dimension = 2},
+    {.name = "out_values", .written = true, .free_dimension = 2},
+    codes("keys.codes", false),
+    {"keys.codebooks"},
+    {"keys.scales"},
+    codes("values.codes", false),
+    {"values.codebooks"},
+    {"values.scales"},
+    {"key_smooth"},
+    raw("raw_keys", false),
+    raw("raw_values", false),
+    {"lengths"},
+    {"windows"},
+    {"sinks"},
+};
 constexpr Slot kLinear[] = {
     {.name = "x", .free_dimension = 0},
     {.name = "y", .written = true, .free_dimension = 0},
@@ -129,6 +145,7 @@ void judge(const Slot& slot, const Expected& expected, const DLDevice& device,
 std::span<const Slot> slots_of(Kind kind) {
   if (kind == Kind::attention) return kAttention;
   if (kind == Kind::append) return kAppend;
+  if (kind == Kind::decode) return kDecode;
   return kLinear;
 }
 
@@ -138,6 +155,7 @@ Signature read_signature(const char* description, DLDevice device) {
   signature.op = json.at("problem").at("op").get<std::string>();
   signature.kind = signature.op == "attention_decode" ? Kind::attention
                    : signature.op == "kv_append"      ? Kind::append
+                   : signature.op == "kv_decode"      ? Kind::decode
                                                       : Kind::linear;
   signature.device = device;
   for (const Slot& slot : slots_of(signature.kind)) {

@@ -10,7 +10,7 @@
 
 namespace vqgen::python {
 
-enum class Kind { attention, append, linear };
+enum class Kind { attention, append, decode, linear };
 
 // An argument of a kind of op, in the order of calls.
 struct Slot {

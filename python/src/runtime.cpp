@@ -90,6 +90,40 @@ vqgen_append_args append_args(const Signature& signature, const Arguments& given
           .raw_head_stride = given.stride(raw_keys, 1)};
 }
 
+vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& given) {
+  enum {
+    out_keys,
+    out_values,
+    keys,
+    values = 5,
+    key_smooth = 8,
+    raw_keys,
+    raw_values,
+    lengths,
+    windows,
+    sinks
+  };
+  const std::int64_t tokens = given.size(out_keys, 2);
+  if (given.size(out_values, 2) != tokens) {
+    throw bad_input("'out_keys' has " + std::to_string(tokens) + " tokens, and 'out_values' " +
+                    std::to_string(given.size(out_values, 2)) + "; make them equal");
+  }
+  return {.struct_bytes = sizeof(vqgen_kv_decode_args),
+          .tokens = tokens_of(signature, given, keys, values, tokens),
+          .out_keys = given.data(out_keys),
+          .out_values = given.data(out_values),
+          .keys = given.quantized(keys, true),
+          .values = given.quantized(values, true),
+          .key_smooth = given.data<float>(key_smooth),
+          .raw_keys = given.data(raw_keys),
+          .raw_values = given.data(raw_values),
+          .raw_batch_stride = given.stride(raw_keys, 0),
+          .raw_head_stride = given.stride(raw_keys, 1),
+          .lengths = given.data<std::int32_t>(lengths),
+          .windows = given.data<std::int32_t>(windows),
+          .sinks = given.data<std::int32_t>(sinks)};
+}
+
 vqgen_linear_args linear_args(const Arguments& given, std::int64_t count) {
   enum { x, y, weights, output_scales = 5 };
   const std::int64_t room = std::min(given.size(x, 0), given.size(y, 0));
@@ -119,7 +153,7 @@ template <class Args>
 void launch_as(RuntimeState& state, const Op& op, const Arguments& arguments, const Args& args,
                void* stream) {
   const auto queue = [&](void* workspace) {
-    if constexpr (std::is_same_v<Args, vqgen_append_args>) {
+    if constexpr (requires { op.launch(args, stream); }) {
       op.launch(args, stream);
     } else {
       op.launch(args, workspace, workspace == nullptr ? 0 : op.workspace_bytes(), stream);
@@ -207,6 +241,9 @@ void launch(RuntimeState& state, const Op& op, const Signature& signature,
     case Kind::append:
       require_like(arguments, 11, 12);
       return launch_as(state, op, arguments, append_args(signature, arguments, count), stream);
+    case Kind::decode:
+      require_like(arguments, 9, 10);
+      return launch_as(state, op, arguments, decode_args(signature, arguments), stream);
     case Kind::linear:
       return launch_as(state, op, arguments, linear_args(arguments, count), stream);
   }

@@ -10,7 +10,8 @@ from vqgen._errors import BadInput, RangeError
 
 if TYPE_CHECKING:
     from vqgen import configs
-    Config = dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig | configs.LinearConfig
+    Config = (dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig
+              | configs.DecodeConfig | configs.LinearConfig)
 
 _POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
 _PROVENANCES = ("compiled", "disk", "memory", "baseline")
@@ -140,6 +141,45 @@ class Append(Op):
                      stream)
 
 
+class Decode(Op):
+    """Cached tokens as dense keys and values: what an attention of the same formats reads."""
+
+    def __call__(self, keys: Quantized, values: Quantized, lengths, *, out_keys=None,
+                 out_values=None, key_smooth=None, raw_keys=None, raw_values=None, windows=None,
+                 sinks=None, tokens: int | None = None, stream: int | None = None):
+        """out_keys, out_values: [batch, kv_heads, tokens, head_dim] in the op's dtype, aligned to 16
+        bytes; the keys as attention compares them with a query. Rows of tokens from a sequence's
+        length on are left as they are: uninitialised where the arrays are made here.
+
+        lengths: int32 [batch], tokens of each sequence, which may be more than are decoded.
+        key_smooth, raw_keys, raw_values, windows, sinks: as of the attention.
+        tokens: that are decoded, from the first on; without arrays for them all that the codes have
+            room for and the op takes.
+
+        Returns (out_keys, out_values). Both are made where they are not given.
+        """
+        _arrays.require("keys", _quantized("keys", keys).codes)
+        shape = self._problem["shape"]
+        if tokens is None:
+            given = out_keys if out_keys is not None else out_values
+            tokens = given.shape[2] if given is not None else self._room(keys, values)
+        shape = (shape["batch"], shape["kv_heads"], tokens, shape["head_dim"])
+        out_keys, out_values = (_arrays.empty(keys.codes, shape, self._dtype) if out is None else out
+                                for out in (out_keys, out_values))
+        if out_keys.shape[2] != tokens:
+            raise BadInput(f"'out_keys' has {out_keys.shape[2]} tokens, and tokens is {tokens}")
+        self._launch((out_keys, out_values, *keys, *_quantized("values", values), key_smooth,
+                      raw_keys, raw_values, lengths, windows, sinks), tokens, 0.0, stream)
+        return out_keys, out_values
+
+    def _room(self, *tensors):
+        """Tokens that all codes have room for and the op takes."""
+        rooms = [self._problem["shape"]["tokens"]]
+        for codes in (tensor.codes for tensor in tensors):
+            rooms.append(codes.shape[2] * (codes.shape[4] if len(codes.shape) == 6 else 1))
+        return min(rooms)
+
+
 class Linear(Op):
     """Products y = x W^T with quantized weights."""
 
@@ -166,7 +206,8 @@ class Linear(Op):
         return out
 
 
-_CLASSES = {"attention_decode": Attention, "kv_append": Append, "gemv": Linear, "gemm": Linear}
+_CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_decode": Decode, "gemv": Linear,
+            "gemm": Linear}
 
 
 class Runtime:
@@ -205,6 +246,10 @@ class Runtime:
     def append(self, config: Config, *, stream: int = 0) -> Append:
         """Likewise, of a config of op kv_append."""
         return self._prepare(config, ("kv_append",), stream)
+
+    def decode(self, config: Config, *, stream: int = 0) -> Decode:
+        """Likewise, of a config of op kv_decode."""
+        return self._prepare(config, ("kv_decode",), stream)
 
     def linear(self, config: Config, *, stream: int = 0) -> Linear:
         """Likewise, of a config of op gemm or gemv; without an op, whichever takes its rows."""

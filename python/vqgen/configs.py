@@ -84,6 +84,26 @@ class AppendConfig(_Config):
 
 
 @dataclass
+class DecodeShape:
+    """`tokens` is the most that will be decoded of a sequence."""
+
+    batch: int
+    kv_heads: int
+    head_dim: int
+    tokens: int
+    window: Optional[int] = None
+    sinks: Optional[int] = None
+
+
+@dataclass
+class DecodeConfig(_Config):
+    shape: DecodeShape
+    keys: AnyFormat
+    values: AnyFormat
+    op: str = "kv_decode"
+
+
+@dataclass
 class LinearShape:
     """`rows` is the most that will come."""
 

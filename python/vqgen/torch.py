@@ -1,4 +1,4 @@
-"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append and linear, with fakes and mutation
+"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, decode and linear, with fakes and mutation
 marks, so that they stand in torch.compile and in captured CUDA graphs; and modules over them.
 
 An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside
@@ -89,6 +89,11 @@ _library.define(
     " Tensor value_codebooks, Tensor? value_scales, *, Tensor? counts=None,"
     " Tensor? key_smooth=None, Tensor(c!)? raw_keys=None, Tensor(d!)? raw_values=None,"
     " int? tokens=None) -> ()")
+_library.define(
+    "decode(str config, Tensor key_codes, Tensor key_codebooks, Tensor? key_scales,"
+    " Tensor value_codes, Tensor value_codebooks, Tensor? value_scales, Tensor lengths, *,"
+    " int tokens, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
+    " Tensor? windows=None, Tensor? sinks=None, bool zeroed=True) -> (Tensor, Tensor)")
 _library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"
                 " Tensor? output_scales) -> Tensor")
 
@@ -113,6 +118,28 @@ def _append(config, new_keys, new_values, positions, key_codes, key_codebooks, k
          value_codebooks, value_scales, key_smooth, raw_keys, raw_values), tokens, 0.0, None)
 
 
+def _decode(config, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
+            value_scales, lengths, *, tokens, key_smooth=None, raw_keys=None, raw_values=None,
+            windows=None, sinks=None, zeroed=True):
+    out_keys, out_values = _dense(config, key_codebooks, tokens, zeroed)
+    _op(config, lengths)._launch(
+        (out_keys, out_values, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
+         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks), tokens, 0.0, None)
+    return out_keys, out_values
+
+
+def _dense(config, like, tokens, zeroed):
+    batch, kv_heads, head_dim = _cache_shape(config)
+    shape = (batch, kv_heads, tokens, head_dim)
+    return tuple((like.new_zeros if zeroed else like.new_empty)(shape) for _ in range(2))
+
+
+@functools.lru_cache(maxsize=None)
+def _cache_shape(config):
+    shape = json.loads(config)["shape"]
+    return shape["batch"], shape["kv_heads"], shape["head_dim"]
+
+
 def _linear(config, x, codes, codebooks, scales, output_scales):
     op = _op(config, x)
     rows = x.shape[0]
@@ -131,7 +158,8 @@ def _out_features(config):
     return json.loads(config)["shape"]["out_features"]
 
 
-for _name, _function in (("attention", _attention), ("append", _append), ("linear", _linear)):
+for _name, _function in (("attention", _attention), ("append", _append), ("decode", _decode),
+                         ("linear", _linear)):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
 
@@ -145,6 +173,11 @@ def _(config, query, *_, **__):
 @torch.library.register_fake("vqgen::append", lib=_library)
 def _(*_, **__):
     return None
+
+
+@torch.library.register_fake("vqgen::decode", lib=_library)
+def _(config, key_codes, key_codebooks, *_, tokens, zeroed=True, **__):
+    return _dense(config, key_codebooks, tokens, zeroed)
 
 
 @torch.library.register_fake("vqgen::linear", lib=_library)
@@ -226,6 +259,7 @@ class VQCache:
             {"op": "attention_decode", "shape": {**shape, "query_heads": query_heads}, **both})
         self._append_config = functools.cache(lambda new_tokens: config_text(
             {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))
+        self._decode_config = config_text({"op": "kv_decode", "shape": shape, **both})
         self.tokens = tokens
         attention = self._attention = prepare(self.attention_config, device)
         prepare(self._append_config(1), device)
@@ -280,6 +314,16 @@ class VQCache:
             self.attention_config, query, *self.keys, *self.values, self.lengths,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
             windows=self._windows, sinks=self._sinks, tokens=tokens, softmax_scale=softmax_scale)
+
+    def decode(self, tokens: int, *, zeroed: bool = True):
+        """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:
+        what attend() reads, raw tokens too. Rows from a sequence's length on are zeros, or with
+        zeroed=False uninitialised, which saves a write of all rows where no sequence is shorter.
+        The first call compiles; none may be the first in a capture."""
+        return torch.ops.vqgen.decode(
+            self._decode_config, *self.keys, *self.values, self.lengths, tokens=tokens,
+            key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
+            windows=self._windows, sinks=self._sinks, zeroed=zeroed)
 
     def bytes_per_token(self) -> float:
         """Of codes, for one token of one sequence."""

@@ -9,7 +9,8 @@ constexpr std::int64_t kLeastTokens = 1024;  // below, a plan is not worth a ker
 
 // Descending, the problem's own first.
 std::vector<std::int64_t> sizes_of(const Problem& problem) {
-  const bool tokens = std::holds_alternative<AttentionDecode>(problem);
+  const bool tokens =
+      std::holds_alternative<AttentionDecode>(problem) || std::holds_alternative<KvDecode>(problem);
   const std::int64_t own = size_of(problem);
   if (std::holds_alternative<KvAppend>(problem)) return {own};
   std::vector<std::int64_t> sizes;
@@ -52,7 +53,7 @@ std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, i
   std::vector<std::int64_t> sizes;  // descending
   for (const BucketPlan& each : like) sizes.insert(sizes.begin(), each.most);
   if (like.empty()) sizes = sizes_of(config.problem);
-  const bool tokens = std::holds_alternative<AttentionDecode>(config.problem);
+  const bool one_grid = std::holds_alternative<AttentionDecode>(config.problem);
   std::vector<BucketPlan> buckets;
   for (const std::int64_t size : sizes) {
     if (static_cast<int>(buckets.size()) == max_buckets) break;
@@ -66,7 +67,7 @@ std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, i
       if (buckets.empty() || error.kind() != ErrorKind::infeasible) throw;
       continue;
     }
-    if (tokens && !buckets.empty() && bucket.plan == buckets.back().plan) continue;
+    if (one_grid && !buckets.empty() && bucket.plan == buckets.back().plan) continue;
     buckets.push_back(std::move(bucket));
   }
   std::reverse(buckets.begin(), buckets.end());

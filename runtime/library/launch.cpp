@@ -3,6 +3,7 @@
 // stream. No allocation, no lock, no string.
 #include <vq/args/attention_decode.h>
 #include <vq/args/kv_append.h>
+#include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
 
 #include "runtime/device_call.h"
@@ -87,6 +88,11 @@ void set_cache(Call& call, const Args& args) {
   call.raw_values = static_cast<decltype(call.raw_values)>(args.raw_values);
   call.raw_batch_stride = args.raw_batch_stride;
   call.raw_head_stride = args.raw_head_stride;
+  if constexpr (requires { call.lengths; }) {
+    call.lengths = args.lengths;
+    call.windows = args.windows;
+    call.sinks = args.sinks;
+  }
 }
 
 template <class Args>
@@ -119,15 +125,20 @@ void examine_cache(FirstFault& fault, std::int64_t caches, std::int64_t kv_heads
   fault.apart("raw_head_stride", args.raw_head_stride, kv_heads, raw);
 }
 
+template <class Args>
+void examine_counts(FirstFault& fault, const Demands& demands, const Args& args) {
+  fault.present("lengths", args.lengths, 3);
+  fault.present("windows", args.windows, 3, demands.window);
+  fault.present("sinks", args.sinks, 3, demands.sinks);
+}
+
 void examine(FirstFault& fault, const AttentionShape& shape, const Demands& demands,
              const vqgen_attention_args& args) {
   fault.present("query", args.query, 1);
   fault.present("out", args.out, 1);
   fault.present("lse", args.lse, 3);
   examine_cache(fault, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
-  fault.present("lengths", args.lengths, 3);
-  fault.present("windows", args.windows, 3, demands.window);
-  fault.present("sinks", args.sinks, 3, demands.sinks);
+  examine_counts(fault, demands, args);
   // Written so that NaN fails.
   fault.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
                 "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");
@@ -142,6 +153,14 @@ void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands
   examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
 }
 
+void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
+             const vqgen_kv_decode_args& args) {
+  fault.present("out_keys", args.out_keys, demands.elements_mask);
+  fault.present("out_values", args.out_values, demands.elements_mask);
+  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
+  examine_counts(fault, demands, args);
+}
+
 vqgen_status wrong_op(const Record& record) {
   const Problem& problem = record.buckets.back().config.problem;
   if (as_linear(problem) != nullptr) {
@@ -149,6 +168,9 @@ vqgen_status wrong_op(const Record& record) {
   }
   if (std::holds_alternative<KvAppend>(problem)) {
     return fail(VQGEN_BAD_INPUT, "the op is a kv_append; launch it with vqgen_append_launch()");
+  }
+  if (std::holds_alternative<KvDecode>(problem)) {
+    return fail(VQGEN_BAD_INPUT, "the op is a kv_decode; launch it with vqgen_kv_decode_launch()");
   }
   return fail(VQGEN_BAD_INPUT, "the op is an attention; launch it with vqgen_attention_launch()");
 }
@@ -175,9 +197,6 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   call.out = static_cast<vq::u16*>(args.out);
   call.lse = args.lse;
   set_cache(call, args);
-  call.lengths = args.lengths;
-  call.windows = args.windows;
-  call.sinks = args.sinks;
   point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.score_bytes);
   call.score_stride = bucket.most;
   call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(*op);
@@ -205,6 +224,30 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
   call.counts = args.counts;
   set_cache(call, args);
   call.capacity = static_cast<vq::i32>(args.tokens);
+  enqueue(bucket, call, stream);
+  return VQGEN_OK;
+}
+
+vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Workspace,
+                    void* stream) {
+  const auto& buckets = record.buckets;
+  const auto* op = std::get_if<KvDecode>(&buckets.back().config.problem);
+  if (op == nullptr) return wrong_op(record);
+  if (args.tokens < 1 || args.tokens > buckets.back().most) {
+    return fail(VQGEN_RANGE,
+                "tokens is not positive or more than the op was prepared for; prepare it with as "
+                "many tokens as will be decoded");
+  }
+  const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
+  FirstFault fault;
+  examine(fault, op->shape, bucket.demands, args);
+  if (fault.status() != VQGEN_OK) return fault.status();
+
+  vq::KvDecodeArgs call{};
+  call.out_keys = static_cast<vq::u16*>(args.out_keys);
+  call.out_values = static_cast<vq::u16*>(args.out_values);
+  set_cache(call, args);
+  call.tokens = static_cast<vq::i32>(args.tokens);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }
@@ -299,6 +342,11 @@ vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_ar
 }
 
 vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args, void* stream) {
+  return guarded_launch(op, args, {}, stream);
+}
+
+vqgen_status vqgen_kv_decode_launch(const vqgen_op* op, const vqgen_kv_decode_args* args,
+                                    void* stream) {
   return guarded_launch(op, args, {}, stream);
 }
 

@@ -109,6 +109,14 @@ void add_cache(Json& list, const Op& op, const std::string& dtype, std::int64_t 
   }
 }
 
+// Of what reads a cache.
+template <class Shape>
+void add_counts(Json& list, const Shape& s) {
+  add(list, "lengths", "i32", {s.batch});
+  if (s.window > 0) add(list, "windows", "i32", {s.batch});
+  if (s.sinks > 0) add(list, "sinks", "i32", {s.batch});
+}
+
 Json arguments(const AttentionDecode& op) {
   const AttentionShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
@@ -117,9 +125,7 @@ Json arguments(const AttentionDecode& op) {
   add(list, "out", dtype, {s.batch, s.query_heads, s.head_dim});
   add(list, "lse", "f32", {s.batch, s.query_heads});
   add_cache(list, op, dtype, s.shared_cache ? 1 : s.batch);
-  add(list, "lengths", "i32", {s.batch});
-  if (s.window > 0) add(list, "windows", "i32", {s.batch});
-  if (s.sinks > 0) add(list, "sinks", "i32", {s.batch});
+  add_counts(list, s);
   return list;
 }
 
@@ -133,6 +139,18 @@ Json arguments(const KvAppend& op) {
   add(list, "positions", "i32", {s.batch});
   add(list, "counts", "i32", {s.batch});
   add_cache(list, op, dtype, s.batch);
+  return list;
+}
+
+Json arguments(const KvDecode& op) {
+  const DecodeShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  Json list = Json::array();
+  for (const char* name : {"out_keys", "out_values"}) {
+    add(list, name, dtype, {s.batch, s.kv_heads, s.tokens, s.head_dim});
+  }
+  add_cache(list, op, dtype, s.batch);
+  add_counts(list, s);
   return list;
 }
 

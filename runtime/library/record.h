@@ -15,11 +15,12 @@
 namespace vqgen::library {
 
 // Rows or tokens that change within an op: the few sizes that kernels are made for, so that a
-// launch finds its own by a scan. Tokens only change the plan, never the text: sizes grow fourfold,
-// and those with one plan are one. Rows are part of the text: powers of two.
+// launch finds its own by a scan. Tokens only change the plan, never what it does: sizes grow
+// fourfold, and of an attention those with one plan are one; the grid of a kv_decode grows with
+// them. Rows are part of the text: powers of two.
 
-// Tokens of an attention, rows of a product, tokens that the cache of a kv_append has room for:
-// which change neither its plan nor its text, so that it has one bucket.
+// Tokens of an attention or a kv_decode, rows of a product, tokens that the cache of a kv_append
+// has room for: which change neither its plan nor its text, so that it has one bucket.
 std::int64_t size_of(const Problem& problem);
 
 // The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.
@@ -55,7 +56,7 @@ struct Demands {
   bool scales = false, value_scales = false;  // of the stages: weights or keys; values
   bool window = false, sinks = false;
   std::uintptr_t codes_mask = 3;     // of codes, and of their strides in bytes
-  std::uintptr_t elements_mask = 1;  // of raw tokens, and of x
+  std::uintptr_t elements_mask = 1;  // of raw tokens, of x, and of what kv_decode writes
 };
 
 struct Bucket : BucketPlan {

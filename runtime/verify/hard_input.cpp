@@ -208,6 +208,21 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   return data;
 }
 
+AttentionData make_decode_data(const KvDecode& problem, const HardInput& input) {
+  const DecodeShape& s = problem.shape;
+  const AttentionDecode reader{problem.dtype,
+                               {.batch = s.batch,
+                                .query_heads = s.kv_heads,
+                                .kv_heads = s.kv_heads,
+                                .head_dim = s.head_dim,
+                                .tokens = s.tokens,
+                                .window = s.window,
+                                .sinks = s.sinks},
+                               problem.keys,
+                               problem.values};
+  return make_attention_data(reader, input);
+}
+
 LinearData make_linear_data(const Linear& problem, const HardInput& input) {
   const LinearShape& shape = problem.shape;
   LinearData data;

@@ -40,6 +40,9 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
 // far as the batch allows. input.codes has no meaning here.
 AppendData make_append_data(const KvAppend& problem, const HardInput& input);
 
+// What make_attention_data() makes for one query a KV head: the cache is the same.
+AttentionData make_decode_data(const KvDecode& problem, const HardInput& input);
+
 // input.lengths has no meaning here. y is of O(1) before output scales.
 LinearData make_linear_data(const Linear& problem, const HardInput& input);
 

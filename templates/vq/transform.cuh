@@ -1,26 +1,36 @@
-// The key transforms' inverse, applied to the query: q~ = q diag(lambda) H (VecInfer eq. 7).
+// The key transforms, and their inverse: applied to the query, q~ = q diag(lambda) H (VecInfer
+// eq. 7), or to decoded keys.
 #pragma once
 
 #include <vq/machine.cuh>
 
 namespace vq {
 
-// In place, a row of kLength fp32, a power of two, held by a warp: lane l has elements l + 32 j.
-// row <- row H / sqrt(n), by log2(n) butterfly steps; lanes past the row keep zeros.
+// 1 / sqrt(length) of a power of two.
+VQ_HD constexpr float hadamard_scale(int length) {
+  return length == 1   ? 1.0f
+         : length == 2 ? 0.70710678118654752440f
+                       : 0.5f * hadamard_scale(length / 4);
+}
+
+// In place, a row of kLength fp32, a power of two, kOfLane held by each of the lanes that follow
+// each other and share it: either lane l has elements l + lanes j, or elements kOfLane l + j, for
+// the matrix is the same in any order of the bits of an element's number.
+// row <- row H / sqrt(n), by log2(n) butterfly steps; lanes of a warp past its one row keep zeros.
+// All lanes of the warp.
 template <int kLength, int kOfLane>
 VQ_DEVICE void hadamard_row(float (&row)[kOfLane]) {
   static_assert((kLength & (kLength - 1)) == 0, "Hadamard needs a power of two");
-  static_assert(kOfLane == (kLength + 31) / 32, "");
-  // 1 / sqrt(2) a step keeps the transform orthonormal without a square root.
-  constexpr float kStep = 0.70710678118654752440f;
+  constexpr int kLanes = kLength / kOfLane;
+  static_assert(kLanes * kOfLane == kLength && kLanes <= 32, "");
+  constexpr float kScale = hadamard_scale(kLength);
   VQ_UNROLL
-  for (int span = 1; span < kLength && span < 32; span *= 2) {
-    const bool high = (lane() & span) != 0;
+  for (int j = 0; j < kOfLane; ++j) row[j] *= kScale;
+  VQ_UNROLL
+  for (int span = 1; span < kLanes; span *= 2) {
+    const float sign = (lane() & span) != 0 ? -1.0f : 1.0f;
     VQ_UNROLL
-    for (int j = 0; j < kOfLane; ++j) {
-      const float other = shuffle_xor(row[j], span);
-      row[j] = (high ? other - row[j] : row[j] + other) * kStep;
-    }
+    for (int j = 0; j < kOfLane; ++j) row[j] = sign * row[j] + shuffle_xor(row[j], span);
   }
   VQ_UNROLL
   for (int apart = 1; apart < kOfLane; apart *= 2) {
@@ -29,8 +39,8 @@ VQ_DEVICE void hadamard_row(float (&row)[kOfLane]) {
       if ((j & apart) != 0) continue;
       const float a = row[j];
       const float b = row[j + apart];
-      row[j] = (a + b) * kStep;
-      row[j + apart] = (a - b) * kStep;
+      row[j] = a + b;
+      row[j + apart] = a - b;
     }
   }
 }

@@ -111,7 +111,8 @@ Json config_schema() {
             {"placement", object_schema<Placement>(false)}}},
           {"oneOf",
            {op_schema<AttentionDecode>({"keys", "values"}), op_schema<Gemv>({"weights"}),
-            op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"})}}};
+            op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"}),
+            op_schema<KvDecode>({"keys", "values"})}}};
 }
 
 }  // namespace vqgen

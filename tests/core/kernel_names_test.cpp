@@ -42,8 +42,16 @@ std::vector<Problem> problems() {
   append.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4};
   append.keys = attention.keys;
   append.values = attention.values;
-  return {attention, append, product("aqlm-2x8", {1, 4096, 4096}),
-          product("aqlm-2x8", {16, 4096, 4096}), product("aqlm-1x16", {1, 4096, 4096})};
+  KvDecode decode;
+  decode.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
+  decode.keys = attention.keys;
+  decode.values = attention.values;
+  return {attention,
+          append,
+          decode,
+          product("aqlm-2x8", {1, 4096, 4096}),
+          product("aqlm-2x8", {16, 4096, 4096}),
+          product("aqlm-1x16", {1, 4096, 4096})};
 }
 
 TEST(KernelNames, OfTheSpaceAreDistinctWhereThePlansAre) {

@@ -35,6 +35,14 @@ inline Json append_json() {
     "values": {"vector_size": 4, "index_bits": 8}})",
                     "append");
 }
+inline Json decode_json() {
+  return parse_json(R"({
+    "op": "kv_decode",
+    "shape": {"batch": 2, "kv_heads": 2, "head_dim": 128, "tokens": 1000},
+    "keys": {"vector_size": 4, "index_bits": 8},
+    "values": {"vector_size": 4, "index_bits": 8}})",
+                    "decode");
+}
 inline Json gemv_json() {
   return parse_json(R"({
     "op": "gemv",

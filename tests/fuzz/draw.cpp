@@ -106,10 +106,10 @@ Json cache_format(Draw& draw, std::int64_t head_dim, bool keys, const Limits& li
   return format;
 }
 
-Json cache_problem(Draw& draw, bool append, const Limits& limits) {
+Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
   Json config;
   Json& shape = config["shape"];
-  config["op"] = append ? "kv_append" : "attention_decode";
+  config["op"] = op;
   const auto head_dim =
       wrong(draw) ? draw.size(1024) : std::int64_t{draw.of({64, 96, 128, 128, 128, 256})};
   // Mostly as servers have it.
@@ -121,9 +121,9 @@ Json cache_problem(Draw& draw, bool append, const Limits& limits) {
   shape["kv_heads"] = kv_heads;
   shape["head_dim"] = head_dim;
   shape["tokens"] = usual(1 << 18, limits.tokens);
-  if (append) {
+  if (op == KvAppend::kOp) {
     shape["new_tokens"] = usual(64, limits.new_tokens);
-  } else {
+  } else if (op == AttentionDecode::kOp) {
     const std::int64_t heads = kv_heads * usual(8, limits.group);
     shape["query_heads"] =
         wrong(draw)
@@ -196,8 +196,11 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
 
 Json draw_config(Draw& draw, const Limits& limits) {
   draw.only_extremes(draw.one_in(12));
-  const std::size_t op = draw.below(5);
-  Json config = op < 3 ? product(draw, op == 0, limits) : cache_problem(draw, op == 4, limits);
+  const std::size_t op = draw.below(6);
+  Json config = op < 3    ? product(draw, op == 0, limits)
+                : op == 3 ? cache_problem(draw, AttentionDecode::kOp, limits)
+                : op == 4 ? cache_problem(draw, KvAppend::kOp, limits)
+                          : cache_problem(draw, KvDecode::kOp, limits);
   draw.only_extremes(false);
   config["dtype"] = draw.of(enum_names<DType>);
   return config;

@@ -49,10 +49,15 @@ inline std::vector<HotnessProfile> random_profiles(const Problem& problem,
     if (random() % 8 == 0)
       std::fill(profiles.back().counts.begin(), profiles.back().counts.end(), 0);
   };
+  const auto add_cache = [&](const auto& op) {
+    const auto& shape = op.shape;
+    add(Operand::keys, op.keys, kv_units(op.keys, shape.kv_heads, shape.head_dim));
+    add(Operand::values, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim));
+  };
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
-    const AttentionShape& shape = op->shape;
-    add(Operand::keys, op->keys, kv_units(op->keys, shape.kv_heads, shape.head_dim));
-    add(Operand::values, op->values, kv_units(op->values, shape.kv_heads, shape.head_dim));
+    add_cache(*op);
+  } else if (const auto* decode = std::get_if<KvDecode>(&problem)) {
+    add_cache(*decode);
   } else if (as_linear(problem) != nullptr) {  // kv_append has none
     const Linear& op_ = *as_linear(problem);
     add(Operand::weights, op_.weights,

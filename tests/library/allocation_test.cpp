@@ -77,11 +77,14 @@ class Allocations : public testing::Test {
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, gemv.c_str(), nullptr, &gemv_), VQGEN_OK);
     const std::string append = append_json().dump();
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, append.c_str(), nullptr, &append_), VQGEN_OK);
+    const std::string decode = decode_json().dump();
+    EXPECT_EQ(vqgen_prepare(&fake_.runtime, decode.c_str(), nullptr, &decode_), VQGEN_OK);
   }
   ~Allocations() override {
     vqgen_op_release(attention_);
     vqgen_op_release(gemv_);
     vqgen_op_release(append_);
+    vqgen_op_release(decode_);
   }
   void launch_all(int rows = 2, std::int64_t tokens = 1000) {
     vqgen_attention_args a{};
@@ -109,13 +112,22 @@ class Allocations : public testing::Test {
     n.keys = a.keys;
     n.values = a.values;
     append_status_ = vqgen_append_launch(append_, &n, nullptr);
+    vqgen_kv_decode_args d{};
+    d.struct_bytes = sizeof(d);
+    d.tokens = tokens;
+    d.out_keys = d.out_values = memory;
+    d.keys = a.keys;
+    d.values = a.values;
+    d.lengths = a.lengths;
+    decode_status_ = vqgen_kv_decode_launch(decode_, &d, nullptr);
   }
 
   FakeRuntime fake_{{.max_buckets = 8}};
   vqgen_op* attention_ = nullptr;
   vqgen_op* gemv_ = nullptr;
   vqgen_op* append_ = nullptr;
-  vqgen_status attention_status_{}, gemv_status_{}, append_status_{};
+  vqgen_op* decode_ = nullptr;
+  vqgen_status attention_status_{}, gemv_status_{}, append_status_{}, decode_status_{};
 };
 
 TEST_F(Allocations, ALaunchMakesNone) {
@@ -123,6 +135,7 @@ TEST_F(Allocations, ALaunchMakesNone) {
   EXPECT_EQ(attention_status_, VQGEN_OK) << vqgen_last_error();
   EXPECT_EQ(gemv_status_, VQGEN_OK) << vqgen_last_error();
   EXPECT_EQ(append_status_, VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(decode_status_, VQGEN_OK) << vqgen_last_error();
   EXPECT_GE(fake_.backend->enqueued, 6);
 }
 
@@ -139,6 +152,7 @@ TEST_F(Allocations, ArgumentsThatAreRefusedMakeNone) {
   EXPECT_EQ(attention_status_, VQGEN_RANGE);
   EXPECT_EQ(gemv_status_, VQGEN_RANGE);
   EXPECT_EQ(append_status_, VQGEN_RANGE);
+  EXPECT_EQ(decode_status_, VQGEN_RANGE);
 }
 
 TEST_F(Allocations, AnAllocationInALaunchIsSeen) {

@@ -75,9 +75,18 @@ TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
     ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
     trial.expect_right();
   }
+  vqgen_op* decode = prepared(runtime_, small_decode());
+  for (const std::int64_t tokens : {1, 700, 1100}) {
+    DecodeTrial trial(std::get<KvDecode>(read_config(small_decode(), "test").problem), runtime_,
+                      tokens);
+    ASSERT_EQ(trial.launch(decode, stream_), VQGEN_OK) << vqgen_last_error();
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
   vqgen_op_release(attention);
   vqgen_op_release(gemv);
   vqgen_op_release(append);
+  vqgen_op_release(decode);
 }
 
 TEST_F(OnDevice, AnAppendIsCapturedAndReplayed) {

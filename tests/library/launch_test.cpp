@@ -137,6 +137,20 @@ TEST(Launch, AppendIsRightAtAllCapacities) {
   }
 }
 
+// The first tokens of sequences that are longer, by the kernels of two sizes.
+TEST(Launch, DecodeIsRightForAllTokens) {
+  const Json config = small_decode();
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  const auto op = std::get<KvDecode>(read_config(config, "test").problem);
+  for (const std::int64_t tokens : {1, 33, 1023, 1024, 1025, 1100}) {
+    SCOPED_TRACE(tokens);
+    DecodeTrial trial(op, host(), tokens);
+    ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
+}
+
 TEST(Launch, MemoryThatTheHostDoesNotKnowIsAFaultThatNamesTheKernel) {
   const Json config = small_gemv();
   const OwnedOp prepared(config);
@@ -180,6 +194,16 @@ TEST(Launch, AnOpSaysWhatItIs) {
                                       "values.codebooks", "key_smooth", "raw_keys", "raw_values"}));
   EXPECT_EQ(of_append.at("arguments").at(0).at("shape"), Json({2, 4, 2, 64}));
   EXPECT_EQ(of_append.at("arguments").at(10).at("shape"), Json({2, 2, 5, 64}));
+
+  const OwnedOp decode(small_decode());
+  const Json of_decode = parse_json(vqgen_op_description(decode.op), "description");
+  names.clear();
+  for (const Json& each : of_decode.at("arguments")) names.push_back(each.at("name"));
+  EXPECT_EQ(names, (std::vector<std::string>{"out_keys", "out_values", "keys.codes",
+                                             "keys.codebooks", "keys.scales", "values.codes",
+                                             "values.codebooks", "key_smooth", "raw_keys",
+                                             "raw_values", "lengths", "windows", "sinks"}));
+  EXPECT_EQ(of_decode.at("arguments").at(0).at("shape"), Json({2, 2, 1100, 64}));
 }
 
 }  // namespace

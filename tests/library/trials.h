@@ -9,6 +9,7 @@
 #include "runtime/verify/hard_input.h"
 #include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_attention.h"
+#include "runtime/verify/reference_decode.h"
 #include "runtime/verify/reference_linear.h"
 #include "tests/library/fake_backend.h"
 
@@ -28,6 +29,16 @@ inline Json small_append() {
   return edited(append_json(), {{"/shape/head_dim", "64"},
                                 {"/shape/tokens", "30"},
                                 {"/shape/window", "3"},
+                                {"/shape/sinks", "2"},
+                                {"/keys", R"({"vector_size": 4, "index_bits": 6, "residuals": 2,
+                                              "smooth": true, "hadamard": true,
+                                              "stage_scales": true})"}});
+}
+
+inline Json small_decode() {
+  return edited(decode_json(), {{"/shape/head_dim", "64"},
+                                {"/shape/tokens", "1100"},
+                                {"/shape/window", "9"},
                                 {"/shape/sinks", "2"},
                                 {"/keys", R"({"vector_size": 4, "index_bits": 6, "residuals": 2,
                                               "smooth": true, "hadamard": true,
@@ -224,6 +235,71 @@ class AppendTrial {
   AppendData data_;
   DeviceData device_;
   vqgen_append_args args_{};
+};
+
+// The first `tokens` of a cache of the op's size.
+class DecodeTrial {
+ public:
+  DecodeTrial(KvDecode op, vqgen_runtime* runtime, std::int64_t tokens)
+      : op_(std::move(op)),
+        data_(make_decode_data(
+            op_, {.seed = static_cast<std::uint64_t>(tokens), .lengths = LengthPattern::ragged})),
+        device_(runtime->registry->backend()) {
+    const auto elements = static_cast<std::size_t>(op_.shape.batch * op_.shape.kv_heads * tokens *
+                                                   op_.shape.head_dim);
+    args_.struct_bytes = sizeof(args_);
+    args_.tokens = tokens;
+    args_.out_keys = device_.output<std::uint16_t>(elements);
+    args_.out_values = device_.output<std::uint16_t>(elements);
+    args_.keys = public_args(device_, data_.keys, false);
+    args_.values = public_args(device_, data_.values, false);
+    args_.key_smooth = device_.input(data_.keys.smooth);
+    args_.raw_keys = device_.input(data_.raw_keys);
+    args_.raw_values = device_.input(data_.raw_values);
+    args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
+    args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
+    args_.lengths = device_.input(data_.lengths);
+    args_.windows = device_.input(data_.windows);
+    args_.sinks = device_.input(data_.sinks);
+    device_.poison_outputs();
+  }
+  vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
+    return vqgen_kv_decode_launch(op, &args_, stream);
+  }
+  void poison() { device_.poison_outputs(); }
+  void expect_right() const {
+    const DecodeVerdict verdict =
+        judge_decode(data_, reference_decode(data_), {whole(0), whole(1)});
+    EXPECT_TRUE(verdict.comparison.ok) << verdict.why;
+    device_.require_inputs_unchanged();
+  }
+
+ private:
+  // An output as if all rows had been decoded: what was left out is the reference's.
+  std::vector<std::uint16_t> whole(std::size_t number) const {
+    const DecodeResult reference = reference_decode(data_);
+    const std::vector<double>& rows = number == 0 ? reference.keys : reference.values;
+    const std::vector<std::uint16_t> written = device_.fetch<std::uint16_t>(number);
+    const auto dim = static_cast<std::size_t>(op_.shape.head_dim);
+    const auto held = static_cast<std::size_t>(op_.shape.tokens) * dim;
+    const std::size_t given = static_cast<std::size_t>(args_.tokens) * dim;
+    std::vector<std::uint16_t> all(rows.size(), kUnwritten);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::size_t head = i / held;
+      const auto length = static_cast<std::size_t>(
+          data_.lengths[head / static_cast<std::size_t>(op_.shape.kv_heads)]);
+      if (i % held < given) {
+        all[i] = written[head * given + i % held];
+      } else if (i % held < length * dim) {
+        all[i] = element_from_float(op_.dtype, static_cast<float>(rows[i]));
+      }
+    }
+    return all;
+  }
+  KvDecode op_;
+  AttentionData data_;
+  DeviceData device_;
+  vqgen_kv_decode_args args_{};
 };
 
 }  // namespace vqgen::library::test

@@ -80,6 +80,38 @@ def test_append_writes_what_attention_reads(host, draw):
             assert np.allclose((left**2).sum(), (vectors**2).sum(), rtol=1e-3)
 
 
+def test_decoded_tensors_are_what_attention_reads(host, draw):
+    batch, kv_heads, tokens, dim, window, sinks = 2, 3, 50, 96, 8, 2
+    form = configs.Format(4, 6, residuals=2)
+    op = host.decode(configs.DecodeConfig(
+        configs.DecodeShape(batch, kv_heads, dim, 64, window, sinks), form, form))
+    caches = [random_cache(draw, batch, kv_heads, tokens, dim, 4, 6, 2) for _ in range(2)]
+    raw = draw.standard_normal((2, batch, kv_heads, sinks + window, dim)).astype(np.float16)
+    lengths, windows, firsts = (np.array(each, np.int32) for each in ([50, 21], [8, 3], [1, 2]))
+    arguments = dict(raw_keys=raw[0], raw_values=raw[1], windows=windows, sinks=firsts)
+    results = op(*caches, lengths, **arguments)
+    given = np.full((2, batch, kv_heads, 30, dim), 7, np.float16)
+    assert op(*caches, lengths, out_keys=given[0], out_values=given[1], **arguments)[0] is not None
+    for result, fewer, cache, slots in zip(results, given, caches, raw):
+        rows = reference.decoded(cache.codes, cache.codebooks, dim, 6)
+        assert result.shape == (batch, kv_heads, tokens, dim) and result.dtype == np.float16
+        for sequence, length in enumerate(lengths):
+            for token in range(length):
+                if token < firsts[sequence]:
+                    rows[sequence, :, token] = slots[sequence, :, token]
+                elif token >= length - windows[sequence]:
+                    rows[sequence, :, token] = slots[sequence, :, sinks + token % window]
+            assert reference.worst(result[sequence, :, :length], rows[sequence, :, :length]) < 1e-3
+            assert np.array_equal(fewer[sequence, :, :length], result[sequence, :, :min(length, 30)])
+        assert (fewer[1, :, 21:] == 7).all()  # no token is there
+    with pytest.raises(vqgen.BadInput, match="room for 50"):
+        op(*caches, lengths, tokens=51, **arguments)
+    with pytest.raises(vqgen.BadInput, match="'out_keys' has 30 tokens, and tokens is 20"):
+        op(*caches, lengths, tokens=20, out_keys=given[0], **arguments)
+    with pytest.raises(vqgen.BadInput, match="'out_values' 29"):
+        op(*caches, lengths, out_keys=given[0], out_values=given[1][:, :, :29].copy(), **arguments)
+
+
 @pytest.mark.parametrize("op", ["gemv", "gemm"])
 def test_products(host, draw, op):
     rows, features, columns = 4, int(draw.integers(1, 70)), 96
@@ -226,6 +258,7 @@ def test_dataclasses_have_the_fields_of_the_schema():
     ops = {each["properties"]["op"]["const"]: each["properties"] for each in schema["oneOf"]}
     for op, whole, shape in [("attention_decode", configs.AttentionConfig, configs.AttentionShape),
                              ("kv_append", configs.AppendConfig, configs.AppendShape),
+                             ("kv_decode", configs.DecodeConfig, configs.DecodeShape),
                              ("gemm", configs.LinearConfig, configs.LinearShape)]:
         assert names(whole) == set(ops[op]), op
         assert names(shape) == set(ops[op]["shape"]["properties"]), op

@@ -66,13 +66,20 @@ def append_call(draw):
             tensor(codes[0]), tensor(books[0]), None, tensor(codes[1]), tensor(books[1]), None)
 
 
-@pytest.mark.parametrize("name, call", [
-    ("attention", lambda draw: attention_call(draw)[0]), ("append", append_call),
-    ("linear", lambda draw: linear_call(draw)[0])])
-def test_opcheck(draw, name, call):
+def decode_call(draw):
+    config = vt.config_text({"op": "kv_decode", "shape": SHAPE, "keys": FORM, "values": FORM})
+    codes, books = cache_arguments(draw)
+    return (config, tensor(codes[0]), tensor(books[0]), None, tensor(codes[1]), tensor(books[1]),
+            None, tensor(np.array([40, 11], np.int32)))
+
+
+@pytest.mark.parametrize("name, call, named", [
+    ("attention", lambda draw: attention_call(draw)[0], {}), ("append", append_call, {}),
+    ("decode", decode_call, {"tokens": 23}), ("linear", lambda draw: linear_call(draw)[0], {})])
+def test_opcheck(draw, name, call, named):
     arguments = call(draw)
     vt.prepare(arguments[0], DEVICE)
-    torch.library.opcheck(getattr(torch.ops.vqgen, name), arguments)
+    torch.library.opcheck(getattr(torch.ops.vqgen, name), arguments, named)
 
 
 def test_attention_and_products_are_right(draw):
@@ -125,6 +132,26 @@ def test_a_cache_grows_token_by_token(draw, window, sinks):
         rows.append(decoded)
     expected, _ = reference.attention(query, *rows, [14, 9])
     assert reference.worst(out.cpu(), expected) < 4e-3
+
+
+@pytest.mark.parametrize("window, sinks", [(0, 0), (8, 2)])
+def test_attention_over_a_decoded_cache_is_attend(draw, window, sinks):
+    cache = new_cache(draw, window, sinks)
+    fresh = [tensor(each) for each in draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)]
+    cache.append(*fresh, tensor(np.array([14, 9], np.int32)))
+    keys, values = cache.decode(14)
+    assert keys.shape == values.shape == (2, 2, 14, 64)
+    assert not keys[1, :, 9:].any() and not values[1, :, 9:].any()
+    query = draw.standard_normal((2, 4, 64)).astype(np.float16)
+    out, lse = cache.attend(tensor(query), tokens=14)
+    dense = [each.double().cpu().numpy() for each in (keys, values)]
+    expected, expected_lse = reference.attention(query, *dense, [14, 9])
+    assert reference.worst(out.cpu(), expected) < 4e-3
+    assert np.abs(lse.cpu().numpy() - expected_lse).max() < 1e-2
+    first = cache.decode(5, zeroed=False)  # of longer sequences
+    assert torch.equal(first[0], keys[:, :, :5]) and torch.equal(first[1], values[:, :, :5])
+    with pytest.raises(vqgen.BadInput, match="room for 40"):
+        cache.decode(41)
 
 
 def test_several_tokens_at_once_are_those_one_by_one(draw):

@@ -140,6 +140,23 @@ TEST_P(Architectures, AppendCompiles) {
   std::printf("%d registers, %d bytes spilled\n", kernel.registers, kernel.spill_bytes);
 }
 
+TEST_P(Architectures, DecodeCompiles) {
+  KvDecode op;
+  op.dtype = DType::bf16;
+  op.shape = {.batch = 4, .kv_heads = 8, .head_dim = 256, .tokens = 4096, .window = 16, .sinks = 4};
+  op.keys = {.vector_size = 8, .index_bits = 11, .residuals = 2, .scope = Scope::head};
+  op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
+  op.values = {.vector_size = 8, .index_bits = 16, .residuals = 2};
+  op.values.decoder = Decoder::e8p;
+  const auto plan = std::get<DecodeLanes>(choose(op, gpu));
+  const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+  const KernelResources& kernel = artifact.kernels.front();
+  EXPECT_GT(kernel.registers, 0);
+  EXPECT_LE(kernel.registers, 64);  // so that blocks enough are resident
+  EXPECT_EQ(kernel.spill_bytes, 0);
+  std::printf("%d registers\n", kernel.registers);
+}
+
 // Of both ops, in one kernel, without a register more than a block of its threads has.
 TEST_P(Architectures, TheLastBlockCompiles) {
   for (const char* name : {"llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8"}) {

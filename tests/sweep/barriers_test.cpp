@@ -22,6 +22,9 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
   } else if (const auto* append = std::get_if<KvAppend>(&problem)) {
     execute(backend, *kernel, source, *append, plan,
             make_append_data(*append, HardInput{.seed = 3}));
+  } else if (const auto* decode = std::get_if<KvDecode>(&problem)) {
+    execute(backend, *kernel, source, *decode, plan,
+            make_decode_data(*decode, HardInput{.seed = 3}));
   } else {
     const Linear& linear = *as_linear(problem);
     execute(backend, *kernel, source, linear, plan, make_linear_data(linear, HardInput{.seed = 3}));
@@ -39,7 +42,9 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   const std::size_t merging = right.text.find("VQ_DEVICE bool is_last_of");
   const std::size_t merging_end = right.text.find("\n}\n", merging);
   const bool merges = merges_by_last_block(plan);
-  ASSERT_EQ(merging_end == std::string::npos, std::holds_alternative<KvAppend>(problem));
+  const bool splits =
+      !std::holds_alternative<KvAppend>(problem) && !std::holds_alternative<KvDecode>(problem);
+  ASSERT_EQ(merging_end != std::string::npos, splits);
 
   std::size_t found = 0;
   for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
@@ -145,6 +150,19 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
   plan.threads = 64;
   plan.combine = Combine::last_block;
   expect_counter_needed(attention, plan);
+}
+
+TEST(Barriers, OfDecodeAreAllNeeded) {
+  KvDecode op;
+  op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 9, .window = 2};
+  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::tensor};
+  op.keys.hadamard = true;
+  op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  const DecodeLanes plan{.key_codebook = all_shared(64)};
+  expect_every_barrier_needed(op, plan, 1);
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string early = report_of(right, op, plan, "copy_async_wait<0>();", "");
+  EXPECT_NE(early.find(": race at "), std::string::npos) << early;
 }
 
 TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {

@@ -93,6 +93,12 @@ std::string judge(const KvAppend& op, const SweepCase& sweep_case, Kernel& kerne
   return judge_append(data, kernel.run(data, sweep_case.misalignment)).why;
 }
 
+std::string judge(const KvDecode& op, const SweepCase& sweep_case, Kernel& kernel) {
+  const AttentionData data = make_decode_data(op, sweep_case.input);
+  const DecodeOutput output = kernel.run_decode(data, sweep_case.misalignment);
+  return judge_decode(data, reference_decode(data), output).why;
+}
+
 std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
   const LinearData data = make_linear_data(op, sweep_case.input);
   const std::vector<double> reference = reference_linear(data);
@@ -144,6 +150,11 @@ AttentionOutput Kernel::run(const AttentionData& data, Misalignment misalignment
 
 AppendResult Kernel::run(const AppendData& data, Misalignment misalignment) {
   return execute(backend_, *loaded_, source_, std::get<KvAppend>(problem_), plan_, data,
+                 misalignment);
+}
+
+DecodeOutput Kernel::run_decode(const AttentionData& data, Misalignment misalignment) {
+  return execute(backend_, *loaded_, source_, std::get<KvDecode>(problem_), plan_, data,
                  misalignment);
 }
 

@@ -25,6 +25,7 @@ class Kernel {
   Kernel(Backend& backend, const Problem& problem, const Plan& plan, const GpuSpec& gpu);
   AttentionOutput run(const AttentionData& data, Misalignment misalignment = {});
   AppendResult run(const AppendData& data, Misalignment misalignment = {});
+  DecodeOutput run_decode(const AttentionData& data, Misalignment misalignment = {});
   std::vector<std::uint16_t> run(const LinearData& data, Misalignment misalignment = {});
   const KernelSource& source() const { return source_; }
 

@@ -46,6 +46,7 @@ class Sweep : public testing::TestWithParam<std::size_t> {
 TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), kSeed)); }
 TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(kSeed).cases); }
+TEST_P(Sweep, DecodePairwise) { run_share(decode_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), kSeed)); }
 TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), kSeed)); }
@@ -62,13 +63,17 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     EXPECT_GE(sweep.cases.size(), 90u);
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
   }
-  const SweepCases append = append_pairwise(kSeed);
-  EXPECT_EQ(append.uncovered, 0u);
-  EXPECT_GT(append.pairs, 1000u);
-  std::printf("%zu cases cover %zu pairs\n", append.cases.size(), append.pairs);
-  for (const SweepCase& each : append.cases) {
-    const Verdict verdict = check(each.plan, each.problem, sweep_gpu());
-    EXPECT_TRUE(verdict.ok) << verdict.reason;
+  for (const SweepCases& sweep : {append_pairwise(kSeed), decode_pairwise(sweep_gpu(), kSeed)}) {
+    EXPECT_EQ(sweep.uncovered, 0u);
+    EXPECT_GT(sweep.pairs, 1000u);
+    std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
+    std::size_t dropped = 0;
+    for (const SweepCase& each : sweep.cases) {
+      const Verdict verdict = check(each.plan, each.problem, sweep_gpu());
+      EXPECT_TRUE(verdict.ok) << verdict.reason;
+      dropped += each.override_dropped ? 1u : 0u;
+    }
+    EXPECT_LE(dropped * 4, sweep.cases.size());
   }
   // Not only drawn, but taken: check() drops what it refuses.
   for (const LinearFusion fusion :
@@ -90,7 +95,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   std::map<std::string_view, int> dataflows;
   for (const SweepCase& each : all) ++dataflows[kernel_name(each.plan)];
   for_each_dataflow([&]<class P>(const P&) {
-    if (std::is_same_v<P, AppendLanes>) return;
+    if (std::is_same_v<P, AppendLanes> || std::is_same_v<P, DecodeLanes>) return;
     EXPECT_GE(dataflows[P::kName], (std::is_same_v<OpOf<P>, Linear> ? 20 : 15)) << P::kName;
     std::printf("%d cases of %s\n", dataflows[P::kName], P::kName);
   });

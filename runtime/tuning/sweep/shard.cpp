@@ -94,6 +94,11 @@ double arithmetic(const KvAppend& op) {
   };
   return of(op.keys) + of(op.values);
 }
+double arithmetic(const KvDecode& op) {
+  const double elements = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.head_dim *
+                          static_cast<double>(op.shape.tokens);
+  return elements * (op.keys.residuals + op.values.residuals);
+}
 double arithmetic(const Linear& op) {
   return 1.0 * op.shape.rows * static_cast<double>(op.shape.out_features) *
          static_cast<double>(op.shape.in_features);

@@ -143,7 +143,8 @@ class Expansion {
     if (weight_ <= 0) op.at("weight").fail("must be above 0");
     if (op.has("source")) op.at("source").string();
     const JsonCursor shape = op.member("shape", ": sizes, each a number or a list");
-    static constexpr std::array kOps{AttentionDecode::kOp, KvAppend::kOp, Gemv::kOp, Gemm::kOp};
+    static constexpr std::array kOps{AttentionDecode::kOp, KvAppend::kOp, KvDecode::kOp, Gemv::kOp,
+                                     Gemm::kOp};
     const std::size_t kind = op.has("op")          ? op.at("op").choice(kOps)
                              : shape.has("tokens") ? 0
                                                    : kOps.size();
@@ -151,6 +152,8 @@ class Expansion {
       add_of_cache<AttentionDecode>(shape, formats);
     } else if (kind == 1) {
       add_of_cache<KvAppend>(shape, formats);
+    } else if (kind == 2) {
+      add_of_cache<KvDecode>(shape, formats);
     } else {
       add_products(shape, formats, op.has("op") ? op.at("op").string() : "");
     }

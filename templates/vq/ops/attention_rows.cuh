@@ -1,15 +1,9 @@
-// The rows of keys and of values as a block of attention_decode reads them: where the codes of its
-// channels stand, staged in shared memory, and which codebooks serve them.
-//
-// A share is the channels of a head that the block serves: all, or in dataflow channels one of
-// several. It begins in the middle of a word where the codes of a share fill no whole words.
+// The format of keys and of values as a block of attention_decode reads them (cache_rows.cuh).
 #pragma once
 
 #include <vq/layout/attention_tiles.h>
-#include <vq/codebook/codebook.cuh>
-#include <vq/codes.cuh>
 #include <vq/ops/attention_work.cuh>
-#include <vq/tokens/cached_rows.cuh>
+#include <vq/ops/cache_rows.cuh>
 
 namespace vq {
 
@@ -21,77 +15,6 @@ struct CacheFormat {
   VQ_HD static constexpr FormatConfig config() { return kKeys ? kConfig.keys : kConfig.values; }
   VQ_HD static constexpr CodebookShared shared() {
     return kKeys ? shared_layout(kConfig, kPart).keys : shared_layout(kConfig, kPart).values;
-  }
-};
-
-template <class Plan, class Format>
-struct CacheRows {
-  static constexpr FormatConfig kFormat = Format::config();
-  static constexpr int kHeadDim = Plan::config().head_dim;
-  static constexpr int kThreads = Plan::config().threads;
-  static constexpr int kVectorSize = kFormat.vector_size;
-  static constexpr int kBits = kFormat.index_bits;
-  static constexpr int kResiduals = kFormat.residuals;
-  static constexpr int kChannels = Format::kShare;
-  static constexpr int kSubVectors = kChannels / kVectorSize;
-  static constexpr int kShareBits = kSubVectors * kResiduals * kBits;
-  using Stored = CodeRows<Format, kHeadDim>;
-  static constexpr int kWords = share_words(kFormat, kChannels, kHeadDim);  // staged, a token
-  static constexpr bool kWholeWords = kChannels == kHeadDim || kShareBits % 32 == 0;
-  static constexpr int kUnits = units_of(kFormat, kChannels);
-  static constexpr int kUnitsPerHead = units_per_head(kFormat, kHeadDim);
-  using Book = Codebook<Format, Plan::config().element, kUnits, kThreads>;
-
-  // Units of the tensor, and the first of this share's.
-  VQ_DEVICE static constexpr i64 units() {
-    return kFormat.per_head ? i64{Plan::config().kv_heads} * kUnitsPerHead : i64{1};
-  }
-  VQ_DEVICE static i64 first_unit(int kv_head, int share) {
-    return kFormat.per_head
-               ? i64{kv_head} * kUnitsPerHead + share * kChannels / kFormat.unit_elements
-               : i64{0};
-  }
-
-  // Queues the share's words of tokens [first, first + count) as rows of kWords. All threads.
-  VQ_DEVICE static void stage(const QuantizedArgs& tensor, const AttentionWork<Plan>& work,
-                              int share, int first, int count, u32* to) {
-    // Of the first token in its group, of the first word in its run.
-    const int in_group = first % Stored::kLayout.rows;
-    const int begin = share * kShareBits / 32;
-    const int in_run = begin % Stored::kLayout.words;
-    const u32* from = Stored::at(tensor, work.batch, work.kv_head, i64{first} - in_group) +
-                      Stored::word(begin - in_run);
-    const int left = Stored::kWords - begin;  // the last share's rows end sooner
-    for (int i = thread_index(); i < count * kWords; i += kThreads) {
-      const int word = i % kWords;
-      if (word < left) {
-        copy_async(to + i, from + Stored::row(in_group + i / kWords) + Stored::word(in_run + word));
-      }
-    }
-  }
-
-  // The code of sub-vector s of the share and a stage, from its staged row.
-  VQ_DEVICE static u32 code(const u32* row, int share, int s, int stage) {
-    const int begin = kWholeWords ? 0 : share * kShareBits % 32;
-    return read_code_at<kBits>(row, begin + (s * kResiduals + stage) * kBits,
-                               [](const u32* word) { return load_shared(word); });
-  }
-
-  // Decodes sub-vector s of the share.
-  VQ_DEVICE static void decode(const Book& book, const u32* row, int share, int s,
-                               float (&value)[kVectorSize]) {
-    book.decode(value, unit_of(s), [&](int stage) { return code(row, share, s, stage); });
-  }
-  // Of the share's units.
-  VQ_DEVICE static constexpr int unit_of(int s) { return s * kVectorSize / kFormat.unit_elements; }
-
-  // Elements of sub-vector s of the share from a raw row.
-  VQ_DEVICE static void load_raw(const u16* row, int share, int s, float (&value)[kVectorSize]) {
-    VQ_UNROLL
-    for (int i = 0; i < kVectorSize; ++i) {
-      value[i] = to_float<Plan::config().element>(
-          load_global(row + share * kChannels + s * kVectorSize + i));
-    }
   }
 };
 

@@ -77,8 +77,8 @@ VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
   return args.softmax_scale * kLog2E;
 }
 
-// Tokens [begin, end) of the sequence; tokens below `sinks` and from `window` on are raw. `heads`
-// of the block's query heads are real; they start at `first_head`.
+// Tokens [begin, end) of the sequence. `heads` of the block's query heads are real; they start at
+// `first_head`.
 template <class Plan>
 struct AttentionWork {
   static constexpr int kHeadDim = Plan::config().head_dim;
@@ -89,10 +89,11 @@ struct AttentionWork {
   static constexpr int kSplits = Plan::config().splits;
   static constexpr int kThreads = Plan::config().threads;
   using Splits = AttentionSplits<Plan>;
+  using Raw = RawRows<Plan>;
 
   int batch, split, kv_head, first_head, heads;
   int begin, end;
-  int sinks, window;
+  typename Raw::Tokens raw;
 
   VQ_DEVICE static AttentionWork of_block(const AttentionDecodeArgs& args, int shares = 1) {
     AttentionWork work = place_of_block(shares);
@@ -121,20 +122,14 @@ struct AttentionWork {
     const int share = ceil_div(tiles, kSplits);
     begin = clip(i64{split} * share * kTile, length);
     end = clip(i64{split + 1} * share * kTile, length);
-    sinks = 0;
-    window = length;
-    if constexpr (Plan::config().max_sinks > 0) sinks = load_global(args.sinks + batch);
-    if constexpr (Plan::config().max_window > 0)
-      window = length - load_global(args.windows + batch);
+    raw = Raw::tokens(args, batch, length);
   }
 
-  VQ_DEVICE bool is_raw(int token) const { return token < sinks || token >= window; }
+  VQ_DEVICE bool is_raw(int token) const { return raw.holds(token); }
 
   // Elements from args.raw_keys or args.raw_values to the row of a raw token.
   VQ_DEVICE i64 raw_row(const AttentionDecodeArgs& args, int token) const {
-    using Raw = RawRows<Plan>;
-    const int slot = Raw::slot(token, sinks);
-    return Raw::first(args, batch, kv_head) + Raw::row(slot);
+    return Raw::at(args, batch, kv_head, token, raw.sinks);
   }
 
   // One split: the normalised result. More: the split's partial, for the combine kernel or the last

@@ -45,11 +45,29 @@ struct CodeRows {
   VQ_DEVICE static int groups(int tokens) { return tokens * kStoredWords; }
 };
 
-// Raw rows of a cache, keys or values. `Plan` is of attention_decode or kv_append.
+// Raw rows of a cache, keys or values. `Plan` is of an op on a KV cache.
 template <class Plan>
 struct RawRows {
   static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kMaxWindow = Plan::config().max_window;
+  static constexpr int kMaxSinks = Plan::config().max_sinks;
+
+  // The raw tokens of a sequence: those below `sinks` and from `window` on.
+  struct Tokens {
+    int sinks, window;
+    VQ_DEVICE bool holds(int token) const {
+      if constexpr (kMaxSinks + kMaxWindow == 0) return false;
+      return token < sinks || token >= window;
+    }
+  };
+  // `Args` have counts of sinks and windows.
+  template <class Args>
+  VQ_DEVICE static Tokens tokens(const Args& args, int batch, int length) {
+    Tokens raw{0, length};
+    if constexpr (kMaxSinks > 0) raw.sinks = load_global(args.sinks + batch);
+    if constexpr (kMaxWindow > 0) raw.window = length - load_global(args.windows + batch);
+    return raw;
+  }
 
   // The slot of a raw token, the sequence's first `sinks` tokens being sinks; read where there is a
   // window.
@@ -59,9 +77,7 @@ struct RawRows {
     }
     return token;
   }
-  VQ_DEVICE static int window_slot(int token) {
-    return Plan::config().max_sinks + token % kMaxWindow;
-  }
+  VQ_DEVICE static int window_slot(int token) { return kMaxSinks + token % kMaxWindow; }
 
   // Elements from args.raw_keys or args.raw_values to the row in slot 0, and from there to another.
   template <class Args>
@@ -69,6 +85,11 @@ struct RawRows {
     return batch * args.raw_batch_stride + head * args.raw_head_stride;
   }
   VQ_DEVICE static i64 row(int slot) { return i64{slot} * kHeadDim; }
+  // Likewise to the row of a raw token.
+  template <class Args>
+  VQ_DEVICE static i64 at(const Args& args, int batch, int head, int token, const int& sinks) {
+    return first(args, batch, head) + row(slot(token, sinks));
+  }
 };
 
 }  // namespace vq

@@ -64,8 +64,8 @@ class AttentionFragmentsBlock {
     after_last_launch();
     work_.read_lengths(args_);
     const QueryRows<Plan> rows(args_, work_);
-    const int begin = work_.begin > work_.sinks ? work_.begin : work_.sinks;
-    const int end = work_.end < work_.window ? work_.end : work_.window;
+    const int begin = work_.begin > work_.raw.sinks ? work_.begin : work_.raw.sinks;
+    const int end = work_.end < work_.raw.window ? work_.end : work_.raw.window;
     Codes codes{};
     if (Reader::first_step(begin) < end) {
       reader_.point_at_rows(args_, work_, end);
@@ -76,8 +76,9 @@ class AttentionFragmentsBlock {
     scores_.take_query(rows, score_scale(args_));
     attend(codes, begin, end);
     if constexpr (kRaw) {
-      attend_raw(work_.begin, work_.end < work_.sinks ? work_.end : work_.sinks);
-      const int after = work_.sinks > work_.window ? work_.sinks : work_.window;  // may overlap
+      attend_raw(work_.begin, work_.end < work_.raw.sinks ? work_.end : work_.raw.sinks);
+      const int after =
+          work_.raw.sinks > work_.raw.window ? work_.raw.sinks : work_.raw.window;  // may overlap
       attend_raw(work_.begin > after ? work_.begin : after, work_.end);
     }
     const float scale = Values::kScaled ? 1.0f : value_book_.scale(0, 0);

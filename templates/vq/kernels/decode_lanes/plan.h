@@ -1,0 +1,104 @@
+// Plan of decoding by lanes: a lane makes 8 channels of one token, which is one store of 16 bytes.
+#pragma once
+
+#include <vq/layout/attention.h>
+
+namespace vq {
+
+struct DecodeLanes {
+  int threads = 256;
+  int tokens_per_block = 64;
+  Placement key_codebook{};
+  Placement value_codebook{};
+
+  static constexpr const char* kType = "DecodeLanes";
+  static constexpr const char* kName = "decode_lanes";
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = DecodeLanes;
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("tokens_per_block", &P::tokens_per_block, Range{1, 4096},
+          "tokens of one sequence and head that a block decodes, keys or values");
+    visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
+    visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
+  }
+};
+
+// A block decodes up to tokens_per_block rows of one sequence, head and tensor. Grid: (blocks of
+// tokens x (keys, values), kv_heads, batch).
+//
+// What a kernel knows of its problem; batch and tokens are the launch's.
+struct DecodeProblem {
+  Element element;
+  int head_dim;
+  int kv_heads;
+  int max_window;  // slots of the raw ring of newest tokens
+  int max_sinks;   // slots of raw first tokens
+  FormatConfig keys;
+  FormatConfig values;
+
+  static constexpr const char* kType = "DecodeProblem";
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = DecodeProblem;
+    visit("element", &P::element);
+    visit("head_dim", &P::head_dim);
+    visit("kv_heads", &P::kv_heads);
+    visit("max_window", &P::max_window);
+    visit("max_sinks", &P::max_sinks);
+    visit("keys", &P::keys);
+    visit("values", &P::values);
+  }
+};
+
+// Problem and plan side by side.
+template <class Plan>
+struct DecodeConfig : DecodeProblem, Plan {};
+
+template <class Plan>
+VQ_HD constexpr DecodeConfig<Plan> configure(const DecodeProblem& problem, const Plan& plan) {
+  DecodeConfig<Plan> c{problem, plan};
+  c.keys.placement = c.key_codebook;
+  c.values.placement = c.value_codebook;
+  return c;
+}
+
+// Lanes that share a row, 8 channels each, and rows that a block decodes at a time.
+inline constexpr int kDecodedChannels = 8;
+VQ_HD constexpr int row_lanes(const DecodeConfig<DecodeLanes>& c) {
+  return c.head_dim / kDecodedChannels;
+}
+VQ_HD constexpr int rows_at_once(const DecodeConfig<DecodeLanes>& c) {
+  return c.threads / row_lanes(c);
+}
+
+// Byte offsets into the shared memory of a block of keys or of values.
+struct DecodeLanesShared {
+  CodebookShared book;
+  i64 codes;  // [tokens_per_block][row words] u32
+  i64 total;
+};
+
+VQ_HD constexpr DecodeLanesShared shared_layout(const DecodeConfig<DecodeLanes>& c,
+                                                const FormatConfig& f) {
+  DecodeLanesShared at{};
+  Carver carve;
+  at.book = carve_codebook(f, units_of(f, c.head_dim), carve);
+  at.codes = carve(i64{c.tokens_per_block} * share_words(f, c.head_dim, c.head_dim) * 4);
+  at.total = carve.next;
+  return at;
+}
+
+VQ_HD constexpr CallShape call_shape(const DecodeConfig<DecodeLanes>& c, i64 batch, i64 tokens) {
+  CallShape shape{};
+  const i64 keys = shared_layout(c, c.keys).total;
+  const i64 values = shared_layout(c, c.values).total;
+  shape.add({"kv_decode_lanes", "", 2 * ceil_div(tokens, i64{c.tokens_per_block}), c.kv_heads,
+             batch, c.threads, keys > values ? keys : values, false, true});
+  shape.code_bytes = code_alignment(c.keys, c.values);
+  shape.element_bytes = 2 * kDecodedChannels;
+  return shape;
+}
+
+}  // namespace vq

@@ -1,0 +1,138 @@
+#include <fmt/format.h>
+
+#include "heuristics/check.h"
+#include "tests/sweep/cases.h"
+#include "tests/sweep/pairwise.h"
+
+namespace vqgen::test {
+namespace {
+
+// The axes, in the order of kSizes.
+enum Axis {
+  kKeyBits,
+  kValueBits,
+  kKeyVector,
+  kValueVector,
+  kKeyResiduals,
+  kValueResiduals,
+  kKeyScope,
+  kValueScope,
+  kDType,
+  kHeadDim,
+  kBatch,
+  kKvHeads,
+  kTokens,
+  kWindow,
+  kSinks,
+  kSmooth,
+  kHadamard,
+  kKeyScales,
+  kValueScales,
+  kLengths,
+  kAlignment,
+  kThreads,
+  kTokensPerBlock,
+  kKeyPlaces,
+  kValuePlaces,
+  kKeyLayout,
+  kValueLayout,
+};
+constexpr std::array kKeyBitsOf{3, 8, 12, 0};  // 0: codes of the lattice
+constexpr std::array kValueBitsOf{5, 10, 0};
+constexpr int kKeyLattice = 3;
+constexpr int kValueLattice = 2;
+constexpr std::array kVectors{2, 4, 8};
+constexpr std::array kResiduals{1, 2, 3};
+constexpr std::array kHeadDims{80, 96, 64, 128, 256};
+constexpr std::array kBatches{1, 4};
+constexpr std::array kTokenCounts{1, 9, 70};
+constexpr std::array kWindows{0, 1, 12};
+constexpr std::array kSinkCounts{0, 1, 5};
+constexpr std::array kThreadCounts{32, 96, 256};
+constexpr std::array kBlockTokens{1, 6, 64};
+
+// By Axis.
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 5,           2,           2, 3, 3,
+                              3, 2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6};
+
+VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
+  VqFormat format;
+  format.index_bits = bits == 0 ? 16 : bits;
+  if (bits == 0) format.decoder = Decoder::e8p;
+  format.vector_size = vector;
+  format.residuals = residuals;
+  format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
+  // A codebook a sub-vector, as CQ; of large ones half a head.
+  if (scope == 2 && format.entries() > 32) format.group_channels = head_dim / 2;
+  return format;
+}
+
+SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
+  const auto pick = [&](const auto& values, Axis axis) {
+    return values[static_cast<std::size_t>(v[axis])];
+  };
+  KvDecode op;
+  op.dtype = static_cast<DType>(v[kDType]);
+  op.shape = {.batch = pick(kBatches, kBatch),
+              .kv_heads = v[kKvHeads] + 1,
+              .head_dim = pick(kHeadDims, kHeadDim),
+              .tokens = pick(kTokenCounts, kTokens),
+              .window = pick(kWindows, kWindow),
+              .sinks = pick(kSinkCounts, kSinks)};
+  op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
+                         pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
+  op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),
+                           pick(kResiduals, kValueResiduals), v[kValueScope], op.shape.head_dim);
+  op.keys.smooth = v[kSmooth] == 1;
+  op.keys.hadamard = v[kHadamard] == 1;
+  op.keys.stage_scales = v[kKeyScales] == 1;
+  op.values.stage_scales = v[kValueScales] == 1;
+  with_integers(op.keys, v[kKeyScales] == 2);
+  with_integers(op.values, v[kValueScales] == 2);
+  op.keys.layout = pick(kLayouts, kKeyLayout);
+  op.values.layout = pick(kLayouts, kValueLayout);
+
+  SweepCase result;
+  result.problem = op;
+  validate(result.problem, "sweep");
+  DecodeLanes plan{.threads = pick(kThreadCounts, kThreads),
+                   .tokens_per_block = pick(kBlockTokens, kTokensPerBlock)};
+  const DecodeLanes without = plan;
+  fix_placement(plan.key_codebook, op.keys, v[kKeyPlaces]);
+  fix_placement(plan.value_codebook, op.values, v[kValuePlaces]);
+  result.override_dropped = !check(plan, op, gpu).ok;
+  result.plan = result.override_dropped ? without : plan;
+  result.input = {.seed = seed,
+                  .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged};
+  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
+  const std::size_t words =
+      std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
+  result.misalignment = {alignment * 8, alignment * words};
+  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  return result;
+}
+
+}  // namespace
+
+SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
+  std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
+  for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  impossible.insert({{kKeyBits, kKeyLattice}, {kKeyScales, 2}});
+  impossible.insert({{kValueBits, kValueLattice}, {kValueScales, 2}});
+  impossible.insert({{kKeyVector, 0}, {kKeyScales, 2}});
+  impossible.insert({{kValueVector, 0}, {kValueScales, 2}});
+  for (const int vector : {0, 1}) {
+    impossible.insert({{kKeyBits, kKeyLattice}, {kKeyVector, vector}});
+    impossible.insert({{kValueBits, kValueLattice}, {kValueVector, vector}});
+  }
+  const Pairwise pairwise(kSizes, impossible, seed);
+  SweepCases result;
+  result.pairs = pairwise.pairs();
+  result.uncovered = pairwise.uncovered();
+  for (const auto& values : pairwise.cases()) {
+    result.cases.push_back(make_case(values, gpu, seed + result.cases.size()));
+  }
+  return result;
+}
+
+}  // namespace vqgen::test

@@ -1,0 +1,173 @@
+// kv_decode beside the sweep: attention over what it writes is attention_decode, its reference is
+// the quantizer's, plans change no bit, and the judge finds what is wrong.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "generator/generate.h"
+#include "quantizer/encode.h"
+#include "runtime/verify/reference_attention.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+KvDecode decode_problem() {
+  KvDecode op;
+  op.shape = {.batch = 3, .kv_heads = 2, .head_dim = 64, .tokens = 90, .window = 20, .sinks = 3};
+  op.keys = {.vector_size = 4, .index_bits = 7, .residuals = 2, .scope = Scope::head};
+  op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
+  op.values = {.vector_size = 8, .index_bits = 5, .scope = Scope::channel_group};
+  op.values.group_channels = 16;
+  return op;
+}
+
+class Decode : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  static Kernel kernel(const Problem& op, const Plan& plan) {
+    return Kernel(*sweep_backend(), op, plan, sweep_gpu());
+  }
+  // Half of the sequences' tokens raw or not, lengths of every sequence's own.
+  static AttentionData data_of(const KvDecode& op) {
+    AttentionData data = make_decode_data(op, {.seed = 51});
+    data.lengths = {90, 41, 2};
+    data.windows = {20, 7, 1};
+    data.sinks = {3, 0, 2};
+    return data;
+  }
+};
+
+TEST_F(Decode, PlansChangeNoBit) {
+  const KvDecode op = decode_problem();
+  const AttentionData data = data_of(op);
+  const DecodeOutput right = kernel(op, rules_plan<DecodeLanes>(op, sweep_gpu())).run_decode(data);
+  const DecodeVerdict verdict = judge_decode(data, reference_decode(data), right);
+  EXPECT_TRUE(verdict.comparison.ok) << verdict.why;
+  for (const DecodeLanes& plan : {DecodeLanes{.threads = 32, .tokens_per_block = 7},
+                                  DecodeLanes{.tokens_per_block = 256,
+                                  .key_codebook = all_replicated(128, 8),
+                                  .value_codebook = {.registers = 2, .shared = 16}}}) {
+    ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+    const DecodeOutput other = kernel(op, plan).run_decode(data);
+    EXPECT_EQ(right.keys, other.keys);
+    EXPECT_EQ(right.values, other.values);
+  }
+}
+
+// The same queries over the cache, by the kernel of attention_decode and by the reference of
+// attention over plain tensors, whose rows are what kv_decode wrote.
+TEST_F(Decode, AttentionOverDecodedTensorsIsAttentionDecode) {
+  const KvDecode op = decode_problem();
+  AttentionDecode attention;
+  attention.shape = {.batch = 3,
+                     .query_heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 64,
+                     .tokens = 90,
+                     .window = 20,
+                     .sinks = 3};
+  attention.keys = op.keys;
+  attention.values = op.values;
+  AttentionData data = make_attention_data(attention, {.seed = 52});
+  const AttentionData counts = data_of(op);
+  data.lengths = counts.lengths;
+  data.windows = counts.windows;
+  data.sinks = counts.sinks;
+  DecodeOutput dense = kernel(op, rules_plan<DecodeLanes>(op, sweep_gpu())).run_decode(data);
+  const AttentionOutput fused =
+      kernel(attention, rules_plan<AttentionLanes>(attention, sweep_gpu())).run(data);
+  const auto scale = static_cast<double>(softmax_scale(attention));
+  const auto over_dense = [&] {
+    data.original_keys = dense.keys;
+    data.original_values = dense.values;
+    return reference_attention_unquantized(data, scale);
+  };
+  const AttentionResult plain = over_dense();
+  constexpr double kRoundings = 2;  // of the dense elements and of the result
+  EXPECT_TRUE(compare(plain.out, fused.out, op.dtype, kRoundings).ok);
+  EXPECT_TRUE(compare_lse(plain.lse, fused.lse, op.dtype, kRoundings).ok);
+  // Keys of the other head give other results.
+  std::swap_ranges(dense.keys.begin(), dense.keys.begin() + 90 * 64, dense.keys.begin() + 90 * 64);
+  EXPECT_FALSE(compare(over_dense().out, fused.out, op.dtype, kRoundings).ok);
+}
+
+TEST_F(Decode, WithoutRawTokensTheReferenceIsTheQuantizers) {
+  KvDecode op = decode_problem();
+  op.shape.window = op.shape.sinks = 0;
+  const AttentionData data = make_decode_data(op, {.seed = 53});
+  const DecodeResult reference = reference_decode(data);
+  for (const bool keys : {true, false}) {
+    const std::vector<double>& expected = keys ? reference.keys : reference.values;
+    const FloatTensor by_quantizer = reconstruct(keys ? data.keys : data.values);
+    ASSERT_EQ(by_quantizer.data.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(static_cast<double>(by_quantizer.data[i]), expected[i],
+                  1e-5 * (1 + std::abs(expected[i])))
+          << i;
+    }
+  }
+}
+
+TEST_F(Decode, TheJudgeFindsAFault) {
+  const KvDecode op = decode_problem();
+  const AttentionData data = data_of(op);
+  const DecodeResult reference = reference_decode(data);
+  const DecodeOutput right = kernel(op, rules_plan<DecodeLanes>(op, sweep_gpu())).run_decode(data);
+  const auto expect_found = [&](const DecodeOutput& wrong, const std::string& words) {
+    const DecodeVerdict verdict = judge_decode(data, reference, wrong);
+    EXPECT_FALSE(verdict.comparison.ok) << words;
+    EXPECT_NE(verdict.why.find(words), std::string::npos) << verdict.why;
+  };
+  DecodeOutput wrong = right;
+  std::swap_ranges(wrong.keys.begin() + 30 * 64, wrong.keys.begin() + 31 * 64,
+                   wrong.keys.begin() + 31 * 64);
+  expect_found(wrong, "keys: element");
+  wrong = right;
+  wrong.values[5] ^= 0x4000;
+  expect_found(wrong, "values: element 5");
+  wrong = right;
+  wrong.values[((1 * 2 + 1) * 90 + 41) * 64 + 63] = 0;
+  expect_found(wrong, "values: token 41 of sequence 1, head 1 was written");
+}
+
+// One place of the kernel's text changed.
+TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
+  const KvDecode op = decode_problem();
+  const AttentionData data = data_of(op);
+  const DecodeResult reference = reference_decode(data);
+  const Plan plan = rules_plan(DecodeLanes{}, op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  const struct {
+    const char* place;
+    const char* instead;
+  } faults[] = {
+      {"look_up(number, value)", "look_up(number > 0 ? number - 1 : 0, value)"},  // another token
+      {"head * tensor.head_stride", "0 * tensor.head_stride"},                    // another head
+      {"head * args.raw_head_stride", "0 * args.raw_head_stride"},
+      {"batch * args.raw_batch_stride", "0 * args.raw_batch_stride"},
+      {"return token < sinks || token >= window;", "return false;"},  // a raw slot taken for a code
+      {"return token < sinks || token >= window;", "return true;"},
+      {"kMaxSinks + token % kMaxWindow", "kMaxSinks + (token + 1) % kMaxWindow"},
+      {"Rows::first_unit(work_.kv_head, 0)", "Rows::first_unit(0, 0)"},
+      {"value[i] *= smooth_[i]", "value[i] /= smooth_[i]"},
+      {"if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);", ""},
+      {"length < args_.tokens ? length : args_.tokens", "args_.tokens"},  // rows of no token
+  };
+  for (const auto& [place, instead] : faults) {
+    KernelSource wrong = right;
+    const std::size_t at = wrong.text.find(place);
+    ASSERT_NE(at, std::string::npos) << place;
+    wrong.text.replace(at, std::string(place).size(), instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
+    EXPECT_FALSE(judge_decode(data, reference, output).comparison.ok) << place << ": " << instead;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test
