@@ -6,8 +6,8 @@
     model.generate(**inputs, past_key_values=cache)
 
 Importing this registers the attention function "vqgen" and its masks with transformers. A prompt is
-attended to raw and encoded at once; a single token is encoded, and attends to codes. Padding is
-never stored. Models are those whose attention calls its attention function with rotated keys, such as
+attended to raw and encoded at once; a later part of it attends to the earlier ones decoded; a single
+token is encoded, and attends to codes. Padding is never stored. Models are those whose attention calls its attention function with rotated keys, such as
 Llama's and Qwen's. For inference alone; beams are not reordered.
 """
 
@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 
 import torch
+from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import flash_attention_mask
@@ -39,6 +40,8 @@ class Tokens:
     def __init__(self, batch: int, room: int, device):
         self.room = room
         self.seen = 0  # of the batch so far, with padding: no sequence is longer
+        self.earlier = 0  # what it was before the pass that goes on
+        self.padded = False  # some sequence is shorter than `seen`
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
         self.positions = torch.zeros_like(self.lengths)  # of each sequence's first new token
         self.counts = self.order = None
@@ -46,13 +49,11 @@ class Tokens:
     def begin(self, tokens: int, padding) -> None:
         """A forward pass over `tokens` more. padding: [batch, tokens], true where one is real."""
         self.counts = self.order = None
-        if tokens > 1:
-            if self.seen > 0:
-                raise vqgen.Infeasible("a prompt in several parts is not built yet; pass it whole")
-            if padding is not None:
-                real = padding.bool()
-                self.counts = real.sum(1, dtype=torch.int32)
-                self.order = real.long().argsort(dim=1, descending=True, stable=True)
+        if tokens > 1 and padding is not None:
+            real = padding[:, -tokens:].bool()
+            self.counts = real.sum(1, dtype=torch.int32)
+            self.order = real.long().argsort(dim=1, descending=True, stable=True)
+            self.padded = True
         if self.seen + tokens > self.room:
             new = tokens if self.counts is None else self.counts
             if (self.lengths + new > self.room).any():
@@ -60,10 +61,11 @@ class Tokens:
                                        "they are more now; make a larger one")
         self.positions.copy_(self.lengths)
         self.lengths.add_(tokens if self.counts is None else self.counts)
+        self.earlier = self.seen
         self.seen += tokens
 
     def reset(self) -> None:
-        self.seen = 0
+        self.seen, self.padded = 0, False
         self.lengths.zero_()
 
     def kept(self):
@@ -202,17 +204,43 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
         query, key, value = (each.take_along_dim(order.transpose(1, 2), 2)
                              for each in (query, key, value))
         new_keys, new_values = (each.take_along_dim(order, 1) for each in (new_keys, new_values))
+    dense = None
+    if tokens > 1 and state.earlier > 0:  # before the raw window is written over
+        dense = layer.cache.decode(min(state.seen, state.room), state.positions, zeroed=False)
     layer.cache.write(new_keys, new_values, state.positions, state.counts)
     if tokens == 1:
         out, _ = layer.cache.attend(query[:, :, 0].contiguous(),
                                     tokens=min(state.seen, state.room), softmax_scale=scaling)
         return out[:, None], None
-    out = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1]).transpose(1, 2)
+    out = _prompt_attention(query, key, value, dense, state, scaling).transpose(1, 2)
     if state.order is not None:
         out = out.take_along_dim(state.order.argsort(1)[..., None, None], 1)
     return out.contiguous(), None
+
+
+def _prompt_attention(query, key, value, dense, state, scaling):
+    """Tokens of a prompt attend to each other raw, and to earlier ones as `dense` has them."""
+    options = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
+    attend = torch.nn.functional.scaled_dot_product_attention
+    if dense is None:
+        return attend(query, key, value, is_causal=True, **options)
+    tokens = query.shape[2]
+    if not state.padded:
+        for held, new in zip(dense, (key, value)):
+            held[:, :, state.earlier:] = new
+        return attend(query, *dense, attn_mask=causal_lower_right(tokens, state.seen), **options)
+    out = torch.zeros_like(query)
+    ends = state.lengths.tolist()
+    for row, (length, end) in enumerate(zip(state.positions.tolist(), ends)):
+        new = end - length  # the real ones, which stand first
+        if new == 0:
+            continue
+        one = slice(row, row + 1)
+        for held, fresh in zip(dense, (key, value)):
+            held[row, :, length:end] = fresh[row, :, :new]
+        out[one, :, :new] = attend(query[one, :, :new], *(held[one, :, :end] for held in dense),
+                                   attn_mask=causal_lower_right(new, end), **options)
+    return out
 
 
 AttentionInterface.register("vqgen", _attention)

@@ -315,13 +315,15 @@ class VQCache:
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
             windows=self._windows, sinks=self._sinks, tokens=tokens, softmax_scale=softmax_scale)
 
-    def decode(self, tokens: int, *, zeroed: bool = True):
+    def decode(self, tokens: int, lengths=None, *, zeroed: bool = True):
         """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:
-        what attend() reads, raw tokens too. Rows from a sequence's length on are zeros, or with
+        what attend() reads, raw tokens too. lengths: int32 [batch], by default as many as each
+        sequence has. Rows from a sequence's length on are zeros, or with
         zeroed=False uninitialised, which saves a write of all rows where no sequence is shorter.
         The first call compiles; none may be the first in a capture."""
         return torch.ops.vqgen.decode(
-            self._decode_config, *self.keys, *self.values, self.lengths, tokens=tokens,
+            self._decode_config, *self.keys, *self.values,
+            self.lengths if lengths is None else lengths, tokens=tokens,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
             windows=self._windows, sinks=self._sinks, zeroed=zeroed)
 

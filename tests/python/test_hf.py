@@ -127,13 +127,60 @@ def test_steps_agree_with_eager_attention_over_the_decoded_cache(model, codebook
     assert cache.layers[1].cache.lengths.tolist() == lengths
 
 
+class Growing(Decoded):
+    """Decoded keys and values of earlier tokens, behind which new ones stand as they are."""
+
+    def update(self, keys, values, *_, **__):
+        return torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
+
+    def get_mask_sizes(self, query_length):
+        return self.keys.shape[2] + query_length, 0
+
+    def get_seq_length(self):
+        return self.keys.shape[2]
+
+
+def test_a_later_part_of_a_prompt_sees_the_earlier_one_decoded(model, codebooks):
+    torch.manual_seed(9)
+    inputs = prompts([9, 14, 11])
+    tokens, mask = inputs["input_ids"], inputs["attention_mask"]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache = new_cache(model, codebooks, 3)
+    begin, lengths = 0, torch.zeros(3, dtype=torch.long)
+    for end in (4, 8, 12, 14):  # of the first sequence nothing is in the first part
+        held = [[decoded(each, 64) for each in (layer.cache.keys, layer.cache.values)]
+                for layer in cache.layers]
+        with torch.no_grad():
+            logits = model(tokens[:, begin:end], attention_mask=mask[:, :end],
+                           position_ids=positions[:, begin:end], past_key_values=cache).logits
+        model.set_attn_implementation("eager")
+        for row in range(3):
+            real = mask[row, begin:end].bool()
+            if not real.any():
+                continue
+            past = transformers.Cache(layers=[Growing(*(
+                each[row:row + 1, :, :lengths[row]].to(DEVICE, torch.float16) for each in layer))
+                for layer in held])
+            with torch.no_grad():
+                expected = model(tokens[row:row + 1, begin:end][:, real], past_key_values=past,
+                                 position_ids=positions[row:row + 1, begin:end][:, real]).logits[0]
+            error = (logits[row][real] - expected).float().norm() / expected.float().norm()
+            assert error < 1e-2, (row, end, error)
+            lengths[row] += real.sum().item()
+        model.set_attn_implementation("vqgen")
+        begin = end
+    assert cache.lengths.tolist() == [9, 14, 11]
+
+
 def test_with_a_window_that_holds_all_it_is_the_unquantized_model(model, codebooks):
     torch.manual_seed(6)
     inputs = prompts([7, 5])
     options = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True,
                "output_logits": True}
-    out = model.generate(**inputs, past_key_values=new_cache(model, codebooks, 2, window=40),
-                         **options)
+    out, parts = (
+        model.generate(**inputs, past_key_values=new_cache(model, codebooks, 2, window=40),
+                       **options, **chunks) for chunks in ({}, {"prefill_chunk_size": 3}))
+    assert torch.equal(parts.sequences, out.sequences)
     model.set_attn_implementation("sdpa")
     expected = model.generate(**inputs, **options)
     assert torch.equal(out.sequences, expected.sequences)
@@ -159,8 +206,6 @@ def test_generation_by_sampling_and_a_second_time(model, codebooks):
 def test_what_cannot_be_done_is_refused_in_words(model, codebooks, tmp_path):
     cache = new_cache(model, codebooks, 1)
     model(**prompts([40]), past_key_values=cache)
-    with pytest.raises(vqgen.Infeasible, match="several parts"):
-        model(torch.ones(1, 2, dtype=torch.long, device=DEVICE), past_key_values=cache)
     with pytest.raises(vqgen.RangeError, match="room for 48"):
         for _ in range(9):
             model(torch.ones(1, 1, dtype=torch.long, device=DEVICE), past_key_values=cache)
