@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "core/json/json.h"
+#include "core/parallel.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/registry.h"
-#include "runtime/parallel.h"
 
 using namespace vqgen::library;
 

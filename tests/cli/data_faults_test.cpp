@@ -13,10 +13,6 @@ namespace {
 
 class DataFault : public testing::Test {
  protected:
-  void SetUp() override {
-    if (const std::string why = no_trainer(); !why.empty()) GTEST_SKIP() << why;
-  }
-
   // Quantizing `input` fails with the words, and writes nothing.
   void refuse(Arguments arguments, std::vector<std::string> words) const {
     const std::vector<std::string> before = folder.names();
