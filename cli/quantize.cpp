@@ -24,13 +24,6 @@ struct QuantizeArguments {
   throw Error(ErrorKind::bad_input, "quantize: " + message);
 }
 
-// A preset's name, a file's path, or an object of format fields as JSON text.
-VqFormat parse_format(const std::string& text, const std::string& flag) {
-  if (!text.starts_with('{')) return find_format(text, flag);
-  const Json json = parse_json(text, flag);
-  return read_format(JsonCursor(json, flag));
-}
-
 std::optional<DType> parse_dtype(const std::string& name) {
   if (name.empty()) return std::nullopt;
   return name == "f16" ? DType::f16 : DType::bf16;
