@@ -157,12 +157,19 @@ AttentionInterface.register("vqgen", _attention)
 AttentionMaskInterface.register("vqgen", flash_attention_mask)  # the padding alone, or None
 
 
+def _device(device):
+    """The option by which the tool trains there."""
+    if device.type != "cuda":
+        return []
+    return ["--device", str(torch.cuda.current_device() if device.index is None else device.index)]
+
+
 @torch.no_grad()
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1) -> None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. keys, values: formats,
-    as of a config. The tool trains (docs/quantizing.md); all vectors are used.
+    as of a config. The tool trains (docs/quantizing.md), on the model's GPU where it is on one.
     """
     import json
 
@@ -192,7 +199,7 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
         done = subprocess.run(
             [_tool.path(), "quantize", "--input", file, "--out", os.fspath(out), "--seed", str(seed),
              "--keys", "layer*.k", "--key-format", text(keys), "--values", "layer*.v",
-             "--value-format", text(values)], capture_output=True, text=True)
+             "--value-format", text(values), *_device(model.device)], capture_output=True, text=True)
     if done.returncode != 0:
         raise vqgen.Error(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else
                           f"vqgen quantize ended with {done.returncode}")

@@ -5,7 +5,10 @@
 #include <cmath>
 #include <queue>
 #include <random>
+#include <thread>
 #include <unordered_set>
+
+#include "core/parallel.h"
 
 namespace vqgen {
 namespace {
@@ -114,17 +117,18 @@ std::vector<float> kmeans(VectorBooks& books, const KMeansRequest& request) {
   std::vector<float> entries = books.gather(picks);
   std::vector<float> before;
   std::vector<std::int64_t> sums;
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   for (int iteration = 0; iteration < request.iterations && entries != before; ++iteration) {
     if (request.begun) request.begun(iteration);
     before = entries;
     books.sum(entries, request.factors, sums);
     const std::size_t fields = size + 2;
-    for (std::size_t book = 0; book < request.seeds.size(); ++book) {
+    in_parallel(request.seeds.size(), threads, [&](std::size_t book) {
       BookUpdate(std::span(entries).subspan(book * count * size, count * size),
                  std::span(sums).subspan(book * count * fields, count * fields),
                  request.factors[book], size)
           .run();
-    }
+    });
   }
   return entries;
 }
