@@ -56,6 +56,8 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
     scales = None
     if fields["stage_scales"]:
         scales = _arrays.empty_on_cpu(vectors, (units, stages), "f32")
+    if runtime is not None and runtime.device != "host":
+        runtime.synchronize(_arrays.current_stream(vectors))
     _core.train(None if runtime is None else runtime._core, vectors, codebooks, scales, _text(form),
                 _ELEMENTS[dtype], seed, iterations)
     return Codebooks(codebooks, scales)

@@ -74,10 +74,7 @@ def train_codebooks(vectors: torch.Tensor, form, *, dtype: torch.dtype = torch.f
     Codebooks and scales come on the same device."""
     if dtype not in _DTYPES:
         raise vqgen.BadInput(f"dtype is {dtype}; it is torch.float16 or torch.bfloat16")
-    on_gpu = vectors.device.type != "cpu"
-    own = runtime(vectors.device) if on_gpu else None
-    if on_gpu:
-        torch.cuda.current_stream(vectors.device).synchronize()
+    own = None if vectors.device.type == "cpu" else runtime(vectors.device)
     trained = vqgen.train_codebooks(vectors, form, dtype=_DTYPES[dtype], seed=seed,
                                     iterations=iterations, runtime=own)
     return vqgen.Codebooks(*(None if each is None else each.to(vectors.device)
