@@ -25,6 +25,7 @@ from transformers.masking_utils import flash_attention_mask
 import vqgen
 import vqgen.torch
 from vqgen import _tool
+from vqgen._calibration import can_write, write_bundle
 
 __all__ = ["VQCache", "calibrate"]
 
@@ -157,23 +158,16 @@ AttentionInterface.register("vqgen", _attention)
 AttentionMaskInterface.register("vqgen", flash_attention_mask)  # the padding alone, or None
 
 
-def _device(device):
-    """The option by which the tool trains there."""
-    if device.type != "cuda":
-        return []
-    return ["--device", str(torch.cuda.current_device() if device.index is None else device.index)]
-
-
 @torch.no_grad()
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1) -> None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. keys, values: formats,
-    as of a config. The tool trains (docs/quantizing.md), on the model's GPU where it is on one.
+    as of a config. Of a model on a GPU, keys and values stay there, and so does training. Where the
+    formats are not trained so (lattices, layouts, other sizes than 2, 4, 8 and 16), and of a model of
+    float32 or on the CPU, the tool trains. The bundle is the same (docs/quantizing.md).
     """
-    import json
-
-    from safetensors.torch import save_file
+    on_device = model.device.type == "cuda" and can_write(model.dtype, keys, values)
     parts = {}
     before = model.config._attn_implementation
     for tokens in batches:
@@ -185,13 +179,26 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
             model.set_attn_implementation(before)
         for number, layer in enumerate(cache.layers):
             for name, states in (("k", layer.keys), ("v", layer.values)):
-                heads = states.transpose(0, 1).flatten(1, 2).cpu()
-                parts.setdefault(f"layer{number}.{name}", []).append(heads)
+                heads = states.transpose(0, 1).flatten(1, 2)
+                parts.setdefault((number, name), []).append(heads if on_device else heads.cpu())
     if not parts:
         raise vqgen.BadInput("calibrate() got no batches; pass token numbers")
+    if on_device:
+        layers = ([torch.cat(parts.pop((number, name)), 1) for name in "kv"]
+                  for number in range(len(parts) // 2))
+        write_bundle(out, layers, keys, values, seed)
+    else:
+        _quantize(parts, out, keys, values, seed)
+
+
+def _quantize(parts, out, keys, values, seed):
+    import json
+
+    from safetensors.torch import save_file
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "calibration.safetensors")
-        save_file({name: torch.cat(states, 1).contiguous() for name, states in parts.items()}, file)
+        save_file({f"layer{number}.{name}": torch.cat(states, 1).contiguous()
+                   for (number, name), states in parts.items()}, file)
 
         def text(form):
             return form if isinstance(form, str) else json.dumps(form)
@@ -199,7 +206,7 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
         done = subprocess.run(
             [_tool.path(), "quantize", "--input", file, "--out", os.fspath(out), "--seed", str(seed),
              "--keys", "layer*.k", "--key-format", text(keys), "--values", "layer*.v",
-             "--value-format", text(values), *_device(model.device)], capture_output=True, text=True)
+             "--value-format", text(values)], capture_output=True, text=True)
     if done.returncode != 0:
         raise vqgen.Error(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else
                           f"vqgen quantize ended with {done.returncode}")
