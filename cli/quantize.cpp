@@ -38,6 +38,7 @@ class TrainingPlace {
     if (device != "auto") environment.cuda.device = std::stoi(device);
     backend_ = make_cuda(environment);
     named_ = device != "auto";
+    if (named_) backend_->release(backend_->allocate(1));  // opens the device, or says why not
     if (!named_ && !backend_->device()) backend_.reset();
     if (backend_) cache_ = make_cache(environment);
   }
@@ -185,7 +186,10 @@ void add_quantize(CLI::App& app, Output& output) {
           "Where codebooks are trained: a GPU's number, cpu (all cores), or auto, which is "
           "GPU 0 where there is one and sub-vectors have 2, 4, 8 or 16 elements, else cpu")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu"}) | whole_number(0, 1 << 20));
+      ->check([number = whole_number(0, 1 << 20)](const std::string& text) {
+        const bool fits = text == "auto" || text == "cpu" || number(text).empty();
+        return fits ? "" : "'" + text + "' is no GPU's number, and neither cpu nor auto";
+      });
   command->add_flag("--keep-original", options->keep_original,
                     "Store the source tensors in the bundle too");
   command->add_flag("--reorder", options->reorder,

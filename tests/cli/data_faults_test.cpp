@@ -57,6 +57,21 @@ TEST_F(DataFault, FilesThatAreMissingOrNone) {
   refuse_input(folder.file("text", "not tensors at all"), {"a header of", "does not fit"});
 }
 
+TEST_F(DataFault, DevicesThatAreNone) {
+  const std::string tensors = write_tiny_tensors(folder);
+  const auto on = [&](const std::string& device) {
+    Arguments arguments = quantize_tiny_matrix(tensors, folder.path("out"));
+    arguments.insert(arguments.end(), {"--device", device});
+    return arguments;
+  };
+  refuse(on("gpu"), {"--device", "'gpu' is no GPU's number, and neither cpu nor auto"});
+  refuse(on("-1"), {"--device", "'-1'"});
+  expect_failure(on("1000"), 5, {});  // no machine has so many
+  const Outcome outcome = vqgen(on("cpu"));
+  expect_success(outcome);
+  EXPECT_NE(outcome.out.find("trained on cpu"), std::string::npos);
+}
+
 TEST_F(DataFault, FilesThatAreCutShort) {
   const std::string whole = read_text(write_tiny_tensors(folder));
   const std::string cut = folder.file("cut", whole.substr(0, whole.size() - 1));
