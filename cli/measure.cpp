@@ -9,8 +9,8 @@
 #include <iostream>
 
 #include "cli/shared_options.h"
+#include "core/parallel.h"
 #include "heuristics/space.h"
-#include "runtime/parallel.h"
 #include "runtime/prepare.h"
 #include "runtime/quartiles.h"
 

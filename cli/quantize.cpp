@@ -1,10 +1,9 @@
 // vqgen quantize: tensors of a safetensors file to a bundle.
+#include "quantizer/train/quantize.h"
 #include "cli/command.h"
 #include "core/profiles.h"
-#if VQGEN_HAS_TRAINER
 #include "quantizer/hotness.h"
-#include "quantizer/train/quantize.h"
-#endif
+#include "runtime/training/device_books.h"
 
 namespace vqgen::cli {
 namespace {
@@ -14,29 +13,61 @@ struct QuantizeArguments {
   std::string keys, key_format, values, value_format, queries;
   std::string weights, format, inputs;
   std::string dtype;
+  std::string device = "auto";
   bool keep_original = false;
   bool reorder = false;
   bool any_format = false;
   std::uint64_t seed = 1;
 };
 
-#if VQGEN_HAS_TRAINER
-
 [[noreturn]] void usage(const std::string& message) {
   throw Error(ErrorKind::bad_input, "quantize: " + message);
-}
-
-// A preset's name, a file's path, or an object of format fields as JSON text.
-VqFormat parse_format(const std::string& text, const std::string& flag) {
-  if (!text.starts_with('{')) return find_format(text, flag);
-  const Json json = parse_json(text, flag);
-  return read_format(JsonCursor(json, flag));
 }
 
 std::optional<DType> parse_dtype(const std::string& name) {
   if (name.empty()) return std::nullopt;
   return name == "f16" ? DType::f16 : DType::bf16;
 }
+
+// Where codebooks are trained: on the GPU that --device names, or on all cores.
+class TrainingPlace {
+ public:
+  explicit TrainingPlace(const std::string& device) {
+    if (device == "cpu") return;
+    Environment environment = read_environment();
+    if (device != "auto") environment.cuda.device = std::stoi(device);
+    backend_ = make_cuda(environment);
+    named_ = device != "auto";
+    if (named_) backend_->release(backend_->allocate(1));  // opens the device, or says why not
+    if (!named_ && !backend_->device()) backend_.reset();
+    if (backend_) cache_ = make_cache(environment);
+  }
+
+  MakeBooks make_books() {
+    return [this](std::vector<float> vectors, BookShape shape) {
+      if (!backend_ || (!named_ && !trains_on_devices(shape.dimension))) {
+        on_cpu_ = true;
+        return make_host_books(std::move(vectors), std::move(shape));
+      }
+      auto books = make_device_books(*backend_, cache_.get(), vectors, std::move(shape));
+      device_ = backend_->device()->name;
+      return books;
+    };
+  }
+
+  // Where all of them were; empty where none was.
+  std::string name() const {
+    if (device_.empty()) return on_cpu_ ? "cpu" : "";
+    return on_cpu_ ? device_ + " and cpu" : device_;
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ArtifactCache> cache_;
+  bool named_ = false;
+  bool on_cpu_ = false;
+  std::string device_;
+};
 
 QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptions& training) {
   if (options.values.empty() || options.key_format.empty() || options.value_format.empty()) {
@@ -108,6 +139,8 @@ void quantize(const QuantizeArguments& options, Output& output) {
   output.step("reading {}", options.input);
   TrainOptions training;
   training.seed = options.seed;
+  TrainingPlace place(options.device);
+  training.make_books = place.make_books();
   training.progress = [&](double fraction, const std::string& label) {
     output.show(fraction, label);
   };
@@ -118,16 +151,9 @@ void quantize(const QuantizeArguments& options, Output& output) {
   if (options.reorder) reorder(result.bundle, profile_bundle(result.bundle, 1));
   write_bundle(options.out, result.bundle);
   report(result, options, output);
+  output.document["device"] = place.name();
+  if (!place.name().empty()) output.line("trained on {}", place.name());
 }
-
-#else
-
-void quantize(const QuantizeArguments&, Output&) {
-  throw Error(ErrorKind::infeasible,
-              "quantize: this vqgen was built without training; configure with -DVQGEN_TRAINER=ON");
-}
-
-#endif
 
 }  // namespace
 
@@ -154,6 +180,16 @@ void add_quantize(CLI::App& app, Output& output) {
   command->add_option("--inputs", options->inputs, "Rows of x for the weights, [n, in_features]");
   command->add_option("--dtype", options->dtype, "f16 or bf16; by default the tensors' own")
       ->check(CLI::IsMember({"f16", "bf16"}));
+  command
+      ->add_option(
+          "--device", options->device,
+          "Where codebooks are trained: a GPU's number, cpu (all cores), or auto, which is "
+          "GPU 0 where there is one and sub-vectors have 2, 4, 8 or 16 elements, else cpu")
+      ->capture_default_str()
+      ->check([number = whole_number(0, 1 << 20)](const std::string& text) {
+        const bool fits = text == "auto" || text == "cpu" || number(text).empty();
+        return fits ? "" : "'" + text + "' is no GPU's number, and neither cpu nor auto";
+      });
   command->add_flag("--keep-original", options->keep_original,
                     "Store the source tensors in the bundle too");
   command->add_flag("--reorder", options->reorder,

@@ -13,7 +13,8 @@ if(VQGEN_STATIC)  # what distributions ship statically need not go into a shared
 endif()
 option(BUILD_SHARED_LIBS "Build libvqgen as a shared library" ${shared_default})
 
-set(layers core heuristics generator quantizer process backend_cuda backend_host cache verify runtime library)
+set(layers core heuristics generator quantizer process backend_cuda backend_host cache verify runtime
+           trainer training library)
 set(objects ${layers})
 list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:vqgen_\\1>")
 add_library(libvqgen ${objects})  # the tool's target has the plain name

@@ -138,6 +138,12 @@ VqFormat find_format(const std::string& name, const std::string& where) {
   return find_format_profile(name, where).format;
 }
 
+VqFormat parse_format(const std::string& text, const std::string& where) {
+  if (!text.starts_with('{')) return find_format(text, where);
+  const Json json = parse_json(text, where);
+  return read_format(JsonCursor(json, where));
+}
+
 VqFormat read_format(const JsonCursor& cursor) {
   if (cursor.value().is_string()) return read_named(cursor);
   return read_object(cursor, {}, read_named);

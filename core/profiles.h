@@ -45,6 +45,8 @@ struct FormatProfile {
 // differ from a shipped preset's, which it names as "preset"; and its "source".
 FormatProfile find_format_profile(const std::string& name, const std::string& where);
 VqFormat find_format(const std::string& name, const std::string& where);
+// The same, or an object of format fields as JSON text.
+VqFormat parse_format(const std::string& text, const std::string& where);
 
 // A preset's name, a file's path, or an object of VqFormat's fields; with the member "preset", a
 // name or path, of those fields that differ from it. Paths count from the folder of the cursor's

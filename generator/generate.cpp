@@ -160,6 +160,12 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
 
 }  // namespace
 
+std::string template_text(const std::string& path, Machine machine) {
+  Amalgamator templates(machine);
+  templates.add(path);
+  return templates.take();
+}
+
 KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& gpu, Machine machine,
                       const std::vector<std::string>& reasons) {
   const vq::CallShape shape = call_shape(plan, problem);

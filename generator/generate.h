@@ -21,4 +21,8 @@ std::span<const EmbeddedFile> embedded_templates();
 KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& gpu, Machine machine,
                       const std::vector<std::string>& reasons);
 
+// A template ("vq/training/training.cuh") with all that it includes, as device code for a machine:
+// of kernels that no problem and plan make.
+std::string template_text(const std::string& path, Machine machine);
+
 }  // namespace vqgen

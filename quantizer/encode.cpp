@@ -16,7 +16,7 @@
 namespace vqgen {
 namespace {
 
-// Encodes the sub-vectors of one unit, a chunk at a time so that residuals stay in cache.
+// Encodes the sub-vectors of one unit, a chunk at a time: enough for all cores.
 class UnitEncoder {
  public:
   UnitEncoder(const QuantizedTensor& tensor, std::int64_t unit)
@@ -52,7 +52,7 @@ class UnitEncoder {
   }
 
  private:
-  static constexpr std::size_t kChunk = 1024;
+  static constexpr std::size_t kChunk = 16384;
   std::size_t size_;
   UnitDecoder decoder_;
   std::vector<std::variant<NearestEntry, NearestPoint>> searches_;  // [stage]

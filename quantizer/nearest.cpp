@@ -1,89 +1,40 @@
-// Compiled with -O3 -ffp-contract=off in every preset (CMakeLists.txt). GCC's vector extension
-// keeps the running minima in registers, which its loop vectoriser does not: 0.5 s instead of 1.6 s
-// for a million vectors of 8 against 256 entries, with SSE2 alone.
+// Compiled with -O3 -ffp-contract=off in every preset (CMakeLists.txt).
 #include "quantizer/nearest.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <thread>
 
 #include "core/format/e8p.h"
+#include "core/parallel.h"
+#include "quantizer/nearest_search.h"
 
 namespace vqgen {
 namespace {
 
-constexpr std::size_t kLanes = 16;
-constexpr std::size_t kParts = 4;
+constexpr std::size_t kLanes = kNearestLanes;
 constexpr std::size_t kSize = kE8pVectorSize;
-using Floats = float __attribute__((vector_size(16)));
-using Ints = std::int32_t __attribute__((vector_size(16)));
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-Floats part_of(const float* lanes, std::size_t part) {
-  Floats four;
-  std::memcpy(&four, lanes + part * 4, sizeof four);
-  return four;
-}
+// Of lattices, which are searched with what every x86 CPU has.
+using Lanes = Best<4>;
+using Floats = Lanes::Floats;
+constexpr std::size_t kParts = Lanes::kParts;
 
-struct Nearest {
-  std::uint32_t index;
-  float distance;
-};
+// Operations that are worth a thread.
+constexpr std::size_t kLeastOfThread = 4'000'000;
 
-// The least distance so far of each lane, and its block.
-struct Best {
-  Best() { std::fill_n(distance, kParts, Floats{} + kInfinity); }
-  void keep(std::size_t part, Floats other, std::size_t block) {
-    const Ints closer = other < distance[part];
-    distance[part] = closer ? other : distance[part];
-    block_of[part] = closer ? Ints{} + static_cast<std::int32_t>(block) : block_of[part];
-  }
-  Nearest nearest() const {
-    Nearest result{0, kInfinity};
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const float own = distance[lane / 4][lane % 4];
-      const auto block = static_cast<std::size_t>(block_of[lane / 4][lane % 4]);
-      const auto index = static_cast<std::uint32_t>(block * kLanes + lane);
-      if (own < result.distance || (own == result.distance && index < result.index)) {
-        result = {index, own};
-      }
-    }
-    return result;
-  }
+using Search = void (*)(const NearestJob&);
 
-  Floats distance[kParts];
-  Ints block_of[kParts] = {};
-};
-
-// The nearest entry to `x` among `blocks` blocks of 16 at `table`. kDimension 0 means that only
-// `dimension` knows it.
-template <std::size_t kDimension>
-Nearest nearest_of(const float* table, std::size_t blocks, std::size_t dimension, const float* x) {
-  const std::size_t size = kDimension > 0 ? kDimension : dimension;
-  Best best;
-  for (std::size_t block = 0; block < blocks; ++block) {
-    Floats distance[kParts] = {};
-    for (std::size_t d = 0; d < size; ++d, table += kLanes) {
-      for (std::size_t part = 0; part < kParts; ++part) {
-        const Floats difference = x[d] - part_of(table, part);
-        distance[part] += difference * difference;
-      }
-    }
-    for (std::size_t part = 0; part < kParts; ++part) best.keep(part, distance[part], block);
-  }
-  return best.nearest();
-}
-
-using Search = Nearest (*)(const float*, std::size_t, std::size_t, const float*);
-
-Search search_for(std::size_t dimension) {
-  if (dimension == 2) return nearest_of<2>;
-  if (dimension == 4) return nearest_of<4>;
-  if (dimension == 8) return nearest_of<8>;
-  return dimension == 16 ? nearest_of<16> : nearest_of<0>;
+Search widest_search() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return find_nearest_16;
+  if (__builtin_cpu_supports("avx2")) return find_nearest_8;
+#endif
+  return find_nearest_4;
 }
 
 bool odd_sum(std::span<const float> entry) {
@@ -96,7 +47,7 @@ bool odd_sum(std::span<const float> entry) {
 template <class Block>
 Nearest nearest_entry(const std::vector<Block>& blocks, const float (&magnitudes)[8],
                       std::uint32_t negative) {
-  Best best;
+  Lanes best;
   for (std::size_t number = 0; number < blocks.size(); ++number) {
     const Block& block = blocks[number];
     Floats product[kParts] = {};
@@ -104,14 +55,14 @@ Nearest nearest_entry(const std::vector<Block>& blocks, const float (&magnitudes
     std::fill_n(least, kParts, Floats{} + kInfinity);
     for (std::size_t i = 0; i < kSize; ++i) {
       for (std::size_t part = 0; part < kParts; ++part) {
-        const Floats term = magnitudes[i] * part_of(block.element[i].lane, part);
+        const Floats term = magnitudes[i] * Lanes::part_of(block.element[i].lane, part);
         product[part] += term;
         least[part] = term < least[part] ? term : least[part];
       }
     }
     for (std::size_t part = 0; part < kParts; ++part) {
-      const Floats distance = part_of(block.norm.lane, part) - 2.0f * product[part] +
-                              part_of(block.penalty[negative].lane, part) * least[part];
+      const Floats distance = Lanes::part_of(block.norm.lane, part) - 2.0f * product[part] +
+                              Lanes::part_of(block.penalty[negative].lane, part) * least[part];
       best.keep(part, distance, number);
     }
   }
@@ -119,6 +70,8 @@ Nearest nearest_entry(const std::vector<Block>& blocks, const float (&magnitudes
 }
 
 }  // namespace
+
+void find_nearest_4(const NearestJob& job) { find_by_dimension<4, 1>(job); }
 
 NearestEntry::NearestEntry(std::span<const float> entries, int dimension)
     : dimension_(static_cast<std::size_t>(dimension)) {
@@ -136,14 +89,25 @@ NearestEntry::NearestEntry(std::span<const float> entries, int dimension)
 
 void NearestEntry::find(std::span<const float> vectors, std::span<std::uint32_t> indices,
                         std::span<float> distances) const {
-  const Search search = search_for(dimension_);
-  const std::size_t blocks = table_.size() / dimension_;
-  for (std::size_t i = 0; i < vectors.size() / dimension_; ++i) {
-    const Nearest nearest =
-        search(table_.data()->lane, blocks, dimension_, vectors.data() + i * dimension_);
-    indices[i] = nearest.index;
-    if (!distances.empty()) distances[i] = nearest.distance;
-  }
+  const std::size_t count = vectors.size() / dimension_;
+  const std::size_t threads =
+      std::clamp<std::size_t>(count * table_.size() * kLanes / kLeastOfThread, 1,
+                              std::max(1u, std::thread::hardware_concurrency()));
+  const std::size_t share = (count + threads - 1) / threads;
+  in_parallel(threads, static_cast<int>(threads), [&](std::size_t part) {
+    const std::size_t begin = std::min(count, part * share);
+    const std::size_t own = std::min(count, begin + share) - begin;
+    find_alone(vectors.subspan(begin * dimension_, own * dimension_), indices.subspan(begin, own),
+               distances.empty() ? distances : distances.subspan(begin, own));
+  });
+}
+
+void NearestEntry::find_alone(std::span<const float> vectors, std::span<std::uint32_t> indices,
+                              std::span<float> distances) const {
+  static const Search search = widest_search();
+  search({table_.data()->lane, table_.size() / dimension_, dimension_, vectors.data(),
+          vectors.size() / dimension_, indices.data(),
+          distances.empty() ? nullptr : distances.data()});
 }
 
 void lattice_point(std::span<const float> entry, std::uint32_t code, std::span<float> point) {

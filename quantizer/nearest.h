@@ -24,8 +24,13 @@ class NearestEntry {
 
   // Index of the entry nearest to each vector of `vectors` ([n][dimension]) in Euclidean distance
   // (VecInfer eq. 2), the lowest of several; `distances` gets the squared distance, if not empty.
+  // On all cores where that is worth it, with the widest registers that the CPU has: the result
+  // does not depend on either.
   void find(std::span<const float> vectors, std::span<std::uint32_t> indices,
             std::span<float> distances = {}) const;
+  // The same on this thread alone.
+  void find_alone(std::span<const float> vectors, std::span<std::uint32_t> indices,
+                  std::span<float> distances = {}) const;
 
  private:
   std::size_t dimension_;

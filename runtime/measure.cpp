@@ -6,11 +6,11 @@
 #include <chrono>
 #include <thread>
 
+#include "core/parallel.h"
 #include "generator/generate.h"
 #include "heuristics/check.h"
 #include "heuristics/explain.h"
 #include "runtime/execute.h"
-#include "runtime/parallel.h"
 #include "runtime/quartiles.h"
 #include "runtime/verify/reference_linear.h"
 

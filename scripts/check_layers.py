@@ -14,7 +14,7 @@ import tempfile
 
 # Layer -> layers whose headers it may include. A file belongs to the longest folder listed.
 # heuristics, generator, quantizer and runtime/backend are siblings. What trains codebooks is a layer
-# of its own, so that a build without it stays possible.
+# of its own, which knows no device: runtime/training gives it one.
 BELOW_RUNTIME = ["core", "heuristics", "generator", "quantizer", "runtime/process",
                  "runtime/backend", "runtime/backend/cuda", "runtime/backend/host"]
 LAYERS = {
@@ -28,11 +28,13 @@ LAYERS = {
     "runtime/backend/cuda": ["core", "runtime/process", "runtime/backend", "runtime/backend/cuda"],
     "runtime/backend/host": ["core", "runtime/process", "runtime/backend", "runtime/backend/host"],
     "runtime": BELOW_RUNTIME + ["runtime"],
-    "runtime/library": BELOW_RUNTIME + ["runtime", "runtime/library"],
+    "runtime/training": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/training"],
+    "runtime/library": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/training",
+                                        "runtime/library"],
     "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/tuning"],
     "include": ["include"],
     "python/src": ["python/src"],
-    "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/tuning", "cli"],
+    "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/training", "runtime/tuning", "cli"],
 }
 
 # Headers of others -> the only folders that may include them.
@@ -41,7 +43,7 @@ OUTSIDE = [
     (r"dlfcn\.h", ["runtime/backend"]),
     (r"boost/.*", ["runtime/backend/host"]),
     (r"sanitizer/.*", ["runtime/backend/host"]),
-    (r"faiss/.*|omp\.h", ["quantizer/train"]),
+    (r"faiss/.*|omp\.h", []),
     (r"openssl/.*", ["core"]),
     (r"CLI/.*", ["cli"]),
     (r"fmt/.*|nlohmann/.*", [layer for layer in LAYERS if layer != "include"]),
@@ -64,7 +66,7 @@ TEMPLATE_RANKS = [
     (r"vq/(machine\.cuh|\w+\.h)", 5),
     (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 6),
     (r"vq/ops/\w+\.cuh", 7),
-    (r"vq/kernels/\w+/kernel\.cuh", 8),
+    (r"vq/kernels/\w+/kernel\.cuh|vq/training/\w+\.cuh", 8),
 ]
 MACHINE = "templates/machine"
 HOST_MACHINE = "templates/machine/host"
@@ -191,7 +193,10 @@ SEEDS = {
                       ('#include "a.h"', 1), ('#include "runtime/backend/a.h"', 1)],
     "quantizer/a.h": [('#include "core/a.h"', 0), ("#include <faiss/Index.h>", 1),
                       ('#include "quantizer/train/a.h"', 1)],
-    "quantizer/train/a.h": [('#include "quantizer/a.h"', 0), ("#include <faiss/Index.h>", 0)],
+    "quantizer/train/a.h": [('#include "quantizer/a.h"', 0), ("#include <faiss/Index.h>", 1),
+                            ('#include "runtime/backend/a.h"', 1)],
+    "runtime/training/a.h": [('#include "quantizer/train/a.h"', 0),
+                             ('#include "runtime/library/a.h"', 1)],
     "runtime/backend/a.h": [('#include "core/a.h"', 0), ('#include "runtime/a.h"', 1)],
     "runtime/backend/cuda/a.h": [("#include <cuda.h>", 0), ("#include <nvrtc.h>", 0),
                                  ("#include <dlfcn.h>", 0),
@@ -201,8 +206,8 @@ SEEDS = {
     "runtime/a.h": [('#include "runtime/backend/cuda/a.h"', 0), ('#include "generator/a.h"', 0),
                     ('#include "cli/a.h"', 1), ("#include <dlfcn.h>", 1)],
     "runtime/library/a.h": [('#include "runtime/a.h"', 0), ("#include <vqgen/vqgen.h>", 0),
-                            ('#include "quantizer/train/a.h"', 1)],
-    "runtime/b.h": [('#include "runtime/library/a.h"', 1), ("#include <vqgen/vqgen.h>", 1)],
+                            ('#include "quantizer/train/a.h"', 0)],
+    "runtime/b.h": [('#include "runtime/library/a.h"', 1), ('#include "quantizer/train/a.h"', 1), ("#include <vqgen/vqgen.h>", 1)],
     "include/vqgen/vqgen.hpp": [("#include <vqgen/vqgen.h>", 0), ("#include <memory>", 0),
                                 ('#include "core/a.h"', 1), ("#include <fmt/format.h>", 1)],
     "cli/a.h": [('#include "runtime/a.h"', 0), ("#include <CLI/CLI.hpp>", 0),

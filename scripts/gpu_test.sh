@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command: the sweep and the laws, the backend's own tests, every
+# Everything that needs a GPU, in one command: the sweep and the laws, the backend's own tests, k-means, every
 # example config, the machine code of products in flight, and compute-sanitizer (memcheck, racecheck)
 # on one kernel of each op.
 #
@@ -16,7 +16,8 @@ if [ -z "$build" ]; then
   source scripts/lib/deps.sh
   deps_prepare
   cmake --preset dev "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
-  cmake --build --preset dev --parallel "$(nproc)" --target vqgen sweep_test cuda_test library_test
+  cmake --build --preset dev --parallel "$(nproc)" --target vqgen sweep_test cuda_test library_test \
+    training_test
   build=build/dev
 fi
 readonly BIN="$build/bin"
@@ -65,6 +66,7 @@ sweep() {
 
 part "CUDA backend tests" "$BIN/cuda_test"
 part "libvqgen on streams and captured" "$BIN/library_test" --gtest_filter="OnDevice.*"
+part "k-means against the CPU's" "$BIN/training_test"
 part "sweep and laws" sweep
 for config in examples/configs/*.json; do
   part "run $(basename "$config")" "$BIN/vqgen" run "$config" --backend cuda

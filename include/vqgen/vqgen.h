@@ -199,6 +199,40 @@ VQGEN_API vqgen_status vqgen_repack(const uint32_t* from, vqgen_layout from_layo
                                     int64_t to_words, int64_t heads, int64_t rows,
                                     int64_t row_words);
 
+/* All fields of a format (docs/config.md), as JSON; `format` is a preset's name, a format file, or
+ * JSON of fields. Free with vqgen_text_free(). */
+VQGEN_API vqgen_status vqgen_format_fields(const char* format, char** json);
+
+typedef enum vqgen_element { VQGEN_F16 = 0, VQGEN_BF16 = 1 } vqgen_element;
+
+/* What codebooks are trained on, and where they go. Set struct_bytes to the size of the struct and
+ * zero what is not used. */
+typedef struct vqgen_training_args {
+  size_t struct_bytes;
+  const char* format; /* as of vqgen_format_fields(); its decoder is table */
+  int32_t element;    /* vqgen_element, of the codebooks */
+  int32_t iterations; /* of k-means at most; 0: 30 */
+  uint64_t seed;
+  /* What one codebook serves is a unit; the format's scope is not asked. A row of a unit is
+   * `columns` numbers, a multiple of the format's vector_size. */
+  int64_t units, rows, columns;
+  /* [units][rows][columns]; only read. Already in the domain that is quantized: the format's
+   * smooth, hadamard and output_scales are not applied. */
+  const float* vectors;
+  void* codebooks;     /* host memory, written: [units][stages][entries][vector_size] */
+  float* stage_scales; /* host memory, written: [units][stages]; null without stage_scales */
+} vqgen_training_args;
+
+/* Trains codebooks by k-means (docs/quantizing.md), on all vectors, stage after stage, and returns
+ * when they are there. With a runtime, `vectors` is memory of its device, trained there:
+ * vector_size 2, 4, 8 or 16, fewer than 2^32 sub-vectors, and as much memory again with several
+ * stages; it waits for the default stream first, and trainings of one runtime take turns. Without
+ * one (null), `vectors` is host memory, and all cores train. The same vectors and seed give the
+ * same bits on one machine. VQGEN_BAD_INPUT for NaN, infinity, magnitudes beyond 2^60, sizes that
+ * are none, and fewer sub-vectors than entries; VQGEN_INFEASIBLE for what is not trained so. */
+VQGEN_API vqgen_status vqgen_train_codebooks(vqgen_runtime* runtime,
+                                             const vqgen_training_args* args);
+
 /* One quantized tensor in device memory, as vqgen quantize packs it. Strides count 32-bit words,
  * with the padding of the layout. */
 typedef struct vqgen_quantized {

@@ -244,6 +244,60 @@ PyObject* op_bucket(PyObject* self, PyObject* count) {
   });
 }
 
+// float32 [units, rows, columns], contiguous, on `device`.
+void require_vectors(const Tensor& data, const DLDevice& device) {
+  const DLTensor& view = data.view();
+  const bool whole = view.ndim == 3 && data.stride(2) == 1 && data.stride(1) == view.shape[2] &&
+                     data.stride(0) == view.shape[1] * view.shape[2];
+  const bool floats = view.dtype.code == kFloat && view.dtype.bits == 32 && view.dtype.lanes == 1;
+  if (whole && floats && view.device.type == device.type && view.device.id == device.id) return;
+  throw bad_input("'vectors' is " + data.words() +
+                  "; it has to be float32 [units, rows, columns], contiguous, on " +
+                  (device.type == kCpu ? "cpu" : "cuda:" + std::to_string(device.id)));
+}
+
+PyObject* format_fields(PyObject*, PyObject* format) {
+  return guarded<PyObject*>(nullptr, [&] {
+    char* json = nullptr;
+    require(vqgen_format_fields(text_of(format).c_str(), &json));
+    const std::unique_ptr<char, decltype(&vqgen_text_free)> owned(json, &vqgen_text_free);
+    return checked(PyUnicode_FromString(json)).release();
+  });
+}
+
+// train(runtime, vectors, codebooks, scales, format, element, seed, iterations); runtime None: on
+// all cores. Codebooks and scales are the host's, as the format says, made by the caller.
+PyObject* train(PyObject*, PyObject* args) {
+  return guarded<PyObject*>(nullptr, [&] {
+    PyObject *runtime, *vectors, *codebooks, *scales;
+    vqgen_training_args training{};
+    training.struct_bytes = sizeof(training);
+    unsigned long long seed = 0;
+    if (PyArg_ParseTuple(args, "OOOOsiKi:train", &runtime, &vectors, &codebooks, &scales,
+                         &training.format, &training.element, &seed, &training.iterations) == 0) {
+      throw PythonError{};
+    }
+    const auto state = runtime == Py_None ? nullptr : open_state(runtime);
+    const Tensor data(vectors, "vectors", nullptr);
+    require_vectors(data, state == nullptr ? DLDevice{kCpu, 0} : state->device());
+    training.seed = seed;
+    training.units = data.view().shape[0];
+    training.rows = data.view().shape[1];
+    training.columns = data.view().shape[2];
+    training.vectors = static_cast<const float*>(data.data());
+    const Tensor books(codebooks, "codebooks", nullptr);
+    training.codebooks = books.data();
+    std::optional<Tensor> factors;
+    if (scales != Py_None) factors.emplace(scales, "scales", nullptr);
+    training.stage_scales = factors ? static_cast<float*>(factors->data()) : nullptr;
+    without_gil([&] {
+      require(
+          vqgen_train_codebooks(state == nullptr ? nullptr : state->runtime().get(), &training));
+    });
+    return Object::borrowed(Py_None).release();
+  });
+}
+
 template <class Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -279,11 +333,17 @@ PyType_Slot op_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_op)},
                           {0, nullptr}};
 PyType_Spec op_spec = {"vqgen._core.Op", sizeof(OpObject), 0, Py_TPFLAGS_DEFAULT, op_slots};
 
+PyMethodDef functions[] = {
+    {"format_fields", format_fields, METH_O, "format_fields(format) -> JSON"},
+    {"train", train, METH_VARARGS,
+     "train(runtime, vectors, codebooks, scales, format, element, seed, iterations)"},
+    {nullptr, nullptr, 0, nullptr}};
+
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "vqgen._core",
                           "libvqgen for Python",
                           -1,
-                          nullptr,
+                          functions,
                           nullptr,
                           nullptr,
                           nullptr,

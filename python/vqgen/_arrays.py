@@ -35,6 +35,14 @@ def empty(like, shape, dtype):
     raise BadInput(f"results cannot be made in the library '{library}'; pass arrays for them")
 
 
+def empty_on_cpu(like, shape, dtype):
+    """The same in the CPU's memory: PyTorch's where `like` is, else NumPy's."""
+    if _library(like) == "torch":
+        return empty(like.new_empty(0, device="cpu"), shape, dtype)
+    import numpy
+    return empty(numpy.empty(0), shape, dtype)
+
+
 def current_stream(array):
     """The CUDA stream that the array's library works on, as an integer; 0 is the default stream."""
     library = _library(array)

@@ -2,6 +2,10 @@ from typing import Any, Callable
 
 version: str
 
+def format_fields(format: str) -> str: ...
+def train(runtime: Runtime | None, vectors: Any, codebooks: Any, scales: Any, format: str,
+          element: int, seed: int, iterations: int) -> None: ...
+
 class Runtime:
     def __init__(self, backend: int, device: int, miss: int, max_buckets: int, threads: int,
                  cache_dir: str | None, nvrtc: str | None, compiler: str | None) -> None: ...

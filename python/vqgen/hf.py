@@ -29,6 +29,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 import vqgen
 import vqgen.torch
 from vqgen import _tool
+from vqgen._calibration import can_write, write_bundle
 
 __all__ = ["VQCache", "calibrate", "captured", "layers_of"]
 
@@ -319,11 +320,11 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. keys, values: formats,
-    as of a config. The tool trains (docs/quantizing.md); all vectors are used.
+    as of a config. Of a model on a GPU, keys and values stay there, and so does training. Where the
+    formats are not trained so (lattices, layouts, other sizes than 2, 4, 8 and 16), and of a model of
+    float32 or on the CPU, the tool trains. The bundle is the same (docs/quantizing.md).
     """
-    import json
-
-    from safetensors.torch import save_file
+    on_device = model.device.type == "cuda" and can_write(model.dtype, keys, values)
     parts = {}
     before = model.config._attn_implementation
     for tokens in batches:
@@ -335,13 +336,26 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
             model.set_attn_implementation(before)
         for number, layer in enumerate(cache.layers):
             for name, states in (("k", layer.keys), ("v", layer.values)):
-                heads = states.transpose(0, 1).flatten(1, 2).cpu()
-                parts.setdefault(f"layer{number}.{name}", []).append(heads)
+                heads = states.transpose(0, 1).flatten(1, 2)
+                parts.setdefault((number, name), []).append(heads if on_device else heads.cpu())
     if not parts:
         raise vqgen.BadInput("calibrate() got no batches; pass token numbers")
+    if on_device:
+        layers = ([torch.cat(parts.pop((number, name)), 1) for name in "kv"]
+                  for number in range(len(parts) // 2))
+        write_bundle(out, layers, keys, values, seed)
+    else:
+        _quantize(parts, out, keys, values, seed)
+
+
+def _quantize(parts, out, keys, values, seed):
+    import json
+
+    from safetensors.torch import save_file
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "calibration.safetensors")
-        save_file({name: torch.cat(states, 1).contiguous() for name, states in parts.items()}, file)
+        save_file({f"layer{number}.{name}": torch.cat(states, 1).contiguous()
+                   for (number, name), states in parts.items()}, file)
 
         def text(form):
             return form if isinstance(form, str) else json.dumps(form)

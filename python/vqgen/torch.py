@@ -19,7 +19,8 @@ from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
 
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
-           "runtime", "use_runtime"]
+           "runtime", "train_codebooks",
+           "use_runtime"]
 
 _MOST_ROWS = 256  # of a gemm
 _WEIGHTS = [f"weights.{name}" for name in ("codes", "codebooks", "stage_scales", "output_scales")]
@@ -65,6 +66,19 @@ def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.O
             raise vqgen.BadInput(f"the config is of op {value.get('op')!r}; see docs/config.md")
         op = _ops[key] = runtime(device)._prepare(value, tuple(_CLASSES), stream)
     return op
+
+
+def train_codebooks(vectors: torch.Tensor, form, *, dtype: torch.dtype = torch.float16,
+                    seed: int = 1, iterations: int = 30) -> vqgen.Codebooks:
+    """vqgen.train_codebooks() where `vectors` are: on their GPU, without a copy, or on all cores.
+    Codebooks and scales come on the same device."""
+    if dtype not in _DTYPES:
+        raise vqgen.BadInput(f"dtype is {dtype}; it is torch.float16 or torch.bfloat16")
+    own = None if vectors.device.type == "cpu" else runtime(vectors.device)
+    trained = vqgen.train_codebooks(vectors, form, dtype=_DTYPES[dtype], seed=seed,
+                                    iterations=iterations, runtime=own)
+    return vqgen.Codebooks(*(None if each is None else each.to(vectors.device)
+                             for each in trained))
 
 
 def _op(config, tensor):

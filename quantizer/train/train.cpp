@@ -8,13 +8,13 @@
 #include "core/error.h"
 #include "core/format/vq_format.h"
 #include "quantizer/nearest.h"
-#include "quantizer/train/clustering.h"
+#include "quantizer/train/kmeans.h"
 #include "quantizer/units.h"
 
 namespace vqgen {
 namespace {
 
-// Below this many vectors an entry k-means follows the sample, not the distribution (FAISS's rule).
+// Below this many vectors an entry k-means follows the sample, not the distribution (FAISS' rule).
 constexpr std::int64_t kPoorVectorsPerEntry = 39;
 
 // A well mixed number for each (seed, unit, stage): the finaliser of splitmix64.
@@ -25,6 +25,144 @@ std::uint64_t mixed_seed(std::uint64_t seed, std::uint64_t stream) {
   return z ^ (z >> 31);
 }
 
+// Fewer or few sub-vectors for a codebook: refused, or warned of.
+void check_count(const TrainRequest& request, std::int64_t fewest) {
+  const int entries = request.format.entries();
+  if (fewest < entries) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: {} sub-vectors cannot train {} entries; calibrate on more tokens, "
+                            "lower index_bits, or widen the scope",
+                            request.name, fewest, entries));
+  }
+  if (fewest < kPoorVectorsPerEntry * entries && request.options.warn) {
+    request.options.warn(
+        fmt::format("{}: {} sub-vectors for {} entries are few (under {} an "
+                    "entry): the codebook will not carry over to other data; "
+                    "calibrate on more tokens, or lower index_bits",
+                    request.name, fewest, entries, kPoorVectorsPerEntry));
+  }
+}
+
+// What is told of a tensor's training, from 0 to 1.
+void report(const TrainRequest& request, double done, const std::string& what) {
+  if (request.options.progress) request.options.progress(done, request.name + what);
+}
+
+// Stage after stage of tables, for all books at once.
+class TableTrainer {
+ public:
+  TableTrainer(VectorBooks& books, const TrainRequest& request)
+      : request_(request),
+        format_(request.format),
+        books_(books),
+        units_(static_cast<std::size_t>(books.shape().books())),
+        stage_size_(static_cast<std::size_t>(format_.entries() * format_.vector_size)),
+        stages_(static_cast<std::size_t>(format_.residuals)) {}
+
+  Codebooks train() {
+    Codebooks result{format_, request_.dtype, books_.shape().books(), {}, {}, {}};
+    result.entries.resize(units_ * stages_ * stage_size_);
+    if (format_.stage_scales) result.stage_scales.resize(units_ * stages_);
+    for (std::size_t stage = 0; stage < stages_; ++stage) train_stage(stage, result);
+    report(request_, 1.0, "");
+    return result;
+  }
+
+ private:
+  void train_stage(std::size_t stage, Codebooks& result) {
+    const std::vector<SumFactors> factors = factors_of_books();
+    const std::vector<float> scales =
+        format_.stage_scales ? deviations(factors) : std::vector<float>(units_, 1.0f);
+    KMeansRequest kmeans_request{
+        format_.entries(), request_.options.iterations, {}, factors, [&](int iteration) {
+          const double all = static_cast<double>(stages_) * request_.options.iterations;
+          const auto before = static_cast<double>(stage) * request_.options.iterations;
+          report(request_, (before + iteration) / all,
+                 fmt::format(": {} codebooks, stage {} of {}, iteration {} of at most {}", units_,
+                             stage + 1, stages_, iteration + 1, request_.options.iterations));
+        }};
+    for (std::size_t unit = 0; unit < units_; ++unit) {
+      kmeans_request.seeds.push_back(mixed_seed(~request_.options.seed, unit * stages_ + stage));
+    }
+    std::vector<float> entries = kmeans(books_, kmeans_request);
+    for (std::size_t unit = 0; unit < units_; ++unit) {
+      const std::size_t number = unit * stages_ + stage;
+      const float scale =
+          store(std::span(entries).subspan(unit * stage_size_, stage_size_), scales[unit],
+                std::span(result.entries).subspan(number * stage_size_, stage_size_));
+      if (format_.stage_scales) result.stage_scales[number] = scale;
+    }
+    if (stage + 1 < stages_) books_.subtract(entries);
+  }
+
+  std::vector<SumFactors> factors_of_books() const {
+    std::vector<SumFactors> factors;
+    for (const float peak : books_.peaks()) {
+      if (!(peak <= kMostMagnitude)) {
+        throw Error(ErrorKind::bad_input,
+                    fmt::format("{}: an element is {}; elements must be finite and at most 2^60",
+                                request_.name, peak));
+      }
+      factors.push_back(sum_factors(peak,
+                                    books_.shape().count(static_cast<std::int64_t>(factors.size())),
+                                    format_.vector_size));
+    }
+    return factors;
+  }
+
+  // The root mean square of each book's elements: what they miss an entry of zeros by.
+  std::vector<float> deviations(std::span<const SumFactors> factors) const {
+    const auto size = static_cast<std::size_t>(format_.vector_size);
+    std::vector<std::int64_t> sums;
+    books_.sum(std::vector<float>(units_ * size, 0.0f), factors, sums);
+    std::vector<float> result;
+    for (std::size_t unit = 0; unit < units_; ++unit) {
+      const std::int64_t* const sum = sums.data() + unit * (size + 2) + size;
+      const double elements = static_cast<double>(sum[1]) * static_cast<double>(size);
+      const double mean = static_cast<double>(sum[0]) / factors[unit].distance / elements;
+      const auto root = static_cast<float>(std::sqrt(mean));
+      result.push_back(root > 0 ? root : 1.0f);
+    }
+    return result;
+  }
+
+  // Writes the entries of a stage, of which `scale` is taken out, and makes of them what is stored,
+  // times the scale that comes back.
+  float store(std::span<float> entries, float scale, std::span<std::uint16_t> stored) const {
+    if (format_.entry_type == EntryType::int8) scale *= peak(entries, scale) / kInt8Peak;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      float value = entries[i] / scale;
+      if (format_.entry_type == EntryType::int8) value = std::round(value);
+      const std::uint16_t bits = element_from_float(request_.dtype, value);
+      if (!std::isfinite(element_to_float(request_.dtype, bits))) {
+        throw Error(ErrorKind::bad_input,
+                    fmt::format("{}: an entry of {} is beyond {}; use bf16, or stage_scales",
+                                request_.name, value, enum_name(request_.dtype)));
+      }
+      stored[i] = bits;
+      entries[i] = scale * element_to_float(request_.dtype, bits);
+    }
+    return scale;
+  }
+
+  // In units of the scale; 1 where all are zero.
+  static float peak(std::span<const float> values, float scale) {
+    float most = 0;
+    for (const float value : values) most = std::max(most, std::abs(value / scale));
+    return most > 0 ? most : 1.0f;
+  }
+
+  static constexpr float kMostMagnitude = 0x1p60f;  // whose square is a float
+
+  const TrainRequest& request_;
+  const VqFormat& format_;
+  VectorBooks& books_;
+  std::size_t units_;
+  std::size_t stage_size_;
+  std::size_t stages_;
+};
+
+// The units of a tensor.
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request)
@@ -35,21 +173,20 @@ class Trainer {
         size_(static_cast<std::size_t>(format_.vector_size)) {}
 
   Codebooks train() {
-    if (format_.decoder == Decoder::table) check_counts();
-    Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
-    for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
-      std::vector<float> residuals = sample(unit);
-      for (int stage = 0; stage < format_.residuals; ++stage) {
-        report(unit, stage);
-        if (format_.decoder == Decoder::e8p) {
-          fit_lattice(stage, residuals, result);
-        } else {
-          train_stage(unit, stage, residuals, result);
-        }
-      }
+    if (format_.decoder == Decoder::e8p) return train_lattice();
+    std::int64_t fewest = sub_vectors(0);
+    for (std::int64_t unit = 1; unit < map_.units(); ++unit) {
+      fewest = std::min(fewest, sub_vectors(unit));
     }
-    if (request_.options.progress) request_.options.progress(1.0, request_.name);
-    return result;
+    check_count(request_, fewest);
+    std::vector<float> vectors;
+    BookShape shape{format_.vector_size, {0}};
+    for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
+      sample(unit, vectors);
+      shape.begins.push_back(static_cast<std::int64_t>(vectors.size() / size_));
+    }
+    const auto books = request_.options.make_books(std::move(vectors), std::move(shape));
+    return TableTrainer(*books, request_).train();
   }
 
  private:
@@ -57,51 +194,20 @@ class Trainer {
     return map_.extent(unit).elements() * tensor_.batch / format_.vector_size;
   }
 
-  void check_counts() const {
-    std::int64_t fewest = sub_vectors(0);
-    for (std::int64_t unit = 1; unit < map_.units(); ++unit) {
-      fewest = std::min(fewest, sub_vectors(unit));
-    }
-    const int entries = format_.entries();
-    if (fewest < entries) {
-      throw Error(
-          ErrorKind::bad_input,
-          fmt::format("{}: {} sub-vectors cannot train {} entries; calibrate on more tokens, "
-                      "lower index_bits, or widen the scope",
-                      request_.name, fewest, entries));
-    }
-    if (fewest < kPoorVectorsPerEntry * entries && request_.options.warn) {
-      request_.options.warn(
-          fmt::format("{}: {} sub-vectors for {} entries are few (under {} an "
-                      "entry): the codebook will not carry over to other data; "
-                      "calibrate on more tokens, or lower index_bits",
-                      request_.name, fewest, entries, kPoorVectorsPerEntry));
-    }
-  }
-
-  void report(std::int64_t unit, int stage) const {
-    if (!request_.options.progress) return;
-    const double done = static_cast<double>(unit * format_.residuals + stage);
-    request_.options.progress(done / static_cast<double>(map_.units() * format_.residuals),
-                              fmt::format("{}: codebook {} of {}, stage {} of {}", request_.name,
-                                          unit + 1, map_.units(), stage + 1, format_.residuals));
-  }
-
   // A lattice has one number to be fitted where a table has thousands.
   std::int64_t most_vectors() const {
     constexpr std::int64_t kForLattice = 8192;
     if (format_.decoder == Decoder::e8p) return kForLattice;
-    return std::int64_t{request_.options.max_points_per_entry} * format_.entries();
+    return std::max(request_.options.max_points,
+                    std::int64_t{request_.options.max_points_per_entry} * format_.entries());
   }
 
-  // The unit's sub-vectors in order, or an even choice of them where they are too many (Knuth's
-  // algorithm S).
-  std::vector<float> sample(std::int64_t unit) const {
+  // Appends the unit's sub-vectors in order, or an even choice of them where they are too many
+  // (Knuth's algorithm S).
+  void sample(std::int64_t unit, std::vector<float>& vectors) const {
     std::int64_t left = sub_vectors(unit);
     std::int64_t wanted = std::min(left, most_vectors());
     std::mt19937_64 random(mixed_seed(request_.options.seed, static_cast<std::uint64_t>(unit)));
-    std::vector<float> vectors;
-    vectors.reserve(static_cast<std::size_t>(wanted) * size_);
     for_each_sub_vector(map_, map_.extent(unit), tensor_.batch, format_.vector_size,
                         [&](std::int64_t row, std::int64_t column) {
                           if (wanted == left || random() % static_cast<std::uint64_t>(left) <
@@ -113,48 +219,26 @@ class Trainer {
                           }
                           --left;
                         });
-    return vectors;
   }
 
-  // Appends one stage's entries (and scale) to `result`, and leaves in `residuals` what they miss.
-  void train_stage(std::int64_t unit, int stage, std::vector<float>& residuals,
-                   Codebooks& result) const {
-    float scale = 1.0f;
-    if (format_.stage_scales) {
-      scale = root_mean_square(residuals);
-      for (float& value : residuals) value /= scale;
-    }
-    const std::uint64_t stream = static_cast<std::uint64_t>(unit * format_.residuals + stage);
-    std::vector<float> entries =
-        cluster(residuals, format_.vector_size, format_.entries(), request_.options.iterations,
-                mixed_seed(~request_.options.seed, stream));
-    if (format_.entry_type == EntryType::int8) {
-      const float step = peak(entries) / kInt8Peak;
-      for (float& value : residuals) value /= step;
-      for (float& value : entries) value = std::round(value / step);
-      scale *= step;
-    }
-    if (format_.stage_scales) result.stage_scales.push_back(scale);
-    for (float& value : entries) {
-      const std::uint16_t bits = element_from_float(request_.dtype, value);
-      if (!std::isfinite(element_to_float(request_.dtype, bits))) {
-        throw Error(ErrorKind::bad_input,
-                    fmt::format("{}: an entry of {} is beyond {}; use bf16, or stage_scales",
-                                request_.name, value, enum_name(request_.dtype)));
+  Codebooks train_lattice() const {
+    Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
+    for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
+      std::vector<float> residuals;
+      sample(unit, residuals);
+      for (int stage = 0; stage < format_.residuals; ++stage) {
+        const double done = static_cast<double>(unit * format_.residuals + stage);
+        report(request_, done / static_cast<double>(map_.units() * format_.residuals),
+               fmt::format(": codebook {} of {}, stage {} of {}", unit + 1, map_.units(), stage + 1,
+                           format_.residuals));
+        fit_lattice(stage, residuals, result);
       }
-      result.entries.push_back(bits);
-      value = element_to_float(request_.dtype, bits);
     }
-    if (stage + 1 == format_.residuals) return;
-
-    std::vector<std::uint32_t> nearest(residuals.size() / size_);
-    NearestEntry(entries, format_.vector_size).find(residuals, nearest);
-    for (std::size_t i = 0; i < residuals.size(); ++i) {
-      residuals[i] = scale * (residuals[i] - entries[nearest[i / size_] * size_ + i % size_]);
-    }
+    report(request_, 1.0, "");
+    return result;
   }
 
-  // The same for a lattice, whose entries are given.
+  // The scale of a stage, and in `residuals` what its points miss.
   void fit_lattice(int stage, std::vector<float>& residuals, Codebooks& result) const {
     const std::vector<float> table = e8p_table();
     for (const float value : table) {
@@ -172,12 +256,6 @@ class Trainer {
       lattice_point(std::span(table).subspan(entry * size_, size_), nearest[i], point);
       for (std::size_t d = 0; d < size_; ++d) residuals[i * size_ + d] -= scale * point[d];
     }
-  }
-
-  static float peak(const std::vector<float>& values) {
-    float most = 0;
-    for (const float value : values) most = std::max(most, std::abs(value));
-    return most > 0 ? most : 1.0f;
   }
 
   const TrainRequest& request_;
@@ -203,6 +281,16 @@ Codebooks train_codebooks(const TrainRequest& request) {
                 request.name + ": the calibration is empty; give tokens to train on");
   }
   return Trainer(request).train();
+}
+
+Codebooks train_books(VectorBooks& books, const TrainRequest& request) {
+  require_supported(request.format, request.name);
+  std::int64_t fewest = books.shape().count(0);
+  for (std::int64_t book = 1; book < books.shape().books(); ++book) {
+    fewest = std::min(fewest, books.shape().count(book));
+  }
+  check_count(request, fewest);
+  return TableTrainer(books, request).train();
 }
 
 }  // namespace vqgen

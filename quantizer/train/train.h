@@ -1,4 +1,4 @@
-// Codebook training for each unit and residual stage: k-means (FAISS), or the scale of a lattice.
+// Codebook training for each unit and residual stage: k-means, or the scale of a lattice.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,19 @@
 #include <string>
 
 #include "quantizer/encode.h"
+#include "quantizer/train/vector_books.h"
 #include "quantizer/units.h"
 
 namespace vqgen {
 
 struct TrainOptions {
   std::uint64_t seed = 1;
-  int iterations = 30;             // of k-means, as VecInfer (sec. 5)
-  int max_points_per_entry = 256;  // more sub-vectors than this an entry are sampled
+  int iterations = 30;  // of k-means at most, as VecInfer (sec. 5)
+  // Of a unit with more sub-vectors than this and than max_points_per_entry an entry, a sample of
+  // the larger of the two is trained on.
+  std::int64_t max_points = 1 << 20;
+  int max_points_per_entry = 256;
+  MakeBooks make_books = make_host_books;  // where k-means runs
   // Called from the training thread with the share done (0..1) and what is being trained.
   std::function<void(double fraction, const std::string& label)> progress;
   // Called with one line where training will work but badly, such as few vectors an entry.
@@ -36,10 +41,16 @@ float root_mean_square(std::span<const float> values);
 // which becomes that stage's scale. Int8 entries are those divided by a step, which the scale
 // takes, and rounded, the largest to 127. The same request gives the same bytes whatever the number
 // of threads. Error(bad_input) on empty calibration, fewer sub-vectors than entries in a unit,
-// formats that the quantizer does not support, and entries too large for the element type.
+// formats that the quantizer does not support, elements that are no finite numbers or beyond 2^60,
+// and entries too large for the element type. What make_books throws passes through.
 //
 // A lattice has its table given (core/format/e8p.h); what is fitted, with format.stage_scales, is
 // the scale of each stage (lattice_scale()), on a sample.
 Codebooks train_codebooks(const TrainRequest& request);
+
+// The same of the sub-vectors of each unit as they stand in `books`, which keep what the last stage
+// but one left of them; all are used. The format's decoder is table, its scope is not asked.
+// `calibration` is not either.
+Codebooks train_books(VectorBooks& books, const TrainRequest& request);
 
 }  // namespace vqgen

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "core/json/json.h"
+#include "core/parallel.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/registry.h"
-#include "runtime/parallel.h"
 
 using namespace vqgen::library;
 
@@ -29,13 +29,13 @@ vqgen_status hand_out(Outcome outcome, vqgen_op** op) {
   return VQGEN_OK;
 }
 
-char* copied(const std::string& text) {
+}  // namespace
+
+char* vqgen::library::copied(const std::string& text) {
   char* const copy = ::strdup(text.c_str());
   if (copy == nullptr) throw std::bad_alloc();
   return copy;
 }
-
-}  // namespace
 
 const char* vqgen_status_name(vqgen_status status) {
   static constexpr const char* kNames[] = {"ok",        "unknown",   "bad_input", "infeasible",

@@ -5,6 +5,7 @@
 #include <vqgen/vqgen.h>
 
 #include <initializer_list>
+#include <string>
 
 #include "core/error.h"
 
@@ -18,6 +19,9 @@ vqgen_status fail_argument(vqgen_status status, const char* name, const char* wh
 
 // The status of the exception in flight, its line kept.
 vqgen_status fail_caught() noexcept;
+
+// A text for vqgen_text_free().
+char* copied(const std::string& text);
 
 // Calls `act`, whose exceptions become a status; a null among `wanted` is a bad argument.
 template <class Act>

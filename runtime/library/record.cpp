@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/ceil_div.h"
-#include "runtime/parallel.h"
+#include "core/parallel.h"
 
 namespace vqgen::library {
 namespace {

@@ -64,6 +64,10 @@ class Registry {
                                     std::int64_t most) const;
 
   Backend& backend() { return *backend_; }
+  ArtifactCache* cache() { return cache_.get(); }
+
+  // Held over a training: launches of Backend::launch() are of one thread.
+  std::mutex one_training;
 
  private:
   using Making = std::shared_future<Outcome>;

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <span>
 
-#include "runtime/parallel.h"
+#include "core/parallel.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 

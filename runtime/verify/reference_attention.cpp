@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "runtime/parallel.h"
+#include "core/parallel.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {

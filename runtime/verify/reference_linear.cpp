@@ -7,7 +7,7 @@
 #include <span>
 
 #include "core/error.h"
-#include "runtime/parallel.h"
+#include "core/parallel.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {

@@ -13,10 +13,6 @@ namespace {
 
 class DataFault : public testing::Test {
  protected:
-  void SetUp() override {
-    if (const std::string why = no_trainer(); !why.empty()) GTEST_SKIP() << why;
-  }
-
   // Quantizing `input` fails with the words, and writes nothing.
   void refuse(Arguments arguments, std::vector<std::string> words) const {
     const std::vector<std::string> before = folder.names();
@@ -59,6 +55,21 @@ TEST_F(DataFault, FilesThatAreMissingOrNone) {
   refuse_input(folder.path(""), {"Is a directory"});
   refuse_input(folder.file("empty", ""), {"0 bytes are too few for a header", "again"});
   refuse_input(folder.file("text", "not tensors at all"), {"a header of", "does not fit"});
+}
+
+TEST_F(DataFault, DevicesThatAreNone) {
+  const std::string tensors = write_tiny_tensors(folder);
+  const auto on = [&](const std::string& device) {
+    Arguments arguments = quantize_tiny_matrix(tensors, folder.path("out"));
+    arguments.insert(arguments.end(), {"--device", device});
+    return arguments;
+  };
+  refuse(on("gpu"), {"--device", "'gpu' is no GPU's number, and neither cpu nor auto"});
+  refuse(on("-1"), {"--device", "'-1'"});
+  expect_failure(on("1000"), 5, {});  // no machine has so many
+  const Outcome outcome = vqgen(on("cpu"));
+  expect_success(outcome);
+  EXPECT_NE(outcome.out.find("trained on cpu"), std::string::npos);
 }
 
 TEST_F(DataFault, FilesThatAreCutShort) {

@@ -161,8 +161,8 @@ TEST_F(Hotness, BadInputIsRefused) {
   EXPECT_EQ(read_text(own), read_text(matrix_bundle()));
 }
 
-// Layer 2 of the sample model as VQ-LLM figs 8 and 9 look at it. The bounds are wide: k-means may
-// fall out otherwise with another FAISS.
+// Layer 2 of the sample model as VQ-LLM figs 8 and 9 look at it. The bounds are wide: k-means on a
+// GPU may fall out otherwise.
 TEST_F(Hotness, OfTheSampleDataIsSkewedAndFlatterAfterHadamard) {
   const auto figures_of = [&](const std::string& key_format) {
     expect_success(

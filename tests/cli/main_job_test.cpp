@@ -7,7 +7,6 @@ namespace {
 class MainJob : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string why = no_trainer(); !why.empty()) GTEST_SKIP() << why;
     if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   }
 

@@ -34,7 +34,7 @@ EARLY_SECONDS = 0.15
 MARK = "VQGEN_SIGNAL_STORM"  # in the environment of all that a command starts
 
 
-def commands(folder, trainer):
+def commands(folder):
     """Name -> arguments."""
     config, out = str(folder / "gemv.json"), folder / "out"
     kinds = {
@@ -42,13 +42,12 @@ def commands(folder, trainer):
         "run": ["run", config, "--backend", "host"],
         "tune": ["tune", config, "--backend", "host", "--budget", "2s", "--out",
                  str(out / "table.jsonl")],
-    }
-    if trainer:
-        kinds["quantize"] = [
+        "quantize": [
             "quantize", "--input", str(DATA / "tinycode-kv-heldout.safetensors"), "--calibration",
             str(DATA / "tinycode-kv-calibration.safetensors"), "--out", str(out / "bundle"),
             "--keys", "layer2.k", "--key-format", "vecinfer-d4b8", "--values", "layer2.v",
-            "--value-format", "vecinfer-d4b8", "--queries", "layer2.q"]
+            "--value-format", "vecinfer-d4b8", "--queries", "layer2.q"],
+    }
     return kinds
 
 
@@ -65,7 +64,7 @@ class Trial:
             "HOME": str(folder / "home"), "VQGEN_TUNED_PATH": str(folder / "home"),
             MARK: self.mark}
         arguments = (["compile", str(ATTENTION), "--gpu", "h200"] if name == "early"
-                     else commands(folder, True)[name])
+                     else commands(folder)[name])
         self.process = subprocess.Popen([tool, *arguments], env=self.environment,
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=open(folder / "err", "w"))
@@ -205,13 +204,12 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--within", type=float, default=2, help="seconds to end in")
-    parser.add_argument("--no-trainer", action="store_true", help="vqgen has no quantize")
     options = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
         signal.signal(number, signal.SIG_DFL)
     draw = random.Random(options.seed)
     work = pathlib.Path(tempfile.mkdtemp(prefix="vqgen-storm-"))
-    kinds = list(commands(work, not options.no_trainer))
+    kinds = list(commands(work))
     nvrtc = has_nvrtc(options.tool)
     if not nvrtc:
         print("no NVRTC here: compile is left out")

@@ -41,7 +41,4 @@ class TinyBundle : public testing::Test {
   static Files* files_;
 };
 
-// Why quantize cannot be tested with this vqgen; empty where it can.
-std::string no_trainer();
-
 }  // namespace vqgen

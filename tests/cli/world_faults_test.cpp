@@ -128,7 +128,6 @@ TEST(World, UnwritableOutput) {
 
 // Found before the training, which may take long.
 TEST(World, UnwritableBundle) {
-  if (const std::string why = no_trainer(); !why.empty()) GTEST_SKIP() << why;
   const Folder folder;
   const std::string tensors = write_tiny_tensors(folder);
   const std::string below = tensors + "/out";

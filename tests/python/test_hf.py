@@ -224,3 +224,48 @@ def test_what_cannot_be_done_is_refused_in_words(model, codebooks, tmp_path):
     with pytest.raises(vqgen.Error, match="vector_size"):
         vqgen.hf.calibrate(model, [torch.ones(1, 8, dtype=torch.long)], tmp_path / "b",
                            keys={"index_bits": 8}, values=FORM)
+
+
+@pytest.mark.parametrize("keys, values", [
+    ({"vector_size": 4, "index_bits": 6, "scope": "head", "smooth": True, "hadamard": True},
+     {"vector_size": 8, "index_bits": 5, "scope": "tensor"}),
+    ({"vector_size": 4, "index_bits": 5, "scope": "channel_group", "group_channels": 32,
+      "residuals": 2, "stage_scales": True}, FORM)])
+def test_a_bundle_trained_where_the_data_is_is_the_tools(tmp_path, keys, values):
+    import subprocess
+
+    from vqgen import _calibration, _tool
+    torch.manual_seed(7)
+    layers = [[torch.randn(2, 300, 64).half().to(DEVICE) * scale for scale in (2, 1)]
+              for _ in range(2)]
+    assert _calibration.can_write(torch.float16, keys, values)
+    _calibration.write_bundle(tmp_path / "ours", layers, keys, values, 5)
+    vqgen.hf._quantize({(number, name): [part.cpu()] for number, parts in enumerate(layers)
+                        for name, part in zip("kv", parts)}, tmp_path / "tools", keys, values, 5)
+    items = [vt.read_bundle(tmp_path / name) for name in ("ours", "tools")]
+    for ours, tools in zip(*items, strict=True):
+        assert {**tools, **ours} == tools
+        names = [f"{operand}.{name}" for operand in ("keys", "values")
+                 for name in ("codes", "codebooks", "stage_scales", "smooth")]
+        ours, tools = (vt.bundle_tensors(tmp_path / name, tools["name"], names)
+                       for name in ("ours", "tools"))
+        assert ours.keys() == tools.keys()
+        for name, tensor in ours.items():
+            assert (tensor.shape, tensor.dtype) == (tools[name].shape, tools[name].dtype), name
+            if name.endswith("codes"):
+                same = tensor.view(torch.uint8) == tools[name].view(torch.uint8)
+                assert same.float().mean() > (0.95 if DEVICE == "cpu" else 0.8), name
+            else:
+                far = (tensor.float() - tools[name].float()).abs() > 5e-3
+                assert far.float().mean() < (0.02 if DEVICE == "cpu" else 0.1), name
+    done = subprocess.run([_tool.path(), "repack", tmp_path / "ours", "--layout", "2x1", "--out",
+                           tmp_path / "repacked"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype, form", [
+    (torch.float32, FORM), (torch.float16, "quip-2"), (torch.float16, {**FORM, "vector_size": 3}),
+    (torch.float16, {**FORM, "layout": {"rows": 2, "words": 1}})])
+def test_what_the_tool_is_left_to_train(dtype, form):
+    from vqgen import _calibration
+    assert not _calibration.can_write(dtype, FORM, form)

@@ -219,3 +219,17 @@ def test_a_captured_step_goes_on_where_it_ended(draw):
         torch.cuda.synchronize()
         assert torch.equal(cache.lengths, plain.lengths)
         assert torch.allclose(out.float(), expected.float(), atol=2e-3)
+
+
+def test_codebooks_of_tensors():
+    vectors = torch.randn(2, 40, 16, device=DEVICE)
+    form = {"vector_size": 4, "index_bits": 4, "stage_scales": True}
+    trained = vt.train_codebooks(vectors, form, dtype=torch.bfloat16, seed=5)
+    assert trained.codebooks.dtype == torch.bfloat16 and trained.codebooks.shape == (2, 1, 16, 4)
+    assert trained.scales.shape == (2, 1)
+    assert trained.codebooks.device == vectors.device
+    torch.testing.assert_close(trained.scales[:, 0], vectors.square().mean((1, 2)).sqrt())
+    again = vt.train_codebooks(vectors, form, dtype=torch.bfloat16, seed=5)
+    assert (again.codebooks == trained.codebooks).all()
+    with pytest.raises(vqgen.BadInput, match="torch.float32"):
+        vt.train_codebooks(vectors, form, dtype=torch.float32)

@@ -13,8 +13,7 @@ say() { printf '== %s\n' "$*"; }
 say "build"
 "$python" -m venv "$work/venv"
 "$work/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$work" \
-  -C build-dir="$work/build" -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0 \
-  -C cmake.define.VQGEN_TRAINER=OFF "$source"
+  -C build-dir="$work/build" -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0 "$source"
 wheel="$(echo "$work"/vqgen-*-cp311-abi3-*.whl)"
 say "$(basename "$wheel"): $(stat -c %s "$wheel") bytes"
 "$work/venv/bin/pip" install -q --disable-pip-version-check "$wheel" 'numpy>=1.23'

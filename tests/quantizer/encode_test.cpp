@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "quantizer/nearest.h"
+#include "quantizer/nearest_search.h"
 #include "quantizer/pack.h"
 #include "quantizer/transform.h"
 #include "tests/quantizer/samples.h"
@@ -168,6 +169,40 @@ TEST(Reconstruct, ReportsMeanAndRelativeError) {
   EXPECT_DOUBLE_EQ(reconstruction_error(original, off).relative, std::sqrt(4.0 / 30.0));
   EXPECT_EQ(reconstruction_error(original, original).relative, 0.0);
 }
+
+#if defined(__x86_64__)
+TEST(Encode, EveryWidthOfRegistersFindsTheSame) {
+  for (const std::size_t dimension : {1u, 2u, 3u, 4u, 8u, 16u}) {
+    const std::size_t blocks = 3;
+    const std::size_t count = 101;  // no multiple of what is searched at once
+    std::vector<float> table =
+        samples::normal_floats(static_cast<std::int64_t>(blocks * dimension * kNearestLanes), 1);
+    for (float& value : table) value = std::round(value * 2) / 2;  // so that there are ties
+    std::vector<float> vectors =
+        samples::normal_floats(static_cast<std::int64_t>(count * dimension), 2);
+    for (float& value : vectors) value = std::round(value * 2) / 2;
+    vectors[0] = std::nanf("");
+    std::vector<std::uint32_t> indices(count), wanted(count);
+    std::vector<float> distances(count), wanted_distances(count);
+    NearestJob job{table.data(),           blocks, dimension, vectors.data(), count, wanted.data(),
+                   wanted_distances.data()};
+    find_nearest_4(job);
+    EXPECT_EQ(wanted[0], 0u);
+    job.indices = indices.data();
+    job.distances = distances.data();
+    if (__builtin_cpu_supports("avx2") != 0) {
+      find_nearest_8(job);
+      EXPECT_EQ(indices, wanted) << dimension;
+      EXPECT_EQ(distances, wanted_distances) << dimension;
+    }
+    if (__builtin_cpu_supports("avx512f") != 0) {
+      find_nearest_16(job);
+      EXPECT_EQ(indices, wanted) << dimension;
+      EXPECT_EQ(distances, wanted_distances) << dimension;
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace vqgen

@@ -39,6 +39,7 @@ TEST(Train, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {
 TEST(Train, SamplingIsSeededToo) {
   const FloatTensor tensor = normal_tensor(1, 1, 2000, 16, 1);
   TrainRequest request = request_for(table_format(4, 3), tensor, 7);
+  request.options.max_points = 400;
   request.options.max_points_per_entry = 50;
   const Codebooks first = train_codebooks(request);
   EXPECT_EQ(train_codebooks(request).entries, first.entries);
@@ -215,8 +216,10 @@ TEST(Train, WarnsOfFewVectorsAndReportsProgress) {
   train_codebooks(request);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("80 sub-vectors for 16 entries"), std::string::npos);
-  EXPECT_EQ(fractions, (std::vector<double>{0, 0.25, 0.5, 0.75, 1.0}));
-  EXPECT_TRUE(labels.contains("test: codebook 2 of 2, stage 1 of 2"));
+  EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
+  EXPECT_EQ(fractions.front(), 0.0);
+  EXPECT_EQ(fractions.back(), 1.0);
+  EXPECT_TRUE(labels.contains("test: 2 codebooks, stage 2 of 2, iteration 1 of at most 30"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "heuristics/space.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/prepare.h"
+#include "runtime/training/device_books.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen {
@@ -69,6 +70,16 @@ TEST_P(Architectures, EveryExampleCompiles) {
     }
   }
   EXPECT_GE(compiled, gpu.arch == "sm_75" ? 16 : 9);
+}
+
+TEST_P(Architectures, TrainingCompilesAndKeepsToItsRegisters) {
+  for (const int vector_size : {2, 4, 8, 16}) {
+    const KernelSource source = training_source(vector_size, 1, 1, Machine::cuda, gpu.arch);
+    for (const KernelResources& kernel : backend->compile(source).kernels) {
+      EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
+      EXPECT_LE(kernel.registers, 128) << kernel.name;
+    }
+  }
 }
 
 TEST_P(Architectures, EveryFusionCompiles) {

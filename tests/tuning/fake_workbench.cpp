@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "core/files/files.h"
-#include "runtime/parallel.h"
+#include "core/parallel.h"
 
 namespace vqgen::test {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "core/files/files.h"
 #include "core/json/leftovers.h"
+#include "core/parallel.h"
 #include "core/plan/plan_name.h"
 #include "core/problem/config.h"
 #include "runtime/code_distribution.h"
-#include "runtime/parallel.h"
 #include "runtime/tuning/journal/journal.h"
 
 namespace vqgen {

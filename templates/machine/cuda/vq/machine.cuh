@@ -140,6 +140,11 @@ VQ_DEVICE u32 atomic_add_global(u32* pointer, u32 value) {
   return old;
 }
 
+// Adds, and orders nothing: later launches see the sum.
+VQ_DEVICE void add_global(u64* pointer, u64 value) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(pointer), "l"(value) : "memory");
+}
+
 #if __CUDA_ARCH__ >= 800
 // Copies 4 bytes past the registers; lands at the wait for the thread's group.
 VQ_DEVICE void copy_async(u32* shared, const u32* global) {

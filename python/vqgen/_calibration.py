@@ -1,0 +1,90 @@
+"""Codebooks of a model's keys and values, trained where these are, without the tool: the bundle that
+`vqgen quantize` writes of them (docs/quantizing.md)."""
+
+import json
+
+import torch
+
+import vqgen
+import vqgen.torch
+
+_TOKENS = 1024  # that are encoded at once
+_SIZES = (2, 4, 8, 16)  # of sub-vectors that devices train
+
+
+def can_write(dtype, *forms) -> bool:
+    """Whether formats are trained on devices, and their codes stored row after row."""
+    return dtype in vqgen.torch._DTYPES and all(fields["decoder"] == "table" and fields["vector_size"] in _SIZES
+               and fields.get("layout") in (None, {"rows": 1, "words": 1})
+               for fields in map(vqgen.format_fields, forms))
+
+
+def write_bundle(out, layers, keys, values, seed: int) -> None:
+    """layers: of each the keys and values, [kv_heads, tokens, head_dim], on one device. keys,
+    values: formats, of which and of the dtype can_write() is true."""
+    from safetensors.torch import save_file
+    value_format = {**vqgen.format_fields(values), "smooth": False, "hadamard": False}
+    forms = {"keys": vqgen.format_fields(keys), "values": value_format}
+    items, tensors = [], {}
+    for number, parts in enumerate(layers):
+        heads, tokens, head_dim = parts[0].shape
+        shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim,
+                 "tokens": tokens}
+        if number == 0:  # refused before anything is trained
+            dtype = vqgen.torch._DTYPES[parts[0].dtype]
+            vqgen.torch.prepare(vqgen.torch.config_text(
+                {"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}), parts[0].device)
+        trained = {}
+        for operand, part in zip(forms, parts):
+            trained[operand] = _trained(part, forms[operand], seed)
+        cache = vqgen.torch.VQCache(
+            **shape, **forms, key_codebooks=trained["keys"]["codebooks"],
+            value_codebooks=trained["values"]["codebooks"],
+            key_scales=trained["keys"].get("stage_scales"),
+            value_scales=trained["values"].get("stage_scales"),
+            key_smooth=trained["keys"].get("smooth"))
+        for first in range(0, tokens, _TOKENS):
+            cache.append(*(part[:, first:first + _TOKENS].transpose(0, 1)[None] for part in parts))
+        trained["keys"]["codes"], trained["values"]["codes"] = cache.keys.codes, cache.values.codes
+        for operand, named in trained.items():
+            for name, tensor in named.items():
+                if name == "codes":
+                    tensor = tensor.view(torch.uint32)
+                tensors[f"layer{number}.{operand}.{name}"] = tensor.cpu()
+        items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
+                      "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
+    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+
+
+def _trained(states, form, seed):
+    """Codebooks, and the factors that go with them, by their names in a bundle."""
+    vectors = states.float()
+    named = {}
+    if form["smooth"]:
+        largest = vectors.abs().amax(1)
+        named["smooth"] = torch.where(largest > 0, largest.sqrt(), torch.ones_like(largest))
+        vectors = vectors / named["smooth"][:, None]
+    if form["hadamard"]:
+        vectors = _rotated(vectors)
+    heads, tokens, head_dim = vectors.shape
+    if form["scope"] == "tensor":
+        vectors = vectors.reshape(1, heads * tokens, head_dim)
+    elif form["scope"] == "channel_group":
+        group = form["group_channels"] or form["vector_size"]
+        vectors = vectors.view(heads, tokens, head_dim // group, group).transpose(1, 2)
+        vectors = vectors.reshape(-1, tokens, group)
+    trained = vqgen.torch.train_codebooks(vectors.contiguous(), form, dtype=states.dtype, seed=seed)
+    named["codebooks"] = trained.codebooks
+    if trained.scales is not None:
+        named["stage_scales"] = trained.scales
+    return named
+
+
+def _rotated(x):
+    """Rows by the orthonormal Hadamard matrix, in natural order (VecInfer eq. 5)."""
+    shape, half = x.shape, 1
+    while half < shape[-1]:
+        a, b = x.reshape(-1, 2, half).unbind(1)
+        x = torch.stack((a + b, a - b), 1)
+        half *= 2
+    return x.reshape(shape) * shape[-1]**-0.5

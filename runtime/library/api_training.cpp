@@ -1,0 +1,105 @@
+// The C functions of training, and of formats.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "core/profiles.h"
+#include "quantizer/train/train.h"
+#include "runtime/library/last_error.h"
+#include "runtime/library/registry.h"
+#include "runtime/training/device_books.h"
+
+using namespace vqgen::library;
+
+namespace {
+
+using vqgen::Error;
+using vqgen::ErrorKind;
+
+// Sub-vectors of each unit. Error for what no memory has.
+vqgen::BookShape shape_of(const vqgen_training_args& args, const vqgen::VqFormat& format) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  const auto within = [](std::int64_t size) { return size >= 1 && size <= kMost; };
+  if (!within(args.units) || !within(args.rows) || !within(args.columns) ||
+      args.columns % format.vector_size != 0 || args.rows > kMost / args.columns ||
+      args.units > kMost / (args.rows * args.columns)) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("training: vectors are [{}, {}, {}]; each size is at least 1, the last "
+                            "a multiple of {}, and all are at most 2^40 numbers",
+                            args.units, args.rows, args.columns, format.vector_size));
+  }
+  vqgen::BookShape shape{format.vector_size, {}};
+  for (std::int64_t unit = 0; unit <= args.units; ++unit) {
+    shape.begins.push_back(unit * args.rows * (args.columns / format.vector_size));
+  }
+  return shape;
+}
+
+vqgen::TrainRequest request_of(const vqgen_training_args& args, const vqgen::VqFormat& format) {
+  vqgen::TrainRequest request{"training", format, vqgen::DType::f16, nullptr, {}};
+  if (format.decoder != vqgen::Decoder::table) {
+    throw Error(ErrorKind::infeasible,
+                "training: the entries of a lattice are given; use vqgen quantize, which fits its "
+                "scales");
+  }
+  if (args.element != VQGEN_F16 && args.element != VQGEN_BF16) {
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("training: element is {}; it is VQGEN_F16 or VQGEN_BF16", args.element));
+  }
+  if (args.iterations < 0) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("training: iterations is {}; it is at least 1, or 0 for the default",
+                            args.iterations));
+  }
+  if (format.stage_scales && args.stage_scales == nullptr) {
+    throw Error(ErrorKind::bad_input,
+                "training: stage_scales is null, and the format has them; give memory for them");
+  }
+  if (args.element == VQGEN_BF16) request.dtype = vqgen::DType::bf16;
+  if (args.iterations > 0) request.options.iterations = args.iterations;
+  request.options.seed = args.seed;
+  return request;
+}
+
+}  // namespace
+
+vqgen_status vqgen_format_fields(const char* format, char** json) {
+  return guarded({format, json}, [&] {
+    *json = nullptr;
+    *json = copied(to_json(vqgen::parse_format(format, "format")).dump());
+    return VQGEN_OK;
+  });
+}
+
+vqgen_status vqgen_train_codebooks(vqgen_runtime* runtime, const vqgen_training_args* args) {
+  return guarded({args}, [&] {
+    if (args->struct_bytes != sizeof(*args)) {
+      return fail(VQGEN_BAD_INPUT,
+                  "vqgen_training_args has another size than the library's; set struct_bytes");
+    }
+    if (args->format == nullptr || args->vectors == nullptr || args->codebooks == nullptr) {
+      return fail(VQGEN_BAD_INPUT, "training: format, vectors or codebooks is null");
+    }
+    const vqgen::VqFormat format = vqgen::parse_format(args->format, "format");
+    const vqgen::TrainRequest request = request_of(*args, format);
+    vqgen::BookShape shape = shape_of(*args, format);
+    std::unique_lock<std::mutex> one;
+    std::unique_ptr<vqgen::VectorBooks> books;
+    if (runtime == nullptr) {
+      const std::int64_t count = shape.begins.back() * format.vector_size;
+      books = vqgen::make_host_books({args->vectors, args->vectors + count}, std::move(shape));
+    } else {
+      one = std::unique_lock(runtime->registry->one_training);
+      books = vqgen::borrow_device_books(runtime->registry->backend(), runtime->registry->cache(),
+                                         args->vectors, std::move(shape));
+    }
+    const vqgen::Codebooks trained = vqgen::train_books(*books, request);
+    std::memcpy(args->codebooks, trained.entries.data(), trained.entries.size() * 2);
+    if (format.stage_scales) {
+      std::memcpy(args->stage_scales, trained.stage_scales.data(),
+                  trained.stage_scales.size() * sizeof(float));
+    }
+    return VQGEN_OK;
+  });
+}

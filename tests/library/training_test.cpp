@@ -1,0 +1,99 @@
+// Codebooks through the C functions, on the host's cores and on a device.
+#include <vqgen/vqgen.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "core/json/json.h"
+#include "tests/library/fake_backend.h"
+
+namespace vqgen::library::test {
+namespace {
+
+constexpr const char* kFormat =
+    R"({"vector_size": 4, "index_bits": 4, "scope": "head", "residuals": 2, "stage_scales": true})";
+
+struct Training {
+  std::vector<float> vectors = std::vector<float>(2 * 50 * 16);
+  std::vector<std::uint16_t> codebooks = std::vector<std::uint16_t>(2 * 2 * 16 * 4);
+  std::vector<float> scales = std::vector<float>(2 * 2);
+  vqgen_training_args args{};
+
+  Training() {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (float& value : vectors) value = normal(random);
+    args.struct_bytes = sizeof(args);
+    args.format = kFormat;
+    args.seed = 3;
+    args.units = 2;
+    args.rows = 50;
+    args.columns = 16;
+    args.vectors = vectors.data();
+    args.codebooks = codebooks.data();
+    args.stage_scales = scales.data();
+  }
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+};
+
+TEST(TrainingApi, TrainsOnAllCoresAndOnADevice) {
+  Training host, again, device;
+  require(vqgen_train_codebooks(nullptr, &host.args));
+  require(vqgen_train_codebooks(nullptr, &again.args));
+  EXPECT_EQ(host.codebooks, again.codebooks);
+  EXPECT_GT(host.scales[0], host.scales[1]);
+  EXPECT_GT(host.scales[1], 0.0f);
+
+  vqgen_options options = default_options();
+  options.backend = VQGEN_HOST;
+  options.cache_dir = "";
+  const Runtime runtime(options);
+  const DeviceArray<float> on_device(runtime, std::span<const float>(device.vectors));
+  device.args.vectors = on_device.data();
+  require(vqgen_train_codebooks(runtime.get(), &device.args));
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(device.scales[i] / host.scales[i], 1, 1e-4);
+  std::size_t other = 0;
+  for (std::size_t i = 0; i < host.codebooks.size(); ++i) {
+    other += device.codebooks[i] != host.codebooks[i] ? 1u : 0u;
+  }
+  EXPECT_LE(other, host.codebooks.size() / 20);
+  EXPECT_EQ(on_device.fetch(), device.vectors);
+}
+
+TEST(TrainingApi, RefusesInWords) {
+  const auto why = [](auto change, vqgen_status wanted = VQGEN_BAD_INPUT) {
+    Training training;
+    change(training);
+    EXPECT_EQ(vqgen_train_codebooks(nullptr, &training.args), wanted);
+    return std::string(vqgen_last_error());
+  };
+  expect_words(why([](Training& t) { t.args.struct_bytes = 8; }), {"struct_bytes"});
+  expect_words(why([](Training& t) { t.args.vectors = nullptr; }), {"null"});
+  expect_words(why([](Training& t) { t.args.stage_scales = nullptr; }), {"stage_scales is null"});
+  expect_words(why([](Training& t) { t.args.columns = 18; }), {"[2, 50, 18]", "multiple of 4"});
+  expect_words(why([](Training& t) { t.args.units = -1; }), {"[-1, 50, 16]"});
+  expect_words(why([](Training& t) { t.args.rows = std::int64_t{1} << 39; }), {"2^40"});
+  expect_words(why([](Training& t) { t.args.rows = 3; }), {"12 sub-vectors cannot train 16"});
+  expect_words(why([](Training& t) { t.args.element = 2; }), {"element is 2"});
+  expect_words(why([](Training& t) { t.args.iterations = -1; }), {"iterations is -1"});
+  expect_words(why([](Training& t) { t.args.format = "cq"; }), {"format", "cq"});
+  expect_words(why([](Training& t) { t.args.format = "quip-2"; }, VQGEN_INFEASIBLE), {"lattice"});
+  expect_words(why([](Training& t) { t.vectors[7] = std::nanf(""); }), {"must be finite"});
+}
+
+TEST(TrainingApi, TellsTheFieldsOfAFormat) {
+  char* text = nullptr;
+  require(vqgen_format_fields("vecinfer-d8b12", &text));
+  const Json fields = Json::parse(text);
+  vqgen_text_free(text);
+  EXPECT_EQ(fields["vector_size"], 8);
+  EXPECT_EQ(fields["residuals"], 1);
+  EXPECT_EQ(fields["smooth"], true);
+  EXPECT_EQ(vqgen_format_fields("{", &text), VQGEN_BAD_INPUT);
+}
+
+}  // namespace
+}  // namespace vqgen::library::test
