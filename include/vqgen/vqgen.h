@@ -253,10 +253,7 @@ typedef struct vqgen_append_args {
 /* Arguments of gemv and gemm, y = x W^T. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
-  int64_t rows; /* of x now; picks the kernel */
-  /* Rows that x and y have memory for; 0: `rows`. At least vqgen_op_bucket(op, rows): what is
-   * beyond `rows` is read and written, and means nothing. */
-  int64_t row_capacity;
+  int64_t rows;  /* of x and y now, 1 to the config's; picks the kernel */
   const void* x; /* [rows][in_features] */
   void* y;       /* [rows][out_features] */
   vqgen_quantized weights;

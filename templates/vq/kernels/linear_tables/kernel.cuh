@@ -84,10 +84,11 @@ class LinearTablesBlock {
       for (int o = 0; o < kGroup; ++o) codes[o] = codes_of(now[o]);
       VQ_UNROLL
       for (int r = 0; r < kRows; ++r) {
+        if (r > 0 && first_row_ + r >= Work::rows(args_)) break;
         float sums[kGroup];
         look_up(codes, r, sums);
         const float sum = transposing_sum<kGroup>(sums);
-        if (lane() < kGroup && group + lane() < held_outputs_ && first_row_ + r < Work::kRows) {
+        if (lane() < kGroup && group + lane() < held_outputs_) {
           Work::write(args_, first_row_ + r, first_output_ + group + lane(), sum);
         }
       }
@@ -151,8 +152,9 @@ class LinearTablesBlock {
     const i64 first = Work::begin();
     VQ_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const bool inside = first_row_ + r < Work::kRows;
-      const u16* x = args_.x + (inside ? first_row_ + r : 0) * Work::kInFeatures + first;
+      if (r > 0 && first_row_ + r >= Work::rows(args_)) break;
+      const int row = Work::kRows > 1 ? first_row_ + r : 0;  // without a look at the block's index
+      const u16* x = args_.x + row * Work::kInFeatures + first;
       Products::fill(r, book_, x, Work::kInFeatures - first, first);
     }
   }
@@ -191,8 +193,7 @@ class LinearTablesBlock {
 
 template <class Plan>
 VQ_DEVICE void linear_tables(const LinearArgs& args) {
-  LinearTablesBlock<Plan>(args).run();
-  LinearWork<Plan>::merge_if_last(args);
+  linear_block<Plan, LinearTablesBlock<Plan>>(args);
 }
 
 }  // namespace vq
