@@ -88,7 +88,8 @@ class LinearTablesBlock {
         float sums[kGroup];
         look_up(codes, r, sums);
         const float sum = transposing_sum<kGroup>(sums);
-        if (lane() < kGroup && group + lane() < held_outputs_) {
+        if (lane() < kGroup && group + lane() < held_outputs_ &&
+            first_row_ + r < Work::rows(args_)) {
           Work::write(args_, first_row_ + r, first_output_ + group + lane(), sum);
         }
       }
@@ -153,8 +154,8 @@ class LinearTablesBlock {
     VQ_UNROLL
     for (int r = 0; r < kRows; ++r) {
       if (r > 0 && first_row_ + r >= Work::rows(args_)) break;
-      const int row = Work::kRows > 1 ? first_row_ + r : 0;  // without a look at the block's index
-      const u16* x = args_.x + row * Work::kInFeatures + first;
+      const bool inside = first_row_ + r < Work::rows(args_);
+      const u16* x = args_.x + (inside ? first_row_ + r : 0) * Work::kInFeatures + first;
       Products::fill(r, book_, x, Work::kInFeatures - first, first);
     }
   }
