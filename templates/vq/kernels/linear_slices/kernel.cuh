@@ -234,6 +234,7 @@ class LinearSlicesBlock {
   VQ_DEVICE void write(const Sum (&sums)[kGroup][kRows], int group, int outputs) const {
     VQ_UNROLL
     for (int r = 0; r < kRows; ++r) {
+      if (r > 0 && first_row_ + r >= Work::rows(args_)) break;
       float own[kGroup];
       VQ_UNROLL
       for (int o = 0; o < kGroup; ++o) own[o] = static_cast<float>(sums[o][r]);
