@@ -48,7 +48,6 @@ int main(int argc, char** argv) {
   }
   vqgen_linear_args args{};
   args.struct_bytes = sizeof(args);
-  args.row_capacity = 2;
   args.x = args.y = memory;
   args.weights.codes = args.weights.codebooks = memory;
   const std::size_t workspace = vqgen_op_workspace_bytes(op);

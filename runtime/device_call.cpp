@@ -104,7 +104,8 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
   const auto weights = read_places(device_, data.weights, true, rotation, misalignment.words);
   const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
   args.y = device_.output<std::uint16_t>(
-      static_cast<std::size_t>(op.shape.rows * op.shape.out_features), misalignment.elements);
+      static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.elements);
+  args.rows = static_cast<vq::i32>(data.input_rows);
   args_of_ = [=](int call, int codebooks) mutable {
     args.weights = weights(call, codebooks);
     args.output_scales = at(output_scales, codebooks);

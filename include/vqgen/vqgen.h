@@ -165,8 +165,8 @@ VQGEN_API size_t vqgen_op_workspace_bytes(const vqgen_op* op);
 /* Bytes that one launch with this many tokens or rows needs; 0 where the op cannot do so many. */
 VQGEN_API size_t vqgen_op_workspace_bytes_for(const vqgen_op* op, int64_t count);
 
-/* The tokens or rows of the kernel that a launch with `count` of them takes; 0 where none does. A
- * linear op reads and writes no more rows than it is told, if that many are exactly this. */
+/* The tokens or rows that the kernel of a launch with `count` of them was made for; 0 where there is
+ * none for as many. */
 VQGEN_API int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count);
 
 /* JSON: problem, arguments with their shapes, and each bucket's plan and where that comes from,
@@ -306,10 +306,7 @@ typedef struct vqgen_kv_decode_args {
 /* Arguments of gemv and gemm, y = x W^T. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
-  int64_t rows; /* of x now; picks the kernel */
-  /* Rows that x and y have memory for; 0: `rows`. At least vqgen_op_bucket(op, rows): what is
-   * beyond `rows` is read and written, and means nothing. */
-  int64_t row_capacity;
+  int64_t rows;  /* of x and y now, 1 to the config's; picks the kernel */
   const void* x; /* [rows][in_features] */
   void* y;       /* [rows][out_features] */
   vqgen_quantized weights;

@@ -124,16 +124,15 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
           .sinks = given.data<std::int32_t>(sinks)};
 }
 
-vqgen_linear_args linear_args(const Arguments& given, std::int64_t count) {
+vqgen_linear_args linear_args(const Arguments& given) {
   enum { x, y, weights, output_scales = 5 };
-  const std::int64_t room = std::min(given.size(x, 0), given.size(y, 0));
-  if (count > room) {
-    throw bad_input("rows is " + std::to_string(count) + ", and x and y have " +
-                    std::to_string(room) + "; pass larger ones");
+  const std::int64_t rows = given.size(x, 0);
+  if (given.size(y, 0) != rows) {
+    throw bad_input("'y' has " + std::to_string(given.size(y, 0)) + " rows, and x has " +
+                    std::to_string(rows) + "; pass one with as many");
   }
   return {.struct_bytes = sizeof(vqgen_linear_args),
-          .rows = count < 0 ? room : count,
-          .row_capacity = room,
+          .rows = rows,
           .x = given.data(x),
           .y = given.data(y),
           .weights = given.quantized(weights, false),
@@ -245,7 +244,7 @@ void launch(RuntimeState& state, const Op& op, const Signature& signature,
       require_like(arguments, 9, 10);
       return launch_as(state, op, arguments, decode_args(signature, arguments), stream);
     case Kind::linear:
-      return launch_as(state, op, arguments, linear_args(arguments, count), stream);
+      return launch_as(state, op, arguments, linear_args(arguments), stream);
   }
 }
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vqgen import _arrays, _core
-from vqgen._errors import BadInput, RangeError
+from vqgen._errors import BadInput
 
 if TYPE_CHECKING:
     from vqgen import configs
@@ -184,25 +184,18 @@ class Linear(Op):
     """Products y = x W^T with quantized weights."""
 
     def __call__(self, x, weights: Quantized, *, out=None, output_scales=None,
-                 rows: int | None = None, stream: int | None = None):
-        """x: [rows, in_features], out (the argument y): [rows, out_features], in the op's dtype.
+                 stream: int | None = None):
+        """x: [rows, in_features], out (the argument y): [rows, out_features], in the op's dtype; as
+            many rows as the config has, or fewer.
 
         output_scales: float32 [out_features], where the format has them.
-        rows: by default all of x. A kernel reads and writes bucket(rows) rows: where that is more
-            than `rows`, x and out have memory for as many, and what is behind `rows` means nothing.
 
         Returns out, which is made where it is not given.
         """
         _arrays.require("x", x)
-        if rows is None:
-            rows = x.shape[0]
-        held = self.bucket(rows)
-        if x.shape[0] < held:
-            raise RangeError(f"'x' has {x.shape[0]} rows, and the kernel for {rows} reads {held}; "
-                             f"pass x and out with {held} rows, and rows={rows}")
         if out is None:
             out = _arrays.empty(x, (x.shape[0], self._problem["shape"]["out_features"]), self._dtype)
-        self._launch((x, out, *_quantized("weights", weights), output_scales), rows, 0.0, stream)
+        self._launch((x, out, *_quantized("weights", weights), output_scales), None, 0.0, stream)
         return out
 
 

@@ -155,16 +155,9 @@ def _cache_shape(config):
 
 
 def _linear(config, x, codes, codebooks, scales, output_scales):
-    op = _op(config, x)
-    rows = x.shape[0]
-    held = op.bucket(rows)
-    if held == 0:
-        raise vqgen.RangeError(f"x has {rows} rows, which the config does not take")
-    if held != rows:  # the kernel reads and writes as many
-        x = torch.nn.functional.pad(x, (0, 0, 0, held - rows))
-    out = x.new_empty(held, _out_features(config))
-    op._launch((x, out, codes, codebooks, scales, output_scales), rows, 0.0, None)
-    return out[:rows].clone() if held != rows else out
+    out = x.new_empty(x.shape[0], _out_features(config))
+    _op(config, x)._launch((x, out, codes, codebooks, scales, output_scales), None, 0.0, None)
+    return out
 
 
 @functools.lru_cache(maxsize=None)

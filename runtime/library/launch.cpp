@@ -262,11 +262,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
                 "with as many rows as will come");
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
-  const std::int64_t capacity = args.row_capacity > 0 ? args.row_capacity : args.rows;
   FirstFault fault;
-  fault.require(capacity >= bucket.most, VQGEN_RANGE,
-                "row_capacity is less than vqgen_op_bucket() of these rows; give x and y memory "
-                "for as many and say so");
   fault.workspace(workspace, bucket.workspace_bytes);
   fault.present("x", args.x, bucket.demands.elements_mask);
   fault.present("y", args.y, 1);
@@ -279,6 +275,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   call.y = static_cast<vq::u16*>(args.y);
   call.weights = tensor_args<vq::QuantizedArgs>(args.weights);
   call.output_scales = args.output_scales;
+  call.rows = static_cast<vq::i32>(args.rows);
   point_into_workspace(call, workspace.pointer, bucket.own_bytes, 0);
   enqueue(bucket, call, stream);
   return VQGEN_OK;

@@ -42,7 +42,7 @@ void expect_right(const OwnedOp& prepared, const AttentionDecode& op, std::int64
 
 void expect_right(const OwnedOp& prepared, const Linear& op, int rows) {
   SCOPED_TRACE(rows);
-  LinearTrial trial(host(), prepared.op, op, rows);
+  LinearTrial trial(host(), op, rows);
   ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
   trial.expect_right();
 }
@@ -82,7 +82,7 @@ TEST(Launch, TheLastBlockMergesAsOftenAsWanted) {
   const Json of_gemv = edited(small_gemv(), {{"/shape/rows", "1"}, {"/plan", last.dump()}});
   const OwnedOp gemv(of_gemv);
   ASSERT_NE(gemv.op, nullptr);
-  LinearTrial product(host(), gemv.op, *as_linear(read_config(of_gemv, "test").problem), 1);
+  LinearTrial product(host(), *as_linear(read_config(of_gemv, "test").problem), 1);
   ASSERT_EQ(product.launch(gemv.op), VQGEN_OK) << vqgen_last_error();
   product.expect_right();
   for (int again = 0; again < 2; ++again) {
@@ -100,7 +100,17 @@ TEST(Launch, GemvIsRightAtAllRowCounts) {
   const OwnedOp prepared(config);
   ASSERT_NE(prepared.op, nullptr);
   const Linear op = *as_linear(read_config(config, "test").problem);
-  for (const int rows : {1, 2, 3}) expect_right(prepared, op, rows);
+  for (const int rows : {1, 2, 3, 4, 5}) expect_right(prepared, op, rows);
+}
+
+// Between the buckets of 1, 2, 4, 8, 16 and 21 too.
+TEST(Launch, GemmIsRightAtRowCountsBetweenItsBuckets) {
+  const Json config = edited(small_gemv(), {{"/op", R"("gemm")"}, {"/shape/rows", "21"}});
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  EXPECT_EQ(vqgen_op_bucket(prepared.op, 5), 8);
+  const Linear op = *as_linear(read_config(config, "test").problem);
+  for (const int rows : {1, 3, 5, 7, 8, 9, 15, 17, 20, 21}) expect_right(prepared, op, rows);
 }
 
 // Caches of fewer tokens than prepared for, whose heads are padded to whole groups.

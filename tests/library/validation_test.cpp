@@ -42,7 +42,6 @@ class Validation : public testing::Test {
     a_.lengths = a_.windows = a_.sinks = as<std::int32_t>(buffer);
     l_.struct_bytes = sizeof(l_);
     l_.rows = 5;
-    l_.row_capacity = 8;
     l_.x = l_.y = buffer;
     l_.weights = {buffer, buffer, nullptr, 0, 0};
     l_.output_scales = as<float>(buffer);
@@ -179,19 +178,22 @@ TEST_F(Validation, StridesOfZeroAreForWhatIsSharedOrSingle) {
   EXPECT_EQ(attention(single), VQGEN_OK) << vqgen_last_error();
 }
 
-TEST_F(Validation, RowsBetweenBucketsNeedRoomForTheBucket) {
+TEST_F(Validation, RowsBetweenBucketsArriveAsTheyAre) {
   EXPECT_EQ(vqgen_op_bucket(gemv_, 3), 4);
   EXPECT_EQ(vqgen_op_bucket(gemv_, 5), 5);
   EXPECT_EQ(vqgen_op_bucket(gemv_, 6), 0);
-  const auto three = [](std::int64_t capacity) {
-    return [capacity](vqgen_linear_args& l) {
-      l.rows = 3;
-      l.row_capacity = capacity;
-    };
+  std::vector<vq::i32> seen;
+  fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte> bytes) {
+    vq::LinearArgs args{};
+    ASSERT_EQ(bytes.size(), sizeof(args));
+    std::memcpy(&args, bytes.data(), bytes.size());
+    seen.push_back(args.rows);
   };
-  EXPECT_EQ(linear(three(0), "row_capacity"), VQGEN_RANGE);
-  EXPECT_EQ(linear(three(3), "row_capacity"), VQGEN_RANGE);
-  EXPECT_EQ(linear(three(4)), VQGEN_OK);
+  EXPECT_EQ(linear([](auto& l) { l.rows = 3; }), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(linear([](auto& l) { l.rows = 5; }), VQGEN_OK) << vqgen_last_error();
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(seen.front(), 3);
+  EXPECT_EQ(seen.back(), 5);
 }
 
 TEST_F(Validation, WorkspacesTooSmallNullOrAskew) {

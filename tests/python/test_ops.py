@@ -114,7 +114,7 @@ def test_decoded_tensors_are_what_attention_reads(host, draw):
 
 @pytest.mark.parametrize("op", ["gemv", "gemm"])
 def test_products(host, draw, op):
-    rows, features, columns = 4, int(draw.integers(1, 70)), 96
+    rows, features, columns = 7, int(draw.integers(1, 70)), 96
     linear = host.linear({"op": op, "shape": {"rows": rows, "out_features": features,
                                               "in_features": columns},
                           "weights": {"vector_size": 8, "index_bits": 8, "residuals": 2,
@@ -127,18 +127,24 @@ def test_products(host, draw, op):
     dense = reference.decoded(weights.codes, weights.codebooks, columns, 8) * scales[:, None]
     expected = x.astype(np.float64) @ dense.T
     assert reference.worst(linear(x, weights, output_scales=scales), expected) < 4e-3
-    # Fewer rows than there is memory for.
-    out = np.full((rows, features), np.nan, np.float16)
-    assert linear(x, weights, out=out, output_scales=scales, rows=3) is out
-    assert reference.worst(out[:3], expected[:3]) < 4e-3
-    with pytest.raises(vqgen.RangeError, match="'x' has 3 rows, and the kernel for 3 reads 4"):
-        linear(x[:3], weights, output_scales=scales)
+    # Between the buckets too, x and out being views with other rows behind them.
+    assert [linear.bucket(count) for count in (1, 3, 5, 7, 8)] == [1, 4, 7, 7, 0]
+    for count in range(1, rows):
+        around = np.full((rows, columns), np.nan, np.float16)
+        around[:count] = x[:count]
+        out = np.full((rows, features), np.nan, np.float16)
+        given = out[:count]
+        assert linear(around[:count], weights, out=given, output_scales=scales) is given
+        assert reference.worst(given, expected[:count]) < 4e-3
+        assert np.isnan(out[count:]).all()
+    with pytest.raises(vqgen.BadInput, match="'y' has 7 rows, and x has 3; pass one with as many"):
+        linear(x[:3], weights, out=out, output_scales=scales)
     with pytest.raises(vqgen.BadInput, match="'weights' is of type tuple; it has to be vqgen.Quant"):
         linear(x, tuple(weights), output_scales=scales)
     with pytest.raises(vqgen.BadInput, match="'x' is of type list"):
         linear([1.0], weights, output_scales=scales)
     with pytest.raises(vqgen.RangeError, match="rows"):
-        linear(np.zeros((5, columns), np.float16), weights, output_scales=scales)
+        linear(np.zeros((8, columns), np.float16), weights, output_scales=scales)
 
 
 def test_bfloat16_comes_as_its_bits(host, draw):

@@ -99,7 +99,7 @@ std::string judge(const KvDecode& op, const SweepCase& sweep_case, Kernel& kerne
   return judge_decode(data, reference_decode(data), output).why;
 }
 
-std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
+std::string judge_rows(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
   const LinearData data = make_linear_data(op, sweep_case.input);
   const std::vector<double> reference = reference_linear(data);
   const std::vector<std::uint16_t> y = kernel.run(data, sweep_case.misalignment);
@@ -107,7 +107,15 @@ std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel)
   if (!comparison.ok) {
     comparison = compare(reference, y, op.dtype, linear_cancellation(data, reference));
   }
-  return describe(comparison, "y");
+  return describe(comparison, fmt::format("y of {} rows", op.shape.rows).c_str());
+}
+
+// All rows that the kernel was made for, and fewer.
+std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
+  Linear part = op;
+  part.shape.rows =
+      1 + static_cast<int>(sweep_case.input.seed % static_cast<unsigned>(op.shape.rows));
+  return judge_rows(op, sweep_case, kernel) + judge_rows(part, sweep_case, kernel);
 }
 
 }  // namespace

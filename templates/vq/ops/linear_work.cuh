@@ -41,6 +41,23 @@ struct LinearWork {
 
   VQ_DEVICE static i64 first_output() { return i64{block_x()} * kBlockOutputs; }
 
+  // Rows of x and y in this call: 1 to kRows.
+  VQ_DEVICE static int rows(const LinearArgs& args) {
+    if constexpr (kRows == 1) {
+      return 1;
+    } else {
+      return args.rows;
+    }
+  }
+  // Whether any of them is the block's: its first one is, then.
+  VQ_DEVICE static bool has_rows(const LinearArgs& args) {
+    if constexpr (kRows <= kConfig.rows_per_block) {
+      return true;
+    } else {
+      return block_y() * kConfig.rows_per_block < rows(args);
+    }
+  }
+
   // The unit of the block's first output at a chunk's first column: what the codebook is bound to.
   VQ_DEVICE static i64 bound_unit(i64 first_column) {
     return unit_of(first_output(), first_column);
@@ -56,14 +73,15 @@ struct LinearWork {
     return static_cast<int>(unit_of(of_row, of_column) - bound_unit(first_column));
   }
 
-  // 8 columns of a row of x, of a chunk that begins within it; zeros past its rows and columns.
+  // 8 columns of a row of x, of a chunk that begins within it; zeros past its columns. Past its
+  // rows zeros, or row 0 where that is the cheaper: nobody writes their sums.
   VQ_DEVICE static U32x4 x_octet(const LinearArgs& args, int row, i64 column) {
     constexpr bool kWholeRows =
         kRows % kConfig.rows_per_block == 0 && kConfig.rows_per_block % 8 == 0;
     constexpr bool kWholeChunks = kInFeatures % kChunk == 0;
     U32x4 words{};
-    if (!kWholeRows && row >= kRows) return words;
-    const u16* from = args.x + row * kInFeatures + column;
+    if (!kWholeRows && row >= rows(args)) return words;
+    const u16* from = args.x + (row < rows(args) ? row : 0) * kInFeatures + column;
     if constexpr (kInFeatures % 8 == 0) {
       if (kWholeChunks || column < kInFeatures)
         words = load_global(reinterpret_cast<const U32x4*>(from));
@@ -106,9 +124,9 @@ struct LinearWork {
       constexpr i64 kAcross = ceil_div(kOutFeatures, i64{kBlockOutputs});
       if (!is_last_of(splits(kConfig), args.counters + block_y() * kAcross + block_x())) return;
       const int first_row = block_y() * kConfig.rows_per_block;
-      const int rows =
-          kRows - first_row < block_rows(kConfig) ? kRows - first_row : block_rows(kConfig);
-      for (int i = thread_index(); i < rows * kBlockOutputs; i += kConfig.threads) {
+      const int left = rows(args) - first_row;
+      const int held = left < block_rows(kConfig) ? left : block_rows(kConfig);
+      for (int i = thread_index(); i < held * kBlockOutputs; i += kConfig.threads) {
         const i64 output = first_output() + i % kBlockOutputs;
         if (output < kOutFeatures) {
           merge(args, first_row + i / kBlockOutputs, output, LoadOfThisLaunch());
@@ -132,12 +150,21 @@ struct LinearWork {
   }
 };
 
+// What a block of any dataflow does: the sums of a Block, and nothing where it has no rows.
+template <class Plan, class Block>
+VQ_DEVICE void linear_block(const LinearArgs& args) {
+  using Work = LinearWork<Plan>;
+  if (!Work::has_rows(args)) return after_last_launch();
+  Block(args).run();
+  Work::merge_if_last(args);
+}
+
 // The sums of the splits become one by a kernel of its own. A thread an element of y.
 template <class Plan>
 VQ_DEVICE void linear_combine(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
   const i64 element = i64{block_x()} * kCombineThreads + thread_index();
-  if (element >= Work::kRows * Work::kOutFeatures) return;
+  if (element >= Work::rows(args) * Work::kOutFeatures) return;
   Work::merge(args, static_cast<int>(element / Work::kOutFeatures), element % Work::kOutFeatures,
               LoadGlobal());
 }

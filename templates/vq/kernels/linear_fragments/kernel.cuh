@@ -211,7 +211,7 @@ class LinearFragmentsBlock {
       for (int i = 0; i < (kHalves ? 1 : 4); ++i) {
         const i64 output = output_of(tile, i / 2);
         const int row = first_row + (kHalves ? place_in_group() : place_in_group() * 2 + i % 2);
-        if (output < Work::kOutFeatures && row < Work::kRows) {
+        if (output < Work::kOutFeatures && row < Work::rows(args_)) {
           Work::write(args_, row, output, sum[i]);
         }
       }
@@ -240,8 +240,7 @@ class LinearFragmentsBlock {
 
 template <class Plan>
 VQ_DEVICE void linear_fragments(const LinearArgs& args) {
-  LinearFragmentsBlock<Plan>(args).run();
-  LinearWork<Plan>::merge_if_last(args);
+  linear_block<Plan, LinearFragmentsBlock<Plan>>(args);
 }
 
 }  // namespace vq

@@ -30,7 +30,7 @@ class LinearLanesBlock {
         book_(args.weights, Work::kUnits),
         first_output_(Work::first_output() + i64{warp()} * kOutputs),
         first_row_(block_y() * kRows),
-        held_rows_(Work::kRows - first_row_ < kRows ? Work::kRows - first_row_ : kRows) {}
+        held_rows_(Work::rows(args) - first_row_ < kRows ? Work::rows(args) - first_row_ : kRows) {}
 
   VQ_DEVICE void run() {
     for (i64 first = Work::begin(); first < Work::end(); first += kChunk) {
@@ -113,8 +113,7 @@ class LinearLanesBlock {
 
 template <class Plan>
 VQ_DEVICE void linear_lanes(const LinearArgs& args) {
-  LinearLanesBlock<Plan>(args).run();
-  LinearWork<Plan>::merge_if_last(args);
+  linear_block<Plan, LinearLanesBlock<Plan>>(args);
 }
 
 }  // namespace vq

@@ -198,7 +198,7 @@ class LinearSlicesBlock {
   // The slice of sub-vector s of the chunk of a row; zeros past the matrix.
   VQ_DEVICE void load_x(float (&values)[kElements], int r, int s) const {
     const i64 column = first_column_ + i64{s} * kVectorSize + slice_ * kElements;
-    const bool inside = column < Work::kInFeatures && first_row_ + r < Work::kRows;
+    const bool inside = column < Work::kInFeatures && first_row_ + r < Work::rows(args_);
     const u16* const from = args_.x + (inside ? first_row_ + r : 0) * Work::kInFeatures + column;
     VQ_UNROLL
     for (int i = 0; i < kElements; ++i)
@@ -234,11 +234,12 @@ class LinearSlicesBlock {
   VQ_DEVICE void write(const Sum (&sums)[kGroup][kRows], int group, int outputs) const {
     VQ_UNROLL
     for (int r = 0; r < kRows; ++r) {
+      if (r > 0 && first_row_ + r >= Work::rows(args_)) break;
       float own[kGroup];
       VQ_UNROLL
       for (int o = 0; o < kGroup; ++o) own[o] = static_cast<float>(sums[o][r]);
       const float sum = transposing_sum<kGroup>(own) * factor_[r];
-      if (lane() < kGroup && group + lane() < outputs && first_row_ + r < Work::kRows)
+      if (lane() < kGroup && group + lane() < outputs && first_row_ + r < Work::rows(args_))
         Work::write(args_, first_row_ + r, first_output_ + group + lane(), sum);
     }
   }
@@ -265,8 +266,7 @@ class LinearSlicesBlock {
 
 template <class Plan>
 VQ_DEVICE void linear_slices(const LinearArgs& args) {
-  LinearSlicesBlock<Plan>(args).run();
-  LinearWork<Plan>::merge_if_last(args);
+  linear_block<Plan, LinearSlicesBlock<Plan>>(args);
 }
 
 }  // namespace vq

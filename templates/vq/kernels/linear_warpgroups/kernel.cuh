@@ -200,7 +200,7 @@ class LinearWarpgroupsBlock {
       for (int i = 0; i < kRows / 2; ++i) {
         const i64 output = output_of(tile, i / 2 % 2);
         const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
-        if (output < Work::kOutFeatures && row < Work::kRows) {
+        if (output < Work::kOutFeatures && row < Work::rows(args_)) {
           Work::write(args_, row, output, sum[i]);
         }
       }
@@ -231,8 +231,7 @@ class LinearWarpgroupsBlock {
 
 template <class Plan>
 VQ_DEVICE void linear_warpgroups(const LinearArgs& args) {
-  LinearWarpgroupsBlock<Plan>(args).run();
-  LinearWork<Plan>::merge_if_last(args);
+  linear_block<Plan, LinearWarpgroupsBlock<Plan>>(args);
 }
 
 }  // namespace vq
