@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/parallel.h"
+#include "core/parallel.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 
