@@ -28,13 +28,14 @@ endfunction()
 # each of them takes longer than the sources themselves. Libraries are compiled one by one but in
 # asan and release, so that an include that is missing shows.
 function(vqgen_in_batches target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
 function(vqgen_layer name)
   cmake_parse_arguments(arg "NO_PCH" "" "SOURCES;LINKS" ${ARGN})
   add_library(vqgen_${name} STATIC ${arg_SOURCES})
   vqgen_options(vqgen_${name})
+  set_target_properties(vqgen_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   target_link_libraries(vqgen_${name} PUBLIC ${arg_LINKS})
   if(name STREQUAL core)
     target_precompile_headers(vqgen_core PRIVATE ${VQGEN_PRECOMPILED})
