@@ -54,11 +54,11 @@ function(vqgen_sanitize_lightly target)
 endfunction()
 
 # vqgen_test(NAME SOURCES ... LINKS ... [DEV_ONLY pattern] [DEV_TOO] [TOGETHER]): a GoogleTest executable
-# registered with ctest, each test by itself. With TOGETHER they are one in asan, where a start takes a
-# tenth of a second, longer than most of them. Tests that the pattern takes do not run under sanitizers. The others do. In the preset
-# dev these have the label `sanitized`, by which scripts/test.sh leaves them out there, unless DEV_TOO
-# says that they show something more without sanitizers. Target plain_tests is what test.sh builds in
-# dev: the executables that it runs there.
+# registered with ctest, each test by itself. With TOGETHER they are one in asan, which starts once and
+# compiles a kernel that many use once; it runs early, since it is long. Tests that the pattern takes do
+# not run under sanitizers. The others do. In the preset dev these have the label `sanitized`, by which
+# scripts/test.sh leaves them out there, unless DEV_TOO says that they show something more without
+# sanitizers. Target plain_tests is what test.sh builds in dev: the executables that it runs there.
 function(vqgen_test name)
   cmake_parse_arguments(arg "DEV_TOO;TOGETHER" "DEV_ONLY" "SOURCES;LINKS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -74,6 +74,7 @@ function(vqgen_test name)
   endif()
   if(VQGEN_SANITIZE AND arg_TOGETHER)
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_filter=-${arg_DEV_ONLY}")
+    set_tests_properties(${name} PROPERTIES COST 500)
   elseif(VQGEN_SANITIZE OR arg_DEV_TOO)
     gtest_discover_tests(${name} ${others} ${discovery})
   else()
