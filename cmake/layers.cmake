@@ -28,13 +28,14 @@ endfunction()
 # each of them takes longer than the sources themselves. Libraries are compiled one by one but in
 # asan and release, so that an include that is missing shows.
 function(vqgen_in_batches target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
 function(vqgen_layer name)
   cmake_parse_arguments(arg "NO_PCH" "" "SOURCES;LINKS" ${ARGN})
   add_library(vqgen_${name} STATIC ${arg_SOURCES})
   vqgen_options(vqgen_${name})
+  set_target_properties(vqgen_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   target_link_libraries(vqgen_${name} PUBLIC ${arg_LINKS})
   if(name STREQUAL core)
     target_precompile_headers(vqgen_core PRIVATE ${VQGEN_PRECOMPILED})
@@ -53,11 +54,11 @@ function(vqgen_sanitize_lightly target)
 endfunction()
 
 # vqgen_test(NAME SOURCES ... LINKS ... [DEV_ONLY pattern] [DEV_TOO] [TOGETHER]): a GoogleTest executable
-# registered with ctest, each test by itself. With TOGETHER they are one in asan, where a start takes a
-# tenth of a second, longer than most of them. Tests that the pattern takes do not run under sanitizers. The others do. In the preset
-# dev these have the label `sanitized`, by which scripts/test.sh leaves them out there, unless DEV_TOO
-# says that they show something more without sanitizers. Target plain_tests is what test.sh builds in
-# dev: the executables that it runs there.
+# registered with ctest, each test by itself. With TOGETHER they are one in asan, which starts once and
+# compiles a kernel that many use once; it runs early, since it is long. Tests that the pattern takes do
+# not run under sanitizers. The others do. In the preset dev these have the label `sanitized`, by which
+# scripts/test.sh leaves them out there, unless DEV_TOO says that they show something more without
+# sanitizers. Target plain_tests is what test.sh builds in dev: the executables that it runs there.
 function(vqgen_test name)
   cmake_parse_arguments(arg "DEV_TOO;TOGETHER" "DEV_ONLY" "SOURCES;LINKS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -73,6 +74,7 @@ function(vqgen_test name)
   endif()
   if(VQGEN_SANITIZE AND arg_TOGETHER)
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_filter=-${arg_DEV_ONLY}")
+    set_tests_properties(${name} PROPERTIES COST 500)
   elseif(VQGEN_SANITIZE OR arg_DEV_TOO)
     gtest_discover_tests(${name} ${others} ${discovery})
   else()

@@ -12,7 +12,7 @@ namespace {
 constexpr int kBlocksAnSm = 2;  // that a grid should have, where it can
 constexpr int kMostTokens = 8;  // of a block: enough to read a codebook for
 constexpr int kWarpsAnSm = 16;  // that hide the latency of loads of entries
-constexpr int kMostThreads = 512;
+constexpr int kMostAppendThreads = 512;
 constexpr int kEntriesALane = 4;  // at least: as many loads are begun before the first is used
 
 std::int64_t blocks(const KvAppend& op, const AppendLanes& plan) {
@@ -145,7 +145,7 @@ AppendLanes choose_plan(AppendLanes plan, const KvAppend& op, const GpuSpec& gpu
   }
   plan = with_threads(op, plan, plan.threads);
   const int entries = std::max(op.keys.entries(), op.values.entries());
-  while (plan.threads < kMostThreads &&
+  while (plan.threads < kMostAppendThreads &&
          blocks(op, plan) * plan.threads / 32 < std::int64_t{kWarpsAnSm} * gpu.sms) {
     const AppendLanes more = with_threads(op, plan, plan.threads * 2);
     if (entries < 32 * more.warps_along_entries * kEntriesALane) break;

@@ -7,6 +7,7 @@ import torch
 
 import vqgen
 import vqgen.torch
+from vqgen.simulation import rotated
 
 _TOKENS = 1024  # that are encoded at once
 _SIZES = (2, 4, 8, 16)  # of sub-vectors that devices train
@@ -14,9 +15,10 @@ _SIZES = (2, 4, 8, 16)  # of sub-vectors that devices train
 
 def can_write(dtype, *forms) -> bool:
     """Whether formats are trained on devices, and their codes stored row after row."""
-    return dtype in vqgen.torch._DTYPES and all(fields["decoder"] == "table" and fields["vector_size"] in _SIZES
-               and fields.get("layout") in (None, {"rows": 1, "words": 1})
-               for fields in map(vqgen.format_fields, forms))
+    return dtype in vqgen.torch.DTYPES and all(
+        fields["decoder"] == "table" and fields["vector_size"] in _SIZES
+        and fields.get("layout") in (None, {"rows": 1, "words": 1})
+        for fields in map(vqgen.format_fields, forms))
 
 
 def write_bundle(out, layers, keys, values, seed: int) -> None:
@@ -31,7 +33,7 @@ def write_bundle(out, layers, keys, values, seed: int) -> None:
         shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim,
                  "tokens": tokens}
         if number == 0:  # refused before anything is trained
-            dtype = vqgen.torch._DTYPES[parts[0].dtype]
+            dtype = vqgen.torch.DTYPES[parts[0].dtype]
             vqgen.torch.prepare(vqgen.torch.config_text(
                 {"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}), parts[0].device)
         trained = {}
@@ -65,7 +67,7 @@ def _trained(states, form, seed):
         named["smooth"] = torch.where(largest > 0, largest.sqrt(), torch.ones_like(largest))
         vectors = vectors / named["smooth"][:, None]
     if form["hadamard"]:
-        vectors = _rotated(vectors)
+        vectors = rotated(vectors)
     heads, tokens, head_dim = vectors.shape
     if form["scope"] == "tensor":
         vectors = vectors.reshape(1, heads * tokens, head_dim)
@@ -78,13 +80,3 @@ def _trained(states, form, seed):
     if trained.scales is not None:
         named["stage_scales"] = trained.scales
     return named
-
-
-def _rotated(x):
-    """Rows by the orthonormal Hadamard matrix, in natural order (VecInfer eq. 5)."""
-    shape, half = x.shape, 1
-    while half < shape[-1]:
-        a, b = x.reshape(-1, 2, half).unbind(1)
-        x = torch.stack((a + b, a - b), 1)
-        half *= 2
-    return x.reshape(shape) * shape[-1]**-0.5

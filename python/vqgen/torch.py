@@ -72,10 +72,10 @@ def train_codebooks(vectors: torch.Tensor, form, *, dtype: torch.dtype = torch.f
                     seed: int = 1, iterations: int = 30) -> vqgen.Codebooks:
     """vqgen.train_codebooks() where `vectors` are: on their GPU, without a copy, or on all cores.
     Codebooks and scales come on the same device."""
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         raise vqgen.BadInput(f"dtype is {dtype}; it is torch.float16 or torch.bfloat16")
     own = None if vectors.device.type == "cpu" else runtime(vectors.device)
-    trained = vqgen.train_codebooks(vectors, form, dtype=_DTYPES[dtype], seed=seed,
+    trained = vqgen.train_codebooks(vectors, form, dtype=DTYPES[dtype], seed=seed,
                                     iterations=iterations, runtime=own)
     return vqgen.Codebooks(*(None if each is None else each.to(vectors.device)
                              for each in trained))

@@ -3,6 +3,7 @@
 #include "core/hotness/hotness_profile.h"
 #include "core/plan/plan_name.h"
 #include "tests/core/check_support.h"
+#include "tests/core/named_plan.h"
 
 namespace vqgen {
 namespace {
@@ -144,10 +145,6 @@ TEST(CheckAppend, PlansOfOtherOps) {
 TEST(CheckAppend, PlansHaveNames) {
   const Plan plan = AppendLanes{.splits = 4, .warps_along_entries = 2};
   EXPECT_EQ(plan_name(plan), "append_lanes/splits=4,warps_along_entries=2");
-  const auto named = [](const std::string& name) {
-    const Json json = name;
-    return read_plan_name(JsonCursor(json, "t.jsonl", "/plan"));
-  };
   EXPECT_EQ(named(plan_name(plan)), plan);
   EXPECT_EQ(named("append_lanes/"), Plan(AppendLanes{}));
   expect_words(message_of([&] { named("append_lanes/combine=last_block"); }), {"combine"});

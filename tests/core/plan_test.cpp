@@ -3,6 +3,7 @@
 #include "core/plan/plan.h"
 
 #include "core/plan/plan_name.h"
+#include "tests/core/named_plan.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -14,11 +15,6 @@ Json config_json(const Plan& plan) {
     if (is_plan_of(plan, read_config(json, "c.json").problem)) return json;
   }
   throw std::runtime_error("no config for " + plan_name(plan));
-}
-
-Plan named(const std::string& name) {
-  const Json json = name;
-  return read_plan_name(JsonCursor(json, "t.jsonl", "/plan"));
 }
 
 TEST(PlanOverrides, NothingFixedLeavesThePlanAlone) {

@@ -4,16 +4,12 @@
 #include <functional>
 
 #include "core/plan/plan_name.h"
+#include "tests/core/named_plan.h"
 #include "tests/core/support.h"
 #include "tests/message_of.h"
 
 namespace vqgen {
 namespace {
-
-Plan named(const std::string& name) {
-  const Json json = name;
-  return read_plan_name(JsonCursor(json, "t.jsonl", "/plan"));
-}
 
 TEST(PlanName, SaysWhatIsNotDefaultAndIsReadAgain) {
   const Plan plan = AttentionFragments{.splits = 16, .key_codebook = all_replicated(256, 4)};

@@ -47,7 +47,7 @@ Gemm gemm_of_long_codes() {
 }
 
 // Problems of all ops, awkward sizes among them.
-std::vector<Problem> problems() {
+std::vector<Problem> awkward_problems() {
   return {gemv("aqlm-2x8", {1, 4096, 4096}),
           gemv("aqlm-3", {3, 100, 520}),
           gemv("quip-4", {8, 11008, 4096}),
@@ -71,7 +71,7 @@ std::set<std::string> texts(const std::vector<Plan>& plans) {
 TEST(Space, HoldsAcceptedDistinctPlansTheSameEachTime) {
   for (const std::string& name : gpu_names()) {
     const GpuSpec gpu = find_gpu(name);
-    for (const Problem& problem : problems()) {
+    for (const Problem& problem : awkward_problems()) {
       SCOPED_TRACE(name + " " + to_json(problem).dump());
       const Space all = space(problem, gpu, {.most = 0});
       EXPECT_EQ(all.feasible, all.plans.size());
@@ -91,7 +91,7 @@ TEST(Space, HoldsAcceptedDistinctPlansTheSameEachTime) {
 // Each plan that has splits, once by a kernel and once by the last block, and nothing else new.
 TEST(Space, OffersBothWaysToMergeSplits) {
   const GpuSpec gpu = find_gpu("h200");
-  for (const Problem& problem : problems()) {
+  for (const Problem& problem : awkward_problems()) {
     SCOPED_TRACE(to_json(problem).dump());
     const Space both = space(problem, gpu, {.most = 0});
     const Space by_kernels = space(problem, gpu, {.most = 0, .last_block = false});
@@ -109,7 +109,7 @@ TEST(Space, OffersBothWaysToMergeSplits) {
 
 TEST(Space, IsThinnedToTheBoundAndKeepsEveryKind) {
   const GpuSpec gpu = find_gpu("h200");
-  for (const Problem& problem : problems()) {
+  for (const Problem& problem : awkward_problems()) {
     const Space all = space(problem, gpu, {.most = 0});
     std::set<std::string> kinds;
     for (const Plan& plan : all.plans) kinds.insert(kind_of(plan, problem));
@@ -201,7 +201,7 @@ TEST(Space, HasEveryDataflowThatFits) {
 
 TEST(Space, ForcedPlacementsHold) {
   const GpuSpec gpu = find_gpu("h200");
-  for (const Problem& problem : problems()) {
+  for (const Problem& problem : awkward_problems()) {
     SCOPED_TRACE(to_json(problem).dump());
     for (const auto allowed : {SpacePlacement::global, SpacePlacement::shared}) {
       const Space forced = space(problem, gpu, {.most = 0, .placement = allowed});

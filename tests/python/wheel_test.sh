@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A wheel is built of the checkout as `pip install .` does it, installed into a fresh virtual
-# environment, used far from the checkout, and removed. Compiled without optimisation: what is tested
-# is the package.
-#   wheel_test.sh SOURCE_DIR PYTHON
+# environment, used far from the checkout, and removed. What is tested is the package: objects that the
+# build tree has are taken (take_object.py), and others compiled without optimisation.
+#   wheel_test.sh BUILD_DIR SOURCE_DIR PYTHON
 set -euo pipefail
-source="$1" python="$2"
+build="$1" source="$2" python="$3"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 export VQGEN_CACHE_DIR="$work/cache"
@@ -13,7 +13,9 @@ say() { printf '== %s\n' "$*"; }
 say "build"
 "$python" -m venv "$work/venv"
 "$work/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$work" \
-  -C build-dir="$work/build" -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0 "$source"
+  -C build-dir="$work/build" -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0 \
+  -C cmake.define.CMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+  -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER="$source/tests/python/take_object.py;$build" "$source"
 wheel="$(echo "$work"/vqgen-*-cp311-abi3-*.whl)"
 say "$(basename "$wheel"): $(stat -c %s "$wheel") bytes"
 "$work/venv/bin/pip" install -q --disable-pip-version-check "$wheel" 'numpy>=1.23'

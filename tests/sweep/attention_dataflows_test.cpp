@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
@@ -34,12 +33,6 @@ AttentionDecode of_integers() {
   with_integers(op.keys, true);
   with_integers(op.values, true);
   return op;
-}
-
-void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
-  EXPECT_EQ(a.out, b.out);
-  ASSERT_EQ(a.lse.size(), b.lse.size());
-  EXPECT_EQ(std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)), 0);
 }
 
 class Dataflows : public testing::TestWithParam<Plan> {

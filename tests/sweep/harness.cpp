@@ -1,11 +1,13 @@
 #include "tests/sweep/harness.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 #include "core/problem/config.h"
@@ -168,6 +170,12 @@ DecodeOutput Kernel::run_decode(const AttentionData& data, Misalignment misalign
 
 std::vector<std::uint16_t> Kernel::run(const LinearData& data, Misalignment misalignment) {
   return execute(backend_, *loaded_, source_, *as_linear(problem_), plan_, data, misalignment);
+}
+
+void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
+  EXPECT_EQ(a.out, b.out);
+  ASSERT_EQ(a.lse.size(), b.lse.size());
+  EXPECT_EQ(std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)), 0);
 }
 
 std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu) {

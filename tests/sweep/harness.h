@@ -41,4 +41,6 @@ class Kernel {
 // not.
 std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu);
 
+void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b);
+
 }  // namespace vqgen::test

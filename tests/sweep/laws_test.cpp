@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -58,12 +57,6 @@ Gemv gemv_problem() {
   op.weights.tile_columns = 104;
   op.weights.output_scales = op.weights.stage_scales = true;
   return op;
-}
-
-void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
-  EXPECT_EQ(a.out, b.out);
-  ASSERT_EQ(a.lse.size(), b.lse.size());
-  EXPECT_EQ(std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)), 0);
 }
 
 // Entry e of every unit and stage moves to place order[e]; codes follow.
