@@ -165,8 +165,8 @@ VQGEN_API size_t vqgen_op_workspace_bytes(const vqgen_op* op);
 /* Bytes that one launch with this many tokens or rows needs; 0 where the op cannot do so many. */
 VQGEN_API size_t vqgen_op_workspace_bytes_for(const vqgen_op* op, int64_t count);
 
-/* The tokens or rows that the kernel of a launch with `count` of them was made for; 0 where there is
- * none for as many. */
+/* The tokens or rows that the kernel of a launch with `count` of them was made for; 0 where there
+ * is none for as many. */
 VQGEN_API int64_t vqgen_op_bucket(const vqgen_op* op, int64_t count);
 
 /* JSON: problem, arguments with their shapes, and each bucket's plan and where that comes from,
