@@ -29,6 +29,16 @@ vqgen_status fail_argument(vqgen_status status, const char* name, const char* wh
   return status;
 }
 
+vqgen_status fail_range(const char* name, std::int64_t count, std::int64_t least,
+                        std::int64_t most) noexcept {
+  std::snprintf(last_message, sizeof(last_message),
+                "%s is %lld, and the op was prepared for %lld to %lld; prepare it with as many as "
+                "will come",
+                name, static_cast<long long>(count), static_cast<long long>(least),
+                static_cast<long long>(most));
+  return VQGEN_RANGE;
+}
+
 vqgen_status fail_caught() noexcept {
   try {
     throw;

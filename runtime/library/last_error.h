@@ -4,6 +4,7 @@
 
 #include <vqgen/vqgen.h>
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 
@@ -16,6 +17,10 @@ vqgen_status fail(vqgen_status status, const char* message) noexcept;
 
 // "the argument 'NAME' WHAT".
 vqgen_status fail_argument(vqgen_status status, const char* name, const char* what) noexcept;
+
+// VQGEN_RANGE: `name` is `count`, and has to be within what the op was prepared for.
+vqgen_status fail_range(const char* name, std::int64_t count, std::int64_t least,
+                        std::int64_t most) noexcept;
 
 // The status of the exception in flight, its line kept.
 vqgen_status fail_caught() noexcept;

@@ -182,9 +182,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   const auto* op = std::get_if<AttentionDecode>(&buckets.back().config.problem);
   if (op == nullptr) return wrong_op(record);
   if (args.tokens < 0 || args.tokens > buckets.back().most) {
-    return fail(VQGEN_RANGE,
-                "tokens is negative or more than the op was prepared for; prepare it "
-                "with as many tokens as will come");
+    return fail_range("tokens", args.tokens, 0, buckets.back().most);
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   FirstFault fault;
@@ -209,9 +207,7 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
   const auto* op = std::get_if<KvAppend>(&bucket.config.problem);
   if (op == nullptr) return wrong_op(record);
   if (args.tokens < 1 || args.tokens > bucket.most) {
-    return fail(VQGEN_RANGE,
-                "tokens is not positive or more than the op was prepared for; prepare it with as "
-                "many tokens as a cache will have room for");
+    return fail_range("tokens", args.tokens, 1, bucket.most);
   }
   FirstFault fault;
   examine(fault, op->shape, bucket.demands, args);
@@ -234,9 +230,7 @@ vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Work
   const auto* op = std::get_if<KvDecode>(&buckets.back().config.problem);
   if (op == nullptr) return wrong_op(record);
   if (args.tokens < 1 || args.tokens > buckets.back().most) {
-    return fail(VQGEN_RANGE,
-                "tokens is not positive or more than the op was prepared for; prepare it with as "
-                "many tokens as will be decoded");
+    return fail_range("tokens", args.tokens, 1, buckets.back().most);
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   FirstFault fault;
@@ -257,9 +251,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   const auto& buckets = record.buckets;
   if (as_linear(buckets.back().config.problem) == nullptr) return wrong_op(record);
   if (args.rows < 1 || args.rows > buckets.back().most) {
-    return fail(VQGEN_RANGE,
-                "rows is not positive or more than the op was prepared for; prepare it "
-                "with as many rows as will come");
+    return fail_range("rows", args.rows, 1, buckets.back().most);
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
   FirstFault fault;
