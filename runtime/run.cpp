@@ -73,6 +73,10 @@ class Runner {
     const DecodeVerdict verdict = judge_decode(data, reference_decode(data), output);
     ItemReport report = report_of(name, verdict.comparison, op.dtype);
     report.why = verdict.why;
+    if (!data.original_keys.empty() && !data.original_values.empty()) {
+      report.rel_err_unquantized =
+          judge_decode(data, reference_decode_unquantized(data), output).comparison.rel_err;
+    }
     return report;
   }
 

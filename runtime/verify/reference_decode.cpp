@@ -113,6 +113,15 @@ DecodeResult reference_decode(const AttentionData& data) {
   return {rows_of(data, data.keys, data.raw_keys), rows_of(data, data.values, data.raw_values)};
 }
 
+DecodeResult reference_decode_unquantized(const AttentionData& data) {
+  const auto values = [&](const std::vector<std::uint16_t>& bits) {
+    std::vector<double> all;
+    for (const std::uint16_t each : bits) all.push_back(element_value(data.dtype, each));
+    return all;
+  };
+  return {values(data.original_keys), values(data.original_values)};
+}
+
 DecodeVerdict judge_decode(const AttentionData& data, const DecodeResult& reference,
                            const DecodeOutput& output) {
   DecodeVerdict keys = judge(data, "keys", reference.keys, output.keys);

@@ -29,6 +29,9 @@ inline constexpr std::uint16_t kUnwritten = 0xffff;
 // where token_place() says so. Queries mean nothing here. Throws Error as RowDecoder does.
 DecodeResult reference_decode(const AttentionData& data);
 
+// What the codes were made of, in the same form; of data that has originals.
+DecodeResult reference_decode_unquantized(const AttentionData& data);
+
 // Both outputs against the reference, tokens below the lengths alone; the larger error of the two.
 // `why` says what is wrong, "" where ok: also that a row without a token was written.
 struct DecodeVerdict {

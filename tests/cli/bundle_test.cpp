@@ -25,6 +25,10 @@ void expect_verified(const Arguments& arguments) {
 TEST_F(TinyBundle, ThatFitIsRunAndVerified) {
   expect_verified(run_arguments(tiny_attention(), cache_bundle()));
   expect_verified(run_arguments(tiny_gemv(), matrix_bundle()));
+  Json decoded = tiny_attention();
+  decoded["op"] = "kv_decode";
+  decoded["shape"] = {{"batch", 1}, {"kv_heads", 2}, {"head_dim", 64}, {"tokens", 128}};
+  expect_verified(run_arguments(decoded, cache_bundle()));
 }
 
 TEST_F(TinyBundle, QuantizingTwiceGivesTheSameBytes) {
