@@ -49,6 +49,40 @@ Places<vq::EncodedArgs, std::uint32_t> written_places(DeviceData& device,
           tensor.heads * tensor.head_words()};
 }
 
+// Keys and values of a cache with all their places, raw rows too.
+template <class Tensor, class Raw>
+struct CachePlaces {
+  Tensor keys, values;
+  std::vector<const float*> smooth;
+  std::vector<Raw*> raw_keys, raw_values;
+
+  template <class Args>
+  void set(Args& args, int call, int books) const {
+    args.keys = keys(call, books);
+    args.values = values(call, books);
+    args.key_smooth = at(smooth, books);
+    args.raw_keys = at(raw_keys, call);
+    args.raw_values = at(raw_values, call);
+  }
+};
+
+// A cache that is read, and what goes with it: strides of raw rows, and counts.
+template <class Args, class Op>
+auto read_cache(DeviceData& device, Args& args, const Op& op, const AttentionData& data,
+                bool shared, const Rotation& rotation, const Misalignment& misalignment) {
+  args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
+  args.raw_batch_stride = shared ? 0 : op.shape.kv_heads * args.raw_head_stride;
+  args.lengths = device.input(data.lengths);
+  args.windows = device.input(data.windows);
+  args.sinks = device.input(data.sinks);
+  const auto keys = read_places(device, data.keys, shared, rotation, misalignment.words);
+  const auto values = read_places(device, data.values, shared, rotation, misalignment.words);
+  return CachePlaces<std::remove_const_t<decltype(keys)>, const std::uint16_t>{
+      keys, values, device.inputs(data.keys.smooth, rotation.codebooks),
+      device.inputs(data.raw_keys, rotation.codes, misalignment.elements),
+      device.inputs(data.raw_values, rotation.codes, misalignment.elements)};
+}
+
 }  // namespace
 
 float softmax_scale(const AttentionDecode& op) {
@@ -66,28 +100,15 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
   args.query = device_.input(data.queries, misalignment.elements);
-  const bool shared = op.shape.shared_cache;
-  const auto keys = read_places(device_, data.keys, shared, rotation, misalignment.words);
-  const auto values = read_places(device_, data.values, shared, rotation, misalignment.words);
-  const auto smooth = device_.inputs(data.keys.smooth, rotation.codebooks);
-  const auto raw_keys = device_.inputs(data.raw_keys, rotation.codes, misalignment.elements);
-  const auto raw_values = device_.inputs(data.raw_values, rotation.codes, misalignment.elements);
-  args.raw_head_stride = op.raw_slots() * head_dim;
-  args.raw_batch_stride = shared ? 0 : op.shape.kv_heads * args.raw_head_stride;
-  args.lengths = device_.input(data.lengths);
-  args.windows = device_.input(data.windows);
-  args.sinks = device_.input(data.sinks);
+  const auto cache =
+      read_cache(device_, args, op, data, op.shape.shared_cache, rotation, misalignment);
   args.score_stride = op.shape.tokens;
   args.softmax_scale = softmax_scale(op);
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
                                            misalignment.elements);
   args.lse = device_.output<float>(static_cast<std::size_t>(heads));
   args_of_ = [=](int call, int codebooks) mutable {
-    args.keys = keys(call, codebooks);
-    args.values = values(call, codebooks);
-    args.key_smooth = at(smooth, codebooks);
-    args.raw_keys = at(raw_keys, call);
-    args.raw_values = at(raw_values, call);
+    cache.set(args, call, codebooks);
     return args;
   };
 }
@@ -127,18 +148,15 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   args.counts = device_.input(data.counts);
   const auto keys = written_places(device_, data.keys, rotation, misalignment.words);
   const auto values = written_places(device_, data.values, rotation, misalignment.words);
-  const auto smooth = device_.inputs(data.keys.smooth, rotation.codebooks);
-  const auto raw_keys = device_.states(data.raw_keys, rotation.codes, misalignment.elements);
-  const auto raw_values = device_.states(data.raw_values, rotation.codes, misalignment.elements);
+  const CachePlaces<std::remove_const_t<decltype(keys)>, std::uint16_t> cache{
+      keys, values, device_.inputs(data.keys.smooth, rotation.codebooks),
+      device_.states(data.raw_keys, rotation.codes, misalignment.elements),
+      device_.states(data.raw_values, rotation.codes, misalignment.elements)};
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.capacity = static_cast<vq::i32>(op.shape.tokens);
   args_of_ = [=](int call, int codebooks) mutable {
-    args.keys = keys(call, codebooks);
-    args.values = values(call, codebooks);
-    args.key_smooth = at(smooth, codebooks);
-    args.raw_keys = at(raw_keys, call);
-    args.raw_values = at(raw_values, call);
+    cache.set(args, call, codebooks);
     return args;
   };
 }
@@ -155,23 +173,10 @@ DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData
   vq::KvDecodeArgs args{};
   args.out_keys = device_.output<std::uint16_t>(elements, misalignment.elements);
   args.out_values = device_.output<std::uint16_t>(elements, misalignment.elements);
-  const auto keys = read_places(device_, data.keys, false, rotation, misalignment.words);
-  const auto values = read_places(device_, data.values, false, rotation, misalignment.words);
-  const auto smooth = device_.inputs(data.keys.smooth, rotation.codebooks);
-  const auto raw_keys = device_.inputs(data.raw_keys, rotation.codes, misalignment.elements);
-  const auto raw_values = device_.inputs(data.raw_values, rotation.codes, misalignment.elements);
-  args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
-  args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
-  args.lengths = device_.input(data.lengths);
-  args.windows = device_.input(data.windows);
-  args.sinks = device_.input(data.sinks);
+  const auto cache = read_cache(device_, args, op, data, false, rotation, misalignment);
   args.tokens = static_cast<vq::i32>(data.keys.rows);
   args_of_ = [=](int call, int codebooks) mutable {
-    args.keys = keys(call, codebooks);
-    args.values = values(call, codebooks);
-    args.key_smooth = at(smooth, codebooks);
-    args.raw_keys = at(raw_keys, call);
-    args.raw_values = at(raw_values, call);
+    cache.set(args, call, codebooks);
     return args;
   };
 }

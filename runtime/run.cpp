@@ -118,9 +118,9 @@ class Matcher {
           "config has {} and {}; make them agree, as by vqgen repack",
           what, bundle.layout.rows, bundle.layout.words, config.layout.rows, config.layout.words));
     }
-    Json has = to_json(bundle),
-         wants = to_json(config);  // of which the fields that differ are told
-    const Json all = has;
+    const Json all = to_json(bundle);
+    Json has = all;
+    Json wants = to_json(config);  // of both the fields that differ are told
     for (const auto& [name, value] : all.items()) {
       if (wants.at(name) != value) continue;
       has.erase(name);

@@ -153,11 +153,11 @@ void add_splits(Candidates& to, const AttentionDecode& op, P plan, int tokens,
   }
 }
 
-// `channels` of a head are each block's.
-inline OperandUse cache_use(Operand operand, const AttentionDecode& op,
-                            const vq::FormatConfig& config, int channels, double head_blocks,
-                            double blocks) {
-  const AttentionShape& shape = op.shape;
+// Of an op that reads a cache. `channels` of a head are each block's.
+template <class Op>
+OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& config, int channels,
+                     double head_blocks, double blocks) {
+  const auto& shape = op.shape;
   const VqFormat& format = operand == Operand::keys ? op.keys : op.values;
   OperandUse use{.operand = operand, .format = config};
   use.units = vq::units_of(config, channels);
@@ -167,7 +167,10 @@ inline OperandUse cache_use(Operand operand, const AttentionDecode& op,
   use.lookups =
       rows * shape.batch * head_blocks * shape.head_dim / format.vector_size * format.residuals;
   use.fills = blocks * shape.head_dim / channels;
-  const int caches = shape.shared_cache ? 1 : shape.batch;
+  int caches = shape.batch;
+  if constexpr (requires { shape.shared_cache; }) {
+    if (shape.shared_cache) caches = 1;
+  }
   use.code_bytes =
       stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * caches;
   use.code_reads = head_blocks * shape.batch / caches;

@@ -18,22 +18,6 @@ double fill_share(const vq::FormatConfig& format, const DecodeLanes& plan, int h
   return fetched / (static_cast<double>(plan.tokens_per_block) * head_dim);
 }
 
-OperandUse decode_use(Operand operand, const KvDecode& op, const vq::FormatConfig& config,
-                      double blocks) {
-  const DecodeShape& shape = op.shape;
-  const VqFormat& format = operand == Operand::keys ? op.keys : op.values;
-  OperandUse use{.operand = operand, .format = config};
-  use.units = vq::units_of(config, shape.head_dim);
-  use.lane_units = static_cast<int>(use.units);  // lanes stand side by side along a row
-  use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
-  const double rows = 1.0 * shape.batch * shape.kv_heads * static_cast<double>(shape.tokens);
-  use.lookups = rows * shape.head_dim / format.vector_size * format.residuals;
-  use.fills = blocks;
-  use.code_bytes =
-      stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * shape.batch;
-  return use;
-}
-
 }  // namespace
 
 void judge_plan(Judge& judge, const DecodeLanes& plan, const KvDecode& op, const GpuSpec& gpu) {
@@ -94,11 +78,12 @@ PlanUse use_of(const DecodeLanes& plan, const KvDecode& op) {
   const auto config = configured(plan, op);
   const vq::CallShape shape = call_shape(plan, op);
   const double of_each = static_cast<double>(shape.blocks()) / 2;
-  return {.threads = plan.threads,
-          .blocks = shape.blocks(),
-          .shared_bytes = shape.shared_bytes(),
-          .operands = {decode_use(Operand::keys, op, config.keys, of_each),
-                       decode_use(Operand::values, op, config.values, of_each)}};
+  return {
+      .threads = plan.threads,
+      .blocks = shape.blocks(),
+      .shared_bytes = shape.shared_bytes(),
+      .operands = {cache_use(Operand::keys, op, config.keys, op.shape.head_dim, 1, of_each),
+                   cache_use(Operand::values, op, config.values, op.shape.head_dim, 1, of_each)}};
 }
 
 // No coefficients are fitted to it yet: the counts order candidates for the tuner's first looks, at

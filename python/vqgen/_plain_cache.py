@@ -5,37 +5,20 @@ import warnings
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, Cache
-from transformers.cache_utils import CacheLayerMixin
 
 import vqgen
 import vqgen.hf
+from vqgen._models import heads_of
 
 _BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
              SDPBackend.EFFICIENT_ATTENTION)
 
 
-class _Layer(CacheLayerMixin):
+class _Layer(vqgen.hf.TokensLayer):
     def __init__(self, tokens, first, shape, dtype, device):
-        super().__init__()
-        self.tokens, self.first, self.is_initialized = tokens, first, True
+        super().__init__(tokens, first)
         self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device).normal_()
                                   for _ in range(2))
-
-    def lazy_initialization(self, key_states, value_states):
-        pass
-
-    def update(self, key_states, value_states, *_, **__):
-        key_states.vqgen_layer = self
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length):
-        return self.tokens.seen + query_length, 0
-
-    def get_seq_length(self):
-        return self.tokens.seen
-
-    def get_max_length(self):
-        return self.tokens.room
 
 
 class PlainCache(Cache):
@@ -45,7 +28,7 @@ class PlainCache(Cache):
 
     def __init__(self, config, *, batch, tokens, dtype, device):
         config = config.get_text_config(decoder=True)
-        query_heads, kv_heads, head_dim = vqgen.hf.heads_of(config)
+        query_heads, kv_heads, head_dim = heads_of(config)
         self.tokens = vqgen.hf.Tokens(batch, tokens, device)
         shape = (batch, kv_heads, tokens, head_dim)
         super().__init__(layers=[_Layer(self.tokens, number == 0, shape, dtype, device)
@@ -54,13 +37,6 @@ class PlainCache(Cache):
         attend = _fastest(query, self.layers)
         for layer in self.layers:
             layer.attend = attend
-
-    @property
-    def lengths(self):
-        return self.tokens.lengths
-
-    def reset(self):
-        self.tokens.reset()
 
     def bucket(self, _):
         return self.tokens.room
@@ -113,9 +89,7 @@ def _attention(module, query, key, value, _, scaling=None, **__):
                         tokens.positions.long())  # which all layers write to
     if count > 1:
         layer.keys[:, :, :count], layer.values[:, :, :count] = key, value
-        out = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1])
+        out = vqgen.hf.prompt_attention(query, key, value, None, tokens, scaling)
         return out.transpose(1, 2).contiguous(), None
     for held, new in ((layer.keys, key), (layer.values, value)):
         held[tokens.slots] = new[:, :, 0]

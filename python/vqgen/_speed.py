@@ -12,6 +12,7 @@ import torch
 import vqgen
 import vqgen.hf
 import vqgen.torch
+from vqgen._models import heads_of
 from vqgen._plain_cache import PlainCache
 
 _STEPS = 64  # of one token, timed
@@ -20,13 +21,13 @@ _STEPS = 64  # of one token, timed
 @torch.no_grad()
 def speed(model, cache, context: int) -> dict:
     """Tokens per second of captured steps that begin with `context` tokens in each sequence."""
-    batch = cache.lengths.numel()
+    batch = cache.tokens.lengths.numel()
     tokens = torch.ones(batch, 1, dtype=torch.long, device=model.device)
     host = []
 
     def step():
         cache.tokens.seen = context
-        cache.lengths.fill_(context)
+        cache.tokens.lengths.fill_(context)
         begin = time.perf_counter()
         model(tokens, past_key_values=cache)
         host.append(time.perf_counter() - begin)
@@ -50,7 +51,7 @@ def speed(model, cache, context: int) -> dict:
 @torch.no_grad()
 def first_token(model, cache, context: int) -> float:
     """Milliseconds from prompts of `context` tokens to their next token's logits."""
-    tokens = torch.ones(cache.lengths.numel(), context, dtype=torch.long, device=model.device)
+    tokens = torch.ones(cache.tokens.lengths.numel(), context, dtype=torch.long, device=model.device)
     times = []
     for _ in range(3):
         cache.reset()
@@ -128,7 +129,7 @@ def _most(make, model, context):
 def _random_cache(model, form, *, window, sinks, batch, tokens, device):
     """A cache whose codes and codebooks are drawn at random, and which has room for `tokens`."""
     config = model.config.get_text_config(decoder=True)
-    _, kv_heads, head_dim = vqgen.hf.heads_of(config)
+    _, kv_heads, head_dim = heads_of(config)
     op = vqgen.torch.prepare(vqgen.torch.config_text(
         {"op": "kv_append", "dtype": vqgen.torch.DTYPES[model.dtype], "keys": form[0],
          "values": form[1], "shape": {"batch": 1, "kv_heads": kv_heads, "head_dim": head_dim,

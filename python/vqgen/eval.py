@@ -28,25 +28,25 @@ import vqgen
 import vqgen.hf
 import vqgen.torch
 from vqgen import _speed, simulation
+from vqgen._models import attending
+
+
+def _named(size, bits, name=None, **transforms):
+    """A format with a name."""
+    return name or f"d{size}b{bits}", {"vector_size": size, "index_bits": bits, "scope": "head",
+                                       **transforms}
+
 
 # What the papers' tables compare: formats of keys and values, window and sinks.
-def _d4b8(**transforms):
-    return {"vector_size": 4, "index_bits": 8, "scope": "head", **transforms}
-
-
-def _plain(size, bits):
-    return f"d{size}b{bits}", {"vector_size": size, "index_bits": bits, "scope": "head"}
-
-
 RECIPES = {
     "transforms": [  # of the keys, VecInfer's table 5
-        ((name, _d4b8(**transforms)), ("d4b8", _d4b8()), 0, 0)
+        (_named(4, 8, name, **transforms), _named(4, 8), 0, 0)
         for name, transforms in (("none", {}), ("smooth", {"smooth": True}),
                                  ("hadamard", {"hadamard": True}),
                                  ("smooth + hadamard", {"smooth": True, "hadamard": True}))],
     "codebooks": [  # their size at equal bits
-        (form, form, 0, 0) for form in (_plain(2, 4), _plain(4, 8), _plain(2, 3), _plain(4, 6),
-                                        _plain(8, 12))],
+        (_named(*form), _named(*form), 0, 0)
+        for form in ((2, 4), (4, 8), (2, 3), (4, 6), (8, 12))],
     "operands": [  # bits for keys against bits for values
         (("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2, 0, 0)
         for keys, values in (("d2b8", "d4b8"), ("d4b8", "d2b8"), ("d4b8", "d8b8"), ("d8b8", "d4b8"))],
@@ -104,14 +104,10 @@ def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0) -> di
     """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle."""
     with simulation.simulated(model, vqgen.hf.layers_of(codebooks), window=window, sinks=sinks):
         simulated = loss(model, tokens)
-    before = model.config._attn_implementation
-    model.set_attn_implementation("vqgen")
-    try:
-        cache = vqgen.hf.VQCache(model.config, codebooks, batch=len(tokens), device=model.device,
-                                 tokens=tokens.shape[1], window=window, sinks=sinks)
+    cache = vqgen.hf.VQCache(model.config, codebooks, batch=len(tokens), device=model.device,
+                             tokens=tokens.shape[1], window=window, sinks=sinks)
+    with attending(model, "vqgen"):
         through_kernels = loss_through_kernels(model, tokens, cache)
-    finally:
-        model.set_attn_implementation(before)
     return {"window": window, "sinks": sinks, "loss": through_kernels, "simulated": simulated,
             "bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
 

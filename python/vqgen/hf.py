@@ -30,6 +30,7 @@ import vqgen
 import vqgen.torch
 from vqgen import _tool
 from vqgen._calibration import can_write, write_bundle
+from vqgen._models import attending, heads_of
 
 __all__ = ["VQCache", "calibrate", "captured", "layers_of"]
 
@@ -40,20 +41,26 @@ class Tokens:
 
     def __init__(self, batch: int, room: int, device):
         self.room = room
-        self.seen = 0  # of the batch so far, with padding: no sequence is longer
+        self.seen = 0  # of the batch so far, with padding
         self.earlier = 0  # what it was before the pass that goes on
         self.padded = False  # some sequence is shorter than `seen`
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
         self.positions = torch.zeros_like(self.lengths)  # of each sequence's first new token
-        self.counts = self.order = None
+        self.counts = self.order = self.order_back = None
+
+    @property
+    def longest(self) -> int:
+        """No sequence is longer."""
+        return min(self.seen, self.room)
 
     def begin(self, tokens: int, padding) -> None:
         """A forward pass over `tokens` more. padding: [batch, tokens], true where one is real."""
-        self.counts = self.order = None
+        self.counts = self.order = self.order_back = None
         if tokens > 1 and padding is not None:
             real = padding[:, -tokens:].bool()
             self.counts = real.sum(1, dtype=torch.int32)
             self.order = real.long().argsort(dim=1, descending=True, stable=True)
+            self.order_back = self.order.argsort(1)
             self.padded = True
         if self.seen + tokens > self.room:
             new = tokens if self.counts is None else self.counts
@@ -78,18 +85,18 @@ class Tokens:
         self.lengths.copy_(kept[1])
 
 
-class _Layer(CacheLayerMixin):
-    """One layer's cache. What update() hands on is met again in _attention(), with the mask."""
+class TokensLayer(CacheLayerMixin):
+    """One layer of a cache whose layers share their Tokens; the first one counts. What update() hands
+    on is met again by the attention function, as `vqgen_layer` of the keys."""
 
-    def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, first: bool):
+    def __init__(self, tokens: Tokens, first: bool):
         super().__init__()
-        self.cache, self.tokens, self.first = cache, tokens, first
+        self.tokens, self.first, self.is_initialized = tokens, first, True
 
     def lazy_initialization(self, key_states, value_states):
-        self.is_initialized = True
+        pass
 
     def update(self, key_states, value_states, *_, **__):
-        self.is_initialized = True
         key_states.vqgen_layer = self
         return key_states, value_states
 
@@ -105,6 +112,12 @@ class _Layer(CacheLayerMixin):
     def reset(self):
         self.tokens.reset()
 
+
+class _Layer(TokensLayer):
+    def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, first: bool):
+        super().__init__(tokens, first)
+        self.cache = cache
+
     def reorder_cache(self, beam_idx):
         raise vqgen.Infeasible("a VQCache cannot be reordered; generate without beams")
 
@@ -113,9 +126,9 @@ class VQCache(Cache):
     """The cache of a model, for `past_key_values`.
 
     config: the model's. codebooks: a bundle that calibrate() or `vqgen quantize` wrote, with an item
-    for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has `batch` sequences with room for
-    `tokens` each; `window` and `sinks` tokens are kept raw too. On `device`, with elements of the
-    bundle's dtype, which has to be the model's.
+    for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has
+    `batch` sequences with room for `tokens` each; `window` and `sinks` tokens are kept raw too. On
+    `device`, with elements of the bundle's dtype, which has to be the model's.
     """
 
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
@@ -167,13 +180,6 @@ class VQCache(Cache):
         return self.layers[0].cache.bucket(tokens)
 
 
-def heads_of(config) -> tuple[int, int, int]:
-    """Query heads, KV heads and head_dim of a decoder's config."""
-    heads = config.num_attention_heads
-    return (heads, config.num_key_value_heads,
-            getattr(config, "head_dim", None) or config.hidden_size // heads)
-
-
 def layers_of(path) -> list[tuple[dict, dict]]:
     """The attention items of a bundle, in the order of their numbers, each with its tensors but the
     codes, by name."""
@@ -199,28 +205,26 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
     tokens, state = key.shape[2], layer.tokens
     if layer.first:
         state.begin(tokens, attention_mask)
-    new_keys, new_values = key.transpose(1, 2), value.transpose(1, 2)
     if state.order is not None:  # real tokens first
-        order = state.order[..., None, None]
-        query, key, value = (each.take_along_dim(order.transpose(1, 2), 2)
-                             for each in (query, key, value))
-        new_keys, new_values = (each.take_along_dim(order, 1) for each in (new_keys, new_values))
+        order = state.order[:, None, :, None]
+        query, key, value = (each.take_along_dim(order, 2) for each in (query, key, value))
     dense = None
     if tokens > 1 and state.earlier > 0:  # before the raw window is written over
-        dense = layer.cache.decode(min(state.seen, state.room), state.positions, zeroed=False)
-    layer.cache.write(new_keys, new_values, state.positions, state.counts)
+        dense = layer.cache.decode(state.longest, state.positions, zeroed=False)
+    layer.cache.write(key.transpose(1, 2), value.transpose(1, 2), state.positions, state.counts)
     if tokens == 1:
-        out, _ = layer.cache.attend(query[:, :, 0].contiguous(),
-                                    tokens=min(state.seen, state.room), softmax_scale=scaling)
+        out, _ = layer.cache.attend(query[:, :, 0].contiguous(), tokens=state.longest,
+                                    softmax_scale=scaling)
         return out[:, None], None
-    out = _prompt_attention(query, key, value, dense, state, scaling).transpose(1, 2)
+    out = prompt_attention(query, key, value, dense, state, scaling).transpose(1, 2)
     if state.order is not None:
-        out = out.take_along_dim(state.order.argsort(1)[..., None, None], 1)
+        out = out.take_along_dim(state.order_back[..., None, None], 1)
     return out.contiguous(), None
 
 
-def _prompt_attention(query, key, value, dense, state, scaling):
-    """Tokens of a prompt attend to each other raw, and to earlier ones as `dense` has them."""
+def prompt_attention(query, key, value, dense, state, scaling):
+    """Tokens of a prompt attend to each other raw, and to earlier ones as `dense` has them; None
+    where there are none."""
     options = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
     attend = torch.nn.functional.scaled_dot_product_attention
     if dense is None:
@@ -266,7 +270,7 @@ class _Steps:
     """What stands for a model's forward() while its steps are captured."""
 
     def __init__(self, model, cache):
-        self.model, self.cache, self.forward = model, cache, model.forward
+        self.cache, self.forward = cache, model.forward
         self.graphs = {}  # by bucket: graph and logits
         self.tokens = self.pool = None
         self.__signature__ = inspect.signature(self.forward)  # which generate() reads
@@ -326,14 +330,10 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     """
     on_device = model.device.type == "cuda" and can_write(model.dtype, keys, values)
     parts = {}
-    before = model.config._attn_implementation
     for tokens in batches:
         cache = DynamicCache(config=model.config)
-        model.set_attn_implementation("sdpa")
-        try:
+        with attending(model, "sdpa"):
             model(tokens.to(model.device), past_key_values=cache, use_cache=True)
-        finally:
-            model.set_attn_implementation(before)
         for number, layer in enumerate(cache.layers):
             for name, states in (("k", layer.keys), ("v", layer.values)):
                 heads = states.transpose(0, 1).flatten(1, 2)

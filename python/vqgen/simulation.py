@@ -11,6 +11,7 @@ import torch
 from transformers import AttentionInterface
 
 import vqgen
+from vqgen._models import attending
 
 _MOST_ROWS = 1 << 16  # sub-vectors whose distances stand in memory at once
 _MOST_SCORES = 1 << 28
@@ -102,10 +103,6 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0):
                         query.shape[-1]**-0.5 if scaling is None else scaling)
         return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
-    before = model.config._attn_implementation
     AttentionInterface.register("vqgen_simulated", function)
-    model.set_attn_implementation("vqgen_simulated")
-    try:
+    with attending(model, "vqgen_simulated"):
         yield
-    finally:
-        model.set_attn_implementation(before)

@@ -1,11 +1,9 @@
 // vqgen_append_launch(): what must not be launched is refused with a status of its own, what is
 // passed on arrives where it belongs, and an op has one kernel whatever the cache's size.
-#include <cstring>
-
 #include <vq/args/kv_append.h>
 
 #include "runtime/library/record.h"
-#include "tests/library/fake_backend.h"
+#include "tests/library/launches.h"
 
 namespace vqgen::library::test {
 namespace {
@@ -16,7 +14,7 @@ T* place(std::size_t offset) {
   return reinterpret_cast<T*>(storage + offset);
 }
 
-class AppendArgs : public testing::Test {
+class AppendArgs : public Launches {
  protected:
   AppendArgs() {
     op_ = prepared(edited(
@@ -35,24 +33,14 @@ class AppendArgs : public testing::Test {
     n_.raw_head_stride = 80;
   }
   ~AppendArgs() override { vqgen_op_release(op_); }
-  vqgen_op* prepared(const Json& json) {
-    vqgen_op* op = nullptr;
-    EXPECT_EQ(vqgen_prepare(&fake_.runtime, json.dump().c_str(), nullptr, &op), VQGEN_OK)
-        << vqgen_last_error();
-    return op;
-  }
-  template <class Edited>
-  vqgen_status launched(const Edited& edit, const char* words = "") {
-    vqgen_append_args args = n_;
-    edit(args);
-    const int before = fake_.backend->enqueued;
-    const vqgen_status status = vqgen_append_launch(op_, &args, nullptr);
-    EXPECT_EQ(fake_.backend->enqueued > before, status == VQGEN_OK);
-    if (status != VQGEN_OK) expect_words(vqgen_last_error(), {words});
-    return status;
+  template <class Edit>
+  vqgen_status launched(const Edit& edit, const char* words = "") {
+    const auto launch = [&](const vqgen_append_args* args) {
+      return vqgen_append_launch(op_, args, nullptr);
+    };
+    return Launches::launched(n_, edit, launch, words);
   }
 
-  FakeRuntime fake_{{.max_buckets = 8}};
   vqgen_op* op_ = nullptr;
   vqgen_append_args n_{};
 };
@@ -115,10 +103,7 @@ TEST_F(AppendArgs, AnotherOpIsRefusedByItsName) {
 
 TEST_F(AppendArgs, ArriveWhereTheyBelong) {
   std::vector<vq::KvAppendArgs> seen;
-  fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte> given) {
-    ASSERT_EQ(given.size(), sizeof(vq::KvAppendArgs));
-    std::memcpy(&seen.emplace_back(), given.data(), given.size());
-  };
+  keep_arguments(seen);
   n_.new_keys = storage + 2;
   n_.new_values = storage + 4;
   n_.positions = place<std::int32_t>(8);
@@ -139,14 +124,7 @@ TEST_F(AppendArgs, ArriveWhereTheyBelong) {
   same(args.new_values, n_.new_values);
   same(args.positions, n_.positions);
   same(args.counts, n_.counts);
-  same(args.keys.codes, n_.keys.codes);
-  same(args.keys.codebooks, n_.keys.codebooks);
-  same(args.keys.scales, n_.keys.scales);
-  same(args.values.codes, n_.values.codes);
-  same(args.values.codebooks, n_.values.codebooks);
-  same(args.key_smooth, n_.key_smooth);
-  same(args.raw_keys, n_.raw_keys);
-  same(args.raw_values, n_.raw_values);
+  expect_same_cache(args, n_);
   EXPECT_EQ(args.keys.batch_stride, 1024);
   EXPECT_EQ(args.values.head_stride, 513);
   EXPECT_EQ(args.raw_batch_stride, 160);

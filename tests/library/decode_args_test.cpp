@@ -1,11 +1,9 @@
 // vqgen_kv_decode_launch(): what must not be launched is refused with a status of its own, what is
 // passed on arrives where it belongs, and tokens pick the kernel.
-#include <cstring>
-
 #include <vq/args/kv_decode.h>
 
 #include "runtime/library/record.h"
-#include "tests/library/fake_backend.h"
+#include "tests/library/launches.h"
 
 namespace vqgen::library::test {
 namespace {
@@ -16,7 +14,7 @@ T* decoded_at(std::size_t offset) {
   return reinterpret_cast<T*>(decoded + offset);
 }
 
-class DecodeArgs : public testing::Test {
+class DecodeArgs : public Launches {
  protected:
   DecodeArgs() {
     op_ = prepared(
@@ -37,24 +35,14 @@ class DecodeArgs : public testing::Test {
     n_.lengths = n_.windows = decoded_at<std::int32_t>(0);
   }
   ~DecodeArgs() override { vqgen_op_release(op_); }
-  vqgen_op* prepared(const Json& json) {
-    vqgen_op* op = nullptr;
-    EXPECT_EQ(vqgen_prepare(&fake_.runtime, json.dump().c_str(), nullptr, &op), VQGEN_OK)
-        << vqgen_last_error();
-    return op;
-  }
-  template <class Edited>
-  vqgen_status launched(const Edited& edit, const char* words = "") {
-    vqgen_kv_decode_args args = n_;
-    edit(args);
-    const int before = fake_.backend->enqueued;
-    const vqgen_status status = vqgen_kv_decode_launch(op_, &args, nullptr);
-    EXPECT_EQ(fake_.backend->enqueued > before, status == VQGEN_OK);
-    if (status != VQGEN_OK) expect_words(vqgen_last_error(), {words});
-    return status;
+  template <class Edit>
+  vqgen_status launched(const Edit& edit, const char* words = "") {
+    const auto launch = [&](const vqgen_kv_decode_args* args) {
+      return vqgen_kv_decode_launch(op_, args, nullptr);
+    };
+    return Launches::launched(n_, edit, launch, words);
   }
 
-  FakeRuntime fake_{{.max_buckets = 8}};
   vqgen_op* op_ = nullptr;
   vqgen_kv_decode_args n_{};
 };
@@ -111,10 +99,7 @@ TEST_F(DecodeArgs, AnotherOpIsRefusedByItsName) {
 
 TEST_F(DecodeArgs, ArriveWhereTheyBelong) {
   std::vector<vq::KvDecodeArgs> seen;
-  fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte> given) {
-    ASSERT_EQ(given.size(), sizeof(vq::KvDecodeArgs));
-    std::memcpy(&seen.emplace_back(), given.data(), given.size());
-  };
+  keep_arguments(seen);
   n_.out_keys = decoded + 16;
   n_.out_values = decoded + 32;
   n_.keys.codes = decoded + 48;
@@ -134,17 +119,10 @@ TEST_F(DecodeArgs, ArriveWhereTheyBelong) {
   const auto same = [](const void* a, const void* b) { EXPECT_EQ(a, b); };
   same(args.out_keys, n_.out_keys);
   same(args.out_values, n_.out_values);
-  same(args.keys.codes, n_.keys.codes);
-  same(args.keys.codebooks, n_.keys.codebooks);
-  same(args.keys.scales, n_.keys.scales);
-  same(args.values.codes, n_.values.codes);
-  same(args.values.codebooks, n_.values.codebooks);
-  same(args.key_smooth, n_.key_smooth);
-  same(args.raw_keys, n_.raw_keys);
-  same(args.raw_values, n_.raw_values);
   same(args.lengths, n_.lengths);
   same(args.windows, n_.windows);
   same(args.sinks, n_.sinks);
+  expect_same_cache(args, n_);
   EXPECT_EQ(args.keys.batch_stride, 1024);
   EXPECT_EQ(args.values.head_stride, 513);
   EXPECT_EQ(args.raw_batch_stride, 160);

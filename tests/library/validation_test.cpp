@@ -1,12 +1,11 @@
 // Launches that must not happen are refused with a status of their own, and nothing is queued.
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include <vq/args/attention_decode.h>
 #include <vq/args/linear.h>
 
-#include "tests/library/fake_backend.h"
+#include "tests/library/launches.h"
 
 namespace vqgen::library::test {
 namespace {
@@ -18,7 +17,7 @@ T* as(char* pointer) {
   return reinterpret_cast<T*>(pointer);
 }
 
-class Validation : public testing::Test {
+class Validation : public Launches {
  protected:
   Validation() {
     attention_ = prepared(
@@ -50,40 +49,22 @@ class Validation : public testing::Test {
     vqgen_op_release(attention_);
     vqgen_op_release(gemv_);
   }
-  vqgen_op* prepared(const Json& json) {
-    vqgen_op* op = nullptr;
-    EXPECT_EQ(vqgen_prepare(&fake_.runtime, json.dump().c_str(), nullptr, &op), VQGEN_OK)
-        << vqgen_last_error();
-    return op;
-  }
   // The status of a launch with an edit of sound arguments; `words` stand in the message.
   template <class Edit>
   vqgen_status attention(const Edit& edit, const char* words = "") {
-    vqgen_attention_args args = a_;
-    edit(args);
-    return judged(
-        [&] { return vqgen_attention_launch(attention_, &args, at(0), 1 << 30, nullptr); }, words);
+    const auto launch = [&](const vqgen_attention_args* args) {
+      return vqgen_attention_launch(attention_, args, at(0), 1 << 30, nullptr);
+    };
+    return launched(a_, edit, launch, words);
   }
   template <class Edit>
   vqgen_status linear(const Edit& edit, const char* words = "") {
-    vqgen_linear_args args = l_;
-    edit(args);
-    return judged([&] { return vqgen_linear_launch(gemv_, &args, at(0), 1 << 30, nullptr); },
-                  words);
-  }
-  template <class Call>
-  vqgen_status judged(const Call& call, const char* words) {
-    const int before = fake_.backend->enqueued;
-    const vqgen_status status = call();
-    EXPECT_EQ(fake_.backend->enqueued > before, status == VQGEN_OK);
-    if (status != VQGEN_OK) {
-      expect_words(vqgen_last_error(), {words});
-      EXPECT_EQ(std::strchr(vqgen_last_error(), '\n'), nullptr);
-    }
-    return status;
+    const auto launch = [&](const vqgen_linear_args* args) {
+      return vqgen_linear_launch(gemv_, args, at(0), 1 << 30, nullptr);
+    };
+    return launched(l_, edit, launch, words);
   }
 
-  FakeRuntime fake_{{.max_buckets = 8}};
   vqgen_op* attention_ = nullptr;
   vqgen_op* gemv_ = nullptr;
   vqgen_attention_args a_{};

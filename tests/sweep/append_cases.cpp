@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "tests/sweep/cases.h"
-#include "tests/sweep/pairwise.h"
 
 namespace vqgen::test {
 namespace {
@@ -60,18 +59,6 @@ constexpr std::array kRuns{1, 3, 8};
 const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3,
                               3, 2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6};
 
-VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
-  VqFormat format;
-  format.index_bits = bits == 0 ? 16 : bits;
-  if (bits == 0) format.decoder = Decoder::e8p;
-  format.vector_size = vector;
-  format.residuals = residuals;
-  format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
-  // A codebook a sub-vector, as CQ; of large ones half a head.
-  if (scope == 2 && format.entries() > 32) format.group_channels = head_dim / 2;
-  return format;
-}
-
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
     return values[static_cast<std::size_t>(v[axis])];
@@ -121,28 +108,17 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 SweepCases append_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
   for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
-  impossible.insert({{kKeyBits, kKeyLattice}, {kKeyScales, 2}});
-  impossible.insert({{kValueBits, kValueLattice}, {kValueScales, 2}});
-  impossible.insert({{kKeyVector, 0}, {kKeyScales, 2}});
-  impossible.insert({{kValueVector, 0}, {kValueScales, 2}});
-  for (const int vector : {0, 1}) {
-    impossible.insert({{kKeyBits, kKeyLattice}, {kKeyVector, vector}});
-    impossible.insert({{kValueBits, kValueLattice}, {kValueVector, vector}});
-  }
+  exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
+  exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
   // Warps along the entries are no more than a block has.
   for (int threads = 0; threads < kSizes[kThreads]; ++threads) {
     for (int along = threads + 1; along < kSizes[kAlong]; ++along) {
       impossible.insert({{kThreads, threads}, {kAlong, along}});
     }
   }
-  const Pairwise pairwise(kSizes, impossible, seed);
-  SweepCases result;
-  result.pairs = pairwise.pairs();
-  result.uncovered = pairwise.uncovered();
-  for (const auto& values : pairwise.cases()) {
-    result.cases.push_back(make_case(values, seed + result.cases.size()));
-  }
-  return result;
+  return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
+    return make_case(values, own);
+  });
 }
 
 }  // namespace vqgen::test

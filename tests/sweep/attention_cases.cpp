@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "tests/sweep/cases.h"
-#include "tests/sweep/pairwise.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen::test {
@@ -280,14 +279,9 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     impossible.insert({{kKeyBits, bits}, {kDataflow, kTables}});
   }
   impossible.insert({{kDataflow, kChannels}, {kCombine, 1}});  // which plans do not say
-  const Pairwise pairwise(kSizes, impossible, seed);
-  SweepCases result;
-  result.pairs = pairwise.pairs();
-  result.uncovered = pairwise.uncovered();
-  for (const auto& values : pairwise.cases()) {
-    result.cases.push_back(make_case(values, gpu, seed + result.cases.size()));
-  }
-  return result;
+  return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
+    return make_case(values, gpu, own);
+  });
 }
 
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed) {

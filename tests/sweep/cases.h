@@ -10,6 +10,7 @@
 #include "core/problem/problem.h"
 #include "runtime/execute.h"
 #include "runtime/verify/hard_input.h"
+#include "tests/sweep/pairwise.h"
 
 namespace vqgen::test {
 
@@ -56,6 +57,30 @@ inline void with_integers(VqFormat& format, bool wanted) {
   if (!wanted) return;
   format.entry_type = EntryType::int8;
   format.stage_scales = true;
+}
+
+// A format of a KV cache by the values of its axes: bits 0 are codes of the lattice; scope 0 is
+// tensor, 1 head, 2 a codebook a sub-vector, as CQ, of large ones half a head.
+VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim);
+
+// The axes of an operand's format, and the value of its bits that is the lattice; values of the
+// vector's are 2, 4 and 8, and the scales' value 2 is entries of integers.
+struct FormatAxes {
+  int bits, lattice, vector, scales;
+};
+// What such a format cannot be: a lattice has vectors of 8 and its own entries, integers 4 or 8.
+void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes);
+
+// Cases of all pairs of values of axes that have `sizes`; make(values, seed) makes one.
+template <class Make>
+SweepCases cases_of_pairs(const std::vector<int>& sizes, const std::set<AxisPair>& impossible,
+                          std::uint64_t seed, const Make& make) {
+  const Pairwise pairwise(sizes, impossible, seed);
+  SweepCases result{{}, pairwise.pairs(), pairwise.uncovered()};
+  for (const auto& values : pairwise.cases()) {
+    result.cases.push_back(make(values, seed + result.cases.size()));
+  }
+  return result;
 }
 
 // Whether the last block of the plan's merges its splits.

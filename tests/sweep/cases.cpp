@@ -1,0 +1,56 @@
+#include "tests/sweep/cases.h"
+
+#include <algorithm>
+
+namespace vqgen::test {
+
+void fix_placement(Placement& placement, const VqFormat& format, int variant) {
+  const int entries = format.entries();
+  switch (variant) {
+    case 1:
+      placement = all_global();
+      break;
+    case 2:
+      placement = {.registers = 1, .shared = entries};
+      break;
+    case 3:
+      placement = {.registers = std::min(8, entries), .shared = entries};
+      break;
+    case 4:
+      placement = {.shared = entries / 2};
+      break;
+    case 5:
+      placement = {.replicated = entries / 2, .copies = 4, .shared = entries};
+      break;
+    case 6:
+      placement = {.registers = 1, .replicated = 2, .copies = 8, .shared = 3};
+      break;
+    case 7:
+      placement = all_replicated(entries, 16);
+      break;
+    default:
+      break;
+  }
+}
+
+VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
+  VqFormat format;
+  format.index_bits = bits == 0 ? 16 : bits;
+  if (bits == 0) format.decoder = Decoder::e8p;
+  format.vector_size = vector;
+  format.residuals = residuals;
+  format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
+  if (scope == 2 && format.entries() > 32) format.group_channels = head_dim / 2;
+  return format;
+}
+
+void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes) {
+  constexpr int kIntegers = 2;
+  impossible.insert({{axes.bits, axes.lattice}, {axes.scales, kIntegers}});
+  impossible.insert({{axes.vector, 0}, {axes.scales, kIntegers}});
+  for (const int vector : {0, 1}) {
+    impossible.insert({{axes.bits, axes.lattice}, {axes.vector, vector}});
+  }
+}
+
+}  // namespace vqgen::test
