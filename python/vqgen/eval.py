@@ -39,15 +39,15 @@ def _named(size, bits, name=None, **transforms):
 
 # What the papers' tables compare: formats of keys and values, window and sinks.
 RECIPES = {
-    "transforms": [  # of the keys, VecInfer's table 5
+    "transforms": [  # of the keys, VecInfer's table 4
         (_named(4, 8, name, **transforms), _named(4, 8), 0, 0)
         for name, transforms in (("none", {}), ("smooth", {"smooth": True}),
                                  ("hadamard", {"hadamard": True}),
                                  ("smooth + hadamard", {"smooth": True, "hadamard": True}))],
-    "codebooks": [  # their size at equal bits
+    "codebooks": [  # their size at equal bits, VecInfer's table 5
         (_named(*form), _named(*form), 0, 0)
         for form in ((2, 4), (4, 8), (2, 3), (4, 6), (8, 12))],
-    "operands": [  # bits for keys against bits for values
+    "operands": [  # bits for keys against bits for values, VecInfer's table 6
         (("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2, 0, 0)
         for keys, values in (("d2b8", "d4b8"), ("d4b8", "d2b8"), ("d4b8", "d8b8"), ("d8b8", "d4b8"))],
     "raw": [  # tokens that stay raw
