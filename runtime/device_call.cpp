@@ -23,30 +23,58 @@ struct Places {
   std::vector<const float*> scales;
   std::int64_t head_stride;
   std::int64_t batch_stride;
+  std::int64_t begin = 0;  // of the codes' storage
+  std::int64_t token_stride = 0;
+  const std::int32_t* pages = nullptr;
+  std::int64_t page_columns = 0;
 
   Args operator()(int call, int books) const {
-    return {at(codes, call), at(codebooks, books), at(scales, books), batch_stride, head_stride};
+    return {at(codes, call) + begin,
+            at(codebooks, books),
+            at(scales, books),
+            batch_stride,
+            head_stride,
+            token_stride,
+            pages,
+            page_columns};
   }
 };
 
-Places<vq::QuantizedArgs, const std::uint32_t> read_places(DeviceData& device,
-                                                           const QuantizedTensor& tensor,
-                                                           bool shared, const Rotation& rotation,
-                                                           std::size_t offset) {
-  return {device.inputs(tensor.codes, rotation.codes, offset),
+// All but its codes.
+template <class Args, class Code>
+Places<Args, Code> places_of(DeviceData& device, const QuantizedTensor& tensor, bool shared,
+                             const Rotation& rotation) {
+  return {{},
           device.inputs(tensor.codebooks, rotation.codebooks),
-          device.inputs(tensor.stage_scales, rotation.codebooks), tensor.head_words(),
+          device.inputs(tensor.stage_scales, rotation.codebooks),
+          tensor.head_words(),
           shared ? 0 : tensor.heads * tensor.head_words()};
 }
 
-Places<vq::EncodedArgs, std::uint32_t> written_places(DeviceData& device,
-                                                      const QuantizedTensor& tensor,
-                                                      const Rotation& rotation,
-                                                      std::size_t offset) {
-  return {device.states(tensor.codes, rotation.codes, offset),
-          device.inputs(tensor.codebooks, rotation.codebooks),
-          device.inputs(tensor.stage_scales, rotation.codebooks), tensor.head_words(),
-          tensor.heads * tensor.head_words()};
+// The codes of keys and values, contiguous or in a pool of pages; `places` makes a storage's.
+template <class Tensor, class MakePlaces>
+void place_codes(DeviceData& device, const std::vector<std::uint32_t>& key_codes,
+                 const std::vector<std::uint32_t>& value_codes, const PagePool& pool, Tensor& keys,
+                 Tensor& values, MakePlaces places) {
+  if (pool.page_tokens == 0) {
+    keys.codes = places(key_codes);
+    values.codes = places(value_codes);
+    return;
+  }
+  keys.codes = places(pool.keys);
+  values.codes = places(pool.values);
+  if (pool.one_tensor()) values.codes = keys.codes;
+  const std::int32_t* const table = device.input(pool.table);
+  const auto put = [&](Tensor& tensor, const PageStrides& strides) {
+    tensor.begin = strides.begin;
+    tensor.batch_stride = strides.page;
+    tensor.head_stride = strides.head;
+    tensor.token_stride = strides.token;
+    tensor.pages = table;
+    tensor.page_columns = pool.columns;
+  };
+  put(keys, pool.key_strides);
+  put(values, pool.value_strides);
 }
 
 // Keys and values of a cache with all their places, raw rows too.
@@ -69,18 +97,51 @@ struct CachePlaces {
 // A cache that is read, and what goes with it: strides of raw rows, and counts.
 template <class Args, class Op>
 auto read_cache(DeviceData& device, Args& args, const Op& op, const AttentionData& data,
-                bool shared, const Rotation& rotation, const Misalignment& misalignment) {
+                const PagePool& pool, bool shared, const Rotation& rotation,
+                const Misalignment& misalignment) {
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = shared ? 0 : op.shape.kv_heads * args.raw_head_stride;
   args.lengths = device.input(data.lengths);
   args.windows = device.input(data.windows);
   args.sinks = device.input(data.sinks);
-  const auto keys = read_places(device, data.keys, shared, rotation, misalignment.words);
-  const auto values = read_places(device, data.values, shared, rotation, misalignment.words);
-  return CachePlaces<std::remove_const_t<decltype(keys)>, const std::uint16_t>{
+  using Tensor = Places<vq::QuantizedArgs, const std::uint32_t>;
+  Tensor keys =
+      places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.keys, shared, rotation);
+  Tensor values =
+      places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.values, shared, rotation);
+  place_codes(device, data.keys.codes, data.values.codes, pool, keys, values,
+              [&](const std::vector<std::uint32_t>& codes) {
+                return device.inputs(codes, rotation.codes, misalignment.words);
+              });
+  return CachePlaces<Tensor, const std::uint16_t>{
       keys, values, device.inputs(data.keys.smooth, rotation.codebooks),
       device.inputs(data.raw_keys, rotation.codes, misalignment.elements),
       device.inputs(data.raw_values, rotation.codes, misalignment.elements)};
+}
+
+// Of a cache in pages, else empty.
+PagePool pool_of(const auto& op, const AttentionData& data) {
+  if (op.shape.page_tokens == 0) return {};
+  return make_pool(data.keys, data.values, data.batch, data.lengths, op.shape.page_tokens, true,
+                   Random(data.paging_seed));
+}
+
+// Tokens of which each sequence has pages: all that it has room for, where it is appended to.
+std::vector<std::int32_t> paged_lengths(const AppendData& data) {
+  std::vector<std::int32_t> lengths;
+  for (std::size_t b = 0; b < data.positions.size(); ++b) {
+    const std::int32_t position = data.positions[b];
+    const bool some = data.counts.empty() || data.counts[b] > 0;
+    const bool appends = some && position >= 0 && position < data.keys.rows;
+    lengths.push_back(appends ? static_cast<std::int32_t>(data.keys.rows) : 0);
+  }
+  return lengths;
+}
+
+PagePool pool_of(const KvAppend& op, const AppendData& data) {
+  if (op.shape.page_tokens == 0) return {};
+  return make_pool(data.keys, data.values, data.batch, paged_lengths(data), op.shape.page_tokens,
+                   false, Random(data.paging_seed));
 }
 
 }  // namespace
@@ -93,6 +154,7 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend),
       op_(op),
+      pool_(pool_of(op, data)),
       device_(backend, guard),
       guard_(guard),
       places_(rotation.places()) {
@@ -101,7 +163,7 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   vq::AttentionDecodeArgs args{};
   args.query = device_.input(data.queries, misalignment.elements);
   const auto cache =
-      read_cache(device_, args, op, data, op.shape.shared_cache, rotation, misalignment);
+      read_cache(device_, args, op, data, pool_, op.shape.shared_cache, rotation, misalignment);
   args.score_stride = op.shape.tokens;
   args.softmax_scale = softmax_scale(op);
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
@@ -122,7 +184,9 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
       places_(rotation.places()) {
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
-  const auto weights = read_places(device_, data.weights, true, rotation, misalignment.words);
+  auto weights =
+      places_of<vq::QuantizedArgs, const std::uint32_t>(device_, data.weights, true, rotation);
+  weights.codes = device_.inputs(data.weights.codes, rotation.codes, misalignment.words);
   const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
   args.y = device_.output<std::uint16_t>(
       static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.elements);
@@ -138,6 +202,7 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend),
       op_(op),
+      pool_(pool_of(op, data)),
       device_(backend, guard),
       guard_(guard),
       places_(rotation.places()) {
@@ -146,15 +211,21 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   args.new_values = device_.input(data.new_values, misalignment.elements);
   args.positions = device_.input(data.positions);
   args.counts = device_.input(data.counts);
-  const auto keys = written_places(device_, data.keys, rotation, misalignment.words);
-  const auto values = written_places(device_, data.values, rotation, misalignment.words);
-  const CachePlaces<std::remove_const_t<decltype(keys)>, std::uint16_t> cache{
+  using Tensor = Places<vq::EncodedArgs, std::uint32_t>;
+  Tensor keys = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.keys, false, rotation);
+  Tensor values = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.values, false, rotation);
+  place_codes(device_, data.keys.codes, data.values.codes, pool_, keys, values,
+              [&](const std::vector<std::uint32_t>& codes) {
+                return device_.states(codes, rotation.codes, misalignment.words);
+              });
+  const CachePlaces<Tensor, std::uint16_t> cache{
       keys, values, device_.inputs(data.keys.smooth, rotation.codebooks),
       device_.states(data.raw_keys, rotation.codes, misalignment.elements),
       device_.states(data.raw_values, rotation.codes, misalignment.elements)};
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.capacity = static_cast<vq::i32>(op.shape.tokens);
+  if (op.shape.page_tokens > 0) appended_ = &data;
   args_of_ = [=](int call, int codebooks) mutable {
     cache.set(args, call, codebooks);
     return args;
@@ -165,6 +236,7 @@ DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend),
       op_(op),
+      pool_(pool_of(op, data)),
       device_(backend, guard),
       guard_(guard),
       places_(rotation.places()) {
@@ -173,7 +245,7 @@ DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData
   vq::KvDecodeArgs args{};
   args.out_keys = device_.output<std::uint16_t>(elements, misalignment.elements);
   args.out_values = device_.output<std::uint16_t>(elements, misalignment.elements);
-  const auto cache = read_cache(device_, args, op, data, false, rotation, misalignment);
+  const auto cache = read_cache(device_, args, op, data, pool_, false, rotation, misalignment);
   args.tokens = static_cast<vq::i32>(data.keys.rows);
   args_of_ = [=](int call, int codebooks) mutable {
     cache.set(args, call, codebooks);
@@ -238,8 +310,25 @@ AttentionOutput DeviceCall::attention_output() const {
 }
 
 AppendResult DeviceCall::append_output() const {
+  if (appended_ != nullptr) return paged_output(*appended_);
   return {device_.fetch<std::uint32_t>(0), device_.fetch<std::uint32_t>(1),
           device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)};
+}
+
+AppendResult DeviceCall::paged_output(const AppendData& data) const {
+  const std::vector<std::int32_t> lengths = paged_lengths(data);
+  AppendResult result{{}, {}, device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)};
+  std::vector<std::uint32_t> keys = device_.fetch<std::uint32_t>(0);
+  std::vector<std::uint32_t> values = device_.fetch<std::uint32_t>(1);
+  take_rows(pool_, pool_.key_strides, keys, data.keys, lengths, pool_.keys, result.key_codes);
+  const bool one = pool_.one_tensor();
+  take_rows(pool_, pool_.value_strides, one ? keys : values, data.values, lengths,
+            one ? pool_.keys : pool_.values, result.value_codes);
+  if (keys != pool_.keys || values != pool_.values) {
+    throw Error(ErrorKind::verification_failed,
+                "the kernel wrote to words of the pool that are no row's of a sequence");
+  }
+  return result;
 }
 
 DecodeOutput DeviceCall::decode_output() const {

@@ -14,6 +14,7 @@
 #include "core/plan/plan.h"
 #include "core/problem/problem.h"
 #include "runtime/device_data.h"
+#include "runtime/paging.h"
 #include "runtime/rotation.h"
 #include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_decode.h"
@@ -65,15 +66,18 @@ class DeviceCall {
 
   // What the last launch left; the op's own.
   AttentionOutput attention_output() const;
+  // Error(verification_failed) where the kernel wrote to what is no sequence's of a pool of pages.
   AppendResult append_output() const;
   DecodeOutput decode_output() const;
   std::vector<std::uint16_t> linear_output() const;  // [rows][out_features]
 
  private:
   bool counters_are_zero() const;
+  AppendResult paged_output(const AppendData& data) const;
 
   Backend& backend_;
   Problem op_;
+  PagePool pool_;  // of a cache in pages, else empty
   DeviceData device_;
   std::size_t guard_;
   GuardedBuffer workspace_;
@@ -83,6 +87,7 @@ class DeviceCall {
       std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs, vq::KvDecodeArgs>;
   std::function<Args(int call, int codebooks)> args_of_;
   int places_;
+  const AppendData* appended_ = nullptr;  // where pages are appended to
   std::vector<std::vector<std::byte>> bytes_;
 };
 

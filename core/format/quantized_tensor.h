@@ -43,6 +43,7 @@ struct AttentionData {
   std::vector<std::uint16_t> raw_values;
   // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
   std::vector<std::uint16_t> original_keys, original_values;
+  std::uint64_t paging_seed = 0;  // draws where pages stand, of a problem that has them
 };
 
 // Data of one kv_append call: the cache before it, and what is appended. Element tensors are bits
@@ -58,6 +59,7 @@ struct AppendData {
   int max_window = 0, max_sinks = 0;
   std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
+  std::uint64_t paging_seed = 0;  // as of AttentionData
 };
 
 // Data of one gemv call.

@@ -82,6 +82,7 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.kv_heads,
           op.shape.window,
           op.shape.sinks,
+          op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim)};
 }
@@ -108,6 +109,7 @@ vq::AppendProblem facts(const KvAppend& op) {
           op.shape.new_tokens,
           op.shape.window,
           op.shape.sinks,
+          op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim)};
 }
@@ -118,6 +120,7 @@ vq::DecodeProblem facts(const KvDecode& op) {
           op.shape.kv_heads,
           op.shape.window,
           op.shape.sinks,
+          op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim)};
 }

@@ -80,9 +80,14 @@ class Validator {
                     head_dim));
   }
 
-  // The formats of keys and values.
+  // The formats of keys and values, and pages.
   template <class Op>
   void cache(const Op& op) const {
+    const int page = op.shape.page_tokens;
+    require(page == 0 || (page >= 16 && std::has_single_bit(static_cast<unsigned>(page))),
+            "/shape/page_tokens",
+            fmt::format("{} is none of 16, 32, 64, 128 and 256, nor 0 for a cache without pages",
+                        page));
     cache_format(op.keys, "/keys", op.shape.head_dim);
     cache_format(op.values, "/values", op.shape.head_dim);
     require(!op.values.smooth && !op.values.hadamard, "/values",
@@ -105,6 +110,8 @@ void validate(const AttentionDecode& op, const Validator& validator) {
       shape.query_heads % shape.kv_heads == 0, "/shape/query_heads",
       fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));
   validator.cache(op);
+  validator.require(!shape.shared_cache || shape.page_tokens == 0, "/shape/shared_cache",
+                    "goes without pages only, whose tables say what is shared; remove it");
   validator.size("a cache", static_cast<double>(shape.shared_cache ? 1 : shape.batch) *
                                 shape.kv_heads * shape.head_dim *
                                 static_cast<double>(shape.tokens));

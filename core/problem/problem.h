@@ -11,6 +11,9 @@
 
 namespace vqgen {
 
+inline constexpr const char* kPageTokensDoc =
+    "tokens of a page: 16, 32, 64, 128 or 256; 0 where each sequence's rows follow each other";
+
 // One query token a sequence against a quantized KV cache (VecInfer Alg. 1).
 struct AttentionShape {
   int batch = 0;
@@ -20,6 +23,7 @@ struct AttentionShape {
   std::int64_t tokens = 0;
   int window = 0;
   int sinks = 0;
+  int page_tokens = 0;
   bool shared_cache = false;
 
   static constexpr auto fields() {
@@ -33,6 +37,7 @@ struct AttentionShape {
               "longest sequence of the cache; a tile less than 2^31"),
         field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
+        field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
         field("shared_cache", &S::shared_cache, Rule{}, "all sequences read one cache"));
   }
   bool operator==(const AttentionShape&) const = default;
@@ -59,6 +64,7 @@ struct AppendShape {
   int new_tokens = 1;
   int window = 0;
   int sinks = 0;
+  int page_tokens = 0;
 
   static constexpr auto fields() {
     using S = AppendShape;
@@ -71,7 +77,8 @@ struct AppendShape {
         field("new_tokens", &S::new_tokens, optional_in(1, 65536),
               "tokens that one call appends to a sequence, at most"),
         field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw too, at most"),
-        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw too, at most"));
+        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw too, at most"),
+        field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
   }
   bool operator==(const AppendShape&) const = default;
 };
@@ -95,6 +102,7 @@ struct DecodeShape {
   std::int64_t tokens = 0;
   int window = 0;
   int sinks = 0;
+  int page_tokens = 0;
 
   static constexpr auto fields() {
     using S = DecodeShape;
@@ -105,7 +113,8 @@ struct DecodeShape {
         field("tokens", &S::tokens, required(1, 2147483647 - 8192),
               "longest sequence that is decoded; rows of a head of the outputs"),
         field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
-        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"));
+        field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
+        field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
   }
   bool operator==(const DecodeShape&) const = default;
 };

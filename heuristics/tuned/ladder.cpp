@@ -45,13 +45,23 @@ DType dtype_of(const Problem& problem) {
   return std::visit([](const auto& op) { return op.dtype; }, problem);
 }
 
-// Whether all but those sizes is equal.
+int page_tokens_of(const Problem& problem) {
+  return std::visit(
+      [](const auto& op) {
+        if constexpr (requires { op.shape.page_tokens; }) return op.shape.page_tokens;
+        return 0;
+      },
+      problem);
+}
+
+// Whether all but those sizes is equal; pages change no plan.
 bool same_kind(const Problem& a, const Problem& b) {
   if (a.index() != b.index()) return false;
   const auto same_but_sizes = [](const auto& one, auto other) {
     other.shape.batch = one.shape.batch;
     other.shape.kv_heads = one.shape.kv_heads;
     other.shape.tokens = one.shape.tokens;
+    other.shape.page_tokens = one.shape.page_tokens;
     return other == one;
   };
   if (const auto* append = std::get_if<KvAppend>(&a)) {
@@ -118,6 +128,7 @@ std::string row_differences(const FoundRow& row, const Problem& problem, const G
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     add(sizes[i].name, sizes_of(row.problem)[i].value, sizes[i].value);
   }
+  add("page_tokens", page_tokens_of(row.problem), page_tokens_of(problem));
   add("dtype", enum_name(dtype_of(row.problem)), enum_name(dtype_of(problem)));
   add("device class", row.gpu, gpu.name);
   add("codes", row.codes, codes);

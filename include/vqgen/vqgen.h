@@ -240,9 +240,32 @@ typedef struct vqgen_quantized {
   const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned; of
                             entry_type int8 integers within -127..127, as elements */
   const float* scales;   /* [unit][stage]; null without stage scales */
-  int64_t batch_stride;  /* between sequences; 0 for one, a shared cache and weights alone */
-  int64_t head_stride;   /* between heads; 0 for one and weights alone */
+  int64_t batch_stride;  /* between sequences; 0 for one, a shared cache, pages and weights alone */
+  int64_t head_stride;   /* between heads; 0 for one, pages and weights alone */
 } vqgen_quantized;
+
+/* Strides of the codes of keys or of values in a cache of pages, in bytes: between pages, between
+ * KV heads, and between the tokens of a page; where the layout has groups of rows, between groups
+ * as many times the last as a group has rows, and rows of a head begin with a group. */
+typedef struct vqgen_page_strides {
+  int64_t page, head, token;
+} vqgen_page_strides;
+
+/* Where a cache's pages stand, of a config whose shape has page_tokens; all zero for others. Token
+ * t of sequence b stands in page block_table[b][t / page_tokens], of the pool that begins at
+ * `codes`. Pages stand in any order; sequences that read may share them; none is read or written
+ * but those that hold a sequence's tokens, and of the table no other entry. Each page has room for
+ * page_tokens tokens, of which the last may hold fewer.
+ *
+ * A kernel trusts the table: a number that is no page's is memory that is not the cache's, and a
+ * page that two sequences append to has either's codes. The host backend names both, before it
+ * begins. */
+typedef struct vqgen_pages {
+  const int32_t* block_table; /* [batch][columns], device memory */
+  int64_t columns;            /* columns x page_tokens is `tokens` of the launch at least */
+  int64_t count;              /* pages of the pool, numbered from 0 */
+  vqgen_page_strides keys, values;
+} vqgen_pages;
 
 /* Arguments of attention_decode. All memory is the device's. 16-bit elements are of the config's
  * dtype. Set struct_bytes to the size of the struct and zero what is not used. */
@@ -262,6 +285,7 @@ typedef struct vqgen_attention_args {
   const int32_t* windows;   /* [batch], null without a window */
   const int32_t* sinks;     /* [batch], null without sinks */
   float softmax_scale;      /* 0: 1 / sqrt(head_dim) */
+  vqgen_pages pages;        /* of a cache in pages */
 } vqgen_attention_args;
 
 /* Arguments of kv_append, which encodes new tokens and writes their rows to the cache that an
@@ -282,6 +306,7 @@ typedef struct vqgen_append_args {
   void* raw_values;
   int64_t raw_batch_stride; /* elements */
   int64_t raw_head_stride;  /* elements */
+  vqgen_pages pages;        /* of a cache in pages */
 } vqgen_append_args;
 
 /* Arguments of kv_decode, which writes cached tokens as dense keys and values: what an attention
@@ -301,6 +326,7 @@ typedef struct vqgen_kv_decode_args {
   const int32_t* lengths;   /* [batch] tokens of a sequence; of more than `tokens` the first */
   const int32_t* windows;   /* [batch], of the whole length; null without a window */
   const int32_t* sinks;     /* [batch], null without sinks */
+  vqgen_pages pages;        /* of a cache in pages */
 } vqgen_kv_decode_args;
 
 /* Arguments of gemv and gemm, y = x W^T. */

@@ -7,6 +7,8 @@
 #include <vq/args/linear.h>
 
 #include "runtime/device_call.h"
+#include "runtime/library/examine.h"
+#include "runtime/library/host_pages.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/registry.h"
 #include "runtime/workspace.h"
@@ -14,75 +16,37 @@
 namespace vqgen::library {
 namespace {
 
-struct Workspace {
-  void* pointer = nullptr;
-  std::size_t bytes = 0;
-};
-
-// Looks at arguments one after the other and keeps the first fault.
-class FirstFault {
- public:
-  void present(const char* name, const void* pointer, std::uintptr_t mask, bool wanted = true) {
-    if (status_ != VQGEN_OK || !wanted) return;
-    if (pointer == nullptr) {
-      status_ =
-          fail_argument(VQGEN_BAD_INPUT, name, "is null; the op's description lists what it takes");
-    } else if ((reinterpret_cast<std::uintptr_t>(pointer) & mask) != 0) {
-      status_ = fail_argument(VQGEN_ALIGNMENT, name,
-                              "is not aligned as the op's description says; align it");
-    }
-  }
-  void stride(const char* name, std::int64_t count, std::uintptr_t mask, int bytes) {
-    if (status_ != VQGEN_OK) return;
-    if (count < 0) {
-      status_ = fail_argument(VQGEN_BAD_INPUT, name, "is negative; strides are 0 or more");
-    } else if ((static_cast<std::uint64_t>(count) * static_cast<unsigned>(bytes) & mask) != 0) {
-      status_ = fail_argument(VQGEN_ALIGNMENT, name,
-                              "is not a multiple of the alignment; pad what it spans");
-    }
-  }
-  // Of `count` things that are told apart by it alone: 0 would be the first one for all.
-  void apart(const char* name, std::int64_t stride, std::int64_t count, bool wanted = true) {
-    if (status_ != VQGEN_OK || !wanted || stride != 0 || count <= 1) return;
-    status_ = fail_argument(VQGEN_BAD_INPUT, name,
-                            "is 0, which makes heads or sequences one; give the stride of the "
-                            "memory, or prepare with shared_cache");
-  }
-  void quantized(const char* name, const vqgen_quantized& each, std::uintptr_t mask, bool scales) {
-    present(name, each.codes, mask);
-    present(name, each.codebooks, 15);
-    present(name, each.scales, 3, scales);
-    stride(name, each.batch_stride, mask, 4);
-    stride(name, each.head_stride, mask, 4);
-  }
-  void require(bool holds, vqgen_status status, const char* message) {
-    if (status_ == VQGEN_OK && !holds) status_ = fail(status, message);
-  }
-  void workspace(const Workspace& given, std::size_t needed) {
-    if (needed == 0) return;
-    require(given.pointer != nullptr && given.bytes >= needed, VQGEN_WORKSPACE,
-            "the workspace is null or smaller than vqgen_op_workspace_bytes(); give as much");
-    require((reinterpret_cast<std::uintptr_t>(given.pointer) & 15) == 0, VQGEN_WORKSPACE,
-            "the workspace is not 16-byte aligned; align it");
-  }
-  vqgen_status status() const { return status_; }
-
- private:
-  vqgen_status status_ = VQGEN_OK;
-};
-
 // vq::QuantizedArgs, or vq::EncodedArgs, whose codes are written.
 template <class Args>
 Args tensor_args(const vqgen_quantized& given) {
   return {static_cast<vq::u32*>(const_cast<void*>(given.codes)),
-          static_cast<const vq::u16*>(given.codebooks), given.scales, given.batch_stride,
-          given.head_stride};
+          static_cast<const vq::u16*>(given.codebooks),
+          given.scales,
+          given.batch_stride,
+          given.head_stride,
+          0,
+          nullptr,
+          0};
+}
+
+// Of a cache in pages too.
+template <class Args>
+Args cache_args(const vqgen_quantized& given, const vqgen_pages& pages,
+                const vqgen_page_strides& strides) {
+  Args tensor = tensor_args<Args>(given);
+  if (pages.block_table == nullptr) return tensor;
+  tensor.batch_stride = strides.page / 4;
+  tensor.head_stride = strides.head / 4;
+  tensor.token_stride = strides.token / 4;
+  tensor.pages = pages.block_table;
+  tensor.page_columns = pages.columns;
+  return tensor;
 }
 
 template <class Call, class Args>
 void set_cache(Call& call, const Args& args) {
-  call.keys = tensor_args<decltype(call.keys)>(args.keys);
-  call.values = tensor_args<decltype(call.values)>(args.values);
+  call.keys = cache_args<decltype(call.keys)>(args.keys, args.pages, args.pages.keys);
+  call.values = cache_args<decltype(call.values)>(args.values, args.pages, args.pages.values);
   call.key_smooth = args.key_smooth;
   call.raw_keys = static_cast<decltype(call.raw_keys)>(args.raw_keys);
   call.raw_values = static_cast<decltype(call.raw_values)>(args.raw_values);
@@ -103,64 +67,6 @@ void enqueue(const Bucket& bucket, const Args& args, void* stream) {
   }
 }
 
-// The cache of so many sequences and heads, which one op reads and another appends to.
-template <class Args>
-void examine_cache(FirstFault& fault, std::int64_t caches, std::int64_t kv_heads,
-                   const Demands& demands, const Args& args) {
-  const bool raw = demands.window || demands.sinks;
-  fault.quantized("keys", args.keys, demands.codes_mask, demands.scales);
-  fault.quantized("values", args.values, demands.codes_mask, demands.value_scales);
-  fault.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
-  fault.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
-  fault.present("raw_values", args.raw_values, demands.elements_mask, raw);
-  if (raw) {
-    fault.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
-    fault.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
-  }
-  fault.apart("keys.batch_stride", args.keys.batch_stride, caches);
-  fault.apart("keys.head_stride", args.keys.head_stride, kv_heads);
-  fault.apart("values.batch_stride", args.values.batch_stride, caches);
-  fault.apart("values.head_stride", args.values.head_stride, kv_heads);
-  fault.apart("raw_batch_stride", args.raw_batch_stride, caches, raw);
-  fault.apart("raw_head_stride", args.raw_head_stride, kv_heads, raw);
-}
-
-template <class Args>
-void examine_counts(FirstFault& fault, const Demands& demands, const Args& args) {
-  fault.present("lengths", args.lengths, 3);
-  fault.present("windows", args.windows, 3, demands.window);
-  fault.present("sinks", args.sinks, 3, demands.sinks);
-}
-
-void examine(FirstFault& fault, const AttentionShape& shape, const Demands& demands,
-             const vqgen_attention_args& args) {
-  fault.present("query", args.query, 1);
-  fault.present("out", args.out, 1);
-  fault.present("lse", args.lse, 3);
-  examine_cache(fault, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
-  examine_counts(fault, demands, args);
-  // Written so that NaN fails.
-  fault.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
-                "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");
-}
-
-void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands,
-             const vqgen_append_args& args) {
-  fault.present("new_keys", args.new_keys, 1);
-  fault.present("new_values", args.new_values, 1);
-  fault.present("positions", args.positions, 3);
-  fault.present("counts", args.counts, 3, args.counts != nullptr);
-  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
-}
-
-void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
-             const vqgen_kv_decode_args& args) {
-  fault.present("out_keys", args.out_keys, demands.elements_mask);
-  fault.present("out_values", args.out_values, demands.elements_mask);
-  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
-  examine_counts(fault, demands, args);
-}
-
 vqgen_status wrong_op(const Record& record) {
   const Problem& problem = record.buckets.back().config.problem;
   if (as_linear(problem) != nullptr) {
@@ -175,6 +81,16 @@ vqgen_status wrong_op(const Record& record) {
   return fail(VQGEN_BAD_INPUT, "the op is an attention; launch it with vqgen_attention_launch()");
 }
 
+// The arguments of a cache op, and where the host can read them its tables.
+template <class Shape, class Args>
+vqgen_status judged(FirstFault& fault, const Shape& shape, const Demands& demands,
+                    const Args& args) {
+  examine(fault, shape, demands, args);
+  if (fault.status() != VQGEN_OK || !demands.readable || shape.page_tokens == 0)
+    return fault.status();
+  return judge_tables(shape, args);
+}
+
 // A status with its line kept (last_error.h). Throws what LoadedKernel::enqueue() throws.
 vqgen_status launch(const Record& record, const vqgen_attention_args& args, Workspace workspace,
                     void* stream) {
@@ -187,8 +103,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   FirstFault fault;
   fault.workspace(workspace, bucket.workspace_bytes);
-  examine(fault, op->shape, bucket.demands, args);
-  if (fault.status() != VQGEN_OK) return fault.status();
+  if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
 
   vq::AttentionDecodeArgs call{};
   call.query = static_cast<const vq::u16*>(args.query);
@@ -210,8 +125,7 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
     return fail_range("tokens", args.tokens, 1, bucket.most);
   }
   FirstFault fault;
-  examine(fault, op->shape, bucket.demands, args);
-  if (fault.status() != VQGEN_OK) return fault.status();
+  if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
 
   vq::KvAppendArgs call{};
   call.new_keys = static_cast<const vq::u16*>(args.new_keys);
@@ -234,8 +148,7 @@ vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Work
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   FirstFault fault;
-  examine(fault, op->shape, bucket.demands, args);
-  if (fault.status() != VQGEN_OK) return fault.status();
+  if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
 
   vq::KvDecodeArgs call{};
   call.out_keys = static_cast<vq::u16*>(args.out_keys);

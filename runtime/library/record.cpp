@@ -18,6 +18,11 @@ Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
   Demands demands;
   demands.codes_mask = mask_of(shape.code_bytes);
   demands.elements_mask = mask_of(shape.element_bytes);
+  const auto rows_of = [](const VqFormat& format, std::int64_t head_dim) {
+    const std::int64_t words =
+        vq::row_words(head_dim, format.vector_size, format.residuals, format.index_bits);
+    return PagedRows{4 * vq::padded_words(format.layout, words), format.layout.rows};
+  };
   const auto set_own = [&]<class Op>(const Op& op) {
     if constexpr (std::is_base_of_v<Linear, Op>) {
       demands.output_scales = op.weights.output_scales;
@@ -28,6 +33,9 @@ Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
       demands.value_scales = op.values.stage_scales;
       demands.window = op.shape.window > 0;
       demands.sinks = op.shape.sinks > 0;
+      demands.page_tokens = op.shape.page_tokens;
+      demands.keys = rows_of(op.keys, op.shape.head_dim);
+      demands.values = rows_of(op.values, op.shape.head_dim);
     }
   };
   std::visit(set_own, problem);
@@ -58,6 +66,7 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   bucket.workspace_bytes = bucket.own_bytes;
   bucket.score_bytes = static_cast<std::size_t>(shape.score_bytes);
   bucket.demands = demands_of(wanted.config.problem, shape);
+  bucket.demands.readable = maker.backend->machine() == Machine::host;
   bucket.resources = made.artifact.kernels;
   bucket.from_disk = made.cache_hit;
   const std::lock_guard lock(*maker.load);
@@ -93,16 +102,20 @@ void add_quantized(Json& list, const std::string& name, const VqFormat& format,
   }
 }
 
-// The cache that one op reads and another appends to.
+// The cache that one op reads and another appends to. Of pages there are as many as the pool and a
+// row of the table have; the description has 0 for both.
 template <class Op>
 void add_cache(Json& list, const Op& op, const std::string& dtype, std::int64_t caches) {
   const auto& s = op.shape;
+  const bool paged = s.page_tokens > 0;
   for (const bool keys : {true, false}) {
     const VqFormat& format = keys ? op.keys : op.values;
-    add_quantized(list, keys ? "keys" : "values", format, dtype, {caches, s.kv_heads, s.tokens},
-                  s.head_dim, kv_units(format, s.kv_heads, s.head_dim));
+    add_quantized(list, keys ? "keys" : "values", format, dtype,
+                  {paged ? 0 : caches, s.kv_heads, paged ? s.page_tokens : s.tokens}, s.head_dim,
+                  kv_units(format, s.kv_heads, s.head_dim));
   }
   if (op.keys.smooth) add(list, "key_smooth", "f32", {s.kv_heads, s.head_dim});
+  if (paged) add(list, "block_table", "i32", {s.batch, 0});
   if (op.raw_slots() == 0) return;
   for (const char* name : {"raw_keys", "raw_values"}) {
     add(list, name, dtype, {caches, s.kv_heads, op.raw_slots(), s.head_dim});

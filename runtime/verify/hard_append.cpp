@@ -75,6 +75,7 @@ void make_places(const KvAppend& op, LengthPattern pattern, Random random, Appen
 AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
   AppendData data;
   data.dtype = problem.dtype;
+  data.paging_seed = input.seed;
   data.batch = problem.shape.batch;
   data.new_tokens = problem.shape.new_tokens;
   data.max_window = problem.shape.window;

@@ -18,7 +18,16 @@ constexpr std::size_t kScoreSamples = 256;
 constexpr double kMaxGain = 8;  // keeps values of O(1) where chance makes scores near 0
 
 // Independent streams of one seed: a change to one tensor leaves the others as they were.
-enum Stream : std::uint64_t { kKeys, kValues, kKeyCodes, kValueCodes, kQueries, kRaw, kExtents };
+enum Stream : std::uint64_t {
+  kKeys,
+  kValues,
+  kKeyCodes,
+  kValueCodes,
+  kQueries,
+  kRaw,
+  kExtents,
+  kPrefixes
+};
 
 // Of operand number `operand` of the problem.
 CodeLaw law_of(const HardInput& input, std::size_t operand) {
@@ -74,6 +83,22 @@ std::vector<bool> rows_in_use(const AttentionData& data, std::int64_t stored) {
     }
   }
   return used;
+}
+
+// Some sequences begin with pages of codes that the one before has too.
+void repeat_prefixes(AttentionData& data, int page_tokens, Random& random) {
+  const std::int64_t pages = data.keys.rows / page_tokens;
+  for (std::int64_t b = 1; b < data.keys.batch && pages > 0; ++b) {
+    if (random.chance(0.5)) continue;
+    const std::int64_t rows = (random.below(pages) + 1) * page_tokens;
+    for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+      const std::int64_t words = stored_words(tensor->format.layout, rows, tensor->row_words);
+      for (std::int64_t head = 0; head < tensor->heads; ++head) {
+        const auto to = tensor->codes.begin() + (b * tensor->heads + head) * tensor->head_words();
+        std::copy_n(to - tensor->heads * tensor->head_words(), words, to);
+      }
+    }
+  }
 }
 
 // Up to kScoreSamples of a stored head's key rows in use, [head_dim] each.
@@ -161,6 +186,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   const AttentionShape& shape = problem.shape;
   AttentionData data;
   data.dtype = problem.dtype;
+  data.paging_seed = input.seed;
   data.batch = shape.batch;
   data.query_heads = shape.query_heads;
   data.max_window = shape.window;
@@ -192,6 +218,11 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   fill_codes(data.keys, law_of(input, 0), key_codes, patterned);
   fill_codes(data.values, law_of(input, 1), value_codes, patterned);
 
+  if (shape.page_tokens > 0) {
+    Random prefixes(input.seed, kPrefixes);
+    repeat_prefixes(data, shape.page_tokens, prefixes);
+  }
+
   const std::int64_t raw = tensor.batch * tensor.heads * problem.raw_slots() * tensor.columns;
   data.raw_keys.resize(static_cast<std::size_t>(raw));
   data.raw_values.resize(static_cast<std::size_t>(raw));
@@ -217,7 +248,8 @@ AttentionData make_decode_data(const KvDecode& problem, const HardInput& input) 
                                 .head_dim = s.head_dim,
                                 .tokens = s.tokens,
                                 .window = s.window,
-                                .sinks = s.sinks},
+                                .sinks = s.sinks,
+                                .page_tokens = s.page_tokens},
                                problem.keys,
                                problem.values};
   return make_attention_data(reader, input);

@@ -53,6 +53,15 @@ inline Json small_gemv() {
                                                  "output_scales": true})"}});
 }
 
+// A cache of pages, of the config's problem.
+inline Json in_pages(Json config, int page_tokens) {
+  return edited(config, {{"/shape/page_tokens", std::to_string(page_tokens)}});
+}
+
+inline vqgen_page_strides public_strides(const PageStrides& strides) {
+  return {4 * strides.page, 4 * strides.head, 4 * strides.token};
+}
+
 inline vqgen_op* prepared(vqgen_runtime* runtime, const Json& config) {
   vqgen_op* op = nullptr;
   EXPECT_EQ(vqgen_prepare(runtime, config.dump().c_str(), nullptr, &op), VQGEN_OK)

@@ -36,6 +36,7 @@ enum Axis {
   kSubVectors,
   kKeyLayout,
   kValueLayout,
+  kPages,
 };
 constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -57,7 +58,7 @@ constexpr std::array kRuns{1, 3, 8};
 
 // By Axis.
 const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3,
-                              3, 2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6};
+                              3, 2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -71,7 +72,8 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .tokens = pick(kTokenCounts, kTokens),
               .new_tokens = pick(kNewCounts, kNewTokens),
               .window = pick(kWindows, kWindow),
-              .sinks = pick(kSinkCounts, kSinks)};
+              .sinks = pick(kSinkCounts, kSinks),
+              .page_tokens = pick(kPageTokens, kPages)};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),

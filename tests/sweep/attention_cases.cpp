@@ -38,6 +38,7 @@ enum Axis {
   kKeyLayout,
   kValueLayout,
   kIntegers,
+  kPages,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
@@ -71,7 +72,8 @@ const std::vector<int> kSizes{kBits + 1,
                               2,
                               kLayouts.size(),
                               kLayouts.size(),
-                              4};
+                              4,
+                              kPageTokens.size()};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -179,7 +181,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.window = pick(kWindows, kWindow);
   op.shape.sinks = pick(kSinkCounts, kSinks);
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
-  op.shape.shared_cache = v[kBatch] == 2;
+  op.shape.page_tokens = pick(kPageTokens, kPages);
+  op.shape.shared_cache = v[kBatch] == 2 && op.shape.page_tokens == 0;
   constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur
   const int value_bits =
       v[kValueBits] == kValueE8p ? 0 : 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;

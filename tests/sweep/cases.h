@@ -44,6 +44,9 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
 // Dataflow slices: the widths of codes that it takes x vector_size x residuals, all else in turns.
 std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed);
 
+// Tokens of a page, as caches of all ops are swept over.
+inline constexpr std::array kPageTokens{0, 16, 32, 256};
+
 // All that there are.
 inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2},
                                      CodeLayout{2, 1}, CodeLayout{1, 4}, CodeLayout{1, 2}};

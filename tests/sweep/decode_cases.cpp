@@ -35,6 +35,7 @@ enum Axis {
   kValuePlaces,
   kKeyLayout,
   kValueLayout,
+  kPages,
 };
 constexpr std::array kKeyBitsOf{3, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -52,7 +53,7 @@ constexpr std::array kBlockTokens{1, 6, 64};
 
 // By Axis.
 const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 5,           2,           2, 3, 3,
-                              3, 2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6};
+                              3, 2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -65,7 +66,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .head_dim = pick(kHeadDims, kHeadDim),
               .tokens = pick(kTokenCounts, kTokens),
               .window = pick(kWindows, kWindow),
-              .sinks = pick(kSinkCounts, kSinks)};
+              .sinks = pick(kSinkCounts, kSinks),
+              .page_tokens = pick(kPageTokens, kPages)};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),

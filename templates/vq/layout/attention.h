@@ -16,8 +16,9 @@ struct AttentionProblem {
   int head_dim;
   int query_heads;
   int kv_heads;
-  int max_window;  // slots of the raw ring of newest tokens
-  int max_sinks;   // slots of raw first tokens
+  int max_window;   // slots of the raw ring of newest tokens
+  int max_sinks;    // slots of raw first tokens
+  int page_tokens;  // 0: a cache without pages
   FormatConfig keys;
   FormatConfig values;
 
@@ -31,6 +32,7 @@ struct AttentionProblem {
     visit("kv_heads", &P::kv_heads);
     visit("max_window", &P::max_window);
     visit("max_sinks", &P::max_sinks);
+    visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
   }

@@ -20,7 +20,7 @@ class AppendRows {
   static constexpr int kResiduals = Share::kResiduals;
   static constexpr int kBits = kFormat.index_bits;
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
-  using Stored = CodeRows<Operand, kHeadDim>;
+  using Stored = CodeRows<Operand, Plan>;
   using Raw = RawRows<Plan>;
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 

@@ -2,6 +2,10 @@
 // keys those of token g of each tile, of values those of tokens 2c and 2c + 1. Where their layout
 // has groups of tokens, a lane's tokens of some tiles follow each other (joined_tiles), so that one
 // access brings words of several.
+//
+// Of a cache in pages a step begins with a multiple of its tokens, so that its rows lie in one
+// page, or in kPages whole ones; the numbers of the pages of a step are loaded a step ahead of its
+// codes.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -27,7 +31,12 @@ class CacheCodes {
       2 * kJoined % values_together(kConfig) == 0 ? values_together(kConfig) : 1;
   static constexpr int kKeyGroup = Keys::kLayout.rows;
   static constexpr int kValueGroup = Values::kLayout.rows;
-  static constexpr int kGroup = kKeyGroup > kValueGroup ? kKeyGroup : kValueGroup;
+  static constexpr bool kPaged = Keys::kPaged;
+  static constexpr int kPageTokens = kPaged ? Keys::kPageTokens : kTokens;
+  static constexpr int kPages = kTokens > kPageTokens ? kTokens / kPageTokens : 1;  // of a step
+  static constexpr int kGroup = kPaged                    ? kTokens
+                                : kKeyGroup > kValueGroup ? kKeyGroup
+                                                          : kValueGroup;
 
   // The codes of one step, in flight.
   struct Step {
@@ -38,8 +47,9 @@ class CacheCodes {
   // This warp's first step begins with a group, maybe before tokens that count.
   VQ_DEVICE static int first_step(int begin) { return begin - begin % kGroup + warp() * kTokens; }
   // The rows that a step reads begin here: the last step of a sequence moves back to where kTokens
-  // rows exist, of whole groups, and tokens before `first` do not count.
+  // rows exist, of whole groups, and tokens before `first` do not count. In pages it stays.
   VQ_DEVICE static int base_of(int first, int end) {
+    if constexpr (kPaged) return first;
     const int last = round_up(end, kGroup) - kTokens;
     return first <= last ? first : last > 0 ? last : 0;
   }
@@ -47,17 +57,32 @@ class CacheCodes {
   // The sequence's rows, which are `end` at least. Call it before the others.
   VQ_DEVICE void point_at_rows(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
                                int end) {
+    last_key_ = (end - 1) / kKeysAtOnce * kKeysAtOnce;
+    last_value_ = (end - 1) / kValuesAtOnce * kValuesAtOnce;
+    if constexpr (kPaged) {
+      args_ = &args;
+      table_ = Keys::table(args.keys, work.batch);
+      last_page_ = (end - 1) / kPageTokens;
+      keys_ = args.keys.codes + work.kv_head * args.keys.head_stride +
+              Keys::word(KeyRows::Share::first_word(place_in_group()));
+      values_ = args.values.codes + work.kv_head * args.values.head_stride +
+                Values::word(ValueRows::Share::first_word(lane_group()));
+      return;
+    }
     keys_ = Keys::at(args.keys, work.batch, work.kv_head, key_row(0)) +
             Keys::word(KeyRows::Share::first_word(place_in_group()));
     values_ = Values::at(args.values, work.batch, work.kv_head, value_row(0, 0)) +
               Values::word(ValueRows::Share::first_word(lane_group()));
-    last_key_ = (end - 1) / kKeysAtOnce * kKeysAtOnce;
-    last_value_ = (end - 1) / kValuesAtOnce * kValuesAtOnce;
   }
 
   // The codes of the step from `first` on, of a sequence of kTokens rows at least. Tiles are a
   // constant number of words apart.
-  VQ_DEVICE void load(Step& to, int first, int end) const {
+  VQ_DEVICE void load(Step& to, int first, int end) {
+    if constexpr (kPaged) {
+      load_paged(to, first, end);
+      fetch_pages(first + kConfig.threads / 32 * kTokens);
+      return;
+    }
     const int base = base_of(first, end);
     const u32* keys = keys_ + static_cast<u32>(Keys::groups(base));
     const u32* values = values_ + static_cast<u32>(Values::groups(base));
@@ -76,7 +101,12 @@ class CacheCodes {
   }
 
   // The same of the first step of any sequence: rows past the last repeat it.
-  VQ_DEVICE void load_first(Step& to, int first, int end) const {
+  VQ_DEVICE void load_first(Step& to, int first, int end) {
+    if constexpr (kPaged) {
+      fetch_pages(first);
+      load(to, first, end);
+      return;
+    }
     const int base = base_of(first, end);
     const auto least = [](int row, int last) { return row < last ? row : last; };
     load_tiles(
@@ -87,6 +117,72 @@ class CacheCodes {
   }
 
  private:
+  // The numbers of the pages of the step from `first` on; those past the sequence's last repeat it.
+  VQ_DEVICE void fetch_pages(int first) {
+    VQ_UNROLL
+    for (int i = 0; i < kPages; ++i) {
+      const int number = first / kPageTokens + i;
+      pages_[i] = load_global(table_ + (number < last_page_ ? number : last_page_));
+    }
+  }
+
+  // The codes of a step whose pages were fetched. Rows past the sequence's last repeat it, for what
+  // stands there is nobody's.
+  VQ_DEVICE void load_paged(Step& to, int first, int end) const {
+    if (first + kTokens <= end) {
+      load_tiles(
+          to,
+          [&](int tile) {
+            return paged<Keys>(keys_, args_->keys, first, tile,
+                               Softmax::token_of(0, 0, lane_group()));
+          },
+          [&](int tile, int i) {
+            return paged<Values>(values_, args_->values, first, tile,
+                                 Softmax::token_of(0, 0, place_in_group() * 2 + i));
+          });
+      return;
+    }
+    load_tiles(
+        to,
+        [&](int tile) {
+          return clipped<Keys>(keys_, args_->keys, first, key_row(tile), last_key_);
+        },
+        [&](int tile, int i) {
+          return clipped<Values>(values_, args_->values, first, value_row(tile, i), last_value_);
+        });
+  }
+
+  // Where row `row` of a step stands, or token `last` where that comes before.
+  template <class Rows>
+  VQ_DEVICE const u32* clipped(const u32* codes, const QuantizedArgs& tensor, int first, int row,
+                               int last) const {
+    const int token = first + row < last ? first + row : last;
+    return codes + Rows::page_words(tensor, page_of(token / kPageTokens - first / kPageTokens)) +
+           Rows::paged_row(tensor, token % kPageTokens);
+  }
+  // Number `i` of a step's pages; one that is not known at compile time would cost memory.
+  VQ_DEVICE i32 page_of(int i) const {
+    i32 page = pages_[0];
+    VQ_UNROLL
+    for (int j = 1; j < kPages; ++j) page = i == j ? pages_[j] : page;
+    return page;
+  }
+
+  // Where a lane reads of a tile of whole pages: `row` is its row of the first one. Joined tiles
+  // lie in one page, or a lane's rows of them do.
+  template <class Rows>
+  VQ_DEVICE const u32* paged(const u32* codes, const QuantizedArgs& tensor, int first, int tile,
+                             int row) const {
+    constexpr int kJoint = 8 * kJoined;
+    const int begin = tile / kJoined * kJoint;  // a constant once loops are unrolled
+    const int within = begin % kPageTokens + tile % kJoined;
+    const int page = kJoint <= kPageTokens ? begin / kPageTokens : (begin + row) / kPageTokens;
+    const int of_lane = kJoint <= kPageTokens ? row : row % kPageTokens;
+    const int of_step = kPages == 1 ? first % kPageTokens + of_lane : of_lane;
+    return codes + Rows::page_words(tensor, page_of(page)) + Rows::paged_row(tensor, of_step) +
+           Rows::paged_row(tensor, within);
+  }
+
   // key_at(tile) and value_at(tile, i) say where this lane reads.
   template <class KeyAt, class ValueAt>
   VQ_DEVICE static void load_tiles(Step& to, KeyAt key_at, ValueAt value_at) {
@@ -128,6 +224,11 @@ class CacheCodes {
   const u32* values_;  // likewise
   int last_key_;       // row of the sequence
   int last_value_;
+  // Of a cache in pages.
+  const AttentionDecodeArgs* args_;
+  const i32* table_;
+  int last_page_;
+  i32 pages_[kPages];
 };
 
 }  // namespace vq

@@ -24,7 +24,7 @@ struct CacheRows {
   static constexpr int kChannels = Format::kShare;
   static constexpr int kSubVectors = kChannels / kVectorSize;
   static constexpr int kShareBits = kSubVectors * kResiduals * kBits;
-  using Stored = CodeRows<Format, kHeadDim>;
+  using Stored = CodeRows<Format, Plan>;
   static constexpr int kWords = share_words(kFormat, kChannels, kHeadDim);  // staged, a token
   static constexpr bool kWholeWords = kChannels == kHeadDim || kShareBits % 32 == 0;
   static constexpr int kUnits = units_of(kFormat, kChannels);
@@ -46,13 +46,22 @@ struct CacheRows {
   template <class Work>
   VQ_DEVICE static void stage(const QuantizedArgs& tensor, const Work& work, int share, int first,
                               int count, u32* to) {
+    const int begin = share * kShareBits / 32;
+    const int left = Stored::kWords - begin;  // the last share's rows end sooner
+    if constexpr (Stored::kPaged) {
+      for (int i = thread_index(); i < count * kWords; i += kThreads) {
+        const int word = i % kWords;
+        if (word >= left) continue;
+        copy_async(to + i, Stored::at(tensor, work.batch, work.kv_head, first + i / kWords) +
+                               Stored::word(begin + word));
+      }
+      return;
+    }
     // Of the first token in its group, of the first word in its run.
     const int in_group = first % Stored::kLayout.rows;
-    const int begin = share * kShareBits / 32;
     const int in_run = begin % Stored::kLayout.words;
     const u32* from = Stored::at(tensor, work.batch, work.kv_head, i64{first} - in_group) +
                       Stored::word(begin - in_run);
-    const int left = Stored::kWords - begin;  // the last share's rows end sooner
     for (int i = thread_index(); i < count * kWords; i += kThreads) {
       const int word = i % kWords;
       if (word < left) {

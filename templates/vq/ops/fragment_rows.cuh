@@ -114,7 +114,7 @@ class FragmentRows {
                                        kChannels % kFormat.unit_elements == 0;
   static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
   using Book = Codebook<Format, kElement, kUnits, kConfig.threads>;
-  using Stored = CodeRows<Format, kConfig.head_dim>;
+  using Stored = CodeRows<Format, Plan>;
   using Share = LaneCodes<Stored::kWords, kSubVectors * kFormat.residuals * kFormat.index_bits,
                           kLanes, kConfig.code_words, kFormat.layout.rows, kFormat.layout.words>;
   static_assert(kChannels % kVectorSize == 0, "");

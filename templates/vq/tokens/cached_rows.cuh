@@ -3,7 +3,8 @@
 // written.
 //
 //   CodeRows   [sequence][kv head][token] of packed codes, in u32 words; tokens in groups, words
-//              of a row in runs (layout/codes.h)
+//              of a row in runs (layout/codes.h). In pages: a sequence's page of `page_tokens`
+//              tokens at a time, which stand anywhere, and within one in the caller's order
 //   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens in slots of
 //              their own (sinks), then the ring of the newest (window)
 //
@@ -21,9 +22,14 @@ namespace vq {
 //
 // at(.., a) + row(b) is the row of token a + b where a and b have no bits in common below the size
 // of a group, as where one of them is whole groups. word() adds up likewise, by runs.
-template <class Format, int kHeadDim>
+//
+// Of a cache in pages at() alone serves, or page(), in_page() and paged_row(), which add up.
+template <class Format, class Plan>
 struct CodeRows {
   static constexpr FormatConfig kFormat = Format::config();
+  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kPageTokens = Plan::config().page_tokens;
+  static constexpr bool kPaged = kPageTokens > 0;
   static constexpr CodeLayout kLayout = kFormat.layout;
   static constexpr int kWords = static_cast<int>(
       row_words(kHeadDim, kFormat.vector_size, kFormat.residuals, kFormat.index_bits));  // of a row
@@ -33,8 +39,33 @@ struct CodeRows {
   // The first word of a token's row. `Tensor` is QuantizedArgs, or EncodedArgs to write.
   template <class Tensor, class Int>
   VQ_DEVICE static auto at(const Tensor& tensor, int batch, int head, Int token) {
-    return tensor.codes + batch * tensor.batch_stride + head * tensor.head_stride + row(token);
+    if constexpr (kPaged) {
+      const int number = static_cast<int>(token);
+      const i32 page = load_global(table(tensor, batch) + number / kPageTokens);
+      return tensor.codes + head * tensor.head_stride + page_words(tensor, page) +
+             paged_row(tensor, number % kPageTokens);
+    } else {
+      return tensor.codes + batch * tensor.batch_stride + head * tensor.head_stride + row(token);
+    }
   }
+
+  // The pages of a sequence; words to a page, and in it to the row of a token.
+  template <class Tensor>
+  VQ_DEVICE static const i32* table(const Tensor& tensor, int batch) {
+    return tensor.pages + batch * tensor.page_columns;
+  }
+  template <class Tensor>
+  VQ_DEVICE static i64 page_words(const Tensor& tensor, i32 page) {
+    return i64{page} * static_cast<i32>(tensor.batch_stride);
+  }
+  template <class Tensor>
+  VQ_DEVICE static int paged_row(const Tensor& tensor, int token) {
+    constexpr int kRows = kLayout.rows;
+    const int words = static_cast<i32>(tensor.token_stride);
+    if constexpr (kRows == 1) return token * words;
+    return token / kRows * (kRows * words) + token % kRows * kLayout.words;
+  }
+
   // Words from a row to the one `tokens` on, see above; from a row's first word to word `number`.
   template <class Int>
   VQ_DEVICE static Int row(Int tokens) {

@@ -42,8 +42,9 @@ struct AppendProblem {
   int head_dim;
   int kv_heads;
   int new_tokens;
-  int max_window;  // slots of the raw ring of newest tokens
-  int max_sinks;   // slots of raw first tokens
+  int max_window;   // slots of the raw ring of newest tokens
+  int max_sinks;    // slots of raw first tokens
+  int page_tokens;  // 0: a cache without pages
   FormatConfig keys;
   FormatConfig values;
 
@@ -57,6 +58,7 @@ struct AppendProblem {
     visit("new_tokens", &P::new_tokens);
     visit("max_window", &P::max_window);
     visit("max_sinks", &P::max_sinks);
+    visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
   }

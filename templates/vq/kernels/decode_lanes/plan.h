@@ -33,8 +33,9 @@ struct DecodeProblem {
   Element element;
   int head_dim;
   int kv_heads;
-  int max_window;  // slots of the raw ring of newest tokens
-  int max_sinks;   // slots of raw first tokens
+  int max_window;   // slots of the raw ring of newest tokens
+  int max_sinks;    // slots of raw first tokens
+  int page_tokens;  // 0: a cache without pages
   FormatConfig keys;
   FormatConfig values;
 
@@ -47,6 +48,7 @@ struct DecodeProblem {
     visit("kv_heads", &P::kv_heads);
     visit("max_window", &P::max_window);
     visit("max_sinks", &P::max_sinks);
+    visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
   }

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""What pages cost: attention over pages in random order against rows that follow each other, and
+kv_decode against filling the same bytes (docs/serving.md).
+
+    python3 bench/paged_figures.py [--vqgen BIN] [--rounds 9] [--only REGEX] [--json JSON]
+
+Needs a GPU, and PyTorch for the fill. All kernels are verified, then timed in turns: each round takes
+each shape once, its kinds one after the other, in the other order every other round. Codes and
+codebooks rotate. Figures are medians of the rounds; each ratio is the median of a round's ratios.
+"""
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "flagship"))
+from ours import Turns  # noqa: E402
+
+SHAPES = [(1, 32768), (1, 131072), (8, 4096), (16, 16384), (64, 8192)]  # batch, tokens
+PAGES = (0, 16, 64)
+HEADS = {"query_heads": 32, "kv_heads": 8, "head_dim": 128}
+FORMATS = {"keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8"}
+
+
+def problems():
+    """name -> kind -> config; the first kind is what the others are held against."""
+    found = {}
+    for batch, tokens in SHAPES:
+        shape = {"batch": batch, "tokens": tokens, **HEADS}
+        found[f"attention B{batch} N{tokens}"] = {
+            f"pages of {page}" if page else "no pages":
+                {"op": "attention_decode", "dtype": "f16", **FORMATS,
+                 "shape": {**shape, "page_tokens": page}} for page in PAGES}
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--vqgen", default="build/release/bin/vqgen")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    wanted = {name: kinds for name, kinds in problems().items() if options.only.search(name)}
+    with tempfile.TemporaryDirectory() as scratch:
+        configs, numbers = [], {}
+        for name, kinds in wanted.items():
+            for kind, config in kinds.items():
+                path = pathlib.Path(scratch, f"{len(configs):03}.json")
+                path.write_text(json.dumps(config))
+                numbers[name, kind] = len(configs)
+                configs.append(str(path))
+        turns = Turns(options.vqgen, configs, "uniform", ["--warm-up", "100"])
+        document = turns.verified()
+        failed = [each["measurement"].get("why") for each in document["configs"]
+                  if each["measurement"]["outcome"] != "ok"]
+        times = {key: [] for key in numbers}
+        for turn in range(options.rounds):
+            for name, kinds in wanted.items():
+                for kind in list(kinds)[::-1 if turn % 2 else 1]:
+                    times[name, kind].append(turns.time(numbers[name, kind], "rotated")["us"])
+        turns.close()
+    print(f"{document['gpu']}: medians of {options.rounds} turns\n")
+    print("| shape | kind | us | ratio | rounds' ratios |\n|---|---|---|---|---|")
+    rows = []
+    for name, kinds in wanted.items():
+        first = next(iter(kinds))
+        for kind in kinds:
+            ratios = [a / b for a, b in zip(times[name, kind], times[name, first])]
+            row = {"shape": name, "kind": kind, "us": statistics.median(times[name, kind]),
+                   "ratio": statistics.median(ratios), "rounds": times[name, kind]}
+            rows.append(row)
+            print(f"| {name} | {kind} | {row['us']:.2f} | {row['ratio']:.3f} | "
+                  f"{min(ratios):.3f} to {max(ratios):.3f} |")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    for why in failed:
+        print(f"not verified: {why}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

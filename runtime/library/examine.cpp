@@ -1,0 +1,121 @@
+#include "runtime/library/examine.h"
+
+#include <limits>
+
+namespace vqgen::library {
+namespace {
+
+// Of keys or of values. Kernels count words of a page, and from page to page, in 32 bits.
+void examine_strides(FirstFault& fault, const char* const (&names)[3],
+                     const vqgen_page_strides& strides, std::int64_t kv_heads,
+                     const Demands& demands, const PagedRows& rows, const vqgen_pages& pages) {
+  constexpr std::int64_t kMost = std::int64_t{4} << 31;  // bytes
+  const auto one = [&](const char* name, std::int64_t stride, std::int64_t least, std::int64_t most,
+                       bool counts) {
+    fault.stride(name, stride, demands.codes_mask, 1);
+    fault.require(!counts || stride >= least, VQGEN_BAD_INPUT,
+                  "a stride of pages is less than the rows of codes that it spans; give those of "
+                  "the memory, in bytes");
+    fault.require(stride < most, VQGEN_BAD_INPUT,
+                  "a stride of pages is more than kernels count to, 8 GiB between pages and within "
+                  "one");
+  };
+  const std::int64_t group = rows.bytes * rows.in_group;
+  one(names[0], strides.page, group, kMost, pages.count > 1);
+  one(names[1], strides.head, group, kMost, kv_heads > 1);
+  one(names[2], strides.token, rows.bytes, kMost / demands.page_tokens, true);
+}
+
+template <class Args>
+void examine_pages(FirstFault& fault, std::int64_t kv_heads, const Demands& demands,
+                   const Args& args) {
+  const vqgen_pages& pages = args.pages;
+  fault.present("pages.block_table", pages.block_table, 3);
+  fault.require(pages.count >= 1 && pages.count <= std::numeric_limits<std::int32_t>::max(),
+                VQGEN_BAD_INPUT, "pages.count is not 1 to 2^31 - 1; give the pages of the pool");
+  fault.require(
+      pages.columns >= 0 && pages.columns <= std::numeric_limits<std::int32_t>::max() &&
+          pages.columns * demands.page_tokens >= args.tokens,
+      VQGEN_BAD_INPUT,
+      "pages.columns times page_tokens is less than `tokens`; give a wider block table, or "
+      "fewer tokens");
+  fault.require(args.keys.batch_stride == 0 && args.keys.head_stride == 0 &&
+                    args.values.batch_stride == 0 && args.values.head_stride == 0,
+                VQGEN_BAD_INPUT,
+                "batch_stride and head_stride are of a cache without pages; leave them 0, and give "
+                "the strides in `pages`");
+  examine_strides(fault, {"pages.keys.page", "pages.keys.head", "pages.keys.token"}, pages.keys,
+                  kv_heads, demands, demands.keys, pages);
+  examine_strides(fault, {"pages.values.page", "pages.values.head", "pages.values.token"},
+                  pages.values, kv_heads, demands, demands.values, pages);
+}
+
+// The cache of so many sequences and heads, which one op reads and another appends to.
+template <class Args>
+void examine_cache(FirstFault& fault, std::int64_t caches, std::int64_t kv_heads,
+                   const Demands& demands, const Args& args) {
+  const bool raw = demands.window || demands.sinks;
+  fault.quantized("keys", args.keys, demands.codes_mask, demands.scales);
+  fault.quantized("values", args.values, demands.codes_mask, demands.value_scales);
+  fault.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
+  fault.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
+  fault.present("raw_values", args.raw_values, demands.elements_mask, raw);
+  if (raw) {
+    fault.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
+    fault.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
+  }
+  if (demands.page_tokens > 0) {
+    examine_pages(fault, kv_heads, demands, args);
+  } else {
+    fault.require(
+        args.pages.block_table == nullptr, VQGEN_BAD_INPUT,
+        "pages are given, and the op was prepared without page_tokens; leave them out, or "
+        "prepare with page_tokens");
+    fault.apart("keys.batch_stride", args.keys.batch_stride, caches);
+    fault.apart("keys.head_stride", args.keys.head_stride, kv_heads);
+    fault.apart("values.batch_stride", args.values.batch_stride, caches);
+    fault.apart("values.head_stride", args.values.head_stride, kv_heads);
+  }
+  fault.apart("raw_batch_stride", args.raw_batch_stride, caches, raw);
+  fault.apart("raw_head_stride", args.raw_head_stride, kv_heads, raw);
+}
+
+template <class Args>
+void examine_counts(FirstFault& fault, const Demands& demands, const Args& args) {
+  fault.present("lengths", args.lengths, 3);
+  fault.present("windows", args.windows, 3, demands.window);
+  fault.present("sinks", args.sinks, 3, demands.sinks);
+}
+
+}  // namespace
+
+void examine(FirstFault& fault, const AttentionShape& shape, const Demands& demands,
+             const vqgen_attention_args& args) {
+  fault.present("query", args.query, 1);
+  fault.present("out", args.out, 1);
+  fault.present("lse", args.lse, 3);
+  examine_cache(fault, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
+  examine_counts(fault, demands, args);
+  // Written so that NaN fails.
+  fault.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
+                "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");
+}
+
+void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands,
+             const vqgen_append_args& args) {
+  fault.present("new_keys", args.new_keys, 1);
+  fault.present("new_values", args.new_values, 1);
+  fault.present("positions", args.positions, 3);
+  fault.present("counts", args.counts, 3, args.counts != nullptr);
+  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
+}
+
+void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
+             const vqgen_kv_decode_args& args) {
+  fault.present("out_keys", args.out_keys, demands.elements_mask);
+  fault.present("out_values", args.out_values, demands.elements_mask);
+  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
+  examine_counts(fault, demands, args);
+}
+
+}  // namespace vqgen::library

@@ -1,0 +1,57 @@
+// The pool of pages that a cache of contiguous rows becomes on a device, as an engine has it: pages
+// in any order, some of them nobody's, some shared, in one of the orders that engines use.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/format/quantized_tensor.h"
+#include "runtime/verify/random.h"
+
+namespace vqgen {
+
+// Of the rows of a page. H: heads, N: tokens, D: words of a row.
+enum class PageOrder {
+  hnd,           // keys and values apart, [page][head][token][word]
+  nhd,           // keys and values apart, [page][token][head][word]
+  joint,         // one tensor, [page][keys, values][head][token][word]
+  side_by_side,  // one tensor, [page][head][token][words of the key, words of the value]
+};
+
+// Strides of one tensor in 32-bit words; of groups of rows (core/format) a token's is a group's
+// divided by its rows.
+struct PageStrides {
+  std::int64_t begin = 0;  // of the first row, in the tensor's storage
+  std::int64_t page = 0, head = 0, token = 0;
+};
+
+struct PagePool {
+  PageOrder order = PageOrder::hnd;
+  int page_tokens = 0;
+  std::int64_t pages = 0;             // of the pool
+  std::int64_t columns = 0;           // of a row of the table
+  std::vector<std::int32_t> table;    // [batch][columns]; what is no page is no number of one
+  std::vector<std::uint32_t> keys;    // storage; of the last two orders that of both
+  std::vector<std::uint32_t> values;  // empty there
+  PageStrides key_strides, value_strides;
+
+  bool one_tensor() const { return order == PageOrder::joint || order == PageOrder::side_by_side; }
+};
+
+// The pages of `batch` sequences of lengths[b] tokens each, of tensors of as many sequences or of
+// one that all read. Order and places are drawn; pages of neighbours that are equal are one, half
+// of the time, where `shared`. What is no sequence's is random.
+PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values, std::int64_t batch,
+                   const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,
+                   Random random);
+
+// Takes the rows of each sequence's pages out of a pool's storage: to `codes`, laid out as the
+// tensor's, whose other rows are the tensor's own. They become what they `was` in the storage, so
+// that this is equal to `was` once both tensors are taken, unless what is no sequence's was
+// written.
+void take_rows(const PagePool& pool, const PageStrides& strides,
+               std::vector<std::uint32_t>& storage, const QuantizedTensor& tensor,
+               const std::vector<std::int32_t>& lengths, const std::vector<std::uint32_t>& was,
+               std::vector<std::uint32_t>& codes);
+
+}  // namespace vqgen
