@@ -1,21 +1,54 @@
-// Decoding by lanes: memory bounds it, by what it writes. So a block decodes so many tokens that
-// the codebooks that it fetches are few beside them, as long as the GPU has blocks enough.
+// Decoding by lanes: memory bounds it, by what it writes. So the grid is as many blocks as are
+// resident at a time, or some times as many, and codebooks stand near where a block fetches little
+// beside what it writes.
 #include "heuristics/kernels/attention.h"
+#include "heuristics/occupancy.h"
 
 namespace vqgen {
 namespace {
 
-constexpr int kDecodersAnSm = 4;  // that a grid should have, where it can
-constexpr int kUsuallyDecoded =
-    64;                             // of a block: the codes of each thread's 4 stores are in flight
-constexpr int kMostDecoded = 1024;  // of a block that has large codebooks to fetch
-constexpr double kWorthFilling = 1;  // bytes fetched to shared memory for one that is written
+constexpr int kRegisters = 80;         // of a thread, where keys are rotated
+constexpr int kLeastDecoded = 16;      // tokens of a block
+constexpr int kUsuallyDecoded = 1024;  // at most
+constexpr int kMostDecoded = 4096;     // of a block that has large codebooks to fetch
+constexpr int kBeginning = 64;         // that could be decoded while a block waits for its first
+constexpr double kWorthFilling = 1;    // bytes fetched to shared memory for one that is written
+constexpr double kWorthCopies = 0.25;  // bytes stored to shared memory for one that is written
 
-// Bytes that a block fetches to hold a tensor's codebooks in shared memory, for one that it writes.
-double fill_share(const vq::FormatConfig& format, const DecodeLanes& plan, int head_dim) {
-  const auto fetched = static_cast<double>(vq::units_of(format, head_dim)) *
-                       static_cast<double>(vq::unit_codebook_elements(format));
-  return fetched / (static_cast<double>(plan.tokens_per_block) * head_dim);
+// Tokens whose rows are as many bytes as a tensor's codebooks.
+double tokens_of_codebooks(const vq::FormatConfig& format, int head_dim) {
+  return static_cast<double>(vq::units_of(format, head_dim)) *
+         static_cast<double>(vq::unit_codebook_elements(format)) / head_dim;
+}
+
+std::int64_t resident_blocks(const DecodeLanes& plan, const KvDecode& op, const GpuSpec& gpu) {
+  const std::int64_t bytes = call_shape(plan, op).shared_bytes();
+  return std::int64_t{std::max(occupancy(gpu, plan.threads, kRegisters, bytes).blocks, 1)} *
+         gpu.sms;
+}
+
+// With so many tokens of a block that the waves of the grid end soonest. A block's beginning counts
+// as `beginning` tokens.
+DecodeLanes share_tokens(DecodeLanes plan, const KvDecode& op, const GpuSpec& gpu,
+                         double beginning) {
+  const int most = beginning > 2 * kBeginning ? kMostDecoded : kUsuallyDecoded;
+  plan.tokens_per_block = most;
+  const int step = vq::step_tokens(configured(plan, op));
+  DecodeLanes best = plan;
+  double least = 0;
+  for (int tokens = kLeastDecoded; tokens <= most;) {
+    plan.tokens_per_block = tokens;
+    const std::int64_t waves =
+        ceil_div(call_shape(plan, op).blocks(), resident_blocks(plan, op, gpu));
+    const double time = static_cast<double>(waves) * (tokens + beginning);
+    if ((least == 0 || time < least) && check(plan, op, gpu).ok) {
+      best = plan;
+      least = time;
+    }
+    if (tokens >= op.shape.tokens) break;
+    tokens += tokens < step ? kLeastDecoded : step;
+  }
+  return best;
 }
 
 }  // namespace
@@ -33,28 +66,40 @@ void judge_plan(Judge& judge, const DecodeLanes& plan, const KvDecode& op, const
 
 DecodeLanes choose_plan(DecodeLanes plan, const KvDecode& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
-  const auto fill = [&] {
-    return std::max(fill_share(config.keys, plan, op.shape.head_dim),
-                    fill_share(config.values, plan, op.shape.head_dim));
-  };
-  plan.tokens_per_block = std::min(vq::rows_at_once(config), kUsuallyDecoded);
-  while (plan.tokens_per_block < (fill() > kWorthFilling / 4 ? kMostDecoded : kUsuallyDecoded)) {
-    DecodeLanes more = plan;
-    more.tokens_per_block *= 2;
-    if (call_shape(more, op).blocks() < std::int64_t{kDecodersAnSm} * gpu.sms) break;
-    if (!check(more, op, gpu).ok) break;
-    plan = more;
+  const std::array operands{std::pair(&DecodeLanes::key_codebook, &config.keys),
+                            std::pair(&DecodeLanes::value_codebook, &config.values)};
+  plan.tokens_per_block = kLeastDecoded;
+  // Near where it fits, for a block is of keys or of values and neither takes room of the other;
+  // then where a block writes as much as it fetches.
+  for (const auto& [placement, format] : operands) {
+    plan.*placement = all_shared(vq::entries(*format));
+    if (!check(plan, op, gpu).ok) plan.*placement = all_global();
   }
-  // A block is of keys or of values, so that neither takes room of the other.
-  const auto place = [&](Placement& placement, const vq::FormatConfig& format) {
-    if (fill_share(format, plan, op.shape.head_dim) > kWorthFilling) return;
-    placement = all_shared(vq::entries(format));
-    if (!check(plan, op, gpu).ok) placement = all_global();
+  const auto shared = [&] {
+    double beginning = kBeginning;
+    for (const auto& [placement, format] : operands) {
+      if (plan.*placement == all_global()) continue;
+      beginning = std::max(beginning, kBeginning + tokens_of_codebooks(*format, op.shape.head_dim));
+    }
+    return share_tokens(plan, op, gpu, beginning);
   };
-  place(plan.key_codebook, config.keys);
-  place(plan.value_codebook, config.values);
-  if (plan.key_codebook == all_global() && plan.value_codebook == all_global()) {
-    plan.tokens_per_block = std::min(plan.tokens_per_block, kUsuallyDecoded);
+  plan = shared();
+  for (const auto& [placement, format] : operands) {
+    const double tokens = tokens_of_codebooks(*format, op.shape.head_dim);
+    if (tokens > kWorthFilling * plan.tokens_per_block) plan.*placement = all_global();
+  }
+  plan = shared();
+  // Copies, of which lanes read without conflicts, where they cost no room for blocks.
+  for (const auto& [placement, format] : operands) {
+    if (plan.*placement == all_global()) continue;
+    const int copies = 128 / vq::held_bytes(*format);
+    const double tokens = copies * tokens_of_codebooks(*format, op.shape.head_dim);
+    DecodeLanes with_copies = plan;
+    with_copies.*placement = all_replicated(vq::entries(*format), copies);
+    if (tokens <= kWorthCopies * plan.tokens_per_block && check(with_copies, op, gpu).ok &&
+        resident_blocks(with_copies, op, gpu) == resident_blocks(plan, op, gpu)) {
+      plan = with_copies;
+    }
   }
   return plan;
 }
@@ -63,15 +108,16 @@ void add_candidates(Candidates& to, DecodeLanes plan, const KvDecode& op, SpaceP
   using P = DecodeLanes;
   if (allowed == SpacePlacement::any) to.add(choose_plan(plan, op, to.gpu));
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
-  for_each_of(
-      plan, {{&P::threads, {128, 256, 512}}, {&P::tokens_per_block, {16, 32, 64, 128, 256, 1024}}},
-      [&] {
-        for (const auto& [keys, values] : placements) {
-          plan.key_codebook = keys;
-          plan.value_codebook = values;
-          to.add(plan);
-        }
-      });
+  for_each_of(plan,
+              {{&P::threads, {128, 256, 512}},
+               {&P::tokens_per_block, {16, 32, 64, 128, 256, 512, 1024, 2048}}},
+              [&] {
+                for (const auto& [keys, values] : placements) {
+                  plan.key_codebook = keys;
+                  plan.value_codebook = values;
+                  to.add(plan);
+                }
+              });
 }
 
 PlanUse use_of(const DecodeLanes& plan, const KvDecode& op) {
@@ -100,20 +146,17 @@ void count_work(BlockWork& to, const DecodeLanes& plan, const KvDecode& op, cons
     add_lookups(to, each, lookups, conflicts);
     // A code is read, shifted and added; sums are rounded and stored.
     to.arithmetic += lookups * (4 + 2 * format.vector_size) + turns * warps * 8;
-    // A step of a rotation is an addition of each channel, and between lanes a shuffle.
-    if (format.hadamard) {
-      to.arithmetic += turns * warps / 2 * vq::kDecodedChannels * 2 * std::log2(op.shape.head_dim);
-    }
+    // A rotation is three additions of each channel, its factor, and what makes operands.
+    if (format.hadamard) to.arithmetic += turns * warps / 2 * vq::kDecodedChannels * 5;
   }
   to.chain += 1 + turns;
   to.prologue += 2;
-  to.registers = 40;
+  to.registers = kRegisters;
 }
 
 std::vector<std::string> explain_plan(const DecodeLanes& plan, const KvDecode& op) {
-  const auto config = configured(plan, op);
-  return {fmt::format("tokens_per_block {}: of keys or of values, {} at a time, {} lanes a token",
-                      plan.tokens_per_block, vq::rows_at_once(config), vq::row_lanes(config))};
+  return {fmt::format("tokens_per_block {}: of keys or of values, {} in a step",
+                      plan.tokens_per_block, vq::step_tokens(configured(plan, op)))};
 }
 
 }  // namespace vqgen

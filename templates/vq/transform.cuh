@@ -13,6 +13,22 @@ VQ_HD constexpr float hadamard_scale(int length) {
                        : 0.5f * hadamard_scale(length / 4);
 }
 
+// In place, the butterfly steps of a row that one lane holds: row <- row H, unscaled.
+template <int kLength>
+VQ_DEVICE void hadamard_steps(float (&row)[kLength]) {
+  VQ_UNROLL
+  for (int apart = 1; apart < kLength; apart *= 2) {
+    VQ_UNROLL
+    for (int j = 0; j < kLength; ++j) {
+      if ((j & apart) != 0) continue;
+      const float a = row[j];
+      const float b = row[j + apart];
+      row[j] = a + b;
+      row[j + apart] = a - b;
+    }
+  }
+}
+
 // In place, a row of kLength fp32, a power of two, kOfLane held by each of the lanes that follow
 // each other and share it: either lane l has elements l + lanes j, or elements kOfLane l + j, for
 // the matrix is the same in any order of the bits of an element's number.
@@ -32,17 +48,7 @@ VQ_DEVICE void hadamard_row(float (&row)[kOfLane]) {
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) row[j] = sign * row[j] + shuffle_xor(row[j], span);
   }
-  VQ_UNROLL
-  for (int apart = 1; apart < kOfLane; apart *= 2) {
-    VQ_UNROLL
-    for (int j = 0; j < kOfLane; ++j) {
-      if ((j & apart) != 0) continue;
-      const float a = row[j];
-      const float b = row[j + apart];
-      row[j] = a + b;
-      row[j + apart] = a - b;
-    }
-  }
+  hadamard_steps(row);
 }
 
 }  // namespace vq

@@ -71,8 +71,8 @@ TEST(CheckDecode, WholeWarpsAndSharedMemory) {
   expect_ok(judge_decode_plan({.threads = 32}, op));
   op.keys.residuals = 4;
   op.keys.index_bits = 16;
-  expect_ok(judge_decode_plan({.tokens_per_block = 256}, op));
-  expect_refused(judge_decode_plan({.tokens_per_block = 512}, op),
+  expect_ok(judge_decode_plan({.tokens_per_block = 4096}, op));
+  expect_refused(judge_decode_plan({.key_codebook = {.shared = 65536}}, op),
                  {"bytes of shared memory a block"});
   op.shape.tokens = 2147475455;
   expect_refused(judge_decode_plan({.tokens_per_block = 1}, op), {"grid's first axis"});

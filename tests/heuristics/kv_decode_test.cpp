@@ -51,17 +51,38 @@ TEST(KvDecodePlans, FillTheGpuAndFetchLessThanTheyWrite) {
     const DecodeLanes plan = choose_plan(DecodeLanes{}, op, gpu);
     const PlanUse use = plan_use(plan, op);
     const vq::CallShape least = call_shape(DecodeLanes{.tokens_per_block = 1}, op);
-    EXPECT_GE(use.blocks, std::min<std::int64_t>(2 * gpu.sms, least.blocks() / 16));
+    EXPECT_GE(use.blocks, std::min<std::int64_t>(gpu.sms, least.blocks() / 16));
     for (const OperandUse& each : use.operands) {
       const double fetched =
-          static_cast<double>(each.stored_row_bytes()) * vq::shared_range(each.format).end;
+          static_cast<double>(each.stored_row_bytes()) *
+          std::max(vq::shared_range(each.format).end, vq::replicated_range(each.format).end);
       EXPECT_LE(fetched, 2.0 * plan.tokens_per_block * op.shape.head_dim);
     }
   }
-  // Of small codebooks all entries are near.
-  const DecodeLanes usual = choose_plan(DecodeLanes{}, decode("vecinfer-d4b8", 4, 32768), gpu);
-  EXPECT_EQ(usual.key_codebook, all_shared(256));
-  EXPECT_EQ(usual.value_codebook, all_shared(256));
+  // Of small codebooks all entries are near, copied for the lanes where a block writes much.
+  const DecodeLanes many = choose_plan(DecodeLanes{}, decode("vecinfer-d4b8", 4, 32768), gpu);
+  EXPECT_EQ(many.key_codebook, all_replicated(256, 16));
+  EXPECT_EQ(many.value_codebook, all_replicated(256, 16));
+  const DecodeLanes few = choose_plan(DecodeLanes{}, decode("vecinfer-d4b8", 1, 300), gpu);
+  EXPECT_EQ(few.key_codebook, all_shared(256));
+  EXPECT_EQ(few.value_codebook, all_shared(256));
+}
+
+// Blocks that are resident three to a multiprocessor: the last wave is nearly full, and so is each
+// block's share of it.
+TEST(KvDecodePlans, FillWholeWaves) {
+  const GpuSpec gpu = find_gpu("h200");
+  const double resident = 3.0 * gpu.sms;
+  for (const std::int64_t tokens : {1024, 2500, 8192, 32768, 131072}) {
+    for (const int batch : {1, 3, 16, 64}) {
+      const KvDecode op = decode("vecinfer-d4b8", batch, tokens);
+      const DecodeLanes plan = choose_plan(DecodeLanes{}, op, gpu);
+      const double waves = std::ceil(static_cast<double>(plan_use(plan, op).blocks) / resident);
+      const double even = 2.0 * batch * 8 * static_cast<double>(tokens) / resident;
+      EXPECT_LE(waves * plan.tokens_per_block, 1.3 * even + 16)
+          << batch << " x " << tokens << ": " << plan.tokens_per_block;
+    }
+  }
 }
 
 TEST(KvDecodePlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {

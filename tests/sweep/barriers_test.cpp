@@ -154,11 +154,12 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
 
 TEST(Barriers, OfDecodeAreAllNeeded) {
   KvDecode op;
-  op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 9, .window = 2};
+  op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 90, .window = 2};
   op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::tensor};
   op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  const DecodeLanes plan{.key_codebook = all_shared(64)};
+  // Three steps, whose codes stand in two places.
+  const DecodeLanes plan{.threads = 64, .tokens_per_block = 90, .key_codebook = all_shared(64)};
   expect_every_barrier_needed(op, plan, 1);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string early = report_of(right, op, plan, "copy_async_wait<0>();", "");

@@ -146,16 +146,19 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
     const char* place;
     const char* instead;
   } faults[] = {
-      {"look_up(number, value)", "look_up(number > 0 ? number - 1 : 0, value)"},  // another token
-      {"head * tensor.head_stride", "0 * tensor.head_stride"},                    // another head
+      {"from, channel / kChannels", "codes, channel / kChannels"},  // another token
+      {"row(lane_group())", "row(0)"},                              // likewise, of rotated keys
+      {"head * tensor.head_stride", "0 * tensor.head_stride"},      // another head
       {"head * args.raw_head_stride", "0 * args.raw_head_stride"},
       {"batch * args.raw_batch_stride", "0 * args.raw_batch_stride"},
-      {"return token < sinks || token >= window;", "return false;"},  // a raw slot taken for a code
-      {"return token < sinks || token >= window;", "return true;"},
+      {"coded = most(first, tokens.sinks);", ""},  // a raw slot taken for a code
+      {"coded_end = end < tokens.window ? end : tokens.window;", ""},
+      {"coded_end = end < tokens.window ? end : tokens.window;", "coded_end = first;"},
       {"kMaxSinks + token % kMaxWindow", "kMaxSinks + (token + 1) % kMaxWindow"},
       {"Rows::first_unit(work_.kv_head, 0)", "Rows::first_unit(0, 0)"},
-      {"value[i] *= smooth_[i]", "value[i] /= smooth_[i]"},
-      {"if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);", ""},
+      {"value[i] *= factors[i]", "value[i] /= factors[i]"},
+      {"hadamard_steps(row_part);", ""},
+      {"sum[i] += book.scale(0, stage) *", "sum[i] +="},
       {"length < args_.tokens ? length : args_.tokens", "args_.tokens"},  // rows of no token
   };
   for (const auto& [place, instead] : faults) {

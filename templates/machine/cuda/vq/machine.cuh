@@ -112,8 +112,15 @@ VQ_DEVICE void store_shared(T* pointer, T value) {
 template <class T>
 VQ_DEVICE void store_global(T* pointer, T value) {
   static_assert(kIsAccess<T>, "store_global: u16, u32, i32, float, U32x2 or U32x4");
-  __builtin_assume(__isGlobal(pointer));
-  *pointer = value;
+  if constexpr (sizeof(T) == 16) {  // NVVM would store words that were computed one by one
+    asm volatile(
+        "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(pointer)),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+        : "memory");
+  } else {
+    __builtin_assume(__isGlobal(pointer));
+    *pointer = value;
+  }
 }
 
 // Of what other threads of the launch write: past the read-only path and past L1, in the order that

@@ -1,12 +1,15 @@
 // kv_decode by lanes: cached tokens as dense rows of keys and values. A block is of keys or of
-// values. It stages the codes of its tokens while it fetches what codebooks it keeps near; then
-// each lane makes 8 channels of a token at a time, so that lanes that follow each other store
-// memory that does. A row's rotation is undone by the lanes that share it, in registers.
+// values. It goes through its tokens by steps, staging the codes of the next. A lane makes 8
+// channels of a token at a time, so that lanes that follow each other store memory that does. A
+// row's rotation is undone by products where the machine has them and the format allows it
+// (ops/rotated_tokens.cuh), else by the lanes that share the row.
 #pragma once
 
 #include <vq/args/kv_decode.h>
 #include <vq/kernels/decode_lanes/plan.h>
 #include <vq/ops/cache_rows.cuh>
+#include <vq/ops/octet_entries.cuh>
+#include <vq/ops/rotated_tokens.cuh>
 #include <vq/transform.cuh>
 
 namespace vq {
@@ -32,85 +35,173 @@ class DecodedRows {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Rows::kFormat;
   static constexpr int kHeadDim = Rows::kHeadDim;
-  static constexpr int kChannels = kDecodedChannels;  // of a lane
-  static constexpr int kLanes = row_lanes(kConfig);   // of a row
+  static constexpr int kChannels = kDecodedChannels;  // of a store
   static constexpr int kVectorSize = Rows::kVectorSize;
+  static constexpr int kStep = step_tokens(kConfig);
+  using Rotated = RotatedTokens<Rows, kConfig.element>;
 
   VQ_DEVICE DecodedRows(const KvDecodeArgs& args, const QuantizedArgs& tensor)
-      : args_(args),
-        tensor_(tensor),
-        work_{block_z(), block_y()},
-        channel_(thread_index() % kLanes * kChannels),
-        book_(tensor, Rows::units()) {}
+      : args_(args), tensor_(tensor), work_{block_z(), block_y()}, book_(tensor, Rows::units()) {}
 
   // Tokens from `first` on, as many as the block has, to rows of `out`. All threads.
   VQ_DEVICE void decode(int first, const u16* raw, u16* out) {
     const int length = load_global(args_.lengths + work_.batch);
-    const int end = length < args_.tokens ? length : args_.tokens;
-    const int left = end - first;
-    if (left <= 0) return;
-    const int count = left < kConfig.tokens_per_block ? left : kConfig.tokens_per_block;
-    Rows::stage(tensor_, work_, 0, first, count, codes());
-    copy_async_commit();
     book_.switch_to(Rows::first_unit(work_.kv_head, 0));
-    book_.load();
-    load_smooth();
-    const auto raw_tokens = Raw::tokens(args_, work_.batch, length);
-    out +=
-        ((i64{work_.batch} * kConfig.kv_heads + work_.kv_head) * args_.tokens + first) * kHeadDim;
-    copy_async_wait<0>();
-    sync_block();
-    constexpr int kRows = rows_at_once(kConfig);
-    const int row = thread_index() / kLanes;
-    for (int base = 0; base < count; base += kRows) {  // whole warps: shuffles below
-      const int number = base + row;
-      const bool here = row < kRows && number < count;
-      const bool is_raw = raw_tokens.holds(first + number);
-      float value[kChannels] = {};
-      if (here && !is_raw) look_up(number, value);
-      if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
-      if (!here) continue;
-      const U32x4 words =
-          is_raw ? raw_words(raw, raw_tokens, first + number) : element_words(value);
-      store_global(reinterpret_cast<U32x4*>(out + i64{number} * kHeadDim + channel_), words);
+    const auto begun = book_.begin_load(thread_index());
+    const int last = first + kConfig.tokens_per_block;
+    const int written = length < args_.tokens ? length : args_.tokens;
+    const int end = written < last ? written : last;
+    if (first >= end) return;
+    out_ = out + (i64{work_.batch} * kConfig.kv_heads + work_.kv_head) * args_.tokens * kHeadDim;
+    // Raw tokens are those before the coded ones and those behind them.
+    int coded = first, coded_end = end;
+    if constexpr (Raw::kMaxSinks + Raw::kMaxWindow > 0) {
+      const auto tokens = Raw::tokens(args_, work_.batch, length);
+      coded = most(first, tokens.sinks);
+      coded_end = end < tokens.window ? end : tokens.window;
+      copy_raw(raw, first, coded < end ? coded : end, tokens);
+      copy_raw(raw, most(coded, coded_end), end, tokens);
+    }
+    if (coded >= coded_end) return;
+    first_ = coded;
+    count_ = coded_end - coded;
+    stage(0);
+    book_.finish_load(thread_index(), begun);
+    if constexpr (Rotated::kPossible) {
+      turn_back();
+    } else {
+      share_out();
     }
   }
 
  private:
-  VQ_DEVICE static u32* codes() { return shared_part<u32>(Format::layout().codes); }
+  // Calls step(codes, begin) with the staged rows of each step, from token first_ + begin on,
+  // while the codes of the next are in flight.
+  template <class Step>
+  VQ_DEVICE void go_through(Step step) const {
+    for (int begin = 0; begin < count_; begin += kStep) {
+      copy_async_wait<0>();
+      sync_block();
+      if (begin + kStep < count_) stage(begin + kStep);
+      step(codes(begin), begin);
+    }
+  }
+  VQ_DEVICE void stage(int begin) const {
+    const int left = count_ - begin;
+    Rows::stage(tensor_, work_, 0, first_ + begin, left < kStep ? left : kStep, codes(begin));
+    copy_async_commit();
+  }
+  VQ_DEVICE static u32* codes(int begin) {
+    return shared_part<u32>(Format::layout().codes) + begin / kStep % 2 * (kStep * Rows::kWords);
+  }
 
-  // This lane's channels of row `number`, as they were quantized.
-  VQ_DEVICE void look_up(int number, float (&value)[kChannels]) const {
-    const u32* const row = codes() + number * Rows::kWords;
+  // A warp takes several tokens, of which products undo the rotation.
+  VQ_DEVICE void turn_back() const {
+    const Rotated rotated;
+    float factors[Rotated::kOctets][kChannels];
+    VQ_UNROLL
+    for (int i = 0; i < Rotated::kOctets; ++i) {
+      load_factors(factors[i], Rotated::channel(i), hadamard_scale(kHeadDim));
+    }
+    const int base = warp() * Rotated::kTokens;
+    u16* const to = place(first_ + base + Rotated::token(0), Rotated::channel(0));
+    go_through([&](const u32* codes, int begin) {
+      const int left = count_ - begin - base;
+      if (left <= 0) return;
+      float value[Rotated::kPieces][kChannels];
+      rotated.load(value, book_, [&](int token) -> const u32* {
+        return codes + (base + (token < left ? token : 0)) * Rows::kWords;
+      });
+      VQ_UNROLL
+      for (int i = 0; i < Rotated::kPieces; ++i) {
+        if (Rotated::token(i) >= left) continue;
+        store(to + begin * kHeadDim + Rotated::place(i),
+              packed(value[i], factors[Rotated::octet(i)]));
+      }
+    });
+  }
+
+  // Each lane takes 8 channels, the same of all its tokens.
+  VQ_DEVICE void share_out() const {
+    constexpr int kLanes = row_lanes(kConfig);
+    constexpr int kRows = rows_at_once(kConfig);
+    const int row = thread_index() / kLanes;
+    const int channel = thread_index() % kLanes * kChannels;
+    u16* const to = place(first_ + row, channel);
+    float factors[kChannels];
+    load_factors(factors, channel, 1.0f);
+    go_through([&](const u32* codes, int begin) {
+      VQ_UNROLL
+      for (int base = 0; base < kStep; base += kRows) {  // whole warps: shuffles below
+        const int number = base + row;
+        const bool here = row < kRows && number < kStep && begin + number < count_;
+        const u32* const from = codes + number * Rows::kWords;
+        U32x4 words{};
+        if constexpr (kIsEntry) {
+          u32 entries[kChannels / 2];
+          if (here) {
+            octet_entries<Rows, kConfig.element>(entries, book_, from, channel / kChannels, 0);
+            words = {entries[0], entries[1], entries[2], entries[3]};
+          }
+        } else {
+          float value[kChannels] = {};
+          if (here) look_up(value, from, channel);
+          if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
+          words = packed(value, factors);
+        }
+        if (here) store(to + (begin + base) * kHeadDim, words);
+      }
+    });
+  }
+
+  // Is what a code stands for what is stored?
+  static constexpr bool kIsEntry =
+      kFormat.residuals == 1 && !kFormat.stage_scales && !kFormat.smooth && !kFormat.hadamard;
+  // 8 channels of a staged row, as they were quantized.
+  VQ_DEVICE void look_up(float (&value)[kChannels], const u32* row, int channel) const {
     VQ_UNROLL
     for (int i = 0; i < kChannels; i += kVectorSize) {
       float part[kVectorSize];
-      Rows::decode(book_, row, 0, (channel_ + i) / kVectorSize, part);
+      Rows::decode(book_, row, 0, (channel + i) / kVectorSize, part);
       VQ_UNROLL
       for (int j = 0; j < kVectorSize; ++j) value[i + j] = part[j];
     }
   }
 
-  VQ_DEVICE void load_smooth() {
-    if constexpr (kFormat.smooth) {
-      VQ_UNROLL
-      for (int i = 0; i < kChannels; ++i)
-        smooth_[i] = load_global(args_.key_smooth + i64{work_.kv_head} * kHeadDim + channel_ + i);
+  // What 8 channels are multiplied by last.
+  VQ_DEVICE void load_factors(float (&factors)[kChannels], int channel, float scale) const {
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) {
+      factors[i] = scale;
+      if constexpr (kFormat.smooth) {
+        factors[i] *= load_global(args_.key_smooth + i64{work_.kv_head} * kHeadDim + channel + i);
+      }
     }
   }
-
-  VQ_DEVICE U32x4 element_words(float (&value)[kChannels]) const {
-    if constexpr (kFormat.smooth) {
-      VQ_UNROLL
-      for (int i = 0; i < kChannels; ++i) value[i] *= smooth_[i];
-    }
+  VQ_DEVICE static U32x4 packed(float (&value)[kChannels], const float (&factors)[kChannels]) {
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) value[i] *= factors[i];
     return {pack2<kConfig.element>(value[0], value[1]), pack2<kConfig.element>(value[2], value[3]),
             pack2<kConfig.element>(value[4], value[5]), pack2<kConfig.element>(value[6], value[7])};
   }
 
-  VQ_DEVICE U32x4 raw_words(const u16* raw, const typename Raw::Tokens& tokens, int token) const {
-    const u16* const row = raw + Raw::at(args_, work_.batch, work_.kv_head, token, tokens.sinks);
-    return load_global(reinterpret_cast<const U32x4*>(row + channel_));
+  // Tokens [begin, end) of the raw rows. All threads.
+  VQ_DEVICE void copy_raw(const u16* raw, int begin, int end,
+                          const typename Raw::Tokens& tokens) const {
+    constexpr int kLanes = row_lanes(kConfig);
+    const int channel = thread_index() % kLanes * kChannels;
+    for (int token = begin + thread_index() / kLanes; token < end;
+         token += kConfig.threads / kLanes) {
+      const u16* const row = raw + Raw::at(args_, work_.batch, work_.kv_head, token, tokens.sinks);
+      store(place(token, channel), load_global(reinterpret_cast<const U32x4*>(row + channel)));
+    }
+  }
+
+  VQ_DEVICE u16* place(int token, int channel) const {
+    return out_ + i64{token} * kHeadDim + channel;
+  }
+  VQ_DEVICE static void store(u16* to, U32x4 words) {  // 8 channels
+    store_global(reinterpret_cast<U32x4*>(to), words);
   }
 
   const KvDecodeArgs& args_;
@@ -118,15 +209,23 @@ class DecodedRows {
   struct {
     int batch, kv_head;
   } work_;
-  int channel_;  // this lane's first
   typename Rows::Book book_;
-  float smooth_[kChannels];
+  u16* out_;   // rows of the sequence and head
+  int first_;  // of the block's tokens that have codes
+  int count_;
 };
 
+// Two blocks side by side are the keys and the values of the same tokens, in turns which is first:
+// a multiprocessor gets blocks that are about as far apart as there are multiprocessors, and should
+// have of both, for keys take more work.
 template <class Plan>
 VQ_DEVICE void kv_decode_lanes(const KvDecodeArgs& args) {
-  const int first = block_x() / 2 * Plan::config().tokens_per_block;
-  if (block_x() % 2 == 0) {
+  constexpr auto kConfig = Plan::config();
+  const int parts = ceil_div(args.tokens, kConfig.tokens_per_block);
+  const int heads_before = block_z() * kConfig.kv_heads + block_y();
+  const u32 number = static_cast<u32>(heads_before) * 2 * parts + block_x();
+  const int first = block_x() / 2 * kConfig.tokens_per_block;
+  if (((number ^ number >> 7) & 1) == 0) {
     DecodedRows<Plan, true>(args, args.keys).decode(first, args.raw_keys, args.out_keys);
   } else {
     DecodedRows<Plan, false>(args, args.values).decode(first, args.raw_values, args.out_values);

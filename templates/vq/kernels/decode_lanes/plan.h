@@ -75,10 +75,17 @@ VQ_HD constexpr int rows_at_once(const DecodeConfig<DecodeLanes>& c) {
   return c.threads / row_lanes(c);
 }
 
+// Tokens whose codes a block stages at a time, two such steps in all: 8 of a warp, or 16 of 64
+// channels.
+VQ_HD constexpr int step_tokens(const DecodeConfig<DecodeLanes>& c) {
+  const int step = c.threads / 32 * (c.head_dim == 64 ? 16 : 8);
+  return c.tokens_per_block < step ? c.tokens_per_block : step;
+}
+
 // Byte offsets into the shared memory of a block of keys or of values.
 struct DecodeLanesShared {
   CodebookShared book;
-  i64 codes;  // [tokens_per_block][row words] u32
+  i64 codes;  // [2 steps, or 1][tokens of a step][row words] u32
   i64 total;
 };
 
@@ -87,7 +94,8 @@ VQ_HD constexpr DecodeLanesShared shared_layout(const DecodeConfig<DecodeLanes>&
   DecodeLanesShared at{};
   Carver carve;
   at.book = carve_codebook(f, units_of(f, c.head_dim), carve);
-  at.codes = carve(i64{c.tokens_per_block} * share_words(f, c.head_dim, c.head_dim) * 4);
+  const int steps = c.tokens_per_block > step_tokens(c) ? 2 : 1;
+  at.codes = carve(i64{steps} * step_tokens(c) * share_words(f, c.head_dim, c.head_dim) * 4);
   at.total = carve.next;
   return at;
 }
