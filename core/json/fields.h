@@ -33,8 +33,9 @@ struct Rule {
 constexpr Rule required() { return Rule{.required = true}; }
 constexpr Rule required(double min, double max) { return Rule{true, min, max}; }
 constexpr Rule optional_in(double min, double max) { return Rule{false, min, max}; }
-// For aggregates that can be compared.
+// For what can be compared.
 constexpr Rule silent() { return Rule{.silent = true}; }
+constexpr Rule silent_in(double min, double max) { return Rule{false, min, max, true}; }
 
 template <class T, class Member>
 struct Field {

@@ -82,6 +82,7 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.kv_heads,
           op.shape.window,
           op.shape.sinks,
+          op.shape.query_tokens,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim)};
 }

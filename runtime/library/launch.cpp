@@ -32,6 +32,12 @@ class FirstFault {
                               "is not aligned as the op's description says; align it");
     }
   }
+  void absent(const char* name, const void* pointer, bool wanted) {
+    if (status_ != VQGEN_OK || !wanted || pointer == nullptr) return;
+    status_ = fail_argument(VQGEN_BAD_INPUT, name,
+                            "is given, and query_tokens of the config is 1; leave it null, or "
+                            "prepare with more");
+  }
   void stride(const char* name, std::int64_t count, std::uintptr_t mask, int bytes) {
     if (status_ != VQGEN_OK) return;
     if (count < 0) {
@@ -139,6 +145,14 @@ void examine(FirstFault& fault, const AttentionShape& shape, const Demands& dema
   fault.present("lse", args.lse, 3);
   examine_cache(fault, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
   examine_counts(fault, demands, args);
+  const bool several = shape.query_tokens > 1;
+  const bool fresh = several && (args.new_keys != nullptr || args.new_values != nullptr);
+  fault.absent("query_start", args.query_start, !several);
+  fault.absent("new_keys", args.new_keys, !several);
+  fault.absent("new_values", args.new_values, !several);
+  fault.present("query_start", args.query_start, 3, several);
+  fault.present("new_keys", args.new_keys, demands.elements_mask, fresh);
+  fault.present("new_values", args.new_values, demands.elements_mask, fresh);
   // Written so that NaN fails.
   fault.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
                 "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");
@@ -196,6 +210,9 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   call.lse = args.lse;
   set_cache(call, args);
   point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.score_bytes);
+  call.query_start = args.query_start;
+  call.new_keys = static_cast<const vq::u16*>(args.new_keys);
+  call.new_values = static_cast<const vq::u16*>(args.new_values);
   call.score_stride = bucket.most;
   call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(*op);
   enqueue(bucket, call, stream);
