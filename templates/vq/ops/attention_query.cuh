@@ -31,7 +31,7 @@ class QueryRows {
       VQ_UNROLL
       for (int i = 0; i < kOfWarp; ++i) {
         const int head = i * kWarps + warp();
-        const i64 number = work.token.row * kConfig.query_heads + work.first_head;
+        const i64 number = work.query_row() * kConfig.query_heads + work.first_head;
         if (head < heads_)
           raw_[i][j] = load_global(args.query + (number + head) * kHeadDim + channel);
       }

@@ -24,10 +24,10 @@ struct AttentionSplits {
     return args.partials + (head * kSplits + split) * kFloats;
   }
 
-  // One channel of one head's result, which is number `to` of those of out; with channel 0 its
+  // One channel of one head's result, which stands `on` heads on in out; with channel 0 its
   // log-sum-exp. `load` reads a partial.
   template <class Load>
-  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, i64 head, i64 to, int channel,
+  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, i64 head, i64 on, int channel,
                               Load load) {
     const float* const partials = partial(args, head, 0);
     struct Part {
@@ -61,9 +61,9 @@ struct AttentionSplits {
           [&](int split) { return load(partials + split * kFloats + kHeadDim); }, raise);
       in_order<kSplits, kInFlight>(part_of, add);
     }
-    store_global(args.out + to * kHeadDim + channel,
+    store_global(args.out + (head + on) * kHeadDim + channel,
                  from_float<Plan::config().element>(total == 0.0f ? 0.0f : value / total));
-    if (channel == 0) store_global(args.lse + to, log_sum_exp(highest, total));
+    if (channel == 0) store_global(args.lse + head + on, log_sum_exp(highest, total));
   }
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
@@ -79,14 +79,12 @@ VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
   return args.softmax_scale * kLog2E;
 }
 
-// One query token of a sequence, the last one where there is but one.
+// One query token of a sequence. Where there is but one, its row is the sequence.
 template <class Plan>
 struct QueryToken {
   static constexpr int kMost = Plan::config().query_tokens;
-  i64 slot;    // of all that a call may have
   i64 row;     // of query, out and lse
-  int length;  // tokens that it sees
-  int cached;  // of them, from which on they come from new_keys and new_values
+  int cached;  // of the tokens that it sees, from which on they come from new_keys and new_values
   i64 fresh;   // row of these less token
 
   // Number `number` of a sequence; nothing is written where it has not so many.
@@ -95,22 +93,27 @@ struct QueryToken {
     const int first = load_global(args.query_start + batch);
     return number < load_global(args.query_start + batch + 1) - first;
   }
-  VQ_DEVICE static QueryToken at(const AttentionDecodeArgs& args, int batch, int number) {
-    QueryToken token{batch, batch, load_global(args.lengths + batch), 0, 0};
-    if constexpr (kMost > 1) {
-      const int first = load_global(args.query_start + batch);
-      const int given = load_global(args.query_start + batch + 1) - first;
-      const int count = given < kMost ? given : kMost;
-      const bool appended = args.new_keys == nullptr;
-      token.slot = i64{batch} * kMost + number;
-      token.row = i64{first} + number;
-      token.fresh = i64{first} - token.length;
-      token.cached = token.length;
-      token.length += number + 1 - (appended ? count : 0);
-      if (token.length < 0) token.length = 0;
-      if (appended) token.cached = token.length;
-    }
-    return token;
+  // Of all query tokens that a call may have.
+  VQ_DEVICE static i64 slot(int batch, int number) { return i64{batch} * kMost + number; }
+
+  // How many tokens it sees. Call it before the others.
+  VQ_DEVICE int read(const AttentionDecodeArgs& args, int batch, int number) {
+    const int length = load_global(args.lengths + batch);
+    if constexpr (kMost == 1) return length;
+    const int first = load_global(args.query_start + batch);
+    const int given = load_global(args.query_start + batch + 1) - first;
+    const int count = given < kMost ? given : kMost;
+    const bool appended = args.new_keys == nullptr;
+    const int seen = length + number + 1 - (appended ? count : 0);
+    row = i64{first} + number;
+    fresh = i64{first} - length;
+    cached = appended ? seen : length;
+    return seen > 0 ? seen : 0;
+  }
+  // Heads from those of slot() to those of the row that it is.
+  VQ_DEVICE i64 heads_on(int batch, int number) const {
+    if constexpr (kMost == 1) return 0;
+    return (row - slot(batch, number)) * Plan::config().query_heads;
   }
 };
 
@@ -152,7 +155,7 @@ struct AttentionWork {
     work.split = block_x();
     const int block = block_y() / shares;
     work.kv_head = block / kHeadBlocks;
-    work.number = block % kHeadBlocks / kTokenBlocks;
+    work.number = kQueryTokens > 1 ? block % kHeadBlocks / kTokenBlocks : 0;
     const int in_group = block % kTokenBlocks * kHeads;
     work.first_head = work.kv_head * kGroup + in_group;
     work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;
@@ -163,8 +166,7 @@ struct AttentionWork {
   // ragged batch are spread as evenly as long ones.
   VQ_DEVICE bool read_lengths(const AttentionDecodeArgs& args) {
     if (!QueryToken<Plan>::exists(args, batch, number)) return false;
-    token = QueryToken<Plan>::at(args, batch, number);
-    const int length = token.length;
+    const int length = token.read(args, batch, number);
     const int tiles = length / kTile + (length % kTile != 0);
     const int share = ceil_div(tiles, kSplits);
     begin = clip(i64{split} * share * kTile, length);
@@ -174,9 +176,14 @@ struct AttentionWork {
     return true;
   }
 
-  VQ_DEVICE bool is_raw(int number_of) const {
-    if constexpr (kQueryTokens > 1) return number_of < raw.sinks || number_of >= raw.window;
-    return raw.holds(number_of);
+  VQ_DEVICE bool is_raw(int of) const {
+    if constexpr (kQueryTokens > 1) return of < raw.sinks || of >= raw.window;
+    return raw.holds(of);
+  }
+  // The row of its query token in `query`.
+  VQ_DEVICE i64 query_row() const {
+    if constexpr (kQueryTokens == 1) return batch;
+    return token.row;
   }
 
   // Of `count` tokens from `first` on, those that the cache holds codes of.
@@ -213,13 +220,14 @@ struct AttentionWork {
   // merge_if_last() has to follow once all have been written.
   VQ_DEVICE void write_one(const AttentionDecodeArgs& args, int h, int channel, float value,
                            float maximum, float sum) const {
+    const i64 head = first() + h;
     if constexpr (kSplits == 1) {
-      const i64 head = first(token.row) + h;
-      store_global(args.out + head * kHeadDim + channel,
+      const i64 to = head + token.heads_on(batch, number);
+      store_global(args.out + to * kHeadDim + channel,
                    from_float<Plan::config().element>(sum == 0.0f ? 0.0f : value / sum));
-      if (channel == 0) store_global(args.lse + head, Splits::log_sum_exp(maximum, sum));
+      if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
     } else {
-      float* const to = Splits::partial(args, first(token.slot) + h, split);
+      float* const to = Splits::partial(args, head, split);
       store_global(to + channel, value);
       if (channel == 0) {
         store_global(to + kHeadDim, maximum);
@@ -235,15 +243,17 @@ struct AttentionWork {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (!is_last_of(kSplits, args.counters + i64{batch} * kOfBatch + block_y())) return;
       for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
-        Splits::merge(args, first(token.slot) + i / kHeadDim, first(token.row) + i / kHeadDim,
-                      i % kHeadDim, LoadOfThisLaunch());
+        Splits::merge(args, first() + i / kHeadDim, token.heads_on(batch, number), i % kHeadDim,
+                      LoadOfThisLaunch());
       }
     }
   }
 
  private:
-  // Of all heads of the query tokens, the block's first.
-  VQ_DEVICE i64 first(i64 row) const { return row * Plan::config().query_heads + first_head; }
+  // Of all heads of the query tokens that a call may have, the block's first.
+  VQ_DEVICE i64 first() const {
+    return QueryToken<Plan>::slot(batch, number) * Plan::config().query_heads + first_head;
+  }
   VQ_DEVICE const u16* raw_row(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,
                                int of, int skipped) const {
     if constexpr (kQueryTokens > 1) {
@@ -265,9 +275,11 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   constexpr int kHeads = Plan::config().query_heads;
   const int number = Plan::config().query_tokens > 1 ? block_z() : 0;
   if (!QueryToken<Plan>::exists(args, block_y(), number)) return;
-  const auto token = QueryToken<Plan>::at(args, block_y(), number);
-  AttentionSplits<Plan>::merge(args, token.slot * kHeads + block_x(), token.row * kHeads + block_x(),
-                               thread_index(), LoadGlobal());
+  QueryToken<Plan> token;
+  if constexpr (QueryToken<Plan>::kMost > 1) token.read(args, block_y(), number);
+  const i64 head = QueryToken<Plan>::slot(block_y(), number) * kHeads + block_x();
+  AttentionSplits<Plan>::merge(args, head, token.heads_on(block_y(), number), thread_index(),
+                               LoadGlobal());
 }
 
 }  // namespace vq

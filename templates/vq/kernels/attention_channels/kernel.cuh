@@ -20,7 +20,8 @@ namespace vq {
 template <class Plan>
 VQ_DEVICE i64 partial_scores(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
                              int head, int share) {
-  const i64 row = work.token.slot * Plan::config().query_heads + work.first_head + head;
+  const i64 slot = QueryToken<Plan>::slot(work.batch, work.number);
+  const i64 row = slot * Plan::config().query_heads + work.first_head + head;
   return (row * Plan::config().key_channel_splits + share) * args.score_stride;
 }
 
