@@ -172,7 +172,8 @@ Signature read_signature(const char* description, DLDevice device) {
   }
   // Only the device knows how many rows of several query tokens count.
   if (signature.kind == Kind::attention && signature.expected[kQueryStart]) {
-    for (const std::size_t rows : {0, 1, 2, kQueryStart + 1, kQueryStart + 2}) {
+    for (const std::size_t rows : {std::size_t{0}, std::size_t{1}, std::size_t{2}, kQueryStart + 1,
+                                   kQueryStart + 2}) {
       signature.expected[rows]->free_dimension = 0;
     }
   }
