@@ -35,10 +35,11 @@ std::string row_codes(const std::string& flag) {
 std::string tuned_problem_text(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
-    return fmt::format("attention_decode {} batch {} heads {}/{} of {} tokens {} {}/{}{}",
+    return fmt::format("attention_decode {} batch {} heads {}/{} of {} tokens {} {}/{}{}{}",
                        enum_name(op->dtype), s.batch, s.query_heads, s.kv_heads, s.head_dim,
                        s.tokens, short_name(op->keys), short_name(op->values),
-                       s.shared_cache ? " shared cache" : "");
+                       s.shared_cache ? " shared cache" : "",
+                       s.query_tokens > 1 ? fmt::format(" query tokens {}", s.query_tokens) : "");
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;

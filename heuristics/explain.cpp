@@ -38,8 +38,9 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * op.shape.batch;
   return {
-      fmt::format("splits {}: {} (head, sequence) blocks a split for {} SMs, tiles of {} tokens",
-                  plan.splits, blocks, gpu.sms, vq::token_tile(config)),
+      fmt::format("splits {}: {} ({}, sequence) blocks a split for {} SMs, tiles of {} tokens",
+                  plan.splits, blocks, op.shape.query_tokens > 1 ? "head, query token" : "head",
+                  gpu.sms, vq::token_tile(config)),
       fmt::format("heads_per_block {}: a code is decoded once for {} of the group's {} query heads",
                   plan.heads_per_block, plan.heads_per_block, op.group()),
       codebook_line("key", config.keys, vq::units_of(config.keys, vq::key_channels(config))),
@@ -75,9 +76,10 @@ std::string shape_line(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
     return fmt::format(
-        "attention_decode in {}: {} sequences of up to {} tokens{}, {} query heads "
+        "attention_decode in {}: {} sequences of up to {} tokens{}{}, {} query heads "
         "on {} KV heads of {} channels",
         enum_name(op->dtype), s.batch, s.tokens, s.shared_cache ? " in one cache" : "",
+        s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
         s.query_heads, s.kv_heads, s.head_dim);
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {

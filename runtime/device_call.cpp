@@ -158,12 +158,15 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
       device_(backend, guard),
       guard_(guard),
       places_(rotation.places()) {
-  const std::int64_t heads = std::int64_t{op.shape.batch} * op.shape.query_heads;
+  const std::int64_t heads = data.query_rows() * op.shape.query_heads;
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
   args.query = device_.input(data.queries, misalignment.elements);
   const auto cache =
       read_cache(device_, args, op, data, pool_, op.shape.shared_cache, rotation, misalignment);
+  args.query_start = device_.input(data.query_start);
+  args.new_keys = device_.input(data.new_keys, misalignment.elements);
+  args.new_values = device_.input(data.new_values, misalignment.elements);
   args.score_stride = op.shape.tokens;
   args.softmax_scale = softmax_scale(op);
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),

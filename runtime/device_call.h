@@ -28,8 +28,9 @@ struct Misalignment {
 };
 
 struct AttentionOutput {
-  std::vector<std::uint16_t> out;  // [batch][query_heads][head_dim], bits of the problem's dtype
-  std::vector<float> lse;          // [batch][query_heads]
+  // [data.query_rows()][query_heads][head_dim], bits of the problem's dtype
+  std::vector<std::uint16_t> out;
+  std::vector<float> lse;  // [data.query_rows()][query_heads]
 };
 
 // 1 / sqrt(head_dim), VecInfer eq. 1.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "core/format/element.h"
@@ -35,7 +36,13 @@ struct AttentionData {
   DType dtype = DType::f16;
   QuantizedTensor keys, values;
   std::int64_t batch = 0, query_heads = 0;
-  std::vector<std::uint16_t> queries;        // [batch][query_heads][head_dim]
+  std::vector<std::uint16_t> queries;  // [query_rows()][query_heads][head_dim]
+  // [batch + 1], from 0 on: rows query_start[b] .. query_start[b + 1] - 1 are the query tokens of
+  // sequence b. Empty: row b.
+  std::vector<std::int32_t> query_start;
+  // Their keys and values, [query_rows()][kv_heads][head_dim], which `lengths` does not count;
+  // empty: the cache has them.
+  std::vector<std::uint16_t> new_keys, new_values;
   std::vector<std::int32_t> lengths;         // [batch], each 0..keys.rows
   std::vector<std::int32_t> windows, sinks;  // [batch] each; empty: none
   int max_window = 0, max_sinks = 0;
@@ -44,6 +51,21 @@ struct AttentionData {
   // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
   std::vector<std::uint16_t> original_keys, original_values;
   std::uint64_t paging_seed = 0;  // draws where pages stand, of a problem that has them
+
+  // The first query token of a sequence and the one behind its last.
+  std::pair<std::int64_t, std::int64_t> query_rows(std::int64_t sequence) const {
+    if (query_start.empty()) return {sequence, sequence + 1};
+    const auto b = static_cast<std::size_t>(sequence);
+    return {query_start[b], query_start[b + 1]};
+  }
+  std::int64_t query_rows() const { return query_start.empty() ? batch : query_start.back(); }
+  // Tokens that a sequence's query token sees, which is one of query_rows(sequence); may be none or
+  // fewer.
+  std::int64_t seen_by(std::int64_t sequence, std::int64_t row) const {
+    const auto [first, last] = query_rows(sequence);
+    return lengths[static_cast<std::size_t>(sequence)] + row + 1 -
+           (new_keys.empty() ? last : first);
+  }
 };
 
 // Data of one kv_append call: the cache before it, and what is appended. Element tensors are bits

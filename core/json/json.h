@@ -117,7 +117,7 @@ Json to_json_value(const Member& value) {
   } else if constexpr (HasFields<Member>) {
     Json object = Json::object();
     for_each_field<Member>([&]<class M>(const Field<Member, M>& field) {
-      if constexpr (std::equality_comparable<M>) {
+      if constexpr ((HasFields<M> || std::integral<M>)&&std::equality_comparable<M>) {
         if (field.rule.silent && value.*field.member == Member{}.*field.member) return;
       }
       object[field.name] = to_json_value(value.*field.member);

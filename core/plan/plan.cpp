@@ -83,6 +83,7 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.window,
           op.shape.sinks,
           op.shape.page_tokens,
+          op.shape.query_tokens,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim)};
 }

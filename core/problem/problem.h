@@ -14,7 +14,7 @@ namespace vqgen {
 inline constexpr const char* kPageTokensDoc =
     "tokens of a page: 16, 32, 64, 128 or 256; 0 where each sequence's rows follow each other";
 
-// One query token a sequence against a quantized KV cache (VecInfer Alg. 1).
+// The newest tokens of each sequence, usually one, against a quantized KV cache (VecInfer Alg. 1).
 struct AttentionShape {
   int batch = 0;
   int query_heads = 0;
@@ -25,11 +25,12 @@ struct AttentionShape {
   int sinks = 0;
   int page_tokens = 0;
   bool shared_cache = false;
+  int query_tokens = 1;
 
   static constexpr auto fields() {
     using S = AttentionShape;
     return std::make_tuple(
-        field("batch", &S::batch, required(1, 65535), "sequences, a query each"),
+        field("batch", &S::batch, required(1, 65535), "sequences"),
         field("query_heads", &S::query_heads, required(1, 65535), "heads of the query"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
         field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
@@ -38,7 +39,9 @@ struct AttentionShape {
         field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
-        field("shared_cache", &S::shared_cache, Rule{}, "all sequences read one cache"));
+        field("shared_cache", &S::shared_cache, Rule{}, "all sequences read one cache"),
+        field("query_tokens", &S::query_tokens, silent_in(1, 16),
+              "query tokens of a sequence, at most; each sees the tokens up to its own"));
   }
   bool operator==(const AttentionShape&) const = default;
 };

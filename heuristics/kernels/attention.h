@@ -12,11 +12,10 @@
 
 namespace vqgen {
 
-// (head, sequence) blocks that a split has.
+// (head, query token, sequence) blocks that a split has.
 template <class P>
 std::int64_t head_blocks(const AttentionDecode& op, const P& plan) {
-  return std::int64_t{op.shape.kv_heads} * op.shape.batch *
-         ceil_div(op.group(), plan.heads_per_block);
+  return std::int64_t{op.shape.batch} * op.shape.kv_heads * vq::head_blocks(configured(plan, op));
 }
 
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {

@@ -271,10 +271,10 @@ typedef struct vqgen_pages {
  * dtype. Set struct_bytes to the size of the struct and zero what is not used. */
 typedef struct vqgen_attention_args {
   size_t struct_bytes;
-  int64_t tokens;    /* the longest of `lengths` now, at most; picks the kernel */
-  const void* query; /* [batch][query_heads][head_dim] */
-  void* out;         /* [batch][query_heads][head_dim] */
-  float* lse;        /* [batch][query_heads], natural log */
+  int64_t tokens;    /* the most that a query token sees now; picks the kernel */
+  const void* query; /* [batch][query_heads][head_dim]; a row a query token, see query_start */
+  void* out;         /* likewise */
+  float* lse;        /* [batch][query_heads], natural log; likewise */
   vqgen_quantized keys, values;
   const float* key_smooth; /* [kv_heads][head_dim]; null where the keys are not smoothed */
   const void* raw_keys;    /* [batch][kv_heads][sinks + window][head_dim]; null without both */
@@ -285,7 +285,18 @@ typedef struct vqgen_attention_args {
   const int32_t* windows;   /* [batch], null without a window */
   const int32_t* sinks;     /* [batch], null without sinks */
   float softmax_scale;      /* 0: 1 / sqrt(head_dim) */
-  vqgen_pages pages;        /* of a cache in pages */
+  /* Where the config's query_tokens is more than 1, else null. [batch + 1]: rows query_start[b] ..
+   * query_start[b + 1] - 1 of query, out and lse are the newest tokens of sequence b, in their
+   * order; those past query_tokens are left out, and so are rows of no sequence. Each sees the
+   * tokens up to its own, and has the window of windows[b] tokens that it would have alone. */
+  const int32_t* query_start;
+  /* Their keys and values, raw, [row][kv_heads][head_dim], aligned as raw_keys: then `lengths` does
+   * not count them, and lengths[b] with them is at most `tokens`. Both null: they have been
+   * appended, and `lengths` counts them; of n query tokens, windows[b] + n - 1 is at most the
+   * config's window, or windows[b] is 0. */
+  const void* new_keys;
+  const void* new_values;
+  vqgen_pages pages; /* of a cache in pages */
 } vqgen_attention_args;
 
 /* Arguments of kv_append, which encodes new tokens and writes their rows to the cache that an

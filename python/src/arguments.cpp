@@ -30,7 +30,11 @@ constexpr Slot kAttention[] = {
     {"lengths"},
     {"windows"},
     {"sinks"},
+    {"query_start"},
+    {.name = "new_keys", .optional = true},
+    {.name = "new_values", .optional = true},
 };
+constexpr std::size_t kQueryStart = 15;  // in kAttention
 constexpr Slot kAppend[] = {
     {"new_keys"},
     {"new_values"},
@@ -81,11 +85,12 @@ std::vector<DLDataType> types_of(const std::string& word) {
   return {type(word == "f16" ? kFloat : kBfloat, 16), type(kUint, 16)};
 }
 
-std::string shape_words(const Slot& slot, const Expected& expected) {
+std::string shape_words(const Expected& expected) {
   std::string text = dtype_words(expected.types.front()) + " [";
   for (std::size_t i = 0; i < expected.shape.size(); ++i) {
     text += i > 0 ? ", " : "";
-    text += static_cast<int>(i) == slot.free_dimension ? "any" : std::to_string(expected.shape[i]);
+    text +=
+        static_cast<int>(i) == expected.free_dimension ? "any" : std::to_string(expected.shape[i]);
   }
   return text + "]";
 }
@@ -94,11 +99,11 @@ std::string shape_words(const Slot& slot, const Expected& expected) {
   throw bad_input(std::string("'") + slot.name + "' " + what);
 }
 
-bool has_shape(const Slot& slot, const Expected& expected, const DLTensor& view) {
+bool has_shape(const Expected& expected, const DLTensor& view) {
   if (view.ndim != static_cast<int>(expected.shape.size())) return false;
   for (int i = 0; i < view.ndim; ++i) {
     const std::int64_t wanted = expected.shape[static_cast<std::size_t>(i)];
-    if (i == slot.free_dimension ? view.shape[i] < 1 : view.shape[i] != wanted) return false;
+    if (i == expected.free_dimension ? view.shape[i] < 1 : view.shape[i] != wanted) return false;
   }
   return true;
 }
@@ -127,8 +132,8 @@ void judge(const Slot& slot, const Expected& expected, const DLDevice& device,
       view.device.type == device.type && (device.type == kCpu || view.device.id == device.id);
   const bool typed =
       std::find(expected.types.begin(), expected.types.end(), view.dtype) != expected.types.end();
-  if (!typed || !has_shape(slot, expected, view) || !(here || managed)) {
-    refuse(slot, "is " + tensor.words() + "; it has to be " + shape_words(slot, expected) +
+  if (!typed || !has_shape(expected, view) || !(here || managed)) {
+    refuse(slot, "is " + tensor.words() + "; it has to be " + shape_words(expected) +
                      (device.type == kCpu ? " on cpu" : " on cuda:" + std::to_string(device.id)));
   }
   if (!lies_as_wanted(slot, tensor)) {
@@ -162,21 +167,29 @@ Signature read_signature(const char* description, DLDevice device) {
     std::optional<Expected>& expected = signature.expected.emplace_back();
     for (const auto& each : json.at("arguments")) {
       if (each.at("name") != slot.name) continue;
-      expected = {types_of(each.at("type")), each.at("shape").get<std::vector<std::int64_t>>()};
+      expected = {types_of(each.at("type")), each.at("shape").get<std::vector<std::int64_t>>(),
+                  slot.free_dimension};
+    }
+  }
+  // Only the device knows how many rows of several query tokens count.
+  if (signature.kind == Kind::attention && signature.expected[kQueryStart]) {
+    for (const std::size_t rows :
+         {std::size_t{0}, std::size_t{1}, std::size_t{2}, kQueryStart + 1, kQueryStart + 2}) {
+      signature.expected[rows]->free_dimension = 0;
     }
   }
   return signature;
 }
 
 Arguments::Arguments(const Signature& signature, std::span<PyObject* const> given, void* stream) {
-  const auto slots = slots_of(signature.kind);
-  given_.resize(slots.size());
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    const Slot& slot = slots[i];
+  slots_ = slots_of(signature.kind);
+  given_.resize(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
     const std::optional<Expected>& expected = signature.expected[i];
     if (given[i] == Py_None) {
       if (expected && !slot.optional) {
-        refuse(slot, "is missing; it has to be " + shape_words(slot, *expected));
+        refuse(slot, "is missing; it has to be " + shape_words(*expected));
       }
       continue;
     }
@@ -184,6 +197,15 @@ Arguments::Arguments(const Signature& signature, std::span<PyObject* const> give
     given_[i].emplace(given[i], slot.name, stream);
     judge(slot, *expected, signature.device, *given_[i]);
   }
+}
+
+void Arguments::require_rows(int slot, int as) const {
+  const auto& tensor = given_[index(slot)];
+  const std::int64_t rows = size(as, 0);
+  if (!tensor || tensor->view().shape[0] == rows) return;
+  throw bad_input("'" + std::string(slots_[index(slot)].name) + "' has " +
+                  std::to_string(tensor->view().shape[0]) + " rows, and '" +
+                  slots_[index(as)].name + "' " + std::to_string(rows) + "; make them equal");
 }
 
 std::int64_t Arguments::stride(int slot, int dimension) const {

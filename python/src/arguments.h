@@ -26,6 +26,7 @@ std::span<const Slot> slots_of(Kind kind);
 struct Expected {
   std::vector<DLDataType> types;    // any of them
   std::vector<std::int64_t> shape;  // of the largest call
+  int free_dimension = -1;          // see Slot
 };
 
 // Of a prepared op's description. The device is where its arrays have to be.
@@ -51,6 +52,8 @@ class Arguments {
   std::int64_t size(int slot, int dimension) const {
     return given_[index(slot)]->view().shape[dimension];
   }
+  // StatusError where a slot that is given has not `rows` rows, which the slot `as` has.
+  void require_rows(int slot, int as) const;
   // Elements between the indices of a dimension; 0 where it has one index or none.
   std::int64_t stride(int slot, int dimension) const;
   // Codes in `slot`, codebooks and scales in those behind it.
@@ -61,6 +64,7 @@ class Arguments {
   const std::vector<std::optional<Tensor>>& tensors() const { return given_; }
 
  private:
+  std::span<const Slot> slots_;
   static std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
   std::vector<std::optional<Tensor>> given_;
 };

@@ -42,8 +42,12 @@ vqgen_attention_args attention_args(const Signature& signature, const Arguments&
     raw_values,
     lengths,
     windows,
-    sinks
+    sinks,
+    query_start,
+    new_keys,
+    new_values
   };
+  for (const int each : {out, lse, new_keys, new_values}) given.require_rows(each, query);
   return {.struct_bytes = sizeof(vqgen_attention_args),
           .tokens = tokens_of(signature, given, keys, values, count),
           .query = given.data(query),
@@ -59,7 +63,10 @@ vqgen_attention_args attention_args(const Signature& signature, const Arguments&
           .lengths = given.data<std::int32_t>(lengths),
           .windows = given.data<std::int32_t>(windows),
           .sinks = given.data<std::int32_t>(sinks),
-          .softmax_scale = softmax_scale};
+          .softmax_scale = softmax_scale,
+          .query_start = given.data<std::int32_t>(query_start),
+          .new_keys = given.data(new_keys),
+          .new_values = given.data(new_values)};
 }
 
 vqgen_append_args append_args(const Signature& signature, const Arguments& given,
@@ -126,13 +133,9 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
 
 vqgen_linear_args linear_args(const Arguments& given) {
   enum { x, y, weights, output_scales = 5 };
-  const std::int64_t rows = given.size(x, 0);
-  if (given.size(y, 0) != rows) {
-    throw bad_input("'y' has " + std::to_string(given.size(y, 0)) + " rows, and x has " +
-                    std::to_string(rows) + "; pass one with as many");
-  }
+  given.require_rows(y, x);
   return {.struct_bytes = sizeof(vqgen_linear_args),
-          .rows = rows,
+          .rows = given.size(x, 0),
           .x = given.data(x),
           .y = given.data(y),
           .weights = given.quantized(weights, false),

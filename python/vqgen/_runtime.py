@@ -90,12 +90,12 @@ class Op:
 
 
 class Attention(Op):
-    """Attention of one query token a sequence over a quantized cache."""
+    """Attention of the newest tokens of each sequence, usually one, over a quantized cache."""
 
     def __call__(self, query, keys: Quantized, values: Quantized, lengths, *, out=None, lse=None,
                  key_smooth=None, raw_keys=None, raw_values=None, windows=None, sinks=None,
-                 tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False,
-                 stream: int | None = None):
+                 query_start=None, new_keys=None, new_values=None, tokens: int | None = None,
+                 softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
         """softmax(query keys^T) values.
 
         query, out: [batch, query_heads, head_dim] in the op's dtype.
@@ -104,8 +104,14 @@ class Attention(Op):
         key_smooth: float32 [kv_heads, head_dim], where the format of the keys has smooth.
         raw_keys, raw_values: [batch, kv_heads, sinks + window, head_dim], with windows and sinks,
             int32 [batch] each, where the config has them.
-        tokens: at least the longest of `lengths`, which picks the kernel; by default all that the
-            codes have room for.
+        query_start: int32 [batch + 1], where the config's query_tokens is more than 1: rows
+            query_start[b] .. query_start[b + 1] - 1 of query, out and lse are the newest tokens of
+            sequence b, each of which sees the tokens up to its own. Other rows are left as they
+            are: uninitialised where the arrays are made here.
+        new_keys, new_values: [rows, kv_heads, head_dim], those of the query's rows, which `lengths`
+            does not count then. Without them they have been appended.
+        tokens: at least the most that a query token sees, which picks the kernel; by default all
+            that the codes have room for.
         softmax_scale: 0 stands for 1 / sqrt(head_dim).
 
         Returns out, or (out, lse) with return_lse. Both are made where they are not given.
@@ -116,8 +122,8 @@ class Attention(Op):
         if lse is None:
             lse = _arrays.empty(query, query.shape[:2], "f32")
         self._launch((query, out, lse, *_quantized("keys", keys), *_quantized("values", values),
-                      key_smooth, raw_keys, raw_values, lengths, windows, sinks), tokens,
-                     softmax_scale, stream)
+                      key_smooth, raw_keys, raw_values, lengths, windows, sinks, query_start,
+                      new_keys, new_values), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
 
 

@@ -42,7 +42,8 @@ class _Config:
 
 @dataclass
 class AttentionShape:
-    """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens."""
+    """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens,
+    `query_tokens` the most of a sequence in one call."""
 
     batch: int
     query_heads: int
@@ -52,6 +53,7 @@ class AttentionShape:
     window: Optional[int] = None
     sinks: Optional[int] = None
     shared_cache: Optional[bool] = None
+    query_tokens: Optional[int] = None
 
 
 @dataclass

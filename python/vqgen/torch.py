@@ -95,7 +95,8 @@ _library.define(
     "attention(str config, Tensor query, Tensor key_codes, Tensor key_codebooks,"
     " Tensor? key_scales, Tensor value_codes, Tensor value_codebooks, Tensor? value_scales,"
     " Tensor lengths, *, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? windows=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0)"
+    " Tensor? windows=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0,"
+    " Tensor? query_start=None, Tensor? new_keys=None, Tensor? new_values=None)"
     " -> (Tensor, Tensor)")
 _library.define(
     "append(str config, Tensor new_keys, Tensor new_values, Tensor positions,"
@@ -114,13 +115,14 @@ _library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Te
 
 def _attention(config, query, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
                value_scales, lengths, *, key_smooth=None, raw_keys=None, raw_values=None,
-               windows=None, sinks=None, tokens=None, softmax_scale=0.0):
+               windows=None, sinks=None, tokens=None, softmax_scale=0.0, query_start=None,
+               new_keys=None, new_values=None):
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = query.new_empty(query.shape[:2], dtype=torch.float32)
     _op(config, query)._launch(
         (query, out, lse, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks), tokens,
-        softmax_scale, None)
+         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks, query_start,
+         new_keys, new_values), tokens, softmax_scale, None)
     return out, lse
 
 

@@ -96,6 +96,14 @@ void examine(FirstFault& fault, const AttentionShape& shape, const Demands& dema
   fault.present("lse", args.lse, 3);
   examine_cache(fault, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
   examine_counts(fault, demands, args);
+  const bool several = shape.query_tokens > 1;
+  const bool fresh = several && (args.new_keys != nullptr || args.new_values != nullptr);
+  fault.absent("query_start", args.query_start, !several);
+  fault.absent("new_keys", args.new_keys, !several);
+  fault.absent("new_values", args.new_values, !several);
+  fault.present("query_start", args.query_start, 3, several);
+  fault.present("new_keys", args.new_keys, demands.elements_mask, fresh);
+  fault.present("new_values", args.new_values, demands.elements_mask, fresh);
   // Written so that NaN fails.
   fault.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
                 "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");

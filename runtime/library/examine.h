@@ -27,6 +27,12 @@ class FirstFault {
                               "is not aligned as the op's description says; align it");
     }
   }
+  void absent(const char* name, const void* pointer, bool wanted) {
+    if (status_ != VQGEN_OK || !wanted || pointer == nullptr) return;
+    status_ = fail_argument(VQGEN_BAD_INPUT, name,
+                            "is given, and query_tokens of the config is 1; leave it null, or "
+                            "prepare with more");
+  }
   void stride(const char* name, std::int64_t count, std::uintptr_t mask, int bytes) {
     if (status_ != VQGEN_OK) return;
     if (count < 0) {

@@ -134,11 +134,17 @@ Json arguments(const AttentionDecode& op) {
   const AttentionShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
   Json list = Json::array();
-  add(list, "query", dtype, {s.batch, s.query_heads, s.head_dim});
-  add(list, "out", dtype, {s.batch, s.query_heads, s.head_dim});
-  add(list, "lse", "f32", {s.batch, s.query_heads});
+  const std::int64_t rows = std::int64_t{s.batch} * s.query_tokens;
+  add(list, "query", dtype, {rows, s.query_heads, s.head_dim});
+  add(list, "out", dtype, {rows, s.query_heads, s.head_dim});
+  add(list, "lse", "f32", {rows, s.query_heads});
   add_cache(list, op, dtype, s.shared_cache ? 1 : s.batch);
   add_counts(list, s);
+  if (s.query_tokens == 1) return list;
+  add(list, "query_start", "i32", {s.batch + 1});
+  for (const char* name : {"new_keys", "new_values"}) {
+    add(list, name, dtype, {rows, s.kv_heads, s.head_dim});
+  }
   return list;
 }
 

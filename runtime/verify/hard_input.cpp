@@ -67,6 +67,31 @@ std::vector<std::int32_t> make_extents(int batch, int max, Random& random) {
   return extents;
 }
 
+// Where the query tokens of the sequences begin, and room for them: in the cache where they are to
+// follow it, and in the window's ring where they stand there.
+void add_query_tokens(AttentionData& data, int most, const HardInput& input, Random& random) {
+  if (most == 1) return;
+  std::vector<std::int32_t> counts(data.lengths.size(), most);
+  if (input.counts == LengthPattern::ragged) {
+    counts = make_extents(static_cast<int>(data.batch), most, random);
+  }
+  data.query_start.push_back(0);
+  for (std::size_t b = 0; b < counts.size(); ++b) {
+    const auto room = static_cast<std::int32_t>(data.keys.rows);
+    counts[b] = std::min(counts[b], room);
+    data.query_start.push_back(data.query_start.back() + counts[b]);
+    if (input.fresh) {
+      data.lengths[b] = std::min(data.lengths[b], room - counts[b]);
+    } else if (!data.windows.empty()) {
+      const std::int32_t others = std::max(counts[b] - 1, 0);
+      data.windows[b] = std::max(std::min(data.windows[b], data.max_window - others), 0);
+    }
+  }
+  const auto fresh = input.fresh ? data.query_rows() * data.keys.heads * data.keys.columns : 0;
+  data.new_keys.resize(static_cast<std::size_t>(fresh));
+  data.new_values.resize(static_cast<std::size_t>(fresh));
+}
+
 // The sequences that read a stored one.
 std::pair<std::int64_t, std::int64_t> readers(const AttentionData& data, std::int64_t stored) {
   if (data.keys.batch == data.batch) return {stored, stored + 1};
@@ -153,13 +178,14 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
   const auto [first, last] = readers(data, stored);
   double raw_variance = 0;  // of a score, summed over the queries
   std::vector<double> query(static_cast<std::size_t>(dim));
-  for (std::int64_t b = first; b < last; ++b) {
+  const std::int64_t rows[] = {data.query_rows(first).first, data.query_rows(last - 1).second};
+  for (std::int64_t row = rows[0]; row < rows[1]; ++row) {
     for (std::int64_t q = 0; q < group; ++q) {
       for (std::size_t i = 0; i < query.size(); ++i) {
         query[i] = query_random.normal() * query_magnitudes[i];
       }
       const double gain = score_gain(transformed_query(data.keys, head, query), samples);
-      const std::int64_t at = (b * data.query_heads + head * group + q) * dim;
+      const std::int64_t at = (row * data.query_heads + head * group + q) * dim;
       for (std::size_t i = 0; i < query.size(); ++i) {
         put(data.queries, at + static_cast<std::int64_t>(i), query[i] * gain);
         const double product = query[i] * gain * key_magnitudes[i];
@@ -167,16 +193,23 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
       }
     }
   }
-  const double queries = static_cast<double>((last - first) * group);
+  const double queries = static_cast<double>(std::max<std::int64_t>(rows[1] - rows[0], 1) * group);
   const double key_gain = std::min(kScoreSpread / std::sqrt(raw_variance / queries), kMaxGain);
   const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_window;
-  for (std::int64_t slot = 0; slot < slots; ++slot) {
-    const std::int64_t at = ((stored * data.keys.heads + head) * slots + slot) * dim;
+  const auto fill = [&](std::vector<std::uint16_t>& keys, std::vector<std::uint16_t>& values,
+                        std::int64_t row) {
     for (std::size_t i = 0; i < query.size(); ++i) {
-      const std::int64_t index = at + static_cast<std::int64_t>(i);
-      put(data.raw_keys, index, raw_random.normal() * key_magnitudes[i] * key_gain);
-      put(data.raw_values, index, raw_random.normal() * value_magnitudes[i]);
+      const std::int64_t index = row * dim + static_cast<std::int64_t>(i);
+      put(keys, index, raw_random.normal() * key_magnitudes[i] * key_gain);
+      put(values, index, raw_random.normal() * value_magnitudes[i]);
     }
+  };
+  for (std::int64_t slot = 0; slot < slots; ++slot) {
+    fill(data.raw_keys, data.raw_values, (stored * data.keys.heads + head) * slots + slot);
+  }
+  if (data.new_keys.empty()) return;
+  for (std::int64_t row = rows[0]; row < rows[1]; ++row) {
+    fill(data.new_keys, data.new_values, row * data.keys.heads + head);
   }
 }
 
@@ -207,6 +240,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   };
   data.keys = make(problem.keys, kKeys);
   data.values = make(problem.values, kValues);
+  add_query_tokens(data, shape.query_tokens, input, extents);
 
   std::vector<std::vector<bool>> used;
   for (std::int64_t b = 0; b < tensor.batch; ++b) used.push_back(rows_in_use(data, b));
@@ -226,7 +260,8 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   const std::int64_t raw = tensor.batch * tensor.heads * problem.raw_slots() * tensor.columns;
   data.raw_keys.resize(static_cast<std::size_t>(raw));
   data.raw_values.resize(static_cast<std::size_t>(raw));
-  data.queries.resize(static_cast<std::size_t>(data.batch * data.query_heads * tensor.columns));
+  data.queries.resize(
+      static_cast<std::size_t>(data.query_rows() * data.query_heads * tensor.columns));
   const RowDecoder decoder(data.keys);
   Random queries(input.seed, kQueries);
   Random raws(input.seed, kRaw);

@@ -25,12 +25,17 @@ struct HardInput {
   LengthPattern lengths = LengthPattern::full;
   double skew = 1;                            // of CodePattern::zipf
   std::vector<HotnessProfile> captured = {};  // of CodePattern::captured, as match_hotness() has it
+  // Query tokens of a sequence: query_tokens each, or 0, query_tokens and numbers between.
+  LengthPattern counts = LengthPattern::full;
+  bool fresh = false;  // their keys and values come with them, not in the cache
 };
 
 // Data of a validated problem. Scores q~.k~ / sqrt(head_dim) of a query spread over the tokens by
 // about 2.5 (natural log units): a softmax neither uniform nor one-hot. (Where a pattern makes all
 // keys equal, scores are about 2.5 in magnitude.) Windows and sinks a sequence are 0..max, both
-// ends included where the batch allows, and may exceed the length. Codes of tokens that are read
+// ends included where the batch allows, and may exceed the length; they are cut where the query
+// tokens would ask for slots that have been overwritten. Lengths are cut so that the cache has room
+// for fresh query tokens. Codes of tokens that are read
 // raw by every sequence, or lie past every length, are random bits. Originals are not kept.
 // Memory: the data and little else; about 0.3 GB of codes a second where they are uniform.
 AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input);

@@ -30,8 +30,15 @@ void check(const AttentionData& d) {
           "attention data: values carry key transforms");
   require(k.heads > 0 && d.query_heads % k.heads == 0,
           "attention data: query_heads is no multiple of kv heads");
-  require(std::ssize(d.queries) == d.batch * d.query_heads * k.columns,
-          "attention data: queries are not [batch][query_heads][head_dim]");
+  require(
+      d.query_start.empty() || (std::ssize(d.query_start) == d.batch + 1 && d.query_start[0] == 0 &&
+                                std::is_sorted(d.query_start.begin(), d.query_start.end())),
+      "attention data: query_start is not [batch + 1], ascending from 0");
+  require(std::ssize(d.queries) == d.query_rows() * d.query_heads * k.columns,
+          "attention data: queries are not [query rows][query_heads][head_dim]");
+  const std::int64_t fresh = d.new_keys.empty() ? 0 : d.query_rows() * k.heads * k.columns;
+  require(std::ssize(d.new_keys) == fresh && std::ssize(d.new_values) == fresh,
+          "attention data: new_keys or new_values are not [query rows][kv_heads][head_dim]");
   require(std::ssize(d.lengths) == d.batch, "attention data: lengths are not [batch]");
   const auto all_within = [](const std::vector<std::int32_t>& values, std::int64_t max) {
     return std::all_of(values.begin(), values.end(), [=](auto v) { return v >= 0 && v <= max; });
@@ -52,15 +59,17 @@ void check(const AttentionData& d) {
 class HeadRows {
  public:
   HeadRows(const AttentionData& data, const RowDecoder* codes,
-           const std::vector<std::uint16_t>& raw, std::int64_t sequence, std::int64_t head)
-      : data_(data), codes_(codes), sequence_(sequence), head_(head) {
+           const std::vector<std::uint16_t>& raw, const std::vector<std::uint16_t>& fresh,
+           std::int64_t sequence, std::int64_t head)
+      : data_(data), codes_(codes), sequence_(sequence), head_(head), fresh_(fresh.data()) {
     const std::int64_t heads_before = sequence * data.keys.heads + head;
     raw_ = raw.data() + heads_before * raw_slots(data) * data.keys.columns;
     rows_.fill(std::vector<double>(static_cast<std::size_t>(data.keys.columns)));
     held_.fill(-1);
   }
 
-  // [head_dim]; valid until another token is asked for at the same place.
+  // [head_dim]; valid until another token is asked for at the same place. Of what is fresh `token`
+  // is the row.
   const double* row(TokenPlace place, std::int64_t token) {
     const auto which = static_cast<std::size_t>(place);
     std::vector<double>& row = rows_[which];
@@ -70,9 +79,14 @@ class HeadRows {
       codes_->decode(sequence_, head_, token, row);
       return row.data();
     }
-    const std::int64_t slot =
-        place == TokenPlace::sink ? token : data_.max_sinks + token % data_.max_window;
-    const std::uint16_t* bits = raw_ + slot * data_.keys.columns;
+    const std::uint16_t* bits = nullptr;
+    if (place == TokenPlace::fresh) {
+      bits = fresh_ + (token * data_.keys.heads + head_) * data_.keys.columns;
+    } else {
+      const std::int64_t slot =
+          place == TokenPlace::sink ? token : data_.max_sinks + token % data_.max_window;
+      bits = raw_ + slot * data_.keys.columns;
+    }
     for (double& value : row) value = element_value(data_.dtype, *bits++);
     return row.data();
   }
@@ -82,14 +96,15 @@ class HeadRows {
   const RowDecoder* codes_;
   std::int64_t sequence_, head_;
   const std::uint16_t* raw_ = nullptr;
-  std::array<std::vector<double>, 3> rows_;
-  std::array<std::int64_t, 3> held_{};
+  const std::uint16_t* fresh_;
+  std::array<std::vector<double>, 4> rows_;
+  std::array<std::int64_t, 4> held_{};
 };
 
 struct Query {
   std::int64_t sequence = 0;
   std::vector<double> raw, transformed;
-  std::vector<double> weights;  // [length]: scores, then probabilities
+  std::vector<double> weights;  // [tokens seen]: scores, then probabilities
   double* out = nullptr;
   double* lse = nullptr;
 };
@@ -123,7 +138,11 @@ void attend(const AttentionData& data, double softmax_scale, HeadRows& keys, Hea
       const auto token = static_cast<std::int64_t>(t);
       for (Query& query : queries) {
         if (t >= query.weights.size()) continue;
-        visit(query, query.weights[t], token_place(data, query.sequence, token), token);
+        const TokenPlace place =
+            token_place(data, query.sequence, token, std::ssize(query.weights));
+        const std::int64_t length = data.lengths[static_cast<std::size_t>(query.sequence)];
+        const std::int64_t row = data.query_rows(query.sequence).first + token - length;
+        visit(query, query.weights[t], place, place == TokenPlace::fresh ? row : token);
       }
     }
   };
@@ -148,31 +167,34 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
   const bool shared = data.keys.batch == 1;
   AttentionResult result;
   result.out.resize(data.queries.size());
-  result.lse.resize(static_cast<std::size_t>(data.batch * data.query_heads));
+  result.lse.resize(static_cast<std::size_t>(data.query_rows() * data.query_heads));
   const std::int64_t pairs = data.keys.batch * heads;
-  const int threads = reference_threads(data.batch * data.query_heads * data.keys.rows * dim * 2);
+  const int threads =
+      reference_threads(data.query_rows() * data.query_heads * data.keys.rows * dim * 2);
   in_parallel(static_cast<std::size_t>(pairs), threads, [&](std::size_t pair) {
     const std::int64_t stored = static_cast<std::int64_t>(pair) / heads;
     const std::int64_t head = static_cast<std::int64_t>(pair) % heads;
     std::vector<Query> queries;
     for (std::int64_t b = shared ? 0 : stored; b < (shared ? data.batch : stored + 1); ++b) {
-      for (std::int64_t q = 0; q < group; ++q) {
-        const std::int64_t number = b * data.query_heads + head * group + q;
+      const auto [first, last] = data.query_rows(b);
+      for (std::int64_t i = first * group; i < last * group; ++i) {
+        const std::int64_t row = i / group;
+        const std::int64_t number = row * data.query_heads + head * group + i % group;
         Query& query = queries.emplace_back();
         query.sequence = b;
-        for (std::int64_t i = 0; i < dim; ++i) {
-          const auto bits = data.queries[static_cast<std::size_t>(number * dim + i)];
+        for (std::int64_t channel = 0; channel < dim; ++channel) {
+          const auto bits = data.queries[static_cast<std::size_t>(number * dim + channel)];
           query.raw.push_back(element_value(data.dtype, bits));
         }
         query.transformed = transformed_query(data.keys, head, query.raw);
-        const auto length = data.lengths[static_cast<std::size_t>(b)];
-        query.weights.resize(static_cast<std::size_t>(length));
+        const std::int64_t seen = std::max<std::int64_t>(0, data.seen_by(b, row));
+        query.weights.resize(static_cast<std::size_t>(seen));
         query.out = result.out.data() + number * dim;
         query.lse = result.lse.data() + number;
       }
     }
-    HeadRows keys(data, key_codes, data.raw_keys, stored, head);
-    HeadRows values(data, value_codes, data.raw_values, stored, head);
+    HeadRows keys(data, key_codes, data.raw_keys, data.new_keys, stored, head);
+    HeadRows values(data, value_codes, data.raw_values, data.new_values, stored, head);
     attend(data, softmax_scale, keys, values, queries);
   });
   return result;
@@ -180,13 +202,18 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
 
 }  // namespace
 
-TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token) {
+TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token,
+                       std::int64_t seen) {
   const auto b = static_cast<std::size_t>(sequence);
+  if (!data.new_keys.empty() && token >= data.lengths[b]) return TokenPlace::fresh;
   if (!data.sinks.empty() && token < data.sinks[b]) return TokenPlace::sink;
-  if (!data.windows.empty() && token >= std::int64_t{data.lengths[b]} - data.windows[b]) {
-    return TokenPlace::window;
-  }
+  if (!data.windows.empty() && token >= seen - data.windows[b]) return TokenPlace::window;
   return TokenPlace::codes;
+}
+
+TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token) {
+  const std::int64_t last = data.query_rows(sequence).second - 1;
+  return token_place(data, sequence, token, data.seen_by(sequence, last));
 }
 
 std::vector<double> rotated(std::span<const double> x) {
@@ -231,6 +258,9 @@ AttentionResult reference_attention_unquantized(const AttentionData& data, doubl
   plain.batch = data.batch;
   plain.query_heads = data.query_heads;
   plain.queries = data.queries;
+  plain.query_start = data.query_start;
+  plain.new_keys = data.new_keys;
+  plain.new_values = data.new_values;
   plain.lengths = plain.sinks = data.lengths;
   plain.max_sinks = static_cast<int>(data.keys.rows);
   plain.raw_keys = data.original_keys;

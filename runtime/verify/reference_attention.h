@@ -11,22 +11,27 @@
 namespace vqgen {
 
 struct AttentionResult {
-  std::vector<double> out;  // [batch][query_heads][head_dim]
-  std::vector<double> lse;  // [batch][query_heads], natural log; -inf for an empty sequence
+  std::vector<double> out;  // [data.query_rows()][query_heads][head_dim]
+  std::vector<double> lse;  // [data.query_rows()][query_heads], natural log; -inf without a token
 };
 
-// out = softmax(softmax_scale * q~ k~^T) v over tokens 0..length-1 (VecInfer eq. 7, 10; Alg. 1),
-// with raw keys, values and queries where token_place says so. keys.batch == 1 with batch > 1 is
-// one cache, raw slots included, that all sequences read. Throws Error as RowDecoder does.
+// out = softmax(softmax_scale * q~ k~^T) v over the tokens that a query token sees (VecInfer eq. 7,
+// 10; Alg. 1), with raw keys, values and queries where token_place says so. keys.batch == 1 with
+// batch > 1 is one cache, raw slots included, that all sequences read. Throws Error as RowDecoder
+// does.
 AttentionResult reference_attention(const AttentionData& data, double softmax_scale);
 
 // The same over original_keys and original_values: what quantization is judged by. No codes are
 // read. Throws Error(bad_input) where the originals were not kept.
 AttentionResult reference_attention_unquantized(const AttentionData& data, double softmax_scale);
 
-// Where a token < length of a sequence is read: from its codes, from slot `token` of the raw
-// storage, or from slot max_sinks + token % max_window. A token that is both is a sink.
-enum class TokenPlace { codes, sink, window };
+// Where a token of a sequence is read by a query token that sees `seen` tokens: from its codes,
+// from slot `token` of the raw storage, from slot max_sinks + token % max_window, or, behind the
+// cache, from new_keys and new_values. A token that is both is a sink.
+enum class TokenPlace { codes, sink, window, fresh };
+TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token,
+                       std::int64_t seen);
+// By the sequence's last query token: where others read a token from its codes, so does this one.
 TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token);
 
 // x H, where H[i][j] = (-1)^popcount(i & j) / sqrt(D), by its definition; D is a power of two.

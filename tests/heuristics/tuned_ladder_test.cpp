@@ -181,6 +181,7 @@ TEST(TunedLadder, WhatIsNoSizeMustBeEqual) {
            [](AttentionDecode& op) { op.shape.window = 16; },
            [](AttentionDecode& op) { op.shape.sinks = 4; },
            [](AttentionDecode& op) { op.shape.shared_cache = true; },
+           [](AttentionDecode& op) { op.shape.query_tokens = 4; },
            [](AttentionDecode& op) { op.shape.query_heads *= 2; },
            [](AttentionDecode& op) { op.shape.head_dim = 64; },
            [](AttentionDecode& op) { op.dtype = DType::bf16, op.shape.tokens = 8192; },

@@ -67,6 +67,23 @@ TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
   for (const std::int64_t tokens : {1, 211, 300}) expect_right(prepared, op, tokens);
 }
 
+// Some of a sequence's and none, in the cache and fresh, in both dataflows that wait for each
+// other.
+TEST(Launch, SeveralQueryTokensAreRight) {
+  for (const char* plan : {R"({"dataflow": "channels", "splits": 2})",
+                           R"({"dataflow": "fragments", "splits": 3, "combine": "last_block"})"}) {
+    const Json config = edited(attention_json(), {{"/shape/head_dim", "64"},
+                                                  {"/shape/tokens", "300"},
+                                                  {"/shape/window", "8"},
+                                                  {"/shape/query_tokens", "5"},
+                                                  {"/plan", plan}});
+    const OwnedOp prepared(config);
+    ASSERT_NE(prepared.op, nullptr);
+    const auto op = std::get<AttentionDecode>(read_config(config, "test").problem);
+    for (const std::int64_t tokens : {1, 210, 299}) expect_right(prepared, op, tokens);
+  }
+}
+
 // By the last block, again and again with one workspace: each launch leaves its counters at 0.
 TEST(Launch, TheLastBlockMergesAsOftenAsWanted) {
   const Json last = R"({"splits": 2, "combine": "last_block"})"_json;

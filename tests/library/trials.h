@@ -94,10 +94,15 @@ class AttentionTrial {
       : runtime_(runtime),
         backend_(runtime->registry->backend()),
         op_(resized_op(op, tokens)),
-        data_(make_attention_data(
-            op_, {.seed = static_cast<std::uint64_t>(tokens), .lengths = LengthPattern::ragged})),
+        data_(make_attention_data(op_, {.seed = static_cast<std::uint64_t>(tokens),
+                                        .lengths = LengthPattern::ragged,
+                                        .counts = LengthPattern::ragged,
+                                        .fresh = tokens % 2 == 1})),
         device_(backend_) {
-    const auto results = static_cast<std::size_t>(op_.shape.batch * op_.shape.query_heads);
+    const auto results = static_cast<std::size_t>(data_.query_rows() * op_.shape.query_heads);
+    args_.query_start = device_.input(data_.query_start);
+    args_.new_keys = device_.input(data_.new_keys);
+    args_.new_values = device_.input(data_.new_values);
     args_.struct_bytes = sizeof(args_);
     args_.tokens = tokens;
     args_.query = device_.input(data_.queries);

@@ -20,11 +20,7 @@ T* as(char* pointer) {
 class Validation : public Launches {
  protected:
   Validation() {
-    attention_ = prepared(
-        edited(attention_json(), {{"/shape/window", "32"},
-                                  {"/shape/sinks", "4"},
-                                  {"/keys", R"({"vector_size": 4, "index_bits": 8, "smooth": true,
-                                         "stage_scales": true})"}}));
+    attention_ = prepared(own_config());
     gemv_ = prepared(edited(
         gemv_json(), {{"/shape/rows", "5"}, {"/weights", R"({"vector_size": 8, "index_bits": 8,
                                                           "output_scales": true})"}}));
@@ -44,6 +40,13 @@ class Validation : public Launches {
     l_.x = l_.y = buffer;
     l_.weights = {buffer, buffer, nullptr, 0, 0};
     l_.output_scales = as<float>(buffer);
+  }
+  static Json own_config() {
+    return edited(attention_json(),
+                  {{"/shape/window", "32"},
+                   {"/shape/sinks", "4"},
+                   {"/keys", R"({"vector_size": 4, "index_bits": 8, "smooth": true,
+                                 "stage_scales": true})"}});
   }
   ~Validation() override {
     vqgen_op_release(attention_);
@@ -94,6 +97,25 @@ TEST_F(Validation, WhatIsMissingIsNamed) {
   EXPECT_EQ(linear([](auto& l) { l.y = nullptr; }, "'y'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(linear([](auto& l) { l.weights.codes = nullptr; }, "'weights'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(linear([](auto& l) { l.output_scales = nullptr; }, "'output_scales'"), VQGEN_BAD_INPUT);
+}
+
+TEST_F(Validation, QueryTokensAreAskedForAsTheConfigHasThem) {
+  const auto start = as<std::int32_t>(buffer);
+  EXPECT_EQ(attention([&](auto& a) { a.query_start = start; }, "'query_start'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([&](auto& a) { a.new_keys = start; }, "query_tokens"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([&](auto& a) { a.new_values = start; }, "'new_values'"), VQGEN_BAD_INPUT);
+  vqgen_op_release(attention_);
+  attention_ = prepared(edited(own_config(), {{"/shape/query_tokens", "4"}}));
+  EXPECT_EQ(attention([](auto&) {}, "'query_start'"), VQGEN_BAD_INPUT);
+  a_.query_start = start;
+  EXPECT_EQ(attention([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(attention([&](auto& a) { a.new_keys = start; }, "'new_values'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([&](auto& a) { a.new_values = start; }, "'new_keys'"), VQGEN_BAD_INPUT);
+  a_.new_keys = a_.new_values = start;
+  EXPECT_EQ(attention([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(attention([](auto& a) { a.new_keys = at(8); }, "'new_keys'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(attention([](auto& a) { a.query_start = as<std::int32_t>(at(2)); }, "'query_start'"),
+            VQGEN_ALIGNMENT);
 }
 
 TEST_F(Validation, WhatIsNotAligned) {

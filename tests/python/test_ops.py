@@ -56,6 +56,40 @@ def test_sequences_and_heads_may_lie_apart(host, draw):
     assert reference.worst(out, reference.attention(query, *rows, lengths)[0]) < 4e-3
 
 
+def test_several_query_tokens(host, draw):
+    batch, kv_heads, tokens, dim, most = 3, 2, 40, 64, 3
+    form = configs.Format(4, 6)
+    op = host.attention(configs.AttentionConfig(
+        configs.AttentionShape(batch, 4, kv_heads, dim, 48, query_tokens=most), form, form))
+    caches = [random_cache(draw, batch, kv_heads, 48, dim, 4, 6) for _ in range(2)]
+    lengths, counts = np.array([40, 7, 21], np.int32), [3, 0, 2]
+    starts = np.cumsum([0, *counts]).astype(np.int32)
+    query = draw.standard_normal((5, 4, dim)).astype(np.float16)
+    rows = [reference.decoded(each.codes, each.codebooks, dim, 6) for each in caches]
+    fresh = [np.stack([each[b, :, lengths[b] - counts[b] + j] for b in range(batch)
+                       for j in range(counts[b])]).astype(np.float16) for each in rows]
+    before = lengths - np.array(counts, np.int32)
+    results = [op(query, *caches, lengths, query_start=starts, tokens=tokens, return_lse=True),
+               op(query, *caches, before, query_start=starts, new_keys=fresh[0],
+                  new_values=fresh[1], return_lse=True)]
+    for b, j in ((b, j) for b in range(batch) for j in range(counts[b])):
+        expected, expected_lse = reference.attention(
+            query[starts[b] + j][None], *(each[b:b + 1] for each in rows), [before[b] + j + 1])
+        for out, lse in results:
+            assert reference.worst(out[starts[b] + j], expected[0]) < 4e-3, (b, j)
+            assert np.abs(lse[starts[b] + j] - expected_lse[0]).max() < 2e-2, (b, j)
+    with pytest.raises(vqgen.BadInput, match="'query_start' is missing"):
+        op(query, *caches, lengths)
+    with pytest.raises(vqgen.BadInput, match="'new_keys' has 4 rows, and 'query' 5"):
+        op(query, *caches, before, query_start=starts, new_keys=fresh[0][:4], new_values=fresh[1])
+    with pytest.raises(vqgen.BadInput, match="'new_values' is null"):
+        op(query, *caches, before, query_start=starts, new_keys=fresh[0])
+    plain = host.attention(configs.AttentionConfig(
+        configs.AttentionShape(batch, 4, kv_heads, dim, 48), form, form))
+    with pytest.raises(vqgen.BadInput, match="'query_start' is given, and the config has none"):
+        plain(query[:3], *caches, lengths, query_start=starts)
+
+
 def test_append_writes_what_attention_reads(host, draw):
     batch, kv_heads, tokens, dim, new = 2, 2, 20, 64, 3
     shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": dim, "tokens": tokens}
@@ -137,7 +171,7 @@ def test_products(host, draw, op):
         assert linear(around[:count], weights, out=given, output_scales=scales) is given
         assert reference.worst(given, expected[:count]) < 4e-3
         assert np.isnan(out[count:]).all()
-    with pytest.raises(vqgen.BadInput, match="'y' has 7 rows, and x has 3; pass one with as many"):
+    with pytest.raises(vqgen.BadInput, match="'y' has 7 rows, and 'x' 3; make them equal"):
         linear(x[:3], weights, out=out, output_scales=scales)
     with pytest.raises(vqgen.BadInput, match="'weights' is of type tuple; it has to be vqgen.Quant"):
         linear(x, tuple(weights), output_scales=scales)

@@ -39,6 +39,7 @@ enum Axis {
   kValueLayout,
   kIntegers,
   kPages,
+  kQueries,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
@@ -73,7 +74,9 @@ const std::vector<int> kSizes{kBits + 1,
                               kLayouts.size(),
                               kLayouts.size(),
                               4,
-                              kPageTokens.size()};
+                              kPageTokens.size(),
+
+                              4};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -85,6 +88,15 @@ constexpr std::array kWindows{0, 1, 37, 100};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
+// Query tokens: one, several in the cache, several fresh, and some of either.
+struct Queries {
+  int most;
+  bool fresh;
+  LengthPattern counts;
+};
+constexpr std::array kQueryCases{
+    Queries{1, false, LengthPattern::full}, Queries{3, false, LengthPattern::full},
+    Queries{5, true, LengthPattern::full}, Queries{16, false, LengthPattern::ragged}};
 const std::array<Plan, 4> kDataflows{AttentionLanes{}, AttentionTables{}, AttentionChannels{},
                                      AttentionFragments{}};
 constexpr int kTables = 1;
@@ -183,6 +195,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.page_tokens = pick(kPageTokens, kPages);
   op.shape.shared_cache = v[kBatch] == 2 && op.shape.page_tokens == 0;
+  const Queries queries = pick(kQueryCases, kQueries);
+  op.shape.query_tokens = queries.most;
   constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur
   const int value_bits =
       v[kValueBits] == kValueE8p ? 0 : 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;
@@ -245,6 +259,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   }
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
+  result.input.counts = queries.counts;
+  result.input.fresh = queries.counts == LengthPattern::ragged ? v[kSplits] == 1 : queries.fresh;
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   // The least that args/ and the layouts ask for.
   const std::size_t words =
@@ -253,7 +269,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   if (const auto* fragments = std::get_if<AttentionFragments>(&plan)) {
     result.misalignment.words =
         alignment * std::max(static_cast<std::size_t>(fragments->code_words), words);
-    if (op.raw_slots() > 0) result.misalignment.elements = alignment * 8;
+    if (op.raw_slots() > 0 || queries.most > 1) result.misalignment.elements = alignment * 8;
   }
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
   return result;

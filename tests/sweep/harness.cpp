@@ -56,16 +56,19 @@ double attention_cancellation(const AttentionData& data, const AttentionResult& 
   const auto heads = static_cast<std::size_t>(data.query_heads);
   std::vector<double> query(dim), key(dim);
   double most = 1;
+  std::int64_t sequence = 0;
   for (std::size_t i = 0; i < reference.lse.size(); ++i) {
-    const auto sequence = static_cast<std::int64_t>(i / heads);
+    const auto row = static_cast<std::int64_t>(i / heads);
+    while (row >= data.query_rows(sequence).second) ++sequence;
     const std::int64_t head =
         static_cast<std::int64_t>(i % heads) * data.keys.heads / data.query_heads;
     for (std::size_t j = 0; j < dim; ++j) {
       query[j] = element_value(data.dtype, data.queries[i * dim + j]);
     }
     const std::vector<double> transformed = transformed_query(data.keys, head, query);
-    for (std::int64_t token = 0; token < data.lengths[i / heads]; ++token) {
-      if (token_place(data, sequence, token) != TokenPlace::codes) continue;
+    const std::int64_t seen = data.seen_by(sequence, row);
+    for (std::int64_t token = 0; token < seen; ++token) {
+      if (token_place(data, sequence, token, seen) != TokenPlace::codes) continue;
       keys.decode(data.keys.batch == 1 ? 0 : sequence, head, token, key);
       double squares = 0;
       for (std::size_t j = 0; j < dim; ++j) squares += std::pow(transformed[j] * key[j], 2);

@@ -8,9 +8,11 @@ namespace vq {
 
 struct AttentionDecodeArgs {
   static constexpr const char* kType = "AttentionDecodeArgs";
-  const u16* query;         // [batch][query_heads][head_dim], raw (no transform applied)
-  u16* out;                 // [batch][query_heads][head_dim]
-  float* lse;               // [batch][query_heads], natural log; -inf for an empty sequence
+  // [batch][query_heads][head_dim], raw (no transform applied); with query_tokens above 1 a row a
+  // query token, as query_start says.
+  const u16* query;
+  u16* out;                 // likewise
+  float* lse;               // [batch][query_heads], natural log; -inf where no token is seen
   QuantizedArgs keys;       // rows [batch][kv_head][token]
   QuantizedArgs values;     // rows [batch][kv_head][token]
   const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
@@ -21,15 +23,27 @@ struct AttentionDecodeArgs {
   const u16* raw_values;
   i64 raw_batch_stride;  // elements; 0 where all sequences share one cache
   i64 raw_head_stride;   // elements
-  const i32* lengths;    // [batch] tokens a sequence attends to; 0 gives zeros and lse -inf
+  const i32* lengths;    // [batch] tokens of a sequence's cache; 0 gives zeros and lse -inf
   const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
   const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
-  float* partials;       // [batch][query_heads][splits][head_dim + 2], fp32; null where splits == 1
-  u32* counters;         // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
-  // Dataflow channels: [batch][query_heads][key_channel_splits][score_stride] fp32, else null.
+  // [batch][query_tokens][query_heads][splits][head_dim + 2], fp32; null where splits == 1
+  float* partials;
+  u32* counters;  // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
+  // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][score_stride] fp32,
+  // else null.
   float* scores;
   i64 score_stride;     // tokens that a row of scores has room for
   float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)
+  // With query_tokens above 1, else null. [batch + 1]: rows query_start[b] .. query_start[b + 1] -
+  // 1 of query, out and lse are the query tokens of sequence b, its newest, in their order; those
+  // past query_tokens are left out. Query token j of n sees the tokens up to its own.
+  const i32* query_start;
+  // Their keys and values, raw, [row][kv_heads][head_dim]: token lengths[b] + j is row
+  // query_start[b] + j, and stands in no slot. Null: `lengths` counts the query tokens, and the
+  // cache has them; windows[b] + n - 1 <= max_window, or slots that are read have been overwritten.
+  // Dataflow fragments: 16-byte aligned.
+  const u16* new_keys;
+  const u16* new_values;
 };
 
 }  // namespace vq

@@ -1,9 +1,9 @@
 // Compile-time facts of one attention_decode kernel, and what its dataflows share of them.
 //
-// A block serves `heads_per_block` query heads of one KV head of one sequence, over one split of
-// its tokens. Grid: (splits, kv_heads * head_blocks, batch). In dataflow channels one kernel makes
-// scores and another sums values, and the blocks of each share the channels of a head besides:
-// (splits, kv_heads * head_blocks * shares, batch).
+// A block serves `heads_per_block` query heads of one KV head and one query token of one sequence,
+// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch). In dataflow channels
+// one kernel makes scores and another sums values, and the blocks of each share the channels of a
+// head besides: (splits, kv_heads * head_blocks * shares, batch).
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -16,9 +16,10 @@ struct AttentionProblem {
   int head_dim;
   int query_heads;
   int kv_heads;
-  int max_window;   // slots of the raw ring of newest tokens
-  int max_sinks;    // slots of raw first tokens
-  int page_tokens;  // 0: a cache without pages
+  int max_window;    // slots of the raw ring of newest tokens
+  int max_sinks;     // slots of raw first tokens
+  int page_tokens;   // 0: a cache without pages
+  int query_tokens;  // of a sequence, at most
   FormatConfig keys;
   FormatConfig values;
 
@@ -33,6 +34,7 @@ struct AttentionProblem {
     visit("max_window", &P::max_window);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
+    visit("query_tokens", &P::query_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
   }
@@ -54,9 +56,19 @@ template <class Plan>
 VQ_HD constexpr int group(const AttentionConfig<Plan>& c) {
   return c.query_heads / c.kv_heads;
 }
+// Blocks that share the heads of a query token, and those of all query tokens, a KV head's.
+template <class Plan>
+VQ_HD constexpr int token_blocks(const AttentionConfig<Plan>& c) {
+  return ceil_div(group(c), c.heads_per_block);
+}
 template <class Plan>
 VQ_HD constexpr int head_blocks(const AttentionConfig<Plan>& c) {
-  return ceil_div(group(c), c.heads_per_block);
+  return c.query_tokens * token_blocks(c);
+}
+// Query tokens that a call has at most, all sequences together.
+template <class Plan>
+VQ_HD constexpr i64 query_rows(const AttentionConfig<Plan>& c, i64 batch) {
+  return batch * c.query_tokens;
 }
 // Tokens of which every split takes whole tiles.
 template <class Plan>
@@ -74,6 +86,11 @@ VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
 template <class Plan>
 VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) {
   return c.max_window + c.max_sinks;
+}
+// Whether tokens may be read raw: slots of the cache, or what comes with several query tokens.
+template <class Plan>
+VQ_HD constexpr bool reads_raw(const AttentionConfig<Plan>& c) {
+  return raw_slots(c) > 0 || c.query_tokens > 1;
 }
 template <class Plan>
 VQ_HD constexpr bool transformed(const AttentionConfig<Plan>& c) {
@@ -111,9 +128,10 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   shape.code_bytes = code_alignment(c.keys, c.values);
   if (c.splits > 1 || score_bytes > 0) shape.workspace_bytes = kCounterBytes + score_bytes;
   if (c.splits == 1) return;
-  shape.workspace_bytes += batch * c.query_heads * c.splits * (c.head_dim + 2) * 4;
+  shape.workspace_bytes += query_rows(c, batch) * c.query_heads * c.splits * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;
-  shape.add({"attention_combine", "combine", c.query_heads, batch, 1, c.head_dim, 0, false, false});
+  shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, c.head_dim, 0,
+             false, false});
 }
 
 // Of a dataflow with one kernel beside the one that combines.

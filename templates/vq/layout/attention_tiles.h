@@ -43,7 +43,7 @@ VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& 
   if (values) at.values = carve_codebook(c.values, units_of(c.values, value_channels(c)), carve);
   at.table = carve(table_bytes(c));
   at.query = carve(query_bytes);
-  at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
+  at.raw_query = transformed(c) && reads_raw(c) ? carve(query_bytes) : at.query;
   at.codes = carve(i64{c.tiles_in_flight} * c.tile_tokens * words * 4);
   at.scores = carve(values ? i64{c.heads_per_block} * c.tile_tokens * 4 : 0);
   at.running = carve(values ? i64{3} * c.heads_per_block * 4 : 0);

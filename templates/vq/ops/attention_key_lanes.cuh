@@ -40,8 +40,8 @@ class KeyLanes {
       const int token = base + thread_index() / kLanes;
       float total[kHeads] = {};
       if (token < count) {
-        if (raw_slots(Plan::config()) > 0 && work_.is_raw(first + token)) {
-          const u16* row = args_.raw_keys + work_.raw_row(args_, first + token);
+        if (reads_raw(Plan::config()) && work_.is_raw(first + token)) {
+          const u16* row = work_.raw_key(args_, first + token);
           dot(lane, raw_query(), total,
               [&](int s, float(&value)[kVectorSize]) { Rows::load_raw(row, share_, s, value); });
         } else {

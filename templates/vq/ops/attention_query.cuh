@@ -31,7 +31,7 @@ class QueryRows {
       VQ_UNROLL
       for (int i = 0; i < kOfWarp; ++i) {
         const int head = i * kWarps + warp();
-        const i64 number = i64{work.batch} * kConfig.query_heads + work.first_head;
+        const i64 number = work.query_row() * kConfig.query_heads + work.first_head;
         if (head < heads_)
           raw_[i][j] = load_global(args.query + (number + head) * kHeadDim + channel);
       }
@@ -54,7 +54,7 @@ class QueryRows {
         const int channel = lane() + 32 * j;
         const bool inside = kHeadDim % 32 == 0 || channel < kHeadDim;
         row[j] = inside && head < heads_ ? to_float<kConfig.element>(raw_[i][j]) * scale : 0.0f;
-        if constexpr (raw_slots(kConfig) > 0 && transformed(kConfig)) {
+        if constexpr (reads_raw(kConfig) && transformed(kConfig)) {
           if (inside) store_shared(raw_query + head * kHeadDim + channel, row[j]);
         }
         row[j] *= smooth_[j];

@@ -113,9 +113,8 @@ class AttentionValues {
     if (slice() >= kSlices) return;
     for (int token = slice(); token < count; token += kSlices) {
       float value[kVectorSize];
-      if (raw_slots(Plan::config()) > 0 && work_.is_raw(first + token)) {
-        Rows::load_raw(args_.raw_values + work_.raw_row(args_, first + token), share_, sub_vector(),
-                       value);
+      if (reads_raw(Plan::config()) && work_.is_raw(first + token)) {
+        Rows::load_raw(work_.raw_value(args_, first + token), share_, sub_vector(), value);
       } else {
         Rows::decode(book_, codes + token * kWords, share_, sub_vector(), value);
       }
@@ -175,7 +174,7 @@ VQ_DEVICE void for_each_tile(const Work& work, Stage stage, Use use) {
   // for every tile.
   const auto queue = [&](int first, int buffer) {
     const int left = work.end - first;
-    stage(first, left < kTile ? left : kTile, buffer);
+    stage(first, work.cached(first, left < kTile ? left : kTile), buffer);
     copy_async_commit();
   };
   int buffer = 0;

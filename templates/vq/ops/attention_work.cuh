@@ -1,7 +1,7 @@
 // What one block of attention_decode works on, where its result goes, and how the partial results
 // of a sequence's splits become one:
 //
-//   partials   [batch x query head][split][channel .., maximum, sum] fp32
+//   partials   [batch x query token x query head][split][channel .., maximum, sum] fp32
 //
 // Merged in the order of the splits; where a split holds no token, its maximum is -inf, its sum 0.
 #pragma once
@@ -19,14 +19,16 @@ struct AttentionSplits {
   static constexpr int kSplits = Plan::config().splits;
   static constexpr int kFloats = kHeadDim + 2;
 
-  // That of split number `split` for (batch, head) number `head`.
+  // That of split number `split` for (batch, query token, head) number `head`.
   VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, i64 head, int split) {
     return args.partials + (head * kSplits + split) * kFloats;
   }
 
-  // One channel of one head's result; with channel 0 its log-sum-exp. `load` reads a partial.
+  // One channel of one head's result, which stands `on` heads on in out; with channel 0 its
+  // log-sum-exp. `load` reads a partial.
   template <class Load>
-  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, i64 head, int channel, Load load) {
+  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, i64 head, i64 on, int channel,
+                              Load load) {
     const float* const partials = partial(args, head, 0);
     struct Part {
       float value, maximum, sum;
@@ -59,9 +61,9 @@ struct AttentionSplits {
           [&](int split) { return load(partials + split * kFloats + kHeadDim); }, raise);
       in_order<kSplits, kInFlight>(part_of, add);
     }
-    store_global(args.out + head * kHeadDim + channel,
+    store_global(args.out + (head + on) * kHeadDim + channel,
                  from_float<Plan::config().element>(total == 0.0f ? 0.0f : value / total));
-    if (channel == 0) store_global(args.lse + head, log_sum_exp(highest, total));
+    if (channel == 0) store_global(args.lse + head + on, log_sum_exp(highest, total));
   }
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
@@ -77,28 +79,72 @@ VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
   return args.softmax_scale * kLog2E;
 }
 
-// Tokens [begin, end) of the sequence. `heads` of the block's query heads are real; they start at
-// `first_head`.
+// One query token of a sequence. Where there is but one, its row is the sequence.
+template <class Plan>
+struct QueryToken {
+  static constexpr int kMost = Plan::config().query_tokens;
+  i64 row;     // of query, out and lse
+  int cached;  // of the tokens that it sees, from which on they come from new_keys and new_values
+  i64 fresh;   // row of these less token
+
+  // Number `number` of a sequence; nothing is written where it has not so many.
+  VQ_DEVICE static bool exists(const AttentionDecodeArgs& args, int batch, int number) {
+    if constexpr (kMost == 1) return true;
+    const int first = load_global(args.query_start + batch);
+    return number < load_global(args.query_start + batch + 1) - first;
+  }
+  // Of all query tokens that a call may have.
+  VQ_DEVICE static i64 slot(int batch, int number) { return i64{batch} * kMost + number; }
+
+  // How many tokens it sees. Call it before the others.
+  VQ_DEVICE int read(const AttentionDecodeArgs& args, int batch, int number) {
+    const int length = load_global(args.lengths + batch);
+    if constexpr (kMost == 1) return length;
+    const int first = load_global(args.query_start + batch);
+    const int given = load_global(args.query_start + batch + 1) - first;
+    const int count = given < kMost ? given : kMost;
+    const bool appended = args.new_keys == nullptr;
+    const int seen = length + number + 1 - (appended ? count : 0);
+    row = i64{first} + number;
+    fresh = i64{first} - length;
+    cached = appended ? seen : length;
+    return seen > 0 ? seen : 0;
+  }
+  // Heads from those of slot() to those of the row that it is.
+  VQ_DEVICE i64 heads_on(int batch, int number) const {
+    if constexpr (kMost == 1) return 0;
+    return (row - slot(batch, number)) * Plan::config().query_heads;
+  }
+};
+
+// Tokens [begin, end) of the sequence, seen by query token `token`. `heads` of the block's query
+// heads are real; they start at `first_head`.
 template <class Plan>
 struct AttentionWork {
   static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kGroup = group(Plan::config());
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kHeadBlocks = head_blocks(Plan::config());
+  static constexpr int kTokenBlocks = token_blocks(Plan::config());
   static constexpr int kTile = token_tile(Plan::config());
   static constexpr int kSplits = Plan::config().splits;
+  static constexpr int kQueryTokens = Plan::config().query_tokens;
   static constexpr int kThreads = Plan::config().threads;
   using Splits = AttentionSplits<Plan>;
   using Raw = RawRows<Plan>;
 
   int batch, split, kv_head, first_head, heads;
+  int number;  // of the query token
   int begin, end;
   typename Raw::Tokens raw;
+  QueryToken<Plan> token;
 
-  VQ_DEVICE static AttentionWork of_block(const AttentionDecodeArgs& args, int shares = 1) {
+  // Calls use(work) where the block has any.
+  template <class Use>
+  VQ_DEVICE static void of_block(const AttentionDecodeArgs& args, int shares, Use use) {
     AttentionWork work = place_of_block(shares);
-    work.read_lengths(args);
-    return work;
+    if (!work.read_lengths(args)) return;
+    use(work);
   }
 
   // What needs no memory. `shares` blocks of each heads and split follow each other along the
@@ -109,27 +155,51 @@ struct AttentionWork {
     work.split = block_x();
     const int block = block_y() / shares;
     work.kv_head = block / kHeadBlocks;
-    const int in_group = block % kHeadBlocks * kHeads;
+    work.number = kQueryTokens > 1 ? block % kHeadBlocks / kTokenBlocks : 0;
+    const int in_group = block % kTokenBlocks * kHeads;
     work.first_head = work.kv_head * kGroup + in_group;
     work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;
     return work;
   }
-  // The rest. Every split takes a whole number of tiles of its own sequence's length, so that short
-  // sequences of a ragged batch are spread as evenly as long ones.
-  VQ_DEVICE void read_lengths(const AttentionDecodeArgs& args) {
-    const int length = load_global(args.lengths + batch);
+  // The rest; false where the sequence has no such query token, and there is nothing to do. Every
+  // split takes a whole number of tiles of its own sequence's length, so that short sequences of a
+  // ragged batch are spread as evenly as long ones.
+  VQ_DEVICE bool read_lengths(const AttentionDecodeArgs& args) {
+    if (!QueryToken<Plan>::exists(args, batch, number)) return false;
+    const int length = token.read(args, batch, number);
     const int tiles = length / kTile + (length % kTile != 0);
     const int share = ceil_div(tiles, kSplits);
     begin = clip(i64{split} * share * kTile, length);
     end = clip(i64{split + 1} * share * kTile, length);
     raw = Raw::tokens(args, batch, length);
+    if (kQueryTokens > 1 && token.cached < raw.window) raw.window = token.cached;
+    return true;
   }
 
-  VQ_DEVICE bool is_raw(int token) const { return raw.holds(token); }
+  VQ_DEVICE bool is_raw(int of) const {
+    if constexpr (kQueryTokens > 1) return of < raw.sinks || of >= raw.window;
+    return raw.holds(of);
+  }
+  // The row of its query token in `query`.
+  VQ_DEVICE i64 query_row() const {
+    if constexpr (kQueryTokens == 1) return batch;
+    return token.row;
+  }
 
-  // Elements from args.raw_keys or args.raw_values to the row of a raw token.
-  VQ_DEVICE i64 raw_row(const AttentionDecodeArgs& args, int token) const {
-    return Raw::at(args, batch, kv_head, token, raw.sinks);
+  // Of `count` tokens from `first` on, those that the cache holds codes of.
+  VQ_DEVICE int cached(int first, int count) const {
+    if constexpr (kQueryTokens == 1) return count;
+    const int left = token.cached - first;
+    return left < count ? left : count;
+  }
+
+  // The row of a raw token, from element `skipped` on: of the cache's slots, or of what came with
+  // the query.
+  VQ_DEVICE const u16* raw_key(const AttentionDecodeArgs& args, int of, int skipped = 0) const {
+    return raw_row(args, args.raw_keys, args.new_keys, of, skipped);
+  }
+  VQ_DEVICE const u16* raw_value(const AttentionDecodeArgs& args, int of, int skipped = 0) const {
+    return raw_row(args, args.raw_values, args.new_values, of, skipped);
   }
 
   // One split: the normalised result. More: the split's partial, for the combine kernel or the last
@@ -152,9 +222,10 @@ struct AttentionWork {
                            float maximum, float sum) const {
     const i64 head = first() + h;
     if constexpr (kSplits == 1) {
-      store_global(args.out + head * kHeadDim + channel,
+      const i64 to = head + token.heads_on(batch, number);
+      store_global(args.out + to * kHeadDim + channel,
                    from_float<Plan::config().element>(sum == 0.0f ? 0.0f : value / sum));
-      if (channel == 0) store_global(args.lse + head, Splits::log_sum_exp(maximum, sum));
+      if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
     } else {
       float* const to = Splits::partial(args, head, split);
       store_global(to + channel, value);
@@ -172,25 +243,44 @@ struct AttentionWork {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (!is_last_of(kSplits, args.counters + i64{batch} * kOfBatch + block_y())) return;
       for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
-        Splits::merge(args, first() + i / kHeadDim, i % kHeadDim, LoadOfThisLaunch());
+        Splits::merge(args, first() + i / kHeadDim, token.heads_on(batch, number), i % kHeadDim,
+                      LoadOfThisLaunch());
       }
     }
   }
 
  private:
-  // Of all heads of the batch, the block's first.
-  VQ_DEVICE i64 first() const { return i64{batch} * Plan::config().query_heads + first_head; }
+  // Of all heads of the query tokens that a call may have, the block's first.
+  VQ_DEVICE i64 first() const {
+    return QueryToken<Plan>::slot(batch, number) * Plan::config().query_heads + first_head;
+  }
+  VQ_DEVICE const u16* raw_row(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,
+                               int of, int skipped) const {
+    if constexpr (kQueryTokens > 1) {
+      if (of >= token.cached) {
+        return fresh + ((token.fresh + of) * Plan::config().kv_heads + kv_head) * kHeadDim +
+               skipped;
+      }
+    }
+    return slots + skipped + Raw::at(args, batch, kv_head, of, raw.sinks);
+  }
   VQ_DEVICE static int clip(i64 token, int length) {
     return token < length ? static_cast<int>(token) : length;
   }
 };
 
 // attention_combine: the splits of a sequence become one by a kernel of its own. A block a (query
-// head, sequence), a thread a channel.
+// head, sequence, query token), a thread a channel.
 template <class Plan>
 VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
-  const i64 head = i64{block_y()} * Plan::config().query_heads + block_x();
-  AttentionSplits<Plan>::merge(args, head, thread_index(), LoadGlobal());
+  constexpr int kHeads = Plan::config().query_heads;
+  const int number = Plan::config().query_tokens > 1 ? block_z() : 0;
+  if (!QueryToken<Plan>::exists(args, block_y(), number)) return;
+  QueryToken<Plan> token;
+  if constexpr (QueryToken<Plan>::kMost > 1) token.read(args, block_y(), number);
+  const i64 head = QueryToken<Plan>::slot(block_y(), number) * kHeads + block_x();
+  AttentionSplits<Plan>::merge(args, head, token.heads_on(block_y(), number), thread_index(),
+                               LoadGlobal());
 }
 
 }  // namespace vq

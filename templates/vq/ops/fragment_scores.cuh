@@ -75,7 +75,7 @@ class FragmentScores {
                        Query::kPeak / peak,
                        [this, stage](int channel) { return key_scale(channel, stage); });
       }
-      if constexpr (raw_slots(kConfig) > 0) {
+      if constexpr (reads_raw(kConfig)) {
         RawQuery::prepare(raw_words(), head, part(kAt.raw_query) + head * kHeadDim, 1.0f,
                           [](int) { return 1.0f; });
       }

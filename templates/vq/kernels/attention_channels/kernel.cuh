@@ -16,37 +16,38 @@
 
 namespace vq {
 
-// Rows [batch][query_head][share of the keys] of score_stride floats.
+// Rows [batch][query token][query_head][share of the keys] of score_stride floats.
 template <class Plan>
 VQ_DEVICE i64 partial_scores(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
                              int head, int share) {
-  const i64 row = i64{work.batch} * Plan::config().query_heads + work.first_head + head;
+  const i64 slot = QueryToken<Plan>::slot(work.batch, work.number);
+  const i64 row = slot * Plan::config().query_heads + work.first_head + head;
   return (row * Plan::config().key_channel_splits + share) * args.score_stride;
 }
 
 template <class Plan>
 VQ_DEVICE void attention_channel_scores(const AttentionDecodeArgs& args) {
   using Keys = KeyLanes<Plan, AttentionPart::kScores>;
-  constexpr auto kConfig = Plan::config();
-  constexpr int kShares = kConfig.key_channel_splits;
-  const auto work = AttentionWork<Plan>::of_block(args, kShares);
+  constexpr int kShares = Plan::config().key_channel_splits;
   const int share = block_y() % kShares;
-  Keys keys(args, work, share);
-  const auto codes = [](int buffer) {
-    return shared_part<u32>(shared_layout(Plan::config(), AttentionPart::kScores).codes) +
-           buffer * Plan::config().tile_tokens * Keys::kWords;
-  };
-  keys.prepare();
-  for_each_tile<kConfig.tile_tokens, kConfig.tiles_in_flight>(
-      work, [&](int first, int count, int buffer) { keys.stage(first, count, codes(buffer)); },
-      [&](int first, int count, int buffer) {
-        sync_block();
-        keys.score(first, count, codes(buffer), [&](int head, int token, float total) {
-          if (head >= work.heads) return;
-          store_global(args.scores + partial_scores(args, work, head, share) + first + token,
-                       total);
+  AttentionWork<Plan>::of_block(args, kShares, [&](const auto& work) {
+    Keys keys(args, work, share);
+    const auto codes = [](int buffer) {
+      return shared_part<u32>(shared_layout(Plan::config(), AttentionPart::kScores).codes) +
+             buffer * Plan::config().tile_tokens * Keys::kWords;
+    };
+    keys.prepare();
+    for_each_tile<Plan::config().tile_tokens, Plan::config().tiles_in_flight>(
+        work, [&](int first, int count, int buffer) { keys.stage(first, count, codes(buffer)); },
+        [&](int first, int count, int buffer) {
+          sync_block();
+          keys.score(first, count, codes(buffer), [&](int head, int token, float total) {
+            if (head >= work.heads) return;
+            store_global(args.scores + partial_scores(args, work, head, share) + first + token,
+                         total);
+          });
         });
-      });
+  });
 }
 
 // The Scores of AttentionTiles: sums of what the blocks of the first kernel left.
@@ -89,8 +90,9 @@ class SummedScores {
 template <class Plan>
 VQ_DEVICE void attention_channel_values(const AttentionDecodeArgs& args) {
   constexpr int kShares = Plan::config().value_channel_splits;
-  const auto work = AttentionWork<Plan>::of_block(args, kShares);
-  AttentionTiles<Plan, SummedScores<Plan>>(args, work, block_y() % kShares).run();
+  AttentionWork<Plan>::of_block(args, kShares, [&](const auto& work) {
+    AttentionTiles<Plan, SummedScores<Plan>>(args, work, block_y() % kShares).run();
+  });
 }
 
 }  // namespace vq

@@ -50,8 +50,8 @@ VQ_HD constexpr CallShape call_shape(const AttentionConfig<AttentionChannels>& c
              c.threads, shared_layout(c, AttentionPart::kScores).total, false, true});
   shape.add({"attention_channel_values", "values", c.splits, blocks * c.value_channel_splits, batch,
              c.threads, shared_layout(c, AttentionPart::kValues).total, false, true});
-  // One fp32 score of each share, token and query head.
-  const i64 scores = batch * c.query_heads * c.key_channel_splits * tokens * 4;
+  // One fp32 score of each share, token and head of a query token.
+  const i64 scores = query_rows(c, batch) * c.query_heads * c.key_channel_splits * tokens * 4;
   add_attention_workspace(c, batch, ceil_div(scores, i64{16}) * 16, shape);
   return shape;
 }

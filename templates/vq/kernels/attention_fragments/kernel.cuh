@@ -29,7 +29,7 @@ class AttentionFragmentsBlock {
   static constexpr int kTokens = kConfig.step_tokens;  // of one step of a warp
   static constexpr int kTiles = Softmax::kTiles;
   static constexpr int kQuads = Softmax::kQuads;
-  static constexpr bool kRaw = raw_slots(kConfig) > 0;
+  static constexpr bool kRaw = reads_raw(kConfig);
 
   struct Values {
     // False: the one scale of all that is summed is left for the end.
@@ -62,7 +62,7 @@ class AttentionFragmentsBlock {
     const auto keys = scores_.begin_load(work_.kv_head, key_thread);
     const auto values = ValueRows::bind(value_book_, work_.kv_head, value_thread);
     after_last_launch();
-    work_.read_lengths(args_);
+    if (!work_.read_lengths(args_)) return;
     const QueryRows<Plan> rows(args_, work_);
     const int begin = work_.begin > work_.raw.sinks ? work_.begin : work_.raw.sinks;
     const int end = work_.end < work_.raw.window ? work_.end : work_.raw.window;
@@ -175,10 +175,8 @@ class AttentionFragmentsBlock {
     }
   }
 
-  // Where a raw row begins; tokens past the last repeat it.
-  VQ_DEVICE i64 raw_row(int token, int end) const {
-    return work_.raw_row(args_, token < end ? token : end - 1);
-  }
+  // Tokens past the last repeat it.
+  VQ_DEVICE static int held(int token, int end) { return token < end ? token : end - 1; }
 
   VQ_DEVICE void score_raw(const RawQuery& query, int first, int end,
                            float (&scores)[kTiles][kQuads]) const {
@@ -188,9 +186,8 @@ class AttentionFragmentsBlock {
       u32 words[kTiles][4];
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const int token = Softmax::token_of(first, tile, lane_group());
-        const u16* row =
-            args_.raw_keys + raw_row(token, end) + place_in_group() * KeyRows::kChannels;
+        const int token = held(Softmax::token_of(first, tile, lane_group()), end);
+        const u16* row = work_.raw_key(args_, token, place_in_group() * KeyRows::kChannels);
         load_words<4>(words[tile], reinterpret_cast<const u32*>(row + octet * 8), LoadGlobal());
       }
       query.multiply(products, words, octet);
@@ -203,10 +200,12 @@ class AttentionFragmentsBlock {
     u32 b[kQuads][2];
     Softmax::spread(b, probabilities);
     const int token = Softmax::token_of(first, tile, place_in_group() * 2);
-    const u16* values = args_.raw_values + lane_group() * ValueRows::kChannels;
-    const auto* even = reinterpret_cast<const U32x2*>(values + raw_row(token, end));
-    const auto* odd =
-        reinterpret_cast<const U32x2*>(values + raw_row(token + Softmax::kJoined, end));
+    const auto row = [&](int of) {
+      return reinterpret_cast<const U32x2*>(
+          work_.raw_value(args_, held(of, end), lane_group() * ValueRows::kChannels));
+    };
+    const U32x2* const even = row(token);
+    const U32x2* const odd = row(token + Softmax::kJoined);
     VQ_UNROLL
     for (int j = 0; j < Softmax::kProducts; ++j) {
       const U32x2 a = load_global(even + j);

@@ -111,9 +111,9 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   at.keys = carve_codebook(c.keys, units_per_head(c.keys, c.head_dim), carve);
   at.values = carve_codebook(c.values, units_per_head(c.values, c.head_dim), carve);
   at.query = carve(query_bytes);
-  at.raw_query = transformed(c) && raw_slots(c) > 0 ? carve(query_bytes) : at.query;
+  at.raw_query = transformed(c) && reads_raw(c) ? carve(query_bytes) : at.query;
   at.query_words = carve(query_stages(c) * query_parts(c) * row_bytes);
-  at.raw_words = carve(raw_slots(c) > 0 ? row_bytes : i64{0});
+  at.raw_words = carve(reads_raw(c) ? row_bytes : i64{0});
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
   const int warps = c.threads / 32;
   const i64 attending = carve.next;

@@ -1,4 +1,4 @@
-// attention_decode by lanes: one query token against a quantized KV cache (VecInfer Alg. 1, entries
+// attention_decode by lanes: a query token against a quantized KV cache (VecInfer Alg. 1, entries
 // looked up, online softmax in fp32, split over tokens). A block serves heads of one KV head of one
 // sequence over one split of its tokens (attention_tiles.cuh), and decodes each key once for all of
 // them (attention_key_lanes.cuh).
@@ -36,8 +36,9 @@ class LaneScores {
 
 template <class Plan>
 VQ_DEVICE void attention_lanes(const AttentionDecodeArgs& args) {
-  const auto work = AttentionWork<Plan>::of_block(args);
-  AttentionTiles<Plan, LaneScores<Plan>>(args, work, 0).run();
+  AttentionWork<Plan>::of_block(args, 1, [&](const auto& work) {
+    AttentionTiles<Plan, LaneScores<Plan>>(args, work, 0).run();
+  });
 }
 
 }  // namespace vq

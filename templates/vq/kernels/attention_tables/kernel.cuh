@@ -59,8 +59,8 @@ class KeyTables {
       for (int t = 0; t < kTokens; ++t) {
         // The last one again where there is no such token: a branch would order the lookups.
         const int token = base + group + t < count ? base + group + t : count - 1;
-        if (raw_slots(kConfig) > 0 && work_.is_raw(first + token)) {
-          add_raw(args_.raw_keys + work_.raw_row(args_, first + token), t, sums);
+        if (reads_raw(kConfig) && work_.is_raw(first + token)) {
+          add_raw(work_.raw_key(args_, first + token), t, sums);
         } else {
           add_codes(keys + token * kWords, t, sums);
         }
@@ -149,8 +149,9 @@ class KeyTables {
 
 template <class Plan>
 VQ_DEVICE void attention_tables(const AttentionDecodeArgs& args) {
-  const auto work = AttentionWork<Plan>::of_block(args);
-  AttentionTiles<Plan, KeyTables<Plan>>(args, work, 0).run();
+  AttentionWork<Plan>::of_block(args, 1, [&](const auto& work) {
+    AttentionTiles<Plan, KeyTables<Plan>>(args, work, 0).run();
+  });
 }
 
 }  // namespace vq
