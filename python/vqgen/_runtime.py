@@ -187,8 +187,8 @@ class Merge(Op):
         """outs: as many arrays as the config has parts, [rows, heads, head_dim] each, in the op's
             dtype and aligned to 16 bytes; as many rows as the config has, or fewer.
 
-        lses: as many, float32 [rows, heads], natural logarithms, as Attention gives them. A part whose
-            lse is -inf counts nothing in that row and head, whatever its out holds.
+        lses: as many, float32 [rows, heads], natural logarithms, as Attention gives them. A part
+            whose lse is -inf counts nothing in that row and head, whatever its out holds.
         out, lse: the result; each may be one of outs, or of lses.
 
         Returns (out, lse), which are made where they are not given.

@@ -52,8 +52,9 @@ def merge(outs, lses):
     weights = np.exp(lses - most)
     total = weights.sum(0)
     outs = np.where(counts[..., None], np.asarray(outs, np.float64), 0)
+    out = (weights[..., None] * outs).sum(0) / np.where(total > 0, total, 1)[..., None]
     with np.errstate(divide="ignore"):
-        return (weights[..., None] * outs).sum(0) / np.maximum(total, 1e-300)[..., None], most + np.log(total)
+        return out, most + np.log(total)
 
 
 def worst(result, expected):
