@@ -53,6 +53,11 @@ std::string tuned_problem_text(const Problem& problem) {
                        s.batch, s.kv_heads, s.head_dim, s.tokens, short_name(op->keys),
                        short_name(op->values));
   }
+  if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
+    const MergeShape& s = op->shape;
+    return fmt::format("attention_merge {} rows {} heads {} of {} parts {}", enum_name(op->dtype),
+                       s.rows, s.heads, s.head_dim, s.parts);
+  }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} {} rows {} of {}x{} {}", op_name(problem), enum_name(op.dtype),
                      op.shape.rows, op.shape.out_features, op.shape.in_features,

@@ -82,6 +82,9 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (std::holds_alternative<KvAppend>(problem)) return of_dataflow(AppendLanes{}, problem, gpu);
   if (std::holds_alternative<KvDecode>(problem)) return of_dataflow(DecodeLanes{}, problem, gpu);
+  if (std::holds_alternative<AttentionMerge>(problem)) {
+    return of_dataflow(MergeLanes{}, problem, gpu);
+  }
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
   const Plan fragments =
       of_dataflow(attention ? Plan(AttentionFragments{}) : LinearFragments{}, problem, gpu);

@@ -94,6 +94,13 @@ std::string shape_line(const Problem& problem) {
         "kv_decode in {}: up to {} tokens of each of {} sequences, {} KV heads of {} channels",
         enum_name(op->dtype), s.tokens, s.batch, s.kv_heads, s.head_dim);
   }
+  if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
+    const MergeShape& s = op->shape;
+    return fmt::format(
+        "attention_merge in {}: {} results of up to {} query tokens, {} heads of {} channels, "
+        "become one",
+        enum_name(op->dtype), s.parts, s.rows, s.heads, s.head_dim);
+  }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
                      op_name(problem), enum_name(op.dtype), op.shape.rows, op.shape.out_features,
@@ -138,6 +145,10 @@ ReportSection budget_section(const Residency& residency, const GpuSpec& gpu, boo
 ReportSection cache_section(const std::vector<OperandTraffic>& traffic,
                             std::span<const OperandPlacement> placements) {
   ReportSection section{"where entries stand, by number", {}};
+  if (traffic.empty()) {
+    section.lines.emplace_back("the op has no codebooks");
+    return section;
+  }
   for (const OperandTraffic& each : traffic) {
     section.lines.push_back(fmt::format(
         "{}: of {:.3g} lookups {:.1f} % find registers, {:.1f} % shared memory with a copy a lane, "
@@ -162,10 +173,24 @@ ReportSection cache_section(const std::vector<OperandTraffic>& traffic,
   return section;
 }
 
-// Bytes of dense keys and values that a call writes.
-double dense_bytes(const KvDecode& op) {
-  const DecodeShape& s = op.shape;
-  return 4.0 * s.batch * s.kv_heads * s.head_dim * static_cast<double>(s.tokens);
+// What a call moves beside codes and codebooks, where that counts: dense keys and values that are
+// written, or the results that are merged and the one that they become.
+struct Plain {
+  double bytes = 0;
+  const char* line = "";  // with a place for the bytes
+  const char* all = "codes and codebooks";
+};
+
+Plain plain_of(const Problem& problem) {
+  if (const auto* decode = std::get_if<KvDecode>(&problem)) {
+    const DecodeShape& s = decode->shape;
+    return {4.0 * s.batch * s.kv_heads * s.head_dim * static_cast<double>(s.tokens),
+            "device memory: {} of dense rows written", "codes, codebooks and dense rows"};
+  }
+  if (const auto* merge = std::get_if<AttentionMerge>(&problem)) {
+    return {merge->bytes(), "device memory: {} of results read and written", "results"};
+  }
+  return {};
 }
 
 ReportSection traffic_section(const Problem& problem, const std::vector<OperandTraffic>& traffic,
@@ -181,17 +206,15 @@ ReportSection traffic_section(const Problem& problem, const std::vector<OperandT
         bytes_text(each.code_l2_bytes), bytes_text(each.fill_l2_bytes),
         bytes_text(each.lookup_l2_bytes), bytes_text(each.lookup_bytes)));
   }
-  const auto* decode = std::get_if<KvDecode>(&problem);
-  if (decode != nullptr) {
-    memory += dense_bytes(*decode);
-    section.lines.push_back(
-        fmt::format("device memory: {} of dense rows written", bytes_text(dense_bytes(*decode))));
+  const Plain plain = plain_of(problem);
+  if (plain.bytes > 0) {
+    memory += plain.bytes;
+    section.lines.push_back(fmt::format(fmt::runtime(plain.line), bytes_text(plain.bytes)));
   }
   section.lines.push_back(
       fmt::format("at {:.0f} GB/s device memory needs {:.1f} us for {}: no plan is faster unless "
                   "L2 holds them",
-                  gpu.memory_gbps, memory * 1e-3 / gpu.memory_gbps,
-                  decode == nullptr ? "codes and codebooks" : "codes, codebooks and dense rows"));
+                  gpu.memory_gbps, memory * 1e-3 / gpu.memory_gbps, plain.all));
   return section;
 }
 
@@ -245,7 +268,7 @@ std::vector<std::string> explain(const Plan& plan, const Problem& problem, const
   const vq::CallShape shape = call_shape(plan, problem);
   return visit_plan(plan, problem, [&]<class P>(const P& each, const OpOf<P>& op) {
     std::vector<std::string> all;
-    if constexpr (!std::is_same_v<OpOf<P>, KvAppend>) all = lines(each, op, gpu);
+    if constexpr (requires { lines(each, op, gpu); }) all = lines(each, op, gpu);
     all.push_back(fmt::format("shared memory: {} of {} bytes a block", shape.shared_bytes(),
                               gpu.shared_bytes_per_block));
     for (std::string& line : explain_plan(each, op)) all.push_back(std::move(line));
@@ -272,6 +295,9 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   }
   if (std::holds_alternative<DecodeLanes>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
+  }
+  if (std::holds_alternative<MergeLanes>(plan)) {
+    return {"nothing is looked up: the lane that loads a part's channels weighs them, in fp32"};
   }
   if (std::holds_alternative<LinearWarpgroups>(plan)) {
     return {

@@ -256,6 +256,45 @@ DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData
   };
 }
 
+DeviceCall::DeviceCall(Backend& backend, const AttentionMerge& op, const MergeData& data,
+                       Misalignment misalignment, Rotation rotation, std::size_t guard)
+    : backend_(backend),
+      op_(op),
+      device_(backend, guard),
+      guard_(guard),
+      places_(rotation.places()) {
+  std::vector<std::uint16_t*> out;
+  std::vector<float*> lse;
+  std::vector<std::vector<const std::uint16_t*>> outs;
+  std::vector<std::vector<const float*>> lses;
+  for (const MergePart& part : data.parts) {
+    if (static_cast<int>(outs.size()) == data.in_place) {
+      out = device_.states(part.out, rotation.codes, misalignment.elements);
+      lse = device_.states(part.lse, rotation.codes);
+      outs.emplace_back(out.begin(), out.end());
+      lses.emplace_back(lse.begin(), lse.end());
+    } else {
+      outs.push_back(device_.inputs(part.out, rotation.codes, misalignment.elements));
+      lses.push_back(device_.inputs(part.lse, rotation.codes));
+    }
+  }
+  if (data.in_place < 0) {
+    out = {device_.output<std::uint16_t>(data.parts[0].out.size(), misalignment.elements)};
+    lse = {device_.output<float>(data.parts[0].lse.size())};
+  }
+  vq::AttentionMergeArgs args{};
+  args.rows = static_cast<vq::i32>(data.rows);
+  args_of_ = [=](int call, int) mutable {
+    args.out = at(out, call);
+    args.lse = at(lse, call);
+    for (std::size_t i = 0; i < outs.size(); ++i) {
+      args.outs[i] = at(outs[i], call);
+      args.lses[i] = at(lses[i], call);
+    }
+    return args;
+  };
+}
+
 const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
                                                             CodebookCaching codebooks) {
   const vq::CallShape shape = call_shape(plan, op_);

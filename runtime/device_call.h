@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <vq/args/attention_decode.h>
+#include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
@@ -18,6 +19,7 @@
 #include "runtime/rotation.h"
 #include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_decode.h"
+#include "runtime/verify/reference_merge.h"
 
 namespace vqgen {
 
@@ -28,7 +30,8 @@ struct Misalignment {
 };
 
 struct AttentionOutput {
-  // [data.query_rows()][query_heads][head_dim], bits of the problem's dtype
+  // [data.query_rows()][query_heads][head_dim], bits of the problem's dtype; of attention_merge
+  // rows are query rows
   std::vector<std::uint16_t> out;
   std::vector<float> lse;  // [data.query_rows()][query_heads]
 };
@@ -48,6 +51,9 @@ class DeviceCall {
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
   DeviceCall(Backend& backend, const KvDecode& op, const AttentionData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
+  // In place, args() puts the first place of the part that becomes the result back as it was.
+  DeviceCall(Backend& backend, const AttentionMerge& op, const MergeData& data,
+             Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
   DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
 
@@ -66,7 +72,7 @@ class DeviceCall {
   std::optional<std::string> take_damage();
 
   // What the last launch left; the op's own.
-  AttentionOutput attention_output() const;
+  AttentionOutput attention_output() const;  // of attention_merge too
   // Error(verification_failed) where the kernel wrote to what is no sequence's of a pool of pages.
   AppendResult append_output() const;
   DecodeOutput decode_output() const;
@@ -84,8 +90,8 @@ class DeviceCall {
   GuardedBuffer workspace_;
   std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
   // The argument struct of call number `call` with the codebooks of number `codebooks`.
-  using Args =
-      std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs, vq::KvDecodeArgs>;
+  using Args = std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs,
+                            vq::KvDecodeArgs, vq::AttentionMergeArgs>;
   std::function<Args(int call, int codebooks)> args_of_;
   int places_;
   const AppendData* appended_ = nullptr;  // where pages are appended to

@@ -26,7 +26,7 @@ auto execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
   DeviceCall call(backend, op, data, misalignment);
   launch_all(backend, kernel, source, call.args(plan).front());
   call.require_kept();
-  if constexpr (std::is_same_v<Op, AttentionDecode>) {
+  if constexpr (std::is_same_v<Op, AttentionDecode> || std::is_same_v<Op, AttentionMerge>) {
     return call.attention_output();
   } else if constexpr (std::is_same_v<Op, KvAppend>) {
     return call.append_output();
@@ -46,6 +46,8 @@ auto hard_data(const Op& op, const HardInput& input) {
     return make_append_data(op, input);
   } else if constexpr (std::is_same_v<Op, KvDecode>) {
     return make_decode_data(op, input);
+  } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
+    return make_merge_data(op, input);
   } else {
     return make_linear_data(op, input);
   }

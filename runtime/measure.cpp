@@ -48,6 +48,13 @@ LayerBytes layer_of(const AppendData& data) {
           codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
 }
 
+// Parts stand for codes.
+LayerBytes layer_of(const MergeData& data) {
+  std::int64_t parts = 0;
+  for (const MergePart& each : data.parts) parts += bytes_of(each.out, each.lse);
+  return {parts + bytes_of(data.parts[0].out, data.parts[0].lse), parts, 0};
+}
+
 }  // namespace
 
 MeasureOptions on_host(MeasureOptions options) {
@@ -68,6 +75,8 @@ Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
                                      static_cast<double>(softmax_scale(*op)));
   } else if (std::holds_alternative<KvDecode>(problem_)) {
     reference_ = reference_decode(std::get<AttentionData>(data_));
+  } else if (const auto* merge = std::get_if<MergeData>(&data_)) {
+    reference_ = reference_merge(*merge);
   } else if (const auto* product = std::get_if<LinearData>(&data_)) {
     reference_ = reference_linear(*product);
   }
@@ -88,6 +97,10 @@ std::unique_ptr<DeviceCall> Measurer::uploaded() const {
   if (const auto* op = std::get_if<KvDecode>(&problem_)) {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<AttentionData>(data_),
                                         Misalignment{}, rotation_, kGuardBytes);
+  }
+  if (const auto* op = std::get_if<AttentionMerge>(&problem_)) {
+    return std::make_unique<DeviceCall>(backend_, *op, std::get<MergeData>(data_), Misalignment{},
+                                        rotation_, kGuardBytes);
   }
   return std::make_unique<DeviceCall>(backend_, *as_linear(problem_), std::get<LinearData>(data_),
                                       Misalignment{}, rotation_, kGuardBytes);
@@ -149,11 +162,11 @@ CompiledPlan Measurer::compile(const Plan& plan) const {
 }
 
 Comparison Measurer::compare_output() const {
-  if (const auto* op = std::get_if<AttentionDecode>(&problem_)) {
+  if (const auto* attention = std::get_if<AttentionResult>(&reference_)) {
+    const DType dtype = std::visit([](const auto& op) { return op.dtype; }, problem_);
     const AttentionOutput output = call_->attention_output();
-    const auto& reference = std::get<AttentionResult>(reference_);
-    Comparison comparison = compare(reference.out, output.out, op->dtype);
-    comparison.ok = comparison.ok && compare_lse(reference.lse, output.lse, op->dtype).ok;
+    Comparison comparison = compare(attention->out, output.out, dtype);
+    comparison.ok = comparison.ok && compare_lse(attention->lse, output.lse, dtype).ok;
     return comparison;
   }
   if (const auto* append = std::get_if<AppendData>(&data_)) {

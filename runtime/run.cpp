@@ -28,6 +28,19 @@ ItemReport report_of(const std::string& name, const Comparison& comparison, DTyp
   return report;
 }
 
+ItemReport report_of(const std::string& name, const AttentionResult& reference,
+                     const AttentionOutput& output, DType dtype) {
+  ItemReport report = report_of(name, compare(reference.out, output.out, dtype), dtype);
+  const Comparison lse = compare_lse(reference.lse, output.lse, dtype);
+  if (!lse.ok) {
+    report.ok = false;
+    report.why += fmt::format("{}log-sum-exp {} is off by {:.2e}", report.why.empty() ? "" : "; ",
+                              lse.worst, lse.max_abs_err);
+  }
+  report.lse_max_abs_err = lse.max_abs_err;
+  return report;
+}
+
 class Runner {
  public:
   Runner(const Prepared& prepared, Backend& backend)
@@ -39,15 +52,7 @@ class Runner {
     const AttentionOutput output =
         execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
     const double scale = static_cast<double>(softmax_scale(op));
-    const AttentionResult reference = reference_attention(data, scale);
-    ItemReport report = report_of(name, compare(reference.out, output.out, op.dtype), op.dtype);
-    const Comparison lse = compare_lse(reference.lse, output.lse, op.dtype);
-    if (!lse.ok) {
-      report.ok = false;
-      report.why += fmt::format("{}log-sum-exp {} is off by {:.2e}", report.why.empty() ? "" : "; ",
-                                lse.worst, lse.max_abs_err);
-    }
-    report.lse_max_abs_err = lse.max_abs_err;
+    ItemReport report = report_of(name, reference_attention(data, scale), output, op.dtype);
     if (!data.original_keys.empty() && !data.original_values.empty()) {
       const AttentionResult plain = reference_attention_unquantized(data, scale);
       report.rel_err_unquantized = compare(plain.out, output.out, op.dtype).rel_err;
@@ -78,6 +83,12 @@ class Runner {
           judge_decode(data, reference_decode_unquantized(data), output).comparison.rel_err;
     }
     return report;
+  }
+
+  ItemReport run(const std::string& name, const AttentionMerge& op, const MergeData& data) {
+    return report_of(name, reference_merge(data),
+                     execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data),
+                     op.dtype);
   }
 
   ItemReport run(const std::string& name, const Linear& op, const LinearData& data) {
@@ -271,6 +282,14 @@ AppendData stored_data(const KvAppend&, const BundleItem&, const std::string& wh
   throw Error(ErrorKind::bad_input,
               where +
                   ": kv_append makes codes of new tokens, so a bundle has nothing for it; run "
+                  "it on generated data, without --data");
+}
+
+MergeData stored_data(const AttentionMerge&, const BundleItem&, const std::string& where,
+                      const HardInput&) {
+  throw Error(ErrorKind::bad_input,
+              where +
+                  ": attention_merge takes results of attention, which a bundle has none of; run "
                   "it on generated data, without --data");
 }
 }  // namespace

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include <vq/args/attention_decode.h>
+#include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
@@ -17,6 +18,7 @@ namespace vqgen {
 // `bytes` is 0.
 inline void point_into_workspace(vq::KvAppendArgs&, void*, std::size_t, std::size_t) {}
 inline void point_into_workspace(vq::KvDecodeArgs&, void*, std::size_t, std::size_t) {}
+inline void point_into_workspace(vq::AttentionMergeArgs&, void*, std::size_t, std::size_t) {}
 template <class Args>
 void point_into_workspace(Args& args, void* workspace, std::size_t bytes, std::size_t score_bytes) {
   auto* next = static_cast<std::byte*>(workspace);

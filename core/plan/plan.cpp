@@ -126,6 +126,10 @@ vq::DecodeProblem facts(const KvDecode& op) {
           cache_facts(op.values, op.shape.head_dim)};
 }
 
+vq::MergeProblem facts(const AttentionMerge& op) {
+  return {op.dtype, op.shape.head_dim, op.shape.heads, op.shape.parts};
+}
+
 vq::CallShape call_shape(const Plan& plan, const Problem& problem) {
   return visit_plan(plan, problem,
                     [](const auto& each, const auto& op) { return call_shape(each, op); });

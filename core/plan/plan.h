@@ -5,6 +5,7 @@
 #pragma once
 
 #include <vq/args/attention_decode.h>
+#include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
@@ -19,6 +20,7 @@
 #include <vq/kernels/linear_slices/plan.h>
 #include <vq/kernels/linear_tables/plan.h>
 #include <vq/kernels/linear_warpgroups/plan.h>
+#include <vq/kernels/merge_lanes/plan.h>
 
 #include <string>
 #include <string_view>
@@ -55,19 +57,22 @@ using vq::LinearLanes;
 using vq::LinearSlices;
 using vq::LinearTables;
 using vq::LinearWarpgroups;
+using vq::MergeLanes;
 
 using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
                           LinearLanes, LinearFragments, LinearTables, LinearWarpgroups,
-                          LinearSlices, AppendLanes, DecodeLanes>;
+                          LinearSlices, AppendLanes, DecodeLanes, MergeLanes>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
-// The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, or Linear, which Gemv and Gemm
-// both are.
+// The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge, or Linear,
+// which Gemv and Gemm both are.
 template <class P>
 using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
     std::conditional_t<std::string_view(P::kName).starts_with("linear_"), Linear,
-                       std::conditional_t<std::is_same_v<P, AppendLanes>, KvAppend, KvDecode>>>;
+                       std::conditional_t<std::is_same_v<P, AppendLanes>, KvAppend,
+                                          std::conditional_t<std::is_same_v<P, DecodeLanes>,
+                                                             KvDecode, AttentionMerge>>>>;
 
 // The op of a problem that the dataflow does; null where it does another.
 template <class P>
@@ -80,11 +85,13 @@ const OpOf<P>* op_of(const Problem& problem) {
 
 // The arguments that an op's kernels take.
 template <class Op>
-using ArgsOf =
-    std::conditional_t<std::is_same_v<Op, AttentionDecode>, vq::AttentionDecodeArgs,
-                       std::conditional_t<std::is_base_of_v<Linear, Op>, vq::LinearArgs,
-                                          std::conditional_t<std::is_same_v<Op, KvAppend>,
-                                                             vq::KvAppendArgs, vq::KvDecodeArgs>>>;
+using ArgsOf = std::conditional_t<
+    std::is_same_v<Op, AttentionDecode>, vq::AttentionDecodeArgs,
+    std::conditional_t<
+        std::is_base_of_v<Linear, Op>, vq::LinearArgs,
+        std::conditional_t<std::is_same_v<Op, KvAppend>, vq::KvAppendArgs,
+                           std::conditional_t<std::is_same_v<Op, KvDecode>, vq::KvDecodeArgs,
+                                              vq::AttentionMergeArgs>>>>;
 
 // Whether the plan's dataflow does the problem's op.
 inline bool is_plan_of(const Plan& plan, const Problem& problem) {
@@ -121,6 +128,7 @@ vq::AttentionProblem facts(const AttentionDecode& op);
 vq::LinearProblem facts(const Linear& op);
 vq::AppendProblem facts(const KvAppend& op);
 vq::DecodeProblem facts(const KvDecode& op);
+vq::MergeProblem facts(const AttentionMerge& op);
 
 // Facts and plan side by side.
 template <class P>
@@ -145,6 +153,10 @@ vq::CallShape call_shape(const P& plan, const KvAppend& op) {
 template <class P>
 vq::CallShape call_shape(const P& plan, const KvDecode& op) {
   return call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
+}
+template <class P>
+vq::CallShape call_shape(const P& plan, const AttentionMerge& op) {
+  return call_shape(configured(plan, op), op.shape.rows);
 }
 vq::CallShape call_shape(const Plan& plan, const Problem& problem);
 

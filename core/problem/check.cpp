@@ -1,5 +1,7 @@
 #include "core/problem/check.h"
 
+#include <vq/kernels/merge_lanes/plan.h>
+
 namespace vqgen {
 namespace {
 
@@ -36,6 +38,12 @@ void judge_problem(Judge& judge, const AttentionDecode& op) {
 void judge_problem(Judge& judge, const KvAppend& op) { judge_cache(judge, op); }
 
 void judge_problem(Judge& judge, const KvDecode& op) { judge_cache(judge, op); }
+
+void judge_problem(Judge& judge, const AttentionMerge& op) {
+  judge.require(op.shape.head_dim % vq::kMergedChannels == 0,
+                "head_dim {} is not a multiple of {}, the channels of one load; pad the heads",
+                op.shape.head_dim, vq::kMergedChannels);
+}
 
 void judge_problem(Judge& judge, const Linear& op) { judge_format(judge, op.weights, "weights"); }
 

@@ -36,6 +36,7 @@ Verdict check(const Problem& problem);
 void judge_problem(Judge& judge, const AttentionDecode& op);
 void judge_problem(Judge& judge, const KvAppend& op);
 void judge_problem(Judge& judge, const KvDecode& op);
+void judge_problem(Judge& judge, const AttentionMerge& op);
 void judge_problem(Judge& judge, const Linear& op);
 
 }  // namespace vqgen

@@ -8,7 +8,8 @@
 namespace vqgen {
 namespace {
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp, Gemm::kOp, KvAppend::kOp, KvDecode::kOp};
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,     Gemm::kOp,
+                          KvAppend::kOp,        KvDecode::kOp, AttentionMerge::kOp};
 
 template <class Op>
 Problem read_op(const JsonCursor& root) {
@@ -48,12 +49,14 @@ Config read_config(const Json& json, const std::string& source) {
   Config config;
   config.source = source;
   const std::size_t op =
-      root.member("op", ": attention_decode, gemv, gemm, kv_append or kv_decode").choice(kOps);
+      root.member("op", ": attention_decode, gemv, gemm, kv_append, kv_decode or attention_merge")
+          .choice(kOps);
   config.problem = op == 0   ? read_op<AttentionDecode>(root)
                    : op == 1 ? read_op<Gemv>(root)
                    : op == 2 ? read_op<Gemm>(root)
                    : op == 3 ? read_op<KvAppend>(root)
-                             : read_op<KvDecode>(root);
+                   : op == 4 ? read_op<KvDecode>(root)
+                             : read_op<AttentionMerge>(root);
   if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));
   if (root.has("hotness")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();

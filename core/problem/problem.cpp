@@ -132,6 +132,11 @@ void validate(const KvDecode& op, const Validator& validator) {
                                 static_cast<double>(shape.tokens));
 }
 
+void validate(const AttentionMerge& op, const Validator& validator) {
+  const MergeShape& shape = op.shape;
+  validator.size("a result", static_cast<double>(shape.rows) * shape.heads * shape.head_dim);
+}
+
 template <class Op>
 void validate_rows(const Op& op, const Validator& validator) {
   if constexpr (requires { Op::kMostRows; }) {

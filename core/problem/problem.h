@@ -133,6 +133,37 @@ struct KvDecode {
   bool operator==(const KvDecode&) const = default;
 };
 
+// Results of attention over disjoint sets of tokens, to be made one.
+struct MergeShape {
+  std::int64_t rows = 0;
+  int heads = 0;
+  int head_dim = 0;
+  int parts = 0;
+
+  static constexpr auto fields() {
+    using S = MergeShape;
+    return std::make_tuple(
+        field("rows", &S::rows, required(1, 1 << 24), "query tokens of all sequences, at most"),
+        field("heads", &S::heads, required(1, 65535), "heads of the query"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("parts", &S::parts, required(2, 8), "results that become one"));
+  }
+  bool operator==(const MergeShape&) const = default;
+};
+
+// By their log-sum-exp. Nothing is quantized: an op without operands.
+struct AttentionMerge {
+  static constexpr const char* kOp = "attention_merge";
+  DType dtype = DType::f16;
+  MergeShape shape;
+  // Bytes of a result, its log-sum-exp included, and those that a call moves.
+  double part_bytes() const {
+    return static_cast<double>(shape.rows) * shape.heads * (2.0 * shape.head_dim + 4);
+  }
+  double bytes() const { return (shape.parts + 1) * part_bytes(); }
+  bool operator==(const AttentionMerge&) const = default;
+};
+
 // y = x W^T.
 struct LinearShape {
   int rows = 0;
@@ -173,18 +204,18 @@ struct Gemm : Linear {
   bool operator==(const Gemm&) const = default;
 };
 
-using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDecode>;
+using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDecode, AttentionMerge>;
 
 enum class Operand { keys, values, weights };
 template <>
 inline constexpr auto enum_names<Operand> = std::array{"keys", "values", "weights"};
 
-// visit(operand, its format) for each quantized tensor of an op.
+// visit(operand, its format) for each quantized tensor of an op, which may have none.
 template <class Op, class Visit>
 void for_each_operand(Op& op, Visit&& visit) {
   if constexpr (requires { op.weights; }) {
     visit(Operand::weights, op.weights);
-  } else {
+  } else if constexpr (requires { op.keys; }) {
     visit(Operand::keys, op.keys);
     visit(Operand::values, op.values);
   }

@@ -55,10 +55,12 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
         "ablate: kv_append has one dataflow and places no codebooks, so there is nothing to "
         "leave out; use vqgen measure --space");
   }
-  if (std::holds_alternative<KvDecode>(problem)) {
+  if (std::holds_alternative<KvDecode>(problem) ||
+      std::holds_alternative<AttentionMerge>(problem)) {
     throw Error(ErrorKind::infeasible,
-                "ablate: kv_decode has one dataflow, so there is nothing to compare it with; use "
-                "vqgen measure --space");
+                fmt::format("ablate: {} has one dataflow, so there is nothing to compare it with; "
+                            "use vqgen measure --space",
+                            op_name(problem)));
   }
   std::set<std::string> seen;
   for (const Plan& plan : space(problem, gpu, {.most = 0}).plans) {

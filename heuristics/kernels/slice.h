@@ -100,9 +100,11 @@ VQGEN_SLICE(LinearWarpgroups)
 VQGEN_SLICE(LinearSlices)
 VQGEN_SLICE(AppendLanes)
 VQGEN_SLICE(DecodeLanes)
+VQGEN_SLICE(MergeLanes)
 #undef VQGEN_SLICE
 PlanUse use_of(const AppendLanes&, const KvAppend&);
 PlanUse use_of(const DecodeLanes&, const KvDecode&);
+PlanUse use_of(const MergeLanes&, const AttentionMerge&);
 
 // What `vqgen explain` says of a dataflow beside its op's lines; most have nothing to add.
 template <class P>
@@ -114,6 +116,7 @@ std::vector<std::string> explain_plan(const AttentionChannels&, const AttentionD
 std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
 std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
 std::vector<std::string> explain_plan(const DecodeLanes&, const KvDecode&);
+std::vector<std::string> explain_plan(const MergeLanes&, const AttentionMerge&);
 
 // What the judgements of plans have in common: the rules that hold whatever the op.
 //

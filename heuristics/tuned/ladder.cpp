@@ -35,6 +35,9 @@ std::vector<Size> sizes_of(const Problem& problem) {
     return {
         {"tokens", op->shape.tokens}, {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}};
   }
+  if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
+    return {{"rows", op->shape.rows}, {"heads", op->shape.heads}};
+  }
   const LinearShape& shape = as_linear(problem)->shape;
   return {{"rows", shape.rows},
           {"out_features", shape.out_features},
@@ -69,6 +72,12 @@ bool same_kind(const Problem& a, const Problem& b) {
   }
   if (const auto* decode = std::get_if<KvDecode>(&a)) {
     return same_but_sizes(*decode, std::get<KvDecode>(b));
+  }
+  if (const auto* merge = std::get_if<AttentionMerge>(&a)) {
+    AttentionMerge other = std::get<AttentionMerge>(b);
+    other.shape.rows = merge->shape.rows;
+    other.shape.heads = merge->shape.heads;
+    return other == *merge;
   }
   const auto* one = std::get_if<AttentionDecode>(&a);
   if (one == nullptr) {

@@ -340,6 +340,23 @@ typedef struct vqgen_kv_decode_args {
   vqgen_pages pages;        /* of a cache in pages */
 } vqgen_kv_decode_args;
 
+/* Arguments of attention_merge, which makes one of `parts` results of attention over disjoint sets
+ * of tokens: out = sum w_i out_i / sum w_i with w_i = exp(lse_i - max lse), lse = log sum exp
+ * lse_i. A part whose lse of a row and head is -inf counts nothing there, whatever its out holds;
+ * where all are, out is zeros and lse -inf. NaN or +inf in an lse, and NaN in the out of a part
+ * that counts, make NaN, of that row and head alone. */
+typedef struct vqgen_merge_args {
+  size_t struct_bytes;
+  int64_t rows;             /* query tokens now, 1 to the config's */
+  int32_t parts;            /* the config's */
+  const void* const* outs;  /* host memory: a pointer of each part, to [rows][heads][head_dim],
+                               16-byte aligned */
+  const float* const* lses; /* likewise, to [rows][heads], natural log */
+  void* out;                /* [rows][heads][head_dim], 16-byte aligned */
+  float* lse;               /* [rows][heads] */
+  /* out may be one of outs, lse one of lses; otherwise none that is written overlaps another. */
+} vqgen_merge_args;
+
 /* Arguments of gemv and gemm, y = x W^T. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
@@ -368,6 +385,9 @@ VQGEN_API vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_appen
                                            void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_kv_decode_launch(const vqgen_op* op, const vqgen_kv_decode_args* args,
                                               void* stream); /* needs no workspace */
+VQGEN_API vqgen_status vqgen_attention_merge_launch(const vqgen_op* op,
+                                                    const vqgen_merge_args* args,
+                                                    void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args,
                                            void* workspace, size_t workspace_bytes, void* stream);
 

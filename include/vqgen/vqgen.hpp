@@ -68,6 +68,10 @@ class Op {
     args.struct_bytes = sizeof(args);
     require(vqgen_kv_decode_launch(op_.get(), &args, stream));
   }
+  void launch(vqgen_merge_args args, void* stream = nullptr) const {
+    args.struct_bytes = sizeof(args);
+    require(vqgen_attention_merge_launch(op_.get(), &args, stream));
+  }
 
  private:
   std::unique_ptr<vqgen_op, decltype(&vqgen_op_release)> op_;

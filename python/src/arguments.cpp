@@ -66,14 +66,22 @@ constexpr Slot kDecode[] = {
     {"windows"},
     {"sinks"},
 };
-constexpr Slot kLinear[] = {
-    {.name = "x", .free_dimension = 0},
-    {.name = "y", .written = true, .free_dimension = 0},
-    {"weights.codes"},
-    {"weights.codebooks"},
-    {"weights.scales"},
-    {"output_scales"},
+constexpr Slot rows(const char* name, bool written = false) {
+  return {.name = name, .written = written, .free_dimension = 0};
+}
+constexpr Slot kMerge[] = {
+    rows("out", true), rows("lse", true), rows("outs.0"), rows("lses.0"), rows("outs.1"),
+    rows("lses.1"),    rows("outs.2"),    rows("lses.2"), rows("outs.3"), rows("lses.3"),
+    rows("outs.4"),    rows("lses.4"),    rows("outs.5"), rows("lses.5"), rows("outs.6"),
+    rows("lses.6"),    rows("outs.7"),    rows("lses.7"),
 };
+constexpr Slot kLinear[] = {
+    rows("x"),          rows("y", true),   {"weights.codes"}, {"weights.codebooks"},
+    {"weights.scales"}, {"output_scales"},
+};
+
+static_assert(std::max({std::size(kAttention), std::size(kAppend), std::size(kDecode),
+                        std::size(kMerge), std::size(kLinear)}) == kMostSlots);
 
 // Types that a description's word stands for: unsigned words may come as signed ones, and 16-bit
 // numbers as their bits, since not every library has all of them.
@@ -151,6 +159,7 @@ std::span<const Slot> slots_of(Kind kind) {
   if (kind == Kind::attention) return kAttention;
   if (kind == Kind::append) return kAppend;
   if (kind == Kind::decode) return kDecode;
+  if (kind == Kind::merge) return kMerge;
   return kLinear;
 }
 
@@ -158,10 +167,11 @@ Signature read_signature(const char* description, DLDevice device) {
   const auto json = nlohmann::json::parse(description);
   Signature signature;
   signature.op = json.at("problem").at("op").get<std::string>();
-  signature.kind = signature.op == "attention_decode" ? Kind::attention
-                   : signature.op == "kv_append"      ? Kind::append
-                   : signature.op == "kv_decode"      ? Kind::decode
-                                                      : Kind::linear;
+  signature.kind = signature.op == "attention_decode"  ? Kind::attention
+                   : signature.op == "kv_append"       ? Kind::append
+                   : signature.op == "kv_decode"       ? Kind::decode
+                   : signature.op == "attention_merge" ? Kind::merge
+                                                       : Kind::linear;
   signature.device = device;
   for (const Slot& slot : slots_of(signature.kind)) {
     std::optional<Expected>& expected = signature.expected.emplace_back();

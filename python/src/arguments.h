@@ -10,7 +10,7 @@
 
 namespace vqgen::python {
 
-enum class Kind { attention, append, decode, linear };
+enum class Kind { attention, append, decode, merge, linear };
 
 // An argument of a kind of op, in the order of calls.
 struct Slot {
@@ -21,6 +21,7 @@ struct Slot {
   int strided_dimensions = 0;  // leading ones that may lie apart; those behind are contiguous
 };
 std::span<const Slot> slots_of(Kind kind);
+inline constexpr std::size_t kMostSlots = 18;
 
 // What a slot takes in one op; nothing where the op has no such argument.
 struct Expected {

@@ -204,7 +204,7 @@ PyObject* launch_op(PyObject* object, PyObject* const* args, Py_ssize_t count) {
   return guarded<PyObject*>(nullptr, [&] {
     auto* const self = reinterpret_cast<OpObject*>(object);
     if (count != 4) throw bad_input("launch() takes arrays, count, softmax_scale and stream");
-    std::array<PyObject*, 15> given{};
+    std::array<PyObject*, kMostSlots> given{};
     const std::size_t slots = slots_of(self->signature.kind).size();
     if (PyTuple_Size(args[0]) != static_cast<Py_ssize_t>(slots)) {
       throw bad_input("launch() takes " + std::to_string(slots) + " arrays, in a tuple");

@@ -131,6 +131,42 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
           .sinks = given.data<std::int32_t>(sinks)};
 }
 
+// Of as many parts as the op has; holds what the arguments point to.
+struct MergeCall {
+  MergeCall(const Signature& signature, const Arguments& given) {
+    enum { out, lse, first };
+    const std::int64_t rows = given.size(out, 0);
+    const auto slots = static_cast<int>(signature.expected.size());
+    int parts = 0;
+    for (int slot = first; slot < slots && signature.expected[static_cast<std::size_t>(slot)];
+         slot += 2, ++parts) {
+      outs[parts] = given.data(slot);
+      lses[parts] = given.data<float>(slot + 1);
+      require_rows(given, slot, rows);
+      require_rows(given, slot + 1, rows);
+    }
+    require_rows(given, lse, rows);
+    args = {.struct_bytes = sizeof(vqgen_merge_args),
+            .rows = rows,
+            .parts = parts,
+            .outs = outs,
+            .lses = lses,
+            .out = given.data(out),
+            .lse = given.data<float>(lse)};
+  }
+
+  static void require_rows(const Arguments& given, int slot, std::int64_t rows) {
+    if (given.size(slot, 0) == rows) return;
+    throw bad_input(std::string("'") + slots_of(Kind::merge)[static_cast<std::size_t>(slot)].name +
+                    "' has " + std::to_string(given.size(slot, 0)) + " rows, and 'out' " +
+                    std::to_string(rows) + "; pass as many");
+  }
+
+  const void* outs[8];
+  const float* lses[8];
+  vqgen_merge_args args;
+};
+
 vqgen_linear_args linear_args(const Arguments& given) {
   enum { x, y, weights, output_scales = 5 };
   given.require_rows(y, x);
@@ -246,6 +282,8 @@ void launch(RuntimeState& state, const Op& op, const Signature& signature,
     case Kind::decode:
       require_like(arguments, 9, 10);
       return launch_as(state, op, arguments, decode_args(signature, arguments), stream);
+    case Kind::merge:
+      return launch_as(state, op, arguments, MergeCall(signature, arguments).args, stream);
     case Kind::linear:
       return launch_as(state, op, arguments, linear_args(arguments), stream);
   }

@@ -11,7 +11,7 @@ from vqgen._errors import BadInput
 if TYPE_CHECKING:
     from vqgen import configs
     Config = (dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig
-              | configs.DecodeConfig | configs.LinearConfig)
+              | configs.DecodeConfig | configs.MergeConfig | configs.LinearConfig)
 
 _POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
 _PROVENANCES = ("compiled", "disk", "memory", "baseline")
@@ -186,6 +186,38 @@ class Decode(Op):
         return min(rooms)
 
 
+class Merge(Op):
+    """Results of attention over disjoint sets of tokens become one, by their log-sum-exp."""
+
+    def __call__(self, outs, lses, *, out=None, lse=None, stream: int | None = None):
+        """outs: as many arrays as the config has parts, [rows, heads, head_dim] each, in the op's
+            dtype and aligned to 16 bytes; as many rows as the config has, or fewer.
+
+        lses: as many, float32 [rows, heads], natural logarithms, as Attention gives them. A part
+            whose lse is -inf counts nothing in that row and head, whatever its out holds.
+        out, lse: the result; each may be one of outs, or of lses.
+
+        Returns (out, lse), which are made where they are not given.
+        """
+        parts = self._problem["shape"]["parts"]
+        for name, given in (("outs", outs), ("lses", lses)):
+            if len(given) != parts:
+                raise BadInput(f"'{name}' has {len(given)} arrays, and the config {parts} parts")
+        _arrays.require("outs", outs[0])
+        if out is None:
+            out = _arrays.empty(outs[0], outs[0].shape, self._dtype)
+        if lse is None:
+            lse = _arrays.empty(outs[0], outs[0].shape[:2], "f32")
+        self._launch(merge_arguments(out, lse, outs, lses), None, 0.0, stream)
+        return out, lse
+
+
+def merge_arguments(out, lse, outs, lses):
+    """The slots of a merge, of which there are 8 parts."""
+    parts = [each for pair in zip(outs, lses) for each in pair]
+    return (out, lse, *parts, *[None] * (16 - len(parts)))
+
+
 class Linear(Op):
     """Products y = x W^T with quantized weights."""
 
@@ -205,8 +237,8 @@ class Linear(Op):
         return out
 
 
-_CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_decode": Decode, "gemv": Linear,
-            "gemm": Linear}
+_CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_decode": Decode,
+            "attention_merge": Merge, "gemv": Linear, "gemm": Linear}
 
 
 class Runtime:
@@ -249,6 +281,10 @@ class Runtime:
     def decode(self, config: Config, *, stream: int = 0) -> Decode:
         """Likewise, of a config of op kv_decode."""
         return self._prepare(config, ("kv_decode",), stream)
+
+    def merge(self, config: Config, *, stream: int = 0) -> Merge:
+        """Likewise, of a config of op attention_merge."""
+        return self._prepare(config, ("attention_merge",), stream)
 
     def linear(self, config: Config, *, stream: int = 0) -> Linear:
         """Likewise, of a config of op gemm or gemv; without an op, whichever takes its rows."""

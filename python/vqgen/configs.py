@@ -106,6 +106,22 @@ class DecodeConfig(_Config):
 
 
 @dataclass
+class MergeShape:
+    """`rows` is the most query tokens that will come, `parts` the results that become one."""
+
+    rows: int
+    heads: int
+    head_dim: int
+    parts: int
+
+
+@dataclass
+class MergeConfig(_Config):
+    shape: MergeShape
+    op: str = "attention_merge"
+
+
+@dataclass
 class LinearShape:
     """`rows` is the most that will come."""
 

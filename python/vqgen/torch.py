@@ -17,6 +17,7 @@ import torch
 import vqgen
 from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
+from vqgen._runtime import merge_arguments
 
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
            "runtime", "train_codebooks",
@@ -109,6 +110,7 @@ _library.define(
     " Tensor value_codes, Tensor value_codebooks, Tensor? value_scales, Tensor lengths, *,"
     " int tokens, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
     " Tensor? windows=None, Tensor? sinks=None, bool zeroed=True) -> (Tensor, Tensor)")
+_library.define("merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)")
 _library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"
                 " Tensor? output_scales) -> Tensor")
 
@@ -156,6 +158,19 @@ def _cache_shape(config):
     return shape["batch"], shape["kv_heads"], shape["head_dim"]
 
 
+def _merge(config, outs, lses):
+    if len(outs) != len(lses) or not outs:
+        raise vqgen.BadInput(f"{len(outs)} outs and {len(lses)} lses; give one of each for each part")
+    out, lse = _merged(outs, lses)
+    _op(config, out)._launch(merge_arguments(out, lse, outs, lses), None, 0.0, None)
+    return out, lse
+
+
+def _merged(outs, lses):
+    return tuple(torch.empty_like(each[0], memory_format=torch.contiguous_format)
+                 for each in (outs, lses))
+
+
 def _linear(config, x, codes, codebooks, scales, output_scales):
     out = x.new_empty(x.shape[0], _out_features(config))
     _op(config, x)._launch((x, out, codes, codebooks, scales, output_scales), None, 0.0, None)
@@ -168,7 +183,7 @@ def _out_features(config):
 
 
 for _name, _function in (("attention", _attention), ("append", _append), ("decode", _decode),
-                         ("linear", _linear)):
+                         ("merge", _merge), ("linear", _linear)):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
 
@@ -187,6 +202,11 @@ def _(*_, **__):
 @torch.library.register_fake("vqgen::decode", lib=_library)
 def _(config, key_codes, key_codebooks, *_, tokens, zeroed=True, **__):
     return _dense(config, key_codebooks, tokens, zeroed)
+
+
+@torch.library.register_fake("vqgen::merge", lib=_library)
+def _(config, outs, lses):
+    return _merged(outs, lses)
 
 
 @torch.library.register_fake("vqgen::linear", lib=_library)

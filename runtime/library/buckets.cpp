@@ -12,7 +12,10 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
   const bool tokens =
       std::holds_alternative<AttentionDecode>(problem) || std::holds_alternative<KvDecode>(problem);
   const std::int64_t own = size_of(problem);
-  if (std::holds_alternative<KvAppend>(problem)) return {own};
+  if (std::holds_alternative<KvAppend>(problem) ||
+      std::holds_alternative<AttentionMerge>(problem)) {
+    return {own};
+  }
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = tokens ? kLeastTokens : 1; size < own; size *= tokens ? 4 : 2) {
     sizes.push_back(size);
@@ -26,7 +29,7 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
 
 std::int64_t size_of(const Problem& problem) {
   const auto own = []<class Op>(const Op& op) -> std::int64_t {
-    if constexpr (std::is_base_of_v<Linear, Op>) {
+    if constexpr (requires { op.shape.rows; }) {
       return op.shape.rows;
     } else {
       return op.shape.tokens;
@@ -40,6 +43,8 @@ Problem resized(Problem problem, std::int64_t size) {
     if constexpr (std::is_base_of_v<Linear, Op>) {
       op.shape.rows = static_cast<int>(size);
       if (std::is_same_v<Op, Gemm> && op.shape.rows < Gemm::kLeastRows) return Gemv{op};
+    } else if constexpr (requires { op.shape.rows; }) {
+      op.shape.rows = size;
     } else {
       op.shape.tokens = size;
     }

@@ -126,4 +126,17 @@ void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands
   examine_counts(fault, demands, args);
 }
 
+void examine(FirstFault& fault, const MergeShape& shape, const Demands& demands,
+             const vqgen_merge_args& args) {
+  fault.present("out", args.out, demands.elements_mask);
+  fault.present("lse", args.lse, 3);
+  fault.present("outs", args.outs, alignof(void*) - 1);
+  fault.present("lses", args.lses, alignof(void*) - 1);
+  if (fault.status() != VQGEN_OK) return;
+  for (int i = 0; i < shape.parts; ++i) {
+    fault.present("outs", args.outs[i], demands.elements_mask);
+    fault.present("lses", args.lses[i], 3);
+  }
+}
+
 }  // namespace vqgen::library

@@ -78,5 +78,7 @@ void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands
              const vqgen_append_args& args);
 void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
              const vqgen_kv_decode_args& args);
+void examine(FirstFault& fault, const MergeShape& shape, const Demands& demands,
+             const vqgen_merge_args& args);
 
 }  // namespace vqgen::library

@@ -2,9 +2,12 @@
 // arguments judged without touching what they point to, and the kernels in order on the caller's
 // stream. No allocation, no lock, no string.
 #include <vq/args/attention_decode.h>
+#include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
+
+#include <array>
 
 #include "runtime/device_call.h"
 #include "runtime/library/examine.h"
@@ -68,17 +71,16 @@ void enqueue(const Bucket& bucket, const Args& args, void* stream) {
 }
 
 vqgen_status wrong_op(const Record& record) {
-  const Problem& problem = record.buckets.back().config.problem;
-  if (as_linear(problem) != nullptr) {
-    return fail(VQGEN_BAD_INPUT, "the op is a product; launch it with vqgen_linear_launch()");
-  }
-  if (std::holds_alternative<KvAppend>(problem)) {
-    return fail(VQGEN_BAD_INPUT, "the op is a kv_append; launch it with vqgen_append_launch()");
-  }
-  if (std::holds_alternative<KvDecode>(problem)) {
-    return fail(VQGEN_BAD_INPUT, "the op is a kv_decode; launch it with vqgen_kv_decode_launch()");
-  }
-  return fail(VQGEN_BAD_INPUT, "the op is an attention; launch it with vqgen_attention_launch()");
+  constexpr std::array kOwn{
+      // of each op, in their order
+      "the op is an attention; launch it with vqgen_attention_launch()",
+      "the op is a product; launch it with vqgen_linear_launch()",
+      "the op is a product; launch it with vqgen_linear_launch()",
+      "the op is a kv_append; launch it with vqgen_append_launch()",
+      "the op is a kv_decode; launch it with vqgen_kv_decode_launch()",
+      "the op is an attention_merge; launch it with vqgen_attention_merge_launch()"};
+  static_assert(kOwn.size() == std::variant_size_v<Problem>);
+  return fail(VQGEN_BAD_INPUT, kOwn[record.buckets.back().config.problem.index()]);
 }
 
 // The arguments of a cache op, and where the host can read them its tables.
@@ -158,6 +160,31 @@ vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Work
   call.out_values = static_cast<vq::u16*>(args.out_values);
   set_cache(call, args);
   call.tokens = static_cast<vq::i32>(args.tokens);
+  enqueue(bucket, call, stream);
+  return VQGEN_OK;
+}
+
+vqgen_status launch(const Record& record, const vqgen_merge_args& args, Workspace, void* stream) {
+  const Bucket& bucket = record.buckets.back();
+  const auto* op = std::get_if<AttentionMerge>(&bucket.config.problem);
+  if (op == nullptr) return wrong_op(record);
+  if (args.rows < 1 || args.rows > bucket.most) {
+    return fail_range("rows", args.rows, 1, bucket.most);
+  }
+  FirstFault fault;
+  fault.require(args.parts == op->shape.parts, VQGEN_BAD_INPUT,
+                "parts is not the number of the config; prepare an op of as many");
+  examine(fault, op->shape, bucket.demands, args);
+  if (fault.status() != VQGEN_OK) return fault.status();
+
+  vq::AttentionMergeArgs call{};
+  call.out = static_cast<vq::u16*>(args.out);
+  call.lse = args.lse;
+  for (int i = 0; i < op->shape.parts; ++i) {
+    call.outs[i] = static_cast<const vq::u16*>(args.outs[i]);
+    call.lses[i] = args.lses[i];
+  }
+  call.rows = static_cast<vq::i32>(args.rows);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }
@@ -252,6 +279,11 @@ vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* ar
 
 vqgen_status vqgen_kv_decode_launch(const vqgen_op* op, const vqgen_kv_decode_args* args,
                                     void* stream) {
+  return guarded_launch(op, args, {}, stream);
+}
+
+vqgen_status vqgen_attention_merge_launch(const vqgen_op* op, const vqgen_merge_args* args,
+                                          void* stream) {
   return guarded_launch(op, args, {}, stream);
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/library/record.h"
 
+#include <fmt/format.h>
 #include <vq/layout/codes.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
     if constexpr (std::is_base_of_v<Linear, Op>) {
       demands.output_scales = op.weights.output_scales;
       demands.scales = op.weights.stage_scales;
-    } else {
+    } else if constexpr (requires { op.keys; }) {
       demands.key_smooth = op.keys.smooth;
       demands.scales = op.keys.stage_scales;
       demands.value_scales = op.values.stage_scales;
@@ -170,6 +171,19 @@ Json arguments(const KvDecode& op) {
   }
   add_cache(list, op, dtype, s.batch);
   add_counts(list, s);
+  return list;
+}
+
+Json arguments(const AttentionMerge& op) {
+  const MergeShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  Json list = Json::array();
+  add(list, "out", dtype, {s.rows, s.heads, s.head_dim});
+  add(list, "lse", "f32", {s.rows, s.heads});
+  for (int i = 0; i < s.parts; ++i) {
+    add(list, fmt::format("outs.{}", i), dtype, {s.rows, s.heads, s.head_dim});
+    add(list, fmt::format("lses.{}", i), "f32", {s.rows, s.heads});
+  }
   return list;
 }
 

@@ -20,7 +20,8 @@ namespace vqgen::library {
 // them. Rows are part of the text: powers of two.
 
 // Tokens of an attention or a kv_decode, rows of a product, tokens that the cache of a kv_append
-// has room for: which change neither its plan nor its text, so that it has one bucket.
+// has room for: which change neither its plan nor its text, so that it has one bucket; rows of an
+// attention_merge, which has one likewise.
 std::int64_t size_of(const Problem& problem);
 
 // The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.
@@ -64,8 +65,9 @@ struct Demands {
   bool readable = false;  // device memory is the host's
   int page_tokens = 0;    // of a cache in pages
   PagedRows keys = {}, values = {};
-  std::uintptr_t codes_mask = 3;     // of codes, and of their strides in bytes
-  std::uintptr_t elements_mask = 1;  // of raw tokens, of x, and of what kv_decode writes
+  std::uintptr_t codes_mask = 3;  // of codes, and of their strides in bytes
+  // Of raw tokens, of x, of what kv_decode writes, and of what attention_merge reads and writes.
+  std::uintptr_t elements_mask = 1;
 };
 
 struct Bucket : BucketPlan {

@@ -10,6 +10,7 @@
 #include "core/hotness/hotness_profile.h"
 #include "core/problem/problem.h"
 #include "runtime/verify/hard_tensor.h"
+#include "runtime/verify/reference_merge.h"
 
 namespace vqgen {
 
@@ -47,6 +48,12 @@ AppendData make_append_data(const KvAppend& problem, const HardInput& input);
 
 // What make_attention_data() makes for one query a KV head: the cache is the same.
 AttentionData make_decode_data(const KvDecode& problem, const HardInput& input);
+
+// lengths full: all parts count in all rows, log-sum-exps are within a few of each other, and the
+// result stands apart. ragged: log-sum-exps of a row spread by up to hundreds or are equal; in a
+// third of the rows some parts are empty, in some all, with NaN and infinities in their out; the
+// result stands in place of one of the parts, or apart. input.codes has no meaning here.
+MergeData make_merge_data(const AttentionMerge& problem, const HardInput& input);
 
 // input.lengths has no meaning here. y is of O(1) before output scales.
 LinearData make_linear_data(const Linear& problem, const HardInput& input);

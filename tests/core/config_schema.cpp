@@ -112,7 +112,7 @@ Json config_schema() {
           {"oneOf",
            {op_schema<AttentionDecode>({"keys", "values"}), op_schema<Gemv>({"weights"}),
             op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"}),
-            op_schema<KvDecode>({"keys", "values"})}}};
+            op_schema<KvDecode>({"keys", "values"}), op_schema<AttentionMerge>({})}}};
 }
 
 }  // namespace vqgen

@@ -200,7 +200,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"no_op",
                 true,
                 {{"/op", ""}},
-                {"'op' is missing: attention_decode, gemv, gemm, kv_append or kv_decode"}},
+                {"'op' is missing: attention_decode, gemv, gemm, kv_append, kv_decode or "
+                 "attention_merge"}},
         Refusal{"bad_op", true, {{"/op", R"("matmul")"}}, {"/op: 'matmul' is none of", "gemv"}},
         Refusal{"near_op",
                 true,

@@ -130,10 +130,11 @@ TEST_P(Generate, EachTemplateStandsThereOnceAndWhole) {
   const KernelSource source = made.generate();
   const auto files = lines_by_file(source.text);
   EXPECT_TRUE(files.contains("vq/machine.cuh"));
-  EXPECT_TRUE(files.contains(source.op == "attention_decode" ? "vq/ops/attention_work.cuh"
-                             : source.op == "kv_append"      ? "vq/ops/append_rows.cuh"
-                             : source.op == "kv_decode"      ? "vq/ops/cache_rows.cuh"
-                                                             : "vq/ops/linear_work.cuh"));
+  EXPECT_TRUE(files.contains(source.op == "attention_decode"  ? "vq/ops/attention_work.cuh"
+                             : source.op == "kv_append"       ? "vq/ops/append_rows.cuh"
+                             : source.op == "kv_decode"       ? "vq/ops/cache_rows.cuh"
+                             : source.op == "attention_merge" ? "vq/codebook/entry.cuh"
+                                                              : "vq/ops/linear_work.cuh"));
   const std::string kernel = "vq/kernels/" + std::string(kernel_name(made.plan));
   EXPECT_TRUE(files.contains(kernel + "/kernel.cuh")) << kernel;
   EXPECT_TRUE(files.contains(kernel + "/plan.h")) << kernel;

@@ -43,6 +43,12 @@ inline Json decode_json() {
     "values": {"vector_size": 4, "index_bits": 8}})",
                     "decode");
 }
+inline Json merge_json() {
+  return parse_json(R"({
+    "op": "attention_merge",
+    "shape": {"rows": 100, "heads": 8, "head_dim": 128, "parts": 3}})",
+                    "merge");
+}
 inline Json gemv_json() {
   return parse_json(R"({
     "op": "gemv",

@@ -194,13 +194,24 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
   return config;
 }
 
+Json merge_problem(Draw& draw, const Limits& limits) {
+  const std::int64_t head_dim = draw.size(1024);
+  return {{"op", AttentionMerge::kOp},
+          {"shape",
+           {{"rows", draw.size(limits.features)},
+            {"heads", draw.size(limits.heads)},
+            {"head_dim", wrong(draw) ? head_dim : std::max<std::int64_t>(8, head_dim / 8 * 8)},
+            {"parts", draw.field(2, 8)}}}};
+}
+
 Json draw_config(Draw& draw, const Limits& limits) {
   draw.only_extremes(draw.one_in(12));
-  const std::size_t op = draw.below(6);
+  const std::size_t op = draw.below(7);
   Json config = op < 3    ? product(draw, op == 0, limits)
                 : op == 3 ? cache_problem(draw, AttentionDecode::kOp, limits)
                 : op == 4 ? cache_problem(draw, KvAppend::kOp, limits)
-                          : cache_problem(draw, KvDecode::kOp, limits);
+                : op == 5 ? cache_problem(draw, KvDecode::kOp, limits)
+                          : merge_problem(draw, limits);
   draw.only_extremes(false);
   config["dtype"] = draw.of(enum_names<DType>);
   return config;

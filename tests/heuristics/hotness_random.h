@@ -58,7 +58,7 @@ inline std::vector<HotnessProfile> random_profiles(const Problem& problem,
     add_cache(*op);
   } else if (const auto* decode = std::get_if<KvDecode>(&problem)) {
     add_cache(*decode);
-  } else if (as_linear(problem) != nullptr) {  // kv_append has none
+  } else if (as_linear(problem) != nullptr) {  // kv_append and attention_merge have none
     const Linear& op_ = *as_linear(problem);
     add(Operand::weights, op_.weights,
         weight_units(op_.weights, op_.shape.out_features, op_.shape.in_features));

@@ -128,8 +128,11 @@ TEST(Report, OfAllThatShips) {
         EXPECT_FALSE(section.lines.empty()) << section.title;
         for (const std::string& line : section.lines) text += line + "\n";
       }
+      const bool merge = std::holds_alternative<AttentionMerge>(problem);
       expect_words(text, {"registers: 77 a thread, as compiled", "slack: ",
-                          profiles.empty() ? "codes taken as uniform" : "by the hotness profile"});
+                          merge              ? "no codebooks"
+                          : profiles.empty() ? "codes taken as uniform"
+                                             : "by the hotness profile"});
       std::vector<std::string> broken{" nan", " inf"};
       for (char digit = '0'; digit <= '9'; ++digit) broken.push_back(std::string(" -") + digit);
       for (const std::string& each : broken) {

@@ -79,12 +79,15 @@ class Allocations : public testing::Test {
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, append.c_str(), nullptr, &append_), VQGEN_OK);
     const std::string decode = decode_json().dump();
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, decode.c_str(), nullptr, &decode_), VQGEN_OK);
+    const std::string merge = merge_json().dump();
+    EXPECT_EQ(vqgen_prepare(&fake_.runtime, merge.c_str(), nullptr, &merge_), VQGEN_OK);
   }
   ~Allocations() override {
     vqgen_op_release(attention_);
     vqgen_op_release(gemv_);
     vqgen_op_release(append_);
     vqgen_op_release(decode_);
+    vqgen_op_release(merge_);
   }
   void launch_all(int rows = 2, std::int64_t tokens = 1000) {
     vqgen_attention_args a{};
@@ -120,6 +123,17 @@ class Allocations : public testing::Test {
     d.values = a.values;
     d.lengths = a.lengths;
     decode_status_ = vqgen_kv_decode_launch(decode_, &d, nullptr);
+    const void* const outs[] = {memory, memory, memory};
+    const float* const lses[] = {a.lse, a.lse, a.lse};
+    vqgen_merge_args m{};
+    m.struct_bytes = sizeof(m);
+    m.rows = rows;
+    m.parts = 3;
+    m.outs = outs;
+    m.lses = lses;
+    m.out = memory;
+    m.lse = a.lse;
+    merge_status_ = vqgen_attention_merge_launch(merge_, &m, nullptr);
   }
 
   FakeRuntime fake_{{.max_buckets = 8}};
@@ -127,7 +141,9 @@ class Allocations : public testing::Test {
   vqgen_op* gemv_ = nullptr;
   vqgen_op* append_ = nullptr;
   vqgen_op* decode_ = nullptr;
-  vqgen_status attention_status_{}, gemv_status_{}, append_status_{}, decode_status_{};
+  vqgen_op* merge_ = nullptr;
+  vqgen_status attention_status_{}, gemv_status_{}, append_status_{}, decode_status_{},
+      merge_status_{};
 };
 
 TEST_F(Allocations, ALaunchMakesNone) {
@@ -136,6 +152,7 @@ TEST_F(Allocations, ALaunchMakesNone) {
   EXPECT_EQ(gemv_status_, VQGEN_OK) << vqgen_last_error();
   EXPECT_EQ(append_status_, VQGEN_OK) << vqgen_last_error();
   EXPECT_EQ(decode_status_, VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(merge_status_, VQGEN_OK) << vqgen_last_error();
   EXPECT_GE(fake_.backend->enqueued, 6);
 }
 
@@ -148,11 +165,12 @@ TEST_F(Allocations, SizesThatChangeMakeNone) {
 }
 
 TEST_F(Allocations, ArgumentsThatAreRefusedMakeNone) {
-  EXPECT_EQ(allocated_by([&] { launch_all(100, -1); }), 0);
+  EXPECT_EQ(allocated_by([&] { launch_all(101, -1); }), 0);
   EXPECT_EQ(attention_status_, VQGEN_RANGE);
   EXPECT_EQ(gemv_status_, VQGEN_RANGE);
   EXPECT_EQ(append_status_, VQGEN_RANGE);
   EXPECT_EQ(decode_status_, VQGEN_RANGE);
+  EXPECT_EQ(merge_status_, VQGEN_RANGE);
 }
 
 TEST_F(Allocations, AnAllocationInALaunchIsSeen) {

@@ -83,10 +83,19 @@ TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
     ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
     trial.expect_right();
   }
+  vqgen_op* merge = prepared(runtime_, small_merge());
+  for (const std::int64_t rows : {1, 2, 3, 100}) {
+    MergeTrial trial(std::get<AttentionMerge>(read_config(small_merge(), "test").problem), runtime_,
+                     rows);
+    ASSERT_EQ(trial.launch(merge, stream_), VQGEN_OK) << vqgen_last_error();
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
   vqgen_op_release(attention);
   vqgen_op_release(gemv);
   vqgen_op_release(append);
   vqgen_op_release(decode);
+  vqgen_op_release(merge);
 }
 
 TEST_F(OnDevice, AnAppendIsCapturedAndReplayed) {

@@ -178,6 +178,23 @@ TEST(Launch, DecodeIsRightForAllTokens) {
   }
 }
 
+// One kernel for all rows, in place or apart.
+TEST(Launch, MergeIsRightForAllRows) {
+  const Json config = small_merge();
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  EXPECT_EQ(vqgen_op_workspace_bytes(prepared.op), 0u);
+  EXPECT_EQ(vqgen_op_bucket(prepared.op, 1), 100);
+  EXPECT_EQ(vqgen_op_bucket(prepared.op, 101), 0);
+  const auto op = std::get<AttentionMerge>(read_config(config, "test").problem);
+  for (const std::int64_t rows : {1, 2, 3, 4, 33, 99, 100}) {
+    SCOPED_TRACE(rows);
+    MergeTrial trial(op, host(), rows);
+    ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
+}
+
 TEST(Launch, MemoryThatTheHostDoesNotKnowIsAFaultThatNamesTheKernel) {
   const Json config = small_gemv();
   const OwnedOp prepared(config);
@@ -231,6 +248,16 @@ TEST(Launch, AnOpSaysWhatItIs) {
                                              "values.codebooks", "key_smooth", "raw_keys",
                                              "raw_values", "lengths", "windows", "sinks"}));
   EXPECT_EQ(of_decode.at("arguments").at(0).at("shape"), Json({2, 2, 1100, 64}));
+
+  const OwnedOp merge(small_merge());
+  const Json of_merge = parse_json(vqgen_op_description(merge.op), "description");
+  names.clear();
+  for (const Json& each : of_merge.at("arguments")) names.push_back(each.at("name"));
+  EXPECT_EQ(names, (std::vector<std::string>{"out", "lse", "outs.0", "lses.0", "outs.1", "lses.1",
+                                             "outs.2", "lses.2"}));
+  EXPECT_EQ(of_merge.at("arguments").at(6).at("shape"), Json({100, 8, 80}));
+  EXPECT_EQ(of_merge.at("arguments").at(7).at("shape"), Json({100, 8}));
+  EXPECT_EQ(of_merge.at("buckets").at(0).at("elements_alignment"), 16);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_decode.h"
 #include "runtime/verify/reference_linear.h"
+#include "runtime/verify/reference_merge.h"
 #include "tests/library/fake_backend.h"
 
 namespace vqgen::library::test {
@@ -44,6 +45,8 @@ inline Json small_decode() {
                                               "smooth": true, "hadamard": true,
                                               "stage_scales": true})"}});
 }
+
+inline Json small_merge() { return edited(merge_json(), {{"/shape/head_dim", "80"}}); }
 
 inline Json small_gemv() {
   return edited(gemv_json(), {{"/shape/rows", "5"},
@@ -313,6 +316,55 @@ class DecodeTrial {
   AttentionData data_;
   DeviceData device_;
   vqgen_kv_decode_args args_{};
+};
+
+// Of `rows` query tokens, in place of a part or apart as the rows draw it.
+class MergeTrial {
+ public:
+  MergeTrial(AttentionMerge op, vqgen_runtime* runtime, std::int64_t rows)
+      : dtype_(op.dtype), data_(data_of(op, rows)), device_(runtime->registry->backend()) {
+    for (const MergePart& part : data_.parts) {
+      const bool here = static_cast<int>(outs_.size()) == data_.in_place;
+      outs_.push_back(here ? device_.state(part.out) : device_.input(part.out));
+      lses_.push_back(here ? device_.state(part.lse) : device_.input(part.lse));
+      if (!here) continue;
+      args_.out = const_cast<void*>(outs_.back());
+      args_.lse = const_cast<float*>(lses_.back());
+    }
+    if (data_.in_place < 0) {
+      args_.out = device_.output<std::uint16_t>(data_.parts[0].out.size());
+      args_.lse = device_.output<float>(data_.parts[0].lse.size());
+    }
+    args_.struct_bytes = sizeof(args_);
+    args_.rows = rows;
+    args_.parts = static_cast<std::int32_t>(outs_.size());
+    args_.outs = outs_.data();
+    args_.lses = lses_.data();
+    device_.poison_outputs();
+  }
+  vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
+    return vqgen_attention_merge_launch(op, &args_, stream);
+  }
+  void poison() { device_.poison_outputs(); }
+  void expect_right() const {
+    const AttentionResult reference = reference_merge(data_);
+    EXPECT_TRUE(compare(reference.out, device_.fetch<std::uint16_t>(0), dtype_).ok);
+    EXPECT_TRUE(compare_lse(reference.lse, device_.fetch<float>(1), dtype_).ok);
+    device_.require_inputs_unchanged();
+  }
+
+ private:
+  static MergeData data_of(AttentionMerge op, std::int64_t rows) {
+    op.shape.rows = rows;
+    return make_merge_data(
+        op, {.seed = static_cast<std::uint64_t>(rows), .lengths = LengthPattern::ragged});
+  }
+  DType dtype_;
+  MergeData data_;
+  DeviceData device_;
+  std::vector<const void*> outs_;
+  std::vector<const float*> lses_;
+  vqgen_merge_args args_{};
 };
 
 }  // namespace vqgen::library::test

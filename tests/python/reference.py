@@ -43,6 +43,20 @@ def attention(query, keys, values, lengths):
     return out, (most + np.log(total))[..., 0]
 
 
+def merge(outs, lses):
+    """outs: [parts, rows, heads, dim]; lses: [parts, rows, heads], of which -inf counts nothing.
+    (out, lse)."""
+    lses = np.asarray(lses, np.float64)
+    counts = lses > -np.inf
+    most = np.where(counts.any(0), lses.max(0), 0)
+    weights = np.exp(lses - most)
+    total = weights.sum(0)
+    outs = np.where(counts[..., None], np.asarray(outs, np.float64), 0)
+    out = (weights[..., None] * outs).sum(0) / np.where(total > 0, total, 1)[..., None]
+    with np.errstate(divide="ignore"):
+        return out, most + np.log(total)
+
+
 def worst(result, expected):
     """The largest error, of the largest expected magnitude. NaN where there is one."""
     error = np.abs(np.asarray(result, np.float64) - expected).max()

@@ -73,9 +73,19 @@ def decode_call(draw):
             None, tensor(np.array([40, 11], np.int32)))
 
 
+def merge_call(draw):
+    config = vt.config_text({"op": "attention_merge",
+                             "shape": {"rows": 5, "heads": 3, "head_dim": 64, "parts": 2}})
+    outs = draw.standard_normal((2, 4, 3, 64)).astype(np.float16)
+    lses = draw.standard_normal((2, 4, 3)).astype(np.float32)
+    lses[1, 2] = -np.inf
+    return (config, list(map(tensor, outs)), list(map(tensor, lses))), reference.merge(outs, lses)
+
+
 @pytest.mark.parametrize("name, call, named", [
     ("attention", lambda draw: attention_call(draw)[0], {}), ("append", append_call, {}),
-    ("decode", decode_call, {"tokens": 23}), ("linear", lambda draw: linear_call(draw)[0], {})])
+    ("decode", decode_call, {"tokens": 23}), ("merge", lambda draw: merge_call(draw)[0], {}),
+    ("linear", lambda draw: linear_call(draw)[0], {})])
 def test_opcheck(draw, name, call, named):
     arguments = call(draw)
     vt.prepare(arguments[0], DEVICE)
@@ -87,6 +97,10 @@ def test_attention_and_products_are_right(draw):
     out, lse = torch.ops.vqgen.attention(*arguments)
     assert reference.worst(out.cpu(), expected) < 4e-3
     assert np.abs(lse.cpu().numpy() - expected_lse).max() < 2e-2
+    arguments, (expected, expected_lse) = merge_call(draw)
+    out, lse = torch.ops.vqgen.merge(*arguments)
+    assert reference.worst(out.cpu(), expected) < 2e-3
+    assert np.abs(lse.cpu().numpy() - expected_lse).max() < 1e-4
     for rows in (1, 3, 5, 8):
         arguments, expected = linear_call(draw, rows)
         y = torch.ops.vqgen.linear(*arguments)

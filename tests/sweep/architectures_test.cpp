@@ -168,6 +168,19 @@ TEST_P(Architectures, DecodeCompiles) {
   std::printf("%d registers\n", kernel.registers);
 }
 
+TEST_P(Architectures, MergeCompiles) {
+  AttentionMerge op;
+  op.dtype = DType::bf16;
+  op.shape = {.rows = 4096, .heads = 32, .head_dim = 80, .parts = 8};
+  const auto plan = std::get<MergeLanes>(choose(op, gpu));
+  const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+  const KernelResources& kernel = artifact.kernels.front();
+  EXPECT_GT(kernel.registers, 0);
+  EXPECT_LE(kernel.registers, 96);  // loads of 8 parts in flight are 40
+  EXPECT_EQ(kernel.spill_bytes, 0);
+  std::printf("%d registers\n", kernel.registers);
+}
+
 // Of both ops, in one kernel, without a register more than a block of its threads has.
 TEST_P(Architectures, TheLastBlockCompiles) {
   for (const char* name : {"llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8"}) {

@@ -25,6 +25,10 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
   } else if (const auto* decode = std::get_if<KvDecode>(&problem)) {
     execute(backend, *kernel, source, *decode, plan,
             make_decode_data(*decode, HardInput{.seed = 3}));
+  } else if (const auto* merge = std::get_if<AttentionMerge>(&problem)) {
+    MergeData data = make_merge_data(*merge, HardInput{.seed = 3});
+    data.in_place = 1;
+    execute(backend, *kernel, source, *merge, plan, data);
   } else {
     const Linear& linear = *as_linear(problem);
     execute(backend, *kernel, source, linear, plan, make_linear_data(linear, HardInput{.seed = 3}));
@@ -43,7 +47,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   const std::size_t merging_end = right.text.find("\n}\n", merging);
   const bool merges = merges_by_last_block(plan);
   const bool splits =
-      !std::holds_alternative<KvAppend>(problem) && !std::holds_alternative<KvDecode>(problem);
+      std::holds_alternative<AttentionDecode>(problem) || as_linear(problem) != nullptr;
   ASSERT_EQ(merging_end != std::string::npos, splits);
 
   std::size_t found = 0;
@@ -164,6 +168,20 @@ TEST(Barriers, OfDecodeAreAllNeeded) {
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string early = report_of(right, op, plan, "copy_async_wait<0>();", "");
   EXPECT_NE(early.find(": race at "), std::string::npos) << early;
+}
+
+// Of a result that stands in place of a part.
+TEST(Barriers, OfMergeAreAllNeededAndItsLoadsAreCoherent) {
+  AttentionMerge op;
+  op.shape = {.rows = 9, .heads = 3, .head_dim = 64, .parts = 3};
+  const MergeLanes plan{.threads = 64, .blocks = 2};
+  expect_every_barrier_needed(op, plan, 1);
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  for (const std::string of : {"args.lses[i]", "reinterpret_cast<const U32x4*>(args.outs[i]"}) {
+    const std::string report =
+        report_of(right, op, plan, "load_global_coherent(" + of, "load_global(" + of);
+    EXPECT_NE(report.find(": race at "), std::string::npos) << report;
+  }
 }
 
 TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {

@@ -104,6 +104,21 @@ std::string judge(const KvDecode& op, const SweepCase& sweep_case, Kernel& kerne
   return judge_decode(data, reference_decode(data), output).why;
 }
 
+// All rows that the kernel was made for, and fewer.
+std::string judge(const AttentionMerge& op, const SweepCase& sweep_case, Kernel& kernel) {
+  std::string failure;
+  AttentionMerge part = op;
+  for (const std::int64_t rows : {op.shape.rows, (op.shape.rows + 1) / 2}) {
+    part.shape.rows = rows;
+    const MergeData data = make_merge_data(part, sweep_case.input);
+    const AttentionResult reference = reference_merge(data);
+    const AttentionOutput output = kernel.run(data, sweep_case.misalignment);
+    failure += describe(compare(reference.out, output.out, op.dtype), "out") +
+               describe(compare_lse(reference.lse, output.lse, op.dtype, 1e-3), "lse");
+  }
+  return failure;
+}
+
 std::string judge_rows(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
   const LinearData data = make_linear_data(op, sweep_case.input);
   const std::vector<double> reference = reference_linear(data);
@@ -168,6 +183,11 @@ AppendResult Kernel::run(const AppendData& data, Misalignment misalignment) {
 
 DecodeOutput Kernel::run_decode(const AttentionData& data, Misalignment misalignment) {
   return execute(backend_, *loaded_, source_, std::get<KvDecode>(problem_), plan_, data,
+                 misalignment);
+}
+
+AttentionOutput Kernel::run(const MergeData& data, Misalignment misalignment) {
+  return execute(backend_, *loaded_, source_, std::get<AttentionMerge>(problem_), plan_, data,
                  misalignment);
 }
 

@@ -26,6 +26,7 @@ class Kernel {
   AttentionOutput run(const AttentionData& data, Misalignment misalignment = {});
   AppendResult run(const AppendData& data, Misalignment misalignment = {});
   DecodeOutput run_decode(const AttentionData& data, Misalignment misalignment = {});
+  AttentionOutput run(const MergeData& data, Misalignment misalignment = {});
   std::vector<std::uint16_t> run(const LinearData& data, Misalignment misalignment = {});
   const KernelSource& source() const { return source_; }
 

@@ -47,6 +47,7 @@ TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), kSe
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), kSeed)); }
 TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(kSeed).cases); }
 TEST_P(Sweep, DecodePairwise) { run_share(decode_pairwise(sweep_gpu(), kSeed).cases); }
+TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(kSeed).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), kSeed).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), kSeed)); }
 TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), kSeed)); }
@@ -75,6 +76,13 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     }
     EXPECT_LE(dropped * 4, sweep.cases.size());
   }
+  const SweepCases merge = merge_pairwise(kSeed);
+  EXPECT_EQ(merge.uncovered, 0u);
+  EXPECT_GT(merge.pairs, 200u);
+  for (const SweepCase& each : merge.cases) {
+    const Verdict verdict = check(each.plan, each.problem, sweep_gpu());
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
+  }
   // Not only drawn, but taken: check() drops what it refuses.
   for (const LinearFusion fusion :
        {LinearFusion::permute, LinearFusion::registers, LinearFusion::shared}) {
@@ -95,7 +103,10 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   std::map<std::string_view, int> dataflows;
   for (const SweepCase& each : all) ++dataflows[kernel_name(each.plan)];
   for_each_dataflow([&]<class P>(const P&) {
-    if (std::is_same_v<P, AppendLanes> || std::is_same_v<P, DecodeLanes>) return;
+    if (std::is_same_v<P, AppendLanes> || std::is_same_v<P, DecodeLanes> ||
+        std::is_same_v<P, MergeLanes>) {
+      return;
+    }
     EXPECT_GE(dataflows[P::kName], (std::is_same_v<OpOf<P>, Linear> ? 20 : 15)) << P::kName;
     std::printf("%d cases of %s\n", dataflows[P::kName], P::kName);
   });

@@ -127,13 +127,23 @@ VQ_DEVICE void store_global(T* pointer, T value) {
 // atomic_add_global and the barriers give it.
 template <class T>
 VQ_DEVICE T load_global_coherent(const T* pointer) {
-  static_assert(kOneOf<T, u32, i32, float>, "load_global_coherent: u32, i32 or float");
-  union {
-    u32 bits;
-    T value;
-  } word;
-  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(word.bits) : "l"(pointer) : "memory");
-  return word.value;
+  static_assert(kOneOf<T, u32, i32, float, U32x4>,
+                "load_global_coherent: u32, i32, float or U32x4");
+  if constexpr (sizeof(T) == 16) {
+    T words;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(pointer)
+                 : "memory");
+    return words;
+  } else {
+    union {
+      u32 bits;
+      T value;
+    } word;
+    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(word.bits) : "l"(pointer) : "memory");
+    return word.value;
+  }
 }
 
 // Returns the old value. Acquires and releases: what this thread, and through sync_block its block,
