@@ -61,7 +61,7 @@ TEST_F(Pages, OrderSizeAndSharingChangeNoBit) {
     std::optional<AttentionOutput> first;
     for (const int page_tokens : {256, 16, 64}) {
       Kernel kernel(*sweep_backend(), attention_problem(page_tokens), plan, sweep_gpu());
-      for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+      for (std::uint64_t seed = 1; seed <= 6; ++seed) {
         data.paging_seed = seed;
         const AttentionOutput out = kernel.run(data);
         if (first) expect_same_bits(*first, out);
@@ -94,7 +94,7 @@ TEST_F(Pages, DecodedRowsAreThoseOfContiguousCodes) {
   for (const int page_tokens : {16, 128}) {
     op.shape.page_tokens = page_tokens;
     Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
-    for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       data.paging_seed = seed;
       const DecodeOutput out = kernel.run_decode(data);
       EXPECT_EQ(out.keys, plain.keys);
@@ -113,7 +113,7 @@ TEST_F(Pages, AppendedRowsAreThoseOfContiguousCodes) {
   for (const int page_tokens : {16, 64}) {
     op.shape.page_tokens = page_tokens;
     Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
-    for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       data.paging_seed = seed;
       const AppendResult out = kernel.run(data);
       EXPECT_EQ(out.key_codes, plain.key_codes);
