@@ -89,7 +89,8 @@ std::string shape_words(const Expected& expected) {
   std::string text = dtype_words(expected.types.front()) + " [";
   for (std::size_t i = 0; i < expected.shape.size(); ++i) {
     text += i > 0 ? ", " : "";
-    text += static_cast<int>(i) == expected.free_dimension ? "any" : std::to_string(expected.shape[i]);
+    text +=
+        static_cast<int>(i) == expected.free_dimension ? "any" : std::to_string(expected.shape[i]);
   }
   return text + "]";
 }
@@ -172,8 +173,8 @@ Signature read_signature(const char* description, DLDevice device) {
   }
   // Only the device knows how many rows of several query tokens count.
   if (signature.kind == Kind::attention && signature.expected[kQueryStart]) {
-    for (const std::size_t rows : {std::size_t{0}, std::size_t{1}, std::size_t{2}, kQueryStart + 1,
-                                   kQueryStart + 2}) {
+    for (const std::size_t rows :
+         {std::size_t{0}, std::size_t{1}, std::size_t{2}, kQueryStart + 1, kQueryStart + 2}) {
       signature.expected[rows]->free_dimension = 0;
     }
   }

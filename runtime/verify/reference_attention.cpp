@@ -30,10 +30,10 @@ void check(const AttentionData& d) {
           "attention data: values carry key transforms");
   require(k.heads > 0 && d.query_heads % k.heads == 0,
           "attention data: query_heads is no multiple of kv heads");
-  require(d.query_start.empty() ||
-              (std::ssize(d.query_start) == d.batch + 1 && d.query_start[0] == 0 &&
-               std::is_sorted(d.query_start.begin(), d.query_start.end())),
-          "attention data: query_start is not [batch + 1], ascending from 0");
+  require(
+      d.query_start.empty() || (std::ssize(d.query_start) == d.batch + 1 && d.query_start[0] == 0 &&
+                                std::is_sorted(d.query_start.begin(), d.query_start.end())),
+      "attention data: query_start is not [batch + 1], ascending from 0");
   require(std::ssize(d.queries) == d.query_rows() * d.query_heads * k.columns,
           "attention data: queries are not [query rows][query_heads][head_dim]");
   const std::int64_t fresh = d.new_keys.empty() ? 0 : d.query_rows() * k.heads * k.columns;
@@ -169,7 +169,8 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
   result.out.resize(data.queries.size());
   result.lse.resize(static_cast<std::size_t>(data.query_rows() * data.query_heads));
   const std::int64_t pairs = data.keys.batch * heads;
-  const int threads = reference_threads(data.query_rows() * data.query_heads * data.keys.rows * dim * 2);
+  const int threads =
+      reference_threads(data.query_rows() * data.query_heads * data.keys.rows * dim * 2);
   in_parallel(static_cast<std::size_t>(pairs), threads, [&](std::size_t pair) {
     const std::int64_t stored = static_cast<std::int64_t>(pair) / heads;
     const std::int64_t head = static_cast<std::int64_t>(pair) % heads;

@@ -16,17 +16,18 @@ struct AttentionResult {
 };
 
 // out = softmax(softmax_scale * q~ k~^T) v over the tokens that a query token sees (VecInfer eq. 7,
-// 10; Alg. 1), with raw keys, values and queries where token_place says so. keys.batch == 1 with batch > 1 is
-// one cache, raw slots included, that all sequences read. Throws Error as RowDecoder does.
+// 10; Alg. 1), with raw keys, values and queries where token_place says so. keys.batch == 1 with
+// batch > 1 is one cache, raw slots included, that all sequences read. Throws Error as RowDecoder
+// does.
 AttentionResult reference_attention(const AttentionData& data, double softmax_scale);
 
 // The same over original_keys and original_values: what quantization is judged by. No codes are
 // read. Throws Error(bad_input) where the originals were not kept.
 AttentionResult reference_attention_unquantized(const AttentionData& data, double softmax_scale);
 
-// Where a token of a sequence is read by a query token that sees `seen` tokens: from its codes, from
-// slot `token` of the raw storage, from slot max_sinks + token % max_window, or, behind the cache,
-// from new_keys and new_values. A token that is both is a sink.
+// Where a token of a sequence is read by a query token that sees `seen` tokens: from its codes,
+// from slot `token` of the raw storage, from slot max_sinks + token % max_window, or, behind the
+// cache, from new_keys and new_values. A token that is both is a sink.
 enum class TokenPlace { codes, sink, window, fresh };
 TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token,
                        std::int64_t seen);

@@ -67,7 +67,8 @@ TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
   for (const std::int64_t tokens : {1, 211, 300}) expect_right(prepared, op, tokens);
 }
 
-// Some of a sequence's and none, in the cache and fresh, in both dataflows that wait for each other.
+// Some of a sequence's and none, in the cache and fresh, in both dataflows that wait for each
+// other.
 TEST(Launch, SeveralQueryTokensAreRight) {
   for (const char* plan : {R"({"dataflow": "channels", "splits": 2})",
                            R"({"dataflow": "fragments", "splits": 3, "combine": "last_block"})"}) {

@@ -85,11 +85,10 @@ class AttentionTrial {
       : runtime_(runtime),
         backend_(runtime->registry->backend()),
         op_(resized_op(op, tokens)),
-        data_(make_attention_data(
-            op_, {.seed = static_cast<std::uint64_t>(tokens),
-                  .lengths = LengthPattern::ragged,
-                  .counts = LengthPattern::ragged,
-                  .fresh = tokens % 2 == 1})),
+        data_(make_attention_data(op_, {.seed = static_cast<std::uint64_t>(tokens),
+                                        .lengths = LengthPattern::ragged,
+                                        .counts = LengthPattern::ragged,
+                                        .fresh = tokens % 2 == 1})),
         device_(backend_) {
     const auto results = static_cast<std::size_t>(data_.query_rows() * op_.shape.query_heads);
     args_.query_start = device_.input(data_.query_start);

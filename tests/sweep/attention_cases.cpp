@@ -91,10 +91,9 @@ struct Queries {
   bool fresh;
   LengthPattern counts;
 };
-constexpr std::array kQueryCases{Queries{1, false, LengthPattern::full},
-                                 Queries{3, false, LengthPattern::full},
-                                 Queries{5, true, LengthPattern::full},
-                                 Queries{16, false, LengthPattern::ragged}};
+constexpr std::array kQueryCases{
+    Queries{1, false, LengthPattern::full}, Queries{3, false, LengthPattern::full},
+    Queries{5, true, LengthPattern::full}, Queries{16, false, LengthPattern::ragged}};
 const std::array<Plan, 4> kDataflows{AttentionLanes{}, AttentionTables{}, AttentionChannels{},
                                      AttentionFragments{}};
 constexpr int kTables = 1;
@@ -257,8 +256,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   result.input.counts = queries.counts;
-  result.input.fresh =
-      queries.counts == LengthPattern::ragged ? v[kSplits] == 1 : queries.fresh;
+  result.input.fresh = queries.counts == LengthPattern::ragged ? v[kSplits] == 1 : queries.fresh;
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   // The least that args/ and the layouts ask for.
   const std::size_t words =

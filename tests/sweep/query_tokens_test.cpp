@@ -47,7 +47,8 @@ AttentionOutput rows_of(const AttentionOutput& all, std::int64_t first, std::int
 
 void expect_near(const AttentionOutput& expected, const AttentionOutput& given, DType dtype) {
   std::vector<double> out, lse;
-  for (const std::uint16_t bits : expected.out) out.push_back(static_cast<double>(element_to_float(dtype, bits)));
+  for (const std::uint16_t bits : expected.out)
+    out.push_back(static_cast<double>(element_to_float(dtype, bits)));
   for (const float each : expected.lse) lse.push_back(static_cast<double>(each));
   EXPECT_TRUE(compare(out, given.out, dtype).ok);
   EXPECT_TRUE(compare_lse(lse, given.lse, dtype, 0.1).ok);
@@ -162,8 +163,7 @@ TEST_P(QueryTokens, RowsOfNoneAreLeftAlone) {
     EXPECT_TRUE(untouched(rows_of(output, 0, kBefore, op)));
     expect_same_bits(rows_of(close, 0, kMost, op), rows_of(output, kBefore, kMost, op));
     EXPECT_TRUE(untouched(rows_of(output, kBefore + kMost, kPast, op)));
-    expect_same_bits(rows_of(close, kMost, 2, op),
-                     rows_of(output, kBefore + kMost + kPast, 2, op));
+    expect_same_bits(rows_of(close, kMost, 2, op), rows_of(output, kBefore + kMost + kPast, 2, op));
   }
 }
 

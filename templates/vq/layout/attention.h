@@ -1,9 +1,9 @@
 // Compile-time facts of one attention_decode kernel, and what its dataflows share of them.
 //
 // A block serves `heads_per_block` query heads of one KV head and one query token of one sequence,
-// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch). In dataflow channels one kernel makes
-// scores and another sums values, and the blocks of each share the channels of a head besides:
-// (splits, kv_heads * head_blocks * shares, batch).
+// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch). In dataflow channels
+// one kernel makes scores and another sums values, and the blocks of each share the channels of a
+// head besides: (splits, kv_heads * head_blocks * shares, batch).
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -16,8 +16,8 @@ struct AttentionProblem {
   int head_dim;
   int query_heads;
   int kv_heads;
-  int max_window;  // slots of the raw ring of newest tokens
-  int max_sinks;   // slots of raw first tokens
+  int max_window;    // slots of the raw ring of newest tokens
+  int max_sinks;     // slots of raw first tokens
   int query_tokens;  // of a sequence, at most
   FormatConfig keys;
   FormatConfig values;

@@ -258,7 +258,8 @@ struct AttentionWork {
                                int of, int skipped) const {
     if constexpr (kQueryTokens > 1) {
       if (of >= token.cached) {
-        return fresh + ((token.fresh + of) * Plan::config().kv_heads + kv_head) * kHeadDim + skipped;
+        return fresh + ((token.fresh + of) * Plan::config().kv_heads + kv_head) * kHeadDim +
+               skipped;
       }
     }
     return slots + skipped + Raw::at(args, batch, kv_head, of, raw.sinks);
