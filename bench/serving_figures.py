@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What pages cost: attention over pages in random order against rows that follow each other, and
-kv_decode against filling the same bytes (docs/serving.md).
+"""What serving costs (docs/serving.md): attention over pages in random order against rows that follow
+each other, and over several query tokens against one; kv_decode against filling the same bytes.
 
-    python3 bench/paged_figures.py [--vqgen BIN] [--rounds 9] [--only REGEX] [--json JSON]
+    python3 bench/serving_figures.py [--vqgen BIN] [--rounds 9] [--only REGEX] [--json JSON]
 
 Needs a GPU, and PyTorch for the fill. All kernels are verified, then timed in turns: each round takes
 each shape once, its kinds one after the other, in the other order every other round. Codes and
@@ -21,6 +21,9 @@ from ours import Turns  # noqa: E402
 
 SHAPES = [(1, 32768), (1, 131072), (8, 4096), (16, 16384), (64, 8192)]  # batch, tokens
 PAGES = (0, 16, 64)
+SHAPES_OF_QUERIES = [(1, 131072), (8, 32768)]
+QUERIES = (1, 4, 8)
+DECODED = (8, 8192)  # batch, tokens
 HEADS = {"query_heads": 32, "kv_heads": 8, "head_dim": 128}
 FORMATS = {"keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8"}
 
@@ -34,7 +37,42 @@ def problems():
             f"pages of {page}" if page else "no pages":
                 {"op": "attention_decode", "dtype": "f16", **FORMATS,
                  "shape": {**shape, "page_tokens": page}} for page in PAGES}
+    for batch, tokens in SHAPES_OF_QUERIES:
+        shape = {"batch": batch, "tokens": tokens, **HEADS}
+        found[f"queries B{batch} N{tokens}"] = {
+            f"{queries} query tokens":
+                {"op": "attention_decode", "dtype": "f16", **FORMATS,
+                 "shape": {**shape, "query_tokens": queries}} for queries in QUERIES}
+    shape = {"batch": DECODED[0], "tokens": DECODED[1], **HEADS}
+    del shape["query_heads"]
+    for name in ("d4b8", "d8b12"):
+        found[f"kv_decode {name}"] = {
+            f"pages of {page}" if page else "no pages":
+                {"op": "kv_decode", "dtype": "f16", "keys": f"vecinfer-{name}",
+                 "values": f"vecinfer-{name}", "shape": {**shape, "page_tokens": page}}
+            for page in (0, 16)}
     return found
+
+
+class Fill:
+    """Fills as many bytes as kv_decode writes, in buffers that take turns, by PyTorch."""
+
+    def __init__(self):
+        import torch
+        self.torch = torch
+        elements = 2 * DECODED[0] * DECODED[1] * HEADS["kv_heads"] * HEADS["head_dim"]
+        self.buffers = [torch.empty(elements, dtype=torch.float16, device="cuda") for _ in range(8)]
+
+    def time(self):
+        """Microseconds of one fill."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for turn in range(-8, 64):
+            if turn == 0:
+                begin.record()
+            self.buffers[turn % 8].fill_(1)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 64 * 1e3
 
 
 def main():
@@ -58,17 +96,21 @@ def main():
         failed = [each["measurement"].get("why") for each in document["configs"]
                   if each["measurement"]["outcome"] != "ok"]
         times = {key: [] for key in numbers}
+        decoded = [name for name in wanted if name.startswith("kv_decode")]
+        fill = Fill() if decoded else None
         for turn in range(options.rounds):
             for name, kinds in wanted.items():
                 for kind in list(kinds)[::-1 if turn % 2 else 1]:
                     times[name, kind].append(turns.time(numbers[name, kind], "rotated")["us"])
+                if name in decoded:
+                    times.setdefault((name, "a fill"), []).append(fill.time())
         turns.close()
     print(f"{document['gpu']}: medians of {options.rounds} turns\n")
     print("| shape | kind | us | ratio | rounds' ratios |\n|---|---|---|---|---|")
     rows = []
     for name, kinds in wanted.items():
-        first = next(iter(kinds))
-        for kind in kinds:
+        first = "a fill" if name in decoded else next(iter(kinds))
+        for kind in [first, *kinds] if name in decoded else kinds:
             ratios = [a / b for a, b in zip(times[name, kind], times[name, first])]
             row = {"shape": name, "kind": kind, "us": statistics.median(times[name, kind]),
                    "ratio": statistics.median(ratios), "rounds": times[name, kind]}
