@@ -44,6 +44,8 @@ Problem host_sized(const Problem& problem) {
         if constexpr (std::is_base_of_v<Linear, Op>) {
           cut(op.shape.out_features, 256);
           cut(op.shape.in_features, 1024);
+        } else if constexpr (requires { op.shape.rows; }) {
+          cut(op.shape.rows, 512);
         } else {
           cut(op.shape.batch, 2);
           cut(op.shape.tokens, 512);

@@ -87,7 +87,7 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
   Json results = Json::array();
   const bool merge = std::holds_alternative<AttentionMerge>(config.problem);
   output.line("{}: {:.2f} MB of {} a call, {:.2f} MB of codebooks, {}", config.source,
-              static_cast<double>(measurer.code_bytes()) * 1e-6, merge ? "results" : "codes",
+              static_cast<double>(measurer.code_bytes()) * 1e-6, merge ? "parts" : "codes",
               static_cast<double>(measurer.codebook_bytes()) * 1e-6,
               enum_name(codebooks_of(options.timing)));
   output.line("{:>10} {:>9} {:>5} {:>6} {:>7} {:>4}  plan", "us", "GB/s", "regs", "spill", "shared",

@@ -48,11 +48,11 @@ LayerBytes layer_of(const AppendData& data) {
           codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
 }
 
-// Parts stand for codes.
+// The parts stand for codes.
 LayerBytes layer_of(const MergeData& data) {
   std::int64_t parts = 0;
   for (const MergePart& each : data.parts) parts += bytes_of(each.out, each.lse);
-  return {parts + bytes_of(data.parts[0].out, data.parts[0].lse), parts, 0};
+  return {parts, parts, 0};
 }
 
 }  // namespace

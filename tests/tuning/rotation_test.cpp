@@ -8,6 +8,7 @@
 #include <set>
 
 #include <vq/args/attention_decode.h>
+#include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/linear.h>
 
@@ -107,6 +108,10 @@ class NotingBackend final : public test::HostWith {
       noted.codebooks = {args.keys.codebooks, args.values.codebooks, args.key_smooth};
       const auto words = args.keys.head_stride * append->shape.kv_heads;
       run(each, noted, args.keys.codes, static_cast<std::size_t>(4 * words));
+    } else if (const auto* merge = std::get_if<AttentionMerge>(&problem)) {
+      const auto args = args_of<vq::AttentionMergeArgs>(each);
+      noted.codes = {args.outs[0], args.outs[1], args.lses[0], args.lses[1]};
+      run(each, noted, args.out, static_cast<std::size_t>(merge->shape.head_dim) * 2);
     } else {
       const auto& shape = as_linear(problem)->shape;
       const auto args = args_of<vq::LinearArgs>(each);
@@ -133,6 +138,9 @@ Json tiny_append() {
                                 {"/keys/index_bits", "4"},
                                 {"/keys/smooth", "true"},
                                 {"/values/index_bits", "4"}});
+}
+Json tiny_merge() {
+  return edited(merge_json(), {{"/shape/rows", "3"}, {"/shape/heads", "1"}, {"/shape/parts", "2"}});
 }
 Json tiny_product(const char* op) {
   return edited(gemv_json(), {{"/op", op},
@@ -205,8 +213,8 @@ TEST_P(Rotated, AHostTimesOneCallOnOnePlace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, Rotated,
-                         testing::Values(tiny_attention(), tiny_append(), tiny_product("\"gemv\""),
-                                         tiny_product("\"gemm\"")),
+                         testing::Values(tiny_attention(), tiny_append(), tiny_merge(),
+                                         tiny_product("\"gemv\""), tiny_product("\"gemm\"")),
                          [](const auto& each) {
                            return each.param.at("op").template get<std::string>();
                          });
