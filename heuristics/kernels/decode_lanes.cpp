@@ -7,7 +7,6 @@
 namespace vqgen {
 namespace {
 
-constexpr int kRegisters = 80;         // of a thread, where keys are rotated
 constexpr int kLeastDecoded = 16;      // tokens of a block
 constexpr int kUsuallyDecoded = 1024;  // at most
 constexpr int kMostDecoded = 4096;     // of a block that has large codebooks to fetch
@@ -21,9 +20,14 @@ double tokens_of_codebooks(const vq::FormatConfig& format, int head_dim) {
          static_cast<double>(vq::unit_codebook_elements(format)) / head_dim;
 }
 
+// Of a thread.
+int registers_of(const KvDecode& op) {
+  return op.keys.hadamard && op.shape.head_dim == 256 ? 128 : 80;
+}
+
 std::int64_t resident_blocks(const DecodeLanes& plan, const KvDecode& op, const GpuSpec& gpu) {
   const std::int64_t bytes = call_shape(plan, op).shared_bytes();
-  return std::int64_t{std::max(occupancy(gpu, plan.threads, kRegisters, bytes).blocks, 1)} *
+  return std::int64_t{std::max(occupancy(gpu, plan.threads, registers_of(op), bytes).blocks, 1)} *
          gpu.sms;
 }
 
@@ -151,7 +155,7 @@ void count_work(BlockWork& to, const DecodeLanes& plan, const KvDecode& op, cons
   }
   to.chain += 1 + turns;
   to.prologue += 2;
-  to.registers = kRegisters;
+  to.registers = registers_of(op);
 }
 
 std::vector<std::string> explain_plan(const DecodeLanes& plan, const KvDecode& op) {

@@ -157,7 +157,7 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
       {"kMaxSinks + token % kMaxWindow", "kMaxSinks + (token + 1) % kMaxWindow"},
       {"Rows::first_unit(work_.kv_head, 0)", "Rows::first_unit(0, 0)"},
       {"value[i] *= factors[i]", "value[i] /= factors[i]"},
-      {"hadamard_steps(row_part);", ""},
+      {"hadamard_steps(value[i]);", ""},
       {"sum[i] += book.scale(0, stage) *", "sum[i] +="},
       {"length < args_.tokens ? length : args_.tokens", "args_.tokens"},  // rows of no token
   };

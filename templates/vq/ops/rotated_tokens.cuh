@@ -1,11 +1,12 @@
 // Rows of several tokens as a warp turns them back by products: row H of a format with the Hadamard
 // transform, from the entries as they are stored.
 //
-// A slab is 16 octets of channels: a token of 128 channels, half of one of 256, or two of 64, eight
-// tokens apart. H is that of an octet's number times that of a channel's place in its octet. The
-// first is a product, for which every entry is exact: k is the octet, and each place of an octet is
-// a product of its own; columns are 8 tokens. The second is butterfly steps among the sums of those
-// products, which one lane holds:
+// A slab is 16 octets of channels: a token of 128 channels, a half of one of 256, or two of 64,
+// eight tokens apart. Of two halves first the sum is turned back and then the difference. H is that
+// of an octet's number times that of a channel's place in its octet. The first is a product, for
+// which every entry is exact: k is the octet, and each place of an octet is a product of its own;
+// columns are 8 tokens. The second is butterfly steps among the sums of those products, which one
+// lane holds:
 //
 //   in    lane (g, c): octets 2c, 2c + 1, 2c + 8 and 2c + 9 of token g
 //   out   lane (g, c): octets g and g + 8 of tokens 2c and 2c + 1
@@ -31,18 +32,18 @@ class RotatedTokens {
   static constexpr bool kPossible = kFormat.hadamard && kHasMma<kElement> &&
                                     (!kFormat.stage_scales || kFormat.unit_elements >= kHeadDim);
   static constexpr int kTokens = kHeadDim == 64 ? 16 : 8;  // of a warp at a time
-  static constexpr int kSlabs = kHeadDim == 256 ? 2 : 1;   // of a token, or of two
-  static constexpr int kPieces = 4 * kSlabs;               // of a lane, octets
-  static constexpr int kOctets = kHeadDim / 64;            // that its pieces are of
+  static constexpr int kHalves = kHeadDim == 256 ? 2 : 1;
+  static constexpr int kPieces = 4;                       // of a lane and a half, octets
+  static constexpr int kOctets = kHeadDim == 64 ? 1 : 2;  // that they are of
 
   // Of a piece: its token from the first on, which of the lane's octets it is, and the elements
-  // from where piece 0 goes to where it goes.
+  // from where piece 0 goes to where it goes, in the first half.
   VQ_DEVICE static int token(int piece) { return 2 * place_in_group() + tokens_on(piece); }
   VQ_DEVICE static constexpr int octet(int piece) { return kHeadDim == 64 ? 0 : piece / 2; }
   VQ_DEVICE static constexpr int place(int piece) {
     return tokens_on(piece) * kHeadDim + 64 * octet(piece);
   }
-  // The first channel of one of the lane's octets.
+  // The first channel of one of the lane's octets, in the first half.
   VQ_DEVICE static int channel(int octet) { return 8 * lane_group() + 64 * octet; }
 
   VQ_DEVICE RotatedTokens() {
@@ -56,18 +57,18 @@ class RotatedTokens {
     signs_[3] = kHeadDim == 64 ? ones : ones ^ 0x80008000u;
   }
 
-  // Channels of each piece, times sqrt(head_dim). row(token) is a token's staged row. All lanes
-  // of the warp.
+  // Channels of each piece of a half, times sqrt(head_dim). row(token) is a token's staged row. All
+  // lanes of the warp.
   template <class Row>
-  VQ_DEVICE void load(float (&value)[kPieces][8], const Book& book, Row row) const {
+  VQ_DEVICE void load(float (&value)[kPieces][8], const Book& book, int half, Row row) const {
     const u32* const row_of_first = row(lane_group());
     const u32* const rows[2] = {row_of_first,
                                 kHeadDim == 64 ? row(lane_group() + 8) : row_of_first};
-    float sums[8 * kSlabs][4] = {};  // by place in an octet, of each slab
+    float sums[8][kPieces] = {};  // by place in an octet
     VQ_UNROLL
     for (int stage = 0; stage < kFormat.residuals; ++stage) {
       VQ_UNROLL
-      for (int slab = 0; slab < kSlabs; ++slab) {
+      for (int slab = 0; slab < kHalves; ++slab) {
         u32 octets[4][4];
         VQ_UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -75,18 +76,20 @@ class RotatedTokens {
               16 * slab + 2 * place_in_group() + i % 2 + (kHeadDim == 64 ? 0 : i / 2 * 8);
           octet_entries<Rows, kElement>(octets[i], book, rows[i / 2], number, stage);
         }
+        const u32 turn = (half & slab) != 0 ? 0x80008000u : 0;
+        const u32 signs[4] = {signs_[0] ^ turn, signs_[1] ^ turn, signs_[2] ^ turn,
+                              signs_[3] ^ turn};
         VQ_UNROLL
-        for (int j = 0; j < 8; ++j) add_product(sums[8 * slab + j], octets, j, book, stage);
+        for (int j = 0; j < 8; ++j) add_product(sums[j], signs, octets, j, book, stage);
+        // No look-up of the next ones before: their registers would cost resident blocks.
+        if constexpr (kFormat.residuals * kHalves > 1) loads_first();
       }
     }
     VQ_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      float row_part[8 * kSlabs];
+    for (int i = 0; i < kPieces; ++i) {
       VQ_UNROLL
-      for (int j = 0; j < 8 * kSlabs; ++j) row_part[j] = sums[j][i];
-      hadamard_steps(row_part);
-      VQ_UNROLL
-      for (int j = 0; j < 8 * kSlabs; ++j) value[i + j / 8 * 4][j % 8] = row_part[j];
+      for (int j = 0; j < 8; ++j) value[i][j] = sums[j][i];
+      hadamard_steps(value[i]);
     }
   }
 
@@ -102,18 +105,18 @@ class RotatedTokens {
   }
 
   // Of the j-th channels of all octets.
-  VQ_DEVICE void add_product(float (&sum)[4], const u32 (&octets)[4][4], int j, const Book& book,
-                             int stage) const {
+  VQ_DEVICE static void add_product(float (&sum)[kPieces], const u32 (&signs)[4],
+                                    const u32 (&octets)[4][4], int j, const Book& book, int stage) {
     const u32 halves = j % 2 == 0 ? 0x5410u : 0x7632u;
     const u32 columns[2] = {byte_permute(octets[0][j / 2], octets[1][j / 2], halves),
                             byte_permute(octets[2][j / 2], octets[3][j / 2], halves)};
     if constexpr (kFormat.stage_scales) {
-      float product[4] = {};
-      mma_m16n8k16<kElement>(product, signs_, columns);
+      float product[kPieces] = {};
+      mma_m16n8k16<kElement>(product, signs, columns);
       VQ_UNROLL
-      for (int i = 0; i < 4; ++i) sum[i] += book.scale(0, stage) * product[i];
+      for (int i = 0; i < kPieces; ++i) sum[i] += book.scale(0, stage) * product[i];
     } else {
-      mma_m16n8k16<kElement>(sum, signs_, columns);
+      mma_m16n8k16<kElement>(sum, signs, columns);
     }
   }
 

@@ -98,25 +98,35 @@ class DecodedRows {
   // A warp takes several tokens, of which products undo the rotation.
   VQ_DEVICE void turn_back() const {
     const Rotated rotated;
-    float factors[Rotated::kOctets][kChannels];
-    VQ_UNROLL
-    for (int i = 0; i < Rotated::kOctets; ++i) {
-      load_factors(factors[i], Rotated::channel(i), hadamard_scale(kHeadDim));
-    }
     const int base = warp() * Rotated::kTokens;
     u16* const to = place(first_ + base + Rotated::token(0), Rotated::channel(0));
+    float* const factors = shared_part<float>(Format::layout().factors);
+    for (int i = thread_index(); i < kHeadDim; i += kConfig.threads) {
+      store_shared(factors + i, factor(i, hadamard_scale(kHeadDim)));
+    }
     go_through([&](const u32* codes, int begin) {
       const int left = count_ - begin - base;
       if (left <= 0) return;
-      float value[Rotated::kPieces][kChannels];
-      rotated.load(value, book_, [&](int token) -> const u32* {
-        return codes + (base + (token < left ? token : 0)) * Rows::kWords;
-      });
-      VQ_UNROLL
-      for (int i = 0; i < Rotated::kPieces; ++i) {
-        if (Rotated::token(i) >= left) continue;
-        store(to + begin * kHeadDim + Rotated::place(i),
-              packed(value[i], factors[Rotated::octet(i)]));
+      for (int half = 0; half < Rotated::kHalves; ++half) {
+        float value[Rotated::kPieces][kChannels];
+        rotated.load(value, book_, half, [&](int token) -> const u32* {
+          return codes + (base + (token < left ? token : 0)) * Rows::kWords;
+        });
+        VQ_UNROLL
+        for (int octet = 0; octet < Rotated::kOctets; ++octet) {
+          u32 bits[kChannels];
+          const float* const from = factors + half * 128 + Rotated::channel(octet);
+          load_words<4>(bits, reinterpret_cast<const u32*>(from), LoadShared{});
+          load_words<4>(bits + 4, reinterpret_cast<const u32*>(from + 4), LoadShared{});
+          float by[kChannels];
+          VQ_UNROLL
+          for (int i = 0; i < kChannels; ++i) by[i] = float_from_bits(bits[i]);
+          VQ_UNROLL
+          for (int i = 0; i < Rotated::kPieces; ++i) {
+            if (Rotated::octet(i) != octet || Rotated::token(i) >= left) continue;
+            store(to + begin * kHeadDim + half * 128 + Rotated::place(i), packed(value[i], by));
+          }
+        }
       }
     });
   }
@@ -129,10 +139,10 @@ class DecodedRows {
     const int channel = thread_index() % kLanes * kChannels;
     u16* const to = place(first_ + row, channel);
     float factors[kChannels];
-    load_factors(factors, channel, 1.0f);
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) factors[i] = factor(channel + i, 1.0f);
     go_through([&](const u32* codes, int begin) {
-      VQ_UNROLL
-      for (int base = 0; base < kStep; base += kRows) {  // whole warps: shuffles below
+      const auto take = [&](int base) {  // whole warps: shuffles below
         const int number = base + row;
         const bool here = row < kRows && number < kStep && begin + number < count_;
         const u32* const from = codes + number * Rows::kWords;
@@ -150,6 +160,12 @@ class DecodedRows {
           words = packed(value, factors);
         }
         if (here) store(to + (begin + base) * kHeadDim, words);
+      };
+      if constexpr (kIsEntry) {
+        VQ_UNROLL
+        for (int base = 0; base < kStep; base += kRows) take(base);
+      } else {  // which takes more registers
+        for (int base = 0; base < kStep; base += kRows) take(base);
       }
     });
   }
@@ -168,15 +184,12 @@ class DecodedRows {
     }
   }
 
-  // What 8 channels are multiplied by last.
-  VQ_DEVICE void load_factors(float (&factors)[kChannels], int channel, float scale) const {
-    VQ_UNROLL
-    for (int i = 0; i < kChannels; ++i) {
-      factors[i] = scale;
-      if constexpr (kFormat.smooth) {
-        factors[i] *= load_global(args_.key_smooth + i64{work_.kv_head} * kHeadDim + channel + i);
-      }
+  // What a channel is multiplied by last.
+  VQ_DEVICE float factor(int channel, float scale) const {
+    if constexpr (kFormat.smooth) {
+      scale *= load_global(args_.key_smooth + i64{work_.kv_head} * kHeadDim + channel);
     }
+    return scale;
   }
   VQ_DEVICE static U32x4 packed(float (&value)[kChannels], const float (&factors)[kChannels]) {
     VQ_UNROLL

@@ -85,7 +85,8 @@ VQ_HD constexpr int step_tokens(const DecodeConfig<DecodeLanes>& c) {
 // Byte offsets into the shared memory of a block of keys or of values.
 struct DecodeLanesShared {
   CodebookShared book;
-  i64 codes;  // [2 steps, or 1][tokens of a step][row words] u32
+  i64 codes;    // [2 steps, or 1][tokens of a step][row words] u32
+  i64 factors;  // [head_dim] fp32 by which channels are multiplied last, of a rotated tensor
   i64 total;
 };
 
@@ -96,6 +97,7 @@ VQ_HD constexpr DecodeLanesShared shared_layout(const DecodeConfig<DecodeLanes>&
   at.book = carve_codebook(f, units_of(f, c.head_dim), carve);
   const int steps = c.tokens_per_block > step_tokens(c) ? 2 : 1;
   at.codes = carve(i64{steps} * step_tokens(c) * share_words(f, c.head_dim, c.head_dim) * 4);
+  at.factors = carve(f.hadamard ? i64{c.head_dim} * 4 : i64{0});
   at.total = carve.next;
   return at;
 }
