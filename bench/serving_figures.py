@@ -79,6 +79,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--vqgen", default="build/release/bin/vqgen")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seed", default="1", help="draws the order of the pool, too")
     parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
@@ -91,7 +92,8 @@ def main():
                 path.write_text(json.dumps(config))
                 numbers[name, kind] = len(configs)
                 configs.append(str(path))
-        turns = Turns(options.vqgen, configs, "uniform", ["--warm-up", "100"])
+        turns = Turns(options.vqgen, configs, "uniform",
+                      ["--warm-up", "100", "--seed", options.seed])
         document = turns.verified()
         failed = {}
         for (name, kind), number in numbers.items():

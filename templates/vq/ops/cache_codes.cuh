@@ -64,15 +64,24 @@ class CacheCodes {
       table_ = Keys::table(args.keys, work.batch);
       last_page_ = (end - 1) / kPageTokens;
       keys_ = args.keys.codes + work.kv_head * args.keys.head_stride +
-              Keys::word(KeyRows::Share::first_word(place_in_group()));
+              Keys::word(KeyRows::Share::first_word(place_in_group())) +
+              Keys::paged_row(args.keys, key_row(0) % kPageTokens);
       values_ = args.values.codes + work.kv_head * args.values.head_stride +
-                Values::word(ValueRows::Share::first_word(lane_group()));
+                Values::word(ValueRows::Share::first_word(lane_group())) +
+                Values::paged_row(args.values, value_row(0, 0) % kPageTokens);
+      dense_ = args.keys.token_stride == Keys::kStoredWords &&
+               args.values.token_stride == Values::kStoredWords;
       return;
     }
     keys_ = Keys::at(args.keys, work.batch, work.kv_head, key_row(0)) +
             Keys::word(KeyRows::Share::first_word(place_in_group()));
     values_ = Values::at(args.values, work.batch, work.kv_head, value_row(0, 0)) +
               Values::word(ValueRows::Share::first_word(lane_group()));
+  }
+
+  // Of a cache in pages, before load_first(): the numbers come while something else is done.
+  VQ_DEVICE void ask_pages(int first) {
+    if constexpr (kPaged) fetch_pages(first);
   }
 
   // The codes of the step from `first` on, of a sequence of kTokens rows at least. Tiles are a
@@ -103,7 +112,6 @@ class CacheCodes {
   // The same of the first step of any sequence: rows past the last repeat it.
   VQ_DEVICE void load_first(Step& to, int first, int end) {
     if constexpr (kPaged) {
-      fetch_pages(first);
       load(to, first, end);
       return;
     }
@@ -129,36 +137,80 @@ class CacheCodes {
   // The codes of a step whose pages were fetched. Rows past the sequence's last repeat it, for what
   // stands there is nobody's.
   VQ_DEVICE void load_paged(Step& to, int first, int end) const {
-    if (first + kTokens <= end) {
+    if (first + kTokens > end) {
       load_tiles(
           to,
           [&](int tile) {
-            return paged<Keys>(keys_, args_->keys, first, tile,
-                               Softmax::token_of(0, 0, lane_group()));
+            return clipped<Keys>(keys_, args_->keys, first, key_row(tile), key_row(0), last_key_);
           },
           [&](int tile, int i) {
-            return paged<Values>(values_, args_->values, first, tile,
-                                 Softmax::token_of(0, 0, place_in_group() * 2 + i));
+            return clipped<Values>(values_, args_->values, first, value_row(tile, i),
+                                   value_row(0, 0), last_value_);
           });
-      return;
+    } else if (dense_) {
+      load_whole<true>(to, first);
+    } else {
+      load_whole<false>(to, first);
     }
+  }
+
+  // Whole pages, or a part of one. Where rows follow each other, tiles are constant words apart.
+  template <bool kDense>
+  VQ_DEVICE void load_whole(Step& to, int first) const {
+    const u32* keys[kPages];
+    const u32* values[kPages];
+    begin_pages<Keys, kDense>(keys, keys_, args_->keys, first, key_row(0));
+    begin_pages<Values, kDense>(values, values_, args_->values, first, value_row(0, 0));
     load_tiles(
         to,
         [&](int tile) {
-          return clipped<Keys>(keys_, args_->keys, first, key_row(tile), last_key_);
+          return keys[page_of_tile(tile)] +
+                 row_in_page<Keys, kDense>(args_->keys, row_of_tile(tile));
         },
         [&](int tile, int i) {
-          return clipped<Values>(values_, args_->values, first, value_row(tile, i), last_value_);
+          return values[page_of_tile(tile)] +
+                 row_in_page<Values, kDense>(args_->values, row_of_tile(tile) + i * kJoined);
         });
   }
 
-  // Where row `row` of a step stands, or token `last` where that comes before.
+  // Joined tiles lie in one page; or, where they are longer, a lane's rows of them do.
+  static constexpr int kJoint = 8 * kJoined;
+  static constexpr bool kInOnePage = kJoint <= kPageTokens;
+  VQ_DEVICE static int page_of_tile(int tile) {
+    return kInOnePage ? tile / kJoined * kJoint / kPageTokens : 0;
+  }
+  VQ_DEVICE static int row_of_tile(int tile) {
+    return tile / kJoined * kJoint % kPageTokens + tile % kJoined;
+  }
+  template <class Rows, bool kDense>
+  VQ_DEVICE static int row_in_page(const QuantizedArgs& tensor, int row) {
+    if constexpr (kDense) return Rows::row(row);
+    return Rows::paged_row(tensor, row);
+  }
+
+  // Where a lane's rows of each page of a step begin, its first one being `row` of the step.
+  template <class Rows, bool kDense>
+  VQ_DEVICE void begin_pages(const u32* (&begin)[kPages], const u32* codes,
+                             const QuantizedArgs& tensor, int first, int row) const {
+    VQ_UNROLL
+    for (int i = 0; i < kPages; ++i) {
+      const i32 page = kInOnePage ? pages_[i] : page_of(row / kPageTokens);
+      begin[i] = codes + Rows::page_words(tensor, page);
+      if constexpr (kPages == 1) {
+        begin[i] += row_in_page<Rows, kDense>(tensor, first % kPageTokens);
+      }
+    }
+  }
+
+  // Where row `row` of a step stands, or token `last` where that comes before; `codes` counts from
+  // row `own` of a page.
   template <class Rows>
   VQ_DEVICE const u32* clipped(const u32* codes, const QuantizedArgs& tensor, int first, int row,
-                               int last) const {
+                               int own, int last) const {
     const int token = first + row < last ? first + row : last;
     return codes + Rows::page_words(tensor, page_of(token / kPageTokens - first / kPageTokens)) +
-           Rows::paged_row(tensor, token % kPageTokens);
+           Rows::paged_row(tensor, token % kPageTokens) -
+           Rows::paged_row(tensor, own % kPageTokens);
   }
   // Number `i` of a step's pages; one that is not known at compile time would cost memory.
   VQ_DEVICE i32 page_of(int i) const {
@@ -166,21 +218,6 @@ class CacheCodes {
     VQ_UNROLL
     for (int j = 1; j < kPages; ++j) page = i == j ? pages_[j] : page;
     return page;
-  }
-
-  // Where a lane reads of a tile of whole pages: `row` is its row of the first one. Joined tiles
-  // lie in one page, or a lane's rows of them do.
-  template <class Rows>
-  VQ_DEVICE const u32* paged(const u32* codes, const QuantizedArgs& tensor, int first, int tile,
-                             int row) const {
-    constexpr int kJoint = 8 * kJoined;
-    const int begin = tile / kJoined * kJoint;  // a constant once loops are unrolled
-    const int within = begin % kPageTokens + tile % kJoined;
-    const int page = kJoint <= kPageTokens ? begin / kPageTokens : (begin + row) / kPageTokens;
-    const int of_lane = kJoint <= kPageTokens ? row : row % kPageTokens;
-    const int of_step = kPages == 1 ? first % kPageTokens + of_lane : of_lane;
-    return codes + Rows::page_words(tensor, page_of(page)) + Rows::paged_row(tensor, of_step) +
-           Rows::paged_row(tensor, within);
   }
 
   // key_at(tile) and value_at(tile, i) say where this lane reads.
@@ -228,6 +265,7 @@ class CacheCodes {
   const AttentionDecodeArgs* args_;
   const i32* table_;
   int last_page_;
+  bool dense_;  // rows of a page follow each other
   i32 pages_[kPages];
 };
 

@@ -69,10 +69,14 @@ class AttentionFragmentsBlock {
     Codes codes{};
     if (Reader::first_step(begin) < end) {
       reader_.point_at_rows(args_, work_, end);
-      reader_.load_first(codes, Reader::first_step(begin), end);
+      reader_.ask_pages(Reader::first_step(begin));
+      if (!Reader::kPaged) reader_.load_first(codes, Reader::first_step(begin), end);
     }
     scores_.finish_load(key_thread, keys);
     value_book_.finish_load(value_thread, values);
+    if (Reader::kPaged && Reader::first_step(begin) < end) {
+      reader_.load_first(codes, Reader::first_step(begin), end);
+    }
     scores_.take_query(rows, score_scale(args_));
     attend(codes, begin, end);
     if constexpr (kRaw) {
