@@ -6,22 +6,28 @@
 
 namespace vq {
 
-// The code of kBits that begins at `bit` of the words from `row` on, which are fetched by
-// load(const u32*), from memory or from registers.
-// A second word is touched only where the code reaches into it, so never past the row.
-template <int kBits, class Load>
-VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
-  const u32* word = row + (bit >> 5);
+// The code of kBits that begins at `bit` of a row, whose words are word(number). A second word is
+// touched only where the code reaches into it, so never past the row.
+template <int kBits, class Word>
+VQ_DEVICE u32 code_at(i64 bit, Word word) {
+  const i64 number = bit >> 5;
   const int shift = static_cast<int>(bit & 31);
-  u32 code = load(word) >> shift;
+  u32 code = word(number) >> shift;
   if constexpr (32 % kBits != 0) {
-    if (shift + kBits > 32) code |= load(word + 1) << (32 - shift);
+    if (shift + kBits > 32) code |= word(number + 1) << (32 - shift);
   }
   if constexpr (kBits == 32) {
     return code;
   } else {
     return code & ((1u << kBits) - 1u);
   }
+}
+
+// The same of the words from `row` on, which are fetched by load(const u32*), from memory or from
+// registers.
+template <int kBits, class Load>
+VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
+  return code_at<kBits>(bit, [&](i64 number) { return load(row + number); });
 }
 
 // Code number `index` of the row that starts at `row`.

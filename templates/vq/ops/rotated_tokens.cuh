@@ -21,8 +21,9 @@
 
 namespace vq {
 
-// `Rows` is CacheRows of a share that is the head.
-template <class Rows, Element kElement>
+// `Rows` is CacheRows of a share that is the head; its staged rows stand from byte kCodes of shared
+// memory on.
+template <class Rows, Element kElement, i64 kCodes>
 class RotatedTokens {
  public:
   using Book = typename Rows::Book;
@@ -57,13 +58,12 @@ class RotatedTokens {
     signs_[3] = kHeadDim == 64 ? ones : ones ^ 0x80008000u;
   }
 
-  // Channels of each piece of a half, times sqrt(head_dim). row(token) is a token's staged row. All
-  // lanes of the warp.
+  // Channels of each piece of a half, times sqrt(head_dim). row(token) is where a token's staged
+  // row begins, in words. All lanes of the warp.
   template <class Row>
   VQ_DEVICE void load(float (&value)[kPieces][8], const Book& book, int half, Row row) const {
-    const u32* const row_of_first = row(lane_group());
-    const u32* const rows[2] = {row_of_first,
-                                kHeadDim == 64 ? row(lane_group() + 8) : row_of_first};
+    const int row_of_first = row(lane_group());
+    const int rows[2] = {row_of_first, kHeadDim == 64 ? row(lane_group() + 8) : row_of_first};
     float sums[8][kPieces] = {};  // by place in an octet
     VQ_UNROLL
     for (int stage = 0; stage < kFormat.residuals; ++stage) {
@@ -74,7 +74,7 @@ class RotatedTokens {
         for (int i = 0; i < 4; ++i) {
           const int number =
               16 * slab + 2 * place_in_group() + i % 2 + (kHeadDim == 64 ? 0 : i / 2 * 8);
-          octet_entries<Rows, kElement>(octets[i], book, rows[i / 2], number, stage);
+          octet_entries<Rows, kElement, kCodes>(octets[i], book, rows[i / 2], number, stage);
         }
         const u32 turn = (half & slab) != 0 ? 0x80008000u : 0;
         const u32 signs[4] = {signs_[0] ^ turn, signs_[1] ^ turn, signs_[2] ^ turn,

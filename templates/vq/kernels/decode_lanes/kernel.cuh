@@ -38,7 +38,7 @@ class DecodedRows {
   static constexpr int kChannels = kDecodedChannels;  // of a store
   static constexpr int kVectorSize = Rows::kVectorSize;
   static constexpr int kStep = step_tokens(kConfig);
-  using Rotated = RotatedTokens<Rows, kConfig.element>;
+  using Rotated = RotatedTokens<Rows, kConfig.element, Format::layout().codes>;
 
   VQ_DEVICE DecodedRows(const KvDecodeArgs& args, const QuantizedArgs& tensor)
       : args_(args), tensor_(tensor), work_{block_z(), block_y()}, book_(tensor, Rows::units()) {}
@@ -83,17 +83,18 @@ class DecodedRows {
       copy_async_wait<0>();
       sync_block();
       if (begin + kStep < count_) stage(begin + kStep);
-      step(codes(begin), begin);
+      step(buffer(begin), begin);
     }
   }
   VQ_DEVICE void stage(int begin) const {
     const int left = count_ - begin;
-    Rows::stage(tensor_, work_, 0, first_ + begin, left < kStep ? left : kStep, codes(begin));
+    Rows::stage(tensor_, work_, 0, first_ + begin, left < kStep ? left : kStep,
+                codes() + buffer(begin));
     copy_async_commit();
   }
-  VQ_DEVICE static u32* codes(int begin) {
-    return shared_part<u32>(Format::layout().codes) + begin / kStep % 2 * (kStep * Rows::kWords);
-  }
+  VQ_DEVICE static u32* codes() { return shared_part<u32>(Format::layout().codes); }
+  // Words of it before the rows of the step from `begin` on.
+  VQ_DEVICE static int buffer(int begin) { return begin / kStep % 2 * (kStep * Rows::kWords); }
 
   // A warp takes several tokens, of which products undo the rotation.
   VQ_DEVICE void turn_back() const {
@@ -104,13 +105,13 @@ class DecodedRows {
     for (int i = thread_index(); i < kHeadDim; i += kConfig.threads) {
       store_shared(factors + i, factor(i, hadamard_scale(kHeadDim)));
     }
-    go_through([&](const u32* codes, int begin) {
+    go_through([&](int rows, int begin) {
       const int left = count_ - begin - base;
       if (left <= 0) return;
       for (int half = 0; half < Rotated::kHalves; ++half) {
         float value[Rotated::kPieces][kChannels];
-        rotated.load(value, book_, half, [&](int token) -> const u32* {
-          return codes + (base + (token < left ? token : 0)) * Rows::kWords;
+        rotated.load(value, book_, half, [&](int token) {
+          return rows + (base + (token < left ? token : 0)) * Rows::kWords;
         });
         VQ_UNROLL
         for (int octet = 0; octet < Rotated::kOctets; ++octet) {
@@ -141,21 +142,22 @@ class DecodedRows {
     float factors[kChannels];
     VQ_UNROLL
     for (int i = 0; i < kChannels; ++i) factors[i] = factor(channel + i, 1.0f);
-    go_through([&](const u32* codes, int begin) {
+    go_through([&](int rows, int begin) {
       const auto take = [&](int base) {  // whole warps: shuffles below
         const int number = base + row;
         const bool here = row < kRows && number < kStep && begin + number < count_;
-        const u32* const from = codes + number * Rows::kWords;
+        const int from = rows + number * Rows::kWords;
         U32x4 words{};
         if constexpr (kIsEntry) {
           u32 entries[kChannels / 2];
           if (here) {
-            octet_entries<Rows, kConfig.element>(entries, book_, from, channel / kChannels, 0);
+            octet_entries<Rows, kConfig.element, Format::layout().codes>(entries, book_, from,
+                                                                         channel / kChannels, 0);
             words = {entries[0], entries[1], entries[2], entries[3]};
           }
         } else {
           float value[kChannels] = {};
-          if (here) look_up(value, from, channel);
+          if (here) look_up(value, codes() + from, channel);
           if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
           words = packed(value, factors);
         }
