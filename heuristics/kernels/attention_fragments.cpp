@@ -95,14 +95,30 @@ int tokens_of_step(const AttentionDecode& op, const AttentionFragments& plan) {
   return plan.heads_per_block <= 4 && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
 }
 
+// Heads of a block that two sets of quads have registers for: a block of at most 256 threads.
+constexpr int kMostHeads = 16;
+constexpr int kMostHeadsOf512 = 8;
+
+// As many query tokens as a block has registers for, evenly, so that a code is looked up once for
+// all of them; else heads of one.
+int heads_of_block(const AttentionDecode& op) {
+  const int most = op.shape.head_dim > 128 ? 4 : kMostHeadsOf512;
+  const int wanted = op.shape.query_tokens > 1 ? 2 * most : most;
+  const std::int64_t tokens = std::clamp(wanted / op.group(), 1, op.shape.query_tokens);
+  if (tokens == 1) return even_heads(op, most);
+  const std::int64_t blocks = ceil_div(std::int64_t{op.shape.query_tokens}, tokens);
+  return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
+}
+
 // As the rules take it; nullopt where check() accepts none.
 std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuSpec& gpu) {
   AttentionFragments plan;
-  plan.heads_per_block = even_heads(op, op.shape.head_dim > 128 ? 4 : 8);
+  plan.heads_per_block = heads_of_block(op);
   plan.code_words = widest_load(op);
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {512, 256, 128}) {
+    if (threads > 256 && plan.heads_per_block > kMostHeadsOf512) continue;
     if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
@@ -122,7 +138,6 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
                 "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
                 plan.step_tokens);
-  constexpr int kMostHeads = 8;
   judge.require(
       plan.heads_per_block <= kMostHeads,
       "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
@@ -149,7 +164,7 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
   };
   shares(op.keys, 4, "keys");
   shares(op.values, 8, "values");
-  judge_attention(judge, plan, op, gpu);
+  judge_attention(judge, plan, op, gpu, true);
 }
 
 AttentionFragments choose_plan(AttentionFragments plan, const AttentionDecode& op,

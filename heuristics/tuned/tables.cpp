@@ -120,7 +120,12 @@ std::vector<FoundRow> TunedTables::like(const Problem& problem, const std::strin
                 const Json json = parse_json(shape, row.where);
                 const JsonCursor cursor(json, row.where, "/problem/shape");
                 Problem other = problem;
-                std::visit([&](auto& op) { read_fields(cursor, op.shape); }, other);
+                std::visit(
+                    [&](auto& op) {
+                      op.shape = {};  // a field that is not written has its default
+                      read_fields(cursor, op.shape);
+                    },
+                    other);
                 return near(other) ? std::optional(other) : std::nullopt;
               });
 }
