@@ -95,7 +95,7 @@ int tokens_of_step(const AttentionDecode& op, const AttentionFragments& plan) {
   return plan.heads_per_block <= 4 && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
 }
 
-// Heads of a block that two sets of quads have registers for: a block of at most 256 threads.
+// Heads that a block has registers for: of at most 256 threads, and of more.
 constexpr int kMostHeads = 16;
 constexpr int kMostHeadsOf512 = 8;
 
@@ -142,6 +142,11 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
       plan.heads_per_block <= kMostHeads,
       "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
       plan.heads_per_block, kMostHeads);
+  judge.require(
+      plan.heads_per_block <= kMostHeadsOf512 || plan.threads <= 256,
+      "heads_per_block {} with {} threads: more than {} heads have registers in blocks of "
+      "at most 256 threads",
+      plan.heads_per_block, plan.threads, kMostHeadsOf512);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
                 "code_words {} is not a power of two", plan.code_words);
   const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
@@ -180,8 +185,14 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
   if (!chosen) return;
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
   plan = *chosen;
+  std::vector<int> heads{plan.heads_per_block};  // fewer leave registers to more warps
+  if (plan.heads_per_block > op.group()) heads.push_back(op.group());
+  if (plan.heads_per_block > 2 * op.group()) {
+    heads.push_back(plan.heads_per_block / op.group() / 2 * op.group());
+  }
   for_each_of(plan,
-              {{&P::threads, {64, 128, 256, 512}},
+              {{&P::heads_per_block, heads},
+               {&P::threads, {64, 128, 256, 512}},
                {&P::step_tokens, {8, 16, 32}},
                {&P::code_words, halvings(plan.code_words)}},
               [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
