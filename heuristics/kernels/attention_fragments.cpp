@@ -118,7 +118,7 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {512, 256, 128}) {
-    if (threads > 256 && plan.heads_per_block > kMostHeadsOf512) continue;
+    if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;
     if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;

@@ -192,8 +192,7 @@ TEST(TunedLadder, WhatIsNoSizeMustBeEqual) {
     for (int turn = 0; turn < 2; ++turn) {
       row.problem = turn == 0 ? other : asked;
       const LadderAnswer answer = Tables({{row}}).ask(turn == 0 ? asked : other);
-      EXPECT_FALSE(answer.taken) << to_json(other).dump();
-      EXPECT_TRUE(answer.passed.empty());
+      EXPECT_TRUE(!answer.taken && answer.passed.empty()) << to_json(other).dump();
     }
   }
 }
