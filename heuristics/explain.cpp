@@ -31,21 +31,29 @@ std::string codebook_line(const char* operand, const vq::FormatConfig& format, s
                      units * vq::unit_codebook_elements(format) * 2);
 }
 
+std::string heads_line(int heads, const AttentionDecode& op) {
+  if (heads > op.group()) {
+    return fmt::format("heads_per_block {}: a code is decoded once for {} query tokens of {} heads",
+                       heads, heads / op.group(), op.group());
+  }
+  return fmt::format(
+      "heads_per_block {}: a code is decoded once for {} of the group's {} query heads", heads,
+      heads, op.group());
+}
+
 // What is said of all dataflows of an op, before and after what is said of one.
 template <class P>
 std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * op.shape.batch;
-  return {
-      fmt::format("splits {}: {} ({}, sequence) blocks a split for {} SMs, tiles of {} tokens",
-                  plan.splits, blocks, op.shape.query_tokens > 1 ? "head, query token" : "head",
-                  gpu.sms, vq::token_tile(config)),
-      fmt::format("heads_per_block {}: a code is decoded once for {} of the group's {} query heads",
-                  plan.heads_per_block, plan.heads_per_block, op.group()),
-      codebook_line("key", config.keys, vq::units_of(config.keys, vq::key_channels(config))),
-      codebook_line("value", config.values,
-                    vq::units_of(config.values, vq::value_channels(config)))};
+  return {fmt::format("splits {}: {} ({}, sequence) blocks a split for {} SMs, tiles of {} tokens",
+                      plan.splits, blocks, op.shape.query_tokens > 1 ? "head, query token" : "head",
+                      gpu.sms, vq::token_tile(config)),
+          heads_line(plan.heads_per_block, op),
+          codebook_line("key", config.keys, vq::units_of(config.keys, vq::key_channels(config))),
+          codebook_line("value", config.values,
+                        vq::units_of(config.values, vq::value_channels(config)))};
 }
 
 template <class P>

@@ -95,12 +95,23 @@ void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
                 plan.heads_per_block, op.values.vector_size);
 }
 
-// What holds for all dataflows.
+// What holds for all dataflows. A block of `several` may have heads of more than one query token.
 template <class P>
-void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
-  judge.require(plan.heads_per_block <= op.group(),
-                "heads_per_block {} is more than the {} query heads of a KV head",
-                plan.heads_per_block, op.group());
+void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, const GpuSpec& gpu,
+                     bool several = false) {
+  if (several && plan.heads_per_block > op.group() && op.shape.query_tokens > 1) {
+    judge.require(plan.heads_per_block % op.group() == 0,
+                  "heads_per_block {} is more than the {} query heads of a KV head and no multiple "
+                  "of them, as query tokens in one block take",
+                  plan.heads_per_block, op.group());
+    judge.require(plan.heads_per_block <= op.group() * op.shape.query_tokens,
+                  "heads_per_block {} is more than the {} query heads of {} query tokens",
+                  plan.heads_per_block, op.group() * op.shape.query_tokens, op.shape.query_tokens);
+  } else {
+    judge.require(plan.heads_per_block <= op.group(),
+                  "heads_per_block {} is more than the {} query heads of a KV head",
+                  plan.heads_per_block, op.group());
+  }
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   const int blocks =

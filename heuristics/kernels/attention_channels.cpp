@@ -20,9 +20,10 @@ SplitTraffic split_traffic(const AttentionDecode& op, const VqFormat& format, st
   return {static_cast<double>(blocks) * units * book, reduction_bytes, units};
 }
 
-// One fp32 score of each token and query head.
+// One fp32 score of each token and head of a query token.
 double score_bytes(const AttentionDecode& op) {
-  return 4.0 * op.shape.batch * op.shape.query_heads * static_cast<double>(op.shape.tokens);
+  return 4.0 * op.shape.batch * op.shape.query_tokens * op.shape.query_heads *
+         static_cast<double>(op.shape.tokens);
 }
 
 // One operand: a share is whole sub-vectors, and lies within a codebook's channels or holds whole
@@ -76,8 +77,7 @@ void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDeco
   judge_shares(judge, config.keys, config.head_dim, plan.key_channel_splits, "key");
   judge_shares(judge, config.values, config.head_dim, plan.value_channel_splits, "value");
   // Of sequences that share a cache they may pass 64 bits.
-  const double scores = 4.0 * op.shape.batch * op.shape.query_heads * plan.key_channel_splits *
-                        static_cast<double>(op.shape.tokens);
+  const double scores = score_bytes(op) * plan.key_channel_splits;
   judge.require(scores <= static_cast<double>(gpu.memory_bytes),
                 "partial scores of {} tokens, {} query heads and {} sequences take {:.3g} bytes, "
                 "{} has {}; use another dataflow",

@@ -95,14 +95,30 @@ int tokens_of_step(const AttentionDecode& op, const AttentionFragments& plan) {
   return plan.heads_per_block <= 4 && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
 }
 
+// Heads that a block has registers for: of at most 256 threads, and of more.
+constexpr int kMostHeads = 16;
+constexpr int kMostHeadsOf512 = 8;
+
+// As many query tokens as a block has registers for, evenly, so that a code is looked up once for
+// all of them; else heads of one.
+int heads_of_block(const AttentionDecode& op) {
+  const int most = op.shape.head_dim > 128 ? 4 : kMostHeadsOf512;
+  const int wanted = op.shape.query_tokens > 1 ? 2 * most : most;
+  const std::int64_t tokens = std::clamp(wanted / op.group(), 1, op.shape.query_tokens);
+  if (tokens == 1) return even_heads(op, most);
+  const std::int64_t blocks = ceil_div(std::int64_t{op.shape.query_tokens}, tokens);
+  return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
+}
+
 // As the rules take it; nullopt where check() accepts none.
 std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuSpec& gpu) {
   AttentionFragments plan;
-  plan.heads_per_block = even_heads(op, op.shape.head_dim > 128 ? 4 : 8);
+  plan.heads_per_block = heads_of_block(op);
   plan.code_words = widest_load(op);
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {512, 256, 128}) {
+    if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;
     if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
@@ -122,11 +138,15 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
                 "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
                 plan.step_tokens);
-  constexpr int kMostHeads = 8;
   judge.require(
       plan.heads_per_block <= kMostHeads,
       "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
       plan.heads_per_block, kMostHeads);
+  judge.require(
+      plan.heads_per_block <= kMostHeadsOf512 || plan.threads <= 256,
+      "heads_per_block {} with {} threads: more than {} heads have registers in blocks of "
+      "at most 256 threads",
+      plan.heads_per_block, plan.threads, kMostHeadsOf512);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
                 "code_words {} is not a power of two", plan.code_words);
   const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
@@ -149,7 +169,7 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
   };
   shares(op.keys, 4, "keys");
   shares(op.values, 8, "values");
-  judge_attention(judge, plan, op, gpu);
+  judge_attention(judge, plan, op, gpu, true);
 }
 
 AttentionFragments choose_plan(AttentionFragments plan, const AttentionDecode& op,
@@ -165,8 +185,14 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
   if (!chosen) return;
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
   plan = *chosen;
+  std::vector<int> heads{plan.heads_per_block};  // fewer leave registers to more warps
+  if (plan.heads_per_block > op.group()) heads.push_back(op.group());
+  if (plan.heads_per_block > 2 * op.group()) {
+    heads.push_back(plan.heads_per_block / op.group() / 2 * op.group());
+  }
   for_each_of(plan,
-              {{&P::threads, {64, 128, 256, 512}},
+              {{&P::heads_per_block, heads},
+               {&P::threads, {64, 128, 256, 512}},
                {&P::step_tokens, {8, 16, 32}},
                {&P::code_words, halvings(plan.code_words)}},
               [&] { add_splits(to, op, plan, plan.step_tokens, placements); });

@@ -122,7 +122,7 @@ std::vector<FoundRow> TunedTables::like(const Problem& problem, const std::strin
                 Problem other = problem;
                 std::visit(
                     [&](auto& op) {
-                      op.shape = {};  // fields that are silent
+                      op.shape = {};  // a field that is not written has its default
                       read_fields(cursor, op.shape);
                     },
                     other);

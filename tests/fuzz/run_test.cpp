@@ -52,6 +52,8 @@ SweepCase draw_run(std::uint64_t seed) {
       made.input.codes = draw.of({CodePattern::uniform, CodePattern::zipf, CodePattern::one_hot,
                                   CodePattern::all_equal, CodePattern::max_code});
       made.input.lengths = draw.of({LengthPattern::full, LengthPattern::ragged});
+      made.input.counts = draw.of({LengthPattern::full, LengthPattern::ragged});
+      made.input.fresh = draw.one_in(2);
       return made;
     } catch (const Error&) {
       continue;

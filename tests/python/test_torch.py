@@ -107,6 +107,19 @@ def test_attention_and_products_are_right(draw):
         assert y.shape == (rows, 24) and reference.worst(y.cpu(), expected) < 4e-3
 
 
+def test_several_query_tokens(draw):
+    arguments, (expected, _) = attention_call(draw)
+    config, *others = arguments
+    config = config.replace('"tokens"', '"query_tokens":4,"tokens"')
+    starts = tensor(np.array([0, 1, 2], np.int32))
+    out, _ = torch.ops.vqgen.attention(config, *others, query_start=starts)
+    assert reference.worst(out.cpu(), expected) < 4e-3
+    fresh = tensor(draw.standard_normal((2, 2, 2, 64)).astype(np.float16))
+    others[-1] = others[-1] - 1
+    torch.library.opcheck(torch.ops.vqgen.attention, (config, *others),
+                          {"query_start": starts, "new_keys": fresh[0], "new_values": fresh[1]})
+
+
 def test_whole_graphs_compile(draw):
     arguments, _ = attention_call(draw)
     config, query, *others = arguments

@@ -251,6 +251,29 @@ TEST(HardInput, RaggedLengthsAndExtentsReachTheirEnds) {
   EXPECT_TRUE(d.windows.empty() && d.sinks.empty() && d.raw_keys.empty());
 }
 
+TEST(HardInput, QueryTokensKeepToTheRingAndTheRoom) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    AttentionDecode problem = problem_of(16, 300, d4b8());
+    problem.shape.query_tokens = 7;
+    for (const bool fresh : {false, true}) {
+      const AttentionData d = make_attention_data(
+          problem, {.seed = seed, .counts = LengthPattern::ragged, .fresh = fresh});
+      std::set<std::int64_t> counts;
+      for (std::int64_t b = 0; b < d.batch; ++b) {
+        const auto at = static_cast<std::size_t>(b);
+        const auto [first, last] = d.query_rows(b);
+        counts.insert(last - first);
+        EXPECT_LE(d.lengths[at] + (fresh ? last - first : 0), 300);
+        const bool kept = d.windows[at] == 0 || d.windows[at] + last - first - 1 <= 16;
+        EXPECT_TRUE(fresh || kept);
+      }
+      EXPECT_TRUE(counts.contains(0) && counts.contains(7));
+      EXPECT_EQ(d.new_keys.empty(), !fresh);
+      EXPECT_NO_THROW(reference_attention(d, 0.1));
+    }
+  }
+}
+
 TEST(HardInput, TheSoftmaxIsNeitherUniformNorOneHot) {
   const AttentionDecode problem = problem_of(128, 1000, d4b8());
   const AttentionData data = make_attention_data(problem, {});

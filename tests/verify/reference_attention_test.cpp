@@ -52,6 +52,27 @@ TEST(ReferenceAttention, AgreesWithTwoTokensByHand) {
   expect_near(result.lse, {std::log(std::exp(0.5) + 1)}, 1e-15);
 }
 
+// Three query tokens over two tokens: the first has no key, the second sees the first token alone.
+TEST(ReferenceAttention, QueryTokensSeeTheTokensUpToTheirOwn) {
+  AttentionData data = two_tokens({3, -1, 1, 2, 1, 2});
+  data.query_start = {0, 3};
+  const AttentionResult cached = reference_attention(data, 0.5);
+  const double p = std::exp(0.5) / (std::exp(0.5) + 1);
+  expect_near(cached.out, {0, 0, 0, 1, (1 - p) * 0.5, p + (1 - p) * 4}, 1e-15);
+  expect_near(cached.lse,
+              {-std::numeric_limits<double>::infinity(), 0.5, std::log(std::exp(0.5) + 1)}, 1e-15);
+  // The same tokens with the query, behind a cache of none.
+  data = two_tokens({1, 2, 1, 2});
+  data.query_start = {0, 2};
+  data.lengths = {0};
+  data.new_keys = test::f16({1, 0, 2, -1});
+  data.new_values = test::f16({0, 1, 0.5, 4});
+  const AttentionResult fresh = reference_attention(data, 0.5);
+  expect_near(fresh.out, {0, 1, (1 - p) * 0.5, p + (1 - p) * 4}, 1e-15);
+  data.query_start = {0, 3};
+  EXPECT_THROW(reference_attention(data, 0.5), Error);
+}
+
 TEST(ReferenceAttention, ReadsNoTokenPastTheLength) {
   AttentionData data = two_tokens({1, 2});
   data.lengths = {1};

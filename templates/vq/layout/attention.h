@@ -56,6 +56,12 @@ template <class Plan>
 VQ_HD constexpr int group(const AttentionConfig<Plan>& c) {
   return c.query_heads / c.kv_heads;
 }
+// Query tokens whose heads are a block's: one, or in dataflow fragments several, with all heads of
+// the KV head each.
+template <class Plan>
+VQ_HD constexpr int block_tokens(const AttentionConfig<Plan>& c) {
+  return c.heads_per_block > group(c) ? c.heads_per_block / group(c) : 1;
+}
 // Blocks that share the heads of a query token, and those of all query tokens, a KV head's.
 template <class Plan>
 VQ_HD constexpr int token_blocks(const AttentionConfig<Plan>& c) {
@@ -63,7 +69,7 @@ VQ_HD constexpr int token_blocks(const AttentionConfig<Plan>& c) {
 }
 template <class Plan>
 VQ_HD constexpr int head_blocks(const AttentionConfig<Plan>& c) {
-  return c.query_tokens * token_blocks(c);
+  return ceil_div(c.query_tokens, block_tokens(c)) * token_blocks(c);
 }
 // Query tokens that a call has at most, all sequences together.
 template <class Plan>

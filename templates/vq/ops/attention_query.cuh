@@ -33,7 +33,8 @@ class QueryRows {
         const int head = i * kWarps + warp();
         const i64 number = work.query_row() * kConfig.query_heads + work.first_head;
         if (head < heads_)
-          raw_[i][j] = load_global(args.query + (number + head) * kHeadDim + channel);
+          raw_[i][j] = load_global(
+              args.query + (number + AttentionWork<Plan>::heads_to(head)) * kHeadDim + channel);
       }
     }
   }

@@ -96,19 +96,21 @@ struct QueryToken {
   // Of all query tokens that a call may have.
   VQ_DEVICE static i64 slot(int batch, int number) { return i64{batch} * kMost + number; }
 
-  // How many tokens it sees. Call it before the others.
-  VQ_DEVICE int read(const AttentionDecodeArgs& args, int batch, int number) {
+  // The tokens that the last of at most `most` from number `number` on sees, how many these are
+  // coming to stand in `count`. May be none or fewer. Call it before the others.
+  VQ_DEVICE int read(const AttentionDecodeArgs& args, int batch, int number, int most, int& count) {
     const int length = load_global(args.lengths + batch);
     if constexpr (kMost == 1) return length;
     const int first = load_global(args.query_start + batch);
     const int given = load_global(args.query_start + batch + 1) - first;
-    const int count = given < kMost ? given : kMost;
+    const int all = given < kMost ? given : kMost;
+    count = all - number < most ? all - number : most;
     const bool appended = args.new_keys == nullptr;
-    const int seen = length + number + 1 - (appended ? count : 0);
+    const int seen = length + number + count - (appended ? all : 0);
     row = i64{first} + number;
     fresh = i64{first} - length;
     cached = appended ? seen : length;
-    return seen > 0 ? seen : 0;
+    return seen;
   }
   // Heads from those of slot() to those of the row that it is.
   VQ_DEVICE i64 heads_on(int batch, int number) const {
@@ -117,8 +119,9 @@ struct QueryToken {
   }
 };
 
-// Tokens [begin, end) of the sequence, seen by query token `token`. `heads` of the block's query
-// heads are real; they start at `first_head`.
+// Tokens [begin, end) of the sequence, those that the last of the block's query tokens sees.
+// `heads` of the block's query heads are real; they start at `first_head`. Of several query tokens
+// the heads of each follow each other.
 template <class Plan>
 struct AttentionWork {
   static constexpr int kHeadDim = Plan::config().head_dim;
@@ -126,6 +129,7 @@ struct AttentionWork {
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kHeadBlocks = head_blocks(Plan::config());
   static constexpr int kTokenBlocks = token_blocks(Plan::config());
+  static constexpr int kTokens = block_tokens(Plan::config());
   static constexpr int kTile = token_tile(Plan::config());
   static constexpr int kSplits = Plan::config().splits;
   static constexpr int kQueryTokens = Plan::config().query_tokens;
@@ -134,7 +138,9 @@ struct AttentionWork {
   using Raw = RawRows<Plan>;
 
   int batch, split, kv_head, first_head, heads;
-  int number;  // of the query token
+  int number;        // of the first query token
+  int behind;        // query tokens of the block behind that one
+  int seen, window;  // tokens that the last one sees; from where on it reads its own window
   int begin, end;
   typename Raw::Tokens raw;
   QueryToken<Plan> token;
@@ -155,10 +161,10 @@ struct AttentionWork {
     work.split = block_x();
     const int block = block_y() / shares;
     work.kv_head = block / kHeadBlocks;
-    work.number = kQueryTokens > 1 ? block % kHeadBlocks / kTokenBlocks : 0;
+    work.number = kQueryTokens > 1 ? block % kHeadBlocks / kTokenBlocks * kTokens : 0;
     const int in_group = block % kTokenBlocks * kHeads;
     work.first_head = work.kv_head * kGroup + in_group;
-    work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;
+    work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;  // of one query token
     return work;
   }
   // The rest; false where the sequence has no such query token, and there is nothing to do. Every
@@ -166,24 +172,48 @@ struct AttentionWork {
   // ragged batch are spread as evenly as long ones.
   VQ_DEVICE bool read_lengths(const AttentionDecodeArgs& args) {
     if (!QueryToken<Plan>::exists(args, batch, number)) return false;
-    const int length = token.read(args, batch, number);
+    int count = 1;
+    const int last = token.read(args, batch, number, kTokens, count);
+    const int length = kQueryTokens == 1 || last > 0 ? last : 0;
     const int tiles = length / kTile + (length % kTile != 0);
     const int share = ceil_div(tiles, kSplits);
     begin = clip(i64{split} * share * kTile, length);
     end = clip(i64{split + 1} * share * kTile, length);
     raw = Raw::tokens(args, batch, length);
+    if constexpr (kTokens > 1) {
+      behind = count - 1;
+      heads = count * kGroup;
+      seen = last;
+      window = raw.window + last - length;
+    }
     if (kQueryTokens > 1 && token.cached < raw.window) raw.window = token.cached;
     return true;
+  }
+
+  // Of query token number `of` of the block: where what it reads from codes ends, and what it sees.
+  VQ_DEVICE int codes_end(int of) const {
+    const int own = window - behind + of;
+    return own < token.cached ? own : token.cached;
+  }
+  VQ_DEVICE int seen_end(int of) const { return seen - behind + of; }
+  // The first token that any reads raw and that is no sink; `end` or more where there is none.
+  VQ_DEVICE int raw_begin() const {
+    return kTokens > 1 && raw.window < seen ? codes_end(0) : raw.window;
   }
 
   VQ_DEVICE bool is_raw(int of) const {
     if constexpr (kQueryTokens > 1) return of < raw.sinks || of >= raw.window;
     return raw.holds(of);
   }
-  // The row of its query token in `query`.
+  // The row of its first query token in `query`.
   VQ_DEVICE i64 query_row() const {
     if constexpr (kQueryTokens == 1) return batch;
     return token.row;
+  }
+  // Heads from the block's first to its head h, in query, out and partials.
+  VQ_DEVICE static int heads_to(int h) {
+    if constexpr (kTokens == 1) return h;
+    return h / kGroup * Plan::config().query_heads + h % kGroup;
   }
 
   // Of `count` tokens from `first` on, those that the cache holds codes of.
@@ -220,7 +250,7 @@ struct AttentionWork {
   // merge_if_last() has to follow once all have been written.
   VQ_DEVICE void write_one(const AttentionDecodeArgs& args, int h, int channel, float value,
                            float maximum, float sum) const {
-    const i64 head = first() + h;
+    const i64 head = first() + heads_to(h);
     if constexpr (kSplits == 1) {
       const i64 to = head + token.heads_on(batch, number);
       store_global(args.out + to * kHeadDim + channel,
@@ -243,8 +273,8 @@ struct AttentionWork {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (!is_last_of(kSplits, args.counters + i64{batch} * kOfBatch + block_y())) return;
       for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
-        Splits::merge(args, first() + i / kHeadDim, token.heads_on(batch, number), i % kHeadDim,
-                      LoadOfThisLaunch());
+        Splits::merge(args, first() + heads_to(i / kHeadDim), token.heads_on(batch, number),
+                      i % kHeadDim, LoadOfThisLaunch());
       }
     }
   }
@@ -277,7 +307,8 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   const int number = Plan::config().query_tokens > 1 ? block_z() : 0;
   if (!QueryToken<Plan>::exists(args, block_y(), number)) return;
   QueryToken<Plan> token;
-  if constexpr (QueryToken<Plan>::kMost > 1) token.read(args, block_y(), number);
+  int count = 1;
+  if constexpr (QueryToken<Plan>::kMost > 1) token.read(args, block_y(), number, 1, count);
   const i64 head = QueryToken<Plan>::slot(block_y(), number) * kHeads + block_x();
   AttentionSplits<Plan>::merge(args, head, token.heads_on(block_y(), number), thread_index(),
                                LoadGlobal());

@@ -7,6 +7,14 @@
 //   b   columns are 4 heads times parity: p(token, head) in the half of its parity, 0 in the other
 //   c   so c0..c3 are 4 consecutive channels of head c, and rescaling needs no shuffle
 //
+// Of several query tokens, quads may go in pairs, whose columns are heads alone:
+//
+//   a   k are the tokens of two tiles: of word w of tokens 2c and 2c + 1 the first channels are row
+//       g, the second ones row g + 8, which takes a permutation of each word
+//   b   columns are head g / 2 of quad g % 2
+//   c   so c0 and c2 are two consecutive channels of head c of the first quad, c1 and c3 of the
+//       second: half the products
+//
 // movmatrix turns the probabilities of lane (token g, head c) into those of lane (head g / 2,
 // tokens 2c and 2c + 1). The maximum follows only when a score exceeds it by more than kSlack: sums
 // in fp32 and probabilities in 16 bits have the room.
@@ -33,6 +41,7 @@ class WarpSoftmax {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kHeads = kQuads * 4;
   static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
+  static constexpr bool kPaired = kConfig.query_tokens > 1 && kQuads % 2 == 0 && kTiles % 2 == 0;
 
   VQ_DEVICE WarpSoftmax() {
     VQ_UNROLL
@@ -40,7 +49,7 @@ class WarpSoftmax {
       maximum_[quad] = kLowest;
       sum_[quad] = 0.0f;
       VQ_UNROLL
-      for (int i = 0; i < kValues; ++i) output_[quad][i / 4][i % 4] = 0.0f;
+      for (int i = 0; i < kValues; ++i) output(quad, i) = 0.0f;
     }
   }
 
@@ -50,12 +59,16 @@ class WarpSoftmax {
   }
 
   // Scores times scale[quad], in units of log2, of the rows g of the tiles from `base` on become
-  // probabilities relative to the warp's maximum; those of tokens outside [first, end) become 0.
+  // probabilities relative to the warp's maximum; those of tokens outside [first, end) become 0,
+  // and of a block of several query tokens those that its own, counts(query token, token), leaves
+  // out, all of which are `common` or more.
+  template <class Counts>
   VQ_DEVICE void to_probabilities(float (&scores)[kTiles][kQuads], const float (&scale)[kQuads],
-                                  int base, int first, int end) {
+                                  int base, int first, int end, int common, Counts counts) {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kQuads; ++i) scores[i / kQuads][i % kQuads] *= scale[i % kQuads];
-    if (base < first || base + 8 * kTiles > end) mask(scores, base, first, end);
+    const int whole = block_tokens(kConfig) == 1 || end < common ? end : common;
+    if (base < first || base + 8 * kTiles > whole) mask(scores, base, first, end, counts);
     bool above = false;
     VQ_UNROLL
     for (int i = 0; i < kTiles * kQuads; ++i) {
@@ -85,11 +98,33 @@ class WarpSoftmax {
     }
   }
 
+  // Operand b of the probabilities of a pair of tiles, for each pair of quads.
+  VQ_DEVICE static void spread_pairs(u32 (&b)[kQuads][2], const float (&probabilities)[kQuads],
+                                     int tile) {
+    VQ_UNROLL
+    for (int pair = 0; pair < kQuads / 2; ++pair) {
+      b[pair][tile % 2] =
+          movmatrix_trans(pack2<kElement>(probabilities[2 * pair], probabilities[2 * pair + 1]));
+    }
+  }
+  // Rows g and g + 8 of operand a, of a word of tokens 2c and 2c + 1.
+  VQ_DEVICE static U32x2 rows_of(u32 even, u32 odd) {
+    return {byte_permute(even, odd, 0x5410u), byte_permute(even, odd, 0x7632u)};
+  }
+  // Adds word `word` of this lane's channels, of a pair of tiles.
+  VQ_DEVICE void add_pairs(int word, U32x2 first, U32x2 second, const u32 (&b)[kQuads][2]) {
+    const u32 a[4] = {first.x, first.y, second.x, second.y};
+    VQ_UNROLL
+    for (int pair = 0; pair < kQuads / 2; ++pair) {
+      mma_m16n8k16<kElement>(output_[pair * (kValues / 2) + word], a, b[pair]);
+    }
+  }
+
   // Adds product j: words 2j and 2j + 1 of this lane's channels of tokens 2c and 2c + 1.
   VQ_DEVICE void add(int j, const u32 (&a)[4], const u32 (&b)[kQuads][2]) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      mma_m16n8k16<kElement>(output_[quad][j], a, b[quad]);
+      mma_m16n8k16<kElement>(output_[quad * kProducts + j], a, b[quad]);
     }
   }
 
@@ -119,8 +154,7 @@ class WarpSoftmax {
       if (lane() < kGroupLanes) store_shared(warp_sum(warp(), quad * 4 + lane()), total);
       VQ_UNROLL
       for (int i = 0; i < kValues; ++i) {
-        store_shared(weighted(warp(), quad * kValues + i) + lane(),
-                     output_[quad][i / 4][i % 4] * weight);
+        store_shared(weighted(warp(), quad * kValues + i) + lane(), output(quad, i) * weight);
       }
     }
     sync_block();
@@ -167,15 +201,21 @@ class WarpSoftmax {
     return highest;
   }
 
-  // Scores of tokens outside [first, end) become the lowest.
-  VQ_DEVICE static void mask(float (&scores)[kTiles][kQuads], int base, int first, int end) {
+  // Scores of tokens that do not count become the lowest.
+  template <class Counts>
+  VQ_DEVICE static void mask(float (&scores)[kTiles][kQuads], int base, int first, int end,
+                             Counts counts) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       const int token = token_of(base, tile, lane_group());
-      const bool counts = token >= first && token < end;
+      const bool inside = token >= first && token < end;
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
-        if (!counts) scores[tile][quad] = -infinity();
+        bool counted = inside;
+        if constexpr (block_tokens(kConfig) > 1) {
+          counted = inside && counts((quad * 4 + place_in_group()) / group(kConfig), token);
+        }
+        if (!counted) scores[tile][quad] = -infinity();
       }
     }
   }
@@ -199,14 +239,23 @@ class WarpSoftmax {
       VQ_UNROLL
       for (int j = 0; j < kProducts; ++j) {
         VQ_UNROLL
-        for (int i = 0; i < 4; ++i) output_[quad][j][i] *= factor;
+        for (int i = 0; i < 4; ++i) output(quad, 4 * j + i) *= factor;
       }
     }
   }
 
+  // Channel i of this lane's, of head c of a quad.
+  VQ_DEVICE float& output(int quad, int i) {
+    if constexpr (kPaired) return output_[quad / 2 * (kValues / 2) + i / 2][i % 2 * 2 + quad % 2];
+    return output_[quad * kProducts + i / 4][i % 4];
+  }
+  VQ_DEVICE float output(int quad, int i) const {
+    return const_cast<WarpSoftmax*>(this)->output(quad, i);
+  }
+
   float maximum_[kQuads];  // the same in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane held
-  float output_[kQuads][kProducts][4];
+  float output_[kQuads * kProducts][4];
 };
 
 }  // namespace vq

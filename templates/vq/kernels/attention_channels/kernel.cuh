@@ -30,7 +30,7 @@ VQ_DEVICE void attention_channel_scores(const AttentionDecodeArgs& args) {
   using Keys = KeyLanes<Plan, AttentionPart::kScores>;
   constexpr int kShares = Plan::config().key_channel_splits;
   const int share = block_y() % kShares;
-  AttentionWork<Plan>::of_block(args, kShares, [&](const auto& work) {
+  AttentionWork<Plan>::of_block(args, kShares, [&](const AttentionWork<Plan>& work) {
     Keys keys(args, work, share);
     const auto codes = [](int buffer) {
       return shared_part<u32>(shared_layout(Plan::config(), AttentionPart::kScores).codes) +
@@ -90,7 +90,7 @@ class SummedScores {
 template <class Plan>
 VQ_DEVICE void attention_channel_values(const AttentionDecodeArgs& args) {
   constexpr int kShares = Plan::config().value_channel_splits;
-  AttentionWork<Plan>::of_block(args, kShares, [&](const auto& work) {
+  AttentionWork<Plan>::of_block(args, kShares, [&](const AttentionWork<Plan>& work) {
     AttentionTiles<Plan, SummedScores<Plan>>(args, work, block_y() % kShares).run();
   });
 }

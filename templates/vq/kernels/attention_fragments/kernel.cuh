@@ -8,6 +8,10 @@
 //
 // Each warp keeps a maximum, a sum and an output of its own and meets no barrier before the end.
 // Raw tokens go the same way, with raw elements for entries.
+//
+// A block may serve several query tokens, whose heads are so many more: each has its own end of
+// what it reads from codes, and its own raw tokens, and the others are masked: probability 0, which
+// a raw value that is not finite makes NaN.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -73,16 +77,16 @@ class AttentionFragmentsBlock {
       if (!Reader::kPaged) reader_.load_first(codes, Reader::first_step(begin), end);
     }
     scores_.finish_load(key_thread, keys);
-    value_book_.finish_load(value_thread, values);
     if (Reader::kPaged && Reader::first_step(begin) < end) {
       reader_.load_first(codes, Reader::first_step(begin), end);
     }
+    value_book_.finish_load(value_thread, values);
     scores_.take_query(rows, score_scale(args_));
     attend(codes, begin, end);
     if constexpr (kRaw) {
       attend_raw(work_.begin, work_.end < work_.raw.sinks ? work_.end : work_.raw.sinks);
-      const int after =
-          work_.raw.sinks > work_.raw.window ? work_.raw.sinks : work_.raw.window;  // may overlap
+      const int window = work_.raw_begin();
+      const int after = work_.raw.sinks > window ? work_.raw.sinks : window;  // may overlap
       attend_raw(work_.begin > after ? work_.begin : after, work_.end);
     }
     const float scale = Values::kScaled ? 1.0f : value_book_.scale(0, 0);
@@ -116,7 +120,9 @@ class AttentionFragmentsBlock {
     u32 words[2][2][kValueWords];
     look_up_values(words[0], now.values, 0);
     const int counted = Reader::kGroup > 1 && first < begin ? begin : first;
-    softmax_.to_probabilities(scores, scores_.scale(), Reader::base_of(first, end), counted, end);
+    softmax_.to_probabilities(scores, scores_.scale(), Reader::base_of(first, end), counted, end,
+                              work_.codes_end(0),
+                              [this](int of, int token) { return token < work_.codes_end(of); });
     accumulate(now.values, scores, words);
     first = following;
     return more;
@@ -129,19 +135,41 @@ class AttentionFragmentsBlock {
                             u32 (&words)[2][2][kValueWords]) {
     constexpr int kTurns = kTiles * ValueRows::kPasses;
     u32 b[kQuads][2];
+    U32x2 first[kValueWords];  // of the first of a pair of tiles
     VQ_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       if (turn + 1 < kTurns) look_up_values(words[(turn + 1) % 2], loaded, turn + 1);
       loads_first();
-      if (turn % ValueRows::kPasses == 0) {
-        Softmax::spread(b, probabilities[turn / ValueRows::kPasses]);
-      }
       const auto& now = words[turn % 2];
+      if constexpr (Softmax::kPaired) {
+        const int tile = tile_of(turn);
+        if (pass_of(turn) == 0) Softmax::spread_pairs(b, probabilities[tile], tile);
+        VQ_UNROLL
+        for (int w = 0; w < kValueWords; ++w) {
+          const U32x2 rows = Softmax::rows_of(now[0][w], now[1][w]);
+          if (tile % 2 == 0) {
+            first[w] = rows;
+          } else {
+            softmax_.add_pairs(w, first[w], rows, b);
+          }
+        }
+        continue;
+      }
+      if (pass_of(turn) == 0) Softmax::spread(b, probabilities[tile_of(turn)]);
       VQ_UNROLL
       for (int j = 0; j < Softmax::kProducts; ++j) {
         softmax_.add(j, {now[0][2 * j], now[0][2 * j + 1], now[1][2 * j], now[1][2 * j + 1]}, b);
       }
     }
+  }
+
+  // Tiles take their passes one after the other, pairs of them together.
+  VQ_DEVICE static constexpr int tile_of(int turn) {
+    if constexpr (Softmax::kPaired) return turn / (2 * ValueRows::kPasses) * 2 + turn % 2;
+    return turn / ValueRows::kPasses;
+  }
+  VQ_DEVICE static constexpr int pass_of(int turn) {
+    return (Softmax::kPaired ? turn / 2 : turn) % ValueRows::kPasses;
   }
 
   // Of one tile all channels of this lane, of one stage or of all.
@@ -151,14 +179,14 @@ class AttentionFragmentsBlock {
     u32 share[2][ValueRows::Share::kWords];
     VQ_UNROLL
     for (int i = 0; i < 2; ++i) {
-      ValueRows::Share::align(share[i], loaded[turn / ValueRows::kPasses][i], lane_group());
+      ValueRows::Share::align(share[i], loaded[tile_of(turn)][i], lane_group());
     }
     VQ_UNROLL
     for (int s = 0; s < ValueRows::kSubVectors; ++s) {
       VQ_UNROLL
       for (int i = 0; i < 2; ++i) {
         ValueRows::look_up(words[i] + s * ValueRows::kVectorSize / 2, value_book_, share[i],
-                           lane_group(), s, turn % ValueRows::kPasses);
+                           lane_group(), s, pass_of(turn));
       }
     }
   }
@@ -173,9 +201,14 @@ class AttentionFragmentsBlock {
     for (int first = begin + warp() * kTokens; first < end; first += kWarps * kTokens) {
       float scores[kTiles][kQuads];
       score_raw(query, first, end, scores);
-      softmax_.to_probabilities(scores, scale, first, first, end);
+      softmax_.to_probabilities(scores, scale, first, first, end, 0, [this](int of, int token) {
+        const bool raw = token < work_.raw.sinks || token >= work_.codes_end(of);
+        return raw && token < work_.seen_end(of);
+      });
       VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) accumulate_raw(first, tile, end, scores[tile]);
+      for (int tile = 0; tile < kTiles; tile += Softmax::kPaired ? 2 : 1) {
+        accumulate_raw(first, tile, end, scores);
+      }
     }
   }
 
@@ -199,17 +232,35 @@ class AttentionFragmentsBlock {
     RawQuery::take_scores(products, scores);
   }
 
+  // One tile, or the pair that begins with it.
   VQ_DEVICE void accumulate_raw(int first, int tile, int end,
-                                const float (&probabilities)[kQuads]) {
+                                const float (&probabilities)[kTiles][kQuads]) {
     u32 b[kQuads][2];
-    Softmax::spread(b, probabilities);
-    const int token = Softmax::token_of(first, tile, place_in_group() * 2);
+    if constexpr (!Softmax::kPaired) Softmax::spread(b, probabilities[tile]);
     const auto row = [&](int of) {
       return reinterpret_cast<const U32x2*>(
           work_.raw_value(args_, held(of, end), lane_group() * ValueRows::kChannels));
     };
+    const int token = Softmax::token_of(first, tile, place_in_group() * 2);
     const U32x2* const even = row(token);
     const U32x2* const odd = row(token + Softmax::kJoined);
+    if constexpr (Softmax::kPaired) {
+      const int other = Softmax::token_of(first, tile + 1, place_in_group() * 2);
+      const U32x2* const other_even = row(other);
+      const U32x2* const other_odd = row(other + Softmax::kJoined);
+      Softmax::spread_pairs(b, probabilities[tile], tile);
+      Softmax::spread_pairs(b, probabilities[tile + 1], tile + 1);
+      VQ_UNROLL
+      for (int j = 0; j < Softmax::kProducts; ++j) {
+        const U32x2 a[] = {load_global(even + j), load_global(odd + j)};
+        const U32x2 o[] = {load_global(other_even + j), load_global(other_odd + j)};
+        softmax_.add_pairs(2 * j, Softmax::rows_of(a[0].x, a[1].x),
+                           Softmax::rows_of(o[0].x, o[1].x), b);
+        softmax_.add_pairs(2 * j + 1, Softmax::rows_of(a[0].y, a[1].y),
+                           Softmax::rows_of(o[0].y, o[1].y), b);
+      }
+      return;
+    }
     VQ_UNROLL
     for (int j = 0; j < Softmax::kProducts; ++j) {
       const U32x2 a = load_global(even + j);

@@ -36,7 +36,7 @@ class LaneScores {
 
 template <class Plan>
 VQ_DEVICE void attention_lanes(const AttentionDecodeArgs& args) {
-  AttentionWork<Plan>::of_block(args, 1, [&](const auto& work) {
+  AttentionWork<Plan>::of_block(args, 1, [&](const AttentionWork<Plan>& work) {
     AttentionTiles<Plan, LaneScores<Plan>>(args, work, 0).run();
   });
 }

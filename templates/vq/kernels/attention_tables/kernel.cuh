@@ -149,7 +149,7 @@ class KeyTables {
 
 template <class Plan>
 VQ_DEVICE void attention_tables(const AttentionDecodeArgs& args) {
-  AttentionWork<Plan>::of_block(args, 1, [&](const auto& work) {
+  AttentionWork<Plan>::of_block(args, 1, [&](const AttentionWork<Plan>& work) {
     AttentionTiles<Plan, KeyTables<Plan>>(args, work, 0).run();
   });
 }
