@@ -137,7 +137,13 @@ class CacheCodes {
   // The codes of a step whose pages were fetched. Rows past the sequence's last repeat it, for what
   // stands there is nobody's.
   VQ_DEVICE void load_paged(Step& to, int first, int end) const {
-    if (first + kTokens > end) {
+    if (dense_ && first + kTokens <= end) {
+      load_whole<true>(to, first);
+      return;
+    }
+    if (first + kTokens <= end) {
+      load_whole<false>(to, first);
+    } else {
       load_tiles(
           to,
           [&](int tile) {
@@ -147,11 +153,8 @@ class CacheCodes {
             return clipped<Values>(values_, args_->values, first, value_row(tile, i),
                                    value_row(0, 0), last_value_);
           });
-    } else if (dense_) {
-      load_whole<true>(to, first);
-    } else {
-      load_whole<false>(to, first);
     }
+    loads_first();  // else the compiler makes one of these loads and those above, and all are slow
   }
 
   // Whole pages, or a part of one. Where rows follow each other, tiles are constant words apart.
