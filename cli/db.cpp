@@ -32,26 +32,31 @@ std::string row_codes(const std::string& flag) {
                           flag));
 }
 
+std::string pages_text(int page_tokens) {
+  return page_tokens > 0 ? fmt::format(" pages of {}", page_tokens) : "";
+}
+
 std::string tuned_problem_text(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
-    return fmt::format("attention_decode {} batch {} heads {}/{} of {} tokens {} {}/{}{}{}",
+    return fmt::format("attention_decode {} batch {} heads {}/{} of {} tokens {}{} {}/{}{}{}",
                        enum_name(op->dtype), s.batch, s.query_heads, s.kv_heads, s.head_dim,
-                       s.tokens, short_name(op->keys), short_name(op->values),
-                       s.shared_cache ? " shared cache" : "",
+                       s.tokens, pages_text(s.page_tokens), short_name(op->keys),
+                       short_name(op->values), s.shared_cache ? " shared cache" : "",
                        s.query_tokens > 1 ? fmt::format(" query tokens {}", s.query_tokens) : "");
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;
-    return fmt::format("kv_append {} batch {} heads {} of {} tokens {} new {} {}/{}",
+    return fmt::format("kv_append {} batch {} heads {} of {} tokens {}{} new {} {}/{}",
                        enum_name(op->dtype), s.batch, s.kv_heads, s.head_dim, s.tokens,
-                       s.new_tokens, short_name(op->keys), short_name(op->values));
+                       pages_text(s.page_tokens), s.new_tokens, short_name(op->keys),
+                       short_name(op->values));
   }
   if (const auto* op = std::get_if<KvDecode>(&problem)) {
     const DecodeShape& s = op->shape;
-    return fmt::format("kv_decode {} batch {} heads {} of {} tokens {} {}/{}", enum_name(op->dtype),
-                       s.batch, s.kv_heads, s.head_dim, s.tokens, short_name(op->keys),
-                       short_name(op->values));
+    return fmt::format("kv_decode {} batch {} heads {} of {} tokens {}{} {}/{}",
+                       enum_name(op->dtype), s.batch, s.kv_heads, s.head_dim, s.tokens,
+                       pages_text(s.page_tokens), short_name(op->keys), short_name(op->values));
   }
   if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
     const MergeShape& s = op->shape;

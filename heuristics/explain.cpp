@@ -80,27 +80,34 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.2f} GB", bytes * 1e-9);
 }
 
+std::string pages_text(int page_tokens) {
+  return page_tokens > 0 ? fmt::format(" in pages of {}", page_tokens) : "";
+}
+
 std::string shape_line(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
     return fmt::format(
-        "attention_decode in {}: {} sequences of up to {} tokens{}{}, {} query heads "
+        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}, {} query heads "
         "on {} KV heads of {} channels",
-        enum_name(op->dtype), s.batch, s.tokens, s.shared_cache ? " in one cache" : "",
+        enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
+        s.shared_cache ? " in one cache" : "",
         s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
         s.query_heads, s.kv_heads, s.head_dim);
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;
     return fmt::format(
-        "kv_append in {}: up to {} new tokens of each of {} sequences, {} KV heads of {} channels",
-        enum_name(op->dtype), s.new_tokens, s.batch, s.kv_heads, s.head_dim);
+        "kv_append in {}: up to {} new tokens of each of {} sequences{}, {} KV heads of {} "
+        "channels",
+        enum_name(op->dtype), s.new_tokens, s.batch, pages_text(s.page_tokens), s.kv_heads,
+        s.head_dim);
   }
   if (const auto* op = std::get_if<KvDecode>(&problem)) {
     const DecodeShape& s = op->shape;
     return fmt::format(
-        "kv_decode in {}: up to {} tokens of each of {} sequences, {} KV heads of {} channels",
-        enum_name(op->dtype), s.tokens, s.batch, s.kv_heads, s.head_dim);
+        "kv_decode in {}: up to {} tokens of each of {} sequences{}, {} KV heads of {} channels",
+        enum_name(op->dtype), s.tokens, s.batch, pages_text(s.page_tokens), s.kv_heads, s.head_dim);
   }
   if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
     const MergeShape& s = op->shape;

@@ -358,15 +358,10 @@ AppendResult DeviceCall::append_output() const {
 }
 
 AppendResult DeviceCall::paged_output(const AppendData& data) const {
-  const std::vector<std::int32_t> lengths = paged_lengths(data);
   AppendResult result{{}, {}, device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)};
-  std::vector<std::uint32_t> keys = device_.fetch<std::uint32_t>(0);
-  std::vector<std::uint32_t> values = device_.fetch<std::uint32_t>(1);
-  take_rows(pool_, pool_.key_strides, keys, data.keys, lengths, pool_.keys, result.key_codes);
-  const bool one = pool_.one_tensor();
-  take_rows(pool_, pool_.value_strides, one ? keys : values, data.values, lengths,
-            one ? pool_.keys : pool_.values, result.value_codes);
-  if (keys != pool_.keys || values != pool_.values) {
+  if (!take_rows(pool_, data.keys, data.values, paged_lengths(data),
+                 device_.fetch<std::uint32_t>(0), device_.fetch<std::uint32_t>(1), result.key_codes,
+                 result.value_codes)) {
     throw Error(ErrorKind::verification_failed,
                 "the kernel wrote to words of the pool that are no row's of a sequence");
   }

@@ -162,18 +162,28 @@ PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values, s
   return pool;
 }
 
-void take_rows(const PagePool& pool, const PageStrides& strides,
-               std::vector<std::uint32_t>& storage, const QuantizedTensor& tensor,
-               const std::vector<std::int32_t>& lengths, const std::vector<std::uint32_t>& was,
-               std::vector<std::uint32_t>& codes) {
-  const Groups groups(pool, strides, tensor);
-  codes = tensor.codes;
-  for_each_page(pool, lengths, [&](std::int64_t b, std::int64_t number, std::int32_t page) {
-    groups.each_of_page(b, number, page, [&](std::int64_t from, std::int64_t to) {
-      std::copy_n(at(storage, to), groups.words(), at(codes, from));
-      std::copy_n(at(was, to), groups.words(), at(storage, to));
+bool take_rows(const PagePool& pool, const QuantizedTensor& keys, const QuantizedTensor& values,
+               const std::vector<std::int32_t>& lengths, std::vector<std::uint32_t> key_storage,
+               std::vector<std::uint32_t> value_storage, std::vector<std::uint32_t>& key_codes,
+               std::vector<std::uint32_t>& value_codes) {
+  // What is taken becomes what it was, so that a storage is the pool's again once all is.
+  const auto take = [&](const PageStrides& strides, const QuantizedTensor& tensor,
+                        std::vector<std::uint32_t>& storage, const std::vector<std::uint32_t>& was,
+                        std::vector<std::uint32_t>& codes) {
+    const Groups groups(pool, strides, tensor);
+    codes = tensor.codes;
+    for_each_page(pool, lengths, [&](std::int64_t b, std::int64_t number, std::int32_t page) {
+      groups.each_of_page(b, number, page, [&](std::int64_t from, std::int64_t to) {
+        std::copy_n(at(storage, to), groups.words(), at(codes, from));
+        std::copy_n(at(was, to), groups.words(), at(storage, to));
+      });
     });
-  });
+  };
+  const bool one = pool.one_tensor();
+  take(pool.key_strides, keys, key_storage, pool.keys, key_codes);
+  take(pool.value_strides, values, one ? key_storage : value_storage, one ? pool.keys : pool.values,
+       value_codes);
+  return key_storage == pool.keys && (one || value_storage == pool.values);
 }
 
 }  // namespace vqgen

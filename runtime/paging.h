@@ -45,13 +45,12 @@ PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values, s
                    const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,
                    Random random);
 
-// Takes the rows of each sequence's pages out of a pool's storage: to `codes`, laid out as the
-// tensor's, whose other rows are the tensor's own. They become what they `was` in the storage, so
-// that this is equal to `was` once both tensors are taken, unless what is no sequence's was
-// written.
-void take_rows(const PagePool& pool, const PageStrides& strides,
-               std::vector<std::uint32_t>& storage, const QuantizedTensor& tensor,
-               const std::vector<std::int32_t>& lengths, const std::vector<std::uint32_t>& was,
-               std::vector<std::uint32_t>& codes);
+// Takes the rows of each sequence's pages out of storages that began as the pool's: to `key_codes`
+// and `value_codes`, laid out as the tensors', whose other rows are the tensors' own. `values` is
+// not read where the pool is one tensor. False where words that are no row's of these have changed.
+bool take_rows(const PagePool& pool, const QuantizedTensor& keys, const QuantizedTensor& values,
+               const std::vector<std::int32_t>& lengths, std::vector<std::uint32_t> key_storage,
+               std::vector<std::uint32_t> value_storage, std::vector<std::uint32_t>& key_codes,
+               std::vector<std::uint32_t>& value_codes);
 
 }  // namespace vqgen

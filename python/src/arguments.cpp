@@ -8,7 +8,11 @@ namespace vqgen::python {
 namespace {
 
 constexpr Slot codes(const char* name, bool written) {
-  return {.name = name, .written = written, .free_dimension = 2, .strided_dimensions = 2};
+  return {.name = name,
+          .written = written,
+          .free_dimension = 2,
+          .strided_dimensions = 2,
+          .cache_codes = true};
 }
 constexpr Slot raw(const char* name, bool written) {
   return {.name = name, .written = written, .strided_dimensions = 2};
@@ -33,6 +37,7 @@ constexpr Slot kAttention[] = {
     {"query_start"},
     {.name = "new_keys", .optional = true},
     {.name = "new_values", .optional = true},
+    {"block_table"},
 };
 constexpr std::size_t kQueryStart = 15;  // in kAttention
 constexpr Slot kAppend[] = {
@@ -49,6 +54,7 @@ constexpr Slot kAppend[] = {
     {"key_smooth"},
     raw("raw_keys", true),
     raw("raw_values", true),
+    {"block_table"},
 };
 constexpr Slot kDecode[] = {
     {.name = "out_keys", .written = true, .free_dimension = 2},
@@ -65,6 +71,7 @@ constexpr Slot kDecode[] = {
     {"lengths"},
     {"windows"},
     {"sinks"},
+    {"block_table"},
 };
 constexpr Slot rows(const char* name, bool written = false) {
   return {.name = name, .written = written, .free_dimension = 0};
@@ -97,8 +104,7 @@ std::string shape_words(const Expected& expected) {
   std::string text = dtype_words(expected.types.front()) + " [";
   for (std::size_t i = 0; i < expected.shape.size(); ++i) {
     text += i > 0 ? ", " : "";
-    text +=
-        static_cast<int>(i) == expected.free_dimension ? "any" : std::to_string(expected.shape[i]);
+    text += expected.is_free(static_cast<int>(i)) ? "any" : std::to_string(expected.shape[i]);
   }
   return text + "]";
 }
@@ -111,18 +117,18 @@ bool has_shape(const Expected& expected, const DLTensor& view) {
   if (view.ndim != static_cast<int>(expected.shape.size())) return false;
   for (int i = 0; i < view.ndim; ++i) {
     const std::int64_t wanted = expected.shape[static_cast<std::size_t>(i)];
-    if (i == expected.free_dimension ? view.shape[i] < 1 : view.shape[i] != wanted) return false;
+    if (expected.is_free(i) ? view.shape[i] < 1 : view.shape[i] != wanted) return false;
   }
   return true;
 }
 
 // Dimensions behind the strided ones follow each other without a gap, and those stride forward.
-bool lies_as_wanted(const Slot& slot, const Tensor& tensor) {
+bool lies_as_wanted(const Expected& expected, const Tensor& tensor) {
   const DLTensor& view = tensor.view();
   std::int64_t inner = 1;
   for (int i = view.ndim - 1; i >= 0; --i) {
     const bool one = view.shape[i] == 1;
-    if (i >= slot.strided_dimensions) {
+    if (i >= expected.strided_dimensions) {
       if (!one && tensor.stride(i) != inner) return false;
       inner *= view.shape[i];
     } else if (!one && tensor.stride(i) < 0) {
@@ -144,11 +150,13 @@ void judge(const Slot& slot, const Expected& expected, const DLDevice& device,
     refuse(slot, "is " + tensor.words() + "; it has to be " + shape_words(expected) +
                      (device.type == kCpu ? " on cpu" : " on cuda:" + std::to_string(device.id)));
   }
-  if (!lies_as_wanted(slot, tensor)) {
-    refuse(slot, slot.strided_dimensions > 0
-                     ? "has gaps or an order within its last dimensions; only sequences and heads "
-                       "may lie apart"
-                     : "is not contiguous; pass a contiguous copy");
+  if (!lies_as_wanted(expected, tensor)) {
+    refuse(slot, expected.strided_dimensions == 0 ? "is not contiguous; pass a contiguous copy"
+                 : expected.strided_dimensions > 2
+                     ? "has gaps or an order within its last dimensions; only pages, heads and "
+                       "tokens may lie apart"
+                     : "has gaps or an order within its last dimensions; only sequences and heads "
+                       "may lie apart");
   }
   if (slot.written && tensor.read_only()) refuse(slot, "is read-only, and is written");
 }
@@ -173,12 +181,20 @@ Signature read_signature(const char* description, DLDevice device) {
                    : signature.op == "attention_merge" ? Kind::merge
                                                        : Kind::linear;
   signature.device = device;
+  const auto& shape = json.at("problem").at("shape");
+  signature.tokens = shape.value("tokens", std::int64_t{0});
+  signature.page_tokens = shape.value("page_tokens", std::int64_t{0});
   for (const Slot& slot : slots_of(signature.kind)) {
     std::optional<Expected>& expected = signature.expected.emplace_back();
     for (const auto& each : json.at("arguments")) {
       if (each.at("name") != slot.name) continue;
       expected = {types_of(each.at("type")), each.at("shape").get<std::vector<std::int64_t>>(),
-                  slot.free_dimension};
+                  slot.free_dimension, slot.strided_dimensions};
+      // Pages have one size, and so have tokens of a place of their own.
+      if (slot.cache_codes && signature.page_tokens > 0) {
+        expected->free_dimension = -1;
+        expected->strided_dimensions = 3;
+      }
     }
   }
   // Only the device knows how many rows of several query tokens count.
@@ -224,12 +240,20 @@ std::int64_t Arguments::stride(int slot, int dimension) const {
   return tensor->stride(dimension);
 }
 
-vqgen_quantized Arguments::quantized(int slot, bool cache) const {
+vqgen_quantized Arguments::quantized(int slot, bool rows) const {
   return {.codes = data(slot),
           .codebooks = data(slot + 1),
           .scales = data<float>(slot + 2),
-          .batch_stride = cache ? stride(slot, 0) : 0,
-          .head_stride = cache ? stride(slot, 1) : 0};
+          .batch_stride = rows ? stride(slot, 0) : 0,
+          .head_stride = rows ? stride(slot, 1) : 0};
+}
+
+// [page][head][token][word], or [page][head][group][run][token][word] of a layout: tokens of a
+// group share its stride.
+vqgen_page_strides Arguments::page_strides(int slot) const {
+  const DLTensor& view = given_[index(slot)]->view();
+  const std::int64_t group = view.ndim == 6 ? view.shape[4] : 1;
+  return {4 * stride(slot, 0), 4 * stride(slot, 1), 4 * stride(slot, 2) / group};
 }
 
 // [sequence][head][token][word], or [sequence][head][group][run][token][word] of a layout.

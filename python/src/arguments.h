@@ -19,15 +19,20 @@ struct Slot {
   bool optional = false;
   int free_dimension = -1;     // whose size is the caller's to choose
   int strided_dimensions = 0;  // leading ones that may lie apart; those behind are contiguous
+  bool cache_codes = false;    // contiguous or in pages
 };
 std::span<const Slot> slots_of(Kind kind);
-inline constexpr std::size_t kMostSlots = 18;
+inline constexpr std::size_t kMostSlots = 19;
 
 // What a slot takes in one op; nothing where the op has no such argument.
 struct Expected {
   std::vector<DLDataType> types;    // any of them
-  std::vector<std::int64_t> shape;  // of the largest call
+  std::vector<std::int64_t> shape;  // of the largest call; 0 where the caller chooses
   int free_dimension = -1;          // see Slot
+  int strided_dimensions = 0;
+  bool is_free(int dimension) const {
+    return dimension == free_dimension || shape[static_cast<std::size_t>(dimension)] == 0;
+  }
 };
 
 // Of a prepared op's description. The device is where its arrays have to be.
@@ -36,6 +41,8 @@ struct Signature {
   std::string op;  // "attention_decode"
   DLDevice device;
   std::vector<std::optional<Expected>> expected;  // a slot each
+  std::int64_t tokens = 0;                        // of a cache
+  std::int64_t page_tokens = 0;                   // of a cache in pages
 };
 Signature read_signature(const char* description, DLDevice device);
 
@@ -57,9 +64,12 @@ class Arguments {
   void require_rows(int slot, int as) const;
   // Elements between the indices of a dimension; 0 where it has one index or none.
   std::int64_t stride(int slot, int dimension) const;
-  // Codes in `slot`, codebooks and scales in those behind it.
-  vqgen_quantized quantized(int slot, bool cache) const;
-  // Tokens that the codes in `slot` have room for.
+  // Codes in `slot`, with the strides of a cache of `rows`; codebooks and scales in those behind
+  // it.
+  vqgen_quantized quantized(int slot, bool rows) const;
+  // Of codes in pages: their strides in bytes.
+  vqgen_page_strides page_strides(int slot) const;
+  // Tokens that the codes in `slot` have room for: a sequence, or a page.
   std::int64_t capacity(int slot) const;
 
   const std::vector<std::optional<Tensor>>& tensors() const { return given_; }

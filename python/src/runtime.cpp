@@ -17,16 +17,38 @@ std::vector<Lent> lend(const Runtime& runtime, const Arguments& arguments) {
   return lent;
 }
 
-// The tokens of a call: those that are told, or all that the caches have room for and the op takes.
-std::int64_t tokens_of(const Signature& signature, const Arguments& arguments, int keys, int values,
+// The slots of a cache in the calls of an op.
+struct CacheSlots {
+  int keys, values, block_table;
+};
+
+// The tokens of a call: those that are told, or all that the cache has room for and the op takes.
+std::int64_t tokens_of(const Signature& signature, const Arguments& given, CacheSlots slots,
                        std::int64_t count) {
-  const std::int64_t room = std::min(arguments.capacity(keys), arguments.capacity(values));
-  const auto& most = signature.expected[static_cast<std::size_t>(keys)]->shape;
-  const std::int64_t prepared = most.size() == 6 ? most[2] * most[4] : most[2];
-  if (count < 0) return std::min(room, prepared);
+  const bool paged = signature.page_tokens > 0;
+  const std::int64_t room =
+      paged ? given.size(slots.block_table, 1) * signature.page_tokens
+            : std::min(given.capacity(slots.keys), given.capacity(slots.values));
+  if (count < 0) return std::min(room, signature.tokens);
   if (count <= room) return count;
-  throw bad_input("tokens is " + std::to_string(count) + ", and the codes have room for " +
+  throw bad_input("tokens is " + std::to_string(count) + ", and the " +
+                  (paged ? "pages of the block table" : "codes") + " have room for " +
                   std::to_string(room) + "; pass larger ones");
+}
+
+// Where a call's pages stand, of a cache in pages.
+vqgen_pages pages_of(const Signature& signature, const Arguments& given, CacheSlots slots) {
+  if (signature.page_tokens == 0) return {};
+  const std::int64_t pages = given.size(slots.keys, 0);
+  if (given.size(slots.values, 0) != pages) {
+    throw bad_input("'keys.codes' has " + std::to_string(pages) + " pages, and 'values.codes' " +
+                    std::to_string(given.size(slots.values, 0)) + "; make them equal");
+  }
+  return {.block_table = given.data<std::int32_t>(slots.block_table),
+          .columns = given.size(slots.block_table, 1),
+          .count = pages,
+          .keys = given.page_strides(slots.keys),
+          .values = given.page_strides(slots.values)};
 }
 
 vqgen_attention_args attention_args(const Signature& signature, const Arguments& given,
@@ -45,16 +67,19 @@ vqgen_attention_args attention_args(const Signature& signature, const Arguments&
     sinks,
     query_start,
     new_keys,
-    new_values
+    new_values,
+    block_table
   };
+  constexpr CacheSlots kCache{keys, values, block_table};
+  const bool rows = signature.page_tokens == 0;
   for (const int each : {out, lse, new_keys, new_values}) given.require_rows(each, query);
   return {.struct_bytes = sizeof(vqgen_attention_args),
-          .tokens = tokens_of(signature, given, keys, values, count),
+          .tokens = tokens_of(signature, given, kCache, count),
           .query = given.data(query),
           .out = given.data(out),
           .lse = given.data<float>(lse),
-          .keys = given.quantized(keys, true),
-          .values = given.quantized(values, true),
+          .keys = given.quantized(keys, rows),
+          .values = given.quantized(values, rows),
           .key_smooth = given.data<float>(key_smooth),
           .raw_keys = given.data(raw_keys),
           .raw_values = given.data(raw_values),
@@ -66,7 +91,8 @@ vqgen_attention_args attention_args(const Signature& signature, const Arguments&
           .softmax_scale = softmax_scale,
           .query_start = given.data<std::int32_t>(query_start),
           .new_keys = given.data(new_keys),
-          .new_values = given.data(new_values)};
+          .new_values = given.data(new_values),
+          .pages = pages_of(signature, given, kCache)};
 }
 
 vqgen_append_args append_args(const Signature& signature, const Arguments& given,
@@ -80,21 +106,25 @@ vqgen_append_args append_args(const Signature& signature, const Arguments& given
     values = 7,
     key_smooth = 10,
     raw_keys,
-    raw_values
+    raw_values,
+    block_table
   };
+  constexpr CacheSlots kCache{keys, values, block_table};
+  const bool rows = signature.page_tokens == 0;
   return {.struct_bytes = sizeof(vqgen_append_args),
-          .tokens = tokens_of(signature, given, keys, values, count),
+          .tokens = tokens_of(signature, given, kCache, count),
           .new_keys = given.data(new_keys),
           .new_values = given.data(new_values),
           .positions = given.data<std::int32_t>(positions),
           .counts = given.data<std::int32_t>(counts),
-          .keys = given.quantized(keys, true),
-          .values = given.quantized(values, true),
+          .keys = given.quantized(keys, rows),
+          .values = given.quantized(values, rows),
           .key_smooth = given.data<float>(key_smooth),
           .raw_keys = given.data(raw_keys),
           .raw_values = given.data(raw_values),
           .raw_batch_stride = given.stride(raw_keys, 0),
-          .raw_head_stride = given.stride(raw_keys, 1)};
+          .raw_head_stride = given.stride(raw_keys, 1),
+          .pages = pages_of(signature, given, kCache)};
 }
 
 vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& given) {
@@ -108,19 +138,22 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
     raw_values,
     lengths,
     windows,
-    sinks
+    sinks,
+    block_table
   };
+  constexpr CacheSlots kCache{keys, values, block_table};
+  const bool rows = signature.page_tokens == 0;
   const std::int64_t tokens = given.size(out_keys, 2);
   if (given.size(out_values, 2) != tokens) {
     throw bad_input("'out_keys' has " + std::to_string(tokens) + " tokens, and 'out_values' " +
                     std::to_string(given.size(out_values, 2)) + "; make them equal");
   }
   return {.struct_bytes = sizeof(vqgen_kv_decode_args),
-          .tokens = tokens_of(signature, given, keys, values, tokens),
+          .tokens = tokens_of(signature, given, kCache, tokens),
           .out_keys = given.data(out_keys),
           .out_values = given.data(out_values),
-          .keys = given.quantized(keys, true),
-          .values = given.quantized(values, true),
+          .keys = given.quantized(keys, rows),
+          .values = given.quantized(values, rows),
           .key_smooth = given.data<float>(key_smooth),
           .raw_keys = given.data(raw_keys),
           .raw_values = given.data(raw_values),
@@ -128,7 +161,8 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
           .raw_head_stride = given.stride(raw_keys, 1),
           .lengths = given.data<std::int32_t>(lengths),
           .windows = given.data<std::int32_t>(windows),
-          .sinks = given.data<std::int32_t>(sinks)};
+          .sinks = given.data<std::int32_t>(sinks),
+          .pages = pages_of(signature, given, kCache)};
 }
 
 // Of as many parts as the op has; holds what the arguments point to.

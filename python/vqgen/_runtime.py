@@ -20,8 +20,10 @@ _PROVENANCES = ("compiled", "disk", "memory", "baseline")
 class Quantized(NamedTuple):
     """A quantized tensor: packed codes, the codebooks that they index, and scales of the stages.
 
-    codes: uint32 (or int32), of a cache [batch, kv_heads, tokens, words], of weights
-        [out_features, words]. Sequences and heads of a cache may lie apart; all else is contiguous.
+    codes: uint32 (or int32), of a cache [batch, kv_heads, tokens, words], of one in pages
+        [pages, kv_heads, page_tokens, words], of weights [out_features, words]. Sequences and heads
+        of a cache may lie apart, and pages, heads and tokens of one in pages, so that transposed
+        and sliced views of an engine's tensors are taken; all else is contiguous.
     codebooks: [units, stages, entries, vector_size] in the op's dtype.
     scales: float32 [units, stages], where the format has stage_scales.
     """
@@ -32,7 +34,8 @@ class Quantized(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """An argument of an op: its shape at the largest size that the op was prepared for."""
+    """An argument of an op: its shape at the largest size that the op was prepared for; 0 where a
+    caller chooses, as for pages."""
 
     name: str
     dtype: str
@@ -94,8 +97,8 @@ class Attention(Op):
 
     def __call__(self, query, keys: Quantized, values: Quantized, lengths, *, out=None, lse=None,
                  key_smooth=None, raw_keys=None, raw_values=None, windows=None, sinks=None,
-                 query_start=None, new_keys=None, new_values=None, tokens: int | None = None,
-                 softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
+                 query_start=None, new_keys=None, new_values=None, block_table=None,
+                 tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
         """softmax(query keys^T) values.
 
         query, out: [batch, query_heads, head_dim] in the op's dtype.
@@ -110,8 +113,11 @@ class Attention(Op):
             are: uninitialised where the arrays are made here.
         new_keys, new_values: [rows, kv_heads, head_dim], those of the query's rows, which `lengths`
             does not count then. Without them they have been appended.
+        block_table: int32 [batch, columns], where the config has page_tokens: token t of sequence b
+            stands in page block_table[b, t // page_tokens]. Entries past a sequence's tokens are
+            not read. A kernel trusts the others; the host backend names those that are no page's.
         tokens: at least the most that a query token sees, which picks the kernel; by default all
-            that the codes have room for.
+            that the codes, or the pages of the block table, have room for.
         softmax_scale: 0 stands for 1 / sqrt(head_dim).
 
         Returns out, or (out, lse) with return_lse. Both are made where they are not given.
@@ -123,7 +129,7 @@ class Attention(Op):
             lse = _arrays.empty(query, query.shape[:2], "f32")
         self._launch((query, out, lse, *_quantized("keys", keys), *_quantized("values", values),
                       key_smooth, raw_keys, raw_values, lengths, windows, sinks, query_start,
-                      new_keys, new_values), tokens, softmax_scale, stream)
+                      new_keys, new_values, block_table), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
 
 
@@ -131,7 +137,7 @@ class Append(Op):
     """New tokens encoded and written to the cache that an attention of the same formats reads."""
 
     def __call__(self, new_keys, new_values, positions, keys: Quantized, values: Quantized, *,
-                 counts=None, key_smooth=None, raw_keys=None, raw_values=None,
+                 counts=None, key_smooth=None, raw_keys=None, raw_values=None, block_table=None,
                  tokens: int | None = None, stream: int | None = None) -> None:
         """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim] in the op's dtype.
 
@@ -140,11 +146,13 @@ class Append(Op):
         counts: int32 [batch], how many new tokens are real; all without it.
         keys, values: their codes are written, their codebooks read.
         raw_keys, raw_values: as of the attention; written.
-        tokens: that a sequence has room for; by default what the codes have.
+        block_table: as of the attention. No two sequences append to one page.
+        tokens: that a sequence has room for; by default what the codes, or the pages of the block
+            table, have.
         """
         self._launch((new_keys, new_values, positions, counts, *_quantized("keys", keys),
-                      *_quantized("values", values), key_smooth, raw_keys, raw_values), tokens, 0.0,
-                     stream)
+                      *_quantized("values", values), key_smooth, raw_keys, raw_values, block_table),
+                     tokens, 0.0, stream)
 
 
 class Decode(Op):
@@ -152,15 +160,16 @@ class Decode(Op):
 
     def __call__(self, keys: Quantized, values: Quantized, lengths, *, out_keys=None,
                  out_values=None, key_smooth=None, raw_keys=None, raw_values=None, windows=None,
-                 sinks=None, tokens: int | None = None, stream: int | None = None):
+                 sinks=None, block_table=None, tokens: int | None = None,
+                 stream: int | None = None):
         """out_keys, out_values: [batch, kv_heads, tokens, head_dim] in the op's dtype, aligned to 16
         bytes; the keys as attention compares them with a query. Rows of tokens from a sequence's
         length on are left as they are: uninitialised where the arrays are made here.
 
         lengths: int32 [batch], tokens of each sequence, which may be more than are decoded.
-        key_smooth, raw_keys, raw_values, windows, sinks: as of the attention.
-        tokens: that are decoded, from the first on; without arrays for them all that the codes have
-            room for and the op takes.
+        key_smooth, raw_keys, raw_values, windows, sinks, block_table: as of the attention.
+        tokens: that are decoded, from the first on; without arrays for them all that the codes, or
+            the pages of the block table, have room for and the op takes.
 
         Returns (out_keys, out_values). Both are made where they are not given.
         """
@@ -168,22 +177,26 @@ class Decode(Op):
         shape = self._problem["shape"]
         if tokens is None:
             given = out_keys if out_keys is not None else out_values
-            tokens = given.shape[2] if given is not None else self._room(keys, values)
+            tokens = given.shape[2] if given is not None else self._room(keys, values, block_table)
         shape = (shape["batch"], shape["kv_heads"], tokens, shape["head_dim"])
         out_keys, out_values = (_arrays.empty(keys.codes, shape, self._dtype) if out is None else out
                                 for out in (out_keys, out_values))
         if out_keys.shape[2] != tokens:
             raise BadInput(f"'out_keys' has {out_keys.shape[2]} tokens, and tokens is {tokens}")
         self._launch((out_keys, out_values, *keys, *_quantized("values", values), key_smooth,
-                      raw_keys, raw_values, lengths, windows, sinks), tokens, 0.0, stream)
+                      raw_keys, raw_values, lengths, windows, sinks, block_table), tokens, 0.0, stream)
         return out_keys, out_values
 
-    def _room(self, *tensors):
-        """Tokens that all codes have room for and the op takes."""
-        rooms = [self._problem["shape"]["tokens"]]
-        for codes in (tensor.codes for tensor in tensors):
-            rooms.append(codes.shape[2] * (codes.shape[4] if len(codes.shape) == 6 else 1))
-        return min(rooms)
+    def _room(self, keys, values, block_table):
+        """Tokens that the cache has room for and the op takes."""
+        shape = self._problem["shape"]
+        page_tokens = shape.get("page_tokens", 0)
+        if page_tokens:
+            _arrays.require("block_table", block_table)
+            return min(shape["tokens"], block_table.shape[1] * page_tokens)
+        return min(shape["tokens"], *(
+            each.codes.shape[2] * (each.codes.shape[4] if len(each.codes.shape) == 6 else 1)
+            for each in (keys, values)))
 
 
 class Merge(Op):

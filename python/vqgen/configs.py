@@ -43,7 +43,7 @@ class _Config:
 @dataclass
 class AttentionShape:
     """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens,
-    `query_tokens` the most of a sequence in one call."""
+    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page."""
 
     batch: int
     query_heads: int
@@ -54,6 +54,7 @@ class AttentionShape:
     sinks: Optional[int] = None
     shared_cache: Optional[bool] = None
     query_tokens: Optional[int] = None
+    page_tokens: Optional[int] = None
 
 
 @dataclass
@@ -75,6 +76,7 @@ class AppendShape:
     new_tokens: Optional[int] = None
     window: Optional[int] = None
     sinks: Optional[int] = None
+    page_tokens: Optional[int] = None
 
 
 @dataclass
@@ -95,6 +97,7 @@ class DecodeShape:
     tokens: int
     window: Optional[int] = None
     sinks: Optional[int] = None
+    page_tokens: Optional[int] = None
 
 
 @dataclass

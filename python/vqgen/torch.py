@@ -97,19 +97,21 @@ _library.define(
     " Tensor? key_scales, Tensor value_codes, Tensor value_codebooks, Tensor? value_scales,"
     " Tensor lengths, *, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
     " Tensor? windows=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0,"
-    " Tensor? query_start=None, Tensor? new_keys=None, Tensor? new_values=None)"
+    " Tensor? query_start=None, Tensor? new_keys=None, Tensor? new_values=None,"
+    " Tensor? block_table=None)"
     " -> (Tensor, Tensor)")
 _library.define(
     "append(str config, Tensor new_keys, Tensor new_values, Tensor positions,"
     " Tensor(a!) key_codes, Tensor key_codebooks, Tensor? key_scales, Tensor(b!) value_codes,"
     " Tensor value_codebooks, Tensor? value_scales, *, Tensor? counts=None,"
     " Tensor? key_smooth=None, Tensor(c!)? raw_keys=None, Tensor(d!)? raw_values=None,"
-    " int? tokens=None) -> ()")
+    " int? tokens=None, Tensor? block_table=None) -> ()")
 _library.define(
     "decode(str config, Tensor key_codes, Tensor key_codebooks, Tensor? key_scales,"
     " Tensor value_codes, Tensor value_codebooks, Tensor? value_scales, Tensor lengths, *,"
     " int tokens, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? windows=None, Tensor? sinks=None, bool zeroed=True) -> (Tensor, Tensor)")
+    " Tensor? windows=None, Tensor? sinks=None, bool zeroed=True, Tensor? block_table=None)"
+    " -> (Tensor, Tensor)")
 _library.define("merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)")
 _library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"
                 " Tensor? output_scales) -> Tensor")
@@ -118,31 +120,33 @@ _library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Te
 def _attention(config, query, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
                value_scales, lengths, *, key_smooth=None, raw_keys=None, raw_values=None,
                windows=None, sinks=None, tokens=None, softmax_scale=0.0, query_start=None,
-               new_keys=None, new_values=None):
+               new_keys=None, new_values=None, block_table=None):
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = query.new_empty(query.shape[:2], dtype=torch.float32)
     _op(config, query)._launch(
         (query, out, lse, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
          value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks, query_start,
-         new_keys, new_values), tokens, softmax_scale, None)
+         new_keys, new_values, block_table), tokens, softmax_scale, None)
     return out, lse
 
 
 def _append(config, new_keys, new_values, positions, key_codes, key_codebooks, key_scales,
             value_codes, value_codebooks, value_scales, *, counts=None, key_smooth=None,
-            raw_keys=None, raw_values=None, tokens=None):
+            raw_keys=None, raw_values=None, tokens=None, block_table=None):
     _op(config, new_keys)._launch(
         (new_keys, new_values, positions, counts, key_codes, key_codebooks, key_scales, value_codes,
-         value_codebooks, value_scales, key_smooth, raw_keys, raw_values), tokens, 0.0, None)
+         value_codebooks, value_scales, key_smooth, raw_keys, raw_values, block_table), tokens, 0.0,
+        None)
 
 
 def _decode(config, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
             value_scales, lengths, *, tokens, key_smooth=None, raw_keys=None, raw_values=None,
-            windows=None, sinks=None, zeroed=True):
+            windows=None, sinks=None, zeroed=True, block_table=None):
     out_keys, out_values = _dense(config, key_codebooks, tokens, zeroed)
     _op(config, lengths)._launch(
         (out_keys, out_values, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks), tokens, 0.0, None)
+         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks, block_table), tokens,
+        0.0, None)
     return out_keys, out_values
 
 

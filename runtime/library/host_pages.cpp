@@ -11,10 +11,11 @@
 namespace vqgen::library {
 namespace {
 
-// visit(row, column, page) for the pages of tokens [first, end) of a sequence, until one is wrong.
+// visit(column, page) for the pages of tokens [first, end) of a sequence, until one is wrong.
 template <class Visit>
 vqgen_status each_page(const vqgen_pages& pages, std::int64_t page_tokens, std::int64_t sequence,
                        std::int64_t first, std::int64_t end, Visit&& visit) {
+  if (first >= end) return VQGEN_OK;
   for (std::int64_t i = first / page_tokens; i < ceil_div(end, page_tokens); ++i) {
     const std::int32_t page = pages.block_table[sequence * pages.columns + i];
     if (page < 0 || page >= pages.count) {
@@ -44,6 +45,13 @@ vqgen_status judge_read(const Shape& shape, const Args& args) {
 }  // namespace
 
 vqgen_status judge_tables(const AttentionShape& shape, const vqgen_attention_args& args) {
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    if (args.lengths[b] <= args.tokens) continue;
+    return fail(VQGEN_BAD_INPUT, fmt::format("lengths[{}] is {}, and `tokens` is {}; give the most "
+                                             "that a query token sees",
+                                             b, args.lengths[b], args.tokens)
+                                     .c_str());
+  }
   return judge_read(shape, args);
 }
 
@@ -58,7 +66,7 @@ vqgen_status judge_tables(const AppendShape& shape, const vqgen_append_args& arg
     const std::int64_t count = args.counts == nullptr
                                    ? shape.new_tokens
                                    : std::clamp<std::int64_t>(args.counts[b], 0, shape.new_tokens);
-    if (position < 0 || count == 0) continue;
+    if (position < 0) continue;
     const vqgen_status status = each_page(
         args.pages, shape.page_tokens, b, position, std::min(position + count, args.tokens),
         [&](std::int64_t column, std::int32_t page) {

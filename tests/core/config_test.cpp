@@ -21,7 +21,7 @@ TEST(Config, ReadsAttention) {
                                     "c.json");
   const auto& op = std::get<AttentionDecode>(config.problem);
   EXPECT_EQ(op.dtype, DType::bf16);
-  EXPECT_EQ(op.shape, (AttentionShape{3, 8, 4, 64, 5, 16, 4, true}));
+  EXPECT_EQ(op.shape, (AttentionShape{3, 8, 4, 64, 5, 16, 4, 0, true}));
   EXPECT_EQ(op.group(), 2);
   EXPECT_EQ(op.raw_slots(), 20);
   VqFormat keys{.vector_size = 2, .index_bits = 9, .residuals = 2};

@@ -132,6 +132,9 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
     if (draw.one_in(8)) shape["shared_cache"] = true;
     if (draw.one_in(4)) shape["query_tokens"] = draw.field(1, 16);
   }
+  if (draw.one_in(3) && (!shape.contains("shared_cache") || wrong(draw))) {
+    shape["page_tokens"] = wrong(draw) ? draw.field(0, 256) : draw.of({0, 16, 32, 64, 128, 256});
+  }
   if (draw.one_in(3)) shape["window"] = draw.field(0, limits.tokens < 1024 ? 100 : 1024);
   if (draw.one_in(3)) shape["sinks"] = draw.field(0, limits.tokens < 1024 ? 8 : 64);
   config["keys"] = cache_format(draw, head_dim, true, limits);

@@ -46,6 +46,19 @@ class OnDevice : public testing::Test {
     driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
     driver_function<int (*)(void*)>("cuGraphDestroy")(graph);
   }
+  // Likewise, of what `launch` queues where the stream is captured.
+  template <class Trial, class Launch>
+  void expect_captured_replays(Trial& trial, int replays, const Launch& launch) {
+    trial.poison();
+    constexpr int kGlobalMode = 0;
+    ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
+              0);
+    const vqgen_status launched = launch();
+    void* graph = nullptr;
+    ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
+    EXPECT_EQ(launched, VQGEN_OK) << vqgen_last_error();
+    expect_replays(graph, trial, replays);
+  }
   vqgen_runtime* runtime_ = nullptr;
   void* stream_ = nullptr;
 };
@@ -99,20 +112,30 @@ TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
 }
 
 TEST_F(OnDevice, AnAppendIsCapturedAndReplayed) {
-  vqgen_op* op = prepared(runtime_, small_append());
-  AppendTrial trial(std::get<KvAppend>(read_config(small_append(), "test").problem), runtime_, 30);
-  ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
-  ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
-  trial.poison();
-  constexpr int kGlobalMode = 0;
-  ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
-            0);
-  const vqgen_status launched = trial.launch(op, stream_);
-  void* graph = nullptr;
-  ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
-  EXPECT_EQ(launched, VQGEN_OK) << vqgen_last_error();
-  expect_replays(graph, trial, 2);
-  vqgen_op_release(op);
+  for (const int page_tokens : {0, 16, 64}) {
+    const Json config = in_pages(small_append(), page_tokens);
+    vqgen_op* op = prepared(runtime_, config);
+    AppendTrial trial(std::get<KvAppend>(read_config(config, "test").problem), runtime_, 30);
+    ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
+    ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+    expect_captured_replays(trial, 2, [&] { return trial.launch(op, stream_); });
+    vqgen_op_release(op);
+  }
+}
+
+TEST_F(OnDevice, AttentionInPagesIsCapturedAndReplayed) {
+  for (const int page_tokens : {16, 64}) {
+    const Json config = in_pages(small_attention(), page_tokens);
+    vqgen_op* op = prepared(runtime_, config);
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+      AttentionTrial trial(runtime_, std::get<AttentionDecode>(read_config(config, "test").problem),
+                           1500, seed);
+      ASSERT_EQ(trial.launch(op, stream_), VQGEN_OK) << vqgen_last_error();
+      ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
+      expect_captured_replays(trial, 2, [&] { return trial.relaunch(op, stream_); });
+    }
+    vqgen_op_release(op);
+  }
 }
 
 TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {

@@ -1,37 +1,10 @@
 // Results of prepared ops on the host backend, judged by the double-precision reference, at each of
 // their sizes; and what an op says of itself.
-#include <cstdlib>
-
+#include "tests/library/host_runtime.h"
 #include "tests/library/trials.h"
 
 namespace vqgen::library::test {
 namespace {
-
-// One runtime for all tests. VQGEN_TEST_CACHE, if set, keeps its kernels between runs.
-vqgen_runtime* host() {
-  static const std::unique_ptr<vqgen_runtime, decltype(&vqgen_runtime_destroy)> runtime(
-      [] {
-        vqgen_options options;
-        vqgen_options_init(&options);
-        options.backend = VQGEN_HOST;
-        options.threads = 2;
-        const char* folder = std::getenv("VQGEN_TEST_CACHE");
-        options.cache_dir = folder != nullptr ? folder : "";
-        vqgen_runtime* made = nullptr;
-        EXPECT_EQ(vqgen_runtime_create(&options, &made), VQGEN_OK) << vqgen_last_error();
-        return made;
-      }(),
-      &vqgen_runtime_destroy);
-  return runtime.get();
-}
-
-struct OwnedOp {
-  explicit OwnedOp(const Json& config) : op(prepared(host(), config)) {}
-  OwnedOp(const OwnedOp&) = delete;
-  OwnedOp& operator=(const OwnedOp&) = delete;
-  ~OwnedOp() { vqgen_op_release(op); }
-  vqgen_op* op;
-};
 
 void expect_right(const OwnedOp& prepared, const AttentionDecode& op, std::int64_t tokens) {
   SCOPED_TRACE(tokens);

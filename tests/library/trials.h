@@ -13,6 +13,7 @@
 #include "runtime/verify/reference_linear.h"
 #include "runtime/verify/reference_merge.h"
 #include "tests/library/fake_backend.h"
+#include "tests/library/paged_cache.h"
 
 namespace vqgen::library::test {
 
@@ -56,15 +57,6 @@ inline Json small_gemv() {
                                                  "output_scales": true})"}});
 }
 
-// A cache of pages, of the config's problem.
-inline Json in_pages(Json config, int page_tokens) {
-  return edited(config, {{"/shape/page_tokens", std::to_string(page_tokens)}});
-}
-
-inline vqgen_page_strides public_strides(const PageStrides& strides) {
-  return {4 * strides.page, 4 * strides.head, 4 * strides.token};
-}
-
 inline vqgen_op* prepared(vqgen_runtime* runtime, const Json& config) {
   vqgen_op* op = nullptr;
   EXPECT_EQ(vqgen_prepare(runtime, config.dump().c_str(), nullptr, &op), VQGEN_OK)
@@ -90,10 +82,12 @@ inline DeviceBuffer make_workspace(vqgen_runtime* runtime, const vqgen_op* op, s
   return workspace;
 }
 
-// Attention over `tokens` of them with an op that may have been prepared for more.
+// Attention over `tokens` of them with an op that may have been prepared for more. Pages are drawn
+// by `paging_seed`.
 class AttentionTrial {
  public:
-  AttentionTrial(vqgen_runtime* runtime, AttentionDecode op, std::int64_t tokens)
+  AttentionTrial(vqgen_runtime* runtime, AttentionDecode op, std::int64_t tokens,
+                 std::uint64_t paging_seed = 1)
       : runtime_(runtime),
         backend_(runtime->registry->backend()),
         op_(resized_op(op, tokens)),
@@ -111,6 +105,7 @@ class AttentionTrial {
     args_.query = device_.input(data_.queries);
     args_.keys = public_args(device_, data_.keys, op_.shape.shared_cache);
     args_.values = public_args(device_, data_.values, op_.shape.shared_cache);
+    read_pages(args_, pool_, data_, op_.shape.page_tokens, device_, paging_seed);
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.input(data_.raw_keys);
     args_.raw_values = device_.input(data_.raw_values);
@@ -134,6 +129,8 @@ class AttentionTrial {
     return vqgen_attention_launch(op, &args_, workspace_.data(), workspace_.bytes(), stream);
   }
   void poison() { device_.poison_outputs(); }
+  vqgen_attention_args& args() { return args_; }
+  PageOrder order() const { return pool_.order; }
   void expect_right() const {
     const AttentionResult reference =
         reference_attention(data_, 1 / std::sqrt(static_cast<double>(op_.shape.head_dim)));
@@ -152,6 +149,7 @@ class AttentionTrial {
   Backend& backend_;
   AttentionDecode op_;
   AttentionData data_;
+  PagePool pool_;
   DeviceData device_;
   DeviceBuffer workspace_;
   vqgen_attention_args args_{};
@@ -205,17 +203,29 @@ class LinearTrial {
 // New tokens for a cache with room for `tokens`, of an op that may have been prepared for more.
 class AppendTrial {
  public:
-  AppendTrial(KvAppend op, vqgen_runtime* runtime, std::int64_t tokens)
+  AppendTrial(KvAppend op, vqgen_runtime* runtime, std::int64_t tokens,
+              std::uint64_t paging_seed = 1, LengthPattern lengths = LengthPattern::full)
       : op_(resized_op(std::move(op), tokens)),
-        data_(make_append_data(op_, {.seed = static_cast<std::uint64_t>(tokens)})),
+        data_(make_append_data(op_,
+                               {.seed = static_cast<std::uint64_t>(tokens), .lengths = lengths})),
         device_(runtime->registry->backend()) {
     args_.struct_bytes = sizeof(args_);
     args_.tokens = tokens;
     args_.new_keys = device_.input(data_.new_keys);
     args_.new_values = device_.input(data_.new_values);
     args_.positions = device_.input(data_.positions);
-    args_.keys = written(data_.keys);
-    args_.values = written(data_.values);
+    args_.counts = device_.input(data_.counts);
+    args_.keys = read(data_.keys);
+    args_.values = read(data_.values);
+    const auto words = [&](const auto& each) { return device_.state(each); };
+    if (op_.shape.page_tokens > 0) {
+      pool_ = make_pool(data_.keys, data_.values, data_.batch, room(), op_.shape.page_tokens, false,
+                        Random(paging_seed));
+      set_pages(args_, pool_, device_, words);
+    } else {
+      args_.keys.codes = words(data_.keys.codes);
+      args_.values.codes = words(data_.values.codes);
+    }
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.state(data_.raw_keys);
     args_.raw_values = device_.state(data_.raw_values);
@@ -228,10 +238,17 @@ class AppendTrial {
   }
   // The cache as it was before.
   void poison() { device_.poison_outputs(); }
+  vqgen_append_args& args() { return args_; }
+  PageOrder order() const { return pool_.order; }
   void expect_right() const {
-    const AppendVerdict verdict =
-        judge_append(data_, {device_.fetch<std::uint32_t>(0), device_.fetch<std::uint32_t>(1),
-                             device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)});
+    AppendResult result{device_.fetch<std::uint32_t>(0), device_.fetch<std::uint32_t>(1),
+                        device_.fetch<std::uint16_t>(2), device_.fetch<std::uint16_t>(3)};
+    if (op_.shape.page_tokens > 0) {
+      EXPECT_TRUE(take_rows(pool_, data_.keys, data_.values, room(), result.key_codes,
+                            result.value_codes, result.key_codes, result.value_codes))
+          << "words of the pool that are no row's of a sequence have changed";
+    }
+    const AppendVerdict verdict = judge_append(data_, result);
     EXPECT_TRUE(verdict.ok) << verdict.why;
     EXPECT_GT(verdict.codes, 0);
     device_.require_inputs_unchanged();
@@ -242,13 +259,19 @@ class AppendTrial {
     op.shape.tokens = tokens;
     return op;
   }
-  vqgen_quantized written(const QuantizedTensor& tensor) {
-    const std::int64_t head = tensor.rows * tensor.row_words;
-    return {device_.state(tensor.codes), device_.input(tensor.codebooks),
-            device_.input(tensor.stage_scales), tensor.heads * head, head};
+  // All but the codes.
+  vqgen_quantized read(const QuantizedTensor& tensor) {
+    return {nullptr, device_.input(tensor.codebooks), device_.input(tensor.stage_scales),
+            tensor.heads * tensor.head_words(), tensor.head_words()};
+  }
+  // Of every sequence: all of it has pages, appended to or not.
+  std::vector<std::int32_t> room() const {
+    return std::vector<std::int32_t>(data_.positions.size(),
+                                     static_cast<std::int32_t>(data_.keys.rows));
   }
   KvAppend op_;
   AppendData data_;
+  PagePool pool_;
   DeviceData device_;
   vqgen_append_args args_{};
 };
@@ -256,7 +279,8 @@ class AppendTrial {
 // The first `tokens` of a cache of the op's size.
 class DecodeTrial {
  public:
-  DecodeTrial(KvDecode op, vqgen_runtime* runtime, std::int64_t tokens)
+  DecodeTrial(KvDecode op, vqgen_runtime* runtime, std::int64_t tokens,
+              std::uint64_t paging_seed = 1)
       : op_(std::move(op)),
         data_(make_decode_data(
             op_, {.seed = static_cast<std::uint64_t>(tokens), .lengths = LengthPattern::ragged})),
@@ -269,6 +293,7 @@ class DecodeTrial {
     args_.out_values = device_.output<std::uint16_t>(elements);
     args_.keys = public_args(device_, data_.keys, false);
     args_.values = public_args(device_, data_.values, false);
+    read_pages(args_, pool_, data_, op_.shape.page_tokens, device_, paging_seed);
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.input(data_.raw_keys);
     args_.raw_values = device_.input(data_.raw_values);
@@ -283,6 +308,8 @@ class DecodeTrial {
     return vqgen_kv_decode_launch(op, &args_, stream);
   }
   void poison() { device_.poison_outputs(); }
+  PageOrder order() const { return pool_.order; }
+  vqgen_kv_decode_args& args() { return args_; }
   void expect_right() const {
     const DecodeVerdict verdict =
         judge_decode(data_, reference_decode(data_), {whole(0), whole(1)});
@@ -314,6 +341,7 @@ class DecodeTrial {
   }
   KvDecode op_;
   AttentionData data_;
+  PagePool pool_;
   DeviceData device_;
   vqgen_kv_decode_args args_{};
 };

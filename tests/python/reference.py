@@ -29,6 +29,29 @@ def decoded(codes, codebooks, columns, bits):
     return entries.reshape(*codes.shape[:-1], columns)
 
 
+def pool(order, pages, heads, page_tokens, key_words, value_words, empty):
+    """Keys' and values' codes in pages, [pages, heads, page_tokens, words], as engines lay them out:
+    apart with a page's heads in turn ("hnd") or its tokens ("nhd"), in one tensor ("joint"), or a
+    token's key and value side by side. empty(shape) is an array of uint32 or int32. Returns the two
+    views, and the arrays that they are of."""
+    if order == "hnd":
+        whole = [empty((pages, heads, page_tokens, words)) for words in (key_words, value_words)]
+        return *whole, whole
+    if order == "nhd":
+        whole = [empty((pages, page_tokens, heads, words)) for words in (key_words, value_words)]
+        return *(each.swapaxes(1, 2) for each in whole), whole
+    if order == "joint":
+        assert key_words == value_words
+        whole = empty((pages, 2, heads, page_tokens, key_words))
+        return whole[:, 0], whole[:, 1], [whole]
+    assert order == "side by side"
+    whole = empty((pages, heads, page_tokens, key_words + value_words))
+    return whole[..., :key_words], whole[..., key_words:], [whole]
+
+
+ORDERS = ("hnd", "nhd", "joint", "side by side")
+
+
 def attention(query, keys, values, lengths):
     """query: [batch, heads, dim]; keys, values: [batch, kv_heads, tokens, dim]. (out, lse)."""
     group = query.shape[1] // keys.shape[1]

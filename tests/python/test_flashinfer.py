@@ -1,9 +1,11 @@
-"""Attention over a quantized cache against FlashInfer's references in plain PyTorch, over the dense
-keys and values that kv_decode gives, cut into pages. VQGEN_FLASHINFER names a folder with the
-unpacked wheel of flashinfer-python (docs/development.md); nothing compiled of it is loaded."""
+"""Attention over a quantized cache, contiguous and in FlashInfer's pages, against its references in
+plain PyTorch, over the dense keys and values that kv_decode gives, cut into pages; and merges.
+VQGEN_FLASHINFER names a folder with the unpacked wheel of flashinfer-python (docs/development.md);
+nothing compiled of it is loaded."""
 
 import importlib
 import itertools
+import json
 import math
 import os
 import pathlib
@@ -45,13 +47,18 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def flashinfer():
-    """The module of its references of attention. Its packages are stood in for: theirs load kernels."""
+def templates():
+    """Imports one of its modules of references. Its packages are stood in for: theirs load kernels."""
     for name, folder in (("flashinfer_trace", TRACE),
                          ("flashinfer_trace.templates", TRACE / "templates")):
         package = sys.modules[name] = types.ModuleType(name)
         package.__path__ = [str(folder)]
-    return importlib.import_module("flashinfer_trace.templates.attention")
+    return lambda name: importlib.import_module("flashinfer_trace.templates." + name)
+
+
+@pytest.fixture(scope="module")
+def flashinfer(templates):
+    return templates("attention")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,9 +105,6 @@ def contiguous(cache, query):
     return cache.attend(query)
 
 
-OURS = [contiguous]  # ways to attend to what filled() gives
-
-
 def cut(rows, page_size, order):
     """[batch, heads, tokens, n] in pages, [batch * pages, page_size, heads, n]: of the pages of all
     sequences in a row, number i stands at order[i]."""
@@ -109,6 +113,33 @@ def cut(rows, page_size, order):
     pool = rows.new_empty(len(order), page_size, heads, size)
     pool[order] = pages.reshape(pool.shape)
     return pool
+
+
+def in_pages(layout):
+    """Attention over the same codes in pages of a pool in a random order, [pages, PAGE, heads, words]
+    (NHD) or [pages, heads, PAGE, words] (HND), as FlashInfer has them."""
+    def attend(cache, query):
+        batch, pages = len(cache.lengths), cache.tokens // PAGE
+        draw = torch.Generator(DEVICE).manual_seed(int(cache.lengths.sum()))
+        order = torch.randperm(batch * pages, generator=draw, device=DEVICE)
+        codes = [cut(held.codes, PAGE, order).transpose(1, 2) for held in (cache.keys, cache.values)]
+        if layout == "HND":
+            codes = [each.contiguous() for each in codes]
+        config = json.loads(cache.attention_config)
+        config["shape"]["page_tokens"] = PAGE
+        raw = cache.raw_keys is not None
+        return torch.ops.vqgen.attention(
+            vt.config_text(config), query, codes[0], *cache.keys[1:], codes[1], *cache.values[1:],
+            cache.lengths, key_smooth=cache.key_smooth, raw_keys=cache.raw_keys,
+            raw_values=cache.raw_values, tokens=cache.tokens,
+            windows=torch.full_like(cache.lengths, config["shape"]["window"]) if raw else None,
+            sinks=torch.full_like(cache.lengths, config["shape"]["sinks"]) if raw else None,
+            block_table=order.view(batch, pages).int())
+    attend.__name__ = layout
+    return attend
+
+
+OURS = [contiguous, in_pages("NHD"), in_pages("HND")]  # ways to attend to what filled() gives
 
 
 def paged(cache, page_size, draw):
@@ -163,3 +194,23 @@ def test_out_of_ragged_lengths_in_both_layouts(flashinfer, generator, case, layo
     out, _ = ours(cache, query)
     assert worst(out, expected) < 4e-3
     assert not out[1].any()
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("rows, heads, head_dim", [(1, 32, 128), (7, 4, 256), (64, 8, 64)])
+def test_merges(templates, generator, rows, heads, head_dim, parts):
+    cascade = templates("cascade")
+    config = vt.config_text({"op": "attention_merge", "shape": {
+        "rows": rows, "heads": heads, "head_dim": head_dim, "parts": parts}})
+    outs = torch.randn(parts, rows, heads, head_dim, generator=generator, device=DEVICE).half()
+    lses = 4 * torch.randn(parts, rows, heads, generator=generator, device=DEVICE)
+    lses[0, 0, 1] = -math.inf  # an empty part; theirs are NaN where all are
+    out, lse = torch.ops.vqgen.merge(config, list(outs), list(lses))
+    of_base_2 = lses / math.log(2)
+    expected = [cascade._merge_states_reference(outs.transpose(0, 1), of_base_2.transpose(0, 1))]
+    if parts == 2:
+        expected.append(cascade._merge_state_reference(outs[0], of_base_2[0], outs[1],
+                                                       of_base_2[1]))
+    for expected_out, expected_lse in expected:
+        assert worst(out, expected_out) < 2e-3
+        torch.testing.assert_close(lse, expected_lse * math.log(2), atol=1e-4, rtol=0)

@@ -73,6 +73,37 @@ def decode_call(draw):
             None, tensor(np.array([40, 11], np.int32)))
 
 
+PAGE, COLUMNS, PAGES = 16, 3, 8
+
+
+def paged_call(draw, op, **shape):
+    """Config, the arguments of codes, and the block table, of an op in pages."""
+    config = vt.config_text({"op": op, "shape": {**SHAPE, "page_tokens": PAGE, **shape},
+                             "keys": FORM, "values": FORM})
+    pools = draw.integers(0, 1 << 32, (2, PAGES, 2, PAGE, 4), dtype=np.uint32).view(np.int32)
+    books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
+    codes = (tensor(pools[0]), tensor(books[0]), None, tensor(pools[1]), tensor(books[1]), None)
+    table = draw.permutation(PAGES)[:2 * COLUMNS].reshape(2, COLUMNS)
+    return config, codes, {"block_table": tensor(table.astype(np.int32))}
+
+
+def paged_attention_call(draw):
+    config, codes, table = paged_call(draw, "attention_decode", query_heads=4)
+    query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
+    return (config, query, *codes, tensor(np.array([40, 11], np.int32))), table
+
+
+def paged_append_call(draw):
+    config, codes, table = paged_call(draw, "kv_append", new_tokens=2)
+    fresh = [tensor(each) for each in draw.standard_normal((2, 2, 2, 2, 64)).astype(np.float16)]
+    return (config, *fresh, tensor(np.array([3, 38], np.int32)), *codes), table
+
+
+def paged_decode_call(draw):
+    config, codes, table = paged_call(draw, "kv_decode")
+    return (config, *codes, tensor(np.array([40, 11], np.int32))), {"tokens": 23, **table}
+
+
 def merge_call(draw):
     config = vt.config_text({"op": "attention_merge",
                              "shape": {"rows": 5, "heads": 3, "head_dim": 64, "parts": 2}})
@@ -90,6 +121,50 @@ def test_opcheck(draw, name, call, named):
     arguments = call(draw)
     vt.prepare(arguments[0], DEVICE)
     torch.library.opcheck(getattr(torch.ops.vqgen, name), arguments, named)
+
+
+@pytest.mark.parametrize("name, call", [("attention", paged_attention_call),
+                                        ("append", paged_append_call),
+                                        ("decode", paged_decode_call)])
+def test_opcheck_of_pages(draw, name, call):
+    arguments, named = call(draw)
+    vt.prepare(arguments[0], DEVICE)
+    torch.library.opcheck(getattr(torch.ops.vqgen, name), arguments, named)
+
+
+@pytest.mark.parametrize("order", reference.ORDERS)
+def test_pages_are_a_contiguous_cache(draw, order):
+    keys, values, whole = reference.pool(order, PAGES, 2, PAGE, 4, 4, lambda shape: torch.randint(
+        -1 << 31, 1 << 31, shape, dtype=torch.int32, device=DEVICE))
+    before = [each.clone() for each in whole]
+    cache = new_cache(draw)
+    places = draw.permutation(PAGES)
+    table = tensor(places[:2 * COLUMNS].reshape(2, COLUMNS).astype(np.int32))
+    books = (cache.keys.codebooks, None), (cache.values.codebooks, None)
+    codes = (keys, *books[0], values, *books[1])
+
+    def config(op, **more):
+        return vt.config_text({"op": op, "shape": {**SHAPE, "page_tokens": PAGE, **more},
+                               "keys": FORM, "values": FORM})
+
+    for tokens in (16, 4, 16):
+        fresh = [tensor(each) for each in
+                 draw.standard_normal((2, 2, tokens, 2, 64)).astype(np.float16)]
+        counts = tensor(np.array([tokens, tokens // 3], np.int32))
+        torch.ops.vqgen.append(config("kv_append", new_tokens=tokens), *fresh, cache.lengths, *codes,
+                               counts=counts, block_table=table)
+        cache.append(*fresh, counts)
+    query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
+    out, lse = torch.ops.vqgen.attention(config("attention_decode", query_heads=4), query, *codes,
+                                         cache.lengths, block_table=table, tokens=40)
+    expected, expected_lse = cache.attend(query)
+    assert reference.worst(out.cpu(), expected.double().cpu().numpy()) < 2e-3
+    torch.testing.assert_close(lse, expected_lse, atol=1e-3, rtol=0)
+    for got, wanted in zip(torch.ops.vqgen.decode(config("kv_decode"), *codes, cache.lengths,
+                                                  tokens=36, block_table=table), cache.decode(36)):
+        assert torch.equal(got, wanted) and got.any()
+    nobody = torch.from_numpy(places[2 * COLUMNS:]).to(DEVICE)
+    assert all(torch.equal(each[nobody], was[nobody]) for each, was in zip(whole, before))
 
 
 def test_attention_and_products_are_right(draw):
@@ -222,6 +297,11 @@ def test_what_does_not_fit_is_refused_in_words(draw):
     (config, x, *others), _ = linear_call(draw)
     with pytest.raises(vqgen.RangeError, match=r"rows is \d+, and the op was prepared for 1 to \d+"):
         torch.ops.vqgen.linear(config, x.new_zeros(9, 64), *others)
+    arguments, named = paged_attention_call(draw)
+    with pytest.raises(vqgen.BadInput, match="'block_table' is missing"):
+        torch.ops.vqgen.attention(*arguments)
+    with pytest.raises(vqgen.BadInput, match="'block_table' is int64"):
+        torch.ops.vqgen.attention(*arguments, block_table=named["block_table"].long())
     with pytest.raises(vqgen.BadInput, match="meta"):
         vt.runtime("meta")
 

@@ -1,0 +1,339 @@
+// Caches in pages through the C functions: results in every order of a pool, what launches refuse,
+// and what the host backend finds in a block table.
+#include <limits>
+#include <set>
+
+#include "tests/library/host_runtime.h"
+#include "tests/library/launches.h"
+#include "tests/library/trials.h"
+
+namespace vqgen::library::test {
+namespace {
+
+// Launches of trials until all orders of a pool have come.
+template <class MakeTrial>
+void expect_right_in_all_orders(const OwnedOp& prepared, const MakeTrial& make) {
+  ASSERT_NE(prepared.op, nullptr);
+  std::set<PageOrder> seen;
+  for (std::uint64_t seed = 1; seed <= 40 && (seen.size() < 4 || seed <= 5); ++seed) {
+    SCOPED_TRACE(seed);
+    auto trial = make(seed);
+    ASSERT_EQ(trial->launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+    trial->expect_right();
+    seen.insert(trial->order());
+  }
+  EXPECT_EQ(seen.size(), 4u);
+}
+
+TEST(Pages, AttentionIsRightInEveryOrder) {
+  for (const int page_tokens : {16, 64}) {
+    SCOPED_TRACE(page_tokens);
+    const Json config =
+        in_pages(edited(small_attention(), {{"/shape/tokens", "300"}}), page_tokens);
+    const auto op = std::get<AttentionDecode>(read_config(config, "test").problem);
+    expect_right_in_all_orders(OwnedOp(config), [&](std::uint64_t seed) {
+      const std::int64_t tokens = seed % 2 == 0 ? 211 : 300;
+      return std::make_unique<AttentionTrial>(host(), op, tokens, seed);
+    });
+  }
+}
+
+TEST(Pages, AppendIsRightInEveryOrder) {
+  for (const int page_tokens : {16, 64}) {
+    SCOPED_TRACE(page_tokens);
+    const Json config = in_pages(edited(small_append(), {{"/shape/tokens", "90"}}), page_tokens);
+    const auto op = std::get<KvAppend>(read_config(config, "test").problem);
+    expect_right_in_all_orders(OwnedOp(config), [&](std::uint64_t seed) {
+      const std::int64_t tokens = seed % 2 == 0 ? 17 : 90;
+      return std::make_unique<AppendTrial>(op, host(), tokens, seed);
+    });
+  }
+}
+
+TEST(Pages, DecodeIsRightInEveryOrder) {
+  for (const int page_tokens : {16, 64}) {
+    SCOPED_TRACE(page_tokens);
+    const Json config = in_pages(edited(small_decode(), {{"/shape/tokens", "200"}}), page_tokens);
+    const auto op = std::get<KvDecode>(read_config(config, "test").problem);
+    expect_right_in_all_orders(OwnedOp(config), [&](std::uint64_t seed) {
+      const std::int64_t tokens = seed % 2 == 0 ? 77 : 200;
+      return std::make_unique<DecodeTrial>(op, host(), tokens, seed);
+    });
+  }
+}
+
+TEST(Pages, GroupsOfRowsAreRightInPages) {
+  const Json config = in_pages(edited(small_attention(), {{"/keys/layout", R"({"rows": 2,
+                                                                               "words": 2})"},
+                                                          {"/values/layout", R"({"rows": 4})"},
+                                                          {"/shape/tokens", "300"}}),
+                               32);
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  const auto op = std::get<AttentionDecode>(read_config(config, "test").problem);
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    AttentionTrial trial(host(), op, 299, seed);
+    ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
+}
+
+TEST(Pages, AnOpSaysWhatItTakes) {
+  const auto shapes_of = [](const Json& config) {
+    const OwnedOp prepared(config);
+    const Json said = parse_json(vqgen_op_description(prepared.op), "description");
+    Json shapes;
+    for (const Json& each : said.at("arguments")) {
+      shapes[each.at("name").get<std::string>()] = each.at("shape");
+    }
+    return shapes;
+  };
+  const Json plain = shapes_of(in_pages(small_attention(), 16));
+  EXPECT_EQ(plain.at("keys.codes"), Json({0, 2, 16, 4}));
+  EXPECT_EQ(plain.at("block_table"), Json({2, 0}));
+  const Json grouped = shapes_of(
+      in_pages(edited(small_append(), {{"/values/layout", R"({"rows": 2, "words": 2})"}}), 64));
+  EXPECT_EQ(grouped.at("values.codes"), Json({0, 2, 32, 2, 2, 2}));
+  EXPECT_FALSE(shapes_of(small_attention()).contains("block_table"));
+}
+
+// Arguments that are judged without a look at the table.
+class PageArguments : public Launches {
+ protected:
+  PageArguments() {
+    op_ = prepared(in_pages(attention_json(), 16));
+    a_.struct_bytes = sizeof(a_);
+    a_.tokens = 1000;
+    a_.query = a_.out = memory_;
+    a_.lse = reinterpret_cast<float*>(memory_);
+    a_.keys = a_.values = {memory_, memory_, nullptr, 0, 0};
+    a_.lengths = reinterpret_cast<const std::int32_t*>(memory_);
+    const vqgen_page_strides strides{2 * 16 * kRow, 16 * kRow, kRow};
+    a_.pages = {a_.lengths, 63, 200, strides, strides};
+  }
+  ~PageArguments() override { vqgen_op_release(op_); }
+  template <class Edit>
+  vqgen_status launched(const Edit& edit, const char* words = "") {
+    const auto launch = [&](const vqgen_attention_args* args) {
+      return vqgen_attention_launch(op_, args, memory_, 1 << 30, nullptr);
+    };
+    return Launches::launched(a_, edit, launch, words);
+  }
+
+  static constexpr std::int64_t kRow = 32;  // bytes of 32 codes of 8 bits
+  alignas(256) char memory_[256] = {};
+  vqgen_op* op_ = nullptr;
+  vqgen_attention_args a_{};
+};
+
+TEST_F(PageArguments, SoundOnesPass) {
+  EXPECT_EQ(launched([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  // One page: what stands between pages is not asked for.
+  EXPECT_EQ(launched([](auto& a) {
+              a.pages.count = 1;
+              a.pages.keys.page = a.pages.values.page = 0;
+            }),
+            VQGEN_OK)
+      << vqgen_last_error();
+  // Tokens of all heads in turn, with gaps, and pages at the most that there may be.
+  EXPECT_EQ(launched([](auto& a) {
+              a.pages.keys = {(std::int64_t{8} << 30) - 32, kRow, 3 * kRow};
+            }),
+            VQGEN_OK)
+      << vqgen_last_error();
+}
+
+TEST_F(PageArguments, TheTable) {
+  EXPECT_EQ(launched([](auto& a) { a.pages.block_table = nullptr; }, "'pages.block_table' is null"),
+            VQGEN_BAD_INPUT);
+  EXPECT_EQ(launched(
+                [&](auto& a) {
+                  a.pages.block_table = reinterpret_cast<const std::int32_t*>(memory_ + 2);
+                },
+                "'pages.block_table' is not aligned"),
+            VQGEN_ALIGNMENT);
+  for (const std::int64_t columns : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{62},
+                                     std::numeric_limits<std::int64_t>::max() / 16}) {
+    EXPECT_EQ(launched([&](auto& a) { a.pages.columns = columns; }, "pages.columns"),
+              VQGEN_BAD_INPUT)
+        << columns;
+  }
+  EXPECT_EQ(launched([](auto& a) {
+              a.pages.columns = 62;
+              a.tokens = 992;
+            }),
+            VQGEN_OK)
+      << vqgen_last_error();
+  for (const std::int64_t count : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1} << 31}) {
+    EXPECT_EQ(launched([&](auto& a) { a.pages.count = count; }, "pages.count"), VQGEN_BAD_INPUT)
+        << count;
+  }
+}
+
+TEST_F(PageArguments, Strides) {
+  struct Member {
+    const char* name;
+    std::int64_t vqgen_page_strides::*stride;
+  };
+  for (const Member& each : {Member{"page", &vqgen_page_strides::page},
+                             {"head", &vqgen_page_strides::head},
+                             {"token", &vqgen_page_strides::token}}) {
+    for (const bool keys : {true, false}) {
+      SCOPED_TRACE(each.name);
+      const std::string name = std::string("'pages.") + (keys ? "keys." : "values.") + each.name;
+      const auto set = [&](std::int64_t stride) {
+        return [=](vqgen_attention_args& a) {
+          vqgen_page_strides& strides = keys ? a.pages.keys : a.pages.values;
+          strides.*each.stride = stride;
+        };
+      };
+      EXPECT_EQ(launched(set(-kRow), (name + "' is negative").c_str()), VQGEN_BAD_INPUT);
+      EXPECT_EQ(launched(set(kRow * 40 + 2), (name + "' is not a multiple").c_str()),
+                VQGEN_ALIGNMENT);
+      EXPECT_EQ(launched(set(kRow / 2), "less than the rows of codes"), VQGEN_BAD_INPUT);
+      EXPECT_EQ(launched(set(std::int64_t{8} << 30), "more than kernels count to"),
+                VQGEN_BAD_INPUT);
+    }
+  }
+  // 16 tokens of a page as far as kernels count.
+  EXPECT_EQ(launched([](auto& a) { a.pages.values.token = std::int64_t{1} << 29; },
+                     "more than kernels count to"),
+            VQGEN_BAD_INPUT);
+}
+
+TEST_F(PageArguments, AreNotThoseOfAnotherCache) {
+  const char* const words = "batch_stride and head_stride are of a cache without pages";
+  EXPECT_EQ(launched([](auto& a) { a.keys.batch_stride = 1024; }, words), VQGEN_BAD_INPUT);
+  EXPECT_EQ(launched([](auto& a) { a.keys.head_stride = 512; }, words), VQGEN_BAD_INPUT);
+  EXPECT_EQ(launched([](auto& a) { a.values.batch_stride = 1024; }, words), VQGEN_BAD_INPUT);
+  EXPECT_EQ(launched([](auto& a) { a.values.head_stride = 512; }, words), VQGEN_BAD_INPUT);
+  vqgen_op_release(op_);
+  op_ = prepared(attention_json());
+  EXPECT_EQ(launched([](auto&) {}, "prepared without page_tokens"), VQGEN_BAD_INPUT);
+}
+
+// Integers in the host backend's memory.
+class Integers {
+ public:
+  explicit Integers(const std::vector<std::int32_t>& values)
+      : memory_(host()->registry->backend(), values.size() * sizeof(std::int32_t)) {
+    host()->registry->backend().upload(memory_.data(), std::as_bytes(std::span(values)));
+  }
+  const std::int32_t* data() const { return static_cast<const std::int32_t*>(memory_.data()); }
+
+ private:
+  DeviceBuffer memory_;
+};
+
+constexpr std::int32_t kNobody = std::numeric_limits<std::int32_t>::max();
+
+// Lengths or positions and a table of 5 columns in place of a trial's, in pages of 16 tokens.
+template <class Trial, class Counts>
+std::string said_of(const OwnedOp& op, Trial& trial, Counts counts,
+                    const std::vector<std::int32_t>& values,
+                    const std::vector<std::int32_t>& table) {
+  const Integers own_counts(values);
+  const Integers own_table(table);
+  auto& args = trial.args();
+  args.*counts = own_counts.data();
+  args.pages.block_table = own_table.data();
+  args.pages.columns = 5;
+  const vqgen_status status = trial.launch(op.op);
+  if (status == VQGEN_OK) return "";
+  EXPECT_EQ(status, VQGEN_BAD_INPUT);
+  return vqgen_last_error();
+}
+
+TEST(HostPages, EntriesThatAreNoPagesAreNamedWhereASequenceHasTokens) {
+  const Json config =
+      in_pages(edited(attention_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
+  const OwnedOp attention(config);
+  const auto of_attention = std::get<AttentionDecode>(read_config(config, "test").problem);
+  AttentionTrial heads(host(), of_attention, 80);
+  const auto count = static_cast<std::int32_t>(heads.args().pages.count);
+  const auto expect_both = [&](const std::vector<std::int32_t>& lengths,
+                               const std::vector<std::int32_t>& table,
+                               const std::vector<std::string>& words) {
+    const std::string of_heads =
+        said_of(attention, heads, &vqgen_attention_args::lengths, lengths, table);
+    if (words.empty()) {
+      EXPECT_EQ(of_heads, "");
+    } else {
+      expect_words(of_heads, words);
+    }
+  };
+  const std::string count_words = "is " + std::to_string(count);
+  expect_both({80, 33}, {0, 0, 1, 1, 0, 1, 0, 0, kNobody, -7}, {});  // read by both: fine
+  expect_both({80, 33}, {0, 0, 1, 1, 0, 1, 0, -1, 0, 0}, {"block_table[1][2] is -1", "32 to 47"});
+  expect_both({80, 32}, {0, 0, 1, 1, 0, 1, 0, -1, 0, 0}, {});
+  expect_both({80, 33}, {0, 0, 1, 1, count, 1, 0, 0, 0, 0},
+              {"block_table[0][4]", count_words, "64 to 79"});
+  expect_both({80, 33}, {kNobody, 0, 1, 1, 0, 1, 0, 0, 0, 0}, {"block_table[0][0]", "0 to 15"});
+  expect_both({0, 0}, std::vector<std::int32_t>(10, kNobody), {});
+  expect_both({0, 1}, std::vector<std::int32_t>(10, kNobody), {"block_table[1][0]"});
+  expect_both({80, 81}, std::vector<std::int32_t>(10, 0), {"lengths[1] is 81", "80"});
+}
+
+// Of longer sequences the first tokens are decoded, and no other page is asked for.
+TEST(HostPages, DecodeAsksForThePagesOfItsTokens) {
+  const Json config =
+      in_pages(edited(decode_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
+  const OwnedOp op(config);
+  DecodeTrial trial(std::get<KvDecode>(read_config(config, "test").problem), host(), 40);
+  const auto said = [&](const std::vector<std::int32_t>& table) {
+    return said_of(op, trial, &vqgen_kv_decode_args::lengths, {80, 80}, table);
+  };
+  EXPECT_EQ(said({0, 1, 0, -1, kNobody, 1, 1, 0, -1, -1}), "");
+  expect_words(said({0, 1, 0, -1, kNobody, 1, 1, -2, -1, -1}), {"block_table[1][2] is -2"});
+}
+
+TEST(HostPages, AppendsHavePagesOfTheirOwn) {
+  const Json config =
+      in_pages(edited(append_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "75"}}), 16);
+  const OwnedOp op(config);
+  AppendTrial trial(std::get<KvAppend>(read_config(config, "test").problem), host(), 75);
+  trial.args().counts = nullptr;  // 4 of each
+  const auto said = [&](const std::vector<std::int32_t>& positions,
+                        const std::vector<std::int32_t>& table) {
+    return said_of(op, trial, &vqgen_append_args::positions, positions, table);
+  };
+  // A shared prefix, and pages of their own where both append.
+  EXPECT_EQ(said({30, 16}, {0, 1, 2, -1, -1, 0, 3, -1, -1, -1}), "");
+  expect_words(said({30, 16}, {0, 1, 2, -1, -1, 0, 1, -1, -1, -1}),
+               {"page 1", "sequences 0 and 1", "block_table[1][1]"});
+  expect_words(said({30, 28}, {0, 1, 2, -1, -1, 0, 3, -1, -1, -1}) +
+                   said({30, 29}, {0, 1, 2, -1, -1, 0, 3, 2, -1, -1}),
+               {"page 2", "block_table[1][2]"});
+  expect_words(said({30, -1}, {0, 1, -1, -1, -1, 0, 1, -1, -1, -1}), {"block_table[0][2] is -1"});
+  // Sequences that rest, and those whose room is full: no page of theirs is asked for.
+  EXPECT_EQ(said({-1, -5}, std::vector<std::int32_t>(10, kNobody)), "");
+  EXPECT_EQ(said({75, 79}, std::vector<std::int32_t>(10, kNobody)), "");
+  EXPECT_EQ(said({75, 80}, std::vector<std::int32_t>(10, 0)), "");
+  EXPECT_EQ(said({74, 76}, std::vector<std::int32_t>(10, 0)), "");
+  expect_words(said({73, -1}, {0, 0, 0, 0, kNobody, 0, 0, 0, 0, 0}), {"block_table[0][4]"});
+  const Integers none({0, 0});
+  trial.args().counts = none.data();
+  EXPECT_EQ(said({30, 30}, std::vector<std::int32_t>(10, kNobody)), "");
+}
+
+// The last token of a room, one that reaches beyond it, a room that is full, sequences that rest:
+// what is beyond is left out, and no page has it.
+TEST(HostPages, AFullTableTakesWhatItHasRoomFor) {
+  const Json config = in_pages(edited(append_json(), {{"/shape/head_dim", "64"},
+                                                      {"/shape/tokens", "80"},
+                                                      {"/shape/batch", "8"},
+                                                      {"/shape/new_tokens", "8"}}),
+                               16);
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  const auto op = std::get<KvAppend>(read_config(config, "test").problem);
+  for (const std::int64_t tokens : {64, 65, 66, 79, 80}) {
+    SCOPED_TRACE(tokens);
+    AppendTrial trial(op, host(), tokens, 1, LengthPattern::ragged);
+    ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::library::test

@@ -1,0 +1,187 @@
+"""Caches in pages, on NumPy and the host backend: the arrays of engines, taken as they lie."""
+
+import numpy as np
+import pytest
+
+import reference
+import vqgen
+from vqgen import configs
+
+BATCH, KV_HEADS, DIM, TOKENS, PAGE = 3, 2, 64, 60, 16
+COLUMNS = -(-TOKENS // PAGE)
+PAGES = BATCH * COLUMNS + 3
+FORM = configs.Format(4, 8)  # 4 words a row
+SHAPE = dict(batch=BATCH, kv_heads=KV_HEADS, head_dim=DIM, tokens=TOKENS)
+
+
+def ops(host, page_tokens, form=FORM, **more):
+    """An append of 20 tokens, an attention and a decode of the same cache."""
+    if page_tokens:
+        more["page_tokens"] = page_tokens
+    return (host.append(configs.AppendConfig(configs.AppendShape(new_tokens=20, **SHAPE, **more),
+                                             form, form)),
+            host.attention(configs.AttentionConfig(
+                configs.AttentionShape(query_heads=4, **SHAPE, **more), form, form)),
+            host.decode(configs.DecodeConfig(configs.DecodeShape(**SHAPE, **more), form, form)))
+
+
+def fill(ops, caches, draw, **pages):
+    """Tokens of three sequences, one of which rests, appended, attended to and decoded."""
+    append, attention, decode = ops
+    fresh = draw.standard_normal((2, 2, BATCH, 20, KV_HEADS, DIM)).astype(np.float16)
+    append(*fresh[0], np.array([0, 0, -1], np.int32), *caches, counts=np.array([20, 7, 9], np.int32),
+           **pages)
+    append(*fresh[1], np.array([20, 50, -1], np.int32), *caches, **pages)
+    lengths = np.array([40, 7, 0], np.int32)
+    query = draw.standard_normal((BATCH, 4, DIM)).astype(np.float16)
+    out, lse = attention(query, *caches, lengths, return_lse=True, **pages)
+    dense = [np.zeros((BATCH, KV_HEADS, 40, DIM), np.float16) for _ in "kv"]
+    decode(*caches, lengths, out_keys=dense[0], out_values=dense[1], **pages)
+    return out, lse, *dense
+
+
+def contiguous(books, draw, ops):
+    rows = [np.zeros((BATCH, KV_HEADS, TOKENS, 4), np.uint32) for _ in "kv"]
+    return fill(ops, [vqgen.Quantized(*each) for each in zip(rows, books)], draw), rows
+
+
+def table_of(draw):
+    """Of pages in any order, wide enough; and those that are no sequence's."""
+    order = draw.permutation(PAGES).astype(np.int32)
+    return order[:BATCH * COLUMNS].reshape(BATCH, COLUMNS), order[BATCH * COLUMNS:]
+
+
+@pytest.mark.parametrize("order", reference.ORDERS)
+def test_pages_of_engines_are_a_contiguous_cache(host, draw, order):
+    books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
+    seed = draw.integers(1 << 30)
+    expected, rows = contiguous(books, np.random.default_rng(seed), ops(host, 0))
+    table, spare = table_of(draw)
+    noise = lambda shape: draw.integers(0, 1 << 32, shape, dtype=np.uint32)
+    keys, values, whole = reference.pool(order, PAGES, KV_HEADS, PAGE, 4, 4, noise)
+    before = [each.copy() for each in whole]
+    untouched = [each.copy() for each in (keys[spare], values[spare])]
+    caches = [vqgen.Quantized(*each) for each in zip((keys, values), books)]
+    results = fill(ops(host, PAGE), caches, np.random.default_rng(seed), block_table=table)
+    assert all(np.shares_memory(keys, each) or np.shares_memory(values, each) for each in whole)
+    for got, wanted in zip(results[2:], expected[2:]):
+        assert np.array_equal(got, wanted) and got.any()
+    assert reference.worst(results[0], expected[0]) < 2e-3
+    assert np.abs(results[1][:2] - expected[1][:2]).max() < 1e-3
+    assert (results[1][2] == -np.inf).all() and not results[0][2].any()
+    for sequence, tokens in enumerate(([*range(40)], [*range(7), *range(50, TOKENS)], [])):
+        for pool, row in zip((keys, values), rows):
+            for token in tokens:
+                assert np.array_equal(pool[table[sequence, token // PAGE], :, token % PAGE],
+                                      row[sequence, :, token])
+    # Of nobody, and of the sequence that rests.
+    for pool, kept in zip((keys, values), untouched):
+        assert np.array_equal(pool[spare], kept)
+    changed = sum((a != b).any(axis=-1).sum() for a, b in zip(whole, before))
+    rows_written = 57 * KV_HEADS
+    assert rows_written / 2 < changed <= (1 if order == "side by side" else 2) * rows_written
+
+
+@pytest.mark.parametrize("rows, words", [(2, 2), (4, 1)])
+def test_groups_of_rows(host, draw, rows, words):
+    form = {"vector_size": 4, "index_bits": 8, "layout": {"rows": rows, "words": words}}
+    books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
+    seed = draw.integers(1 << 30)
+    expected, _ = contiguous(books, np.random.default_rng(seed), ops(host, 0))
+    table, _ = table_of(draw)
+    groups, tail = PAGE // rows, (4 // words, rows, words)
+    for swapped in (False, True):
+        shape = (PAGES, groups, KV_HEADS, *tail) if swapped else (PAGES, KV_HEADS, groups, *tail)
+        pools = [np.zeros(shape, np.uint32) for _ in "kv"]
+        views = [each.swapaxes(1, 2) if swapped else each for each in pools]
+        caches = [vqgen.Quantized(*each) for each in zip(views, books)]
+        results = fill(ops(host, PAGE, form), caches, np.random.default_rng(seed),
+                       block_table=table)
+        for got, wanted in zip(results[2:], expected[2:]):
+            assert np.array_equal(got, wanted)
+        assert reference.worst(results[0], expected[0]) < 2e-3
+
+
+def test_a_prefix_is_shared(host, draw):
+    append, attention, _ = ops(host, PAGE)
+    books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
+    pools = draw.integers(0, 1 << 32, (2, PAGES, KV_HEADS, PAGE, 4), dtype=np.uint32)
+    caches = [vqgen.Quantized(*each) for each in zip(pools, books)]
+    query = np.repeat(draw.standard_normal((1, 4, DIM)), BATCH, 0).astype(np.float16)
+    apart = np.arange(BATCH * COLUMNS, dtype=np.int32).reshape(BATCH, COLUMNS)
+    for each in pools:
+        for sequence in (1, 2):
+            each[apart[sequence]] = each[apart[0]]
+    lengths = np.array([52, 33, 52], np.int32)
+    out = attention(query, *caches, lengths, block_table=apart)
+    together = np.repeat(apart[:1], BATCH, 0)
+    assert np.array_equal(attention(query, *caches, lengths, block_table=together), out)
+    assert np.array_equal(out[0], out[2])
+
+
+def paged(host):
+    books = np.ones((1, 1, 256, 4), np.float16)
+    keys, values = (vqgen.Quantized(np.zeros((PAGES, KV_HEADS, PAGE, 4), np.uint32), books)
+                    for _ in "kv")
+    table = np.arange(BATCH * COLUMNS, dtype=np.int32).reshape(BATCH, COLUMNS)
+    query = np.ones((BATCH, 4, DIM), np.float16)
+    return ops(host, PAGE), keys, values, table, query, np.full(BATCH, TOKENS, np.int32)
+
+
+def test_an_op_in_pages_says_what_it_takes(host):
+    _, attention, _ = ops(host, PAGE)
+    shapes = {each.name: each.shape for each in attention.arguments}
+    assert shapes["keys.codes"] == (0, KV_HEADS, PAGE, 4) and shapes["block_table"] == (BATCH, 0)
+
+
+def test_tables_that_do_not_fit(host):
+    (append, attention, decode), keys, values, table, query, lengths = paged(host)
+    attention(query, keys, values, lengths, block_table=table)
+    for wrong, words in [
+            (None, r"'block_table' is missing; it has to be int32 \[3, any\]"),
+            (table.astype(np.int64), "'block_table' is int64"),
+            (table[:2], r"'block_table' is int32 \[2, 4\]"),
+            (table.ravel(), r"'block_table' is int32 \[12\]"),
+            (np.zeros((BATCH, 8), np.int32)[:, ::2], "'block_table' is not contiguous"),
+            (np.zeros((BATCH, 6), np.int32)[:, :4], "'block_table' is not contiguous"),
+            (np.full_like(table, PAGES), r"block_table\[0\]\[0\] is 15, .* 0 to 14"),
+            (np.where(table == 6, -1, table).astype(np.int32), r"block_table\[1\]\[2\] is -1")]:
+        with pytest.raises(vqgen.BadInput, match=words):
+            attention(query, keys, values, lengths, block_table=wrong)
+    with pytest.raises(vqgen.BadInput, match="lengths.0. is 60, and `tokens` is 48"):
+        attention(query, keys, values, lengths, block_table=np.ascontiguousarray(table[:, :3]))
+    with pytest.raises(vqgen.BadInput, match="pages of the block table have room for 64"):
+        attention(query, keys, values, lengths, block_table=table, tokens=65)
+    with pytest.raises(vqgen.BadInput, match="'block_table' is missing; pass an array"):
+        decode(keys, values, lengths)
+    with pytest.raises(vqgen.BadInput, match="room for 16"):
+        decode(keys, values, lengths, block_table=table[:, :1].copy(), tokens=17)
+    fresh = np.ones((BATCH, 20, KV_HEADS, DIM), np.float16)
+    with pytest.raises(vqgen.BadInput, match=r"page 0 is appended to by sequences 0 and 1"):
+        append(fresh, fresh, np.zeros(BATCH, np.int32), keys, values,
+               block_table=np.zeros_like(table))
+    plain = ops(host, 0)[1]
+    rows = keys._replace(codes=np.zeros((BATCH, KV_HEADS, TOKENS, 4), np.uint32))
+    with pytest.raises(vqgen.BadInput, match="'block_table' is given, and the config has none"):
+        plain(query, rows, rows, lengths, block_table=table)
+
+
+def test_codes_that_are_no_pages(host):
+    (_, attention, _), keys, values, table, query, lengths = paged(host)
+    codes = keys.codes
+    for wrong, words in [
+            (codes[:, :, :15], r"'keys.codes' is uint32 \[15, 2, 15, 4\] .*\[any, 2, 16, 4\]"),
+            (codes[:, :1], r"'keys.codes' is uint32 \[15, 1, 16, 4\]"),
+            (codes[..., :3], r"'keys.codes' is uint32 \[15, 2, 16, 3\]"),
+            (codes.reshape(15, 2, 64), r"'keys.codes' is uint32 \[15, 2, 64\]"),
+            (codes[:14], "'keys.codes' has 14 pages, and 'values.codes' 15; make them equal"),
+            (np.zeros((15, 2, 16, 8), np.uint32)[..., ::2],
+             "gaps or an order within its last dimensions; only pages, heads and tokens"),
+            (codes[:, :, ::-1], "only pages, heads and tokens"),
+            (np.broadcast_to(codes[:, :, :1], codes.shape), "less than the rows of codes"),
+            (np.broadcast_to(codes[:1], codes.shape), "less than the rows of codes"),
+            (np.zeros((15, 2, 16, 5), np.uint32)[..., :4], "'pages.keys.[a-z]*' is not a multiple")]:
+        with pytest.raises(vqgen.Error, match=words):
+            attention(query, keys._replace(codes=wrong), values, lengths, block_table=table)
+    with pytest.raises(vqgen.BadInput, match="17 is none of 16, 32, 64, 128 and 256"):
+        ops(host, 17)
