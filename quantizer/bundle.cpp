@@ -184,12 +184,17 @@ AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
   AttentionHeader header;
   read_fields(cursor, header);
   const bool shared = header.cache_batch == 1 && header.batch != 1;
-  require_problem(
-      cursor, AttentionDecode{header.dtype,
-                              {header.batch, header.query_heads, header.kv_heads, header.head_dim,
-                               header.tokens, header.max_window, header.max_sinks, shared},
-                              header.keys,
-                              header.values});
+  require_problem(cursor, AttentionDecode{header.dtype,
+                                          {.batch = header.batch,
+                                           .query_heads = header.query_heads,
+                                           .kv_heads = header.kv_heads,
+                                           .head_dim = header.head_dim,
+                                           .tokens = header.tokens,
+                                           .window = header.max_window,
+                                           .sinks = header.max_sinks,
+                                           .shared_cache = shared},
+                                          header.keys,
+                                          header.values});
   if (header.batch > 0 && !shared && header.cache_batch != header.batch) {
     cursor.at("cache_batch")
         .fail(fmt::format("{} sequences for {} queries; store one for all, or "

@@ -20,9 +20,10 @@ LinearLanes plan_of(int threads) {
   return {.threads = threads, .chunk_columns = 512, .codebook = all_shared(256)};
 }
 
-std::string row_line(const std::string& codes, const Plan& plan, double us) {
+std::string row_line(const std::string& codes, const Plan& plan, double us,
+                     const Json& config = small_gemv()) {
   const std::string name = plan_name(plan);
-  return Json{{"problem", to_json(read_config(small_gemv(), "c").problem)},
+  return Json{{"problem", to_json(read_config(config, "c").problem)},
               {"gpu", kH200},
               {"policy",
                {{"codes", codes}, {"l2", "cold"}, {"timer", "graph"}, {"rounds", 21}, {"seed", 1}}},
@@ -99,6 +100,20 @@ TEST_F(Db, LintAndDiffSayWhatTheyFind) {
   EXPECT_EQ(changes["same"], 0);
   EXPECT_EQ(run({"db", "diff", a, a})["same"], 1);
   expect_words(vqgen({"db", "diff", a, b}).out, {"another time (beyond the noise)", "6.00 us"});
+}
+
+TEST_F(Db, ListingsSayThePages) {
+  const std::pair<Json, Plan> each_op[] = {{attention_json(), AttentionLanes{}},
+                                           {append_json(), AppendLanes{}},
+                                           {decode_json(), DecodeLanes{}}};
+  for (const auto& [like, plan] : each_op) {
+    const Json paged = edited(like, {{"/shape/page_tokens", "64"}});
+    const std::string path = table("a.jsonl", row_line("uniform", plan, 5.0, paged));
+    expect_words(vqgen({"db", "ls", path}).out, {"tokens 1000 pages of 64 "});
+    const std::string plain = table("b.jsonl", row_line("uniform", plan, 5.0, like));
+    expect_words(vqgen({"db", "ls", plain}).out, {"tokens 1000 "});
+    EXPECT_EQ(vqgen({"db", "ls", plain}).out.find("pages"), std::string::npos);
+  }
 }
 
 TEST_F(Db, BrokenTablesAreErrorsThatNameTheirLine) {

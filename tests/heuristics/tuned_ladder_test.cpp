@@ -197,26 +197,6 @@ TEST(TunedLadder, WhatIsNoSizeMustBeEqual) {
   }
 }
 
-TEST(TunedLadder, PagesTakeThePlanOfContiguousRows) {
-  const Problem plain = attention_problem(4096);
-  Problem paged = plain;
-  std::get<AttentionDecode>(paged).shape.page_tokens = 64;
-  const TunedRow row = tuned_row(plain, model_choice(plain));
-  const LadderAnswer answer = Tables({{row}}).ask(paged);
-  EXPECT_EQ(taken(answer), "bucket t0:2");
-  ASSERT_TRUE(answer.taken);
-  expect_words(source_of(*answer.taken).why, {"page_tokens 0 instead of 64"});
-  // The other way, and where sizes differ too; of the same pages first.
-  TunedRow of_pages = row;
-  of_pages.problem = paged;
-  EXPECT_EQ(taken(Tables({{of_pages}}).ask(plain)), "bucket t0:2");
-  EXPECT_EQ(taken(Tables({{row}, {of_pages}}).ask(paged)), "exact t1:2");
-  std::get<AttentionDecode>(paged).shape.tokens = 8192;
-  EXPECT_EQ(taken(Tables({{row}}).ask(paged)), "bucket t0:2");
-  // A row of before there were pages is of contiguous rows.
-  EXPECT_FALSE(to_json(plain).at("shape").contains("page_tokens"));
-}
-
 TEST(TunedLadder, AnInvalidNeighbourIsNeverBorrowed) {
   // Plans of the long row that the short one cannot run.
   const Problem asked = gemv_problem(1, 512, 512);
