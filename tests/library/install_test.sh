@@ -77,7 +77,7 @@ if [ "$shared" = ON ]; then
   say "symbols"
   others="$(nm -D --defined-only "$libraries/libvqgen.so" | awk '{print $3}' | grep -v '^vqgen_' || true)"
   [ -z "$others" ] || { printf 'exported beside the C functions: %s\n' "$others"; exit 1; }
-  declared="$(grep -o 'vqgen_[a-z_]*(' "$prefix/include/vqgen/vqgen.h" | tr -d '(' | sort -u)"
+  declared="$(grep -o 'vqgen_[a-z_]*(' -h "$prefix"/include/vqgen/{vqgen,launch}.h | tr -d '(' | sort -u)"
   exported="$(nm -D --defined-only "$libraries/libvqgen.so" | awk '{print $3}' | sort -u)"
   for name in $exported; do
     grep -qx "$name" <<<"$declared" || { say "$name is exported but not declared"; exit 1; }

@@ -290,7 +290,7 @@ TEST(Sweep, ShapesOfTheShippedOnesAreTheModels) {
     EXPECT_EQ(hidden, heads * 128);
     const Problem attention = problem("attention batch=16 tokens=32768 cq-4c8b");
     EXPECT_EQ(std::get<AttentionDecode>(attention).shape,
-              (AttentionShape{16, heads, 8, 128, 32768, 0, 0, false}));
+              (AttentionShape{16, heads, 8, 128, 32768}));
   };
   check_model("llama-3-8b", 4096, 14336, 32, 32);
   check_model("llama-3-70b", 8192, 28672, 64, 80);
