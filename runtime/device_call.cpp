@@ -187,9 +187,10 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
       places_(rotation.places()) {
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
+  const auto codes = device_.inputs(data.weights.codes, rotation.codes, misalignment.words);
   auto weights =
       places_of<vq::QuantizedArgs, const std::uint32_t>(device_, data.weights, true, rotation);
-  weights.codes = device_.inputs(data.weights.codes, rotation.codes, misalignment.words);
+  weights.codes = codes;
   const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
   args.y = device_.output<std::uint16_t>(
       static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.elements);
