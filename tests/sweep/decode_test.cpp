@@ -146,9 +146,9 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
     const char* place;
     const char* instead;
   } faults[] = {
-      {"from, channel / kChannels", "codes, channel / kChannels"},  // another token
-      {"row(lane_group())", "row(0)"},                              // likewise, of rotated keys
-      {"head * tensor.head_stride", "0 * tensor.head_stride"},      // another head
+      {"(entries, book_, from,", "(entries, book_, rows,"},  // another token
+      {"row(lane_group())", "row(0)"},                       // likewise, of rotated keys
+      {"tensor.batch_stride + head * tensor.head_stride", "tensor.batch_stride"},  // another head
       {"head * args.raw_head_stride", "0 * args.raw_head_stride"},
       {"batch * args.raw_batch_stride", "0 * args.raw_batch_stride"},
       {"coded = most(first, tokens.sinks);", ""},  // a raw slot taken for a code
