@@ -5,14 +5,19 @@
 namespace vqgen::library {
 namespace {
 
-// Of keys or of values. Kernels count words of a page, and from page to page, in 32 bits.
+// Of keys or of values. Kernels count words of a page, and from page to page, in 32 bits. Groups of
+// contiguous rows follow each other without a gap, so that no access needs more than they keep of
+// the alignment; rows of a group stand within it.
 void examine_strides(FirstFault& fault, const char* const (&names)[3],
                      const vqgen_page_strides& strides, std::int64_t kv_heads,
                      const Demands& demands, const PagedRows& rows, const vqgen_pages& pages) {
   constexpr std::int64_t kMost = std::int64_t{4} << 31;  // bytes
+  const std::int64_t group = rows.bytes * rows.in_group;
+  const auto kept = static_cast<std::uintptr_t>((group & -group) - 1);
   const auto one = [&](const char* name, std::int64_t stride, std::int64_t least, std::int64_t most,
-                       bool counts) {
-    fault.stride(name, stride, demands.codes_mask, 1);
+                       bool counts, int times = 1) {
+    fault.stride(name, stride, demands.codes_mask & kept, times);
+    fault.stride(name, stride, 3, 1);  // words
     fault.require(!counts || stride >= least, VQGEN_BAD_INPUT,
                   "a stride of pages is less than the rows of codes that it spans; give those of "
                   "the memory, in bytes");
@@ -20,10 +25,9 @@ void examine_strides(FirstFault& fault, const char* const (&names)[3],
                   "a stride of pages is more than kernels count to, 8 GiB between pages and within "
                   "one");
   };
-  const std::int64_t group = rows.bytes * rows.in_group;
   one(names[0], strides.page, group, kMost, pages.count > 1);
   one(names[1], strides.head, group, kMost, kv_heads > 1);
-  one(names[2], strides.token, rows.bytes, kMost / demands.page_tokens, true);
+  one(names[2], strides.token, rows.bytes, kMost / demands.page_tokens, true, rows.in_group);
 }
 
 template <class Args>

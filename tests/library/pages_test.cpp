@@ -78,6 +78,26 @@ TEST(Pages, GroupsOfRowsAreRightInPages) {
   }
 }
 
+// Groups that are aligned, of rows that are not: of 3 words. Plain rows of as many beside them.
+TEST(Pages, RowsOfAGroupNeedNoAlignmentOfTheirOwn) {
+  const Json formats = edited(small_attention(), {{"/keys/vector_size", "8"},
+                                                  {"/keys/index_bits", "12"},
+                                                  {"/keys/layout", R"({"rows": 4})"},
+                                                  {"/values/vector_size", "8"},
+                                                  {"/values/index_bits", "12"},
+                                                  {"/shape/head_dim", "64"},
+                                                  {"/shape/tokens", "300"}});
+  const Json config = in_pages(formats, 16);
+  const auto op = std::get<AttentionDecode>(read_config(config, "test").problem);
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    AttentionTrial trial(host(), op, 211, seed);
+    ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+    trial.expect_right();
+  }
+}
+
 TEST(Pages, AnOpSaysWhatItTakes) {
   const auto shapes_of = [](const Json& config) {
     const OwnedOp prepared(config);

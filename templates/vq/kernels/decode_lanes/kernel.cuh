@@ -204,9 +204,10 @@ class DecodedRows {
   VQ_DEVICE void copy_raw(const u16* raw, int begin, int end,
                           const typename Raw::Tokens& tokens) const {
     constexpr int kLanes = row_lanes(kConfig);
+    constexpr int kRows = rows_at_once(kConfig);
+    if (thread_index() >= kRows * kLanes) return;  // its rows are others' too
     const int channel = thread_index() % kLanes * kChannels;
-    for (int token = begin + thread_index() / kLanes; token < end;
-         token += kConfig.threads / kLanes) {
+    for (int token = begin + thread_index() / kLanes; token < end; token += kRows) {
       const u16* const row = raw + Raw::at(args_, work_.batch, work_.kv_head, token, tokens.sinks);
       store(place(token, channel), load_global(reinterpret_cast<const U32x4*>(row + channel)));
     }
