@@ -4,9 +4,11 @@
 import json
 
 import torch
+from transformers import DynamicCache
 
 import vqgen
 import vqgen.torch
+from vqgen._models import attending
 from vqgen.simulation import rotated
 
 _TOKENS = 1024  # that are encoded at once
@@ -21,12 +23,52 @@ def can_write(dtype, *forms) -> bool:
         for fields in map(vqgen.format_fields, forms))
 
 
+@torch.no_grad()
+def states_of(model, batches, device):
+    """Of each layer the model's keys and values of all batches, [kv_heads, tokens, head_dim], on
+    `device`. batches: as of vqgen.hf.calibrate()."""
+    parts = {}
+    for tokens in batches:
+        cache = DynamicCache(config=model.config)
+        with attending(model, "sdpa"):
+            model(tokens.to(model.device), past_key_values=cache, use_cache=True)
+        for number, layer in enumerate(cache.layers):
+            for name, states in (("k", layer.keys), ("v", layer.values)):
+                heads = states.transpose(0, 1).flatten(1, 2)
+                parts.setdefault((number, name), []).append(heads.to(device))
+    if not parts:
+        raise vqgen.BadInput("calibrate() got no batches; pass token numbers")
+    for number in range(len(parts) // 2):
+        yield [torch.cat(parts.pop((number, name)), 1) for name in "kv"]
+
+
+def _forms(keys, values):
+    """All fields of two formats; values are not transformed."""
+    return {"keys": vqgen.format_fields(keys),
+            "values": {**vqgen.format_fields(values), "smooth": False, "hadamard": False}}
+
+
+def layers_rotated_first(layers, keys, values, seed: int = 1):
+    """What layers_of() would read of a bundle whose keys were rotated before all that their format
+    says. For simulation alone: no kernel reads such keys, so that no bundle is written of them.
+    layers: as of write_bundle()."""
+    forms = _forms(keys, values)
+    out = []
+    for states in layers:
+        tensors = {}
+        for operand, part in zip(forms, states):
+            trained = _trained(part, forms[operand], seed, rotated_first=operand == "keys")
+            tensors |= {f"{operand}.{name}": tensor for name, tensor in trained.items()}
+        heads, _, head_dim = states[0].shape
+        out.append(({**forms, "kv_heads": heads, "head_dim": head_dim}, tensors))
+    return out
+
+
 def write_bundle(out, layers, keys, values, seed: int) -> None:
     """layers: of each the keys and values, [kv_heads, tokens, head_dim], on one device. keys,
     values: formats, of which and of the dtype can_write() is true."""
     from safetensors.torch import save_file
-    value_format = {**vqgen.format_fields(values), "smooth": False, "hadamard": False}
-    forms = {"keys": vqgen.format_fields(keys), "values": value_format}
+    forms = _forms(keys, values)
     items, tensors = [], {}
     for number, parts in enumerate(layers):
         heads, tokens, head_dim = parts[0].shape
@@ -58,9 +100,9 @@ def write_bundle(out, layers, keys, values, seed: int) -> None:
     save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
 
 
-def _trained(states, form, seed):
+def _trained(states, form, seed, rotated_first=False):
     """Codebooks, and the factors that go with them, by their names in a bundle."""
-    vectors = states.float()
+    vectors = rotated(states.float()) if rotated_first else states.float()
     named = {}
     if form["smooth"]:
         largest = vectors.abs().amax(1)

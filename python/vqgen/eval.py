@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import os
 import pathlib
 import sys
 import tempfile
+import typing
+import zlib
 
 import torch
 import transformers
@@ -27,7 +30,7 @@ import transformers
 import vqgen
 import vqgen.hf
 import vqgen.torch
-from vqgen import _speed, simulation
+from vqgen import _calibration, _speed, simulation
 from vqgen._models import attending
 
 
@@ -37,21 +40,36 @@ def _named(size, bits, name=None, **transforms):
                                        **transforms}
 
 
-# What the papers' tables compare: formats of keys and values, window and sinks.
+class Run(typing.NamedTuple):
+    """What is evaluated: formats of keys and of values, each with its name. calibration: a text and
+    how many of its sequences; None for the command's. rotated_first: of the keys, as
+    simulation.dequantized() does it, so that there are no kernels."""
+
+    keys: tuple
+    values: tuple
+    window: int = 0
+    sinks: int = 0
+    calibration: tuple | None = None
+    rotated_first: bool = False
+
+
+_D4B8 = ("vecinfer-d4b8",) * 2
+# What the papers' tables compare.
 RECIPES = {
     "transforms": [  # of the keys, VecInfer's table 4
-        (_named(4, 8, name, **transforms), _named(4, 8), 0, 0)
-        for name, transforms in (("none", {}), ("smooth", {"smooth": True}),
-                                 ("hadamard", {"hadamard": True}),
-                                 ("smooth + hadamard", {"smooth": True, "hadamard": True}))],
+        *(Run(_named(4, 8, name, **transforms), _named(4, 8))
+          for name, transforms in (("none", {}), ("smooth", {"smooth": True}),
+                                   ("hadamard", {"hadamard": True}),
+                                   ("smooth + hadamard", {"smooth": True, "hadamard": True}))),
+        Run(_named(4, 8, "hadamard + smooth", smooth=True), _named(4, 8), rotated_first=True)],
     "codebooks": [  # their size at equal bits, VecInfer's table 5
-        (_named(*form), _named(*form), 0, 0)
+        Run(_named(*form), _named(*form))
         for form in ((2, 4), (4, 8), (2, 3), (4, 6), (8, 12))],
     "operands": [  # bits for keys against bits for values, VecInfer's table 6
-        (("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2, 0, 0)
+        Run(("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2)
         for keys, values in (("d2b8", "d4b8"), ("d4b8", "d2b8"), ("d4b8", "d8b8"), ("d8b8", "d4b8"))],
     "raw": [  # tokens that stay raw
-        (("vecinfer-d4b8",) * 2, ("vecinfer-d4b8",) * 2, window, sinks)
+        Run(_D4B8, _D4B8, window, sinks)
         for window in (0, 32, 128, 512) for sinks in (0, 4)],
 }
 _AT_ONCE = 4  # sequences of a forward pass over all tokens
@@ -100,26 +118,38 @@ def _steps(model, cache):
     return vqgen.hf.captured(model, cache) if cuda else contextlib.nullcontext()
 
 
-def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0) -> dict:
-    """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle."""
-    with simulation.simulated(model, vqgen.hf.layers_of(codebooks), window=window, sinks=sinks):
+def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0,
+             rotated_first: bool = False) -> dict:
+    """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle or what
+    layers_of() reads of it. With `rotated_first` these are as of simulation.simulated(), and the
+    loss through kernels is None."""
+    layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
+    with simulation.simulated(model, layers, window=window, sinks=sinks,
+                              rotated_first=rotated_first):
         simulated = loss(model, tokens)
-    cache = vqgen.hf.VQCache(model.config, codebooks, batch=len(tokens), device=model.device,
+    cache = vqgen.hf.VQCache(model.config, layers, batch=len(tokens), device=model.device,
                              tokens=tokens.shape[1], window=window, sinks=sinks)
-    with attending(model, "vqgen"):
-        through_kernels = loss_through_kernels(model, tokens, cache)
+    through_kernels = None
+    if not rotated_first:
+        with attending(model, "vqgen"):
+            through_kernels = loss_through_kernels(model, tokens, cache)
     return {"window": window, "sinks": sinks, "loss": through_kernels, "simulated": simulated,
             "bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
 
 
-def _bundle(model, keys, values, folder, calibration):
-    """The codebooks of two formats, each with its name, in `folder`; trained unless they are there."""
-    name = f"{keys[0]}-{values[0]}"
+def _codebooks(model, run, tokens, folder):
+    """A run's bundle of codebooks in `folder`, trained on sequences unless it is there. What no
+    kernel reads is no bundle, and is trained anew."""
+    (key_name, keys), (value_name, values) = run.keys, run.values
+    name = f"{key_name}-{value_name}-{len(tokens)}-{zlib.crc32(tokens.numpy()):08x}"
     path = os.path.join(folder, f"{name}.safetensors")
-    if not os.path.exists(path):
+    if run.rotated_first or not os.path.exists(path):
         print(f"training {name}", file=sys.stderr, flush=True)
-        vqgen.hf.calibrate(model, calibration().split(_AT_ONCE), path, keys=keys[1],
-                           values=values[1])
+        batches = tokens.split(_AT_ONCE)
+        if run.rotated_first:
+            states = _calibration.states_of(model, batches, model.device)
+            return _calibration.layers_rotated_first(states, keys, values)
+        vqgen.hf.calibrate(model, batches, path, keys=keys, values=values)
     return path
 
 
@@ -149,7 +179,7 @@ def _arguments(arguments):
     parser.add_argument("--random-weights", action="store_true", help="MODEL's sizes alone")
     parser.add_argument("--format", nargs="+", type=_form, default=[], dest="forms",
                         metavar="KEYS[:VALUES]", help="presets or files; the first is timed")
-    parser.add_argument("--recipe", nargs="+", choices=RECIPES, default=[],
+    parser.add_argument("--recipe", nargs="+", choices=[*RECIPES, "calibration"], default=[],
                         help="a table of the papers, evaluated on the text")
     parser.add_argument("--window", nargs="+", type=int, default=[0])
     parser.add_argument("--sinks", nargs="+", type=int, default=[0])
@@ -197,37 +227,53 @@ def _batch(text):
 
 def _accuracies(model, arguments, folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
-    own = arguments.calibration_text is not None
+    trained_on = arguments.calibration_text or arguments.text, arguments.calibration
+    own = arguments.calibration_text is None or "calibration" in arguments.recipe
 
-    def calibration():
-        return sequences_of(tokenizer, arguments.calibration_text or arguments.text,
-                            arguments.calibration, arguments.length)
+    @functools.cache
+    def calibration(text, count):
+        return sequences_of(tokenizer, text, count, arguments.length)
 
     tokens = sequences_of(tokenizer, arguments.text, arguments.sequences, arguments.length,
-                          skip=0 if own else arguments.calibration)
+                          skip=arguments.calibration if own else 0)
     unquantized = loss(model, tokens)
     print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}")
-    print(f"{'keys':18}{'values':18}{'window':>7}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
-          f"{'perplexity':>12}{'bytes/token':>12}")
+    print(f"{'keys':30}{'values':18}{'window':>7}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
+          f"{'perplexity':>12}{'bytes/token':>12}  calibration")
     rows = []
-    for keys, values, window, sinks in _runs(arguments):
-        bundle = _bundle(model, keys, values, folder, calibration)
-        row = {"keys": keys[0], "values": values[0],
-               **accuracy(model, tokens, bundle, window=window, sinks=sinks)}
+    for run in _runs(arguments):
+        text, count = run.calibration or trained_on
+        codebooks = _codebooks(model, run, calibration(text, count), folder)
+        row = {"keys": run.keys[0], "values": run.values[0],
+               "calibration": {"text": text.name, "sequences": count},
+               **accuracy(model, tokens, codebooks, window=run.window, sinks=run.sinks,
+                          rotated_first=run.rotated_first)}
         rows.append(row)
-        print(f"{row['keys']:18}{row['values']:18}{window:7}{sinks:6}{row['bits']:7.2f}"
-              f"{row['loss']:9.4f}{row['simulated']:11.4f}"
-              f"{_perplexity(row['loss']):>12}{row['bytes_per_token']:12.0f}", flush=True)
+        keys, through_kernels, perplexity = f"{row['keys']} (simulated)", "-", "-"
+        if row["loss"] is not None:
+            keys, perplexity = row["keys"], _perplexity(row["loss"])
+            through_kernels = f"{row['loss']:.4f}"
+        print(f"{keys:30}{row['values']:18}{run.window:7}{run.sinks:6}{row['bits']:7.2f}"
+              f"{through_kernels:>9}{row['simulated']:11.4f}{perplexity:>12}"
+              f"{row['bytes_per_token']:12.0f}  {count} of {text.name}", flush=True)
     return {"unquantized": unquantized, "rows": rows}
 
 
 def _runs(arguments):
-    """What is evaluated: formats of keys and of values, each with its name, window and sinks."""
     for keys, values in arguments.forms:
         for window, sinks in itertools.product(arguments.window, arguments.sinks):
-            yield (keys, keys), (values, values), window, sinks
+            yield Run((keys, keys), (values, values), window, sinks)
     for recipe in arguments.recipe:
-        yield from RECIPES[recipe]
+        yield from RECIPES[recipe] if recipe in RECIPES else _by_calibration(arguments)
+
+
+def _by_calibration(arguments):
+    """What the calibration text is worth: some of its sequences, all, and as many of another text."""
+    most = arguments.calibration
+    for count in sorted({min(count, most) for count in (1, 6, most)}):
+        yield Run(_D4B8, _D4B8, calibration=(arguments.text, count))
+    if arguments.calibration_text:
+        yield Run(_D4B8, _D4B8, calibration=(arguments.calibration_text, most))
 
 
 def _perplexity(nats):

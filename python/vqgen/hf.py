@@ -21,7 +21,7 @@ import tempfile
 
 import torch
 from torch.nn.attention.bias import causal_lower_right
-from transformers import AttentionInterface, AttentionMaskInterface, Cache, DynamicCache
+from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import flash_attention_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -29,8 +29,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 import vqgen
 import vqgen.torch
 from vqgen import _tool
-from vqgen._calibration import can_write, write_bundle
-from vqgen._models import attending, heads_of
+from vqgen._calibration import can_write, states_of, write_bundle
+from vqgen._models import heads_of
 
 __all__ = ["VQCache", "calibrate", "captured", "layers_of"]
 
@@ -319,7 +319,6 @@ class _Steps:
         return graph, logits
 
 
-@torch.no_grad()
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1) -> None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
@@ -329,33 +328,18 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     float32 or on the CPU, the tool trains. The bundle is the same (docs/quantizing.md).
     """
     on_device = model.device.type == "cuda" and can_write(model.dtype, keys, values)
-    parts = {}
-    for tokens in batches:
-        cache = DynamicCache(config=model.config)
-        with attending(model, "sdpa"):
-            model(tokens.to(model.device), past_key_values=cache, use_cache=True)
-        for number, layer in enumerate(cache.layers):
-            for name, states in (("k", layer.keys), ("v", layer.values)):
-                heads = states.transpose(0, 1).flatten(1, 2)
-                parts.setdefault((number, name), []).append(heads if on_device else heads.cpu())
-    if not parts:
-        raise vqgen.BadInput("calibrate() got no batches; pass token numbers")
-    if on_device:
-        layers = ([torch.cat(parts.pop((number, name)), 1) for name in "kv"]
-                  for number in range(len(parts) // 2))
-        write_bundle(out, layers, keys, values, seed)
-    else:
-        _quantize(parts, out, keys, values, seed)
+    layers = states_of(model, batches, model.device if on_device else "cpu")
+    (write_bundle if on_device else _quantize)(out, layers, keys, values, seed)
 
 
-def _quantize(parts, out, keys, values, seed):
+def _quantize(out, layers, keys, values, seed):
     import json
 
     from safetensors.torch import save_file
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "calibration.safetensors")
-        save_file({f"layer{number}.{name}": torch.cat(states, 1).contiguous()
-                   for (number, name), states in parts.items()}, file)
+        save_file({f"layer{number}.{name}": states for number, layer in enumerate(layers)
+                   for name, states in zip("kv", layer)}, file)
 
         def text(form):
             return form if isinstance(form, str) else json.dumps(form)

@@ -284,8 +284,12 @@ def roofline(*documents):
 
 def losses(document):
     found = document["accuracy"]
-    for each in found["rows"]:
+    rows = [each for each in found["rows"] if each["loss"] is not None]
+    several = len({str(each.get("calibration")) for each in rows}) > 1
+    for each in rows:
         raw = "".join(f", {name} {each[name]}" for name in ("window", "sinks") if each[name])
+        if several:
+            raw += f", {each['calibration']['sequences']} of {each['calibration']['text']}"
         yield (number(each["bits"]), number(each["loss"]),
                words(" / ".join(dict.fromkeys((each["keys"], each["values"]))) + raw),
                number(found["unquantized"]))

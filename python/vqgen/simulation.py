@@ -35,13 +35,15 @@ def nearest(vectors: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
                       for part in vectors.split(_MOST_ROWS)])
 
 
-def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=None):
+def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=None,
+                rotated_first: bool = False):
     """What codes of `rows` stand for, float32. rows: [batch, kv_heads, tokens, head_dim]; the rest as of
-    vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`."""
+    vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`. With `rotated_first`
+    rows are rotated before all that `form` says, and back at the end, which no kernel does."""
     if form.get("decoder", "table") != "table":
         raise vqgen.Infeasible(f"decoder {form['decoder']} is not simulated")
     batch, heads, tokens, dim = rows.shape
-    rows = rows.float()
+    rows = rotated(rows.float()) if rotated_first else rows.float()
     if smooth is not None:
         rows = rows / smooth[:, None]
     if form.get("hadamard"):
@@ -63,7 +65,9 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     total = total.reshape(heads, batch, tokens, dim).transpose(0, 1)
     if form.get("hadamard"):
         total = rotated(total)
-    return total if smooth is None else total * smooth[:, None]
+    if smooth is not None:
+        total = total * smooth[:, None]
+    return rotated(total) if rotated_first else total
 
 
 def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float):
@@ -87,9 +91,10 @@ def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int
 
 
 @contextlib.contextmanager
-def simulated(model, layers, *, window: int = 0, sinks: int = 0):
+def simulated(model, layers, *, window: int = 0, sinks: int = 0, rotated_first: bool = False):
     """Inside it, the model's forward passes over whole sequences quantize their keys and values.
-    layers: (item, tensors) of each, as vqgen.hf.layers_of() reads them from a bundle."""
+    layers: (item, tensors) of each, as vqgen.hf.layers_of() reads them from a bundle; with
+    `rotated_first`, as vqgen._calibration.layers_rotated_first() makes them."""
     device = model.device
     layers = [(item, {name: tensor.to(device) for name, tensor in tensors.items()})
               for item, tensors in layers]
@@ -97,7 +102,8 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0):
     def function(module, query, key, value, _, scaling=None, **__):
         item, tensors = layers[module.layer_idx]
         held = [dequantized(rows, item[name], tensors[f"{name}.codebooks"],
-                            tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"))
+                            tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"),
+                            rotated_first and name == "keys")
                 for name, rows in (("keys", key), ("values", value))]
         out = attention(query, *held, key, value, window, sinks,
                         query.shape[-1]**-0.5 if scaling is None else scaling)

@@ -16,7 +16,7 @@ import reference
 import vqgen
 import vqgen.eval
 import vqgen.torch as vt
-from vqgen import simulation
+from vqgen import _calibration, simulation
 
 SOURCE = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -76,6 +76,28 @@ def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
         assert wrong.mean() < 5e-3, wrong.mean()
 
 
+def test_keys_may_be_rotated_before_they_are_smoothed(small):
+    model = transformers.AutoModelForCausalLM.from_pretrained(small, dtype=torch.float16).to(DEVICE)
+    batches = [torch.arange(60).view(2, 30), torch.arange(60, 90)[None]]
+    states = list(_calibration.states_of(model.eval(), batches, DEVICE))
+    form = {"vector_size": 4, "index_bits": 5, "scope": "head", "smooth": True}
+    layers = _calibration.layers_rotated_first(states, form, form)
+    assert len(layers) == len(states) == 2
+    for (item, tensors), (keys, values) in zip(layers, states):
+        assert not item["values"]["smooth"] and "values.smooth" not in tensors
+        turned = keys.double().cpu().numpy() @ hadamard(64)
+        factors = tensors["keys.smooth"].double().cpu().numpy()
+        np.testing.assert_allclose(factors, np.sqrt(np.abs(turned).max(1)), rtol=1e-4)
+        books = tensors["keys.codebooks"].double().cpu().numpy()[0, 0]
+        smoothed = (turned / factors[:, None]).reshape(-1, 1, 4)
+        numbers = ((smoothed - books)**2).sum(-1).argmin(1)
+        expected = books[numbers].reshape(turned.shape) * factors[:, None] @ hadamard(64)
+        held = simulation.dequantized(keys[None], item["keys"], tensors["keys.codebooks"], None,
+                                      tensors["keys.smooth"], rotated_first=True)[0]
+        wrong = np.abs(held.cpu().numpy() - expected) > 1e-3 * np.abs(expected).max()
+        assert wrong.mean() < 0.03, wrong.mean()  # near ties may go either way
+
+
 def hadamard(size):
     matrix = np.ones((1, 1))
     while len(matrix) < size:
@@ -131,6 +153,42 @@ def test_the_command_says_what_it_measured(small, capsys):
         assert row["bytes_per_token"] == 2 * 2 * 16
     assert abs(result["rows"][1]["loss"] - result["unquantized"]) < 0.2
     assert "perplexity" in capsys.readouterr().out
+
+
+def test_recipes_of_transforms_and_of_calibration(small, capsys, monkeypatch):
+    out, books = small / "recipes.json", small / "recipe-books"
+    (small / "other").write_text("Neither seven, nor 1/4.\n" * 100)
+    transforms = vqgen.eval.RECIPES["transforms"]
+    assert [run.keys[0] for run in transforms] == ["none", "smooth", "hadamard", "smooth + hadamard",
+                                                   "hadamard + smooth"]
+    monkeypatch.setitem(vqgen.eval.RECIPES, "transforms", transforms[-2:])
+    command = [str(small), "--text", str(small / "text"), "--calibration-text", str(small / "other"),
+               "--recipe", "transforms", "calibration", "--calibration", "8", "--sequences", "2",
+               "--length", "40", "--codebooks", str(books), "--device", DEVICE, "--json", str(out)]
+    assert vqgen.eval.main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    rows = json.loads(out.read_text())["accuracy"]["rows"]
+    assert [(row["keys"], row["calibration"]["sequences"], row["calibration"]["text"])
+            for row in rows] == [
+        ("smooth + hadamard", 8, "other"), ("hadamard + smooth", 8, "other"),
+        ("vecinfer-d4b8", 1, "text"), ("vecinfer-d4b8", 6, "text"), ("vecinfer-d4b8", 8, "text"),
+        ("vecinfer-d4b8", 8, "other")]
+    other_order = rows.pop(1)
+    assert other_order["loss"] is None and other_order["bits"] == 2
+    line, = (line for line in said if line.startswith("hadamard + smooth (simulated) "))
+    assert line.split()[-7:] == ["-", f"{other_order['simulated']:.4f}", "-", "64", "8", "of", "other"]
+    for row in rows:
+        assert abs(row["loss"] - row["simulated"]) < 0.05 * row["simulated"]
+    assert other_order["simulated"] != rows[0]["simulated"]
+    assert len({row["simulated"] for row in rows[1:]}) == 4
+    names = {path.name.rsplit("-", 1)[0] for path in books.iterdir()}
+    assert len(list(books.iterdir())) == 5 and names == {
+        "smooth + hadamard-d4b8-8", *(f"vecinfer-d4b8-vecinfer-d4b8-{count}" for count in (1, 6, 8))}
+    # Bundles of the text are there; the transforms, which the other text trained, are of it now.
+    assert vqgen.eval.main([*command[:3], *command[5:]]) == 0
+    trained = [line for line in capsys.readouterr().err.splitlines() if line.startswith("training")]
+    assert [line.split("-")[0] for line in trained] == ["training smooth + hadamard",
+                                                        "training hadamard + smooth"]
 
 
 @pytest.mark.parametrize("options, words", [

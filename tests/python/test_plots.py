@@ -258,6 +258,15 @@ def test_accuracy_is_points_and_a_line():
     assert words(axes) == ("Accuracy", "bits an element", "loss, nats a token")
 
 
+def test_accuracy_names_what_codebooks_were_trained_on_where_that_differs():
+    rows = [{"keys": "d2b8", "values": "d2b8", "window": 0, "sinks": 0, "bits": 4, "loss": loss,
+             "calibration": {"text": "prose", "sequences": count}}
+            for loss, count in ((3.25, 1), (3.5, 6), (None, 7))]  # the last was only simulated
+    axes = plots.accuracy({"accuracy": {"unquantized": 3.125, "rows": rows}}).axes[0]
+    assert axes.lines[0].get_xydata().tolist() == [[4, 3.25], [4, 3.5]]
+    assert [text.get_text() for text in axes.texts] == ["d2b8, 1 of prose", "d2b8, 6 of prose"]
+
+
 def texts_of(path):
     root = xml.etree.ElementTree.parse(path).getroot()
     return ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
