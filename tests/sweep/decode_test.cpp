@@ -6,6 +6,7 @@
 
 #include "generator/generate.h"
 #include "quantizer/encode.h"
+#include "runtime/backend/host/host_backend.h"
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -132,6 +133,19 @@ TEST_F(Decode, TheJudgeFindsAFault) {
   wrong = right;
   wrong.values[((1 * 2 + 1) * 90 + 41) * 64 + 63] = 0;
   expect_found(wrong, "values: token 41 of sequence 1, head 1 was written");
+}
+
+// 10 lanes a row of 80 channels: two threads of a warp have none.
+TEST(DecodeRaces, RawRowsAreCopiedOnceWhereLanesDoNotDivideTheBlock) {
+  const auto backend = make_host_backend({.check_races = true, .optimize = false});
+  KvDecode op = decode_problem();
+  op.shape.head_dim = 80;
+  op.keys.hadamard = false;
+  const Plan plan = DecodeLanes{.threads = 32, .tokens_per_block = 64};
+  Kernel kernel(*backend, op, plan, sweep_gpu());
+  const AttentionData data = make_decode_data(op, {.seed = 52});
+  const DecodeVerdict verdict = judge_decode(data, reference_decode(data), kernel.run_decode(data));
+  EXPECT_TRUE(verdict.comparison.ok) << verdict.why;
 }
 
 // One place of the kernel's text changed.
