@@ -240,8 +240,8 @@ def test_a_bundle_trained_where_the_data_is_is_the_tools(tmp_path, keys, values)
               for _ in range(2)]
     assert _calibration.can_write(torch.float16, keys, values)
     _calibration.write_bundle(tmp_path / "ours", layers, keys, values, 5)
-    vqgen.hf._quantize({(number, name): [part.cpu()] for number, parts in enumerate(layers)
-                        for name, part in zip("kv", parts)}, tmp_path / "tools", keys, values, 5)
+    vqgen.hf._quantize(tmp_path / "tools", [[part.cpu() for part in parts] for parts in layers], keys,
+                       values, 5)
     items = [vt.read_bundle(tmp_path / name) for name in ("ours", "tools")]
     for ours, tools in zip(*items, strict=True):
         assert {**tools, **ours} == tools
