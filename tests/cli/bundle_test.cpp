@@ -41,6 +41,10 @@ TEST_F(TinyBundle, OfAnotherOpIsRefused) {
                  {matrix_bundle(), "holds weights, but the config's op is attention_decode"});
   expect_failure(run_arguments(tiny_gemv(), cache_bundle()), 2,
                  {cache_bundle() + ": item 'layer0'", "holds a KV cache", "op is gemv"});
+  const Json merge = {{"op", "attention_merge"},
+                      {"shape", {{"rows", 4}, {"heads", 2}, {"head_dim", 64}, {"parts", 2}}}};
+  expect_failure(run_arguments(merge, cache_bundle()), 2,
+                 {cache_bundle() + ": item 'layer0'", "attention_merge", "without --data"});
 }
 
 TEST_F(TinyBundle, OfAnotherProblemIsRefused) {

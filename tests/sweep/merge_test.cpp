@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/generate.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -173,6 +174,47 @@ TEST_F(Merge, NanStaysInItsRowAndHead) {
     EXPECT_TRUE(std::isnan(reference.lse[kBad]));
     EXPECT_TRUE(std::isnan(reference.out[kBad * dim]));
     EXPECT_TRUE(std::isnan(reference.out[kBadChannel]));
+  }
+}
+
+// One place of the kernel's text changed.
+TEST_F(Merge, TheReferenceFindsWhatWrongKernelsWrite) {
+  const AttentionMerge op = merge_problem();
+  MergeData data = make_merge_data(op, {.seed = 67, .lengths = LengthPattern::ragged});
+  data.in_place = -1;
+  const AttentionResult reference = reference_merge(data);
+  const Plan plan = choose(op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  const auto is_right = [&](const KernelSource& source) {
+    const auto kernel = backend.load(backend.compile(source), source);
+    const AttentionOutput output = execute(backend, *kernel, source, op, plan, data);
+    return compare(reference.out, output.out, op.dtype).ok &&
+           compare_lse(reference.lse, output.lse, op.dtype).ok;
+  };
+  EXPECT_TRUE(is_right(right));
+  const struct {
+    const char* place;
+    const char* instead;
+  } faults[] = {
+      {"if (lse[i] == -infinity()) continue;", ""},  // NaN of what does not count
+      {"counts ? exp2_approx((lse[i] - most_) * kLog2E) : 0.0f",
+       "exp2_approx((lse[i] - most_) * kLog2E)"},
+      {"(lse[i] - most_) * kLog2E", "(lse[i] - most_)"},
+      {"most_ = lse[i] > most_ ? lse[i] : most_", "most_ = 0.0f"},  // sums that overflow or vanish
+      {"1.0f / total", "1.0f"},
+      {"most_ + kLn2 * log2_approx(total)", "most_"},
+      {"args.lses[i] + number", "args.lses[i]"},  // another row and head
+      {"args.lses[i] + number", "args.lses[0] + number"},
+      {"args.outs[i] + at", "args.outs[0] + at"},
+      {"i64{args.rows} * kConfig.heads", "i64{args.rows}"},
+  };
+  for (const auto& [place, instead] : faults) {
+    KernelSource wrong = right;
+    const std::size_t at = wrong.text.find(place);
+    ASSERT_NE(at, std::string::npos) << place;
+    wrong.text.replace(at, std::string(place).size(), instead);
+    EXPECT_FALSE(is_right(wrong)) << place << ": " << instead;
   }
 }
 

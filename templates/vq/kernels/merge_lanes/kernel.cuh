@@ -32,21 +32,19 @@ class MergedRow {
       words[i] = load_global_coherent(reinterpret_cast<const U32x4*>(args.outs[i] + at));
     float weight[kParts];
     const float total = weigh(lse, weight);
-    const bool empty = total == 0.0f;  // NaN is not
     const float scale = 1.0f / total;
+    const float none = total == 0.0f ? 0.0f : -0.0f;  // to the latter -0 adds as itself
     float value[kMergedChannels];
     VQ_UNROLL
-    for (int j = 0; j < kMergedChannels; ++j) value[j] = -0.0f;  // to which -0 adds as itself
+    for (int j = 0; j < kMergedChannels; ++j) value[j] = none;
     VQ_UNROLL
     for (int i = 0; i < kParts; ++i) {
       if (lse[i] == -infinity()) continue;
       add_entry<kElement>(value, words[i], weight[i] * scale);
     }
-    words_ = empty
-                 ? U32x4{0, 0, 0, 0}
-                 : U32x4{pack2<kElement>(value[0], value[1]), pack2<kElement>(value[2], value[3]),
-                         pack2<kElement>(value[4], value[5]), pack2<kElement>(value[6], value[7])};
-    lse_ = empty ? -infinity() : most_ + kLn2 * log2_approx(total);
+    words_ = {pack2<kElement>(value[0], value[1]), pack2<kElement>(value[2], value[3]),
+              pack2<kElement>(value[4], value[5]), pack2<kElement>(value[6], value[7])};
+    lse_ = most_ + kLn2 * log2_approx(total);  // -inf of none
   }
 
   VQ_DEVICE void store_out(u16* out) const { store_global(reinterpret_cast<U32x4*>(out), words_); }
