@@ -192,10 +192,14 @@ struct AttentionWork {
 
   // Of query token number `of` of the block: where what it reads from codes ends, and what it sees.
   VQ_DEVICE int codes_end(int of) const {
+    if constexpr (kTokens == 1) return raw.window;
     const int own = window - behind + of;
     return own < token.cached ? own : token.cached;
   }
-  VQ_DEVICE int seen_end(int of) const { return seen - behind + of; }
+  VQ_DEVICE int seen_end(int of) const {
+    if constexpr (kTokens == 1) return end;
+    return seen - behind + of;
+  }
   // The first token that any reads raw and that is no sink; `end` or more where there is none.
   VQ_DEVICE int raw_begin() const {
     return kTokens > 1 && raw.window < seen ? codes_end(0) : raw.window;
