@@ -83,21 +83,24 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionFragments& plan,
          occupancy(gpu, half.threads, kAssumedRegisters, use_of(half, op).shared_bytes).blocks >= 2;
 }
 
+// Heads that a block has registers for: of at most 256 threads, and of more.
+constexpr int kMostHeads = 16;
+constexpr int kMostHeadsOf512 = 8;
+
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
 // H200) and need nearly all registers of a block of 512; more heads or channels, or longer rows of
 // codes in flight, would spill. Where entries are too many for a copy a lane, and lookups wait for
-// each other, 16 are enough: 116 us where 32 took 123 (d8b12, 16 x 16384).
+// each other, 16 are enough: 116 us where 32 took 123 (d8b12, 16 x 16384). Blocks of more than 8
+// heads have so few warps that only a step's own tokens hide what they wait for: four query tokens
+// of 4 heads took 44 us where 16 took 52 (d4b8, 131072 tokens).
 int tokens_of_step(const AttentionDecode& op, const AttentionFragments& plan) {
   constexpr std::int64_t kShortRow = 8;  // words
   constexpr int kFewEntries = 256;
   const bool short_rows = std::max(row_words(op, op.keys), row_words(op, op.values)) <= kShortRow;
   const bool few = std::max(op.keys.entries(), op.values.entries()) <= kFewEntries;
-  return plan.heads_per_block <= 4 && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
+  const bool heads = plan.heads_per_block <= 4 || plan.heads_per_block > kMostHeadsOf512;
+  return heads && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
 }
-
-// Heads that a block has registers for: of at most 256 threads, and of more.
-constexpr int kMostHeads = 16;
-constexpr int kMostHeadsOf512 = 8;
 
 // As many query tokens as a block has registers for, evenly, so that a code is looked up once for
 // all of them; else heads of one.

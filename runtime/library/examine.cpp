@@ -5,13 +5,13 @@
 namespace vqgen::library {
 namespace {
 
-// Of keys or of values. Kernels count words of a page, and from page to page, in 32 bits. Groups of
+// Of keys or of values. Kernels count bytes of a page, and from page to page, in 32 bits. Groups of
 // contiguous rows follow each other without a gap, so that no access needs more than they keep of
 // the alignment; rows of a group stand within it.
 void examine_strides(FirstFault& fault, const char* const (&names)[3],
                      const vqgen_page_strides& strides, std::int64_t kv_heads,
                      const Demands& demands, const PagedRows& rows, const vqgen_pages& pages) {
-  constexpr std::int64_t kMost = std::int64_t{4} << 31;  // bytes
+  constexpr std::int64_t kMost = std::int64_t{4} << 30;  // bytes
   const std::int64_t group = rows.bytes * rows.in_group;
   const auto kept = static_cast<std::uintptr_t>((group & -group) - 1);
   const auto one = [&](const char* name, std::int64_t stride, std::int64_t least, std::int64_t most,
@@ -22,7 +22,7 @@ void examine_strides(FirstFault& fault, const char* const (&names)[3],
                   "a stride of pages is less than the rows of codes that it spans; give those of "
                   "the memory, in bytes");
     fault.require(stride < most, VQGEN_BAD_INPUT,
-                  "a stride of pages is more than kernels count to, 8 GiB between pages and within "
+                  "a stride of pages is more than kernels count to, 4 GiB between pages and within "
                   "one");
   };
   one(names[0], strides.page, group, kMost, pages.count > 1);

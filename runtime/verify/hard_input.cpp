@@ -252,7 +252,8 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   fill_codes(data.keys, law_of(input, 0), key_codes, patterned);
   fill_codes(data.values, law_of(input, 1), value_codes, patterned);
 
-  if (shape.page_tokens > 0) {
+  // Shared pages are read from memory once, so that full lengths, which are timed, have none.
+  if (shape.page_tokens > 0 && input.lengths == LengthPattern::ragged) {
     Random prefixes(input.seed, kPrefixes);
     repeat_prefixes(data, shape.page_tokens, prefixes);
   }

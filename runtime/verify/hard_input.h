@@ -36,7 +36,8 @@ struct HardInput {
 // keys equal, scores are about 2.5 in magnitude.) Windows and sinks a sequence are 0..max, both
 // ends included where the batch allows, and may exceed the length; they are cut where the query
 // tokens would ask for slots that have been overwritten. Lengths are cut so that the cache has room
-// for fresh query tokens. Codes of tokens that are read
+// for fresh query tokens. Of a cache in pages some ragged sequences begin as the one before. Codes
+// of tokens that are read
 // raw by every sequence, or lie past every length, are random bits. Originals are not kept.
 // Memory: the data and little else; about 0.3 GB of codes a second where they are uniform.
 AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input);

@@ -77,7 +77,7 @@ TEST_F(Pages, OrderSizeAndSharingChangeNoBit) {
 
 TEST_F(Pages, ThoseOfAPrefixAreShared) {
   const AttentionDecode op = attention_problem(16);
-  AttentionData data = make_attention_data(op, {.seed = 3});
+  AttentionData data = make_attention_data(op, {.seed = 3, .lengths = LengthPattern::ragged});
   const auto pages_of = [&](bool shared) {
     return make_pool(data.keys, data.values, data.batch, data.lengths, 16, shared, Random(1)).pages;
   };

@@ -12,9 +12,9 @@ struct TensorArgs {
   const float* scales;   // [unit][stage]; null without stage scales
   i64 batch_stride;      // words between sequences (KV cache; 0 where all share one), else 0
   i64 head_stride;       // words between heads (KV cache), else 0
-  // Of a cache in pages, else 0: batch_stride is words between pages, below 2^31, and a sequence's
+  // Of a cache in pages, else 0: batch_stride is words between pages, below 2^30, and a sequence's
   // token t stands in page pages[sequence x page_columns + t / page_tokens].
-  i64 token_stride;  // words between tokens of a page, below 2^31 / page_tokens; between groups of
+  i64 token_stride;  // words between tokens of a page, below 2^30 / page_tokens; between groups of
                      // rows (layout/codes.h) as many times that as a group has
   const i32* pages;  // [batch][page_columns]; read where a sequence has tokens
   i64 page_columns;

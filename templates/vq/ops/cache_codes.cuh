@@ -4,8 +4,9 @@
 // access brings words of several.
 //
 // Of a cache in pages a step begins with a multiple of its tokens, so that its rows lie in one
-// page, or in kPages whole ones; the numbers of the pages of a step are loaded a step ahead of its
-// codes.
+// page, or in kPages whole ones. Rows that stand anywhere take longer to come than a step does, so
+// while a warp works on one step, the codes of the next are on their way to registers, those of the
+// one after it to the L2 cache, a lane a row, and the numbers of the pages of the third are loaded.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -34,6 +35,7 @@ class CacheCodes {
   static constexpr bool kPaged = Keys::kPaged;
   static constexpr int kPageTokens = kPaged ? Keys::kPageTokens : kTokens;
   static constexpr int kPages = kTokens > kPageTokens ? kTokens / kPageTokens : 1;  // of a step
+  static constexpr int kStride = kConfig.threads / 32 * kTokens;  // to a warp's next step
   static constexpr int kGroup = kPaged                    ? kTokens
                                 : kKeyGroup > kValueGroup ? kKeyGroup
                                                           : kValueGroup;
@@ -63,12 +65,17 @@ class CacheCodes {
       args_ = &args;
       table_ = Keys::table(args.keys, work.batch);
       last_page_ = (end - 1) / kPageTokens;
-      keys_ = args.keys.codes + work.kv_head * args.keys.head_stride +
-              Keys::word(KeyRows::Share::first_word(place_in_group())) +
+      const u32* const keys = args.keys.codes + work.kv_head * args.keys.head_stride;
+      const u32* const values = args.values.codes + work.kv_head * args.values.head_stride;
+      const int row = lane() % kTokens % kPageTokens;
+      keys_ = keys + Keys::word(KeyRows::Share::first_word(place_in_group())) +
               Keys::paged_row(args.keys, key_row(0) % kPageTokens);
-      values_ = args.values.codes + work.kv_head * args.values.head_stride +
-                Values::word(ValueRows::Share::first_word(lane_group())) +
+      values_ = values + Values::word(ValueRows::Share::first_word(lane_group())) +
                 Values::paged_row(args.values, value_row(0, 0) % kPageTokens);
+      key_page_ = static_cast<u32>(args.keys.batch_stride) * 4u;
+      value_page_ = static_cast<u32>(args.values.batch_stride) * 4u;
+      key_ahead_ = keys + Keys::paged_row(args.keys, row);
+      value_ahead_ = values + Values::paged_row(args.values, row);
       dense_ = args.keys.token_stride == Keys::kStoredWords &&
                args.values.token_stride == Values::kStoredWords;
       return;
@@ -81,7 +88,10 @@ class CacheCodes {
 
   // Of a cache in pages, before load_first(): the numbers come while something else is done.
   VQ_DEVICE void ask_pages(int first) {
-    if constexpr (kPaged) fetch_pages(first);
+    if constexpr (kPaged) {
+      now_ = page_of_lane(first);
+      ahead_ = page_of_lane(first + kStride);
+    }
   }
 
   // The codes of the step from `first` on, of a sequence of kTokens rows at least. Tiles are a
@@ -89,7 +99,10 @@ class CacheCodes {
   VQ_DEVICE void load(Step& to, int first, int end) {
     if constexpr (kPaged) {
       load_paged(to, first, end);
-      fetch_pages(first + kConfig.threads / 32 * kTokens);
+      now_ = ahead_;
+      prefetch<Keys>(args_->keys, key_page_, key_ahead_, first + kStride);
+      prefetch<Values>(args_->values, value_page_, value_ahead_, first + kStride);
+      ahead_ = page_of_lane(first + 2 * kStride);
       return;
     }
     const int base = base_of(first, end);
@@ -125,33 +138,47 @@ class CacheCodes {
   }
 
  private:
-  // The numbers of the pages of the step from `first` on; those past the sequence's last repeat it.
-  VQ_DEVICE void fetch_pages(int first) {
-    VQ_UNROLL
-    for (int i = 0; i < kPages; ++i) {
-      const int number = first / kPageTokens + i;
-      pages_[i] = load_global(table_ + (number < last_page_ ? number : last_page_));
-    }
+  // The number of the page of this lane's row of the step from `first` on; past the sequence's last
+  // page that one again.
+  VQ_DEVICE u32 page_of_lane(int first) const {
+    const int number = static_cast<int>(static_cast<u32>(first + lane() % kTokens) / kPageTokens);
+    return static_cast<u32>(load_global(table_ + (number < last_page_ ? number : last_page_)));
   }
-
-  // The codes of a step whose pages were fetched. Rows past the sequence's last repeat it, for what
+  // That row, of the step whose pages are `ahead_`; `rows`: where it stands, from page and step on.
+  template <class Rows>
+  VQ_DEVICE void prefetch(const QuantizedArgs& tensor, u32 bytes, const u32* rows,
+                          int first) const {
+    constexpr int kSector = 8;  // words
+    const u32* row = wide_step(rows, ahead_, bytes);
+    if constexpr (kPages == 1) row += Rows::paged_row(tensor, row_in_page(first));
+    VQ_UNROLL
+    for (int word = 0; word < Rows::kStoredWords; word += kSector) prefetch_global(row + word);
+  }
+  VQ_DEVICE static int row_in_page(int token) {
+    return static_cast<int>(static_cast<u32>(token) % kPageTokens);
+  }
+  // The codes of a step whose pages are `now_`. Rows past the sequence's last repeat it, for what
   // stands there is nobody's.
   VQ_DEVICE void load_paged(Step& to, int first, int end) const {
+    u32 pages[kPages];
+    VQ_UNROLL
+    for (int i = 0; i < kPages; ++i) pages[i] = shuffle(now_, i * kPageTokens % 32);
     if (dense_ && first + kTokens <= end) {
-      load_whole<true>(to, first);
+      load_whole<true>(to, pages, first);
       return;
     }
     if (first + kTokens <= end) {
-      load_whole<false>(to, first);
+      load_whole<false>(to, pages, first);
     } else {
       load_tiles(
           to,
           [&](int tile) {
-            return clipped<Keys>(keys_, args_->keys, first, key_row(tile), key_row(0), last_key_);
+            return clipped<Keys>(keys_, args_->keys, key_page_, pages, first, key_row(tile),
+                                 key_row(0), last_key_);
           },
           [&](int tile, int i) {
-            return clipped<Values>(values_, args_->values, first, value_row(tile, i),
-                                   value_row(0, 0), last_value_);
+            return clipped<Values>(values_, args_->values, value_page_, pages, first,
+                                   value_row(tile, i), value_row(0, 0), last_value_);
           });
     }
     loads_first();  // else the compiler makes one of these loads and those above, and all are slow
@@ -159,20 +186,28 @@ class CacheCodes {
 
   // Whole pages, or a part of one. Where rows follow each other, tiles are constant words apart.
   template <bool kDense>
-  VQ_DEVICE void load_whole(Step& to, int first) const {
+  VQ_DEVICE void load_whole(Step& to, const u32 (&pages)[kPages], int first) const {
     const u32* keys[kPages];
     const u32* values[kPages];
-    begin_pages<Keys, kDense>(keys, keys_, args_->keys, first, key_row(0));
-    begin_pages<Values, kDense>(values, values_, args_->values, first, value_row(0, 0));
+    VQ_UNROLL
+    for (int i = 0; i < kPages; ++i) {
+      keys[i] =
+          wide_step(keys_, page_of(pages, kInOnePage ? i : key_row(0) / kPageTokens), key_page_);
+      values[i] = wide_step(values_, page_of(pages, kInOnePage ? i : value_row(0, 0) / kPageTokens),
+                            value_page_);
+      if constexpr (kPages == 1) {
+        keys[i] += offset_of<Keys, kDense>(args_->keys, row_in_page(first));
+        values[i] += offset_of<Values, kDense>(args_->values, row_in_page(first));
+      }
+    }
     load_tiles(
         to,
         [&](int tile) {
-          return keys[page_of_tile(tile)] +
-                 row_in_page<Keys, kDense>(args_->keys, row_of_tile(tile));
+          return keys[page_of_tile(tile)] + offset_of<Keys, kDense>(args_->keys, row_of_tile(tile));
         },
         [&](int tile, int i) {
           return values[page_of_tile(tile)] +
-                 row_in_page<Values, kDense>(args_->values, row_of_tile(tile) + i * kJoined);
+                 offset_of<Values, kDense>(args_->values, row_of_tile(tile) + i * kJoined);
         });
   }
 
@@ -186,40 +221,27 @@ class CacheCodes {
     return tile / kJoined * kJoint % kPageTokens + tile % kJoined;
   }
   template <class Rows, bool kDense>
-  VQ_DEVICE static int row_in_page(const QuantizedArgs& tensor, int row) {
+  VQ_DEVICE static int offset_of(const QuantizedArgs& tensor, int row) {
     if constexpr (kDense) return Rows::row(row);
     return Rows::paged_row(tensor, row);
   }
 
-  // Where a lane's rows of each page of a step begin, its first one being `row` of the step.
-  template <class Rows, bool kDense>
-  VQ_DEVICE void begin_pages(const u32* (&begin)[kPages], const u32* codes,
-                             const QuantizedArgs& tensor, int first, int row) const {
-    VQ_UNROLL
-    for (int i = 0; i < kPages; ++i) {
-      const i32 page = kInOnePage ? pages_[i] : page_of(row / kPageTokens);
-      begin[i] = codes + Rows::page_words(tensor, page);
-      if constexpr (kPages == 1) {
-        begin[i] += row_in_page<Rows, kDense>(tensor, first % kPageTokens);
-      }
-    }
-  }
-
   // Where row `row` of a step stands, or token `last` where that comes before; `codes` counts from
-  // row `own` of a page.
+  // row `own` of a page of so many `bytes`.
   template <class Rows>
-  VQ_DEVICE const u32* clipped(const u32* codes, const QuantizedArgs& tensor, int first, int row,
-                               int own, int last) const {
+  VQ_DEVICE static const u32* clipped(const u32* codes, const QuantizedArgs& tensor, u32 bytes,
+                                      const u32 (&pages)[kPages], int first, int row, int own,
+                                      int last) {
     const int token = first + row < last ? first + row : last;
-    return codes + Rows::page_words(tensor, page_of(token / kPageTokens - first / kPageTokens)) +
-           Rows::paged_row(tensor, token % kPageTokens) -
+    const u32 page = page_of(pages, (token - first + row_in_page(first)) / kPageTokens);
+    return wide_step(codes, page, bytes) + Rows::paged_row(tensor, row_in_page(token)) -
            Rows::paged_row(tensor, own % kPageTokens);
   }
   // Number `i` of a step's pages; one that is not known at compile time would cost memory.
-  VQ_DEVICE i32 page_of(int i) const {
-    i32 page = pages_[0];
+  VQ_DEVICE static u32 page_of(const u32 (&pages)[kPages], int i) {
+    u32 page = pages[0];
     VQ_UNROLL
-    for (int j = 1; j < kPages; ++j) page = i == j ? pages_[j] : page;
+    for (int j = 1; j < kPages; ++j) page = i == j ? pages[j] : page;
     return page;
   }
 
@@ -268,8 +290,13 @@ class CacheCodes {
   const AttentionDecodeArgs* args_;
   const i32* table_;
   int last_page_;
-  bool dense_;  // rows of a page follow each other
-  i32 pages_[kPages];
+  bool dense_;            // rows of a page follow each other
+  const u32* key_ahead_;  // the row that this lane prefetches, in page 0
+  const u32* value_ahead_;
+  u32 key_page_;  // bytes from page to page
+  u32 value_page_;
+  u32 now_;    // of this lane's row the number of the page, of the step whose codes are loaded next
+  u32 ahead_;  // likewise of the one after it
 };
 
 }  // namespace vq

@@ -104,13 +104,18 @@ class FragmentScores {
     typename Query::Sum products[(kTiles + 1) / 2][Query::kProducts][4] = {};
     constexpr int kTurns = Query::kOctets * Rows::kPasses;
     u32 words[2][kTiles][kOctetWords];
+    typename Query::Octet octets[2];
     look_up_keys(words[0], share, 0);
+    query_of(0).read(octets[0], 0);
     VQ_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
-      if (turn + 1 < kTurns) look_up_keys(words[(turn + 1) % 2], share, turn + 1);
+      const int next = turn + 1;
+      if (next < kTurns) {
+        look_up_keys(words[next % 2], share, next);
+        query_of(next).read(octets[next % 2], next / Rows::kPasses);
+      }
       loads_first();
-      queries_[kScales ? turn % Rows::kPasses : 0].multiply(products, words[turn % 2],
-                                                            turn / Rows::kPasses);
+      query_of(turn).multiply(products, words[turn % 2], octets[turn % 2]);
     }
     Query::take_scores(products, scores);
   }
@@ -126,7 +131,13 @@ class FragmentScores {
   VQ_DEVICE static u32* words_at(i64 offset) { return shared_part<u32>(offset); }
   VQ_DEVICE static u32* query_words(int stage) {
     constexpr int kRows = kConfig.heads_per_block * kParts;
-    return words_at(kAt.query_words) + stage * query_word(Query::kQuarter, kRows, 0, 0);
+    return words_at(kAt.query_words) +
+           stage * query_word(Query::kQuarter, Query::kOctetWords, kRows, 0, 0);
+  }
+
+  // The one that a turn of score() multiplies with.
+  VQ_DEVICE const Query& query_of(int turn) const {
+    return queries_[kScales ? turn % Rows::kPasses : 0];
   }
 
   VQ_DEVICE float largest_scale(int channel) const {

@@ -18,9 +18,10 @@ namespace vq {
 template <class Plan>
 class QueryBytes : public QueryOperand<Plan, 2, 2> {
   using Base = QueryOperand<Plan, 2, 2>;
-  using Base::words_;
 
  public:
+  using Base::kOctetWords;
+  using Octet = typename Base::Octet;
   using Base::kProducts;
   using Base::kQuads;
   using Base::kQuarter;
@@ -43,37 +44,24 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
         low |= (static_cast<u32>(whole - first * 128) & 0xffu) << 8 * j;
       };
       add(four.x, 0), add(four.y, 1), add(four.z, 2), add(four.w, 3);
-      u32* const to = words + query_word(kQuarter, head * 2, i / kQuarter, i % kQuarter);
+      u32* const to =
+          words + query_word(kQuarter, kOctetWords, head * 2, i / kQuarter, i % kQuarter);
       store_shared(to, high);
-      store_shared(to + query_word(kQuarter, 1, 0, 0), low);
+      store_shared(to + query_word(kQuarter, kOctetWords, 1, 0, 0), low);
     }
   }
 
-  VQ_DEVICE void load(const u32* words) {
-    VQ_UNROLL
-    for (int quad = 0; quad < kQuads; ++quad) {
-      const int head = quad * 4 + group_pair();
-      const bool inside = head < Plan::config().heads_per_block;
-      const int row = inside ? head * 2 + lane_group() % 2 : 0;
-      VQ_UNROLL
-      for (int octet = 0; octet < Base::kOctets; ++octet) {
-        load_octet(words_[quad][octet],
-                   words + query_word(kQuarter, row, place_in_group(), octet * 2), inside);
-      }
-    }
-  }
-
-  // sums += the products of octet o of the keys of pairs of tiles, as QueryFragments has them.
+  // sums += the products of octet `of` of the keys of pairs of tiles, as QueryFragments has them.
   template <int kTiles>
   VQ_DEVICE void multiply(i32 (&sums)[(kTiles + 1) / 2][kProducts][4],
-                          const u32 (&octets)[kTiles][2], int o) const {
+                          const u32 (&octets)[kTiles][2], const Octet& of) const {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; tile += 2) {
       u32 a[4];
       pair_tiles(a, octets, tile, 0);
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
-        mma_m16n8k32_s8(sums[tile / 2][quad], a, words_[quad][o]);
+        mma_m16n8k32_s8(sums[tile / 2][quad], a, of.words[quad]);
       }
     }
   }

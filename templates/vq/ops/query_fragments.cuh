@@ -62,9 +62,10 @@ VQ_DEVICE void pair_tiles(u32 (&a)[4], const u32 (&octets)[kTiles][kWords], int 
 
 // What both forms of the query have: operand words of kOctetWords an octet, in kParts parts, 1
 // or 2.
-template <class Plan, int kParts, int kOctetWords>
+template <class Plan, int kParts, int kOctet>
 class QueryOperand {
  public:
+  static constexpr int kOctetWords = kOctet;
   static constexpr auto kConfig = Plan::config();
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kOctets = kConfig.head_dim / 32;
@@ -72,33 +73,61 @@ class QueryOperand {
   static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
   static constexpr int kQuarter = quarter_words(kConfig.head_dim) * kOctetWords / 4;
 
+  // `words`: what prepare() has stored, of all heads.
   VQ_DEVICE void load(const u32* words) {
-    const int second = lane_group() % 2;
-    VQ_UNROLL
-    for (int product = 0; product < kProducts; ++product) {
-      const int quad = kPaired ? product * 2 + second : product;
-      const int head = quad * 4 + group_pair();
-      const bool inside = head < kConfig.heads_per_block && (kParts == 2 || kPaired || second == 0);
-      const int row = inside ? head * kParts + (kParts == 2 ? second : 0) : 0;
+    rows_ = words;
+    if constexpr (kHeld) {
       VQ_UNROLL
-      for (int octet = 0; octet < kOctets; ++octet) {
-        load_octet(words_[product][octet],
-                   words + query_word(kQuarter, row, place_in_group(), octet * kOctetWords),
-                   inside);
+      for (int i = 0; i < kProducts * kOctets; ++i) {
+        read_octet(words_[i / kOctets][i % kOctets], i / kOctets, i % kOctets);
       }
     }
   }
 
- protected:
-  u32 words_[kProducts][kOctets][kOctetWords];
+  // Operand words of an octet, of all products; those of few heads are in registers, those of more
+  // in shared memory, to be read ahead of their use.
+  struct Octet {
+    u32 words[kProducts][kOctetWords];
+  };
+  VQ_DEVICE void read(Octet& to, int octet) const {
+    VQ_UNROLL
+    for (int product = 0; product < kProducts; ++product) {
+      if constexpr (kHeld) {
+        VQ_UNROLL
+        for (int i = 0; i < kOctetWords; ++i) to.words[product][i] = words_[product][octet][i];
+      } else {
+        read_octet(to.words[product], product, octet);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kHeld = kQuads <= 2;
+
+  VQ_DEVICE void read_octet(u32 (&to)[kOctetWords], int product, int octet) const {
+    const int second = lane_group() % 2;
+    const int quad = kPaired ? product * 2 + second : product;
+    const int head = quad * 4 + group_pair();
+    constexpr bool kAll = kConfig.heads_per_block % 4 == 0 && (kParts == 2 || kPaired);
+    const bool inside =
+        kAll || (head < kConfig.heads_per_block && (kParts == 2 || kPaired || second == 0));
+    const int row = inside ? head * kParts + (kParts == 2 ? second : 0) : 0;
+    load_octet(
+        to, rows_ + query_word(kQuarter, kOctetWords, row, place_in_group(), octet * kOctetWords),
+        inside);
+  }
+
+  const u32* rows_;
+  u32 words_[kHeld ? kProducts : 1][kOctets][kOctetWords];
 };
 
 template <class Plan, int kParts>
 class QueryFragments : public QueryOperand<Plan, kParts, 4> {
   using Base = QueryOperand<Plan, kParts, 4>;
-  using Base::words_;
 
  public:
+  using Base::kOctetWords;
+  using Octet = typename Base::Octet;
   using Base::kPaired;
   using Base::kProducts;
   using Base::kQuads;
@@ -117,21 +146,23 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4> {
       const float low = float_from_bits(two.x) * factor * weight(2 * i);
       const float high = float_from_bits(two.y) * factor * weight(2 * i + 1);
       const u32 first = pack2<kElement>(low, high);
-      u32* const to = words + query_word(kQuarter, head * kParts, i / kQuarter, i % kQuarter);
+      u32* const to =
+          words + query_word(kQuarter, kOctetWords, head * kParts, i / kQuarter, i % kQuarter);
       store_shared(to, first);
       if constexpr (kParts == 2) {
         const float low_left = low - to_float<kElement>(static_cast<u16>(first & 0xffffu));
         const float high_left = high - to_float<kElement>(static_cast<u16>(first >> 16));
-        store_shared(to + query_word(kQuarter, 1, 0, 0), pack2<kElement>(low_left, high_left));
+        store_shared(to + query_word(kQuarter, kOctetWords, 1, 0, 0),
+                     pack2<kElement>(low_left, high_left));
       }
     }
   }
 
-  // sums += the products of octet o of the keys of pairs of tiles of 8 tokens with all heads: of
+  // sums += the products of octet `of` of the keys of pairs of tiles of 8 tokens with all heads: of
   // the first tile c0 and c1, of the second c2 and c3, which stand for c0 and c1 above.
   template <int kTiles>
   VQ_DEVICE void multiply(float (&sums)[(kTiles + 1) / 2][kProducts][4],
-                          const u32 (&octets)[kTiles][4], int o) const {
+                          const u32 (&octets)[kTiles][4], const Octet& of) const {
     VQ_UNROLL
     for (int i = 0; i < 4; i += 2) {
       VQ_UNROLL
@@ -140,7 +171,7 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4> {
         pair_tiles(a, octets, tile, i);
         VQ_UNROLL
         for (int product = 0; product < kProducts; ++product) {
-          const u32 b[2] = {words_[product][o][i], words_[product][o][i + 1]};
+          const u32 b[2] = {of.words[product][i], of.words[product][i + 1]};
           mma_m16n8k16<kElement>(sums[tile / 2][product], a, b);
         }
       }

@@ -71,9 +71,8 @@ class WarpSoftmax {
     if (base < first || base + 8 * kTiles > whole) mask(scores, base, first, end, counts);
     bool above = false;
     VQ_UNROLL
-    for (int i = 0; i < kTiles * kQuads; ++i) {
-      const int quad = i % kQuads;
-      above = above || scores[i / kQuads][quad] > maximum_[quad] + kSlack;
+    for (int quad = 0; quad < kQuads; ++quad) {
+      above = above || largest_of(scores, quad, kLowest) > maximum_[quad] + kSlack;
     }
     if (any_of_warp(above)) raise_maximum(scores);
     VQ_UNROLL
@@ -195,8 +194,7 @@ class WarpSoftmax {
     float highest = load_shared(warp_maximum(0, head));
     VQ_UNROLL
     for (int w = 1; w < kWarps; ++w) {
-      const float other = load_shared(warp_maximum(w, head));
-      highest = other > highest ? other : highest;
+      highest = larger(highest, load_shared(warp_maximum(w, head)));
     }
     return highest;
   }
@@ -220,18 +218,20 @@ class WarpSoftmax {
     }
   }
 
+  // Of a quad's scores, `least` at least.
+  VQ_DEVICE static float largest_of(const float (&scores)[kTiles][kQuads], int quad, float least) {
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) least = larger(least, scores[tile][quad]);
+    return least;
+  }
+
   VQ_DEVICE void raise_maximum(const float (&scores)[kTiles][kQuads]) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      float highest = maximum_[quad];
-      VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) {
-        highest = scores[tile][quad] > highest ? scores[tile][quad] : highest;
-      }
+      float highest = largest_of(scores, quad, maximum_[quad]);
       VQ_UNROLL
       for (int mask = 4; mask < 32; mask *= 2) {
-        const float other = shuffle_xor(highest, mask);
-        highest = other > highest ? other : highest;
+        highest = larger(highest, shuffle_xor(highest, mask));
       }
       const float factor = exp2_approx(maximum_[quad] - highest);
       maximum_[quad] = highest;

@@ -56,7 +56,7 @@ struct CodeRows {
   }
   template <class Tensor>
   VQ_DEVICE static i64 page_words(const Tensor& tensor, i32 page) {
-    return i64{page} * static_cast<i32>(tensor.batch_stride);
+    return static_cast<i64>(u64{static_cast<u32>(page)} * static_cast<u32>(tensor.batch_stride));
   }
   template <class Tensor>
   VQ_DEVICE static int paged_row(const Tensor& tensor, int token) {

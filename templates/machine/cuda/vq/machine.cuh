@@ -86,6 +86,18 @@ VQ_DEVICE T begin_constant(const T* pointer) {
   return load_global(pointer);
 }
 
+// `pointer` and count * bytes on, which the compiler would make three instructions of.
+template <class T>
+VQ_DEVICE const T* wide_step(const T* pointer, u32 count, u32 bytes) {
+  const T* result;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(result) : "r"(count), "r"(bytes), "l"(pointer));
+  return result;
+}
+// Brings the 32 bytes at `pointer` to the L2 cache, maybe; no fault where nothing is mapped.
+VQ_DEVICE void prefetch_global(const void* pointer) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
+}
+
 // The assumptions name the address space, for ld.shared and st.global in place of generic accesses
 // that look it up at run time. Plain accesses, not asm: the compiler may schedule them.
 template <class T>
@@ -267,6 +279,8 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   return bytes;
 }
 
+// The larger one; a NaN is passed over.
+VQ_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 // 2^x within 2 ulp in one instruction; results below 2^-126 are 0.
 VQ_DEVICE float exp2_approx(float x) {
   float result;

@@ -165,6 +165,11 @@ VQ_DEVICE void store_global(T* p, T value, VQ_SITE) {
   host::store(p, value);
 }
 template <class T>
+VQ_DEVICE const T* wide_step(const T* pointer, u32 count, u32 bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<u64>(pointer) + u64{count} * bytes);
+}
+VQ_DEVICE void prefetch_global(const void*) {}
+template <class T>
 VQ_DEVICE T load_global_coherent(const T* p, VQ_SITE) {
   host::check_global(host::Access::kLoadGlobalCoherent, p, {file, line});
   return host::load(p);
@@ -250,6 +255,7 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   return out;
 }
 
+VQ_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 VQ_DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }
 VQ_DEVICE float log2_approx(float x) { return __builtin_log2f(x); }
 VQ_DEVICE u32 float_bits(float value) { return host::bits<u32>(value); }

@@ -227,7 +227,9 @@ class AttentionFragmentsBlock {
         const u16* row = work_.raw_key(args_, token, place_in_group() * KeyRows::kChannels);
         load_words<4>(words[tile], reinterpret_cast<const u32*>(row + octet * 8), LoadGlobal());
       }
-      query.multiply(products, words, octet);
+      typename RawQuery::Octet of;
+      query.read(of, octet);
+      query.multiply(products, words, of);
     }
     RawQuery::take_scores(products, scores);
   }

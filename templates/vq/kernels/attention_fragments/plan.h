@@ -71,8 +71,8 @@ VQ_HD constexpr int query_stages(const AttentionConfig<AttentionFragments>& c) {
 VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
 // Where word `word` of a quarter of row `row` of operand words stands. Of 128 channels quarters
 // begin in other banks and rows 16 banks apart; of others some lanes meet, once a block.
-VQ_HD constexpr int query_word(int quarter_words, int row, int quarter, int word) {
-  return (row * 4 + quarter) * (quarter_words + 4) + word;
+VQ_HD constexpr int query_word(int quarter_words, int octet_words, int row, int quarter, int word) {
+  return (row * 4 + quarter) * (quarter_words + octet_words) + word;
 }
 
 // Heads as products have them: in quads.
@@ -107,7 +107,7 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   AttentionFragmentsShared at{};
   Carver carve;
   const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
-  const i64 row_bytes = i64{query_word(quarter_words(c.head_dim), c.heads_per_block, 0, 0)} * 4;
+  const i64 row_bytes = i64{query_word(quarter_words(c.head_dim), 4, c.heads_per_block, 0, 0)} * 4;
   at.keys = carve_codebook(c.keys, units_per_head(c.keys, c.head_dim), carve);
   at.values = carve_codebook(c.values, units_per_head(c.values, c.head_dim), carve);
   at.query = carve(query_bytes);
