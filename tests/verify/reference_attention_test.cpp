@@ -285,6 +285,7 @@ TEST(ReferenceAttention, RejectsWhatContradictsItself) {
   expect_error([](AttentionData& d) { d.query_heads = 5; });
   expect_error([](AttentionData& d) { d.queries.pop_back(); });
   expect_error([](AttentionData& d) { d.raw_keys.push_back(0); });
+  expect_error([](AttentionData& d) { d.keys.batch = d.values.batch = 1; });  // for all sequences
   expect_error([](AttentionData& d) { d.values.format.hadamard = true; });
   EXPECT_THROW(reference_attention_unquantized(fine, 1), Error);
 }
