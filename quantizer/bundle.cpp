@@ -183,19 +183,17 @@ void require_problem(const JsonCursor& cursor, const Problem& problem) {
 AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
   AttentionHeader header;
   read_fields(cursor, header);
-  const bool shared = header.cache_batch == 1 && header.batch != 1;
   require_problem(cursor, AttentionDecode{header.dtype,
-                                          {.batch = header.batch,
+                                          {.batch = header.cache_batch,
                                            .query_heads = header.query_heads,
                                            .kv_heads = header.kv_heads,
                                            .head_dim = header.head_dim,
                                            .tokens = header.tokens,
                                            .window = header.max_window,
-                                           .sinks = header.max_sinks,
-                                           .shared_cache = shared},
+                                           .sinks = header.max_sinks},
                                           header.keys,
                                           header.values});
-  if (header.batch > 0 && !shared && header.cache_batch != header.batch) {
+  if (header.batch > 0 && header.cache_batch != 1 && header.cache_batch != header.batch) {
     cursor.at("cache_batch")
         .fail(fmt::format("{} sequences for {} queries; store one for all, or "
                           "one each",

@@ -10,7 +10,8 @@
 //   <item>.keys.smooth        F32  [kv_heads, head_dim]         where the format smooths
 //   <item>.keys.original      F16 or BF16 [batch, kv_heads, tokens, head_dim], optional
 //   <item>.values.*           the same
-//   <item>.queries            [n, query_heads, head_dim], with .lengths I32 [n], optional
+//   <item>.queries            [n, query_heads, head_dim], with .lengths I32 [n], optional; batch is
+//                             n, or 1: each of n sequences has this cache
 //   <item>.windows, .sinks    I32 [n], optional, with .raw_keys and .raw_values
 //                             [batch, kv_heads, max_sinks + max_window, head_dim]
 //   <item>.weights.codes      U32  [1, 1, out_features, row words]; .codebooks, .stage_scales as

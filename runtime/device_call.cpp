@@ -42,13 +42,13 @@ struct Places {
 
 // All but its codes.
 template <class Args, class Code>
-Places<Args, Code> places_of(DeviceData& device, const QuantizedTensor& tensor, bool shared,
+Places<Args, Code> places_of(DeviceData& device, const QuantizedTensor& tensor,
                              const Rotation& rotation) {
   return {{},
           device.inputs(tensor.codebooks, rotation.codebooks),
           device.inputs(tensor.stage_scales, rotation.codebooks),
           tensor.head_words(),
-          shared ? 0 : tensor.heads * tensor.head_words()};
+          tensor.heads * tensor.head_words()};
 }
 
 // The codes of keys and values, contiguous or in a pool of pages; `places` makes a storage's.
@@ -97,18 +97,15 @@ struct CachePlaces {
 // A cache that is read, and what goes with it: strides of raw rows, and counts.
 template <class Args, class Op>
 auto read_cache(DeviceData& device, Args& args, const Op& op, const AttentionData& data,
-                const PagePool& pool, bool shared, const Rotation& rotation,
-                const Misalignment& misalignment) {
+                const PagePool& pool, const Rotation& rotation, const Misalignment& misalignment) {
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
-  args.raw_batch_stride = shared ? 0 : op.shape.kv_heads * args.raw_head_stride;
+  args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.lengths = device.input(data.lengths);
   args.windows = device.input(data.windows);
   args.sinks = device.input(data.sinks);
   using Tensor = Places<vq::QuantizedArgs, const std::uint32_t>;
-  Tensor keys =
-      places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.keys, shared, rotation);
-  Tensor values =
-      places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.values, shared, rotation);
+  Tensor keys = places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.keys, rotation);
+  Tensor values = places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.values, rotation);
   place_codes(device, data.keys.codes, data.values.codes, pool, keys, values,
               [&](const std::vector<std::uint32_t>& codes) {
                 return device.inputs(codes, rotation.codes, misalignment.words);
@@ -122,7 +119,7 @@ auto read_cache(DeviceData& device, Args& args, const Op& op, const AttentionDat
 // Of a cache in pages, else empty.
 PagePool pool_of(const auto& op, const AttentionData& data) {
   if (op.shape.page_tokens == 0) return {};
-  return make_pool(data.keys, data.values, data.batch, data.lengths, op.shape.page_tokens, true,
+  return make_pool(data.keys, data.values, data.lengths, op.shape.page_tokens, true,
                    Random(data.paging_seed));
 }
 
@@ -140,8 +137,8 @@ std::vector<std::int32_t> paged_lengths(const AppendData& data) {
 
 PagePool pool_of(const KvAppend& op, const AppendData& data) {
   if (op.shape.page_tokens == 0) return {};
-  return make_pool(data.keys, data.values, data.batch, paged_lengths(data), op.shape.page_tokens,
-                   false, Random(data.paging_seed));
+  return make_pool(data.keys, data.values, paged_lengths(data), op.shape.page_tokens, false,
+                   Random(data.paging_seed));
 }
 
 }  // namespace
@@ -162,8 +159,7 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
   args.query = device_.input(data.queries, misalignment.elements);
-  const auto cache =
-      read_cache(device_, args, op, data, pool_, op.shape.shared_cache, rotation, misalignment);
+  const auto cache = read_cache(device_, args, op, data, pool_, rotation, misalignment);
   args.query_start = device_.input(data.query_start);
   args.new_keys = device_.input(data.new_keys, misalignment.elements);
   args.new_values = device_.input(data.new_values, misalignment.elements);
@@ -188,8 +184,7 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
   vq::LinearArgs args{};
   args.x = device_.input(data.x, misalignment.elements);
   const auto codes = device_.inputs(data.weights.codes, rotation.codes, misalignment.words);
-  auto weights =
-      places_of<vq::QuantizedArgs, const std::uint32_t>(device_, data.weights, true, rotation);
+  auto weights = places_of<vq::QuantizedArgs, const std::uint32_t>(device_, data.weights, rotation);
   weights.codes = codes;
   const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
   args.y = device_.output<std::uint16_t>(
@@ -216,8 +211,8 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   args.positions = device_.input(data.positions);
   args.counts = device_.input(data.counts);
   using Tensor = Places<vq::EncodedArgs, std::uint32_t>;
-  Tensor keys = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.keys, false, rotation);
-  Tensor values = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.values, false, rotation);
+  Tensor keys = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.keys, rotation);
+  Tensor values = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.values, rotation);
   place_codes(device_, data.keys.codes, data.values.codes, pool_, keys, values,
               [&](const std::vector<std::uint32_t>& codes) {
                 return device_.states(codes, rotation.codes, misalignment.words);
@@ -249,7 +244,7 @@ DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData
   vq::KvDecodeArgs args{};
   args.out_keys = device_.output<std::uint16_t>(elements, misalignment.elements);
   args.out_values = device_.output<std::uint16_t>(elements, misalignment.elements);
-  const auto cache = read_cache(device_, args, op, data, pool_, false, rotation, misalignment);
+  const auto cache = read_cache(device_, args, op, data, pool_, rotation, misalignment);
   args.tokens = static_cast<vq::i32>(data.keys.rows);
   args_of_ = [=](int call, int codebooks) mutable {
     cache.set(args, call, codebooks);

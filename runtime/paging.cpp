@@ -22,13 +22,13 @@ class Groups {
   // visit(words of the tensor before a group, words of the storage before it) for the groups of
   // page number `number` of a sequence that the tensor's rows reach.
   template <class Visit>
-  void each_of_page(std::int64_t stored, std::int64_t number, std::int64_t page,
+  void each_of_page(std::int64_t sequence, std::int64_t number, std::int64_t page,
                     Visit&& visit) const {
     const std::int64_t first = number * pool_.page_tokens;
     const std::int64_t groups =
         std::min<std::int64_t>(ceil_div(tensor_.rows - first, rows_), pool_.page_tokens / rows_);
     for (std::int64_t head = 0; head < tensor_.heads; ++head) {
-      const std::int64_t from = (stored * tensor_.heads + head) * tensor_.head_words();
+      const std::int64_t from = (sequence * tensor_.heads + head) * tensor_.head_words();
       const std::int64_t to = strides_.begin + page * strides_.page + head * strides_.head;
       for (std::int64_t group = 0; group < groups; ++group) {
         visit(from + (first / rows_ + group) * words(), to + group * rows_ * strides_.token);
@@ -47,10 +47,6 @@ auto at(auto& values, std::int64_t index) {
   return values.begin() + static_cast<std::ptrdiff_t>(index);
 }
 
-std::int64_t stored_of(const QuantizedTensor& tensor, std::int64_t sequence) {
-  return tensor.batch == 1 ? 0 : sequence;
-}
-
 // visit(sequence, number of a page of its, the page).
 template <class Visit>
 void for_each_page(const PagePool& pool, const std::vector<std::int32_t>& lengths, Visit&& visit) {
@@ -66,9 +62,8 @@ bool equal_pages(const PagePool& pool, const QuantizedTensor& tensor, std::int64
                  std::int64_t b, std::int64_t number) {
   const Groups groups(pool, pool.key_strides, tensor);
   bool equal = true;
-  const std::int64_t apart =
-      (stored_of(tensor, b) - stored_of(tensor, a)) * tensor.heads * tensor.head_words();
-  groups.each_of_page(stored_of(tensor, a), number, 0, [&](std::int64_t from, std::int64_t) {
+  const std::int64_t apart = (b - a) * tensor.heads * tensor.head_words();
+  groups.each_of_page(a, number, 0, [&](std::int64_t from, std::int64_t) {
     const auto begin = at(tensor.codes, from);
     equal = equal && std::equal(begin, begin + groups.words(), at(tensor.codes, from + apart));
   });
@@ -116,7 +111,7 @@ std::int64_t number_pages(PagePool& pool, const QuantizedTensor& keys,
 
 }  // namespace
 
-PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values, std::int64_t batch,
+PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,
                    Random random) {
   constexpr int kOrders = 4;
@@ -127,7 +122,7 @@ PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values, s
   const bool plain = keys.format.layout.plain() && values.format.layout.plain();
   if (pool.order == PageOrder::side_by_side && !plain) pool.order = PageOrder::joint;
   pool.columns = ceil_div(keys.rows, std::int64_t{page_tokens}) + random.below(2);
-  pool.table.assign(static_cast<std::size_t>(batch * pool.columns),
+  pool.table.assign(static_cast<std::size_t>(keys.batch * pool.columns),
                     std::numeric_limits<std::int32_t>::max());
   pool.key_strides = strides_of(pool.order, keys, page_tokens);
   pool.value_strides = strides_of(pool.order, values, page_tokens);
@@ -151,10 +146,9 @@ PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values, s
                         std::vector<std::uint32_t>& storage) {
     const Groups groups(pool, strides, tensor);
     for_each_page(pool, lengths, [&](std::int64_t b, std::int64_t number, std::int32_t page) {
-      groups.each_of_page(stored_of(tensor, b), number, page,
-                          [&](std::int64_t from, std::int64_t to) {
-                            std::copy_n(at(tensor.codes, from), groups.words(), at(storage, to));
-                          });
+      groups.each_of_page(b, number, page, [&](std::int64_t from, std::int64_t to) {
+        std::copy_n(at(tensor.codes, from), groups.words(), at(storage, to));
+      });
     });
   };
   copy(keys, pool.key_strides, pool.keys);

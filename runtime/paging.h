@@ -38,10 +38,10 @@ struct PagePool {
   bool one_tensor() const { return order == PageOrder::joint || order == PageOrder::side_by_side; }
 };
 
-// The pages of `batch` sequences of lengths[b] tokens each, of tensors of as many sequences or of
-// one that all read. Order and places are drawn; pages of neighbours that are equal are one, half
-// of the time, where `shared`. What is no sequence's is random.
-PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values, std::int64_t batch,
+// The pages of the tensors' sequences, of lengths[b] tokens each. Order and places are drawn; pages
+// of neighbours that are equal are one, half of the time, where `shared`. What is no sequence's is
+// random.
+PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,
                    Random random);
 

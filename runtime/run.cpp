@@ -144,25 +144,22 @@ class Matcher {
   std::string where_;
 };
 
-// Tokens that cache number `stored` holds: the longest of the sequences that read it.
-std::int64_t stored_tokens(const AttentionData& data, std::int64_t stored) {
-  if (data.keys.batch > 1) return data.lengths[static_cast<std::size_t>(stored)];
-  return *std::max_element(data.lengths.begin(), data.lengths.end());
-}
-
-// Keeps the first and newest tokens of every cache raw. A shared cache has one window, that of its
-// longest sequence, of which a shorter one sees what lies within its length.
-template <class Op>
-void set_raw_counts(const Op& op, AttentionData& data) {
-  data.max_window = op.shape.window;
-  data.max_sinks = op.shape.sinks;
-  data.sinks.assign(data.lengths.size(), op.shape.sinks);
-  data.windows.clear();
-  for (std::size_t b = 0; b < data.lengths.size(); ++b) {
-    const std::int64_t stored = data.keys.batch > 1 ? static_cast<std::int64_t>(b) : 0;
-    const std::int64_t first = stored_tokens(data, stored) - op.shape.window;
-    data.windows.push_back(static_cast<std::int32_t>(
-        std::clamp<std::int64_t>(data.lengths[b] - first, 0, op.shape.window)));
+// Each of the sequences gets a cache of its own, equal to the one that the bundle has for all.
+void repeat_cache(AttentionData& data) {
+  const auto repeat = [&](auto& values) {
+    const auto once = std::ssize(values);
+    values.resize(static_cast<std::size_t>(data.batch * once));
+    for (std::int64_t b = 1; b < data.batch; ++b) {
+      std::copy_n(values.begin(), once, values.begin() + b * once);
+    }
+  };
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+    tensor->batch = data.batch;
+    repeat(tensor->codes);
+  }
+  for (auto* rows :
+       {&data.raw_keys, &data.raw_values, &data.original_keys, &data.original_values}) {
+    repeat(*rows);
   }
 }
 
@@ -175,7 +172,7 @@ std::vector<std::uint16_t> raw_rows(const Op& op, const AttentionData& data,
   const std::int64_t heads = data.keys.batch * op.shape.kv_heads;
   std::vector<std::uint16_t> raw(static_cast<std::size_t>(heads * op.raw_slots() * head_dim));
   for (std::int64_t head = 0; head < heads; ++head) {
-    const std::int64_t tokens = stored_tokens(data, head / op.shape.kv_heads);
+    const std::int64_t tokens = data.lengths[static_cast<std::size_t>(head / op.shape.kv_heads)];
     const auto copy = [&](std::int64_t token, std::int64_t slot) {
       std::copy_n(originals.begin() + (head * data.keys.rows + token) * head_dim, head_dim,
                   raw.begin() + (head * op.raw_slots() + slot) * head_dim);
@@ -206,14 +203,18 @@ const AttentionData& stored_cache(const Matcher& matcher, const Op& op, const Bu
   return *stored;
 }
 
-// Raw tokens, where the problem keeps some, from the originals.
+// Raw tokens, where the problem keeps some, from the originals: the first and the newest of each
+// sequence.
 template <class Op>
 void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
   if (op.raw_slots() == 0) return;
   if (data.original_keys.empty() || data.original_values.empty()) {
     matcher.fail("holds no originals for the raw window and sinks; quantize with --keep-original");
   }
-  set_raw_counts(op, data);
+  data.max_window = op.shape.window;
+  data.max_sinks = op.shape.sinks;
+  data.windows.assign(data.lengths.size(), op.shape.window);
+  data.sinks.assign(data.lengths.size(), op.shape.sinks);
   data.raw_keys = raw_rows(op, data, data.original_keys);
   data.raw_values = raw_rows(op, data, data.original_values);
 }
@@ -229,8 +230,7 @@ AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
   }
   matcher.same<std::int64_t>("batch", data.batch, op.shape.batch);
   matcher.same<std::int64_t>("query_heads", data.query_heads, op.shape.query_heads);
-  matcher.same<std::int64_t>("the number of caches", data.keys.batch,
-                             op.shape.shared_cache ? 1 : op.shape.batch);
+  if (data.keys.batch == 1) repeat_cache(data);
   add_raw(matcher, op, data);
   return data;
 }
@@ -241,12 +241,9 @@ AttentionData stored_data(const KvDecode& op, const BundleItem& item, const std:
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
   matcher.same<std::int64_t>("the number of caches", data.keys.batch, op.shape.batch);
-  std::vector<std::int32_t> lengths;
-  for (std::int64_t stored = 0; stored < data.keys.batch; ++stored) {
-    lengths.push_back(static_cast<std::int32_t>(stored_tokens(data, stored)));
-  }
   data.batch = data.keys.batch;
-  data.lengths = std::move(lengths);
+  data.lengths.assign(static_cast<std::size_t>(data.batch),
+                      static_cast<std::int32_t>(data.keys.rows));
   data.windows.clear();
   data.sinks.clear();
   add_raw(matcher, op, data);

@@ -31,7 +31,8 @@ struct QuantizedTensor {
   std::int64_t head_words() const { return stored_words(format.layout, rows, row_words); }
 };
 
-// Data of one attention_decode call. Element tensors are bits of `dtype`.
+// Data of one attention_decode call. Element tensors are bits of `dtype`. keys.batch is
+// batch; in a bundle it may be 1, and each sequence has this cache.
 struct AttentionData {
   DType dtype = DType::f16;
   QuantizedTensor keys, values;

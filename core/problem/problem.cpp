@@ -110,10 +110,7 @@ void validate(const AttentionDecode& op, const Validator& validator) {
       shape.query_heads % shape.kv_heads == 0, "/shape/query_heads",
       fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));
   validator.cache(op);
-  validator.require(!shape.shared_cache || shape.page_tokens == 0, "/shape/shared_cache",
-                    "goes without pages only, whose tables say what is shared; remove it");
-  validator.size("a cache", static_cast<double>(shape.shared_cache ? 1 : shape.batch) *
-                                shape.kv_heads * shape.head_dim *
+  validator.size("a cache", 1.0 * shape.batch * shape.kv_heads * shape.head_dim *
                                 static_cast<double>(shape.tokens));
 }
 

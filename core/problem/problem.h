@@ -24,7 +24,6 @@ struct AttentionShape {
   int window = 0;
   int sinks = 0;
   int page_tokens = 0;
-  bool shared_cache = false;
   int query_tokens = 1;
 
   static constexpr auto fields() {
@@ -39,7 +38,6 @@ struct AttentionShape {
         field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
-        field("shared_cache", &S::shared_cache, Rule{}, "all sequences read one cache"),
         field("query_tokens", &S::query_tokens, silent_in(1, 16),
               "query tokens of a sequence, at most; each sees the tokens up to its own"));
   }

@@ -177,13 +177,9 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
   use.lookups =
       rows * shape.batch * head_blocks * shape.head_dim / format.vector_size * format.residuals;
   use.fills = blocks * shape.head_dim / channels;
-  int caches = shape.batch;
-  if constexpr (requires { shape.shared_cache; }) {
-    if (shape.shared_cache) caches = 1;
-  }
   use.code_bytes =
-      stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * caches;
-  use.code_reads = head_blocks * shape.batch / caches;
+      stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * shape.batch;
+  use.code_reads = head_blocks;
   return use;
 }
 

@@ -76,7 +76,6 @@ void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDeco
   const auto config = configured(plan, op);
   judge_shares(judge, config.keys, config.head_dim, plan.key_channel_splits, "key");
   judge_shares(judge, config.values, config.head_dim, plan.value_channel_splits, "value");
-  // Of sequences that share a cache they may pass 64 bits.
   const double scores = score_bytes(op) * plan.key_channel_splits;
   judge.require(scores <= static_cast<double>(gpu.memory_bytes),
                 "partial scores of {} tokens, {} query heads and {} sequences take {:.3g} bytes, "

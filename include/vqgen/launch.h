@@ -16,7 +16,7 @@ typedef struct vqgen_quantized {
   const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned; of
                             entry_type int8 integers within -127..127, as elements */
   const float* scales;   /* [unit][stage]; null without stage scales */
-  int64_t batch_stride;  /* between sequences; 0 for one, a shared cache, pages and weights alone */
+  int64_t batch_stride;  /* between sequences; 0 for one, pages and weights alone */
   int64_t head_stride;   /* between heads; 0 for one, pages and weights alone */
 } vqgen_quantized;
 
@@ -55,7 +55,7 @@ typedef struct vqgen_attention_args {
   const float* key_smooth; /* [kv_heads][head_dim]; null where the keys are not smoothed */
   const void* raw_keys;    /* [batch][kv_heads][sinks + window][head_dim]; null without both */
   const void* raw_values;
-  int64_t raw_batch_stride; /* elements; 0 where all sequences share one cache */
+  int64_t raw_batch_stride; /* elements */
   int64_t raw_head_stride;  /* elements */
   const int32_t* lengths;   /* [batch], each 0..tokens */
   const int32_t* windows;   /* [batch], null without a window */

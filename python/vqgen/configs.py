@@ -52,7 +52,6 @@ class AttentionShape:
     tokens: int
     window: Optional[int] = None
     sinks: Optional[int] = None
-    shared_cache: Optional[bool] = None
     query_tokens: Optional[int] = None
     page_tokens: Optional[int] = None
 

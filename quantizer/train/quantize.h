@@ -54,7 +54,7 @@ struct QuantizeResult {
 };
 
 // Query j of n belongs to token tokens - n + j and attends to all tokens up to its own: one
-// sequence a query, all on one shared cache (batch = n, keys.batch = 1). Without queries batch = 0.
+// sequence a query, each with this cache (batch = n, keys.batch = 1). Without queries batch = 0.
 // Error(bad_input) on missing tensors, shapes that disagree, NaN or infinity, and formats that do
 // not fit; Error(infeasible) where no kernel reads the result, before anything is trained.
 QuantizeResult quantize_kv(const QuantizeKvRequest& request);

@@ -54,10 +54,10 @@ void examine_pages(FirstFault& fault, std::int64_t kv_heads, const Demands& dema
                   pages.values, kv_heads, demands, demands.values, pages);
 }
 
-// The cache of so many sequences and heads, which one op reads and another appends to.
-template <class Args>
-void examine_cache(FirstFault& fault, std::int64_t caches, std::int64_t kv_heads,
-                   const Demands& demands, const Args& args) {
+// The cache that one op reads and another appends to.
+template <class Shape, class Args>
+void examine_cache(FirstFault& fault, const Shape& shape, const Demands& demands,
+                   const Args& args) {
   const bool raw = demands.window || demands.sinks;
   fault.quantized("keys", args.keys, demands.codes_mask, demands.scales);
   fault.quantized("values", args.values, demands.codes_mask, demands.value_scales);
@@ -69,19 +69,19 @@ void examine_cache(FirstFault& fault, std::int64_t caches, std::int64_t kv_heads
     fault.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
   }
   if (demands.page_tokens > 0) {
-    examine_pages(fault, kv_heads, demands, args);
+    examine_pages(fault, shape.kv_heads, demands, args);
   } else {
     fault.require(
         args.pages.block_table == nullptr, VQGEN_BAD_INPUT,
         "pages are given, and the op was prepared without page_tokens; leave them out, or "
         "prepare with page_tokens");
-    fault.apart("keys.batch_stride", args.keys.batch_stride, caches);
-    fault.apart("keys.head_stride", args.keys.head_stride, kv_heads);
-    fault.apart("values.batch_stride", args.values.batch_stride, caches);
-    fault.apart("values.head_stride", args.values.head_stride, kv_heads);
+    fault.apart("keys.batch_stride", args.keys.batch_stride, shape.batch);
+    fault.apart("keys.head_stride", args.keys.head_stride, shape.kv_heads);
+    fault.apart("values.batch_stride", args.values.batch_stride, shape.batch);
+    fault.apart("values.head_stride", args.values.head_stride, shape.kv_heads);
   }
-  fault.apart("raw_batch_stride", args.raw_batch_stride, caches, raw);
-  fault.apart("raw_head_stride", args.raw_head_stride, kv_heads, raw);
+  fault.apart("raw_batch_stride", args.raw_batch_stride, shape.batch, raw);
+  fault.apart("raw_head_stride", args.raw_head_stride, shape.kv_heads, raw);
 }
 
 template <class Args>
@@ -98,7 +98,7 @@ void examine(FirstFault& fault, const AttentionShape& shape, const Demands& dema
   fault.present("query", args.query, 1);
   fault.present("out", args.out, 1);
   fault.present("lse", args.lse, 3);
-  examine_cache(fault, shape.shared_cache ? 1 : shape.batch, shape.kv_heads, demands, args);
+  examine_cache(fault, shape, demands, args);
   examine_counts(fault, demands, args);
   const bool several = shape.query_tokens > 1;
   const bool fresh = several && (args.new_keys != nullptr || args.new_values != nullptr);
@@ -119,14 +119,14 @@ void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands
   fault.present("new_values", args.new_values, 1);
   fault.present("positions", args.positions, 3);
   fault.present("counts", args.counts, 3, args.counts != nullptr);
-  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
+  examine_cache(fault, shape, demands, args);
 }
 
 void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
              const vqgen_kv_decode_args& args) {
   fault.present("out_keys", args.out_keys, demands.elements_mask);
   fault.present("out_values", args.out_values, demands.elements_mask);
-  examine_cache(fault, shape.batch, shape.kv_heads, demands, args);
+  examine_cache(fault, shape, demands, args);
   examine_counts(fault, demands, args);
 }
 

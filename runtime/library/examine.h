@@ -47,7 +47,7 @@ class FirstFault {
     if (status_ != VQGEN_OK || !wanted || stride != 0 || count <= 1) return;
     status_ = fail_argument(VQGEN_BAD_INPUT, name,
                             "is 0, which makes heads or sequences one; give the stride of the "
-                            "memory, or prepare with shared_cache");
+                            "memory (sequences share tokens by a block table, with page_tokens)");
   }
   void quantized(const char* name, const vqgen_quantized& each, std::uintptr_t mask, bool scales) {
     present(name, each.codes, mask);

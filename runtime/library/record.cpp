@@ -106,20 +106,20 @@ void add_quantized(Json& list, const std::string& name, const VqFormat& format,
 // The cache that one op reads and another appends to. Of pages there are as many as the pool and a
 // row of the table have; the description has 0 for both.
 template <class Op>
-void add_cache(Json& list, const Op& op, const std::string& dtype, std::int64_t caches) {
+void add_cache(Json& list, const Op& op, const std::string& dtype) {
   const auto& s = op.shape;
   const bool paged = s.page_tokens > 0;
   for (const bool keys : {true, false}) {
     const VqFormat& format = keys ? op.keys : op.values;
     add_quantized(list, keys ? "keys" : "values", format, dtype,
-                  {paged ? 0 : caches, s.kv_heads, paged ? s.page_tokens : s.tokens}, s.head_dim,
+                  {paged ? 0 : s.batch, s.kv_heads, paged ? s.page_tokens : s.tokens}, s.head_dim,
                   kv_units(format, s.kv_heads, s.head_dim));
   }
   if (op.keys.smooth) add(list, "key_smooth", "f32", {s.kv_heads, s.head_dim});
   if (paged) add(list, "block_table", "i32", {s.batch, 0});
   if (op.raw_slots() == 0) return;
   for (const char* name : {"raw_keys", "raw_values"}) {
-    add(list, name, dtype, {caches, s.kv_heads, op.raw_slots(), s.head_dim});
+    add(list, name, dtype, {s.batch, s.kv_heads, op.raw_slots(), s.head_dim});
   }
 }
 
@@ -139,7 +139,7 @@ Json arguments(const AttentionDecode& op) {
   add(list, "query", dtype, {rows, s.query_heads, s.head_dim});
   add(list, "out", dtype, {rows, s.query_heads, s.head_dim});
   add(list, "lse", "f32", {rows, s.query_heads});
-  add_cache(list, op, dtype, s.shared_cache ? 1 : s.batch);
+  add_cache(list, op, dtype);
   add_counts(list, s);
   if (s.query_tokens == 1) return list;
   add(list, "query_start", "i32", {s.batch + 1});
@@ -158,7 +158,7 @@ Json arguments(const KvAppend& op) {
   }
   add(list, "positions", "i32", {s.batch});
   add(list, "counts", "i32", {s.batch});
-  add_cache(list, op, dtype, s.batch);
+  add_cache(list, op, dtype);
   return list;
 }
 
@@ -169,7 +169,7 @@ Json arguments(const KvDecode& op) {
   for (const char* name : {"out_keys", "out_values"}) {
     add(list, name, dtype, {s.batch, s.kv_heads, s.tokens, s.head_dim});
   }
-  add_cache(list, op, dtype, s.batch);
+  add_cache(list, op, dtype);
   add_counts(list, s);
   return list;
 }

@@ -92,20 +92,11 @@ void add_query_tokens(AttentionData& data, int most, const HardInput& input, Ran
   data.new_values.resize(static_cast<std::size_t>(fresh));
 }
 
-// The sequences that read a stored one.
-std::pair<std::int64_t, std::int64_t> readers(const AttentionData& data, std::int64_t stored) {
-  if (data.keys.batch == data.batch) return {stored, stored + 1};
-  return {0, data.batch};
-}
-
-// [rows] of a stored sequence: whether any reader takes the row from its codes.
-std::vector<bool> rows_in_use(const AttentionData& data, std::int64_t stored) {
+// [rows] of a sequence: whether the row is read from its codes.
+std::vector<bool> rows_in_use(const AttentionData& data, std::int64_t sequence) {
   std::vector<bool> used(static_cast<std::size_t>(data.keys.rows));
-  const auto [first, last] = readers(data, stored);
-  for (std::int64_t b = first; b < last; ++b) {
-    for (std::int64_t t = 0; t < data.lengths[static_cast<std::size_t>(b)]; ++t) {
-      if (token_place(data, b, t) == TokenPlace::codes) used[static_cast<std::size_t>(t)] = true;
-    }
+  for (std::int64_t t = 0; t < data.lengths[static_cast<std::size_t>(sequence)]; ++t) {
+    used[static_cast<std::size_t>(t)] = token_place(data, sequence, t) == TokenPlace::codes;
   }
   return used;
 }
@@ -126,9 +117,9 @@ void repeat_prefixes(AttentionData& data, int page_tokens, Random& random) {
   }
 }
 
-// Up to kScoreSamples of a stored head's key rows in use, [head_dim] each.
+// Up to kScoreSamples of a head's key rows in use, [head_dim] each.
 std::vector<std::vector<double>> sample_keys(const AttentionData& data, const RowDecoder& decoder,
-                                             const std::vector<bool>& used, std::int64_t stored,
+                                             const std::vector<bool>& used, std::int64_t sequence,
                                              std::int64_t head) {
   std::vector<std::int64_t> rows;
   for (std::size_t t = 0; t < used.size(); ++t) {
@@ -137,7 +128,7 @@ std::vector<std::vector<double>> sample_keys(const AttentionData& data, const Ro
   std::vector<std::vector<double>> samples(std::min(rows.size(), kScoreSamples));
   for (std::size_t i = 0; i < samples.size(); ++i) {
     samples[i].resize(static_cast<std::size_t>(data.keys.columns));
-    decoder.decode(stored, head, rows[i * rows.size() / samples.size()], samples[i]);
+    decoder.decode(sequence, head, rows[i * rows.size() / samples.size()], samples[i]);
   }
   return samples;
 }
@@ -163,10 +154,10 @@ double score_gain(const std::vector<double>& query,
   return std::min(kScoreSpread / spread, kMaxGain);
 }
 
-// Queries, raw keys and raw values of one stored sequence and head. Raw keys get the magnitude
+// Queries, raw keys and raw values of one sequence and head. Raw keys get the magnitude
 // that spreads their scores, on average over the queries, as those of the quantized ones.
 void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samples,
-               std::int64_t stored, std::int64_t head, Random& query_random, Random& raw_random) {
+               std::int64_t sequence, std::int64_t head, Random& query_random, Random& raw_random) {
   const std::int64_t dim = data.keys.columns;
   const std::int64_t group = data.query_heads / data.keys.heads;
   const auto put = [&](std::vector<std::uint16_t>& to, std::int64_t index, double value) {
@@ -175,11 +166,10 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
   const std::vector<double> query_magnitudes = channel_magnitudes(dim, query_random);
   const std::vector<double> key_magnitudes = channel_magnitudes(dim, raw_random);
   const std::vector<double> value_magnitudes = channel_magnitudes(dim, raw_random);
-  const auto [first, last] = readers(data, stored);
   double raw_variance = 0;  // of a score, summed over the queries
   std::vector<double> query(static_cast<std::size_t>(dim));
-  const std::int64_t rows[] = {data.query_rows(first).first, data.query_rows(last - 1).second};
-  for (std::int64_t row = rows[0]; row < rows[1]; ++row) {
+  const auto [first, last] = data.query_rows(sequence);
+  for (std::int64_t row = first; row < last; ++row) {
     for (std::int64_t q = 0; q < group; ++q) {
       for (std::size_t i = 0; i < query.size(); ++i) {
         query[i] = query_random.normal() * query_magnitudes[i];
@@ -193,7 +183,7 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
       }
     }
   }
-  const double queries = static_cast<double>(std::max<std::int64_t>(rows[1] - rows[0], 1) * group);
+  const double queries = static_cast<double>(std::max<std::int64_t>(last - first, 1) * group);
   const double key_gain = std::min(kScoreSpread / std::sqrt(raw_variance / queries), kMaxGain);
   const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_window;
   const auto fill = [&](std::vector<std::uint16_t>& keys, std::vector<std::uint16_t>& values,
@@ -205,10 +195,10 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
     }
   };
   for (std::int64_t slot = 0; slot < slots; ++slot) {
-    fill(data.raw_keys, data.raw_values, (stored * data.keys.heads + head) * slots + slot);
+    fill(data.raw_keys, data.raw_values, (sequence * data.keys.heads + head) * slots + slot);
   }
   if (data.new_keys.empty()) return;
-  for (std::int64_t row = rows[0]; row < rows[1]; ++row) {
+  for (std::int64_t row = first; row < last; ++row) {
     fill(data.new_keys, data.new_values, row * data.keys.heads + head);
   }
 }
@@ -229,7 +219,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.windows = make_extents(shape.batch, shape.window, extents);
   data.sinks = make_extents(shape.batch, shape.sinks, extents);
 
-  TensorShape tensor{.batch = shape.shared_cache ? 1 : shape.batch,
+  TensorShape tensor{.batch = shape.batch,
                      .heads = shape.kv_heads,
                      .rows = shape.tokens,
                      .columns = shape.head_dim};

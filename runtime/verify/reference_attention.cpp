@@ -23,7 +23,7 @@ void check(const AttentionData& d) {
   require(d.values.batch == k.batch && d.values.heads == k.heads && d.values.rows == k.rows &&
               d.values.columns == k.columns,
           "attention data: keys and values differ in shape");
-  require(k.batch == d.batch || k.batch == 1, "attention data: keys.batch is neither batch nor 1");
+  require(k.batch == d.batch, "attention data: keys.batch is not batch");
   require(!k.format.hadamard || std::has_single_bit(static_cast<std::size_t>(k.columns)),
           "attention data: hadamard needs a head_dim that is a power of two");
   require(!d.values.format.smooth && !d.values.format.hadamard,
@@ -49,13 +49,13 @@ void check(const AttentionData& d) {
           "attention data: windows are not [batch] within 0..max_window");
   require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
           "attention data: sinks are not [batch] within 0..max_sinks");
-  const std::int64_t raw = k.batch * k.heads * raw_slots(d) * k.columns;
+  const std::int64_t raw = d.batch * k.heads * raw_slots(d) * k.columns;
   require(std::ssize(d.raw_keys) == raw && std::ssize(d.raw_values) == raw,
-          "attention data: raw keys or values are not [keys.batch][kv_heads][max_sinks + "
-          "max_window][head_dim]");
+          "attention data: raw keys or values are not [batch][kv_heads][max_sinks + max_window]"
+          "[head_dim]");
 }
 
-// The rows of one tensor, stored sequence and head as doubles, each converted once in a row.
+// The rows of one tensor, sequence and head as doubles, each converted once in a row.
 class HeadRows {
  public:
   HeadRows(const AttentionData& data, const RowDecoder* codes,
@@ -102,7 +102,6 @@ class HeadRows {
 };
 
 struct Query {
-  std::int64_t sequence = 0;
   std::vector<double> raw, transformed;
   std::vector<double> weights;  // [tokens seen]: scores, then probabilities
   double* out = nullptr;
@@ -129,8 +128,11 @@ double softmax(std::vector<double>& scores) {
   return largest + std::log(sum);
 }
 
-void attend(const AttentionData& data, double softmax_scale, HeadRows& keys, HeadRows& values,
-            std::vector<Query>& queries) {
+// The queries of a sequence that read one head of its cache.
+void attend(const AttentionData& data, double softmax_scale, std::int64_t sequence, HeadRows& keys,
+            HeadRows& values, std::vector<Query>& queries) {
+  const std::int64_t behind_cache =
+      data.query_rows(sequence).first - data.lengths[static_cast<std::size_t>(sequence)];
   std::size_t longest = 0;
   for (const Query& query : queries) longest = std::max(longest, query.weights.size());
   const auto for_each_token = [&](const auto& visit) {
@@ -138,11 +140,9 @@ void attend(const AttentionData& data, double softmax_scale, HeadRows& keys, Hea
       const auto token = static_cast<std::int64_t>(t);
       for (Query& query : queries) {
         if (t >= query.weights.size()) continue;
-        const TokenPlace place =
-            token_place(data, query.sequence, token, std::ssize(query.weights));
-        const std::int64_t length = data.lengths[static_cast<std::size_t>(query.sequence)];
-        const std::int64_t row = data.query_rows(query.sequence).first + token - length;
-        visit(query, query.weights[t], place, place == TokenPlace::fresh ? row : token);
+        const TokenPlace place = token_place(data, sequence, token, std::ssize(query.weights));
+        visit(query, query.weights[t], place,
+              place == TokenPlace::fresh ? behind_cache + token : token);
       }
     }
   };
@@ -164,38 +164,34 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
   const std::int64_t dim = data.keys.columns;
   const std::int64_t heads = data.keys.heads;
   const std::int64_t group = data.query_heads / heads;
-  const bool shared = data.keys.batch == 1;
   AttentionResult result;
   result.out.resize(data.queries.size());
   result.lse.resize(static_cast<std::size_t>(data.query_rows() * data.query_heads));
-  const std::int64_t pairs = data.keys.batch * heads;
+  const std::int64_t pairs = data.batch * heads;
   const int threads =
       reference_threads(data.query_rows() * data.query_heads * data.keys.rows * dim * 2);
   in_parallel(static_cast<std::size_t>(pairs), threads, [&](std::size_t pair) {
-    const std::int64_t stored = static_cast<std::int64_t>(pair) / heads;
+    const std::int64_t sequence = static_cast<std::int64_t>(pair) / heads;
     const std::int64_t head = static_cast<std::int64_t>(pair) % heads;
     std::vector<Query> queries;
-    for (std::int64_t b = shared ? 0 : stored; b < (shared ? data.batch : stored + 1); ++b) {
-      const auto [first, last] = data.query_rows(b);
-      for (std::int64_t i = first * group; i < last * group; ++i) {
-        const std::int64_t row = i / group;
-        const std::int64_t number = row * data.query_heads + head * group + i % group;
-        Query& query = queries.emplace_back();
-        query.sequence = b;
-        for (std::int64_t channel = 0; channel < dim; ++channel) {
-          const auto bits = data.queries[static_cast<std::size_t>(number * dim + channel)];
-          query.raw.push_back(element_value(data.dtype, bits));
-        }
-        query.transformed = transformed_query(data.keys, head, query.raw);
-        const std::int64_t seen = std::max<std::int64_t>(0, data.seen_by(b, row));
-        query.weights.resize(static_cast<std::size_t>(seen));
-        query.out = result.out.data() + number * dim;
-        query.lse = result.lse.data() + number;
+    const auto [first, last] = data.query_rows(sequence);
+    for (std::int64_t i = first * group; i < last * group; ++i) {
+      const std::int64_t row = i / group;
+      const std::int64_t number = row * data.query_heads + head * group + i % group;
+      Query& query = queries.emplace_back();
+      for (std::int64_t channel = 0; channel < dim; ++channel) {
+        const auto bits = data.queries[static_cast<std::size_t>(number * dim + channel)];
+        query.raw.push_back(element_value(data.dtype, bits));
       }
+      query.transformed = transformed_query(data.keys, head, query.raw);
+      const std::int64_t seen = std::max<std::int64_t>(0, data.seen_by(sequence, row));
+      query.weights.resize(static_cast<std::size_t>(seen));
+      query.out = result.out.data() + number * dim;
+      query.lse = result.lse.data() + number;
     }
-    HeadRows keys(data, key_codes, data.raw_keys, data.new_keys, stored, head);
-    HeadRows values(data, value_codes, data.raw_values, data.new_values, stored, head);
-    attend(data, softmax_scale, keys, values, queries);
+    HeadRows keys(data, key_codes, data.raw_keys, data.new_keys, sequence, head);
+    HeadRows values(data, value_codes, data.raw_values, data.new_values, sequence, head);
+    attend(data, softmax_scale, sequence, keys, values, queries);
   });
   return result;
 }
@@ -250,7 +246,7 @@ AttentionResult reference_attention_unquantized(const AttentionData& data, doubl
   AttentionData plain;
   plain.dtype = data.dtype;
   for (QuantizedTensor* tensor : {&plain.keys, &plain.values}) {
-    tensor->batch = data.keys.batch;
+    tensor->batch = data.batch;
     tensor->heads = data.keys.heads;
     tensor->rows = data.keys.rows;
     tensor->columns = data.keys.columns;

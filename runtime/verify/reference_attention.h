@@ -16,9 +16,8 @@ struct AttentionResult {
 };
 
 // out = softmax(softmax_scale * q~ k~^T) v over the tokens that a query token sees (VecInfer eq. 7,
-// 10; Alg. 1), with raw keys, values and queries where token_place says so. keys.batch == 1 with
-// batch > 1 is one cache, raw slots included, that all sequences read. Throws Error as RowDecoder
-// does.
+// 10; Alg. 1), with raw keys, values and queries where token_place says so. Throws Error as
+// RowDecoder does.
 AttentionResult reference_attention(const AttentionData& data, double softmax_scale);
 
 // The same over original_keys and original_values: what quantization is judged by. No codes are

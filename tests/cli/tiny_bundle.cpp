@@ -31,14 +31,10 @@ const char* const kWeights = R"({"vector_size": 4, "index_bits": 5, "residuals":
 }  // namespace
 
 Json tiny_attention() {
-  Json json = {{"op", "attention_decode"},
-               {"shape",
-                {{"batch", 3},
-                 {"query_heads", 4},
-                 {"kv_heads", 2},
-                 {"head_dim", 64},
-                 {"tokens", 128},
-                 {"shared_cache", true}}}};
+  Json json = {
+      {"op", "attention_decode"},
+      {"shape",
+       {{"batch", 3}, {"query_heads", 4}, {"kv_heads", 2}, {"head_dim", 64}, {"tokens", 128}}}};
   json["keys"] = parse_json(kKeys, "keys");
   json["values"] = parse_json(kValues, "values");
   return json;

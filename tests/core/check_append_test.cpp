@@ -41,7 +41,6 @@ TEST(CheckAppend, WhatNoCacheIsIsRefused) {
     return message_of([&] { read_config(edited(append_json(), edits), "c.json"); });
   };
   expect_words(refused({{"/shape/query_heads", "8"}}), {"/shape", "query_heads"});
-  expect_words(refused({{"/shape/shared_cache", "true"}}), {"/shape", "shared_cache"});
   expect_words(refused({{"/shape/new_tokens", "0"}}), {"/shape/new_tokens", "from 1 to"});
   expect_words(refused({{"/shape/tokens", ""}}), {"'tokens' is missing"});
   expect_words(refused({{"/keys/vector_size", "3"}}), {"/keys/vector_size", "head_dim 128"});

@@ -175,7 +175,7 @@ TEST(Choose, EveryGroupAndHeadOfManyShapesIsServed) {
         for (const int vector_size : {2, 4, 8}) {
           AttentionDecode op =
               std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
-          op.shape = {1, 2 * group, 2, head_dim, 1, 16, 4, false};
+          op.shape = {1, 2 * group, 2, head_dim, 1, 16, 4};
           op.keys.vector_size = op.values.vector_size = vector_size;
           const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
           EXPECT_TRUE(check(plan, op, gpu).ok);
@@ -283,7 +283,7 @@ TEST(Choose, EveryDataflowServesManyShapes) {
         for (const int batch : {1, 64}) {
           AttentionDecode op =
               std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
-          op.shape = {batch, 2 * group, 2, head_dim, 5000, 16, 4, false};
+          op.shape = {batch, 2 * group, 2, head_dim, 5000, 16, 4};
           op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
           for (const Plan& plan : {Plan(choose_plan(AttentionTables{}, op, gpu)),
                                    Plan(choose_plan(AttentionChannels{}, op, gpu))}) {

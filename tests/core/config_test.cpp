@@ -12,7 +12,7 @@ TEST(Config, ReadsAttention) {
   const Config config = read_config(parse_json(R"({
     "op": "attention_decode", "dtype": "bf16",
     "shape": {"batch": 3, "query_heads": 8, "kv_heads": 4, "head_dim": 64, "tokens": 5,
-              "window": 16, "sinks": 4, "shared_cache": true},
+              "window": 16, "sinks": 4},
     "keys": {"vector_size": 2, "index_bits": 9, "residuals": 2, "scope": "channel_group",
              "group_channels": 8, "smooth": true, "hadamard": true, "stage_scales": true},
     "values": {"vector_size": 8, "index_bits": 12, "scope": "head"},
@@ -21,7 +21,7 @@ TEST(Config, ReadsAttention) {
                                     "c.json");
   const auto& op = std::get<AttentionDecode>(config.problem);
   EXPECT_EQ(op.dtype, DType::bf16);
-  EXPECT_EQ(op.shape, (AttentionShape{3, 8, 4, 64, 5, 16, 4, 0, true}));
+  EXPECT_EQ(op.shape, (AttentionShape{3, 8, 4, 64, 5, 16, 4}));
   EXPECT_EQ(op.group(), 2);
   EXPECT_EQ(op.raw_slots(), 20);
   VqFormat keys{.vector_size = 2, .index_bits = 9, .residuals = 2};
@@ -80,7 +80,7 @@ TEST(Config, ReadsGemvWithDefaults) {
 
 TEST(Config, AttentionDefaultsAreOff) {
   const auto op = std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
-  EXPECT_EQ(op.shape, (AttentionShape{2, 8, 2, 128, 1000, 0, 0, false}));
+  EXPECT_EQ(op.shape, (AttentionShape{2, 8, 2, 128, 1000, 0, 0}));
 }
 
 TEST(Config, PresetsStandForTheirFields) {
@@ -215,6 +215,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"keys_in_gemv", false, {{"/keys", R"("cq-2c8b")"}}, {"unknown field 'keys'"}},
         Refusal{"weights_in_attention", true, {{"/weights", R"("aqlm-2x8")"}}, {"'weights'"}},
         Refusal{"rows_in_attention", true, {{"/shape/rows", "1"}}, {"/shape: ", "'rows'"}},
+        Refusal{"one_cache_for_all",
+                true,
+                {{"/shape/shared_cache", "true"}},
+                {"/shape: unknown field 'shared_cache'", "page_tokens"}},
         Refusal{"misspelt",
                 true,
                 {{"/dtpye", R"("f16")"}},

@@ -35,7 +35,7 @@ Problem product(const char* format, LinearShape shape) {
 // Their spaces have plans of all dataflows.
 std::vector<Problem> problems() {
   AttentionDecode attention;
-  attention.shape = {2, 32, 8, 128, 4096, 0, 0, false};
+  attention.shape = {2, 32, 8, 128, 4096};
   attention.keys = find_format("cq-2c8b", "test");
   attention.values = for_values(attention.keys);
   KvAppend append;

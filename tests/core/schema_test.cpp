@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"rows_text", false, {{"/shape/rows", R"("1")"}}, {"/shape/rows: type"}},
         Broken{"rows_fraction", false, {{"/shape/rows", "1.5"}}, {"/shape/rows: type"}},
         Broken{"rows_truth", false, {{"/shape/rows", "true"}}, {"/shape/rows: type"}},
-        Broken{"shared_cache", true, {{"/shape/shared_cache", "1"}}, {"/shared_cache: type"}},
+        Broken{"shared_cache", true, {{"/shape/shared_cache", "true"}}, {"/shape: additional"}},
         Broken{"page_tokens", true, {{"/shape/page_tokens", "257"}}, {"/page_tokens: maximum"}},
         Broken{"dtype", true, {{"/dtype", R"("f32")"}}, {"/dtype: enum"}},
         Broken{"gpu", true, {{"/gpu", "1"}}, {"/gpu: type"}},

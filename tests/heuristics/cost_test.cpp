@@ -252,7 +252,7 @@ TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
 
 TEST(Cost, OfTheLastBlockOfAttention) {
   AttentionDecode op;
-  op.shape = {1, 32, 8, 128, 8192, 0, 0, false};
+  op.shape = {1, 32, 8, 128, 8192};
   op.keys = op.values = find_format("vecinfer-d4b8", "test");
   op.values.smooth = op.values.hadamard = false;
   GpuSpec gpu = find_gpu("h200");

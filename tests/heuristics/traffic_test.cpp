@@ -105,9 +105,6 @@ TEST(Traffic, OfACacheByHand) {
   bytes.keys.stage_scales = true;
   EXPECT_DOUBLE_EQ(expected_traffic(plan, bytes, {})[0].fill_l2_bytes, keys.fill_l2_bytes);
   EXPECT_DOUBLE_EQ(expected_traffic(plan, bytes, {})[0].lookup_bytes, keys.lookup_bytes / 2);
-  op.shape.shared_cache = true;  // three sequences read one cache
-  EXPECT_DOUBLE_EQ(expected_traffic(plan, op, {})[0].code_bytes, keys.code_bytes / 3);
-  EXPECT_DOUBLE_EQ(expected_traffic(plan, op, {})[0].code_l2_bytes, keys.code_l2_bytes);
 }
 
 TEST(Report, OfAllThatShips) {

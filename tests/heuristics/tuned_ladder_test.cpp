@@ -180,7 +180,6 @@ TEST(TunedLadder, WhatIsNoSizeMustBeEqual) {
   for (const auto& change : std::vector<std::function<void(AttentionDecode&)>>{
            [](AttentionDecode& op) { op.shape.window = 16; },
            [](AttentionDecode& op) { op.shape.sinks = 4; },
-           [](AttentionDecode& op) { op.shape.shared_cache = true; },
            [](AttentionDecode& op) { op.shape.query_tokens = 4; },
            [](AttentionDecode& op) { op.shape.query_heads *= 2; },
            [](AttentionDecode& op) { op.shape.head_dim = 64; },

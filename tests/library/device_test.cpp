@@ -211,7 +211,7 @@ class ChainTrial {
     }
     args_.struct_bytes = sizeof(args_);
     args_.rows = 1;
-    args_.weights = public_args(device_, data_.weights, true);
+    args_.weights = public_args(device_, data_.weights);
     args_.output_scales = device_.input(data_.weights.output_scales);
     workspace_ = make_workspace(runtime_, op_, 1);
     for (DeviceBuffer& each : vectors_) each = DeviceBuffer(backend_, 2 * data_.x.size());

@@ -38,8 +38,7 @@ template <class Args>
 void read_pages(Args& args, PagePool& pool, const AttentionData& data, int page_tokens,
                 DeviceData& device, std::uint64_t seed) {
   if (page_tokens == 0) return;
-  pool =
-      make_pool(data.keys, data.values, data.batch, data.lengths, page_tokens, true, Random(seed));
+  pool = make_pool(data.keys, data.values, data.lengths, page_tokens, true, Random(seed));
   set_pages(args, pool, device, [&](const auto& words) { return device.input(words); });
 }
 

@@ -64,11 +64,11 @@ inline vqgen_op* prepared(vqgen_runtime* runtime, const Json& config) {
   return op;
 }
 
-// A quantized tensor on the device, whose sequences are `shared` or stored apart.
-inline vqgen_quantized public_args(DeviceData& device, const QuantizedTensor& tensor, bool shared) {
+// A quantized tensor on the device.
+inline vqgen_quantized public_args(DeviceData& device, const QuantizedTensor& tensor) {
   return {device.input(tensor.codes), device.input(tensor.codebooks),
-          device.input(tensor.stage_scales), shared ? 0 : tensor.heads * tensor.head_words(),
-          tensor.head_words()};
+          device.input(tensor.stage_scales),
+          tensor.batch == 1 ? 0 : tensor.heads * tensor.head_words(), tensor.head_words()};
 }
 
 // A workspace of exactly what is asked for, poisoned but for what is to be zeros: the host backend
@@ -103,15 +103,14 @@ class AttentionTrial {
     args_.struct_bytes = sizeof(args_);
     args_.tokens = tokens;
     args_.query = device_.input(data_.queries);
-    args_.keys = public_args(device_, data_.keys, op_.shape.shared_cache);
-    args_.values = public_args(device_, data_.values, op_.shape.shared_cache);
+    args_.keys = public_args(device_, data_.keys);
+    args_.values = public_args(device_, data_.values);
     read_pages(args_, pool_, data_, op_.shape.page_tokens, device_, paging_seed);
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.input(data_.raw_keys);
     args_.raw_values = device_.input(data_.raw_values);
     args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
-    args_.raw_batch_stride =
-        op_.shape.shared_cache ? 0 : op_.shape.kv_heads * args_.raw_head_stride;
+    args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
     args_.lengths = device_.input(data_.lengths);
     args_.windows = device_.input(data_.windows);
     args_.sinks = device_.input(data_.sinks);
@@ -168,7 +167,7 @@ class LinearTrial {
     args_.struct_bytes = sizeof(args_);
     args_.rows = rows;
     args_.x = device_.input(data_.x);
-    args_.weights = public_args(device_, data_.weights, true);
+    args_.weights = public_args(device_, data_.weights);
     args_.output_scales = device_.input(data_.weights.output_scales);
     args_.y = device_.output<std::uint16_t>(
         static_cast<std::size_t>(op_.shape.rows * op_.shape.out_features));
@@ -219,7 +218,7 @@ class AppendTrial {
     args_.values = read(data_.values);
     const auto words = [&](const auto& each) { return device_.state(each); };
     if (op_.shape.page_tokens > 0) {
-      pool_ = make_pool(data_.keys, data_.values, data_.batch, room(), op_.shape.page_tokens, false,
+      pool_ = make_pool(data_.keys, data_.values, room(), op_.shape.page_tokens, false,
                         Random(paging_seed));
       set_pages(args_, pool_, device_, words);
     } else {
@@ -291,8 +290,8 @@ class DecodeTrial {
     args_.tokens = tokens;
     args_.out_keys = device_.output<std::uint16_t>(elements);
     args_.out_values = device_.output<std::uint16_t>(elements);
-    args_.keys = public_args(device_, data_.keys, false);
-    args_.values = public_args(device_, data_.values, false);
+    args_.keys = public_args(device_, data_.keys);
+    args_.values = public_args(device_, data_.values);
     read_pages(args_, pool_, data_, op_.shape.page_tokens, device_, paging_seed);
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.input(data_.raw_keys);

@@ -152,13 +152,13 @@ TEST_F(Validation, WhatIsOutOfRange) {
 }
 
 // Heads or sequences that would all read the first one's.
-TEST_F(Validation, StridesOfZeroAreForWhatIsSharedOrSingle) {
-  const auto all_refused = [&] {
+TEST_F(Validation, StridesOfZeroAreForWhatIsSingle) {
+  const auto heads_refused = [&] {
     EXPECT_EQ(attention([](auto& a) { a.keys.head_stride = 0; }, "'keys.head"), VQGEN_BAD_INPUT);
     EXPECT_EQ(attention([](auto& a) { a.values.head_stride = 0; }, "'values.h"), VQGEN_BAD_INPUT);
     EXPECT_EQ(attention([](auto& a) { a.raw_head_stride = 0; }, "'raw_head_"), VQGEN_BAD_INPUT);
   };
-  all_refused();
+  heads_refused();
   EXPECT_EQ(attention([](auto& a) { a.keys.batch_stride = 0; }, "'keys.batch"), VQGEN_BAD_INPUT);
   EXPECT_EQ(attention([](auto& a) { a.values.batch_stride = 0; }, "'values.b"), VQGEN_BAD_INPUT);
   EXPECT_EQ(attention([](auto& a) { a.raw_batch_stride = 0; }, "'raw_batch"), VQGEN_BAD_INPUT);
@@ -166,12 +166,12 @@ TEST_F(Validation, StridesOfZeroAreForWhatIsSharedOrSingle) {
     vqgen_op_release(attention_);
     attention_ = prepared(edited(attention_json(), edits));
   };
-  swap_op({{"/shape/window", "32"}, {"/shape/shared_cache", "true"}});
-  all_refused();
-  const auto shared = [](auto& a) {
+  swap_op({{"/shape/window", "32"}, {"/shape/batch", "1"}});
+  heads_refused();
+  const auto one_sequence = [](auto& a) {
     a.keys.batch_stride = a.values.batch_stride = a.raw_batch_stride = 0;
   };
-  EXPECT_EQ(attention(shared), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(attention(one_sequence), VQGEN_OK) << vqgen_last_error();
   swap_op({{"/shape/batch", "1"}, {"/shape/kv_heads", "1"}});
   const auto single = [](auto& a) {
     a.keys.batch_stride = a.keys.head_stride = 0;

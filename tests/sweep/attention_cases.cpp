@@ -65,7 +65,7 @@ const std::vector<int> kSizes{kBits + 1,
                               3,
                               kPlacements,
                               kPlacements,
-                              3,
+                              2,
                               6,
                               2,
                               4,
@@ -194,7 +194,6 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.sinks = pick(kSinkCounts, kSinks);
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.page_tokens = pick(kPageTokens, kPages);
-  op.shape.shared_cache = v[kBatch] == 2 && op.shape.page_tokens == 0;
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
   constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur

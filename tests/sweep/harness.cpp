@@ -69,7 +69,7 @@ double attention_cancellation(const AttentionData& data, const AttentionResult& 
     const std::int64_t seen = data.seen_by(sequence, row);
     for (std::int64_t token = 0; token < seen; ++token) {
       if (token_place(data, sequence, token, seen) != TokenPlace::codes) continue;
-      keys.decode(data.keys.batch == 1 ? 0 : sequence, head, token, key);
+      keys.decode(sequence, head, token, key);
       double squares = 0;
       for (std::size_t j = 0; j < dim; ++j) squares += std::pow(transformed[j] * key[j], 2);
       most = std::max(most, 1 + scale * std::sqrt(squares) / (1 + std::abs(reference.lse[i])));

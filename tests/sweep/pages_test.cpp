@@ -79,7 +79,7 @@ TEST_F(Pages, ThoseOfAPrefixAreShared) {
   const AttentionDecode op = attention_problem(16);
   AttentionData data = make_attention_data(op, {.seed = 3, .lengths = LengthPattern::ragged});
   const auto pages_of = [&](bool shared) {
-    return make_pool(data.keys, data.values, data.batch, data.lengths, 16, shared, Random(1)).pages;
+    return make_pool(data.keys, data.values, data.lengths, 16, shared, Random(1)).pages;
   };
   EXPECT_LT(pages_of(true), pages_of(false)) << "no two sequences begin alike";
 }

@@ -25,7 +25,7 @@ inline Problem gemv_problem(const std::string& format = "aqlm-2x8",
 }
 
 inline Problem attention_problem(const std::string& format = "cq-4c8b",
-                                 AttentionShape shape = {1, 32, 8, 128, 4096, 0, 0, false}) {
+                                 AttentionShape shape = {1, 32, 8, 128, 4096}) {
   AttentionDecode op;
   op.shape = shape;
   op.keys = find_format(format, "test");

@@ -233,27 +233,6 @@ TEST(ReferenceAttention, RawTokensAreScoredWithTheRawQuery) {
   expect_same(result, reference_attention(data, 0.25), 0);
 }
 
-TEST(ReferenceAttention, ASharedCacheIsTheSameCacheForEachSequence) {
-  AttentionDecode problem = small_problem();
-  problem.shape.window = 4;
-  problem.shape.sinks = 2;
-  problem.shape.shared_cache = true;
-  const AttentionData shared = make_attention_data(problem, {.lengths = LengthPattern::ragged});
-  ASSERT_EQ(shared.keys.batch, 1);
-  AttentionData copied = shared;
-  const auto repeat = [](auto& values) {
-    const auto once = values;
-    for (int b = 1; b < 5; ++b) values.insert(values.end(), once.begin(), once.end());
-  };
-  for (QuantizedTensor* t : {&copied.keys, &copied.values}) {
-    t->batch = 5;
-    repeat(t->codes);
-  }
-  repeat(copied.raw_keys);
-  repeat(copied.raw_values);
-  expect_same(reference_attention(shared, 0.25), reference_attention(copied, 0.25), 0);
-}
-
 // Part `index` of a vector of `parts` equal parts.
 template <class T>
 std::vector<T> part(const std::vector<T>& values, std::int64_t index, std::int64_t parts) {
@@ -306,6 +285,7 @@ TEST(ReferenceAttention, RejectsWhatContradictsItself) {
   expect_error([](AttentionData& d) { d.query_heads = 5; });
   expect_error([](AttentionData& d) { d.queries.pop_back(); });
   expect_error([](AttentionData& d) { d.raw_keys.push_back(0); });
+  expect_error([](AttentionData& d) { d.keys.batch = d.values.batch = 1; });  // for all sequences
   expect_error([](AttentionData& d) { d.values.format.hadamard = true; });
   EXPECT_THROW(reference_attention_unquantized(fine, 1), Error);
 }

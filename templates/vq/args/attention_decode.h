@@ -21,7 +21,7 @@ struct AttentionDecodeArgs {
   // slot. Dataflow fragments: 16-byte aligned, and codes aligned to the plan's code_words.
   const u16* raw_keys;
   const u16* raw_values;
-  i64 raw_batch_stride;  // elements; 0 where all sequences share one cache
+  i64 raw_batch_stride;  // elements
   i64 raw_head_stride;   // elements
   const i32* lengths;    // [batch] tokens of a sequence's cache; 0 gives zeros and lse -inf
   const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window

@@ -10,8 +10,8 @@ struct TensorArgs {
   Word* codes;           // packed rows, layout/codes.h, which says their alignment
   const u16* codebooks;  // [unit][stage][entry][vector_size]; 16-byte aligned
   const float* scales;   // [unit][stage]; null without stage scales
-  i64 batch_stride;      // words between sequences (KV cache; 0 where all share one), else 0
-  i64 head_stride;       // words between heads (KV cache), else 0
+  i64 batch_stride;      // words between sequences of a KV cache
+  i64 head_stride;       // words between heads of a KV cache
   // Of a cache in pages, else 0: batch_stride is words between pages, below 2^30, and a sequence's
   // token t stands in page pages[sequence x page_columns + t / page_tokens].
   i64 token_stride;  // words between tokens of a page, below 2^30 / page_tokens; between groups of

@@ -8,8 +8,7 @@
 //   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens in slots of
 //              their own (sinks), then the ring of the newest (window)
 //
-// Strides of sequences and heads are those of the arguments (args/), in words or elements; that of
-// sequences is 0 where all share one cache.
+// Strides of sequences and heads are those of the arguments (args/), in words or elements.
 #pragma once
 
 #include <vq/layout/format.h>
