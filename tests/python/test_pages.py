@@ -102,6 +102,27 @@ def test_groups_of_rows(host, draw, rows, words):
         assert reference.worst(results[0], expected[0]) < 2e-3
 
 
+def test_groups_that_lie_apart_by_no_whole_words_a_row(host, draw):
+    form = {"vector_size": 4, "index_bits": 8, "layout": {"rows": 4}}
+    attention = ops(host, PAGE, form)[1]
+    books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
+    query = draw.standard_normal((BATCH, 4, DIM)).astype(np.float16)
+    table, _ = table_of(draw)
+    for words, refused in ((17, True), (18, True), (20, False)):
+        groups = np.zeros((PAGES, KV_HEADS, PAGE // 4, words), np.uint32)[..., :16]
+        keys = vqgen.Quantized(groups.reshape(*groups.shape[:3], 4, 4, 1), books)
+        assert np.shares_memory(keys.codes, groups)
+        values = keys._replace(codes=np.ascontiguousarray(keys.codes))
+        call = lambda: attention(query, keys, values, np.full(BATCH, TOKENS, np.int32),
+                                 block_table=table)
+        if refused:
+            with pytest.raises(vqgen.BadInput, match=f"'keys.codes' has {words} words from a group "
+                               "of rows to the next, which its 4 rows do not divide"):
+                call()
+        else:
+            assert call().any()
+
+
 def test_a_prefix_is_shared(host, draw):
     append, attention, _ = ops(host, PAGE)
     books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
@@ -159,7 +180,15 @@ def test_tables_that_do_not_fit(host):
     fresh = np.ones((BATCH, 20, KV_HEADS, DIM), np.float16)
     with pytest.raises(vqgen.BadInput, match=r"page 0 is appended to by sequences 0 and 1"):
         append(fresh, fresh, np.zeros(BATCH, np.int32), keys, values,
-               block_table=np.zeros_like(table))
+               block_table=np.repeat(table[:1], BATCH, 0))
+    twice = table.copy()
+    twice[0, 1] = twice[0, 0]
+    with pytest.raises(vqgen.BadInput, match=r"page 0 is appended to as block_table\[0\]\[1\], and "
+                       r"is block_table\[0\]\[0\] too"):
+        append(fresh, fresh, np.array([16, -1, -1], np.int32), keys, values, block_table=twice)
+    full = np.full(BATCH, TOKENS, np.int32)  # nothing fits, and nothing is written
+    append(fresh, fresh, full, keys, values, block_table=np.full_like(table, -1))
+    assert not keys.codes.any() and not values.codes.any()
     plain = ops(host, 0)[1]
     rows = keys._replace(codes=np.zeros((BATCH, KV_HEADS, TOKENS, 4), np.uint32))
     with pytest.raises(vqgen.BadInput, match="'block_table' is given, and the config has none"):
