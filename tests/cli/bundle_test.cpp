@@ -29,6 +29,11 @@ TEST_F(TinyBundle, ThatFitIsRunAndVerified) {
   decoded["op"] = "kv_decode";
   decoded["shape"] = {{"batch", 1}, {"kv_heads", 2}, {"head_dim", 64}, {"tokens", 128}};
   expect_verified(run_arguments(decoded, cache_bundle()));
+  decoded["shape"]["page_tokens"] = 32;
+  expect_verified(run_arguments(decoded, cache_bundle()));
+  Json several = tiny_attention();
+  several["shape"].update({{"query_tokens", 3}, {"window", 16}});
+  expect_verified(run_arguments(several, cache_bundle()));
 }
 
 TEST_F(TinyBundle, QuantizingTwiceGivesTheSameBytes) {
