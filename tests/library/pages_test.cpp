@@ -232,6 +232,35 @@ TEST_F(PageArguments, AreNotThoseOfAnotherCache) {
   EXPECT_EQ(launched([](auto&) {}, "prepared without page_tokens"), VQGEN_BAD_INPUT);
 }
 
+// What PageArguments asks of attention, of the other ops.
+template <class Trial>
+void expect_pages_judged(const OwnedOp& prepared, Trial& trial) {
+  const auto refused = [&](const auto& edit, const char* words) {
+    const auto before = trial.args();
+    edit(trial.args());
+    EXPECT_NE(trial.launch(prepared.op), VQGEN_OK) << words;
+    expect_words(vqgen_last_error(), {words});
+    trial.args() = before;
+  };
+  refused([](auto& a) { a.pages.columns = 2; }, "pages.columns times page_tokens is less than");
+  refused([](auto& a) { a.pages.count = 0; }, "pages.count");
+  refused([](auto& a) { a.pages.block_table = nullptr; }, "'pages.block_table' is null");
+  refused([](auto& a) { a.pages.keys.token = 0; }, "less than the rows of codes");
+  refused([](auto& a) { a.pages.values.head = -4; }, "'pages.values.head' is negative");
+  refused([](auto& a) { a.pages.values.page += 2; }, "'pages.values.page' is not a multiple");
+  refused([](auto& a) { a.keys.batch_stride = 64; }, "of a cache without pages");
+  EXPECT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
+}
+
+TEST(Pages, OfAppendsAndDecodesAreJudgedAlike) {
+  const Json append = in_pages(edited(small_append(), {{"/shape/tokens", "90"}}), 16);
+  AppendTrial append_trial(std::get<KvAppend>(read_config(append, "test").problem), host(), 90);
+  expect_pages_judged(OwnedOp(append), append_trial);
+  const Json decode = in_pages(edited(small_decode(), {{"/shape/tokens", "200"}}), 16);
+  DecodeTrial decode_trial(std::get<KvDecode>(read_config(decode, "test").problem), host(), 77);
+  expect_pages_judged(OwnedOp(decode), decode_trial);
+}
+
 // The last token of a room, one that reaches beyond it, a room that is full, sequences that rest:
 // what is beyond is left out, and no page has it.
 TEST(Pages, AFullTableTakesWhatItHasRoomFor) {

@@ -140,6 +140,41 @@ def test_a_prefix_is_shared(host, draw):
     assert np.array_equal(out[0], out[2])
 
 
+def test_what_is_no_number_stays_in_its_pages(host, draw):
+    books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
+    books[:, :, 128:] = np.nan
+    lengths, table = np.array([50, 60, 7], np.int32), table_of(draw)[0]
+    pools = np.full((2, PAGES, KV_HEADS, PAGE, 4), 0xffffffff, np.uint32)
+    for pool in pools:  # of nobody, of sequence 1, and past a length there are none but NaN
+        for sequence in (0, 2):
+            for token in range(lengths[sequence]):
+                row = draw.integers(0, 1 << 32, (KV_HEADS, 4), dtype=np.uint32) & 0x7f7f7f7f
+                pool[table[sequence, token // PAGE], :, token % PAGE] = row
+    caches = [vqgen.Quantized(each, books) for each in pools]
+    query = draw.standard_normal((BATCH, 4, DIM)).astype(np.float16)
+    out, lse = ops(host, PAGE)[1](query, *caches, lengths, block_table=table, return_lse=True)
+    assert [np.isfinite(each).all() for each in out] == [True, False, True]
+    assert np.isfinite(lse[[0, 2]]).all() and np.isnan(out[1]).all()
+
+
+def test_counts_beyond_what_there_is(host, draw):
+    append = ops(host, PAGE)[0]
+    books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
+    fresh = draw.standard_normal((2, BATCH, 20, KV_HEADS, DIM)).astype(np.float16)
+    table, _ = table_of(draw)
+    results = []
+    for positions, counts in (((0, 50, 30), None), ((0, 50, 30), (21, 2**31 - 1, -1))):
+        pools = np.zeros((2, PAGES, KV_HEADS, PAGE, 4), np.uint32)
+        caches = [vqgen.Quantized(each, books) for each in pools]
+        append(*fresh, np.array(positions, np.int32), *caches, block_table=table,
+               counts=None if counts is None else np.array(counts, np.int32))
+        results.append(pools)
+    everything, capped = results
+    assert np.array_equal(everything[:, table[:2]], capped[:, table[:2]]) and capped.any()
+    assert everything[:, table[2]].any() and not capped[:, table[2]].any()
+    assert not everything[:, table[1], :, :][:, 3, :, 12:].any()  # tokens 60 to 63: not of the op
+
+
 def paged(host):
     books = np.ones((1, 1, 256, 4), np.float16)
     keys, values = (vqgen.Quantized(np.zeros((PAGES, KV_HEADS, PAGE, 4), np.uint32), books)
