@@ -120,7 +120,7 @@ auto read_cache(DeviceData& device, Args& args, const Op& op, const AttentionDat
 PagePool pool_of(const auto& op, const AttentionData& data) {
   if (op.shape.page_tokens == 0) return {};
   return make_pool(data.keys, data.values, data.lengths, op.shape.page_tokens, true,
-                   Random(data.paging_seed));
+                   Random(data.paging_seed), data.page_order);
 }
 
 // Tokens of which each sequence has pages: all that it has room for, where it is appended to.
@@ -138,7 +138,7 @@ std::vector<std::int32_t> paged_lengths(const AppendData& data) {
 PagePool pool_of(const KvAppend& op, const AppendData& data) {
   if (op.shape.page_tokens == 0) return {};
   return make_pool(data.keys, data.values, paged_lengths(data), op.shape.page_tokens, false,
-                   Random(data.paging_seed));
+                   Random(data.paging_seed), data.page_order);
 }
 
 }  // namespace

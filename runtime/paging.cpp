@@ -113,12 +113,13 @@ std::int64_t number_pages(PagePool& pool, const QuantizedTensor& keys,
 
 PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,
-                   Random random) {
+                   Random random, std::optional<PageOrder> order) {
   constexpr int kOrders = 4;
   constexpr std::int64_t kSpare = 3;
   PagePool pool;
   pool.page_tokens = page_tokens;
-  pool.order = static_cast<PageOrder>(random.below(kOrders));
+  const auto drawn = static_cast<PageOrder>(random.below(kOrders));
+  pool.order = order.value_or(drawn);
   const bool plain = keys.format.layout.plain() && values.format.layout.plain();
   if (pool.order == PageOrder::side_by_side && !plain) pool.order = PageOrder::joint;
   pool.columns = ceil_div(keys.rows, std::int64_t{page_tokens}) + random.below(2);

@@ -10,14 +10,6 @@
 
 namespace vqgen {
 
-// Of the rows of a page. H: heads, N: tokens, D: words of a row.
-enum class PageOrder {
-  hnd,           // keys and values apart, [page][head][token][word]
-  nhd,           // keys and values apart, [page][token][head][word]
-  joint,         // one tensor, [page][keys, values][head][token][word]
-  side_by_side,  // one tensor, [page][head][token][words of the key, words of the value]
-};
-
 // Strides of one tensor in 32-bit words; of groups of rows (core/format) a token's is a group's
 // divided by its rows.
 struct PageStrides {
@@ -38,12 +30,12 @@ struct PagePool {
   bool one_tensor() const { return order == PageOrder::joint || order == PageOrder::side_by_side; }
 };
 
-// The pages of the tensors' sequences, of lengths[b] tokens each. Order and places are drawn; pages
-// of neighbours that are equal are one, half of the time, where `shared`. What is no sequence's is
-// random.
+// The pages of the tensors' sequences, of lengths[b] tokens each. Places are drawn, and `order` where
+// it is not given; pages of neighbours that are equal are one, half of the time, where `shared`. What
+// is no sequence's is random. Groups of rows do not stand side by side: then the order is joint.
 PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,
-                   Random random);
+                   Random random, std::optional<PageOrder> order = {});
 
 // Takes the rows of each sequence's pages out of storages that began as the pool's: to `key_codes`
 // and `value_codes`, laid out as the tensors', whose other rows are the tensors' own. `values` is

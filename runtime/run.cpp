@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "quantizer/bundle.h"
 #include "runtime/execute.h"
@@ -219,7 +220,8 @@ void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
   data.raw_values = raw_rows(op, data, data.original_values);
 }
 
-// What a bundle item says of the attention problem, checked against it, the number of queries too.
+// What a bundle item says of the attention problem, checked against it, the number of queries too:
+// one query token a sequence, whatever the problem takes.
 // Error(bad_input) names `where` and what differs.
 AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
                           const std::string& where, const HardInput&) {
@@ -231,6 +233,10 @@ AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
   matcher.same<std::int64_t>("batch", data.batch, op.shape.batch);
   matcher.same<std::int64_t>("query_heads", data.query_heads, op.shape.query_heads);
   if (data.keys.batch == 1) repeat_cache(data);
+  if (op.shape.query_tokens > 1) {  // of which a bundle has one a sequence
+    data.query_start.resize(static_cast<std::size_t>(data.batch) + 1);
+    std::iota(data.query_start.begin(), data.query_start.end(), 0);
+  }
   add_raw(matcher, op, data);
   return data;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,14 @@ struct QuantizedTensor {
   std::int64_t head_words() const { return stored_words(format.layout, rows, row_words); }
 };
 
+// Of the rows of a page, in a cache of pages. H: heads, N: tokens, D: words of a row.
+enum class PageOrder {
+  hnd,           // keys and values apart, [page][head][token][word]
+  nhd,           // keys and values apart, [page][token][head][word]
+  joint,         // one tensor, [page][keys, values][head][token][word]
+  side_by_side,  // one tensor, [page][head][token][words of the key, words of the value]
+};
+
 // Data of one attention_decode call. Element tensors are bits of `dtype`. keys.batch is
 // batch; in a bundle it may be 1, and each sequence has this cache.
 struct AttentionData {
@@ -51,7 +60,9 @@ struct AttentionData {
   std::vector<std::uint16_t> raw_values;
   // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
   std::vector<std::uint16_t> original_keys, original_values;
-  std::uint64_t paging_seed = 0;  // draws where pages stand, of a problem that has them
+  // Of a problem that has pages: draws where they stand, and their order too where none is given.
+  std::uint64_t paging_seed = 0;
+  std::optional<PageOrder> page_order = {};
 
   // The first query token of a sequence and the one behind its last.
   std::pair<std::int64_t, std::int64_t> query_rows(std::int64_t sequence) const {
@@ -83,6 +94,7 @@ struct AppendData {
   std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
   std::uint64_t paging_seed = 0;  // as of AttentionData
+  std::optional<PageOrder> page_order = {};
 };
 
 // Data of one gemv call.

@@ -34,8 +34,8 @@ typedef struct vqgen_page_strides {
  * page_tokens tokens, of which the last may hold fewer.
  *
  * A kernel trusts the table: a number that is no page's is memory that is not the cache's, and a
- * page that two sequences append to has either's codes. The host backend names both, before it
- * begins. */
+ * page that two sequences append to, or one sequence twice, has either's codes. The host backend
+ * refuses these with VQGEN_BAD_INPUT before it begins. */
 typedef struct vqgen_pages {
   const int32_t* block_table; /* [batch][columns], device memory */
   int64_t columns;            /* columns x page_tokens is `tokens` of the launch at least */
@@ -57,9 +57,10 @@ typedef struct vqgen_attention_args {
   const void* raw_values;
   int64_t raw_batch_stride; /* elements */
   int64_t raw_head_stride;  /* elements */
-  const int32_t* lengths;   /* [batch], each 0..tokens */
-  const int32_t* windows;   /* [batch], null without a window */
-  const int32_t* sinks;     /* [batch], null without sinks */
+  /* Of these too, and of lengths with new_keys, the host backend alone finds those out of range. */
+  const int32_t* lengths; /* [batch], each 0..tokens */
+  const int32_t* windows; /* [batch], each 0..the config's; null without a window */
+  const int32_t* sinks;   /* [batch], each 0..the config's; null without sinks */
   float softmax_scale;      /* 0: 1 / sqrt(head_dim) */
   /* Where the config's query_tokens is more than 1, else null. [batch + 1]: rows query_start[b] ..
    * query_start[b + 1] - 1 of query, out and lse are the newest tokens of sequence b, in their

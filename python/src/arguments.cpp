@@ -249,11 +249,17 @@ vqgen_quantized Arguments::quantized(int slot, bool rows) const {
 }
 
 // [page][head][token][word], or [page][head][group][run][token][word] of a layout: tokens of a
-// group share its stride.
+// group share its stride, in whole words.
 vqgen_page_strides Arguments::page_strides(int slot) const {
   const DLTensor& view = given_[index(slot)]->view();
   const std::int64_t group = view.ndim == 6 ? view.shape[4] : 1;
-  return {4 * stride(slot, 0), 4 * stride(slot, 1), 4 * stride(slot, 2) / group};
+  const std::int64_t apart = stride(slot, 2);
+  if (apart % group != 0) {
+    refuse(slots_[index(slot)],
+           "has " + std::to_string(apart) + " words from a group of rows to the next, which its " +
+               std::to_string(group) + " rows do not divide; pad groups to a multiple");
+  }
+  return {4 * stride(slot, 0), 4 * stride(slot, 1), 4 * (apart / group)};
 }
 
 // [sequence][head][token][word], or [sequence][head][group][run][token][word] of a layout.

@@ -140,8 +140,9 @@ def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0,
 def _codebooks(model, run, tokens, folder):
     """A run's bundle of codebooks in `folder`, trained on sequences unless it is there. What no
     kernel reads is no bundle, and is trained anew."""
-    (key_name, keys), (value_name, values) = run.keys, run.values
-    name = f"{key_name}-{value_name}-{len(tokens)}-{zlib.crc32(tokens.numpy()):08x}"
+    keys, values = run.keys[1], run.values[1]
+    name = f"{_file_name(*run.keys)}-{_file_name(*run.values)}-{len(tokens)}-"
+    name += f"{zlib.crc32(tokens.numpy()):08x}"
     path = os.path.join(folder, f"{name}.safetensors")
     if run.rotated_first or not os.path.exists(path):
         print(f"training {name}", file=sys.stderr, flush=True)
@@ -151,6 +152,14 @@ def _codebooks(model, run, tokens, folder):
             return _calibration.layers_rotated_first(states, keys, values)
         vqgen.hf.calibrate(model, batches, path, keys=keys, values=values)
     return path
+
+
+def _file_name(name, form):
+    """Of a format in the name of a bundle: a format file's stem, with a checksum of its fields."""
+    if form != name or not ("/" in name or name.endswith(".json")):
+        return name
+    fields = json.dumps(vqgen.format_fields(form), sort_keys=True)
+    return f"{pathlib.Path(name).stem}-{zlib.crc32(fields.encode()):08x}"
 
 
 def _load(arguments):

@@ -11,7 +11,7 @@
 
 #include "runtime/device_call.h"
 #include "runtime/library/examine.h"
-#include "runtime/library/host_pages.h"
+#include "runtime/library/host_integers.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/registry.h"
 #include "runtime/workspace.h"
@@ -83,14 +83,13 @@ vqgen_status wrong_op(const Record& record) {
   return fail(VQGEN_BAD_INPUT, kOwn[record.buckets.back().config.problem.index()]);
 }
 
-// The arguments of a cache op, and where the host can read them its tables.
+// The arguments of a cache op, and where the host can read them its integers.
 template <class Shape, class Args>
 vqgen_status judged(FirstFault& fault, const Shape& shape, const Demands& demands,
                     const Args& args) {
   examine(fault, shape, demands, args);
-  if (fault.status() != VQGEN_OK || !demands.readable || shape.page_tokens == 0)
-    return fault.status();
-  return judge_tables(shape, args);
+  if (fault.status() != VQGEN_OK || !demands.readable) return fault.status();
+  return judge_integers(shape, args);
 }
 
 // A status with its line kept (last_error.h). Throws what LoadedKernel::enqueue() throws.

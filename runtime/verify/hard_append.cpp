@@ -76,6 +76,7 @@ AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
   AppendData data;
   data.dtype = problem.dtype;
   data.paging_seed = input.seed;
+  data.page_order = input.page_order;
   data.batch = problem.shape.batch;
   data.new_tokens = problem.shape.new_tokens;
   data.max_window = problem.shape.window;

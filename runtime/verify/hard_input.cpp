@@ -210,6 +210,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   AttentionData data;
   data.dtype = problem.dtype;
   data.paging_seed = input.seed;
+  data.page_order = input.page_order;
   data.batch = shape.batch;
   data.query_heads = shape.query_heads;
   data.max_window = shape.window;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/format/quantized_tensor.h"
@@ -29,6 +30,7 @@ struct HardInput {
   // Query tokens of a sequence: query_tokens each, or 0, query_tokens and numbers between.
   LengthPattern counts = LengthPattern::full;
   bool fresh = false;  // their keys and values come with them, not in the cache
+  std::optional<PageOrder> page_order = {};  // drawn where it is not given
 };
 
 // Data of a validated problem. Scores q~.k~ / sqrt(head_dim) of a query spread over the tokens by

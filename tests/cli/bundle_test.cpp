@@ -35,7 +35,13 @@ TEST_F(TinyBundle, ThatFitIsRunAndVerified) {
   paged["shape"]["page_tokens"] = 16;
   expect_verified(run_arguments(paged, cache_bundle()));
   expect_verified(run_arguments(tiny_gemv(), matrix_bundle()));
-  expect_verified(run_arguments(tiny_decode(), cache_bundle()));
+  Json decoded = tiny_decode();
+  expect_verified(run_arguments(decoded, cache_bundle()));
+  decoded["shape"]["page_tokens"] = 32;
+  expect_verified(run_arguments(decoded, cache_bundle()));
+  Json several = tiny_attention();
+  several["shape"].update({{"query_tokens", 3}, {"window", 16}});
+  expect_verified(run_arguments(several, cache_bundle()));
 }
 
 TEST_F(TinyBundle, QuantizingTwiceGivesTheSameBytes) {

@@ -1,5 +1,5 @@
-// Caches in pages through the C functions: results in every order of a pool, what launches refuse,
-// and what the host backend finds in a block table.
+// Caches in pages through the C functions: results in every order of a pool, and what launches
+// refuse.
 #include <limits>
 #include <set>
 
@@ -232,113 +232,38 @@ TEST_F(PageArguments, AreNotThoseOfAnotherCache) {
   EXPECT_EQ(launched([](auto&) {}, "prepared without page_tokens"), VQGEN_BAD_INPUT);
 }
 
-// Integers in the host backend's memory.
-class Integers {
- public:
-  explicit Integers(const std::vector<std::int32_t>& values)
-      : memory_(host()->registry->backend(), values.size() * sizeof(std::int32_t)) {
-    host()->registry->backend().upload(memory_.data(), std::as_bytes(std::span(values)));
-  }
-  const std::int32_t* data() const { return static_cast<const std::int32_t*>(memory_.data()); }
-
- private:
-  DeviceBuffer memory_;
-};
-
-constexpr std::int32_t kNobody = std::numeric_limits<std::int32_t>::max();
-
-// Lengths or positions and a table of 5 columns in place of a trial's, in pages of 16 tokens.
-template <class Trial, class Counts>
-std::string said_of(const OwnedOp& op, Trial& trial, Counts counts,
-                    const std::vector<std::int32_t>& values,
-                    const std::vector<std::int32_t>& table) {
-  const Integers own_counts(values);
-  const Integers own_table(table);
-  auto& args = trial.args();
-  args.*counts = own_counts.data();
-  args.pages.block_table = own_table.data();
-  args.pages.columns = 5;
-  const vqgen_status status = trial.launch(op.op);
-  if (status == VQGEN_OK) return "";
-  EXPECT_EQ(status, VQGEN_BAD_INPUT);
-  return vqgen_last_error();
+// What PageArguments asks of attention, of the other ops.
+template <class Trial>
+void expect_pages_judged(const OwnedOp& prepared, Trial& trial) {
+  const auto refused = [&](const auto& edit, const char* words) {
+    const auto before = trial.args();
+    edit(trial.args());
+    EXPECT_NE(trial.launch(prepared.op), VQGEN_OK) << words;
+    expect_words(vqgen_last_error(), {words});
+    trial.args() = before;
+  };
+  refused([](auto& a) { a.pages.columns = 2; }, "pages.columns times page_tokens is less than");
+  refused([](auto& a) { a.pages.count = 0; }, "pages.count");
+  refused([](auto& a) { a.pages.block_table = nullptr; }, "'pages.block_table' is null");
+  refused([](auto& a) { a.pages.keys.token = 0; }, "less than the rows of codes");
+  refused([](auto& a) { a.pages.values.head = -4; }, "'pages.values.head' is negative");
+  refused([](auto& a) { a.pages.values.page += 2; }, "'pages.values.page' is not a multiple");
+  refused([](auto& a) { a.keys.batch_stride = 64; }, "of a cache without pages");
+  EXPECT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
 }
 
-TEST(HostPages, EntriesThatAreNoPagesAreNamedWhereASequenceHasTokens) {
-  const Json config =
-      in_pages(edited(attention_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
-  const OwnedOp attention(config);
-  const auto of_attention = std::get<AttentionDecode>(read_config(config, "test").problem);
-  AttentionTrial heads(host(), of_attention, 80);
-  const auto count = static_cast<std::int32_t>(heads.args().pages.count);
-  const auto expect_both = [&](const std::vector<std::int32_t>& lengths,
-                               const std::vector<std::int32_t>& table,
-                               const std::vector<std::string>& words) {
-    const std::string of_heads =
-        said_of(attention, heads, &vqgen_attention_args::lengths, lengths, table);
-    if (words.empty()) {
-      EXPECT_EQ(of_heads, "");
-    } else {
-      expect_words(of_heads, words);
-    }
-  };
-  const std::string count_words = "is " + std::to_string(count);
-  expect_both({80, 33}, {0, 0, 1, 1, 0, 1, 0, 0, kNobody, -7}, {});  // read by both: fine
-  expect_both({80, 33}, {0, 0, 1, 1, 0, 1, 0, -1, 0, 0}, {"block_table[1][2] is -1", "32 to 47"});
-  expect_both({80, 32}, {0, 0, 1, 1, 0, 1, 0, -1, 0, 0}, {});
-  expect_both({80, 33}, {0, 0, 1, 1, count, 1, 0, 0, 0, 0},
-              {"block_table[0][4]", count_words, "64 to 79"});
-  expect_both({80, 33}, {kNobody, 0, 1, 1, 0, 1, 0, 0, 0, 0}, {"block_table[0][0]", "0 to 15"});
-  expect_both({0, 0}, std::vector<std::int32_t>(10, kNobody), {});
-  expect_both({0, 1}, std::vector<std::int32_t>(10, kNobody), {"block_table[1][0]"});
-  expect_both({80, 81}, std::vector<std::int32_t>(10, 0), {"lengths[1] is 81", "80"});
-}
-
-// Of longer sequences the first tokens are decoded, and no other page is asked for.
-TEST(HostPages, DecodeAsksForThePagesOfItsTokens) {
-  const Json config =
-      in_pages(edited(decode_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
-  const OwnedOp op(config);
-  DecodeTrial trial(std::get<KvDecode>(read_config(config, "test").problem), host(), 40);
-  const auto said = [&](const std::vector<std::int32_t>& table) {
-    return said_of(op, trial, &vqgen_kv_decode_args::lengths, {80, 80}, table);
-  };
-  EXPECT_EQ(said({0, 1, 0, -1, kNobody, 1, 1, 0, -1, -1}), "");
-  expect_words(said({0, 1, 0, -1, kNobody, 1, 1, -2, -1, -1}), {"block_table[1][2] is -2"});
-}
-
-TEST(HostPages, AppendsHavePagesOfTheirOwn) {
-  const Json config =
-      in_pages(edited(append_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "75"}}), 16);
-  const OwnedOp op(config);
-  AppendTrial trial(std::get<KvAppend>(read_config(config, "test").problem), host(), 75);
-  trial.args().counts = nullptr;  // 4 of each
-  const auto said = [&](const std::vector<std::int32_t>& positions,
-                        const std::vector<std::int32_t>& table) {
-    return said_of(op, trial, &vqgen_append_args::positions, positions, table);
-  };
-  // A shared prefix, and pages of their own where both append.
-  EXPECT_EQ(said({30, 16}, {0, 1, 2, -1, -1, 0, 3, -1, -1, -1}), "");
-  expect_words(said({30, 16}, {0, 1, 2, -1, -1, 0, 1, -1, -1, -1}),
-               {"page 1", "sequences 0 and 1", "block_table[1][1]"});
-  expect_words(said({30, 28}, {0, 1, 2, -1, -1, 0, 3, -1, -1, -1}) +
-                   said({30, 29}, {0, 1, 2, -1, -1, 0, 3, 2, -1, -1}),
-               {"page 2", "block_table[1][2]"});
-  expect_words(said({30, -1}, {0, 1, -1, -1, -1, 0, 1, -1, -1, -1}), {"block_table[0][2] is -1"});
-  // Sequences that rest, and those whose room is full: no page of theirs is asked for.
-  EXPECT_EQ(said({-1, -5}, std::vector<std::int32_t>(10, kNobody)), "");
-  EXPECT_EQ(said({75, 79}, std::vector<std::int32_t>(10, kNobody)), "");
-  EXPECT_EQ(said({75, 80}, std::vector<std::int32_t>(10, 0)), "");
-  EXPECT_EQ(said({74, 76}, std::vector<std::int32_t>(10, 0)), "");
-  expect_words(said({73, -1}, {0, 0, 0, 0, kNobody, 0, 0, 0, 0, 0}), {"block_table[0][4]"});
-  const Integers none({0, 0});
-  trial.args().counts = none.data();
-  EXPECT_EQ(said({30, 30}, std::vector<std::int32_t>(10, kNobody)), "");
+TEST(Pages, OfAppendsAndDecodesAreJudgedAlike) {
+  const Json append = in_pages(edited(small_append(), {{"/shape/tokens", "90"}}), 16);
+  AppendTrial append_trial(std::get<KvAppend>(read_config(append, "test").problem), host(), 90);
+  expect_pages_judged(OwnedOp(append), append_trial);
+  const Json decode = in_pages(edited(small_decode(), {{"/shape/tokens", "200"}}), 16);
+  DecodeTrial decode_trial(std::get<KvDecode>(read_config(decode, "test").problem), host(), 77);
+  expect_pages_judged(OwnedOp(decode), decode_trial);
 }
 
 // The last token of a room, one that reaches beyond it, a room that is full, sequences that rest:
 // what is beyond is left out, and no page has it.
-TEST(HostPages, AFullTableTakesWhatItHasRoomFor) {
+TEST(Pages, AFullTableTakesWhatItHasRoomFor) {
   const Json config = in_pages(edited(append_json(), {{"/shape/head_dim", "64"},
                                                       {"/shape/tokens", "80"},
                                                       {"/shape/batch", "8"},

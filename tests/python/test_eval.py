@@ -191,6 +191,23 @@ def test_recipes_of_transforms_and_of_calibration(small, capsys, monkeypatch):
                                                         "training hadamard + smooth"]
 
 
+def test_a_format_file_is_told_by_its_name_and_its_fields(small, capsys):
+    form, books = small / "own" / "form.json", small / "file-books"
+    form.parent.mkdir()
+    command = [str(small), "--text", str(small / "text"), "--format", f"{form}:vecinfer-d4b8",
+               "--calibration", "4", "--sequences", "1", "--length", "40", "--codebooks", str(books),
+               "--device", DEVICE]
+    trained = []
+    for bits in (5, 5, 4):
+        form.write_text(json.dumps({"vector_size": 4, "index_bits": bits}))
+        assert vqgen.eval.main(command) == 0
+        trained.append(capsys.readouterr().err.count("training form-"))
+    assert trained == [1, 0, 1]
+    names = [path.name.split("-") for path in books.iterdir()]
+    assert len(names) == 2 and {len(name) for name in names} == {6}
+    assert {(name[0], *name[2:5]) for name in names} == {("form", "vecinfer", "d4b8", "4")}
+
+
 @pytest.mark.parametrize("options, words", [
     (["--text", "none", "--format", "vecinfer-d4b8"], "none"),
     (["--text", "TEXT", "--format", "vecinfer-d4b8", "--sequences", "500"], "are wanted"),

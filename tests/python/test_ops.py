@@ -84,6 +84,17 @@ def test_several_query_tokens(host, draw):
         op(query, *caches, before, query_start=starts, new_keys=fresh[0][:4], new_values=fresh[1])
     with pytest.raises(vqgen.BadInput, match="'new_values' is null"):
         op(query, *caches, before, query_start=starts, new_keys=fresh[0])
+    out, lse = op(query, *caches, np.array([1, 0, 2], np.int32), query_start=starts, return_lse=True)
+    assert not out[:2].any() and (lse[:2] == -np.inf).all()  # these have no key
+    assert out[2:].any(axis=(1, 2)).all() and np.isfinite(lse[2:]).all()
+    with pytest.raises(vqgen.BadInput, match=r"lengths\[0\] is 40, 43 with its new_keys, and "
+                       "`tokens` is 42"):
+        op(query, *caches, lengths, query_start=starts, new_keys=fresh[0], new_values=fresh[1],
+           tokens=42)
+    with pytest.raises(vqgen.BadInput, match=r"lengths\[0\] is 40, and `tokens` is 39"):
+        op(query, *caches, lengths, query_start=starts, tokens=39)
+    with pytest.raises(vqgen.Error, match="allocation"):  # rows that the query has not
+        op(query[:3], *caches, lengths, query_start=starts)
     plain = host.attention(configs.AttentionConfig(
         configs.AttentionShape(batch, 4, kv_heads, dim, 48), form, form))
     with pytest.raises(vqgen.BadInput, match="'query_start' is given, and the config has none"):

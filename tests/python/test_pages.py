@@ -102,6 +102,27 @@ def test_groups_of_rows(host, draw, rows, words):
         assert reference.worst(results[0], expected[0]) < 2e-3
 
 
+def test_groups_that_lie_apart_by_no_whole_words_a_row(host, draw):
+    form = {"vector_size": 4, "index_bits": 8, "layout": {"rows": 4}}
+    attention = ops(host, PAGE, form)[1]
+    books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
+    query = draw.standard_normal((BATCH, 4, DIM)).astype(np.float16)
+    table, _ = table_of(draw)
+    for words, refused in ((17, True), (18, True), (20, False)):
+        groups = np.zeros((PAGES, KV_HEADS, PAGE // 4, words), np.uint32)[..., :16]
+        keys = vqgen.Quantized(groups.reshape(*groups.shape[:3], 4, 4, 1), books)
+        assert np.shares_memory(keys.codes, groups)
+        values = keys._replace(codes=np.ascontiguousarray(keys.codes))
+        call = lambda: attention(query, keys, values, np.full(BATCH, TOKENS, np.int32),
+                                 block_table=table)
+        if refused:
+            with pytest.raises(vqgen.BadInput, match=f"'keys.codes' has {words} words from a group "
+                               "of rows to the next, which its 4 rows do not divide"):
+                call()
+        else:
+            assert call().any()
+
+
 def test_a_prefix_is_shared(host, draw):
     append, attention, _ = ops(host, PAGE)
     books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
@@ -117,6 +138,41 @@ def test_a_prefix_is_shared(host, draw):
     together = np.repeat(apart[:1], BATCH, 0)
     assert np.array_equal(attention(query, *caches, lengths, block_table=together), out)
     assert np.array_equal(out[0], out[2])
+
+
+def test_what_is_no_number_stays_in_its_pages(host, draw):
+    books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
+    books[:, :, 128:] = np.nan
+    lengths, table = np.array([50, 60, 7], np.int32), table_of(draw)[0]
+    pools = np.full((2, PAGES, KV_HEADS, PAGE, 4), 0xffffffff, np.uint32)
+    for pool in pools:  # of nobody, of sequence 1, and past a length there are none but NaN
+        for sequence in (0, 2):
+            for token in range(lengths[sequence]):
+                row = draw.integers(0, 1 << 32, (KV_HEADS, 4), dtype=np.uint32) & 0x7f7f7f7f
+                pool[table[sequence, token // PAGE], :, token % PAGE] = row
+    caches = [vqgen.Quantized(each, books) for each in pools]
+    query = draw.standard_normal((BATCH, 4, DIM)).astype(np.float16)
+    out, lse = ops(host, PAGE)[1](query, *caches, lengths, block_table=table, return_lse=True)
+    assert [np.isfinite(each).all() for each in out] == [True, False, True]
+    assert np.isfinite(lse[[0, 2]]).all() and np.isnan(out[1]).all()
+
+
+def test_counts_beyond_what_there_is(host, draw):
+    append = ops(host, PAGE)[0]
+    books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
+    fresh = draw.standard_normal((2, BATCH, 20, KV_HEADS, DIM)).astype(np.float16)
+    table, _ = table_of(draw)
+    results = []
+    for positions, counts in (((0, 50, 30), None), ((0, 50, 30), (21, 2**31 - 1, -1))):
+        pools = np.zeros((2, PAGES, KV_HEADS, PAGE, 4), np.uint32)
+        caches = [vqgen.Quantized(each, books) for each in pools]
+        append(*fresh, np.array(positions, np.int32), *caches, block_table=table,
+               counts=None if counts is None else np.array(counts, np.int32))
+        results.append(pools)
+    everything, capped = results
+    assert np.array_equal(everything[:, table[:2]], capped[:, table[:2]]) and capped.any()
+    assert everything[:, table[2]].any() and not capped[:, table[2]].any()
+    assert not everything[:, table[1], :, :][:, 3, :, 12:].any()  # tokens 60 to 63: not of the op
 
 
 def paged(host):
@@ -159,7 +215,15 @@ def test_tables_that_do_not_fit(host):
     fresh = np.ones((BATCH, 20, KV_HEADS, DIM), np.float16)
     with pytest.raises(vqgen.BadInput, match=r"page 0 is appended to by sequences 0 and 1"):
         append(fresh, fresh, np.zeros(BATCH, np.int32), keys, values,
-               block_table=np.zeros_like(table))
+               block_table=np.repeat(table[:1], BATCH, 0))
+    twice = table.copy()
+    twice[0, 1] = twice[0, 0]
+    with pytest.raises(vqgen.BadInput, match=r"page 0 is appended to as block_table\[0\]\[1\], and "
+                       r"is block_table\[0\]\[0\] too"):
+        append(fresh, fresh, np.array([16, -1, -1], np.int32), keys, values, block_table=twice)
+    full = np.full(BATCH, TOKENS, np.int32)  # nothing fits, and nothing is written
+    append(fresh, fresh, full, keys, values, block_table=np.full_like(table, -1))
+    assert not keys.codes.any() and not values.codes.any()
     plain = ops(host, 0)[1]
     rows = keys._replace(codes=np.zeros((BATCH, KV_HEADS, TOKENS, 4), np.uint32))
     with pytest.raises(vqgen.BadInput, match="'block_table' is given, and the config has none"):

@@ -37,6 +37,7 @@ enum Axis {
   kKeyLayout,
   kValueLayout,
   kPages,
+  kOrder,
 };
 constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -57,8 +58,8 @@ constexpr std::array kAlongs{1, 2, 4};
 constexpr std::array kRuns{1, 3, 8};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3,
-                              3, 2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4};
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3, 3,
+                              2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -98,7 +99,8 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
   result.input = {.seed = seed,
-                  .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged};
+                  .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged,
+                  .page_order = pick(kPageOrders, kOrder)};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment};
   for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
@@ -110,6 +112,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 SweepCases append_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
   for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
   // Warps along the entries are no more than a block has.

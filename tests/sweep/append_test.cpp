@@ -187,42 +187,10 @@ void expect_cache(const AppendData& appended, AttentionData& attention, const Ap
   attention.raw_values = cache.raw_values;
 }
 
-TEST_F(Append, TokenByTokenIsTheCacheThatIsEncodedAtOnce) {
-  constexpr int kTokens = 19;
-  KvAppend at_once = append_problem();
-  at_once.shape.new_tokens = kTokens;
-  AppendData all = make_append_data(at_once, {.seed = 21});
-  all.positions.assign(2, 0);
-  const AppendResult whole = kernel(at_once).run(all);
-  EXPECT_TRUE(judge_append(all, whole).ok) << judge_append(all, whole).why;
-
-  KvAppend single = at_once;
-  single.shape.new_tokens = 1;
-  Kernel one = kernel(single);
-  AppendData step = all;
-  step.new_tokens = 1;
-  const std::size_t row = 2 * 64;  // all heads of a token
-  AppendResult cache;
-  for (std::size_t token = 0; token < kTokens; ++token) {
-    step.positions.assign(2, static_cast<std::int32_t>(token));
-    const auto take = [&](const std::vector<std::uint16_t>& from, std::vector<std::uint16_t>& to) {
-      to.clear();
-      for (std::size_t b = 0; b < 2; ++b) {
-        const auto begin = from.begin() + static_cast<std::ptrdiff_t>((b * kTokens + token) * row);
-        to.insert(to.end(), begin, begin + row);
-      }
-    };
-    take(all.new_keys, step.new_keys);
-    take(all.new_values, step.new_values);
-    cache = one.run(step);
-    step.keys.codes = cache.key_codes;
-    step.values.codes = cache.value_codes;
-    step.raw_keys = cache.raw_keys;
-    step.raw_values = cache.raw_values;
-  }
-  expect_same(whole, cache);
-
-  // Read with windows and sinks of every sequence's own, by codes and raw.
+// Attention reads the cache of steps as the one that was encoded at once, with windows and sinks of
+// every sequence's own, by codes and raw.
+void expect_attention_over(const KvAppend& at_once, const AppendData& all,
+                           const AppendResult& cache, const AppendResult& whole) {
   AttentionDecode op;
   op.shape = {.batch = 2,
               .query_heads = 4,
@@ -230,15 +198,16 @@ TEST_F(Append, TokenByTokenIsTheCacheThatIsEncodedAtOnce) {
               .head_dim = 64,
               .tokens = 24,
               .window = 4,
-              .sinks = 2};
+              .sinks = 2,
+              .page_tokens = at_once.shape.page_tokens};
   op.keys = at_once.keys;
   op.values = at_once.values;
   AttentionData data = make_attention_data(op, {.seed = 22});
-  data.lengths.assign(2, kTokens);
+  data.lengths.assign(2, static_cast<std::int32_t>(all.new_tokens));
   data.windows = {4, 3};
   data.sinks = {2, 1};
   expect_cache(all, data, cache);
-  Kernel attention = kernel(op, rules_plan<AttentionLanes>(op, sweep_gpu()));
+  Kernel attention(*sweep_backend(), op, rules_plan<AttentionLanes>(op, sweep_gpu()), sweep_gpu());
   const AttentionOutput by_steps = attention.run(data);
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
@@ -250,6 +219,52 @@ TEST_F(Append, TokenByTokenIsTheCacheThatIsEncodedAtOnce) {
   // Raw tokens are those that were appended: attention over raw keys of another token differs.
   std::swap_ranges(data.raw_keys.begin(), data.raw_keys.begin() + 64, data.raw_keys.begin() + 128);
   EXPECT_NE(attention.run(data).out, by_steps.out);
+}
+
+// A prompt in parts, the last of which may be shorter, and whole; codes, and the raw slots.
+TEST_F(Append, InPartsIsTheCacheThatIsEncodedAtOnce) {
+  constexpr int kTokens = 19;
+  for (const auto& [page_tokens, part] :
+       {std::pair{0, 1}, std::pair{16, 1}, std::pair{0, 7}, std::pair{16, 7}}) {
+    SCOPED_TRACE(testing::Message() << page_tokens << ' ' << part);
+    KvAppend at_once = append_problem();
+    at_once.shape.new_tokens = kTokens;
+    at_once.shape.page_tokens = page_tokens;
+    AppendData all = make_append_data(at_once, {.seed = 21});
+    all.positions.assign(2, 0);
+    const AppendResult whole = kernel(at_once).run(all);
+    EXPECT_TRUE(judge_append(all, whole).ok) << judge_append(all, whole).why;
+
+    KvAppend few = at_once;
+    few.shape.new_tokens = part;
+    Kernel append = kernel(few);
+    AppendData step = all;
+    step.new_tokens = part;
+    const std::size_t row = 2 * 64;  // all heads of a token
+    AppendResult cache;
+    for (int token = 0; token < kTokens; token += part) {
+      const int count = std::min(part, kTokens - token);
+      step.positions.assign(2, token);
+      step.counts.assign(2, count);
+      const auto take = [&](const std::vector<std::uint16_t>& from,
+                            std::vector<std::uint16_t>& to) {
+        to.assign(2 * static_cast<std::size_t>(part) * row, 0x7e00);  // what no number is
+        for (int b = 0; b < 2; ++b) {
+          std::copy_n(from.begin() + (b * kTokens + token) * static_cast<int>(row),
+                      count * static_cast<int>(row), to.begin() + b * part * static_cast<int>(row));
+        }
+      };
+      take(all.new_keys, step.new_keys);
+      take(all.new_values, step.new_values);
+      cache = append.run(step);
+      step.keys.codes = cache.key_codes;
+      step.values.codes = cache.value_codes;
+      step.raw_keys = cache.raw_keys;
+      step.raw_values = cache.raw_values;
+    }
+    expect_same(whole, cache);
+    expect_attention_over(at_once, all, cache, whole);
+  }
 }
 
 // Counts that are not given, and capacities that cut a run of tokens off.

@@ -40,6 +40,7 @@ enum Axis {
   kIntegers,
   kPages,
   kQueries,
+  kOrder,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
@@ -75,8 +76,8 @@ const std::vector<int> kSizes{kBits + 1,
                               kLayouts.size(),
                               4,
                               kPageTokens.size(),
-
-                              4};
+                              4,
+                              kPageOrders.size()};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -105,20 +106,9 @@ constexpr int kChannels = 2;
 constexpr std::array kSharesOf{std::pair{0, 0}, std::pair{2, 4}, std::pair{8, 1}};
 constexpr int kMostTableBits = 10;  // larger tables fit no block, or hardly any
 
-// `bits` 0 asks for codes of the lattice.
-VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
-  VqFormat format;
-  format.index_bits = bits == 0 ? 16 : bits;
-  if (bits == 0) format.decoder = Decoder::e8p;
-  format.vector_size = vector;
-  format.residuals = residuals;
-  format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
-  // Narrow groups have a codebook a sub-vector, as CQ; with large codebooks that is more memory
-  // than a test should take, and half a head serves as well.
-  if (scope == 2 && format.entries() > 2048) format.group_channels = head_dim / 2;
-  if (scope == 3) format.group_channels = head_dim / 2;
-  return format;
-}
+// Narrow groups have a codebook a sub-vector; of larger codebooks that is more memory than a test
+// should take.
+constexpr int kMostNarrowEntries = 2048;
 
 void vary(AttentionFragments& plan, int variant) {
   switch (variant) {
@@ -200,9 +190,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const int value_bits =
       v[kValueBits] == kValueE8p ? 0 : 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;
   op.keys = cache_format(v[kKeyBits] == kKeyE8p ? 0 : v[kKeyBits] + 2, pick(kVectors, kKeyVector),
-                         v[kKeyResiduals] + 1, v[kKeyScope], op.shape.head_dim);
+                         v[kKeyResiduals] + 1, v[kKeyScope], op.shape.head_dim, kMostNarrowEntries);
   op.values = cache_format(value_bits, pick(kVectors, kValueVector), v[kValueResiduals] + 1,
-                           v[kValueScope], op.shape.head_dim);
+                           v[kValueScope], op.shape.head_dim, kMostNarrowEntries);
   op.keys.layout = pick(kLayouts, kKeyLayout);
   op.values.layout = pick(kLayouts, kValueLayout);
   op.keys.smooth = v[kTransforms] % 2 == 1;
@@ -259,6 +249,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   result.input.counts = queries.counts;
+  result.input.page_order = pick(kPageOrders, kOrder);
   result.input.fresh = queries.counts == LengthPattern::ragged ? v[kSplits] == 1 : queries.fresh;
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   // The least that args/ and the layouts ask for.
@@ -293,6 +284,7 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     impossible.insert({{kValueBits, kValueE8p}, {kIntegers, of_values}});
     impossible.insert({{kValueVector, 0}, {kIntegers, of_values}});
   }
+  exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
     impossible.insert({{kKeyBits, bits}, {kDataflow, kTables}});
   }

@@ -33,14 +33,16 @@ void fix_placement(Placement& placement, const VqFormat& format, int variant) {
   }
 }
 
-VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim) {
+VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim,
+                      int most_entries) {
   VqFormat format;
   format.index_bits = bits == 0 ? 16 : bits;
   if (bits == 0) format.decoder = Decoder::e8p;
   format.vector_size = vector;
   format.residuals = residuals;
   format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
-  if (scope == 2 && format.entries() > 32) format.group_channels = head_dim / 2;
+  const bool halves = scope == 3 || (scope == 2 && format.entries() > most_entries);
+  if (halves) format.group_channels = head_dim / 2;
   return format;
 }
 
@@ -50,6 +52,21 @@ void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes) {
   impossible.insert({{axes.vector, 0}, {axes.scales, kIntegers}});
   for (const int vector : {0, 1}) {
     impossible.insert({{axes.bits, axes.lattice}, {axes.vector, vector}});
+  }
+}
+
+void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes) {
+  const auto side_by_side = static_cast<int>(kPageOrders.size()) - 1;
+  for (int tokens = 0; tokens < static_cast<int>(kPageTokens.size()); ++tokens) {
+    for (int order = 0; order <= side_by_side; ++order) {
+      if ((tokens > 0) == (order > 0)) continue;
+      impossible.insert({{axes.tokens, tokens}, {axes.order, order}});
+    }
+  }
+  for (int layout = 1; layout < static_cast<int>(kLayouts.size()); ++layout) {
+    for (const int axis : {axes.key_layout, axes.value_layout}) {
+      impossible.insert({{axis, layout}, {axes.order, side_by_side}});
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,11 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
 // Dataflow slices: the widths of codes that it takes x vector_size x residuals, all else in turns.
 std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed);
 
-// Tokens of a page, as caches of all ops are swept over.
+// Tokens of a page, as caches of all ops are swept over, and orders of the pool; none without
+// pages.
 inline constexpr std::array kPageTokens{0, 16, 32, 256};
+inline constexpr std::array<std::optional<PageOrder>, 5> kPageOrders{
+    std::nullopt, PageOrder::hnd, PageOrder::nhd, PageOrder::joint, PageOrder::side_by_side};
 
 // All that there are.
 inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2},
@@ -64,8 +68,10 @@ inline void with_integers(VqFormat& format, bool wanted) {
 }
 
 // A format of a KV cache by the values of its axes: bits 0 are codes of the lattice; scope 0 is
-// tensor, 1 head, 2 a codebook a sub-vector, as CQ, of large ones half a head.
-VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim);
+// tensor, 1 head, 2 a codebook a sub-vector, as CQ, 3 a codebook half a head, which is taken for 2
+// where a codebook has more than `most_entries`.
+VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim,
+                      int most_entries = 32);
 
 // The axes of an operand's format, and the value of its bits that is the lattice; values of the
 // vector's are 2, 4 and 8, and the scales' value 2 is entries of integers.
@@ -74,6 +80,13 @@ struct FormatAxes {
 };
 // What such a format cannot be: a lattice has vectors of 8 and its own entries, integers 4 or 8.
 void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes);
+
+// The axes of kPageTokens and kPageOrders, and those of kLayouts.
+struct PageAxes {
+  int key_layout, value_layout, tokens, order;
+};
+// An order goes with pages, and groups of rows do not stand side by side.
+void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes);
 
 // Cases of all pairs of values of axes that have `sizes`; make(values, seed) makes one.
 template <class Make>

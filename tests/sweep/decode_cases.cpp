@@ -36,6 +36,7 @@ enum Axis {
   kKeyLayout,
   kValueLayout,
   kPages,
+  kOrder,
 };
 constexpr std::array kKeyBitsOf{3, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -52,8 +53,8 @@ constexpr std::array kThreadCounts{32, 96, 256};
 constexpr std::array kBlockTokens{1, 6, 64};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 5,           2,           2, 3, 3,
-                              3, 2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4};
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 3, 3,
+                              2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -92,7 +93,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.override_dropped = !check(plan, op, gpu).ok;
   result.plan = result.override_dropped ? without : plan;
   result.input = {.seed = seed,
-                  .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged};
+                  .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged,
+                  .page_order = pick(kPageOrders, kOrder)};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   const std::size_t words =
       std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
@@ -106,6 +108,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
   for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {

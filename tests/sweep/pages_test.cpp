@@ -1,9 +1,12 @@
 // Where pages stand, how many tokens they have, and who shares them changes nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "generator/generate.h"
+#include "runtime/verify/reference_attention.h"
 #include "tests/message_of.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -35,8 +38,8 @@ AttentionDecode attention_problem(int page_tokens) {
 }
 
 // Each dataflow's, for contiguous rows: pages change no plan.
-std::vector<Plan> attention_plans() {
-  const AttentionDecode op = attention_problem(0);
+std::vector<Plan> attention_plans(AttentionDecode op = attention_problem(0)) {
+  op.shape.page_tokens = 0;
   std::vector<Plan> plans;
   for (const Plan& like : {Plan{AttentionLanes{}}, Plan{AttentionTables{}},
                            Plan{AttentionChannels{}}, Plan{AttentionFragments{}}}) {
@@ -59,7 +62,7 @@ TEST_F(Pages, OrderSizeAndSharingChangeNoBit) {
   for (const Plan& plan : plans) {
     SCOPED_TRACE(dataflow_name(plan));
     std::optional<AttentionOutput> first;
-    for (const int page_tokens : {256, 16, 64}) {
+    for (const int page_tokens : {256, 16, 32, 64, 128}) {
       Kernel kernel(*sweep_backend(), attention_problem(page_tokens), plan, sweep_gpu());
       for (std::uint64_t seed = 1; seed <= 6; ++seed) {
         data.paging_seed = seed;
@@ -118,6 +121,71 @@ TEST_F(Pages, AppendedRowsAreThoseOfContiguousCodes) {
       const AppendResult out = kernel.run(data);
       EXPECT_EQ(out.key_codes, plain.key_codes);
       EXPECT_EQ(out.value_codes, plain.value_codes);
+    }
+  }
+}
+
+// Bits of the codes that a call reads are `kept` of them; all others are ones: of the sequence
+// `but`, of tokens past a length, of raw ones. Codes have 8 bits.
+void mark_codes(AttentionData& data, std::int64_t but, std::uint32_t kept) {
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+    for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
+      const std::int64_t b = row / (tensor->heads * tensor->rows);
+      const std::int64_t token = row % tensor->rows;
+      const bool read = b != but && token < data.lengths[static_cast<std::size_t>(b)] &&
+                        token_place(data, b, token) == TokenPlace::codes;
+      const auto first = tensor->codes.begin() + row * tensor->row_words;
+      std::for_each(first, first + tensor->row_words,
+                    [&](std::uint32_t& word) { word = read ? word & kept : ~0u; });
+    }
+  }
+}
+
+// The upper half of a codebook's entries, of 256.
+void set_upper_entries(QuantizedTensor& tensor, std::uint16_t bits) {
+  const auto half = static_cast<std::size_t>(128 * tensor.format.vector_size);
+  for (std::size_t i = 0; i < tensor.codebooks.size(); ++i) {
+    if (i / half % 2 == 1) tensor.codebooks[i] = bits;
+  }
+}
+
+// Another sequence's pages, pages of nobody, and the rest of the last page stand for NaN, and so do
+// that sequence's raw tokens: no other sequence has a bit of them.
+TEST_F(Pages, WhatIsNoNumberStaysInItsSequence) {
+  constexpr std::int64_t kBad = 1;
+  AttentionDecode op = attention_problem(16);
+  op.keys = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+  op.values = {.vector_size = 8, .index_bits = 8};
+  for (const int query_tokens : {1, 3}) {
+    op.shape.query_tokens = query_tokens;
+    AttentionData data = make_attention_data(op, {.seed = 6});
+    data.lengths = {333, 600, 5, 64};
+    mark_codes(data, kBad, 0x7f7f7f7f);
+    AttentionData bad = data;
+    for (QuantizedTensor* tensor : {&bad.keys, &bad.values}) set_upper_entries(*tensor, 0x7e00);
+    for (QuantizedTensor* tensor : {&data.keys, &data.values}) set_upper_entries(*tensor, 0);
+    const auto raw = static_cast<std::ptrdiff_t>(bad.raw_keys.size()) / bad.batch;
+    std::fill_n(bad.raw_keys.begin() + kBad * raw, raw, 0x7e00);
+    std::fill_n(bad.raw_values.begin() + kBad * raw, raw, 0x7e00);
+    for (const Plan& plan : attention_plans(op)) {
+      SCOPED_TRACE(testing::Message() << dataflow_name(plan) << ' ' << query_tokens);
+      Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
+      const AttentionOutput expected = kernel.run(data);
+      const AttentionOutput output = kernel.run(bad);
+      const auto width = static_cast<std::size_t>(op.shape.query_heads * op.shape.head_dim);
+      for (std::int64_t b = 0; b < data.batch; ++b) {
+        const auto [first, last] = data.query_rows(b);
+        const auto from = static_cast<std::size_t>(first) * width;
+        const auto to = static_cast<std::size_t>(last) * width;
+        const bool same = std::equal(expected.out.begin() + static_cast<std::ptrdiff_t>(from),
+                                     expected.out.begin() + static_cast<std::ptrdiff_t>(to),
+                                     output.out.begin() + static_cast<std::ptrdiff_t>(from));
+        EXPECT_EQ(same, b != kBad) << b;
+        const auto heads = static_cast<std::size_t>(op.shape.query_heads);
+        for (std::size_t i = from / width * heads; i < to / width * heads; ++i) {
+          EXPECT_EQ(std::isfinite(output.lse[i]), b != kBad) << i;
+        }
+      }
     }
   }
 }

@@ -79,27 +79,32 @@ class QueryTokens : public testing::TestWithParam<Plan> {
 
 // By the data of those, query token j of each sequence alone.
 TEST_P(QueryTokens, AtOnceAreStepsOfOne) {
-  const AttentionDecode op = problem();
-  AttentionData data = make_attention_data(op, {.seed = 41});
-  data.lengths[1] = 2;  // two of its query tokens see no key
-  const AttentionOutput output = kernel(op).run(data);
-  Kernel one = kernel(problem(1));
-  for (int j = 0; j < kMost; ++j) {
-    AttentionData step = data;
-    step.query_start.clear();
-    step.queries.clear();
-    for (std::int64_t b = 0; b < data.batch; ++b) {
-      const std::int64_t row = data.query_rows(b).first + j;
-      const auto query = rows_of(data.queries, row, 1, row_elements(op));
-      step.queries.insert(step.queries.end(), query.begin(), query.end());
-      step.lengths[static_cast<std::size_t>(b)] =
-          static_cast<std::int32_t>(std::max<std::int64_t>(data.seen_by(b, row), 0));
-    }
-    const AttentionOutput expected = one.run(step);
-    for (std::int64_t b = 0; b < data.batch; ++b) {
-      SCOPED_TRACE(testing::Message() << b << ' ' << j);
-      const std::int64_t row = data.query_rows(b).first + j;
-      expect_near(rows_of(expected, b, 1, op), rows_of(output, row, 1, op), op.dtype);
+  for (const int page_tokens : {0, 16}) {
+    SCOPED_TRACE(page_tokens);
+    AttentionDecode op = problem();
+    AttentionDecode single = problem(1);
+    op.shape.page_tokens = single.shape.page_tokens = page_tokens;
+    AttentionData data = make_attention_data(op, {.seed = 41});
+    data.lengths[1] = 2;  // two of its query tokens see no key
+    const AttentionOutput output = kernel(op).run(data);
+    Kernel one = kernel(single);
+    for (int j = 0; j < kMost; ++j) {
+      AttentionData step = data;
+      step.query_start.clear();
+      step.queries.clear();
+      for (std::int64_t b = 0; b < data.batch; ++b) {
+        const std::int64_t row = data.query_rows(b).first + j;
+        const auto query = rows_of(data.queries, row, 1, row_elements(op));
+        step.queries.insert(step.queries.end(), query.begin(), query.end());
+        step.lengths[static_cast<std::size_t>(b)] =
+            static_cast<std::int32_t>(std::max<std::int64_t>(data.seen_by(b, row), 0));
+      }
+      const AttentionOutput expected = one.run(step);
+      for (std::int64_t b = 0; b < data.batch; ++b) {
+        SCOPED_TRACE(testing::Message() << b << ' ' << j);
+        const std::int64_t row = data.query_rows(b).first + j;
+        expect_near(rows_of(expected, b, 1, op), rows_of(output, row, 1, op), op.dtype);
+      }
     }
   }
 }

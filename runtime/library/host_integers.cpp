@@ -1,0 +1,134 @@
+#include "runtime/library/host_integers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "core/ceil_div.h"
+#include "runtime/library/last_error.h"
+
+namespace vqgen::library {
+namespace {
+
+template <class... Values>
+vqgen_status refuse(fmt::format_string<Values...> text, Values&&... values) {
+  return fail(VQGEN_BAD_INPUT, fmt::format(text, std::forward<Values>(values)...).c_str());
+}
+
+// visit(column, page) for the pages of tokens [first, end) of a sequence, until one is wrong.
+template <class Visit>
+vqgen_status each_page(const vqgen_pages& pages, std::int64_t page_tokens, std::int64_t sequence,
+                       std::int64_t first, std::int64_t end, Visit&& visit) {
+  if (first >= end) return VQGEN_OK;
+  for (std::int64_t i = first / page_tokens; i < ceil_div(end, page_tokens); ++i) {
+    const std::int32_t page = pages.block_table[sequence * pages.columns + i];
+    if (page < 0 || page >= pages.count) {
+      return refuse(
+          "block_table[{}][{}] is {}, and the pool has pages 0 to {}; give the page of tokens {} "
+          "to {} of the sequence",
+          sequence, i, page, pages.count - 1, i * page_tokens, (i + 1) * page_tokens - 1);
+    }
+    if (const vqgen_status status = visit(i, page); status != VQGEN_OK) return status;
+  }
+  return VQGEN_OK;
+}
+
+// The pages of the tokens of sequence b that a call reads.
+template <class Shape, class Args>
+vqgen_status judge_pages(const Shape& shape, const Args& args, std::int64_t b) {
+  if (shape.page_tokens == 0) return VQGEN_OK;
+  const std::int64_t end = std::min<std::int64_t>(args.lengths[b], args.tokens);
+  return each_page(args.pages, shape.page_tokens, b, 0, end,
+                   [](std::int64_t, std::int32_t) { return VQGEN_OK; });
+}
+
+// The raw slots of sequence b that a call reads; the first of `queries` tokens that are in the
+// cache reads the window's further back than the last.
+template <class Shape, class Args>
+vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int queries) {
+  if (args.lengths[b] <= 0) return VQGEN_OK;
+  const int most = std::max(shape.window - std::max(queries - 1, 0), 0);
+  if (shape.window > 0 && args.windows[b] > most) {
+    return refuse(
+        "windows[{}] is {}, and a window of {} in the config serves {} with at most {}; lower it, "
+        "or prepare with a larger window",
+        b, args.windows[b], shape.window,
+        queries > 1 ? fmt::format("{} query tokens", queries) : "a sequence", most);
+  }
+  if (shape.sinks > 0 && args.sinks[b] > shape.sinks) {
+    return refuse("sinks[{}] is {}, and the config has {}; lower it, or prepare with more", b,
+                  args.sinks[b], shape.sinks);
+  }
+  return VQGEN_OK;
+}
+
+}  // namespace
+
+vqgen_status judge_integers(const AttentionShape& shape, const vqgen_attention_args& args) {
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t length = args.lengths[b];
+    std::int64_t queries = 1;
+    if (shape.query_tokens > 1) {
+      queries = std::clamp<std::int64_t>(
+          std::int64_t{args.query_start[b + 1]} - args.query_start[b], 0, shape.query_tokens);
+    }
+    const bool fresh = args.new_keys != nullptr && queries > 0;
+    const std::int64_t seen = length + (fresh ? queries : 0);
+    if (length < 0) return refuse("lengths[{}] is {}; a sequence that rests has 0", b, length);
+    if (seen > args.tokens) {
+      return refuse(
+          "lengths[{}] is {}{}, and `tokens` is {}; give the most that a query token sees", b,
+          length, fresh ? fmt::format(", {} with its new_keys", seen) : "", args.tokens);
+    }
+    if (const auto status = judge_raw(shape, args, b, fresh ? 1 : static_cast<int>(queries)))
+      return status;
+    if (const auto status = judge_pages(shape, args, b)) return status;
+  }
+  return VQGEN_OK;
+}
+
+vqgen_status judge_integers(const DecodeShape& shape, const vqgen_kv_decode_args& args) {
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    if (const auto status = judge_raw(shape, args, b, 1)) return status;
+    if (const auto status = judge_pages(shape, args, b)) return status;
+  }
+  return VQGEN_OK;
+}
+
+vqgen_status judge_integers(const AppendShape& shape, const vqgen_append_args& args) {
+  if (shape.page_tokens == 0) return VQGEN_OK;
+  struct Writer {
+    std::int64_t sequence, column;
+  };
+  std::unordered_map<std::int32_t, Writer> writers;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t position = args.positions[b];
+    const std::int64_t count = args.counts == nullptr
+                                   ? shape.new_tokens
+                                   : std::clamp<std::int64_t>(args.counts[b], 0, shape.new_tokens);
+    if (position < 0) continue;
+    const auto written = [&](std::int64_t column, std::int32_t page) {
+      const auto [writer, first] = writers.emplace(page, Writer{b, column});
+      if (!first && writer->second.sequence != b) {
+        return refuse(
+            "page {} is appended to by sequences {} and {} (block_table[{}][{}]); give each a page "
+            "of its own",
+            page, writer->second.sequence, b, b, column);
+      }
+      const std::int32_t* const table = args.pages.block_table + b * args.pages.columns;
+      const std::int32_t* const before = std::find(table, table + column, page);
+      if (before == table + column) return VQGEN_OK;
+      return refuse(
+          "page {} is appended to as block_table[{}][{}], and is block_table[{}][{}] too; give "
+          "each {} tokens a page of their own",
+          page, b, column, b, before - table, shape.page_tokens);
+    };
+    const auto status = each_page(args.pages, shape.page_tokens, b, position,
+                                  std::min(position + count, args.tokens), written);
+    if (status != VQGEN_OK) return status;
+  }
+  return VQGEN_OK;
+}
+
+}  // namespace vqgen::library

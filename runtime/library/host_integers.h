@@ -1,0 +1,22 @@
+// What the host backend finds in the integers of a launch, whose memory it can read, before a
+// kernel goes by them: lengths, windows, sinks, and block tables.
+#pragma once
+
+#include <vqgen/vqgen.h>
+
+#include "core/problem/problem.h"
+
+namespace vqgen::library {
+
+// VQGEN_OK, or VQGEN_BAD_INPUT with a line that names the integer:
+//   - an entry of a block table that is no page's where a sequence has tokens;
+//   - of an append a page that two sequences write to, or one that holds other tokens of the
+//     sequence that writes to it;
+//   - of an attention a length that is negative, or more than `tokens` with the query tokens that
+//     come with their keys;
+//   - windows and sinks that reach slots which other tokens have.
+vqgen_status judge_integers(const AttentionShape& shape, const vqgen_attention_args& args);
+vqgen_status judge_integers(const DecodeShape& shape, const vqgen_kv_decode_args& args);
+vqgen_status judge_integers(const AppendShape& shape, const vqgen_append_args& args);
+
+}  // namespace vqgen::library

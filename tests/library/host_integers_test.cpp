@@ -1,0 +1,202 @@
+// What the host backend finds in lengths, windows, sinks, positions and block tables, which it
+// reads before a kernel goes by them.
+#include <cstring>
+#include <limits>
+
+#include "tests/library/host_runtime.h"
+
+namespace vqgen::library::test {
+namespace {
+
+// Integers in the host backend's memory.
+class Integers {
+ public:
+  explicit Integers(const std::vector<std::int32_t>& values)
+      : memory_(host()->registry->backend(), values.size() * sizeof(std::int32_t)) {
+    host()->registry->backend().upload(memory_.data(), std::as_bytes(std::span(values)));
+  }
+  const std::int32_t* data() const { return static_cast<const std::int32_t*>(memory_.data()); }
+
+ private:
+  DeviceBuffer memory_;
+};
+
+constexpr std::int32_t kNobody = std::numeric_limits<std::int32_t>::max();
+
+// What a launch that must be refused says; nothing where it is not.
+template <class Trial>
+std::string refusal_of(const OwnedOp& op, Trial& trial) {
+  const vqgen_status status = trial.launch(op.op);
+  if (status == VQGEN_OK) return "";
+  EXPECT_EQ(status, VQGEN_BAD_INPUT);
+  EXPECT_EQ(std::strchr(vqgen_last_error(), '\n'), nullptr);
+  return vqgen_last_error();
+}
+
+// Lengths or positions and a table of 5 columns in place of a trial's, in pages of 16 tokens.
+template <class Trial, class Counts>
+std::string said_of(const OwnedOp& op, Trial& trial, Counts counts,
+                    const std::vector<std::int32_t>& values,
+                    const std::vector<std::int32_t>& table) {
+  const Integers own_counts(values);
+  const Integers own_table(table);
+  auto& args = trial.args();
+  args.*counts = own_counts.data();
+  args.pages.block_table = own_table.data();
+  args.pages.columns = 5;
+  return refusal_of(op, trial);
+}
+
+TEST(HostIntegers, EntriesThatAreNoPagesAreNamedWhereASequenceHasTokens) {
+  const Json config =
+      in_pages(edited(attention_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
+  const OwnedOp attention(config);
+  const auto of_attention = std::get<AttentionDecode>(read_config(config, "test").problem);
+  AttentionTrial heads(host(), of_attention, 80);
+  const auto count = static_cast<std::int32_t>(heads.args().pages.count);
+  const auto expect_both = [&](const std::vector<std::int32_t>& lengths,
+                               const std::vector<std::int32_t>& table,
+                               const std::vector<std::string>& words) {
+    const std::string of_heads =
+        said_of(attention, heads, &vqgen_attention_args::lengths, lengths, table);
+    if (words.empty()) {
+      EXPECT_EQ(of_heads, "");
+    } else {
+      expect_words(of_heads, words);
+    }
+  };
+  const std::string count_words = "is " + std::to_string(count);
+  expect_both({80, 33}, {0, 0, 1, 1, 0, 1, 0, 0, kNobody, -7}, {});  // read by both: fine
+  expect_both({80, 33}, {0, 0, 1, 1, 0, 1, 0, -1, 0, 0}, {"block_table[1][2] is -1", "32 to 47"});
+  expect_both({80, 32}, {0, 0, 1, 1, 0, 1, 0, -1, 0, 0}, {});
+  expect_both({80, 33}, {0, 0, 1, 1, count, 1, 0, 0, 0, 0},
+              {"block_table[0][4]", count_words, "64 to 79"});
+  expect_both({80, 33}, {kNobody, 0, 1, 1, 0, 1, 0, 0, 0, 0}, {"block_table[0][0]", "0 to 15"});
+  expect_both({0, 0}, std::vector<std::int32_t>(10, kNobody), {});
+  expect_both({0, 1}, std::vector<std::int32_t>(10, kNobody), {"block_table[1][0]"});
+  expect_both({80, 81}, std::vector<std::int32_t>(10, 0), {"lengths[1] is 81", "80"});
+}
+
+// Of longer sequences the first tokens are decoded, and no other page is asked for.
+TEST(HostIntegers, DecodeAsksForThePagesOfItsTokens) {
+  const Json config =
+      in_pages(edited(decode_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
+  const OwnedOp op(config);
+  DecodeTrial trial(std::get<KvDecode>(read_config(config, "test").problem), host(), 40);
+  const auto said = [&](const std::vector<std::int32_t>& table) {
+    return said_of(op, trial, &vqgen_kv_decode_args::lengths, {80, 80}, table);
+  };
+  EXPECT_EQ(said({0, 1, 0, -1, kNobody, 1, 1, 0, -1, -1}), "");
+  expect_words(said({0, 1, 0, -1, kNobody, 1, 1, -2, -1, -1}), {"block_table[1][2] is -2"});
+}
+
+TEST(HostIntegers, AppendsHavePagesOfTheirOwn) {
+  const Json config =
+      in_pages(edited(append_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "75"}}), 16);
+  const OwnedOp op(config);
+  AppendTrial trial(std::get<KvAppend>(read_config(config, "test").problem), host(), 75);
+  trial.args().counts = nullptr;  // 4 of each
+  const auto said = [&](const std::vector<std::int32_t>& positions,
+                        const std::vector<std::int32_t>& table) {
+    return said_of(op, trial, &vqgen_append_args::positions, positions, table);
+  };
+  // A shared prefix, and pages of their own where both append.
+  EXPECT_EQ(said({30, 16}, {0, 1, 2, -1, -1, 0, 3, -1, -1, -1}), "");
+  expect_words(said({30, 16}, {0, 1, 2, -1, -1, 0, 1, -1, -1, -1}),
+               {"page 1", "sequences 0 and 1", "block_table[1][1]"});
+  expect_words(said({30, 28}, {0, 1, 2, -1, -1, 0, 3, -1, -1, -1}) +
+                   said({30, 29}, {0, 1, 2, -1, -1, 0, 3, 2, -1, -1}),
+               {"page 2", "block_table[1][2]"});
+  expect_words(said({30, -1}, {0, 1, -1, -1, -1, 0, 1, -1, -1, -1}), {"block_table[0][2] is -1"});
+  // Sequences that rest, and those whose room is full: no page of theirs is asked for.
+  EXPECT_EQ(said({-1, -5}, std::vector<std::int32_t>(10, kNobody)), "");
+  EXPECT_EQ(said({75, 79}, std::vector<std::int32_t>(10, kNobody)), "");
+  EXPECT_EQ(said({75, 80}, std::vector<std::int32_t>(10, 0)), "");
+  EXPECT_EQ(said({74, 76}, {0, 0, 0, 0, 1, 0, 0, 0, 0, 0}), "");
+  expect_words(said({73, -1}, {0, 0, 0, 0, kNobody, 0, 0, 0, 0, 0}), {"block_table[0][4]"});
+  // Of one sequence: two of its pages written, and one that holds tokens of before.
+  expect_words(said({30, -1}, {0, 2, 2, -1, -1, 0, 0, 0, 0, 0}),
+               {"page 2", "block_table[0][2]", "is block_table[0][1] too", "16 tokens"});
+  expect_words(said({-1, 32}, {0, 0, 0, 0, 0, 3, 1, 3, -1, -1}),
+               {"page 3", "block_table[1][2]", "is block_table[1][0] too"});
+  EXPECT_EQ(said({30, -1}, {0, 1, 2, 1, 2, 0, 0, 0, 0, 0}), "");  // past its tokens
+  const Integers none({0, 0});
+  trial.args().counts = none.data();
+  EXPECT_EQ(said({30, 30}, std::vector<std::int32_t>(10, kNobody)), "");
+}
+
+// Of 2 sequences, 3 query tokens at most and 20 tokens; with pages and without.
+class HostCounts : public testing::TestWithParam<int> {
+ protected:
+  HostCounts()
+      : config_(in_pages(edited(attention_json(), {{"/shape/head_dim", "64"},
+                                                   {"/shape/tokens", "20"},
+                                                   {"/shape/window", "8"},
+                                                   {"/shape/sinks", "2"},
+                                                   {"/shape/query_tokens", "3"}}),
+                         GetParam())),
+        op_(config_) {}
+  struct Counts {
+    std::vector<std::int32_t> lengths = {20, 5};
+    std::vector<std::int32_t> windows = {0, 0};
+    std::vector<std::int32_t> sinks = {2, 0};
+    std::vector<std::int32_t> query_start = {0, 3, 4};
+  };
+  // With new keys or without.
+  std::string said(bool fresh, const Counts& counts) {
+    AttentionDecode problem = std::get<AttentionDecode>(read_config(config_, "test").problem);
+    AttentionTrial trial(host(), problem, 20);
+    const Integers lengths(counts.lengths), windows(counts.windows), sinks(counts.sinks),
+        starts(counts.query_start);
+    const DeviceBuffer rows(host()->registry->backend(), 6 * 2 * 64 * 2);
+    const DeviceBuffer results(host()->registry->backend(), 6 * 8 * 64 * 2);
+    const DeviceBuffer sums(host()->registry->backend(), 6 * 8 * sizeof(float));
+    const Integers table({0, 0, 0, 0});  // one page serves all
+    vqgen_attention_args& args = trial.args();
+    args.lengths = lengths.data();
+    args.windows = windows.data();
+    args.sinks = sinks.data();
+    args.query_start = starts.data();
+    args.query = args.out = results.data();
+    args.lse = static_cast<float*>(sums.data());
+    args.new_keys = args.new_values = fresh ? rows.data() : nullptr;
+    if (GetParam() > 0) {
+      args.pages.block_table = table.data();
+      args.pages.columns = 2;
+    }
+    return refusal_of(op_, trial);
+  }
+
+  Json config_;
+  OwnedOp op_;
+};
+
+TEST_P(HostCounts, LengthsHaveRoomForTheQueryTokensThatComeWithThem) {
+  EXPECT_EQ(said(false, {}), "");
+  expect_words(said(true, {}), {"lengths[0] is 20, 23 with its new_keys", "`tokens` is 20"});
+  EXPECT_EQ(said(true, {.lengths = {17, 5}}), "");
+  expect_words(said(true, {.lengths = {18, 5}}), {"lengths[0] is 18, 21 with", "`tokens` is 20"});
+  expect_words(said(true, {.lengths = {17, 20}}), {"lengths[1] is 20, 21 with"});
+  EXPECT_EQ(said(true, {.lengths = {17, 20}, .query_start = {0, 3, 3}}), "");
+  // Of more rows than query_tokens the first count.
+  EXPECT_EQ(said(true, {.lengths = {17, 0}, .query_start = {0, 6, 6}}), "");
+  expect_words(said(false, {.lengths = {21, 5}}), {"lengths[0] is 21, and `tokens` is 20"});
+  expect_words(said(false, {.lengths = {20, -1}}), {"lengths[1] is -1", "rests has 0"});
+}
+
+TEST_P(HostCounts, WindowsAndSinksReachNoSlotOfAnotherToken) {
+  EXPECT_EQ(said(false, {.windows = {6, 8}}), "");
+  expect_words(said(false, {.windows = {7, 8}}),
+               {"windows[0] is 7", "window of 8", "serves 3 query tokens with at most 6"});
+  EXPECT_EQ(said(true, {.lengths = {17, 5}, .windows = {8, 8}}), "");
+  expect_words(said(true, {.lengths = {17, 5}, .windows = {8, 9}}),
+               {"windows[1] is 9", "serves a sequence with at most 8"});
+  expect_words(said(false, {.sinks = {3, 0}}), {"sinks[0] is 3, and the config has 2"});
+  // One that rests asks for nothing.
+  EXPECT_EQ(said(false, {{20, 0}, {6, 99}, {2, 99}, {0, 3, 3}}), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(PageTokens, HostCounts, testing::Values(0, 16));
+
+}  // namespace
+}  // namespace vqgen::library::test
