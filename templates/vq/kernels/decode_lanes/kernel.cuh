@@ -46,8 +46,7 @@ class DecodedRows {
       : args_(args), tensor_(tensor), work_{block_z(), block_y()}, book_(tensor, Rows::units()) {}
 
   // Tokens from `first` on, as many as the block has, to rows of `out`. All threads. Codebooks need
-  // not wait for the last launch; what is fetched of large ones before is little, for the block may
-  // have no tokens.
+  // not wait for the last launch; of large ones a part does, for the block may have no tokens.
   VQ_DEVICE void decode(int first, const u16* raw, u16* out) {
     book_.switch_to(Rows::first_unit(work_.kv_head, 0));
     const Begun begun = begin_book();
@@ -63,7 +62,7 @@ class DecodedRows {
  private:
   using Book = typename Rows::Book;
   using Begun = typename Book::Begun;
-  static constexpr int kEarly = 4 * kConfig.threads;  // pieces of a codebook, before the wait
+  static constexpr int kEarly = 8 * kConfig.threads;  // pieces of a codebook, before the wait
   VQ_DEVICE Begun begin_book() {
     if constexpr (Book::kIsCopy) {
       book_.copy(0, kEarly);
