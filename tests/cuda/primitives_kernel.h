@@ -22,7 +22,8 @@ struct PrimitivesArgs {
 
 inline constexpr int kPrimitiveThreads = 128;
 inline constexpr int kWords = 512;
-// words copied by copy_async in two groups; by U32x4; by U32x2; then index, lane, warp, block x/y/z
+// words copied by copy_async in two groups, of u32 and wider; by U32x4; by U32x2; then index, lane,
+// warp, block x/y/z
 inline constexpr int kMovedWords = 3 * kWords + 6 * kPrimitiveThreads + kPrimitiveThreads;
 inline constexpr std::int64_t kPrimitiveSharedBytes = 4 * kWords;
 
@@ -47,8 +48,14 @@ VQ_DEVICE void move_words(const PrimitivesArgs& args) {
   VQ_UNROLL
   for (int i = 0; i < 2; ++i) copy_async(words + 128 * i + t, args.words + 128 * i + t);
   copy_async_commit();
-  VQ_UNROLL
-  for (int i = 2; i < 4; ++i) copy_async(words + 128 * i + t, args.words + 128 * i + t);
+  if (t < 64) {
+    copy_async(reinterpret_cast<U32x2*>(words + 256) + t,
+               reinterpret_cast<const U32x2*>(args.words + 256) + t);
+  }
+  if (t < 32) {
+    copy_constant_async(reinterpret_cast<U32x4*>(words + 384) + t,
+                        reinterpret_cast<const U32x4*>(args.words + 384) + t);
+  }
   copy_async_commit();
   copy_async_wait<1>();
   sync_block();

@@ -134,6 +134,32 @@ TEST(Execution, AsynchronousCopiesLandGroupByGroup) {
   expect_everywhere(trial, expected);
 }
 
+TEST(Execution, CopiesAreOfOneTwoOrFourWords) {
+  Trial trial;
+  trial.text = R"(VQ_KERNEL(trial, 8, Args) {
+    const int t = vq::thread_index();
+    vq::u32* row = reinterpret_cast<vq::u32*>(vq::shared_memory());
+    vq::copy_async(reinterpret_cast<vq::U32x4*>(row) + t,
+                   reinterpret_cast<const vq::U32x4*>(args.in) + t);
+    vq::copy_async(reinterpret_cast<vq::U32x2*>(row + 32) + t,
+                   reinterpret_cast<const vq::U32x2*>(args.in) + t);
+    vq::copy_async(row + 48 + t, args.in + t);
+    vq::copy_async_commit();
+    vq::copy_async_wait<0>();
+    vq::sync_block();
+    for (int i = 7 - t; i < 56; i += 8) vq::store_global(args.out + i, vq::load_shared(row + i));
+  })";
+  trial.threads = 8;
+  trial.shared_bytes = 56 * 4;
+  trial.in = counted(32);
+  trial.out_words = 56;
+  std::vector<std::uint32_t> expected(56);
+  for (std::uint32_t i = 0; i < 56; ++i) {
+    expected[i] = 1 + (i < 32 ? i : i < 48 ? i - 32 : i - 48);
+  }
+  expect_everywhere(trial, expected);
+}
+
 TEST(Execution, WordsMoveAsAnyType) {
   Trial trial;
   trial.text = R"(VQ_KERNEL(trial, 8, Args) {

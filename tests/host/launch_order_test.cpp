@@ -31,6 +31,19 @@ TEST(LaunchOrder, ConstantsAndSharedMemoryComeBeforeTheWait) {
   }
 }
 
+TEST(LaunchOrder, CopiesOfConstantsComeBeforeTheWait) {
+  const Trial trial = ahead(
+      "vq::U32x4* row = reinterpret_cast<vq::U32x4*>(vq::shared_memory());"
+      "const auto* from = reinterpret_cast<const vq::U32x4*>(args.in);"
+      "if (t < 16) vq::copy_constant_async(row + t, from + t);"
+      "vq::copy_async_commit(); vq::after_last_launch();"
+      "vq::copy_async_wait<0>(); vq::sync_block();"
+      "vq::store_global(args.out + t, vq::load_shared(reinterpret_cast<vq::u32*>(row) + 63 - t));");
+  for (const HostOptions& options : all_orders(true)) {
+    EXPECT_EQ(run(trial, options), std::vector<std::uint32_t>(64, 5u));
+  }
+}
+
 TEST(LaunchOrder, OtherAccessesBeforeTheWaitAreFaults) {
   for (const auto& [name, access] :
        {std::pair{"load_global", "vq::u32 word = vq::load_global(args.in + t);"},

@@ -162,11 +162,15 @@ TEST(Barriers, OfDecodeAreAllNeeded) {
   op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::tensor};
   op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  // Three steps, whose codes stand in two places.
-  const DecodeLanes plan{.threads = 64, .tokens_per_block = 90, .key_codebook = all_shared(64)};
+  // Three steps, whose codes stand in two places; codebooks by stores, and by copies.
+  const DecodeLanes plan{.threads = 64,
+                         .tokens_per_block = 90,
+                         .key_codebook = all_shared(64),
+                         .value_codebook = all_shared(64)};
   expect_every_barrier_needed(op, plan, 1);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
-  const std::string early = report_of(right, op, plan, "copy_async_wait<0>();", "");
+  const std::string early =
+      report_of(right, op, plan, "copy_async_wait<0>();\n      sync_block();", "sync_block();");
   EXPECT_NE(early.find(": race at "), std::string::npos) << early;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace vqgen::host {
 
@@ -202,9 +203,9 @@ void BlockRunner::install_services() {
       runner.track_access(Access::kWarpgroupMma, read.address, read.bytes, read.site);
     });
   };
-  copy_async = [](Context* context, vq::u32* to, const vq::u32* from) {
-    *to = ~vq::u32{0};
-    self(context).current().copies.items.push_back({to, from});
+  copy_async = [](Context* context, void* to, const void* from, vq::u64 bytes) {
+    std::memset(to, 0xff, bytes);
+    self(context).current().copies.items.push_back({to, from, bytes});
   };
   copy_async_commit = [](Context* context) { self(context).current().copies.commit(); };
   // The bytes move here and not at the issue, where the destination became NaN: a reader that comes
@@ -212,10 +213,10 @@ void BlockRunner::install_services() {
   copy_async_wait = [](Context* context, int pending_groups) {
     BlockRunner& runner = self(context);
     runner.current().copies.wait(pending_groups, [&](const Copy& copy) {
-      *copy.shared = *copy.global;
+      std::memcpy(copy.shared, copy.global, copy.bytes);
       if (!runner.races_) return;
       runner.races_->land(runner.thread, address_of(copy.shared) - address_of(runner.shared),
-                          sizeof(*copy.shared));
+                          copy.bytes);
     });
   };
 }

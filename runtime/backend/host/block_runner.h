@@ -62,8 +62,9 @@ class BlockRunner : private Context {
 
  private:
   struct Copy {
-    vq::u32* shared;
-    const vq::u32* global;
+    void* shared;
+    const void* global;
+    std::uint64_t bytes;
   };
   struct Read {
     std::uint64_t address;

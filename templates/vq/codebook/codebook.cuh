@@ -85,6 +85,21 @@ class Codebook {
     load_scales();
   }
 
+  // Where a level holds whole codebooks as they are stored: pieces [begin, end) of 16 bytes, of
+  // kPieces, by copies that land at a copy_async_wait. All threads.
+  static constexpr bool kIsCopy = kFormat.decoder == Decoder::table && !kFormat.int8_entries &&
+                                  kResiduals == 1 && kShared.begin == 0 && kShared.end == kEntries;
+  static constexpr int kPieces = kUnits * kEntries * static_cast<int>(sizeof(Words)) / 16;
+  VQ_DEVICE void copy(int begin, int end) const {
+    static_assert(kIsCopy, "");
+    const int all = held_units() * (kPieces / kUnits);
+    const auto* const from = reinterpret_cast<const U32x4*>(global_at(0, 0, 0));
+    for (int i = begin + thread_index(); i < (end < all ? end : all); i += kThreads) {
+      copy_constant_async(shared_part<U32x4>(Format::shared().shared) + i, from + i);
+    }
+    if (begin == 0) load_scales();
+  }
+
   // `u` counts from the bound unit; code(stage) gives the code.
   template <class Code>
   VQ_DEVICE void decode(float (&value)[kVectorSize], int u, Code code) const {

@@ -174,11 +174,20 @@ VQ_DEVICE void add_global(u64* pointer, u64 value) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(pointer), "l"(value) : "memory");
 }
 
+// Copies 4, 8 or 16 bytes past the registers; they land at the wait for the thread's group.
 #if __CUDA_ARCH__ >= 800
-// Copies 4 bytes past the registers; lands at the wait for the thread's group.
-VQ_DEVICE void copy_async(u32* shared, const u32* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global)
-               : "memory");
+template <class T>
+VQ_DEVICE void copy_async(T* shared, const T* global) {
+  static_assert(kOneOf<T, u32, U32x2, U32x4>, "copy_async: u32, U32x2 or U32x4");
+  if constexpr (sizeof(T) == 16) {  // past L1, too
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
+                 "l"(global)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)),
+                 "l"(global), "n"(static_cast<int>(sizeof(T)))
+                 : "memory");
+  }
 }
 // Puts this thread's copies since the last commit into one group.
 VQ_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -188,13 +197,19 @@ VQ_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 #else
-VQ_DEVICE void copy_async(u32* shared, const u32* global) {
+template <class T>
+VQ_DEVICE void copy_async(T* shared, const T* global) {
   store_shared(shared, load_global(global));
 }
 VQ_DEVICE void copy_async_commit() {}
 template <int N>
 VQ_DEVICE void copy_async_wait() {}
 #endif
+// The same of what no launch writes, before after_last_launch() too.
+template <class T>
+VQ_DEVICE void copy_constant_async(T* shared, const T* global) {
+  copy_async(shared, global);
+}
 
 // Exact, subnormals too.
 template <Element E>

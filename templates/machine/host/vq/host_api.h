@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 6;
+inline constexpr int kApiVersion = 7;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -72,7 +72,7 @@ struct Context {
   void (*warpgroup_read)(Context*, u64 address, u64 bytes, Site);
   void (*warpgroup_commit)(Context*);
   void (*warpgroup_wait)(Context*, int pending_groups);
-  void (*copy_async)(Context*, u32* shared, const u32* global);
+  void (*copy_async)(Context*, void* shared, const void* global, u64 bytes);
   void (*copy_async_commit)(Context*);
   void (*copy_async_wait)(Context*, int pending_groups);
 };

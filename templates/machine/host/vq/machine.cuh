@@ -202,10 +202,19 @@ VQ_DEVICE void store_shared(T* p, T value, VQ_SITE) {
   host::store(p, value);
 }
 
-VQ_DEVICE void copy_async(u32* shared, const u32* global, VQ_SITE) {
+template <class T>
+VQ_DEVICE void copy_async(T* shared, const T* global, VQ_SITE) {
+  static_assert(host::kOneOf<T, u32, U32x2, U32x4>, "copy_async: u32, U32x2 or U32x4");
   host::check_shared(host::Access::kCopyAsync, shared, {file, line});
   host::check_global(host::Access::kCopyAsync, global, {file, line});
-  host::context->copy_async(host::context, shared, global);
+  host::context->copy_async(host::context, shared, global, sizeof(T));
+}
+template <class T>
+VQ_DEVICE void copy_constant_async(T* shared, const T* global, VQ_SITE) {
+  static_assert(host::kOneOf<T, u32, U32x2, U32x4>, "copy_constant_async: u32, U32x2 or U32x4");
+  host::check_shared(host::Access::kCopyAsync, shared, {file, line});
+  host::check_global(host::Access::kLoadConstant, global, {file, line});
+  host::context->copy_async(host::context, shared, global, sizeof(T));
 }
 VQ_DEVICE void copy_async_commit() { host::context->copy_async_commit(host::context); }
 template <int N>

@@ -10,6 +10,7 @@
 #include <vq/ops/cache_rows.cuh>
 #include <vq/ops/octet_entries.cuh>
 #include <vq/ops/rotated_tokens.cuh>
+#include <vq/ops/row_copies.cuh>
 #include <vq/transform.cuh>
 
 namespace vq {
@@ -38,20 +39,42 @@ class DecodedRows {
   static constexpr int kChannels = kDecodedChannels;  // of a store
   static constexpr int kVectorSize = Rows::kVectorSize;
   static constexpr int kStep = step_tokens(kConfig);
+  using Copies = RowCopies<Rows, kStep>;
   using Rotated = RotatedTokens<Rows, kConfig.element, Format::layout().codes>;
 
   VQ_DEVICE DecodedRows(const KvDecodeArgs& args, const QuantizedArgs& tensor)
       : args_(args), tensor_(tensor), work_{block_z(), block_y()}, book_(tensor, Rows::units()) {}
 
-  // Tokens from `first` on, as many as the block has, to rows of `out`. All threads.
+  // Tokens from `first` on, as many as the block has, to rows of `out`. All threads. Codebooks need
+  // not wait for the last launch; of large ones a part does, for the block may have no tokens.
   VQ_DEVICE void decode(int first, const u16* raw, u16* out) {
-    const int length = load_global(args_.lengths + work_.batch);
     book_.switch_to(Rows::first_unit(work_.kv_head, 0));
-    const auto begun = book_.begin_load(thread_index());
+    const Begun begun = begin_book();
+    after_last_launch();
+    const int length = load_global(args_.lengths + work_.batch);
     const int last = first + kConfig.tokens_per_block;
     const int written = length < args_.tokens ? length : args_.tokens;
     const int end = written < last ? written : last;
-    if (first >= end) return;
+    if (first < end) write(first, end, length, raw, out, begun);
+    copy_async_wait<0>();  // nothing is under way when the block ends
+  }
+
+ private:
+  using Book = typename Rows::Book;
+  using Begun = typename Book::Begun;
+  static constexpr int kEarly = 8 * kConfig.threads;  // pieces of a codebook, before the wait
+  VQ_DEVICE Begun begin_book() {
+    if constexpr (Book::kIsCopy) {
+      book_.copy(0, kEarly);
+      return {};
+    } else {
+      return book_.begin_load(thread_index());
+    }
+  }
+
+  // Tokens [first, end) of a sequence of `length`.
+  VQ_DEVICE void write(int first, int end, int length, const u16* raw, u16* out,
+                       const Begun& begun) {
     out_ = out + (i64{work_.batch} * kConfig.kv_heads + work_.kv_head) * args_.tokens * kHeadDim;
     // Raw tokens are those before the coded ones and those behind them.
     int coded = first, coded_end = end;
@@ -65,48 +88,49 @@ class DecodedRows {
     if (coded >= coded_end) return;
     first_ = coded;
     count_ = coded_end - coded;
-    stage(0);
-    book_.finish_load(thread_index(), begun);
+    Copies copies(tensor_, work_.batch, work_.kv_head, first_, count_);
+    if constexpr (Book::kIsCopy) book_.copy(kEarly, Book::kPieces);
+    copies.stage(0, codes());
+    copy_async_commit();
+    if constexpr (!Book::kIsCopy) book_.finish_load(thread_index(), begun);
     if constexpr (Rotated::kPossible) {
-      turn_back();
+      turn_back(copies);
     } else {
-      share_out();
+      share_out(copies);
     }
   }
 
- private:
-  // Calls step(codes, begin) with the staged rows of each step, from token first_ + begin on,
-  // while the codes of the next are in flight.
+  // Calls step(rows, left) with the staged rows of each step while the codes of the next are in
+  // flight; `left` tokens are still to be done.
   template <class Step>
-  VQ_DEVICE void go_through(Step step) const {
+  VQ_DEVICE void go_through(Copies& copies, Step step) const {
     for (int begin = 0; begin < count_; begin += kStep) {
       copy_async_wait<0>();
       sync_block();
-      if (begin + kStep < count_) stage(begin + kStep);
-      step(buffer(begin), begin);
+      if (begin + kStep < count_) {
+        copies.stage(begin + kStep, codes() + buffer(begin + kStep));
+        copy_async_commit();
+      }
+      step(buffer(begin), count_ - begin);
     }
-  }
-  VQ_DEVICE void stage(int begin) const {
-    const int left = count_ - begin;
-    Rows::stage(tensor_, work_, 0, first_ + begin, left < kStep ? left : kStep,
-                codes() + buffer(begin));
-    copy_async_commit();
   }
   VQ_DEVICE static u32* codes() { return shared_part<u32>(Format::layout().codes); }
   // Words of it before the rows of the step from `begin` on.
   VQ_DEVICE static int buffer(int begin) { return begin / kStep % 2 * (kStep * Rows::kWords); }
 
   // A warp takes several tokens, of which products undo the rotation.
-  VQ_DEVICE void turn_back() const {
+  VQ_DEVICE void turn_back(Copies& copies) const {
     const Rotated rotated;
     const int base = warp() * Rotated::kTokens;
-    u16* const to = place(first_ + base + Rotated::token(0), Rotated::channel(0));
+    u16* next = place(first_ + base + Rotated::token(0), Rotated::channel(0));
     float* const factors = shared_part<float>(Format::layout().factors);
     for (int i = thread_index(); i < kHeadDim; i += kConfig.threads) {
       store_shared(factors + i, factor(i, hadamard_scale(kHeadDim)));
     }
-    go_through([&](int rows, int begin) {
-      const int left = count_ - begin - base;
+    go_through(copies, [&](int rows, int left_of_block) {
+      u16* const to = next;
+      next += kStep * kHeadDim;
+      const int left = left_of_block - base;
       if (left <= 0) return;
       for (int half = 0; half < Rotated::kHalves; ++half) {
         float value[Rotated::kPieces][kChannels];
@@ -125,7 +149,7 @@ class DecodedRows {
           VQ_UNROLL
           for (int i = 0; i < Rotated::kPieces; ++i) {
             if (Rotated::octet(i) != octet || Rotated::token(i) >= left) continue;
-            store(to + begin * kHeadDim + half * 128 + Rotated::place(i), packed(value[i], by));
+            store(to + half * 128 + Rotated::place(i), packed(value[i], by));
           }
         }
       }
@@ -133,19 +157,21 @@ class DecodedRows {
   }
 
   // Each lane takes 8 channels, the same of all its tokens.
-  VQ_DEVICE void share_out() const {
+  VQ_DEVICE void share_out(Copies& copies) const {
     constexpr int kLanes = row_lanes(kConfig);
     constexpr int kRows = rows_at_once(kConfig);
     const int row = thread_index() / kLanes;
     const int channel = thread_index() % kLanes * kChannels;
-    u16* const to = place(first_ + row, channel);
+    u16* next = place(first_ + row, channel);
     float factors[kChannels];
     VQ_UNROLL
     for (int i = 0; i < kChannels; ++i) factors[i] = factor(channel + i, 1.0f);
-    go_through([&](int rows, int begin) {
+    go_through(copies, [&](int rows, int left) {
+      u16* const to = next;
+      next += kStep * kHeadDim;
       const auto take = [&](int base) {  // whole warps: shuffles below
         const int number = base + row;
-        const bool here = row < kRows && number < kStep && begin + number < count_;
+        const bool here = row < kRows && number < kStep && number < left;
         const int from = rows + number * Rows::kWords;
         U32x4 words{};
         if constexpr (kIsEntry) {
@@ -161,7 +187,7 @@ class DecodedRows {
           if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
           words = packed(value, factors);
         }
-        if (here) store(to + (begin + base) * kHeadDim, words);
+        if (here) store(to + base * kHeadDim, words);
       };
       if constexpr (kIsEntry) {
         VQ_UNROLL

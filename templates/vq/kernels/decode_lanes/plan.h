@@ -107,7 +107,7 @@ VQ_HD constexpr CallShape call_shape(const DecodeConfig<DecodeLanes>& c, i64 bat
   const i64 keys = shared_layout(c, c.keys).total;
   const i64 values = shared_layout(c, c.values).total;
   shape.add({"kv_decode_lanes", "", 2 * ceil_div(tokens, i64{c.tokens_per_block}), c.kv_heads,
-             batch, c.threads, keys > values ? keys : values, false, true});
+             batch, c.threads, keys > values ? keys : values, true, true});
   shape.code_bytes = code_alignment(c.keys, c.values);
   shape.element_bytes = 2 * kDecodedChannels;
   return shape;
