@@ -1,7 +1,8 @@
 // Compile-time facts of one attention_decode kernel, and what its dataflows share of them.
 //
 // A block serves `heads_per_block` query heads of one KV head and one query token of one sequence,
-// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch). In dataflow channels
+// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch), whose first and last
+// axis together are the slots of ops/attention_slots.cuh. In dataflow channels
 // one kernel makes scores and another sums values, and the blocks of each share the channels of a
 // head besides: (splits, kv_heads * head_blocks * shares, batch).
 #pragma once
@@ -136,8 +137,8 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   if (c.splits == 1) return;
   shape.workspace_bytes += query_rows(c, batch) * c.query_heads * c.splits * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;
-  shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, c.head_dim, 0,
-             false, false});
+  shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens,
+             round_up(c.head_dim, 32), 0, false, false});
 }
 
 // Of a dataflow with one kernel beside the one that combines.
