@@ -26,6 +26,7 @@ struct AttentionShape {
   int page_tokens = 0;
   bool shared_cache = false;
   int query_tokens = 1;
+  bool independent = false;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -41,7 +42,9 @@ struct AttentionShape {
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
         field("shared_cache", &S::shared_cache, Rule{}, "all sequences read one cache"),
         field("query_tokens", &S::query_tokens, silent_in(1, 16),
-              "query tokens of a sequence, at most; each sees the tokens up to its own"));
+              "query tokens of a sequence, at most; each sees the tokens up to its own"),
+        field("independent", &S::independent, silent(),
+              "no bit of a result depends on other sequences or on other query tokens"));
   }
   bool operator==(const AttentionShape&) const = default;
 };

@@ -36,7 +36,9 @@ int balanceable(const AttentionDecode& op, const AttentionFragments& plan, const
   constexpr std::int64_t kLong = 131072;  // tokens
   constexpr int kWaves = 4;
   const int splits = one_wave(op, plan, gpu);
-  return splits == 1 && op.shape.batch > 1 && op.shape.tokens >= kLong ? kWaves : splits;
+  return splits == 1 && op.shape.batch > 1 && !op.shape.independent && op.shape.tokens >= kLong
+             ? kWaves
+             : splits;
 }
 
 // Tokens of a sequence that a block of one wave takes.

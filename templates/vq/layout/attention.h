@@ -21,6 +21,7 @@ struct AttentionProblem {
   int max_sinks;     // slots of raw first tokens
   int page_tokens;   // 0: a cache without pages
   int query_tokens;  // of a sequence, at most
+  bool independent;  // of other sequences and query tokens, bit for bit
   FormatConfig keys;
   FormatConfig values;
 
@@ -36,6 +37,7 @@ struct AttentionProblem {
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
     visit("query_tokens", &P::query_tokens);
+    visit("independent", &P::independent);
     visit("keys", &P::keys);
     visit("values", &P::values);
   }
@@ -81,6 +83,18 @@ VQ_HD constexpr i64 query_rows(const AttentionConfig<Plan>& c, i64 batch) {
 template <class Plan>
 VQ_HD constexpr int token_tile(const AttentionConfig<Plan>& c) {
   return c.tile_tokens;
+}
+// Tokens that a block takes in one turn of all its warps.
+template <class Plan>
+VQ_HD constexpr int turn_tokens(const AttentionConfig<Plan>& c) {
+  return token_tile(c);
+}
+// Where results are independent: tokens of a split, whatever the sequence, so that a token has its
+// place by its number alone; the last split takes what is left. `capacity` is the call's.
+template <class Plan>
+VQ_HD constexpr i64 fixed_split(const AttentionConfig<Plan>& c, i64 capacity) {
+  const i64 turns = ceil_div(capacity, i64{turn_tokens(c)});
+  return ceil_div(turns, i64{c.splits}) * turn_tokens(c);
 }
 // Counters of a call whose last blocks merge: results that blocks share.
 template <class Plan>

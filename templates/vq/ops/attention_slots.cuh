@@ -2,7 +2,8 @@
 // that belong to no sequence beforehand: where lengths differ, blocks hand them out by length, so
 // that a long sequence of a batch has many and none takes longer than need be:
 //
-//   even       sequence b has slots [b kSplits, (b + 1) kSplits), each a share of its own length
+//   even       sequence b has slots [b kSplits, (b + 1) kSplits), each a share of its own length,
+//              or, where results are independent, of the call's capacity
 //   balanced   a slot has at most `share` tiles, the least number with which there are slots for
 //              all; sequences have theirs one after the other, one at least, the rest idle
 //
@@ -67,7 +68,7 @@ struct AttentionSlots {
 
   // Tiles of a slot where slots are balanced, 0 where each sequence has as many.
   VQ_DEVICE static int shared_tiles(const AttentionDecodeArgs& args) {
-    if (kSplits == 1 || args.batch == 1) return 0;
+    if (kSplits == 1 || Plan::config().independent || args.batch == 1) return 0;
     u32 total = 0;
     u32 most = 0;
     for (int b = lane(); b < args.batch; b += 32) {

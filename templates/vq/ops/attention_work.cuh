@@ -179,10 +179,16 @@ struct AttentionWork {
     int count = 1;
     const int last = token.read(args, batch, number, kTokens, count);
     const int length = kQueryTokens == 1 || last > 0 ? last : 0;
-    const int tiles = length / kTile + (length % kTile != 0);
-    const int share = mine.share > 0 ? mine.share : ceil_div(tiles, kSplits);
-    begin = clip(i64{split} * share * kTile, length);
-    end = clip(i64{split + 1} * share * kTile, length);
+    i64 share = 0;  // tokens
+    if constexpr (Plan::config().independent) {
+      share = fixed_split(Plan::config(), args.capacity);
+    } else {
+      const int tiles = length / kTile + (length % kTile != 0);
+      share = i64{mine.share > 0 ? mine.share : ceil_div(tiles, kSplits)} * kTile;
+    }
+    begin = clip(split * share, length);
+    end = clip((split + 1) * share, length);
+    if (Plan::config().independent && split == kSplits - 1) end = length;
     raw = Raw::tokens(args, batch, length);
     if constexpr (kTokens > 1) {
       behind = count - 1;

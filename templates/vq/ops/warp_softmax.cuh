@@ -233,6 +233,8 @@ class WarpSoftmax {
         const float other = shuffle_xor(highest, mask);
         highest = other > highest ? other : highest;
       }
+      // By the head alone, so that no other head's scores change its bits.
+      highest = highest > maximum_[quad] + kSlack ? highest : maximum_[quad];
       const float factor = exp2_approx(maximum_[quad] - highest);
       maximum_[quad] = highest;
       sum_[quad] *= factor;
