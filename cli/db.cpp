@@ -39,11 +39,12 @@ std::string pages_text(int page_tokens) {
 std::string tuned_problem_text(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
-    return fmt::format("attention_decode {} batch {} heads {}/{} of {} tokens {}{} {}/{}{}",
+    return fmt::format("attention_decode {} batch {} heads {}/{} of {} tokens {}{} {}/{}{}{}",
                        enum_name(op->dtype), s.batch, s.query_heads, s.kv_heads, s.head_dim,
                        s.tokens, pages_text(s.page_tokens), short_name(op->keys),
                        short_name(op->values),
-                       s.query_tokens > 1 ? fmt::format(" query tokens {}", s.query_tokens) : "");
+                       s.query_tokens > 1 ? fmt::format(" query tokens {}", s.query_tokens) : "",
+                       s.independent ? " independent" : "");
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;

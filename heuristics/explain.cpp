@@ -88,11 +88,12 @@ std::string shape_line(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
     return fmt::format(
-        "attention_decode in {}: {} sequences of up to {} tokens{}{}, {} query heads "
+        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}, {} query heads "
         "on {} KV heads of {} channels",
         enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
         s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
-        s.query_heads, s.kv_heads, s.head_dim);
+        s.independent ? ", results independent of each other" : "", s.query_heads, s.kv_heads,
+        s.head_dim);
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;

@@ -163,7 +163,8 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   args.query_start = device_.input(data.query_start);
   args.new_keys = device_.input(data.new_keys, misalignment.elements);
   args.new_values = device_.input(data.new_values, misalignment.elements);
-  args.score_stride = op.shape.tokens;
+  args.capacity = op.shape.tokens;
+  args.batch = op.shape.batch;
   args.softmax_scale = softmax_scale(op);
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
                                            misalignment.elements);

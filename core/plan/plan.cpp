@@ -84,6 +84,7 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.sinks,
           op.shape.page_tokens,
           op.shape.query_tokens,
+          op.shape.independent,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim)};
 }

@@ -25,6 +25,7 @@ struct AttentionShape {
   int sinks = 0;
   int page_tokens = 0;
   int query_tokens = 1;
+  bool independent = false;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -39,7 +40,9 @@ struct AttentionShape {
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
         field("query_tokens", &S::query_tokens, silent_in(1, 16),
-              "query tokens of a sequence, at most; each sees the tokens up to its own"));
+              "query tokens of a sequence, at most; each sees the tokens up to its own"),
+        field("independent", &S::independent, silent(),
+              "no bit of a result depends on other sequences or on other query tokens"));
   }
   bool operator==(const AttentionShape&) const = default;
 };

@@ -43,7 +43,8 @@ class _Config:
 @dataclass
 class AttentionShape:
     """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens,
-    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page."""
+    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page. With
+    `independent` no bit of a result depends on the rest of the call."""
 
     batch: int
     query_heads: int
@@ -54,6 +55,7 @@ class AttentionShape:
     sinks: Optional[int] = None
     query_tokens: Optional[int] = None
     page_tokens: Optional[int] = None
+    independent: Optional[bool] = None
 
 
 @dataclass

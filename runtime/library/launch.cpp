@@ -115,7 +115,8 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   call.query_start = args.query_start;
   call.new_keys = static_cast<const vq::u16*>(args.new_keys);
   call.new_values = static_cast<const vq::u16*>(args.new_values);
-  call.score_stride = bucket.most;
+  call.capacity = bucket.most;
+  call.batch = op->shape.batch;
   call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(*op);
   enqueue(bucket, call, stream);
   return VQGEN_OK;

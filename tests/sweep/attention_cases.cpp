@@ -41,6 +41,7 @@ enum Axis {
   kPages,
   kQueries,
   kOrder,
+  kIndependent,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
@@ -77,7 +78,8 @@ const std::vector<int> kSizes{kBits + 1,
                               4,
                               kPageTokens.size(),
                               4,
-                              kPageOrders.size()};
+                              kPageOrders.size(),
+                              2};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -186,6 +188,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.page_tokens = pick(kPageTokens, kPages);
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
+  op.shape.independent = v[kIndependent] == 1;
   constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur
   const int value_bits =
       v[kValueBits] == kValueE8p ? 0 : 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;

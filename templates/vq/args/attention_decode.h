@@ -26,14 +26,15 @@ struct AttentionDecodeArgs {
   const i32* lengths;    // [batch] tokens of a sequence's cache; 0 gives zeros and lse -inf
   const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
   const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
-  // [batch][query_tokens][query_heads][splits][head_dim + 2], fp32; null where splits == 1
+  // [query_tokens][query_heads][batch x splits][head_dim + 2], fp32; null where splits == 1
   float* partials;
   u32* counters;  // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
-  // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][score_stride] fp32,
+  // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][capacity] fp32,
   // else null.
   float* scores;
-  i64 score_stride;     // tokens that a row of scores has room for
+  i64 capacity;         // tokens that a sequence has at most
   float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)
+  i32 batch;            // sequences
   // With query_tokens above 1, else null. [batch + 1]: rows query_start[b] .. query_start[b + 1] -
   // 1 of query, out and lse are the query tokens of sequence b, its newest, in their order; those
   // past query_tokens are left out. Query token j of n sees the tokens up to its own.

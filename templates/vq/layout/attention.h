@@ -1,7 +1,8 @@
 // Compile-time facts of one attention_decode kernel, and what its dataflows share of them.
 //
 // A block serves `heads_per_block` query heads of one KV head and one query token of one sequence,
-// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch). In dataflow channels
+// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch), whose first and last
+// axis together are the slots of ops/attention_slots.cuh. In dataflow channels
 // one kernel makes scores and another sums values, and the blocks of each share the channels of a
 // head besides: (splits, kv_heads * head_blocks * shares, batch).
 #pragma once
@@ -20,6 +21,7 @@ struct AttentionProblem {
   int max_sinks;     // slots of raw first tokens
   int page_tokens;   // 0: a cache without pages
   int query_tokens;  // of a sequence, at most
+  bool independent;  // of other sequences and query tokens, bit for bit
   FormatConfig keys;
   FormatConfig values;
 
@@ -35,6 +37,7 @@ struct AttentionProblem {
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
     visit("query_tokens", &P::query_tokens);
+    visit("independent", &P::independent);
     visit("keys", &P::keys);
     visit("values", &P::values);
   }
@@ -80,6 +83,18 @@ VQ_HD constexpr i64 query_rows(const AttentionConfig<Plan>& c, i64 batch) {
 template <class Plan>
 VQ_HD constexpr int token_tile(const AttentionConfig<Plan>& c) {
   return c.tile_tokens;
+}
+// Tokens that a block takes in one turn of all its warps.
+template <class Plan>
+VQ_HD constexpr int turn_tokens(const AttentionConfig<Plan>& c) {
+  return token_tile(c);
+}
+// Where results are independent: tokens of a split, whatever the sequence, so that a token has its
+// place by its number alone; the last split takes what is left. `capacity` is the call's.
+template <class Plan>
+VQ_HD constexpr i64 fixed_split(const AttentionConfig<Plan>& c, i64 capacity) {
+  const i64 turns = ceil_div(capacity, i64{turn_tokens(c)});
+  return ceil_div(turns, i64{c.splits}) * turn_tokens(c);
 }
 // Counters of a call whose last blocks merge: results that blocks share.
 template <class Plan>
@@ -136,8 +151,8 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   if (c.splits == 1) return;
   shape.workspace_bytes += query_rows(c, batch) * c.query_heads * c.splits * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;
-  shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, c.head_dim, 0,
-             false, false});
+  shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens,
+             round_up(c.head_dim, 32), 0, false, false});
 }
 
 // Of a dataflow with one kernel beside the one that combines.

@@ -1,13 +1,15 @@
 // What one block of attention_decode works on, where its result goes, and how the partial results
 // of a sequence's splits become one:
 //
-//   partials   [batch x query token x query head][split][channel .., maximum, sum] fp32
+//   partials   [query token x query head][slot][channel .., maximum, sum] fp32
 //
-// Merged in the order of the splits; where a split holds no token, its maximum is -inf, its sum 0.
+// Merged in the order of the splits, whose slots follow each other (attention_slots.cuh); where a
+// split holds no token, its maximum is -inf, its sum 0.
 #pragma once
 
 #include <vq/args/attention_decode.h>
 #include <vq/layout/attention.h>
+#include <vq/ops/attention_slots.cuh>
 #include <vq/ops/splits.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
@@ -19,17 +21,17 @@ struct AttentionSplits {
   static constexpr int kSplits = Plan::config().splits;
   static constexpr int kFloats = kHeadDim + 2;
 
-  // That of split number `split` for (batch, query token, head) number `head`.
-  VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, i64 head, int split) {
-    return args.partials + (head * kSplits + split) * kFloats;
+  // That of a slot for head `head` of query token `number`.
+  VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, int number, int head, int slot) {
+    const i64 row = i64{number} * Plan::config().query_heads + head;
+    return args.partials + (row * AttentionSlots<Plan>::all(args) + slot) * kFloats;
   }
 
-  // One channel of one head's result, which stands `on` heads on in out; with channel 0 its
-  // log-sum-exp. `load` reads a partial.
+  // One channel of the `count` partials from `partials` on, which is head number `to` of out; with
+  // channel 0 its log-sum-exp. `load` reads a partial.
   template <class Load>
-  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, i64 head, i64 on, int channel,
-                              Load load) {
-    const float* const partials = partial(args, head, 0);
+  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, const float* partials, int count,
+                              i64 to, int channel, Load load) {
     struct Part {
       float value, maximum, sum;
     };
@@ -48,7 +50,11 @@ struct AttentionSplits {
       value += weight * part.value;
     };
     constexpr int kInFlight = 16;
-    if constexpr (kSplits <= kInFlight) {  // one wait for memory
+    const auto maximum_of = [&](int split) { return load(partials + split * kFloats + kHeadDim); };
+    if (count != kSplits) {
+      in_order<kInFlight>(count, maximum_of, raise);
+      in_order<kInFlight>(count, part_of, add);
+    } else if constexpr (kSplits <= kInFlight) {  // one wait for memory
       Part parts[kSplits];
       VQ_UNROLL
       for (int split = 0; split < kSplits; ++split) parts[split] = part_of(split);
@@ -57,13 +63,12 @@ struct AttentionSplits {
       VQ_UNROLL
       for (int split = 0; split < kSplits; ++split) add(parts[split]);
     } else {
-      in_order<kSplits, kInFlight>(
-          [&](int split) { return load(partials + split * kFloats + kHeadDim); }, raise);
+      in_order<kSplits, kInFlight>(maximum_of, raise);
       in_order<kSplits, kInFlight>(part_of, add);
     }
-    store_global(args.out + (head + on) * kHeadDim + channel,
+    store_global(args.out + to * kHeadDim + channel,
                  from_float<Plan::config().element>(total == 0.0f ? 0.0f : value / total));
-    if (channel == 0) store_global(args.lse + head + on, log_sum_exp(highest, total));
+    if (channel == 0) store_global(args.lse + to, log_sum_exp(highest, total));
   }
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
@@ -112,11 +117,6 @@ struct QueryToken {
     cached = appended ? seen : length;
     return seen;
   }
-  // Heads from those of slot() to those of the row that it is.
-  VQ_DEVICE i64 heads_on(int batch, int number) const {
-    if constexpr (kMost == 1) return 0;
-    return (row - slot(batch, number)) * Plan::config().query_heads;
-  }
 };
 
 // Tokens [begin, end) of the sequence, those that the last of the block's query tokens sees.
@@ -137,7 +137,8 @@ struct AttentionWork {
   using Splits = AttentionSplits<Plan>;
   using Raw = RawRows<Plan>;
 
-  int batch, split, kv_head, first_head, heads;
+  int batch, split, splits, slot;  // of the sequence's `splits`, which are slots of the call
+  int kv_head, first_head, heads;
   int number;        // of the first query token
   int behind;        // query tokens of the block behind that one
   int seen, window;  // tokens that the last one sees; from where on it reads its own window
@@ -157,8 +158,6 @@ struct AttentionWork {
   // grid's second axis.
   VQ_DEVICE static AttentionWork place_of_block(int shares = 1) {
     AttentionWork work;
-    work.batch = block_z();
-    work.split = block_x();
     const int block = block_y() / shares;
     work.kv_head = block / kHeadBlocks;
     work.number = kQueryTokens > 1 ? block % kHeadBlocks / kTokenBlocks * kTokens : 0;
@@ -167,18 +166,29 @@ struct AttentionWork {
     work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;  // of one query token
     return work;
   }
-  // The rest; false where the sequence has no such query token, and there is nothing to do. Every
-  // split takes a whole number of tiles of its own sequence's length, so that short sequences of a
-  // ragged batch are spread as evenly as long ones.
+  // The rest; false where the sequence has no such query token, or the slot no sequence, and there
+  // is nothing to do. Every split takes a whole number of tiles. Whole warps.
   VQ_DEVICE bool read_lengths(const AttentionDecodeArgs& args) {
+    slot = block_x() + kSplits * block_z();
+    const auto mine = AttentionSlots<Plan>::of(args, slot);
+    batch = mine.batch;
+    split = mine.split;
+    splits = mine.count;
+    if (splits == 0) return false;
     if (!QueryToken<Plan>::exists(args, batch, number)) return false;
     int count = 1;
     const int last = token.read(args, batch, number, kTokens, count);
     const int length = kQueryTokens == 1 || last > 0 ? last : 0;
-    const int tiles = length / kTile + (length % kTile != 0);
-    const int share = ceil_div(tiles, kSplits);
-    begin = clip(i64{split} * share * kTile, length);
-    end = clip(i64{split + 1} * share * kTile, length);
+    i64 share = 0;  // tokens
+    if constexpr (Plan::config().independent) {
+      share = fixed_split(Plan::config(), args.capacity);
+    } else {
+      const int tiles = length / kTile + (length % kTile != 0);
+      share = i64{mine.share > 0 ? mine.share : ceil_div(tiles, kSplits)} * kTile;
+    }
+    begin = clip(split * share, length);
+    end = clip((split + 1) * share, length);
+    if (Plan::config().independent && split == kSplits - 1) end = length;
     raw = Raw::tokens(args, batch, length);
     if constexpr (kTokens > 1) {
       behind = count - 1;
@@ -254,14 +264,13 @@ struct AttentionWork {
   // merge_if_last() has to follow once all have been written.
   VQ_DEVICE void write_one(const AttentionDecodeArgs& args, int h, int channel, float value,
                            float maximum, float sum) const {
-    const i64 head = first() + heads_to(h);
-    if constexpr (kSplits == 1) {
-      const i64 to = head + token.heads_on(batch, number);
+    if (is_whole()) {
+      const i64 to = first() + heads_to(h);
       store_global(args.out + to * kHeadDim + channel,
                    from_float<Plan::config().element>(sum == 0.0f ? 0.0f : value / sum));
       if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
     } else {
-      float* const to = Splits::partial(args, head, split);
+      float* const to = Splits::partial(args, number, first_head + heads_to(h), slot);
       store_global(to + channel, value);
       if (channel == 0) {
         store_global(to + kHeadDim, maximum);
@@ -270,24 +279,30 @@ struct AttentionWork {
     }
   }
 
+  // Whether the block has all tokens of its sequence.
+  VQ_DEVICE bool is_whole() const {
+    if constexpr (kSplits == 1) return true;
+    return splits == 1;
+  }
+
   // Of the blocks that share these heads, the last merges their splits where the plan says so. All
   // threads.
   VQ_DEVICE void merge_if_last(const AttentionDecodeArgs& args) const {
     if constexpr (Plan::config().combine == Combine::last_block) {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
-      if (!is_last_of(kSplits, args.counters + i64{batch} * kOfBatch + block_y())) return;
+      if (is_whole()) return;
+      if (!is_last_of(splits, args.counters + i64{batch} * kOfBatch + block_y())) return;
       for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
-        Splits::merge(args, first() + heads_to(i / kHeadDim), token.heads_on(batch, number),
-                      i % kHeadDim, LoadOfThisLaunch());
+        const int head = heads_to(i / kHeadDim);
+        Splits::merge(args, Splits::partial(args, number, first_head + head, slot - split), splits,
+                      first() + head, i % kHeadDim, LoadOfThisLaunch());
       }
     }
   }
 
  private:
-  // Of all heads of the query tokens that a call may have, the block's first.
-  VQ_DEVICE i64 first() const {
-    return QueryToken<Plan>::slot(batch, number) * Plan::config().query_heads + first_head;
-  }
+  // Of all heads of out the block's first.
+  VQ_DEVICE i64 first() const { return query_row() * Plan::config().query_heads + first_head; }
   VQ_DEVICE const u16* raw_row(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,
                                int of, int skipped) const {
     if constexpr (kQueryTokens > 1) {
@@ -307,15 +322,22 @@ struct AttentionWork {
 // head, sequence, query token), a thread a channel.
 template <class Plan>
 VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
-  constexpr int kHeads = Plan::config().query_heads;
+  using Splits = AttentionSplits<Plan>;
+  const int head = block_x();
+  const int batch = block_y();
   const int number = Plan::config().query_tokens > 1 ? block_z() : 0;
-  if (!QueryToken<Plan>::exists(args, block_y(), number)) return;
+  if (!QueryToken<Plan>::exists(args, batch, number)) return;
+  const auto slots = AttentionSlots<Plan>::first_of(args, batch);
+  if (slots.count == 1 || thread_index() >= Splits::kHeadDim) return;
   QueryToken<Plan> token;
   int count = 1;
-  if constexpr (QueryToken<Plan>::kMost > 1) token.read(args, block_y(), number, 1, count);
-  const i64 head = QueryToken<Plan>::slot(block_y(), number) * kHeads + block_x();
-  AttentionSplits<Plan>::merge(args, head, token.heads_on(block_y(), number), thread_index(),
-                               LoadGlobal());
+  i64 row = batch;
+  if constexpr (QueryToken<Plan>::kMost > 1) {
+    token.read(args, batch, number, 1, count);
+    row = token.row;
+  }
+  Splits::merge(args, Splits::partial(args, number, head, slots.slot), slots.count,
+                row * Plan::config().query_heads + head, thread_index(), LoadGlobal());
 }
 
 }  // namespace vq

@@ -39,6 +39,8 @@ class CacheCodes {
   static constexpr int kGroup = kPaged                    ? kTokens
                                 : kKeyGroup > kValueGroup ? kKeyGroup
                                                           : kValueGroup;
+  // Tokens with a multiple of which first steps begin.
+  static constexpr int kAligned = kConfig.independent ? turn_tokens(kConfig) : kGroup;
 
   // The codes of one step, in flight.
   struct Step {
@@ -47,11 +49,12 @@ class CacheCodes {
   };
 
   // This warp's first step begins with a group, maybe before tokens that count.
-  VQ_DEVICE static int first_step(int begin) { return begin - begin % kGroup + warp() * kTokens; }
+  VQ_DEVICE static int first_step(int begin) { return begin - begin % kAligned + warp() * kTokens; }
   // The rows that a step reads begin here: the last step of a sequence moves back to where kTokens
-  // rows exist, of whole groups, and tokens before `first` do not count. In pages it stays.
+  // rows exist, of whole groups, and tokens before `first` do not count. In pages it stays, and
+  // where a token has its place by its number alone.
   VQ_DEVICE static int base_of(int first, int end) {
-    if constexpr (kPaged) return first;
+    if constexpr (kPaged || kConfig.independent) return first;
     const int last = round_up(end, kGroup) - kTokens;
     return first <= last ? first : last > 0 ? last : 0;
   }
@@ -103,6 +106,10 @@ class CacheCodes {
       prefetch<Keys>(args_->keys, key_page_, key_ahead_, first + kStride);
       prefetch<Values>(args_->values, value_page_, value_ahead_, first + kStride);
       ahead_ = page_of_lane(first + 2 * kStride);
+      return;
+    }
+    if (kConfig.independent && first + kTokens > end) {
+      load_first(to, first, end);
       return;
     }
     const int base = base_of(first, end);

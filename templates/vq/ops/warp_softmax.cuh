@@ -134,9 +134,9 @@ class WarpSoftmax {
   // Lane (g, c) brings for head c of each quad its warp's maximum, its own share of the sum, and
   // its accumulators: channels g kValues + i. All threads; begins with a barrier. A thread gets
   // elements of the whole: each(head, channel, value, maximum, sum), the maximum with channel 0
-  // alone, the sum too where splits follow.
+  // alone, the sum too where the block is not `whole`: where splits follow.
   template <class Each>
-  VQ_DEVICE void merge(Each each) const {
+  VQ_DEVICE void merge(bool whole, Each each) const {
     if (lane() < kGroupLanes) {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
@@ -168,7 +168,7 @@ class WarpSoftmax {
       for (int w = 0; w < kWarps; ++w) sum += load_shared(weighted(w, value) + of_lane);
       const bool first = channel == 0;
       each(head, channel, sum, first ? block_maximum(head) : 0.0f,
-           first || kConfig.splits == 1 ? block_sum(head) : 0.0f);
+           first || whole ? block_sum(head) : 0.0f);
     }
   }
 
@@ -233,6 +233,8 @@ class WarpSoftmax {
       for (int mask = 4; mask < 32; mask *= 2) {
         highest = larger(highest, shuffle_xor(highest, mask));
       }
+      // By the head alone, so that no other head's scores change its bits.
+      highest = highest > maximum_[quad] + kSlack ? highest : maximum_[quad];
       const float factor = exp2_approx(maximum_[quad] - highest);
       maximum_[quad] = highest;
       sum_[quad] *= factor;

@@ -16,13 +16,13 @@
 
 namespace vq {
 
-// Rows [batch][query token][query_head][share of the keys] of score_stride floats.
+// Rows [batch][query token][query_head][share of the keys] of `capacity` floats.
 template <class Plan>
 VQ_DEVICE i64 partial_scores(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work,
                              int head, int share) {
   const i64 slot = QueryToken<Plan>::slot(work.batch, work.number);
   const i64 row = slot * Plan::config().query_heads + work.first_head + head;
-  return (row * Plan::config().key_channel_splits + share) * args.score_stride;
+  return (row * Plan::config().key_channel_splits + share) * args.capacity;
 }
 
 template <class Plan>
@@ -75,7 +75,7 @@ class SummedScores {
         const float* from = args_.scores + partial_scores(args_, work_, head, 0) + first + token;
         VQ_UNROLL
         for (int share = 0; share < Plan::config().key_channel_splits; ++share) {
-          total += load_global(from + share * args_.score_stride);
+          total += load_global(from + share * args_.capacity);
         }
       }
       store_shared(scores + i, total);

@@ -90,9 +90,11 @@ class AttentionFragmentsBlock {
       attend_raw(work_.begin > after ? work_.begin : after, work_.end);
     }
     const float scale = Values::kScaled ? 1.0f : value_book_.scale(0, 0);
-    softmax_.merge([this, scale](int head, int channel, float value, float highest, float total) {
-      if (head < work_.heads) work_.write_one(args_, head, channel, value * scale, highest, total);
-    });
+    softmax_.merge(work_.is_whole(),
+                   [this, scale](int head, int channel, float value, float highest, float total) {
+                     if (head < work_.heads)
+                       work_.write_one(args_, head, channel, value * scale, highest, total);
+                   });
     work_.merge_if_last(args_);
   }
 
@@ -119,7 +121,7 @@ class AttentionFragmentsBlock {
     scores_.score(now.keys, scores);
     u32 words[2][2][kValueWords];
     look_up_values(words[0], now.values, 0);
-    const int counted = Reader::kGroup > 1 && first < begin ? begin : first;
+    const int counted = Reader::kAligned > 1 && first < begin ? begin : first;
     softmax_.to_probabilities(scores, scores_.scale(), Reader::base_of(first, end), counted, end,
                               work_.codes_end(0),
                               [this](int of, int token) { return token < work_.codes_end(of); });
@@ -193,29 +195,36 @@ class AttentionFragmentsBlock {
 
   // Tokens [begin, end) that are stored raw, all of them sinks or all of the window.
   VQ_DEVICE void attend_raw(int begin, int end) {
+    if (begin >= end) return;  // else steps that begin before `begin` would read what is not there
     RawQuery query;
     query.load(Scores::raw_words());
     float scale[kQuads];
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) scale[quad] = score_scale(args_);
-    for (int first = begin + warp() * kTokens; first < end; first += kWarps * kTokens) {
+    constexpr int kTurn = turn_tokens(kConfig);
+    const int before = kConfig.independent ? begin % kTurn : 0;  // steps stand by token numbers
+    for (int first = begin - before + warp() * kTokens; first < end; first += kTurn) {
       float scores[kTiles][kQuads];
-      score_raw(query, first, end, scores);
-      softmax_.to_probabilities(scores, scale, first, first, end, 0, [this](int of, int token) {
+      score_raw(query, first, begin, end, scores);
+      const int counted = first < begin ? begin : first;
+      softmax_.to_probabilities(scores, scale, first, counted, end, 0, [this](int of, int token) {
         const bool raw = token < work_.raw.sinks || token >= work_.codes_end(of);
         return raw && token < work_.seen_end(of);
       });
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; tile += Softmax::kPaired ? 2 : 1) {
-        accumulate_raw(first, tile, end, scores);
+        accumulate_raw(first, tile, begin, end, scores);
       }
     }
   }
 
-  // Tokens past the last repeat it.
-  VQ_DEVICE static int held(int token, int end) { return token < end ? token : end - 1; }
+  // Tokens past the last repeat it, and those before the first that one.
+  VQ_DEVICE static int held(int token, int begin, int end) {
+    if (kConfig.independent && token < begin) return begin;
+    return token < end ? token : end - 1;
+  }
 
-  VQ_DEVICE void score_raw(const RawQuery& query, int first, int end,
+  VQ_DEVICE void score_raw(const RawQuery& query, int first, int begin, int end,
                            float (&scores)[kTiles][kQuads]) const {
     float products[(kTiles + 1) / 2][RawQuery::kProducts][4] = {};
     VQ_UNROLL
@@ -223,7 +232,7 @@ class AttentionFragmentsBlock {
       u32 words[kTiles][4];
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const int token = held(Softmax::token_of(first, tile, lane_group()), end);
+        const int token = held(Softmax::token_of(first, tile, lane_group()), begin, end);
         const u16* row = work_.raw_key(args_, token, place_in_group() * KeyRows::kChannels);
         load_words<4>(words[tile], reinterpret_cast<const u32*>(row + octet * 8), LoadGlobal());
       }
@@ -235,13 +244,13 @@ class AttentionFragmentsBlock {
   }
 
   // One tile, or the pair that begins with it.
-  VQ_DEVICE void accumulate_raw(int first, int tile, int end,
+  VQ_DEVICE void accumulate_raw(int first, int tile, int begin, int end,
                                 const float (&probabilities)[kTiles][kQuads]) {
     u32 b[kQuads][2];
     if constexpr (!Softmax::kPaired) Softmax::spread(b, probabilities[tile]);
     const auto row = [&](int of) {
       return reinterpret_cast<const U32x2*>(
-          work_.raw_value(args_, held(of, end), lane_group() * ValueRows::kChannels));
+          work_.raw_value(args_, held(of, begin, end), lane_group() * ValueRows::kChannels));
     };
     const int token = Softmax::token_of(first, tile, place_in_group() * 2);
     const U32x2* const even = row(token);

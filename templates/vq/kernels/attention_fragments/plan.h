@@ -41,6 +41,10 @@ VQ_HD constexpr int token_tile(const AttentionConfig<AttentionFragments>& c) {
   return c.step_tokens;
 }
 
+VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionFragments>& c) {
+  return c.threads / 32 * c.step_tokens;
+}
+
 // How a block carves shared memory: while it attends, and once its warps' parts are merged, over
 // what it no longer needs.
 struct AttentionFragmentsShared {
