@@ -193,12 +193,13 @@ class VQCache(Cache):
 
     drafts: tokens, up to 15, that a step may draft, and take back by crop(); it has room for as many
     more. The newest tokens are attended to raw until the next pass appends them. Where drafts + 1 is
-    a power of two they cost least.
+    a power of two they cost least. independent: as of vqgen.torch.VQCache; with it, a window larger
+    than `drafts` and captured(), greedy tokens with drafts are those without.
     """
 
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
                  window: int = 0, sinks: int = 0, drafts: int = 0,
-                 device: torch.device | str = "cpu"):
+                 independent: bool = False, device: torch.device | str = "cpu"):
         config = config.get_text_config(decoder=True)
         room = tokens + drafts  # a step has drafts + 1 rows, of which one is real
         self.tokens = Tokens(batch, room, device, drafts)
@@ -220,8 +221,8 @@ class VQCache(Cache):
             layers.append(_Layer(vqgen.torch.VQCache(
                 batch=batch, query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim,
                 tokens=room, window=window, sinks=sinks, query_tokens=drafts + 1,
-                keys=item["keys"],
-                values=item["values"], key_codebooks=on_device["keys.codebooks"],
+                independent=independent, keys=item["keys"], values=item["values"],
+                key_codebooks=on_device["keys.codebooks"],
                 value_codebooks=on_device["values.codebooks"],
                 key_scales=on_device.get("keys.stage_scales"),
                 value_scales=on_device.get("values.stage_scales"),
