@@ -287,6 +287,8 @@ def generate(model, cache, inputs, new, drafts):
 def test_greedy_tokens_with_drafts_are_those_without(model, codebooks, length):
     torch.manual_seed(13)
     inputs, new = prompts([length]), 88
+    first, second = inputs["input_ids"].chunk(2, 1)
+    second.copy_(first)  # so that there is a draft in the prompt's pass
     caches = [new_cache(model, codebooks, 1, tokens=length + new, window=16, drafts=3,
                         independent=True) for _ in range(2)]
     expected, expected_logits, _, _ = generate(model, caches[0], inputs, new, 0)
