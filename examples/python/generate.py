@@ -5,7 +5,6 @@
 MODEL is a folder that transformers loads, of a Llama- or Qwen-like model; without it a small one of
 random weights shows the calls. On a GPU each step of one token is a CUDA graph.
 """
-import contextlib
 import sys
 import tempfile
 
@@ -42,7 +41,7 @@ with tempfile.TemporaryDirectory() as folder:
     cache = vqgen.hf.VQCache(model.config, f"{folder}/codebooks", batch=batch, tokens=prompt + new,
                              window=16, device=device)
 model.set_attn_implementation("vqgen")
-with vqgen.hf.captured(model, cache) if device == "cuda" else contextlib.nullcontext():
+with vqgen.hf.captured(model, cache):
     out = model.generate(**inputs, past_key_values=cache, max_new_tokens=new, do_sample=False)
 for line in tokenizer.batch_decode(out, skip_special_tokens=True) if tokenizer else out.tolist():
     print(line)

@@ -106,16 +106,11 @@ def loss_through_kernels(model, tokens, cache) -> float:
     tokens = tokens.to(model.device)
     cache.reset()
     total = torch.zeros((), dtype=torch.float64, device=model.device)
-    with _steps(model, cache):
+    with vqgen.hf.captured(model, cache):
         for now in range(tokens.shape[1] - 1):
             logits = model(tokens[:, now:now + 1], past_key_values=cache).logits[:, -1]
             total += _summed_loss(logits, tokens[:, now + 1])
     return float(total) / (tokens.shape[0] * (tokens.shape[1] - 1))
-
-
-def _steps(model, cache):
-    cuda = model.device.type == "cuda"
-    return vqgen.hf.captured(model, cache) if cuda else contextlib.nullcontext()
 
 
 def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0,

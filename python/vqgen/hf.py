@@ -7,14 +7,15 @@
 
 Importing this registers the attention function "vqgen" and its masks with transformers. A prompt is
 attended to raw and encoded at once; a later part of it attends to the earlier ones decoded; a single
-token is encoded, and attends to codes. Padding is never stored. Models are those whose attention calls its attention function with rotated keys, such as
-Llama's and Qwen's. For inference alone; beams are not reordered.
+token is encoded, and attends to codes. Padding is never stored. Models are those whose attention
+calls its attention function with rotated keys, such as Llama's and Qwen's. For inference alone; beams
+are not reordered.
+
+With `drafts`, generate() takes prompt_lookup_num_tokens or an assistant_model, inside captured().
 """
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import os
 import subprocess
 import tempfile
@@ -24,34 +25,50 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import flash_attention_mask
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import vqgen
 import vqgen.torch
 from vqgen import _tool
 from vqgen._calibration import can_write, states_of, write_bundle
 from vqgen._models import heads_of
+from vqgen._steps import captured
 
 __all__ = ["VQCache", "calibrate", "captured", "layers_of"]
 
 
 class Tokens:
     """How many tokens the sequences have, which all layers share; and what the layers share of the
-    prompt that is being read."""
+    prompt that is being read. With `drafts`, a pass over up to drafts + 1 tokens is a step: they are
+    held beside the cache until the next pass, which appends what was not taken back meanwhile."""
 
-    def __init__(self, batch: int, room: int, device):
-        self.room = room
+    def __init__(self, batch: int, room: int, device, drafts: int = 0):
+        self.room, self.drafts = room, drafts
         self.seen = 0  # of the batch so far, with padding
         self.earlier = 0  # what it was before the pass that goes on
         self.padded = False  # some sequence is shorter than `seen`
-        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)  # in the cache
         self.positions = torch.zeros_like(self.lengths)  # of each sequence's first new token
         self.counts = self.order = self.order_back = None
+        self.is_step = False  # the pass that goes on
+        self.held = torch.zeros_like(self.lengths)  # tokens of the newest step
+        self.most_taken_back = 0
+        # How many of the step before are appended, and where.
+        self.settled, self.settled_at = torch.zeros_like(self.held), torch.zeros_like(self.held)
+        self.starts = {tokens: torch.arange(batch + 1, dtype=torch.int32, device=device) * tokens
+                       for tokens in range(1, drafts + 2)}  # of each sequence's rows in a step
 
     @property
     def longest(self) -> int:
         """No sequence is longer."""
         return min(self.seen, self.room)
+
+    def require_room(self, tokens: int, counts=None) -> None:
+        """For as many more; counts: int32 [batch], where sequences get fewer."""
+        if self.seen + tokens > self.room:
+            new = tokens if counts is None else counts
+            if (self.lengths + self.held + new > self.room).any():
+                raise vqgen.RangeError(f"the cache has room for {self.room} tokens a sequence, and "
+                                       "they are more now; make a larger one")
 
     def begin(self, tokens: int, padding) -> None:
         """A forward pass over `tokens` more. padding: [batch, tokens], true where one is real."""
@@ -62,27 +79,52 @@ class Tokens:
             self.order = real.long().argsort(dim=1, descending=True, stable=True)
             self.order_back = self.order.argsort(1)
             self.padded = True
-        if self.seen + tokens > self.room:
-            new = tokens if self.counts is None else self.counts
-            if (self.lengths + new > self.room).any():
-                raise vqgen.RangeError(f"the cache has room for {self.room} tokens a sequence, and "
-                                       "they are more now; make a larger one")
+        self.require_room(tokens, self.counts)
+        self.is_step = self.counts is None and tokens <= self.drafts + 1 and self.drafts > 0
+        if self.drafts:
+            self.settled_at.copy_(self.lengths)
+            self.settled.copy_(self.held)
+            self.lengths.add_(self.held)
+            self.held.fill_(tokens if self.is_step else 0)
         self.positions.copy_(self.lengths)
-        self.lengths.add_(tokens if self.counts is None else self.counts)
+        if not self.is_step:
+            self.lengths.add_(tokens if self.counts is None else self.counts)
         self.earlier = self.seen
         self.seen += tokens
+        self.most_taken_back = tokens if self.is_step else 0
+
+    def stepped(self, before: int, tokens: int) -> None:
+        """A step was of `tokens`, and `before` of the batch came before it; what its rows have beyond
+        is taken back."""
+        self.seen = before + tokens
+        if self.drafts:
+            self.held.fill_(tokens)
+            self.most_taken_back = tokens
+
+    def take_back(self, tokens: int) -> None:
+        """The newest of each sequence, which a step held."""
+        if tokens > self.most_taken_back:
+            raise vqgen.Infeasible(
+                f"{tokens} tokens are to be taken back, and the cache can take back "
+                f"{self.most_taken_back}: make it with drafts of as many tokens, and generate inside "
+                "vqgen.hf.captured()")
+        self.held.sub_(tokens)
+        self.seen -= tokens
+        self.most_taken_back -= tokens
 
     def reset(self) -> None:
-        self.seen, self.padded = 0, False
+        self.seen, self.padded, self.most_taken_back = 0, False, 0
         self.lengths.zero_()
+        self.held.zero_()
 
     def kept(self):
-        """What restore() brings back."""
+        """What restore() brings back, where no tokens are held."""
         return self.seen, self.lengths.clone()
 
     def restore(self, kept) -> None:
         self.seen = kept[0]
         self.lengths.copy_(kept[1])
+        self.held.zero_()
 
 
 class TokensLayer(CacheLayerMixin):
@@ -117,6 +159,25 @@ class _Layer(TokensLayer):
     def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, first: bool):
         super().__init__(tokens, first)
         self.cache = cache
+        self.held = cache.new_tokens(tokens.drafts + 1) if tokens.drafts else ()
+
+    def settle(self) -> None:
+        """What stays of the step before is appended."""
+        if self.held:
+            self.cache.write(*self.held, self.tokens.settled_at, self.tokens.settled)
+
+    def step(self, query, key, value, scaling):
+        """Tokens attend to the cache and to those before them, and are held."""
+        batch, _, tokens, _ = key.shape
+        for held, new in zip(self.held, (key, value)):
+            held[:, :tokens] = new.transpose(1, 2)
+        query, new_keys, new_values = (
+            rows.flatten(0, 1).contiguous()
+            for rows in (query.transpose(1, 2), *(held[:, :tokens] for held in self.held)))
+        out, _ = self.cache.attend(
+            query, tokens=self.tokens.longest, softmax_scale=scaling,
+            query_start=self.tokens.starts[tokens], new_keys=new_keys, new_values=new_values)
+        return out.unflatten(0, (batch, tokens))
 
     def reorder_cache(self, beam_idx):
         raise vqgen.Infeasible("a VQCache cannot be reordered; generate without beams")
@@ -129,12 +190,19 @@ class VQCache(Cache):
     for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has
     `batch` sequences with room for `tokens` each; `window` and `sinks` tokens are kept raw too. On
     `device`, with elements of the bundle's dtype, which has to be the model's.
+
+    drafts: tokens, up to 15, that a step may draft, and take back by crop(); it has room for as many
+    more. The newest tokens are attended to raw until the next pass appends them. Where drafts + 1 is
+    a power of two they cost least. independent: as of vqgen.torch.VQCache; with it, a window larger
+    than `drafts` and captured(), greedy tokens with drafts are those without.
     """
 
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
-                 window: int = 0, sinks: int = 0, device: torch.device | str = "cpu"):
+                 window: int = 0, sinks: int = 0, drafts: int = 0,
+                 independent: bool = False, device: torch.device | str = "cpu"):
         config = config.get_text_config(decoder=True)
-        self.tokens = Tokens(batch, tokens, device)
+        room = tokens + drafts  # a step has drafts + 1 rows, of which one is real
+        self.tokens = Tokens(batch, room, device, drafts)
         given = isinstance(codebooks, list)
         items = codebooks if given else layers_of(codebooks)
         source = "what is given" if given else codebooks
@@ -152,8 +220,9 @@ class VQCache(Cache):
             on_device = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
             layers.append(_Layer(vqgen.torch.VQCache(
                 batch=batch, query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim,
-                tokens=tokens, window=window, sinks=sinks, keys=item["keys"],
-                values=item["values"], key_codebooks=on_device["keys.codebooks"],
+                tokens=room, window=window, sinks=sinks, query_tokens=drafts + 1,
+                independent=independent, keys=item["keys"], values=item["values"],
+                key_codebooks=on_device["keys.codebooks"],
                 value_codebooks=on_device["values.codebooks"],
                 key_scales=on_device.get("keys.stage_scales"),
                 value_scales=on_device.get("values.stage_scales"),
@@ -163,8 +232,20 @@ class VQCache(Cache):
 
     @property
     def lengths(self) -> torch.Tensor:
-        """int32 [batch], tokens of each sequence, on the device."""
-        return self.tokens.lengths
+        """int32 [batch], tokens of each sequence, on the device; those that a step holds too."""
+        return self.tokens.lengths + self.tokens.held
+
+    def settle(self) -> None:
+        """Tokens that the newest step holds are appended, as the next pass would do it."""
+        self.tokens.begin(0, None)
+        for layer in self.layers:
+            layer.settle()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Takes back the newest -tokens_to_remove tokens of each sequence, which have to be of the
+        newest step; a positive number is how many are to stay, as transformers has it."""
+        self.tokens.take_back(-tokens_to_remove if tokens_to_remove <= 0 else
+                              max(self.tokens.seen - tokens_to_remove, 0))
 
     def bytes_per_token(self) -> float:
         """Of codes in all layers, for one token of one sequence."""
@@ -205,6 +286,9 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
     tokens, state = key.shape[2], layer.tokens
     if layer.first:
         state.begin(tokens, attention_mask)
+    layer.settle()
+    if state.is_step:
+        return layer.step(query, key, value, scaling), None
     if state.order is not None:  # real tokens first
         order = state.order[:, None, :, None]
         query, key, value = (each.take_along_dim(order, 2) for each in (query, key, value))
@@ -250,73 +334,6 @@ def prompt_attention(query, key, value, dense, state, scaling):
 
 AttentionInterface.register("vqgen", _attention)
 AttentionMaskInterface.register("vqgen", flash_attention_mask)  # the padding alone, or None
-
-
-@contextlib.contextmanager
-def captured(model, cache: VQCache):
-    """Inside it, steps of one token that the model takes with `cache` are replays of CUDA graphs, one
-    for each kernel of the attention; generate() takes them too. All else is as without. Shape and
-    type of the tokens stay those of the first step. Positions are those that follow each sequence.
-    """
-    steps = _Steps(model, cache)
-    model.forward = steps  # of this object alone, over its class's
-    try:
-        yield
-    finally:
-        del model.forward
-
-
-class _Steps:
-    """What stands for a model's forward() while its steps are captured."""
-
-    def __init__(self, model, cache):
-        self.cache, self.forward = cache, model.forward
-        self.graphs = {}  # by bucket: graph and logits
-        self.tokens = self.pool = None
-        self.__signature__ = inspect.signature(self.forward)  # which generate() reads
-
-    def __call__(self, *positional, **named):
-        tokens = named.get("input_ids", positional[0] if positional else None)
-        if (tokens is None or tokens.shape[1] != 1 or not tokens.is_cuda
-                or named.get("past_key_values") is not self.cache):
-            return self.forward(*positional, **named)
-        state = self.cache.tokens
-        if state.seen >= state.room and (state.lengths >= state.room).any():
-            return self.forward(*positional, **named)  # which refuses it
-        bucket = self.cache.bucket(min(state.seen + 1, state.room))
-        if bucket not in self.graphs:
-            self.graphs[bucket] = self.capture(tokens)
-        graph, logits = self.graphs[bucket]
-        self.tokens.copy_(tokens)
-        graph.replay()
-        state.seen += 1
-        return CausalLMOutputWithPast(logits=logits.clone(), past_key_values=self.cache)
-
-    @torch.no_grad()
-    def capture(self, tokens):
-        state = self.cache.tokens
-        if self.tokens is None:
-            self.tokens, self.pool = tokens.clone(), torch.cuda.graph_pool_handle()
-
-        def step():
-            positions = state.lengths[:, None].long()
-            return self.forward(input_ids=self.tokens, position_ids=positions, use_cache=True,
-                                past_key_values=self.cache).logits
-
-        kept = state.kept()
-        state.seen = min(state.seen, state.room - 1)  # which begin() needs no look at the device for
-        stream = torch.cuda.Stream(tokens.device)
-        stream.wait_stream(torch.cuda.current_stream(tokens.device))
-        with torch.cuda.stream(stream):  # kernels are compiled here; the real step writes over it
-            step()
-        torch.cuda.current_stream(tokens.device).wait_stream(stream)
-        state.restore(kept)
-        state.seen = min(state.seen, state.room - 1)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            logits = step()
-        state.seen = kept[0]  # nothing ran
-        return graph, logits
 
 
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1) -> None:

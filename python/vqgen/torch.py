@@ -20,8 +20,7 @@ from vqgen._runtime import _text as config_text
 from vqgen._runtime import merge_arguments
 
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
-           "runtime", "train_codebooks",
-           "use_runtime"]
+           "runtime", "train_codebooks", "use_runtime"]
 
 _MOST_ROWS = 256  # of a gemm
 _WEIGHTS = [f"weights.{name}" for name in ("codes", "codebooks", "stage_scales", "output_scales")]
@@ -275,13 +274,15 @@ class VQCache:
 
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
-    has smooth. A sequence has room for `tokens`. lengths: int32 [batch], where layers share theirs;
-    who shares them writes by write() and counts himself.
+    has smooth. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
+    independent: their results have the same bits whatever comes with them, by one kernel. lengths:
+    int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
     """
 
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
-                 key_smooth=None, window: int = 0, sinks: int = 0, lengths=None):
+                 key_smooth=None, window: int = 0, sinks: int = 0, query_tokens: int = 1,
+                 independent: bool = False, lengths=None):
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
@@ -289,11 +290,13 @@ class VQCache:
                  "window": window, "sinks": sinks}
         both = {"dtype": DTYPES[dtype], "keys": keys, "values": values}
         self.attention_config = config_text(
-            {"op": "attention_decode", "shape": {**shape, "query_heads": query_heads}, **both})
+            {"op": "attention_decode", **both, "shape": {
+                **shape, "query_heads": query_heads, "query_tokens": query_tokens,
+                **({"independent": True} if independent else {})}})
         self._append_config = functools.cache(lambda new_tokens: config_text(
             {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))
         self._decode_config = config_text({"op": "kv_decode", "shape": shape, **both})
-        self.tokens = tokens
+        self.tokens, self.independent = tokens, independent
         attention = self._attention = prepare(self.attention_config, device)
         prepare(self._append_config(1), device)
         shapes = {each.name: each.shape for each in attention.arguments}
@@ -336,17 +339,26 @@ class VQCache:
                                counts=counts, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
                                raw_values=self.raw_values)
 
+    def new_tokens(self, count: int):
+        """(keys, values) of `count` new tokens of each sequence, as write() takes them, of zeros."""
+        batch, *head = _cache_shape(self.attention_config)
+        return tuple(self.keys.codebooks.new_zeros(batch, count, *head) for _ in range(2))
+
     def bucket(self, tokens: int) -> int:
         """The tokens of the kernel that attend() takes for `tokens`."""
-        return self._attention.bucket(tokens)
+        return self._attention.bucket(self.tokens if self.independent else tokens)
 
-    def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0):
+    def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0,
+               query_start=None, new_keys=None, new_values=None):
         """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest
-        sequence's, and picks the kernel."""
+        sequence's, and picks the kernel, unless `independent`. With query_tokens above 1, query has a
+        row per query token; query_start, new_keys and new_values are those of vqgen.Attention."""
         return torch.ops.vqgen.attention(
             self.attention_config, query, *self.keys, *self.values, self.lengths,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
-            windows=self._windows, sinks=self._sinks, tokens=tokens, softmax_scale=softmax_scale)
+            windows=self._windows, sinks=self._sinks, softmax_scale=softmax_scale,
+            tokens=None if self.independent else tokens, query_start=query_start,
+            new_keys=new_keys, new_values=new_values)
 
     def decode(self, tokens: int, lengths=None, *, zeroed: bool = True):
         """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:

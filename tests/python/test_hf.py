@@ -1,6 +1,8 @@
 """A model of random weights over a VQCache, on a GPU where there is one: against the same model, in
 eager PyTorch, over what the cache's codes stand for."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -44,9 +46,9 @@ def codebooks(model, tmp_path_factory):
     return out
 
 
-def new_cache(model, codebooks, batch, **options):
+def new_cache(model, codebooks, batch, tokens=48, **options):
     model.set_attn_implementation("vqgen")
-    return vqgen.hf.VQCache(model.config, codebooks, batch=batch, tokens=48, device=DEVICE,
+    return vqgen.hf.VQCache(model.config, codebooks, batch=batch, tokens=tokens, device=DEVICE,
                             **options)
 
 
@@ -224,6 +226,95 @@ def test_what_cannot_be_done_is_refused_in_words(model, codebooks, tmp_path):
     with pytest.raises(vqgen.Error, match="vector_size"):
         vqgen.hf.calibrate(model, [torch.ones(1, 8, dtype=torch.long)], tmp_path / "b",
                            keys={"index_bits": 8}, values=FORM)
+
+
+def contents(cache):
+    """What each layer holds: codes and raw tokens."""
+    cache.settle()
+    return [(layer.cache.keys.codes, layer.cache.values.codes, layer.cache.raw_keys,
+             layer.cache.raw_values) for layer in cache.layers]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_steps_that_were_taken_back_leave_no_trace(model, codebooks, captured):
+    torch.manual_seed(12)
+    lengths = [5, 12, 1]
+    inputs = prompts(lengths)
+    mask = inputs["attention_mask"]
+    caches = [new_cache(model, codebooks, 3, window=8, sinks=2, drafts=3) for _ in range(2)]
+    for cache in caches:
+        with torch.no_grad():
+            model(**inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0), past_key_values=cache)
+
+    def logits_of(cache, tokens):
+        positions = cache.lengths[:, None].long() + torch.arange(tokens.shape[1], device=DEVICE)
+        with contextlib.ExitStack() as stack:
+            if captured:
+                stack.enter_context(vqgen.hf.captured(model, cache))
+            with torch.no_grad():
+                return model(tokens, position_ids=positions, past_key_values=cache).logits.float()
+
+    for count, kept in ((4, 1), (3, 3), (1, 1), (4, 2), (2, 0), (4, 4), (1, 0), (2, 1), (4, 3)):
+        tokens = torch.randint(1, 64, (3, count), device=DEVICE)
+        drafted = logits_of(caches[0], tokens)
+        caches[0].crop(kept - count)
+        for now in range(kept):
+            alone = logits_of(caches[1], tokens[:, now:now + 1])
+            assert torch.allclose(alone[:, 0], drafted[:, now], atol=0.02)
+        lengths = [length + kept for length in lengths]
+        assert caches[0].lengths.tolist() == caches[1].lengths.tolist() == lengths
+        assert caches[0].get_seq_length() == caches[1].get_seq_length()
+    drafted, alone = map(contents, caches)
+    # Keys and values of the first layer depend on its own token alone, and have the same bits.
+    assert all(map(torch.equal, drafted[0], alone[0]))
+    for ours, theirs in zip(drafted[1][2:], alone[1][2:]):
+        assert torch.allclose(ours.float(), theirs.float(), atol=0.02)
+
+
+def generate(model, cache, inputs, new, drafts):
+    """Tokens and their logits, how many passes there were behind the prompt, and how many drafts were
+    refused."""
+    refused, crop = [], cache.crop
+    cache.crop = lambda tokens: (refused.append(-tokens), crop(tokens))
+    with vqgen.hf.captured(model, cache):
+        out = model.generate(**inputs, past_key_values=cache, max_new_tokens=new, do_sample=False,
+                             return_dict_in_generate=True, output_logits=True,
+                             **{"prompt_lookup_num_tokens": drafts} if drafts else {})
+    return out.sequences[0, -new:], torch.cat(out.logits)[:new], len(refused), sum(refused)
+
+
+@pytest.mark.parametrize("length", [2, 4, 30])
+def test_greedy_tokens_with_drafts_are_those_without(model, codebooks, length):
+    torch.manual_seed(13)
+    inputs, new = prompts([length]), 88
+    first, second = inputs["input_ids"].chunk(2, 1)
+    second.copy_(first)  # so that there is a draft in the prompt's pass
+    caches = [new_cache(model, codebooks, 1, tokens=length + new, window=16, drafts=3,
+                        independent=True) for _ in range(2)]
+    expected, expected_logits, _, _ = generate(model, caches[0], inputs, new, 0)
+    out, logits, passes, refused = generate(model, caches[1], inputs, new, 3)
+    assert torch.equal(out, expected)
+    assert torch.equal(logits, expected_logits)
+    assert passes < new and refused > 0, (passes, refused)
+    assert caches[1].lengths.tolist() == caches[0].lengths.tolist() == [length + new - 1]
+    for drafted, alone in zip(*map(contents, caches)):
+        assert all(map(torch.equal, drafted, alone))
+
+
+def test_taking_back_what_no_step_holds_is_refused_in_words(model, codebooks):
+    plain, cache = (new_cache(model, codebooks, 1, drafts=drafts) for drafts in (0, 3))
+    for each in (plain, cache):
+        model(**prompts([6]), past_key_values=each)
+        with pytest.raises(vqgen.Infeasible, match="2 tokens.*can take back 0.*captured"):
+            each.crop(-2)
+        each.crop(0)
+    model(prompts([3])["input_ids"], past_key_values=cache)
+    with pytest.raises(vqgen.Infeasible, match="4 tokens.*can take back 3"):
+        cache.crop(-4)
+    cache.crop(7)  # as many stay
+    assert cache.lengths.tolist() == [7]
+    with pytest.raises(vqgen.Error, match="query_tokens"):
+        new_cache(model, codebooks, 1, drafts=16)
 
 
 @pytest.mark.parametrize("keys, values", [

@@ -111,6 +111,26 @@ def test_greedy_tokens_are_those_of_eager_attention_over_the_decoded_cache(model
     assert close <= 0.01 * made.numel(), close
 
 
+def test_greedy_tokens_with_drafts_are_those_without(model, text, codebooks):
+    model.set_attn_implementation("vqgen")
+    accepted = refused = 0
+    for source, length in zip(text[30:], (640, 23, 512, 301)):
+        prompt, made = source[None, :length].cuda(), []
+        for drafts in (0, 3):
+            cache = vqgen.hf.VQCache(model.config, codebooks, batch=1, tokens=length + 256,
+                                     window=128, drafts=3, independent=True, device="cuda")
+            taken_back, crop = [], cache.crop
+            cache.crop = lambda tokens: (taken_back.append(-tokens), crop(tokens))
+            with vqgen.hf.captured(model, cache):
+                made.append(model.generate(
+                    prompt, past_key_values=cache, max_new_tokens=256, do_sample=False,
+                    **{"prompt_lookup_num_tokens": drafts} if drafts else {}))
+        assert torch.equal(*made), f"of {length}"
+        accepted += 256 - len(taken_back)
+        refused += sum(taken_back)
+    assert accepted > 100 and refused > 100, (accepted, refused)
+
+
 def decode(cache, item, tensors):
     """Keys and values of a layer, [batch, kv_heads, tokens, head_dim], by NumPy from its codes."""
     out = []
