@@ -58,6 +58,7 @@ using vq::LinearSlices;
 using vq::LinearTables;
 using vq::LinearWarpgroups;
 using vq::MergeLanes;
+using vq::SplitsBy;
 
 using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
                           LinearLanes, LinearFragments, LinearTables, LinearWarpgroups,

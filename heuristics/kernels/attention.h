@@ -125,6 +125,10 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
   const vq::CallShape shape = call_shape(plan, op);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
   judge_combine(judge, plan.combine, plan.splits, shape.counters);
+  judge.require(plan.splits_by == SplitsBy::sequence ||
+                    (plan.splits > 1 && op.shape.batch > 1 && !op.shape.independent),
+                "splits_by 'length' hands out the splits of several sequences; it takes splits and "
+                "batch above 1, and results that may depend on each other");
 }
 
 using PlacementPair = std::pair<Placement, Placement>;

@@ -32,13 +32,14 @@ int one_wave(const AttentionDecode& op, const AttentionFragments& plan, const Gp
 // The same, or several waves where heads and sequences fill one and sequences may be long: lengths
 // that differ are balanced by handing splits out, of which there are none otherwise. A block of
 // equal ones has 32768 tokens, beside which the time of its codebooks is small.
-int balanceable(const AttentionDecode& op, const AttentionFragments& plan, const GpuSpec& gpu) {
+void take_splits(AttentionFragments& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr std::int64_t kLong = 131072;  // tokens
   constexpr int kWaves = 4;
-  const int splits = one_wave(op, plan, gpu);
-  return splits == 1 && op.shape.batch > 1 && !op.shape.independent && op.shape.tokens >= kLong
-             ? kWaves
-             : splits;
+  plan.splits = one_wave(op, plan, gpu);
+  const bool may_differ = op.shape.batch > 1 && op.shape.tokens >= kLong && !op.shape.independent;
+  if (plan.splits > 1 || !may_differ) return;
+  plan.splits = kWaves;
+  plan.splits_by = SplitsBy::length;
 }
 
 // Tokens of a sequence that a block of one wave takes.
@@ -137,7 +138,7 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
     if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
-    plan.splits = balanceable(op, plan, gpu);
+    take_splits(plan, op, gpu);
     return plan;
   }
   return std::nullopt;

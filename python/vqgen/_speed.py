@@ -140,7 +140,7 @@ def _random_cache(model, form, *, window, sinks, batch, tokens, device):
              "values.scales": "values.stage_scales"}  # of a bundle
     layers = []
     for _ in range(config.num_hidden_layers):
-        tensors = _random_tensors(op, item, model.dtype, device)
+        tensors = random_tensors(op, item, model.dtype, device)
         layers.append((item, {names.get(name, name): tensors[name] for name in tensors}))
     cache = vqgen.hf.VQCache(model.config, layers, batch=batch, tokens=tokens, window=window,
                              sinks=sinks, device=device)
@@ -150,7 +150,7 @@ def _random_cache(model, form, *, window, sinks, batch, tokens, device):
     return cache
 
 
-def _random_tensors(op, formats, dtype, device):
+def random_tensors(op, formats, dtype, device):
     """Codebooks, scales and smoothing of an op's operands, by the names of its arguments."""
     tensors = {}
     for argument in op.arguments:
@@ -180,7 +180,7 @@ def _quantize_randomly(model, form):
                     {"op": "gemm", "dtype": vqgen.torch.DTYPES[model.dtype], "shape": shape,
                      "weights": form}), model.device)
                 item = op.description["problem"]
-                tensors = _random_tensors(op, item, model.dtype, model.device)
+                tensors = random_tensors(op, item, model.dtype, model.device)
                 shapes = {argument.name: argument.shape for argument in op.arguments}
                 codes = torch.empty(shapes["weights.codes"], dtype=torch.int32, device=model.device)
                 codes.view(torch.uint8).random_(0, 256)

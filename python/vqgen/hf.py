@@ -244,6 +244,7 @@ class VQCache(Cache):
     def crop(self, tokens_to_remove: int) -> None:
         """Takes back the newest -tokens_to_remove tokens of each sequence, which have to be of the
         newest step; a positive number is how many are to stay, as transformers has it."""
+        tokens_to_remove = int(tokens_to_remove)  # of transformers a number on the device
         self.tokens.take_back(-tokens_to_remove if tokens_to_remove <= 0 else
                               max(self.tokens.seen - tokens_to_remove, 0))
 

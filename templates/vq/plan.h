@@ -42,6 +42,8 @@ struct Doc {
   static constexpr const char* kSumsBlocks =
       "what sums up the blocks of an output: a second kernel, or the last block to end, by "
       "counters in the workspace";
+  static constexpr const char* kSplitsBy =
+      "how the splits of a batch are handed out: each sequence as many, or by length";
   static constexpr const char* kRowsPerBlock = "rows of x that a block serves, a multiple of 4";
   static constexpr const char* kCodeWords =
       "32-bit words that one load of codes moves, a power of two; codes are aligned to as much";
@@ -55,6 +57,15 @@ template <>
 struct EnumNames<Combine> {
   static constexpr const char* kType = "vq::Combine";
   static constexpr const char* kNames[] = {"kernel", "last_block"};
+};
+
+// Whose the splits of a batch are. sequence: each has as many. length: long sequences have more
+// than short ones, which blocks work out from the lengths (ops/attention_slots.cuh).
+enum class SplitsBy : int { sequence, length };
+template <>
+struct EnumNames<SplitsBy> {
+  static constexpr const char* kType = "vq::SplitsBy";
+  static constexpr const char* kNames[] = {"sequence", "length"};
 };
 
 // Which entries of each codebook stand at which level, hot entries first (VQ-LLM, section V), by

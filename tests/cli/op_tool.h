@@ -60,7 +60,7 @@ class OpTool : public testing::Test {
   void expect_exported(const std::string& name) const {
     const std::string text = folder.path("kernel.cu");
     expect_success(vqgen({"export", config(), "--gpu", "h200", "--out", text}));
-    EXPECT_NE(read_text(text).find("VQ_KERNEL(" + name), std::string::npos);
+    EXPECT_NE(read_text(text).find("(" + name), std::string::npos);
   }
 
   Folder folder;

@@ -157,7 +157,7 @@ TEST_F(PageArguments, SoundOnesPass) {
       << vqgen_last_error();
   // Tokens of all heads in turn, with gaps, and pages at the most that there may be.
   EXPECT_EQ(launched([](auto& a) {
-              a.pages.keys = {(std::int64_t{8} << 30) - 32, kRow, 3 * kRow};
+              a.pages.keys = {(std::int64_t{4} << 30) - 32, kRow, 3 * kRow};
             }),
             VQGEN_OK)
       << vqgen_last_error();

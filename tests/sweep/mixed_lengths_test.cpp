@@ -55,7 +55,10 @@ class MixedLengths : public testing::TestWithParam<Plan> {
                        Combine combine = Combine::last_block) {
     Plan plan = rules_plan(GetParam(), op, sweep_gpu());
     change_own(
-        plan, [&](auto& own) requires requires { own.splits; } { own.splits = splits; });
+        plan, [&](auto& own) requires requires { own.splits_by = SplitsBy{}; } {
+          own.splits = splits;
+          own.splits_by = SplitsBy::length;
+        });
     change_own(
         plan, [&](auto& own) requires requires { own.combine = Combine{}; } {
           own.combine = combine;

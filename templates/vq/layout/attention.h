@@ -84,6 +84,11 @@ template <class Plan>
 VQ_HD constexpr int token_tile(const AttentionConfig<Plan>& c) {
   return c.tile_tokens;
 }
+// Whether splits are handed out by length.
+template <class Plan>
+VQ_HD constexpr bool balanced(const AttentionConfig<Plan>& c) {
+  return c.splits_by == SplitsBy::length;
+}
 // Tokens that a block takes in one turn of all its warps.
 template <class Plan>
 VQ_HD constexpr int turn_tokens(const AttentionConfig<Plan>& c) {
@@ -152,7 +157,7 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   shape.workspace_bytes += query_rows(c, batch) * c.query_heads * c.splits * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens,
-             round_up(c.head_dim, 32), 0, false, false});
+             balanced(c) ? round_up(c.head_dim, 32) : c.head_dim, 0, false, false});
 }
 
 // Of a dataflow with one kernel beside the one that combines.

@@ -7,6 +7,9 @@
 //   balanced   a slot has at most `share` tiles, the least number with which there are slots for
 //              all; sequences have theirs one after the other, one at least, the rest idle
 //
+// Balanced they are only where the plan says so (splits_by): reading all lengths takes time before
+// the first codes, and before splits are merged.
+//
 // Every warp works that out from the lengths, in integers, so that all kernels of a call agree.
 #pragma once
 
@@ -21,6 +24,7 @@ struct AttentionSlots {
   static constexpr int kSplits = Plan::config().splits;
   static constexpr int kTile = token_tile(Plan::config());
   static constexpr int kQueryTokens = Plan::config().query_tokens;
+  static constexpr bool kBalanced = balanced(Plan::config());
 
   int batch;  // the sequence
   int split;  // of its `count`; of sequence_of(), 0
@@ -30,7 +34,7 @@ struct AttentionSlots {
 
   // What slot number `slot` is. Whole warps.
   VQ_DEVICE static AttentionSlots of(const AttentionDecodeArgs& args, int slot) {
-    const int share = shared_tiles(args);
+    const int share = kBalanced ? shared_tiles(args) : 0;
     if (share == 0) return {slot / kSplits, slot % kSplits, kSplits, slot, 0};
     int begin = 0;
     for (int first = 0; first < args.batch; first += 32) {
@@ -51,7 +55,7 @@ struct AttentionSlots {
 
   // The first slot of a sequence. Whole warps.
   VQ_DEVICE static AttentionSlots first_of(const AttentionDecodeArgs& args, int batch) {
-    const int share = shared_tiles(args);
+    const int share = kBalanced ? shared_tiles(args) : 0;
     if (share == 0) return {batch, 0, kSplits, batch * kSplits, 0};
     u32 before = 0;
     for (int b = lane(); b < batch; b += 32) before += static_cast<u32>(slots_of(args, b, share));
@@ -68,7 +72,7 @@ struct AttentionSlots {
 
   // Tiles of a slot where slots are balanced, 0 where each sequence has as many.
   VQ_DEVICE static int shared_tiles(const AttentionDecodeArgs& args) {
-    if (kSplits == 1 || Plan::config().independent || args.batch == 1) return 0;
+    if (args.batch == 1) return 0;
     u32 total = 0;
     u32 most = 0;
     for (int b = lane(); b < args.batch; b += 32) {

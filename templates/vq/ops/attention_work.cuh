@@ -51,7 +51,7 @@ struct AttentionSplits {
     };
     constexpr int kInFlight = 16;
     const auto maximum_of = [&](int split) { return load(partials + split * kFloats + kHeadDim); };
-    if (count != kSplits) {
+    if (AttentionSlots<Plan>::kBalanced && count != kSplits) {
       in_order<kInFlight>(count, maximum_of, raise);
       in_order<kInFlight>(count, part_of, add);
     } else if constexpr (kSplits <= kInFlight) {  // one wait for memory
@@ -170,7 +170,8 @@ struct AttentionWork {
   // is nothing to do. Every split takes a whole number of tiles. Whole warps.
   VQ_DEVICE bool read_lengths(const AttentionDecodeArgs& args) {
     slot = block_x() + kSplits * block_z();
-    const auto mine = AttentionSlots<Plan>::of(args, slot);
+    AttentionSlots<Plan> mine{block_z(), block_x(), kSplits, slot, 0};
+    if constexpr (AttentionSlots<Plan>::kBalanced) mine = AttentionSlots<Plan>::of(args, slot);
     batch = mine.batch;
     split = mine.split;
     splits = mine.count;
@@ -281,7 +282,7 @@ struct AttentionWork {
 
   // Whether the block has all tokens of its sequence.
   VQ_DEVICE bool is_whole() const {
-    if constexpr (kSplits == 1) return true;
+    if constexpr (!AttentionSlots<Plan>::kBalanced) return kSplits == 1;
     return splits == 1;
   }
 
@@ -291,7 +292,9 @@ struct AttentionWork {
     if constexpr (Plan::config().combine == Combine::last_block) {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (is_whole()) return;
-      if (!is_last_of(splits, args.counters + i64{batch} * kOfBatch + block_y())) return;
+      if (!is_last_of(AttentionSlots<Plan>::kBalanced ? splits : kSplits,
+                      args.counters + i64{batch} * kOfBatch + block_y()))
+        return;
       for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
         const int head = heads_to(i / kHeadDim);
         Splits::merge(args, Splits::partial(args, number, first_head + head, slot - split), splits,
@@ -328,7 +331,9 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   const int number = Plan::config().query_tokens > 1 ? block_z() : 0;
   if (!QueryToken<Plan>::exists(args, batch, number)) return;
   const auto slots = AttentionSlots<Plan>::first_of(args, batch);
-  if (slots.count == 1 || thread_index() >= Splits::kHeadDim) return;
+  if constexpr (AttentionSlots<Plan>::kBalanced) {
+    if (slots.count == 1 || thread_index() >= Splits::kHeadDim) return;
+  }
   QueryToken<Plan> token;
   int count = 1;
   i64 row = batch;

@@ -9,6 +9,7 @@ struct AttentionFragments {
   int threads = 128;
   int step_tokens = 16;
   int splits = 1;
+  SplitsBy splits_by = SplitsBy::sequence;
   Combine combine = Combine::kernel;
   int heads_per_block = 1;
   int code_words = 1;
@@ -27,6 +28,7 @@ struct AttentionFragments {
     visit("step_tokens", &P::step_tokens, Range{8, 32},
           "tokens that a warp works on at once: 8, 16 or 32");
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("splits_by", &P::splits_by, Range{}, Doc::kSplitsBy);
     visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
     visit("code_words", &P::code_words, Range{1, 4},
