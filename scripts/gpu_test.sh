@@ -59,7 +59,7 @@ sweep() {
   for shard in "${!pids[@]}"; do
     wait "${pids[$shard]}" || { failed=1; grep -E "Which is|FAILED" "$work/sweep-$shard.log" | cut -c1-300; }
   done
-  cat "$work"/sweep-*.log | awk '/ cases, /{n+=$3} /suites? ran\./{t+=$2}
+  cat "$work"/sweep-*.log | awk '/ cases, /{n+=$2} /suites? ran\./{t+=$2}
     END{printf "[  PASSED  ] %d tests of the sweep, %d cases\n", t, n}'
   return "$failed"
 }
