@@ -29,9 +29,9 @@ int one_wave(const AttentionDecode& op, const AttentionFragments& plan, const Gp
   return static_cast<int>(std::min(wave(op, plan, gpu), steps));
 }
 
-// The same, or several waves where heads and sequences fill one and sequences may be long: lengths
-// that differ are balanced by handing splits out, of which there are none otherwise. A block of
-// equal ones has 32768 tokens, beside which the time of its codebooks is small.
+// Splits of one wave, or of several that are handed out by length where heads and sequences fill
+// one and sequences may be long: of one split nothing could be balanced. A block of equal lengths
+// then has 32768 tokens, beside which the time of its codebooks is small.
 void take_splits(AttentionFragments& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr std::int64_t kLong = 131072;  // tokens
   constexpr int kWaves = 4;

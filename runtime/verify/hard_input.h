@@ -39,8 +39,8 @@ struct HardInput {
 // ends included where the batch allows, and may exceed the length; they are cut where the query
 // tokens would ask for slots that have been overwritten. Lengths are cut so that the cache has room
 // for fresh query tokens. Of a cache in pages some ragged sequences begin as the one before. Codes
-// of tokens that are read
-// raw by every sequence, or lie past every length, are random bits. Originals are not kept.
+// of tokens that are read raw by every sequence, or lie past every length, are random bits.
+// Originals are not kept.
 // Memory: the data and little else; about 0.3 GB of codes a second where they are uniform.
 AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input);
 

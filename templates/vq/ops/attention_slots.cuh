@@ -27,7 +27,7 @@ struct AttentionSlots {
   static constexpr bool kBalanced = balanced(Plan::config());
 
   int batch;  // the sequence
-  int split;  // of its `count`; of sequence_of(), 0
+  int split;  // of its `count`; of first_of(), 0
   int count;  // 0: the slot is idle
   int slot;   // number `split` of the sequence
   int share;  // tiles of each of its splits; 0: as many as its own length makes of kSplits

@@ -35,12 +35,12 @@ class CacheCodes {
   static constexpr bool kPaged = Keys::kPaged;
   static constexpr int kPageTokens = kPaged ? Keys::kPageTokens : kTokens;
   static constexpr int kPages = kTokens > kPageTokens ? kTokens / kPageTokens : 1;  // of a step
-  static constexpr int kStride = kConfig.threads / 32 * kTokens;  // to a warp's next step
+  static constexpr int kTurn = turn_tokens(kConfig);  // tokens to a warp's next step
   static constexpr int kGroup = kPaged                    ? kTokens
                                 : kKeyGroup > kValueGroup ? kKeyGroup
                                                           : kValueGroup;
   // Tokens with a multiple of which first steps begin.
-  static constexpr int kAligned = kConfig.independent ? turn_tokens(kConfig) : kGroup;
+  static constexpr int kAligned = kConfig.independent ? kTurn : kGroup;
 
   // The codes of one step, in flight.
   struct Step {
@@ -93,7 +93,7 @@ class CacheCodes {
   VQ_DEVICE void ask_pages(int first) {
     if constexpr (kPaged) {
       now_ = page_of_lane(first);
-      ahead_ = page_of_lane(first + kStride);
+      ahead_ = page_of_lane(first + kTurn);
     }
   }
 
@@ -103,9 +103,9 @@ class CacheCodes {
     if constexpr (kPaged) {
       load_paged(to, first, end);
       now_ = ahead_;
-      prefetch<Keys>(args_->keys, key_page_, key_ahead_, first + kStride);
-      prefetch<Values>(args_->values, value_page_, value_ahead_, first + kStride);
-      ahead_ = page_of_lane(first + 2 * kStride);
+      prefetch<Keys>(args_->keys, key_page_, key_ahead_, first + kTurn);
+      prefetch<Values>(args_->values, value_page_, value_ahead_, first + kTurn);
+      ahead_ = page_of_lane(first + 2 * kTurn);
       return;
     }
     if (kConfig.independent && first + kTokens > end) {

@@ -202,19 +202,23 @@ VQ_DEVICE void store_shared(T* p, T value, VQ_SITE) {
   host::store(p, value);
 }
 
+namespace host {
+// `read` is how the global side is accessed.
+template <class T>
+void queue_copy(Access read, T* shared, const T* global, Site site) {
+  static_assert(kOneOf<T, u32, U32x2, U32x4>, "copies are of u32, U32x2 or U32x4");
+  check_shared(Access::kCopyAsync, shared, site);
+  check_global(read, global, site);
+  context->copy_async(context, shared, global, sizeof(T));
+}
+}  // namespace host
 template <class T>
 VQ_DEVICE void copy_async(T* shared, const T* global, VQ_SITE) {
-  static_assert(host::kOneOf<T, u32, U32x2, U32x4>, "copy_async: u32, U32x2 or U32x4");
-  host::check_shared(host::Access::kCopyAsync, shared, {file, line});
-  host::check_global(host::Access::kCopyAsync, global, {file, line});
-  host::context->copy_async(host::context, shared, global, sizeof(T));
+  host::queue_copy(host::Access::kCopyAsync, shared, global, {file, line});
 }
 template <class T>
 VQ_DEVICE void copy_constant_async(T* shared, const T* global, VQ_SITE) {
-  static_assert(host::kOneOf<T, u32, U32x2, U32x4>, "copy_constant_async: u32, U32x2 or U32x4");
-  host::check_shared(host::Access::kCopyAsync, shared, {file, line});
-  host::check_global(host::Access::kLoadConstant, global, {file, line});
-  host::context->copy_async(host::context, shared, global, sizeof(T));
+  host::queue_copy(host::Access::kLoadConstant, shared, global, {file, line});
 }
 VQ_DEVICE void copy_async_commit() { host::context->copy_async_commit(host::context); }
 template <int N>

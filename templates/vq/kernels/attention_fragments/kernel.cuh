@@ -114,7 +114,7 @@ class AttentionFragmentsBlock {
   // The step from `first` on, the codes of the one to come in flight meanwhile. False where there
   // is none.
   VQ_DEVICE bool step(const Codes& now, Codes& next, int& first, int begin, int end) {
-    const int following = first + kWarps * kTokens;
+    const int following = first + Reader::kTurn;
     const bool more = following < end;
     if (more) reader_.load(next, following, end);
     float scores[kTiles][kQuads];
@@ -201,9 +201,9 @@ class AttentionFragmentsBlock {
     float scale[kQuads];
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) scale[quad] = score_scale(args_);
-    constexpr int kTurn = turn_tokens(kConfig);
-    const int before = kConfig.independent ? begin % kTurn : 0;  // steps stand by token numbers
-    for (int first = begin - before + warp() * kTokens; first < end; first += kTurn) {
+    const int before =
+        kConfig.independent ? begin % Reader::kTurn : 0;  // steps stand by token numbers
+    for (int first = begin - before + warp() * kTokens; first < end; first += Reader::kTurn) {
       float scores[kTiles][kQuads];
       score_raw(query, first, begin, end, scores);
       const int counted = first < begin ? begin : first;
