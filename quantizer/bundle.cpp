@@ -125,7 +125,6 @@ class BundleReader {
     expect(name + ".codes", TensorType::u32, codes_shape(tensor));
     tensor.codes = file_.read_u32(name + ".codes");
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};
-    const bool lattice = format.decoder == Decoder::e8p;
     const Shape shape{tensor.units, format.residuals, format.entries(), format.vector_size};
     elements(name + ".codebooks", tensor.dtype, shape, codebooks.entries);
     for (std::size_t i = 0; i < codebooks.entries.size(); ++i) {
@@ -134,7 +133,7 @@ class BundleReader {
       file_.fail(name + ".codebooks", fmt::format("element {} is {}; entries of this format are {}",
                                                   i, value, entry_numbers(format)));
     }
-    if (!lattice && has(name + ".projections")) {
+    if (format.decoder == Decoder::table && has(name + ".projections")) {
       codebooks.projections =
           floats(name + ".projections", {format.residuals, format.vector_size, format.vector_size});
       fold_projections(codebooks);

@@ -10,6 +10,7 @@
 #include "core/format/vq_format.h"
 #include "quantizer/nearest.h"
 #include "quantizer/pack.h"
+#include "quantizer/scalar.h"
 #include "quantizer/transform.h"
 #include "quantizer/units.h"
 
@@ -24,6 +25,8 @@ class UnitEncoder {
     for (int stage = 0; stage < tensor.format.residuals; ++stage) {
       if (tensor.format.decoder == Decoder::e8p) {
         searches_.emplace_back(NearestPoint(decoder_.entries(stage), decoder_.scale(stage)));
+      } else if (tensor.format.is_scalar()) {
+        searches_.emplace_back(NearestScalars(tensor.format, decoder_.entries(stage)));
       } else {
         searches_.emplace_back(NearestEntry(decoder_.entries(stage), tensor.format.vector_size));
       }
@@ -55,7 +58,7 @@ class UnitEncoder {
   static constexpr std::size_t kChunk = 16384;
   std::size_t size_;
   UnitDecoder decoder_;
-  std::vector<std::variant<NearestEntry, NearestPoint>> searches_;  // [stage]
+  std::vector<std::variant<NearestEntry, NearestPoint, NearestScalars>> searches_;  // [stage]
   std::vector<float> residuals_;
   std::vector<std::uint32_t*> targets_;
   std::vector<std::uint32_t> codes_;
@@ -89,6 +92,15 @@ void require_supported(const VqFormat& format, const std::string& where) {
   if (format.entry_type == EntryType::int8 && !format.stage_scales) {
     throw Error(ErrorKind::infeasible,
                 where + ": int8 entries need stage_scales; set them to true");
+  }
+  const int v = format.vector_size;
+  if (format.is_scalar() &&
+      (format.index_bits != 16 || format.residuals != 1 || format.stage_scales ||
+       !(v == 2 || (v == 4 && format.decoder == Decoder::scalar)))) {
+    throw Error(ErrorKind::infeasible,
+                fmt::format("{}: {} has codes of 16 bits for 2 elements, or 4 integers, one stage "
+                            "and no stage_scales; set vector_size, index_bits and residuals so",
+                            where, enum_name(format.decoder)));
   }
   if (format.decoder == Decoder::e8p &&
       (format.vector_size != kE8pVectorSize || format.index_bits != 16)) {
@@ -193,6 +205,10 @@ float UnitDecoder::scale(int stage) const { return scales_[static_cast<std::size
 std::span<const float> UnitDecoder::numbers(int stage, std::uint32_t code) {
   const auto entry = entries(stage).subspan(format_.entry_of(code) * point_.size(), point_.size());
   if (format_.decoder == Decoder::table) return entry;
+  if (format_.is_scalar()) {
+    scalar_point(format_, entry, code, point_);
+    return point_;
+  }
   lattice_point(entry, code, point_);
   for (float& value : point_) value *= scale(stage);
   return point_;

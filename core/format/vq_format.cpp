@@ -7,9 +7,12 @@
 namespace vqgen {
 
 std::string short_name(const VqFormat& format) {
-  std::string name = format.decoder == Decoder::e8p
-                         ? "e8p"
-                         : fmt::format("d{}b{}", format.vector_size, format.index_bits);
+  std::string name = fmt::format("d{}b{}", format.vector_size, format.index_bits);
+  if (format.decoder == Decoder::e8p || format.decoder == Decoder::e4m3) {
+    name = enum_name(format.decoder);
+  } else if (format.is_scalar()) {
+    name = fmt::format("int{}", format.index_bits / format.vector_size);
+  }
   if (format.entry_type == EntryType::int8) name += "i8";
   if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
   if (!format.layout.plain()) {
@@ -40,14 +43,21 @@ std::string layout_problem(const CodeLayout& layout) {
       layout.rows, layout.words, kMostRunWords);
 }
 
+float scalar_peak(const VqFormat& format) {
+  if (format.decoder == Decoder::e4m3) return 448.0f;
+  return static_cast<float>((1 << (format.index_bits / format.vector_size - 1)) - 1);
+}
+
 bool fits_entries(const VqFormat& format, float value) {
   if (format.decoder == Decoder::e8p) return is_e8p_element(value);
+  if (format.is_scalar()) return std::isfinite(value) && value > 0;
   if (format.entry_type == EntryType::element) return true;
   return std::abs(value) <= kInt8Peak && std::round(value) == value;
 }
 
 const char* entry_numbers(const VqFormat& format) {
   if (format.decoder == Decoder::e8p) return "half-integers from 1/2 to 7/2";
+  if (format.is_scalar()) return "scales, finite and above 0";
   return format.entry_type == EntryType::element ? "finite numbers" : "integers from -127 to 127";
 }
 

@@ -78,11 +78,16 @@ struct VqFormat {
   // Numbers that a code may be.
   int codes() const { return 1 << index_bits; }
   // Entries of a codebook as it is stored, and the one that a code reads: for a table the code
-  // itself; for the lattice its low 8 bits, the others being signs and a shift.
-  int entries() const { return decoder == Decoder::e8p ? kE8pEntries : codes(); }
-  std::uint32_t entry_of(std::uint32_t code) const {
-    return decoder == Decoder::e8p ? code % kE8pEntries : code;
+  // itself; for the lattice its low 8 bits, the others being signs and a shift; for scalar codes
+  // the one that there is.
+  int entries() const {
+    return decoder == Decoder::table ? codes() : decoder == Decoder::e8p ? kE8pEntries : 1;
   }
+  std::uint32_t entry_of(std::uint32_t code) const {
+    return decoder == Decoder::table ? code : code % static_cast<std::uint32_t>(entries());
+  }
+  // Does a code hold a number for each element, its entry being their scales?
+  bool is_scalar() const { return decoder == Decoder::scalar || decoder == Decoder::e4m3; }
   // Bytes of an entry as kernels hold it.
   int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
   double bits_per_element() const {
@@ -92,8 +97,8 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// "d4b8", "d8b12x2", "e8px2", "d4b8i8", "d4b8_l4x1": what kernel names and reports call a format.
-// The last two have int8 entries and a layout, which others leave out.
+// "d4b8", "d8b12x2", "e8px2", "int8", "e4m3", "d4b8i8", "d4b8_l4x1": what kernel names and reports
+// call a format. The last two have int8 entries and a layout, which others leave out.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
@@ -105,6 +110,9 @@ VqFormat for_values(VqFormat format);
 VqFormat without_layout(VqFormat format);
 
 inline constexpr float kInt8Peak = 127.0f;  // the largest magnitude of int8 entries
+
+// The largest number that a scalar code has: 127 or 7 of integers, 448 of e4m3.
+float scalar_peak(const VqFormat& format);
 
 // May `value`, which is finite, stand among the entries of the format?
 bool fits_entries(const VqFormat& format, float value);

@@ -11,6 +11,9 @@ void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
                 operand, v);
   judge.require(format.entry_type == EntryType::element || v == 4 || v == 8,
                 "{}: int8 entries of vector_size {} are not built yet; use 4 or 8", operand, v);
+  judge.require(!format.is_scalar() || (!format.smooth && !format.hadamard),
+                "{}: smooth and hadamard of scalar codes are not built yet; set both to false",
+                operand);
   judge.require(format.residuals <= 4, "{}: {} residual stages are not built yet; use 1 to 4",
                 operand, format.residuals);
 }

@@ -28,6 +28,7 @@ class Validator {
     require(length % format.vector_size == 0, path + "/vector_size",
             fmt::format("{} does not divide {} {}", format.vector_size, row, length));
     lattice(format, path);
+    scalar(format, path);
     require(format.entry_type == EntryType::element || format.stage_scales, path + "/entry_type",
             "int8 makes integers of all numbers, which stage scales must bring to size; set "
             "stage_scales to true, or entry_type to element");
@@ -60,6 +61,23 @@ class Validator {
                         format.vector_size, format.index_bits));
     require(format.entry_type == EntryType::element, path + "/entry_type",
             "e8p has entries of half-integers in the element type; set it to element");
+  }
+
+  // A code of 16 bits is whole elements, and its entry their scales.
+  void scalar(const VqFormat& format, const std::string& path) const {
+    if (!format.is_scalar()) return;
+    const bool floats = format.decoder == Decoder::e4m3;
+    const bool fits = format.vector_size == 2 || (format.vector_size == 4 && !floats);
+    require(fits && format.index_bits == 16, path + "/decoder",
+            fmt::format("{} makes {} of 16 bits, not {} of {}; set vector_size and index_bits so",
+                        enum_name(format.decoder), floats ? "2 elements" : "2 or 4 elements",
+                        format.vector_size, format.index_bits));
+    require(format.residuals == 1, path + "/residuals",
+            fmt::format("{} has one stage, not {}; remove it", enum_name(format.decoder),
+                        format.residuals));
+    require(format.entry_type == EntryType::element && !format.stage_scales, path + "/entry_type",
+            fmt::format("{} has scales for entries; remove entry_type and stage_scales",
+                        enum_name(format.decoder)));
   }
 
   void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {
@@ -148,6 +166,9 @@ void validate_rows(const Op& op, const Validator& validator) {
 void validate(const Linear& op, const Validator& validator) {
   const VqFormat& format = op.weights;
   validator.format(format, "/weights", "in_features", op.shape.in_features);
+  validator.require(
+      !format.is_scalar(), "/weights/decoder",
+      fmt::format("{} is for KV caches only; use table or e8p", enum_name(format.decoder)));
   validator.require(format.scope != Scope::head, "/weights/scope",
                     "weights have no heads; use tensor, channel_group or tile");
   validator.require(!format.smooth && !format.hadamard, "/weights",

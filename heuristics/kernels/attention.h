@@ -95,6 +95,12 @@ void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
                 plan.heads_per_block, op.values.vector_size);
 }
 
+// Of dataflows that take entries for what codes stand for.
+inline void judge_no_scalars(Judge& judge, const AttentionDecode& op) {
+  judge.require(!op.keys.is_scalar() && !op.values.is_scalar(),
+                "scalar codes are read by dataflow lanes only; use it");
+}
+
 // What holds for all dataflows. A block of `several` may have heads of more than one query token.
 template <class P>
 void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, const GpuSpec& gpu,

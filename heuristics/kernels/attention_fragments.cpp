@@ -149,6 +149,7 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
 // Lanes share a row of keys in four parts and one of values in eight, of whole sub-vectors.
 void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
+  judge_no_scalars(judge, op);
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
 #include "core/error.h"
 #include "core/format/vq_format.h"
 #include "quantizer/nearest.h"
+#include "quantizer/scalar.h"
 #include "quantizer/train/kmeans.h"
 #include "quantizer/units.h"
 
@@ -174,6 +176,7 @@ class Trainer {
 
   Codebooks train() {
     if (format_.decoder == Decoder::e8p) return train_lattice();
+    if (format_.is_scalar()) return train_scales();
     std::int64_t fewest = sub_vectors(0);
     for (std::int64_t unit = 1; unit < map_.units(); ++unit) {
       fewest = std::min(fewest, sub_vectors(unit));
@@ -219,6 +222,39 @@ class Trainer {
                           }
                           --left;
                         });
+  }
+
+  // By the largest magnitude of all elements that a scale serves: of a channel's where the unit has
+  // no more channels than a code.
+  Codebooks train_scales() const {
+    Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
+    const bool by_channel = format_.scope == Scope::channel_group &&
+                            format_.channels_per_group() == format_.vector_size;
+    for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
+      std::vector<float> peaks(size_, 0.0f);
+      for_each_sub_vector(map_, map_.extent(unit), tensor_.batch, format_.vector_size,
+                          [&](std::int64_t row, std::int64_t column) {
+                            const auto vector =
+                                tensor_.row(row).subspan(static_cast<std::size_t>(column), size_);
+                            for (std::size_t d = 0; d < size_; ++d) {
+                              peaks[d] = std::max(peaks[d], std::abs(vector[d]));
+                            }
+                          });
+      if (!by_channel) {
+        std::fill(peaks.begin(), peaks.end(), *std::max_element(peaks.begin(), peaks.end()));
+      }
+      for (const float peak : peaks) {
+        const std::uint16_t scale = scalar_scale(format_, request_.dtype, peak);
+        if (!std::isfinite(element_to_float(request_.dtype, scale))) {
+          throw Error(ErrorKind::bad_input,
+                      fmt::format("{}: the scale of numbers up to {} is beyond {}; use bf16",
+                                  request_.name, peak, enum_name(request_.dtype)));
+        }
+        result.entries.push_back(scale);
+      }
+    }
+    report(request_, 1.0, "");
+    return result;
   }
 
   Codebooks train_lattice() const {

@@ -82,6 +82,16 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
   return result;
 }
 
+// Scales by which numbers of about a third of the largest are of this magnitude.
+std::vector<std::uint16_t> make_scales(const QuantizedTensor& t, double magnitude, Random& random) {
+  std::vector<std::uint16_t> result;
+  for (std::int64_t i = 0; i < t.units * t.format.vector_size; ++i) {
+    const double scale = 3 * magnitude / scalar_peak(t.format) * random.uniform(0.5, 2);
+    result.push_back(element_from_float(t.dtype, static_cast<float>(scale)));
+  }
+  return result;
+}
+
 // Without libm where it can be: what it returns may differ from machine to machine.
 double zipf_weight(int rank, double skew) { return skew == 1 ? 1.0 / rank : std::pow(rank, -skew); }
 
@@ -171,8 +181,8 @@ class CodeSource {
         all == 0 ? random_.below(format.entries())
                  : std::upper_bound(first, last, random_.below(all)) - first);
     if (format.decoder == Decoder::table) return entry;
-    return entry + static_cast<std::uint32_t>(random_.below(format.codes() / kE8pEntries)) *
-                       static_cast<std::uint32_t>(kE8pEntries);
+    return entry + static_cast<std::uint32_t>(random_.below(format.codes() / format.entries())) *
+                       static_cast<std::uint32_t>(format.entries());
   }
 
   const QuantizedTensor& tensor_;
@@ -270,7 +280,9 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   const std::int64_t row_codes = t.columns / format.vector_size * format.residuals;
   t.row_words = (row_codes * format.index_bits + 31) / 32;
   const bool lattice = format.decoder == Decoder::e8p;
-  t.codebooks = lattice ? make_lattice(t, random) : make_codebooks(t, magnitude, random);
+  t.codebooks = lattice              ? make_lattice(t, random)
+                : format.is_scalar() ? make_scales(t, magnitude, random)
+                                     : make_codebooks(t, magnitude, random);
   if (format.stage_scales) {
     const bool carried = lattice || format.entry_type == EntryType::int8;
     t.stage_scales = carried ? carrying_scales(t, magnitude, random)

@@ -17,8 +17,12 @@ void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
   require(f.vector_size > 0 && f.residuals > 0 && f.index_bits >= 2 && f.index_bits <= 16,
           "quantized tensor: vector_size, residuals or index_bits out of range");
-  require(f.decoder == Decoder::table || (f.vector_size == 8 && f.index_bits == 16),
+  require(f.decoder != Decoder::e8p || (f.vector_size == 8 && f.index_bits == 16),
           "quantized tensor: e8p makes 8 elements of 16 bits");
+  require(!f.is_scalar() ||
+              (f.index_bits == 16 && f.residuals == 1 && !f.stage_scales &&
+               (f.vector_size == 2 || (f.vector_size == 4 && f.decoder == Decoder::scalar))),
+          "quantized tensor: scalar codes are 2 elements, or 4 integers, of 16 bits in one stage");
   require(f.scope != Scope::tile || (f.tile_rows > 0 && f.tile_columns > 0),
           "quantized tensor: scope tile without tile_rows and tile_columns");
   require(t.batch > 0 && t.heads > 0 && t.rows > 0 && t.columns > 0,
@@ -44,6 +48,37 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: output_scales are not [rows]");
   require(std::ssize(t.smooth) == (f.smooth ? t.heads * t.columns : 0),
           "quantized tensor: smooth is not [heads][columns]");
+}
+
+// The number of element i in a scalar code, of `bits` bits: read bit by bit.
+double scalar_number(const VqFormat& f, std::uint32_t code, std::size_t i) {
+  const int bits = f.index_bits / f.vector_size;
+  const auto bit = [&](int n) {
+    return static_cast<int>(code >> (bits * static_cast<int>(i) + n) & 1u);
+  };
+  if (f.decoder == Decoder::e4m3) {
+    const int exponent = 8 * bit(6) + 4 * bit(5) + 2 * bit(4) + bit(3);
+    const double mantissa = 0.5 * bit(2) + 0.25 * bit(1) + 0.125 * bit(0);
+    const double magnitude =
+        exponent == 0 ? std::ldexp(mantissa, -6) : std::ldexp(1 + mantissa, exponent - 7);
+    return bit(7) == 1 ? -magnitude : magnitude;
+  }
+  int number = -bit(bits - 1) * (1 << (bits - 1));
+  for (int n = 0; n + 1 < bits; ++n) number += bit(n) << n;
+  return number;
+}
+
+// The square of the distance of x, one element, to the nearest number that may be written, by a
+// look at all of them.
+double scalar_squares(const VqFormat& f, double x, double scale) {
+  const auto peak = static_cast<double>(scalar_peak(f));
+  double least = std::numeric_limits<double>::infinity();
+  for (std::uint32_t code = 0; code < 1u << (f.index_bits / f.vector_size); ++code) {
+    const double number = scalar_number(f, code, 0);
+    if (std::abs(number) > peak) continue;
+    least = std::min(least, (x - scale * number) * (x - scale * number));
+  }
+  return least;
 }
 
 // The square of the distance of x to `scale` times a point.
@@ -182,10 +217,13 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
 }
 
 void RowDecoder::add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const {
-  const bool lattice = tensor_.format.decoder == Decoder::e8p;
-  std::span<const double> from = entry(book, lattice ? code % 256 : code);
+  const VqFormat& f = tensor_.format;
+  std::span<const double> from = entry(book, f.entry_of(code));
   std::array<double, 8> point{};
-  if (lattice) {
+  if (f.is_scalar()) {
+    for (std::size_t i = 0; i < out.size(); ++i) point[i] = scalar_number(f, code, i) * from[i];
+    from = point;
+  } else if (f.decoder == Decoder::e8p) {
     point = e8p_point(from, code);
     from = point;
   }
@@ -212,6 +250,13 @@ std::vector<double> RowDecoder::point(std::int64_t book, std::uint32_t code) con
 
 double RowDecoder::least_distance(std::int64_t book, std::span<const double> x) const {
   const double scale = scale_of(book);
+  if (tensor_.format.is_scalar()) {
+    double sum = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      sum += scalar_squares(tensor_.format, x[i], entry(book, 0)[i]);
+    }
+    return std::sqrt(sum);
+  }
   double least = std::numeric_limits<double>::infinity();  // its square
   for (int number = 0; number < tensor_.format.entries(); ++number) {
     const std::span<const double> stored = entry(book, number);

@@ -24,13 +24,13 @@ struct EnumNames<Element> {
   static constexpr const char* kNames[] = {"f16", "bf16"};
 };
 
-// How a code becomes elements: as the number of an entry, or as a point of the E8P lattice
-// (layout/format.h).
-enum class Decoder : int { table, e8p };
+// How a code becomes elements: as the number of an entry, as a point of the E8P lattice, or as a
+// number for each of them, an integer or a float of 8 bits (layout/format.h).
+enum class Decoder : int { table, e8p, scalar, e4m3 };
 template <>
 struct EnumNames<Decoder> {
   static constexpr const char* kType = "vq::Decoder";
-  static constexpr const char* kNames[] = {"table", "e8p"};
+  static constexpr const char* kNames[] = {"table", "e8p", "scalar", "e4m3"};
 };
 
 // A where kFirst, else B.

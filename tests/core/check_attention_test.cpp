@@ -1,4 +1,5 @@
 // check() on attention_decode: every rule has a case that breaks it and a near miss that passes.
+#include "heuristics/choose.h"
 #include "tests/core/check_support.h"
 
 namespace vqgen {
@@ -158,6 +159,23 @@ TEST(CheckAttention, WhatScoreTablesCannotTake) {
   expect_refused(judge(tables(1), op), {"keys", "E8P", "use dataflow lanes"});
   std::swap(op.keys, op.values);
   expect_ok(judge(tables(1), op));
+}
+
+TEST(CheckAttention, ScalarCodesAreReadByLanes) {
+  AttentionDecode op = sound_attention();
+  VqFormat scalar{.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
+  scalar.decoder = Decoder::scalar;
+  for (const bool keys : {true, false}) {
+    AttentionDecode mixed = op;
+    (keys ? mixed.keys : mixed.values) = scalar;
+    for (const Plan& plan : {Plan(AttentionFragments{}), Plan(AttentionChannels{})}) {
+      expect_refused(check(plan, mixed, h200()), {"scalar codes", "dataflow lanes"});
+    }
+    EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(mixed, h200()))) << keys;
+  }
+  op.keys = scalar;
+  op.keys.smooth = true;
+  expect_refused(check(Plan(AttentionLanes{}), op, h200()), {"smooth", "not built yet"});
 }
 
 TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {

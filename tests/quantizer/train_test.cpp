@@ -63,6 +63,49 @@ TEST(Train, FindsClustersThatAreThere) {
   EXPECT_LT(best, 1e-3);
 }
 
+TEST(Train, ScalarScalesFollowTheLargestOfEachChannel) {
+  FloatTensor tensor = normal_tensor(1, 2, 50, 8, 1);
+  for (std::int64_t row = 0; row < 100; ++row) {
+    tensor.row(row)[3] = 0.0f;                      // a channel of zeros
+    tensor.row(row)[4] = row < 50 ? 5.0f : -0.25f;  // constants
+    tensor.row(row)[5] *= 100.0f;
+  }
+  for (const Decoder decoder : {Decoder::scalar, Decoder::e4m3}) {
+    VqFormat format{.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
+    format.decoder = decoder;
+    const Codebooks codebooks = train_codebooks(request_for(format, tensor));
+    ASSERT_EQ(codebooks.entries.size(), 16u);  // [head][channel]
+    const FloatTensor decoded = decode(encode(tensor, codebooks));
+    const float peak = scalar_peak(format);
+    for (std::size_t channel = 0; channel < 16; ++channel) {
+      float most = 0;
+      float away = 0;
+      for (std::int64_t row = 0; row < 50; ++row) {
+        const std::int64_t at = static_cast<std::int64_t>(channel / 8) * 50 + row;
+        most = std::max(most, std::abs(tensor.row(at)[channel % 8]));
+        away = std::max(away, std::abs(tensor.row(at)[channel % 8] - decoded.row(at)[channel % 8]));
+      }
+      const float scale = element_to_float(DType::f16, codebooks.entries[channel]);
+      if (channel % 8 == 3) {
+        EXPECT_EQ(scale, 1.0f);
+        EXPECT_EQ(away, 0.0f);
+        continue;
+      }
+      EXPECT_GE(scale * peak, most);
+      EXPECT_LE(scale * peak, most * 1.002f);
+      // Half a step, of e4m3 at the top of its range, where a step is 32.
+      EXPECT_LE(away, scale * (decoder == Decoder::scalar ? 0.5f : 16.0f) * 1.0001f);
+    }
+    format.scope = Scope::head;
+    const Codebooks by_head = train_codebooks(request_for(format, tensor));
+    ASSERT_EQ(by_head.entries.size(), 4u);
+    EXPECT_EQ(by_head.entries[0], by_head.entries[1]);
+    FloatTensor huge = tensor;
+    huge.data[0] = 1e9f;
+    EXPECT_THROW(train_codebooks(request_for(format, huge)), Error);
+  }
+}
+
 TEST(Train, ResidualStagesReduceTheErrorMonotonically) {
   const FloatTensor tensor = normal_tensor(1, 1, 400, 32, 1);
   for (const bool scales : {false, true}) {

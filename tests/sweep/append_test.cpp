@@ -129,6 +129,40 @@ TEST_F(Append, CodesAreTheQuantizers) {
   }
 }
 
+// Scalar codes bit for bit, beyond the largest number too.
+TEST_F(Append, ScalarCodesAreTheQuantizers) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const int vector : {2, 4}) {
+      KvAppend op = append_problem();
+      op.dtype = dtype;
+      op.shape.batch = 4;
+      op.keys = {.vector_size = vector, .index_bits = 16, .scope = Scope::channel_group};
+      op.keys.decoder = Decoder::scalar;
+      op.values = {.vector_size = 2, .index_bits = 16, .scope = Scope::head};
+      op.values.decoder = Decoder::e4m3;
+      AppendData data = make_append_data(op, {.seed = 14});
+      for (std::size_t i = 0; i < data.new_keys.size(); i += 7) {  // about the least numbers
+        const float value = element_to_float(dtype, data.new_values[i]);
+        data.new_values[i] = element_from_float(dtype, value / 4096);
+      }
+      for (std::size_t i = 0; i < data.new_keys.size(); i += 11) {  // and beyond all
+        data.new_keys[i] = data.new_values[i] =
+            element_from_float(dtype, i % 2 == 0 ? 3e4f : -3e4f);
+      }
+      const AppendResult result = kernel(op).run(data);
+      const AppendVerdict verdict = judge_append(data, result);
+      EXPECT_TRUE(verdict.ok) << verdict.why;
+      AppendResult same = result;
+      EXPECT_EQ(differing_rows(data, quantized_on_the_host(data, data.keys, data.new_keys),
+                               op.shape.tokens, result.key_codes, same.key_codes),
+                0);
+      EXPECT_EQ(differing_rows(data, quantized_on_the_host(data, data.values, data.new_values),
+                               op.shape.tokens, result.value_codes, same.value_codes),
+                0);
+    }
+  }
+}
+
 TEST_F(Append, TiesGoToTheLowestIndex) {
   KvAppend op = append_problem();
   op.keys = {.vector_size = 2, .index_bits = 8, .residuals = 1, .scope = Scope::tensor};
@@ -150,10 +184,11 @@ TEST_F(Append, TiesGoToTheLowestIndex) {
 
 // What is no number gets some code, and no other row another one.
 TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
-  for (const Decoder decoder : {Decoder::table, Decoder::e8p}) {
+  for (const Decoder decoder : {Decoder::table, Decoder::e8p, Decoder::scalar, Decoder::e4m3}) {
     KvAppend op = append_problem();
-    op.values = {.vector_size = 8, .index_bits = decoder == Decoder::e8p ? 16 : 3};
+    op.values = {.vector_size = 8, .index_bits = decoder == Decoder::table ? 3 : 16};
     op.values.decoder = decoder;
+    if (op.values.is_scalar()) op.values.vector_size = 2;
     op.shape.window = op.shape.sinks = 0;
     AppendData data = make_append_data(op, {.seed = 13});
     Kernel append = kernel(op);

@@ -37,6 +37,8 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases append_pairwise(std::uint64_t seed);
 SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases merge_pairwise(std::uint64_t seed);
+// Of caches that have scalar codes: attention, appending and decoding in turns.
+SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 
 // index_bits 2..16 x vector_size 2, 4, 8 x residuals 1..4, and the codes of E8P x residuals 1..4,
 // the element type and the scope taking turns, at one small size.

@@ -65,6 +65,7 @@ TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), swe
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, DecodePairwise) { run_share(decode_pairwise(sweep_gpu(), sweep_seed()).cases); }
+TEST_P(Sweep, ScalarPairwise) { run_share(scalar_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), sweep_seed())); }
@@ -83,7 +84,8 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
   }
   for (const SweepCases& sweep :
-       {append_pairwise(sweep_seed()), decode_pairwise(sweep_gpu(), sweep_seed())}) {
+       {append_pairwise(sweep_seed()), decode_pairwise(sweep_gpu(), sweep_seed()),
+        scalar_pairwise(sweep_gpu(), sweep_seed())}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 1000u);
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);

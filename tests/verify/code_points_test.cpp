@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
 #include "runtime/verify/hard_tensor.h"
 
 namespace vqgen::test {
@@ -56,6 +57,58 @@ TEST(CodePoints, TheNearestOfTheLattice) {
   expect_nearest_of_all(format, DType::f16, 12);
   format.stage_scales = true;
   expect_nearest_of_all(format, DType::f16, 12);
+}
+
+// Of all codes but those that are never written: -128 and NaN.
+TEST(CodePoints, TheNearestScalars) {
+  Random random(9);
+  for (const Decoder decoder : {Decoder::scalar, Decoder::e4m3}) {
+    VqFormat format{.vector_size = 2, .index_bits = 16, .scope = Scope::head};
+    format.decoder = decoder;
+    const TensorShape shape{.heads = 2, .rows = 1, .columns = 16, .units = 2};
+    QuantizedTensor tensor = make_hard_tensor(format, DType::f16, shape, 1, random);
+    fill_codes(tensor, {}, random);
+    const RowDecoder points(tensor);
+    const auto never = [&](std::uint32_t number) {
+      return decoder == Decoder::e4m3 ? (number & 0x7fu) == 0x7fu : number == 0x80u;
+    };
+    for (int i = 0; i < 24; ++i) {
+      const std::vector<double> x{random.normal() * i, random.normal() / (i + 1)};
+      double least = std::numeric_limits<double>::infinity();
+      for (std::uint32_t code = 0; code < 65536; ++code) {
+        if (never(code & 0xffu) || never(code >> 8)) continue;
+        const std::vector<double> point = points.point(i % 2, code);
+        least = std::min(least, std::hypot(x[0] - point[0], x[1] - point[1]));
+      }
+      EXPECT_NEAR(points.least_distance(i % 2, x), least, 1e-12 * (1 + least)) << i;
+    }
+  }
+}
+
+TEST(CodePoints, WhatScalarCodesStandFor) {
+  VqFormat format{.vector_size = 2, .index_bits = 16};
+  QuantizedTensor tensor;
+  tensor.rows = 1;
+  tensor.columns = 2;
+  tensor.row_words = 1;
+  tensor.units = 1;
+  tensor.codes = {0};
+  tensor.codebooks = {element_from_float(DType::f16, 1.0f), element_from_float(DType::f16, 2.0f)};
+  format.decoder = Decoder::scalar;
+  tensor.format = format;
+  EXPECT_EQ(RowDecoder(tensor).point(0, 0x7f81), (std::vector<double>{-127, 254}));
+  tensor.format.vector_size = 4;
+  tensor.columns = 4;
+  tensor.codebooks.insert(tensor.codebooks.end(), 2, tensor.codebooks[0]);
+  EXPECT_EQ(RowDecoder(tensor).point(0, 0x0f79), (std::vector<double>{-7, 14, -1, 0}));
+  tensor.format = format;
+  tensor.format.decoder = Decoder::e4m3;
+  tensor.columns = 2;
+  tensor.codebooks.resize(2);
+  EXPECT_EQ(RowDecoder(tensor).point(0, 0x01fe), (std::vector<double>{-448, 2 * 0x1p-9}));
+  EXPECT_EQ(RowDecoder(tensor).point(0, 0x8838), (std::vector<double>{1, 2 * -0x1p-6}));
+  tensor.codebooks[1] = element_from_float(DType::f16, 0.0f);
+  EXPECT_THROW(RowDecoder{tensor}, Error);
 }
 
 }  // namespace

@@ -111,7 +111,11 @@ class Codebook {
 
   // value[] += one stage's scaled entry.
   VQ_DEVICE void add_stage(float (&value)[kVectorSize], int u, int stage, u32 code) const {
-    add_entry<kElement>(value, entry(u, stage, code), scale(u, stage));
+    if constexpr (is_scalar(kFormat.decoder)) {
+      Decode::add(value, held(u, stage, code), code);
+    } else {
+      add_entry<kElement>(value, entry(u, stage, code), scale(u, stage));
+    }
   }
 
   VQ_DEVICE float scale(int u, int stage) const {

@@ -10,9 +10,13 @@
 //
 // A table that holds both |s| + 1/4 and |s| - 1/4 would need no addition, but twice the shared
 // memory and a select for each element, whose sign decides.
+//
+// Of scalar codes the entry is the scales of the elements. add() multiplies in fp32, value() rounds
+// the products to 16 bits.
 #pragma once
 
 #include <vq/codebook/entry.cuh>
+#include <vq/codebook/scalar.cuh>
 
 namespace vq {
 
@@ -89,5 +93,39 @@ struct Decoding<Decoder::e8p, kElement, false> {
             signed_word(held.w, 3)};
   }
 };
+
+template <Decoder kDecoder, Element kElement>
+struct ScalarDecoding {
+  VQ_DEVICE static u32 entry_of(u32) { return 0; }
+  template <class Words>
+  VQ_DEVICE static Words held(Words stored) {
+    return stored;
+  }
+  VQ_DEVICE static u32 value(u32 held, u32 code) {
+    float pair[2] = {};
+    add(pair, held, code);
+    return pack2<kElement>(pair[0], pair[1]);
+  }
+  VQ_DEVICE static U32x2 value(U32x2 held, u32 code) {
+    float four[4] = {};
+    add(four, held, code);
+    return {pack2<kElement>(four[0], four[1]), pack2<kElement>(four[2], four[3])};
+  }
+  // value[] += the numbers of the code times the scales.
+  template <int kVectorSize, class Words>
+  VQ_DEVICE static void add(float (&value)[kVectorSize], Words held, u32 code) {
+    float scales[kVectorSize] = {};
+    add_entry<kElement>(scales, held, 1.0f);
+    VQ_UNROLL
+    for (int i = 0; i < kVectorSize; ++i) {
+      value[i] += ScalarCode<kDecoder, kVectorSize>::number(code, i) * scales[i];
+    }
+  }
+};
+
+template <Element kElement>
+struct Decoding<Decoder::scalar, kElement, false> : ScalarDecoding<Decoder::scalar, kElement> {};
+template <Element kElement>
+struct Decoding<Decoder::e4m3, kElement, false> : ScalarDecoding<Decoder::e4m3, kElement> {};
 
 }  // namespace vq

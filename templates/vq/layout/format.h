@@ -20,6 +20,12 @@
 //
 // which stands for s + 1/4 where u = 0, s - 1/4 where u = 1; s is the entry with its signs, that of
 // element 7 being the one by which the sum of s is even.
+//
+// A scalar code of 16 bits holds a number for each of its vector_size elements, the first in the
+// lowest bits: 2 integers of 8 bits or 4 of 4 (scalar), in two's complement, or 2 floats of 8 bits
+// (e4m3). A row of codes is thus the numbers of its channels in order. The codebook of a unit holds
+// one entry, the scales of its channels, by which the numbers are multiplied; with units of
+// vector_size channels (scope channel_group) codebooks are [kv_heads][head_dim] scales.
 #pragma once
 
 #include <vq/layout/codes.h>
@@ -58,9 +64,14 @@ struct FormatConfig {
   }
 };
 
+// Does a code hold a number for each element, instead of the number of an entry?
+VQ_HD constexpr bool is_scalar(Decoder decoder) {
+  return decoder == Decoder::scalar || decoder == Decoder::e4m3;
+}
+
 // Entries of one codebook as it is stored.
 VQ_HD constexpr int entries(const FormatConfig& f) {
-  return f.decoder == Decoder::e8p ? 256 : 1 << f.index_bits;
+  return f.decoder == Decoder::table ? 1 << f.index_bits : f.decoder == Decoder::e8p ? 256 : 1;
 }
 
 // Elements of one unit's codebooks, all stages.

@@ -10,7 +10,7 @@
 
 #include <vq/args/kv_append.h>
 #include <vq/kernels/append_lanes/plan.h>
-#include <vq/codebook/entry.cuh>
+#include <vq/codebook/scalar.cuh>
 #include <vq/loads.cuh>
 
 namespace vq {
@@ -116,6 +116,27 @@ struct Nearest<Decoder::e8p, kVectorSize> {
     return all;
   }
 };
+
+// A scalar code has one candidate, the numbers nearest to the elements by the unit's scales.
+template <Decoder kDecoder, int kVectorSize>
+struct NearestScalars {
+  static constexpr int kOfEntry = 1;
+  using Vector = float[kVectorSize];
+  VQ_DEVICE static void scaled(Vector&, float) {}
+  VQ_DEVICE static float entry_scale(float) { return 1.0f; }
+  VQ_DEVICE static float distance(const Vector&, const Vector&, int) { return 0.0f; }
+  VQ_DEVICE static u32 code(const Vector& x, const Vector& scales, int, int) {
+    using Code = ScalarCode<kDecoder, kVectorSize>;
+    u32 code = 0;
+    VQ_UNROLL
+    for (int i = 0; i < kVectorSize; ++i) code |= Code::bits(x[i] / scales[i]) << Code::kBits * i;
+    return code;
+  }
+};
+template <int kVectorSize>
+struct Nearest<Decoder::scalar, kVectorSize> : NearestScalars<Decoder::scalar, kVectorSize> {};
+template <int kVectorSize>
+struct Nearest<Decoder::e4m3, kVectorSize> : NearestScalars<Decoder::e4m3, kVectorSize> {};
 
 // The new tokens of a sequence that a block encodes, and where they go. `head` is the KV head;
 // `count` tokens from number `first` of the call on, of `all` that are appended.

@@ -1,0 +1,91 @@
+// Scalar codes on the CPU: every code read, the nearest number found, scales that clamp nothing.
+#include "quantizer/scalar.h"
+
+#include <cmath>
+
+#include "quantizer/encode.h"
+#include "tests/quantizer/samples.h"
+
+namespace vqgen {
+namespace {
+
+VqFormat scalar_format(int vector, Decoder decoder) {
+  VqFormat format{.vector_size = vector, .index_bits = 16, .scope = Scope::channel_group};
+  format.decoder = decoder;
+  return format;
+}
+const std::vector<VqFormat> kFormats{scalar_format(2, Decoder::scalar),
+                                     scalar_format(4, Decoder::scalar),
+                                     scalar_format(2, Decoder::e4m3)};
+
+// Numbers that may be written, of the first element.
+std::vector<float> numbers_of(const VqFormat& format) {
+  const std::vector<float> ones(static_cast<std::size_t>(format.vector_size), 1.0f);
+  std::vector<float> point(ones.size());
+  std::vector<float> numbers;
+  for (std::uint32_t code = 0; code < 1u << (16 / format.vector_size); ++code) {
+    scalar_point(format, ones, code, point);
+    if (std::abs(point[0]) <= scalar_peak(format)) numbers.push_back(point[0]);
+  }
+  return numbers;
+}
+
+TEST(Scalar, CountsOfNumbers) {
+  EXPECT_EQ(numbers_of(kFormats[0]).size(), 255u);
+  EXPECT_EQ(numbers_of(kFormats[1]).size(), 15u);
+  EXPECT_EQ(numbers_of(kFormats[2]).size(), 254u);
+}
+
+TEST(Scalar, TheNearestIsTheNearestOfAll) {
+  for (const VqFormat& format : kFormats) {
+    const auto size = static_cast<std::size_t>(format.vector_size);
+    const std::vector<float> numbers = numbers_of(format);
+    const std::vector<float> scales(size, 0.25f);
+    const NearestScalars search(format, scales);
+    std::vector<float> x = samples::normal_floats(std::int64_t{4096} * format.vector_size, 5);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] *= std::ldexp(scalar_peak(format) / 8, -(i % 24 == 0 ? 12 : static_cast<int>(i % 3)));
+    std::vector<std::uint32_t> codes(4096);
+    search.find(x, codes);
+    std::vector<float> point(size);
+    for (std::size_t at = 0; at < codes.size(); ++at) {
+      scalar_point(format, scales, codes[at], point);
+      for (std::size_t i = 0; i < size; ++i) {
+        const float value = x[at * size + i];
+        float least = INFINITY;
+        for (const float number : numbers)
+          least = std::min(least, std::abs(value - number * 0.25f));
+        EXPECT_EQ(std::abs(value - point[i]), least) << short_name(format) << ' ' << value;
+      }
+    }
+  }
+}
+
+TEST(Scalar, ScalesClampNothingAndMayBeTiny) {
+  for (const VqFormat& format : kFormats) {
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      for (const float peak : {1e-7f, 3e-5f, 0.1f, 1.0f, 1234.5f, 5e4f}) {
+        const float scale = element_to_float(dtype, scalar_scale(format, dtype, peak));
+        EXPECT_TRUE(fits_entries(format, scale)) << peak;
+        EXPECT_GE(scale * scalar_peak(format), peak);
+      }
+      EXPECT_EQ(element_to_float(dtype, scalar_scale(format, dtype, 0)), 1.0f);
+    }
+  }
+}
+
+TEST(Scalar, ScalesAreNoZerosInfinitiesOrNaN) {
+  for (const VqFormat& format : kFormats) {
+    for (const float bad : {0.0f, -1.0f, INFINITY, std::nanf("")}) {
+      EXPECT_FALSE(fits_entries(format, bad));
+      const FloatTensor tensor = samples::normal_tensor(1, 1, 2, 4, 3);
+      const auto units = 4 / format.vector_size;
+      Codebooks books{format, DType::f16, units, {}, {}, {}};
+      books.entries.assign(4, element_from_float(DType::f16, bad));
+      EXPECT_THROW(encode(tensor, books), Error);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vqgen

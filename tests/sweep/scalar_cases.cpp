@@ -1,0 +1,144 @@
+// Scalar codes of caches, in every op that reads or writes them, beside each other and beside codes
+// of tables.
+#include <fmt/format.h>
+
+#include "heuristics/check.h"
+#include "tests/sweep/cases.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+// The axes, in the order of kSizes.
+enum Axis {
+  kOp,
+  kKeys,
+  kValues,
+  kDType,
+  kHeadDim,
+  kKvHeads,
+  kGroup,
+  kBatch,
+  kTokens,
+  kNewTokens,
+  kWindow,
+  kSinks,
+  kQueries,
+  kLengths,
+  kAlignment,
+  kKeyPlaces,
+  kValuePlaces,
+  kVaried,
+  kKeyLayout,
+  kValueLayout,
+  kPages,
+  kOrder,
+};
+const std::vector<int> kSizes{3, 5, 5, 2, 3, 2, 3, 2, 4, 2, 3, 2, 3, 2, 2, 8, 8, 3, 6, 6, 4, 5};
+constexpr std::array kHeadDims{64, 96, 128};
+constexpr std::array kGroups{1, 4, 5};
+constexpr std::array kBatches{1, 3};
+constexpr std::array kTokenCounts{1, 9, 65, 130};
+constexpr std::array kNewCounts{1, 7};
+constexpr std::array kWindows{0, 1, 12};
+constexpr std::array kSinkCounts{0, 3};
+constexpr std::array kQueryTokens{1, 3, 5};
+
+// Of 8 bits by channel, 4 bits by channel, 8 bits by halves of a head, floats by head; a table.
+VqFormat format_of(int number, int head_dim) {
+  VqFormat format{.vector_size = number == 1 || number == 4 ? 4 : 2, .index_bits = 16};
+  format.decoder = number < 3 ? Decoder::scalar : Decoder::e4m3;
+  format.scope = number < 3 ? Scope::channel_group : Scope::head;
+  if (number == 2) format.group_channels = head_dim / 2;
+  if (number == 4) {
+    format.decoder = Decoder::table;
+    format.index_bits = 5;
+  }
+  return format;
+}
+
+template <class Op>
+void set_plan(SweepCase& result, const std::vector<int>& v, const Op& op, const GpuSpec& gpu) {
+  const Plan like = std::is_same_v<Op, AttentionDecode> ? Plan(AttentionLanes{})
+                    : std::is_same_v<Op, KvAppend>      ? Plan(AppendLanes{})
+                                                        : Plan(DecodeLanes{});
+  result.plan = rules_plan(like, op, gpu);
+  const auto attempt = [&](auto&& change) {
+    Plan changed = result.plan;
+    change_own(changed, change);
+    const bool fits = check(changed, op, gpu).ok;
+    if (fits) result.plan = changed;
+    result.override_dropped = result.override_dropped || !fits;
+  };
+  attempt([&](auto& own) { own.threads = v[kVaried] == 0 ? 64 : 128; });
+  if (v[kVaried] > 0) {
+    attempt(
+        [&](auto& own) requires requires { own.splits; } { own.splits = 1 + v[kVaried]; });
+  }
+  attempt(
+      [&](auto& own) requires requires { own.key_codebook = Placement{}; } {
+        fix_placement(own.key_codebook, op.keys, v[kKeyPlaces]);
+      });
+  attempt(
+      [&](auto& own) requires requires { own.value_codebook = Placement{}; } {
+        fix_placement(own.value_codebook, op.values, v[kValuePlaces]);
+      });
+}
+
+template <class Op>
+Op problem_of(const std::vector<int>& v) {
+  const auto pick = [&](const auto& values, Axis axis) {
+    return values[static_cast<std::size_t>(v[axis])];
+  };
+  Op op;
+  op.dtype = static_cast<DType>(v[kDType]);
+  op.shape.batch = pick(kBatches, kBatch);
+  op.shape.kv_heads = v[kKvHeads] + 1;
+  op.shape.head_dim = pick(kHeadDims, kHeadDim);
+  op.shape.tokens = pick(kTokenCounts, kTokens);
+  op.shape.window = pick(kWindows, kWindow);
+  op.shape.sinks = pick(kSinkCounts, kSinks);
+  op.shape.page_tokens = pick(kPageTokens, kPages);
+  if constexpr (std::is_same_v<Op, AttentionDecode>) {
+    op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
+    op.shape.query_tokens = pick(kQueryTokens, kQueries);
+  }
+  if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = pick(kNewCounts, kNewTokens);
+  op.keys = format_of(v[kKeys], op.shape.head_dim);
+  op.values = format_of(v[kValues], op.shape.head_dim);
+  op.keys.layout = pick(kLayouts, kKeyLayout);
+  op.values.layout = pick(kLayouts, kValueLayout);
+  return op;
+}
+
+template <class Op>
+SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
+  const auto op = problem_of<Op>(v);
+  SweepCase result;
+  result.problem = op;
+  validate(result.problem, "sweep");
+  set_plan(result, v, op, gpu);
+  result.input = {.seed = seed,
+                  .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged,
+                  .page_order = kPageOrders[static_cast<std::size_t>(v[kOrder])]};
+  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
+  const std::size_t words =
+      std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
+  result.misalignment = {alignment * 8, alignment * words};
+  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  return result;
+}
+
+}  // namespace
+
+SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
+  std::set<AxisPair> impossible{{{kKeys, 4}, {kValues, 4}}};  // which other sweeps have
+  exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
+  return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
+    return values[kOp] == 0   ? make_case<AttentionDecode>(values, gpu, own)
+           : values[kOp] == 1 ? make_case<KvAppend>(values, gpu, own)
+                              : make_case<KvDecode>(values, gpu, own);
+  });
+}
+
+}  // namespace vqgen::test
