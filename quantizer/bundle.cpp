@@ -120,10 +120,16 @@ class BundleReader {
     const std::string where = file_.source() + ": " + name;
     require_supported(format, where);
     tensor.units = unit_map(format, tensor.heads, tensor.rows, tensor.columns, where).units();
-    tensor.row_words =
-        vq::row_words(tensor.columns, format.vector_size, format.residuals, format.index_bits);
+    tensor.row_words = format.row_words(tensor.columns);
     expect(name + ".codes", TensorType::u32, codes_shape(tensor));
     tensor.codes = file_.read_u32(name + ".codes");
+    if (format.token_scales) {
+      for (const float scale : token_scales(tensor)) {
+        if (std::isfinite(scale) && scale > 0) continue;
+        file_.fail(name + ".codes",
+                   fmt::format("the scale of a token is {}; it is finite and above 0", scale));
+      }
+    }
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};
     const Shape shape{tensor.units, format.residuals, format.entries(), format.vector_size};
     elements(name + ".codebooks", tensor.dtype, shape, codebooks.entries);

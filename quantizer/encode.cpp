@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <vq/layout/codes.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <utility>
 #include <variant>
 
 #include "core/error.h"
@@ -86,6 +89,42 @@ void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
   }
 }
 
+// By this a row is divided, so that its largest magnitude is the largest number: as kv_append does.
+float token_scale(const VqFormat& format, std::span<const float> row) {
+  float most = 0;
+  for (const float value : row) most = std::max(most, std::abs(value));
+  return most > 0 ? most / scalar_peak(format) : 1.0f;
+}
+
+// The word of a row that is its scale, of codes in plain layout.
+template <class Codes>
+auto& scale_word(Codes& codes, const QuantizedTensor& tensor, std::int64_t row) {
+  return codes[static_cast<std::size_t>((row + 1) * tensor.row_words - 1)];
+}
+
+QuantizedTensor encode_by_tokens(FloatTensor values, Codebooks codebooks) {
+  codebooks.format.token_scales = false;
+  const CodeLayout layout = std::exchange(codebooks.format.layout, {});
+  std::vector<float> scales;
+  for (std::int64_t row = 0; row < values.row_count(); ++row) {
+    scales.push_back(token_scale(codebooks.format, values.row(row)));
+    for (float& value : values.row(row)) value /= scales.back();
+  }
+  const QuantizedTensor bare = encode(values, codebooks);
+  QuantizedTensor result = bare;
+  result.format.token_scales = true;
+  ++result.row_words;
+  result.codes.resize(scales.size() * static_cast<std::size_t>(result.row_words));
+  for (std::int64_t row = 0; row < values.row_count(); ++row) {
+    std::copy_n(bare.codes.begin() + row * bare.row_words, bare.row_words,
+                result.codes.begin() + row * result.row_words);
+    scale_word(result.codes, result, row) =
+        std::bit_cast<std::uint32_t>(scales[static_cast<std::size_t>(row)]);
+  }
+  repack(result, layout);
+  return result;
+}
+
 }  // namespace
 
 void require_supported(const VqFormat& format, const std::string& where) {
@@ -94,6 +133,10 @@ void require_supported(const VqFormat& format, const std::string& where) {
                 where + ": int8 entries need stage_scales; set them to true");
   }
   const int v = format.vector_size;
+  if (format.token_scales && !(format.is_scalar() && format.scope == Scope::tensor)) {
+    throw Error(ErrorKind::infeasible,
+                where + ": token_scales go with scalar codes and scope tensor; set these");
+  }
   if (format.is_scalar() &&
       (format.index_bits != 16 || format.residuals != 1 || format.stage_scales ||
        !(v == 2 || (v == 4 && format.decoder == Decoder::scalar)))) {
@@ -141,6 +184,7 @@ void fold_projections(Codebooks& codebooks) {
 }
 
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
+  if (codebooks.format.token_scales) return encode_by_tokens(values, codebooks);
   const VqFormat& format = codebooks.format;
   require_supported(format, "encode");
   const UnitMap map = unit_map(format, values.heads, values.rows, values.columns, "encode");
@@ -154,8 +198,7 @@ QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
   result.rows = values.rows;
   result.columns = values.columns;
   result.units = map.units();
-  result.row_words =
-      vq::row_words(values.columns, format.vector_size, format.residuals, format.index_bits);
+  result.row_words = format.row_words(values.columns);
   result.codebooks = codebooks.entries;
   result.stage_scales = codebooks.stage_scales;
 
@@ -214,6 +257,16 @@ std::span<const float> UnitDecoder::numbers(int stage, std::uint32_t code) {
   return point_;
 }
 
+std::vector<float> token_scales(const QuantizedTensor& tensor) {
+  QuantizedTensor plain = tensor;
+  repack(plain, {});
+  std::vector<float> scales;
+  for (std::int64_t row = 0; row < tensor.batch * tensor.heads * tensor.rows; ++row) {
+    scales.push_back(std::bit_cast<float>(scale_word(plain.codes, plain, row)));
+  }
+  return scales;
+}
+
 FloatTensor decode(const QuantizedTensor& tensor) {
   const VqFormat& format = tensor.format;
   FloatTensor result{tensor.batch, tensor.heads, tensor.rows, tensor.columns, {}};
@@ -234,6 +287,12 @@ FloatTensor decode(const QuantizedTensor& tensor) {
             for (std::size_t d = 0; d < size; ++d) values[d] += numbers[d];
           }
         });
+  }
+  if (format.token_scales) {
+    const std::vector<float> scales = token_scales(tensor);
+    for (std::int64_t row = 0; row < result.row_count(); ++row) {
+      for (float& value : result.row(row)) value *= scales[static_cast<std::size_t>(row)];
+    }
   }
   return result;
 }

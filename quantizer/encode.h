@@ -37,6 +37,12 @@ void fold_projections(Codebooks& codebooks);
 // projections folded.
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks);
 
+// Of a format with token scales: [batch][heads][rows], those behind the codes of rows.
+std::vector<float> token_scales(const QuantizedTensor& tensor);
+
+// Of a format with token scales: [batch][heads][rows], those behind the codes of rows.
+std::vector<float> token_scales(const QuantizedTensor& tensor);
+
 // What the codes say, in the domain that was quantized: sums of scale * entry over the stages.
 FloatTensor decode(const QuantizedTensor& tensor);
 

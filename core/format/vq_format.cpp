@@ -14,6 +14,7 @@ std::string short_name(const VqFormat& format) {
     name = fmt::format("int{}", format.index_bits / format.vector_size);
   }
   if (format.entry_type == EntryType::int8) name += "i8";
+  if (format.token_scales) name += "t";
   if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);

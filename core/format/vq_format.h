@@ -50,6 +50,7 @@ struct VqFormat {
   bool hadamard = false;
   bool stage_scales = false;
   bool output_scales = false;
+  bool token_scales = false;
   CodeLayout layout = {};
 
   static constexpr auto fields() {
@@ -70,6 +71,8 @@ struct VqFormat {
         field("hadamard", &F::hadamard, Rule{}, "keys rotated by Hadamard (VecInfer eq. 5)"),
         field("stage_scales", &F::stage_scales, Rule{}, "a factor a codebook and residual stage"),
         field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"),
+        field("token_scales", &F::token_scales, silent(),
+              "scalar codes: a factor a token and head, behind its codes"),
         field("layout", &F::layout, silent(), "how rows of codes are stored"));
   }
 
@@ -90,6 +93,11 @@ struct VqFormat {
   bool is_scalar() const { return decoder == Decoder::scalar || decoder == Decoder::e4m3; }
   // Bytes of an entry as kernels hold it.
   int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
+  // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scale
+  // of a token. Without the padding of the layout.
+  std::int64_t row_words(std::int64_t columns) const {
+    return vq::row_words(columns, vector_size, residuals, index_bits) + (token_scales ? 1 : 0);
+  }
   double bits_per_element() const {
     return static_cast<double>(index_bits) * residuals / vector_size;
   }
@@ -97,8 +105,8 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// "d4b8", "d8b12x2", "e8px2", "int8", "e4m3", "d4b8i8", "d4b8_l4x1": what kernel names and reports
-// call a format. The last two have int8 entries and a layout, which others leave out.
+// "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "e4m3", "d4b8i8", "d4b8_l4x1": what kernel names and
+// reports call a format. The last two have int8 entries and a layout, which others leave out.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

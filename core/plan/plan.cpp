@@ -16,6 +16,7 @@ vq::FormatConfig format_facts(const VqFormat& format) {
   facts.stage_scales = format.stage_scales;
   facts.smooth = format.smooth;
   facts.hadamard = format.hadamard;
+  facts.token_scales = format.token_scales;
   return facts;
 }
 

@@ -65,6 +65,10 @@ class Validator {
 
   // A code of 16 bits is whole elements, and its entry their scales.
   void scalar(const VqFormat& format, const std::string& path) const {
+    require(!format.token_scales || (format.is_scalar() && format.scope == Scope::tensor),
+            path + "/token_scales",
+            "goes with decoder scalar or e4m3 and scope tensor, whose one entry is of ones; set "
+            "these, or remove it");
     if (!format.is_scalar()) return;
     const bool floats = format.decoder == Decoder::e4m3;
     const bool fits = format.vector_size == 2 || (format.vector_size == 4 && !floats);

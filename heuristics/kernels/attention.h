@@ -19,7 +19,7 @@ std::int64_t head_blocks(const AttentionDecode& op, const P& plan) {
 }
 
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
-  return vq::row_words(op.shape.head_dim, format.vector_size, format.residuals, format.index_bits);
+  return format.row_words(op.shape.head_dim);
 }
 
 // Heads a block: at most `most`, so that accumulators stay in registers, and as even as the group

@@ -59,9 +59,7 @@ PlanUse plan_use(const Plan& plan, const Problem& problem) {
 }
 
 double stored_code_bytes(std::int64_t rows, std::int64_t columns, const VqFormat& format) {
-  return 4.0 * static_cast<double>(rows) *
-         static_cast<double>(
-             vq::row_words(columns, format.vector_size, format.residuals, format.index_bits));
+  return 4.0 * static_cast<double>(rows) * static_cast<double>(format.row_words(columns));
 }
 
 void add_plans(Candidates& to, SpacePlacement allowed) {

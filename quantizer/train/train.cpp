@@ -230,6 +230,10 @@ class Trainer {
     Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
     const bool by_channel = format_.scope == Scope::channel_group &&
                             format_.channels_per_group() == format_.vector_size;
+    if (format_.token_scales) {
+      result.entries.assign(size_, element_from_float(request_.dtype, 1.0f));
+      return result;
+    }
     for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
       std::vector<float> peaks(size_, 0.0f);
       for_each_sub_vector(map_, map_.extent(unit), tensor_.batch, format_.vector_size,

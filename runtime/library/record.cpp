@@ -20,8 +20,7 @@ Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
   demands.codes_mask = mask_of(shape.code_bytes);
   demands.elements_mask = mask_of(shape.element_bytes);
   const auto rows_of = [](const VqFormat& format, std::int64_t head_dim) {
-    const std::int64_t words =
-        vq::row_words(head_dim, format.vector_size, format.residuals, format.index_bits);
+    const std::int64_t words = format.row_words(head_dim);
     return PagedRows{4 * vq::padded_words(format.layout, words), format.layout.rows};
   };
   const auto set_own = [&]<class Op>(const Op& op) {
@@ -85,8 +84,7 @@ void add(Json& list, const std::string& name, const std::string& type, const Sha
 // that are not stored row after row are an array of their groups and runs.
 void add_quantized(Json& list, const std::string& name, const VqFormat& format,
                    const std::string& dtype, Shape rows, std::int64_t columns, std::int64_t units) {
-  const std::int64_t words =
-      vq::row_words(columns, format.vector_size, format.residuals, format.index_bits);
+  const std::int64_t words = format.row_words(columns);
   const CodeLayout& layout = format.layout;
   if (layout.plain()) {
     rows.push_back(words);

@@ -1,6 +1,7 @@
 #include "runtime/verify/hard_tensor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <numeric>
@@ -278,7 +279,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   t.columns = shape.columns;
   t.units = shape.units;
   const std::int64_t row_codes = t.columns / format.vector_size * format.residuals;
-  t.row_words = (row_codes * format.index_bits + 31) / 32;
+  t.row_words = (row_codes * format.index_bits + 31) / 32 + (format.token_scales ? 1 : 0);
   const bool lattice = format.decoder == Decoder::e8p;
   t.codebooks = lattice              ? make_lattice(t, random)
                 : format.is_scalar() ? make_scales(t, magnitude, random)
@@ -296,6 +297,12 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
 void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                 const RowFilter& patterned) {
   fill_rows(tensor, law, random, patterned);
+  if (tensor.format.token_scales) {
+    const auto words = static_cast<std::size_t>(tensor.row_words);
+    for (std::size_t at = words - 1; at < tensor.codes.size(); at += words) {
+      tensor.codes[at] = std::bit_cast<std::uint32_t>(static_cast<float>(random.uniform(0.5, 2)));
+    }
+  }
   if (tensor.format.layout.plain()) return;
   const std::vector<std::uint32_t> rows = std::move(tensor.codes);
   tensor.codes = random_words(

@@ -106,8 +106,9 @@ class HeadJudge {
 
   void judge_row(std::int64_t token) {
     const VqFormat& f = t_.format;
-    const std::vector<double> x = transformed(token);
+    std::vector<double> x = transformed(token);
     const std::vector<std::uint32_t> words = row_words(t_, operand_.codes, sequence_, head_, token);
+    if (f.token_scales && !divide(token, token_scale(words), x)) return;
     const auto size = static_cast<std::size_t>(f.vector_size);
     std::int64_t bit = 0;
     for (std::int64_t column = 0; column < t_.columns; column += f.vector_size) {
@@ -132,11 +133,26 @@ class HeadJudge {
         for (std::size_t i = 0; i < size; ++i) left[i] -= point[i];
       }
     }
-    for (; bit < t_.row_words * 32; ++bit) {
+    for (; bit < (t_.row_words - (f.token_scales ? 1 : 0)) * 32; ++bit) {
       if (read_code(words, bit, 1) == 0) continue;
       fail(fmt::format("token {}: padding is not zero", token));
       return;
     }
+  }
+
+  // Elements of a token by its scale, by which the largest becomes the largest number.
+  bool divide(std::int64_t token, double scale, std::vector<double>& x) {
+    double most = 0;
+    for (const double value : x) {
+      if (std::isfinite(value)) most = std::max(most, std::abs(value));
+    }
+    const double right = most > 0 ? most / static_cast<double>(scalar_peak(t_.format)) : 1;
+    if (!(std::abs(scale - right) <= kAppendTolerance * right)) {
+      fail(fmt::format("token {}: its scale is {:.9g} and should be {:.9g}", token, scale, right));
+      return false;
+    }
+    for (double& value : x) value /= scale;
+    return true;
   }
 
   void judge_raw() {

@@ -1,6 +1,7 @@
 #include "runtime/verify/row_decoder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -29,7 +30,8 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: an empty axis");
   require(t.columns % f.vector_size == 0, "quantized tensor: vector_size does not divide columns");
   const std::int64_t row_bits = t.columns / f.vector_size * f.residuals * f.index_bits;
-  require(t.row_words == (row_bits + 31) / 32,
+  require(!f.token_scales || f.is_scalar(), "quantized tensor: token scales go with scalar codes");
+  require(t.row_words == (row_bits + 31) / 32 + (f.token_scales ? 1 : 0),
           "quantized tensor: row_words is not the words that a row needs");
   require(layout_problem(f.layout).empty(), "quantized tensor: a layout that there is not");
   require(std::ssize(t.codes) == t.batch * t.heads * groups_of(t.rows, f.layout.rows) *
@@ -156,6 +158,10 @@ std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
   return words;
 }
 
+double token_scale(std::span<const std::uint32_t> row) {
+  return static_cast<double>(std::bit_cast<float>(row.back()));
+}
+
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code) {
   std::array<double, 8> point{};
   std::copy_n(entry.begin(), 8, point.begin());
@@ -214,6 +220,8 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                 out.subspan(static_cast<std::size_t>(column), size));
     }
   }
+  if (!f.token_scales) return;
+  for (double& value : out) value *= token_scale(words);
 }
 
 void RowDecoder::add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const {

@@ -16,6 +16,9 @@ namespace vqgen {
 // The code that stands in bits [bit, bit + index_bits) of a packed row.
 std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits);
 
+// The scale behind the codes of a row whose format has token scales.
+double token_scale(std::span<const std::uint32_t> row);
+
 // The 8 elements of an E8P code and its entry, as templates/vq/layout/format.h defines them: signs
 // one by one, the last of them by the sum.
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code);

@@ -87,5 +87,39 @@ TEST(Scalar, ScalesAreNoZerosInfinitiesOrNaN) {
   }
 }
 
+// The largest element of a token is the largest number; codes and scale stand side by side.
+TEST(Scalar, TokensHaveScalesOfTheirOwn) {
+  FloatTensor tensor = samples::normal_tensor(1, 2, 5, 16, 4);
+  for (float& value : tensor.row(3)) value = 0.0f;
+  for (float& value : tensor.row(4)) value = -2.5f;  // constant
+  for (const VqFormat& by_channel : kFormats) {
+    VqFormat format = by_channel;
+    format.scope = Scope::tensor;
+    format.token_scales = true;
+    for (const CodeLayout layout : {CodeLayout{1, 1}, CodeLayout{4, 1}}) {
+      format.layout = layout;
+      Codebooks books{format, DType::f16, 1, {}, {}, {}};
+      books.entries.assign(static_cast<std::size_t>(format.vector_size),
+                           element_from_float(DType::f16, 1.0f));
+      const QuantizedTensor coded = encode(tensor, books);
+      EXPECT_EQ(coded.row_words, 16 * 16 / format.vector_size / 32 + 1);
+      const std::vector<float> scales = token_scales(coded);
+      const FloatTensor decoded = decode(coded);
+      ASSERT_EQ(scales.size(), 10u);
+      EXPECT_EQ(scales[3], 1.0f);
+      EXPECT_EQ(scales[4], 2.5f / scalar_peak(format));
+      for (std::int64_t row = 0; row < 10; ++row) {
+        const float scale = scales[static_cast<std::size_t>(row)];
+        const float step = format.decoder == Decoder::e4m3 ? 16.0f : 0.5f;
+        for (std::size_t i = 0; i < 16; ++i) {
+          EXPECT_LE(std::abs(decoded.row(row)[i] - tensor.row(row)[i]), scale * step * 1.0001f);
+        }
+      }
+      for (const float value : decoded.row(3)) EXPECT_EQ(value, 0.0f);
+      for (const float value : decoded.row(4)) EXPECT_FLOAT_EQ(value, -2.5f);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace vqgen

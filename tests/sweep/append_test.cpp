@@ -132,14 +132,19 @@ TEST_F(Append, CodesAreTheQuantizers) {
 // Scalar codes bit for bit, beyond the largest number too.
 TEST_F(Append, ScalarCodesAreTheQuantizers) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const int vector : {2, 4}) {
+    for (const int vector : {2, 4, 0}) {  // 0: by token
       KvAppend op = append_problem();
       op.dtype = dtype;
       op.shape.batch = 4;
-      op.keys = {.vector_size = vector, .index_bits = 16, .scope = Scope::channel_group};
+      op.keys = {
+          .vector_size = vector == 0 ? 2 : vector, .index_bits = 16, .scope = Scope::channel_group};
       op.keys.decoder = Decoder::scalar;
       op.values = {.vector_size = 2, .index_bits = 16, .scope = Scope::head};
       op.values.decoder = Decoder::e4m3;
+      if (vector == 0) {
+        op.keys.scope = op.values.scope = Scope::tensor;
+        op.keys.token_scales = op.values.token_scales = true;
+      }
       AppendData data = make_append_data(op, {.seed = 14});
       for (std::size_t i = 0; i < data.new_keys.size(); i += 7) {  // about the least numbers
         const float value = element_to_float(dtype, data.new_values[i]);
@@ -189,6 +194,7 @@ TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
     op.values = {.vector_size = 8, .index_bits = decoder == Decoder::table ? 3 : 16};
     op.values.decoder = decoder;
     if (op.values.is_scalar()) op.values.vector_size = 2;
+    op.values.token_scales = op.values.is_scalar();  // and the keys stay a table
     op.shape.window = op.shape.sinks = 0;
     AppendData data = make_append_data(op, {.seed = 13});
     Kernel append = kernel(op);

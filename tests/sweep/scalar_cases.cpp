@@ -34,7 +34,7 @@ enum Axis {
   kPages,
   kOrder,
 };
-const std::vector<int> kSizes{3, 5, 5, 2, 3, 2, 3, 2, 4, 2, 3, 2, 3, 2, 2, 8, 8, 3, 6, 6, 4, 5};
+const std::vector<int> kSizes{3, 7, 7, 2, 3, 2, 3, 2, 4, 2, 3, 2, 3, 2, 2, 8, 8, 3, 6, 6, 4, 5};
 constexpr std::array kHeadDims{64, 96, 128};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
@@ -44,12 +44,18 @@ constexpr std::array kWindows{0, 1, 12};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kQueryTokens{1, 3, 5};
 
-// Of 8 bits by channel, 4 bits by channel, 8 bits by halves of a head, floats by head; a table.
+// Of 8 bits by channel, 4 bits by channel, 8 bits by halves of a head, floats by head; a table;
+// by token 8 bits and floats.
 VqFormat format_of(int number, int head_dim) {
   VqFormat format{.vector_size = number == 1 || number == 4 ? 4 : 2, .index_bits = 16};
   format.decoder = number < 3 ? Decoder::scalar : Decoder::e4m3;
   format.scope = number < 3 ? Scope::channel_group : Scope::head;
   if (number == 2) format.group_channels = head_dim / 2;
+  if (number >= 5) {
+    format.decoder = number == 5 ? Decoder::scalar : Decoder::e4m3;
+    format.scope = Scope::tensor;
+    format.token_scales = true;
+  }
   if (number == 4) {
     format.decoder = Decoder::table;
     format.index_bits = 5;

@@ -25,7 +25,8 @@
 // lowest bits: 2 integers of 8 bits or 4 of 4 (scalar), in two's complement, or 2 floats of 8 bits
 // (e4m3). A row of codes is thus the numbers of its channels in order. The codebook of a unit holds
 // one entry, the scales of its channels, by which the numbers are multiplied; with units of
-// vector_size channels (scope channel_group) codebooks are [kv_heads][head_dim] scales.
+// vector_size channels (scope channel_group) codebooks are [kv_heads][head_dim] scales. With token
+// scales a row has a scale of its own besides, an fp32 in the word behind its codes.
 #pragma once
 
 #include <vq/layout/codes.h>
@@ -43,6 +44,7 @@ struct FormatConfig {
   bool stage_scales;    // a factor per unit and stage
   bool smooth;          // keys were divided by a factor per channel
   bool hadamard;        // keys were multiplied by the orthonormal Hadamard matrix
+  bool token_scales;    // KV cache: a row's numbers were divided by the scale behind its codes
   bool per_head;        // KV cache: units differ from head to head
   int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
   Placement placement;  // the plan's, put here by configure(); the others are the problem's
@@ -59,6 +61,7 @@ struct FormatConfig {
     visit("stage_scales", &F::stage_scales);
     visit("smooth", &F::smooth);
     visit("hadamard", &F::hadamard);
+    visit("token_scales", &F::token_scales);
     visit("per_head", &F::per_head);
     visit("unit_elements", &F::unit_elements);
   }
@@ -72,6 +75,11 @@ VQ_HD constexpr bool is_scalar(Decoder decoder) {
 // Entries of one codebook as it is stored.
 VQ_HD constexpr int entries(const FormatConfig& f) {
   return f.decoder == Decoder::table ? 1 << f.index_bits : f.decoder == Decoder::e8p ? 256 : 1;
+}
+
+// Words of a row that stores `elements` numbers: codes, then the scale of a token, an fp32.
+VQ_HD constexpr i64 row_words(const FormatConfig& f, i64 elements) {
+  return row_words(elements, f.vector_size, f.residuals, f.index_bits) + (f.token_scales ? 1 : 0);
 }
 
 // Elements of one unit's codebooks, all stages.

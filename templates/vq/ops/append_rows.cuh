@@ -22,6 +22,7 @@ class AppendRows {
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
   using Stored = CodeRows<Operand, Plan>;
   using Raw = RawRows<Plan>;
+  static constexpr int kCodeWords = Stored::kWords - (kFormat.token_scales ? 1 : 0);
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
@@ -55,6 +56,7 @@ class AppendRows {
         if constexpr (kFormat.smooth) values[j] /= smooth_[j];
       }
       if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(values);
+      if constexpr (kFormat.token_scales) divide(values, t);
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
@@ -67,7 +69,7 @@ class AppendRows {
   // The codes of shared memory to the cache. A thread a word; all threads.
   VQ_DEVICE static void write(const Share& share) {
     const int first_word = share.begin * kResiduals * kBits / 32;
-    const int left = Stored::kWords - first_word;
+    const int left = kCodeWords - first_word;
     const int words = left < kShareWords ? left : kShareWords;
     for (int i = thread_index(); i < share.work.count * words; i += kThreads) {
       const int t = i / words;
@@ -77,9 +79,39 @@ class AppendRows {
                        Stored::word(first_word + word),
                    packed(share, Share::codes() + t * Share::kVectors * kResiduals, word));
     }
+    if constexpr (kFormat.token_scales) {
+      if (share.begin > 0) return;
+      for (int t = thread_index(); t < share.work.count; t += kThreads) {
+        const int token = share.work.position + share.work.first + t;
+        store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
+                         Stored::word(kCodeWords),
+                     float_bits(load_shared(Share::scales() + t)));
+      }
+    }
   }
 
  private:
+  // The row by its scale, with which its largest finite magnitude is the largest number; 1 for a
+  // row of zeros. All lanes of the warp.
+  VQ_DEVICE static void divide(float (&values)[kOfLane], int t) {
+    float most = 0.0f;
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const float magnitude = float_from_bits(float_bits(values[j]) & 0x7fffffffu);
+      if (magnitude > most && magnitude < infinity()) most = magnitude;
+    }
+    VQ_UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) {
+      const float other = shuffle_xor(most, mask);
+      most = other > most ? other : most;
+    }
+    const float scale =
+        most > 0.0f ? most / ScalarCode<kFormat.decoder, Share::kVectorSize>::kPeak : 1.0f;
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) values[j] /= scale;
+    if (lane() == 0) store_shared(Share::scales() + t, scale);
+  }
+
   // Of a row lane l has channels l + 32 j.
   VQ_DEVICE void fetch(int t) {
     const i64 token = i64{block_z()} * kConfig.new_tokens + first_ + t;

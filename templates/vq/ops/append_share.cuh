@@ -201,6 +201,7 @@ struct AppendShare {
   VQ_DEVICE static float* distances() { return shared_part<float>(kShared.distances); }
   VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }
   VQ_DEVICE static u32* codes() { return shared_part<u32>(kShared.codes); }
+  VQ_DEVICE static float* scales() { return shared_part<float>(kShared.scales); }
 };
 
 }  // namespace vq

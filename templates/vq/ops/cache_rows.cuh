@@ -81,6 +81,12 @@ struct CacheRows {
   VQ_DEVICE static void decode(const Book& book, const u32* row, int share, int s,
                                float (&value)[kVectorSize]) {
     book.decode(value, unit_of(s), [&](int stage) { return code(row, share, s, stage); });
+    if constexpr (kFormat.token_scales) {
+      static_assert(kChannels == kHeadDim, "");
+      const float scale = float_from_bits(load_shared(row + kWords - 1));
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize; ++i) value[i] *= scale;
+    }
   }
   // Of the share's units.
   VQ_DEVICE static constexpr int unit_of(int s) { return s * kVectorSize / kFormat.unit_elements; }

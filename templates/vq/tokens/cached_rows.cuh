@@ -30,8 +30,7 @@ struct CodeRows {
   static constexpr int kPageTokens = Plan::config().page_tokens;
   static constexpr bool kPaged = kPageTokens > 0;
   static constexpr CodeLayout kLayout = kFormat.layout;
-  static constexpr int kWords = static_cast<int>(
-      row_words(kHeadDim, kFormat.vector_size, kFormat.residuals, kFormat.index_bits));  // of a row
+  static constexpr int kWords = static_cast<int>(row_words(kFormat, kHeadDim));  // of a row
   // From a row to the next, were rows not in groups.
   static constexpr int kStoredWords = static_cast<int>(padded_words(kLayout, kWords));
 

@@ -111,6 +111,7 @@ struct AppendLanesShared {
   i64 distances;  // [tokens_per_block][share][warps_along_entries] fp32, of the nearest
   i64 nearest;    // the same, u32: candidates
   i64 codes;      // [tokens_per_block][share][residuals] u32
+  i64 scales;     // [tokens_per_block] fp32, where tokens have scales
   i64 total;
 };
 
@@ -123,6 +124,7 @@ VQ_HD constexpr AppendLanesShared shared_layout(const AppendConfig<AppendLanes>&
   at.distances = carve(vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
   at.codes = carve(vectors * f.residuals * 4);
+  at.scales = carve(f.token_scales ? i64{c.tokens_per_block} * 4 : i64{0});
   at.total = carve.next;
   return at;
 }
