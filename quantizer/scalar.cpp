@@ -1,7 +1,10 @@
 #include "quantizer/scalar.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+
+#include "quantizer/units.h"
 
 namespace vqgen {
 namespace {
@@ -73,6 +76,29 @@ std::uint16_t scalar_scale(const VqFormat& format, DType dtype, float peak) {
   std::uint16_t bits = element_from_float(dtype, scale);
   if (element_to_float(dtype, bits) < scale) ++bits;
   return bits;
+}
+
+std::int64_t clamped_rows(const FloatTensor& values, const Codebooks& scales) {
+  const VqFormat& format = scales.format;
+  if (format.token_scales) return 0;
+  const float half_step = format.decoder == Decoder::e4m3 ? 16.0f : 0.5f;  // at the largest number
+  const float most = scalar_peak(format) + half_step;
+  const UnitMap map = unit_map(format, values.heads, values.rows, values.columns, "clamped_rows");
+  const auto size = static_cast<std::size_t>(format.vector_size);
+  std::vector<bool> clamps(static_cast<std::size_t>(values.row_count()), false);
+  for (std::int64_t unit = 0; unit < map.units(); ++unit) {
+    const auto own = std::span(scales.entries).subspan(static_cast<std::size_t>(unit) * size, size);
+    for_each_sub_vector(
+        map, map.extent(unit), values.batch, format.vector_size,
+        [&](std::int64_t row, std::int64_t column) {
+          const auto vector = values.row(row).subspan(static_cast<std::size_t>(column), size);
+          for (std::size_t d = 0; d < size; ++d) {
+            if (std::abs(vector[d] / element_to_float(scales.dtype, own[d])) <= most) continue;
+            clamps[static_cast<std::size_t>(row)] = true;
+          }
+        });
+  }
+  return std::count(clamps.begin(), clamps.end(), true);
 }
 
 }  // namespace vqgen

@@ -8,6 +8,7 @@
 
 #include "core/format/element.h"
 #include "core/format/vq_format.h"
+#include "quantizer/encode.h"
 
 namespace vqgen {
 
@@ -33,5 +34,9 @@ class NearestScalars {
 // The least scale, as `dtype` has it, by which no number up to `peak` is clamped: its bits. 1 where
 // the peak is 0. Infinite where `dtype` has none so large.
 std::uint16_t scalar_scale(const VqFormat& format, DType dtype, float peak);
+
+// Rows of `values`, in the domain that is encoded, with an element that the scales clamp. Of scalar
+// codes without token scales, which clamp nothing.
+std::int64_t clamped_rows(const FloatTensor& values, const Codebooks& scales);
 
 }  // namespace vqgen

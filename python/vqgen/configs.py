@@ -24,6 +24,7 @@ class Format:
     output_scales: Optional[bool] = None
     smooth: Optional[bool] = None
     hadamard: Optional[bool] = None
+    token_scales: Optional[bool] = None
     layout: Optional[dict] = None
 
 

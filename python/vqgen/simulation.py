@@ -40,8 +40,11 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     """What codes of `rows` stand for, float32. rows: [batch, kv_heads, tokens, head_dim]; the rest as of
     vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`. With `rotated_first`
     rows are rotated before all that `form` says, and back at the end, which no kernel does."""
-    if form.get("decoder", "table") != "table":
-        raise vqgen.Infeasible(f"decoder {form['decoder']} is not simulated")
+    decoder = form.get("decoder", "table")
+    if decoder in ("scalar", "e4m3"):
+        return _scalars(rows.float(), form, codebooks)
+    if decoder != "table":
+        raise vqgen.Infeasible(f"decoder {decoder} is not simulated")
     batch, heads, tokens, dim = rows.shape
     rows = rotated(rows.float()) if rotated_first else rows.float()
     if smooth is not None:
@@ -68,6 +71,26 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     if smooth is not None:
         total = total * smooth[:, None]
     return rotated(total) if rotated_first else total
+
+
+def _scalars(rows: torch.Tensor, form: dict, codebooks):
+    """dequantized() of scalar codes: each channel to the nearest number of its scale, and back."""
+    heads, dim = rows.shape[1], rows.shape[3]
+    floats, size = form["decoder"] == "e4m3", form["vector_size"]
+    peak = 448 if floats else 2 ** (form["index_bits"] // size - 1) - 1
+    if form.get("token_scales"):
+        largest = rows.abs().amax(-1, keepdim=True)
+        scales = torch.where(largest > 0, largest / peak, torch.ones_like(largest))
+    else:
+        units = heads if form.get("scope", "tensor") == "tensor" else codebooks.shape[0]
+        each = codebooks.float().view(-1, 1, size).expand(units, 1, size)
+        scales = each.expand(units, heads * dim // (units * size), size).reshape(heads, 1, dim)
+    numbers = (rows / scales).clamp(-peak, peak)
+    if floats:
+        numbers = numbers.to(torch.float8_e4m3fn).float()
+    else:  # ties away from zero
+        numbers = (numbers.abs() + 0.5).floor() * numbers.sign()
+    return numbers * scales
 
 
 def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float):

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/problem/check.h"
 #include "quantizer/encode.h"
+#include "quantizer/scalar.h"
 #include "quantizer/transform.h"
 
 namespace vqgen {
@@ -38,6 +39,16 @@ FloatTensor inner_domain(FloatTensor tensor, const VqFormat& format, const Outer
   return tensor;
 }
 
+void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codebooks& codebooks) {
+  if (!job.format.is_scalar() || !job.options.warn) return;
+  const std::int64_t rows = clamped_rows(inner, codebooks);
+  if (rows == 0) return;
+  job.options.warn(fmt::format(
+      "{}: {} of {} tokens have elements beyond the scales of the calibration, which are clamped; "
+      "calibrate on more tokens, or take token_scales",
+      job.name, rows, inner.row_count()));
+}
+
 }  // namespace
 
 QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>& report) {
@@ -61,7 +72,9 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   line.calibration = reconstruction_error(*job.calibration, reconstruct(result));
   line.input = line.calibration;
   if (job.calibration != job.input) {
-    result = encoded(inner_domain(*job.input, job.format, outer));
+    const FloatTensor inner = inner_domain(*job.input, job.format, outer);
+    warn_of_clamped(job, inner, codebooks);
+    result = encoded(inner);
     line.input = reconstruction_error(*job.input, reconstruct(result));
   }
   line.bits_per_element =

@@ -39,8 +39,9 @@ vqgen::TrainRequest request_of(const vqgen_training_args& args, const vqgen::VqF
   vqgen::TrainRequest request{"training", format, vqgen::DType::f16, nullptr, {}};
   if (format.decoder != vqgen::Decoder::table) {
     throw Error(ErrorKind::infeasible,
-                "training: the entries of a lattice are given; use vqgen quantize, which fits its "
-                "scales");
+                fmt::format("training: the decoder {} has no entries to train; use vqgen quantize, "
+                            "which fits its scales",
+                            vqgen::enum_name(format.decoder)));
   }
   if (args.element != VQGEN_F16 && args.element != VQGEN_BF16) {
     throw Error(

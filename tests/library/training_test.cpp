@@ -80,7 +80,10 @@ TEST(TrainingApi, RefusesInWords) {
   expect_words(why([](Training& t) { t.args.element = 2; }), {"element is 2"});
   expect_words(why([](Training& t) { t.args.iterations = -1; }), {"iterations is -1"});
   expect_words(why([](Training& t) { t.args.format = "cq"; }), {"format", "cq"});
-  expect_words(why([](Training& t) { t.args.format = "quip-2"; }, VQGEN_INFEASIBLE), {"lattice"});
+  expect_words(why([](Training& t) { t.args.format = "quip-2"; }, VQGEN_INFEASIBLE),
+               {"decoder e8p", "use vqgen quantize"});
+  expect_words(why([](Training& t) { t.args.format = "int8-token"; }, VQGEN_INFEASIBLE),
+               {"decoder scalar"});
   expect_words(why([](Training& t) { t.vectors[7] = std::nanf(""); }), {"must be finite"});
 }
 

@@ -105,6 +105,29 @@ def hadamard(size):
     return matrix / size**0.5
 
 
+@pytest.mark.parametrize("form, units, size", [
+    ({"preset": "int8-channel"}, 64, 2), ({"preset": "int8-channel", "vector_size": 4}, 32, 4),
+    ({"preset": "int8-channel", "group_channels": 32}, 4, 2),
+    ({"preset": "fp8-e4m3"}, 2, 2), ({"preset": "int8-token"}, 1, 2)])
+def test_simulated_scalars_are_those_that_the_kernels_store(draw, form, units, size):
+    heads, dim, tokens = 2, 64, 9
+    form = vqgen.format_fields(form)
+
+    def tensor(*shape):
+        return torch.from_numpy(draw.standard_normal(shape)).to(DEVICE, torch.float16)
+
+    scales = [torch.ones_like(each) if form.get("token_scales") else each.abs() / 64 + 0.01
+              for each in (tensor(units, 1, 1, size), tensor(units, 1, 1, size))]
+    cache = vt.VQCache(batch=2, query_heads=2, kv_heads=heads, head_dim=dim, tokens=tokens, keys=form,
+                       values=form, key_codebooks=scales[0], value_codebooks=scales[1])
+    rows = [tensor(2, heads, tokens, dim) for _ in range(2)]
+    cache.append(*(each.transpose(1, 2) for each in rows))
+    for stored, given, books in zip(cache.decode(tokens), rows, scales):
+        expected = simulation.dequantized(given, form, books)
+        assert (stored.float() - expected).abs().max() <= 2e-3 * expected.abs().max()
+        assert (stored.float() - expected).norm() <= 5e-4 * expected.norm()
+
+
 def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw):
     tokens, dim, window, sinks = 13, 8, 4, 2
     query, keys, values, raw_keys, raw_values = (

@@ -1,7 +1,12 @@
 // Scalar codes on the CPU: every code read, the nearest number found, scales that clamp nothing.
 #include "quantizer/scalar.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+
+#include "core/error.h"
+#include "quantizer/bundle.h"
 
 #include "quantizer/encode.h"
 #include "tests/quantizer/samples.h"
@@ -118,6 +123,48 @@ TEST(Scalar, TokensHaveScalesOfTheirOwn) {
       for (const float value : decoded.row(3)) EXPECT_EQ(value, 0.0f);
       for (const float value : decoded.row(4)) EXPECT_FLOAT_EQ(value, -2.5f);
     }
+  }
+}
+
+TEST(Scalar, ClampedTokensAreCounted) {
+  for (VqFormat format : kFormats) {
+    FloatTensor tensor = samples::normal_tensor(1, 2, 5, 8, 4);
+    for (float& value : tensor.data) value = std::clamp(value, -1.0f, 1.0f);
+    Codebooks books{format, DType::f16, 16 / format.vector_size, {}, {}, {}};
+    books.entries.assign(16, scalar_scale(format, DType::f16, 1.0f));
+    EXPECT_EQ(clamped_rows(tensor, books), 0);
+    tensor.row(1)[7] = -1.5f;
+    tensor.row(9)[0] = tensor.row(9)[5] = 40.0f;
+    EXPECT_EQ(clamped_rows(tensor, books), 2);
+    const FloatTensor decoded = decode(encode(tensor, books));
+    EXPECT_NEAR(decoded.row(1)[7], -1.0f, 1e-3f);
+    EXPECT_NEAR(decoded.row(9)[5], 1.0f, 1e-3f);
+    format.token_scales = true;
+    EXPECT_EQ(clamped_rows(tensor, {format, DType::f16, 1, {}, {}, {}}), 0);
+  }
+}
+
+TEST(Scalar, BundlesHoldThemAndNoBadScaleOfAToken) {
+  VqFormat by_token = kFormats[0];
+  by_token.scope = Scope::tensor;
+  by_token.token_scales = true;
+  const FloatTensor tensor = samples::normal_tensor(1, 2, 5, 16, 4);
+  AttentionData data;
+  Codebooks ones{by_token, DType::f16, 1, {}, {}, {}};
+  ones.entries.assign(2, element_from_float(DType::f16, 1.0f));
+  Codebooks scales{kFormats[0], DType::f16, 16, {}, {}, {}};
+  scales.entries.assign(32, element_from_float(DType::f16, 0.03f));
+  data.keys = encode(tensor, ones);
+  data.values = encode(tensor, scales);
+  const auto read_back = [&] {
+    return read_bundle(SafetensorsFile(serialize_bundle({{{"a", data}}}), "b"));
+  };
+  const auto held = std::get<AttentionData>(read_back().items.at(0).data);
+  EXPECT_EQ(held.keys.codes, data.keys.codes);
+  EXPECT_EQ(held.values.codebooks, data.values.codebooks);
+  for (const float bad : {0.0f, -1.0f, INFINITY, std::nanf("")}) {
+    data.keys.codes[5 * 9 - 1] = std::bit_cast<std::uint32_t>(bad);
+    EXPECT_NE(message_of(read_back).find("the scale of a token is"), std::string::npos) << bad;
   }
 }
 
