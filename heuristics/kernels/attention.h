@@ -98,7 +98,7 @@ void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
 // Of dataflows that take entries for what codes stand for.
 inline void judge_no_scalars(Judge& judge, const AttentionDecode& op) {
   judge.require(!op.keys.is_scalar() && !op.values.is_scalar(),
-                "scalar codes are read by dataflow lanes only; use it");
+                "scalar codes are read by dataflow lanes, and values by tables; use lanes");
 }
 
 // What holds for all dataflows. A block of `several` may have heads of more than one query token.

@@ -169,7 +169,7 @@ TEST(CheckAttention, ScalarCodesAreReadByLanes) {
     AttentionDecode mixed = op;
     (keys ? mixed.keys : mixed.values) = scalar;
     for (const Plan& plan : {Plan(AttentionFragments{}), Plan(AttentionChannels{})}) {
-      expect_refused(check(plan, mixed, h200()), {"scalar codes", "dataflow lanes"});
+      expect_refused(check(plan, mixed, h200()), {"scalar codes", "use lanes"});
     }
     EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(mixed, h200()))) << keys;
   }

@@ -1,5 +1,5 @@
-// Scalar codes of caches, in every op that reads or writes them, beside each other and beside codes
-// of tables.
+// Scalar codes of caches, in every op and dataflow that reads or writes them, beside each other and
+// beside codes of tables.
 #include <fmt/format.h>
 
 #include "heuristics/check.h"
@@ -69,6 +69,12 @@ void set_plan(SweepCase& result, const std::vector<int>& v, const Op& op, const 
                     : std::is_same_v<Op, KvAppend>      ? Plan(AppendLanes{})
                                                         : Plan(DecodeLanes{});
   result.plan = rules_plan(like, op, gpu);
+  if constexpr (std::is_same_v<Op, AttentionDecode>) {  // the other dataflow that reads them
+    if (v[kVaried] != 1 && !op.keys.is_scalar()) {
+      const Plan tables = rules_plan(AttentionTables{}, op, gpu);
+      if (check(tables, op, gpu).ok) result.plan = tables;
+    }
+  }
   const auto attempt = [&](auto&& change) {
     Plan changed = result.plan;
     change_own(changed, change);
