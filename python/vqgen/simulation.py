@@ -80,7 +80,8 @@ def _scalars(rows: torch.Tensor, form: dict, codebooks):
     peak = 448 if floats else 2 ** (form["index_bits"] // size - 1) - 1
     if form.get("token_scales"):
         largest = rows.abs().amax(-1, keepdim=True)
-        scales = torch.where(largest > 0, largest / peak, torch.ones_like(largest))
+        peaks = torch.full_like(largest, peak)  # by a plain number PyTorch on a GPU multiplies
+        scales = torch.where(largest > 0, largest / peaks, torch.ones_like(largest))
     else:
         units = heads if form.get("scope", "tensor") == "tensor" else codebooks.shape[0]
         each = codebooks.float().view(-1, 1, size).expand(units, 1, size)
