@@ -40,9 +40,6 @@ QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks);
 // Of a format with token scales: [batch][heads][rows], those behind the codes of rows.
 std::vector<float> token_scales(const QuantizedTensor& tensor);
 
-// Of a format with token scales: [batch][heads][rows], those behind the codes of rows.
-std::vector<float> token_scales(const QuantizedTensor& tensor);
-
 // What the codes say, in the domain that was quantized: sums of scale * entry over the stages.
 FloatTensor decode(const QuantizedTensor& tensor);
 

@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "quantizer/bundle.h"
-
 #include "quantizer/encode.h"
 #include "tests/quantizer/samples.h"
 
