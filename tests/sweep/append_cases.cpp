@@ -103,7 +103,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
                   .page_order = pick(kPageOrders, kOrder)};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment};
-  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  result.name = case_name(v);
   return result;
 }
 

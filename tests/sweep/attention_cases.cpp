@@ -264,7 +264,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
         alignment * std::max(static_cast<std::size_t>(fragments->code_words), words);
     if (op.raw_slots() > 0 || queries.most > 1) result.misalignment.elements = alignment * 8;
   }
-  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  result.name = case_name(v);
   return result;
 }
 

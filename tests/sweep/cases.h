@@ -1,6 +1,9 @@
 // The cases of the sweep: problems, plans and data over all axes.
 #pragma once
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <array>
 #include <optional>
 #include <string>
@@ -30,6 +33,11 @@ struct SweepCases {
   std::size_t pairs = 0;
   std::size_t uncovered = 0;
 };
+
+// A case by the values of its axes: "0-3-1".
+inline std::string case_name(const std::vector<int>& values) {
+  return fmt::format("{}", fmt::join(values, "-"));
+}
 
 // Every pair of values of the op's axes; see the tables in the source. Linear is GEMV and GEMM.
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);

@@ -99,7 +99,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const std::size_t words =
       std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
   result.misalignment = {alignment * 8, alignment * words};
-  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  result.name = case_name(v);
   return result;
 }
 

@@ -246,7 +246,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
         if (kReadsOctets && op.shape.in_features % 8 == 0)
           result.misalignment.elements = alignment * 8;
       });
-  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  result.name = case_name(v);
   return result;
 }
 

@@ -43,7 +43,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   result.input = {.seed = seed,
                   .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged};
   result.misalignment = {static_cast<std::size_t>(v[kAlignment]) * 8, 0};
-  for (const int value : v) result.name += (result.name.empty() ? "" : "-") + std::to_string(value);
+  result.name = case_name(v);
   return result;
 }
 
