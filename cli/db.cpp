@@ -64,6 +64,11 @@ std::string tuned_problem_text(const Problem& problem) {
     return fmt::format("attention_merge {} rows {} heads {} of {} parts {}", enum_name(op->dtype),
                        s.rows, s.heads, s.head_dim, s.parts);
   }
+  if (const ScalarMatrix* op = as_scalar(problem)) {
+    return fmt::format("{} {} tokens {} channels {} scales {}", op_name(problem),
+                       enum_name(op->dtype), op->shape.tokens, op->shape.channels,
+                       enum_name(op->shape.scales));
+  }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} {} rows {} of {}x{} {}", op_name(problem), enum_name(op.dtype),
                      op.shape.rows, op.shape.out_features, op.shape.in_features,

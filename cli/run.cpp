@@ -43,6 +43,11 @@ Json item_json(const ItemReport& item) {
                {"tolerance", item.tolerance}};
   if (!item.ok) json["why"] = item.why;
   if (item.lse_max_abs_err) json["lse_max_abs_err"] = *item.lse_max_abs_err;
+  if (item.scalar_errors) {
+    json["l2_error"] = item.scalar_errors->l2;
+    json["largest_error"] = item.scalar_errors->largest;
+    json["mean_score_error"] = item.scalar_errors->mean_score;
+  }
   if (item.rel_err_unquantized) json["rel_err_unquantized"] = *item.rel_err_unquantized;
   return json;
 }
@@ -54,6 +59,10 @@ void print_item(const Output& output, const ItemReport& item) {
                   ? fmt::format("  against unquantized {:.4f}", *item.rel_err_unquantized)
                   : "");
   if (!item.ok) output.line("  {}", item.why);
+  if (const auto& errors = item.scalar_errors) {
+    output.line("{}  L2 error {:.6g}, largest error {:.6g}, mean attention-score error {:.6g}",
+                item.name, errors->l2, errors->largest, errors->mean_score);
+  }
 }
 
 // The worst of all items, under the names that scripts read, and the items themselves.

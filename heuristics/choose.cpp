@@ -85,6 +85,7 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (std::holds_alternative<AttentionMerge>(problem)) {
     return of_dataflow(MergeLanes{}, problem, gpu);
   }
+  if (as_scalar(problem) != nullptr) return of_dataflow(ScalarForms{}, problem, gpu);
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
   const Plan fragments =
       of_dataflow(attention ? Plan(AttentionFragments{}) : LinearFragments{}, problem, gpu);

@@ -116,6 +116,11 @@ std::string shape_line(const Problem& problem) {
         "become one",
         enum_name(op->dtype), s.parts, s.rows, s.heads, s.head_dim);
   }
+  if (const ScalarMatrix* op = as_scalar(problem)) {
+    return fmt::format("{} in {}: up to {} tokens of {} channels, scales {}", op_name(problem),
+                       enum_name(op->dtype), op->shape.tokens, op->shape.channels,
+                       enum_name(op->shape.scales));
+  }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
                      op_name(problem), enum_name(op.dtype), op.shape.rows, op.shape.out_features,
@@ -204,6 +209,9 @@ Plain plain_of(const Problem& problem) {
   }
   if (const auto* merge = std::get_if<AttentionMerge>(&problem)) {
     return {merge->bytes(), "device memory: {} of results read and written", "results"};
+  }
+  if (const ScalarMatrix* matrix = as_scalar(problem)) {
+    return {matrix->bytes(), "device memory: {} of the matrix and its codes", "them"};
   }
   return {};
 }
@@ -313,6 +321,9 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   }
   if (std::holds_alternative<MergeLanes>(plan)) {
     return {"nothing is looked up: the lane that loads a part's channels weighs them, in fp32"};
+  }
+  if (std::holds_alternative<ScalarForms>(plan)) {
+    return {"nothing is looked up: a code is a number, and its scale is its channel's"};
   }
   if (std::holds_alternative<LinearWarpgroups>(plan)) {
     return {

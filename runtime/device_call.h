@@ -10,6 +10,7 @@
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
+#include <vq/args/scalar_matrix.h>
 
 #include "core/format/quantized_tensor.h"
 #include "core/plan/plan.h"
@@ -20,12 +21,14 @@
 #include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_decode.h"
 #include "runtime/verify/reference_merge.h"
+#include "runtime/verify/reference_scalar.h"
 
 namespace vqgen {
 
 // Slack before the arrays, to run kernels on the least alignment that they promise to take.
 struct Misalignment {
-  std::size_t elements = 0;  // 16-bit elements before queries, x, raw tokens and outputs
+  // 16-bit elements before queries, x, raw tokens, outputs and both matrices of scalar ops
+  std::size_t elements = 0;
   std::size_t words = 0;     // 32-bit words before codes
 };
 
@@ -54,6 +57,8 @@ class DeviceCall {
   // In place, args() puts the first place of the part that becomes the result back as it was.
   DeviceCall(Backend& backend, const AttentionMerge& op, const MergeData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
+  DeviceCall(Backend& backend, const ScalarMatrix& op, const ScalarData& data,
+             Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
   DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
 
@@ -76,6 +81,7 @@ class DeviceCall {
   // Error(verification_failed) where the kernel wrote to what is no sequence's of a pool of pages.
   AppendResult append_output() const;
   DecodeOutput decode_output() const;
+  ScalarResult scalar_output(const ScalarData& data) const;
   std::vector<std::uint16_t> linear_output() const;  // [rows][out_features]
 
  private:
@@ -91,7 +97,7 @@ class DeviceCall {
   std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
   // The argument struct of call number `call` with the codebooks of number `codebooks`.
   using Args = std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs,
-                            vq::KvDecodeArgs, vq::AttentionMergeArgs>;
+                            vq::KvDecodeArgs, vq::AttentionMergeArgs, vq::ScalarMatrixArgs>;
   std::function<Args(int call, int codebooks)> args_of_;
   int places_;
   const AppendData* appended_ = nullptr;  // where pages are appended to

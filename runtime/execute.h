@@ -17,7 +17,7 @@ inline void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSourc
 }
 
 // `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
-// problem. Gives AttentionOutput, AppendResult, DecodeOutput, or [rows][out_features] of a product.
+// problem. Gives AttentionOutput, AppendResult, DecodeOutput, ScalarResult, or [rows][out_features] of a product.
 // Error(verification_failed) where the kernel wrote to its inputs or left counters of its workspace
 // that are not 0, Error(device) on faults.
 template <class Op, class Data>
@@ -32,6 +32,8 @@ auto execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
     return call.append_output();
   } else if constexpr (std::is_same_v<Op, KvDecode>) {
     return call.decode_output();
+  } else if constexpr (std::is_base_of_v<ScalarMatrix, Op>) {
+    return call.scalar_output(data);
   } else {
     return call.linear_output();
   }
@@ -48,6 +50,8 @@ auto hard_data(const Op& op, const HardInput& input) {
     return make_decode_data(op, input);
   } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
     return make_merge_data(op, input);
+  } else if constexpr (std::is_base_of_v<ScalarMatrix, Op>) {
+    return make_scalar_data(op, input);
   } else {
     return make_linear_data(op, input);
   }

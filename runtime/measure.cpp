@@ -55,6 +55,12 @@ LayerBytes layer_of(const MergeData& data) {
   return {parts, parts, 0};
 }
 
+// What is read; calls write to one place, which is as large as a part of it.
+LayerBytes layer_of(const ScalarData& data) {
+  const std::int64_t read = bytes_of(data.decodes ? data.codes : data.elements);
+  return {read, read, 0};
+}
+
 }  // namespace
 
 MeasureOptions on_host(MeasureOptions options) {
@@ -77,6 +83,8 @@ Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
     reference_ = reference_decode(std::get<AttentionData>(data_));
   } else if (const auto* merge = std::get_if<MergeData>(&data_)) {
     reference_ = reference_merge(*merge);
+  } else if (const auto* matrix = std::get_if<ScalarData>(&data_)) {
+    reference_ = reference_scalar(*matrix);
   } else if (const auto* product = std::get_if<LinearData>(&data_)) {
     reference_ = reference_linear(*product);
   }
@@ -100,6 +108,10 @@ std::unique_ptr<DeviceCall> Measurer::uploaded() const {
   }
   if (const auto* op = std::get_if<AttentionMerge>(&problem_)) {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<MergeData>(data_), Misalignment{},
+                                        rotation_, kGuardBytes);
+  }
+  if (const ScalarMatrix* op = as_scalar(problem_)) {
+    return std::make_unique<DeviceCall>(backend_, *op, std::get<ScalarData>(data_), Misalignment{},
                                         rotation_, kGuardBytes);
   }
   return std::make_unique<DeviceCall>(backend_, *as_linear(problem_), std::get<LinearData>(data_),
@@ -163,7 +175,8 @@ CompiledPlan Measurer::compile(const Plan& plan) const {
 
 Comparison Measurer::compare_output() const {
   if (const auto* attention = std::get_if<AttentionResult>(&reference_)) {
-    const DType dtype = std::visit([](const auto& op) { return op.dtype; }, problem_);
+    const auto* op = std::get_if<AttentionDecode>(&problem_);
+    const DType dtype = op != nullptr ? op->dtype : std::get<AttentionMerge>(problem_).dtype;
     const AttentionOutput output = call_->attention_output();
     Comparison comparison = compare(attention->out, output.out, dtype);
     comparison.ok = comparison.ok && compare_lse(attention->lse, output.lse, dtype).ok;
@@ -179,6 +192,14 @@ Comparison Measurer::compare_output() const {
   if (const auto* decoded = std::get_if<DecodeResult>(&reference_)) {
     return judge_decode(std::get<AttentionData>(data_), *decoded, call_->decode_output())
         .comparison;
+  }
+  if (const auto* made = std::get_if<ScalarResult>(&reference_)) {
+    const auto& data = std::get<ScalarData>(data_);
+    const ScalarVerdict verdict = judge_scalar(data, *made, call_->scalar_output(data));
+    Comparison comparison;
+    comparison.rel_err = verdict.ok ? 0 : 1;
+    comparison.ok = verdict.ok;
+    return comparison;
   }
   return compare(std::get<std::vector<double>>(reference_), call_->linear_output(),
                  as_linear(problem_)->dtype);

@@ -103,7 +103,8 @@ class Measurer {
   // Threads that are to compile.
   int compilers() const { return static_cast<int>(options_.compilers); }
 
-  // Bytes of codes that one call reads, or writes; of attention_merge, of its parts.
+  // Bytes of codes that one call reads, or writes; of attention_merge, of its parts; of
+  // a scalar matrix, of both.
   std::int64_t code_bytes() const { return layer_.codes; }
   // Bytes of codebooks, scales and smooth factors of one layer.
   std::int64_t codebook_bytes() const { return layer_.codebooks; }
@@ -119,8 +120,9 @@ class Measurer {
   GpuSpec gpu_;
   Problem problem_;
   MeasureOptions options_;
-  std::variant<AttentionData, LinearData, AppendData, MergeData> data_;
-  std::variant<std::monostate, AttentionResult, DecodeResult, std::vector<double>> reference_;
+  std::variant<AttentionData, LinearData, AppendData, MergeData, ScalarData> data_;
+  std::variant<std::monostate, AttentionResult, DecodeResult, ScalarResult, std::vector<double>>
+      reference_;
   std::unique_ptr<DeviceCall> call_;
   LayerBytes layer_;
   Rotation rotation_;

@@ -92,6 +92,20 @@ class Runner {
                      op.dtype);
   }
 
+  // The measures are those of what was quantized and came back, with one query of the same range.
+  ItemReport run(const std::string& name, const ScalarMatrix& op, const ScalarData& data) {
+    const ScalarResult output =
+        execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
+    const ScalarVerdict verdict = judge_scalar(data, reference_scalar(data), output);
+    ItemReport report;
+    report.name = name;
+    report.ok = verdict.ok;
+    report.rel_err = static_cast<double>(verdict.wrong) / op.elements();
+    report.why = verdict.why;
+    report.scalar_errors = round_trip_errors(data, output);
+    return report;
+  }
+
   ItemReport run(const std::string& name, const Linear& op, const LinearData& data) {
     const std::vector<std::uint16_t> output =
         execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
@@ -286,6 +300,14 @@ AppendData stored_data(const KvAppend&, const BundleItem&, const std::string& wh
               where +
                   ": kv_append makes codes of new tokens, so a bundle has nothing for it; run "
                   "it on generated data, without --data");
+}
+
+ScalarData stored_data(const ScalarMatrix&, const BundleItem&, const std::string& where,
+                       const HardInput&) {
+  throw Error(ErrorKind::bad_input,
+              where +
+                  ": scalar_quantize and scalar_dequantize take a plain matrix, which a bundle has "
+                  "none of; run them on generated data, without --data");
 }
 
 MergeData stored_data(const AttentionMerge&, const BundleItem&, const std::string& where,

@@ -9,6 +9,7 @@
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
+#include <vq/args/scalar_matrix.h>
 #include <vq/layout/launch.h>
 
 namespace vqgen {
@@ -28,7 +29,10 @@ void point_into_workspace(Args& args, void* workspace, std::size_t bytes, std::s
     next += part;
     return part > 0 ? begin : nullptr;
   };
-  args.counters = reinterpret_cast<vq::u32*>(take(bytes > 0 ? vq::kCounterBytes : 0));
+  std::byte* const counters = take(bytes > 0 ? vq::kCounterBytes : 0);
+  if constexpr (requires { args.counters; }) {
+    args.counters = reinterpret_cast<vq::u32*>(counters);
+  }
   std::byte* const scores = take(score_bytes);
   if constexpr (std::is_same_v<Args, vq::AttentionDecodeArgs>) {
     args.scores = reinterpret_cast<float*>(scores);

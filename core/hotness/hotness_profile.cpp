@@ -164,9 +164,10 @@ std::vector<Wanted> operands_of(const Problem& problem, const std::string& sourc
                     ": kv_append compares with every entry alike, so a profile says nothing of "
                     "where they should stand; remove the hotness");
   }
-  if (std::holds_alternative<AttentionMerge>(problem)) {
+  if (std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
     throw Error(ErrorKind::bad_input,
-                source + ": attention_merge has no codebooks to place; remove the hotness");
+                fmt::format("{}: {} has no codebooks to place; remove the hotness", source,
+                            op_name(problem)));
   }
   const Linear& op = *as_linear(problem);
   return {{Operand::weights, op.weights,

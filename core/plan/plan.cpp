@@ -132,6 +132,10 @@ vq::MergeProblem facts(const AttentionMerge& op) {
   return {op.dtype, op.shape.head_dim, op.shape.heads, op.shape.parts};
 }
 
+vq::ScalarProblem facts(const ScalarMatrix& op) {
+  return {op.dtype, op.shape.channels, op.decodes, op.shape.scales == Scales::computed};
+}
+
 vq::CallShape call_shape(const Plan& plan, const Problem& problem) {
   return visit_plan(plan, problem,
                     [](const auto& each, const auto& op) { return call_shape(each, op); });

@@ -9,6 +9,7 @@
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
+#include <vq/args/scalar_matrix.h>
 #include <vq/kernels/append_lanes/plan.h>
 #include <vq/kernels/attention_channels/plan.h>
 #include <vq/kernels/attention_fragments/plan.h>
@@ -21,6 +22,7 @@
 #include <vq/kernels/linear_tables/plan.h>
 #include <vq/kernels/linear_warpgroups/plan.h>
 #include <vq/kernels/merge_lanes/plan.h>
+#include <vq/kernels/scalar_forms/plan.h>
 
 #include <string>
 #include <string_view>
@@ -58,28 +60,34 @@ using vq::LinearSlices;
 using vq::LinearTables;
 using vq::LinearWarpgroups;
 using vq::MergeLanes;
+using vq::ScalarForm;
+using vq::ScalarForms;
 using vq::SplitsBy;
 
 using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
                           LinearLanes, LinearFragments, LinearTables, LinearWarpgroups,
-                          LinearSlices, AppendLanes, DecodeLanes, MergeLanes>;
+                          LinearSlices, AppendLanes, DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
-// The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge, or Linear,
-// which Gemv and Gemm both are.
+// The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which
+// Gemv and Gemm both are; or ScalarMatrix, which ScalarQuantize and ScalarDequantize are.
 template <class P>
 using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
     std::conditional_t<std::string_view(P::kName).starts_with("linear_"), Linear,
                        std::conditional_t<std::is_same_v<P, AppendLanes>, KvAppend,
-                                          std::conditional_t<std::is_same_v<P, DecodeLanes>,
-                                                             KvDecode, AttentionMerge>>>>;
+                                          std::conditional_t<
+                                              std::is_same_v<P, DecodeLanes>, KvDecode,
+                                              std::conditional_t<std::is_same_v<P, MergeLanes>,
+                                                                 AttentionMerge, ScalarMatrix>>>>>;
 
 // The op of a problem that the dataflow does; null where it does another.
 template <class P>
 const OpOf<P>* op_of(const Problem& problem) {
   if constexpr (std::is_same_v<OpOf<P>, Linear>)
     return as_linear(problem);
+  else if constexpr (std::is_same_v<OpOf<P>, ScalarMatrix>)
+    return as_scalar(problem);
   else
     return std::get_if<OpOf<P>>(&problem);
 }
@@ -91,8 +99,10 @@ using ArgsOf = std::conditional_t<
     std::conditional_t<
         std::is_base_of_v<Linear, Op>, vq::LinearArgs,
         std::conditional_t<std::is_same_v<Op, KvAppend>, vq::KvAppendArgs,
-                           std::conditional_t<std::is_same_v<Op, KvDecode>, vq::KvDecodeArgs,
-                                              vq::AttentionMergeArgs>>>>;
+                           std::conditional_t<
+                               std::is_same_v<Op, KvDecode>, vq::KvDecodeArgs,
+                               std::conditional_t<std::is_same_v<Op, AttentionMerge>,
+                                                  vq::AttentionMergeArgs, vq::ScalarMatrixArgs>>>>>;
 
 // Whether the plan's dataflow does the problem's op.
 inline bool is_plan_of(const Plan& plan, const Problem& problem) {
@@ -130,6 +140,7 @@ vq::LinearProblem facts(const Linear& op);
 vq::AppendProblem facts(const KvAppend& op);
 vq::DecodeProblem facts(const KvDecode& op);
 vq::MergeProblem facts(const AttentionMerge& op);
+vq::ScalarProblem facts(const ScalarMatrix& op);
 
 // Facts and plan side by side.
 template <class P>
@@ -158,6 +169,10 @@ vq::CallShape call_shape(const P& plan, const KvDecode& op) {
 template <class P>
 vq::CallShape call_shape(const P& plan, const AttentionMerge& op) {
   return call_shape(configured(plan, op), op.shape.rows);
+}
+template <class P>
+vq::CallShape call_shape(const P& plan, const ScalarMatrix& op) {
+  return call_shape(configured(plan, op), op.shape.tokens);
 }
 vq::CallShape call_shape(const Plan& plan, const Problem& problem);
 

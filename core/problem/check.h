@@ -37,6 +37,7 @@ void judge_problem(Judge& judge, const AttentionDecode& op);
 void judge_problem(Judge& judge, const KvAppend& op);
 void judge_problem(Judge& judge, const KvDecode& op);
 void judge_problem(Judge& judge, const AttentionMerge& op);
+inline void judge_problem(Judge&, const ScalarMatrix&) {}  // all that is valid
 void judge_problem(Judge& judge, const Linear& op);
 
 }  // namespace vqgen

@@ -8,8 +8,9 @@
 namespace vqgen {
 namespace {
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,     Gemm::kOp,
-                          KvAppend::kOp,        KvDecode::kOp, AttentionMerge::kOp};
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,           Gemm::kOp,
+                          KvAppend::kOp,        KvDecode::kOp,       AttentionMerge::kOp,
+                          ScalarQuantize::kOp,  ScalarDequantize::kOp};
 
 template <class Op>
 Problem read_op(const JsonCursor& root) {
@@ -19,7 +20,8 @@ Problem read_op(const JsonCursor& root) {
       op, [&](Operand operand, const VqFormat&) { known.emplace_back(enum_name(operand)); });
   root.expect_object(known);
   if (root.has("dtype")) {
-    op.dtype = static_cast<DType>(root.at("dtype").choice(enum_names<DType>));
+    using Type = decltype(op.dtype);
+    op.dtype = static_cast<Type>(root.at("dtype").choice(enum_names<Type>));
   }
   read_fields(root.member("shape", ": the sizes of the problem"), op.shape);
   for_each_operand(op, [&](Operand operand, VqFormat& format) {
@@ -49,14 +51,17 @@ Config read_config(const Json& json, const std::string& source) {
   Config config;
   config.source = source;
   const std::size_t op =
-      root.member("op", ": attention_decode, gemv, gemm, kv_append, kv_decode or attention_merge")
+      root.member("op", ": attention_decode, gemv, gemm, kv_append, kv_decode, attention_merge, "
+                        "scalar_quantize or scalar_dequantize")
           .choice(kOps);
   config.problem = op == 0   ? read_op<AttentionDecode>(root)
                    : op == 1 ? read_op<Gemv>(root)
                    : op == 2 ? read_op<Gemm>(root)
                    : op == 3 ? read_op<KvAppend>(root)
                    : op == 4 ? read_op<KvDecode>(root)
-                             : read_op<AttentionMerge>(root);
+                             : op == 5 ? read_op<AttentionMerge>(root)
+                   : op == 6 ? read_op<ScalarQuantize>(root)
+                             : read_op<ScalarDequantize>(root);
   if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));
   if (root.has("hotness")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();

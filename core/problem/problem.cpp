@@ -156,6 +156,12 @@ void validate(const AttentionMerge& op, const Validator& validator) {
   validator.size("a result", static_cast<double>(shape.rows) * shape.heads * shape.head_dim);
 }
 
+void validate(const ScalarMatrix& op, const Validator& validator) {
+  validator.require(!op.decodes || op.shape.scales == Scales::given, "/shape/scales",
+                    "scalar_dequantize takes the scales that scalar_quantize wrote; use given");
+  validator.size("a matrix", op.elements());
+}
+
 template <class Op>
 void validate_rows(const Op& op, const Validator& validator) {
   if constexpr (requires { Op::kMostRows; }) {
@@ -195,6 +201,11 @@ void validate(const Problem& problem, const std::string& where) {
 const Linear* as_linear(const Problem& problem) {
   if (const auto* gemv = std::get_if<Gemv>(&problem)) return gemv;
   return std::get_if<Gemm>(&problem);
+}
+
+const ScalarMatrix* as_scalar(const Problem& problem) {
+  if (const auto* quantize = std::get_if<ScalarQuantize>(&problem)) return quantize;
+  return std::get_if<ScalarDequantize>(&problem);
 }
 
 std::string op_name(const Problem& problem) {

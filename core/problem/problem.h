@@ -165,6 +165,57 @@ struct AttentionMerge {
   bool operator==(const AttentionMerge&) const = default;
 };
 
+// Whether a matrix's scales are an argument or made of its elements.
+enum class Scales { given, computed };
+template <>
+inline constexpr auto enum_names<Scales> = std::array{"given", "computed"};
+
+struct ScalarShape {
+  std::int64_t tokens = 0;
+  int channels = 0;
+  Scales scales = Scales::given;
+
+  static constexpr auto fields() {
+    using S = ScalarShape;
+    return std::make_tuple(
+        field("tokens", &S::tokens, required(1, 2147483647), "rows of the matrix, at most"),
+        field("channels", &S::channels, required(1, 1 << 24), "columns of the matrix"),
+        field("scales", &S::scales, silent(),
+              "given: an argument; computed: made of the matrix, of scalar_quantize alone"));
+  }
+  bool operator==(const ScalarShape&) const = default;
+};
+
+// A matrix [tokens][channels] of numbers to or from int8 with an fp32 scale for each channel, as
+// keys are in "GPU-Accelerated INT8 Quantization for KV Cache Compression in Large Language Models"
+// (2025), eq. 6 to 8. What the two directions have in common; an op without operands.
+struct ScalarMatrix {
+  vq::Real dtype = vq::Real::f16;
+  ScalarShape shape;
+  bool decodes = false;
+  int element_bytes() const { return dtype == vq::Real::f32 ? 4 : 2; }
+  double elements() const { return static_cast<double>(shape.tokens) * shape.channels; }
+  // That a call moves: the elements once more where scales are made of them.
+  double bytes() const {
+    const int reads = shape.scales == Scales::computed ? 2 : 1;
+    return elements() * (1.0 + reads * element_bytes()) + 4.0 * shape.channels;
+  }
+  bool operator==(const ScalarMatrix&) const = default;
+};
+
+struct ScalarQuantize : ScalarMatrix {
+  static constexpr const char* kOp = "scalar_quantize";
+  bool operator==(const ScalarQuantize&) const = default;
+};
+
+struct ScalarDequantize : ScalarMatrix {
+  static constexpr const char* kOp = "scalar_dequantize";
+  explicit ScalarDequantize(const ScalarMatrix& matrix = {}) : ScalarMatrix(matrix) {
+    decodes = true;
+  }
+  bool operator==(const ScalarDequantize&) const = default;
+};
+
 // y = x W^T.
 struct LinearShape {
   int rows = 0;
@@ -205,7 +256,8 @@ struct Gemm : Linear {
   bool operator==(const Gemm&) const = default;
 };
 
-using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDecode, AttentionMerge>;
+using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDecode, AttentionMerge,
+                             ScalarQuantize, ScalarDequantize>;
 
 enum class Operand { keys, values, weights };
 template <>
@@ -224,6 +276,8 @@ void for_each_operand(Op& op, Visit&& visit) {
 
 // The product of a problem, null where it is another op.
 const Linear* as_linear(const Problem& problem);
+// The matrix of scalar_quantize and scalar_dequantize, likewise.
+const ScalarMatrix* as_scalar(const Problem& problem);
 
 // Whether a table-decoded format is whole in itself and fits the tensor that it is to describe.
 // Throws Error(bad_input) that names `where` ("config.json: /keys") and the remedy.

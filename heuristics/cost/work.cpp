@@ -82,6 +82,13 @@ BlockWork begun(const P&, const AttentionMerge& op, const PlanUse& use) {
   return work;
 }
 
+template <class P>
+BlockWork begun(const P&, const ScalarMatrix& op, const PlanUse& use) {
+  BlockWork work = begun(use);
+  work.memory_bytes = op.bytes();
+  return work;
+}
+
 }  // namespace
 
 ConflictTable::Levels ConflictTable::of(const OperandUse& use) {

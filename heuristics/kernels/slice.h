@@ -101,10 +101,12 @@ VQGEN_SLICE(LinearSlices)
 VQGEN_SLICE(AppendLanes)
 VQGEN_SLICE(DecodeLanes)
 VQGEN_SLICE(MergeLanes)
+VQGEN_SLICE(ScalarForms)
 #undef VQGEN_SLICE
 PlanUse use_of(const AppendLanes&, const KvAppend&);
 PlanUse use_of(const DecodeLanes&, const KvDecode&);
 PlanUse use_of(const MergeLanes&, const AttentionMerge&);
+PlanUse use_of(const ScalarForms&, const ScalarMatrix&);
 
 // What `vqgen explain` says of a dataflow beside its op's lines; most have nothing to add.
 template <class P>
@@ -117,6 +119,7 @@ std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
 std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
 std::vector<std::string> explain_plan(const DecodeLanes&, const KvDecode&);
 std::vector<std::string> explain_plan(const MergeLanes&, const AttentionMerge&);
+std::vector<std::string> explain_plan(const ScalarForms&, const ScalarMatrix&);
 
 // What the judgements of plans have in common: the rules that hold whatever the op.
 //

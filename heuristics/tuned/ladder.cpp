@@ -38,14 +38,17 @@ std::vector<Size> sizes_of(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
     return {{"rows", op->shape.rows}, {"heads", op->shape.heads}};
   }
+  if (const ScalarMatrix* op = as_scalar(problem)) {
+    return {{"tokens", op->shape.tokens}, {"channels", op->shape.channels}};
+  }
   const LinearShape& shape = as_linear(problem)->shape;
   return {{"rows", shape.rows},
           {"out_features", shape.out_features},
           {"in_features", shape.in_features}};
 }
 
-DType dtype_of(const Problem& problem) {
-  return std::visit([](const auto& op) { return op.dtype; }, problem);
+std::string_view dtype_of(const Problem& problem) {
+  return std::visit([](const auto& op) { return enum_name(op.dtype); }, problem);
 }
 
 int page_tokens_of(const Problem& problem) {
@@ -78,6 +81,10 @@ bool same_kind(const Problem& a, const Problem& b) {
     other.shape.rows = merge->shape.rows;
     other.shape.heads = merge->shape.heads;
     return other == *merge;
+  }
+  if (const ScalarMatrix* matrix = as_scalar(a)) {
+    const ScalarMatrix& other = *as_scalar(b);
+    return other.dtype == matrix->dtype && other.shape.scales == matrix->shape.scales;
   }
   const auto* one = std::get_if<AttentionDecode>(&a);
   if (one == nullptr) {
@@ -138,7 +145,7 @@ std::string row_differences(const FoundRow& row, const Problem& problem, const G
     add(sizes[i].name, sizes_of(row.problem)[i].value, sizes[i].value);
   }
   add("page_tokens", page_tokens_of(row.problem), page_tokens_of(problem));
-  add("dtype", enum_name(dtype_of(row.problem)), enum_name(dtype_of(problem)));
+  add("dtype", dtype_of(row.problem), dtype_of(problem));
   add("device class", row.gpu, gpu.name);
   add("codes", row.codes, codes);
   return fmt::format("{}", fmt::join(texts, "; "));
@@ -192,7 +199,15 @@ std::vector<Neighbour> other_dtype(const TunedTables& tables, const Problem& pro
                                    const GpuSpec& gpu, const std::string& codes) {
   std::vector<Neighbour> all;
   Problem twin = problem;
-  std::visit([](auto& op) { op.dtype = op.dtype == DType::f16 ? DType::bf16 : DType::f16; }, twin);
+  const bool has_twin = std::visit(
+      [](auto& op) {
+        using Type = decltype(op.dtype);
+        if (enum_name(op.dtype) == "f32") return false;
+        op.dtype = op.dtype == Type::f16 ? Type::bf16 : Type::f16;
+        return true;
+      },
+      twin);
+  if (!has_twin) return all;
   for (FoundRow& found : tables.of(twin)) {
     if (found.gpu != gpu.name) continue;
     Neighbour each{.rung = Rung::dtype, .found = std::move(found)};

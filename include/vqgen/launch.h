@@ -134,6 +134,21 @@ typedef struct vqgen_merge_args {
   /* out may be one of outs, lse one of lses; otherwise none that is written overlaps another. */
 } vqgen_merge_args;
 
+/* Arguments of scalar_quantize and scalar_dequantize, a matrix [tokens][channels] to and from int8
+ * with a scale for each channel: code = x / scale, rounded to nearest even, within -127..127, of NaN
+ * -127; x' = code * scale in fp32, rounded to the config's dtype. With "scales": "computed"
+ * scalar_quantize writes max |x| / 127 over the channel's finite elements, 1 where that is no normal
+ * number. */
+typedef struct vqgen_scalar_args {
+  size_t struct_bytes;
+  int64_t tokens;   /* now, 0 to the config's; with 0 computed scales are 1 */
+  const void* from; /* dense [tokens][channels]: of scalar_quantize f32, f16 or bf16, as the
+                       config's dtype, of scalar_dequantize int8; 16-byte aligned. Not null */
+  void* to;         /* likewise the other; overlaps none */
+  float* scales;    /* [channels], 16-byte aligned; written where they are computed, else read, and
+                       positive */
+} vqgen_scalar_args;
+
 /* Arguments of gemv and gemm, y = x W^T. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
@@ -167,6 +182,24 @@ VQGEN_API vqgen_status vqgen_attention_merge_launch(const vqgen_op* op,
                                                     void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args,
                                            void* workspace, size_t workspace_bytes, void* stream);
+VQGEN_API vqgen_status vqgen_scalar_launch(const vqgen_op* op, const vqgen_scalar_args* args,
+                                           void* workspace, size_t workspace_bytes, void* stream);
+
+/* What a matrix lost on its way through int8 and back. */
+typedef struct vqgen_scalar_errors {
+  double l2;         /* root of the summed squares of the differences */
+  double largest;    /* difference in magnitude */
+  double mean_score; /* mean over tokens and queries of |q.x - q.x'|; 0 without queries */
+} vqgen_scalar_errors;
+
+/* Measures it on the host: original and restored [tokens][channels], queries
+ * [query_count][channels], all fp32 in host memory; sums are doubles, by one thread. What is not
+ * finite makes its measures so. VQGEN_BAD_INPUT on null pointers to what has elements and on
+ * negative sizes. */
+VQGEN_API vqgen_status vqgen_measure_scalar_errors(const float* original, const float* restored,
+                                                   int64_t tokens, int64_t channels,
+                                                   const float* queries, int64_t query_count,
+                                                   vqgen_scalar_errors* errors);
 
 #ifdef __cplusplus
 }

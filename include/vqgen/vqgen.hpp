@@ -72,10 +72,26 @@ class Op {
     args.struct_bytes = sizeof(args);
     require(vqgen_attention_merge_launch(op_.get(), &args, stream));
   }
+  void launch(vqgen_scalar_args args, void* workspace, std::size_t workspace_bytes,
+              void* stream = nullptr) const {
+    args.struct_bytes = sizeof(args);
+    require(vqgen_scalar_launch(op_.get(), &args, workspace, workspace_bytes, stream));
+  }
 
  private:
   std::unique_ptr<vqgen_op, decltype(&vqgen_op_release)> op_;
 };
+
+// As vqgen_measure_scalar_errors().
+inline vqgen_scalar_errors measure_scalar_errors(const float* original, const float* restored,
+                                                 std::int64_t tokens, std::int64_t channels,
+                                                 const float* queries = nullptr,
+                                                 std::int64_t query_count = 0) {
+  vqgen_scalar_errors errors{};
+  require(vqgen_measure_scalar_errors(original, restored, tokens, channels, queries, query_count,
+                                      &errors));
+  return errors;
+}
 
 inline vqgen_options default_options() {
   vqgen_options options;

@@ -13,7 +13,7 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
       std::holds_alternative<AttentionDecode>(problem) || std::holds_alternative<KvDecode>(problem);
   const std::int64_t own = size_of(problem);
   if (std::holds_alternative<KvAppend>(problem) ||
-      std::holds_alternative<AttentionMerge>(problem)) {
+      std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
     return {own};
   }
   std::vector<std::int64_t> sizes;

@@ -3,6 +3,7 @@
 // stream. No allocation, no lock, no string.
 #include <vq/args/attention_decode.h>
 #include <vq/args/attention_merge.h>
+#include <vq/args/scalar_matrix.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
@@ -78,7 +79,9 @@ vqgen_status wrong_op(const Record& record) {
       "the op is a product; launch it with vqgen_linear_launch()",
       "the op is a kv_append; launch it with vqgen_append_launch()",
       "the op is a kv_decode; launch it with vqgen_kv_decode_launch()",
-      "the op is an attention_merge; launch it with vqgen_attention_merge_launch()"};
+      "the op is an attention_merge; launch it with vqgen_attention_merge_launch()",
+      "the op is a scalar_quantize; launch it with vqgen_scalar_launch()",
+      "the op is a scalar_dequantize; launch it with vqgen_scalar_launch()"};
   static_assert(kOwn.size() == std::variant_size_v<Problem>);
   return fail(VQGEN_BAD_INPUT, kOwn[record.buckets.back().config.problem.index()]);
 }
@@ -216,6 +219,30 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   return VQGEN_OK;
 }
 
+vqgen_status launch(const Record& record, const vqgen_scalar_args& args, Workspace workspace,
+                    void* stream) {
+  const Bucket& bucket = record.buckets.back();
+  if (as_scalar(bucket.config.problem) == nullptr) return wrong_op(record);
+  if (args.tokens < 0 || args.tokens > bucket.most) {
+    return fail_range("tokens", args.tokens, 0, bucket.most);
+  }
+  FirstFault fault;
+  fault.workspace(workspace, bucket.workspace_bytes);
+  fault.present("from", args.from, 15);
+  fault.present("to", args.to, 15);
+  fault.present("scales", args.scales, 15);
+  if (fault.status() != VQGEN_OK) return fault.status();
+
+  vq::ScalarMatrixArgs call{};
+  call.from = static_cast<const vq::u8*>(args.from);
+  call.to = static_cast<vq::u8*>(args.to);
+  call.scales = args.scales;
+  call.tokens = args.tokens;
+  point_into_workspace(call, workspace.pointer, bucket.own_bytes, 0);
+  enqueue(bucket, call, stream);
+  return VQGEN_OK;
+}
+
 template <class Args>
 vqgen_status guarded_launch(const vqgen_op* op, const Args* args, Workspace workspace,
                             void* stream) noexcept {
@@ -288,6 +315,11 @@ vqgen_status vqgen_attention_merge_launch(const vqgen_op* op, const vqgen_merge_
 }
 
 vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args, void* workspace,
+                                 size_t workspace_bytes, void* stream) {
+  return guarded_launch(op, args, {workspace, workspace_bytes}, stream);
+}
+
+vqgen_status vqgen_scalar_launch(const vqgen_op* op, const vqgen_scalar_args* args, void* workspace,
                                  size_t workspace_bytes, void* stream) {
   return guarded_launch(op, args, {workspace, workspace_bytes}, stream);
 }

@@ -185,6 +185,16 @@ Json arguments(const AttentionMerge& op) {
   return list;
 }
 
+Json arguments(const ScalarMatrix& op) {
+  const ScalarShape& s = op.shape;
+  const std::string dtype(enum_name(op.dtype));
+  Json list = Json::array();
+  add(list, "from", op.decodes ? "i8" : dtype, {s.tokens, s.channels});
+  add(list, "to", op.decodes ? dtype : "i8", {s.tokens, s.channels});
+  add(list, "scales", "f32", {s.channels});
+  return list;
+}
+
 Json arguments(const Linear& op) {
   const LinearShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));

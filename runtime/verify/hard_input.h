@@ -12,6 +12,7 @@
 #include "core/problem/problem.h"
 #include "runtime/verify/hard_tensor.h"
 #include "runtime/verify/reference_merge.h"
+#include "runtime/verify/reference_scalar.h"
 
 namespace vqgen {
 
@@ -57,6 +58,12 @@ AttentionData make_decode_data(const KvDecode& problem, const HardInput& input);
 // third of the rows some parts are empty, in some all, with NaN and infinities in their out; the
 // result stands in place of one of the parts, or apart. input.codes has no meaning here.
 MergeData make_merge_data(const AttentionMerge& problem, const HardInput& input);
+
+// lengths full: elements uniform in [-1, 1]. ragged: channels of zeros, of one number, of tiny and of
+// large ones, and of ties; NaN and infinities among them; given scales that clamp, codes that no
+// quantizer writes. input.codes has no meaning here. Error(device) where the machine's memory does
+// not hold a run.
+ScalarData make_scalar_data(const ScalarMatrix& problem, const HardInput& input);
 
 // input.lengths has no meaning here. y is of O(1) before output scales.
 LinearData make_linear_data(const Linear& problem, const HardInput& input);

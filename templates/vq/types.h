@@ -24,6 +24,14 @@ struct EnumNames<Element> {
   static constexpr const char* kNames[] = {"f16", "bf16"};
 };
 
+// The type of a matrix of plain numbers.
+enum class Real : int { f32, f16, bf16 };
+template <>
+struct EnumNames<Real> {
+  static constexpr const char* kType = "vq::Real";
+  static constexpr const char* kNames[] = {"f32", "f16", "bf16"};
+};
+
 // How a code becomes elements: as the number of an entry, as a point of the E8P lattice, or as a
 // number for each of them, an integer or a float of 8 bits (layout/format.h).
 enum class Decoder : int { table, e8p, scalar, e4m3 };

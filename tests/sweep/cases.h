@@ -45,6 +45,7 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases append_pairwise(std::uint64_t seed);
 SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases merge_pairwise(std::uint64_t seed);
+SweepCases matrix_pairwise(std::uint64_t seed);
 // Of caches that have scalar codes: attention, appending and decoding in turns.
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 

@@ -119,6 +119,20 @@ std::string judge(const AttentionMerge& op, const SweepCase& sweep_case, Kernel&
   return failure;
 }
 
+// All tokens that the kernel was made for, one, and none.
+std::string judge(const ScalarMatrix& op, const SweepCase& sweep_case, Kernel& kernel) {
+  std::string failure;
+  for (const std::int64_t tokens : {op.shape.tokens, std::int64_t{1}, std::int64_t{0}}) {
+    ScalarMatrix part = op;
+    part.shape.tokens = tokens;
+    const ScalarData data = make_scalar_data(part, sweep_case.input);
+    const ScalarResult output = kernel.run(data, sweep_case.misalignment);
+    const ScalarVerdict verdict = judge_scalar(data, reference_scalar(data), output);
+    if (!verdict.ok) failure += fmt::format("\n  of {} tokens: {}", tokens, verdict.why);
+  }
+  return failure;
+}
+
 std::string judge_rows(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
   const LinearData data = make_linear_data(op, sweep_case.input);
   const std::vector<double> reference = reference_linear(data);
@@ -189,6 +203,10 @@ DecodeOutput Kernel::run_decode(const AttentionData& data, Misalignment misalign
 AttentionOutput Kernel::run(const MergeData& data, Misalignment misalignment) {
   return execute(backend_, *loaded_, source_, std::get<AttentionMerge>(problem_), plan_, data,
                  misalignment);
+}
+
+ScalarResult Kernel::run(const ScalarData& data, Misalignment misalignment) {
+  return execute(backend_, *loaded_, source_, *as_scalar(problem_), plan_, data, misalignment);
 }
 
 std::vector<std::uint16_t> Kernel::run(const LinearData& data, Misalignment misalignment) {

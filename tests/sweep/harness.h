@@ -27,6 +27,7 @@ class Kernel {
   AppendResult run(const AppendData& data, Misalignment misalignment = {});
   DecodeOutput run_decode(const AttentionData& data, Misalignment misalignment = {});
   AttentionOutput run(const MergeData& data, Misalignment misalignment = {});
+  ScalarResult run(const ScalarData& data, Misalignment misalignment = {});
   std::vector<std::uint16_t> run(const LinearData& data, Misalignment misalignment = {});
   const KernelSource& source() const { return source_; }
 

@@ -67,6 +67,7 @@ TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(sweep_seed()).cases); 
 TEST_P(Sweep, DecodePairwise) { run_share(decode_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, ScalarPairwise) { run_share(scalar_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(sweep_seed()).cases); }
+TEST_P(Sweep, MatrixPairwise) { run_share(matrix_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), sweep_seed())); }
@@ -97,12 +98,13 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     }
     EXPECT_LE(dropped * 4, sweep.cases.size());
   }
-  const SweepCases merge = merge_pairwise(sweep_seed());
-  EXPECT_EQ(merge.uncovered, 0u);
-  EXPECT_GT(merge.pairs, 200u);
-  for (const SweepCase& each : merge.cases) {
-    const Verdict verdict = check(each.plan, each.problem, sweep_gpu());
-    EXPECT_TRUE(verdict.ok) << verdict.reason;
+  for (const SweepCases& sweep : {merge_pairwise(sweep_seed()), matrix_pairwise(sweep_seed())}) {
+    EXPECT_EQ(sweep.uncovered, 0u);
+    EXPECT_GT(sweep.pairs, 200u);
+    for (const SweepCase& each : sweep.cases) {
+      const Verdict verdict = check(each.plan, each.problem, sweep_gpu());
+      EXPECT_TRUE(verdict.ok) << verdict.reason;
+    }
   }
   // Not only drawn, but taken: check() drops what it refuses.
   for (const LinearFusion fusion :
@@ -125,7 +127,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   for (const SweepCase& each : all) ++dataflows[kernel_name(each.plan)];
   for_each_dataflow([&]<class P>(const P&) {
     if (std::is_same_v<P, AppendLanes> || std::is_same_v<P, DecodeLanes> ||
-        std::is_same_v<P, MergeLanes>) {
+        std::is_same_v<P, MergeLanes> || std::is_same_v<P, ScalarForms>) {
       return;
     }
     EXPECT_GE(dataflows[P::kName], (std::is_same_v<OpOf<P>, Linear> ? 20 : 12)) << P::kName;

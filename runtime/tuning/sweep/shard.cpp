@@ -99,6 +99,8 @@ double arithmetic(const KvDecode& op) {
                           static_cast<double>(op.shape.tokens);
   return elements * (op.keys.residuals + op.values.residuals);
 }
+double arithmetic(const ScalarMatrix& op) { return op.elements(); }
+
 double arithmetic(const AttentionMerge& op) { return op.bytes() / 2; }
 double arithmetic(const Linear& op) {
   return 1.0 * op.shape.rows * static_cast<double>(op.shape.out_features) *

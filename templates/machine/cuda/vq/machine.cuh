@@ -51,13 +51,13 @@ constexpr bool kSame<A, A> = true;
 template <class T, class... Allowed>
 constexpr bool kOneOf = (kSame<T, Allowed> || ...);
 template <class T>
-constexpr bool kIsAccess = kOneOf<T, u16, u32, i32, float, U32x2, U32x4>;
+constexpr bool kIsAccess = kOneOf<T, u8, u16, u32, i32, float, U32x2, U32x4>;
 
 // What no launch writes, before after_last_launch() too: by the read-only path (ld.global.nc),
 // which the compiler orders as it likes.
 template <class T>
 VQ_DEVICE T load_constant(const T* pointer) {
-  static_assert(kIsAccess<T>, "load_constant: u16, u32, i32, float, U32x2 or U32x4");
+  static_assert(kIsAccess<T>, "load_constant: u8, u16, u32, i32, float, U32x2 or U32x4");
   if constexpr (sizeof(T) == 16) {
     const uint4 words = __ldg(reinterpret_cast<const uint4*>(pointer));
     return {words.x, words.y, words.z, words.w};
@@ -72,7 +72,7 @@ VQ_DEVICE T load_constant(const T* pointer) {
 // no order to the wait of after_last_launch(), and before it memory may change.
 template <class T>
 VQ_DEVICE T load_global(const T* pointer) {
-  static_assert(kIsAccess<T>, "load_global: u16, u32, i32, float, U32x2 or U32x4");
+  static_assert(kIsAccess<T>, "load_global: u8, u16, u32, i32, float, U32x2 or U32x4");
 #if __CUDA_ARCH__ >= 900
   __builtin_assume(__isGlobal(pointer));
   return *pointer;
@@ -102,7 +102,7 @@ VQ_DEVICE void prefetch_global(const void* pointer) {
 // that look it up at run time. Plain accesses, not asm: the compiler may schedule them.
 template <class T>
 VQ_DEVICE T load_shared(const T* pointer) {
-  static_assert(kIsAccess<T>, "load_shared: u16, u32, i32, float, U32x2 or U32x4");
+  static_assert(kIsAccess<T>, "load_shared: u8, u16, u32, i32, float, U32x2 or U32x4");
   __builtin_assume(__isShared(pointer));
   return *pointer;
 }
@@ -117,13 +117,13 @@ VQ_DEVICE T load_shared_at(u32 place) {
 }
 template <class T>
 VQ_DEVICE void store_shared(T* pointer, T value) {
-  static_assert(kIsAccess<T>, "store_shared: u16, u32, i32, float, U32x2 or U32x4");
+  static_assert(kIsAccess<T>, "store_shared: u8, u16, u32, i32, float, U32x2 or U32x4");
   __builtin_assume(__isShared(pointer));
   *pointer = value;
 }
 template <class T>
 VQ_DEVICE void store_global(T* pointer, T value) {
-  static_assert(kIsAccess<T>, "store_global: u16, u32, i32, float, U32x2 or U32x4");
+  static_assert(kIsAccess<T>, "store_global: u8, u16, u32, i32, float, U32x2 or U32x4");
   if constexpr (sizeof(T) == 16) {  // NVVM would store words that were computed one by one
     asm volatile(
         "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(pointer)),

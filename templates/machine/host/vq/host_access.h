@@ -19,7 +19,7 @@ inline constexpr bool kCheckRaces = false;
 template <class T, class... Allowed>
 inline constexpr bool kOneOf = (__is_same(T, Allowed) || ...);
 template <class T>
-inline constexpr bool kMovable = kOneOf<T, u16, u32, i32, float, U32x2, U32x4>;
+inline constexpr bool kMovable = kOneOf<T, u8, u16, u32, i32, float, U32x2, U32x4>;
 
 [[gnu::always_inline]] inline u64 address_of(const void* p) {
   return reinterpret_cast<__UINTPTR_TYPE__>(p);
@@ -37,7 +37,7 @@ inline constexpr bool kMovable = kOneOf<T, u16, u32, i32, float, U32x2, U32x4>;
 
 template <class T>
 [[gnu::always_inline]] inline void check_global(Access access, const T* p, Site site) {
-  static_assert(kMovable<T>, "global memory moves u16, u32, i32, float, U32x2 and U32x4");
+  static_assert(kMovable<T>, "global memory moves u8, u16, u32, i32, float, U32x2 and U32x4");
   const u64 address = address_of(p);
   const bool early = access != Access::kLoadConstant && !context->waited[context->thread];
   if (__builtin_expect(
@@ -49,7 +49,7 @@ template <class T>
 
 template <class T>
 [[gnu::always_inline]] inline void check_place_in_shared(Access access, const T* p, Site site) {
-  static_assert(kMovable<T>, "shared memory moves u16, u32, i32, float, U32x2 and U32x4");
+  static_assert(kMovable<T>, "shared memory moves u8, u16, u32, i32, float, U32x2 and U32x4");
   const u64 address = address_of(p);
   const u64 begin = address_of(context->shared);
   if (__builtin_expect(strays(address, sizeof(T), begin, context->shared_bytes), 0)) {
