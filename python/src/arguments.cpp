@@ -87,8 +87,10 @@ constexpr Slot kLinear[] = {
     {"weights.scales"}, {"output_scales"},
 };
 
+constexpr Slot kScalar[] = {rows("from"), rows("to", true), {"scales"}};
+
 static_assert(std::max({std::size(kAttention), std::size(kAppend), std::size(kDecode),
-                        std::size(kMerge), std::size(kLinear)}) == kMostSlots);
+                        std::size(kMerge), std::size(kLinear), std::size(kScalar)}) == kMostSlots);
 
 // Types that a description's word stands for: unsigned words may come as signed ones, and 16-bit
 // numbers as their bits, since not every library has all of them.
@@ -96,6 +98,7 @@ std::vector<DLDataType> types_of(const std::string& word) {
   const auto type = [](TypeCode code, std::uint8_t bits) { return DLDataType{code, bits, 1}; };
   if (word == "u32") return {type(kUint, 32), type(kInt, 32)};
   if (word == "i32") return {type(kInt, 32)};
+  if (word == "i8") return {type(kInt, 8)};
   if (word == "f32") return {type(kFloat, 32)};
   return {type(word == "f16" ? kFloat : kBfloat, 16), type(kUint, 16)};
 }
@@ -168,6 +171,7 @@ std::span<const Slot> slots_of(Kind kind) {
   if (kind == Kind::append) return kAppend;
   if (kind == Kind::decode) return kDecode;
   if (kind == Kind::merge) return kMerge;
+  if (kind == Kind::scalar) return kScalar;
   return kLinear;
 }
 
@@ -179,10 +183,12 @@ Signature read_signature(const char* description, DLDevice device) {
                    : signature.op == "kv_append"       ? Kind::append
                    : signature.op == "kv_decode"       ? Kind::decode
                    : signature.op == "attention_merge" ? Kind::merge
+                   : signature.op.starts_with("scalar") ? Kind::scalar
                                                        : Kind::linear;
   signature.device = device;
   const auto& shape = json.at("problem").at("shape");
   signature.tokens = shape.value("tokens", std::int64_t{0});
+  signature.writes_scales = shape.value("scales", "given") == "computed";
   signature.page_tokens = shape.value("page_tokens", std::int64_t{0});
   for (const Slot& slot : slots_of(signature.kind)) {
     std::optional<Expected>& expected = signature.expected.emplace_back();

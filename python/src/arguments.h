@@ -10,7 +10,7 @@
 
 namespace vqgen::python {
 
-enum class Kind { attention, append, decode, merge, linear };
+enum class Kind { attention, append, decode, merge, linear, scalar };
 
 // An argument of a kind of op, in the order of calls.
 struct Slot {
@@ -43,6 +43,7 @@ struct Signature {
   std::vector<std::optional<Expected>> expected;  // a slot each
   std::int64_t tokens = 0;                        // of a cache
   std::int64_t page_tokens = 0;                   // of a cache in pages
+  bool writes_scales = false;                     // scalar_quantize, where it computes them
 };
 Signature read_signature(const char* description, DLDevice device);
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <new>
 
+#include "python/src/measures.h"
 #include "python/src/runtime.h"
 
 namespace vqgen::python {
@@ -265,6 +266,17 @@ PyObject* format_fields(PyObject*, PyObject* format) {
   });
 }
 
+PyObject* scalar_errors(PyObject*, PyObject* args) {
+  return guarded<PyObject*>(nullptr, [&] {
+    PyObject *original, *restored, *queries;
+    if (PyArg_ParseTuple(args, "OOO:scalar_errors", &original, &restored, &queries) == 0) {
+      throw PythonError{};
+    }
+    const vqgen_scalar_errors errors = measured_errors(original, restored, queries);
+    return checked(Py_BuildValue("(ddd)", errors.l2, errors.largest, errors.mean_score)).release();
+  });
+}
+
 // train(runtime, vectors, codebooks, scales, format, element, seed, iterations); runtime None: on
 // all cores. Codebooks and scales are the host's, as the format says, made by the caller.
 PyObject* train(PyObject*, PyObject* args) {
@@ -335,6 +347,8 @@ PyType_Spec op_spec = {"vqgen._core.Op", sizeof(OpObject), 0, Py_TPFLAGS_DEFAULT
 
 PyMethodDef functions[] = {
     {"format_fields", format_fields, METH_O, "format_fields(format) -> JSON"},
+    {"scalar_errors", scalar_errors, METH_VARARGS,
+     "scalar_errors(original, restored, queries) -> (l2, largest, mean_score)"},
     {"train", train, METH_VARARGS,
      "train(runtime, vectors, codebooks, scales, format, element, seed, iterations)"},
     {nullptr, nullptr, 0, nullptr}};

@@ -212,6 +212,19 @@ vqgen_linear_args linear_args(const Arguments& given) {
           .output_scales = given.data<float>(output_scales)};
 }
 
+vqgen_scalar_args scalar_args(const Signature& signature, const Arguments& given) {
+  enum { from, to, scales };
+  given.require_rows(to, from);
+  if (signature.writes_scales && given.tensors()[scales]->read_only()) {
+    throw bad_input("'scales' is read-only, and is written");
+  }
+  return {.struct_bytes = sizeof(vqgen_scalar_args),
+          .tokens = given.size(from, 0),
+          .from = given.data(from),
+          .to = given.data(to),
+          .scales = given.data<float>(scales)};
+}
+
 // raw_keys and raw_values share their strides.
 void require_like(const Arguments& given, int keys, int values) {
   if (given.stride(keys, 0) == given.stride(values, 0) &&
@@ -320,6 +333,8 @@ void launch(RuntimeState& state, const Op& op, const Signature& signature,
       return launch_as(state, op, arguments, MergeCall(signature, arguments).args, stream);
     case Kind::linear:
       return launch_as(state, op, arguments, linear_args(arguments), stream);
+    case Kind::scalar:
+      return launch_as(state, op, arguments, scalar_args(signature, arguments), stream);
   }
 }
 

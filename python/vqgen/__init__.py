@@ -11,13 +11,14 @@ CUDA is opened by the first Runtime of a device, and no array library is importe
 from vqgen._core import version as __version__
 from vqgen._errors import (AlignmentError, BadInput, Capturing, DeviceError, Error, Infeasible,
                            InternalError, Miss, RangeError)
-from vqgen._runtime import Append, Argument, Attention, Decode, Linear, Merge, Op, Quantized, Runtime
+from vqgen._runtime import (Append, Argument, Attention, Decode, Linear, Merge, Op, Quantized,
+                            Runtime, Scalar, ScalarErrors, scalar_errors)
 from vqgen._training import Codebooks, format_fields, train_codebooks
 
 __all__ = ["AlignmentError", "Append", "Argument", "Attention", "BadInput", "Capturing",
            "Codebooks", "Decode", "DeviceError", "Error", "Infeasible", "InternalError", "Linear",
-           "Merge", "Miss", "Op", "Quantized", "RangeError", "Runtime", "__version__", "configs",
-           "format_fields", "train_codebooks"]
+           "Merge", "Miss", "Op", "Quantized", "RangeError", "Runtime", "Scalar", "ScalarErrors",
+           "__version__", "configs", "format_fields", "scalar_errors", "train_codebooks"]
 
 
 def __getattr__(name):

@@ -20,17 +20,18 @@ def require(name, array):
 
 
 def empty(like, shape, dtype):
-    """An uninitialised array of the library and device of `like`; dtype "f16", "bf16" or "f32".
+    """An uninitialised array of the library and device of `like`; dtype "f16", "bf16", "f32" or "i8".
 
     Without bfloat16 in NumPy and CuPy, "bf16" comes as its bits, uint16.
     """
     library = _library(like)
     if library == "torch":
         torch = sys.modules["torch"]
-        types = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+        types = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32,
+                 "i8": torch.int8}
         return like.new_empty(shape, dtype=types[dtype])
     if library in ("numpy", "cupy"):
-        types = {"f16": "float16", "bf16": "uint16", "f32": "float32"}
+        types = {"f16": "float16", "bf16": "uint16", "f32": "float32", "i8": "int8"}
         return sys.modules[library].empty(shape, types[dtype])
     raise BadInput(f"results cannot be made in the library '{library}'; pass arrays for them")
 

@@ -11,7 +11,8 @@ from vqgen._errors import BadInput
 if TYPE_CHECKING:
     from vqgen import configs
     Config = (dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig
-              | configs.DecodeConfig | configs.MergeConfig | configs.LinearConfig)
+              | configs.DecodeConfig | configs.MergeConfig | configs.LinearConfig
+              | configs.ScalarConfig)
 
 _POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
 _PROVENANCES = ("compiled", "disk", "memory", "baseline")
@@ -250,8 +251,47 @@ class Linear(Op):
         return out
 
 
+class Scalar(Op):
+    """A matrix to or from int8 with a scale for each channel."""
+
+    def __call__(self, matrix, scales=None, *, out=None, stream: int | None = None):
+        """matrix: [tokens, channels], aligned to 16 bytes; as many tokens as the config has, or
+            fewer. Of scalar_quantize in the op's dtype, of scalar_dequantize int8.
+
+        scales: float32 [channels]; written, and made where they are not given, if the config's
+            scales are computed.
+        out: [tokens, channels], int8 of scalar_quantize, in the op's dtype of scalar_dequantize.
+
+        Returns (codes, scales) of scalar_quantize, the elements of scalar_dequantize.
+        """
+        _arrays.require("matrix", matrix)
+        quantizes = self.name == "scalar_quantize"
+        shape = self._problem["shape"]
+        if scales is None and shape.get("scales") == "computed":
+            scales = _arrays.empty(matrix, (shape["channels"],), "f32")
+        if out is None:
+            out = _arrays.empty(matrix, matrix.shape, "i8" if quantizes else self._dtype)
+        self._launch((matrix, out, scales), None, 0.0, stream)
+        return (out, scales) if quantizes else out
+
+
+class ScalarErrors(NamedTuple):
+    """What a matrix lost on its way through int8 and back."""
+
+    l2: float  # root of the summed squares of the differences
+    largest: float  # difference in magnitude
+    mean_score: float  # mean over tokens and queries of |q.x - q.x'|
+
+
+def scalar_errors(original, restored, queries=None) -> ScalarErrors:
+    """original, restored: [tokens, channels], queries: [queries, channels], without which mean_score
+    is 0; all float32, contiguous, in the CPU's memory."""
+    return ScalarErrors(*_core.scalar_errors(original, restored, queries))
+
+
 _CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_decode": Decode,
-            "attention_merge": Merge, "gemv": Linear, "gemm": Linear}
+            "attention_merge": Merge, "gemv": Linear, "gemm": Linear,
+            "scalar_quantize": Scalar, "scalar_dequantize": Scalar}
 
 
 class Runtime:
@@ -298,6 +338,10 @@ class Runtime:
     def merge(self, config: Config, *, stream: int = 0) -> Merge:
         """Likewise, of a config of op attention_merge."""
         return self._prepare(config, ("attention_merge",), stream)
+
+    def scalar(self, config: Config, *, stream: int = 0) -> Scalar:
+        """Likewise, of a config of op scalar_quantize or scalar_dequantize."""
+        return self._prepare(config, ("scalar_quantize", "scalar_dequantize"), stream)
 
     def linear(self, config: Config, *, stream: int = 0) -> Linear:
         """Likewise, of a config of op gemm or gemv; without an op, whichever takes its rows."""

@@ -142,6 +142,21 @@ class LinearConfig(_Config):
     op: Optional[str] = None  # "gemv" or "gemm", by the rows
 
 
+@dataclass
+class ScalarShape:
+    """`tokens` is the most that will come; `scales` "given" or, to quantize, "computed"."""
+
+    tokens: int
+    channels: int
+    scales: Optional[str] = None
+
+
+@dataclass
+class ScalarConfig(_Config):
+    shape: ScalarShape
+    op: str = "scalar_quantize"  # or "scalar_dequantize"
+
+
 def as_json(config: Any) -> Any:
     """The JSON value of a config or of a part of one."""
     if dataclasses.is_dataclass(config):

@@ -311,6 +311,7 @@ def test_dataclasses_have_the_fields_of_the_schema():
                              ("kv_append", configs.AppendConfig, configs.AppendShape),
                              ("kv_decode", configs.DecodeConfig, configs.DecodeShape),
                              ("attention_merge", configs.MergeConfig, configs.MergeShape),
+                             ("scalar_quantize", configs.ScalarConfig, configs.ScalarShape),
                              ("gemm", configs.LinearConfig, configs.LinearShape)]:
         assert names(whole) == set(ops[op]), op
         assert names(shape) == set(ops[op]["shape"]["properties"]), op
