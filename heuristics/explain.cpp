@@ -319,11 +319,8 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (std::holds_alternative<DecodeLanes>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
   }
-  if (std::holds_alternative<MergeLanes>(plan)) {
-    return {"nothing is looked up: the lane that loads a part's channels weighs them, in fp32"};
-  }
-  if (std::holds_alternative<ScalarForms>(plan)) {
-    return {"nothing is looked up: a code is a number, and its scale is its channel's"};
+  if (std::holds_alternative<MergeLanes>(plan) || std::holds_alternative<ScalarForms>(plan)) {
+    return {"nothing is looked up: the lane that loads numbers weighs or rounds them, in fp32"};
   }
   if (std::holds_alternative<LinearWarpgroups>(plan)) {
     return {

@@ -292,29 +292,6 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionMerge& op, const MergeDa
   };
 }
 
-DeviceCall::DeviceCall(Backend& backend, const ScalarMatrix& op, const ScalarData& data,
-                       Misalignment misalignment, Rotation rotation, std::size_t guard)
-    : backend_(backend),
-      op_(op.decodes ? Problem(ScalarDequantize(op)) : Problem(ScalarQuantize{op})),
-      device_(backend, guard),
-      guard_(guard),
-      places_(rotation.places()) {
-  const auto from = device_.inputs(data.decodes ? data.codes : data.elements, rotation.codes,
-                                   2 * misalignment.elements);
-  vq::ScalarMatrixArgs args{};
-  const std::int64_t to_bytes = data.decodes ? data.element_bytes() : 1;
-  args.to = device_.output<std::uint8_t>(
-      static_cast<std::size_t>(data.tokens * data.channels * to_bytes), 2 * misalignment.elements);
-  const auto scales = static_cast<std::size_t>(data.channels);
-  args.scales = data.computes_scales ? device_.output<float>(scales)
-                                     : const_cast<float*>(device_.input(data.scales));  // only read
-  args.tokens = data.tokens;
-  args_of_ = [=](int call, int) mutable {
-    args.from = at(from, call);
-    return args;
-  };
-}
-
 const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
                                                             CodebookCaching codebooks) {
   const vq::CallShape shape = call_shape(plan, op_);
@@ -390,13 +367,6 @@ AppendResult DeviceCall::paged_output(const AppendData& data) const {
 
 DecodeOutput DeviceCall::decode_output() const {
   return {device_.fetch<std::uint16_t>(0), device_.fetch<std::uint16_t>(1)};
-}
-
-ScalarResult DeviceCall::scalar_output(const ScalarData& data) const {
-  ScalarResult result{data.elements, data.codes, data.scales};
-  (data.decodes ? result.elements : result.codes) = device_.fetch<std::uint8_t>(0);
-  if (data.computes_scales) result.scales = device_.fetch<float>(1);
-  return result;
 }
 
 std::vector<std::uint16_t> DeviceCall::linear_output() const {

@@ -17,9 +17,9 @@ inline void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSourc
 }
 
 // `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
-// problem. Gives AttentionOutput, AppendResult, DecodeOutput, ScalarResult, or [rows][out_features] of a product.
-// Error(verification_failed) where the kernel wrote to its inputs or left counters of its workspace
-// that are not 0, Error(device) on faults.
+// problem. Gives AttentionOutput, AppendResult, DecodeOutput, ScalarResult, or [rows][out_features]
+// of a product. Error(verification_failed) where the kernel wrote to its inputs or left counters of
+// its workspace that are not 0, Error(device) on faults.
 template <class Op, class Data>
 auto execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source, const Op& op,
              const Plan& plan, const Data& data, Misalignment misalignment = {}) {

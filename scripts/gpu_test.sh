@@ -77,7 +77,7 @@ else
   echo "skipped: nvcc or nvdisasm is not installed, which scripts/check_wgmma.py needs"
 fi
 if command -v compute-sanitizer >/dev/null; then
-  for config in tinycode-layer tinycode-projection llama3-8b-kv-append-2bit llama3-8b-kv-decode-2bit llama3-8b-merge; do
+  for config in tinycode-layer tinycode-projection llama3-8b-kv-append-2bit llama3-8b-kv-decode-2bit llama3-8b-merge int8-channel-quantize; do
     for tool in memcheck racecheck; do
       part "$tool $config" compute-sanitizer --tool "$tool" --error-exitcode 9 \
         "$BIN/vqgen" run "examples/configs/$config.json" --backend cuda

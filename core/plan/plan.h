@@ -74,10 +74,10 @@ inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 template <class P>
 using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
-    std::conditional_t<std::string_view(P::kName).starts_with("linear_"), Linear,
-                       std::conditional_t<std::is_same_v<P, AppendLanes>, KvAppend,
-                                          std::conditional_t<
-                                              std::is_same_v<P, DecodeLanes>, KvDecode,
+    std::conditional_t<
+        std::string_view(P::kName).starts_with("linear_"), Linear,
+        std::conditional_t<std::is_same_v<P, AppendLanes>, KvAppend,
+                           std::conditional_t<std::is_same_v<P, DecodeLanes>, KvDecode,
                                               std::conditional_t<std::is_same_v<P, MergeLanes>,
                                                                  AttentionMerge, ScalarMatrix>>>>>;
 
@@ -98,9 +98,9 @@ using ArgsOf = std::conditional_t<
     std::is_same_v<Op, AttentionDecode>, vq::AttentionDecodeArgs,
     std::conditional_t<
         std::is_base_of_v<Linear, Op>, vq::LinearArgs,
-        std::conditional_t<std::is_same_v<Op, KvAppend>, vq::KvAppendArgs,
-                           std::conditional_t<
-                               std::is_same_v<Op, KvDecode>, vq::KvDecodeArgs,
+        std::conditional_t<
+            std::is_same_v<Op, KvAppend>, vq::KvAppendArgs,
+            std::conditional_t<std::is_same_v<Op, KvDecode>, vq::KvDecodeArgs,
                                std::conditional_t<std::is_same_v<Op, AttentionMerge>,
                                                   vq::AttentionMergeArgs, vq::ScalarMatrixArgs>>>>>;
 

@@ -8,9 +8,9 @@
 namespace vqgen {
 namespace {
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,           Gemm::kOp,
-                          KvAppend::kOp,        KvDecode::kOp,       AttentionMerge::kOp,
-                          ScalarQuantize::kOp,  ScalarDequantize::kOp};
+constexpr std::array kOps{
+    AttentionDecode::kOp, Gemv::kOp,           Gemm::kOp,           KvAppend::kOp,
+    KvDecode::kOp,        AttentionMerge::kOp, ScalarQuantize::kOp, ScalarDequantize::kOp};
 
 template <class Op>
 Problem read_op(const JsonCursor& root) {
@@ -51,15 +51,16 @@ Config read_config(const Json& json, const std::string& source) {
   Config config;
   config.source = source;
   const std::size_t op =
-      root.member("op", ": attention_decode, gemv, gemm, kv_append, kv_decode, attention_merge, "
-                        "scalar_quantize or scalar_dequantize")
+      root.member("op",
+                  ": attention_decode, gemv, gemm, kv_append, kv_decode, attention_merge, "
+                  "scalar_quantize or scalar_dequantize")
           .choice(kOps);
   config.problem = op == 0   ? read_op<AttentionDecode>(root)
                    : op == 1 ? read_op<Gemv>(root)
                    : op == 2 ? read_op<Gemm>(root)
                    : op == 3 ? read_op<KvAppend>(root)
                    : op == 4 ? read_op<KvDecode>(root)
-                             : op == 5 ? read_op<AttentionMerge>(root)
+                   : op == 5 ? read_op<AttentionMerge>(root)
                    : op == 6 ? read_op<ScalarQuantize>(root)
                              : read_op<ScalarDequantize>(root);
   if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));

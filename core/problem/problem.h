@@ -180,7 +180,7 @@ struct ScalarShape {
     return std::make_tuple(
         field("tokens", &S::tokens, required(1, 2147483647), "rows of the matrix, at most"),
         field("channels", &S::channels, required(1, 1 << 24), "columns of the matrix"),
-        field("scales", &S::scales, silent(),
+        field("scales", &S::scales, Rule{},
               "given: an argument; computed: made of the matrix, of scalar_quantize alone"));
   }
   bool operator==(const ScalarShape&) const = default;

@@ -20,8 +20,7 @@ ScalarForms with_splits(ScalarForms plan, const ScalarMatrix& op, const GpuSpec&
   plan.splits = 1;
   if (op.shape.scales == Scales::given) return plan;
   const auto config = configured(plan, op);
-  const std::int64_t wanted =
-      std::int64_t{kSplitBlocksAnSm} * gpu.sms / vq::channel_tiles(config);
+  const std::int64_t wanted = std::int64_t{kSplitBlocksAnSm} * gpu.sms / vq::channel_tiles(config);
   const std::int64_t most =
       op.shape.tokens / (std::int64_t{kLeastTokens} * vq::rows_at_once(config));
   plan.splits = static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, most), 1, 1024));
@@ -36,8 +35,7 @@ ScalarForms with_lanes(ScalarForms plan, const ScalarMatrix& op) {
 
 }  // namespace
 
-void judge_plan(Judge& judge, const ScalarForms& plan, const ScalarMatrix& op,
-                const GpuSpec& gpu) {
+void judge_plan(Judge& judge, const ScalarForms& plan, const ScalarMatrix& op, const GpuSpec& gpu) {
   const bool one_channel = plan.form != ScalarForm::vectorized;
   const bool one_token = plan.form == ScalarForm::naive || plan.form == ScalarForm::tiled;
   judge.require(plan.threads % plan.lanes == 0, "lanes {} do not divide threads {}", plan.lanes,

@@ -61,7 +61,7 @@ typedef struct vqgen_attention_args {
   const int32_t* lengths; /* [batch], each 0..tokens */
   const int32_t* windows; /* [batch], each 0..the config's; null without a window */
   const int32_t* sinks;   /* [batch], each 0..the config's; null without sinks */
-  float softmax_scale;      /* 0: 1 / sqrt(head_dim) */
+  float softmax_scale;    /* 0: 1 / sqrt(head_dim) */
   /* Where the config's query_tokens is more than 1, else null. [batch + 1]: rows query_start[b] ..
    * query_start[b + 1] - 1 of query, out and lse are the newest tokens of sequence b, in their
    * order; those past query_tokens are left out, and so are rows of no sequence. Each sees the
@@ -135,10 +135,10 @@ typedef struct vqgen_merge_args {
 } vqgen_merge_args;
 
 /* Arguments of scalar_quantize and scalar_dequantize, a matrix [tokens][channels] to and from int8
- * with a scale for each channel: code = x / scale, rounded to nearest even, within -127..127, of NaN
- * -127; x' = code * scale in fp32, rounded to the config's dtype. With "scales": "computed"
- * scalar_quantize writes max |x| / 127 over the channel's finite elements, 1 where that is no normal
- * number. */
+ * with a scale for each channel: code = x / scale, rounded to nearest even, within -127..127, of
+ * NaN -127; x' = code * scale in fp32, rounded to the config's dtype. With "scales": "computed"
+ * scalar_quantize writes max |x| / 127 over the channel's finite elements, 1 where that is no
+ * normal number. */
 typedef struct vqgen_scalar_args {
   size_t struct_bytes;
   int64_t tokens;   /* now, 0 to the config's; with 0 computed scales are 1 */

@@ -179,12 +179,12 @@ Signature read_signature(const char* description, DLDevice device) {
   const auto json = nlohmann::json::parse(description);
   Signature signature;
   signature.op = json.at("problem").at("op").get<std::string>();
-  signature.kind = signature.op == "attention_decode"  ? Kind::attention
-                   : signature.op == "kv_append"       ? Kind::append
-                   : signature.op == "kv_decode"       ? Kind::decode
-                   : signature.op == "attention_merge" ? Kind::merge
+  signature.kind = signature.op == "attention_decode"   ? Kind::attention
+                   : signature.op == "kv_append"        ? Kind::append
+                   : signature.op == "kv_decode"        ? Kind::decode
+                   : signature.op == "attention_merge"  ? Kind::merge
                    : signature.op.starts_with("scalar") ? Kind::scalar
-                                                       : Kind::linear;
+                                                        : Kind::linear;
   signature.device = device;
   const auto& shape = json.at("problem").at("shape");
   signature.tokens = shape.value("tokens", std::int64_t{0});

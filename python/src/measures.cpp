@@ -37,11 +37,11 @@ vqgen_scalar_errors measured_errors(PyObject* original, PyObject* restored, PyOb
   if (queries != Py_None) asked.emplace(matrix(queries, "queries", &from.view()));
   vqgen_scalar_errors errors{};
   const WithoutGil without;
-  require(vqgen_measure_scalar_errors(
-      static_cast<const float*>(from.data()), static_cast<const float*>(to.data()),
-      from.view().shape[0], from.view().shape[1],
-      asked ? static_cast<const float*>(asked->data()) : nullptr,
-      asked ? asked->view().shape[0] : 0, &errors));
+  require(vqgen_measure_scalar_errors(static_cast<const float*>(from.data()),
+                                      static_cast<const float*>(to.data()), from.view().shape[0],
+                                      from.view().shape[1],
+                                      asked ? static_cast<const float*>(asked->data()) : nullptr,
+                                      asked ? asked->view().shape[0] : 0, &errors));
   return errors;
 }
 

@@ -1,8 +1,9 @@
 // What a matrix lost on its way through int8 and back, of arrays of other libraries.
 #pragma once
 
+#include <vqgen/launch.h>
+
 #include "python/src/object.h"
-#include "vqgen/launch.h"
 
 namespace vqgen::python {
 

@@ -11,8 +11,9 @@ CUDA is opened by the first Runtime of a device, and no array library is importe
 from vqgen._core import version as __version__
 from vqgen._errors import (AlignmentError, BadInput, Capturing, DeviceError, Error, Infeasible,
                            InternalError, Miss, RangeError)
+from vqgen._measures import ScalarErrors, scalar_errors
 from vqgen._runtime import (Append, Argument, Attention, Decode, Linear, Merge, Op, Quantized,
-                            Runtime, Scalar, ScalarErrors, scalar_errors)
+                            Runtime, Scalar)
 from vqgen._training import Codebooks, format_fields, train_codebooks
 
 __all__ = ["AlignmentError", "Append", "Argument", "Attention", "BadInput", "Capturing",

@@ -255,12 +255,9 @@ class Scalar(Op):
     """A matrix to or from int8 with a scale for each channel."""
 
     def __call__(self, matrix, scales=None, *, out=None, stream: int | None = None):
-        """matrix: [tokens, channels], aligned to 16 bytes; as many tokens as the config has, or
-            fewer. Of scalar_quantize in the op's dtype, of scalar_dequantize int8.
-
-        scales: float32 [channels]; written, and made where they are not given, if the config's
-            scales are computed.
-        out: [tokens, channels], int8 of scalar_quantize, in the op's dtype of scalar_dequantize.
+        """matrix: [tokens, channels], aligned to 16 bytes, no more tokens than the config has; in
+            the op's dtype, of scalar_dequantize int8.
+        scales: float32 [channels]; written, or made here, where the config computes them.
 
         Returns (codes, scales) of scalar_quantize, the elements of scalar_dequantize.
         """
@@ -273,20 +270,6 @@ class Scalar(Op):
             out = _arrays.empty(matrix, matrix.shape, "i8" if quantizes else self._dtype)
         self._launch((matrix, out, scales), None, 0.0, stream)
         return (out, scales) if quantizes else out
-
-
-class ScalarErrors(NamedTuple):
-    """What a matrix lost on its way through int8 and back."""
-
-    l2: float  # root of the summed squares of the differences
-    largest: float  # difference in magnitude
-    mean_score: float  # mean over tokens and queries of |q.x - q.x'|
-
-
-def scalar_errors(original, restored, queries=None) -> ScalarErrors:
-    """original, restored: [tokens, channels], queries: [queries, channels], without which mean_score
-    is 0; all float32, contiguous, in the CPU's memory."""
-    return ScalarErrors(*_core.scalar_errors(original, restored, queries))
 
 
 _CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_decode": Decode,

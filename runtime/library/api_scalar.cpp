@@ -1,7 +1,8 @@
 // The C function of what scalar codes lose: host memory alone, without a runtime.
+#include <vqgen/launch.h>
+
 #include "runtime/library/last_error.h"
 #include "runtime/verify/reference_scalar.h"
-#include "vqgen/launch.h"
 
 using namespace vqgen::library;
 
@@ -9,8 +10,9 @@ vqgen_status vqgen_measure_scalar_errors(const float* original, const float* res
                                          int64_t tokens, int64_t channels, const float* queries,
                                          int64_t query_count, vqgen_scalar_errors* errors) {
   if (tokens < 0 || channels < 0 || query_count < 0) {
-    return fail(VQGEN_BAD_INPUT,
-                "measure_scalar_errors: tokens, channels or query_count is negative; give 0 or more");
+    return fail(
+        VQGEN_BAD_INPUT,
+        "measure_scalar_errors: tokens, channels or query_count is negative; give 0 or more");
   }
   const bool elements = tokens > 0 && channels > 0;
   if (errors == nullptr || (elements && (original == nullptr || restored == nullptr)) ||

@@ -3,10 +3,10 @@
 // stream. No allocation, no lock, no string.
 #include <vq/args/attention_decode.h>
 #include <vq/args/attention_merge.h>
-#include <vq/args/scalar_matrix.h>
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
+#include <vq/args/scalar_matrix.h>
 
 #include <array>
 

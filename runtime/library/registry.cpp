@@ -157,7 +157,7 @@ Outcome Registry::make(const Config& config, const std::string& key, int threads
 Outcome Registry::make_baseline(const Config& config, Maker maker, const std::string& key,
                                 std::vector<BucketPlan> wanted) {
   Config plain = config;
-  plain.plan = Json{{"dataflow", "lanes"}};
+  plain.plan = Json{{"dataflow", as_scalar(config.problem) != nullptr ? "forms" : "lanes"}};
   plain.hotness.reset();
   Maker by_rules = maker;
   by_rules.plan = {.chooser = Chooser::rules};

@@ -59,8 +59,8 @@ AttentionData make_decode_data(const KvDecode& problem, const HardInput& input);
 // result stands in place of one of the parts, or apart. input.codes has no meaning here.
 MergeData make_merge_data(const AttentionMerge& problem, const HardInput& input);
 
-// lengths full: elements uniform in [-1, 1]. ragged: channels of zeros, of one number, of tiny and of
-// large ones, and of ties; NaN and infinities among them; given scales that clamp, codes that no
+// lengths full: elements uniform in [-1, 1]. ragged: channels of zeros, of one number, of tiny and
+// of large ones, and of ties; NaN and infinities among them; given scales that clamp, codes that no
 // quantizer writes. input.codes has no meaning here. Error(device) where the machine's memory does
 // not hold a run.
 ScalarData make_scalar_data(const ScalarMatrix& problem, const HardInput& input);

@@ -13,16 +13,18 @@ namespace {
 enum ScalarStream : std::uint64_t { kMatrix = 40, kCodes = 41, kChannels = 42 };
 
 // What the host holds of a run: what is read, what is written, the reference's, a copy of each on
-// the host backend, and both matrices in fp32 for the measures. Memory that is only promised would end the process later.
+// the host backend, and both matrices in fp32 for the measures. Memory that is only promised would
+// end the process later.
 void require_memory(const ScalarMatrix& op) {
   const double wanted = op.elements() * (3 * (1 + op.element_bytes()) + 8);
-  const double held = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
-                      static_cast<double>(sysconf(_SC_PAGESIZE));
+  const double held =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (wanted <= held) return;
-  throw Error(ErrorKind::device,
-              fmt::format("a matrix of {} tokens and {} channels takes {:.1f} GB of this machine's "
-                          "memory with its reference, which has {:.1f} GB; lower tokens or channels",
-                          op.shape.tokens, op.shape.channels, wanted * 1e-9, held * 1e-9));
+  throw Error(
+      ErrorKind::device,
+      fmt::format("a matrix of {} tokens and {} channels takes {:.1f} GB of this machine's "
+                  "memory with its reference, which has {:.1f} GB; lower tokens or channels",
+                  op.shape.tokens, op.shape.channels, wanted * 1e-9, held * 1e-9));
 }
 
 enum class Channel { uniform, zeros, constant, tiny, large, ties };

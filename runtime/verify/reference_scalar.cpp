@@ -132,8 +132,7 @@ ScalarErrors round_trip_errors(const ScalarData& data, const ScalarResult& resul
 }
 
 ScalarErrors scalar_errors(const float* original, const float* restored, std::int64_t tokens,
-                           std::int64_t channels, const float* queries,
-                           std::int64_t query_count) {
+                           std::int64_t channels, const float* queries, std::int64_t query_count) {
   ScalarErrors errors;
   double squares = 0;
   double scores = 0;

@@ -6,11 +6,11 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kExamples{"llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8",
-                                         "mixed-d4b10-d8b12",        "tinycode-layer",
-                                         "tinycode-layer-d2b8",      "tinycode-layer-d8b12",
-                                         "tinycode-projection",      "llama3-8b-kv-append-2bit",
-                                         "llama3-8b-kv-decode-2bit", "llama3-8b-merge"};
+const std::vector<std::string> kExamples{
+    "llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8",    "mixed-d4b10-d8b12",
+    "tinycode-layer",           "tinycode-layer-d2b8",      "tinycode-layer-d8b12",
+    "tinycode-projection",      "llama3-8b-kv-append-2bit", "llama3-8b-kv-decode-2bit",
+    "llama3-8b-merge",          "int8-channel-quantize"};
 
 class Compile : public testing::Test {
  protected:

@@ -81,7 +81,7 @@ template <class Op>
 Json op_schema(std::vector<std::string> operands) {
   Json properties = {
       {"op", {{"const", Op::kOp}}},
-      {"dtype", {{"enum", enum_names<DType>}, {"default", "f16"}}},
+      {"dtype", {{"enum", enum_names<decltype(Op::dtype)>}, {"default", "f16"}}},
       {"shape", object_schema<decltype(Op::shape)>(false)},
       {"gpu", {{"type", "string"}, {"description", "a GPU profile's name or file"}}},
       {"hotness",
@@ -112,7 +112,8 @@ Json config_schema() {
           {"oneOf",
            {op_schema<AttentionDecode>({"keys", "values"}), op_schema<Gemv>({"weights"}),
             op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"}),
-            op_schema<KvDecode>({"keys", "values"}), op_schema<AttentionMerge>({})}}};
+            op_schema<KvDecode>({"keys", "values"}), op_schema<AttentionMerge>({}),
+            op_schema<ScalarQuantize>({}), op_schema<ScalarDequantize>({})}}};
 }
 
 }  // namespace vqgen

@@ -200,8 +200,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"no_op",
                 true,
                 {{"/op", ""}},
-                {"'op' is missing: attention_decode, gemv, gemm, kv_append, kv_decode or "
-                 "attention_merge"}},
+                {"'op' is missing: attention_decode, gemv, gemm, kv_append, kv_decode, "
+                 "attention_merge, scalar_quantize or scalar_dequantize"}},
         Refusal{"bad_op", true, {{"/op", R"("matmul")"}}, {"/op: 'matmul' is none of", "gemv"}},
         Refusal{"near_op",
                 true,

@@ -71,13 +71,11 @@ TEST_P(Generate, TheHeadNamesProblemPlanAndReasons) {
   expect_words(head, {source.entries.front().name, "// Problem  " + source.op, "// Plan",
                       made.gpu.name, "nvcc -std=c++17 -arch=sm_90a"});
   const Json problem = to_json(made.problem);
-  for (const auto& [field, value] : problem["shape"].items()) {
-    expect_words(head, {" " + field + "=" + value.dump()});
-  }
-  const Json plan = to_json(made.plan);
-  for (const auto& [field, value] : plan.items()) {
-    expect_words(
-        head, {" " + field + "=" + (value.is_string() ? value.get<std::string>() : value.dump())});
+  for (const Json& json : {problem["shape"], to_json(made.plan)}) {
+    for (const auto& [field, value] : json.items()) {
+      expect_words(head, {" " + field + "=" +
+                          (value.is_string() ? value.get<std::string>() : value.dump())});
+    }
   }
   ASSERT_FALSE(made.reasons.empty());
   for (const std::string& reason : made.reasons) expect_words(head, {"//   " + reason + "\n"});
@@ -135,6 +133,7 @@ TEST_P(Generate, EachTemplateStandsThereOnceAndWhole) {
                              : source.op == "kv_append"       ? "vq/ops/append_rows.cuh"
                              : source.op == "kv_decode"       ? "vq/ops/cache_rows.cuh"
                              : source.op == "attention_merge" ? "vq/codebook/entry.cuh"
+                             : source.op == "scalar_quantize" ? "vq/loads.cuh"
                                                               : "vq/ops/linear_work.cuh"));
   const std::string kernel = "vq/kernels/" + std::string(kernel_name(made.plan));
   EXPECT_TRUE(files.contains(kernel + "/kernel.cuh")) << kernel;

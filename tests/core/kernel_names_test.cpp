@@ -46,9 +46,12 @@ std::vector<Problem> problems() {
   decode.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
   decode.keys = attention.keys;
   decode.values = attention.values;
+  ScalarQuantize matrix;
+  matrix.shape = {.tokens = 16384, .channels = 512, .scales = Scales::computed};
   return {attention,
           append,
           decode,
+          matrix,
           AttentionMerge{DType::f16, {.rows = 4096, .heads = 32, .head_dim = 128, .parts = 2}},
           product("aqlm-2x8", {1, 4096, 4096}),
           product("aqlm-2x8", {16, 4096, 4096}),

@@ -31,7 +31,8 @@ TEST(Schema, AcceptsTheExamples) {
 
 std::vector<Json> configs_of_all_ops() {
   return {attention_json(), gemv_json(),   edited(gemv_json(), {{"/op", R"("gemm")"}}),
-          append_json(),    decode_json(), merge_json()};
+          append_json(),    decode_json(), merge_json(),
+          scalar_json()};
 }
 
 TEST(Schema, AcceptsWhatVqgenWrites) {
@@ -48,7 +49,7 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
       accepted += own ? 1 : 0;
     });
   }
-  EXPECT_EQ(accepted, 4 + 5 + 5 + 1 + 1 + 1);
+  EXPECT_EQ(accepted, 4 + 5 + 5 + 1 + 1 + 1 + 1);
 }
 
 // Of each op those of its dataflows, each with the fields, defaults and bounds that it declares.
@@ -59,7 +60,7 @@ TEST(Schema, PlansFollowFromTheirFields) {
     const Json& properties = op.at("properties");
     plans[properties.at("op").at("const").get<std::string>()] = properties.at("plan").at("anyOf");
   }
-  ASSERT_EQ(plans.size(), 6u);
+  ASSERT_EQ(plans.size(), 8u);
   for (const Json& json : configs_of_all_ops()) {
     const Problem problem = read_config(json, "c.json").problem;
     const Json& schemas = plans.at(op_name(problem));

@@ -49,6 +49,12 @@ inline Json merge_json() {
     "shape": {"rows": 100, "heads": 8, "head_dim": 128, "parts": 3}})",
                     "merge");
 }
+inline Json scalar_json() {
+  return parse_json(R"({
+    "op": "scalar_quantize", "dtype": "f32",
+    "shape": {"tokens": 1000, "channels": 192, "scales": "computed"}})",
+                    "scalar");
+}
 inline Json gemv_json() {
   return parse_json(R"({
     "op": "gemv",

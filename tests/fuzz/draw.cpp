@@ -208,16 +208,27 @@ Json merge_problem(Draw& draw, const Limits& limits) {
             {"parts", draw.field(2, 8)}}}};
 }
 
+Json matrix_problem(Draw& draw, const Limits& limits) {
+  const bool decodes = draw.one_in(2);
+  Json config = {
+      {"op", decodes ? ScalarDequantize::kOp : ScalarQuantize::kOp},
+      {"shape",
+       {{"tokens", draw.size(limits.features)}, {"channels", draw.size(limits.features)}}}};
+  if (!decodes || wrong(draw)) config["shape"]["scales"] = draw.of(enum_names<Scales>);
+  return config;
+}
+
 Json draw_config(Draw& draw, const Limits& limits) {
   draw.only_extremes(draw.one_in(12));
-  const std::size_t op = draw.below(7);
+  const std::size_t op = draw.below(8);
   Json config = op < 3    ? product(draw, op == 0, limits)
                 : op == 3 ? cache_problem(draw, AttentionDecode::kOp, limits)
                 : op == 4 ? cache_problem(draw, KvAppend::kOp, limits)
                 : op == 5 ? cache_problem(draw, KvDecode::kOp, limits)
-                          : merge_problem(draw, limits);
+                : op == 6 ? merge_problem(draw, limits)
+                          : matrix_problem(draw, limits);
   draw.only_extremes(false);
-  config["dtype"] = draw.of(enum_names<DType>);
+  config["dtype"] = op < 7 ? draw.of(enum_names<DType>) : draw.of(enum_names<vq::Real>);
   return config;
 }
 
@@ -262,6 +273,9 @@ Json draw_plan(Draw& draw, const Json& config) {
     const bool product = config["op"] == Gemv::kOp || config["op"] == Gemm::kOp;
     if constexpr (std::is_same_v<OpOf<P>, Linear>) {
       if (product) dataflows.emplace_back(each);
+    } else if constexpr (std::is_same_v<OpOf<P>, ScalarMatrix>) {
+      const Json& op = config["op"];
+      if (op == ScalarQuantize::kOp || op == ScalarDequantize::kOp) dataflows.emplace_back(each);
     } else if (config["op"] == OpOf<P>::kOp) {
       dataflows.emplace_back(each);
     }

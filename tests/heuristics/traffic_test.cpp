@@ -125,9 +125,10 @@ TEST(Report, OfAllThatShips) {
         EXPECT_FALSE(section.lines.empty()) << section.title;
         for (const std::string& line : section.lines) text += line + "\n";
       }
-      const bool merge = std::holds_alternative<AttentionMerge>(problem);
+      const bool plain =
+          std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr;
       expect_words(text, {"registers: 77 a thread, as compiled", "slack: ",
-                          merge              ? "no codebooks"
+                          plain              ? "no codebooks"
                           : profiles.empty() ? "codes taken as uniform"
                                              : "by the hotness profile"});
       std::vector<std::string> broken{" nan", " inf"};

@@ -26,9 +26,11 @@ struct Shape {
   int tokens;
 };
 constexpr std::array kShapes{
-    Shape{ScalarForm::naive, 1, 1},      Shape{ScalarForm::tiled, 1, 1},      Shape{ScalarForm::coarsened, 1, 2},
-    Shape{ScalarForm::coarsened, 1, 5},  Shape{ScalarForm::vectorized, 2, 2}, Shape{ScalarForm::vectorized, 4, 1},
-    Shape{ScalarForm::vectorized, 4, 3}, Shape{ScalarForm::vectorized, 8, 2}, Shape{ScalarForm::vectorized, 16, 1}};
+    Shape{ScalarForm::naive, 1, 1},      Shape{ScalarForm::tiled, 1, 1},
+    Shape{ScalarForm::coarsened, 1, 2},  Shape{ScalarForm::coarsened, 1, 5},
+    Shape{ScalarForm::vectorized, 2, 2}, Shape{ScalarForm::vectorized, 4, 1},
+    Shape{ScalarForm::vectorized, 4, 3}, Shape{ScalarForm::vectorized, 8, 2},
+    Shape{ScalarForm::vectorized, 16, 1}};
 struct Block {
   int threads;
   int lanes;

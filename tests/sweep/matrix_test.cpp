@@ -29,8 +29,10 @@ ScalarDequantize dequantize_of(vq::Real dtype, std::int64_t tokens, int channels
 constexpr std::array kForms{
     ScalarForms{.form = ScalarForm::naive, .threads = 64, .lanes = 16, .vector = 1, .tokens = 1},
     ScalarForms{.form = ScalarForm::tiled, .threads = 64, .lanes = 16, .vector = 1, .tokens = 1},
-    ScalarForms{.form = ScalarForm::coarsened, .threads = 64, .lanes = 16, .vector = 1, .tokens = 4},
-    ScalarForms{.form = ScalarForm::vectorized, .threads = 64, .lanes = 16, .vector = 4, .tokens = 2}};
+    ScalarForms{
+        .form = ScalarForm::coarsened, .threads = 64, .lanes = 16, .vector = 1, .tokens = 4},
+    ScalarForms{
+        .form = ScalarForm::vectorized, .threads = 64, .lanes = 16, .vector = 4, .tokens = 2}};
 
 class Matrix : public testing::Test {
  protected:

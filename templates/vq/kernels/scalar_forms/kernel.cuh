@@ -205,8 +205,7 @@ VQ_DEVICE void scalar_maxima(const ScalarMatrixArgs& args) {
     for (int i = 0; i < kAtOnce; ++i) {
       VQ_UNROLL
       for (int j = 0; j < kConfig.vector; ++j) {
-        const u32 magnitude =
-            float_bits(real_from<kConfig.element>(from[i].get(j))) & 0x7fffffffu;
+        const u32 magnitude = float_bits(real_from<kConfig.element>(from[i].get(j))) & 0x7fffffffu;
         if (magnitude > most[j] && magnitude < kInfinity) most[j] = magnitude;
       }
     }
