@@ -45,14 +45,15 @@ TEST_F(ScalarTool, RefuseWhatTheyHaveNoUseFor) {
   expect_failure({"ablate", config(), "--backend", "host"}, 3, {"ablate", "scalar_quantize"});
   expect_failure({"compile", config({{"plan", {{"form", "fast"}}}}), "--gpu", "h200"}, 2,
                  {"/plan/form", "naive, tiled, coarsened, vectorized"});
-  expect_failure({"compile", config({{"plan", {{"form", "naive"}}}}), "--gpu", "h200"}, 3,
-                 {"/plan", "form naive and vector 4"});
+  expect_failure(
+      {"compile", config({{"plan", {{"form", "naive"}, {"vector", 4}}}}), "--gpu", "h200"}, 3,
+      {"/plan", "form naive and vector 4"});
   expect_failure({"compile", config(in_shape({{"window", 16}})), "--gpu", "h200"}, 2,
                  {"/shape", "unknown field 'window'"});
   expect_failure({"compile", config({{"op", "scalar_dequantize"}}), "--gpu", "h200"}, 2,
                  {"/shape/scales", "use given"});
   // Past the machine's memory.
-  expect_failure({"run", config(in_shape({{"tokens", 2147483647}, {"channels", 4096}})),
+  expect_failure({"run", config(in_shape({{"tokens", 2147483647}, {"channels", 2048}})),
                   "--backend", "host", "--gpu", "h200"},
                  5, {"2147483647 tokens and 2048 channels", "memory", "lower tokens or channels"});
 }
