@@ -46,6 +46,8 @@ Problem host_sized(const Problem& problem) {
           cut(op.shape.in_features, 1024);
         } else if constexpr (requires { op.shape.rows; }) {
           cut(op.shape.rows, 512);
+        } else if constexpr (std::is_base_of_v<ScalarMatrix, Op>) {
+          cut(op.shape.tokens, 512);
         } else {
           cut(op.shape.batch, 2);
           cut(op.shape.tokens, 512);

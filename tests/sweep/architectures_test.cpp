@@ -58,7 +58,12 @@ TEST_P(Architectures, EveryExampleCompiles) {
     Config config = read_config(file.path());
     for (const DType dtype : {DType::f16, DType::bf16}) {
       if (dtype == DType::bf16 && gpu.arch != "sm_75" && !on_lattice(config.problem)) continue;
-      std::visit([&](auto& op) { op.dtype = dtype; }, config.problem);
+      std::visit(
+          [&](auto& op) {
+            using Type = decltype(op.dtype);
+            op.dtype = dtype == DType::f16 ? Type::f16 : Type::bf16;
+          },
+          config.problem);
       const Prepared prepared = prepare(config, gpu, *backend, nullptr);
       ASSERT_EQ(prepared.artifact.kernels.size(), prepared.source.entries.size());
       EXPECT_EQ(prepared.source.arch, gpu.arch);

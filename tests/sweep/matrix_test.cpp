@@ -131,6 +131,32 @@ TEST_F(Matrix, HandMadeChannels) {
   }
 }
 
+// Products with reciprocals stand for quotients but there, and with scales that are not normal.
+TEST_F(Matrix, NumbersNextToTiesRoundAsQuotientsDo) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  ScalarQuantize op = quantize_of(vq::Real::f32, 254 * 5, 12, Scales::given);
+  ScalarData data;
+  data.dtype = op.dtype;
+  data.tokens = op.shape.tokens;
+  data.channels = op.shape.channels;
+  data.scales = {1.0f,      1.0f / 127, 0.1f, 3e-7f, 7e30f,     1.3e38f,
+                 0x1p-126f, 1e-40f,     0.0f, -0.3f, kInfinity, nan};
+  data.elements.resize(static_cast<std::size_t>(data.tokens) * 12 * 4);
+  for (std::size_t t = 0; t < 254 * 5; ++t) {
+    const float tie = static_cast<float>(t / 5) - 126.5f;
+    for (std::size_t c = 0; c < 12; ++c) {
+      const float scale = std::isfinite(data.scales[c]) ? data.scales[c] : 1.0f;
+      float value = tie * scale;
+      for (std::size_t step = t % 5; step > 2; --step) value = std::nextafter(value, kInfinity);
+      for (std::size_t step = t % 5; step < 2; ++step) value = std::nextafter(value, -kInfinity);
+      put_real(op.dtype, data.elements, t * 12 + c, value);
+    }
+  }
+  const ScalarResult reference = reference_scalar(data);
+  for (const ScalarForms& plan : kForms) expect_same(run(op, plan, data), reference);
+}
+
 // The study's figures: 0.00394 of [-1, 1] by its bound of half a step, and a score's mean error of
 // 0.095 at 8192 channels.
 TEST_F(Matrix, TheStudysMeasuresHold) {

@@ -97,13 +97,57 @@ VQ_DEVICE u32 bits_of_real(float value) {
   return from_float<kElement>(value);
 }
 
-VQ_DEVICE u32 scalar_code(float value, float scale) {
-  constexpr float kPeak = 127.0f;
-  constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to a whole number
-  const float steps = value / scale;
-  const float within = steps > kPeak ? kPeak : steps > -kPeak ? steps : -kPeak;
-  return float_bits(within + kWhole) & 0xffu;
-}
+// Steps of a scale, rounded to nearest even within -127 .. 127; -127 of NaN.
+struct RoundedSteps {
+  static constexpr float kPeak = 127.0f;
+  static constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23: a sum with it is a whole number
+
+  VQ_DEVICE explicit RoundedSteps(float steps)
+      : within(-larger(-larger(steps, -kPeak), -kPeak)), sum(within + kWhole) {}
+  VQ_DEVICE u32 code() const { return float_bits(sum) & 0xffu; }
+  // Whether steps that differ by less than 2^-14 may round to another number.
+  VQ_DEVICE bool near_tie() const {
+    constexpr float kNear = 0.5f - 0x1p-14f;
+    const float off = within - (sum - kWhole);
+    return off > kNear || off < -kNear;
+  }
+
+  float within;
+  float sum;
+};
+
+// Codes of values of several channels. A quotient takes some 20 instructions, so a product with the
+// scale's reciprocal stands for it, which differs by less than 2^-15 where both are normal numbers;
+// near a tie, and with other scales, the quotient decides.
+template <int kChannels>
+class ScalarCodes {
+ public:
+  VQ_DEVICE void set_scale(int i, float scale) {
+    constexpr float kLeast = 0x1p-126f;
+    constexpr float kMost = 0x1p126f;
+    scales_[i] = scale;
+    reciprocals_[i] = 1.0f / scale;
+    if (!(scale >= kLeast && scale <= kMost)) divides_ = true;
+  }
+  VQ_DEVICE void make(u32 (&codes)[kChannels], const float (&values)[kChannels]) const {
+    bool divides = divides_;
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) {
+      const RoundedSteps steps(values[i] * reciprocals_[i]);
+      codes[i] = steps.code();
+      divides = divides || steps.near_tie();
+    }
+    if (!divides) return;
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) codes[i] = RoundedSteps(values[i] / scales_[i]).code();
+  }
+
+ private:
+  float scales_[kChannels];
+  float reciprocals_[kChannels];
+  bool divides_ = false;
+};
+
 VQ_DEVICE float scalar_number(u32 code) {
   return static_cast<float>(static_cast<i32>(code << 24) >> 24);
 }
@@ -157,18 +201,31 @@ VQ_DEVICE void scalar_matrix_forms(const ScalarMatrixArgs& args) {
   } else {
     scales.load(reinterpret_cast<const u8*>(args.scales + channel), channel);
   }
+  ScalarCodes<kConfig.vector> coder;
+  if constexpr (!kConfig.decodes) {
+    VQ_UNROLL
+    for (int j = 0; j < kConfig.vector; ++j) coder.set_scale(j, float_from_bits(scales.get(j)));
+  }
   VQ_UNROLL
   for (int i = 0; i < kConfig.tokens; ++i) {
     const i64 token = first + i * kRows;
     ChannelItems<Plan, kToSize> to;
-    VQ_UNROLL
-    for (int j = 0; j < kConfig.vector; ++j) {
-      const float scale = float_from_bits(scales.get(j));
-      if constexpr (kConfig.decodes) {
-        to.put(j, bits_of_real<kConfig.element>(scalar_number(from[i].get(j)) * scale));
-      } else {
-        to.put(j, scalar_code(real_from<kConfig.element>(from[i].get(j)), scale));
+    if constexpr (kConfig.decodes) {
+      VQ_UNROLL
+      for (int j = 0; j < kConfig.vector; ++j) {
+        const float value = scalar_number(from[i].get(j)) * float_from_bits(scales.get(j));
+        to.put(j, bits_of_real<kConfig.element>(value));
       }
+    } else {
+      float values[kConfig.vector];
+      u32 codes[kConfig.vector];
+      VQ_UNROLL
+      for (int j = 0; j < kConfig.vector; ++j) {
+        values[j] = real_from<kConfig.element>(from[i].get(j));
+      }
+      coder.make(codes, values);
+      VQ_UNROLL
+      for (int j = 0; j < kConfig.vector; ++j) to.put(j, codes[j]);
     }
     if (token < args.tokens) {
       to.store(args.to + (token * kConfig.channels + channel) * kToSize, channel);
