@@ -31,6 +31,8 @@ SKIPPED = [
     ("README.md", "vqgen measure", GPU),
     ("README.md", "vqgen tune", GPU),
     ("README.md", "vqgen ablate", GPU),
+    ("docs/dataflows/scalar-forms.md", "PYTHONPATH=build/release/python python3 bench/scalar_study.py",
+     GPU + " and PyTorch"),
     ("docs/development.md", "VQGEN_FUZZ_SEED=", "repeats a failure that the fuzz printed"),
     ("docs/development.md", "cmake --preset travel", BUILDS),
     ("docs/development.md", "cmake --build build/embed", BUILDS),
