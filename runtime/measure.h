@@ -103,8 +103,8 @@ class Measurer {
   // Threads that are to compile.
   int compilers() const { return static_cast<int>(options_.compilers); }
 
-  // Bytes of codes that one call reads, or writes; of attention_merge, of its parts; of
-  // a scalar matrix, of both.
+  // Bytes of codes that one call reads, or writes; of attention_merge, of its parts;
+  // of a scalar op, of the matrix that it reads.
   std::int64_t code_bytes() const { return layer_.codes; }
   // Bytes of codebooks, scales and smooth factors of one layer.
   std::int64_t codebook_bytes() const { return layer_.codebooks; }

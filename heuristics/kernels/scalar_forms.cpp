@@ -1,6 +1,7 @@
 // A matrix to and from int8: memory bounds it, so the rules take accesses of 16 bytes and see to it
 // that enough of them are in flight. The study's other forms are in the space for comparison.
 #include <algorithm>
+#include <bit>
 
 #include "core/ceil_div.h"
 #include "heuristics/kernels/slice.h"
@@ -11,8 +12,6 @@ namespace {
 constexpr std::int64_t kMostBlocks = 2147483647;  // of a grid along x
 constexpr int kSplitBlocksAnSm = 8;               // blocks that look for largest magnitudes
 constexpr int kLeastTokens = 16;                  // of a split, for a thread
-
-bool is_power_of_two(int number) { return (number & (number - 1)) == 0; }
 
 // As many splits as give each multiprocessor its blocks, with some tokens each; 1 where scales are
 // given.
@@ -40,7 +39,8 @@ void judge_plan(Judge& judge, const ScalarForms& plan, const ScalarMatrix& op, c
   const bool one_token = plan.form == ScalarForm::naive || plan.form == ScalarForm::tiled;
   judge.require(plan.threads % plan.lanes == 0, "lanes {} do not divide threads {}", plan.lanes,
                 plan.threads);
-  judge.require(is_power_of_two(plan.vector), "vector {} is not a power of two", plan.vector);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.vector)),
+                "vector {} is not a power of two", plan.vector);
   judge.require(one_channel == (plan.vector == 1),
                 "form {} and vector {}: vectorized takes 2 to 16 channels, other forms 1",
                 enum_name(plan.form), plan.vector);
@@ -98,7 +98,7 @@ PlanUse use_of(const ScalarForms& plan, const ScalarMatrix& op) {
 // GPU's ceilings.
 void count_work(BlockWork& to, const ScalarForms& plan, const ScalarMatrix& op, const PlanUse& use,
                 ConflictTable&) {
-  constexpr int kElement = 14;  // instructions: a conversion, a quotient, its bounds, packing
+  constexpr int kElement = 14;  // instructions: a conversion, a product, its bounds, packing
   constexpr int kAccess = 6;    // an address and a condition
   const auto config = configured(plan, op);
   const double pieces = static_cast<double>(plan.vector) / vq::span(config);
