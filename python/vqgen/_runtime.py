@@ -255,7 +255,7 @@ class Scalar(Op):
     """A matrix to or from int8 with a scale for each channel."""
 
     def __call__(self, matrix, scales=None, *, out=None, stream: int | None = None):
-        """matrix: [tokens, channels], aligned to 16 bytes, no more tokens than the config has; in
+        """matrix: [tokens, channels], aligned to 16 bytes, 1 to the config's tokens; in
             the op's dtype, of scalar_dequantize int8.
         scales: float32 [channels]; written, or made here, where the config computes them.
 
