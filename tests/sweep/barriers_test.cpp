@@ -195,6 +195,7 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   AppendLanes plan{.tokens_per_block = 2, .warps_along_entries = 2};
   expect_every_barrier_needed(op, plan, 3);
+  expect_every_barrier_needed(op, AppendFragments{.threads = 64, .tokens_per_block = 5}, 3);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string all =
       report_of(right, op, plan, "if (number >= work.all - kWindow)", "if (true)");
