@@ -46,7 +46,7 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
       }
       for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
         EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}),
-                  op.shape.new_tokens < 64 ? lanes : fragments);
+                  op.shape.new_tokens < 128 ? lanes : fragments);
       }
     }
   }
