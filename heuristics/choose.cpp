@@ -85,9 +85,10 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 // few tokens lanes.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
-    const Plan fragments = of_dataflow(AppendFragments{}, problem, gpu);
-    const bool many = append->shape.new_tokens >= kManyNewTokens;
-    if (many && check(fragments, problem, gpu).ok) return fragments;
+    if (append->shape.new_tokens >= kManyNewTokens) {
+      const Plan fragments = of_dataflow(AppendFragments{}, problem, gpu);
+      if (check(fragments, problem, gpu).ok) return fragments;
+    }
     return of_dataflow(AppendLanes{}, problem, gpu);
   }
   if (std::holds_alternative<KvDecode>(problem)) return of_dataflow(DecodeLanes{}, problem, gpu);
