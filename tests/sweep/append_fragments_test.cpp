@@ -204,10 +204,8 @@ TEST_F(AppendByFragments, HardInputFindsKernelsThatTrustEstimates) {
       {"larger(keeps.best, best)", "infinity()"},
   };
   for (const auto& [place, instead] : faults) {
-    KernelSource wrong = right;
-    const std::size_t at = wrong.text.find(place);
-    ASSERT_NE(at, std::string::npos) << place;
-    wrong.text.replace(at, std::string(place).size(), instead);
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_FALSE(wrong.text == right.text) << place;
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     std::size_t found = 0;
     for (const Hard kind : kAllHard) {

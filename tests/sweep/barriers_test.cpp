@@ -109,11 +109,8 @@ TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
 std::string report_of(const KernelSource& right, const Problem& problem, const Plan& plan,
                       const std::string& place, const std::string& instead,
                       ErrorKind kind = ErrorKind::device) {
-  KernelSource wrong = right;
-  const std::size_t at = wrong.text.find(place);
-  EXPECT_NE(at, std::string::npos) << place;
-  if (at == std::string::npos) return "";
-  wrong.text.replace(at, place.size(), instead);
+  const KernelSource wrong = with_fault(right, place, instead);
+  if (wrong.text == right.text) return "";
   const auto backend = make_host_backend({.check_races = true, .optimize = false});
   return message_of([&] { run(*backend, wrong, problem, plan); }, kind);
 }

@@ -115,18 +115,8 @@ TEST_P(Scalars, CodesThatNoQueryNeedsAreNotRead) {
   const AttentionDecode op = numbers(GetParam());
   AttentionData data = make_attention_data(op, {.seed = 44, .lengths = LengthPattern::ragged});
   const AttentionOutput before = run(data, op, 2);
-  for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
-    for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
-      const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
-      const std::int64_t token = row % tensor->rows;
-      if (token < data.lengths[b] && token >= data.sinks[b] &&
-          token < data.lengths[b] - data.windows[b]) {
-        continue;
-      }
-      const auto first = tensor->codes.begin() + row * tensor->row_words;
-      std::fill(first, first + tensor->row_words, 0x7fffffffu);  // a scale that is NaN
-    }
-  }
+  change_unread_codes(data,
+                      [](std::uint32_t& word) { word = 0x7fffffffu; });  // a scale that is NaN
   expect_same_bits(before, run(data, op, 2));
 }
 
