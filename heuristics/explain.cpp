@@ -316,6 +316,12 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (std::holds_alternative<AppendLanes>(plan)) {
     return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
   }
+  if (std::holds_alternative<AppendFragments>(plan)) {
+    return {
+        "no exchange: entries are operands of mma.m16n8k16 as they are stored, and their "
+        "distances to 64 sub-vectors are estimated at once; what may be nearest is compared in "
+        "fp32"};
+  }
   if (std::holds_alternative<DecodeLanes>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
   }

@@ -4,20 +4,15 @@
 #include <bit>
 
 #include "core/ceil_div.h"
-#include "heuristics/kernels/slice.h"
+#include "heuristics/kernels/append.h"
 
 namespace vqgen {
 namespace {
 
-constexpr int kBlocksAnSm = 2;  // that a grid should have, where it can
 constexpr int kMostTokens = 8;  // of a block: enough to read a codebook for
 constexpr int kWarpsAnSm = 16;  // that hide the latency of loads of entries
 constexpr int kMostAppendThreads = 512;
 constexpr int kEntriesALane = 4;  // at least: as many loads are begun before the first is used
-
-std::int64_t blocks(const KvAppend& op, const AppendLanes& plan) {
-  return call_shape(plan, op).blocks();
-}
 
 // Runs of sub-vectors that the warps of a block share, of the tensor that has fewer.
 int runs_of_block(const KvAppend& op, const AppendLanes& plan) {
@@ -51,20 +46,6 @@ void judge_operand(Judge& judge, const Config& config, const vq::FormatConfig& f
       "{}: sub_vectors_per_warp {} are {} numbers in the registers of a thread, more than "
       "{}; use fewer",
       operand, config.sub_vectors_per_warp, numbers, kMostNumbers);
-}
-
-// Every entry is compared with every sub-vector of its unit, by runs.
-template <class Config>
-OperandUse append_use(Operand operand, const KvAppend& op, const VqFormat& format,
-                      const Config& config, const vq::FormatConfig& of) {
-  const AppendShape& shape = op.shape;
-  OperandUse use{.operand = operand, .format = of};
-  use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
-  const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
-  const std::int64_t runs = vq::sub_vectors(config, of) / vq::run_sub_vectors(config, of);
-  use.lookups = static_cast<double>(rows * runs) * format.residuals * format.entries();
-  use.code_bytes = stored_code_bytes(rows, shape.head_dim, format);
-  return use;
 }
 
 // A warp alone begins an instruction every other clock, at best; loads cost some 300 (ideal_us).
@@ -132,21 +113,18 @@ void judge_plan(Judge& judge, const AppendLanes& plan, const KvAppend& op, const
 }
 
 AppendLanes choose_plan(AppendLanes plan, const KvAppend& op, const GpuSpec& gpu) {
-  const std::int64_t wanted = std::int64_t{kBlocksAnSm} * gpu.sms;
+  const std::int64_t wanted = std::int64_t{kAppendBlocks} * gpu.sms;
   while (plan.tokens_per_block * 2 <= std::min(op.shape.new_tokens, kMostTokens)) {
     AppendLanes more = plan;
     more.tokens_per_block *= 2;
-    if (blocks(op, more) < wanted) break;
+    if (append_blocks(more, op) < wanted) break;
     plan = more;
   }
-  AppendLanes split = plan;
-  for (split.splits = 2; split.splits <= 128 && blocks(op, plan) < wanted; split.splits *= 2) {
-    if (blocks(op, split) > blocks(op, plan)) plan = split;
-  }
+  take_splits(plan, op, wanted);
   plan = with_threads(op, plan, plan.threads);
   const int entries = std::max(op.keys.entries(), op.values.entries());
   while (plan.threads < kMostAppendThreads &&
-         blocks(op, plan) * plan.threads / 32 < std::int64_t{kWarpsAnSm} * gpu.sms) {
+         append_blocks(plan, op) * plan.threads / 32 < std::int64_t{kWarpsAnSm} * gpu.sms) {
     const AppendLanes more = with_threads(op, plan, plan.threads * 2);
     if (entries < 32 * more.warps_along_entries * kEntriesALane) break;
     plan = more;
@@ -170,15 +148,7 @@ void add_candidates(Candidates& to, AppendLanes plan, const KvAppend& op, SpaceP
               });
 }
 
-PlanUse use_of(const AppendLanes& plan, const KvAppend& op) {
-  const auto config = configured(plan, op);
-  const vq::CallShape shape = call_shape(plan, op);
-  return {.threads = plan.threads,
-          .blocks = shape.blocks(),
-          .shared_bytes = shape.shared_bytes(),
-          .operands = {append_use(Operand::keys, op, op.keys, config, config.keys),
-                       append_use(Operand::values, op, op.values, config, config.values)}};
-}
+PlanUse use_of(const AppendLanes& plan, const KvAppend& op) { return append_plan_use(plan, op); }
 
 // No coefficients are fitted to it yet: the counts order candidates for the tuner's first looks, at
 // the GPU's ceilings.

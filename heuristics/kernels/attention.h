@@ -95,12 +95,6 @@ void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
                 plan.heads_per_block, op.values.vector_size);
 }
 
-// Of dataflows that take entries for what codes stand for.
-inline void judge_no_scalars(Judge& judge, const AttentionDecode& op) {
-  judge.require(!op.keys.is_scalar() && !op.values.is_scalar(),
-                "scalar codes are read by dataflow lanes, and values by tables; use lanes");
-}
-
 // What holds for all dataflows. A block of `several` may have heads of more than one query token.
 template <class P>
 void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, const GpuSpec& gpu,
@@ -210,6 +204,7 @@ PlanUse use_of(const P& plan, const AttentionDecode& op) {
 }
 
 PlanUse use_of(const AttentionTables&, const AttentionDecode&);
+PlanUse use_of(const AttentionFragments&, const AttentionDecode&);
 
 // Tiles that a block of lanes, tables or channels takes.
 template <class P>

@@ -73,7 +73,9 @@ SplitTraffic value_split_traffic(const AttentionDecode& op, std::int64_t blocks,
 
 void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
-  judge_no_scalars(judge, op);
+  judge.require(!op.keys.is_scalar() && !op.values.is_scalar(),
+                "scalar codes are no entries, which dataflow channels looks up; use fragments or "
+                "lanes");
   const auto config = configured(plan, op);
   judge_shares(judge, config.keys, config.head_dim, plan.key_channel_splits, "key");
   judge_shares(judge, config.values, config.head_dim, plan.value_channel_splits, "value");

@@ -146,10 +146,14 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
 
 }  // namespace
 
-// Lanes share a row of keys in four parts and one of values in eight, of whole sub-vectors.
+// Lanes share a row of keys in four parts and one of values in eight, of whole sub-vectors; of
+// scalar codes whole words. Bytes are multiplied where bf16 is: from sm_80 on.
 void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
-  judge_no_scalars(judge, op);
+  judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
+                "{} has no tensor-core product of bytes, which dataflow fragments takes for scalar "
+                "codes; use lanes",
+                gpu.name);
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
@@ -172,6 +176,10 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
         channels % format.vector_size == 0,
         "{}: vector_size {} does not divide the {} channels of a lane; use dataflow lanes", operand,
         format.vector_size, channels);
+    judge.require(
+        !format.is_scalar() || channels * format.index_bits % (32 * format.vector_size) == 0,
+        "{}: the scalar codes of the {} channels of a lane are no whole words; use dataflow lanes",
+        operand, channels);
     const std::int64_t row = row_words(op, format);
     judge.require(row % plan.code_words == 0,
                   "{}: code_words {} does not divide the {} words of a row of codes", operand,
@@ -215,6 +223,16 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
               [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
 }
 
+// Of scalar codes a block reads the one entry of each unit once: it is the scales.
+PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
+  PlanUse use = use_of<AttentionFragments>(plan, op);
+  for (OperandUse& each : use.operands) {
+    if (!vq::is_scalar(each.format.decoder)) continue;
+    each.lookups = each.fills * static_cast<double>(each.units);
+  }
+  return use;
+}
+
 // Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
 void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDecode& op,
                 const PlanUse& use, ConflictTable& conflicts) {
@@ -224,6 +242,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const double tiles = warps * steps * plan.step_tokens / 8;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const auto lookups = [&](const VqFormat& format) {
+    if (format.is_scalar()) return warps * op.shape.head_dim / 32.0;
     return tiles * op.shape.head_dim / 4.0 / format.vector_size * format.residuals;
   };
   add_lookups(to, use.operands[0], lookups(op.keys), conflicts);

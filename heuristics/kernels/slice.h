@@ -99,11 +99,13 @@ VQGEN_SLICE(LinearTables)
 VQGEN_SLICE(LinearWarpgroups)
 VQGEN_SLICE(LinearSlices)
 VQGEN_SLICE(AppendLanes)
+VQGEN_SLICE(AppendFragments)
 VQGEN_SLICE(DecodeLanes)
 VQGEN_SLICE(MergeLanes)
 VQGEN_SLICE(ScalarForms)
 #undef VQGEN_SLICE
 PlanUse use_of(const AppendLanes&, const KvAppend&);
+PlanUse use_of(const AppendFragments&, const KvAppend&);
 PlanUse use_of(const DecodeLanes&, const KvDecode&);
 PlanUse use_of(const MergeLanes&, const AttentionMerge&);
 PlanUse use_of(const ScalarForms&, const ScalarMatrix&);
@@ -117,6 +119,7 @@ std::vector<std::string> explain_plan(const AttentionTables&, const AttentionDec
 std::vector<std::string> explain_plan(const AttentionChannels&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
 std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
+std::vector<std::string> explain_plan(const AppendFragments&, const KvAppend&);
 std::vector<std::string> explain_plan(const DecodeLanes&, const KvDecode&);
 std::vector<std::string> explain_plan(const MergeLanes&, const AttentionMerge&);
 std::vector<std::string> explain_plan(const ScalarForms&, const ScalarMatrix&);

@@ -131,6 +131,32 @@ TEST(CheckAppend, SharedMemory) {
   expect_ok(judge_append_plan({.threads = 1024, .splits = 32, .tokens_per_block = 64}, op));
 }
 
+TEST(CheckAppend, Fragments) {
+  const auto judge = [](const AppendFragments& plan, const KvAppend& op, const char* gpu = "h200") {
+    return check(plan, op, find_gpu(gpu));
+  };
+  KvAppend op = sound_append();
+  expect_ok(judge({.tokens_per_block = 4}, op));
+  expect_refused(judge({.tokens_per_block = 5}, op), {"tokens_per_block 5", "4 new tokens"});
+  op.shape.new_tokens = 128;
+  expect_ok(judge({.tokens_per_block = 128}, op));
+  KvAppend two = op;
+  two.values.index_bits = 2;
+  expect_refused(judge({}, two), {"values", "4 entries", "tile of 8", "lanes"});
+  two.values.index_bits = 3;
+  expect_ok(judge({}, two));
+  KvAppend lattice = op;
+  lattice.keys = find_format("quip-2", "test");
+  lattice.keys.scope = Scope::tensor;
+  expect_refused(judge({}, lattice), {"keys", "codes are no numbers of entries", "lanes"});
+  op.dtype = DType::bf16;
+  expect_ok(judge({}, op));
+  expect_refused(judge({}, op, "t4"), {"bf16", "lanes"});
+  op.dtype = DType::f16;
+  expect_ok(judge({}, op, "t4"));
+  expect_refused(judge({.tokens_per_block = 128}, op, "t4"), {"bytes of shared memory a block"});
+}
+
 TEST(CheckAppend, PlansOfOtherOps) {
   const GpuSpec gpu = find_gpu("h200");
   expect_refused(check(AttentionLanes{}, sound_append(), gpu), {"another op", "kv_append"});
@@ -146,6 +172,7 @@ TEST(CheckAppend, PlansHaveNames) {
   EXPECT_EQ(plan_name(plan), "append_lanes/splits=4,warps_along_entries=2");
   EXPECT_EQ(named(plan_name(plan)), plan);
   EXPECT_EQ(named("append_lanes/"), Plan(AppendLanes{}));
+  EXPECT_EQ(named("append_fragments/threads=64"), Plan(AppendFragments{.threads = 64}));
   expect_words(message_of([&] { named("append_lanes/combine=last_block"); }), {"combine"});
   expect_words(message_of([&] { named("kv/splits=4"); }), {"append_lanes/..."});
 }

@@ -161,17 +161,25 @@ TEST(CheckAttention, WhatScoreTablesCannotTake) {
   expect_ok(judge(tables(1), op));
 }
 
-TEST(CheckAttention, ScalarCodesAreReadByLanes) {
+TEST(CheckAttention, ScalarCodesAreReadByLanesAndFragments) {
   AttentionDecode op = sound_attention();
   VqFormat scalar{.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
   scalar.decoder = Decoder::scalar;
   for (const bool keys : {true, false}) {
     AttentionDecode mixed = op;
     (keys ? mixed.keys : mixed.values) = scalar;
-    for (const Plan& plan : {Plan(AttentionFragments{}), Plan(AttentionChannels{})}) {
-      expect_refused(check(plan, mixed, h200()), {"scalar codes", "use lanes"});
+    expect_refused(check(Plan(AttentionChannels{}), mixed, h200()), {"scalar codes", "channels"});
+    EXPECT_TRUE(std::holds_alternative<AttentionFragments>(choose(mixed, h200()))) << keys;
+    expect_refused(check(Plan(AttentionFragments{}), mixed, find_gpu("t4")),
+                   {"product of bytes", "lanes"});
+    mixed.shape.head_dim = 96;  // 12 channels of a lane are 48 bits
+    (keys ? mixed.keys : mixed.values).vector_size = 4;
+    const Verdict narrow = check(Plan(AttentionFragments{}), mixed, h200());
+    if (keys) {
+      expect_ok(narrow);
+    } else {
+      expect_refused(narrow, {"values", "no whole words", "use dataflow lanes"});
     }
-    EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(mixed, h200()))) << keys;
   }
   op.keys = scalar;
   op.keys.smooth = true;

@@ -148,7 +148,10 @@ TEST(PlanFields, AreNoneThatADataflowFixes) {
       {LinearSlices{}, "codebook"},
       {LinearSlices{}, "splits"},
       {LinearSlices{}, "chunk_columns"},
-      {AppendLanes{}, "combine"}};
+      {AppendLanes{}, "combine"},
+      {AppendFragments{}, "warps_along_entries"},
+      {AppendFragments{}, "sub_vectors_per_warp"},
+      {AppendFragments{}, "norms"}};
   for (const auto& [plan, field] : fixed) {
     EXPECT_FALSE(to_json(plan).contains(field)) << kernel_name(plan) << " " << field;
   }

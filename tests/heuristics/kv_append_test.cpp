@@ -37,15 +37,30 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
     const GpuSpec gpu = find_gpu(name);
     for (const KvAppend& op : appends()) {
       SCOPED_TRACE(name + " " + to_json(Problem(op)).dump());
-      const Verdict verdict = check(choose_plan(AppendLanes{}, op, gpu), op, gpu);
-      EXPECT_TRUE(verdict.ok) << verdict.reason;
+      const Plan lanes = choose_plan(AppendLanes{}, op, gpu);
+      const Plan fragments = choose_plan(AppendFragments{}, op, gpu);
+      for (const Plan& plan : {lanes, fragments}) {
+        const Verdict verdict = check(plan, op, gpu);
+        EXPECT_TRUE(verdict.ok) << verdict.reason;
+        EXPECT_FALSE(report(plan, op, gpu, {}).empty());
+      }
       for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
         EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}),
-                  Plan(choose_plan(AppendLanes{}, op, gpu)));
+                  op.shape.new_tokens < 128 ? lanes : fragments);
       }
-      EXPECT_FALSE(report(choose_plan(AppendLanes{}, op, gpu), op, gpu, {}).empty());
     }
   }
+}
+
+TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
+  KvAppend op = append("vecinfer-d4b8", 1, 4096);
+  op.dtype = DType::bf16;
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_fragments");
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_lanes");
+  op.dtype = DType::f16;
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_fragments");
+  op.values.index_bits = 2;
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_lanes");
 }
 
 TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
@@ -91,7 +106,7 @@ TEST(KvAppendPlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
 // large codebooks, are not expected to be slower.
 TEST(KvAppendPlans, WorkIsCounted) {
   const GpuSpec gpu = find_gpu("h200");
-  const auto total = [&](const KvAppend& op, const AppendLanes& plan) {
+  const auto total = [&](const KvAppend& op, const Plan& plan) {
     CostModel model(op, gpu, {});
     EXPECT_FALSE(model(plan).has_value());  // no coefficients are fitted
     double sum = 0;
@@ -103,11 +118,18 @@ TEST(KvAppendPlans, WorkIsCounted) {
     return sum;
   };
   const KvAppend large = append("vecinfer-d8b12", 1, 1);
-  EXPECT_LT(total(large, {.splits = 2}), total(large, {.splits = 1}));
-  EXPECT_LT(total(large, {.threads = 512, .warps_along_entries = 4}), total(large, {}));
-  EXPECT_LT(total(append("vecinfer-d4b8", 1, 1), {}), total(large, {}));
+  const AppendLanes lanes;
+  EXPECT_LT(total(large, AppendLanes{.splits = 2}), total(large, lanes));
+  EXPECT_LT(total(large, AppendLanes{.threads = 512, .warps_along_entries = 4}),
+            total(large, lanes));
+  EXPECT_LT(total(append("vecinfer-d4b8", 1, 1), lanes), total(large, lanes));
   for (const KvAppend& op : appends()) {
-    EXPECT_LE(total(op, choose_plan(AppendLanes{}, op, gpu)), 1.5 * total(op, {}));
+    EXPECT_LE(total(op, choose_plan(AppendLanes{}, op, gpu)), 1.5 * total(op, lanes));
+  }
+  for (const char* format : {"vecinfer-d4b8", "vecinfer-d8b12"}) {
+    const KvAppend prompt = append(format, 1, 8192);
+    EXPECT_LT(2 * total(prompt, choose_plan(AppendFragments{}, prompt, gpu)),
+              total(prompt, choose_plan(AppendLanes{}, prompt, gpu)));
   }
 }
 

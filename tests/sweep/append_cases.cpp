@@ -38,11 +38,13 @@ enum Axis {
   kValueLayout,
   kPages,
   kOrder,
+  kDataflow,
 };
 constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
 constexpr int kKeyLattice = 3;
 constexpr int kValueLattice = 2;
+constexpr int kFragments = 1;
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kResiduals{1, 2, 3};
 constexpr std::array kHeadDims{80, 96, 128};  // 64 is of append_test
@@ -59,7 +61,7 @@ constexpr std::array kRuns{1, 3, 8};
 
 // By Axis.
 const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3, 3,
-                              2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5};
+                              2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -92,12 +94,15 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  result.plan = AppendLanes{
+  const AppendLanes lanes{
       .threads = pick(kThreadCounts, kThreads),
       .splits = pick(kSplitCounts, kSplits),
       .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
+  const AppendFragments fragments{
+      .threads = lanes.threads, .splits = lanes.splits, .tokens_per_block = lanes.tokens_per_block};
+  result.plan = v[kDataflow] == kFragments ? Plan(fragments) : lanes;
   result.input = {.seed = seed,
                   .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged,
                   .page_order = pick(kPageOrders, kOrder)};
@@ -115,6 +120,8 @@ SweepCases append_pairwise(std::uint64_t seed) {
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
+  impossible.insert({{kKeyBits, kKeyLattice}, {kDataflow, kFragments}});
+  impossible.insert({{kValueBits, kValueLattice}, {kDataflow, kFragments}});
   // Warps along the entries are no more than a block has.
   for (int threads = 0; threads < kSizes[kThreads]; ++threads) {
     for (int along = threads + 1; along < kSizes[kAlong]; ++along) {

@@ -116,10 +116,8 @@ TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
       {"if (work.position < 0) all = 0;", "all -= 1;"},
   };
   for (const auto& [place, instead] : faults) {
-    KernelSource wrong = right;
-    const std::size_t at = wrong.text.find(place);
-    ASSERT_NE(at, std::string::npos) << place;
-    wrong.text.replace(at, std::string(place).size(), instead);
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_FALSE(wrong.text == right.text) << place;
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     EXPECT_FALSE(judge_append(data_, execute(backend, *kernel, wrong, op, plan, data_)).ok)
         << instead;

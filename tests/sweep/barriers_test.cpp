@@ -109,11 +109,8 @@ TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
 std::string report_of(const KernelSource& right, const Problem& problem, const Plan& plan,
                       const std::string& place, const std::string& instead,
                       ErrorKind kind = ErrorKind::device) {
-  KernelSource wrong = right;
-  const std::size_t at = wrong.text.find(place);
-  EXPECT_NE(at, std::string::npos) << place;
-  if (at == std::string::npos) return "";
-  wrong.text.replace(at, place.size(), instead);
+  const KernelSource wrong = with_fault(right, place, instead);
+  if (wrong.text == right.text) return "";
   const auto backend = make_host_backend({.check_races = true, .optimize = false});
   return message_of([&] { run(*backend, wrong, problem, plan); }, kind);
 }
@@ -195,6 +192,7 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   AppendLanes plan{.tokens_per_block = 2, .warps_along_entries = 2};
   expect_every_barrier_needed(op, plan, 3);
+  expect_every_barrier_needed(op, AppendFragments{.threads = 64, .tokens_per_block = 5}, 3);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string all =
       report_of(right, op, plan, "if (number >= work.all - kWindow)", "if (true)");

@@ -176,10 +176,8 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
       {"length < args_.tokens ? length : args_.tokens", "args_.tokens"},  // rows of no token
   };
   for (const auto& [place, instead] : faults) {
-    KernelSource wrong = right;
-    const std::size_t at = wrong.text.find(place);
-    ASSERT_NE(at, std::string::npos) << place;
-    wrong.text.replace(at, std::string(place).size(), instead);
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_FALSE(wrong.text == right.text) << place;
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
     EXPECT_FALSE(judge_decode(data, reference, output).comparison.ok) << place << ": " << instead;

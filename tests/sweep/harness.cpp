@@ -213,6 +213,28 @@ std::vector<std::uint16_t> Kernel::run(const LinearData& data, Misalignment misa
   return execute(backend_, *loaded_, source_, *as_linear(problem_), plan_, data, misalignment);
 }
 
+KernelSource with_fault(KernelSource right, std::string_view place, std::string_view instead) {
+  const std::size_t at = right.text.find(place);
+  EXPECT_NE(at, std::string::npos) << place;
+  if (at != std::string::npos) right.text.replace(at, place.size(), instead);
+  return right;
+}
+
+void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word)) {
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+    for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
+      const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
+      const std::int64_t token = row % tensor->rows;
+      if (token < data.lengths[b] && token >= data.sinks[b] &&
+          token < data.lengths[b] - data.windows[b]) {
+        continue;
+      }
+      const auto first = tensor->codes.begin() + row * tensor->row_words;
+      std::for_each(first, first + tensor->row_words, change);
+    }
+  }
+}
+
 void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b) {
   EXPECT_EQ(a.out, b.out);
   ASSERT_EQ(a.lse.size(), b.lse.size());

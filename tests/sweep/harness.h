@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "core/gpu/gpu_spec.h"
 #include "runtime/execute.h"
@@ -42,6 +43,12 @@ class Kernel {
 // Runs the case and judges it by the reference; an empty string where it is right, else what is
 // not.
 std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu);
+
+// The kernel with the first `place` of its text replaced; a failure of the test where it has none.
+KernelSource with_fault(KernelSource right, std::string_view place, std::string_view instead);
+
+// Changes each word of the codes of tokens that are past their sequence's length or raw.
+void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word));
 
 void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b);
 

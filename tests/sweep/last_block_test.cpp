@@ -170,10 +170,8 @@ TEST_F(LastBlock, LeavesTheWorkspaceAsItFoundIt) {
   EXPECT_EQ(once, launched(right, op, plan, data, 2));
   EXPECT_EQ(once, launched(right, op, plan, data, 3));
 
-  KernelSource wrong = right;
-  const std::string reset = "store_global(counter, 0u);";
-  ASSERT_NE(wrong.text.find(reset), std::string::npos);
-  wrong.text.replace(wrong.text.find(reset), reset.size(), ";");
+  const KernelSource wrong = with_fault(right, "store_global(counter, 0u);", ";");
+  ASSERT_FALSE(wrong.text == right.text);
   const std::string found =
       message_of([&] { launched(wrong, op, plan, data, 1); }, ErrorKind::verification_failed);
   EXPECT_NE(found.find("counters of its workspace that are not 0"), std::string::npos) << found;

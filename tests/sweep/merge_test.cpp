@@ -210,10 +210,8 @@ TEST_F(Merge, TheReferenceFindsWhatWrongKernelsWrite) {
       {"i64{args.rows} * kConfig.heads", "i64{args.rows}"},
   };
   for (const auto& [place, instead] : faults) {
-    KernelSource wrong = right;
-    const std::size_t at = wrong.text.find(place);
-    ASSERT_NE(at, std::string::npos) << place;
-    wrong.text.replace(at, std::string(place).size(), instead);
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_FALSE(wrong.text == right.text) << place;
     EXPECT_FALSE(is_right(wrong)) << place << ": " << instead;
   }
 }

@@ -33,9 +33,12 @@ enum Axis {
   kValueLayout,
   kPages,
   kOrder,
+  kDataflow,
+  kIndependent,
 };
-const std::vector<int> kSizes{3, 7, 7, 2, 3, 2, 3, 2, 4, 2, 3, 2, 3, 2, 2, 8, 8, 3, 6, 6, 4, 5};
-constexpr std::array kHeadDims{64, 96, 128};
+const std::vector<int> kSizes{3, 7, 7, 2, 4, 2, 3, 2, 4, 2, 3, 2,
+                              3, 2, 2, 8, 8, 3, 6, 6, 4, 5, 4, 2};
+constexpr std::array kHeadDims{64, 96, 128, 256};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
 constexpr std::array kTokenCounts{1, 9, 65, 130};
@@ -69,11 +72,12 @@ void set_plan(SweepCase& result, const std::vector<int>& v, const Op& op, const 
                     : std::is_same_v<Op, KvAppend>      ? Plan(AppendLanes{})
                                                         : Plan(DecodeLanes{});
   result.plan = rules_plan(like, op, gpu);
-  if constexpr (std::is_same_v<Op, AttentionDecode>) {  // the other dataflow that reads them
-    if (v[kVaried] != 1 && !op.keys.is_scalar()) {
-      const Plan tables = rules_plan(AttentionTables{}, op, gpu);
-      if (check(tables, op, gpu).ok) result.plan = tables;
-    }
+  if constexpr (std::is_same_v<Op, AttentionDecode>) {
+    const std::array<Plan, 4> dataflows{AttentionLanes{}, AttentionTables{}, AttentionFragments{},
+                                        AttentionFragments{}};
+    const Plan other = rules_plan(dataflows[static_cast<std::size_t>(v[kDataflow])], op, gpu);
+    result.dataflow_dropped = !check(other, op, gpu).ok;
+    if (!result.dataflow_dropped) result.plan = other;
   }
   const auto attempt = [&](auto&& change) {
     Plan changed = result.plan;
@@ -86,6 +90,17 @@ void set_plan(SweepCase& result, const std::vector<int>& v, const Op& op, const 
   if (v[kVaried] > 0) {
     attempt(
         [&](auto& own) requires requires { own.splits; } { own.splits = 1 + v[kVaried]; });
+  }
+  attempt(
+      [&](auto& own) requires requires { own.step_tokens; } {
+        own.step_tokens = 8 << v[kVaried];
+        if (v[kDataflow] == 3) own.code_words = 1;
+      });
+  if (v[kVaried] > 0 && v[kLengths] == 1) {
+    attempt(
+        [&](auto& own) requires requires { own.combine = Combine{}; } {
+          own.combine = Combine::last_block;
+        });
   }
   attempt(
       [&](auto& own) requires requires { own.key_codebook = Placement{}; } {
@@ -114,6 +129,7 @@ Op problem_of(const std::vector<int>& v) {
   if constexpr (std::is_same_v<Op, AttentionDecode>) {
     op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
     op.shape.query_tokens = pick(kQueryTokens, kQueries);
+    op.shape.independent = v[kIndependent] == 1;
   }
   if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = pick(kNewCounts, kNewTokens);
   op.keys = format_of(v[kKeys], op.shape.head_dim);
@@ -134,8 +150,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
                   .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged,
                   .page_order = kPageOrders[static_cast<std::size_t>(v[kOrder])]};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
-  const std::size_t words =
-      std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
+  std::size_t words = std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
+  if (const auto* fragments = std::get_if<AttentionFragments>(&result.plan)) {
+    words = std::max(static_cast<std::size_t>(fragments->code_words), words);
+  }
   result.misalignment = {alignment * 8, alignment * words};
   result.name = case_name(v);
   return result;
@@ -145,6 +163,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible{{{kKeys, 4}, {kValues, 4}}};  // which other sweeps have
+  for (const int scalar : {0, 1, 2, 3, 5, 6}) impossible.insert({{kKeys, scalar}, {kDataflow, 1}});
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return values[kOp] == 0   ? make_case<AttentionDecode>(values, gpu, own)

@@ -1,6 +1,6 @@
 // The rows of one tensor that a block of kv_append writes: loaded raw and transformed, and, once
 // encoded (append_stage.cuh), put into the cache. A share's codes are whole words
-// (kernels/append_lanes/plan.h), so that each has one writer.
+// (layout/append.h), so that each has one writer.
 #pragma once
 
 #include <vq/ops/append_share.cuh>

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <vq/args/kv_append.h>
-#include <vq/kernels/append_lanes/plan.h>
+#include <vq/layout/append.h>
 #include <vq/codebook/scalar.cuh>
 #include <vq/loads.cuh>
 
@@ -151,7 +151,7 @@ template <class Plan, class Operand>
 struct AppendShare {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Operand::config();
-  static constexpr AppendLanesShared kShared = shared_layout(kConfig, kFormat);
+  static constexpr AppendShared kShared = shared_layout(kConfig, kFormat);
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kThreads = kConfig.threads;
   static constexpr int kVectorSize = kFormat.vector_size;
@@ -196,8 +196,9 @@ struct AppendShare {
     Candidates::scaled(x, scale);
   }
 
-  // Parts of shared memory (kernels/append_lanes/plan.h).
+  // Parts of shared memory (layout/append.h).
   VQ_DEVICE static float* rows() { return shared_part<float>(kShared.rows); }
+  VQ_DEVICE static float* norms() { return shared_part<float>(kShared.norms); }
   VQ_DEVICE static float* distances() { return shared_part<float>(kShared.distances); }
   VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }
   VQ_DEVICE static u32* codes() { return shared_part<u32>(kShared.codes); }

@@ -25,6 +25,8 @@ class AppendStage {
 
   VQ_DEVICE AppendStage(const Share& share, int stage) : share_(share), stage_(stage) {}
 
+  VQ_DEVICE void prepare() const {}
+
   // Runs are of the head's sub-vectors, so that each lies in one unit; those that reach beyond the
   // share repeat its first or last sub-vector.
   VQ_DEVICE void search() const {
@@ -82,7 +84,6 @@ class AppendStage {
     }
   }
 
- private:
   // This lane's entries: some loads are begun before the first is used. What compares as NaN is
   // never nearer, so that a sub-vector of NaN gets code 0.
   VQ_DEVICE void scan(const Vector (&x)[kRun], i64 book, float scale, int part,
@@ -135,8 +136,11 @@ class AppendStage {
       take_nearer(least, nearest, distance, candidate);
     }
   }
+
+ private:
   // That of the warps.
   VQ_DEVICE static u32 nearest_of_all(int place) {
+    if constexpr (kWarps == 1) return load_shared(Share::nearest() + place);
     float least = load_shared(Share::distances() + place);
     u32 nearest = load_shared(Share::nearest() + place);
     VQ_UNROLL

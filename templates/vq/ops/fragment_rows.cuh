@@ -4,6 +4,7 @@
 
 #include <vq/layout/attention.h>
 #include <vq/codebook/codebook.cuh>
+#include <vq/codebook/scalar_operands.cuh>
 #include <vq/codes.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
@@ -16,8 +17,9 @@ namespace vq {
 //
 // kParts lanes share a row of kRowWords words, stored in groups of kRows rows and runs of kRun
 // words (layout/codes.h). Where shares are whole words, loads move up to kLoadWords of them at
-// once, or runs; else one.
-template <int kRowWords, int kBits, int kParts, int kLoadWords, int kRows, int kRun>
+// once, or runs; else one. With kScale all lanes load the row's scale too, which is its last word
+// and comes last.
+template <int kRowWords, int kBits, int kParts, int kLoadWords, int kRows, int kRun, bool kScale>
 struct LaneCodes {
   static constexpr CodeLayout kLayout{kRows, kRun};
   static constexpr bool kWhole = kBits % 32 == 0;
@@ -39,7 +41,8 @@ struct LaneCodes {
     }
     return most;
   }
-  static constexpr int kLoaded = touched();
+  static constexpr int kTouched = touched();
+  static constexpr int kLoaded = kTouched + (kScale ? 1 : 0);
 
   // Where the share begins.
   VQ_DEVICE static int first_word(int part) { return part * kBits / 32; }
@@ -58,25 +61,41 @@ struct LaneCodes {
         VQ_UNROLL
         for (int n = 0; n < kRows * kRun; ++n) to(n / kRun)[i + n % kRun] = words[n];
       }
+      if constexpr (kScale) {
+        constexpr int kLast = (kRowWords - 1) / kRun * kRun;
+        u32 words[kRows * kRun];
+        load_words<kRows * kRun>(words, from + to_word(part, kLast), LoadGlobal());
+        VQ_UNROLL
+        for (int row = 0; row < kRows; ++row) {
+          to(row)[kTouched] = words[row * kRun + kRowWords - 1 - kLast];
+        }
+      }
     } else if constexpr (kWidth > 1) {
       VQ_UNROLL
-      for (int i = 0; i < kLoaded; i += kWidth) {
+      for (int i = 0; i < kTouched; i += kWidth) {
         load_words<kWidth>(to(0) + i, from + place(part, i), LoadGlobal());
       }
     } else {
       VQ_UNROLL
-      for (int i = 0; i < kLoaded; ++i) {
+      for (int i = 0; i < kTouched; ++i) {
         const int left = kRowWords - 1 - first_word(part);
         to(0)[i] = load_global(from + place(part, kWhole || i < left ? i : left));
       }
     }
+    if constexpr (kScale && kTogether == 1) {
+      to(0)[kTouched] = load_global(from + to_word(part, kRowWords - 1));
+    }
+  }
+
+  // From where the share begins to word `word` of its row.
+  VQ_DEVICE static int to_word(int part, int word) {
+    return word_place(kLayout, word) - word_place(kLayout, first_word(part));
   }
 
   // From where the share begins to its word `i`.
   VQ_DEVICE static int place(int part, int i) {
     if constexpr (kRows == 1 || kWholeRuns) return word_place(kLayout, i);
-    const int first = first_word(part);
-    return word_place(kLayout, first + i) - word_place(kLayout, first);
+    return to_word(part, first_word(part) + i);
   }
 
   VQ_DEVICE static void align(u32 (&share)[kWords], const u32 (&loaded)[kLoaded], int part) {
@@ -85,7 +104,7 @@ struct LaneCodes {
       if constexpr (kWhole) {
         share[i] = loaded[i];
       } else {
-        const u32 above = i + 1 < kLoaded ? loaded[i + 1] : 0u;
+        const u32 above = i + 1 < kTouched ? loaded[i + 1] : 0u;
         share[i] = static_cast<u32>((u64{above} << 32 | loaded[i]) >> shift(part));
       }
     }
@@ -93,13 +112,15 @@ struct LaneCodes {
 };
 
 // `Format` says config() and shared() as for a Codebook, and kRebuilt: what operand words hold. A
-// row is shared evenly by kLanes lanes.
+// row is shared evenly by kLanes lanes. Scalar codes are no entries: number() makes the operand
+// words of a word of them, unscaled.
 template <class Plan, class Format, int kLanes>
 class FragmentRows {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Format::config();
-  static constexpr Element kElement = kConfig.element;
+  static constexpr bool kScalar = is_scalar(kFormat.decoder);
+  static constexpr Element kElement = kScalar ? Element::f16 : kConfig.element;  // of operands
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr Rebuilt kRebuilt = Format::kRebuilt;
   static constexpr int kOfWord = kRebuilt == Rebuilt::kHeld ? 4 : 2;  // elements of an operand word
@@ -113,10 +134,12 @@ class FragmentRows {
   static constexpr bool kUnitsByByte = kFormat.index_bits == 8 && kRebuilt != Rebuilt::kSum &&
                                        kChannels % kFormat.unit_elements == 0;
   static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
-  using Book = Codebook<Format, kElement, kUnits, kConfig.threads>;
+  using Book = Codebook<Format, kConfig.element, kUnits, kConfig.threads>;
+  using Scalars = ScalarOperand<kFormat.decoder, kFormat.vector_size, kRebuilt == Rebuilt::kHeld>;
   using Stored = CodeRows<Format, Plan>;
   using Share = LaneCodes<Stored::kWords, kSubVectors * kFormat.residuals * kFormat.index_bits,
-                          kLanes, kConfig.code_words, kFormat.layout.rows, kFormat.layout.words>;
+                          kLanes, kConfig.code_words, kFormat.layout.rows, kFormat.layout.words,
+                          kFormat.token_scales>;
   static_assert(kChannels % kVectorSize == 0, "");
 
   // Binds the block's codebooks and begins to fetch them, with thread number `thread`;
@@ -129,6 +152,16 @@ class FragmentRows {
   VQ_DEVICE static int unit_of(int channel) {
     if constexpr (kUnits == 1) return 0;
     return channel / kFormat.unit_elements;
+  }
+
+  // Of scalar codes: what a 1 in operand words stands for in a channel of the bound head.
+  VQ_DEVICE static float channel_scale(const Book& book, int channel) {
+    float scales[kVectorSize] = {};
+    add_entry<kConfig.element>(scales, book.held(unit_of(channel), 0, 0u), Scalars::kUnit);
+    float scale = scales[0];
+    VQ_UNROLL
+    for (int i = 1; i < kVectorSize; ++i) scale = channel % kVectorSize == i ? scales[i] : scale;
+    return scale;
   }
 
   // Sub-vector s of the share of lane `part`, in operand words: of stage `pass`, or the sum of all.

@@ -27,8 +27,11 @@ class FragmentScores {
   static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr bool kScales = kConfig.keys.stage_scales;
-  // Keys of int8 entries are multiplied as they are, where the machine has a product of integers.
-  static constexpr bool kIntegers = kConfig.keys.int8_entries && kHasMmaS8;
+  static constexpr bool kScalar = is_scalar(kConfig.keys.decoder);
+  // Keys of int8 entries are multiplied as they are, where the machine has a product of integers,
+  // and so are scalar ones.
+  static constexpr bool kIntegers =
+      (kConfig.keys.int8_entries && kHasMmaS8) || kConfig.keys.decoder == Decoder::scalar;
   static constexpr int kParts = query_parts(kConfig);
   static constexpr int kQueries = query_stages(kConfig);
 
@@ -39,7 +42,9 @@ class FragmentScores {
     VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
   };
   using Rows = FragmentRows<Plan, Keys, 4>;
-  using Query = Either<kIntegers, QueryBytes<Plan>, QueryFragments<Plan, kParts>>;
+  using Order = Either<kScalar, typename Rows::Scalars, InOrder>;
+  using Query =
+      Either<kIntegers, QueryBytes<Plan, Order>, QueryFragments<Plan, kParts, Rows::kElement>>;
   using RawQuery = QueryFragments<Plan, 1>;
   static constexpr int kOctetWords = 8 / Rows::kOfWord;
 
@@ -59,7 +64,7 @@ class FragmentScores {
   VQ_DEVICE void take_query(const QueryRows<Plan>& rows, float scale) {
     using Row = typename QueryRows<Plan>::Row;
     float* const peaks = part(kAt.query_peaks);
-    if constexpr (kScales) {  // which have come with the codebooks
+    if constexpr (kScales || kScalar) {  // which have come with the codebooks
       sync_block();
     }
     rows.store(1.0f, part(kAt.query), part(kAt.raw_query), [&](int head, const Row& row) {
@@ -118,6 +123,13 @@ class FragmentScores {
       query_of(turn).multiply(products, words[turn % 2], octets[turn % 2]);
     }
     Query::take_scores(products, scores);
+    if constexpr (kConfig.keys.token_scales) {
+      VQ_UNROLL
+      for (int i = 0; i < kTiles * kQuads; ++i) {
+        scores[i / kQuads][i % kQuads] *=
+            float_from_bits(loaded[i / kQuads][Rows::Share::kTouched]);
+      }
+    }
   }
 
   // By which a sum is a score in units of log2, for each quad.
@@ -150,14 +162,25 @@ class FragmentScores {
     return most;
   }
   VQ_DEVICE float key_scale(int channel, int stage) const {
+    if constexpr (kScalar) return Rows::channel_scale(book_, channel);
     return book_.scale(Rows::unit_of(channel), stage);
   }
 
   // One octet of all tiles, of one stage or of all.
   VQ_DEVICE void look_up_keys(u32 (&words)[kTiles][kOctetWords],
                               const u32 (&share)[kTiles][Rows::Share::kWords], int turn) const {
-    constexpr int kVectors = 8 / Rows::kVectorSize;
     const int octet = turn / Rows::kPasses;
+    if constexpr (kScalar) {
+      using Scalars = typename Rows::Scalars;
+      constexpr int kCodes = 8 / Scalars::kChannels;  // words of them
+      VQ_UNROLL
+      for (int i = 0; i < kTiles * kCodes; ++i) {
+        const u32* const codes = share[i / kCodes] + octet * kCodes;
+        Scalars::unpack(words[i / kCodes] + i % kCodes * Scalars::kWords, codes[i % kCodes]);
+      }
+      return;
+    }
+    constexpr int kVectors = 8 / Rows::kVectorSize;
     VQ_UNROLL
     for (int i = 0; i < kTiles * kVectors; ++i) {
       const int s = i % kVectors;

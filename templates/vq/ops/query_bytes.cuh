@@ -5,8 +5,8 @@
 //
 // A head's row is scaled to kPeak at most and rounded to integers v = 128 high + low, high and low
 // within a byte: about 15 bits of the largest magnitude, no coarser than what 16-bit elements leave
-// of a score. Sums of integers are exact: 127 * 127 * 128 + 127 * 64 for each channel and stage is
-// below 2^31 up to 1036 of them.
+// of a score. Sums of integers are exact: 128 * 127 * 128 + 128 * 64 for each channel and stage is
+// below 2^31 up to 1028 of them.
 #pragma once
 
 #include <vq/kernels/attention_fragments/plan.h>
@@ -15,7 +15,8 @@
 
 namespace vq {
 
-template <class Plan>
+// Order says channel(i): which channel of an octet element i of its operand words is.
+template <class Plan, class Order>
 class QueryBytes : public QueryOperand<Plan, 2, 2> {
   using Base = QueryOperand<Plan, 2, 2>;
 
@@ -34,16 +35,17 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
   VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
                                 Weight weight) {
     for (int i = lane(); i < 4 * kQuarter; i += 32) {
-      const U32x4 four = load_shared(reinterpret_cast<const U32x4*>(row) + i);
       u32 high = 0, low = 0;
-      const auto add = [&](u32 bits, int j) {
+      VQ_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const int channel = i / 2 * 8 + Order::channel(i % 2 * 4 + j);
         // What is no number comes of a row whose peak is none, which makes none of the scores.
-        const i32 whole = nearest_within(float_from_bits(bits) * factor * weight(4 * i + j), kPeak);
+        const i32 whole =
+            nearest_within(load_shared(row + channel) * factor * weight(channel), kPeak);
         const i32 first = (whole + 64) >> 7;  // 64: the second is within -64 .. 63
         high |= (static_cast<u32>(first) & 0xffu) << 8 * j;
         low |= (static_cast<u32>(whole - first * 128) & 0xffu) << 8 * j;
-      };
-      add(four.x, 0), add(four.y, 1), add(four.z, 2), add(four.w, 3);
+      }
       u32* const to =
           words + query_word(kQuarter, kOctetWords, head * 2, i / kQuarter, i % kQuarter);
       store_shared(to, high);

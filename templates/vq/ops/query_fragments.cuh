@@ -121,7 +121,7 @@ class QueryOperand {
   u32 words_[kHeld ? kProducts : 1][kOctets][kOctetWords];
 };
 
-template <class Plan, int kParts>
+template <class Plan, int kParts, Element kElement = Plan::config().element>
 class QueryFragments : public QueryOperand<Plan, kParts, 4> {
   using Base = QueryOperand<Plan, kParts, 4>;
 
@@ -132,7 +132,6 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4> {
   using Base::kProducts;
   using Base::kQuads;
   using Base::kQuarter;
-  static constexpr Element kElement = Plan::config().element;
   static constexpr float kPeak = 128.0f;  // the largest magnitude that is parted
   using Sum = float;
 

@@ -15,12 +15,18 @@
 //   c   so c0 and c2 are two consecutive channels of head c of the first quad, c1 and c3 of the
 //       second: half the products
 //
+// With scalar values k is made of numbers in f16, in the order that they come in, and channels get
+// their scales at the end of what is read from codes. Where tokens have scales, scores have their
+// logarithms besides until then, so that probabilities of 16 bits are relative to the largest
+// product; the sum of probabilities is taken without.
+//
 // movmatrix turns the probabilities of lane (token g, head c) into those of lane (head g / 2,
 // tokens 2c and 2c + 1). The maximum follows only when a score exceeds it by more than kSlack: sums
 // in fp32 and probabilities in 16 bits have the room.
 #pragma once
 
 #include <vq/kernels/attention_fragments/plan.h>
+#include <vq/codebook/scalar_operands.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/attention_work.cuh>
 
@@ -30,7 +36,9 @@ template <class Plan>
 class WarpSoftmax {
  public:
   static constexpr auto kConfig = Plan::config();
-  static constexpr Element kElement = kConfig.element;
+  static constexpr FormatConfig kFormat = kConfig.values;
+  using Order = Either<is_scalar(kFormat.decoder),
+                       ScalarOperand<kFormat.decoder, kFormat.vector_size, false>, InOrder>;
   static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kValues = kConfig.head_dim / 8;  // channels of a lane
@@ -48,6 +56,7 @@ class WarpSoftmax {
     for (int quad = 0; quad < kQuads; ++quad) {
       maximum_[quad] = kLowest;
       sum_[quad] = 0.0f;
+      largest_scale_[quad] = kLowest;
       VQ_UNROLL
       for (int i = 0; i < kValues; ++i) output(quad, i) = 0.0f;
     }
@@ -58,15 +67,42 @@ class WarpSoftmax {
     return base + tile / kJoined * (8 * kJoined) + row * kJoined + tile % kJoined;
   }
 
+  // The scales of tokens: those of row g of each tile.
+  struct Scales {
+    float logarithm[kTiles];  // base 2
+    float inverse[kTiles];
+  };
+  // From what the lane has of tokens 2c and 2c + 1 of each tile: scale(tile, i), its bits.
+  template <class Scale>
+  VQ_DEVICE static Scales scales_of(Scale scale) {
+    Scales scales;
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int odd = lane_group() % 2;
+      const u32 mine = odd == 1 ? scale(tile, 1) : scale(tile, 0);
+      const float own = float_from_bits(shuffle(mine, odd * kGroupLanes + group_pair()));
+      scales.logarithm[tile] = log2_approx(own);
+      // What stands where no token counts may be anything; others get 0 for what is no number.
+      const float inverse = exp2_approx(-scales.logarithm[tile]);
+      scales.inverse[tile] = inverse < infinity() ? inverse : 0.0f;
+    }
+    return scales;
+  }
+
   // Scores times scale[quad], in units of log2, of the rows g of the tiles from `base` on become
   // probabilities relative to the warp's maximum; those of tokens outside [first, end) become 0,
   // and of a block of several query tokens those that its own, counts(query token, token), leaves
-  // out, all of which are `common` or more.
-  template <class Counts>
+  // out, all of which are `common` or more. With kScaled they are multiplied by their `scales`.
+  template <bool kScaled, class Counts>
   VQ_DEVICE void to_probabilities(float (&scores)[kTiles][kQuads], const float (&scale)[kQuads],
-                                  int base, int first, int end, int common, Counts counts) {
+                                  int base, int first, int end, int common, Counts counts,
+                                  const Scales& scales) {
     VQ_UNROLL
-    for (int i = 0; i < kTiles * kQuads; ++i) scores[i / kQuads][i % kQuads] *= scale[i % kQuads];
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      float& score = scores[i / kQuads][i % kQuads];
+      score *= scale[i % kQuads];
+      if constexpr (kScaled) score += scales.logarithm[i / kQuads];
+    }
     const int whole = block_tokens(kConfig) == 1 || end < common ? end : common;
     if (base < first || base + 8 * kTiles > whole) mask(scores, base, first, end, counts);
     bool above = false;
@@ -80,13 +116,63 @@ class WarpSoftmax {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
         float& score = scores[tile][quad];
+        if constexpr (kScaled) {
+          if (score > kLowest) {
+            largest_scale_[quad] = larger(largest_scale_[quad], scales.logarithm[tile]);
+          }
+        }
         score = exp2_approx(score - maximum_[quad]);
-        sum_[quad] += score;
+        sum_[quad] += kScaled ? score * scales.inverse[tile] : score;
+      }
+    }
+  }
+
+  // Once all tokens that are read from scalar codes are in: channels take their scales,
+  // scale(channel) for each of this lane's, and the maximum, which had scales of tokens in it, is
+  // one of scores again, about: what raw tokens come to is small or large by their scores alone.
+  template <class Scale>
+  VQ_DEVICE void end_scalars(Scale scale) {
+    float factor[kQuads];
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      factor[quad] = 1.0f;
+      if constexpr (kFormat.token_scales) {
+        float largest = largest_scale_[quad];
+        VQ_UNROLL
+        for (int mask = 4; mask < 32; mask *= 2) {
+          largest = larger(largest, shuffle_xor(largest, mask));
+        }
+        largest = largest > kLowest ? largest : 0.0f;  // no token
+        factor[quad] = exp2_approx(largest);
+        maximum_[quad] -= largest;
+        sum_[quad] *= factor[quad];
+      }
+    }
+    VQ_UNROLL
+    for (int i = 0; i < kValues; ++i) {
+      const float own = scale(lane_group() * kValues + i / 8 * 8 + Order::channel(i % 8));
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) output(quad, i) *= factor[quad] * own;
+    }
+  }
+
+  // Words of this lane's channels as they are in memory become those of scalar values' order.
+  VQ_DEVICE static void arrange(u32 (&words)[kValues / 2]) {
+    if constexpr (Order::channel(1) != 1) {
+      VQ_UNROLL
+      for (int octet = 0; octet < kValues / 2; octet += 4) {
+        const u32 from[4] = {words[octet], words[octet + 1], words[octet + 2], words[octet + 3]};
+        VQ_UNROLL
+        for (int i = 0; i < 4; ++i) {  // channels i and i + 4
+          words[octet + i] =
+              byte_permute(from[i / 2], from[2 + i / 2], i % 2 == 0 ? 0x5410u : 0x7632u);
+        }
       }
     }
   }
 
   // Operand b of a tile's probabilities, for each quad.
+  template <Element kElement>
   VQ_DEVICE static void spread(u32 (&b)[kQuads][2], const float (&probabilities)[kQuads]) {
     const bool odd = lane_group() % 2 == 1;
     VQ_UNROLL
@@ -98,6 +184,7 @@ class WarpSoftmax {
   }
 
   // Operand b of the probabilities of a pair of tiles, for each pair of quads.
+  template <Element kElement>
   VQ_DEVICE static void spread_pairs(u32 (&b)[kQuads][2], const float (&probabilities)[kQuads],
                                      int tile) {
     VQ_UNROLL
@@ -111,6 +198,7 @@ class WarpSoftmax {
     return {byte_permute(even, odd, 0x5410u), byte_permute(even, odd, 0x7632u)};
   }
   // Adds word `word` of this lane's channels, of a pair of tiles.
+  template <Element kElement>
   VQ_DEVICE void add_pairs(int word, U32x2 first, U32x2 second, const u32 (&b)[kQuads][2]) {
     const u32 a[4] = {first.x, first.y, second.x, second.y};
     VQ_UNROLL
@@ -120,6 +208,7 @@ class WarpSoftmax {
   }
 
   // Adds product j: words 2j and 2j + 1 of this lane's channels of tokens 2c and 2c + 1.
+  template <Element kElement>
   VQ_DEVICE void add(int j, const u32 (&a)[4], const u32 (&b)[kQuads][2]) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
@@ -161,7 +250,8 @@ class WarpSoftmax {
          i += kConfig.threads) {
       const int head = i / kConfig.head_dim;
       const int channel = i % kConfig.head_dim;
-      const int value = head / 4 * kValues + channel % kValues;
+      const int of = channel % kValues;
+      const int value = head / 4 * kValues + of / 8 * 8 + Order::place(of % 8);
       const int of_lane = channel / kValues * 4 + head % 4;
       float sum = 0.0f;
       VQ_UNROLL
@@ -258,6 +348,7 @@ class WarpSoftmax {
   float maximum_[kQuads];  // the same in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane held
   float output_[kQuads * kProducts][4];
+  float largest_scale_[kQuads];  // logarithm, of the tokens that count of those in sum_
 };
 
 }  // namespace vq

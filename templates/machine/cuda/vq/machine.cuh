@@ -294,8 +294,9 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   return bytes;
 }
 
-// The larger one; a NaN is passed over.
+// The larger and the smaller one; a NaN is passed over.
 VQ_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+VQ_DEVICE float smaller(float a, float b) { return fminf(a, b); }
 // 2^x within 2 ulp in one instruction; results below 2^-126 are 0.
 VQ_DEVICE float exp2_approx(float x) {
   float result;

@@ -269,6 +269,7 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
 }
 
 VQ_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+VQ_DEVICE float smaller(float a, float b) { return __builtin_fminf(a, b); }
 VQ_DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }
 VQ_DEVICE float log2_approx(float x) { return __builtin_log2f(x); }
 VQ_DEVICE u32 float_bits(float value) { return host::bits<u32>(value); }

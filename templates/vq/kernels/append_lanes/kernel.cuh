@@ -1,83 +1,14 @@
-// kv_append by lanes: new tokens of a KV cache, encoded on the device as the quantizer does it
-// (greedy residual quantization, VQKV sec. 3), and written to their packed rows; also to the raw
-// slots, where the cache has some, while their codes are good from the start. A block is of keys or
-// of values (append_rows.cuh).
+// kv_append by lanes (ops/append_tokens.cuh): each entry is compared by the lane that loads it.
 #pragma once
 
 #include <vq/kernels/append_lanes/plan.h>
-#include <vq/ops/append_rows.cuh>
-#include <vq/ops/append_stage.cuh>
+#include <vq/ops/append_tokens.cuh>
 
 namespace vq {
 
-template <class Plan, bool kKeys>
-struct Appended {
-  VQ_HD static constexpr FormatConfig config() {
-    return kKeys ? Plan::config().keys : Plan::config().values;
-  }
-};
-
-// Tokens that fit between 0 and the capacity, of a block's own. No sum may overflow, whatever the
-// position.
-template <class Plan>
-VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block) {
-  constexpr auto kConfig = Plan::config();
-  AppendWork work;
-  work.batch = block_z();
-  work.head = block_y();
-  work.position = load_global(args.positions + work.batch);
-  int all = kConfig.new_tokens;
-  if (args.counts != nullptr) {
-    const int count = load_global(args.counts + work.batch);
-    all = count < all ? count : all;
-  }
-  if (work.position < 0) all = 0;
-  if (all > 0 && args.capacity - work.position < all) all = args.capacity - work.position;
-  work.all = all > 0 ? all : 0;
-  work.first = token_block * kConfig.tokens_per_block;
-  const int left = work.all - work.first;
-  work.count = left < kConfig.tokens_per_block ? left : kConfig.tokens_per_block;
-  return work;
-}
-
-// All threads, with a barrier between any two steps.
-template <class Rows, class Share>
-VQ_DEVICE void encode(Rows& rows, const Share& share) {
-  rows.load(share);
-  sync_block();
-  for (int stage = 0; stage < Share::kResiduals; ++stage) {
-    const AppendStage<Share> codes(share, stage);
-    codes.search();
-    sync_block();
-    codes.settle();
-    sync_block();
-  }
-  rows.write(share);
-}
-
-template <class Plan, class Operand>
-VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* raw,
-                           const EncodedArgs& to, int token_block, int share) {
-  using Rows = AppendRows<Plan, Operand>;
-  Rows rows(args, elements, raw, token_block * Plan::config().tokens_per_block);
-  const AppendWork work = append_work<Plan>(args, token_block);
-  if (work.count > 0) encode(rows, Rows::Share::of_block(to, work, share));
-}
-
 template <class Plan>
 VQ_DEVICE void kv_append_lanes(const KvAppendArgs& args) {
-  constexpr auto kConfig = Plan::config();
-  constexpr int kKeyShares = shares(kConfig, kConfig.keys);
-  constexpr int kShares = kKeyShares + shares(kConfig, kConfig.values);
-  const int tokens = block_x() / kShares;
-  const int share = block_x() % kShares;
-  if (share < kKeyShares) {
-    append_rows<Plan, Appended<Plan, true>>(args, args.new_keys, args.raw_keys, args.keys, tokens,
-                                            share);
-  } else {
-    append_rows<Plan, Appended<Plan, false>>(args, args.new_values, args.raw_values, args.values,
-                                             tokens, share - kKeyShares);
-  }
+  append_tokens<Plan, AppendStage>(args);
 }
 
 }  // namespace vq

@@ -7,7 +7,9 @@
 //            (warp_softmax.cuh).
 //
 // Each warp keeps a maximum, a sum and an output of its own and meets no barrier before the end.
-// Raw tokens go the same way, with raw elements for entries.
+// Raw tokens go the same way, with raw elements for entries. Scalar codes are operands by a few
+// instructions (codebook/scalar_operands.cuh), keys and values each by itself: the query takes the
+// scales of keys, sums of values theirs.
 //
 // A block may serve several query tokens, whose heads are so many more: each has its own end of
 // what it reads from codes, and its own raw tokens, and the others are masked: probability 0, which
@@ -33,11 +35,13 @@ class AttentionFragmentsBlock {
   static constexpr int kTokens = kConfig.step_tokens;  // of one step of a warp
   static constexpr int kTiles = Softmax::kTiles;
   static constexpr int kQuads = Softmax::kQuads;
+  static constexpr Element kElement = kConfig.element;
   static constexpr bool kRaw = reads_raw(kConfig);
 
   struct Values {
     // False: the one scale of all that is summed is left for the end.
-    static constexpr bool kScaled = kRaw || kConfig.values.residuals > 1 ||
+    static constexpr bool kScalar = is_scalar(kConfig.values.decoder);
+    static constexpr bool kScaled = kScalar || kRaw || kConfig.values.residuals > 1 ||
                                     units_per_head(kConfig.values, kConfig.head_dim) > 1;
     static constexpr Rebuilt kRebuilt =
         kScaled && kConfig.values.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
@@ -83,6 +87,10 @@ class AttentionFragmentsBlock {
     value_book_.finish_load(value_thread, values);
     scores_.take_query(rows, score_scale(args_));
     attend(codes, begin, end);
+    if constexpr (Values::kScalar) {
+      softmax_.end_scalars(
+          [this](int channel) { return ValueRows::channel_scale(value_book_, channel); });
+    }
     if constexpr (kRaw) {
       attend_raw(work_.begin, work_.end < work_.raw.sinks ? work_.end : work_.raw.sinks);
       const int window = work_.raw_begin();
@@ -120,14 +128,77 @@ class AttentionFragmentsBlock {
     float scores[kTiles][kQuads];
     scores_.score(now.keys, scores);
     u32 words[2][2][kValueWords];
-    look_up_values(words[0], now.values, 0);
+    if constexpr (!Values::kScalar) look_up_values(words[0], now.values, 0);
+    constexpr bool kScaled = kConfig.values.token_scales;
+    typename Softmax::Scales scales{};
+    if constexpr (kScaled) {
+      scales = Softmax::scales_of(
+          [&now](int tile, int i) { return now.values[tile][i][ValueRows::Share::kTouched]; });
+    }
     const int counted = Reader::kAligned > 1 && first < begin ? begin : first;
-    softmax_.to_probabilities(scores, scores_.scale(), Reader::base_of(first, end), counted, end,
-                              work_.codes_end(0),
-                              [this](int of, int token) { return token < work_.codes_end(of); });
-    accumulate(now.values, scores, words);
+    softmax_.template to_probabilities<kScaled>(
+        scores, scores_.scale(), Reader::base_of(first, end), counted, end, work_.codes_end(0),
+        [this](int of, int token) { return token < work_.codes_end(of); }, scales);
+    if constexpr (Values::kScalar) {
+      accumulate_scalars(now.values, scores);
+    } else {
+      accumulate(now.values, scores, words);
+    }
     first = following;
     return more;
+  }
+
+  VQ_DEVICE void accumulate_scalars(const u32 (&codes)[kTiles][2][ValueRows::Share::kLoaded],
+                                    const float (&probabilities)[kTiles][kQuads]) {
+    using Scalars = typename ValueRows::Scalars;
+    constexpr int kWords = Scalars::kWords;
+    u32 b[kQuads][2];
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; tile += Softmax::kPaired ? 2 : 1) {
+      spread_tiles<Element::f16>(b, probabilities, tile);
+      VQ_UNROLL
+      for (int i = 0; i < ValueRows::Share::kWords; ++i) {
+        u32 words[Softmax::kPaired ? 2 : 1][2][kWords];
+        VQ_UNROLL
+        for (int n = 0; n < (Softmax::kPaired ? 4 : 2); ++n) {
+          Scalars::unpack(words[n / 2][n % 2], codes[tile + n / 2][n % 2][i]);
+        }
+        add_words<Element::f16>(i * kWords, words, b);
+      }
+    }
+  }
+
+  // Operand b of one tile, or of the pair that begins with it.
+  template <Element kElement>
+  VQ_DEVICE static void spread_tiles(u32 (&b)[kQuads][2],
+                                     const float (&probabilities)[kTiles][kQuads], int tile) {
+    if constexpr (Softmax::kPaired) {
+      Softmax::template spread_pairs<kElement>(b, probabilities[tile], tile);
+      Softmax::template spread_pairs<kElement>(b, probabilities[tile + 1], tile + 1);
+    } else {
+      Softmax::template spread<kElement>(b, probabilities[tile]);
+    }
+  }
+
+  // Words of this lane's channels from `word` on, of tokens 2c and 2c + 1 of one tile or of a pair.
+  template <Element kElement, int kCount, int kOf>
+  VQ_DEVICE void add_words(int word, const u32 (&words)[kOf][2][kCount],
+                           const u32 (&b)[kQuads][2]) {
+    if constexpr (kOf == 2) {
+      VQ_UNROLL
+      for (int w = 0; w < kCount; ++w) {
+        softmax_.template add_pairs<kElement>(word + w,
+                                              Softmax::rows_of(words[0][0][w], words[0][1][w]),
+                                              Softmax::rows_of(words[1][0][w], words[1][1][w]), b);
+      }
+    } else {
+      VQ_UNROLL
+      for (int w = 0; w < kCount; w += 2) {
+        softmax_.template add<kElement>(
+            (word + w) / 2,
+            {words[0][0][w], words[0][0][w + 1], words[0][1][w], words[0][1][w + 1]}, b);
+      }
+    }
   }
 
   // `words`: the first has been looked up; the lookups of the next products are under way
@@ -145,22 +216,24 @@ class AttentionFragmentsBlock {
       const auto& now = words[turn % 2];
       if constexpr (Softmax::kPaired) {
         const int tile = tile_of(turn);
-        if (pass_of(turn) == 0) Softmax::spread_pairs(b, probabilities[tile], tile);
+        if (pass_of(turn) == 0)
+          Softmax::template spread_pairs<kElement>(b, probabilities[tile], tile);
         VQ_UNROLL
         for (int w = 0; w < kValueWords; ++w) {
           const U32x2 rows = Softmax::rows_of(now[0][w], now[1][w]);
           if (tile % 2 == 0) {
             first[w] = rows;
           } else {
-            softmax_.add_pairs(w, first[w], rows, b);
+            softmax_.template add_pairs<kElement>(w, first[w], rows, b);
           }
         }
         continue;
       }
-      if (pass_of(turn) == 0) Softmax::spread(b, probabilities[tile_of(turn)]);
+      if (pass_of(turn) == 0) Softmax::template spread<kElement>(b, probabilities[tile_of(turn)]);
       VQ_UNROLL
       for (int j = 0; j < Softmax::kProducts; ++j) {
-        softmax_.add(j, {now[0][2 * j], now[0][2 * j + 1], now[1][2 * j], now[1][2 * j + 1]}, b);
+        softmax_.template add<kElement>(
+            j, {now[0][2 * j], now[0][2 * j + 1], now[1][2 * j], now[1][2 * j + 1]}, b);
       }
     }
   }
@@ -207,10 +280,13 @@ class AttentionFragmentsBlock {
       float scores[kTiles][kQuads];
       score_raw(query, first, begin, end, scores);
       const int counted = first < begin ? begin : first;
-      softmax_.to_probabilities(scores, scale, first, counted, end, 0, [this](int of, int token) {
-        const bool raw = token < work_.raw.sinks || token >= work_.codes_end(of);
-        return raw && token < work_.seen_end(of);
-      });
+      softmax_.template to_probabilities<false>(scores, scale, first, counted, end, 0,
+                                                [this](int of, int token) {
+                                                  const bool raw = token < work_.raw.sinks ||
+                                                                   token >= work_.codes_end(of);
+                                                  return raw && token < work_.seen_end(of);
+                                                },
+                                                {});
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; tile += Softmax::kPaired ? 2 : 1) {
         accumulate_raw(first, tile, begin, end, scores);
@@ -246,38 +322,22 @@ class AttentionFragmentsBlock {
   // One tile, or the pair that begins with it.
   VQ_DEVICE void accumulate_raw(int first, int tile, int begin, int end,
                                 const float (&probabilities)[kTiles][kQuads]) {
-    u32 b[kQuads][2];
-    if constexpr (!Softmax::kPaired) Softmax::spread(b, probabilities[tile]);
-    const auto row = [&](int of) {
-      return reinterpret_cast<const U32x2*>(
-          work_.raw_value(args_, held(of, begin, end), lane_group() * ValueRows::kChannels));
-    };
-    const int token = Softmax::token_of(first, tile, place_in_group() * 2);
-    const U32x2* const even = row(token);
-    const U32x2* const odd = row(token + Softmax::kJoined);
-    if constexpr (Softmax::kPaired) {
-      const int other = Softmax::token_of(first, tile + 1, place_in_group() * 2);
-      const U32x2* const other_even = row(other);
-      const U32x2* const other_odd = row(other + Softmax::kJoined);
-      Softmax::spread_pairs(b, probabilities[tile], tile);
-      Softmax::spread_pairs(b, probabilities[tile + 1], tile + 1);
-      VQ_UNROLL
-      for (int j = 0; j < Softmax::kProducts; ++j) {
-        const U32x2 a[] = {load_global(even + j), load_global(odd + j)};
-        const U32x2 o[] = {load_global(other_even + j), load_global(other_odd + j)};
-        softmax_.add_pairs(2 * j, Softmax::rows_of(a[0].x, a[1].x),
-                           Softmax::rows_of(o[0].x, o[1].x), b);
-        softmax_.add_pairs(2 * j + 1, Softmax::rows_of(a[0].y, a[1].y),
-                           Softmax::rows_of(o[0].y, o[1].y), b);
-      }
-      return;
-    }
+    u32 words[Softmax::kPaired ? 2 : 1][2][kValueWords];
     VQ_UNROLL
-    for (int j = 0; j < Softmax::kProducts; ++j) {
-      const U32x2 a = load_global(even + j);
-      const U32x2 b_words = load_global(odd + j);
-      softmax_.add(j, {a.x, a.y, b_words.x, b_words.y}, b);
+    for (int n = 0; n < (Softmax::kPaired ? 4 : 2); ++n) {
+      const int token =
+          Softmax::token_of(first, tile + n / 2, place_in_group() * 2) + n % 2 * Softmax::kJoined;
+      const u16* const row =
+          work_.raw_value(args_, held(token, begin, end), lane_group() * ValueRows::kChannels);
+      VQ_UNROLL
+      for (int w = 0; w < kValueWords; w += 2) {
+        load_words<2>(words[n / 2][n % 2] + w, reinterpret_cast<const u32*>(row) + w, LoadGlobal());
+      }
+      Softmax::arrange(words[n / 2][n % 2]);
     }
+    u32 b[kQuads][2];
+    spread_tiles<kElement>(b, probabilities, tile);
+    add_words<kElement>(0, words, b);
   }
 
   const AttentionDecodeArgs& args_;

@@ -65,10 +65,12 @@ struct AttentionFragmentsShared {
 // Floats from a value of 32 lanes to the next: consecutive channels of a head are in other banks.
 inline constexpr int kMergeStride = 33;
 
-// A query that is not exact in 16 bits is parted in two (ops/query_fragments.cuh), and has its
-// keys' stage scales.
+// A query that is not exact in 16 bits is parted in two (ops/query_fragments.cuh), and has the
+// scales of its keys' stages, or of the channels of scalar ones.
 VQ_HD constexpr int query_parts(const AttentionConfig<AttentionFragments>& c) {
-  return transformed(c) || c.keys.stage_scales || c.keys.int8_entries ? 2 : 1;
+  const bool exact =
+      !transformed(c) && !c.keys.stage_scales && !c.keys.int8_entries && !is_scalar(c.keys.decoder);
+  return exact ? 1 : 2;
 }
 VQ_HD constexpr int query_stages(const AttentionConfig<AttentionFragments>& c) {
   return c.keys.stage_scales ? c.keys.residuals : 1;

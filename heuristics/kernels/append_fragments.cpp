@@ -1,0 +1,120 @@
+// Appending by fragments, on tensor cores: for many new tokens, of which a block has enough rows
+// for each of its warps.
+#include <algorithm>
+#include <bit>
+
+#include "core/ceil_div.h"
+#include "heuristics/kernels/append.h"
+
+namespace vqgen {
+namespace {
+
+// Items of 64 sub-vectors that the warps of a block share, of the tensor that has fewer.
+std::int64_t items_of_block(const KvAppend& op, const AppendFragments& plan) {
+  const auto config = configured(plan, op);
+  const auto items = [&](const vq::FormatConfig& format) {
+    return std::int64_t{vq::share_units(config, format)} * vq::unit_items(config, format);
+  };
+  return std::min(items(config.keys), items(config.values));
+}
+
+void judge_entries(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(format.decoder == Decoder::table,
+                "{}: codes are no numbers of entries, which products could be compared by; use "
+                "dataflow lanes",
+                operand);
+  judge.require(format.entries() >= vq::kAppendTile,
+                "{}: a codebook of {} entries is less than a tile of {}; use dataflow lanes",
+                operand, format.entries(), vq::kAppendTile);
+}
+
+// Of one tensor's blocks, added to `to` by their share of all.
+template <class Config>
+void count_products(BlockWork& to, const Config& config, const vq::FormatConfig& format,
+                    double share_of_blocks) {
+  const double items =
+      static_cast<double>(vq::share_units(config, format)) * vq::unit_items(config, format);
+  const double stages = format.residuals;
+  const double tiles = vq::entries(format) / double{vq::kAppendTile};
+  const double groups = tiles / vq::group_tiles(format);
+  const double products = items * stages * tiles * vq::kAppendRowTiles;
+  to.products += share_of_blocks * products;
+  // Four minima a product, and of each group's 8 rows 3 more; then two rows a lane, of a set.
+  const double compare = 2.0 * 2 * vq::group_tiles(format) * (3.0 * format.vector_size + 4);
+  to.arithmetic +=
+      share_of_blocks * (4 * products + items * stages * (groups * 8 * 3 + compare + 200));
+  to.lines += share_of_blocks * items * stages * tiles;
+  to.l2_bytes += share_of_blocks * static_cast<double>(vq::share_units(config, format)) *
+                 static_cast<double>(vq::unit_codebook_elements(format)) * 2;
+  to.chain = std::max(to.chain, std::ceil(items / (config.threads / 32.0)) * stages * groups);
+  to.prologue = std::max(to.prologue, 2 + stages);
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const AppendFragments& plan, const KvAppend& op, const GpuSpec& gpu) {
+  judge_entries(judge, op.keys, "keys");
+  judge_entries(judge, op.values, "values");
+  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge.require(plan.tokens_per_block <= op.shape.new_tokens,
+                "tokens_per_block {} is more than the {} new tokens of a sequence",
+                plan.tokens_per_block, op.shape.new_tokens);
+  if (!judge.ok()) return;
+  judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
+}
+
+// As many tokens as leave the GPU enough blocks, and a warp for each item of few.
+AppendFragments choose_plan(AppendFragments plan, const KvAppend& op, const GpuSpec& gpu) {
+  const std::int64_t wanted = std::int64_t{kAppendBlocks} * gpu.sms;
+  const auto new_tokens = static_cast<unsigned>(op.shape.new_tokens);
+  const auto fits = [&](const AppendFragments& of) {
+    return call_shape(of, op).shared_bytes() <= gpu.shared_bytes_per_block;
+  };
+  plan.tokens_per_block =
+      static_cast<int>(std::min(std::bit_floor(new_tokens), unsigned(plan.tokens_per_block)));
+  while (plan.tokens_per_block > 16 && append_blocks(plan, op) < wanted) plan.tokens_per_block /= 2;
+  take_splits(plan, op, wanted);
+  while (!fits(plan) && plan.splits < 128) plan.splits *= 2;
+  while (!fits(plan) && plan.tokens_per_block > 1) plan.tokens_per_block /= 2;
+  while (plan.threads > 64 && items_of_block(op, plan) < plan.threads / 32) plan.threads /= 2;
+  return plan;
+}
+
+// Codebooks are read from global memory as they stand.
+void add_candidates(Candidates& to, AppendFragments plan, const KvAppend& op,
+                    SpacePlacement allowed) {
+  using P = AppendFragments;
+  if (allowed == SpacePlacement::shared) return;
+  to.add(choose_plan(plan, op, to.gpu));
+  for_each_of(plan,
+              {{&P::threads, {64, 128, 256, 512}},
+               {&P::splits, {1, 2, 4, 8}},
+               {&P::tokens_per_block, {1, 4, 16, 32, 64, 128}}},
+              [&] { to.add(plan); });
+}
+
+PlanUse use_of(const AppendFragments& plan, const KvAppend& op) {
+  return append_plan_use(plan, op);
+}
+
+// No coefficients are fitted to it yet, as for append_lanes.
+void count_work(BlockWork& to, const AppendFragments& plan, const KvAppend& op, const PlanUse&,
+                ConflictTable&) {
+  const auto config = configured(plan, op);
+  const int key_shares = vq::shares(config, config.keys);
+  const int value_shares = vq::shares(config, config.values);
+  const double all = key_shares + value_shares;
+  count_products(to, config, config.keys, key_shares / all);
+  count_products(to, config, config.values, value_shares / all);
+  to.registers = 112;
+}
+
+std::vector<std::string> explain_plan(const AppendFragments& plan, const KvAppend& op) {
+  return {fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
+                      plan.tokens_per_block, op.shape.new_tokens),
+          fmt::format("{} warps share {} products of 64 sub-vectors with all entries, each stage",
+                      plan.threads / 32, items_of_block(op, plan))};
+}
+
+}  // namespace vqgen

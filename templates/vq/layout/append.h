@@ -1,0 +1,145 @@
+// kv_append as its dataflows share it: the problem, how rows are cut up into blocks and shares, and
+// what a block keeps in shared memory. A dataflow fixes some of a plan's fields as constants:
+//
+//   tokens_per_block, splits     of a block
+//   warps_along_entries          warps that share the entries of a codebook
+//   sub_vectors_per_warp         that are compared with an entry once it is loaded
+//   norms                        does the block keep |c|^2 / 2 of the entries?
+#pragma once
+
+#include <vq/layout/launch.h>
+
+namespace vq {
+
+// A block encodes a share of the sub-vectors of up to tokens_per_block rows, new tokens of one
+// sequence, head and tensor. A share's codes are whole words, so that no word has two writers.
+// Grid: (blocks of tokens x (shares of a key + shares of a value), kv_heads, batch).
+//
+// What a kernel knows of its problem; batch is the launch's.
+struct AppendProblem {
+  Element element;
+  int head_dim;
+  int kv_heads;
+  int new_tokens;
+  int max_window;   // slots of the raw ring of newest tokens
+  int max_sinks;    // slots of raw first tokens
+  int page_tokens;  // 0: a cache without pages
+  FormatConfig keys;
+  FormatConfig values;
+
+  static constexpr const char* kType = "AppendProblem";
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = AppendProblem;
+    visit("element", &P::element);
+    visit("head_dim", &P::head_dim);
+    visit("kv_heads", &P::kv_heads);
+    visit("new_tokens", &P::new_tokens);
+    visit("max_window", &P::max_window);
+    visit("max_sinks", &P::max_sinks);
+    visit("page_tokens", &P::page_tokens);
+    visit("keys", &P::keys);
+    visit("values", &P::values);
+  }
+};
+
+// Problem and plan side by side. Codebooks are read from global memory, which no plan changes.
+template <class Plan>
+struct AppendConfig : AppendProblem, Plan {};
+
+template <class Plan>
+VQ_HD constexpr AppendConfig<Plan> configure(const AppendProblem& problem, const Plan& plan) {
+  return {problem, plan};
+}
+
+template <class Plan>
+VQ_HD constexpr int sub_vectors(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  return c.head_dim / f.vector_size;
+}
+
+// Sub-vectors whose codes fill whole words, the least number of them.
+VQ_HD constexpr int word_sub_vectors(const FormatConfig& f) {
+  int count = 1;
+  while (count * f.residuals * f.index_bits % 32 != 0) count *= 2;
+  return count;
+}
+
+// Sub-vectors of a block, and blocks that have some; the last may have fewer.
+template <class Plan>
+VQ_HD constexpr int share_sub_vectors(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  const int all = sub_vectors(c, f);
+  const int wanted = round_up(ceil_div(all, c.splits), word_sub_vectors(f));
+  return wanted < all ? wanted : all;
+}
+template <class Plan>
+VQ_HD constexpr int shares(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  return ceil_div(sub_vectors(c, f), share_sub_vectors(c, f));
+}
+// Units that a share has sub-vectors of, at most.
+template <class Plan>
+VQ_HD constexpr int share_units(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  const int share = share_sub_vectors(c, f);
+  const int of_unit = f.unit_elements / f.vector_size;
+  if (of_unit % share == 0) return 1;
+  return share % of_unit == 0 ? share / of_unit : ceil_div(share, of_unit) + 1;
+}
+template <class Plan>
+VQ_HD constexpr int token_blocks(const AppendConfig<Plan>& c) {
+  return ceil_div(c.new_tokens, c.tokens_per_block);
+}
+
+// Sub-vectors that are compared together: runs of one length tile the channels of each codebook.
+template <class Plan>
+VQ_HD constexpr int run_sub_vectors(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  const int of_unit = f.unit_elements / f.vector_size;
+  int run = c.sub_vectors_per_warp < of_unit ? c.sub_vectors_per_warp : of_unit;
+  while (of_unit % run != 0) --run;
+  return run;
+}
+
+// Byte offsets into the block's shared memory.
+struct AppendShared {
+  i64 rows;   // [tokens_per_block][head_dim] fp32: transformed, then what stages leave of it
+  i64 norms;  // [units of the share][entries] fp32, |c|^2 / 2 of a stage, where a plan has norms
+  i64 distances;  // [tokens_per_block][share][warps_along_entries] fp32, of the nearest; none
+                  // beside norms
+  i64 nearest;    // the same, u32: candidates
+  i64 codes;      // [tokens_per_block][share][residuals] u32
+  i64 scales;     // [tokens_per_block] fp32, where tokens have scales
+  i64 total;
+};
+
+template <class Plan>
+VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  AppendShared at{};
+  Carver carve;
+  const i64 vectors = i64{c.tokens_per_block} * share_sub_vectors(c, f);
+  at.rows = carve(i64{c.tokens_per_block} * c.head_dim * 4);
+  at.norms = carve(c.norms ? i64{share_units(c, f)} * entries(f) * 4 : i64{0});
+  at.distances = carve(c.norms ? i64{0} : vectors * c.warps_along_entries * 4);
+  at.nearest = carve(vectors * c.warps_along_entries * 4);
+  at.codes = carve(vectors * f.residuals * 4);
+  at.scales = carve(f.token_scales ? i64{c.tokens_per_block} * 4 : i64{0});
+  at.total = carve.next;
+  return at;
+}
+
+// Of the tensor that takes more.
+template <class Plan>
+VQ_HD constexpr i64 block_shared_bytes(const AppendConfig<Plan>& c) {
+  const i64 keys = shared_layout(c, c.keys).total;
+  const i64 values = shared_layout(c, c.values).total;
+  return keys > values ? keys : values;
+}
+
+template <class Plan>
+VQ_HD constexpr CallShape append_shape(const AppendConfig<Plan>& c, const char* function,
+                                       i64 batch) {
+  CallShape shape{};
+  const i64 blocks = i64{token_blocks(c)} * (shares(c, c.keys) + shares(c, c.values));
+  shape.add(
+      {function, "", blocks, c.kv_heads, batch, c.threads, block_shared_bytes(c), false, true});
+  return shape;
+}
+
+}  // namespace vq

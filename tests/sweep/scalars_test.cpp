@@ -1,0 +1,128 @@
+// Laws of attention on scalar codes by fragments: hard softmaxes, small values beside raw ones, and
+// what is no number. The sweep has their formats, layouts and pages.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "runtime/verify/reference_attention.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+// Keys and values by channel, values of 4 bits; or by token, keys floats.
+AttentionDecode numbers(bool by_token) {
+  AttentionDecode op;
+  op.shape = {.batch = 2,
+              .query_heads = 10,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 300,
+              .window = 30,
+              .sinks = 3};
+  op.keys = {.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
+  op.keys.decoder = Decoder::scalar;
+  op.values = op.keys;
+  op.values.vector_size = 4;
+  if (by_token) {
+    op.keys.decoder = Decoder::e4m3;
+    op.keys.scope = Scope::tensor;
+    op.keys.token_scales = true;
+    op.values = op.keys;
+    op.values.decoder = Decoder::scalar;
+  }
+  return op;
+}
+
+class Scalars : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  static AttentionOutput run(const AttentionData& data, const AttentionDecode& op, int splits = 1) {
+    auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+    plan.threads = 64;
+    plan.splits = splits;
+    return Kernel(*sweep_backend(0), op, plan, sweep_gpu()).run(data);
+  }
+  static void expect_right(const AttentionData& data, const AttentionDecode& op) {
+    const AttentionResult reference =
+        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    for (const int splits : {1, 3}) {
+      const AttentionOutput output = run(data, op, splits);
+      const Comparison of_out = compare(reference.out, output.out, op.dtype);
+      EXPECT_TRUE(of_out.ok) << splits << ' ' << of_out.rel_err << ' ' << of_out.max_local_err;
+      EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << splits;
+    }
+  }
+};
+
+std::uint16_t times(DType dtype, std::uint16_t element, float factor) {
+  return element_from_float(dtype, element_to_float(dtype, element) * factor);
+}
+
+// From all tokens alike to one alone.
+TEST_P(Scalars, FlatAndPeakedScoresAreRight) {
+  for (const float factor : {0.0f, 1.0f, 8.0f, 100.0f}) {
+    SCOPED_TRACE(factor);
+    const AttentionDecode op = numbers(GetParam());
+    AttentionData data = make_attention_data(op, {.seed = 41});
+    for (auto& element : data.queries) element = times(op.dtype, element, factor);
+    expect_right(data, op);
+  }
+}
+
+// Values of all sizes, whose raw tokens are as small or as large as they: probabilities of 16 bits
+// are of what is summed.
+TEST_P(Scalars, SmallAndLargeValuesAreRight) {
+  for (const float factor : {1e-3f, 100.0f}) {
+    SCOPED_TRACE(factor);
+    AttentionDecode op = numbers(GetParam());
+    op.dtype = DType::bf16;  // which has no subnormals to speak of
+    AttentionData data = make_attention_data(op, {.seed = 42});
+    for (auto& element : data.raw_values) element = times(op.dtype, element, factor);
+    if (op.values.token_scales) {
+      const auto row = static_cast<std::size_t>(data.values.row_words);
+      for (std::size_t last = row - 1; last < data.values.codes.size(); last += row) {
+        std::uint32_t& word = data.values.codes[last];
+        word = std::bit_cast<std::uint32_t>(std::bit_cast<float>(word) * factor);
+      }
+    } else {
+      for (auto& scale : data.values.codebooks) scale = times(op.dtype, scale, factor);
+    }
+    expect_right(data, op);
+  }
+}
+
+class TokenScalars : public Scalars {};
+
+// Tokens whose values are 2^20 times the others', which come to nothing beside them.
+TEST_F(TokenScalars, LargeTokensAreRight) {
+  AttentionDecode op = numbers(true);
+  op.dtype = DType::bf16;
+  AttentionData data = make_attention_data(op, {.seed = 43});
+  const auto row = static_cast<std::size_t>(data.values.row_words);
+  for (std::size_t token = 7; token < data.values.codes.size() / row; token += 100) {
+    std::uint32_t& word = data.values.codes[token * row + row - 1];
+    word = std::bit_cast<std::uint32_t>(std::bit_cast<float>(word) * 1048576.0f);
+  }
+  expect_right(data, op);
+}
+
+TEST_P(Scalars, CodesThatNoQueryNeedsAreNotRead) {
+  const AttentionDecode op = numbers(GetParam());
+  AttentionData data = make_attention_data(op, {.seed = 44, .lengths = LengthPattern::ragged});
+  const AttentionOutput before = run(data, op, 2);
+  change_unread_codes(data,
+                      [](std::uint32_t& word) { word = 0x7fffffffu; });  // a scale that is NaN
+  expect_same_bits(before, run(data, op, 2));
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Scalars, testing::Bool(), [](const auto& each) {
+  return std::string(each.param ? "Tokens" : "Channels");
+});
+
+}  // namespace
+}  // namespace vqgen::test
