@@ -47,6 +47,7 @@ Json item_json(const ItemReport& item) {
     json["l2_error"] = item.scalar_errors->l2;
     json["largest_error"] = item.scalar_errors->largest;
     json["mean_score_error"] = item.scalar_errors->mean_score;
+    json["clamped"] = item.clamped;
   }
   if (item.rel_err_unquantized) json["rel_err_unquantized"] = *item.rel_err_unquantized;
   return json;
@@ -60,8 +61,10 @@ void print_item(const Output& output, const ItemReport& item) {
                   : "");
   if (!item.ok) output.line("  {}", item.why);
   if (const auto& errors = item.scalar_errors) {
-    output.line("{}  L2 error {:.6g}, largest error {:.6g}, mean attention-score error {:.6g}",
-                item.name, errors->l2, errors->largest, errors->mean_score);
+    output.line(
+        "{}  L2 error {:.6g}, largest error {:.6g}, mean attention-score error {:.6g}; clamped "
+        "elements {}",
+        item.name, errors->l2, errors->largest, errors->mean_score, item.clamped);
   }
 }
 

@@ -103,6 +103,7 @@ class Runner {
     report.rel_err = static_cast<double>(verdict.wrong) / op.elements();
     report.why = verdict.why;
     report.scalar_errors = round_trip_errors(data, output);
+    report.clamped = clamped_elements(data, output);
     return report;
   }
 

@@ -9,8 +9,8 @@
 #include <vq/args/kv_append.h>
 #include <vq/args/kv_decode.h>
 #include <vq/args/linear.h>
-#include <vq/kernels/append_fragments/plan.h>
 #include <vq/args/scalar_matrix.h>
+#include <vq/kernels/append_fragments/plan.h>
 #include <vq/kernels/append_lanes/plan.h>
 #include <vq/kernels/attention_channels/plan.h>
 #include <vq/kernels/attention_fragments/plan.h>
@@ -66,10 +66,10 @@ using vq::ScalarForm;
 using vq::ScalarForms;
 using vq::SplitsBy;
 
-using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
-                          LinearLanes, LinearFragments, LinearTables, LinearWarpgroups,
-                          LinearSlices, AppendLanes, AppendFragments, DecodeLanes, MergeLanes,
-                          ScalarForms>;
+using Plan =
+    std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
+                 LinearLanes, LinearFragments, LinearTables, LinearWarpgroups, LinearSlices,
+                 AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
 // The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which
@@ -79,11 +79,10 @@ using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
     std::conditional_t<
         std::string_view(P::kName).starts_with("linear_"), Linear,
-        std::conditional_t<
-            std::string_view(P::kName).starts_with("append_"), KvAppend,
-            std::conditional_t<
-                std::is_same_v<P, DecodeLanes>, KvDecode,
-                std::conditional_t<std::is_same_v<P, MergeLanes>, AttentionMerge, ScalarMatrix>>>>>;
+        std::conditional_t<std::string_view(P::kName).starts_with("append_"), KvAppend,
+                           std::conditional_t<std::is_same_v<P, DecodeLanes>, KvDecode,
+                                              std::conditional_t<std::is_same_v<P, MergeLanes>,
+                                                                 AttentionMerge, ScalarMatrix>>>>>;
 
 // The op of a problem that the dataflow does; null where it does another.
 template <class P>

@@ -60,7 +60,14 @@ void judge_plan(Judge& judge, const ScalarForms& plan, const ScalarMatrix& op, c
 }
 
 ScalarForms choose_plan(ScalarForms plan, const ScalarMatrix& op, const GpuSpec& gpu) {
-  if (op.dtype != vq::Real::f32) plan.vector = 8;  // 16 bytes
+  if (op.dtype != vq::Real::f32) {
+    plan.vector = 8;  // 16 bytes
+    if (!op.decodes) {
+      // Rounding takes as long as the loads of half as many bytes.
+      plan.threads = 128;
+      plan.tokens = 8;
+    }
+  }
   return with_splits(with_lanes(plan, op), op, gpu);
 }
 

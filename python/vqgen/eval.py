@@ -55,6 +55,7 @@ class Run(typing.NamedTuple):
 
 _D4B8 = ("vecinfer-d4b8",) * 2
 _INT4 = ("int4-channel", {"preset": "int8-channel", "vector_size": 4})
+_D2B8X2 = ("d2b8, 2 stages", {"preset": "vecinfer-d2b8", "residuals": 2})
 # What the papers' tables compare.
 RECIPES = {
     "transforms": [  # of the keys, VecInfer's table 4
@@ -69,11 +70,13 @@ RECIPES = {
     "operands": [  # bits for keys against bits for values, VecInfer's table 6
         Run(("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2)
         for keys, values in (("d2b8", "d4b8"), ("d4b8", "d2b8"), ("d4b8", "d8b8"), ("d8b8", "d4b8"))],
-    "scalars": [  # plain numbers, and vectors at 4 bits
+    "scalars": [  # plain numbers, and vectors at 8 to 1 bits
         *(Run((keys, keys), (values, values))
           for keys, values in (("int8-channel",) * 2, ("int8-token",) * 2, ("fp8-e4m3",) * 2,
                                ("int8-channel", "int8-token"), ("vecinfer-d4b8", "int8-token"))),
-        Run(_INT4, _INT4), Run(("vecinfer-d2b8",) * 2, ("vecinfer-d2b8",) * 2)],
+        Run(_INT4, _INT4), Run(_D2B8X2, _D2B8X2),
+        *(Run((name,) * 2, (name,) * 2)
+          for name in ("vecinfer-d2b8", "vecinfer-d4b8", "vecinfer-d8b8"))],
     "raw": [  # tokens that stay raw
         Run(_D4B8, _D4B8, window, sinks)
         for window in (0, 32, 128, 512) for sinks in (0, 4)],

@@ -113,6 +113,17 @@ ScalarVerdict judge_scalar(const ScalarData& data, const ScalarResult& reference
   return verdict;
 }
 
+std::int64_t clamped_elements(const ScalarData& data, const ScalarResult& result) {
+  const auto channels = static_cast<std::size_t>(data.channels);
+  const std::size_t all = static_cast<std::size_t>(data.tokens) * channels;
+  std::int64_t count = 0;
+  for (std::size_t at = 0; at < all; ++at) {
+    const float value = real_value(data.dtype, data.elements, at);
+    count += std::isfinite(value) && std::abs(value / result.scales[at % channels]) > kPeak + 0.5f;
+  }
+  return count;
+}
+
 ScalarErrors round_trip_errors(const ScalarData& data, const ScalarResult& result) {
   const auto channels = static_cast<std::size_t>(data.channels);
   const std::size_t all = static_cast<std::size_t>(data.tokens) * channels;

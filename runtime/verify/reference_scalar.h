@@ -63,6 +63,10 @@ struct ScalarErrors {
 ScalarErrors scalar_errors(const float* original, const float* restored, std::int64_t tokens,
                            std::int64_t channels, const float* queries, std::int64_t query_count);
 
+// Finite elements of `data` whose code is the largest because their scale in `result` is too small:
+// they are more than half a step beyond it.
+std::int64_t clamped_elements(const ScalarData& data, const ScalarResult& result);
+
 // Of the elements of `data` and what its codes and scales in `result` are worth in fp32, or the
 // elements that these became, with one query uniform in [-1, 1].
 ScalarErrors round_trip_errors(const ScalarData& data, const ScalarResult& result);

@@ -26,6 +26,7 @@ TEST_F(ScalarTool, AreRunVerifiedAndMeasuredOnTheHost) {
     EXPECT_GT(each["largest_error"].get<double>(), 0.0035);
     EXPECT_GT(each["l2_error"].get<double>(), 0);
     EXPECT_LT(each["mean_score_error"].get<double>(), 0.1);
+    EXPECT_EQ(each["clamped"], 0);
   }
   EXPECT_EQ(there["l2_error"], back["l2_error"]);
   EXPECT_EQ(measured()["code_bytes"], 200 * 72 * 4);  // that are read

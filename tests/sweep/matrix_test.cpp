@@ -172,6 +172,41 @@ TEST_F(Matrix, TheStudysMeasuresHold) {
   EXPECT_NEAR(errors.l2, std::sqrt(64.0 * 8192 / 12) / 127, 0.05);
 }
 
+TEST_F(Matrix, ClampedElementsAreCounted) {
+  const ScalarQuantize op = quantize_of(vq::Real::f32, 3, 4, Scales::given);
+  ScalarData data;
+  data.dtype = op.dtype;
+  data.tokens = 3;
+  data.channels = 4;
+  data.scales = {1, 1, 2, 0.5f};
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values{127.25f, 128, 255,      63.5f, -127.5f, -200,
+                                  -300,    nan, infinity, 0,     0,       -64};
+  data.elements.resize(values.size() * 4);
+  for (std::size_t at = 0; at < values.size(); ++at) {
+    put_real(op.dtype, data.elements, at, values[at]);
+  }
+  EXPECT_EQ(clamped_elements(data, run(op, kForms[3], data)), 4);  // 128, -200, -300, -64
+}
+
+// Scales of no token are those of no finite element; nothing is written to codes.
+TEST_F(Matrix, NoTokens) {
+  const ScalarQuantize op = quantize_of(vq::Real::f16, 40, 24, Scales::computed);
+  ScalarData data;
+  data.dtype = op.dtype;
+  data.channels = 24;
+  data.computes_scales = true;
+  for (ScalarForms plan : kForms) {
+    for (const int splits : {1, 3}) {
+      plan.splits = splits;
+      const ScalarResult output = run(op, plan, data);
+      EXPECT_EQ(output.scales, std::vector<float>(24, 1.0f));
+      EXPECT_TRUE(output.codes.empty());
+    }
+  }
+}
+
 TEST_F(Matrix, AWrongBitIsFound) {
   const ScalarQuantize op = quantize_of(vq::Real::f16, 9, 12, Scales::computed);
   const ScalarData data = make_scalar_data(op, {.seed = 5});
