@@ -8,7 +8,6 @@
 
 #include "core/profiles.h"
 #include "heuristics/choose.h"
-#include "heuristics/fusion/exchange.h"
 #include "heuristics/kernels/slice.h"
 
 namespace vqgen {
@@ -241,28 +240,6 @@ ReportSection traffic_section(const Problem& problem, const std::vector<OperandT
   return section;
 }
 
-std::string headline(const LinearFragments& plan, const fusion::Exchange& exchange) {
-  constexpr const char* kAxes = "(m: outputs, k: columns)";
-  const std::size_t shuffles = exchange.shuffles.size();
-  const int products = plan.fragment_rows / 4;
-  if (plan.fusion == LinearFusion::registers) {
-    return fmt::format(
-        "{} shuffles between lookup and tensor core, {} a product: x keeps the order of its "
-        "columns {}",
-        shuffles, shuffles / static_cast<std::size_t>(products), kAxes);
-  }
-  if (plan.fusion == LinearFusion::shared) {
-    return fmt::format(
-        "entries go through {} bytes of shared memory a warp to the tensor core: x keeps the "
-        "order of its columns {}",
-        vq::kExchangeTiles * vq::kExchangeOctets * 16, kAxes);
-  }
-  return fmt::format(
-      "{} shuffles between lookup and tensor core: the order of the columns is free, so x is laid "
-      "out to match the entries {}",
-      shuffles, kAxes);
-}
-
 constexpr double kWorthSaying = 0.005;  // us
 
 std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
@@ -305,48 +282,6 @@ std::vector<std::string> explain(const Plan& plan, const Problem& problem, const
     }
     return all;
   });
-}
-
-std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) {
-  if (std::holds_alternative<AttentionFragments>(plan)) {
-    return {
-        "no exchange: entries are operands of mma.m16n8k16 in the lane that looks them up; the "
-        "query's channels, the heads and the channels of the output are laid out to match"};
-  }
-  if (std::holds_alternative<AppendLanes>(plan)) {
-    return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
-  }
-  if (std::holds_alternative<AppendFragments>(plan)) {
-    return {
-        "no exchange: entries are operands of mma.m16n8k16 as they are stored, and their "
-        "distances to 64 sub-vectors are estimated at once; what may be nearest is compared in "
-        "fp32"};
-  }
-  if (std::holds_alternative<DecodeLanes>(plan)) {
-    return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
-  }
-  if (std::holds_alternative<MergeLanes>(plan) || std::holds_alternative<ScalarForms>(plan)) {
-    return {"nothing is looked up: the lane that loads numbers weighs or rounds them, in fp32"};
-  }
-  if (std::holds_alternative<LinearWarpgroups>(plan)) {
-    return {
-        "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
-        "the columns is free, so x is laid out to match the entries"};
-  }
-  if (std::holds_alternative<LinearSlices>(plan) &&
-      as_linear(problem)->weights.entry_type == EntryType::int8) {
-    return {
-        "no exchange: the thread that looks a slice up multiplies it, two integers an instruction"};
-  }
-  const auto* fragments = std::get_if<LinearFragments>(&plan);
-  if (fragments == nullptr) {
-    return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};
-  }
-  const fusion::Exchange exchange = fusion::exchange_of(
-      fragments->fusion, as_linear(problem)->weights.vector_size, fragments->fragment_rows);
-  std::vector<std::string> lines = fusion::draw(exchange);
-  lines.insert(lines.begin(), headline(*fragments, exchange));
-  return lines;
 }
 
 std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
