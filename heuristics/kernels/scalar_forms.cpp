@@ -11,7 +11,10 @@ namespace {
 
 constexpr std::int64_t kMostBlocks = 2147483647;  // of a grid along x
 constexpr int kSplitBlocksAnSm = 8;               // blocks that look for largest magnitudes
+constexpr int kMostSplits = 256;                  // that one thread goes through for a channel
 constexpr int kLeastTokens = 16;                  // of a split, for a thread
+constexpr int kBlocksAnSm = 2;                    // at least, where there are tokens for them
+constexpr int kManyBlocksAnSm = 8;
 
 // As many splits as give each multiprocessor its blocks, with some tokens each; 1 where scales are
 // given.
@@ -22,7 +25,7 @@ ScalarForms with_splits(ScalarForms plan, const ScalarMatrix& op, const GpuSpec&
   const std::int64_t wanted = std::int64_t{kSplitBlocksAnSm} * gpu.sms / vq::channel_tiles(config);
   const std::int64_t most =
       op.shape.tokens / (std::int64_t{kLeastTokens} * vq::rows_at_once(config));
-  plan.splits = static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, most), 1, 1024));
+  plan.splits = static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, most), 1, kMostSplits));
   return plan;
 }
 
@@ -30,6 +33,12 @@ ScalarForms with_splits(ScalarForms plan, const ScalarMatrix& op, const GpuSpec&
 ScalarForms with_lanes(ScalarForms plan, const ScalarMatrix& op) {
   while (plan.lanes > 1 && plan.lanes / 2 * plan.vector >= op.shape.channels) plan.lanes /= 2;
   return plan;
+}
+
+// Of the launch that rounds.
+std::int64_t blocks(const ScalarForms& plan, const ScalarMatrix& op) {
+  const vq::CallShape shape = call_shape(plan, op);
+  return shape.launches[shape.count - 1].x;
 }
 
 }  // namespace
@@ -51,24 +60,27 @@ void judge_plan(Judge& judge, const ScalarForms& plan, const ScalarMatrix& op, c
   judge.require(op.shape.scales == Scales::computed || plan.splits == 1,
                 "splits {} have nothing to share where scales are given; use 1", plan.splits);
   if (!judge.ok()) return;
-  const vq::CallShape shape = call_shape(plan, op);
-  const std::int64_t blocks = shape.launches[shape.count - 1].x;
-  judge.require(blocks <= kMostBlocks,
-                "{} blocks are more than a grid has, {}; raise tokens, vector or threads", blocks,
-                kMostBlocks);
-  judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+  judge.require(blocks(plan, op) <= kMostBlocks,
+                "{} blocks are more than a grid has, {}; raise tokens, vector or threads",
+                blocks(plan, op), kMostBlocks);
+  judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
 
 ScalarForms choose_plan(ScalarForms plan, const ScalarMatrix& op, const GpuSpec& gpu) {
-  if (op.dtype != vq::Real::f32) {
-    plan.vector = 8;  // 16 bytes
-    if (!op.decodes) {
-      // Rounding takes as long as the loads of half as many bytes.
-      plan.threads = 128;
-      plan.tokens = 8;
-    }
+  if (op.dtype != vq::Real::f32) plan.vector = 8;  // 16 bytes
+  if (op.dtype != vq::Real::f32 && !op.decodes) {
+    // Rounding takes as long as the loads of half as many bytes, so more of them are in flight.
+    ScalarForms more = plan;
+    more.threads = 128;
+    more.tokens = 8;
+    more = with_lanes(more, op);
+    if (blocks(more, op) >= std::int64_t{kManyBlocksAnSm} * gpu.sms) plan = more;
   }
-  return with_splits(with_lanes(plan, op), op, gpu);
+  plan = with_lanes(plan, op);
+  while (plan.tokens > 1 && blocks(plan, op) < std::int64_t{kBlocksAnSm} * gpu.sms) {
+    plan.tokens /= 2;
+  }
+  return with_splits(plan, op, gpu);
 }
 
 void add_candidates(Candidates& to, ScalarForms plan, const ScalarMatrix& op, SpacePlacement) {
@@ -95,10 +107,9 @@ void add_candidates(Candidates& to, ScalarForms plan, const ScalarMatrix& op, Sp
 }
 
 PlanUse use_of(const ScalarForms& plan, const ScalarMatrix& op) {
-  const vq::CallShape shape = call_shape(plan, op);
   return {.threads = plan.threads,
-          .blocks = shape.launches[shape.count - 1].x,
-          .shared_bytes = shape.shared_bytes()};
+          .blocks = blocks(plan, op),
+          .shared_bytes = call_shape(plan, op).shared_bytes()};
 }
 
 // No coefficients are fitted to it: the counts order candidates for the tuner's first looks, at the

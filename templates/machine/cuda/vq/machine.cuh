@@ -294,6 +294,8 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   return bytes;
 }
 
+// a * b + c, rounded once.
+VQ_DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // The larger and the smaller one; a NaN is passed over.
 VQ_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 VQ_DEVICE float smaller(float a, float b) { return fminf(a, b); }

@@ -268,6 +268,7 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   return out;
 }
 
+VQ_DEVICE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 VQ_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 VQ_DEVICE float smaller(float a, float b) { return __builtin_fminf(a, b); }
 VQ_DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }

@@ -97,54 +97,55 @@ VQ_DEVICE u32 bits_of_real(float value) {
   return from_float<kElement>(value);
 }
 
-// Steps of a scale, rounded to nearest even within -127 .. 127; -127 of NaN.
-struct RoundedSteps {
-  static constexpr float kPeak = 127.0f;
-  static constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23: a sum with it is a whole number
+// Steps of a scale, within -127 .. 127, rounded to nearest even.
+VQ_DEVICE u32 rounded_steps(float steps) {
+  constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23: a sum with it is a whole number
+  return float_bits(steps + kWhole) & 0xffu;
+}
 
-  VQ_DEVICE explicit RoundedSteps(float steps)
-      : within(-larger(-larger(steps, -kPeak), -kPeak)), sum(within + kWhole) {}
-  VQ_DEVICE u32 code() const { return float_bits(sum) & 0xffu; }
-  // Whether steps that differ by less than 2^-14 may round to another number.
-  VQ_DEVICE bool near_tie() const {
-    constexpr float kNear = 0.5f - 0x1p-14f;
-    const float off = within - (sum - kWhole);
-    return off > kNear || off < -kNear;
-  }
+// `value` within -peak .. peak, -peak of NaN.
+VQ_DEVICE float within(float value, float peak) { return -larger(-larger(value, -peak), -peak); }
 
-  float within;
-  float sum;
-};
-
-// Codes of values of several channels. A quotient takes some 20 instructions, so a product with the
-// scale's reciprocal stands for it, which differs by less than 2^-15 where both are normal numbers;
-// near a tie, and with other scales, the quotient decides.
+// Codes of values of several channels. A division takes some 20 instructions. A product with the
+// scale's reciprocal that is corrected twice by what it is off is the same quotient, to the bit
+// (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990),
+// where nothing overflows and no remainder that counts is subnormal.
 template <int kChannels>
 class ScalarCodes {
  public:
   VQ_DEVICE void set_scale(int i, float scale) {
-    constexpr float kLeast = 0x1p-126f;
-    constexpr float kMost = 0x1p126f;
+    constexpr float kLeast = 0x1p-100f;
+    constexpr float kMost = 0x1p100f;
     scales_[i] = scale;
     reciprocals_[i] = 1.0f / scale;
+    peaks_[i] = kPeak * scale;
     if (!(scale >= kLeast && scale <= kMost)) divides_ = true;
   }
   VQ_DEVICE void make(u32 (&codes)[kChannels], const float (&values)[kChannels]) const {
-    bool divides = divides_;
+    if (divides_) {
+      VQ_UNROLL
+      for (int i = 0; i < kChannels; ++i) {
+        codes[i] = rounded_steps(within(values[i] / scales_[i], kPeak));
+      }
+      return;
+    }
     VQ_UNROLL
     for (int i = 0; i < kChannels; ++i) {
-      const RoundedSteps steps(values[i] * reciprocals_[i]);
-      codes[i] = steps.code();
-      divides = divides || steps.near_tie();
+      const float value = within(values[i], peaks_[i]);
+      float steps = value * reciprocals_[i];
+      VQ_UNROLL
+      for (int correction = 0; correction < 2; ++correction) {
+        steps = fused(fused(-steps, scales_[i], value), reciprocals_[i], steps);
+      }
+      codes[i] = rounded_steps(steps);
     }
-    if (!divides) return;
-    VQ_UNROLL
-    for (int i = 0; i < kChannels; ++i) codes[i] = RoundedSteps(values[i] / scales_[i]).code();
   }
 
  private:
+  static constexpr float kPeak = 127.0f;
   float scales_[kChannels];
   float reciprocals_[kChannels];
+  float peaks_[kChannels];
   bool divides_ = false;
 };
 
