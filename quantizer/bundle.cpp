@@ -124,10 +124,13 @@ class BundleReader {
     expect(name + ".codes", TensorType::u32, codes_shape(tensor));
     tensor.codes = file_.read_u32(name + ".codes");
     if (format.token_scales) {
-      for (const float scale : token_scales(tensor)) {
-        if (std::isfinite(scale) && scale > 0) continue;
+      const float least = format.has_zeros() ? 0.0f : std::numeric_limits<float>::denorm_min();
+      for (const TokenScale& by : token_scales(tensor)) {
+        if (std::isfinite(by.scale) && by.scale >= least && std::isfinite(by.zero)) continue;
         file_.fail(name + ".codes",
-                   fmt::format("the scale of a token is {}; it is finite and above 0", scale));
+                   fmt::format("the scale of a token is {} and its zero {}; both are finite, and "
+                               "the scale is {}",
+                               by.scale, by.zero, least == 0 ? "0 or above" : "above 0"));
       }
     }
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};

@@ -37,8 +37,16 @@ void fold_projections(Codebooks& codebooks);
 // projections folded.
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks);
 
-// Of a format with token scales: [batch][heads][rows], those behind the codes of rows.
-std::vector<float> token_scales(const QuantizedTensor& tensor);
+// What a scale word of a row says: x = zero + scale * number, the zero being 0 where codes have
+// none.
+struct TokenScale {
+  float scale, zero;
+};
+TokenScale token_scale(const VqFormat& format, DType dtype, std::uint32_t word);
+
+// Of a format with token scales: [batch][heads][rows][columns / scale_channels], those behind the
+// codes of rows.
+std::vector<TokenScale> token_scales(const QuantizedTensor& tensor);
 
 // What the codes say, in the domain that was quantized: sums of scale * entry over the stages.
 FloatTensor decode(const QuantizedTensor& tensor);

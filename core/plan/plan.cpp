@@ -25,6 +25,7 @@ vq::FormatConfig cache_facts(const VqFormat& format, int head_dim) {
   facts.per_head = format.scope != Scope::tensor;
   facts.unit_elements =
       format.scope == Scope::channel_group ? format.channels_per_group() : head_dim;
+  if (format.token_scales) facts.scale_channels = static_cast<int>(format.scale_channels(head_dim));
   return facts;
 }
 

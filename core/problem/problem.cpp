@@ -36,8 +36,8 @@ class Validator {
     require(problem.empty(), path + "/layout", problem);
     const bool grouped = format.scope == Scope::channel_group;
     const bool tiled = format.scope == Scope::tile;
-    require(grouped || format.group_channels == 0, path + "/group_channels",
-            "goes with scope channel_group only; remove it or set the scope");
+    require(grouped || format.token_scales || format.group_channels == 0, path + "/group_channels",
+            "goes with scope channel_group or token_scales only; remove it or set the scope");
     require(tiled == (format.tile_rows > 0) && tiled == (format.tile_columns > 0),
             path + "/tile_rows", "tile_rows and tile_columns go with scope tile, both above 0");
     if (grouped) {
@@ -65,11 +65,14 @@ class Validator {
 
   // A code of 16 bits is whole elements, and its entry their scales.
   void scalar(const VqFormat& format, const std::string& path) const {
-    require(!format.token_scales || (format.is_scalar() && format.scope == Scope::tensor),
-            path + "/token_scales",
-            "goes with decoder scalar or e4m3 and scope tensor, whose one entry is of ones; set "
-            "these, or remove it");
+    require(
+        !format.token_scales || (format.is_scalar() && format.scope == Scope::tensor),
+        path + "/token_scales",
+        "goes with decoder scalar, affine or e4m3 and scope tensor, whose one entry is of ones; "
+        "set these, or remove it");
     if (!format.is_scalar()) return;
+    require(!format.has_zeros() || format.token_scales, path + "/decoder",
+            "affine takes token_scales, beside which its zeros stand; set them, or take scalar");
     const bool floats = format.decoder == Decoder::e4m3;
     const bool fits = format.vector_size == 2 || (format.vector_size == 4 && !floats);
     require(fits && format.index_bits == 16, path + "/decoder",
@@ -91,6 +94,15 @@ class Validator {
     if (format.scope == Scope::channel_group) {
       require(head_dim % format.channels_per_group() == 0, path + "/group_channels",
               fmt::format("{} does not divide head_dim {}", format.channels_per_group(), head_dim));
+    }
+    if (format.token_scales && format.group_channels > 0) {
+      require(format.group_channels >= 8 && head_dim % format.group_channels == 0 &&
+                  (format.group_channels == head_dim ||
+                   std::has_single_bit(static_cast<unsigned>(format.group_channels))),
+              path + "/group_channels",
+              fmt::format("{} is no power of two from 8 on that divides head_dim {}, as scales of "
+                          "tokens take; 0 means all channels",
+                          format.group_channels, head_dim));
     }
     require(!format.output_scales, path + "/output_scales",
             "is for weights only; remove it, or "

@@ -41,7 +41,7 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`. With `rotated_first`
     rows are rotated before all that `form` says, and back at the end, which no kernel does."""
     decoder = form.get("decoder", "table")
-    if decoder in ("scalar", "e4m3"):
+    if decoder in ("scalar", "affine", "e4m3"):
         return _scalars(rows.float(), form, codebooks)
     if decoder != "table":
         raise vqgen.Infeasible(f"decoder {decoder} is not simulated")
@@ -76,10 +76,13 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
 def _scalars(rows: torch.Tensor, form: dict, codebooks):
     """dequantized() of scalar codes: each channel to the nearest number of its scale, and back."""
     heads, dim = rows.shape[1], rows.shape[3]
+    if form["decoder"] == "affine":
+        return _affine(rows.unflatten(-1, (-1, form["group_channels"] or dim)), form, codebooks).flatten(-2)
     floats, size = form["decoder"] == "e4m3", form["vector_size"]
     peak = 448 if floats else 2 ** (form["index_bits"] // size - 1) - 1
     if form.get("token_scales"):
-        largest = rows.abs().amax(-1, keepdim=True)
+        together = form.get("group_channels") or dim
+        largest = rows.unflatten(-1, (-1, together)).abs().amax(-1).repeat_interleave(together, -1)
         peaks = torch.full_like(largest, peak)  # by a plain number PyTorch on a GPU multiplies
         scales = torch.where(largest > 0, largest / peaks, torch.ones_like(largest))
     else:
@@ -92,6 +95,17 @@ def _scalars(rows: torch.Tensor, form: dict, codebooks):
     else:  # ties away from zero
         numbers = (numbers.abs() + 0.5).floor() * numbers.sign()
     return numbers * scales
+
+
+def _affine(groups: torch.Tensor, form: dict, codebooks):
+    """KIVI's formula along the last axis, with zero and scale in the element type of the codebooks."""
+    most = 2 ** (form["index_bits"] // form["vector_size"]) - 1
+    low, high = groups.aminmax(dim=-1, keepdim=True)
+    # By a plain number PyTorch on a GPU multiplies.
+    scales = ((high - low) / torch.full_like(low, most)).to(codebooks.dtype).float()
+    zeros = low.to(codebooks.dtype).float()
+    steps = torch.where(scales > 0, (groups - zeros) / scales, torch.zeros_like(groups))
+    return zeros + scales * (steps.clamp(0, most) + 0.5).floor()
 
 
 def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float):

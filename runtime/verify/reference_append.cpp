@@ -108,7 +108,7 @@ class HeadJudge {
     const VqFormat& f = t_.format;
     std::vector<double> x = transformed(token);
     const std::vector<std::uint32_t> words = row_words(t_, operand_.codes, sequence_, head_, token);
-    if (f.token_scales && !divide(token, token_scale(words), x)) return;
+    if (f.token_scales && !take_scales(token, words, x)) return;
     const auto size = static_cast<std::size_t>(f.vector_size);
     std::int64_t bit = 0;
     for (std::int64_t column = 0; column < t_.columns; column += f.vector_size) {
@@ -133,26 +133,55 @@ class HeadJudge {
         for (std::size_t i = 0; i < size; ++i) left[i] -= point[i];
       }
     }
-    for (; bit < (t_.row_words - (f.token_scales ? 1 : 0)) * 32; ++bit) {
+    for (; bit < (t_.row_words - f.scale_words(t_.columns)) * 32; ++bit) {
       if (read_code(words, bit, 1) == 0) continue;
       fail(fmt::format("token {}: padding is not zero", token));
       return;
     }
   }
 
-  // Elements of a token by its scale, by which the largest becomes the largest number.
-  bool divide(std::int64_t token, double scale, std::vector<double>& x) {
-    double most = 0;
-    for (const double value : x) {
-      if (std::isfinite(value)) most = std::max(most, std::abs(value));
+  // Elements of a token in units of its scales, which are judged first: of the numbers that one
+  // serves the largest magnitude is the largest number; or the least is its zero, to the bit, and
+  // the range is the largest number.
+  bool take_scales(std::int64_t token, std::span<const std::uint32_t> words,
+                   std::vector<double>& x) {
+    const std::int64_t together = t_.format.scale_channels(t_.columns);
+    for (std::int64_t first = 0; first < t_.columns; first += together) {
+      const auto group =
+          std::span(x).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(together));
+      const ScaleOfToken by = scale_of_token(t_, words, first);
+      const ScaleOfToken right = right_scale(group);
+      const double rounding = t_.format.has_zeros() ? element_rounding(right.scale) : 0;
+      if (by.zero != right.zero ||
+          !(std::abs(by.scale - right.scale) <= kAppendTolerance * right.scale + rounding)) {
+        fail(
+            fmt::format("token {}, channel {}: scale {:.9g} and zero {:.9g} should be {:.9g} and "
+                        "{:.9g}",
+                        token, first, by.scale, by.zero, right.scale, right.zero));
+        return false;
+      }
+      for (double& value : group) value = by.scale == 0 ? 0 : (value - by.zero) / by.scale;
     }
-    const double right = most > 0 ? most / static_cast<double>(scalar_peak(t_.format)) : 1;
-    if (!(std::abs(scale - right) <= kAppendTolerance * right)) {
-      fail(fmt::format("token {}: its scale is {:.9g} and should be {:.9g}", token, scale, right));
-      return false;
-    }
-    for (double& value : x) value /= scale;
     return true;
+  }
+
+  ScaleOfToken right_scale(std::span<const double> group) const {
+    double most = 0, low = INFINITY, high = -INFINITY;
+    for (const double value : group) {
+      if (!std::isfinite(value)) continue;
+      most = std::max(most, std::abs(value));
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
+    const auto peak = static_cast<double>(scalar_peak(t_.format));
+    if (!t_.format.has_zeros()) return {most > 0 ? most / peak : 1, 0};
+    return low <= high ? ScaleOfToken{(high - low) / peak, low} : ScaleOfToken{0, 0};
+  }
+
+  // Half of the distance of elements about `value`.
+  double element_rounding(double value) const {
+    return t_.dtype == DType::f16 ? std::max(0x1p-11 * value, 0x1p-25)
+                                  : std::max(0x1p-8 * value, 0x1p-134);
   }
 
   void judge_raw() {

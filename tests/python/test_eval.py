@@ -108,7 +108,9 @@ def hadamard(size):
 @pytest.mark.parametrize("form, units, size", [
     ({"preset": "int8-channel"}, 64, 2), ({"preset": "int8-channel", "vector_size": 4}, 32, 4),
     ({"preset": "int8-channel", "group_channels": 32}, 4, 2),
-    ({"preset": "fp8-e4m3"}, 2, 2), ({"preset": "int8-token"}, 1, 2)])
+    ({"preset": "fp8-e4m3"}, 2, 2), ({"preset": "int8-token"}, 1, 2),
+    ({"preset": "int8-token", "group_channels": 16}, 1, 2), ({"preset": "int4-kivi-values"}, 1, 4),
+    ({"preset": "int4-kivi-values", "vector_size": 2, "group_channels": 0}, 1, 2)])
 def test_simulated_scalars_are_those_that_the_kernels_store(draw, form, units, size):
     heads, dim, tokens = 2, 64, 9
     form = vqgen.format_fields(form)

@@ -23,6 +23,20 @@ struct ScalarCode<Decoder::scalar, kVectorSize> {
   }
 };
 
+// Steps from a zero; the lowest for NaN.
+template <int kVectorSize>
+struct ScalarCode<Decoder::affine, kVectorSize> {
+  static constexpr int kBits = 16 / kVectorSize;
+  static constexpr float kPeak = static_cast<float>((1 << kBits) - 1);
+  VQ_DEVICE static float number(u32 code, int i) {
+    return static_cast<float>(code >> kBits * i & ((1u << kBits) - 1u));
+  }
+  VQ_DEVICE static u32 bits(float value) {
+    value = value > kPeak ? kPeak : value > 0.0f ? value : 0.0f;
+    return static_cast<u32>(static_cast<i32>(value + 0.5f));
+  }
+};
+
 // Four bits of exponent with a bias of 7 and three of mantissa; no infinity. Its bits below the
 // sign are those of an f16 that is 2^8 times less. 0x7f, which is NaN, is never written and read as
 // 480.
@@ -49,5 +63,19 @@ struct ScalarCode<Decoder::e4m3, kVectorSize> {
     return sign | ((rounded >> 20) - (120u << 3));
   }
 };
+
+// What a scale word of a row says (layout/format.h): x = zero + scale * number.
+struct TokenScale {
+  float scale, zero;
+};
+template <Decoder kDecoder, Element kElement>
+VQ_DEVICE TokenScale token_scale(u32 word) {
+  if constexpr (kDecoder != Decoder::affine) {
+    return {float_from_bits(word), 0.0f};
+  } else {
+    return {to_float<kElement>(static_cast<u16>(word & 0xffffu)),
+            to_float<kElement>(static_cast<u16>(word >> 16))};
+  }
+}
 
 }  // namespace vq

@@ -105,7 +105,7 @@ struct AppendShared {
                   // beside norms
   i64 nearest;    // the same, u32: candidates
   i64 codes;      // [tokens_per_block][share][residuals] u32
-  i64 scales;     // [tokens_per_block] fp32, where tokens have scales
+  i64 scales;     // [tokens_per_block] scale words of a row, where tokens have scales
   i64 total;
 };
 
@@ -119,7 +119,7 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   at.distances = carve(c.norms ? i64{0} : vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
   at.codes = carve(vectors * f.residuals * 4);
-  at.scales = carve(f.token_scales ? i64{c.tokens_per_block} * 4 : i64{0});
+  at.scales = carve(c.tokens_per_block * scale_words(f, c.head_dim) * 4);
   at.total = carve.next;
   return at;
 }

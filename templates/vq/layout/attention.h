@@ -141,7 +141,7 @@ VQ_HD constexpr int units_of(const FormatConfig& f, int channels) {
 VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_dim) {
   const i64 bits = i64{channels} / f.vector_size * f.residuals * f.index_bits;
   const i64 words = ceil_div(bits, i64{32}) + (channels < head_dim && bits % 32 != 0 ? 1 : 0) +
-                    (f.token_scales ? 1 : 0);
+                    scale_words(f, channels);
   return static_cast<int>(words);
 }
 

@@ -22,7 +22,8 @@ class AppendRows {
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
   using Stored = CodeRows<Operand, Plan>;
   using Raw = RawRows<Plan>;
-  static constexpr int kCodeWords = Stored::kWords - (kFormat.token_scales ? 1 : 0);
+  static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kHeadDim));
+  static constexpr int kScaleWords = static_cast<int>(scale_words(kFormat, kHeadDim));
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
@@ -56,7 +57,7 @@ class AppendRows {
         if constexpr (kFormat.smooth) values[j] /= smooth_[j];
       }
       if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(values);
-      if constexpr (kFormat.token_scales) divide(values, t);
+      if constexpr (kFormat.token_scales) take_scales(values, t);
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
@@ -81,35 +82,70 @@ class AppendRows {
     }
     if constexpr (kFormat.token_scales) {
       if (share.begin > 0) return;
-      for (int t = thread_index(); t < share.work.count; t += kThreads) {
-        const int token = share.work.position + share.work.first + t;
+      for (int i = thread_index(); i < share.work.count * kScaleWords; i += kThreads) {
+        const int token = share.work.position + share.work.first + i / kScaleWords;
         store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
-                         Stored::word(kCodeWords),
-                     float_bits(load_shared(Share::scales() + t)));
+                         Stored::word(kCodeWords + i % kScaleWords),
+                     load_shared(Share::scales() + i));
       }
     }
   }
 
  private:
-  // The row by its scale, with which its largest finite magnitude is the largest number; 1 for a
-  // row of zeros. All lanes of the warp.
-  VQ_DEVICE static void divide(float (&values)[kOfLane], int t) {
-    float most = 0.0f;
-    VQ_UNROLL
-    for (int j = 0; j < kOfLane; ++j) {
-      const float magnitude = float_from_bits(float_bits(values[j]) & 0x7fffffffu);
-      if (magnitude > most && magnitude < infinity()) most = magnitude;
+  // The least and the largest of some finite numbers; of magnitudes where codes have no zero.
+  struct Range {
+    float low, high;
+    VQ_DEVICE void join(const Range& other) {
+      low = other.low < low ? other.low : low;
+      high = other.high > high ? other.high : high;
     }
+  };
+  static constexpr bool kAffine = kFormat.decoder == Decoder::affine;
+  VQ_DEVICE static Range range_of(float value) {
+    const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
+    if (!(magnitude < infinity())) return {infinity(), -infinity()};
+    return kAffine ? Range{value, value} : Range{0.0f, magnitude};
+  }
+
+  // The scale word of what has this range: its largest is the largest number, of affine codes its
+  // least 0. Without a range scale 1, or zero 0 and scale 0.
+  VQ_DEVICE static u32 scale_word(const Range& range) {
+    constexpr float kPeak = ScalarCode<kFormat.decoder, Share::kVectorSize>::kPeak;
+    if constexpr (!kAffine) return float_bits(range.high > 0.0f ? range.high / kPeak : 1.0f);
+    if (!(range.low <= range.high)) return 0;
+    const u16 zero = from_float<kConfig.element>(range.low + 0.0f);  // which turns -0
+    const u16 scale = from_float<kConfig.element>((range.high - range.low) / kPeak);
+    return static_cast<u32>(zero) << 16 | scale;
+  }
+
+  // The row in units of its scales, which are stored. All lanes of the warp. Channels that share
+  // one are some of each lane's, or those of some lanes.
+  VQ_DEVICE static void take_scales(float (&values)[kOfLane], int t) {
+    constexpr int kTogether = kFormat.scale_channels;
+    constexpr int kOfGroup = kTogether < 32 ? 1 : ceil_div(kTogether, 32);  // of a lane
+    constexpr int kLanes = kTogether < 32 ? kTogether : 32;
     VQ_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const float other = shuffle_xor(most, mask);
-      most = other > most ? other : most;
+    for (int first = 0; first < kOfLane; first += kOfGroup) {
+      Range range{infinity(), -infinity()};
+      VQ_UNROLL
+      for (int j = first; j < first + kOfGroup; ++j) {
+        if (kHeadDim % 32 == 0 || lane() + 32 * j < kHeadDim) range.join(range_of(values[j]));
+      }
+      VQ_UNROLL
+      for (int mask = kLanes / 2; mask > 0; mask /= 2) {
+        range.join({shuffle_xor(range.low, mask), shuffle_xor(range.high, mask)});
+      }
+      const u32 word = scale_word(range);
+      const auto by = token_scale<kFormat.decoder, kConfig.element>(word);
+      VQ_UNROLL
+      for (int j = first; j < first + kOfGroup; ++j) {
+        values[j] = by.scale == 0.0f ? 0.0f : (values[j] - by.zero) / by.scale;
+      }
+      const int channel = lane() + 32 * first;
+      if (channel % kTogether == 0 && channel < kHeadDim) {
+        store_shared(Share::scales() + t * kScaleWords + channel / kTogether, word);
+      }
     }
-    const float scale =
-        most > 0.0f ? most / ScalarCode<kFormat.decoder, Share::kVectorSize>::kPeak : 1.0f;
-    VQ_UNROLL
-    for (int j = 0; j < kOfLane; ++j) values[j] /= scale;
-    if (lane() == 0) store_shared(Share::scales() + t, scale);
   }
 
   // Of a row lane l has channels l + 32 j.

@@ -83,9 +83,14 @@ struct CacheRows {
     book.decode(value, unit_of(s), [&](int stage) { return code(row, share, s, stage); });
     if constexpr (kFormat.token_scales) {
       static_assert(kChannels == kHeadDim, "");
-      const float scale = float_from_bits(load_shared(row + kWords - 1));
+      constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kHeadDim));
+      const auto by = token_scale<kFormat.decoder, Plan::config().element>(
+          load_shared(row + kCodeWords + s * kVectorSize / kFormat.scale_channels));
       VQ_UNROLL
-      for (int i = 0; i < kVectorSize; ++i) value[i] *= scale;
+      for (int i = 0; i < kVectorSize; ++i) {
+        value[i] *= by.scale;
+        if constexpr (kFormat.decoder == Decoder::affine) value[i] += by.zero;
+      }
     }
   }
   // Of the share's units.
