@@ -141,24 +141,49 @@ std::uint32_t scale_word(const Codebooks& codebooks, std::span<const float> valu
   return zero << 16 | element_from_float(codebooks.dtype, (*high - *low) / scalar_peak(format));
 }
 
-QuantizedTensor encode_by_tokens(FloatTensor values, Codebooks codebooks) {
-  const VqFormat format = std::exchange(codebooks.format, without_layout(codebooks.format));
-  const std::int64_t together = format.scale_channels(values.columns);
-  std::vector<std::uint32_t> words;
-  for (std::int64_t row = 0; row < values.row_count(); ++row) {
-    for (std::int64_t first = 0; first < values.columns; first += together) {
-      const auto group = values.row(row).subspan(static_cast<std::size_t>(first),
-                                                 static_cast<std::size_t>(together));
-      words.push_back(scale_word(codebooks, group));
-      const TokenScale by = token_scale(format, codebooks.dtype, words.back());
-      if (!std::isfinite(by.scale) || !std::isfinite(by.zero)) {
-        throw Error(ErrorKind::bad_input,
-                    fmt::format("encode: scale {} and zero {} of a token are beyond {}; use bf16",
-                                by.scale, by.zero, enum_name(codebooks.dtype)));
+// Calls use(first element, elements apart, count) for the elements of each scale word, in the order
+// of the words: of some channels of a row, or of a channel of some rows.
+template <class Use>
+void for_each_scale(const VqFormat& format, const FloatTensor& values, Use use) {
+  const std::int64_t rows = std::max(format.group_tokens, 1);
+  const std::int64_t columns = format.group_tokens > 0 ? 1 : format.scale_channels(values.columns);
+  for (std::int64_t row = 0; row < values.row_count(); row += rows) {
+    for (std::int64_t column = 0; column < values.columns; column += columns) {
+      const auto first = static_cast<std::size_t>(row * values.columns + column);
+      if (format.group_tokens > 0) {
+        use(first, static_cast<std::size_t>(values.columns), rows);
+      } else {
+        use(first, std::size_t{1}, columns);
       }
-      for (float& value : group) value = by.scale == 0 ? 0.0f : (value - by.zero) / by.scale;
     }
   }
+}
+
+// Of codes whose scales stand behind them.
+QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
+  const VqFormat format = std::exchange(codebooks.format, without_layout(codebooks.format));
+  if (format.group_tokens > 0 && values.rows % format.group_tokens != 0) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("encode: {} tokens are no whole groups of {}, which group_tokens asks "
+                            "for; give whole groups, the rest stays raw",
+                            values.rows, format.group_tokens));
+  }
+  std::vector<std::uint32_t> words;
+  std::vector<float> group;
+  for_each_scale(format, values, [&](std::size_t first, std::size_t apart, std::int64_t count) {
+    group.resize(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < group.size(); ++i) group[i] = values.data[first + i * apart];
+    words.push_back(scale_word(codebooks, group));
+    const TokenScale by = token_scale(format, codebooks.dtype, words.back());
+    if (!std::isfinite(by.scale) || !std::isfinite(by.zero)) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("encode: scale {} and zero {} of a token are beyond {}; use bf16",
+                              by.scale, by.zero, enum_name(codebooks.dtype)));
+    }
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      values.data[first + i * apart] = by.scale == 0 ? 0.0f : (group[i] - by.zero) / by.scale;
+    }
+  });
   QuantizedTensor result = encode_numbers(values, codebooks);
   const std::int64_t of_row = format.scale_words(values.columns);
   for (std::int64_t row = 0; row < values.row_count(); ++row) {
@@ -181,8 +206,14 @@ void require_supported(const VqFormat& format, const std::string& where) {
     throw Error(ErrorKind::infeasible,
                 where + ": token_scales go with scalar codes and scope tensor; set these");
   }
-  if (format.has_zeros() && !format.token_scales) {
-    throw Error(ErrorKind::infeasible, where + ": decoder affine takes token_scales; set them");
+  if (format.group_tokens > 0 &&
+      (!format.is_scalar() || format.scope != Scope::tensor || format.token_scales)) {
+    throw Error(ErrorKind::infeasible,
+                where + ": group_tokens go with scalar codes, scope tensor and no token_scales");
+  }
+  if (format.has_zeros() && !format.token_scales && format.group_tokens == 0) {
+    throw Error(ErrorKind::infeasible,
+                where + ": decoder affine takes token_scales or group_tokens; set one");
   }
   if (format.is_scalar() &&
       (format.index_bits != 16 || format.residuals != 1 || format.stage_scales ||
@@ -232,7 +263,7 @@ void fold_projections(Codebooks& codebooks) {
 
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
   require_supported(codebooks.format, "encode");
-  if (codebooks.format.token_scales) return encode_by_tokens(values, codebooks);
+  if (codebooks.format.scale_words(values.columns) > 0) return encode_scaled(values, codebooks);
   return encode_numbers(values, codebooks);
 }
 
@@ -312,13 +343,15 @@ FloatTensor decode(const QuantizedTensor& tensor) {
           }
         });
   }
-  if (format.token_scales) {
+  if (format.scale_words(tensor.columns) > 0) {
     const std::vector<TokenScale> scales = token_scales(tensor);
-    const std::size_t together = result.data.size() / scales.size();
-    for (std::size_t i = 0; i < result.data.size(); ++i) {
-      const TokenScale& by = scales[i / together];
-      result.data[i] = by.zero + by.scale * result.data[i];
-    }
+    auto by = scales.begin();
+    for_each_scale(format, result, [&](std::size_t first, std::size_t apart, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i, first += apart) {
+        result.data[first] = by->zero + by->scale * result.data[first];
+      }
+      ++by;
+    });
   }
   return result;
 }

@@ -82,7 +82,7 @@ std::uint16_t scalar_scale(const VqFormat& format, DType dtype, float peak) {
 
 std::int64_t clamped_rows(const FloatTensor& values, const Codebooks& scales) {
   const VqFormat& format = scales.format;
-  if (format.token_scales) return 0;
+  if (format.scale_words(values.columns) > 0) return 0;
   const float half_step = format.decoder == Decoder::e4m3 ? 16.0f : 0.5f;  // at the largest number
   const float most = scalar_peak(format) + half_step;
   const UnitMap map = unit_map(format, values.heads, values.rows, values.columns, "clamped_rows");

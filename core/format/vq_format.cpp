@@ -19,6 +19,7 @@ std::string short_name(const VqFormat& format) {
   if (format.token_scales && format.group_channels > 0) {
     name += std::to_string(format.group_channels);
   }
+  if (format.group_tokens > 0) name += fmt::format("g{}", format.group_tokens);
   if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);

@@ -51,6 +51,7 @@ struct VqFormat {
   bool stage_scales = false;
   bool output_scales = false;
   bool token_scales = false;
+  int group_tokens = 0;
   CodeLayout layout = {};
 
   static constexpr auto fields() {
@@ -74,6 +75,8 @@ struct VqFormat {
         field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"),
         field("token_scales", &F::token_scales, silent(),
               "scalar codes: scales of a token and head, behind its codes"),
+        field("group_tokens", &F::group_tokens, silent_in(0, 128),
+              "scalar codes: tokens that share a scale of each channel and are encoded together"),
         field("layout", &F::layout, silent(), "how rows of codes are stored"));
   }
 
@@ -104,7 +107,9 @@ struct VqFormat {
     return vq::row_words(columns, vector_size, residuals, index_bits) + scale_words(columns);
   }
   std::int64_t scale_words(std::int64_t columns) const {
-    return token_scales ? columns / scale_channels(columns) : 0;
+    return group_tokens > 0 ? columns / group_tokens
+           : token_scales   ? columns / scale_channels(columns)
+                            : 0;
   }
   // Channels of a row that a scale of a token serves.
   std::int64_t scale_channels(std::int64_t columns) const {
@@ -117,9 +122,9 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "e4m3", "d4b8i8", "d4b8_l4x1": what
-// kernel names and reports call a format. The last two have int8 entries and a layout, which others
-// leave out.
+// "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "affine4g32", "e4m3", "d4b8i8",
+// "d4b8_l4x1": what kernel names and reports call a format. The last two have int8 entries and a
+// layout, which others leave out.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

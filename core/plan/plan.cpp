@@ -17,6 +17,7 @@ vq::FormatConfig format_facts(const VqFormat& format) {
   facts.smooth = format.smooth;
   facts.hadamard = format.hadamard;
   facts.token_scales = format.token_scales;
+  facts.scale_tokens = format.group_tokens;
   return facts;
 }
 

@@ -308,7 +308,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
 void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                 const RowFilter& patterned) {
   fill_rows(tensor, law, random, patterned);
-  if (tensor.format.token_scales) {
+  if (tensor.format.scale_words(tensor.columns) > 0) {
     const std::int64_t codes = tensor.row_words - tensor.format.scale_words(tensor.columns);
     for (std::int64_t at = 0; at < std::ssize(tensor.codes); ++at) {
       if (at % tensor.row_words < codes) continue;

@@ -31,7 +31,10 @@ void check_sizes(const QuantizedTensor& t) {
   require(t.columns % f.vector_size == 0, "quantized tensor: vector_size does not divide columns");
   const std::int64_t row_bits = t.columns / f.vector_size * f.residuals * f.index_bits;
   require(!f.token_scales || f.is_scalar(), "quantized tensor: token scales go with scalar codes");
-  require(f.token_scales || !f.has_zeros(), "quantized tensor: zeros stand beside token scales");
+  require(!f.has_zeros() || f.scale_words(t.columns) > 0,
+          "quantized tensor: zeros stand beside scales");
+  require(f.group_tokens == 0 || (f.is_scalar() && t.columns % f.group_tokens == 0),
+          "quantized tensor: groups of tokens have scalar codes and divide the columns");
   require(t.row_words == (row_bits + 31) / 32 + f.scale_words(t.columns),
           "quantized tensor: row_words is not the words that a row needs");
   require(layout_problem(f.layout).empty(), "quantized tensor: a layout that there is not");
@@ -159,12 +162,20 @@ std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
   return words;
 }
 
-ScaleOfToken scale_of_token(const QuantizedTensor& tensor, std::span<const std::uint32_t> row,
+ScaleOfToken scale_of_token(const QuantizedTensor& tensor, std::span<const std::uint32_t> codes,
+                            std::int64_t sequence, std::int64_t head, std::int64_t row,
                             std::int64_t column) {
   const VqFormat& f = tensor.format;
-  const std::int64_t behind = column / f.scale_channels(tensor.columns);
-  const std::uint32_t word =
-      row[row.size() - static_cast<std::size_t>(f.scale_words(tensor.columns) - behind)];
+  const std::int64_t of_row = f.scale_words(tensor.columns);
+  std::int64_t behind = tensor.row_words - of_row;
+  if (f.group_tokens > 0) {
+    row += column / of_row - row % f.group_tokens;
+    behind += column % of_row;
+  } else {
+    behind += column / f.scale_channels(tensor.columns);
+  }
+  require(row < tensor.rows, "quantized tensor: a token is read whose group is not whole");
+  const std::uint32_t word = codes[word_number(tensor, sequence, head, row, behind)];
   if (!f.has_zeros()) return {static_cast<double>(std::bit_cast<float>(word)), 0};
   return {element_value(tensor.dtype, static_cast<std::uint16_t>(word & 0xffffu)),
           element_value(tensor.dtype, static_cast<std::uint16_t>(word >> 16))};
@@ -228,9 +239,9 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                 out.subspan(static_cast<std::size_t>(column), size));
     }
   }
-  if (!f.token_scales) return;
+  if (f.scale_words(t.columns) == 0) return;
   for (std::int64_t column = 0; column < t.columns; ++column) {
-    const ScaleOfToken by = scale_of_token(t, words, column);
+    const ScaleOfToken by = scale_of_token(t, t.codes, sequence, head, row, column);
     double& value = out[static_cast<std::size_t>(column)];
     value = by.zero + by.scale * value;
   }

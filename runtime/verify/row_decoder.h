@@ -30,12 +30,13 @@ std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
                                      std::span<const std::uint32_t> codes, std::int64_t sequence,
                                      std::int64_t head, std::int64_t row);
 
-// By what the numbers of a column are told where the format has token scales: x = zero + scale *
-// number, out of the words of a row.
+// By what the number of an element is told where rows have scales behind their codes: x = zero +
+// scale * number, out of the codes of such a tensor.
 struct ScaleOfToken {
   double scale, zero;
 };
-ScaleOfToken scale_of_token(const QuantizedTensor& tensor, std::span<const std::uint32_t> row,
+ScaleOfToken scale_of_token(const QuantizedTensor& tensor, std::span<const std::uint32_t> codes,
+                            std::int64_t sequence, std::int64_t head, std::int64_t row,
                             std::int64_t column);
 
 // The codebook set that serves an element: by head and channel group (KV cache), by channel group

@@ -192,6 +192,49 @@ TEST(Scalar, ZerosAndScalesAreKivis) {
   }
 }
 
+// The same of a channel of some tokens, KIVI's keys; a token's row has its part of the group's
+// words.
+TEST(Scalar, GroupsOfTokensAreKivis) {
+  for (const CodeLayout layout : {CodeLayout{1, 1}, CodeLayout{4, 1}}) {
+    VqFormat format = affine_format(4, 0);
+    format.token_scales = false;
+    format.group_tokens = 16;
+    format.layout = layout;
+    FloatTensor tensor = samples::normal_tensor(2, 2, 48, 64, 4);
+    for (std::int64_t row = 0; row < 48; ++row) tensor.row(row)[3] = -2.5f;
+    for (float& x : tensor.data)
+      x = element_to_float(DType::f16, element_from_float(DType::f16, x));
+    const QuantizedTensor coded = encode(tensor, ones_of(format, DType::f16));
+    EXPECT_EQ(coded.row_words, 8 + 64 / 16);
+    const FloatTensor decoded = decode(coded);
+    for (std::int64_t first = 0; first < tensor.row_count(); first += 16) {
+      for (std::size_t c = 0; c < 64; ++c) {
+        std::vector<float> group;
+        for (std::int64_t t = 0; t < 16; ++t) group.push_back(tensor.row(first + t)[c]);
+        const std::vector<float> expected = by_kivi(group, 4, DType::f16);
+        for (std::size_t t = 0; t < 16; ++t) {
+          EXPECT_FLOAT_EQ(decoded.row(first + static_cast<std::int64_t>(t))[c], expected[t])
+              << first << ' ' << t << ' ' << c;
+        }
+      }
+    }
+    AttentionData data;
+    data.keys = data.values = coded;
+    const auto read_back = [&] {
+      return read_bundle(SafetensorsFile(serialize_bundle({{{"a", data}}}), "b"));
+    };
+    EXPECT_EQ(std::get<AttentionData>(read_back().items.at(0).data).keys.codes, coded.codes);
+  }
+  VqFormat format = affine_format(4, 0);
+  format.token_scales = false;
+  format.group_tokens = 32;
+  const FloatTensor part = samples::normal_tensor(1, 1, 48, 64, 4);
+  EXPECT_NE(message_of([&] {
+              encode(part, ones_of(format, DType::f16));
+            }).find("48 tokens are no whole groups of 32"),
+            std::string::npos);
+}
+
 TEST(Scalar, ZerosAndScalesThatAreNoElementsAreRefused) {
   FloatTensor tensor = samples::normal_tensor(1, 1, 1, 32, 4);
   tensor.row(0)[5] = -1e6f;

@@ -33,6 +33,11 @@
 //
 //   bit   31 .. 16 | 15 .. 0      both 16-bit elements: x = zero + scale * number
 //         zero     | scale
+//
+// With scale_tokens G each channel has a scale for every G tokens, from a multiple of G on. Those
+// of a group are words of the same kind, one a channel, and stand behind the codes of its tokens,
+// the channels in order: head_dim / G words a row. A group is encoded whole; until its last token
+// has come its tokens have no codes, and are read from the raw slots.
 #pragma once
 
 #include <vq/layout/codes.h>
@@ -52,6 +57,7 @@ struct FormatConfig {
   bool hadamard;        // keys were multiplied by the orthonormal Hadamard matrix
   bool token_scales;    // KV cache: a row's numbers are told by the scales behind its codes
   int scale_channels;   // that each of these serves; 0 without them
+  int scale_tokens;     // KV cache: tokens for which a channel has a scale; 0 without such scales
   bool per_head;        // KV cache: units differ from head to head
   int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
   Placement placement;  // the plan's, put here by configure(); the others are the problem's
@@ -70,6 +76,7 @@ struct FormatConfig {
     visit("hadamard", &F::hadamard);
     visit("token_scales", &F::token_scales);
     visit("scale_channels", &F::scale_channels);
+    visit("scale_tokens", &F::scale_tokens);
     visit("per_head", &F::per_head);
     visit("unit_elements", &F::unit_elements);
   }
@@ -90,7 +97,9 @@ VQ_HD constexpr i64 code_words(const FormatConfig& f, i64 elements) {
   return row_words(elements, f.vector_size, f.residuals, f.index_bits);
 }
 VQ_HD constexpr i64 scale_words(const FormatConfig& f, i64 elements) {
-  return f.token_scales ? elements / f.scale_channels : 0;
+  return f.scale_tokens > 0 ? elements / f.scale_tokens
+         : f.token_scales   ? elements / f.scale_channels
+                            : 0;
 }
 VQ_HD constexpr i64 row_words(const FormatConfig& f, i64 elements) {
   return code_words(f, elements) + scale_words(f, elements);

@@ -52,7 +52,7 @@ class AppendRows {
         const int channel = lane() + 32 * j;
         values[j] = 0.0f;
         if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
-        if (share.begin == 0) keep_raw(share.work, first_ + t, channel, row_[j]);
+        if (share.begin == 0) keep_raw(args_, raw_, share.work, first_ + t, channel, row_[j]);
         values[j] = to_float<kConfig.element>(row_[j]);
         if constexpr (kFormat.smooth) values[j] /= smooth_[j];
       }
@@ -91,32 +91,26 @@ class AppendRows {
     }
   }
 
- private:
-  // The least and the largest of some finite numbers; of magnitudes where codes have no zero.
-  struct Range {
-    float low, high;
-    VQ_DEVICE void join(const Range& other) {
-      low = other.low < low ? other.low : low;
-      high = other.high > high ? other.high : high;
+  // Whether a reader takes a first token for a sink or for one of its window is a count of the
+  // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
+  // newest is stored.
+  VQ_DEVICE static void keep_raw(const KvAppendArgs& args, u16* raw_rows, const AppendWork& work,
+                                 int number, int channel, u16 element) {
+    constexpr int kSinks = kConfig.max_sinks;
+    constexpr int kWindow = kConfig.max_window;
+    if constexpr (kSinks + kWindow > 0) {
+      u16* const raw = raw_rows + Raw::first(args, work.batch, work.head) + channel;
+      const int token = work.position + number;
+      if (token < kSinks) store_global(raw + Raw::row(token), element);
+      if constexpr (kWindow > 0) {
+        if (number >= work.all - kWindow)
+          store_global(raw + Raw::row(Raw::window_slot(token)), element);
+      }
     }
-  };
-  static constexpr bool kAffine = kFormat.decoder == Decoder::affine;
-  VQ_DEVICE static Range range_of(float value) {
-    const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
-    if (!(magnitude < infinity())) return {infinity(), -infinity()};
-    return kAffine ? Range{value, value} : Range{0.0f, magnitude};
   }
 
-  // The scale word of what has this range: its largest is the largest number, of affine codes its
-  // least 0. Without a range scale 1, or zero 0 and scale 0.
-  VQ_DEVICE static u32 scale_word(const Range& range) {
-    constexpr float kPeak = ScalarCode<kFormat.decoder, Share::kVectorSize>::kPeak;
-    if constexpr (!kAffine) return float_bits(range.high > 0.0f ? range.high / kPeak : 1.0f);
-    if (!(range.low <= range.high)) return 0;
-    const u16 zero = from_float<kConfig.element>(range.low + 0.0f);  // which turns -0
-    const u16 scale = from_float<kConfig.element>((range.high - range.low) / kPeak);
-    return static_cast<u32>(zero) << 16 | scale;
-  }
+ private:
+  using Range = ScaledRange<kFormat.decoder, kConfig.element, Share::kVectorSize>;
 
   // The row in units of its scales, which are stored. All lanes of the warp. Channels that share
   // one are some of each lane's, or those of some lanes.
@@ -126,20 +120,20 @@ class AppendRows {
     constexpr int kLanes = kTogether < 32 ? kTogether : 32;
     VQ_UNROLL
     for (int first = 0; first < kOfLane; first += kOfGroup) {
-      Range range{infinity(), -infinity()};
+      Range range;
       VQ_UNROLL
       for (int j = first; j < first + kOfGroup; ++j) {
-        if (kHeadDim % 32 == 0 || lane() + 32 * j < kHeadDim) range.join(range_of(values[j]));
+        if (kHeadDim % 32 == 0 || lane() + 32 * j < kHeadDim) range.take(values[j]);
       }
       VQ_UNROLL
       for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-        range.join({shuffle_xor(range.low, mask), shuffle_xor(range.high, mask)});
+        range.join(shuffle_xor(range.low, mask), shuffle_xor(range.high, mask));
       }
-      const u32 word = scale_word(range);
+      const u32 word = range.word();
       const auto by = token_scale<kFormat.decoder, kConfig.element>(word);
       VQ_UNROLL
       for (int j = first; j < first + kOfGroup; ++j) {
-        values[j] = by.scale == 0.0f ? 0.0f : (values[j] - by.zero) / by.scale;
+        values[j] = by.steps(values[j]);
       }
       const int channel = lane() + 32 * first;
       if (channel % kTogether == 0 && channel < kHeadDim) {
@@ -156,23 +150,6 @@ class AppendRows {
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
       if (kHeadDim % 32 == 0 || channel < kHeadDim) row_[j] = load_global(row + channel);
-    }
-  }
-
-  // Whether a reader takes a first token for a sink or for one of its window is a count of the
-  // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
-  // newest is stored.
-  VQ_DEVICE void keep_raw(const AppendWork& work, int number, int channel, u16 element) const {
-    constexpr int kSinks = kConfig.max_sinks;
-    constexpr int kWindow = kConfig.max_window;
-    if constexpr (kSinks + kWindow > 0) {
-      u16* const raw = raw_ + Raw::first(args_, work.batch, work.head) + channel;
-      const int token = work.position + number;
-      if (token < kSinks) store_global(raw + Raw::row(token), element);
-      if constexpr (kWindow > 0) {
-        if (number >= work.all - kWindow)
-          store_global(raw + Raw::row(Raw::window_slot(token)), element);
-      }
     }
   }
 
