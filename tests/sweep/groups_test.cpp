@@ -211,6 +211,44 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
   }
 }
 
+// Several query tokens, whose keys stand in the cache or come with the query: each reads what was
+// not full at its time raw.
+TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
+  for (const bool fresh : {false, true}) {
+    AttentionDecode reader = reader_of(groups(1, 40, 32));
+    reader.shape.query_tokens = 5;
+    for (const std::int32_t length : {62, 64, 66, 68}) {  // with a group's end among them
+      AttentionData data = make_attention_data(reader, {.seed = 23, .fresh = fresh});
+      data.lengths.assign(2, length);
+      data.windows = {0, 7};
+      const AttentionResult reference =
+          reference_attention(data, static_cast<double>(softmax_scale(reader)));
+      const AttentionOutput out = kernel(reader).run(data);
+      EXPECT_TRUE(compare(reference.out, out.out, reader.dtype).ok) << fresh << ' ' << length;
+      EXPECT_TRUE(compare_lse(reference.lse, out.lse, reader.dtype).ok) << fresh << ' ' << length;
+    }
+  }
+}
+
+// A wrong scale or zero, a wrong number, and a word of what is not full.
+TEST_F(Groups, TheJudgeFindsWhatIsWrong) {
+  const KvAppend op = groups(40, 32, 0);
+  const AppendData data = prompt(op, 40, 11);
+  const AppendResult right = kernel(op).run(data);
+  ASSERT_TRUE(judge_append(data, right).ok) << judge_append(data, right).why;
+  const auto expect_found = [&](std::int64_t word, std::uint32_t bit, const std::string& what) {
+    AppendResult wrong = right;
+    wrong.key_codes[static_cast<std::size_t>(word)] ^= bit;
+    const AppendVerdict verdict = judge_append(data, wrong);
+    EXPECT_NE(verdict.why.find(what), std::string::npos) << verdict.why;
+  };
+  const std::int64_t row = data.keys.row_words;
+  expect_found(5 * row + 8, 1u << 4, "channel 10: scale");   // of channels 10 and 11
+  expect_found(5 * row + 9, 1u << 16, "channel 11: scale");  // its zero
+  expect_found(5 * row + 2, 1u << 3, "token 5, channel 16");
+  expect_found(32 * row, 1u, "token 32 was changed");
+}
+
 // KIVI's formula, in plain loops over a channel of a group; a constant channel, and one with what
 // is no number, whose finite elements have their range to themselves.
 TEST_F(Groups, ZerosAndScalesAreKivis) {

@@ -51,7 +51,6 @@ class AppendGroups {
       Stage(group, 0).settle();
       sync_block();
       Rows::write(group);
-      sync_block();
       first += token_blocks(kConfig) * kTokens;
     }
   }
@@ -79,10 +78,11 @@ class AppendGroups {
       const int t = i / channels(share);
       const int channel = first_channel(share) + i % channels(share);
       const int token = share.work.position + t;
-      const u16* const row = token < position ? ring + Raw::row(Raw::window_slot(token))
-                                              : fresh(share.work, token - position);
-      store_shared(Share::rows() + t * kHeadDim + channel,
-                   to_float<kConfig.element>(load_global(row + channel)));
+      const u16 element =
+          token < position
+              ? load_global_coherent(ring + Raw::row(Raw::window_slot(token)) + channel)
+              : load_global(fresh(share.work, token - position) + channel);
+      store_shared(Share::rows() + t * kHeadDim + channel, to_float<kConfig.element>(element));
     }
   }
 
