@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <vq/layout/codes.h>
 
+#include <algorithm>
+#include <limits>
 #include <set>
 
 #include "core/error.h"
@@ -123,11 +125,18 @@ class BundleReader {
     tensor.row_words = format.row_words(tensor.columns);
     expect(name + ".codes", TensorType::u32, codes_shape(tensor));
     tensor.codes = file_.read_u32(name + ".codes");
-    if (format.token_scales) {
-      for (const float scale : token_scales(tensor)) {
-        if (std::isfinite(scale) && scale > 0) continue;
+    if (format.group_tokens > 0 && tensor.rows % format.group_tokens != 0) {
+      file_.fail(name + ".codes", fmt::format("{} tokens are no whole groups of {}; quantize again",
+                                              tensor.rows, format.group_tokens));
+    }
+    if (format.scale_words(tensor.columns) > 0) {
+      const float least = format.has_zeros() ? 0.0f : std::numeric_limits<float>::denorm_min();
+      for (const TokenScale& by : token_scales(tensor)) {
+        if (std::isfinite(by.scale) && by.scale >= least && std::isfinite(by.zero)) continue;
         file_.fail(name + ".codes",
-                   fmt::format("the scale of a token is {}; it is finite and above 0", scale));
+                   fmt::format("the scale of a token is {} and its zero {}; both are finite, and "
+                               "the scale is {}",
+                               by.scale, by.zero, least == 0 ? "0 or above" : "above 0"));
       }
     }
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};
@@ -188,16 +197,18 @@ void require_problem(const JsonCursor& cursor, const Problem& problem) {
 AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
   AttentionHeader header;
   read_fields(cursor, header);
-  require_problem(cursor, AttentionDecode{header.dtype,
-                                          {.batch = header.cache_batch,
-                                           .query_heads = header.query_heads,
-                                           .kv_heads = header.kv_heads,
-                                           .head_dim = header.head_dim,
-                                           .tokens = header.tokens,
-                                           .window = header.max_window,
-                                           .sinks = header.max_sinks},
-                                          header.keys,
-                                          header.values});
+  require_problem(
+      cursor, AttentionDecode{
+                  header.dtype,
+                  {.batch = header.cache_batch,
+                   .query_heads = header.query_heads,
+                   .kv_heads = header.kv_heads,
+                   .head_dim = header.head_dim,
+                   .tokens = header.tokens,
+                   .window = std::max(header.max_window, least_window(header.keys, header.values)),
+                   .sinks = header.max_sinks},
+                  header.keys,
+                  header.values});
   if (header.batch > 0 && header.cache_batch != 1 && header.cache_batch != header.batch) {
     cursor.at("cache_batch")
         .fail(fmt::format("{} sequences for {} queries; store one for all, or "

@@ -89,39 +89,108 @@ void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
   }
 }
 
-// By this a row is divided, so that its largest magnitude is the largest number: as kv_append does.
-float token_scale(const VqFormat& format, std::span<const float> row) {
-  float most = 0;
-  for (const float value : row) most = std::max(most, std::abs(value));
-  return most > 0 ? most / scalar_peak(format) : 1.0f;
+// The codes of all elements; words for scales of tokens are left zeros.
+QuantizedTensor encode_numbers(const FloatTensor& values, const Codebooks& codebooks) {
+  const VqFormat& format = codebooks.format;
+  const UnitMap map = unit_map(format, values.heads, values.rows, values.columns, "encode");
+  require_codebooks(codebooks, map);
+
+  QuantizedTensor result;
+  result.format = format;
+  result.dtype = codebooks.dtype;
+  result.batch = values.batch;
+  result.heads = values.heads;
+  result.rows = values.rows;
+  result.columns = values.columns;
+  result.units = map.units();
+  result.row_words = format.row_words(values.columns);
+  result.codebooks = codebooks.entries;
+  result.stage_scales = codebooks.stage_scales;
+
+  const std::int64_t row_codes = values.columns / format.vector_size * format.residuals;
+  std::vector<std::uint32_t> codes(static_cast<std::size_t>(values.row_count() * row_codes));
+  const auto size = static_cast<std::size_t>(format.vector_size);
+  for (std::int64_t unit = 0; unit < result.units; ++unit) {
+    UnitEncoder encoder(result, unit);
+    for_each_sub_vector(
+        map, map.extent(unit), values.batch, format.vector_size,
+        [&](std::int64_t row, std::int64_t column) {
+          const std::int64_t code =
+              (row * values.columns + column) / format.vector_size * format.residuals;
+          encoder.add(values.row(row).subspan(static_cast<std::size_t>(column), size),
+                      codes.data() + code);
+        });
+    encoder.flush();
+  }
+
+  pack_codes(codes, result);
+  return result;
 }
 
-// The word of a row that is its scale, of codes in plain layout.
-template <class Codes>
-auto& scale_word(Codes& codes, const QuantizedTensor& tensor, std::int64_t row) {
-  return codes[static_cast<std::size_t>((row + 1) * tensor.row_words - 1)];
+// Of the numbers that a scale serves, as kv_append takes it: its largest magnitude becomes the
+// largest number, or with a zero its least 0 and its largest the largest.
+std::uint32_t scale_word(const Codebooks& codebooks, std::span<const float> values) {
+  const VqFormat& format = codebooks.format;
+  if (!format.has_zeros()) {
+    float most = 0;
+    for (const float value : values) most = std::max(most, std::abs(value));
+    return std::bit_cast<std::uint32_t>(most > 0 ? most / scalar_peak(format) : 1.0f);
+  }
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  const std::uint32_t zero = element_from_float(codebooks.dtype, *low + 0.0f);  // which turns -0
+  return zero << 16 | element_from_float(codebooks.dtype, (*high - *low) / scalar_peak(format));
 }
 
-QuantizedTensor encode_by_tokens(FloatTensor values, Codebooks codebooks) {
-  codebooks.format.token_scales = false;
-  const CodeLayout layout = std::exchange(codebooks.format.layout, {});
-  std::vector<float> scales;
-  for (std::int64_t row = 0; row < values.row_count(); ++row) {
-    scales.push_back(token_scale(codebooks.format, values.row(row)));
-    for (float& value : values.row(row)) value /= scales.back();
+// Calls use(first element, elements apart, count) for the elements of each scale word, in the order
+// of the words: of some channels of a row, or of a channel of some rows.
+template <class Use>
+void for_each_scale(const VqFormat& format, const FloatTensor& values, Use use) {
+  const std::int64_t rows = std::max(format.group_tokens, 1);
+  const std::int64_t columns = format.group_tokens > 0 ? 1 : format.scale_channels(values.columns);
+  for (std::int64_t row = 0; row < values.row_count(); row += rows) {
+    for (std::int64_t column = 0; column < values.columns; column += columns) {
+      const auto first = static_cast<std::size_t>(row * values.columns + column);
+      if (format.group_tokens > 0) {
+        use(first, static_cast<std::size_t>(values.columns), rows);
+      } else {
+        use(first, std::size_t{1}, columns);
+      }
+    }
   }
-  const QuantizedTensor bare = encode(values, codebooks);
-  QuantizedTensor result = bare;
-  result.format.token_scales = true;
-  ++result.row_words;
-  result.codes.resize(scales.size() * static_cast<std::size_t>(result.row_words));
-  for (std::int64_t row = 0; row < values.row_count(); ++row) {
-    std::copy_n(bare.codes.begin() + row * bare.row_words, bare.row_words,
-                result.codes.begin() + row * result.row_words);
-    scale_word(result.codes, result, row) =
-        std::bit_cast<std::uint32_t>(scales[static_cast<std::size_t>(row)]);
+}
+
+// Of codes whose scales stand behind them.
+QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
+  const VqFormat format = std::exchange(codebooks.format, without_layout(codebooks.format));
+  if (format.group_tokens > 0 && values.rows % format.group_tokens != 0) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("encode: {} tokens are no whole groups of {}, which group_tokens asks "
+                            "for; give whole groups, the rest stays raw",
+                            values.rows, format.group_tokens));
   }
-  repack(result, layout);
+  std::vector<std::uint32_t> words;
+  std::vector<float> group;
+  for_each_scale(format, values, [&](std::size_t first, std::size_t apart, std::int64_t count) {
+    group.resize(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < group.size(); ++i) group[i] = values.data[first + i * apart];
+    words.push_back(scale_word(codebooks, group));
+    const TokenScale by = token_scale(format, codebooks.dtype, words.back());
+    if (!std::isfinite(by.scale) || !std::isfinite(by.zero)) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("encode: scale {} and zero {} of a token are beyond {}; use bf16",
+                              by.scale, by.zero, enum_name(codebooks.dtype)));
+    }
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      values.data[first + i * apart] = by.scale == 0 ? 0.0f : (group[i] - by.zero) / by.scale;
+    }
+  });
+  QuantizedTensor result = encode_numbers(values, codebooks);
+  const std::int64_t of_row = format.scale_words(values.columns);
+  for (std::int64_t row = 0; row < values.row_count(); ++row) {
+    std::copy_n(words.begin() + row * of_row, of_row,
+                result.codes.begin() + (row + 1) * result.row_words - of_row);
+  }
+  repack(result, format.layout);
   return result;
 }
 
@@ -137,9 +206,18 @@ void require_supported(const VqFormat& format, const std::string& where) {
     throw Error(ErrorKind::infeasible,
                 where + ": token_scales go with scalar codes and scope tensor; set these");
   }
+  if (format.group_tokens > 0 &&
+      (!format.is_scalar() || format.scope != Scope::tensor || format.token_scales)) {
+    throw Error(ErrorKind::infeasible,
+                where + ": group_tokens go with scalar codes, scope tensor and no token_scales");
+  }
+  if (format.has_zeros() && !format.token_scales && format.group_tokens == 0) {
+    throw Error(ErrorKind::infeasible,
+                where + ": decoder affine takes token_scales or group_tokens; set one");
+  }
   if (format.is_scalar() &&
       (format.index_bits != 16 || format.residuals != 1 || format.stage_scales ||
-       !(v == 2 || (v == 4 && format.decoder == Decoder::scalar)))) {
+       !(v == 2 || (v == 4 && format.decoder != Decoder::e4m3)))) {
     throw Error(ErrorKind::infeasible,
                 fmt::format("{}: {} has codes of 16 bits for 2 elements, or 4 integers, one stage "
                             "and no stage_scales; set vector_size, index_bits and residuals so",
@@ -184,42 +262,9 @@ void fold_projections(Codebooks& codebooks) {
 }
 
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
-  if (codebooks.format.token_scales) return encode_by_tokens(values, codebooks);
-  const VqFormat& format = codebooks.format;
-  require_supported(format, "encode");
-  const UnitMap map = unit_map(format, values.heads, values.rows, values.columns, "encode");
-  require_codebooks(codebooks, map);
-
-  QuantizedTensor result;
-  result.format = format;
-  result.dtype = codebooks.dtype;
-  result.batch = values.batch;
-  result.heads = values.heads;
-  result.rows = values.rows;
-  result.columns = values.columns;
-  result.units = map.units();
-  result.row_words = format.row_words(values.columns);
-  result.codebooks = codebooks.entries;
-  result.stage_scales = codebooks.stage_scales;
-
-  const std::int64_t row_codes = values.columns / format.vector_size * format.residuals;
-  std::vector<std::uint32_t> codes(static_cast<std::size_t>(values.row_count() * row_codes));
-  const auto size = static_cast<std::size_t>(format.vector_size);
-  for (std::int64_t unit = 0; unit < result.units; ++unit) {
-    UnitEncoder encoder(result, unit);
-    for_each_sub_vector(
-        map, map.extent(unit), values.batch, format.vector_size,
-        [&](std::int64_t row, std::int64_t column) {
-          const std::int64_t code =
-              (row * values.columns + column) / format.vector_size * format.residuals;
-          encoder.add(values.row(row).subspan(static_cast<std::size_t>(column), size),
-                      codes.data() + code);
-        });
-    encoder.flush();
-  }
-
-  pack_codes(codes, result);
-  return result;
+  require_supported(codebooks.format, "encode");
+  if (codebooks.format.scale_words(values.columns) > 0) return encode_scaled(values, codebooks);
+  return encode_numbers(values, codebooks);
 }
 
 UnitDecoder::UnitDecoder(const QuantizedTensor& tensor, std::int64_t unit)
@@ -257,12 +302,22 @@ std::span<const float> UnitDecoder::numbers(int stage, std::uint32_t code) {
   return point_;
 }
 
-std::vector<float> token_scales(const QuantizedTensor& tensor) {
+TokenScale token_scale(const VqFormat& format, DType dtype, std::uint32_t word) {
+  if (!format.has_zeros()) return {std::bit_cast<float>(word), 0.0f};
+  return {element_to_float(dtype, static_cast<std::uint16_t>(word & 0xffffu)),
+          element_to_float(dtype, static_cast<std::uint16_t>(word >> 16))};
+}
+
+std::vector<TokenScale> token_scales(const QuantizedTensor& tensor) {
   QuantizedTensor plain = tensor;
   repack(plain, {});
-  std::vector<float> scales;
+  const std::int64_t of_row = tensor.format.scale_words(tensor.columns);
+  std::vector<TokenScale> scales;
   for (std::int64_t row = 0; row < tensor.batch * tensor.heads * tensor.rows; ++row) {
-    scales.push_back(std::bit_cast<float>(scale_word(plain.codes, plain, row)));
+    for (std::int64_t i = tensor.row_words - of_row; i < tensor.row_words; ++i) {
+      const auto at = static_cast<std::size_t>(row * tensor.row_words + i);
+      scales.push_back(token_scale(tensor.format, tensor.dtype, plain.codes[at]));
+    }
   }
   return scales;
 }
@@ -288,11 +343,15 @@ FloatTensor decode(const QuantizedTensor& tensor) {
           }
         });
   }
-  if (format.token_scales) {
-    const std::vector<float> scales = token_scales(tensor);
-    for (std::int64_t row = 0; row < result.row_count(); ++row) {
-      for (float& value : result.row(row)) value *= scales[static_cast<std::size_t>(row)];
-    }
+  if (format.scale_words(tensor.columns) > 0) {
+    const std::vector<TokenScale> scales = token_scales(tensor);
+    auto by = scales.begin();
+    for_each_scale(format, result, [&](std::size_t first, std::size_t apart, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i, first += apart) {
+        result.data[first] = by->zero + by->scale * result.data[first];
+      }
+      ++by;
+    });
   }
   return result;
 }

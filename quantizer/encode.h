@@ -34,11 +34,19 @@ void fold_projections(Codebooks& codebooks);
 // stage 0, then what is left takes the nearest of stage 1, and so on (greedy residual quantization,
 // VQKV sec. 3); ties go to the lowest index. Codebooks and stage scales are copied into the result;
 // `smooth` and `output_scales` are left empty for the caller to fill. Values must be finite,
-// projections folded.
+// projections folded. With group_tokens Error(bad_input) where rows are no whole groups.
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks);
 
-// Of a format with token scales: [batch][heads][rows], those behind the codes of rows.
-std::vector<float> token_scales(const QuantizedTensor& tensor);
+// What a scale word of a row says: x = zero + scale * number, the zero being 0 where codes have
+// none.
+struct TokenScale {
+  float scale, zero;
+};
+TokenScale token_scale(const VqFormat& format, DType dtype, std::uint32_t word);
+
+// Those behind the codes of rows: [batch][heads][rows][columns / scale_channels] with token scales,
+// [batch][heads][rows / group_tokens][columns] with group_tokens, which divide the rows.
+std::vector<TokenScale> token_scales(const QuantizedTensor& tensor);
 
 // What the codes say, in the domain that was quantized: sums of scale * entry over the stages.
 FloatTensor decode(const QuantizedTensor& tensor);

@@ -32,8 +32,8 @@ std::uint32_t e4m3_bits(float value) {
   return sign | (((whole + 0x7ffffu + (whole >> 20 & 1u)) >> 20) - (120u << 3));
 }
 
-float clamped(float value, float peak) {
-  return value > peak ? peak : value > -peak ? value : -peak;
+float clamped(float value, float least, float most) {
+  return value > most ? most : value > least ? value : least;
 }
 
 }  // namespace
@@ -41,9 +41,10 @@ float clamped(float value, float peak) {
 void scalar_point(const VqFormat& format, std::span<const float> scales, std::uint32_t code,
                   std::span<float> point) {
   const int bits = bits_of(format);
-  const std::uint32_t half = 1u << (bits - 1);
+  const std::uint32_t half = format.has_zeros() ? 0 : 1u << (bits - 1);
+  const std::uint32_t mask = (1u << bits) - 1;
   for (std::size_t i = 0; i < point.size(); ++i) {
-    const std::uint32_t own = code >> (bits * static_cast<int>(i)) & (2 * half - 1);
+    const std::uint32_t own = code >> (bits * static_cast<int>(i)) & mask;
     const float number =
         format.decoder == Decoder::e4m3
             ? e4m3_number(own)
@@ -58,7 +59,8 @@ void NearestScalars::find(std::span<const float> vectors, std::span<std::uint32_
   for (std::size_t at = 0; at < codes.size(); ++at) {
     std::uint32_t code = 0;
     for (std::size_t i = 0; i < scales_.size(); ++i) {
-      const float value = clamped(vectors[at * scales_.size() + i] / scales_[i], peak);
+      const float value = clamped(vectors[at * scales_.size() + i] / scales_[i],
+                                  format_.has_zeros() ? 0.0f : -peak, peak);
       const std::uint32_t number = format_.decoder == Decoder::e4m3
                                        ? e4m3_bits(value)
                                        : static_cast<std::uint32_t>(static_cast<int>(
@@ -80,7 +82,7 @@ std::uint16_t scalar_scale(const VqFormat& format, DType dtype, float peak) {
 
 std::int64_t clamped_rows(const FloatTensor& values, const Codebooks& scales) {
   const VqFormat& format = scales.format;
-  if (format.token_scales) return 0;
+  if (format.scale_words(values.columns) > 0) return 0;
   const float half_step = format.decoder == Decoder::e4m3 ? 16.0f : 0.5f;  // at the largest number
   const float most = scalar_peak(format) + half_step;
   const UnitMap map = unit_map(format, values.heads, values.rows, values.columns, "clamped_rows");

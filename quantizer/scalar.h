@@ -36,7 +36,7 @@ class NearestScalars {
 std::uint16_t scalar_scale(const VqFormat& format, DType dtype, float peak);
 
 // Rows of `values`, in the domain that is encoded, with an element that the scales clamp. Of scalar
-// codes without token scales, which clamp nothing.
+// codes with scales of their own, which clamp nothing, 0.
 std::int64_t clamped_rows(const FloatTensor& values, const Codebooks& scales);
 
 }  // namespace vqgen

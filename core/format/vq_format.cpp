@@ -11,10 +11,15 @@ std::string short_name(const VqFormat& format) {
   if (format.decoder == Decoder::e8p || format.decoder == Decoder::e4m3) {
     name = enum_name(format.decoder);
   } else if (format.is_scalar()) {
-    name = fmt::format("int{}", format.index_bits / format.vector_size);
+    name = fmt::format("{}{}", format.has_zeros() ? "affine" : "int",
+                       format.index_bits / format.vector_size);
   }
   if (format.entry_type == EntryType::int8) name += "i8";
   if (format.token_scales) name += "t";
+  if (format.token_scales && format.group_channels > 0) {
+    name += std::to_string(format.group_channels);
+  }
+  if (format.group_tokens > 0) name += fmt::format("g{}", format.group_tokens);
   if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);
@@ -46,7 +51,8 @@ std::string layout_problem(const CodeLayout& layout) {
 
 float scalar_peak(const VqFormat& format) {
   if (format.decoder == Decoder::e4m3) return 448.0f;
-  return static_cast<float>((1 << (format.index_bits / format.vector_size - 1)) - 1);
+  const int bits = format.index_bits / format.vector_size;
+  return static_cast<float>((1 << (format.has_zeros() ? bits : bits - 1)) - 1);
 }
 
 bool fits_entries(const VqFormat& format, float value) {

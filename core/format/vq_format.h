@@ -51,6 +51,7 @@ struct VqFormat {
   bool stage_scales = false;
   bool output_scales = false;
   bool token_scales = false;
+  int group_tokens = 0;
   CodeLayout layout = {};
 
   static constexpr auto fields() {
@@ -61,7 +62,8 @@ struct VqFormat {
         field("residuals", &F::residuals, optional_in(1, 64), "stages whose entries are summed"),
         field("scope", &F::scope, Rule{}, "what one set of codebooks serves"),
         field("group_channels", &F::group_channels, optional_in(0, 65536),
-              "scope channel_group: channels a codebook serves; 0 means vector_size"),
+              "scope channel_group: channels a codebook serves, 0 means vector_size; token_scales: "
+              "channels a scale serves, 0 means all"),
         field("tile_rows", &F::tile_rows, optional_in(0, 65536), "scope tile: output features"),
         field("tile_columns", &F::tile_columns, optional_in(0, 65536),
               "scope tile: input features"),
@@ -72,7 +74,9 @@ struct VqFormat {
         field("stage_scales", &F::stage_scales, Rule{}, "a factor a codebook and residual stage"),
         field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"),
         field("token_scales", &F::token_scales, silent(),
-              "scalar codes: a factor a token and head, behind its codes"),
+              "scalar codes: scales of a token and head, behind its codes"),
+        field("group_tokens", &F::group_tokens, silent_in(0, 128),
+              "scalar codes: tokens that share a scale of each channel and are encoded together"),
         field("layout", &F::layout, silent(), "how rows of codes are stored"));
   }
 
@@ -90,13 +94,26 @@ struct VqFormat {
     return decoder == Decoder::table ? code : code % static_cast<std::uint32_t>(entries());
   }
   // Does a code hold a number for each element, its entry being their scales?
-  bool is_scalar() const { return decoder == Decoder::scalar || decoder == Decoder::e4m3; }
+  bool is_scalar() const {
+    return decoder == Decoder::scalar || decoder == Decoder::e4m3 || decoder == Decoder::affine;
+  }
+  // Do scales of tokens have a zero besides, both being elements?
+  bool has_zeros() const { return decoder == Decoder::affine; }
   // Bytes of an entry as kernels hold it.
   int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
-  // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scale
+  // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
   // of a token. Without the padding of the layout.
   std::int64_t row_words(std::int64_t columns) const {
-    return vq::row_words(columns, vector_size, residuals, index_bits) + (token_scales ? 1 : 0);
+    return vq::row_words(columns, vector_size, residuals, index_bits) + scale_words(columns);
+  }
+  std::int64_t scale_words(std::int64_t columns) const {
+    return group_tokens > 0 ? columns / group_tokens
+           : token_scales   ? columns / scale_channels(columns)
+                            : 0;
+  }
+  // Channels of a row that a scale of a token serves.
+  std::int64_t scale_channels(std::int64_t columns) const {
+    return group_channels > 0 ? group_channels : columns;
   }
   double bits_per_element() const {
     return static_cast<double>(index_bits) * residuals / vector_size;
@@ -105,8 +122,9 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "e4m3", "d4b8i8", "d4b8_l4x1": what kernel names and
-// reports call a format. The last two have int8 entries and a layout, which others leave out.
+// "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "affine4g32", "e4m3", "d4b8i8",
+// "d4b8_l4x1": what kernel names and reports call a format. The last two have int8 entries and a
+// layout, which others leave out.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
@@ -119,7 +137,8 @@ VqFormat without_layout(VqFormat format);
 
 inline constexpr float kInt8Peak = 127.0f;  // the largest magnitude of int8 entries
 
-// The largest number that a scalar code has: 127 or 7 of integers, 448 of e4m3.
+// The largest number that a scalar code has: 127 or 7 of integers, 255 or 15 with a zero, 448 of
+// e4m3.
 float scalar_peak(const VqFormat& format);
 
 // May `value`, which is finite, stand among the entries of the format?

@@ -17,6 +17,7 @@ vq::FormatConfig format_facts(const VqFormat& format) {
   facts.smooth = format.smooth;
   facts.hadamard = format.hadamard;
   facts.token_scales = format.token_scales;
+  facts.scale_tokens = format.group_tokens;
   return facts;
 }
 
@@ -25,6 +26,7 @@ vq::FormatConfig cache_facts(const VqFormat& format, int head_dim) {
   facts.per_head = format.scope != Scope::tensor;
   facts.unit_elements =
       format.scope == Scope::channel_group ? format.channels_per_group() : head_dim;
+  if (format.token_scales) facts.scale_channels = static_cast<int>(format.scale_channels(head_dim));
   return facts;
 }
 

@@ -36,8 +36,8 @@ class Validator {
     require(problem.empty(), path + "/layout", problem);
     const bool grouped = format.scope == Scope::channel_group;
     const bool tiled = format.scope == Scope::tile;
-    require(grouped || format.group_channels == 0, path + "/group_channels",
-            "goes with scope channel_group only; remove it or set the scope");
+    require(grouped || format.token_scales || format.group_channels == 0, path + "/group_channels",
+            "goes with scope channel_group or token_scales only; remove it or set the scope");
     require(tiled == (format.tile_rows > 0) && tiled == (format.tile_columns > 0),
             path + "/tile_rows", "tile_rows and tile_columns go with scope tile, both above 0");
     if (grouped) {
@@ -65,11 +65,22 @@ class Validator {
 
   // A code of 16 bits is whole elements, and its entry their scales.
   void scalar(const VqFormat& format, const std::string& path) const {
-    require(!format.token_scales || (format.is_scalar() && format.scope == Scope::tensor),
-            path + "/token_scales",
-            "goes with decoder scalar or e4m3 and scope tensor, whose one entry is of ones; set "
-            "these, or remove it");
+    require(
+        !format.token_scales || (format.is_scalar() && format.scope == Scope::tensor),
+        path + "/token_scales",
+        "goes with decoder scalar, affine or e4m3 and scope tensor, whose one entry is of ones; "
+        "set these, or remove it");
+    require(
+        format.group_tokens == 0 ||
+            (format.is_scalar() && format.scope == Scope::tensor && !format.token_scales),
+        path + "/group_tokens",
+        "goes with decoder scalar, affine or e4m3, scope tensor and no token_scales; set these, "
+        "or remove it");
     if (!format.is_scalar()) return;
+    require(!format.has_zeros() || format.token_scales || format.group_tokens > 0,
+            path + "/decoder",
+            "affine takes token_scales or group_tokens, beside whose scales its zeros stand; set "
+            "one, or take scalar");
     const bool floats = format.decoder == Decoder::e4m3;
     const bool fits = format.vector_size == 2 || (format.vector_size == 4 && !floats);
     require(fits && format.index_bits == 16, path + "/decoder",
@@ -92,6 +103,22 @@ class Validator {
       require(head_dim % format.channels_per_group() == 0, path + "/group_channels",
               fmt::format("{} does not divide head_dim {}", format.channels_per_group(), head_dim));
     }
+    const int together = format.group_tokens;
+    require(together == 0 || (together >= 16 && head_dim % together == 0 &&
+                              std::has_single_bit(static_cast<unsigned>(together))),
+            path + "/group_tokens",
+            fmt::format("{} is no power of two from 16 on that divides head_dim {}, among whose "
+                        "rows the scales of a group are shared out",
+                        together, head_dim));
+    if (format.token_scales && format.group_channels > 0) {
+      require(format.group_channels >= 8 && head_dim % format.group_channels == 0 &&
+                  (format.group_channels == head_dim ||
+                   std::has_single_bit(static_cast<unsigned>(format.group_channels))),
+              path + "/group_channels",
+              fmt::format("{} is no power of two from 8 on that divides head_dim {}, as scales of "
+                          "tokens take; 0 means all channels",
+                          format.group_channels, head_dim));
+    }
     require(!format.output_scales, path + "/output_scales",
             "is for weights only; remove it, or "
             "take a format of caches (vqgen list formats)");
@@ -112,8 +139,26 @@ class Validator {
                         page));
     cache_format(op.keys, "/keys", op.shape.head_dim);
     cache_format(op.values, "/values", op.shape.head_dim);
+    group(op, op.keys.group_tokens, "/keys/group_tokens");
+    group(op, op.values.group_tokens, "/values/group_tokens");
     require(!op.values.smooth && !op.values.hadamard, "/values",
             "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
+  }
+
+  // Tokens wait in the window's ring until their group is full, beside new query tokens; and a page
+  // holds whole groups.
+  template <class Op>
+  void group(const Op& op, int tokens, const std::string& path) const {
+    if (tokens == 0) return;
+    int least = tokens;
+    if constexpr (requires { op.shape.query_tokens; }) least += op.shape.query_tokens - 1;
+    require(op.shape.window >= least, "/shape/window",
+            fmt::format("{} is too few for {} {}, whose tokens stay raw until the group is full; "
+                        "set it to {} at least",
+                        op.shape.window, path, tokens, least));
+    require(op.shape.page_tokens % tokens == 0, "/shape/page_tokens",
+            fmt::format("{} are no whole groups of {} {}; use {} or more", op.shape.page_tokens,
+                        path, tokens, tokens));
   }
 
   void size(const char* what, double elements) const {

@@ -2,6 +2,7 @@
 // it impossible that op and shape disagree.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -58,6 +59,12 @@ struct AttentionDecode {
   int raw_slots() const { return shape.sinks + shape.window; }
   bool operator==(const AttentionDecode&) const = default;
 };
+
+// Tokens that a cache of these formats keeps raw at least, in the window's ring: a group that is
+// not full yet.
+inline int least_window(const VqFormat& keys, const VqFormat& values) {
+  return std::max(keys.group_tokens, values.group_tokens);
+}
 
 // New tokens of sequences, encoded and written to the rows of a quantized KV cache.
 struct AppendShape {

@@ -156,6 +156,12 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
                 gpu.name);
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  for (const VqFormat* format : {&op.keys, &op.values}) {
+    judge.require(!format->has_zeros() && format->group_tokens == 0 &&
+                      format->scale_words(op.shape.head_dim) <= 1,
+                  "{}: dataflow fragments reads no zeros, and one scale of a token; use lanes",
+                  format == &op.keys ? "keys" : "values");
+  }
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
                 "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
                 plan.step_tokens);

@@ -25,6 +25,7 @@ class Format:
     smooth: Optional[bool] = None
     hadamard: Optional[bool] = None
     token_scales: Optional[bool] = None
+    group_tokens: Optional[int] = None
     layout: Optional[dict] = None
 
 

@@ -41,7 +41,7 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`. With `rotated_first`
     rows are rotated before all that `form` says, and back at the end, which no kernel does."""
     decoder = form.get("decoder", "table")
-    if decoder in ("scalar", "e4m3"):
+    if decoder in ("scalar", "affine", "e4m3"):
         return _scalars(rows.float(), form, codebooks)
     if decoder != "table":
         raise vqgen.Infeasible(f"decoder {decoder} is not simulated")
@@ -74,29 +74,56 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
 
 
 def _scalars(rows: torch.Tensor, form: dict, codebooks):
-    """dequantized() of scalar codes: each channel to the nearest number of its scale, and back."""
-    heads, dim = rows.shape[1], rows.shape[3]
-    floats, size = form["decoder"] == "e4m3", form["vector_size"]
-    peak = 448 if floats else 2 ** (form["index_bits"] // size - 1) - 1
+    """dequantized() of scalar codes: each channel to the nearest number of its scale, and back. Tokens
+    of a group that is not full stay as they are."""
+    heads, tokens, dim = rows.shape[1:]
+    if together := form.get("group_tokens"):
+        full = tokens // together * together
+        groups = rows[:, :, :full].unflatten(2, (-1, together)).transpose(-1, -2)
+        held = _scaled(groups, form, codebooks).transpose(-1, -2).flatten(2, 3)
+        return torch.cat((held, rows[:, :, full:]), 2)
     if form.get("token_scales"):
-        largest = rows.abs().amax(-1, keepdim=True)
-        peaks = torch.full_like(largest, peak)  # by a plain number PyTorch on a GPU multiplies
+        groups = rows.unflatten(-1, (-1, form.get("group_channels") or dim))
+        return _scaled(groups, form, codebooks).flatten(-2)
+    units, size = heads if form.get("scope", "tensor") == "tensor" else codebooks.shape[0], form["vector_size"]
+    each = codebooks.float().view(-1, 1, size).expand(units, 1, size)
+    scales = each.expand(units, heads * dim // (units * size), size).reshape(heads, 1, dim)
+    return _rounded(rows / scales, form) * scales
+
+
+def _scaled(groups: torch.Tensor, form: dict, codebooks):
+    """The same of groups, along the last axis, that have a scale of their own, or also a zero: KIVI's
+    formula, both in the element type of the codebooks."""
+    if form["decoder"] != "affine":
+        largest = groups.abs().amax(-1, keepdim=True)
+        peaks = torch.full_like(largest, _peak(form))  # by a plain number PyTorch on a GPU multiplies
         scales = torch.where(largest > 0, largest / peaks, torch.ones_like(largest))
-    else:
-        units = heads if form.get("scope", "tensor") == "tensor" else codebooks.shape[0]
-        each = codebooks.float().view(-1, 1, size).expand(units, 1, size)
-        scales = each.expand(units, heads * dim // (units * size), size).reshape(heads, 1, dim)
-    numbers = (rows / scales).clamp(-peak, peak)
-    if floats:
-        numbers = numbers.to(torch.float8_e4m3fn).float()
-    else:  # ties away from zero
-        numbers = (numbers.abs() + 0.5).floor() * numbers.sign()
-    return numbers * scales
+        return _rounded(groups / scales, form) * scales
+    most = 2 ** (form["index_bits"] // form["vector_size"]) - 1
+    low, high = groups.aminmax(dim=-1, keepdim=True)
+    scales = ((high - low) / torch.full_like(low, most)).to(codebooks.dtype).float()
+    zeros = low.to(codebooks.dtype).float()
+    steps = torch.where(scales > 0, (groups - zeros) / scales, torch.zeros_like(groups))
+    return zeros + scales * (steps.clamp(0, most) + 0.5).floor()
 
 
-def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float):
+def _peak(form: dict) -> int:
+    """The largest number of a symmetric format."""
+    return 448 if form["decoder"] == "e4m3" else 2 ** (form["index_bits"] // form["vector_size"] - 1) - 1
+
+
+def _rounded(numbers: torch.Tensor, form: dict):
+    numbers = numbers.clamp(-_peak(form), _peak(form))
+    if form["decoder"] == "e4m3":
+        return numbers.to(torch.float8_e4m3fn).float()
+    return (numbers.abs() + 0.5).floor() * numbers.sign()  # ties away from zero
+
+
+def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float,
+              together: int = 1):
     """Causal attention, float32: each token sees quantized keys and values, but raw ones of itself,
-    of the window - 1 tokens before it, and of the first `sinks`. query: [batch, query_heads, tokens,
+    of the window - 1 tokens before it, of the first `sinks`, and of those that at its time fill no
+    group of `together`. query: [batch, query_heads, tokens,
     head_dim]; the others [batch, kv_heads, tokens, head_dim]."""
     batch, heads, tokens, _ = query.shape
     group = heads // keys.shape[1]
@@ -107,7 +134,8 @@ def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int
     for now in past.split(max(1, _MOST_SCORES // (batch * heads * tokens))):
         asking = query[:, :, now].float() * scaling
         age = now[:, None] - past
-        raw = (age < window) | (past < sinks)
+        full = (now + 1) // together * together
+        raw = (age < window) | (past < sinks) | (past >= full[:, None])
         scores = torch.where(raw, asking @ raw_keys.transpose(2, 3), asking @ keys.transpose(2, 3))
         weights = scores.masked_fill(age < 0, -torch.inf).softmax(-1)
         parts.append((weights * raw) @ raw_values + (weights * ~raw) @ values)
@@ -129,8 +157,9 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0, rotated_first: 
                             tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"),
                             rotated_first and name == "keys")
                 for name, rows in (("keys", key), ("values", value))]
+        together = max(item[name].get("group_tokens", 0) for name in ("keys", "values"))
         out = attention(query, *held, key, value, window, sinks,
-                        query.shape[-1]**-0.5 if scaling is None else scaling)
+                        query.shape[-1]**-0.5 if scaling is None else scaling, max(together, 1))
         return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register("vqgen_simulated", function)

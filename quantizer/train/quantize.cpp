@@ -125,6 +125,7 @@ class KvQuantizer {
     problem.shape.query_heads = static_cast<int>(data.batch > 0 ? data.query_heads : keys.heads);
     problem.shape.head_dim = static_cast<int>(keys.columns);
     problem.shape.tokens = keys.rows;
+    problem.shape.window = least_window(problem.keys, problem.values);
     require_problem(problem, fmt::format("{}: {}", file_.source(), match.item),
                     request_.any_format);
   }

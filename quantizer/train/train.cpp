@@ -230,7 +230,7 @@ class Trainer {
     Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
     const bool by_channel = format_.scope == Scope::channel_group &&
                             format_.channels_per_group() == format_.vector_size;
-    if (format_.token_scales) {
+    if (format_.token_scales || format_.group_tokens > 0) {
       result.entries.assign(size_, element_from_float(request_.dtype, 1.0f));
       return result;
     }

@@ -217,6 +217,17 @@ std::vector<std::uint32_t> random_words(std::size_t count, Random& random) {
   return words;
 }
 
+// The scale of some numbers of a token; with a zero by which they lie on both sides of 0.
+std::uint32_t hard_scale(const QuantizedTensor& tensor, Random& random) {
+  const double scale = random.uniform(0.5, 2);
+  if (!tensor.format.has_zeros()) return std::bit_cast<std::uint32_t>(static_cast<float>(scale));
+  const double step = scale * element_value(tensor.dtype, tensor.codebooks[0]);
+  const double zero =
+      -step * random.uniform(0.2, 0.8) * static_cast<double>(scalar_peak(tensor.format));
+  return std::uint32_t{element_from_float(tensor.dtype, static_cast<float>(zero))} << 16 |
+         element_from_float(tensor.dtype, static_cast<float>(scale));
+}
+
 // Codes of a plain layout, row after row, by the law.
 void fill_rows(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                const RowFilter& patterned) {
@@ -279,7 +290,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   t.columns = shape.columns;
   t.units = shape.units;
   const std::int64_t row_codes = t.columns / format.vector_size * format.residuals;
-  t.row_words = (row_codes * format.index_bits + 31) / 32 + (format.token_scales ? 1 : 0);
+  t.row_words = (row_codes * format.index_bits + 31) / 32 + format.scale_words(t.columns);
   const bool lattice = format.decoder == Decoder::e8p;
   t.codebooks = lattice              ? make_lattice(t, random)
                 : format.is_scalar() ? make_scales(t, magnitude, random)
@@ -297,10 +308,11 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
 void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                 const RowFilter& patterned) {
   fill_rows(tensor, law, random, patterned);
-  if (tensor.format.token_scales) {
-    const auto words = static_cast<std::size_t>(tensor.row_words);
-    for (std::size_t at = words - 1; at < tensor.codes.size(); at += words) {
-      tensor.codes[at] = std::bit_cast<std::uint32_t>(static_cast<float>(random.uniform(0.5, 2)));
+  if (tensor.format.scale_words(tensor.columns) > 0) {
+    const std::int64_t codes = tensor.row_words - tensor.format.scale_words(tensor.columns);
+    for (std::int64_t at = 0; at < std::ssize(tensor.codes); ++at) {
+      if (at % tensor.row_words < codes) continue;
+      tensor.codes[static_cast<std::size_t>(at)] = hard_scale(tensor, random);
     }
   }
   if (tensor.format.layout.plain()) return;

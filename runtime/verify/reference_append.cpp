@@ -65,7 +65,7 @@ class HeadJudge {
         of_row[at - begin] = true;
         changed = changed || operand_.codes[at] != t_.codes[at];
       }
-      if (token >= first_ && token < first_ + count_) {
+      if (written(token)) {
         judge_row(token);
       } else if (changed) {
         fail(fmt::format("token {} was changed, but nothing is appended there", token));
@@ -88,14 +88,30 @@ class HeadJudge {
         fmt::format("{} of sequence {}, head {}: {}", operand_.name, sequence_, head_, what);
   }
 
+  // Does the call encode the token? Of a group all of them, with its last.
+  bool written(std::int64_t token) const {
+    const std::int64_t together = std::max(t_.format.group_tokens, 1);
+    const std::int64_t last = token - token % together + together - 1;
+    return last >= first_ && last < first_ + count_;
+  }
+
+  // The elements of a token: of an appended one as they came, of one before from the ring.
+  const std::uint16_t* elements_of(std::int64_t token) const {
+    if (token >= first_) return operand_.elements.data() + new_elements(token);
+    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_window;
+    const std::int64_t slot = data_.max_sinks + token % data_.max_window;
+    return operand_.raw_before.data() +
+           ((sequence_ * t_.heads + head_) * slots + slot) * t_.columns;
+  }
+
   // Of an appended token, the place of its first element.
   std::int64_t new_elements(std::int64_t token) const {
     return ((sequence_ * data_.new_tokens + token - first_) * t_.heads + head_) * t_.columns;
   }
 
-  // The elements of an appended token as they are encoded.
+  // The elements of a token as they are encoded.
   std::vector<double> transformed(std::int64_t token) const {
-    const std::uint16_t* bits = operand_.elements.data() + new_elements(token);
+    const std::uint16_t* bits = elements_of(token);
     std::vector<double> x;
     for (std::int64_t i = 0; i < t_.columns; ++i) {
       x.push_back(element_value(data_.dtype, bits[i]));
@@ -108,7 +124,7 @@ class HeadJudge {
     const VqFormat& f = t_.format;
     std::vector<double> x = transformed(token);
     const std::vector<std::uint32_t> words = row_words(t_, operand_.codes, sequence_, head_, token);
-    if (f.token_scales && !divide(token, token_scale(words), x)) return;
+    if (f.scale_words(t_.columns) > 0 && !take_scales(token, x)) return;
     const auto size = static_cast<std::size_t>(f.vector_size);
     std::int64_t bit = 0;
     for (std::int64_t column = 0; column < t_.columns; column += f.vector_size) {
@@ -133,26 +149,65 @@ class HeadJudge {
         for (std::size_t i = 0; i < size; ++i) left[i] -= point[i];
       }
     }
-    for (; bit < (t_.row_words - (f.token_scales ? 1 : 0)) * 32; ++bit) {
+    for (; bit < (t_.row_words - f.scale_words(t_.columns)) * 32; ++bit) {
       if (read_code(words, bit, 1) == 0) continue;
       fail(fmt::format("token {}: padding is not zero", token));
       return;
     }
   }
 
-  // Elements of a token by its scale, by which the largest becomes the largest number.
-  bool divide(std::int64_t token, double scale, std::vector<double>& x) {
-    double most = 0;
-    for (const double value : x) {
-      if (std::isfinite(value)) most = std::max(most, std::abs(value));
+  // Elements of a token in units of its scales, which are judged first: of the numbers that one
+  // serves the largest magnitude is the largest number; or the least is its zero, to the bit, and
+  // the range is the largest number.
+  bool take_scales(std::int64_t token, std::vector<double>& x) {
+    const VqFormat& f = t_.format;
+    std::vector<std::vector<double>> rows{x};  // that share scales
+    for (std::int64_t i = 0; i < f.group_tokens; ++i) {
+      rows.resize(static_cast<std::size_t>(i + 1));
+      rows.back() = transformed(token - token % f.group_tokens + i);
     }
-    const double right = most > 0 ? most / static_cast<double>(scalar_peak(t_.format)) : 1;
-    if (!(std::abs(scale - right) <= kAppendTolerance * right)) {
-      fail(fmt::format("token {}: its scale is {:.9g} and should be {:.9g}", token, scale, right));
-      return false;
+    const std::int64_t together = f.group_tokens > 0 ? 1 : f.scale_channels(t_.columns);
+    for (std::int64_t first = 0; first < t_.columns; first += together) {
+      std::vector<double> group;
+      for (const std::vector<double>& row : rows) {
+        group.insert(group.end(), row.begin() + first, row.begin() + first + together);
+      }
+      const ScaleOfToken by = scale_of_token(t_, operand_.codes, sequence_, head_, token, first);
+      const ScaleOfToken right = right_scale(group);
+      const double rounding = f.has_zeros() ? element_rounding(right.scale) : 0;
+      if (by.zero != right.zero ||
+          !(std::abs(by.scale - right.scale) <= kAppendTolerance * right.scale + rounding)) {
+        fail(
+            fmt::format("token {}, channel {}: scale {:.9g} and zero {:.9g} should be {:.9g} and "
+                        "{:.9g}",
+                        token, first, by.scale, by.zero, right.scale, right.zero));
+        return false;
+      }
+      for (std::int64_t i = first; i < first + together; ++i) {
+        double& value = x[static_cast<std::size_t>(i)];
+        value = by.scale == 0 ? 0 : (value - by.zero) / by.scale;
+      }
     }
-    for (double& value : x) value /= scale;
     return true;
+  }
+
+  ScaleOfToken right_scale(std::span<const double> group) const {
+    double most = 0, low = INFINITY, high = -INFINITY;
+    for (const double value : group) {
+      if (!std::isfinite(value)) continue;
+      most = std::max(most, std::abs(value));
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
+    const auto peak = static_cast<double>(scalar_peak(t_.format));
+    if (!t_.format.has_zeros()) return {most > 0 ? most / peak : 1, 0};
+    return low <= high ? ScaleOfToken{(high - low) / peak, low} : ScaleOfToken{0, 0};
+  }
+
+  // Half of the distance of elements about `value`.
+  double element_rounding(double value) const {
+    return t_.dtype == DType::f16 ? std::max(0x1p-11 * value, 0x1p-25)
+                                  : std::max(0x1p-8 * value, 0x1p-134);
   }
 
   void judge_raw() {
@@ -199,6 +254,8 @@ void check(const AppendData& data, const Operand& operand) {
   require(std::ssize(data.positions) == data.batch &&
               (data.counts.empty() || std::ssize(data.counts) == data.batch),
           "append data: positions or counts are not [batch]");
+  require(t.format.group_tokens <= data.max_window,
+          "append data: the window holds no group of tokens");
 }
 
 AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {

@@ -204,6 +204,11 @@ TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::in
   if (!data.new_keys.empty() && token >= data.lengths[b]) return TokenPlace::fresh;
   if (!data.sinks.empty() && token < data.sinks[b]) return TokenPlace::sink;
   if (!data.windows.empty() && token >= seen - data.windows[b]) return TokenPlace::window;
+  const std::int64_t together =
+      std::max({data.keys.format.group_tokens, data.values.format.group_tokens, 1});
+  const std::int64_t held =
+      data.new_keys.empty() ? seen : std::min<std::int64_t>(seen, data.lengths[b]);
+  if (token >= held - held % together) return TokenPlace::window;
   return TokenPlace::codes;
 }
 

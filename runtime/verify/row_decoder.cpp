@@ -22,7 +22,7 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: e8p makes 8 elements of 16 bits");
   require(!f.is_scalar() ||
               (f.index_bits == 16 && f.residuals == 1 && !f.stage_scales &&
-               (f.vector_size == 2 || (f.vector_size == 4 && f.decoder == Decoder::scalar))),
+               (f.vector_size == 2 || (f.vector_size == 4 && f.decoder != Decoder::e4m3))),
           "quantized tensor: scalar codes are 2 elements, or 4 integers, of 16 bits in one stage");
   require(f.scope != Scope::tile || (f.tile_rows > 0 && f.tile_columns > 0),
           "quantized tensor: scope tile without tile_rows and tile_columns");
@@ -31,7 +31,11 @@ void check_sizes(const QuantizedTensor& t) {
   require(t.columns % f.vector_size == 0, "quantized tensor: vector_size does not divide columns");
   const std::int64_t row_bits = t.columns / f.vector_size * f.residuals * f.index_bits;
   require(!f.token_scales || f.is_scalar(), "quantized tensor: token scales go with scalar codes");
-  require(t.row_words == (row_bits + 31) / 32 + (f.token_scales ? 1 : 0),
+  require(!f.has_zeros() || f.scale_words(t.columns) > 0,
+          "quantized tensor: zeros stand beside scales");
+  require(f.group_tokens == 0 || (f.is_scalar() && t.columns % f.group_tokens == 0),
+          "quantized tensor: groups of tokens have scalar codes and divide the columns");
+  require(t.row_words == (row_bits + 31) / 32 + f.scale_words(t.columns),
           "quantized tensor: row_words is not the words that a row needs");
   require(layout_problem(f.layout).empty(), "quantized tensor: a layout that there is not");
   require(std::ssize(t.codes) == t.batch * t.heads * groups_of(t.rows, f.layout.rows) *
@@ -65,7 +69,7 @@ double scalar_number(const VqFormat& f, std::uint32_t code, std::size_t i) {
         exponent == 0 ? std::ldexp(mantissa, -6) : std::ldexp(1 + mantissa, exponent - 7);
     return bit(7) == 1 ? -magnitude : magnitude;
   }
-  int number = -bit(bits - 1) * (1 << (bits - 1));
+  int number = (f.has_zeros() ? 1 : -1) * bit(bits - 1) * (1 << (bits - 1));
   for (int n = 0; n + 1 < bits; ++n) number += bit(n) << n;
   return number;
 }
@@ -158,8 +162,23 @@ std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
   return words;
 }
 
-double token_scale(std::span<const std::uint32_t> row) {
-  return static_cast<double>(std::bit_cast<float>(row.back()));
+ScaleOfToken scale_of_token(const QuantizedTensor& tensor, std::span<const std::uint32_t> codes,
+                            std::int64_t sequence, std::int64_t head, std::int64_t row,
+                            std::int64_t column) {
+  const VqFormat& f = tensor.format;
+  const std::int64_t of_row = f.scale_words(tensor.columns);
+  std::int64_t behind = tensor.row_words - of_row;
+  if (f.group_tokens > 0) {
+    row += column / of_row - row % f.group_tokens;
+    behind += column % of_row;
+  } else {
+    behind += column / f.scale_channels(tensor.columns);
+  }
+  require(row < tensor.rows, "quantized tensor: a token is read whose group is not whole");
+  const std::uint32_t word = codes[word_number(tensor, sequence, head, row, behind)];
+  if (!f.has_zeros()) return {static_cast<double>(std::bit_cast<float>(word)), 0};
+  return {element_value(tensor.dtype, static_cast<std::uint16_t>(word & 0xffffu)),
+          element_value(tensor.dtype, static_cast<std::uint16_t>(word >> 16))};
 }
 
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code) {
@@ -220,8 +239,12 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                 out.subspan(static_cast<std::size_t>(column), size));
     }
   }
-  if (!f.token_scales) return;
-  for (double& value : out) value *= token_scale(words);
+  if (f.scale_words(t.columns) == 0) return;
+  for (std::int64_t column = 0; column < t.columns; ++column) {
+    const ScaleOfToken by = scale_of_token(t, t.codes, sequence, head, row, column);
+    double& value = out[static_cast<std::size_t>(column)];
+    value = by.zero + by.scale * value;
+  }
 }
 
 void RowDecoder::add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const {

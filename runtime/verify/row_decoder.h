@@ -16,9 +16,6 @@ namespace vqgen {
 // The code that stands in bits [bit, bit + index_bits) of a packed row.
 std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits);
 
-// The scale behind the codes of a row whose format has token scales.
-double token_scale(std::span<const std::uint32_t> row);
-
 // The 8 elements of an E8P code and its entry, as templates/vq/layout/format.h defines them: signs
 // one by one, the last of them by the sum.
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code);
@@ -32,6 +29,15 @@ std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, st
 std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
                                      std::span<const std::uint32_t> codes, std::int64_t sequence,
                                      std::int64_t head, std::int64_t row);
+
+// By what the number of an element is told where rows have scales behind their codes: x = zero +
+// scale * number, out of the codes of such a tensor.
+struct ScaleOfToken {
+  double scale, zero;
+};
+ScaleOfToken scale_of_token(const QuantizedTensor& tensor, std::span<const std::uint32_t> codes,
+                            std::int64_t sequence, std::int64_t head, std::int64_t row,
+                            std::int64_t column);
 
 // The codebook set that serves an element: by head and channel group (KV cache), by channel group
 // or tile (weights).

@@ -33,12 +33,13 @@ struct EnumNames<Real> {
 };
 
 // How a code becomes elements: as the number of an entry, as a point of the E8P lattice, or as a
-// number for each of them, an integer or a float of 8 bits (layout/format.h).
-enum class Decoder : int { table, e8p, scalar, e4m3 };
+// number for each of them: a signed integer, a float of 8 bits, or an integer that counts steps
+// from a zero (layout/format.h).
+enum class Decoder : int { table, e8p, scalar, e4m3, affine };
 template <>
 struct EnumNames<Decoder> {
   static constexpr const char* kType = "vq::Decoder";
-  static constexpr const char* kNames[] = {"table", "e8p", "scalar", "e4m3"};
+  static constexpr const char* kNames[] = {"table", "e8p", "scalar", "e4m3", "affine"};
 };
 
 // A where kFirst, else B.

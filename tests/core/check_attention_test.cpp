@@ -186,6 +186,18 @@ TEST(CheckAttention, ScalarCodesAreReadByLanesAndFragments) {
   expect_refused(check(Plan(AttentionLanes{}), op, h200()), {"smooth", "not built yet"});
 }
 
+TEST(CheckAttention, ZerosAndSeveralScalesOfATokenAreReadByLanesAndTables) {
+  AttentionDecode op = sound_attention();
+  op.values = find_format("int4-kivi-values", "test");
+  expect_refused(check(Plan(AttentionFragments{}), op, h200()), {"values", "zeros", "lanes"});
+  EXPECT_TRUE(check(choose(op, h200()), op, h200()).ok);
+  op.keys = op.values;
+  EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
+  op.keys.decoder = op.values.decoder = Decoder::scalar;
+  expect_refused(check(Plan(AttentionFragments{}), op, h200()), {"keys", "one scale", "lanes"});
+  EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
+}
+
 TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {
   AttentionDecode op = sound_attention();
   op.shape = {1, 8, 2, 96, 100};

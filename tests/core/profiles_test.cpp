@@ -251,6 +251,7 @@ const std::map<std::string, double> kBits = {{"aqlm-1x15", 1.875},    {"aqlm-1x1
                                              {"cq-8c10b", 1.25},      {"cq-8c8b", 1},
                                              {"fp8-e4m3", 8},         {"gptvq-2", 2},
                                              {"int8-channel", 8},     {"int8-token", 8},
+                                             {"int4-kivi-keys", 4},   {"int4-kivi-values", 4},
                                              {"million", 4},          {"million-d2b8", 4},
                                              {"million-d4b8", 2},     {"quip-2", 2},
                                              {"quip-4", 4},           {"vecinfer-d2b8", 4},
@@ -289,6 +290,7 @@ Problem problem_for(const VqFormat& format) {
   const bool weights = format.output_scales || format.scope == Scope::tile;
   if (weights) return Gemv{DType::f16, {1, 4096, 4096}, format};
   AttentionDecode op{DType::f16, {1, 32, 8, 128, 4096}, format, for_values(format)};
+  op.shape.window = least_window(op.keys, op.values);
   return op;
 }
 

@@ -108,7 +108,9 @@ def hadamard(size):
 @pytest.mark.parametrize("form, units, size", [
     ({"preset": "int8-channel"}, 64, 2), ({"preset": "int8-channel", "vector_size": 4}, 32, 4),
     ({"preset": "int8-channel", "group_channels": 32}, 4, 2),
-    ({"preset": "fp8-e4m3"}, 2, 2), ({"preset": "int8-token"}, 1, 2)])
+    ({"preset": "fp8-e4m3"}, 2, 2), ({"preset": "int8-token"}, 1, 2),
+    ({"preset": "int8-token", "group_channels": 16}, 1, 2), ({"preset": "int4-kivi-values"}, 1, 4),
+    ({"preset": "int4-kivi-values", "vector_size": 2, "group_channels": 0}, 1, 2)])
 def test_simulated_scalars_are_those_that_the_kernels_store(draw, form, units, size):
     heads, dim, tokens = 2, 64, 9
     form = vqgen.format_fields(form)
@@ -128,14 +130,49 @@ def test_simulated_scalars_are_those_that_the_kernels_store(draw, form, units, s
         assert (stored.float() - expected).norm() <= 5e-4 * expected.norm()
 
 
-def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw):
-    tokens, dim, window, sinks = 13, 8, 4, 2
+@pytest.mark.parametrize("form", [{"preset": "int4-kivi-keys"}, {
+    "preset": "int4-kivi-keys", "vector_size": 2, "decoder": "scalar", "group_tokens": 16}])
+def test_groups_of_tokens_are_those_that_the_kernels_store(draw, form):
+    """KIVI's keys, token by token: what fills a group is coded, and the rest raw."""
+    heads, dim, tokens = 2, 64, 75
+    form = vqgen.format_fields(form)
+
+    def tensor(*shape):
+        return torch.from_numpy(draw.standard_normal(shape)).to(DEVICE, torch.float16)
+
+    ones = torch.ones(1, 1, 1, form["vector_size"], dtype=torch.float16, device=DEVICE)
+    cache = vt.VQCache(batch=2, query_heads=2, kv_heads=heads, head_dim=dim, tokens=tokens, keys=form,
+                       values="int4-kivi-values", key_codebooks=ones, value_codebooks=ones.new_ones(1, 1, 1, 4),
+                       window=32)
+    cache._windows.zero_()
+    rows = [tensor(2, heads, tokens, dim) for _ in range(2)]
+    for begin in range(0, tokens, 15):
+        cache.append(*(each[:, :, begin:begin + 15].transpose(1, 2) for each in rows))
+    stored = cache.decode(tokens)[0].float()
+    expected = simulation.dequantized(rows[0], form, ones)
+    full = tokens // form["group_tokens"] * form["group_tokens"]
+    assert torch.equal(stored[:, :, full:], rows[0][:, :, full:].float())
+    assert (stored - expected).abs().max() <= 2e-3 * expected.abs().max()
+    assert (stored - rows[0].float()).norm() > 1e-3 * expected.norm()
+    query = tensor(2, 2, dim)
+    out = cache.attend(query)[0].float()
+    values = cache.decode(tokens)[1].float()
+    weights = ((stored @ query.float()[..., None])[..., 0] * dim**-0.5).softmax(-1)
+    assert (out - (weights[:, :, None] @ values)[:, :, 0]).abs().max() < 4e-3
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw, together):
+    tokens, dim, window, sinks = 13, 8, 3, 2
     query, keys, values, raw_keys, raw_values = (
         torch.from_numpy(draw.standard_normal((1, heads, tokens, dim))) for heads in (4, 2, 2, 2, 2))
-    out = simulation.attention(query, keys, values, raw_keys, raw_values, window, sinks, 0.3)
+    out = simulation.attention(query, keys, values, raw_keys, raw_values, window, sinks, 0.3,
+                               together)
     for head in range(4):
         for now in range(tokens):
-            raw = [now - token < window or token < sinks for token in range(now + 1)]
+            full = (now + 1) // together * together
+            raw = [now - token < window or token < sinks or token >= full
+                   for token in range(now + 1)]
             seen_keys, seen_values = (
                 np.stack([(own if is_raw else held)[0, head // 2, token].numpy()
                           for token, is_raw in enumerate(raw)])

@@ -132,18 +132,26 @@ TEST_F(Append, CodesAreTheQuantizers) {
 // Scalar codes bit for bit, beyond the largest number too.
 TEST_F(Append, ScalarCodesAreTheQuantizers) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const int vector : {2, 4, 0}) {  // 0: by token
+    for (const int vector : {2, 4, 0, 1}) {  // 0: by token; 1: by token and channels, with a zero
       KvAppend op = append_problem();
       op.dtype = dtype;
       op.shape.batch = 4;
       op.keys = {
-          .vector_size = vector == 0 ? 2 : vector, .index_bits = 16, .scope = Scope::channel_group};
+          .vector_size = vector < 2 ? 2 : vector, .index_bits = 16, .scope = Scope::channel_group};
       op.keys.decoder = Decoder::scalar;
       op.values = {.vector_size = 2, .index_bits = 16, .scope = Scope::head};
       op.values.decoder = Decoder::e4m3;
       if (vector == 0) {
         op.keys.scope = op.values.scope = Scope::tensor;
         op.keys.token_scales = op.values.token_scales = true;
+      }
+      if (vector == 1) {
+        op.keys.scope = Scope::tensor;
+        op.keys.decoder = Decoder::affine;
+        op.keys.token_scales = true;
+        op.values = op.keys;
+        op.values.vector_size = 4;
+        op.values.group_channels = 16;
       }
       AppendData data = make_append_data(op, {.seed = 14});
       for (std::size_t i = 0; i < data.new_keys.size(); i += 7) {  // about the least numbers
@@ -189,7 +197,8 @@ TEST_F(Append, TiesGoToTheLowestIndex) {
 
 // What is no number gets some code, and no other row another one.
 TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
-  for (const Decoder decoder : {Decoder::table, Decoder::e8p, Decoder::scalar, Decoder::e4m3}) {
+  for (const Decoder decoder :
+       {Decoder::table, Decoder::e8p, Decoder::scalar, Decoder::e4m3, Decoder::affine}) {
     KvAppend op = append_problem();
     op.values = {.vector_size = 8, .index_bits = decoder == Decoder::table ? 3 : 16};
     op.values.decoder = decoder;

@@ -36,8 +36,8 @@ enum Axis {
   kDataflow,
   kIndependent,
 };
-const std::vector<int> kSizes{3, 7, 7, 2, 4, 2, 3, 2, 4, 2, 3, 2,
-                              3, 2, 2, 8, 8, 3, 6, 6, 4, 5, 4, 2};
+const std::vector<int> kSizes{3, 12, 12, 2, 4, 2, 3, 2, 4, 2, 3, 2,
+                              3, 2,  2,  8, 8, 3, 6, 6, 4, 5, 4, 2};
 constexpr std::array kHeadDims{64, 96, 128, 256};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
@@ -48,7 +48,9 @@ constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kQueryTokens{1, 3, 5};
 
 // Of 8 bits by channel, 4 bits by channel, 8 bits by halves of a head, floats by head; a table;
-// by token 8 bits and floats.
+// by token 8 bits and floats; with a zero 4 bits by token and 32 channels, as KIVI's values, and 8
+// bits by token; 8 bits by token and 16 channels; by channel and
+// 32 tokens 4 bits with a zero, as KIVI's keys, and by channel and 16 tokens 8 bits.
 VqFormat format_of(int number, int head_dim) {
   VqFormat format{.vector_size = number == 1 || number == 4 ? 4 : 2, .index_bits = 16};
   format.decoder = number < 3 ? Decoder::scalar : Decoder::e4m3;
@@ -58,6 +60,18 @@ VqFormat format_of(int number, int head_dim) {
     format.decoder = number == 5 ? Decoder::scalar : Decoder::e4m3;
     format.scope = Scope::tensor;
     format.token_scales = true;
+  }
+  if (number >= 7) {
+    format.decoder = number == 9 ? Decoder::scalar : Decoder::affine;
+    format.vector_size = number == 7 ? 4 : 2;
+    format.group_channels = number == 7 ? 32 : number == 9 ? 16 : 0;
+  }
+  if (number >= 10) {
+    format.decoder = number == 10 ? Decoder::affine : Decoder::scalar;
+    format.vector_size = number == 10 ? 4 : 2;
+    format.token_scales = false;
+    format.group_channels = 0;
+    format.group_tokens = number == 10 ? 32 : 16;
   }
   if (number == 4) {
     format.decoder = Decoder::table;
@@ -134,6 +148,11 @@ Op problem_of(const std::vector<int>& v) {
   if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = pick(kNewCounts, kNewTokens);
   op.keys = format_of(v[kKeys], op.shape.head_dim);
   op.values = format_of(v[kValues], op.shape.head_dim);
+  if (const int together = std::max(op.keys.group_tokens, op.values.group_tokens); together > 0) {
+    op.shape.window += together;
+    if constexpr (requires { op.shape.query_tokens; }) op.shape.window += op.shape.query_tokens - 1;
+    if (op.shape.page_tokens > 0) op.shape.page_tokens = std::max(op.shape.page_tokens, together);
+  }
   op.keys.layout = pick(kLayouts, kKeyLayout);
   op.values.layout = pick(kLayouts, kValueLayout);
   return op;
@@ -163,7 +182,14 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible{{{kKeys, 4}, {kValues, 4}}};  // which other sweeps have
-  for (const int scalar : {0, 1, 2, 3, 5, 6}) impossible.insert({{kKeys, scalar}, {kDataflow, 1}});
+  for (int format = 0; format < 12; ++format) {
+    if (format != 4) impossible.insert({{kKeys, format}, {kDataflow, 1}});
+    if (format < 7) continue;
+    for (const int fragments : {2, 3}) {
+      impossible.insert({{kKeys, format}, {kDataflow, fragments}});
+      impossible.insert({{kValues, format}, {kDataflow, fragments}});
+    }
+  }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return values[kOp] == 0   ? make_case<AttentionDecode>(values, gpu, own)

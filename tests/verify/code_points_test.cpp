@@ -101,6 +101,17 @@ TEST(CodePoints, WhatScalarCodesStandFor) {
   tensor.columns = 4;
   tensor.codebooks.insert(tensor.codebooks.end(), 2, tensor.codebooks[0]);
   EXPECT_EQ(RowDecoder(tensor).point(0, 0x0f79), (std::vector<double>{-7, 14, -1, 0}));
+  tensor.format.decoder = Decoder::affine;
+  EXPECT_THROW(RowDecoder{tensor}, Error);  // its zeros
+  tensor.format.token_scales = true;
+  tensor.row_words = 2;
+  tensor.codes = {0x0f79, 0xc0003800};  // -2 and 0.5
+  EXPECT_EQ(RowDecoder(tensor).point(0, 0x0f79), (std::vector<double>{9, 14, 15, 0}));
+  std::vector<double> row(4);
+  RowDecoder(tensor).decode(0, 0, 0, row);
+  EXPECT_EQ(row, (std::vector<double>{2.5, 5, 5.5, -2}));
+  tensor.row_words = 1;
+  tensor.codes = {0};
   tensor.format = format;
   tensor.format.decoder = Decoder::e4m3;
   tensor.columns = 2;

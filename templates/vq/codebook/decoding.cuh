@@ -127,5 +127,7 @@ template <Element kElement>
 struct Decoding<Decoder::scalar, kElement, false> : ScalarDecoding<Decoder::scalar, kElement> {};
 template <Element kElement>
 struct Decoding<Decoder::e4m3, kElement, false> : ScalarDecoding<Decoder::e4m3, kElement> {};
+template <Element kElement>
+struct Decoding<Decoder::affine, kElement, false> : ScalarDecoding<Decoder::affine, kElement> {};
 
 }  // namespace vq

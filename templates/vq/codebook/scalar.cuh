@@ -23,6 +23,20 @@ struct ScalarCode<Decoder::scalar, kVectorSize> {
   }
 };
 
+// Steps from a zero; the lowest for NaN.
+template <int kVectorSize>
+struct ScalarCode<Decoder::affine, kVectorSize> {
+  static constexpr int kBits = 16 / kVectorSize;
+  static constexpr float kPeak = static_cast<float>((1 << kBits) - 1);
+  VQ_DEVICE static float number(u32 code, int i) {
+    return static_cast<float>(code >> kBits * i & ((1u << kBits) - 1u));
+  }
+  VQ_DEVICE static u32 bits(float value) {
+    value = value > kPeak ? kPeak : value > 0.0f ? value : 0.0f;
+    return static_cast<u32>(static_cast<i32>(value + 0.5f));
+  }
+};
+
 // Four bits of exponent with a bias of 7 and three of mantissa; no infinity. Its bits below the
 // sign are those of an f16 that is 2^8 times less. 0x7f, which is NaN, is never written and read as
 // 480.
@@ -47,6 +61,47 @@ struct ScalarCode<Decoder::e4m3, kVectorSize> {
     }
     const u32 rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
     return sign | ((rounded >> 20) - (120u << 3));
+  }
+};
+
+// What a scale word of a row says (layout/format.h): x = zero + scale * number.
+struct TokenScale {
+  float scale, zero;
+  VQ_DEVICE float steps(float value) const { return scale == 0.0f ? 0.0f : (value - zero) / scale; }
+};
+template <Decoder kDecoder, Element kElement>
+VQ_DEVICE TokenScale token_scale(u32 word) {
+  if constexpr (kDecoder != Decoder::affine) {
+    return {float_from_bits(word), 0.0f};
+  } else {
+    return {to_float<kElement>(static_cast<u16>(word & 0xffffu)),
+            to_float<kElement>(static_cast<u16>(word >> 16))};
+  }
+}
+
+// The least and the largest of the finite ones of some numbers, or of their magnitudes where codes
+// have no zero; and the word of the scale by which the largest is the largest number, and of affine
+// codes the least 0. Of none, scale 1, or zero 0 and scale 0.
+template <Decoder kDecoder, Element kElement, int kVectorSize>
+struct ScaledRange {
+  static constexpr bool kAffine = kDecoder == Decoder::affine;
+  float low = infinity();
+  float high = -infinity();
+  VQ_DEVICE void join(float other_low, float other_high) {
+    low = other_low < low ? other_low : low;
+    high = other_high > high ? other_high : high;
+  }
+  VQ_DEVICE void take(float value) {
+    const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
+    if (!(magnitude < infinity())) return;
+    join(kAffine ? value : 0.0f, kAffine ? value : magnitude);
+  }
+  VQ_DEVICE u32 word() const {
+    constexpr float kPeak = ScalarCode<kDecoder, kVectorSize>::kPeak;
+    if constexpr (!kAffine) return float_bits(high > 0.0f ? high / kPeak : 1.0f);
+    if (!(low <= high)) return 0;
+    const u16 zero = from_float<kElement>(low + 0.0f);  // which turns -0
+    return static_cast<u32>(zero) << 16 | from_float<kElement>((high - low) / kPeak);
   }
 };
 

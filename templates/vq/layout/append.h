@@ -97,15 +97,21 @@ VQ_HD constexpr int run_sub_vectors(const AppendConfig<Plan>& c, const FormatCon
   return run;
 }
 
-// Byte offsets into the block's shared memory.
+// Rows that a block encodes at once: a whole group where tokens share scales.
+template <class Plan>
+VQ_HD constexpr int block_rows(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  return f.scale_tokens > 0 ? f.scale_tokens : c.tokens_per_block;
+}
+
+// Byte offsets into the block's shared memory; `rows` are block_rows().
 struct AppendShared {
-  i64 rows;   // [tokens_per_block][head_dim] fp32: transformed, then what stages leave of it
+  i64 rows;   // [rows][head_dim] fp32: transformed, then what stages leave of it
   i64 norms;  // [units of the share][entries] fp32, |c|^2 / 2 of a stage, where a plan has norms
-  i64 distances;  // [tokens_per_block][share][warps_along_entries] fp32, of the nearest; none
+  i64 distances;  // [rows][share][warps_along_entries] fp32, of the nearest; none
                   // beside norms
   i64 nearest;    // the same, u32: candidates
-  i64 codes;      // [tokens_per_block][share][residuals] u32
-  i64 scales;     // [tokens_per_block] fp32, where tokens have scales
+  i64 codes;      // [rows][share][residuals] u32
+  i64 scales;     // [rows] scale words of a row, where tokens have scales
   i64 total;
 };
 
@@ -113,13 +119,14 @@ template <class Plan>
 VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const FormatConfig& f) {
   AppendShared at{};
   Carver carve;
-  const i64 vectors = i64{c.tokens_per_block} * share_sub_vectors(c, f);
-  at.rows = carve(i64{c.tokens_per_block} * c.head_dim * 4);
+  const i64 rows = block_rows(c, f);
+  const i64 vectors = rows * share_sub_vectors(c, f);
+  at.rows = carve(rows * c.head_dim * 4);
   at.norms = carve(c.norms ? i64{share_units(c, f)} * entries(f) * 4 : i64{0});
   at.distances = carve(c.norms ? i64{0} : vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
   at.codes = carve(vectors * f.residuals * 4);
-  at.scales = carve(f.token_scales ? i64{c.tokens_per_block} * 4 : i64{0});
+  at.scales = carve(f.token_scales ? rows * scale_words(f, c.head_dim) * 4 : i64{0});
   at.total = carve.next;
   return at;
 }

@@ -137,11 +137,12 @@ VQ_HD constexpr int units_of(const FormatConfig& f, int channels) {
   return channels < f.unit_elements ? 1 : channels / f.unit_elements;
 }
 // Words of a token's row that hold the codes of a share of `channels`, the most of any share: codes
-// of one that is no whole words may begin in the middle of a word.
+// of one that is no whole words may begin in the middle of a word. With scales of a group of tokens
+// all of them besides, for each of its tokens.
 VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_dim) {
   const i64 bits = i64{channels} / f.vector_size * f.residuals * f.index_bits;
   const i64 words = ceil_div(bits, i64{32}) + (channels < head_dim && bits % 32 != 0 ? 1 : 0) +
-                    (f.token_scales ? 1 : 0);
+                    (f.scale_tokens > 0 ? i64{channels} : scale_words(f, channels));
   return static_cast<int>(words);
 }
 

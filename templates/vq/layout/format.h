@@ -22,11 +22,22 @@
 // element 7 being the one by which the sum of s is even.
 //
 // A scalar code of 16 bits holds a number for each of its vector_size elements, the first in the
-// lowest bits: 2 integers of 8 bits or 4 of 4 (scalar), in two's complement, or 2 floats of 8 bits
-// (e4m3). A row of codes is thus the numbers of its channels in order. The codebook of a unit holds
-// one entry, the scales of its channels, by which the numbers are multiplied; with units of
-// vector_size channels (scope channel_group) codebooks are [kv_heads][head_dim] scales. With token
-// scales a row has a scale of its own besides, an fp32 in the word behind its codes.
+// lowest bits: 2 integers of 8 bits or 4 of 4, in two's complement (scalar) or from 0 on (affine),
+// or 2 floats of 8 bits (e4m3). A row of codes is thus the numbers of its channels in order. The
+// codebook of a unit holds one entry, the scales of its channels, by which the numbers are
+// multiplied; with units of vector_size channels (scope channel_group) codebooks are
+// [kv_heads][head_dim] scales.
+//
+// With token scales a row has scales of its own besides, one for each scale_channels of its
+// channels in order, in words behind its codes: an fp32, or of affine codes
+//
+//   bit   31 .. 16 | 15 .. 0      both 16-bit elements: x = zero + scale * number
+//         zero     | scale
+//
+// With scale_tokens G each channel has a scale for every G tokens, from a multiple of G on. Those
+// of a group are words of the same kind, one a channel, and stand behind the codes of its tokens,
+// the channels in order: head_dim / G words a row. A group is encoded whole; until its last token
+// has come its tokens have no codes, and are read from the raw slots.
 #pragma once
 
 #include <vq/layout/codes.h>
@@ -44,7 +55,9 @@ struct FormatConfig {
   bool stage_scales;    // a factor per unit and stage
   bool smooth;          // keys were divided by a factor per channel
   bool hadamard;        // keys were multiplied by the orthonormal Hadamard matrix
-  bool token_scales;    // KV cache: a row's numbers were divided by the scale behind its codes
+  bool token_scales;    // KV cache: a row's numbers are told by the scales behind its codes
+  int scale_channels;   // that each of these serves; 0 without them
+  int scale_tokens;     // KV cache: tokens for which a channel has a scale; 0 without such scales
   bool per_head;        // KV cache: units differ from head to head
   int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
   Placement placement;  // the plan's, put here by configure(); the others are the problem's
@@ -62,6 +75,8 @@ struct FormatConfig {
     visit("smooth", &F::smooth);
     visit("hadamard", &F::hadamard);
     visit("token_scales", &F::token_scales);
+    visit("scale_channels", &F::scale_channels);
+    visit("scale_tokens", &F::scale_tokens);
     visit("per_head", &F::per_head);
     visit("unit_elements", &F::unit_elements);
   }
@@ -69,7 +84,7 @@ struct FormatConfig {
 
 // Does a code hold a number for each element, instead of the number of an entry?
 VQ_HD constexpr bool is_scalar(Decoder decoder) {
-  return decoder == Decoder::scalar || decoder == Decoder::e4m3;
+  return decoder == Decoder::scalar || decoder == Decoder::e4m3 || decoder == Decoder::affine;
 }
 
 // Entries of one codebook as it is stored.
@@ -77,9 +92,17 @@ VQ_HD constexpr int entries(const FormatConfig& f) {
   return f.decoder == Decoder::table ? 1 << f.index_bits : f.decoder == Decoder::e8p ? 256 : 1;
 }
 
-// Words of a row that stores `elements` numbers: codes, then the scale of a token, an fp32.
+// Words of a row that stores `elements` numbers: codes, then scales.
+VQ_HD constexpr i64 code_words(const FormatConfig& f, i64 elements) {
+  return row_words(elements, f.vector_size, f.residuals, f.index_bits);
+}
+VQ_HD constexpr i64 scale_words(const FormatConfig& f, i64 elements) {
+  return f.scale_tokens > 0 ? elements / f.scale_tokens
+         : f.token_scales   ? elements / f.scale_channels
+                            : 0;
+}
 VQ_HD constexpr i64 row_words(const FormatConfig& f, i64 elements) {
-  return row_words(elements, f.vector_size, f.residuals, f.index_bits) + (f.token_scales ? 1 : 0);
+  return code_words(f, elements) + scale_words(f, elements);
 }
 
 // Elements of one unit's codebooks, all stages.

@@ -22,7 +22,8 @@ class AppendRows {
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
   using Stored = CodeRows<Operand, Plan>;
   using Raw = RawRows<Plan>;
-  static constexpr int kCodeWords = Stored::kWords - (kFormat.token_scales ? 1 : 0);
+  static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kHeadDim));
+  static constexpr int kScaleWords = static_cast<int>(scale_words(kFormat, kHeadDim));
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
@@ -51,12 +52,12 @@ class AppendRows {
         const int channel = lane() + 32 * j;
         values[j] = 0.0f;
         if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
-        if (share.begin == 0) keep_raw(share.work, first_ + t, channel, row_[j]);
+        if (share.begin == 0) keep_raw(args_, raw_, share.work, first_ + t, channel, row_[j]);
         values[j] = to_float<kConfig.element>(row_[j]);
         if constexpr (kFormat.smooth) values[j] /= smooth_[j];
       }
       if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(values);
-      if constexpr (kFormat.token_scales) divide(values, t);
+      if constexpr (kFormat.token_scales) take_scales(values, t);
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
@@ -81,35 +82,64 @@ class AppendRows {
     }
     if constexpr (kFormat.token_scales) {
       if (share.begin > 0) return;
-      for (int t = thread_index(); t < share.work.count; t += kThreads) {
-        const int token = share.work.position + share.work.first + t;
+      for (int i = thread_index(); i < share.work.count * kScaleWords; i += kThreads) {
+        const int token = share.work.position + share.work.first + i / kScaleWords;
         store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
-                         Stored::word(kCodeWords),
-                     float_bits(load_shared(Share::scales() + t)));
+                         Stored::word(kCodeWords + i % kScaleWords),
+                     load_shared(Share::scales() + i));
+      }
+    }
+  }
+
+  // Whether a reader takes a first token for a sink or for one of its window is a count of the
+  // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
+  // newest is stored.
+  VQ_DEVICE static void keep_raw(const KvAppendArgs& args, u16* raw_rows, const AppendWork& work,
+                                 int number, int channel, u16 element) {
+    constexpr int kSinks = kConfig.max_sinks;
+    constexpr int kWindow = kConfig.max_window;
+    if constexpr (kSinks + kWindow > 0) {
+      u16* const raw = raw_rows + Raw::first(args, work.batch, work.head) + channel;
+      const int token = work.position + number;
+      if (token < kSinks) store_global(raw + Raw::row(token), element);
+      if constexpr (kWindow > 0) {
+        if (number >= work.all - kWindow)
+          store_global(raw + Raw::row(Raw::window_slot(token)), element);
       }
     }
   }
 
  private:
-  // The row by its scale, with which its largest finite magnitude is the largest number; 1 for a
-  // row of zeros. All lanes of the warp.
-  VQ_DEVICE static void divide(float (&values)[kOfLane], int t) {
-    float most = 0.0f;
+  using Range = ScaledRange<kFormat.decoder, kConfig.element, Share::kVectorSize>;
+
+  // The row in units of its scales, which are stored. All lanes of the warp. Channels that share
+  // one are some of each lane's, or those of some lanes.
+  VQ_DEVICE static void take_scales(float (&values)[kOfLane], int t) {
+    constexpr int kTogether = kFormat.scale_channels;
+    constexpr int kOfGroup = kTogether < 32 ? 1 : ceil_div(kTogether, 32);  // of a lane
+    constexpr int kLanes = kTogether < 32 ? kTogether : 32;
     VQ_UNROLL
-    for (int j = 0; j < kOfLane; ++j) {
-      const float magnitude = float_from_bits(float_bits(values[j]) & 0x7fffffffu);
-      if (magnitude > most && magnitude < infinity()) most = magnitude;
+    for (int first = 0; first < kOfLane; first += kOfGroup) {
+      Range range;
+      VQ_UNROLL
+      for (int j = first; j < first + kOfGroup; ++j) {
+        if (kHeadDim % 32 == 0 || lane() + 32 * j < kHeadDim) range.take(values[j]);
+      }
+      VQ_UNROLL
+      for (int mask = kLanes / 2; mask > 0; mask /= 2) {
+        range.join(shuffle_xor(range.low, mask), shuffle_xor(range.high, mask));
+      }
+      const u32 word = range.word();
+      const auto by = token_scale<kFormat.decoder, kConfig.element>(word);
+      VQ_UNROLL
+      for (int j = first; j < first + kOfGroup; ++j) {
+        values[j] = by.steps(values[j]);
+      }
+      const int channel = lane() + 32 * first;
+      if (channel % kTogether == 0 && channel < kHeadDim) {
+        store_shared(Share::scales() + t * kScaleWords + channel / kTogether, word);
+      }
     }
-    VQ_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const float other = shuffle_xor(most, mask);
-      most = other > most ? other : most;
-    }
-    const float scale =
-        most > 0.0f ? most / ScalarCode<kFormat.decoder, Share::kVectorSize>::kPeak : 1.0f;
-    VQ_UNROLL
-    for (int j = 0; j < kOfLane; ++j) values[j] /= scale;
-    if (lane() == 0) store_shared(Share::scales() + t, scale);
   }
 
   // Of a row lane l has channels l + 32 j.
@@ -120,23 +150,6 @@ class AppendRows {
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
       if (kHeadDim % 32 == 0 || channel < kHeadDim) row_[j] = load_global(row + channel);
-    }
-  }
-
-  // Whether a reader takes a first token for a sink or for one of its window is a count of the
-  // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
-  // newest is stored.
-  VQ_DEVICE void keep_raw(const AppendWork& work, int number, int channel, u16 element) const {
-    constexpr int kSinks = kConfig.max_sinks;
-    constexpr int kWindow = kConfig.max_window;
-    if constexpr (kSinks + kWindow > 0) {
-      u16* const raw = raw_ + Raw::first(args_, work.batch, work.head) + channel;
-      const int token = work.position + number;
-      if (token < kSinks) store_global(raw + Raw::row(token), element);
-      if constexpr (kWindow > 0) {
-        if (number >= work.all - kWindow)
-          store_global(raw + Raw::row(Raw::window_slot(token)), element);
-      }
     }
   }
 

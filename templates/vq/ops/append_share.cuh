@@ -137,6 +137,8 @@ template <int kVectorSize>
 struct Nearest<Decoder::scalar, kVectorSize> : NearestScalars<Decoder::scalar, kVectorSize> {};
 template <int kVectorSize>
 struct Nearest<Decoder::e4m3, kVectorSize> : NearestScalars<Decoder::e4m3, kVectorSize> {};
+template <int kVectorSize>
+struct Nearest<Decoder::affine, kVectorSize> : NearestScalars<Decoder::affine, kVectorSize> {};
 
 // The new tokens of a sequence that a block encodes, and where they go. `head` is the KV head;
 // `count` tokens from number `first` of the call on, of `all` that are appended.
@@ -202,7 +204,7 @@ struct AppendShare {
   VQ_DEVICE static float* distances() { return shared_part<float>(kShared.distances); }
   VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }
   VQ_DEVICE static u32* codes() { return shared_part<u32>(kShared.codes); }
-  VQ_DEVICE static float* scales() { return shared_part<float>(kShared.scales); }
+  VQ_DEVICE static u32* scales() { return shared_part<u32>(kShared.scales); }
 };
 
 }  // namespace vq

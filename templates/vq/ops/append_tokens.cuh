@@ -7,6 +7,7 @@
 //   search    the nearest candidate to each sub-vector of the share
 #pragma once
 
+#include <vq/ops/append_groups.cuh>
 #include <vq/ops/append_rows.cuh>
 #include <vq/ops/append_stage.cuh>
 
@@ -61,6 +62,11 @@ VQ_DEVICE void encode(Rows& rows, const Share& share) {
 template <class Plan, template <class> class Stage, class Operand>
 VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* raw,
                            const EncodedArgs& to, int token_block, int share) {
+  if constexpr (Operand::config().scale_tokens > 0) {
+    AppendGroups<Plan, Operand>(args, elements, raw)
+        .append(to, append_work<Plan>(args, token_block), share);
+    return;
+  }
   using Rows = AppendRows<Plan, Operand>;
   Rows rows(args, elements, raw, token_block * Plan::config().tokens_per_block);
   const AppendWork work = append_work<Plan>(args, token_block);

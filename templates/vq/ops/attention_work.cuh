@@ -197,7 +197,10 @@ struct AttentionWork {
       seen = last;
       window = raw.window + last - length;
     }
-    if (kQueryTokens > 1 && token.cached < raw.window) raw.window = token.cached;
+    if constexpr (kQueryTokens > 1) {
+      if (token.cached < raw.window) raw.window = token.cached;
+      raw.end_with_groups(token.cached);
+    }
     return true;
   }
 

@@ -26,6 +26,7 @@ struct CacheRows {
   static constexpr int kShareBits = kSubVectors * kResiduals * kBits;
   using Stored = CodeRows<Format, Plan>;
   static constexpr int kWords = share_words(kFormat, kChannels, kHeadDim);  // staged, a token
+  static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kHeadDim));
   static constexpr bool kWholeWords = kChannels == kHeadDim || kShareBits % 32 == 0;
   static constexpr int kUnits = units_of(kFormat, kChannels);
   static constexpr int kUnitsPerHead = units_per_head(kFormat, kHeadDim);
@@ -42,10 +43,14 @@ struct CacheRows {
   }
 
   // Queues the share's words of tokens [first, first + count) of work.batch and work.kv_head as
-  // rows of kWords. All threads.
+  // rows of kWords. All threads. Of a group of tokens that share scales, those of coded tokens.
   template <class Work>
   VQ_DEVICE static void stage(const QuantizedArgs& tensor, const Work& work, int share, int first,
                               int count, u32* to) {
+    if constexpr (kFormat.scale_tokens > 0) {
+      stage_groups(tensor, work, first, count, to);
+      return;
+    }
     const int begin = share * kShareBits / 32;
     const int left = Stored::kWords - begin;  // the last share's rows end sooner
     if constexpr (Stored::kPaged) {
@@ -81,11 +86,17 @@ struct CacheRows {
   VQ_DEVICE static void decode(const Book& book, const u32* row, int share, int s,
                                float (&value)[kVectorSize]) {
     book.decode(value, unit_of(s), [&](int stage) { return code(row, share, s, stage); });
-    if constexpr (kFormat.token_scales) {
+    if constexpr (scale_words(kFormat, kHeadDim) > 0) {
       static_assert(kChannels == kHeadDim, "");
-      const float scale = float_from_bits(load_shared(row + kWords - 1));
       VQ_UNROLL
-      for (int i = 0; i < kVectorSize; ++i) value[i] *= scale;
+      for (int i = 0; i < kVectorSize; ++i) {
+        const int word = kFormat.scale_tokens > 0 ? s * kVectorSize + i
+                                                  : s * kVectorSize / kFormat.scale_channels;
+        const auto by = token_scale<kFormat.decoder, Plan::config().element>(
+            load_shared(row + kCodeWords + word));
+        value[i] *= by.scale;
+        if constexpr (kFormat.decoder == Decoder::affine) value[i] += by.zero;
+      }
     }
   }
   // Of the share's units.
@@ -97,6 +108,23 @@ struct CacheRows {
     for (int i = 0; i < kVectorSize; ++i) {
       value[i] = to_float<Plan::config().element>(
           load_global(row + share * kChannels + s * kVectorSize + i));
+    }
+  }
+
+ private:
+  // A row is its codes and the scales of its group, which stand behind the codes of all of it.
+  template <class Work>
+  VQ_DEVICE static void stage_groups(const QuantizedArgs& tensor, const Work& work, int first,
+                                     int count, u32* to) {
+    constexpr int kOfRow = static_cast<int>(scale_words(kFormat, kHeadDim));
+    for (int i = thread_index(); i < count * kWords; i += kThreads) {
+      const int token = first + i / kWords;
+      if (token >= work.raw.window) return;
+      const int channel = i % kWords - kCodeWords;
+      const int row = channel < 0 ? token : token - token % kFormat.scale_tokens + channel / kOfRow;
+      const int word = channel < 0 ? i % kWords : kCodeWords + channel % kOfRow;
+      copy_async(to + i,
+                 Stored::at(tensor, work.batch, work.kv_head, i64{row}) + Stored::word(word));
     }
   }
 };

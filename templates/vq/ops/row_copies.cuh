@@ -18,7 +18,8 @@ class RowCopies {
 
   // Of tokens [first, first + count) of a sequence. Asks for the pages of the first step.
   VQ_DEVICE RowCopies(const QuantizedArgs& tensor, int batch, int kv_head, int first, int count)
-      : tensor_(tensor), first_(first), count_(count) {
+      : tensor_(tensor), first_(first), count_(count), work_{batch, kv_head, {first + count}} {
+    if constexpr (Rows::kFormat.scale_tokens > 0) return;
     const int row = thread_index() / kAcross;
     row_ = row < kAtOnce ? row : kStep;
     piece_ = thread_index() % kAcross;
@@ -38,6 +39,11 @@ class RowCopies {
   // Queues the rows of tokens first + [begin, begin + kStep), those that exist, to rows of kWords
   // from `to` on. Step after step, the first one being 0.
   VQ_DEVICE void stage(int begin, u32* to) {
+    if constexpr (Rows::kFormat.scale_tokens > 0) {
+      const int left = count_ - begin;
+      Rows::stage(tensor_, work_, 0, first_ + begin, left < kStep ? left : kStep, to);
+      return;
+    }
     VQ_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       if (!copies(begin, turn)) continue;
@@ -106,6 +112,12 @@ class RowCopies {
   const i32* table_;  // of a cache in pages
   int first_;
   int count_;
+  struct {
+    int batch, kv_head;
+    struct {
+      int window;
+    } raw;
+  } work_;     // as Rows asks for, of coded tokens alone
   int row_;    // this thread's first of a step, kStep where it has none
   int piece_;  // likewise of a row
   bool whole_;

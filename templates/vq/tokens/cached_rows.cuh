@@ -80,6 +80,9 @@ struct RawRows {
   static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kMaxWindow = Plan::config().max_window;
   static constexpr int kMaxSinks = Plan::config().max_sinks;
+  // Tokens that get their codes together; powers of two.
+  static constexpr int kTogether =
+      most(1, most(Plan::config().keys.scale_tokens, Plan::config().values.scale_tokens));
 
   // The raw tokens of a sequence: those below `sinks` and from `window` on.
   struct Tokens {
@@ -88,6 +91,13 @@ struct RawRows {
       if constexpr (kMaxSinks + kMaxWindow == 0) return false;
       return token < sinks || token >= window;
     }
+    // Tokens of the group that is not full yet are raw, of `length` that the cache holds.
+    VQ_DEVICE void end_with_groups(int length) {
+      if constexpr (kTogether > 1) {
+        const int whole = length > 0 ? length / kTogether * kTogether : 0;
+        window = whole < window ? whole : window;
+      }
+    }
   };
   // `Args` have counts of sinks and windows.
   template <class Args>
@@ -95,6 +105,7 @@ struct RawRows {
     Tokens raw{0, length};
     if constexpr (kMaxSinks > 0) raw.sinks = load_global(args.sinks + batch);
     if constexpr (kMaxWindow > 0) raw.window = length - load_global(args.windows + batch);
+    raw.end_with_groups(length);
     return raw;
   }
 

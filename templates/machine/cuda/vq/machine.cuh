@@ -139,8 +139,8 @@ VQ_DEVICE void store_global(T* pointer, T value) {
 // atomic_add_global and the barriers give it.
 template <class T>
 VQ_DEVICE T load_global_coherent(const T* pointer) {
-  static_assert(kOneOf<T, u32, i32, float, U32x4>,
-                "load_global_coherent: u32, i32, float or U32x4");
+  static_assert(kOneOf<T, u16, u32, i32, float, U32x4>,
+                "load_global_coherent: u16, u32, i32, float or U32x4");
   if constexpr (sizeof(T) == 16) {
     T words;
     asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -148,6 +148,10 @@ VQ_DEVICE T load_global_coherent(const T* pointer) {
                  : "l"(pointer)
                  : "memory");
     return words;
+  } else if constexpr (sizeof(T) == 2) {
+    T value;
+    asm volatile("ld.relaxed.gpu.global.b16 %0, [%1];" : "=h"(value) : "l"(pointer) : "memory");
+    return value;
   } else {
     union {
       u32 bits;

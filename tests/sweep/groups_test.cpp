@@ -1,0 +1,303 @@
+// Caches whose tokens share scales, as KIVI's keys: groups are encoded whole, once they are full,
+// and until then their tokens are read raw.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "quantizer/encode.h"
+#include "runtime/verify/reference_append.h"
+#include "runtime/verify/reference_attention.h"
+#include "runtime/verify/reference_decode.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+constexpr int kTogether = 32;
+constexpr std::int64_t kTokenElements = 2 * 64;  // elements of a token, all heads
+
+// Keys of KIVI beside its values.
+KvAppend groups(int new_tokens, int window, int page_tokens) {
+  KvAppend op;
+  op.shape = {.batch = 2,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 130,
+              .new_tokens = new_tokens,
+              .window = window,
+              .sinks = 3,
+              .page_tokens = page_tokens};
+  op.keys = {.vector_size = 4, .index_bits = 16};
+  op.keys.decoder = Decoder::affine;
+  op.values = op.keys;
+  op.keys.group_tokens = kTogether;
+  op.values.token_scales = true;
+  op.values.group_channels = 32;
+  validate(op, "groups");
+  return op;
+}
+
+AttentionDecode reader_of(const KvAppend& op) {
+  AttentionDecode reader;
+  reader.dtype = op.dtype;
+  reader.shape = {.batch = op.shape.batch,
+                  .query_heads = 4,
+                  .kv_heads = op.shape.kv_heads,
+                  .head_dim = op.shape.head_dim,
+                  .tokens = op.shape.tokens,
+                  .window = op.shape.window,
+                  .sinks = op.shape.sinks,
+                  .page_tokens = op.shape.page_tokens};
+  reader.keys = op.keys;
+  reader.values = op.values;
+  return reader;
+}
+
+class Groups : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  template <class Op>
+  static Kernel kernel(const Op& op) {
+    using Lanes = std::conditional_t<std::is_same_v<Op, KvAppend>, AppendLanes, AttentionLanes>;
+    return Kernel(*sweep_backend(), op, rules_plan<Lanes>(op, sweep_gpu()), sweep_gpu());
+  }
+};
+
+// A prompt of `tokens` tokens and what the cache holds of it, appended `part` at a time.
+struct Appended {
+  AppendData all;
+  AppendResult cache;
+};
+Appended append_in_parts(Kernel&& kernel, AppendData all, int tokens, int part) {
+  AppendData step = all;
+  step.new_tokens = part;
+  AppendResult cache;
+  for (int token = 0; token < tokens; token += part) {
+    const int count = std::min(part, tokens - token);
+    step.positions.assign(2, token);
+    step.counts.assign(2, count);
+    const auto take = [&](const std::vector<std::uint16_t>& from, std::vector<std::uint16_t>& to) {
+      to.assign(static_cast<std::size_t>(2 * part * kTokenElements), 0x7e00);  // what no number is
+      for (std::int64_t b = 0; b < 2; ++b) {
+        std::copy_n(from.begin() + (b * all.new_tokens + token) * kTokenElements,
+                    count * kTokenElements, to.begin() + b * part * kTokenElements);
+      }
+    };
+    take(all.new_keys, step.new_keys);
+    take(all.new_values, step.new_values);
+    cache = kernel.run(step);
+    EXPECT_TRUE(judge_append(step, cache).ok) << judge_append(step, cache).why;
+    step.keys.codes = cache.key_codes;
+    step.values.codes = cache.value_codes;
+    step.raw_keys = cache.raw_keys;
+    step.raw_values = cache.raw_values;
+  }
+  return {std::move(all), std::move(cache)};
+}
+
+AppendData prompt(const KvAppend& op, int tokens, std::uint64_t seed) {
+  KvAppend whole = op;
+  whole.shape.new_tokens = tokens;
+  AppendData data = make_append_data(whole, {.seed = seed});
+  data.positions.assign(2, 0);
+  return data;
+}
+
+// The keys [2][2][tokens][64] of a prompt.
+FloatTensor keys_of(const AppendData& data) {
+  FloatTensor keys{2, 2, data.new_tokens, 64, {}};
+  for (std::int64_t i = 0; i < 2 * 2 * data.new_tokens; ++i) {
+    const std::int64_t head = i / data.new_tokens;
+    const std::int64_t token = i % data.new_tokens;
+    const std::int64_t from = ((head / 2 * data.new_tokens + token) * 2 + head % 2) * 64;
+    for (std::int64_t c = 0; c < 64; ++c) {
+      keys.data.push_back(
+          element_to_float(data.dtype, data.new_keys[static_cast<std::size_t>(from + c)]));
+    }
+  }
+  return keys;
+}
+
+// One token at a time, several, more than the ring has slots and all at once: the same codes, which
+// are the quantizer's, and the same raw slots.
+TEST_F(Groups, AreEncodedWholeOnceTheyAreFull) {
+  constexpr int kPrompt = 109;
+  for (const int page_tokens : {0, 32}) {
+    for (const int window : {32, 45}) {
+      const AppendData all = prompt(groups(1, window, page_tokens), kPrompt, 3);
+      const AppendResult once =
+          append_in_parts(kernel(groups(kPrompt, window, page_tokens)), all, kPrompt, kPrompt)
+              .cache;
+      for (const int part : {1, 7, 40}) {
+        SCOPED_TRACE(testing::Message() << page_tokens << ' ' << window << ' ' << part);
+        const AppendResult cache =
+            append_in_parts(kernel(groups(part, window, page_tokens)), all, kPrompt, part).cache;
+        EXPECT_EQ(cache.key_codes, once.key_codes);
+        EXPECT_EQ(cache.value_codes, once.value_codes);
+        EXPECT_EQ(cache.raw_keys, once.raw_keys);
+        EXPECT_EQ(cache.raw_values, once.raw_values);
+      }
+      FloatTensor keys = keys_of(all);
+      FloatTensor full{2, 2, 96, 64, {}};
+      for (std::int64_t head = 0; head < 4; ++head) {
+        const auto from = keys.data.begin() + head * kPrompt * 64;
+        full.data.insert(full.data.end(), from, from + 96 * 64);
+      }
+      const QuantizedTensor host =
+          encode(full, {all.keys.format, all.dtype, all.keys.units, all.keys.codebooks, {}, {}});
+      const std::int64_t words = host.row_words;
+      for (std::int64_t head = 0; head < 4; ++head) {
+        const auto expected = host.codes.begin() + head * 96 * words;
+        const auto found = once.key_codes.begin() + head * 130 * words;
+        EXPECT_TRUE(std::equal(expected, expected + 96 * words, found)) << head;
+        const auto before = all.keys.codes.begin() + head * 130 * words;
+        EXPECT_TRUE(std::equal(found + 96 * words, found + 130 * words, before + 96 * words));
+      }
+    }
+  }
+}
+
+// Lengths on both sides of a group's end; windows of every size, which end within groups.
+TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
+  for (const int page_tokens : {0, 32}) {
+    const KvAppend op = groups(1, 40, page_tokens);
+    for (const int tokens : {31, 32, 95, 96, 97, 130}) {
+      const Appended appended = append_in_parts(kernel(groups(tokens, 40, page_tokens)),
+                                                prompt(op, tokens, 5), tokens, tokens);
+      const AttentionDecode reader = reader_of(op);
+      AttentionData data = make_attention_data(reader, {.seed = 22});
+      data.keys = appended.all.keys;
+      data.values = appended.all.values;
+      data.keys.codes = appended.cache.key_codes;
+      data.values.codes = appended.cache.value_codes;
+      data.raw_keys = appended.cache.raw_keys;
+      data.raw_values = appended.cache.raw_values;
+      data.lengths.assign(2, tokens);
+      data.windows = {0, std::min(tokens, 39)};
+      data.sinks = {2, 0};
+      const AttentionResult reference =
+          reference_attention(data, static_cast<double>(softmax_scale(reader)));
+      const AttentionOutput out = kernel(reader).run(data);
+      EXPECT_TRUE(compare(reference.out, out.out, reader.dtype).ok) << tokens;
+      EXPECT_TRUE(compare_lse(reference.lse, out.lse, reader.dtype).ok) << tokens;
+      // Codes of what is not full are nobody's.
+      for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+        for (std::int64_t head = 0; head < 4; ++head) {
+          const auto row = tensor->codes.begin() + head * 130 * tensor->row_words;
+          std::fill(row + tokens / kTogether * kTogether * tensor->row_words,
+                    row + 130 * tensor->row_words, 0x7fffffffu);
+        }
+      }
+      expect_same_bits(out, kernel(reader).run(data));
+      const KvDecode decode{reader.dtype,
+                            {.batch = 2,
+                             .kv_heads = 2,
+                             .head_dim = 64,
+                             .tokens = 130,
+                             .window = 40,
+                             .sinks = 3,
+                             .page_tokens = page_tokens},
+                            reader.keys,
+                            reader.values};
+      Kernel dense(*sweep_backend(), decode, rules_plan<DecodeLanes>(decode, sweep_gpu()),
+                   sweep_gpu());
+      const DecodeVerdict verdict =
+          judge_decode(data, reference_decode(data), dense.run_decode(data));
+      EXPECT_TRUE(verdict.why.empty()) << verdict.why;
+    }
+  }
+}
+
+// Several query tokens, whose keys stand in the cache or come with the query: each reads what was
+// not full at its time raw.
+TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
+  for (const bool fresh : {false, true}) {
+    AttentionDecode reader = reader_of(groups(1, 40, 32));
+    reader.shape.query_tokens = 5;
+    for (const std::int32_t length : {62, 64, 66, 68}) {  // with a group's end among them
+      AttentionData data = make_attention_data(reader, {.seed = 23, .fresh = fresh});
+      data.lengths.assign(2, length);
+      data.windows = {0, 7};
+      const AttentionResult reference =
+          reference_attention(data, static_cast<double>(softmax_scale(reader)));
+      const AttentionOutput out = kernel(reader).run(data);
+      EXPECT_TRUE(compare(reference.out, out.out, reader.dtype).ok) << fresh << ' ' << length;
+      EXPECT_TRUE(compare_lse(reference.lse, out.lse, reader.dtype).ok) << fresh << ' ' << length;
+    }
+  }
+}
+
+// A wrong scale or zero, a wrong number, and a word of what is not full.
+TEST_F(Groups, TheJudgeFindsWhatIsWrong) {
+  const KvAppend op = groups(40, 32, 0);
+  const AppendData data = prompt(op, 40, 11);
+  const AppendResult right = kernel(op).run(data);
+  ASSERT_TRUE(judge_append(data, right).ok) << judge_append(data, right).why;
+  const auto expect_found = [&](std::int64_t word, std::uint32_t bit, const std::string& what) {
+    AppendResult wrong = right;
+    wrong.key_codes[static_cast<std::size_t>(word)] ^= bit;
+    const AppendVerdict verdict = judge_append(data, wrong);
+    EXPECT_NE(verdict.why.find(what), std::string::npos) << verdict.why;
+  };
+  const std::int64_t row = data.keys.row_words;
+  expect_found(5 * row + 8, 1u << 4, "channel 10: scale");   // of channels 10 and 11
+  expect_found(5 * row + 9, 1u << 16, "channel 11: scale");  // its zero
+  expect_found(5 * row + 2, 1u << 3, "token 5, channel 16");
+  expect_found(32 * row, 1u, "token 32 was changed");
+}
+
+// KIVI's formula, in plain loops over a channel of a group; a constant channel, and one with what
+// is no number, whose finite elements have their range to themselves.
+TEST_F(Groups, ZerosAndScalesAreKivis) {
+  const KvAppend op = groups(kTogether, 32, 0);
+  AppendData data = prompt(op, kTogether, 9);
+  std::fill(data.keys.codebooks.begin(), data.keys.codebooks.end(),
+            element_from_float(op.dtype, 1.0f));
+  const auto element = [&](std::int64_t token, std::int64_t channel) -> std::uint16_t& {
+    return data.new_keys[static_cast<std::size_t>(token * kTokenElements +
+                                                  channel)];  // sequence 0, head 0
+  };
+  const std::uint16_t none[] = {0x7e00, 0x7c00, 0xfc00, 0xfe00};  // f16
+  for (int t = 0; t < kTogether; ++t) {
+    element(t, 5) = element_from_float(op.dtype, -1.25f);
+    if (t < 4) element(t, 6) = none[t];
+    element(t, 7) = none[t % 4];
+  }
+  const AppendResult cache = kernel(op).run(data);
+  QuantizedTensor keys = data.keys;
+  keys.codes = cache.key_codes;
+  const FloatTensor decoded = [&] {
+    QuantizedTensor first = keys;  // whole groups alone
+    first.batch = first.heads = 1;
+    first.rows = kTogether;
+    first.codes.resize(static_cast<std::size_t>(kTogether * keys.row_words));
+    return decode(first);
+  }();
+  for (std::int64_t c = 0; c < 64; ++c) {
+    float low = INFINITY, high = -INFINITY;
+    for (int t = 0; t < kTogether; ++t) {
+      const float x = element_to_float(op.dtype, element(t, c));
+      if (!std::isfinite(x)) continue;
+      low = std::min(low, x);
+      high = std::max(high, x);
+    }
+    if (c == 7) low = high = 0;
+    const float scale =
+        element_to_float(op.dtype, element_from_float(op.dtype, (high - low) / 15.0f));
+    for (int t = 0; t < kTogether; ++t) {
+      const float x = element_to_float(op.dtype, element(t, c));
+      float code = 0;
+      if (scale > 0 && !std::isnan(x)) {
+        code = std::clamp(std::floor((x - low) / scale + 0.5f), 0.0f, 15.0f);
+      }
+      EXPECT_FLOAT_EQ(decoded.row(t)[static_cast<std::size_t>(c)], low + scale * code)
+          << t << ' ' << c;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test
