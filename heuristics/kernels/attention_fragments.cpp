@@ -125,6 +125,9 @@ std::optional<AttentionFragments> for_mixed_lengths(const AttentionDecode& op,
   constexpr std::int64_t kMost = 1024;
   if (op.shape.batch == 1 || op.shape.tokens < kLong || op.shape.independent) return std::nullopt;
   plan.splits_by = SplitsBy::length;
+  if (vq::counters(configured(plan, op), op.shape.batch) <= vq::kMostCounters) {
+    plan.combine = Combine::last_block;
+  }
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {256, 512, 128}) {
     if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;

@@ -1,12 +1,12 @@
 // What a block of attention_decode takes where blocks share all sequences of a call (splits_by
-// length). A block's turns (turn_tokens()) of all sequences lie end to end, and each block takes as
-// many of them; what it has of one sequence is a piece:
+// length). A block's turns (turn_tokens()) of all sequences lie end to end, each behind kStart turns
+// in which nothing is read, for what it takes to begin and end a sequence. Each block takes as many
+// of them; what it has of one sequence is a piece:
 //
 //   sequences   |        0        | 1 |2|  3  |
 //   blocks      |   0   |   1   |   2   |  3  |
 //
 // so a block loads its codebooks once, and none has more to do than another, whatever the lengths.
-// A sequence without tokens has one turn, in which nothing is read.
 //
 // The piece that block b has of sequence s is slot b + s of the partials: no other piece has it,
 // and those of a sequence follow each other.
@@ -25,7 +25,7 @@ struct AttentionPiece {
   int split;       // which of its pieces
   int count;       // so many it has
   int slot;        // of the partials
-  int begin, end;  // turns of the sequence
+  int begin, end;  // turns of the sequence in which tokens are read; maybe none
 };
 
 template <class Plan>
@@ -33,6 +33,8 @@ class AttentionPieces {
  public:
   static constexpr int kBlocks = Plan::config().splits;
   static constexpr int kTurn = turn_tokens(Plan::config());
+  // A sequence more in a block took 2.9 us, as two turns of 256 tokens did (d4b8, H200).
+  static constexpr int kStart = 2;
 
   // Those of block number `block`. Whole warps.
   VQ_DEVICE AttentionPieces(const AttentionDecodeArgs& args, int block) : slot_(block) {
@@ -64,7 +66,7 @@ class AttentionPieces {
       const int end = left_ < turns_ - begin_ ? begin_ + static_cast<int>(left_) : turns_;
       const int before = ceil_div(begin_, share_);
       use(AttentionPiece{batch_, before, before + 1 + ceil_div(turns_ - end, share_),
-                         slot_ + batch_, begin_, end});
+                         slot_ + batch_, reading(begin_), reading(end)});
       left_ -= end - begin_;
       if (left_ > 0) turns_ = turns_of(args, ++batch_);
       begin_ = 0;
@@ -90,14 +92,16 @@ class AttentionPieces {
     return static_cast<int>(turns < kMost ? turns : kMost);
   }
 
-  // Of what any query token of the sequence may see; 0 where there is no such sequence.
+  // Of what any query token of the sequence may see, behind the start; 0 where there is no such
+  // sequence.
   VQ_DEVICE static int turns_of(const AttentionDecodeArgs& args, int batch) {
     if (batch >= args.batch) return 0;
     const int length = load_global(args.lengths + batch);
     const int fresh = kQueryTokens > 1 && args.new_keys != nullptr ? kQueryTokens : 0;
     const int tokens = (length > 0 ? length : 0) + fresh;
-    return tokens > 0 ? tokens / kTurn + (tokens % kTurn != 0) : 1;
+    return kStart + tokens / kTurn + (tokens % kTurn != 0);
   }
+  VQ_DEVICE static int reading(int turns) { return turns > kStart ? turns - kStart : 0; }
   // Of the sequences before this one.
   VQ_DEVICE static i64 turns_before(const AttentionDecodeArgs& args, int batch) {
     i64 turns = 0;

@@ -50,11 +50,26 @@ struct AttentionSplits {
       total += weight * part.sum;
       value += weight * part.value;
     };
-    constexpr int kInFlight = balanced(Plan::config()) ? 8 : 16;
+    constexpr int kInFlight = 16;
     const auto maximum_of = [&](int split) { return load(partials + split * kFloats + kHeadDim); };
-    if constexpr (balanced(Plan::config())) {
-      in_order<kInFlight>(count, maximum_of, raise);
-      in_order<kInFlight>(count, part_of, add);
+    if constexpr (balanced(Plan::config())) {  // one wait for each kInFlight
+      for (int first = 0; first < count; first += kInFlight) {
+        Part parts[kInFlight];
+        const float before = highest;
+        VQ_UNROLL
+        for (int i = 0; i < kInFlight; ++i) {
+          parts[i] = part_of(first + i < count ? first + i : count - 1);
+        }
+        VQ_UNROLL
+        for (int i = 0; i < kInFlight; ++i) raise(parts[i].maximum);
+        const float factor = before < highest ? exp2_approx(before - highest) : 1.0f;
+        total *= factor;
+        value *= factor;
+        VQ_UNROLL
+        for (int i = 0; i < kInFlight; ++i) {
+          if (first + i < count) add(parts[i]);
+        }
+      }
     } else if constexpr (kSplits <= kInFlight) {  // one wait for memory
       Part parts[kSplits];
       VQ_UNROLL

@@ -28,22 +28,6 @@ VQ_DEVICE void in_order(Load load, Use use) {
   }
 }
 
-// The same of a count that the compiler does not know.
-template <int kInFlight, class Load, class Use>
-VQ_DEVICE void in_order(int count, Load load, Use use) {
-  for (int first = 0; first < count; first += kInFlight) {
-    decltype(load(0)) loaded[kInFlight];
-    VQ_UNROLL
-    for (int i = 0; i < kInFlight; ++i) {
-      loaded[i] = load(first + i < count ? first + i : count - 1);
-    }
-    VQ_UNROLL
-    for (int i = 0; i < kInFlight; ++i) {
-      if (first + i < count) use(loaded[i]);
-    }
-  }
-}
-
 // How a partial is read by a block of the launch that stored it; by a kernel of its own, by
 // LoadGlobal.
 struct LoadOfThisLaunch {

@@ -81,7 +81,6 @@ class AttentionFragmentsBlock {
         if (!work_.take(args_, piece)) return;
         softmax_ = Softmax();
         attend_split([] {}, [] {});
-        sync_block();  // before the next query stands where parts were merged
       });
     } else {
       if (work_.read_lengths(args_)) attend_split(finish_keys, finish_values);
