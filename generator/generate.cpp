@@ -116,13 +116,20 @@ std::string suffix(const Problem& problem, const Plan& plan, const std::string& 
 }
 
 // `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`. VQ_KERNEL_AHEAD is of a
-// function that waits for the last launch itself.
+// function that waits for the last launch itself; VQ_KERNEL_AHEAD_RESIDENT of one whose registers
+// leave room for several blocks, so many behind `threads`.
 std::string entry_text(const KernelEntry& entry, const vq::Launch& launch, const char* args) {
   return fmt::format(
       "\n// Launch: grid ({}, {}, {}), {} threads, {} bytes of dynamic shared memory.\n"
       "VQ_KERNEL{}({}, {}, vq::{}) {{ vq::{}<Plan>(args); }}\n",
       entry.grid.x, entry.grid.y, entry.grid.z, entry.threads, entry.shared_bytes,
-      launch.ahead ? "_AHEAD" : "", entry.name, entry.threads, args, launch.function);
+      launch.resident > 0 ? "_AHEAD_RESIDENT"
+      : launch.ahead      ? "_AHEAD"
+                          : "",
+      entry.name,
+      launch.resident > 0 ? fmt::format("{}, {}", entry.threads, launch.resident)
+                          : std::to_string(entry.threads),
+      args, launch.function);
 }
 
 // " batch=1 head_dim=128 ...": one line of a JSON object's members, less those that `defaults` has

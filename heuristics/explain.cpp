@@ -44,11 +44,13 @@ std::string heads_line(int heads, const AttentionDecode& op) {
 template <class P>
 std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
+  const bool shared = vq::balanced(config);
   const std::int64_t blocks =
-      std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * op.shape.batch;
-  return {fmt::format("splits {}: {} ({}, sequence) blocks a split for {} SMs, tiles of {} tokens",
-                      plan.splits, blocks, op.shape.query_tokens > 1 ? "head, query token" : "head",
-                      gpu.sms, vq::token_tile(config)),
+      std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * (shared ? 1 : op.shape.batch);
+  return {fmt::format("splits {}{}: {} ({}{}) blocks a split for {} SMs, tiles of {} tokens",
+                      plan.splits, shared ? " of all sequences together" : "", blocks,
+                      op.shape.query_tokens > 1 ? "head, query token" : "head",
+                      shared ? "" : ", sequence", gpu.sms, vq::token_tile(config)),
           heads_line(plan.heads_per_block, op),
           codebook_line("key", config.keys, vq::units_of(config.keys, vq::key_channels(config))),
           codebook_line("value", config.values,

@@ -31,8 +31,9 @@ template <class P>
 BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
   work.splits = plan.splits;
-  const double sums = static_cast<double>(op.shape.batch) * op.shape.query_heads;
-  if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2) * plan.splits;
+  const std::int64_t slots = vq::partial_slots(configured(plan, op), std::int64_t{op.shape.batch});
+  const double sums = static_cast<double>(slots) * op.shape.query_heads;
+  if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2);
   if (plan.combine == Combine::last_block) {
     const int channels = plan.heads_per_block * op.shape.head_dim;
     const std::int64_t turns = ceil_div(plan.splits, 16) + ceil_div(plan.splits, 8);

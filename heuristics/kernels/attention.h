@@ -12,10 +12,18 @@
 
 namespace vqgen {
 
-// (head, query token, sequence) blocks that a split has.
+// (head, query token, sequence) blocks that a split has; where blocks share all sequences, (head,
+// query token) blocks.
 template <class P>
 std::int64_t head_blocks(const AttentionDecode& op, const P& plan) {
-  return std::int64_t{op.shape.batch} * op.shape.kv_heads * vq::head_blocks(configured(plan, op));
+  const auto config = configured(plan, op);
+  return std::int64_t{vq::balanced(config) ? 1 : op.shape.batch} * op.shape.kv_heads *
+         vq::head_blocks(config);
+}
+// Tokens that the splits share.
+template <class P>
+std::int64_t shared_tokens(const AttentionDecode& op, const P& plan) {
+  return op.shape.tokens * (vq::balanced(configured(plan, op)) ? op.shape.batch : 1);
 }
 
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
@@ -125,10 +133,10 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
   const vq::CallShape shape = call_shape(plan, op);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
   judge_combine(judge, plan.combine, plan.splits, shape.counters);
-  judge.require(plan.splits_by == SplitsBy::sequence ||
-                    (plan.splits > 1 && op.shape.batch > 1 && !op.shape.independent),
-                "splits_by 'length' hands out the splits of several sequences; it takes splits and "
-                "batch above 1, and results that may depend on each other");
+  judge.require(
+      !vq::balanced(config) || (plan.splits > 1 && op.shape.batch > 1 && !op.shape.independent),
+      "splits_by 'length' has blocks share several sequences; it takes splits and batch above 1, "
+      "and results that may depend on each other");
 }
 
 using PlacementPair = std::pair<Placement, Placement>;
@@ -153,7 +161,7 @@ template <class P>
 void add_splits(Candidates& to, const AttentionDecode& op, P plan, int tokens,
                 const std::vector<PlacementPair>& placements) {
   const std::int64_t blocks = head_blocks(op, plan);
-  const std::int64_t tiles = ceil_div(op.shape.tokens, tokens);
+  const std::int64_t tiles = ceil_div(shared_tokens(op, plan), std::int64_t{tokens});
   for (const int target : kWarpTargets) {
     const std::int64_t wanted = std::int64_t{target} * to.gpu.sms / (plan.threads / 32);
     constexpr std::int64_t kMost = 256;
@@ -192,8 +200,7 @@ PlanUse use_of(const P& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
   const vq::CallShape shape = call_shape(plan, op);
   const int head_blocks = vq::head_blocks(config);
-  const auto blocks = static_cast<double>(std::int64_t{plan.splits} * op.shape.kv_heads *
-                                          head_blocks * op.shape.batch);
+  const auto blocks = static_cast<double>(plan.splits * vqgen::head_blocks(op, plan));
   return {.threads = plan.threads,
           .blocks = shape.blocks(),
           .shared_bytes = shape.shared_bytes(),

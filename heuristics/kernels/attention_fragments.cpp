@@ -29,19 +29,6 @@ int one_wave(const AttentionDecode& op, const AttentionFragments& plan, const Gp
   return static_cast<int>(std::min(wave(op, plan, gpu), steps));
 }
 
-// Splits of one wave, or of several that are handed out by length where heads and sequences fill
-// one and sequences may be long: of one split nothing could be balanced. A block of equal lengths
-// then has 32768 tokens, beside which the time of its codebooks is small.
-void take_splits(AttentionFragments& plan, const AttentionDecode& op, const GpuSpec& gpu) {
-  constexpr std::int64_t kLong = 131072;  // tokens
-  constexpr int kWaves = 4;
-  plan.splits = one_wave(op, plan, gpu);
-  const bool may_differ = op.shape.batch > 1 && op.shape.tokens >= kLong && !op.shape.independent;
-  if (plan.splits > 1 || !may_differ) return;
-  plan.splits = kWaves;
-  plan.splits_by = SplitsBy::length;
-}
-
 // Tokens of a sequence that a block of one wave takes.
 std::int64_t share_of_block(const AttentionDecode& op, const AttentionFragments& plan,
                             const GpuSpec& gpu) {
@@ -96,6 +83,9 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionFragments& plan,
          occupancy(gpu, half.threads, kAssumedRegisters, use_of(half, op).shared_bytes).blocks >= 2;
 }
 
+// That a thread takes, about.
+constexpr int kRegisters = 128;
+
 // Heads that a block has registers for: of at most 256 threads, and of more.
 constexpr int kMostHeads = 16;
 constexpr int kMostHeadsOf512 = 8;
@@ -126,11 +116,40 @@ int heads_of_block(const AttentionDecode& op) {
   return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
 }
 
+// Where sequences may be long, and of different lengths, blocks share them all: as many as stand on
+// the GPU at once, so that each loads its codebooks once and all end together. Two that share a
+// multiprocessor fill the gaps where one goes from a sequence to the next.
+std::optional<AttentionFragments> for_mixed_lengths(const AttentionDecode& op,
+                                                    AttentionFragments plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kLong = 131072;  // tokens
+  constexpr std::int64_t kMost = 1024;
+  if (op.shape.batch == 1 || op.shape.tokens < kLong || op.shape.independent) return std::nullopt;
+  plan.splits_by = SplitsBy::length;
+  if (vq::counters(configured(plan, op), op.shape.batch) <= vq::kMostCounters) {
+    plan.combine = Combine::last_block;
+  }
+  plan.step_tokens = tokens_of_step(op, plan);
+  for (const int threads : {256, 512, 128}) {
+    if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;
+    plan.threads = threads;
+    plan.splits = 2;
+    if (!place_codebooks(plan, op, gpu)) continue;
+    const int resident = occupancy(gpu, threads, kRegisters, use_of(plan, op).shared_bytes).blocks;
+    if (threads == 256 && resident < 2) continue;
+    const std::int64_t blocks = std::int64_t{std::max(resident, 1)} * gpu.sms;
+    plan.splits =
+        static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
+    return plan;
+  }
+  return std::nullopt;
+}
+
 // As the rules take it; nullopt where check() accepts none.
 std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuSpec& gpu) {
   AttentionFragments plan;
   plan.heads_per_block = heads_of_block(op);
   plan.code_words = widest_load(op);
+  if (const auto of_mixed_lengths = for_mixed_lengths(op, plan, gpu)) return of_mixed_lengths;
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {512, 256, 128}) {
@@ -138,7 +157,7 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
     if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
-    take_splits(plan, op, gpu);
+    plan.splits = one_wave(op, plan, gpu);
     return plan;
   }
   return std::nullopt;
@@ -243,7 +262,7 @@ PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
 void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDecode& op,
                 const PlanUse& use, ConflictTable& conflicts) {
   const double warps = plan.threads / 32.0;
-  const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
+  const double tokens = std::ceil(static_cast<double>(shared_tokens(op, plan)) / plan.splits);
   const double steps = std::ceil(tokens / (warps * plan.step_tokens));
   const double tiles = warps * steps * plan.step_tokens / 8;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
@@ -259,10 +278,12 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.products += tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals);
   to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
   const double merged = warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
-  to.passes += 2 * merged;
-  to.prologue += 4;
+  const bool balanced = vq::balanced(configured(plan, op));
+  const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
+  to.passes += pieces * 2 * merged;
+  to.prologue += pieces * 4;
   to.chain += steps;
-  to.registers = 128;
+  to.registers = kRegisters;
 }
 
 }  // namespace vqgen

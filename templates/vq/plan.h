@@ -43,7 +43,8 @@ struct Doc {
       "what sums up the blocks of an output: a second kernel, or the last block to end, by "
       "counters in the workspace";
   static constexpr const char* kSplitsBy =
-      "how the splits of a batch are handed out: each sequence as many, or by length";
+      "whose tokens blocks share: each sequence has as many blocks, or all sequences share them by "
+      "length";
   static constexpr const char* kRowsPerBlock = "rows of x that a block serves, a multiple of 4";
   static constexpr const char* kCodeWords =
       "32-bit words that one load of codes moves, a power of two; codes are aligned to as much";
@@ -59,8 +60,8 @@ struct EnumNames<Combine> {
   static constexpr const char* kNames[] = {"kernel", "last_block"};
 };
 
-// Whose the splits of a batch are. sequence: each has as many. length: long sequences have more
-// than short ones, which blocks work out from the lengths (ops/attention_slots.cuh).
+// Whose tokens the blocks of a batch share. sequence: each has as many blocks. length: all
+// sequences have them together, each by its length (ops/attention_pieces.cuh).
 enum class SplitsBy : int { sequence, length };
 template <>
 struct EnumNames<SplitsBy> {

@@ -98,6 +98,17 @@ TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionFragments{}, 5);
 }
+TEST(Barriers, OfBlocksThatShareSequencesAreAllNeeded) {
+  AttentionDecode op;
+  op.shape = {.batch = 3, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.keys = op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  auto plan = rules_plan<AttentionFragments>(op, find_gpu("h200"));
+  plan.threads = 128;
+  plan.splits = 2;
+  plan.splits_by = SplitsBy::length;
+  plan.combine = Combine::last_block;
+  expect_every_barrier_needed(op, plan, 7);
+}
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionTables{}, 8);
 }

@@ -1,12 +1,15 @@
-// Batches of short and long sequences, whose splits are handed out by length, in each dataflow.
+// Batches of short and long sequences whose tokens blocks share by length (splits_by), in dataflow
+// fragments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
+#include "generator/generate.h"
+#include "runtime/verify/random.h"
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
-#include "tests/sweep/sequences.h"
 
 namespace vqgen::test {
 namespace {
@@ -27,113 +30,174 @@ AttentionDecode mixed_problem(int batch) {
   return op;
 }
 
-// Mostly of few tokens, one of none, one of one, and each eleventh as long as can be.
-void mix_lengths(AttentionData& data) {
+void take_lengths(AttentionData& data, const std::vector<int>& lengths) {
   for (std::size_t b = 0; b < data.lengths.size(); ++b) {
-    const int length = b % 11 == 2 ? kTokens - 20 : b == 1 ? 0 : b == 3 ? 1 : 20 + int(b) % 7;
-    data.lengths[b] = length;
-    data.windows[b] = std::min(data.windows[b], length);
-    data.sinks[b] = std::min(data.sinks[b], length);
+    data.lengths[b] = lengths[b];
+    if (!data.windows.empty()) data.windows[b] = std::min(data.windows[b], lengths[b]);
+    if (!data.sinks.empty()) data.sinks[b] = std::min(data.sinks[b], lengths[b]);
   }
 }
 
-void expect_right(const AttentionDecode& op, const AttentionData& data,
-                  const AttentionOutput& output) {
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
-  EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok);
-  EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+// Mostly of few tokens, one of none, one of one, and each eleventh as long as can be.
+std::vector<int> mixed_lengths(int batch) {
+  std::vector<int> lengths;
+  for (int b = 0; b < batch; ++b) {
+    lengths.push_back(b % 11 == 2 ? kTokens - 20 : b == 1 ? 0 : b == 3 ? 1 : 20 + b % 7);
+  }
+  return lengths;
 }
 
-class MixedLengths : public testing::TestWithParam<Plan> {
+bool is_right(const AttentionDecode& op, const AttentionData& data, const AttentionOutput& output) {
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  return compare(reference.out, output.out, op.dtype).ok &&
+         compare_lse(reference.lse, output.lse, op.dtype).ok;
+}
+
+AttentionFragments sharing_plan(const AttentionDecode& op, int splits,
+                                Combine combine = Combine::last_block) {
+  auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+  plan.threads = std::min(plan.threads, 128);  // a fiber each: more cost time and show nothing
+  plan.splits = splits;
+  plan.splits_by = SplitsBy::length;
+  plan.combine = combine;
+  return plan;
+}
+
+class MixedLengths : public testing::Test {
  protected:
   void SetUp() override {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   }
-  // With these splits and small tiles, of which even the short sequences have several.
   static Kernel kernel(const AttentionDecode& op, int splits,
                        Combine combine = Combine::last_block) {
-    Plan plan = rules_plan(GetParam(), op, sweep_gpu());
-    change_own(
-        plan, [&](auto& own) requires requires { own.splits_by = SplitsBy{}; } {
-          own.splits = splits;
-          own.splits_by = SplitsBy::length;
-        });
-    change_own(
-        plan, [&](auto& own) requires requires { own.combine = Combine{}; } {
-          own.combine = combine;
-        });
-    change_own(
-        plan, [&](auto& own) requires requires { own.tile_tokens; } { own.tile_tokens = 16; });
-    return Kernel(*sweep_backend(), op, plan, sweep_gpu());
+    return Kernel(*sweep_backend(), op, sharing_plan(op, splits, combine), sweep_gpu());
   }
 };
 
-TEST_P(MixedLengths, GiveWhatTheReferenceGives) {
+TEST_F(MixedLengths, GiveWhatTheReferenceGives) {
   for (const int batch : {2, 5, 40, 70}) {
     const AttentionDecode op = mixed_problem(batch);
     AttentionData data = make_attention_data(op, {.seed = 51});
-    mix_lengths(data);
-    std::reverse(data.lengths.begin(), data.lengths.begin() + batch % 5);
+    std::vector<int> lengths = mixed_lengths(batch);
+    std::reverse(lengths.begin(), lengths.begin() + batch % 5);
+    take_lengths(data, lengths);
     for (const int splits : {2, 5}) {
       SCOPED_TRACE(testing::Message() << batch << " sequences, " << splits << " splits");
       const AttentionOutput output = kernel(op, splits).run(data);
-      expect_right(op, data, output);
+      EXPECT_TRUE(is_right(op, data, output));
       expect_same_bits(output, kernel(op, splits, Combine::kernel).run(data));
     }
   }
 }
 
-// More splits of one sequence than are merged at once.
-TEST_P(MixedLengths, OneSequenceMayHaveNearlyAllSplits) {
+// A block of a turn or none at all: more blocks than turns.
+TEST_F(MixedLengths, OneSequenceMayHaveNearlyAllBlocks) {
   const AttentionDecode op = mixed_problem(12);
   AttentionData data = make_attention_data(op, {.seed = 52});
-  for (std::size_t b = 0; b < 12; ++b) data.lengths[b] = b == 7 ? kTokens : 0;
-  const AttentionOutput output = kernel(op, 4).run(data);
-  expect_right(op, data, output);
-  data.lengths.assign(12, 0);
-  expect_right(op, data, kernel(op, 4).run(data));
-}
-
-// Sequences of one length have the splits that each has alone, to the bit.
-TEST_P(MixedLengths, OfOneLengthAreThoseAlone) {
-  const AttentionDecode op = mixed_problem(3);
-  const AttentionData data = make_attention_data(op, {.seed = 53});
-  const AttentionOutput output = kernel(op, 3).run(data);
-  const AttentionDecode alone = mixed_problem(1);
-  Kernel attention = kernel(alone, 3);
-  for (std::int64_t b = 0; b < data.batch; ++b) {
-    const AttentionOutput expected = attention.run(sequence_of(data, b));
-    expect_same_bits(expected, part_of(output, b, data.batch));
+  std::vector<int> lengths(12, 0);
+  for (const int splits : {4, 40, 300}) {
+    Kernel attention = kernel(op, splits);
+    lengths[7] = kTokens;
+    take_lengths(data, lengths);
+    EXPECT_TRUE(is_right(op, data, attention.run(data)));
+    lengths[7] = 0;
+    take_lengths(data, lengths);
+    EXPECT_TRUE(is_right(op, data, attention.run(data)));
   }
 }
 
-TEST_P(MixedLengths, OfSeveralQueryTokens) {
+// Lengths and plans drawn anew in each run, lengths often where a tile or a block's turn ends.
+TEST_F(MixedLengths, OfLengthsDrawnAnew) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Random random(seed);
+  for (int round = 0; round < 10; ++round) {
+    AttentionDecode op = mixed_problem(2 + static_cast<int>(random.below(round % 2 == 0 ? 6 : 80)));
+    if (random.chance(0.3)) op.shape.window = op.shape.sinks = 0;
+    if (random.chance(0.4)) op.shape.page_tokens = 16;
+    if (random.chance(0.4)) op.shape.query_tokens = 2 + static_cast<int>(random.below(3));
+    HardInput input{.seed = random.bits()};
+    input.counts = random.chance(0.5) ? LengthPattern::ragged : LengthPattern::full;
+    input.fresh = op.shape.query_tokens > 1 && random.chance(0.5);
+    AttentionFragments plan =
+        sharing_plan(op, 2 + static_cast<int>(random.below(random.chance(0.5) ? 6 : 60)),
+                     random.chance(0.7) ? Combine::last_block : Combine::kernel);
+    plan.threads = 32 << random.below(3);
+    plan.step_tokens = 8 << random.below(3);
+    const auto config = configured(plan, op);
+    SCOPED_TRACE(testing::Message() << "round " << round << ", " << op.shape.batch
+                                    << " sequences, plan " << to_json(Plan(plan)).dump());
+    ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+    Kernel attention(*sweep_backend(), op, plan, sweep_gpu());
+    for (int draw = 0; draw < 3; ++draw) {
+      AttentionData data = make_attention_data(op, input);
+      const auto most =
+          static_cast<int>(*std::min_element(data.lengths.begin(), data.lengths.end()));
+      const int all = static_cast<int>(random.below(most + 1));
+      const bool equal = random.chance(0.15);
+      std::vector<int> lengths;
+      for (int b = 0; b < op.shape.batch; ++b) {
+        const int edge = random.chance(0.5) ? plan.step_tokens : vq::turn_tokens(config);
+        const int near = static_cast<int>(random.below(most / edge + 1)) * edge;
+        const int drawn[] = {0, 1, near, near - 1, near + 1, static_cast<int>(random.below(most))};
+        lengths.push_back(equal ? all : std::clamp(drawn[random.below(6)], 0, most));
+      }
+      if (random.chance(0.3))
+        lengths[static_cast<std::size_t>(random.below(op.shape.batch))] = most;
+      take_lengths(data, lengths);
+      EXPECT_TRUE(is_right(op, data, attention.run(data))) << "draw " << draw;
+    }
+  }
+}
+
+TEST_F(MixedLengths, OfSeveralQueryTokens) {
   AttentionDecode op = mixed_problem(9);
   op.shape.query_tokens = 3;
   for (const bool fresh : {false, true}) {
     AttentionData data =
         make_attention_data(op, {.seed = 54, .counts = LengthPattern::ragged, .fresh = fresh});
-    mix_lengths(data);
+    take_lengths(data, mixed_lengths(9));
     for (const Combine combine : {Combine::last_block, Combine::kernel}) {
       SCOPED_TRACE(testing::Message() << fresh);
-      expect_right(op, data, kernel(op, 3, combine).run(data));
+      EXPECT_TRUE(is_right(op, data, kernel(op, 3, combine).run(data)));
     }
   }
 }
 
-TEST_P(MixedLengths, InPages) {
-  AttentionDecode op = mixed_problem(9);
-  op.shape.page_tokens = 16;
-  AttentionData data = make_attention_data(op, {.seed = 55});
-  mix_lengths(data);
-  expect_right(op, data, kernel(op, 4).run(data));
+// What would be wrong where blocks have pieces of several sequences is found.
+TEST_F(MixedLengths, FindsFaults) {
+  const AttentionDecode op = mixed_problem(9);
+  const Plan plan = sharing_plan(op, 5, Combine::kernel);
+  AttentionData data = make_attention_data(op, {.seed = 56});
+  take_lengths(data, mixed_lengths(9));
+  Backend& backend = *sweep_backend();
+  const auto judge = [&](const KernelSource& source) {
+    const auto kernel = backend.load(backend.compile(source), source);
+    try {
+      return is_right(op, data, execute(backend, *kernel, source, op, plan, data));
+    } catch (const Error&) {  // the race checker's
+      return false;
+    }
+  };
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  EXPECT_TRUE(judge(right));
+  const struct {
+    const char* place;
+    const char* instead;
+  } faults[] = {
+      {"slot_ + batch_", "slot_"},                          // two pieces in one
+      {"balanced(c) ? at.query : 0", "0"},                  // codebooks are written over
+      {"softmax_ = Softmax();", ""},                        // sums of the sequence before
+      {"turns_ = turns_of(args, ++batch_)", "++batch_"},    // its length
+      {"before + 1 + ceil_div(turns_ - end, share_)", "1"}  // a piece taken for the whole
+  };
+  for (const auto& [place, instead] : faults) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_FALSE(wrong.text == right.text) << place;
+    EXPECT_FALSE(judge(wrong)) << place << ": " << instead;
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(Of, MixedLengths,
-                         testing::Values(Plan(AttentionLanes{}), Plan(AttentionTables{}),
-                                         Plan(AttentionChannels{}), Plan(AttentionFragments{})),
-                         [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 }  // namespace
 }  // namespace vqgen::test

@@ -26,7 +26,7 @@ struct AttentionDecodeArgs {
   const i32* lengths;    // [batch] tokens of a sequence's cache; 0 gives zeros and lse -inf
   const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
   const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
-  // [query_tokens][query_heads][batch x splits][head_dim + 2], fp32; null where splits == 1
+  // [query_tokens][query_heads][partial_slots()][head_dim + 2], fp32; null where splits == 1
   float* partials;
   u32* counters;  // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
   // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][capacity] fp32,

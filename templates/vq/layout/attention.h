@@ -1,8 +1,8 @@
 // Compile-time facts of one attention_decode kernel, and what its dataflows share of them.
 //
 // A block serves `heads_per_block` query heads of one KV head and one query token of one sequence,
-// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch), whose first and last
-// axis together are the slots of ops/attention_slots.cuh. In dataflow channels
+// over one split of its tokens. Grid: (splits, kv_heads * head_blocks, batch); where blocks share
+// all sequences (ops/attention_pieces.cuh), (splits, kv_heads * head_blocks). In dataflow channels
 // one kernel makes scores and another sums values, and the blocks of each share the channels of a
 // head besides: (splits, kv_heads * head_blocks * shares, batch).
 #pragma once
@@ -84,10 +84,15 @@ template <class Plan>
 VQ_HD constexpr int token_tile(const AttentionConfig<Plan>& c) {
   return c.tile_tokens;
 }
-// Whether splits are handed out by length.
+// Whether blocks share all sequences of a call, by length. Dataflow fragments alone has that.
 template <class Plan>
-VQ_HD constexpr bool balanced(const AttentionConfig<Plan>& c) {
-  return c.splits_by == SplitsBy::length;
+VQ_HD constexpr bool balanced(const AttentionConfig<Plan>&) {
+  return false;
+}
+// Partials of a head of a query token, all sequences together.
+template <class Plan, class Count>
+VQ_HD constexpr Count partial_slots(const AttentionConfig<Plan>& c, Count batch) {
+  return balanced(c) ? c.splits + batch - 1 : c.splits * batch;
 }
 // Tokens that a block takes in one turn of all its warps.
 template <class Plan>
@@ -156,7 +161,8 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   shape.code_bytes = code_alignment(c.keys, c.values);
   if (c.splits > 1 || score_bytes > 0) shape.workspace_bytes = kCounterBytes + score_bytes;
   if (c.splits == 1) return;
-  shape.workspace_bytes += query_rows(c, batch) * c.query_heads * c.splits * (c.head_dim + 2) * 4;
+  shape.workspace_bytes +=
+      i64{c.query_tokens} * c.query_heads * partial_slots(c, batch) * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens,
              balanced(c) ? round_up(c.head_dim, 32) : c.head_dim, 0, false, false});
@@ -167,8 +173,8 @@ template <class Plan>
 VQ_HD constexpr CallShape attention_shape(const AttentionConfig<Plan>& c, i64 batch,
                                           i64 shared_bytes, bool ahead) {
   CallShape shape{};
-  shape.add({Plan::kName, "", c.splits, i64{c.kv_heads} * head_blocks(c), batch, c.threads,
-             shared_bytes, ahead, true});
+  shape.add({Plan::kName, "", c.splits, i64{c.kv_heads} * head_blocks(c), balanced(c) ? 1 : batch,
+             c.threads, shared_bytes, ahead, true});
   add_attention_workspace(c, batch, 0, shape);
   return shape;
 }

@@ -28,8 +28,9 @@ struct Launch {
   i64 x, y, z;
   int threads;
   i64 shared_bytes;
-  bool ahead;     // it waits itself for the launch before it
-  bool looks_up;  // entries
+  bool ahead;        // it waits itself for the launch before it
+  bool looks_up;     // entries
+  int resident = 0;  // blocks of a multiprocessor that there are registers for, 0: as it comes
 };
 
 inline constexpr int kMostLaunches = 3;

@@ -3,13 +3,14 @@
 //
 //   partials   [query token x query head][slot][channel .., maximum, sum] fp32
 //
-// Merged in the order of the splits, whose slots follow each other (attention_slots.cuh); where a
-// split holds no token, its maximum is -inf, its sum 0.
+// Split i of sequence b is slot b kSplits + i; where blocks share all sequences, splits are pieces
+// (attention_pieces.cuh). Merged in the order of the splits, whose slots follow each other; where
+// one holds no token, its maximum is -inf, its sum 0.
 #pragma once
 
 #include <vq/args/attention_decode.h>
 #include <vq/layout/attention.h>
-#include <vq/ops/attention_slots.cuh>
+#include <vq/ops/attention_pieces.cuh>
 #include <vq/ops/splits.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
@@ -24,7 +25,7 @@ struct AttentionSplits {
   // That of a slot for head `head` of query token `number`.
   VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, int number, int head, int slot) {
     const i64 row = i64{number} * Plan::config().query_heads + head;
-    return args.partials + (row * AttentionSlots<Plan>::all(args) + slot) * kFloats;
+    return args.partials + (row * partial_slots(Plan::config(), args.batch) + slot) * kFloats;
   }
 
   // One channel of the `count` partials from `partials` on, which is head number `to` of out; with
@@ -51,9 +52,24 @@ struct AttentionSplits {
     };
     constexpr int kInFlight = 16;
     const auto maximum_of = [&](int split) { return load(partials + split * kFloats + kHeadDim); };
-    if (AttentionSlots<Plan>::kBalanced && count != kSplits) {
-      in_order<kInFlight>(count, maximum_of, raise);
-      in_order<kInFlight>(count, part_of, add);
+    if constexpr (balanced(Plan::config())) {  // one wait for each kInFlight
+      for (int first = 0; first < count; first += kInFlight) {
+        Part parts[kInFlight];
+        const float before = highest;
+        VQ_UNROLL
+        for (int i = 0; i < kInFlight; ++i) {
+          parts[i] = part_of(first + i < count ? first + i : count - 1);
+        }
+        VQ_UNROLL
+        for (int i = 0; i < kInFlight; ++i) raise(parts[i].maximum);
+        const float factor = before < highest ? exp2_approx(before - highest) : 1.0f;
+        total *= factor;
+        value *= factor;
+        VQ_UNROLL
+        for (int i = 0; i < kInFlight; ++i) {
+          if (first + i < count) add(parts[i]);
+        }
+      }
     } else if constexpr (kSplits <= kInFlight) {  // one wait for memory
       Part parts[kSplits];
       VQ_UNROLL
@@ -137,7 +153,7 @@ struct AttentionWork {
   using Splits = AttentionSplits<Plan>;
   using Raw = RawRows<Plan>;
 
-  int batch, split, splits, slot;  // of the sequence's `splits`, which are slots of the call
+  int batch, split, splits, slot;  // of the sequence's `splits`; of all partials
   int kv_head, first_head, heads;
   int number;        // of the first query token
   int behind;        // query tokens of the block behind that one
@@ -166,42 +182,37 @@ struct AttentionWork {
     work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;  // of one query token
     return work;
   }
-  // The rest; false where the sequence has no such query token, or the slot no sequence, and there
-  // is nothing to do. Every split takes a whole number of tiles. Whole warps.
+  // The rest; false where the sequence has no such query token, and there is nothing to do. Every
+  // split takes a whole number of tiles.
   VQ_DEVICE bool read_lengths(const AttentionDecodeArgs& args) {
-    slot = block_x() + kSplits * block_z();
-    AttentionSlots<Plan> mine{block_z(), block_x(), kSplits, slot, 0};
-    if constexpr (AttentionSlots<Plan>::kBalanced) mine = AttentionSlots<Plan>::of(args, slot);
-    batch = mine.batch;
-    split = mine.split;
-    splits = mine.count;
-    if (splits == 0) return false;
-    if (!QueryToken<Plan>::exists(args, batch, number)) return false;
-    int count = 1;
-    const int last = token.read(args, batch, number, kTokens, count);
-    const int length = kQueryTokens == 1 || last > 0 ? last : 0;
-    i64 share = 0;  // tokens
-    if constexpr (Plan::config().independent) {
-      share = fixed_split(Plan::config(), args.capacity);
-    } else {
-      const int tiles = length / kTile + (length % kTile != 0);
-      share = i64{mine.share > 0 ? mine.share : ceil_div(tiles, kSplits)} * kTile;
-    }
-    begin = clip(split * share, length);
-    end = clip((split + 1) * share, length);
-    if (Plan::config().independent && split == kSplits - 1) end = length;
-    raw = Raw::tokens(args, batch, length);
-    if constexpr (kTokens > 1) {
-      behind = count - 1;
-      heads = count * kGroup;
-      seen = last;
-      window = raw.window + last - length;
-    }
-    if constexpr (kQueryTokens > 1) {
-      if (token.cached < raw.window) raw.window = token.cached;
-      raw.end_with_groups(token.cached);
-    }
-    return true;
+    batch = block_z();
+    split = block_x();
+    splits = kSplits;
+    slot = split + kSplits * batch;
+    return read_tokens(args, [&](int length) {
+      i64 share = 0;  // tokens
+      if constexpr (Plan::config().independent) {
+        share = fixed_split(Plan::config(), args.capacity);
+      } else {
+        const int tiles = length / kTile + (length % kTile != 0);
+        share = i64{ceil_div(tiles, kSplits)} * kTile;
+      }
+      begin = clip(split * share, length);
+      end = clip((split + 1) * share, length);
+      if (Plan::config().independent && split == kSplits - 1) end = length;
+    });
+  }
+  // Likewise, of a piece.
+  VQ_DEVICE bool take(const AttentionDecodeArgs& args, const AttentionPiece& piece) {
+    batch = piece.batch;
+    split = piece.split;
+    splits = piece.count;
+    slot = piece.slot;
+    return read_tokens(args, [&](int length) {
+      constexpr i64 kTurn = AttentionPieces<Plan>::kTurn;
+      begin = clip(piece.begin * kTurn, length);
+      end = clip(piece.end * kTurn, length);
+    });
   }
 
   // Of query token number `of` of the block: where what it reads from codes ends, and what it sees.
@@ -285,18 +296,18 @@ struct AttentionWork {
 
   // Whether the block has all tokens of its sequence.
   VQ_DEVICE bool is_whole() const {
-    if constexpr (!AttentionSlots<Plan>::kBalanced) return kSplits == 1;
+    if constexpr (!balanced(Plan::config())) return kSplits == 1;
     return splits == 1;
   }
 
-  // Of the blocks that share these heads, the last merges their splits where the plan says so. All
-  // threads.
-  VQ_DEVICE void merge_if_last(const AttentionDecodeArgs& args) const {
+  // Of the blocks that share these heads, the last merges their splits where the plan says so. A
+  // word at `shared` is no longer needed. All threads.
+  VQ_DEVICE void merge_if_last(const AttentionDecodeArgs& args, i64 shared = 0) const {
     if constexpr (Plan::config().combine == Combine::last_block) {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (is_whole()) return;
-      if (!is_last_of(AttentionSlots<Plan>::kBalanced ? splits : kSplits,
-                      args.counters + i64{batch} * kOfBatch + block_y()))
+      if (!is_last_of(balanced(Plan::config()) ? splits : kSplits,
+                      args.counters + i64{batch} * kOfBatch + block_y(), shared))
         return;
       for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
         const int head = heads_to(i / kHeadDim);
@@ -319,6 +330,28 @@ struct AttentionWork {
     }
     return slots + skipped + Raw::at(args, batch, kv_head, of, raw.sinks);
   }
+  // What stands in memory of the sequence; set_range(length) says which of its tokens are the
+  // split's.
+  template <class SetRange>
+  VQ_DEVICE bool read_tokens(const AttentionDecodeArgs& args, SetRange set_range) {
+    if (!QueryToken<Plan>::exists(args, batch, number)) return false;
+    int count = 1;
+    const int last = token.read(args, batch, number, kTokens, count);
+    const int length = kQueryTokens == 1 || last > 0 ? last : 0;
+    set_range(length);
+    raw = Raw::tokens(args, batch, length);
+    if constexpr (kTokens > 1) {
+      behind = count - 1;
+      heads = count * kGroup;
+      seen = last;
+      window = raw.window + last - length;
+    }
+    if constexpr (kQueryTokens > 1) {
+      if (token.cached < raw.window) raw.window = token.cached;
+      raw.end_with_groups(token.cached);
+    }
+    return true;
+  }
   VQ_DEVICE static int clip(i64 token, int length) {
     return token < length ? static_cast<int>(token) : length;
   }
@@ -333,9 +366,13 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   const int batch = block_y();
   const int number = Plan::config().query_tokens > 1 ? block_z() : 0;
   if (!QueryToken<Plan>::exists(args, batch, number)) return;
-  const auto slots = AttentionSlots<Plan>::first_of(args, batch);
-  if constexpr (AttentionSlots<Plan>::kBalanced) {
-    if (slots.count == 1 || thread_index() >= Splits::kHeadDim) return;
+  int slot = batch * Splits::kSplits;
+  int splits = Splits::kSplits;
+  if constexpr (balanced(Plan::config())) {
+    const AttentionPiece first = AttentionPieces<Plan>::first_of(args, batch);
+    slot = first.slot;
+    splits = first.count;
+    if (splits == 1 || thread_index() >= Splits::kHeadDim) return;
   }
   QueryToken<Plan> token;
   int count = 1;
@@ -344,7 +381,7 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
     token.read(args, batch, number, 1, count);
     row = token.row;
   }
-  Splits::merge(args, Splits::partial(args, number, head, slots.slot), slots.count,
+  Splits::merge(args, Splits::partial(args, number, head, slot), splits,
                 row * Plan::config().query_heads + head, thread_index(), LoadGlobal());
 }
 

@@ -64,7 +64,8 @@ class FragmentScores {
   VQ_DEVICE void take_query(const QueryRows<Plan>& rows, float scale) {
     using Row = typename QueryRows<Plan>::Row;
     float* const peaks = part(kAt.query_peaks);
-    if constexpr (kScales || kScalar) {  // which have come with the codebooks
+    // Scales have come with the codebooks; the query stands where the last piece was merged.
+    if constexpr (kScales || kScalar || balanced(kConfig)) {
       sync_block();
     }
     rows.store(1.0f, part(kAt.query), part(kAt.raw_query), [&](int head, const Row& row) {

@@ -28,36 +28,21 @@ VQ_DEVICE void in_order(Load load, Use use) {
   }
 }
 
-// The same of a count that the compiler does not know.
-template <int kInFlight, class Load, class Use>
-VQ_DEVICE void in_order(int count, Load load, Use use) {
-  for (int first = 0; first < count; first += kInFlight) {
-    decltype(load(0)) loaded[kInFlight];
-    VQ_UNROLL
-    for (int i = 0; i < kInFlight; ++i) {
-      loaded[i] = load(first + i < count ? first + i : count - 1);
-    }
-    VQ_UNROLL
-    for (int i = 0; i < kInFlight; ++i) {
-      if (first + i < count) use(loaded[i]);
-    }
-  }
-}
-
 // How a partial is read by a block of the launch that stored it; by a kernel of its own, by
 // LoadGlobal.
 struct LoadOfThisLaunch {
   VQ_DEVICE float operator()(const float* pointer) const { return load_global_coherent(pointer); }
 };
 
-// Called once by all threads of each of `blocks` blocks when their partials are stored and shared
-// memory is no longer needed: true in the block that calls last, which may then load the partials
-// of all with load_global_coherent. `counter` is 0 before the first call and after the last.
+// Called once by all threads of each of `blocks` blocks when their partials are stored and a word
+// of shared memory, at `shared`, is no longer needed: true in the block that calls last, which may
+// then load the partials of all with load_global_coherent. `counter` is 0 before the first call and
+// after the last.
 //
 // The barrier hands the stores of the block's threads to one of them, whose addition releases them
 // all to the device: a fence a thread would wait for the same stores once a warp.
-VQ_DEVICE bool is_last_of(int blocks, u32* counter) {
-  u32* const told = reinterpret_cast<u32*>(shared_memory());
+VQ_DEVICE bool is_last_of(int blocks, u32* counter, i64 shared = 0) {
+  u32* const told = shared_part<u32>(shared);
   sync_block();
   if (thread_index() == 0) {
     const bool last = atomic_add_global(counter, 1u) == static_cast<u32>(blocks - 1);

@@ -19,13 +19,16 @@ VQ_DEVICE void after_last_launch() {
 #endif
 }
 }  // namespace vq
-#define VQ_KERNEL_OF(name, threads, Args, wait)                                                   \
-  VQ_DEVICE void name##_body(const Args& args);                                                   \
-  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args) { \
-    VQ_LET_NEXT_LAUNCH_BEGIN;                                                                     \
-    wait;                                                                                         \
-    name##_body(args);                                                                            \
-  }                                                                                               \
+#define VQ_KERNEL_OF(name, bounds, Args, wait)                                                  \
+  VQ_DEVICE void name##_body(const Args& args);                                                 \
+  extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { \
+    VQ_LET_NEXT_LAUNCH_BEGIN;                                                                   \
+    wait;                                                                                       \
+    name##_body(args);                                                                          \
+  }                                                                                             \
   VQ_DEVICE void name##_body([[maybe_unused]] const Args& args)
-#define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, vq::after_last_launch())
-#define VQ_KERNEL_AHEAD(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, static_cast<void>(0))
+#define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, (threads), Args, vq::after_last_launch())
+#define VQ_KERNEL_AHEAD(name, threads, Args) \
+  VQ_KERNEL_OF(name, (threads), Args, static_cast<void>(0))
+#define VQ_KERNEL_AHEAD_RESIDENT(name, threads, blocks, Args) \
+  VQ_KERNEL_OF(name, (threads, blocks), Args, static_cast<void>(0))

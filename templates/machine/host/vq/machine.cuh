@@ -26,6 +26,7 @@
   static void name##_body([[maybe_unused]] const Args& args)
 #define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, vq::after_last_launch())
 #define VQ_KERNEL_AHEAD(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, (void)0)
+#define VQ_KERNEL_AHEAD_RESIDENT(name, threads, blocks, Args) VQ_KERNEL_AHEAD(name, threads, Args)
 
 #define VQ_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 

@@ -10,7 +10,6 @@ struct AttentionChannels {
   int threads = 128;
   int tile_tokens = 64;
   int splits = 1;
-  SplitsBy splits_by = SplitsBy::sequence;
   int heads_per_block = 1;
   int lanes_per_token = 8;
   int tiles_in_flight = 2;
@@ -30,7 +29,6 @@ struct AttentionChannels {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, Doc::kTileTokens);
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
-    visit("splits_by", &P::splits_by, Range{}, Doc::kSplitsBy);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
     visit("lanes_per_token", &P::lanes_per_token, Range{1, 32}, Doc::kLanesPerToken);
     visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2}, Doc::kTilesInFlight);

@@ -63,14 +63,34 @@ class AttentionFragmentsBlock {
         value_book_(args.values, ValueRows::kTensorUnits) {}
 
   // Codebooks, which need not wait for the last launch, query and, once the sequence's length is
-  // known, the first codes are in flight together. Keys and values begin with other threads.
+  // known, the first codes are in flight together. Keys and values begin with other threads. Where
+  // a block has pieces of several sequences, codebooks serve all of them.
   VQ_DEVICE void run() {
     const int key_thread = thread_index();
     const int value_thread = (key_thread + kConfig.threads / 2) % kConfig.threads;
     const auto keys = scores_.begin_load(work_.kv_head, key_thread);
     const auto values = ValueRows::bind(value_book_, work_.kv_head, value_thread);
     after_last_launch();
-    if (!work_.read_lengths(args_)) return;
+    const auto finish_keys = [&] { scores_.finish_load(key_thread, keys); };
+    const auto finish_values = [&] { value_book_.finish_load(value_thread, values); };
+    if constexpr (balanced(kConfig)) {
+      AttentionPieces<Plan> pieces(args_, block_x());
+      finish_keys();
+      finish_values();
+      pieces.for_each(args_, [&](const AttentionPiece& piece) {
+        if (!work_.take(args_, piece)) return;
+        softmax_ = Softmax();
+        attend_split([] {}, [] {});
+      });
+    } else {
+      if (work_.read_lengths(args_)) attend_split(finish_keys, finish_values);
+    }
+  }
+
+ private:
+  // What work_ says. The codebooks are complete once both have been called.
+  template <class FinishKeys, class FinishValues>
+  VQ_DEVICE void attend_split(FinishKeys finish_keys, FinishValues finish_values) {
     const QueryRows<Plan> rows(args_, work_);
     const int begin = work_.begin > work_.raw.sinks ? work_.begin : work_.raw.sinks;
     const int end = work_.end < work_.raw.window ? work_.end : work_.raw.window;
@@ -80,11 +100,11 @@ class AttentionFragmentsBlock {
       reader_.ask_pages(Reader::first_step(begin));
       if (!Reader::kPaged) reader_.load_first(codes, Reader::first_step(begin), end);
     }
-    scores_.finish_load(key_thread, keys);
+    finish_keys();
     if (Reader::kPaged && Reader::first_step(begin) < end) {
       reader_.load_first(codes, Reader::first_step(begin), end);
     }
-    value_book_.finish_load(value_thread, values);
+    finish_values();
     scores_.take_query(rows, score_scale(args_));
     attend(codes, begin, end);
     if constexpr (Values::kScalar) {
@@ -103,10 +123,9 @@ class AttentionFragmentsBlock {
                      if (head < work_.heads)
                        work_.write_one(args_, head, channel, value * scale, highest, total);
                    });
-    work_.merge_if_last(args_);
+    work_.merge_if_last(args_, balanced(kConfig) ? fragments_layout(kConfig).merge : 0);
   }
 
- private:
   // Tokens [begin, end), a step of kTokens at a time; warps take turns. `codes`: those of the
   // warp's first step. Two sets of registers take turns too, so that none is moved.
   VQ_DEVICE void attend(Codes& codes, int begin, int end) {

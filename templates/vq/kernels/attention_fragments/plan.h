@@ -27,7 +27,8 @@ struct AttentionFragments {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("step_tokens", &P::step_tokens, Range{8, 32},
           "tokens that a warp works on at once: 8, 16 or 32");
-    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("splits", &P::splits, Range{1, 1024},
+          "blocks that share one sequence's tokens; with splits_by length, those of all sequences");
     visit("splits_by", &P::splits_by, Range{}, Doc::kSplitsBy);
     visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
@@ -43,12 +44,15 @@ VQ_HD constexpr int token_tile(const AttentionConfig<AttentionFragments>& c) {
   return c.step_tokens;
 }
 
+VQ_HD constexpr bool balanced(const AttentionConfig<AttentionFragments>& c) {
+  return c.splits_by == SplitsBy::length;
+}
 VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionFragments>& c) {
   return c.threads / 32 * c.step_tokens;
 }
 
 // How a block carves shared memory: while it attends, and once its warps' parts are merged, over
-// what it no longer needs.
+// what it no longer needs. Of a block that has several pieces that is all but codebooks.
 struct AttentionFragmentsShared {
   CodebookShared keys;
   CodebookShared values;
@@ -125,7 +129,7 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
   const int warps = c.threads / 32;
   const i64 attending = carve.next;
-  carve.next = 0;
+  carve.next = balanced(c) ? at.query : 0;
   // Of each warp and head: a sum, and kMergeStride floats for 8 channels.
   at.merge = carve(i64{warps} * quad_heads(c) * (1 + kMergeStride * i64{c.head_dim} / 32) * 4);
   if (carve.next < attending) carve.next = attending;
@@ -134,9 +138,17 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   return at;
 }
 
+// Blocks that share all sequences are to stand side by side, with 128 registers a thread. Those of
+// few threads take more if they may, to no use.
+VQ_HD constexpr int resident(const AttentionConfig<AttentionFragments>& c) {
+  const bool enough = c.heads_per_block * c.head_dim <= 1024;
+  return balanced(c) && enough && c.threads <= 256 ? 512 / c.threads : 0;
+}
+
 // Codes are read by whole loads, raw rows and queries by accesses of 16 bytes.
 VQ_HD constexpr CallShape call_shape(const AttentionConfig<AttentionFragments>& c, i64 batch, i64) {
   CallShape shape = attention_shape(c, batch, fragments_layout(c).total, true);
+  shape.launches[0].resident = resident(c);
   shape.code_bytes = most(shape.code_bytes, 4 * c.code_words);
   shape.element_bytes = 16;
   return shape;

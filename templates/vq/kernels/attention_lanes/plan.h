@@ -9,7 +9,6 @@ struct AttentionLanes {
   int threads = 128;
   int tile_tokens = 64;
   int splits = 1;
-  SplitsBy splits_by = SplitsBy::sequence;
   Combine combine = Combine::kernel;
   int heads_per_block = 1;
   int lanes_per_token = 8;
@@ -28,7 +27,6 @@ struct AttentionLanes {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, Doc::kTileTokens);
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
-    visit("splits_by", &P::splits_by, Range{}, Doc::kSplitsBy);
     visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
     visit("lanes_per_token", &P::lanes_per_token, Range{1, 32}, Doc::kLanesPerToken);
