@@ -50,6 +50,13 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
       std::holds_alternative<AttentionDecode>(problem) || as_linear(problem) != nullptr;
   ASSERT_EQ(merging_end != std::string::npos, splits);
 
+  // And only formats with groups of tokens these.
+  const auto* append = std::get_if<KvAppend>(&problem);
+  const std::size_t groups = right.text.find("class AppendGroups");
+  const std::size_t groups_end = right.text.find("\n};\n", groups);
+  const bool grouped = append != nullptr && append->keys.group_tokens > 0;
+  ASSERT_EQ(groups_end != std::string::npos, append != nullptr);
+
   std::size_t found = 0;
   for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
                                  "warpgroup_wait<kSets - 1>();"}) {
@@ -58,6 +65,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
          at = right.text.find(call, at + 1)) {
       if (right.text[right.text.find_last_not_of(' ', at - 1)] != '\n') continue;
       if (!merges && merging < at && at < merging_end) continue;
+      if (!grouped && groups < at && at < groups_end) continue;
       KernelSource wrong = right;
       wrong.text.erase(at, call.size());
       const std::string what = right.text.substr(at, 200) + " left out";
@@ -216,6 +224,24 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   const std::string cut = report_of(
       shared, op, plan, "while (count * f.residuals * f.index_bits % 32 != 0)", "while (false)");
   EXPECT_NE(cut.find(": race at "), std::string::npos) << cut;
+}
+
+// A call whose newest tokens take the ring's slots of those that its first group begins with.
+TEST(Barriers, OfAppendOfGroupsAreAllNeededAndOldTokensAreReadFirst) {
+  KvAppend op;
+  op.shape = {
+      .batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 99, .new_tokens = 69, .window = 16};
+  op.keys = {.vector_size = 4, .index_bits = 16};
+  op.keys.decoder = Decoder::affine;
+  op.values = op.keys;
+  op.keys.group_tokens = 16;
+  op.values.token_scales = true;
+  const AppendLanes plan{.tokens_per_block = 35};
+  expect_every_barrier_needed(op, plan, 8);
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string report =
+      report_of(right, op, plan, "load_global_coherent(ring", "load_global(ring");
+  EXPECT_NE(report.find(": race at "), std::string::npos) << report;
 }
 
 TEST(Barriers, OfGemvAreAllNeeded) {

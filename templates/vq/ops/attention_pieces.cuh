@@ -1,7 +1,7 @@
 // What a block of attention_decode takes where blocks share all sequences of a call (splits_by
-// length). A block's turns (turn_tokens()) of all sequences lie end to end, each behind kStart turns
-// in which nothing is read, for what it takes to begin and end a sequence. Each block takes as many
-// of them; what it has of one sequence is a piece:
+// length). A block's turns (turn_tokens()) of all sequences lie end to end, each behind kStart
+// turns in which nothing is read, for what it takes to begin and end a sequence. Each block takes
+// as many of them; what it has of one sequence is a piece:
 //
 //   sequences   |        0        | 1 |2|  3  |
 //   blocks      |   0   |   1   |   2   |  3  |

@@ -28,29 +28,36 @@ struct AttentionSplits {
     return args.partials + (row * partial_slots(Plan::config(), args.batch) + slot) * kFloats;
   }
 
-  // One channel of the `count` partials from `partials` on, which is head number `to` of out; with
-  // channel 0 its log-sum-exp. `load` reads a partial.
-  template <class Load>
+  // kChannels channels of the `count` partials from `partials` on, which is head number `to` of
+  // out; with channel 0 its log-sum-exp. `load` reads a partial.
+  template <int kChannels, class Load>
   VQ_DEVICE static void merge(const AttentionDecodeArgs& args, const float* partials, int count,
                               i64 to, int channel, Load load) {
     struct Part {
-      float value, maximum, sum;
+      float values[kChannels];
+      float maximum, sum;
     };
     const auto part_of = [&](int split) {
       const float* const from = partials + split * kFloats;
-      return Part{load(from + channel), load(from + kHeadDim), load(from + kHeadDim + 1)};
+      Part part;
+      VQ_UNROLL
+      for (int i = 0; i < kChannels; ++i) part.values[i] = load(from + channel + i);
+      part.maximum = load(from + kHeadDim);
+      part.sum = load(from + kHeadDim + 1);
+      return part;
     };
     float highest = -infinity();
     const auto raise = [&](float other) { highest = other > highest ? other : highest; };
     float total = 0.0f;
-    float value = 0.0f;
+    float values[kChannels] = {};
     const auto add = [&](const Part& part) {
       if (part.sum == 0.0f) return;
       const float weight = exp2_approx(part.maximum - highest);
       total += weight * part.sum;
-      value += weight * part.value;
+      VQ_UNROLL
+      for (int i = 0; i < kChannels; ++i) values[i] += weight * part.values[i];
     };
-    constexpr int kInFlight = 16;
+    constexpr int kInFlight = kChannels == 1 ? 16 : 12;  // by registers
     const auto maximum_of = [&](int split) { return load(partials + split * kFloats + kHeadDim); };
     if constexpr (balanced(Plan::config())) {  // one wait for each kInFlight
       for (int first = 0; first < count; first += kInFlight) {
@@ -64,7 +71,8 @@ struct AttentionSplits {
         for (int i = 0; i < kInFlight; ++i) raise(parts[i].maximum);
         const float factor = before < highest ? exp2_approx(before - highest) : 1.0f;
         total *= factor;
-        value *= factor;
+        VQ_UNROLL
+        for (int i = 0; i < kChannels; ++i) values[i] *= factor;
         VQ_UNROLL
         for (int i = 0; i < kInFlight; ++i) {
           if (first + i < count) add(parts[i]);
@@ -82,8 +90,11 @@ struct AttentionSplits {
       in_order<kSplits, kInFlight>(maximum_of, raise);
       in_order<kSplits, kInFlight>(part_of, add);
     }
-    store_global(args.out + to * kHeadDim + channel,
-                 from_float<Plan::config().element>(total == 0.0f ? 0.0f : value / total));
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) {
+      store_global(args.out + to * kHeadDim + channel + i,
+                   from_float<Plan::config().element>(total == 0.0f ? 0.0f : values[i] / total));
+    }
     if (channel == 0) store_global(args.lse + to, log_sum_exp(highest, total));
   }
 
@@ -309,10 +320,13 @@ struct AttentionWork {
       if (!is_last_of(balanced(Plan::config()) ? splits : kSplits,
                       args.counters + i64{batch} * kOfBatch + block_y(), shared))
         return;
-      for (int i = thread_index(); i < heads * kHeadDim; i += kThreads) {
+      // Two channels a thread wait for memory together.
+      constexpr int kChannels = balanced(Plan::config()) ? 2 : 1;
+      for (int i = thread_index() * kChannels; i < heads * kHeadDim; i += kThreads * kChannels) {
         const int head = heads_to(i / kHeadDim);
-        Splits::merge(args, Splits::partial(args, number, first_head + head, slot - split), splits,
-                      first() + head, i % kHeadDim, LoadOfThisLaunch());
+        Splits::template merge<kChannels>(
+            args, Splits::partial(args, number, first_head + head, slot - split), splits,
+            first() + head, i % kHeadDim, LoadOfThisLaunch());
       }
     }
   }
@@ -381,8 +395,8 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
     token.read(args, batch, number, 1, count);
     row = token.row;
   }
-  Splits::merge(args, Splits::partial(args, number, head, slot), splits,
-                row * Plan::config().query_heads + head, thread_index(), LoadGlobal());
+  Splits::template merge<1>(args, Splits::partial(args, number, head, slot), splits,
+                            row * Plan::config().query_heads + head, thread_index(), LoadGlobal());
 }
 
 }  // namespace vq
