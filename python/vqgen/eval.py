@@ -74,6 +74,9 @@ RECIPES = {
         *(Run((keys, keys), (values, values))
           for keys, values in (("int8-channel",) * 2, ("int8-token",) * 2, ("fp8-e4m3",) * 2,
                                ("int8-channel", "int8-token"), ("vecinfer-d4b8", "int8-token"))),
+        Run(("int4-kivi-keys",) * 2, ("int4-kivi-values",) * 2, 32),
+        Run(("int4-kivi-keys",) * 2, ("int4-kivi-values",) * 2, 128),
+        Run(_INT4, _INT4, 128), Run(("vecinfer-d2b8",) * 2, ("vecinfer-d2b8",) * 2, 128),
         Run(_INT4, _INT4), Run(_D2B8X2, _D2B8X2),
         *(Run((name,) * 2, (name,) * 2)
           for name in ("vecinfer-d2b8", "vecinfer-d4b8", "vecinfer-d8b8"))],
