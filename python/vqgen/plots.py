@@ -295,20 +295,25 @@ def losses(document):
                number(found["unquantized"]))
 
 
+LEAST_RISE = 1e-4  # nats; what is less stands here, as a logarithmic axis has no 0
+MARKERS = "os^vD*PX<>hp"
+
+
 @styled
 def accuracy(*documents):
-    """Of `vqgen.eval --json`: loss through the kernels against bits an element of the cache, and the
-    unquantized loss as a line."""
+    """Of `vqgen.eval --json`: what the loss through the kernels is above the unquantized one, against
+    bits an element of the cache."""
     points = read(documents, "vqgen.eval --json", losses)
-    figure, ((axes,),) = panels(1, 1, 7, 4)
-    axes.plot(*zip(*(each[:2] for each in points)), "o")
-    for bits, loss, name, _ in points:
-        axes.annotate(name, (bits, loss), (4, 4), textcoords="offset points")
-    for reference in sorted({each[3] for each in points}):
-        axes.axhline(reference, **LEVEL, label=f"unquantized, {reference:.4g}")
-    axes.margins(x=0.15)
-    axes.legend()
-    axes.set(title="Accuracy", xlabel="bits an element", ylabel="loss, nats a token")
+    figure, ((axes,),) = panels(1, 1, 8.5, 4)
+    for i, (bits, loss, name, unquantized) in enumerate(points):
+        axes.plot([bits], [max(loss - unquantized, LEAST_RISE)], MARKERS[i % len(MARKERS)], label=name)
+    axes.axhline(LEAST_RISE, **LEVEL)
+    logarithmic(axes.yaxis, [0.5 * LEAST_RISE, *(line.get_ydata()[0] for line in axes.lines)])
+    axes.margins(x=0.1)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    references = ", ".join(f"{each:.4g}" for each in sorted({each[3] for each in points}))
+    axes.set(title=f"Accuracy; unquantized {references}", xlabel="bits an element",
+             ylabel=f"loss above it, nats a token, {LEAST_RISE:g} at least")
     return figure
 
 

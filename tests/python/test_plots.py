@@ -247,15 +247,23 @@ def test_flagship_draws_its_own_runs(tmp_path):
     assert (tmp_path / "c" / "flagship-context.svg").is_file()
 
 
-def test_accuracy_is_points_and_a_line():
+def points_of(axes):
+    return [line.get_xydata().tolist() for line in axes.lines[:-1]]
+
+
+def names_of(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_accuracy_is_what_is_lost():
     rows = [{"keys": "d2b8", "values": "d2b8", "window": 0, "sinks": 0, "bits": 4, "loss": 3.25},
-            {"keys": "d4b8", "values": "d8b8", "window": 16, "sinks": 0, "bits": 2.25, "loss": 3.5}]
+            {"keys": "d4b8", "values": "d8b8", "window": 16, "sinks": 0, "bits": 2.25, "loss": 3.5},
+            {"keys": "int8", "values": "int8", "window": 0, "sinks": 0, "bits": 8, "loss": 3.124}]
     axes = plots.accuracy({"accuracy": {"unquantized": 3.125, "rows": rows}}).axes[0]
-    curve, level = axes.lines
-    assert curve.get_xydata().tolist() == [[4, 3.25], [2.25, 3.5]]
-    assert set(level.get_ydata()) == {3.125} and level.get_label() == "unquantized, 3.125"
-    assert [text.get_text() for text in axes.texts] == ["d2b8", "d4b8 / d8b8, window 16"]
-    assert words(axes) == ("Accuracy", "bits an element", "loss, nats a token")
+    assert points_of(axes) == [[[4, 0.125]], [[2.25, 0.375]], [[8, plots.LEAST_RISE]]]
+    assert names_of(axes) == ["d2b8", "d4b8 / d8b8, window 16", "int8"]
+    assert words(axes) == ("Accuracy; unquantized 3.125", "bits an element",
+                           "loss above it, nats a token, 0.0001 at least")
 
 
 def test_accuracy_names_what_codebooks_were_trained_on_where_that_differs():
@@ -263,8 +271,8 @@ def test_accuracy_names_what_codebooks_were_trained_on_where_that_differs():
              "calibration": {"text": "prose", "sequences": count}}
             for loss, count in ((3.25, 1), (3.5, 6), (None, 7))]  # the last was only simulated
     axes = plots.accuracy({"accuracy": {"unquantized": 3.125, "rows": rows}}).axes[0]
-    assert axes.lines[0].get_xydata().tolist() == [[4, 3.25], [4, 3.5]]
-    assert [text.get_text() for text in axes.texts] == ["d2b8, 1 of prose", "d2b8, 6 of prose"]
+    assert points_of(axes) == [[[4, 0.125]], [[4, 0.375]]]
+    assert names_of(axes) == ["d2b8, 1 of prose", "d2b8, 6 of prose"]
 
 
 def texts_of(path):
