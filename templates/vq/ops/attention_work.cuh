@@ -305,11 +305,9 @@ struct AttentionWork {
     }
   }
 
-  // Whether the block has all tokens of its sequence.
-  VQ_DEVICE bool is_whole() const {
-    if constexpr (!balanced(Plan::config())) return kSplits == 1;
-    return splits == 1;
-  }
+  // Blocks that share the sequence's tokens; whether this one has them all.
+  VQ_DEVICE int sharing() const { return balanced(Plan::config()) ? splits : kSplits; }
+  VQ_DEVICE bool is_whole() const { return sharing() == 1; }
 
   // Of the blocks that share these heads, the last merges their splits where the plan says so. A
   // word at `shared` is no longer needed. All threads.
@@ -317,9 +315,8 @@ struct AttentionWork {
     if constexpr (Plan::config().combine == Combine::last_block) {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (is_whole()) return;
-      if (!is_last_of(balanced(Plan::config()) ? splits : kSplits,
-                      args.counters + i64{batch} * kOfBatch + block_y(), shared))
-        return;
+      u32* const counter = args.counters + i64{batch} * kOfBatch + block_y();
+      if (!is_last_of(sharing(), counter, shared)) return;
       // Two channels a thread wait for memory together.
       constexpr int kChannels = balanced(Plan::config()) ? 2 : 1;
       for (int i = thread_index() * kChannels; i < heads * kHeadDim; i += kThreads * kChannels) {
