@@ -303,6 +303,17 @@ TEST(Race, TwoThreadsStoreOneGlobalWord) {
       "at byte 20 of an allocation of 256 bytes");
 }
 
+// Neighbours are none's business, one byte is a place of its own.
+TEST(Race, TwoThreadsStoreOneGlobalByte) {
+  const std::string bytes = "vq::u8* const bytes = reinterpret_cast<vq::u8*>(args.out);\n";
+  const Trial apart = racy(bytes + "vq::store_global(bytes + t, vq::u8{1});");
+  EXPECT_EQ(run(apart, {.check_races = true})[0], 0x01010101u);
+  expect_race(
+      racy(bytes + "if (t == 2 || t == 34) vq::store_global(bytes + 7, vq::u8{1});"),
+      {"store_global of 1 bytes", 3}, {"store_global of 1 bytes", 3},
+      [](int a, int b) { return a == 2 && b == 34; }, "at byte 7 of an allocation of 256 bytes");
+}
+
 TEST(Race, TwoBlocksStoreOneGlobalWord) {
   Trial trial = racy("if (t == 2) vq::store_global(args.out + vq::block_x() % 2, 1u);");
   trial.grid = {3, 1, 1};

@@ -39,13 +39,13 @@ void RaceChecker::Shadow::look_up(std::uint64_t address) {
 
 std::uint64_t RaceChecker::Shadow::get(std::uint64_t address) {
   look_up(address);
-  return page_ == nullptr ? 0 : (*page_)[address % kPageBytes / kGranule];
+  return page_ == nullptr ? 0 : (*page_)[address % kPageBytes];
 }
 
 void RaceChecker::Shadow::set(std::uint64_t address, std::uint64_t record) {
   look_up(address);
   if (page_ == nullptr) page_ = &pages_[number_];
-  (*page_)[address % kPageBytes / kGranule] = record;
+  (*page_)[address % kPageBytes] = record;
 }
 
 void RaceChecker::begin_launch(std::uint64_t arena_bytes) {
@@ -201,7 +201,7 @@ std::optional<Race> RaceChecker::touch_global(int thread, std::uint64_t address,
   const auto unordered = [&](std::uint64_t other, Shadow& clocks, std::uint64_t at) {
     return other != 0 && !ordered_by_counters(deed_of(other, clocks.get(at)), thread);
   };
-  for (std::uint64_t at = address; at < address + touch.bytes; at += kGranule) {
+  for (std::uint64_t at = address; at < address + touch.bytes; ++at) {
     const std::uint64_t stored = stores_.get(at);
     if (coherent) {
       if (unordered(stored, store_clocks_, at)) return race_with(stored, at);

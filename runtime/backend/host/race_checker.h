@@ -57,7 +57,8 @@ class RaceChecker {
   void warp_barrier(unsigned warp);
 
   // `thread` touches [offset, offset + bytes) of shared memory, or of global memory by address;
-  // aligned to bytes, a multiple of kGranule. The first race found, or none: then it is noted.
+  // aligned to bytes, of shared memory a multiple of kGranule. The first race found, or none: then
+  // it is noted.
   std::optional<Race> touch_shared(int thread, std::uint64_t offset, const Touch& touch);
   std::optional<Race> touch_global(int thread, std::uint64_t address, const Touch& touch);
 
@@ -70,7 +71,7 @@ class RaceChecker {
   void end_read(std::uint64_t offset, std::uint64_t bytes);
 
  private:
-  static constexpr std::uint64_t kGranule = 2;  // the smallest access
+  static constexpr std::uint64_t kGranule = 2;  // the smallest access to shared memory
 
   struct Stamp {
     std::uint64_t clock = 0;
@@ -87,7 +88,7 @@ class RaceChecker {
     std::uint16_t readers = 0;  // of so many that go on
   };
 
-  // A record a granule of global memory, 0 where there is none; a page of them when it gets one.
+  // A record a byte of global memory, 0 where there is none; a page of them when it gets one.
   class Shadow {
    public:
     void clear();
@@ -96,7 +97,7 @@ class RaceChecker {
 
    private:
     static constexpr std::uint64_t kPageBytes = 4096;
-    using Page = std::array<std::uint64_t, kPageBytes / kGranule>;
+    using Page = std::array<std::uint64_t, kPageBytes>;
     void look_up(std::uint64_t address);
 
     std::unordered_map<std::uint64_t, Page> pages_;

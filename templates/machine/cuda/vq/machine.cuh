@@ -102,7 +102,7 @@ VQ_DEVICE void prefetch_global(const void* pointer) {
 // that look it up at run time. Plain accesses, not asm: the compiler may schedule them.
 template <class T>
 VQ_DEVICE T load_shared(const T* pointer) {
-  static_assert(kIsAccess<T>, "load_shared: u8, u16, u32, i32, float, U32x2 or U32x4");
+  static_assert(kIsAccess<T> && sizeof(T) > 1, "load_shared: u16, u32, i32, float, U32x2 or U32x4");
   __builtin_assume(__isShared(pointer));
   return *pointer;
 }
@@ -117,7 +117,8 @@ VQ_DEVICE T load_shared_at(u32 place) {
 }
 template <class T>
 VQ_DEVICE void store_shared(T* pointer, T value) {
-  static_assert(kIsAccess<T>, "store_shared: u8, u16, u32, i32, float, U32x2 or U32x4");
+  static_assert(kIsAccess<T> && sizeof(T) > 1,
+                "store_shared: u16, u32, i32, float, U32x2 or U32x4");
   __builtin_assume(__isShared(pointer));
   *pointer = value;
 }

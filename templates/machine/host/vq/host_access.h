@@ -49,7 +49,8 @@ template <class T>
 
 template <class T>
 [[gnu::always_inline]] inline void check_place_in_shared(Access access, const T* p, Site site) {
-  static_assert(kMovable<T>, "shared memory moves u8, u16, u32, i32, float, U32x2 and U32x4");
+  static_assert(kMovable<T> && sizeof(T) > 1,
+                "shared memory moves u16, u32, i32, float, U32x2 and U32x4");
   const u64 address = address_of(p);
   const u64 begin = address_of(context->shared);
   if (__builtin_expect(strays(address, sizeof(T), begin, context->shared_bytes), 0)) {
