@@ -23,7 +23,7 @@ fi
 readonly BIN="$build/bin"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-export VQGEN_CACHE_DIR="$work/cache" VQGEN_TEST_BACKEND=cuda
+export VQGEN_CACHE_DIR="$work/cache" VQGEN_TEST_BACKEND=cuda VQGEN_SOURCE_DIR="$PWD"
 
 report="$("$BIN/vqgen" doctor)"
 echo "$report"

@@ -2,6 +2,7 @@
 // once, in order, and the kernel appended.
 #pragma once
 
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "core/plan/kernel_source.h"
 #include "tests/cuda/collectives_kernel.h"
 #include "tests/cuda/warpgroup_kernel.h"
+#include "tests/source_folder.h"
 
 namespace vqgen::test {
 
@@ -23,12 +25,12 @@ inline std::string without_includes(const std::string& header) {
 }
 
 inline std::string amalgamate(std::string_view kernel) {
-  const std::string templates = VQGEN_SOURCE_DIR "/templates/";
+  const std::filesystem::path templates = source_folder() / "templates";
   std::string text;
   for (const char* header : {"machine/cuda/vq/annotations.h", "vq/types.h",
                              "vq/layout/core_matrices.h", "machine/cuda/vq/cuda_tensor.h",
                              "machine/cuda/vq/cuda_warpgroup.h", "machine/cuda/vq/machine.cuh"}) {
-    text += without_includes(read_text(templates + header));
+    text += without_includes(read_text(templates / header));
   }
   return text + "#line 1 \"kernel.cuh\"\n" + std::string(kernel);
 }

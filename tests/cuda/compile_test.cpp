@@ -31,6 +31,7 @@ class CudaCompile : public ::testing::Test {
     try {
       backend_->compiler(primitives("sm_90a"));
     } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::device) << error.what();
       GTEST_SKIP() << error.what();
     }
   }

@@ -15,6 +15,7 @@
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/prepare.h"
 #include "runtime/training/device_books.h"
+#include "tests/source_folder.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen {
@@ -53,7 +54,7 @@ class Architectures : public testing::TestWithParam<const char*> {
 TEST_P(Architectures, EveryExampleCompiles) {
   int compiled = 0;
   for (const auto& file :
-       std::filesystem::directory_iterator(VQGEN_SOURCE_DIR "/examples/configs")) {
+       std::filesystem::directory_iterator(test::source_folder() / "examples/configs")) {
     if (file.path().extension() != ".json") continue;
     Config config = read_config(file.path());
     for (const DType dtype : {DType::f16, DType::bf16}) {
@@ -208,7 +209,7 @@ TEST_P(Architectures, MergeCompiles) {
 TEST_P(Architectures, TheLastBlockCompiles) {
   for (const char* name : {"llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8"}) {
     const Config config =
-        read_config(std::string(VQGEN_SOURCE_DIR "/examples/configs/") + name + ".json");
+        read_config(test::source_folder() / "examples/configs" / (std::string(name) + ".json"));
     Plan plan = choose(config.problem, gpu, {.chooser = Chooser::rules});
     const int splits =
         as_linear(config.problem) == nullptr ? 20 : 1;  // a whole turn of loads, a rest
@@ -266,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Architectures, testing::ValuesIn(kOneOfEach),
 
 TEST_P(Architectures, AConfigCompilesForEveryProfileOfIt) {
   const Config config =
-      read_config(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
+      read_config(test::source_folder() / "examples/configs/llama3-8b-up-aqlm-2x8.json");
   for (const std::string& name : gpu_names()) {
     if (find_gpu(name).arch != gpu.arch || name == GetParam()) continue;
     SCOPED_TRACE(name);
