@@ -197,38 +197,9 @@ QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
 }  // namespace
 
 void require_supported(const VqFormat& format, const std::string& where) {
-  if (format.entry_type == EntryType::int8 && !format.stage_scales) {
+  if (const std::optional<FormatFault> fault = format_fault(format)) {
     throw Error(ErrorKind::infeasible,
-                where + ": int8 entries need stage_scales; set them to true");
-  }
-  const int v = format.vector_size;
-  if (format.token_scales && !(format.is_scalar() && format.scope == Scope::tensor)) {
-    throw Error(ErrorKind::infeasible,
-                where + ": token_scales go with scalar codes and scope tensor; set these");
-  }
-  if (format.group_tokens > 0 &&
-      (!format.is_scalar() || format.scope != Scope::tensor || format.token_scales)) {
-    throw Error(ErrorKind::infeasible,
-                where + ": group_tokens go with scalar codes, scope tensor and no token_scales");
-  }
-  if (format.has_zeros() && !format.token_scales && format.group_tokens == 0) {
-    throw Error(ErrorKind::infeasible,
-                where + ": decoder affine takes token_scales or group_tokens; set one");
-  }
-  if (format.is_scalar() &&
-      (format.index_bits != 16 || format.residuals != 1 || format.stage_scales ||
-       !(v == 2 || (v == 4 && format.decoder != Decoder::e4m3)))) {
-    throw Error(ErrorKind::infeasible,
-                fmt::format("{}: {} has codes of 16 bits for 2 elements, or 4 integers, one stage "
-                            "and no stage_scales; set vector_size, index_bits and residuals so",
-                            where, enum_name(format.decoder)));
-  }
-  if (format.decoder == Decoder::e8p &&
-      (format.vector_size != kE8pVectorSize || format.index_bits != 16)) {
-    throw Error(ErrorKind::infeasible,
-                where +
-                    ": e8p makes 8 elements of 16 bits; set vector_size to 8 and index_bits to "
-                    "16");
+                fmt::format("{}: {}: {}", where, fault->field, fault->message));
   }
 }
 

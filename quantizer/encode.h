@@ -20,8 +20,8 @@ struct Codebooks {
   std::vector<float> projections;
 };
 
-// Error(infeasible) that names `where` where int8 entries have no stage scales, or a lattice
-// another shape than its one.
+// Error(infeasible) that names `where` and the field where fields of the format go against each
+// other (format_fault()).
 void require_supported(const VqFormat& format, const std::string& where);
 
 // Replaces every entry q of stage s by W_s q, rounded to the element type, and drops the

@@ -5,6 +5,76 @@
 #include <cmath>
 
 namespace vqgen {
+namespace {
+
+// A code of the lattice has one shape.
+std::optional<FormatFault> lattice_fault(const VqFormat& format) {
+  if (format.decoder != Decoder::e8p) return {};
+  if (format.vector_size != kE8pVectorSize || format.index_bits != 16) {
+    return FormatFault{"decoder",
+                       fmt::format("e8p makes 8 elements of 16 bits, not {} of {}; set vector_size "
+                                   "to 8 and index_bits to 16, or decoder to table",
+                                   format.vector_size, format.index_bits)};
+  }
+  if (format.entry_type != EntryType::element) {
+    return FormatFault{"entry_type",
+                       "e8p has entries of half-integers in the element type; set it to element"};
+  }
+  return {};
+}
+
+// A code of 16 bits is whole elements, and its entry their scales.
+std::optional<FormatFault> scalar_fault(const VqFormat& format) {
+  const bool one_entry = format.is_scalar() && format.scope == Scope::tensor;
+  if (format.token_scales && !one_entry) {
+    return FormatFault{"token_scales",
+                       "goes with decoder scalar, affine or e4m3 and scope tensor, whose one entry "
+                       "is of ones; set these, or remove it"};
+  }
+  if (format.group_tokens > 0 && (!one_entry || format.token_scales)) {
+    return FormatFault{"group_tokens",
+                       "goes with decoder scalar, affine or e4m3, scope tensor and no "
+                       "token_scales; set these, or remove it"};
+  }
+  if (!format.is_scalar()) return {};
+  if (format.has_zeros() && !format.token_scales && format.group_tokens == 0) {
+    return FormatFault{"decoder",
+                       "affine takes token_scales or group_tokens, beside whose scales its zeros "
+                       "stand; set one, or take scalar"};
+  }
+  const bool floats = format.decoder == Decoder::e4m3;
+  const bool fits = format.vector_size == 2 || (format.vector_size == 4 && !floats);
+  if (!fits || format.index_bits != 16) {
+    return FormatFault{
+        "decoder",
+        fmt::format("{} makes {} of 16 bits, not {} of {}; set vector_size and index_bits so",
+                    enum_name(format.decoder), floats ? "2 elements" : "2 or 4 elements",
+                    format.vector_size, format.index_bits)};
+  }
+  if (format.residuals != 1) {
+    return FormatFault{"residuals", fmt::format("{} has one stage, not {}; remove it",
+                                                enum_name(format.decoder), format.residuals)};
+  }
+  if (format.entry_type != EntryType::element || format.stage_scales) {
+    return FormatFault{"entry_type",
+                       fmt::format("{} has scales for entries; remove entry_type and stage_scales",
+                                   enum_name(format.decoder))};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<FormatFault> format_fault(const VqFormat& format) {
+  if (auto fault = lattice_fault(format)) return fault;
+  if (auto fault = scalar_fault(format)) return fault;
+  if (format.entry_type == EntryType::int8 && !format.stage_scales) {
+    return FormatFault{"entry_type",
+                       "int8 makes integers of all numbers, which stage scales must bring to size; "
+                       "set stage_scales to true, or entry_type to element"};
+  }
+  return {};
+}
 
 std::string short_name(const VqFormat& format) {
   std::string name = fmt::format("d{}b{}", format.vector_size, format.index_bits);

@@ -3,7 +3,10 @@
 
 #include <vq/layout/codes.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/format/e8p.h"
@@ -36,6 +39,10 @@ enum class EntryType { element, int8 };
 template <>
 inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
 
+// The sub-vectors and stages that any kernel takes; weights take fewer (core/problem/check.cpp).
+inline constexpr std::array kVectorSizes{2, 4, 8, 16, 32, 48, 64, 80, 96, 128};
+inline constexpr int kMostStages = 36;
+
 struct VqFormat {
   int vector_size = 0;
   int index_bits = 0;
@@ -57,9 +64,11 @@ struct VqFormat {
   static constexpr auto fields() {
     using F = VqFormat;
     return std::make_tuple(
-        field("vector_size", &F::vector_size, required(1, 256), "elements one code stands for"),
+        field("vector_size", &F::vector_size, required_of(kVectorSizes),
+              "elements one code stands for; weights: up to 8"),
         field("index_bits", &F::index_bits, required(2, 16), "bits of a code"),
-        field("residuals", &F::residuals, optional_in(1, 64), "stages whose entries are summed"),
+        field("residuals", &F::residuals, optional_in(1, kMostStages),
+              "stages whose entries are summed; weights: up to 4"),
         field("scope", &F::scope, Rule{}, "what one set of codebooks serves"),
         field("group_channels", &F::group_channels, optional_in(0, 65536),
               "scope channel_group: channels a codebook serves, 0 means vector_size; token_scales: "
@@ -99,6 +108,9 @@ struct VqFormat {
   }
   // Do scales of tokens have a zero besides, both being elements?
   bool has_zeros() const { return decoder == Decoder::affine; }
+  // Elements of an entry that kernels look up at a time: all, or a piece of a wide one.
+  int piece() const { return std::min(vector_size, 8); }
+  bool is_wide() const { return piece() < vector_size; }
   // Bytes of an entry as kernels hold it.
   int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
   // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
@@ -121,6 +133,15 @@ struct VqFormat {
   // Channels of a row that one codebook serves under scope channel_group.
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
+
+// A field that goes against the others, and in words what is wrong and the remedy.
+struct FormatFault {
+  const char* field;
+  std::string message;
+};
+
+// The first that the codes and entries of the format have, whatever tensor it is of.
+std::optional<FormatFault> format_fault(const VqFormat& format);
 
 // "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "affine4g32", "e4m3", "d4b8i8",
 // "d4b8_l4x1": what kernel names and reports call a format. The last two have int8 entries and a

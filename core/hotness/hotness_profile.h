@@ -59,7 +59,8 @@ struct HotnessProfile {
         field("operand", &H::operand, required(), "which of its tensors"),
         field("format", &H::format, required(), "how the tensor is quantized"),
         field("units", &H::units, required(1, 9e15), "codebook sets"),
-        field("residuals", &H::residuals, required(1, 64), "stages of a set, as in the format"),
+        field("residuals", &H::residuals, required(1, kMostStages),
+              "stages of a set, as in the format"),
         field("entries", &H::entries, required(1, 65536), "of a codebook, as in the format"),
         field("counts", &H::counts, required(0, 9e15), "accesses, [unit][stage][entry] flattened"),
         field("parts", &H::parts, required(), "the same, part by part of the rows"));

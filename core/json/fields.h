@@ -14,6 +14,7 @@
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -28,10 +29,15 @@ struct Rule {
   double min = 0;
   double max = std::numeric_limits<std::int32_t>::max();
   bool silent = false;
+  std::span<const int> only = {};  // where not empty, the numbers that it may be
 };
 
 constexpr Rule required() { return Rule{.required = true}; }
 constexpr Rule required(double min, double max) { return Rule{true, min, max}; }
+constexpr Rule required_of(std::span<const int> only) {
+  return Rule{true, static_cast<double>(only.front()), static_cast<double>(only.back()), false,
+              only};
+}
 constexpr Rule optional_in(double min, double max) { return Rule{false, min, max}; }
 // For what can be compared.
 constexpr Rule silent() { return Rule{.silent = true}; }

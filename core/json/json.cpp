@@ -178,6 +178,15 @@ std::int64_t JsonCursor::integer(double min, double max) const {
   return number;
 }
 
+int JsonCursor::integer_of(std::span<const int> only) const {
+  const bool known = value_->is_number_integer() &&
+                     std::ranges::any_of(only, [&](int each) { return *value_ == each; });
+  if (!known) {
+    fail(fmt::format("must be one of {}, not {}", fmt::join(only, ", "), type_of(*value_)));
+  }
+  return value_->get<int>();
+}
+
 double JsonCursor::number(double min, double max) const {
   const double number = value_->is_number() ? value_->get<double>() : NAN;
   if (!(number >= min && number <= max)) {

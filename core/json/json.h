@@ -49,6 +49,8 @@ class JsonCursor {
 
   bool boolean() const;
   std::int64_t integer(double min, double max) const;
+  // One of `only`, in rising order.
+  int integer_of(std::span<const int> only) const;
   double number(double min, double max) const;
   std::string string() const;
   // The index of the string among `names`; fails with the list of names otherwise.
@@ -71,7 +73,8 @@ void read_value(const JsonCursor& cursor, const Rule& rule, Member& target) {
   } else if constexpr (std::is_enum_v<Member>) {
     target = static_cast<Member>(cursor.choice(enum_names<Member>));
   } else if constexpr (std::is_integral_v<Member>) {
-    target = static_cast<Member>(cursor.integer(rule.min, rule.max));
+    target = static_cast<Member>(rule.only.empty() ? cursor.integer(rule.min, rule.max)
+                                                   : cursor.integer_of(rule.only));
   } else if constexpr (std::is_floating_point_v<Member>) {
     target = static_cast<Member>(cursor.number(rule.min, rule.max));
   } else if constexpr (std::is_same_v<Member, std::string>) {

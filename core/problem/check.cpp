@@ -1,21 +1,26 @@
 #include "core/problem/check.h"
 
+#include <fmt/ranges.h>
 #include <vq/kernels/merge_lanes/plan.h>
+
+#include <algorithm>
 
 namespace vqgen {
 namespace {
 
 void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
   const int v = format.vector_size;
-  judge.require(v == 2 || v == 4 || v == 8, "{}: vector_size {} is not built yet; use 2, 4 or 8",
-                operand, v);
+  judge.require(std::ranges::find(kVectorSizes, v) != kVectorSizes.end(),
+                "{}: vector_size {} is not built yet; use {}", operand, v,
+                fmt::join(kVectorSizes, ", "));
   judge.require(format.entry_type == EntryType::element || v == 4 || v == 8,
                 "{}: int8 entries of vector_size {} are not built yet; use 4 or 8", operand, v);
   judge.require(!format.is_scalar() || (!format.smooth && !format.hadamard),
                 "{}: smooth and hadamard of scalar codes are not built yet; set both to false",
                 operand);
-  judge.require(format.residuals <= 4, "{}: {} residual stages are not built yet; use 1 to 4",
-                operand, format.residuals);
+  judge.require(format.residuals <= kMostStages,
+                "{}: {} residual stages are not built yet; use 1 to {}", operand, format.residuals,
+                kMostStages);
 }
 
 // Of an op that writes or reads rows of a cache as they are.
@@ -48,7 +53,14 @@ void judge_problem(Judge& judge, const AttentionMerge& op) {
                 op.shape.head_dim, vq::kMergedChannels);
 }
 
-void judge_problem(Judge& judge, const Linear& op) { judge_format(judge, op.weights, "weights"); }
+void judge_problem(Judge& judge, const Linear& op) {
+  const VqFormat& format = op.weights;
+  judge.require(!format.is_wide(), "weights: vector_size {} is not built yet; use 2, 4 or 8",
+                format.vector_size);
+  judge.require(format.residuals <= 4, "weights: {} residual stages are not built yet; use 1 to 4",
+                format.residuals);
+  judge_format(judge, format, "weights");
+}
 
 Verdict check(const Problem& problem) {
   Judge judge;

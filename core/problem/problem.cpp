@@ -27,11 +27,9 @@ class Validator {
               std::int64_t length) const {
     require(length % format.vector_size == 0, path + "/vector_size",
             fmt::format("{} does not divide {} {}", format.vector_size, row, length));
-    lattice(format, path);
-    scalar(format, path);
-    require(format.entry_type == EntryType::element || format.stage_scales, path + "/entry_type",
-            "int8 makes integers of all numbers, which stage scales must bring to size; set "
-            "stage_scales to true, or entry_type to element");
+    if (const std::optional<FormatFault> fault = format_fault(format)) {
+      require(false, path + "/" + fault->field, fault->message);
+    }
     const std::string problem = layout_problem(format.layout);
     require(problem.empty(), path + "/layout", problem);
     const bool grouped = format.scope == Scope::channel_group;
@@ -50,49 +48,6 @@ class Validator {
               fmt::format("{} is not a multiple of vector_size {}", format.tile_columns,
                           format.vector_size));
     }
-  }
-
-  // A code of the lattice has one shape.
-  void lattice(const VqFormat& format, const std::string& path) const {
-    if (format.decoder != Decoder::e8p) return;
-    require(format.vector_size == kE8pVectorSize && format.index_bits == 16, path + "/decoder",
-            fmt::format("e8p makes 8 elements of 16 bits, not {} of {}; set vector_size to 8 and "
-                        "index_bits to 16, or decoder to table",
-                        format.vector_size, format.index_bits));
-    require(format.entry_type == EntryType::element, path + "/entry_type",
-            "e8p has entries of half-integers in the element type; set it to element");
-  }
-
-  // A code of 16 bits is whole elements, and its entry their scales.
-  void scalar(const VqFormat& format, const std::string& path) const {
-    require(
-        !format.token_scales || (format.is_scalar() && format.scope == Scope::tensor),
-        path + "/token_scales",
-        "goes with decoder scalar, affine or e4m3 and scope tensor, whose one entry is of ones; "
-        "set these, or remove it");
-    require(
-        format.group_tokens == 0 ||
-            (format.is_scalar() && format.scope == Scope::tensor && !format.token_scales),
-        path + "/group_tokens",
-        "goes with decoder scalar, affine or e4m3, scope tensor and no token_scales; set these, "
-        "or remove it");
-    if (!format.is_scalar()) return;
-    require(!format.has_zeros() || format.token_scales || format.group_tokens > 0,
-            path + "/decoder",
-            "affine takes token_scales or group_tokens, beside whose scales its zeros stand; set "
-            "one, or take scalar");
-    const bool floats = format.decoder == Decoder::e4m3;
-    const bool fits = format.vector_size == 2 || (format.vector_size == 4 && !floats);
-    require(fits && format.index_bits == 16, path + "/decoder",
-            fmt::format("{} makes {} of 16 bits, not {} of {}; set vector_size and index_bits so",
-                        enum_name(format.decoder), floats ? "2 elements" : "2 or 4 elements",
-                        format.vector_size, format.index_bits));
-    require(format.residuals == 1, path + "/residuals",
-            fmt::format("{} has one stage, not {}; remove it", enum_name(format.decoder),
-                        format.residuals));
-    require(format.entry_type == EntryType::element && !format.stage_scales, path + "/entry_type",
-            fmt::format("{} has scales for entries; remove entry_type and stage_scales",
-                        enum_name(format.decoder)));
   }
 
   void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {

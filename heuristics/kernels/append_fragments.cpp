@@ -19,6 +19,7 @@ std::int64_t items_of_block(const KvAppend& op, const AppendFragments& plan) {
 }
 
 void judge_entries(Judge& judge, const VqFormat& format, const char* operand) {
+  judge_narrow(judge, format, operand);
   judge.require(format.decoder == Decoder::table,
                 "{}: codes are no numbers of entries, which products could be compared by; use "
                 "dataflow lanes",

@@ -40,7 +40,7 @@ void judge_operand(Judge& judge, const Config& config, const vq::FormatConfig& f
                    const char* operand) {
   // Of a thread, beside what the distances to them take.
   constexpr int kMostNumbers = 64;
-  const int numbers = vq::run_sub_vectors(config, format) * format.vector_size;
+  const int numbers = vq::run_sub_vectors(config, format) * vq::piece_elements(format);
   judge.require(
       numbers <= kMostNumbers,
       "{}: sub_vectors_per_warp {} are {} numbers in the registers of a thread, more than "
@@ -80,7 +80,7 @@ void count_tensor(BlockWork& to, const Config& config, const vq::FormatConfig& f
   to.chain = std::max(to.chain, turns * static_cast<double>(loads) *
                                     (1.0 / kLoadsAhead + a_load * kLoadsAnInstruction));
   constexpr int kOthers = 24;  // registers
-  to.registers = std::max(to.registers, kOthers + (run + kLoadsAhead) * format.vector_size);
+  to.registers = std::max(to.registers, kOthers + (run + kLoadsAhead) * vq::piece_elements(format));
   // Positions, the row, and of each stage the entry that was taken.
   to.prologue = std::max(to.prologue, 2 + stages);
 }
@@ -105,6 +105,7 @@ void judge_plan(Judge& judge, const AppendLanes& plan, const KvAppend& op, const
   judge.require(plan.tokens_per_block <= op.shape.new_tokens,
                 "tokens_per_block {} is more than the {} new tokens of a sequence",
                 plan.tokens_per_block, op.shape.new_tokens);
+  judge_codebooks(judge, op, gpu);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   judge_operand(judge, config, config.keys, "keys");

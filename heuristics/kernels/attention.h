@@ -92,15 +92,15 @@ inline int lanes_for(int sub_vectors) {
 // Each thread decodes values of its own and accumulates them for all heads.
 template <class P>
 void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
-  const int sub_vectors = vq::value_channels(configured(plan, op)) / op.values.vector_size;
+  const int sub_vectors = vq::value_channels(configured(plan, op)) / op.values.piece();
   judge.require(plan.threads >= sub_vectors,
-                "threads {} are fewer than the {} sub-vectors of a value", plan.threads,
-                sub_vectors);
+                "threads {} are fewer than the {} sub-vectors of a value, or octets of wide ones",
+                plan.threads, sub_vectors);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.lanes_per_token)),
                 "lanes_per_token {} is not a power of two up to 32", plan.lanes_per_token);
-  judge.require(plan.heads_per_block * op.values.vector_size <= 128,
+  judge.require(plan.heads_per_block * op.values.piece() <= 128,
                 "heads_per_block {} times vector_size {} accumulators do not fit the registers",
-                plan.heads_per_block, op.values.vector_size);
+                plan.heads_per_block, op.values.piece());
 }
 
 // What holds for all dataflows. A block of `several` may have heads of more than one query token.
@@ -120,6 +120,7 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
                   "heads_per_block {} is more than the {} query heads of a KV head",
                   plan.heads_per_block, op.group());
   }
+  judge_codebooks(judge, op, gpu);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   const int blocks =
@@ -147,7 +148,9 @@ std::vector<PlacementPair> placement_pairs(const Op& op, SpacePlacement allowed)
   const std::vector<Placement> keys = whole_placements(op.keys, allowed);
   const std::vector<Placement> values = whole_placements(op.values, allowed);
   std::vector<PlacementPair> pairs;
-  for (std::size_t i = 0; i < keys.size(); ++i) pairs.emplace_back(keys[i], values[i]);
+  for (std::size_t i = 0; i < std::max(keys.size(), values.size()); ++i) {
+    pairs.emplace_back(keys[std::min(i, keys.size() - 1)], values[std::min(i, values.size() - 1)]);
+  }
   if (allowed == SpacePlacement::any) {
     pairs.emplace_back(all_shared(op.keys.entries()), all_global());
     pairs.emplace_back(all_global(), all_shared(op.values.entries()));
@@ -187,7 +190,7 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
   const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(shape.tokens);
   use.lookups =
-      rows * shape.batch * head_blocks * shape.head_dim / format.vector_size * format.residuals;
+      rows * shape.batch * head_blocks * shape.head_dim / format.piece() * format.residuals;
   use.fills = blocks * shape.head_dim / channels;
   use.code_bytes =
       stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * shape.batch;
@@ -229,8 +232,8 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   const double warps = plan.threads / 32.0;
   const double heads = plan.heads_per_block;
   const double tile = plan.tile_tokens;
-  const double key_subs = op.shape.head_dim / op.keys.vector_size;
-  const double value_subs = op.shape.head_dim / op.values.vector_size;
+  const double key_subs = op.shape.head_dim / op.keys.piece();
+  const double value_subs = op.shape.head_dim / op.values.piece();
   // Turns of a warp in one tile: tokens at a time, sub-vectors of a lane.
   const double key_turns = std::ceil(tile * plan.lanes_per_token / plan.threads) *
                            std::ceil(key_subs / plan.lanes_per_token);
@@ -241,9 +244,9 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   add_lookups(to, use.operands[0], keys * op.keys.residuals, conflicts);
   add_lookups(to, use.operands[1], values * op.values.residuals, conflicts);
   // The query is read from shared memory, the probability of a token once a head.
-  to.arithmetic += keys * heads * op.keys.vector_size * 1.5;
-  to.arithmetic += values * heads * (op.values.vector_size + 1);
-  to.passes += keys * (op.keys.residuals + heads * op.keys.vector_size / 4.0);
+  to.arithmetic += keys * heads * op.keys.piece() * 1.5;
+  to.arithmetic += values * heads * (op.values.piece() + 1);
+  to.passes += keys * (op.keys.residuals + heads * op.keys.piece() / 4.0);
   to.passes += values * (op.values.residuals + heads);
   const auto words = static_cast<double>(row_words(op, op.keys) + row_words(op, op.values));
   to.arithmetic += tiles * warps * 2 * std::ceil(tile * words / plan.threads);
@@ -251,7 +254,7 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   to.prologue += 4 * tiles + slices / 4 + 2;
   to.chain += tiles * (key_turns + value_turns);
   if (plan.tiles_in_flight == 1) to.chain += 2 * tiles;  // codes arrive while nothing else goes on
-  to.registers = 48 + static_cast<int>(heads) * (op.values.vector_size + 2);
+  to.registers = 48 + static_cast<int>(heads) * (op.values.piece() + 2);
 }
 
 }  // namespace vqgen

@@ -73,6 +73,9 @@ SplitTraffic value_split_traffic(const AttentionDecode& op, std::int64_t blocks,
 
 void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
+  judge_narrow(judge, op.keys, "keys");
+  judge_narrow(judge, op.values, "values");
+  if (!judge.ok()) return;
   judge.require(!op.keys.is_scalar() && !op.values.is_scalar(),
                 "scalar codes are no entries, which dataflow channels looks up; use fragments or "
                 "lanes");

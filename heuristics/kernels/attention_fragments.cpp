@@ -169,6 +169,8 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
 // scalar codes whole words. Bytes are multiplied where bf16 is: from sm_80 on.
 void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
+  judge_narrow(judge, op.keys, "keys");
+  judge_narrow(judge, op.values, "values");
   judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
                 "{} has no tensor-core product of bytes, which dataflow fragments takes for scalar "
                 "codes; use lanes",

@@ -11,7 +11,7 @@ void judge_plan(Judge& judge, const AttentionLanes& plan, const AttentionDecode&
 
 AttentionLanes choose_plan(AttentionLanes plan, const AttentionDecode& op, const GpuSpec& gpu) {
   plan.heads_per_block = even_heads(op);
-  plan.lanes_per_token = lanes_for(op.shape.head_dim / op.keys.vector_size);
+  plan.lanes_per_token = lanes_for(op.shape.head_dim / op.keys.piece());
   fit_tile(plan, op, gpu);
   plan.splits = choose_splits(op, plan, two_waves(gpu));
   return plan;
@@ -30,7 +30,7 @@ void add_candidates(Candidates& to, AttentionLanes plan, const AttentionDecode& 
               [&] {
                 const int lanes = plan.lanes_per_token;
                 // Lanes without a sub-vector, or threads without a token.
-                if (lanes > op.shape.head_dim / op.keys.vector_size) return;
+                if (lanes > op.shape.head_dim / op.keys.piece()) return;
                 if (plan.threads / lanes > plan.tile_tokens) return;
                 add_splits(to, op, plan, plan.tile_tokens, placements);
               });

@@ -6,6 +6,8 @@ namespace vqgen {
 
 void judge_plan(Judge& judge, const AttentionTables& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
+  judge_narrow(judge, op.keys, "keys");
+  judge_narrow(judge, op.values, "values");
   judge.require(op.keys.decoder == Decoder::table,
                 "keys: a score table holds no 65536 points of the E8P lattice; use dataflow lanes");
   judge.require(plan.table_bits == 16 || plan.table_bits == 32,

@@ -58,6 +58,7 @@ DecodeLanes share_tokens(DecodeLanes plan, const KvDecode& op, const GpuSpec& gp
 }  // namespace
 
 void judge_plan(Judge& judge, const DecodeLanes& plan, const KvDecode& op, const GpuSpec& gpu) {
+  judge_codebooks(judge, op, gpu);
   const auto config = configured(plan, op);
   const vq::CallShape shape = call_shape(plan, op);
   judge.require(shape.launches[0].x <= 2147483647,
@@ -146,10 +147,10 @@ void count_work(BlockWork& to, const DecodeLanes& plan, const KvDecode& op, cons
   for (const OperandUse& each : use.operands) {
     const vq::FormatConfig& format = each.format;
     const double lookups =
-        turns * warps * vq::kDecodedChannels / format.vector_size * format.residuals / 2;
+        turns * warps * vq::kDecodedChannels / vq::piece_elements(format) * format.residuals / 2;
     add_lookups(to, each, lookups, conflicts);
     // A code is read, shifted and added; sums are rounded and stored.
-    to.arithmetic += lookups * (4 + 2 * format.vector_size) + turns * warps * 8;
+    to.arithmetic += lookups * (4 + 2 * vq::piece_elements(format)) + turns * warps * 8;
     // A rotation is three additions of each channel, its factor, and what makes operands.
     if (format.hadamard) to.arithmetic += turns * warps / 2 * vq::kDecodedChannels * 5;
   }

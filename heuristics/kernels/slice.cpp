@@ -11,6 +11,10 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
                      const char* operand) {
   const Placement& placement = format.placement;
   const int entries = vq::entries(format);
+  judge.require(vq::entry_pieces(format) == 1 || vq::global_range(format).begin == 0,
+                "{}: entries of {} elements stand in global memory alone; set registers, "
+                "replicated and shared to 0",
+                operand, format.vector_size);
   for (const auto& [name, boundary] :
        {std::pair{"registers", placement.registers}, std::pair{"replicated", placement.replicated},
         std::pair{"shared", placement.shared}}) {
@@ -26,6 +30,26 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
                 "{}: {} entries of {} codebooks take {} registers a thread, more than {}; lower "
                 "the boundary registers",
                 operand, placement.registers, units * format.residuals, held, kMostRegisters);
+}
+
+void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, const char* operand,
+                     const GpuSpec& gpu) {
+  const double bytes =
+      2.0 * static_cast<double>(units) * format.residuals * format.entries() * format.vector_size;
+  judge.require(bytes <= static_cast<double>(gpu.memory_bytes),
+                "{}: {} residual stages of {} entries for {} units take {:.3g} bytes, {} has {}; "
+                "use fewer stages, a lower index_bits or a wider scope",
+                operand, format.residuals, format.entries(), units, bytes, gpu.name,
+                gpu.memory_bytes);
+}
+
+void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(!format.is_wide(),
+                "{}: entries of {} elements are more than the 8 of this dataflow; use lanes",
+                operand, format.vector_size);
+  judge.require(format.residuals <= 4,
+                "{}: {} residual stages are more than the 4 of this dataflow; use lanes", operand,
+                format.residuals);
 }
 
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {
@@ -69,7 +93,7 @@ void add_plans(Candidates& to, SpacePlacement allowed) {
 }
 
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {
-  if (allowed == SpacePlacement::global) return {all_global()};
+  if (allowed == SpacePlacement::global || format.is_wide()) return {all_global()};
   if (allowed == SpacePlacement::shared) return {all_shared(format.entries())};
   const int lanes = phase_lanes(format.held_bytes());
   return {all_global(), all_shared(format.entries()), all_replicated(format.entries(), lanes),

@@ -145,6 +145,19 @@ void judge_ranges(Judge& judge, const T& plan) {
 void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t units,
                      const char* operand);
 
+// Codebooks of an operand that stand in the GPU's memory, of all units of the tensor.
+void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, const char* operand,
+                     const GpuSpec& gpu);
+// Those of a cache.
+template <class Op>
+void judge_codebooks(Judge& judge, const Op& op, const GpuSpec& gpu) {
+  const auto& shape = op.shape;
+  judge_codebooks(judge, op.keys, kv_units(op.keys, shape.kv_heads, shape.head_dim), "keys", gpu);
+  judge_codebooks(judge, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim), "values",
+                  gpu);
+}
+// Of dataflows that take entries of up to 8 elements and up to 4 stages.
+void judge_narrow(Judge& judge, const VqFormat& format, const char* operand);
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu);
 
 // Of a plan that merges `splits` splits; `counters` are those that its last blocks need.

@@ -58,8 +58,11 @@ struct SharedTable {
 };
 
 // Lanes that are served at once, and slots that they contend for. Less than a bank's 4 bytes is
-// taken as 4: of large codebooks two lanes rarely want halves of one bank's word.
-constexpr int phase_lanes(int entry_bytes) { return entry_bytes < 4 ? 32 : 128 / entry_bytes; }
+// taken as 4: of large codebooks two lanes rarely want halves of one bank's word. More than 16 come
+// 16 at a time.
+constexpr int phase_lanes(int entry_bytes) {
+  return entry_bytes < 4 ? 32 : entry_bytes > 16 ? 8 : 128 / entry_bytes;
+}
 
 // Expected passes of a phase whose lanes draw entries independently; lanes whose entry stands
 // elsewhere are idle, so that it may be below 1. Exact where accesses are even; else drawn from a

@@ -39,7 +39,10 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"huge_unsigned", "/shape/tokens", "18446744073709551615", 2, {"to 2147482623"}},
         Fault{"index_bits_0", "/keys/index_bits", "0", 2, {"from 2 to 16", "integer 0"}},
         Fault{"index_bits_17", "/keys/index_bits", "17", 2, {"from 2 to 16", "integer 17"}},
-        Fault{"vector_size", "/keys/vector_size", "3", 2, {"3 does not divide head_dim 64"}},
+        Fault{"vector_size", "/keys/vector_size", "80", 2, {"80 does not divide head_dim 64"}},
+        Fault{"vector_size_3", "/keys/vector_size", "3", 2, {"one of 2, 4, 8, 16", "integer 3"}},
+        Fault{"vector_size_word", "/keys/vector_size", R"("4")", 2, {"one of 2, 4", "string"}},
+        Fault{"residuals_37", "/keys/residuals", "37", 2, {"from 1 to 36", "integer 37"}},
         Fault{"decoder", "/keys/decoder", R"("e8p")", 2, {"8 elements of 16 bits", "table"}},
         Fault{"preset", "/keys", R"("vq-9")", 2, {"'vq-9' is unknown", "vecinfer-d4b8"}},
         Fault{"page_tokens", "/shape/page_tokens", "48", 2, {"48 is none of 16, 32, 64, 128"}},
@@ -59,8 +62,6 @@ INSTANTIATE_TEST_SUITE_P(
     Infeasible, ConfigFault,
     testing::Values(
         Fault{"head_dim", "/shape/head_dim", "80", 3, {"head_dim 80 is not built yet", "96"}},
-        Fault{"vector_size_16", "/values/vector_size", "16", 3, {"vector_size 16", "2, 4 or 8"}},
-        Fault{"residuals_5", "/keys/residuals", "5", 3, {"5 residual stages", "1 to 4"}},
         Fault{"plan", "/plan/threads", "48", 3, {"/plan: ", "multiple of 32"}}),
     [](const auto& test) { return test.param.name; });
 

@@ -43,7 +43,7 @@ TEST(CheckAppend, WhatNoCacheIsIsRefused) {
   expect_words(refused({{"/shape/query_heads", "8"}}), {"/shape", "query_heads"});
   expect_words(refused({{"/shape/new_tokens", "0"}}), {"/shape/new_tokens", "from 1 to"});
   expect_words(refused({{"/shape/tokens", ""}}), {"'tokens' is missing"});
-  expect_words(refused({{"/keys/vector_size", "3"}}), {"/keys/vector_size", "head_dim 128"});
+  expect_words(refused({{"/keys/vector_size", "80"}}), {"/keys/vector_size", "head_dim 128"});
   expect_words(refused({{"/values/hadamard", "true"}}), {"/values", "transform keys only"});
   expect_words(
       refused(

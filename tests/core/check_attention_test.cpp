@@ -186,6 +186,35 @@ TEST(CheckAttention, ScalarCodesAreReadByLanesAndFragments) {
   expect_refused(check(Plan(AttentionLanes{}), op, h200()), {"smooth", "not built yet"});
 }
 
+TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
+  for (const bool keys : {true, false}) {
+    const std::string operand = keys ? "keys" : "values";
+    AttentionDecode op = sound_attention();
+    VqFormat& format = keys ? op.keys : op.values;
+    format = VqFormat{.vector_size = 128, .index_bits = 4, .residuals = 2};
+    expect_ok(judge(std::get<AttentionLanes>(choose(op, h200())), op));
+    for (const Plan& plan :
+         {Plan(AttentionTables{}), Plan(AttentionChannels{}), Plan(AttentionFragments{})}) {
+      expect_refused(check(plan, op, h200()), {operand, "128 elements", "use lanes"});
+    }
+    AttentionLanes near;
+    (keys ? near.key_codebook : near.value_codebook).shared = 16;
+    expect_refused(judge(near, op), {operand, "global memory alone", "shared"});
+    format = VqFormat{.vector_size = 4, .index_bits = 4, .residuals = 5};
+    EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
+    for (const Plan& plan :
+         {Plan(AttentionTables{}), Plan(AttentionChannels{}), Plan(AttentionFragments{})}) {
+      expect_refused(check(plan, op, h200()), {operand, "5 residual stages", "use lanes"});
+    }
+    // 36 stages of 16 MB for each of 256 heads.
+    format = VqFormat{.vector_size = 128, .index_bits = 16, .residuals = 36, .scope = Scope::head};
+    op.shape.kv_heads = op.shape.query_heads = 256;
+    expect_refused(judge({}, op), {operand, "36 residual stages", "1.55e+11 bytes", "fewer"});
+    op.shape.kv_heads = op.shape.query_heads = 128;
+    expect_ok(judge(std::get<AttentionLanes>(choose(op, h200())), op));
+  }
+}
+
 TEST(CheckAttention, ZerosAndSeveralScalesOfATokenAreReadByLanesAndTables) {
   AttentionDecode op = sound_attention();
   op.values = find_format("int4-kivi-values", "test");

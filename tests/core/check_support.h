@@ -61,16 +61,24 @@ void check_format_rules(const VqFormat& sound, const std::string& operand, MakeP
                      {operand, "int8 entries of vector_size 2", "not built yet", "use 4 or 8"});
     }
   }
-  for (const int size : {2, 4, 8}) expect_ok(verdict(&VqFormat::vector_size, size));
-  for (const int size : {1, 16, 32}) {
+  const bool weights = std::string(operand) == "weights";
+  for (const int size : kVectorSizes) {
+    if (weights && size > 8) {
+      expect_refused(verdict(&VqFormat::vector_size, size),
+                     {operand, "vector_size " + std::to_string(size), "not built yet", "4 or 8"});
+    } else {
+      expect_ok(verdict(&VqFormat::vector_size, size));
+    }
+  }
+  for (const int size : {1, 3, 24, 256}) {
     expect_refused(verdict(&VqFormat::vector_size, size),
-                   {operand, "vector_size " + std::to_string(size), "not built yet", "2, 4 or 8"});
+                   {operand, "vector_size " + std::to_string(size), "not built yet", "4"});
   }
-  for (const int stages : {1, 2, 3, 4}) expect_ok(verdict(&VqFormat::residuals, stages));
-  for (const int stages : {5, 64}) {
-    expect_refused(verdict(&VqFormat::residuals, stages),
-                   {operand, std::to_string(stages) + " residual", "not built yet", "1 to 4"});
-  }
+  const int most = weights ? 4 : kMostStages;
+  for (const int stages : {1, 2, 4, most}) expect_ok(verdict(&VqFormat::residuals, stages));
+  expect_refused(
+      verdict(&VqFormat::residuals, most + 1),
+      {operand, std::to_string(most + 1) + " residual", "not built yet", std::to_string(most)});
   for (const int bits : {2, 7, 16}) expect_ok(verdict(&VqFormat::index_bits, bits));
 }
 

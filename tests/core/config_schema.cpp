@@ -12,6 +12,9 @@ Json value_schema(const Rule& rule) {
   } else if constexpr (std::is_enum_v<Member>) {
     return {{"enum", enum_names<Member>}};
   } else if constexpr (std::is_integral_v<Member>) {
+    if (!rule.only.empty()) {
+      return {{"type", "integer"}, {"enum", std::vector<int>(rule.only.begin(), rule.only.end())}};
+    }
     return {{"type", "integer"},
             {"minimum", static_cast<std::int64_t>(rule.min)},
             {"maximum", static_cast<std::int64_t>(rule.max)}};

@@ -73,5 +73,5 @@ def test_refusals(host, draw):
     with pytest.raises(vqgen.Infeasible, match="decoder e8p"):
         vqgen.train_codebooks(vectors, "quip-2")
     with pytest.raises(vqgen.Infeasible, match="train on the CPU"):
-        vqgen.train_codebooks(draw.standard_normal((1, 60, 12)).astype(np.float32),
-                              {"vector_size": 3, "index_bits": 2}, runtime=host)
+        vqgen.train_codebooks(draw.standard_normal((1, 60, 48)).astype(np.float32),
+                              {"vector_size": 48, "index_bits": 2}, runtime=host)

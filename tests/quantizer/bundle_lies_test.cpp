@@ -105,7 +105,7 @@ TEST(BundleLies, FormatsThatDoNotFit) {
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":8)", "layer0.keys.codes");
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":5)", "vector_size");
   expect_refused_metadata(R"("index_bits":5)", R"("index_bits":6)", "layer0.keys.codebooks");
-  expect_refused_metadata(R"("residuals":2)", R"("residuals":64)", "layer0.keys.codes");
+  expect_refused_metadata(R"("residuals":2)", R"("residuals":36)", "layer0.keys.codes");
   expect_refused_metadata(R"("scope":"head")", R"("scope":"tensor")", "layer0.keys.codebooks");
   expect_refused_metadata(R"("decoder":"table")", R"("decoder":"e8p")", "e8p makes 8 elements");
   expect_refused_metadata(R"("entry_type":"element")", R"("entry_type":"int8")",

@@ -81,7 +81,7 @@ TEST(Codebooks, EncodingRefusesUnfoldedProjectionsAndOtherShapes) {
   VqFormat integers = table_format(8, 8);
   integers.entry_type = EntryType::int8;
   EXPECT_NE(message_of([&] { require_supported(integers, "here"); }, ErrorKind::infeasible)
-                .find("here: int8 entries need stage_scales"),
+                .find("here: entry_type: int8 makes integers"),
             std::string::npos);
   integers.stage_scales = true;
   require_supported(integers, "here");
@@ -90,7 +90,7 @@ TEST(Codebooks, EncodingRefusesUnfoldedProjectionsAndOtherShapes) {
   require_supported(lattice, "here");
   lattice.index_bits = 8;
   EXPECT_NE(message_of([&] { require_supported(lattice, "here"); }, ErrorKind::infeasible)
-                .find("here: e8p makes 8"),
+                .find("here: decoder: e8p makes 8"),
             std::string::npos);
 }
 

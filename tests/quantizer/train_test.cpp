@@ -120,6 +120,30 @@ TEST(Train, ResidualStagesReduceTheErrorMonotonically) {
   }
 }
 
+TEST(Train, WideVectorsAndManyStagesAreTrainedAndEncoded) {
+  for (const int size : {16, 32, 48, 64, 80, 96, 128}) {
+    const FloatTensor tensor = normal_tensor(1, 1, 300, size, 1);
+    double before = INFINITY;
+    for (const int stages : {1, 6, 36}) {
+      const double error = error_with(table_format(size, 5, Scope::tensor, stages), tensor);
+      EXPECT_LT(error, before * 0.97) << size << " x " << stages;
+      before = error;
+    }
+  }
+}
+
+TEST(Train, WideVectorsThatAreTooFewOrNoNumbersAreRefused) {
+  const VqFormat format = table_format(80, 6, Scope::tensor, 20);
+  FloatTensor tensor = normal_tensor(1, 1, 63, 80, 1);
+  const auto message = [&] {
+    return message_of([&] { train_codebooks(request_for(format, tensor)); });
+  };
+  EXPECT_NE(message().find("63 sub-vectors cannot train 64 entries"), std::string::npos);
+  tensor = normal_tensor(1, 1, 100, 80, 1);
+  tensor.row(99)[79] = NAN;
+  EXPECT_NE(message().find("elements must be finite"), std::string::npos) << message();
+}
+
 TEST(Train, MoreBitsAndNarrowerScopesReduceTheError) {
   FloatTensor tensor = normal_tensor(1, 2, 600, 16, 1);
   for (std::int64_t row = 0; row < tensor.row_count(); ++row) {

@@ -10,6 +10,9 @@
 //   entry(u, stage, code)     what one code stands for, unscaled: 16-bit elements in words
 //   held(u, stage, code)      the same as levels hold it: bytes of int8 entries
 //
+// Entries of more than 8 elements stand in global memory alone and are read a piece of 8 at a time:
+// decode() and add_stage() take the number of the piece, and value is its elements.
+//
 // How a code becomes those words is the decoding's (decoding.cuh): a table's entry is what it
 // stands for. Where an entry stands follows from its number (layout/format.h): registers,
 // replicated shared, shared, global, hot entries first. A level that holds nothing vanishes at
@@ -32,7 +35,8 @@ template <class Format, Element kElement, int kUnits, int kThreads>
 class Codebook {
  public:
   static constexpr FormatConfig kFormat = Format::config();
-  static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr int kVectorSize = piece_elements(kFormat);
+  static constexpr int kEntryPieces = entry_pieces(kFormat);
   static constexpr int kResiduals = kFormat.residuals;
   static constexpr bool kScales = kFormat.stage_scales;
   static constexpr int kEntries = entries(kFormat);
@@ -90,6 +94,7 @@ class Codebook {
   static constexpr bool kIsCopy = kFormat.decoder == Decoder::table && !kFormat.int8_entries &&
                                   kResiduals == 1 && kShared.begin == 0 && kShared.end == kEntries;
   static constexpr int kPieces = kUnits * kEntries * static_cast<int>(sizeof(Words)) / 16;
+  static_assert(kEntryPieces == 1 || (kShared.end == 0 && kReplicated.end == 0), "");
   VQ_DEVICE void copy(int begin, int end) const {
     static_assert(kIsCopy, "");
     const int all = held_units() * (kPieces / kUnits);
@@ -102,16 +107,28 @@ class Codebook {
 
   // `u` counts from the bound unit; code(stage) gives the code.
   template <class Code>
-  VQ_DEVICE void decode(float (&value)[kVectorSize], int u, Code code) const {
+  VQ_DEVICE void decode(float (&value)[kVectorSize], int u, Code code, int piece = 0) const {
     VQ_UNROLL
     for (int i = 0; i < kVectorSize; ++i) value[i] = 0.0f;
-    VQ_UNROLL
-    for (int stage = 0; stage < kResiduals; ++stage) add_stage(value, u, stage, code(stage));
+    if constexpr (kResiduals <= kUnrolledStages) {
+      VQ_UNROLL
+      for (int stage = 0; stage < kResiduals; ++stage) {
+        add_stage(value, u, stage, code(stage), piece);
+      }
+    } else {  // texts of 36 stages take long to compile
+      for (int stage = 0; stage < kResiduals; ++stage) {
+        add_stage(value, u, stage, code(stage), piece);
+      }
+    }
   }
 
   // value[] += one stage's scaled entry.
-  VQ_DEVICE void add_stage(float (&value)[kVectorSize], int u, int stage, u32 code) const {
-    if constexpr (is_scalar(kFormat.decoder)) {
+  VQ_DEVICE void add_stage(float (&value)[kVectorSize], int u, int stage, u32 code,
+                           int piece = 0) const {
+    if constexpr (kEntryPieces > 1) {
+      const Words* const entry = global_at(u, stage, static_cast<int>(code));
+      add_entry<kElement>(value, load_constant(entry + piece), scale(u, stage));
+    } else if constexpr (is_scalar(kFormat.decoder)) {
       Decode::add(value, held(u, stage, code), code);
     } else {
       add_entry<kElement>(value, entry(u, stage, code), scale(u, stage));
@@ -165,6 +182,7 @@ class Codebook {
   }
 
  private:
+  static constexpr int kUnrolledStages = 4;
   struct Fetch {
     const Codebook& book;
     VQ_DEVICE Held operator()(int u, int stage, int number) const {
@@ -212,7 +230,7 @@ class Codebook {
   }
   // Where an entry stands in global memory.
   VQ_DEVICE const Words* global_at(int u, int stage, int number) const {
-    return global_ + ((unit_ + u) * kResiduals + stage) * kEntries + number;
+    return global_ + (((unit_ + u) * kResiduals + stage) * kEntries + number) * kEntryPieces;
   }
 
   const Words* global_;

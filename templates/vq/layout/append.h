@@ -89,8 +89,10 @@ VQ_HD constexpr int token_blocks(const AppendConfig<Plan>& c) {
 }
 
 // Sub-vectors that are compared together: runs of one length tile the channels of each codebook.
+// Wide ones are compared one by one, from shared memory.
 template <class Plan>
 VQ_HD constexpr int run_sub_vectors(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  if (entry_pieces(f) > 1) return 1;
   const int of_unit = f.unit_elements / f.vector_size;
   int run = c.sub_vectors_per_warp < of_unit ? c.sub_vectors_per_warp : of_unit;
   while (of_unit % run != 0) --run;

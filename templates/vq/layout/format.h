@@ -87,6 +87,15 @@ VQ_HD constexpr bool is_scalar(Decoder decoder) {
   return decoder == Decoder::scalar || decoder == Decoder::e4m3 || decoder == Decoder::affine;
 }
 
+// Elements of an entry that are looked up at a time, 16 bytes at most: all, or a piece of a wide
+// one.
+VQ_HD constexpr int piece_elements(const FormatConfig& f) {
+  return f.vector_size < 8 ? f.vector_size : 8;
+}
+VQ_HD constexpr int entry_pieces(const FormatConfig& f) {
+  return f.vector_size / piece_elements(f);
+}
+
 // Entries of one codebook as it is stored.
 VQ_HD constexpr int entries(const FormatConfig& f) {
   return f.decoder == Decoder::table ? 1 << f.index_bits : f.decoder == Decoder::e8p ? 256 : 1;

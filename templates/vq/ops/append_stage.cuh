@@ -137,7 +137,6 @@ class AppendStage {
     }
   }
 
- private:
   // That of the warps.
   VQ_DEVICE static u32 nearest_of_all(int place) {
     if constexpr (kWarps == 1) return load_shared(Share::nearest() + place);
@@ -153,6 +152,8 @@ class AppendStage {
 
   // Of the first warp's nearest to sub-vector `local` of the share.
   VQ_DEVICE static int place_of(int t, int local) { return (t * Share::kVectors + local) * kWarps; }
+
+ private:
   VQ_DEVICE int clipped(int vector) const {
     const int last = share_.begin + share_.vectors - 1;
     return vector < share_.begin ? share_.begin : vector > last ? last : vector;

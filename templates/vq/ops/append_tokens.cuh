@@ -10,6 +10,7 @@
 #include <vq/ops/append_groups.cuh>
 #include <vq/ops/append_rows.cuh>
 #include <vq/ops/append_stage.cuh>
+#include <vq/ops/append_wide_stage.cuh>
 
 namespace vq {
 
@@ -43,6 +44,10 @@ VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block) {
   return work;
 }
 
+template <class Share>
+using AppendLaneStage =
+    Either<(entry_pieces(Share::kFormat) > 1), AppendWideStage<Share>, AppendStage<Share>>;
+
 // All threads, with a barrier between any two steps.
 template <template <class> class Stage, class Rows, class Share>
 VQ_DEVICE void encode(Rows& rows, const Share& share) {
@@ -53,7 +58,7 @@ VQ_DEVICE void encode(Rows& rows, const Share& share) {
     Stage<Share>(share, stage).search();
     sync_block();
     if (stage + 1 < Share::kResiduals) Stage<Share>(share, stage + 1).prepare();
-    AppendStage<Share>(share, stage).settle();
+    AppendLaneStage<Share>(share, stage).settle();
     sync_block();
   }
   rows.write(share);

@@ -2,7 +2,9 @@
 // staged in shared memory, and which codebooks serve them.
 //
 // A share is the channels of a head that the block serves: all, or in dataflow channels one of
-// several. It begins in the middle of a word where the codes of a share fill no whole words.
+// several. Sub-vectors of more than 8 channels are read by pieces of 8, which are numbered through
+// the share as sub-vectors are. A share begins in the middle of a word where the codes of a share
+// fill no whole words.
 #pragma once
 
 #include <vq/layout/attention.h>
@@ -18,12 +20,13 @@ struct CacheRows {
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kThreads = Plan::config().threads;
-  static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr int kVectorSize = piece_elements(kFormat);
+  static constexpr int kPieces = entry_pieces(kFormat);
   static constexpr int kBits = kFormat.index_bits;
   static constexpr int kResiduals = kFormat.residuals;
   static constexpr int kChannels = Format::kShare;
   static constexpr int kSubVectors = kChannels / kVectorSize;
-  static constexpr int kShareBits = kSubVectors * kResiduals * kBits;
+  static constexpr int kShareBits = kSubVectors / kPieces * kResiduals * kBits;
   using Stored = CodeRows<Format, Plan>;
   static constexpr int kWords = share_words(kFormat, kChannels, kHeadDim);  // staged, a token
   static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kHeadDim));
@@ -78,14 +81,15 @@ struct CacheRows {
   // The code of sub-vector s of the share and a stage, from its staged row.
   VQ_DEVICE static u32 code(const u32* row, int share, int s, int stage) {
     const int begin = kWholeWords ? 0 : share * kShareBits % 32;
-    return read_code_at<kBits>(row, begin + (s * kResiduals + stage) * kBits,
+    return read_code_at<kBits>(row, begin + (s / kPieces * kResiduals + stage) * kBits,
                                [](const u32* word) { return load_shared(word); });
   }
 
   // Decodes sub-vector s of the share.
   VQ_DEVICE static void decode(const Book& book, const u32* row, int share, int s,
                                float (&value)[kVectorSize]) {
-    book.decode(value, unit_of(s), [&](int stage) { return code(row, share, s, stage); });
+    book.decode(
+        value, unit_of(s), [&](int stage) { return code(row, share, s, stage); }, s % kPieces);
     if constexpr (scale_words(kFormat, kHeadDim) > 0) {
       static_assert(kChannels == kHeadDim, "");
       VQ_UNROLL

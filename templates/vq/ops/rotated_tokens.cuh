@@ -30,7 +30,7 @@ class RotatedTokens {
   static constexpr FormatConfig kFormat = Rows::kFormat;
   static constexpr int kHeadDim = Rows::kHeadDim;
   // Scales of stages are those of whole rows, for sums of products to take them.
-  static constexpr bool kPossible = kFormat.hadamard && kHasMma<kElement> &&
+  static constexpr bool kPossible = kFormat.hadamard && kHasMma<kElement> && Rows::kPieces == 1 &&
                                     (!kFormat.stage_scales || kFormat.unit_elements >= kHeadDim);
   static constexpr int kTokens = kHeadDim == 64 ? 16 : 8;  // of a warp at a time
   static constexpr int kHalves = kHeadDim == 256 ? 2 : 1;

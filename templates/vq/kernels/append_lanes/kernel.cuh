@@ -8,7 +8,7 @@ namespace vq {
 
 template <class Plan>
 VQ_DEVICE void kv_append_lanes(const KvAppendArgs& args) {
-  append_tokens<Plan, AppendStage>(args);
+  append_tokens<Plan, AppendLaneStage>(args);
 }
 
 }  // namespace vq

@@ -199,8 +199,8 @@ class DecodedRows {
   }
 
   // Is what a code stands for what is stored?
-  static constexpr bool kIsEntry = kFormat.residuals == 1 && !kFormat.stage_scales &&
-                                   !kFormat.smooth && !kFormat.hadamard &&
+  static constexpr bool kIsEntry = Rows::kPieces == 1 && kFormat.residuals == 1 &&
+                                   !kFormat.stage_scales && !kFormat.smooth && !kFormat.hadamard &&
                                    scale_words(kFormat, kHeadDim) == 0;
   // 8 channels of a staged row, as they were quantized.
   VQ_DEVICE void look_up(float (&value)[kChannels], const u32* row, int channel) const {

@@ -1,0 +1,99 @@
+// One stage of the codes of kv_append where entries have more than 8 elements: as AppendStage
+// (append_stage.cuh) but that sub-vectors stay in shared memory and entries come a piece of 8
+// elements at a time. A general form, whose lanes each read an entry of their own.
+#pragma once
+
+#include <vq/ops/append_stage.cuh>
+
+namespace vq {
+
+template <class Share>
+class AppendWideStage {
+ public:
+  static_assert(Share::kFormat.decoder == Decoder::table, "");
+  static constexpr int kEntries = Share::kEntries;
+  static constexpr int kResiduals = Share::kResiduals;
+  static constexpr int kPieces = entry_pieces(Share::kFormat);
+  static constexpr int kPiece = piece_elements(Share::kFormat);
+  static constexpr int kWarps = Share::kConfig.warps_along_entries;
+  using Words = typename Share::Words;
+  using Narrow = AppendStage<Share>;
+
+  VQ_DEVICE AppendWideStage(const Share& share, int stage) : share_(share), stage_(stage) {}
+
+  VQ_DEVICE void prepare() const {}
+
+  VQ_DEVICE void search() const {
+    const int part = warp() % kWarps;
+    for (int item = warp() / kWarps; item < share_.work.count * share_.vectors;
+         item += Share::kThreads / 32 / kWarps) {
+      const int t = item / share_.vectors;
+      const int local = item % share_.vectors;
+      const i64 book = share_.book_of(share_.begin + local, stage_);
+      const float scale = share_.scale_of(book);
+      const float* const x = vector(t, local);
+      float least = infinity();
+      u32 nearest = 0;
+      for (int number = part * 32 + lane(); number < kEntries; number += 32 * kWarps) {
+        Narrow::take_nearer(least, nearest, distance(x, entry(book, number), scale),
+                            static_cast<u32>(number));
+      }
+      Narrow::meet(least, nearest);
+      if (lane() != 0) continue;
+      const int place = Narrow::place_of(t, local) + part;
+      store_shared(Share::distances() + place, least);
+      store_shared(Share::nearest() + place, nearest);
+    }
+  }
+
+  VQ_DEVICE void settle() const {
+    for (int i = thread_index(); i < share_.work.count * share_.vectors; i += Share::kThreads) {
+      const int t = i / share_.vectors;
+      const int local = i % share_.vectors;
+      const u32 code = Narrow::nearest_of_all(Narrow::place_of(t, local));
+      store_shared(Share::codes() + (t * Share::kVectors + local) * kResiduals + stage_, code);
+      if (stage_ + 1 == kResiduals) continue;
+      const i64 book = share_.book_of(share_.begin + local, stage_);
+      const Words* const from = entry(book, static_cast<int>(code));
+      float* const x = vector(t, local);
+      for (int piece = 0; piece < kPieces; ++piece) {
+        float taken[kPiece];
+        read_entry<Share::kConfig.element>(taken, load_global(from + piece), share_.scale_of(book));
+        VQ_UNROLL
+        for (int d = 0; d < kPiece; ++d) {
+          float* const at = x + piece * kPiece + d;
+          store_shared(at, load_shared(at) - taken[d]);
+        }
+      }
+    }
+  }
+
+ private:
+  VQ_DEVICE float* vector(int t, int local) const {
+    return Share::rows() + t * Share::kHeadDim + (share_.begin + local) * Share::kVectorSize;
+  }
+  VQ_DEVICE const Words* entry(i64 book, int number) const {
+    return reinterpret_cast<const Words*>(share_.to.codebooks) +
+           (book * kEntries + number) * kPieces;
+  }
+
+  // Squared; the elements in their order, as the quantizer adds them.
+  VQ_DEVICE static float distance(const float* x, const Words* from, float scale) {
+    float sum = 0.0f;
+    for (int piece = 0; piece < kPieces; ++piece) {
+      float entry[kPiece];
+      read_entry<Share::kConfig.element>(entry, load_global(from + piece), scale);
+      VQ_UNROLL
+      for (int d = 0; d < kPiece; ++d) {
+        const float difference = load_shared(x + piece * kPiece + d) - entry[d];
+        sum += difference * difference;
+      }
+    }
+    return sum;
+  }
+
+  const Share& share_;
+  int stage_;
+};
+
+}  // namespace vq

@@ -1,0 +1,150 @@
+// Wide sub-vectors and many residual stages (VQKV): every op of a cache by lanes, and what the
+// kernels read of entries and codes.
+#include <gtest/gtest.h>
+
+#include "generator/generate.h"
+#include "runtime/verify/reference_append.h"
+#include "runtime/verify/reference_decode.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+struct WideCase {
+  const char* name;
+  int head_dim;
+  VqFormat keys;
+  VqFormat values;
+  DType dtype = DType::f16;
+  int page_tokens = 0;
+  bool appends = true;
+};
+
+VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor) {
+  VqFormat format;
+  format.vector_size = vector_size;
+  format.residuals = stages;
+  format.index_bits = bits;
+  format.scope = scope;
+  return format;
+}
+
+VqFormat transformed(VqFormat format) {
+  format.smooth = format.hadamard = format.stage_scales = true;
+  return format;
+}
+VqFormat scaled(VqFormat format) {
+  format.stage_scales = true;
+  return format;
+}
+
+// Every vector size, the most stages of narrow and of wide ones, the fewest and the most entries.
+std::vector<WideCase> wide_cases() {
+  return {
+      {"16x36", 64, wide(16, 36, 4, Scope::head), wide(64, 5, 5)},
+      {"48x20", 96, wide(48, 20, 4), wide(96, 9, 6, Scope::head), DType::bf16, 16},
+      {"128x8", 128, transformed(wide(128, 8, 10)), scaled(wide(32, 6, 7, Scope::channel_group))},
+      {"4x36", 64, wide(4, 36, 8, Scope::head), wide(2, 5, 3), DType::f16, 32},
+      {"80x20", 80, wide(80, 20, 8), wide(16, 7, 2, Scope::channel_group)},
+      {"128x2 of 65536", 256, wide(128, 2, 16), wide(64, 1, 16), DType::f16, 0, false},
+  };
+}
+
+template <class Op>
+Op problem_of(const WideCase& from) {
+  Op op;
+  op.dtype = from.dtype;
+  op.keys = from.keys;
+  op.values = from.values;
+  op.shape.batch = 2;
+  op.shape.kv_heads = 2;
+  op.shape.head_dim = from.head_dim;
+  op.shape.tokens = 70;
+  op.shape.window = 9;
+  op.shape.sinks = 2;
+  op.shape.page_tokens = from.page_tokens;
+  if constexpr (std::is_same_v<Op, AttentionDecode>) op.shape.query_heads = 6;
+  if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = 5;
+  validate(op, from.name);
+  return op;
+}
+
+class Wide : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+
+  template <class Op>
+  static void expect_right(const WideCase& from, std::uint64_t seed) {
+    const Op op = problem_of<Op>(from);
+    ASSERT_TRUE(check(op).ok) << from.name << ": " << check(op).reason;
+    SweepCase each;
+    each.name = from.name;
+    each.problem = op;
+    each.plan = choose(op, sweep_gpu());
+    each.input.seed = seed;
+    each.input.lengths = LengthPattern::ragged;
+    EXPECT_EQ(failure_of(each, *sweep_backend(seed), sweep_gpu()), "");
+  }
+};
+
+TEST_F(Wide, AttentionByLanes) {
+  std::uint64_t seed = 1;
+  for (const WideCase& each : wide_cases()) {
+    if (each.head_dim != 80) expect_right<AttentionDecode>(each, seed++);
+  }
+}
+
+TEST_F(Wide, DecodedByLanes) {
+  std::uint64_t seed = 11;
+  for (const WideCase& each : wide_cases()) expect_right<KvDecode>(each, seed++);
+}
+
+TEST_F(Wide, AppendedByLanes) {
+  std::uint64_t seed = 21;
+  for (const WideCase& each : wide_cases()) {
+    if (each.appends) expect_right<KvAppend>(each, seed++);
+  }
+}
+
+// One place of the kernel's text changed.
+TEST_F(Wide, WrongPiecesAndStagesAreFound) {
+  const auto op = problem_of<KvDecode>(wide_cases()[0]);
+  const AttentionData data = make_decode_data(op, {.seed = 31});
+  const DecodeResult reference = reference_decode(data);
+  const Plan plan = rules_plan(DecodeLanes{}, op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"s % kPieces);", "0);"},
+        std::pair{"* kResiduals + stage) * kBits", "* kResiduals) * kBits"},
+        std::pair{"load_constant(entry + piece)", "load_constant(entry)"},
+        std::pair{"kEntries + number) * kEntryPieces", "kEntries + number)"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
+    EXPECT_FALSE(judge_decode(data, reference, output).comparison.ok) << place << ": " << instead;
+  }
+}
+
+TEST_F(Wide, WrongDistancesAndResidualsAreFound) {
+  const auto op = problem_of<KvAppend>(wide_cases()[0]);
+  const AppendData data = make_append_data(op, {.seed = 41});
+  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"load_global(from + piece), share_", "load_global(from), share_"},
+        std::pair{"load_global(from + piece), scale)", "load_global(from), scale)"},
+        std::pair{"load_shared(x + piece * kPiece + d)", "load_shared(x + d)"},
+        std::pair{"store_shared(at, load_shared(at) - taken[d]);", ""}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    EXPECT_FALSE(judge_append(data, execute(backend, *kernel, wrong, op, plan, data)).ok) << place;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test
