@@ -156,6 +156,11 @@ class BundleReader {
     tensor.codebooks = std::move(codebooks.entries);
     if (format.stage_scales) {
       tensor.stage_scales = floats(name + ".stage_scales", {tensor.units, format.residuals});
+      if (!fits_stage_scales(format, tensor.stage_scales)) {
+        file_.fail(name + ".stage_scales",
+                   "the stages of a unit have scales that differ, where common_scale asks for one; "
+                   "quantize again");
+      }
     }
     if (format.output_scales) {
       tensor.output_scales = floats(name + ".output_scales", {tensor.rows});

@@ -87,6 +87,11 @@ void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
                               entry_numbers(format)));
     }
   }
+  if (!fits_stage_scales(format, codebooks.stage_scales)) {
+    throw Error(ErrorKind::bad_input,
+                "encode: the stages of a unit have scales that differ, where common_scale asks for "
+                "one");
+  }
 }
 
 // The codes of all elements; words for scales of tokens are left zeros.

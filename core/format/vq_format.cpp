@@ -73,6 +73,11 @@ std::optional<FormatFault> format_fault(const VqFormat& format) {
                        "int8 makes integers of all numbers, which stage scales must bring to size; "
                        "set stage_scales to true, or entry_type to element"};
   }
+  if (format.common_scale && format.entry_type != EntryType::int8) {
+    return FormatFault{"common_scale",
+                       "goes with entry_type int8, whose stages share a scale; set it, or remove "
+                       "common_scale"};
+  }
   return {};
 }
 
@@ -84,7 +89,7 @@ std::string short_name(const VqFormat& format) {
     name = fmt::format("{}{}", format.has_zeros() ? "affine" : "int",
                        format.index_bits / format.vector_size);
   }
-  if (format.entry_type == EntryType::int8) name += "i8";
+  if (format.entry_type == EntryType::int8) name += format.common_scale ? "i8c" : "i8";
   if (format.token_scales) name += "t";
   if (format.token_scales && format.group_channels > 0) {
     name += std::to_string(format.group_channels);
@@ -129,13 +134,23 @@ bool fits_entries(const VqFormat& format, float value) {
   if (format.decoder == Decoder::e8p) return is_e8p_element(value);
   if (format.is_scalar()) return std::isfinite(value) && value > 0;
   if (format.entry_type == EntryType::element) return true;
-  return std::abs(value) <= kInt8Peak && std::round(value) == value;
+  return std::abs(value) <= static_cast<float>(format.entry_peak()) && std::round(value) == value;
 }
 
-const char* entry_numbers(const VqFormat& format) {
+std::string entry_numbers(const VqFormat& format) {
   if (format.decoder == Decoder::e8p) return "half-integers from 1/2 to 7/2";
   if (format.is_scalar()) return "scales, finite and above 0";
-  return format.entry_type == EntryType::element ? "finite numbers" : "integers from -127 to 127";
+  if (format.entry_type == EntryType::element) return "finite numbers";
+  return fmt::format("integers from -{0} to {0}", format.entry_peak());
+}
+
+bool fits_stage_scales(const VqFormat& format, std::span<const float> scales) {
+  if (!format.common_scale) return true;
+  const auto stages = static_cast<std::size_t>(format.residuals);
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    if (scales[i] != scales[i / stages * stages]) return false;
+  }
+  return true;
 }
 
 }  // namespace vqgen

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "core/format/e8p.h"
@@ -43,6 +44,8 @@ inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
 inline constexpr std::array kVectorSizes{2, 4, 8, 16, 32, 48, 64, 80, 96, 128};
 inline constexpr int kMostStages = 36;
 
+inline constexpr int kInt8Peak = 127;  // the largest magnitude of int8 entries
+
 struct VqFormat {
   int vector_size = 0;
   int index_bits = 0;
@@ -59,6 +62,7 @@ struct VqFormat {
   bool output_scales = false;
   bool token_scales = false;
   int group_tokens = 0;
+  bool common_scale = false;
   CodeLayout layout = {};
 
   static constexpr auto fields() {
@@ -86,6 +90,9 @@ struct VqFormat {
               "scalar codes: scales of a token and head, behind its codes"),
         field("group_tokens", &F::group_tokens, silent_in(0, 128),
               "scalar codes: tokens that share a scale of each channel and are encoded together"),
+        field("common_scale", &F::common_scale, silent(),
+              "int8 entries: one scale for all stages of a unit, and magnitudes of at most 127 / "
+              "residuals, so that sums of stages are bytes too"),
         field("layout", &F::layout, silent(), "how rows of codes are stored"));
   }
 
@@ -113,6 +120,12 @@ struct VqFormat {
   bool is_wide() const { return piece() < vector_size; }
   // Bytes of an entry as kernels hold it.
   int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
+  // The largest magnitude of int8 entries.
+  int entry_peak() const { return common_scale ? kInt8Peak / residuals : kInt8Peak; }
+  // Are sums of stages bytes that one scale per unit brings to size?
+  bool sums_are_bytes() const {
+    return entry_type == EntryType::int8 && (common_scale || residuals == 1);
+  }
   // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
   // of a token. Without the padding of the layout.
   std::int64_t row_words(std::int64_t columns) const {
@@ -144,8 +157,8 @@ struct FormatFault {
 std::optional<FormatFault> format_fault(const VqFormat& format);
 
 // "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "affine4g32", "e4m3", "d4b8i8",
-// "d4b8_l4x1": what kernel names and reports call a format. The last two have int8 entries and a
-// layout, which others leave out.
+// "d8b8i8cx2", "d4b8_l4x1": what kernel names and reports call a format. The last three have int8
+// entries, such of a common scale, and a layout, which others leave out.
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
@@ -156,8 +169,6 @@ VqFormat for_values(VqFormat format);
 // they are read, is said of this.
 VqFormat without_layout(VqFormat format);
 
-inline constexpr float kInt8Peak = 127.0f;  // the largest magnitude of int8 entries
-
 // The largest number that a scalar code has: 127 or 7 of integers, 255 or 15 with a zero, 448 of
 // e4m3.
 float scalar_peak(const VqFormat& format);
@@ -166,6 +177,9 @@ float scalar_peak(const VqFormat& format);
 bool fits_entries(const VqFormat& format, float value);
 
 // What may, as messages say it: "half-integers from 1/2 to 7/2".
-const char* entry_numbers(const VqFormat& format);
+std::string entry_numbers(const VqFormat& format);
+
+// May these be the stage scales, [units][residuals]? Those of a unit with a common scale are equal.
+bool fits_stage_scales(const VqFormat& format, std::span<const float> scales);
 
 }  // namespace vqgen

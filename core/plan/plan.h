@@ -17,6 +17,7 @@
 #include <vq/kernels/attention_lanes/plan.h>
 #include <vq/kernels/attention_tables/plan.h>
 #include <vq/kernels/decode_lanes/plan.h>
+#include <vq/kernels/linear_bytes/plan.h>
 #include <vq/kernels/linear_fragments/plan.h>
 #include <vq/kernels/linear_lanes/plan.h>
 #include <vq/kernels/linear_slices/plan.h>
@@ -55,6 +56,7 @@ using vq::AttentionLanes;
 using vq::AttentionTables;
 using vq::Combine;
 using vq::DecodeLanes;
+using vq::LinearBytes;
 using vq::LinearFragments;
 using vq::LinearFusion;
 using vq::LinearLanes;
@@ -69,7 +71,7 @@ using vq::SplitsBy;
 using Plan =
     std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
                  LinearLanes, LinearFragments, LinearTables, LinearWarpgroups, LinearSlices,
-                 AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
+                 LinearBytes, AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
 // The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which

@@ -136,7 +136,7 @@ template <class P>
 PlanUse use_of(const P& plan, const Linear& op) {
   const auto config = configured(plan, op);
   std::int64_t lane_columns = std::int64_t{32} * op.weights.vector_size;
-  if constexpr (std::is_same_v<P, LinearFragments> || std::is_same_v<P, LinearWarpgroups>) {
+  if constexpr (requires { plan.fragment_rows; }) {  // of a run of columns per lane
     lane_columns = vq::run_columns(config);
   }
   const vq::CallShape shape = call_shape(plan, op);

@@ -89,8 +89,10 @@ class TableTrainer {
     std::vector<float> entries = kmeans(books_, kmeans_request);
     for (std::size_t unit = 0; unit < units_; ++unit) {
       const std::size_t number = unit * stages_ + stage;
+      const bool given = format_.common_scale && stage > 0;  // by the first stage
       const float scale =
-          store(std::span(entries).subspan(unit * stage_size_, stage_size_), scales[unit],
+          store(std::span(entries).subspan(unit * stage_size_, stage_size_),
+                given ? result.stage_scales[unit * stages_] : scales[unit], given,
                 std::span(result.entries).subspan(number * stage_size_, stage_size_));
       if (format_.stage_scales) result.stage_scales[number] = scale;
     }
@@ -129,12 +131,15 @@ class TableTrainer {
   }
 
   // Writes the entries of a stage, of which `scale` is taken out, and makes of them what is stored,
-  // times the scale that comes back.
-  float store(std::span<float> entries, float scale, std::span<std::uint16_t> stored) const {
-    if (format_.entry_type == EntryType::int8) scale *= peak(entries, scale) / kInt8Peak;
+  // times the scale that comes back: that of integers, unless it is `given`, which clamps them.
+  float store(std::span<float> entries, float scale, bool given,
+              std::span<std::uint16_t> stored) const {
+    const bool integers = format_.entry_type == EntryType::int8;
+    const auto most = static_cast<float>(format_.entry_peak());
+    if (integers && !given) scale *= peak(entries, scale) / most;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       float value = entries[i] / scale;
-      if (format_.entry_type == EntryType::int8) value = std::round(value);
+      if (integers) value = std::clamp(std::round(value), -most, most);
       const std::uint16_t bits = element_from_float(request_.dtype, value);
       if (!std::isfinite(element_to_float(request_.dtype, bits))) {
         throw Error(ErrorKind::bad_input,

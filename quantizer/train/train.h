@@ -39,7 +39,9 @@ float root_mean_square(std::span<const float> values);
 // Stage 0 is trained on the sub-vectors, stage s on what stage s-1, rounded to the element type,
 // left of them. With format.stage_scales the vectors of a stage are first divided by their RMS,
 // which becomes that stage's scale. Int8 entries are those divided by a step, which the scale
-// takes, and rounded, the largest to 127. The same request gives the same bytes whatever the number
+// takes, and rounded, the largest to 127; with format.common_scale that of the first stage to
+// entry_peak(), and the other stages take its scale, by which the few that pass entry_peak() are
+// clamped. The same request gives the same bytes whatever the number
 // of threads. Error(bad_input) on empty calibration, fewer sub-vectors than entries in a unit,
 // formats that the quantizer does not support, elements that are no finite numbers or beyond 2^60,
 // and entries too large for the element type. What make_books throws passes through.

@@ -25,18 +25,23 @@ std::vector<float> factors(std::int64_t count, Random& random) {
 
 double stage_share(int stage) { return std::ldexp(1, -std::min(stage, kSmallestStage)); }
 
-// An integer of about kInt8Unit where the number is about 1; outliers reach the ends, -127 and 127.
-constexpr double kInt8Unit = 16;
-double int8_entry(double value) { return std::clamp(std::round(kInt8Unit * value), -127.0, 127.0); }
+// An integer of about int8_unit() where the number is about 1; outliers reach both ends.
+double int8_unit(const VqFormat& format) { return 16.0 * format.entry_peak() / kInt8Peak; }
+double int8_entry(const VqFormat& format, double value) {
+  const double peak = format.entry_peak();
+  return std::clamp(std::round(int8_unit(format) * value), -peak, peak);
+}
 
 // Neither the lattice nor integers have a say in their magnitude: their stage scales carry it,
 // where the format has them.
 std::vector<float> carrying_scales(const QuantizedTensor& t, double magnitude, Random& random) {
-  const double unit = t.format.entry_type == EntryType::int8 ? kInt8Unit : 1;
+  const double unit = t.format.entry_type == EntryType::int8 ? int8_unit(t.format) : 1;
   std::vector<float> scales = factors(t.units * t.format.residuals, random);
-  int book = 0;
-  for (float& scale : scales) {
-    scale *= static_cast<float>(magnitude * stage_share(book++ % t.format.residuals) / unit);
+  for (std::size_t book = 0; book < scales.size(); ++book) {
+    const int stage = static_cast<int>(book) % t.format.residuals;
+    const double share = t.format.common_scale ? 1 : stage_share(stage);
+    scales[book] *= static_cast<float>(magnitude * share / unit);
+    if (t.format.common_scale && stage > 0) scales[book] = scales[book - 1];
   }
   return scales;
 }
@@ -74,7 +79,9 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
         for (int j = 0; j < f.vector_size; ++j) {
           const bool outlier = stage == 0 && (j == element || j == column);
           double value = random.normal() * stage_magnitude * (outlier ? kOutlier : 1);
-          if (f.entry_type == EntryType::int8) value = int8_entry(value / stage_magnitude);
+          if (f.entry_type == EntryType::int8) {
+            value = int8_entry(f, value / (f.common_scale ? magnitude : stage_magnitude));
+          }
           result.push_back(element_from_float(t.dtype, static_cast<float>(value)));
         }
       }

@@ -50,6 +50,8 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: codebooks are not [units][residuals][entries][vector_size]");
   require(std::ssize(t.stage_scales) == (f.stage_scales ? stages : 0),
           "quantized tensor: stage_scales are not [units][residuals]");
+  require(fits_stage_scales(f, t.stage_scales),
+          "quantized tensor: stage_scales of a unit differ, where the format has a common one");
   require(std::ssize(t.output_scales) == (f.output_scales ? t.rows : 0),
           "quantized tensor: output_scales are not [rows]");
   require(std::ssize(t.smooth) == (f.smooth ? t.heads * t.columns : 0),

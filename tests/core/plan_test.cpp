@@ -145,6 +145,8 @@ TEST(PlanFields, AreNoneThatADataflowFixes) {
       {LinearWarpgroups{}, "fragment_rows"},
       {LinearWarpgroups{}, "fusion"},
       {LinearWarpgroups{}, "warps_along_columns"},
+      {LinearBytes{}, "fragment_rows"},
+      {LinearBytes{}, "fusion"},
       {LinearSlices{}, "codebook"},
       {LinearSlices{}, "splits"},
       {LinearSlices{}, "chunk_columns"},

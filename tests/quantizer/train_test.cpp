@@ -200,6 +200,36 @@ TEST(Train, IntegersReachTheirEndsAndCostLittle) {
   EXPECT_LT(rounded, exact * 1.02);
 }
 
+TEST(Train, StagesOfACommonScaleSumToBytesAndCostLittle) {
+  const FloatTensor tensor = normal_tensor(1, 2, 500, 16, 1);
+  VqFormat format = table_format(8, 6, Scope::head, 2);
+  format.stage_scales = true;
+  const double exact = error_with(format, tensor);
+  format.entry_type = EntryType::int8;
+  format.common_scale = true;
+  const Codebooks codebooks = train_codebooks(request_for(format, tensor));
+  ASSERT_EQ(codebooks.stage_scales.size(), 4u);
+  const std::size_t unit_size = 2 * 64 * 8;
+  for (std::size_t unit = 0; unit < 2; ++unit) {
+    EXPECT_EQ(codebooks.stage_scales[2 * unit], codebooks.stage_scales[2 * unit + 1]);
+    float peak = 0;
+    for (std::size_t i = 0; i < unit_size; ++i) {
+      const float value = f16_to_float(codebooks.entries[unit * unit_size + i]);
+      EXPECT_EQ(value, std::round(value));
+      peak = std::max(peak, std::abs(value));
+    }
+    EXPECT_EQ(peak, 63.0f) << unit;
+  }
+  EXPECT_LT(reconstruction_error(tensor, decode(encode(tensor, codebooks))).mse, exact * 1.02);
+  Codebooks apart = codebooks;
+  apart.stage_scales[1] *= 2;
+  EXPECT_NE(message_of([&] { encode(tensor, apart); }).find("scales that differ"),
+            std::string::npos);
+  apart = codebooks;
+  apart.entries[0] = f16_from_float(64.0f);
+  EXPECT_NE(message_of([&] { encode(tensor, apart); }).find("from -63 to 63"), std::string::npos);
+}
+
 TEST(Train, AnAllZeroTensorIsNoTrouble) {
   const FloatTensor zeros{1, 1, 64, 8, std::vector<float>(512, 0.0f)};
   VqFormat format = table_format(4, 4, Scope::tensor, 2);

@@ -280,6 +280,20 @@ TEST(Barriers, OfGemmAreAllNeeded) {
   expect_every_barrier_needed(problem, small, 5);
 }
 
+TEST(Barriers, OfGemmByBytesAreAllNeeded) {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
+  op.weights.group_channels = 1024;  // so that codebooks are switched
+  with_integers(op.weights, true);
+  LinearBytes plan{.threads = 128, .outputs_per_warp = 16, .chunk_columns = 512};
+  plan.warps_along_columns = 2;
+  plan.rows_per_block = 16;
+  plan.code_words = 1;
+  plan.codebook = all_shared(op.weights.entries());
+  expect_every_barrier_needed(op, plan, 4);
+}
+
 TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
   Gemm op;
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};

@@ -42,6 +42,7 @@ inline std::string case_name(const std::vector<int>& values) {
 // Every pair of values of the op's axes; see the tables in the source. Linear is GEMV and GEMM.
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
+SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // of dataflow bytes alone
 SweepCases append_pairwise(std::uint64_t seed);
 SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases merge_pairwise(std::uint64_t seed);

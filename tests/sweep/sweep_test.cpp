@@ -69,6 +69,7 @@ TEST_P(Sweep, ScalarPairwise) { run_share(scalar_pairwise(sweep_gpu(), sweep_see
 TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, MatrixPairwise) { run_share(matrix_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), sweep_seed()).cases); }
+TEST_P(Sweep, BytesPairwise) { run_share(bytes_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), sweep_seed())); }
 
@@ -85,8 +86,9 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
   }
   const SweepCases append = append_pairwise(sweep_seed());
-  for (const SweepCases& sweep : {append, decode_pairwise(sweep_gpu(), sweep_seed()),
-                                  scalar_pairwise(sweep_gpu(), sweep_seed())}) {
+  for (const SweepCases& sweep :
+       {append, decode_pairwise(sweep_gpu(), sweep_seed()),
+        scalar_pairwise(sweep_gpu(), sweep_seed()), bytes_pairwise(sweep_gpu(), sweep_seed())}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 1000u);
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
@@ -120,7 +122,8 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   std::vector<SweepCase> all = gemv_product(sweep_gpu(), sweep_seed());
   const std::vector<SweepCase> sliced = slices_product(sweep_gpu(), sweep_seed());
   all.insert(all.end(), sliced.begin(), sliced.end());
-  for (const SweepCases& sweep : {attention, linear, append}) {
+  for (const SweepCases& sweep :
+       {attention, linear, append, bytes_pairwise(sweep_gpu(), sweep_seed())}) {
     all.insert(all.end(), sweep.cases.begin(), sweep.cases.end());
   }
   std::map<std::string_view, int> dataflows;

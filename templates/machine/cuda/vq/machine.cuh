@@ -298,6 +298,18 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));
   return bytes;
 }
+// From sm_90 on one instruction.
+VQ_DEVICE u32 larger_halves(u32 a, u32 b) {
+#if __CUDA_ARCH__ >= 900
+  u32 halves;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(halves) : "r"(a), "r"(b));
+  return halves;
+#else
+  const u32 low = (a & 0xffffu) > (b & 0xffffu) ? a : b;
+  const u32 high = a >> 16 > b >> 16 ? a : b;
+  return byte_permute(low, high, 0x7610u);
+#endif
+}
 
 // a * b + c, rounded once.
 VQ_DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }

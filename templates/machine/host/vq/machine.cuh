@@ -268,6 +268,11 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   }
   return out;
 }
+VQ_DEVICE u32 larger_halves(u32 a, u32 b) {
+  const u32 low = (a & 0xffffu) > (b & 0xffffu) ? a : b;
+  const u32 high = a >> 16 > b >> 16 ? a : b;
+  return (low & 0xffffu) | (high & 0xffff0000u);
+}
 
 VQ_DEVICE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 VQ_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }

@@ -22,6 +22,7 @@
 #include <vq/codebook/codebook.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/fragment_x.cuh>
+#include <vq/ops/hand_over.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -80,7 +81,11 @@ class LinearFragmentsBlock {
       }
     }
     join_sums();
-    hand_over(along);
+    constexpr int kLaneSums = kHalves ? 1 : 4;
+    hand_over<kWarpsAlong, kWarpsAcross, kOutputTiles * kRowTiles * kLaneSums>(
+        shared_part<float>(Work::at().x), [this](int i) -> float& {
+          return sum_[0][i / (kRowTiles * kLaneSums)][i / kLaneSums % kRowTiles][i % kLaneSums];
+        });
     if (along == 0) write();
   }
 
@@ -172,35 +177,6 @@ class LinearFragmentsBlock {
       });
     }
     if constexpr (kHalves) for_each_sum([](float(&sum)[4], int, int) { sum[0] += sum[3]; });
-  }
-
-  // The warps that share the columns hand their sums over, half of them to the other half at a
-  // time.
-  VQ_DEVICE void hand_over(int along) {
-    constexpr int kLaneSums = kHalves ? 1 : 4;
-    float* floats = shared_part<float>(Work::at().x);
-    VQ_UNROLL
-    for (int half = kWarpsAlong / 2; half > 0; half /= 2) {
-      const int slot = along % half * kWarpsAcross + warp() % kWarpsAcross;
-      const auto place = [&](int tile, int row_tile, int i) {
-        const int sum = ((slot * kOutputTiles + tile) * kRowTiles + row_tile) * kLaneSums + i;
-        return floats + sum * 32 + lane();
-      };
-      sync_block();  // what stood there has been read
-      if (along >= half && along < 2 * half) {
-        for_each_sum([&](float(&sum)[4], int tile, int row_tile) {
-          VQ_UNROLL
-          for (int i = 0; i < kLaneSums; ++i) store_shared(place(tile, row_tile, i), sum[i]);
-        });
-      }
-      sync_block();
-      if (along < half) {
-        for_each_sum([&](float(&sum)[4], int tile, int row_tile) {
-          VQ_UNROLL
-          for (int i = 0; i < kLaneSums; ++i) sum[i] += load_shared(place(tile, row_tile, i));
-        });
-      }
-    }
   }
 
   // Halves: row c. Pairs: accumulator i is the lane's output i / 2, row 2 c + i % 2.

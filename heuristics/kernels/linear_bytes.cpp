@@ -1,0 +1,196 @@
+// A product of bytes. Candidates are the outputs of a warp and how many warps share the columns,
+// with as many warps across the outputs as give each multiprocessor the same work in one or two
+// blocks; the length of a load, and chunks that warps fetch in few registers.
+#include "heuristics/kernels/linear.h"
+
+namespace vqgen {
+namespace {
+
+constexpr int kMostWarps = 16;
+constexpr int kMostFetched = 4;  // octets of x that a lane has on their way
+
+struct RowForm {
+  int product_rows;
+  int rows_per_block;
+};
+
+// Rows of a block: all, or those whose sums fit the registers.
+std::vector<RowForm> row_forms(int rows) {
+  if (rows <= 4) return {{4, 4}};
+  const int all = static_cast<int>(ceil_div(rows, 8)) * 8;
+  std::vector<RowForm> result;
+  for (const int most : {16, 32, 64}) {
+    result.push_back({8, std::min(most, all)});
+    if (most >= all) break;
+  }
+  return result;
+}
+
+// Sets as many warps across the outputs as share them evenly among `waves` blocks of each
+// multiprocessor, where the columns are shared by `along`; and splits where outputs are too few.
+void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int along, int waves) {
+  const std::int64_t row_blocks = ceil_div(op.shape.rows, plan.rows_per_block);
+  const std::int64_t wanted = std::max<std::int64_t>(1, std::int64_t{waves} * gpu.sms / row_blocks);
+  const std::int64_t outputs = ceil_div(op.shape.out_features, wanted);
+  const std::int64_t across = std::clamp<std::int64_t>(
+      ceil_div(outputs, std::int64_t{plan.outputs_per_warp}), 1, kMostWarps / waves / along);
+  plan.warps_along_columns = along;
+  plan.threads = static_cast<int>(32 * along * across);
+  plan.splits = static_cast<int>(std::max<std::int64_t>(1, wanted / blocks_of_split(op, plan)));
+}
+
+// Sets the longest chunk of at most `most` runs per warp along the columns that can be fetched, and
+// as many splits as it leaves columns for; false where there is none.
+bool fit_chunk(LinearBytes& plan, const Linear& op, int most) {
+  const auto config = configured(plan, op);
+  const std::int64_t run = vq::run_columns(config);
+  const std::int64_t splits = plan.splits;
+  const std::int64_t share = ceil_div(ceil_div(op.shape.in_features, splits), run) * run;
+  for (int runs = most; runs > 0; runs /= 2) {
+    const std::int64_t columns = std::min(share, run * runs * plan.warps_along_columns);
+    const std::int64_t chunk =
+        fitting_chunk(columns, run, config.unit_columns, op.shape.in_features);
+    if (chunk == 0) return false;
+    plan.chunk_columns = static_cast<int>(chunk);
+    plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk), splits));
+    const auto fitted = configured(plan, op);
+    if (vq::warp_turns(fitted) * vq::lane_octets(fitted) <= kMostFetched) return true;
+  }
+  return false;
+}
+
+std::vector<Placement> near_placements(const Linear& op, SpacePlacement allowed) {
+  std::vector<Placement> placements = whole_placements(op.weights, allowed);
+  std::erase(placements, all_global());
+  return placements;
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const GpuSpec& gpu) {
+  const VqFormat& format = op.weights;
+  judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
+                "weights: dataflow bytes takes entries whose sums over the stages are bytes; set "
+                "entry_type to int8 and common_scale to true, or use another dataflow");
+  judge.require(gpu.bf16_products,
+                "{} has no tensor-core product of bytes, which dataflow bytes takes; use another",
+                gpu.name);
+  judge.require(plan.product_rows == 4 || plan.product_rows == 8,
+                "product_rows {} is neither 4 nor 8", plan.product_rows);
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  judge.require(plan.outputs_per_warp % vq::fragment_outputs(config) == 0,
+                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
+                plan.outputs_per_warp, vq::fragment_outputs(config));
+  judge.require(plan.rows_per_block % plan.product_rows == 0,
+                "rows_per_block {} is not a multiple of product_rows {}", plan.rows_per_block,
+                plan.product_rows);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_columns)),
+                "warps_along_columns {} is not a power of two", plan.warps_along_columns);
+  judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
+                "warps_along_columns {} does not divide the {} warps of a block",
+                plan.warps_along_columns, plan.threads / 32);
+  const int entries = format.entries();
+  judge.require(plan.codebook == all_shared(entries) ||
+                    plan.codebook == all_replicated(entries, plan.codebook.copies),
+                "dataflow bytes has all {} entries in shared memory, once or in copies; set "
+                "codebook so",
+                entries);
+  if (!judge.ok()) return;
+  judge_runs(judge, plan, op);
+  if (!judge.ok()) return;
+  judge.require(vq::chunk_in_one_unit(config),
+                "chunk_columns {} touch more than the {} columns of one codebook, as dataflow "
+                "bytes takes",
+                plan.chunk_columns, config.unit_columns);
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads);
+  judge.require(vq::byte_registers(config) <= most,
+                "sums, codes and x take {} registers a thread, of {}; lower threads, "
+                "outputs_per_warp, rows_per_block, chunk_columns or code_words",
+                vq::byte_registers(config), most);
+  judge_linear(judge, plan, op, gpu);
+}
+
+// Two tiles of outputs a warp, one where that leaves multiprocessors with less; as many warps as
+// there may be.
+LinearBytes choose_plan(LinearBytes plan, const Linear& op, const GpuSpec& gpu) {
+  const int lanes = phase_lanes(op.weights.held_bytes());
+  for (const RowForm& form : row_forms(op.shape.rows)) {
+    plan.product_rows = form.product_rows;
+    plan.rows_per_block = form.rows_per_block;
+    for (const Placement& codebook :
+         {all_replicated(op.weights.entries(), lanes), all_shared(op.weights.entries())}) {
+      plan.codebook = codebook;
+      for (const int outputs : {32, 16}) {
+        plan.outputs_per_warp = outputs;
+        for (const int words : {4, 2, 1}) {
+          plan.code_words = words;
+          for (int along = kMostWarps; along > 0; along /= 2) {
+            LinearBytes fitted = plan;
+            fit_block(fitted, op, gpu, along, 1);
+            if (fitted.threads > 32 * kMostWarps / 2 || along == 1) {
+              if (fit_chunk(fitted, op, 2) && check(fitted, op, gpu).ok) return fitted;
+            }
+          }
+        }
+      }
+    }
+  }
+  return plan;
+}
+
+void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePlacement allowed) {
+  if (!op.weights.sums_are_bytes()) return;
+  const std::vector<Placement> placements = near_placements(op, allowed);
+  using P = LinearBytes;
+  for (const RowForm& form : row_forms(op.shape.rows)) {
+    plan.product_rows = form.product_rows;
+    plan.rows_per_block = form.rows_per_block;
+    for_each_of(plan, {{&P::outputs_per_warp, {16, 32, 64}}, {&P::code_words, {4, 2, 1}}}, [&] {
+      for (const int waves : {1, 2}) {
+        for (int along = 1; along <= kMostWarps / waves; along *= 2) {
+          for (const int runs : {1, 2, 4}) {
+            LinearBytes fitted = plan;
+            fit_block(fitted, op, to.gpu, along, waves);
+            if (!fit_chunk(fitted, op, runs)) continue;
+            for (const Placement& each : placements) {
+              fitted.codebook = each;
+              to.add(fitted);
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const PlanUse& use,
+                ConflictTable& conflicts) {
+  const auto c = configured(plan, op);
+  const VqFormat& format = op.weights;
+  const double warps = c.threads / 32.0;
+  const double chunks = block_chunks(c);
+  const double turns =
+      chunks * std::ceil(1.0 * vq::chunk_groups(c) / c.warps_along_columns) * vq::group_runs(c);
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  const double row_tiles = c.rows_per_block / c.product_rows;
+  const bool pairs = c.product_rows == 4;
+  const double steps = turns * warps * vq::run_steps(c);  // of all warps
+  const double lookups = steps * tiles * 2 * vq::octet_codes(c.weights);
+  add_lookups(to, use.operands.front(), lookups, conflicts);
+  // An address, additions of words, their top bits.
+  const double words = format.vector_size / 4.0;
+  to.arithmetic += lookups * (1 + words) + lookups / format.residuals * words;
+  to.products += steps * tiles * row_tiles * (pairs ? 1 : 2);
+  to.turns += steps;
+  to.passes += steps * row_tiles * (pairs ? 2 : 4);
+  add_loads(to, c, chunks, turns * warps, 2);
+  // x to bytes, and the sums of groups to numbers.
+  to.arithmetic += chunks * vq::chunk_columns(c) * c.rows_per_block / 32 * 4;
+  to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
+  to.chain += turns;
+  for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
+  to.registers = vq::byte_registers(c);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,232 @@
+// gemv and gemm by products of integers: y = x W^T, where the sums of an output's entries over the
+// stages are signed bytes of one scale, and x is two signed bytes of a scale per row and group of
+// columns.
+//
+// A lookup brings a byte per weight, half of what 16-bit entries take of shared memory, which
+// bounds the other dataflows, and its sum is an operand of m16n8k32 as it comes: lane (g, c) looks
+// up octet c of outputs g (w) and g + 8 (v), whose words are a0 = w0, a1 = v0, a2 = w1, a3 = v1. A
+// dot product does not care in which order its columns come, so x is laid out to match
+// (byte_x.cuh).
+//
+//   sum over a group   256 (w . high) + (w . low)       two products, or two columns of one
+//   over all groups    in fp32, each times the scale of its row
+//
+// Sums of integers are exact: 127 * 128 for each column. Codes come a run at a time, straight into
+// registers (fragment_codes.cuh); x of the next chunk is on its way while the last is multiplied.
+#pragma once
+
+#include <vq/kernels/linear_bytes/plan.h>
+#include <vq/ops/byte_table.cuh>
+#include <vq/ops/byte_x.cuh>
+#include <vq/ops/fragment_codes.cuh>
+#include <vq/ops/hand_over.cuh>
+
+namespace vq {
+
+template <class Plan>
+class LinearBytesBlock {
+ public:
+  using Work = LinearWork<Plan>;
+  using Codes = FragmentCodes<Plan>;
+  using X = ByteX<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr FormatConfig kFormat = kConfig.weights;
+  static constexpr int kAlong = kConfig.warps_along_columns;
+  static constexpr int kAcross = kConfig.threads / 32 / kAlong;
+  static constexpr int kTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
+  static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.product_rows;
+  static constexpr int kSteps = run_steps(kConfig);
+  static constexpr int kRunColumns = run_columns(kConfig);
+  static constexpr int kGroups = chunk_groups(kConfig);
+  static constexpr int kGroupRuns = group_runs(kConfig);
+  static constexpr int kProducts = X::kPairs ? 1 : 2;
+  static constexpr int kTileSums = X::kPairs ? 2 : 4;  // of a lane and a tile of outputs and rows
+  static_assert(chunk_in_one_unit(kConfig), "");
+
+  VQ_DEVICE explicit LinearBytesBlock(const LinearArgs& args)
+      : args_(args),
+        table_(args),
+        codes_(args.weights.codes, first_output()),
+        first_row_(block_y() * kConfig.rows_per_block),
+        x_(args, first_row_) {}
+
+  VQ_DEVICE void run() {
+    if (Work::begin() < Work::end()) {
+      multiply_share();
+    } else {
+      after_last_launch();
+    }
+    hand_over<kAlong, kAcross, kTiles * kRowTiles * kTileSums>(
+        shared_part<float>(Work::at().x), [this](int i) -> float& {
+          return sum_[i / (kRowTiles * kTileSums)][i / kTileSums % kRowTiles][i % kTileSums];
+        });
+    if (along() == 0) write();
+  }
+
+ private:
+  using Integers = i32[kTiles][kRowTiles][kProducts][4];
+
+  VQ_DEVICE static int along() { return warp() / kAcross; }
+  VQ_DEVICE static i64 first_output() {
+    return Work::first_output() + warp() % kAcross * kConfig.outputs_per_warp;
+  }
+
+  // The columns of this block's split.
+  VQ_DEVICE void multiply_share() {
+    typename Codes::Run next;
+    codes_.load(next, Work::begin() / kRunColumns + along() * kGroupRuns);
+    table_.switch_to(Work::bound_unit(Work::begin()));
+    const auto begun = table_.begin_load();
+    after_last_launch();
+    x_.fetch(Work::begin());
+    table_.finish_load(begun);
+    x_.store(0);
+    x_.fetch(chunk_at(Work::begin() + kConfig.chunk_columns));
+    // Half of a scheduler's warps make bytes of the next chunk while the others begin to look up.
+    const bool early = warp() / 4 % 2 == 0;
+    int buffer = 0;
+    for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
+      if constexpr (Work::kUnitsPerRow > 1) {
+        if (table_.switch_to(Work::bound_unit(first))) {
+          sync_block();  // the last unit's entries have been read
+          table_.finish_load(table_.begin_load());
+        }
+      }
+      sync_block();
+      const i64 fetched = chunk_at(first + 2 * kConfig.chunk_columns);
+      if (early) replace(buffer ^ 1, fetched);
+      for (int group = along(); group < kGroups; group += kAlong) {
+        multiply(next, first, group, buffer);
+      }
+      if (!early) replace(buffer ^ 1, fetched);
+      buffer ^= 1;
+    }
+  }
+
+  // The chunk that begins at a column; past the last the first of the block's again, since a branch
+  // around loads would be one that they wait at.
+  VQ_DEVICE static i64 chunk_at(i64 column) {
+    return column < Work::end() ? column : Work::begin();
+  }
+  // Stores the fetched chunk, and begins to fetch the one at a column.
+  VQ_DEVICE void replace(int buffer, i64 column) {
+    x_.store(buffer);
+    x_.fetch(column);
+  }
+
+  // The run that a warp multiplies after number `run` of a group.
+  VQ_DEVICE static i64 run_after(i64 first, int group, int run) {
+    const i64 of_chunk = first / kRunColumns;
+    if (run + 1 < kGroupRuns) return of_chunk + group * kGroupRuns + run + 1;
+    const int then = group + kAlong;
+    const int place = then < kGroups ? then : kGroups + along();
+    return of_chunk + place * kGroupRuns;
+  }
+
+  VQ_DEVICE void multiply(typename Codes::Run& next, i64 first, int group, int buffer) {
+    Integers sums = {};
+    for (int run = 0; run < kGroupRuns; ++run) {
+      const typename Codes::Run now = next;
+      codes_.load(next, run_after(first, group, run));
+      VQ_UNROLL
+      for (int step = 0; step < kSteps; ++step) {
+        u32 x[kRowTiles][X::kWords];
+        VQ_UNROLL
+        for (int tile = 0; tile < kRowTiles; ++tile) {
+          X::load(x[tile], buffer, (group * kGroupRuns + run) * kSteps + step, tile);
+        }
+        VQ_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) multiply_step(sums[tile], now, tile, step, x);
+      }
+    }
+    add_group(sums, group, buffer);
+  }
+
+  VQ_DEVICE void multiply_step(i32 (&sums)[kRowTiles][kProducts][4],
+                               const typename Codes::Run& codes, int tile, int step,
+                               const u32 (&x)[kRowTiles][X::kWords]) const {
+    u32 a[4];
+    VQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      VQ_UNROLL
+      for (int e = 0; e < Codes::kEntries; ++e) {
+        u32 words[kFormat.vector_size / 4];
+        table_.look_up(
+            words, [&](int stage) { return Codes::at(codes.words[tile][half], step, e, stage); });
+        VQ_UNROLL
+        for (int i = 0; i < kFormat.vector_size / 4; ++i) {
+          a[(e * kFormat.vector_size / 4 + i) * 2 + half] = words[i];
+        }
+      }
+    }
+    VQ_UNROLL
+    for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+      VQ_UNROLL
+      for (int product = 0; product < kProducts; ++product) {
+        mma_m16n8k32_s8(sums[row_tile][product], a,
+                        {x[row_tile][product * 2], x[row_tile][product * 2 + 1]});
+      }
+    }
+  }
+
+  // A lane's sum i of a tile: with 8 rows output i / 2, row 2 c + i % 2; with 4 output i, row c,
+  // whose two bytes are columns side by side.
+  VQ_DEVICE static int output_part(int i) { return X::kPairs ? i : i / 2; }
+  VQ_DEVICE static int row_part(int i) {
+    return X::kPairs ? place_in_group() : place_in_group() * 2 + i % 2;
+  }
+
+  VQ_DEVICE void add_group(const Integers& sums, int group, int buffer) {
+    VQ_UNROLL
+    for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+      float scale[kTileSums];
+      VQ_UNROLL
+      for (int i = 0; i < kTileSums; ++i) {
+        scale[i] =
+            table_.scale() * X::scale(buffer, group, row_tile * kConfig.product_rows + row_part(i));
+      }
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const auto& of = sums[tile][row_tile];
+        VQ_UNROLL
+        for (int i = 0; i < kTileSums; ++i) {
+          const auto high = static_cast<float>(X::kPairs ? of[0][2 * i] : of[0][i]);
+          const auto low = static_cast<float>(X::kPairs ? of[0][2 * i + 1] : of[kProducts - 1][i]);
+          float& sum = sum_[tile][row_tile][i];
+          sum = fused(fused(256.0f, high, low), scale[i], sum);
+        }
+      }
+    }
+  }
+
+  VQ_DEVICE void write() {
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      VQ_UNROLL
+      for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+        VQ_UNROLL
+        for (int i = 0; i < kTileSums; ++i) {
+          const i64 output = Codes::output_of(first_output(), tile, output_part(i));
+          const int row = first_row_ + row_tile * kConfig.product_rows + row_part(i);
+          if (output < Work::kOutFeatures && row < Work::rows(args_)) {
+            Work::write(args_, row, output, sum_[tile][row_tile][i]);
+          }
+        }
+      }
+    }
+  }
+
+  const LinearArgs& args_;
+  ByteTable<Plan> table_;
+  Codes codes_;
+  int first_row_;
+  X x_;
+  float sum_[kTiles][kRowTiles][kTileSums] = {};
+};
+
+template <class Plan>
+VQ_DEVICE void linear_bytes(const LinearArgs& args) {
+  linear_block<Plan, LinearBytesBlock<Plan>>(args);
+}
+
+}  // namespace vq

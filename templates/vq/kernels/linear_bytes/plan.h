@@ -1,0 +1,124 @@
+// Plan of a product of bytes: entries are int8 and so are their sums over the stages, x is two
+// bytes per element, and the tensor core multiplies integers.
+#pragma once
+
+#include <vq/layout/linear_runs.h>
+
+namespace vq {
+
+struct LinearBytes {
+  int threads = 512;
+  int outputs_per_warp = 32;
+  int chunk_columns = 1024;
+  int splits = 1;
+  Combine combine = Combine::kernel;
+  int warps_along_columns = 1;
+  int rows_per_block = 8;
+  int product_rows = 8;
+  int code_words = 4;
+  Placement codebook{};
+
+  static constexpr const char* kType = "LinearBytes";
+  static constexpr const char* kName = "linear_bytes";
+  static constexpr bool kAhead = true;
+  static constexpr int kXElements = 8;
+  // Outputs and codes go to lanes as those of fragments with 8 rows.
+  static constexpr int fragment_rows = 8;
+  static constexpr LinearFusion fusion = LinearFusion::permute;
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = LinearBytes;
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
+          "output features that a warp serves, a multiple of 16");
+    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("warps_along_columns", &P::warps_along_columns, Range{1, 32},
+          "warps of a block that share the columns, a power of two");
+    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
+          "rows of x that a block serves, a multiple of product_rows");
+    visit("product_rows", &P::product_rows, Range{4, 8},
+          "rows of x that one product serves: 4, whose two bytes are columns side by side, or 8, "
+          "whose two bytes are two products");
+    visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
+  }
+};
+
+VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearBytes>& c) {
+  return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
+}
+
+// A group of columns is some runs, about kGroupColumns or what a warp has of a chunk: each row of x
+// has a scale for it, by which sums of integers become numbers.
+inline constexpr int kGroupColumns = 512;
+VQ_HD constexpr int chunk_runs(const LinearConfig<LinearBytes>& c) {
+  return c.chunk_columns / run_columns(c);
+}
+VQ_HD constexpr int group_runs(const LinearConfig<LinearBytes>& c) {
+  const int of_warp = ceil_div(chunk_runs(c), c.warps_along_columns);
+  int runs = kGroupColumns / run_columns(c);
+  if (runs > of_warp) runs = of_warp;
+  while (runs > 1 && chunk_runs(c) % runs != 0) --runs;
+  return runs < 1 ? 1 : runs;
+}
+VQ_HD constexpr int group_columns(const LinearConfig<LinearBytes>& c) {
+  return group_runs(c) * run_columns(c);
+}
+VQ_HD constexpr int chunk_groups(const LinearConfig<LinearBytes>& c) {
+  return chunk_runs(c) / group_runs(c);
+}
+
+// The bytes of x in a step, 32 columns of the block's rows, and from a step to the next: so much
+// more that lanes which store steps side by side meet in no bank.
+VQ_HD constexpr int byte_step_bytes(const LinearConfig<LinearBytes>& c) {
+  return c.rows_per_block * 64 + step_gap_bytes(c);
+}
+// Of a chunk: [group][row] scales, fp32, padded to 16 bytes; then the bytes.
+VQ_HD constexpr int chunk_scale_bytes(const LinearConfig<LinearBytes>& c) {
+  return ceil_div(chunk_groups(c) * c.rows_per_block * 4, 16) * 16;
+}
+VQ_HD constexpr int byte_chunk_bytes(const LinearConfig<LinearBytes>& c) {
+  return chunk_scale_bytes(c) + ceil_div(c.chunk_columns / 32 * byte_step_bytes(c), 16) * 16;
+}
+// A chunk is stored while the one before is multiplied.
+inline constexpr int kByteChunks = 2;
+
+// Rows of a group that a warp turns to bytes of each chunk, and octets of a lane of each: what it
+// fetches while the last chunk is multiplied, 4 registers each.
+VQ_HD constexpr int warp_turns(const LinearConfig<LinearBytes>& c) {
+  return ceil_div(chunk_groups(c) * c.rows_per_block, c.threads / 32);
+}
+VQ_HD constexpr int lane_octets(const LinearConfig<LinearBytes>& c) {
+  return ceil_div(group_columns(c), 256);
+}
+
+// Sums of a lane, of outputs and rows: twice as many of integers, one for each byte of x.
+VQ_HD constexpr int lane_sums(const LinearConfig<LinearBytes>& c) {
+  return c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / 2);
+}
+// 32-bit registers of a thread: sums, those of integers and of all groups; the x of the next chunk,
+// the codes of this run and the next, x of a step; and addresses and what is being looked up.
+VQ_HD constexpr int byte_registers(const LinearConfig<LinearBytes>& c) {
+  constexpr int kBeside = 40;
+  const int tiles = c.outputs_per_warp / fragment_outputs(c);
+  return 3 * lane_sums(c) + 4 * warp_turns(c) * lane_octets(c) + tiles * 2 * 2 * run_words(c) +
+         c.rows_per_block / 2 + kBeside;
+}
+
+// Floats that the warps of a block hand to each other when the columns are done.
+VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearBytes>& c) {
+  if (c.warps_along_columns == 1) return 0;
+  return i64{c.threads} / 2 * lane_sums(c);
+}
+
+// [kByteChunks] chunks; after the columns, the sums that warps hand over.
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytes>& c) {
+  const i64 staged = i64{kByteChunks} * byte_chunk_bytes(c);
+  const i64 handed = handed_floats(c) * 4;
+  return staged > handed ? staged : handed;
+}
+
+}  // namespace vq

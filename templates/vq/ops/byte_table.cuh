@@ -1,0 +1,99 @@
+// Entries for dataflow bytes: a unit's codebooks in shared memory as bytes whose sums over the
+// stages need no carry.
+//
+// A packed addition of four bytes in a word is right where no byte passes 255. So the entries of a
+// stage, within -127 / stages .. 127 / stages, are raised by about 128 / stages; the sum of all is
+// raised by 128, and with its top bit turned it is a signed byte again.
+#pragma once
+
+#include <vq/ops/linear_work.cuh>
+
+namespace vq {
+
+template <class Plan>
+class ByteTable {
+ public:
+  using Work = LinearWork<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr FormatConfig kFormat = kConfig.weights;
+  static constexpr int kVectorSize = kFormat.vector_size;
+  static constexpr int kResiduals = kFormat.residuals;
+  static constexpr int kEntries = entries(kFormat);
+  static constexpr bool kCopies = replicated_range(kFormat).end == kEntries;
+  using Stored = EntryWords<kVectorSize>;
+  using Held = EntryWords<kVectorSize / 2>;
+  using Decode = Decoding<Decoder::table, kConfig.element, true>;
+  using Level =
+      SharedLevel<Held, kCopies ? Work::at().codebook.replicated : Work::at().codebook.shared,
+                  kResiduals, 0, kEntries, kCopies ? kFormat.placement.copies : 1, kConfig.threads>;
+  static_assert(kFormat.int8_entries && (kVectorSize == 4 || kVectorSize == 8), "");
+  static_assert(kCopies || shared_range(kFormat).end == kEntries, "");
+
+  VQ_DEVICE explicit ByteTable(const LinearArgs& args) : weights_(args.weights) {}
+
+  // True where load() has to follow.
+  VQ_DEVICE bool switch_to(i64 unit) {
+    if (unit == unit_) return false;
+    unit_ = unit;
+    return true;
+  }
+  VQ_DEVICE Held begin_load() const { return Level::begin(1, thread_index(), Fetch{*this}); }
+  VQ_DEVICE void finish_load(const Held& begun) {
+    Level::finish(1, thread_index(), begun, Fetch{*this});
+    scale_ = load_constant(weights_.scales + unit_ * kResiduals);
+  }
+
+  // By which sums of entries become numbers.
+  VQ_DEVICE float scale() const { return scale_; }
+
+  // words[] = the sum of the entries of all stages, signed bytes; code(stage) gives a u32 or a
+  // CodeByte.
+  template <class Code>
+  VQ_DEVICE void look_up(u32 (&words)[kVectorSize / 4], Code code) const {
+    VQ_UNROLL
+    for (int stage = 0; stage < kResiduals; ++stage) {
+      const Held held = access(stage, code(stage));
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize / 4; ++i) {
+        words[i] = stage == 0 ? word_of(held, i) : words[i] + word_of(held, i);
+      }
+    }
+    if constexpr (kResiduals > 1) {
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize / 4; ++i) words[i] ^= 0x80808080u;
+    }
+  }
+
+ private:
+  // 128 in all.
+  VQ_DEVICE static u32 raise_of(int stage) {
+    return static_cast<u32>((128 * (stage + 1)) / kResiduals - 128 * stage / kResiduals);
+  }
+  struct Fetch {
+    const ByteTable& table;
+    VQ_DEVICE Held operator()(int, int stage, int number) const {
+      const auto* const stored = reinterpret_cast<const Stored*>(table.weights_.codebooks) +
+                                 (table.unit_ * kResiduals + stage) * kEntries + number;
+      return raised(Decode::held(begin_constant(stored)), stage);
+    }
+  };
+  // Byte by byte: bytes below zero would carry.
+  VQ_DEVICE static u32 raised(u32 bytes, int stage) {
+    if constexpr (kResiduals == 1) return bytes;
+    const u32 all = raise_of(stage) * 0x01010101u;
+    return ((bytes & 0x7f7f7f7fu) + all) ^ (bytes & 0x80808080u);
+  }
+  VQ_DEVICE static U32x2 raised(U32x2 bytes, int stage) {
+    return {raised(bytes.x, stage), raised(bytes.y, stage)};
+  }
+  VQ_DEVICE static Held access(int stage, u32 code) { return Level::access(0, stage, code); }
+  VQ_DEVICE static Held access(int stage, CodeByte code) {
+    return Level::access_byte(0, 0, stage, code);
+  }
+
+  const QuantizedArgs& weights_;
+  i64 unit_ = -1;
+  float scale_ = 0.0f;
+};
+
+}  // namespace vq
