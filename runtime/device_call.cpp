@@ -303,12 +303,12 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
   counter_bytes_ = std::min(bytes, static_cast<std::size_t>(vq::kCounterBytes));
   std::fill_n(unset.begin(), counter_bytes_, std::byte{0});
   backend_.upload(workspace_.data(), unset);
-  const auto scores = static_cast<std::size_t>(shape.score_bytes);
+  const auto handed = static_cast<std::size_t>(shape.handed_bytes);
   bytes_.clear();
   for (int call = 0; call < places_; ++call) {
     std::visit(
         [&](auto args) {
-          point_into_workspace(args, workspace_.data(), bytes, scores);
+          point_into_workspace(args, workspace_.data(), bytes, handed);
           const auto view = std::as_bytes(std::span(&args, 1));
           bytes_.emplace_back(view.begin(), view.end());
         },

@@ -1,4 +1,5 @@
-// Where a call finds its counters, partial scores and partials in a workspace (vq/layout/launch.h).
+// Where a call finds its counters, what a kernel hands to the next, and partials in a workspace
+// (vq/layout/launch.h).
 #pragma once
 
 #include <cstddef>
@@ -14,14 +15,15 @@
 
 namespace vqgen {
 
-// Of a plan whose workspace_bytes() are `bytes`, `score_bytes` of them partial scores: sets the
-// arguments that point into it. A part that the plan lacks is null, and `workspace` may be where
-// `bytes` is 0.
+// Of a plan whose workspace_bytes() are `bytes`, `handed_bytes` of them of what is handed on: sets
+// the arguments that point into it. A part that the plan lacks is null, and `workspace` may be
+// where `bytes` is 0.
 inline void point_into_workspace(vq::KvAppendArgs&, void*, std::size_t, std::size_t) {}
 inline void point_into_workspace(vq::KvDecodeArgs&, void*, std::size_t, std::size_t) {}
 inline void point_into_workspace(vq::AttentionMergeArgs&, void*, std::size_t, std::size_t) {}
 template <class Args>
-void point_into_workspace(Args& args, void* workspace, std::size_t bytes, std::size_t score_bytes) {
+void point_into_workspace(Args& args, void* workspace, std::size_t bytes,
+                          std::size_t handed_bytes) {
   auto* next = static_cast<std::byte*>(workspace);
   const std::byte* const end = next + bytes;
   const auto take = [&](std::size_t part) {
@@ -33,9 +35,11 @@ void point_into_workspace(Args& args, void* workspace, std::size_t bytes, std::s
   if constexpr (requires { args.counters; }) {
     args.counters = reinterpret_cast<vq::u32*>(counters);
   }
-  std::byte* const scores = take(score_bytes);
+  std::byte* const handed = take(handed_bytes);
   if constexpr (std::is_same_v<Args, vq::AttentionDecodeArgs>) {
-    args.scores = reinterpret_cast<float*>(scores);
+    args.scores = reinterpret_cast<float*>(handed);
+  } else if constexpr (std::is_same_v<Args, vq::LinearArgs>) {
+    args.staged = reinterpret_cast<vq::u8*>(handed);
   }
   args.partials = reinterpret_cast<float*>(take(static_cast<std::size_t>(end - next)));
 }

@@ -6,7 +6,7 @@
     scripts/check_wgmma.py --kernels VQGEN      the same of kernels that VQGEN writes, nvcc and nvdisasm on PATH
     scripts/check_wgmma.py --self-test
 
-Products (HGMMA) read their operand a from registers until a wait (WARPGROUP.DEPBAR) says that they are
+Products (HGMMA, of bytes IGMMA) read their operand a from registers until a wait (WARPGROUP.DEPBAR) says that they are
 done; ptxas keeps that in mind along a straight line, and not always around a loop (docs/development.md). The
 text is walked in order, with each loop twice and conditional branches not taken. Exit codes: 0, also
 where there are no products; 1 where something is written too early; 2 for a file that is no disassembly.
@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 TURNS = 2  # of each loop: the second begins with the first's products in flight
+PRODUCTS = ("HGMMA", "IGMMA")
 MOST_STEPS = 1_000_000
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[T\d]+\s+)?(.*?)\s*;")
 LABEL = re.compile(r"(\.L_x_\d+):")
@@ -62,7 +63,7 @@ def faults(instructions, labels):
         steps += 1
         operation, _, operands = instructions[at].partition(" ")
         operands = operands.strip()
-        if operation.startswith("HGMMA"):
+        if operation.startswith(PRODUCTS):
             a = re.match(r"R\d+,\s*R(\d+)", operands)
             if a:
                 opened.update(range(int(a.group(1)), int(a.group(1)) + 4))
@@ -128,6 +129,7 @@ def self_test():
             (1, [*product, "MOV R61, R4", *wait, "MOV R60, R4"]),
             (1, [product[0], "IMAD.WIDE R62, R1, R2, R4", product[1]]),
             (0, [*product, "STS [R60], R4", "ISETP.GE.AND P0, PT, R60, R4, PT", *wait]),
+            (1, ["IGMMA.64x64x32.S8.S8 R24, R60, gdesc[UR20], R24, gsb0", "MOV R60, R4"]),
             (0, ["HGMMA.64x64x16.F32 R24, gdesc[UR20], R24, gsb0", "MOV R20, R4"])):
         (name, instructions, labels), = kernels(listing(body))
         assert name == "kernel" and len(instructions) == sum(not x.startswith(".") for x in body)
@@ -167,7 +169,7 @@ def main(paths):
             return 2
         for name, instructions, labels in found:
             early = faults(instructions, labels)
-            products = sum(each.startswith("HGMMA") for each in instructions)
+            products = sum(each.startswith(PRODUCTS) for each in instructions)
             print(f"{path}: {name}: {products} products, {len(early)} writes to what they read")
             for each in early[:5]:
                 print(f"  {each}")

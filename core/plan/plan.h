@@ -17,6 +17,7 @@
 #include <vq/kernels/attention_lanes/plan.h>
 #include <vq/kernels/attention_tables/plan.h>
 #include <vq/kernels/decode_lanes/plan.h>
+#include <vq/kernels/linear_bytegroups/plan.h>
 #include <vq/kernels/linear_bytes/plan.h>
 #include <vq/kernels/linear_fragments/plan.h>
 #include <vq/kernels/linear_lanes/plan.h>
@@ -56,6 +57,7 @@ using vq::AttentionLanes;
 using vq::AttentionTables;
 using vq::Combine;
 using vq::DecodeLanes;
+using vq::LinearBytegroups;
 using vq::LinearBytes;
 using vq::LinearFragments;
 using vq::LinearFusion;
@@ -71,7 +73,7 @@ using vq::SplitsBy;
 using Plan =
     std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
                  LinearLanes, LinearFragments, LinearTables, LinearWarpgroups, LinearSlices,
-                 LinearBytes, AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
+                 LinearBytes, LinearBytegroups, AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
 // The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which

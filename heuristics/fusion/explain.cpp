@@ -52,9 +52,10 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (std::holds_alternative<MergeLanes>(plan) || std::holds_alternative<ScalarForms>(plan)) {
     return {"nothing is looked up: the lane that loads numbers weighs or rounds them, in fp32"};
   }
-  if (std::holds_alternative<LinearBytes>(plan)) {
+  if (std::holds_alternative<LinearBytes>(plan) || std::holds_alternative<LinearBytegroups>(plan)) {
     return {
-        "no exchange: sums of entries are operands of mma.m16n8k32 in the lane that looks them up; "
+        "no exchange: sums of entries are operands of products of bytes in the lane that looks "
+        "them up; "
         "the order of the columns is free, so x is laid out to match the entries"};
   }
   if (std::holds_alternative<LinearWarpgroups>(plan)) {

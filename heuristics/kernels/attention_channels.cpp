@@ -134,7 +134,7 @@ std::vector<std::string> explain_plan(const AttentionChannels& plan, const Atten
   const auto config = configured(plan, op);
   return {fmt::format(
       "channel splits: {} channels of keys and {} of values a block; {} bytes of partial scores",
-      vq::key_channels(config), vq::value_channels(config), call_shape(plan, op).score_bytes)};
+      vq::key_channels(config), vq::value_channels(config), call_shape(plan, op).handed_bytes)};
 }
 
 }  // namespace vqgen

@@ -57,6 +57,31 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
                 row);
 }
 
+// Of dataflows that multiply bytes: the format, the GPU, and whole codebooks in shared memory.
+template <class P>
+void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
+  const VqFormat& format = op.weights;
+  judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
+                "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
+                "entry_type to int8 and common_scale to true, or use another dataflow",
+                dataflow_name(plan));
+  judge.require(gpu.bf16_products,
+                "{} has no tensor-core product of bytes, which dataflow {} takes; use another",
+                gpu.name, dataflow_name(plan));
+  const int entries = format.entries();
+  judge.require(plan.codebook == all_shared(entries) ||
+                    plan.codebook == all_replicated(entries, plan.codebook.copies),
+                "dataflow {} has all {} entries in shared memory, once or in copies; set codebook "
+                "so",
+                dataflow_name(plan), entries);
+}
+// Where they may stand.
+inline std::vector<Placement> near_placements(const Linear& op, SpacePlacement allowed) {
+  std::vector<Placement> placements = whole_placements(op.weights, allowed);
+  std::erase(placements, all_global());
+  return placements;
+}
+
 // Runs of codes in whole words, and chunks of whole runs.
 template <class P>
 void judge_runs(Judge& judge, const P& plan, const Linear& op) {

@@ -59,22 +59,10 @@ bool fit_chunk(LinearBytes& plan, const Linear& op, int most) {
   return false;
 }
 
-std::vector<Placement> near_placements(const Linear& op, SpacePlacement allowed) {
-  std::vector<Placement> placements = whole_placements(op.weights, allowed);
-  std::erase(placements, all_global());
-  return placements;
-}
-
 }  // namespace
 
 void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const GpuSpec& gpu) {
-  const VqFormat& format = op.weights;
-  judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
-                "weights: dataflow bytes takes entries whose sums over the stages are bytes; set "
-                "entry_type to int8 and common_scale to true, or use another dataflow");
-  judge.require(gpu.bf16_products,
-                "{} has no tensor-core product of bytes, which dataflow bytes takes; use another",
-                gpu.name);
+  judge_bytes(judge, plan, op, gpu);
   judge.require(plan.product_rows == 4 || plan.product_rows == 8,
                 "product_rows {} is neither 4 nor 8", plan.product_rows);
   if (!judge.ok()) return;
@@ -90,12 +78,6 @@ void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const G
   judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
                 "warps_along_columns {} does not divide the {} warps of a block",
                 plan.warps_along_columns, plan.threads / 32);
-  const int entries = format.entries();
-  judge.require(plan.codebook == all_shared(entries) ||
-                    plan.codebook == all_replicated(entries, plan.codebook.copies),
-                "dataflow bytes has all {} entries in shared memory, once or in copies; set "
-                "codebook so",
-                entries);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;

@@ -114,7 +114,7 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   call.out = static_cast<vq::u16*>(args.out);
   call.lse = args.lse;
   set_cache(call, args);
-  point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.score_bytes);
+  point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.handed_bytes);
   call.query_start = args.query_start;
   call.new_keys = static_cast<const vq::u16*>(args.new_keys);
   call.new_values = static_cast<const vq::u16*>(args.new_values);
@@ -214,7 +214,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   call.weights = tensor_args<vq::QuantizedArgs>(args.weights);
   call.output_scales = args.output_scales;
   call.rows = static_cast<vq::i32>(args.rows);
-  point_into_workspace(call, workspace.pointer, bucket.own_bytes, 0);
+  point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.handed_bytes);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }

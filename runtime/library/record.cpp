@@ -64,7 +64,7 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   const vq::CallShape shape = call_shape(made.plan, wanted.config.problem);
   bucket.own_bytes = static_cast<std::size_t>(shape.workspace_bytes);
   bucket.workspace_bytes = bucket.own_bytes;
-  bucket.score_bytes = static_cast<std::size_t>(shape.score_bytes);
+  bucket.handed_bytes = static_cast<std::size_t>(shape.handed_bytes);
   bucket.demands = demands_of(wanted.config.problem, shape);
   bucket.demands.readable = maker.backend->machine() == Machine::host;
   bucket.resources = made.artifact.kernels;

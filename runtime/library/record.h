@@ -75,7 +75,7 @@ struct Bucket : BucketPlan {
   std::size_t entries = 0;
   std::size_t workspace_bytes = 0;  // that a launch must bring; a baseline's: its own or more
   std::size_t own_bytes = 0;        // of it, that these kernels use
-  std::size_t score_bytes = 0;      // of them, partial scores
+  std::size_t handed_bytes = 0;     // of them, what a kernel hands to the next
   Demands demands = {};
   std::vector<KernelResources> resources = {};
   bool from_disk = false;

@@ -260,9 +260,9 @@ TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
   op.shape = {3, 8, 2, 64, 101};
   AttentionChannels plan{.splits = 2, .key_channel_splits = 4};
   const std::int64_t partials = vq::kCounterBytes + 3 * 8 * 2 * 66 * 4;
-  EXPECT_EQ(call_shape(AttentionLanes{.splits = 2}, op).score_bytes, 0);
+  EXPECT_EQ(call_shape(AttentionLanes{.splits = 2}, op).handed_bytes, 0);
   EXPECT_EQ(call_shape(AttentionLanes{.splits = 2}, op).workspace_bytes, partials);
-  EXPECT_EQ(call_shape(plan, op).score_bytes, 3 * 8 * 4 * 101 * 4);
+  EXPECT_EQ(call_shape(plan, op).handed_bytes, 3 * 8 * 4 * 101 * 4);
   EXPECT_EQ(call_shape(plan, op).workspace_bytes, 3 * 8 * 4 * 101 * 4 + partials);
   plan.splits = 1;
   EXPECT_EQ(call_shape(plan, op).workspace_bytes, vq::kCounterBytes + 3 * 8 * 4 * 101 * 4);

@@ -55,7 +55,9 @@ std::vector<Problem> problems() {
           AttentionMerge{DType::f16, {.rows = 4096, .heads = 32, .head_dim = 128, .parts = 2}},
           product("aqlm-2x8", {1, 4096, 4096}),
           product("aqlm-2x8", {16, 4096, 4096}),
-          product("aqlm-1x16", {1, 4096, 4096})};
+          product("aqlm-1x16", {1, 4096, 4096}),
+          product("aqlm-2x8i8", {16, 4096, 4096}),
+          product("aqlm-2x8i8", {4, 256, 16384})};
 }
 
 TEST(KernelNames, OfTheSpaceAreDistinctWhereThePlansAre) {

@@ -146,6 +146,7 @@ TEST(PlanFields, AreNoneThatADataflowFixes) {
       {LinearWarpgroups{}, "fusion"},
       {LinearWarpgroups{}, "warps_along_columns"},
       {LinearBytes{}, "fragment_rows"},
+      {LinearBytegroups{}, "outputs_per_warp"},
       {LinearBytes{}, "fusion"},
       {LinearSlices{}, "codebook"},
       {LinearSlices{}, "splits"},

@@ -28,7 +28,8 @@ inline constexpr std::size_t kOutShuffled = 544, kOutShuffledFloat = 576, kOutPe
 inline constexpr std::size_t kOutPacked = 640, kOutHas = 672, kOutVotes = 674;
 inline constexpr std::size_t kOutScaledByte = 706;  // [byte of the word][lane]
 inline constexpr std::size_t kOutDot2 = 834;        // [pair of bytes][lane]
-inline constexpr std::size_t kCollectivesOut = 898;
+inline constexpr std::size_t kOutLarger = 898;      // [lane]
+inline constexpr std::size_t kCollectivesOut = 930;
 inline constexpr std::int64_t kCollectivesSharedBytes = 4 * 832;
 
 // last_block: kLastBlocks blocks of 64 threads; in[0] is the counter, words from in[64] on.
@@ -103,6 +104,7 @@ VQ_DEVICE void collectives(const u32* in, u32* out) {
     const i32 sum = dot2(shuffle(word, l ^ 1), word, i, static_cast<i32>(word >> 4));
     store_global(out + 834 + 32 * i + l, static_cast<u32>(sum));
   }
+  store_global(out + 898 + l, larger_halves(word, shuffle(word, l ^ 1)));
   u32 votes = 0;  // bit i: does any lane have a word below i 2^27?
   for (u32 i = 0; i < 32; ++i) votes |= any_of_warp(word < i << 27) ? 1u << i : 0u;
   store_global(out + 674 + l, votes);
@@ -273,6 +275,10 @@ struct Collectives {
       }
       EXPECT_EQ(static_cast<std::int32_t>(out[kOutDot2 + 32 * pair + lane]), sum) << lane;
     }
+    const std::uint32_t next = words[lane ^ 1];
+    EXPECT_EQ(out[kOutLarger + lane], std::max(words[lane] & 0xffffu, next & 0xffffu) |
+                                          std::max(words[lane] >> 16, next >> 16) << 16)
+        << lane;
     const std::uint32_t packed =
         narrow(real(kInFloats + lane)) | std::uint32_t{narrow(real(kInFloats + 32 + lane))} << 16;
     EXPECT_EQ(out[kOutPacked + lane], packed) << lane;

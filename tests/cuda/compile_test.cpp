@@ -105,7 +105,7 @@ TEST_F(CudaCompile, ProductsOfWarpGroupsAreHoppersAlone) {
   for (const char* arch : {"sm_89", "sm_100", "sm_120"}) {
     if (!knows(arch)) continue;
     EXPECT_THAT(device_error([&] {
-                  backend_->compile(test::group_source(test::GroupProduct(false, 8, true), arch));
+                  backend_->compile(test::group_source(test::GroupProduct(false, false, 8, true), arch));
                 }),
                 HasSubstr("needs sm_90a"));
   }

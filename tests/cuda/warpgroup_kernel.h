@@ -1,7 +1,8 @@
 // A kernel of products of warp groups, as text for both machines, with what goes in and the
 // judgement of what comes out. Two groups multiply A [128][64] with x^T, x [columns][64], over four
-// products each, x standing as core matrices in one of two orders. Takes struct Args { const u32*
-// in; u32* out; }: A, then x; y [128][columns] in fp32.
+// products each, x standing as core matrices in one of two orders; or bytes, A [128][128] with x
+// [columns][128], in as many words. Takes struct Args { const u32* in; u32* out; }: A, then x; y
+// [128][columns] in fp32, or of integers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ inline constexpr unsigned kGroupThreads = 256;
 
 inline constexpr std::string_view kWarpgroupText = R"(
 namespace vq {
-template <Element E, int kColumns, bool kRowsFirst>
+template <Element E, int kColumns, bool kRowsFirst, bool kBytes>
 VQ_DEVICE void group_product(const u32* in, u32* out) {
   constexpr int kOctetBytes = kRowsFirst ? kColumns * kCoreRowBytes : kCoreBytes;
   constexpr int kRowsBytes = kRowsFirst ? kCoreBytes : 8 * kCoreBytes;
@@ -39,10 +40,11 @@ VQ_DEVICE void group_product(const u32* in, u32* out) {
   const u64 b = warpgroup_operand(at, kOctetBytes, kRowsBytes);
   const int g = lane() / 4;
   const int t = lane() % 4;
-  float c[kColumns / 2];
+  using Sum = Either<kBytes, i32, float>;
+  Sum c[kColumns / 2];
   u32 a[4][4];
   VQ_UNROLL
-  for (int i = 0; i < kColumns / 2; ++i) c[i] = 0.0f;
+  for (int i = 0; i < kColumns / 2; ++i) c[i] = 0;
   warpgroup_hold(c);
   VQ_UNROLL
   for (int k = 0; k < 4; ++k) {
@@ -55,7 +57,11 @@ VQ_DEVICE void group_product(const u32* in, u32* out) {
   warpgroup_fence();
   VQ_UNROLL
   for (int k = 0; k < 4; ++k) {
-    warpgroup_mma<E, kColumns>(c, a[k], advanced(b, 2 * k * kOctetBytes));
+    if constexpr (!kBytes) {
+      warpgroup_mma<E, kColumns>(c, a[k], advanced(b, 2 * k * kOctetBytes));
+    } else {
+      warpgroup_mma_s8<kColumns>(c, a[k], advanced(b, 2 * k * kOctetBytes));
+    }
     if (k == 1) warpgroup_commit();
   }
   warpgroup_commit();
@@ -65,7 +71,7 @@ VQ_DEVICE void group_product(const u32* in, u32* out) {
   for (int i = 0; i < kColumns / 2; ++i) {
     const int row = warp() * 16 + g + i / 2 % 2 * 8;
     const int column = i / 4 * 8 + t * 2 + i % 2;
-    store_global(reinterpret_cast<float*>(out) + row * kColumns + column, c[i]);
+    store_global(reinterpret_cast<Sum*>(out) + row * kColumns + column, c[i]);
   }
 }
 }  // namespace vq
@@ -73,14 +79,23 @@ VQ_DEVICE void group_product(const u32* in, u32* out) {
 
 struct GroupProduct {
   bool bf16 = false;
+  bool bytes = false;
   std::size_t columns = 8;
   bool rows_first = true;
   std::vector<std::uint32_t> in = {};
 
-  // Small integers, whose sums are exact in every order.
-  GroupProduct(bool is_bf16, std::size_t n, bool by_rows)
-      : bf16(is_bf16), columns(n), rows_first(by_rows), in((kGroupRows + n) * kGroupK / 2) {
+  // Small integers, whose sums are exact in every order; or any bytes.
+  GroupProduct(bool is_bf16, bool of_bytes, std::size_t n, bool by_rows)
+      : bf16(is_bf16),
+        bytes(of_bytes),
+        columns(n),
+        rows_first(by_rows),
+        in((kGroupRows + n) * kGroupK / 2) {
     std::mt19937 random(static_cast<unsigned>(n));
+    if (bytes) {
+      for (std::uint32_t& word : in) word = static_cast<std::uint32_t>(random());
+      return;
+    }
     const auto small = [&] { return static_cast<float>(static_cast<int>(random() % 15) - 7); };
     for (std::uint32_t& word : in) {
       word = narrow(small());
@@ -89,13 +104,16 @@ struct GroupProduct {
   }
 
   std::string name() const {
-    return std::string(bf16 ? "bf16_" : "f16_") + std::to_string(columns) +
-           (rows_first ? "_rows_first" : "");
+    return std::string(bytes  ? "s8_"
+                       : bf16 ? "bf16_"
+                              : "f16_") +
+           std::to_string(columns) + (rows_first ? "_rows_first" : "");
   }
   // The body of its kernel.
   std::string call() const {
     return std::string("vq::group_product<vq::Element::") + (bf16 ? "bf16, " : "f16, ") +
-           std::to_string(columns) + (rows_first ? ", true" : ", false") + ">(args.in, args.out);";
+           std::to_string(columns) + (rows_first ? ", true" : ", false") +
+           (bytes ? ", true" : ", false") + ">(args.in, args.out);";
   }
   std::int64_t shared_bytes() const {
     return 256 + static_cast<std::int64_t>(columns * kGroupK * 2);
@@ -106,6 +124,15 @@ struct GroupProduct {
     ASSERT_EQ(out.size(), out_words());
     for (std::size_t row = 0; row < kGroupRows; ++row) {
       for (std::size_t column = 0; column < columns; ++column) {
+        if (bytes) {
+          std::int32_t whole = 0;
+          for (std::size_t k = 0; k < 2 * kGroupK; ++k) {
+            whole += byte(row * 2 * kGroupK + k) * byte((kGroupRows + column) * 2 * kGroupK + k);
+          }
+          EXPECT_EQ(static_cast<std::int32_t>(out[row * columns + column]), whole)
+              << name() << ' ' << row << ' ' << column;
+          continue;
+        }
         float sum = 0;
         for (std::size_t k = 0; k < kGroupK; ++k) {
           sum += value(row * kGroupK + k) * value((kGroupRows + column) * kGroupK + k);
@@ -120,19 +147,24 @@ struct GroupProduct {
   std::uint16_t narrow(float real) const {
     return bf16 ? bf16_from_float(real) : f16_from_float(real);
   }
+  std::int32_t byte(std::size_t i) const {
+    return static_cast<std::int8_t>(in[i / 4] >> 8 * (i % 4));
+  }
   float value(std::size_t i) const {
     const auto half = static_cast<std::uint16_t>(in[i / 2] >> 16 * (i % 2));
     return bf16 ? bf16_to_float(half) : f16_to_float(half);
   }
 };
 
-// Every number of columns, both elements, both orders.
+// Every number of columns, both elements and bytes, both orders.
 inline std::vector<GroupProduct> group_products() {
   std::vector<GroupProduct> all;
   for (std::size_t columns = 8; columns <= 256; columns *= 2) {
     for (const bool bf16 : {false, true}) {
-      for (const bool rows_first : {false, true}) all.emplace_back(bf16, columns, rows_first);
+      for (const bool rows_first : {false, true})
+        all.emplace_back(bf16, false, columns, rows_first);
     }
+    for (const bool rows_first : {false, true}) all.emplace_back(false, true, columns, rows_first);
   }
   return all;
 }

@@ -56,17 +56,19 @@ TEST(Warpgroup, AgreesWithSumsOfIntegers) {
 }
 
 TEST(Warpgroup, GivesTheSameInEveryOrderAndRacesNowhere) {
-  const test::GroupProduct product(true, 16, true);
-  for (const bool check_races : {false, true}) {
-    for (const HostOptions& options : all_orders(check_races)) {
-      product.judge(run(trial_of(product), options));
+  for (const test::GroupProduct& product :
+       {test::GroupProduct(true, false, 16, true), test::GroupProduct(false, true, 16, true)}) {
+    for (const bool check_races : {false, true}) {
+      for (const HostOptions& options : all_orders(check_races)) {
+        product.judge(run(trial_of(product), options));
+      }
     }
   }
 }
 
 // The kernel with `from` replaced by `to`.
 Trial changed(const std::string& from, const std::string& to) {
-  Trial trial = trial_of(test::GroupProduct(false, 16, true));
+  Trial trial = trial_of(test::GroupProduct(false, false, 16, true));
   trial.text.replace(trial.text.find(from), from.size(), to);
   return trial;
 }

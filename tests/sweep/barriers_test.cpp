@@ -294,6 +294,18 @@ TEST(Barriers, OfGemmByBytesAreAllNeeded) {
   expect_every_barrier_needed(op, plan, 4);
 }
 
+TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
+  with_integers(op.weights, true);
+  LinearBytegroups plan{.threads = 128};
+  plan.code_words = 1;
+  plan.codebook = all_shared(op.weights.entries());
+  expect_every_barrier_needed(op, plan, 2);
+  expect_every_barrier_needed(op, plan, 2, "copy_async_wait<0>();");
+}
+
 TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
   Gemm op;
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};

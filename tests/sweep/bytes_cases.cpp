@@ -1,7 +1,9 @@
-// Cases of dataflow bytes: products of entries whose sums over the stages are bytes.
+// Cases of dataflows bytes and bytegroups: products of entries whose sums over the stages are
+// bytes.
 #include "core/ceil_div.h"
 #include "heuristics/check.h"
 #include "tests/sweep/cases.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -28,6 +30,7 @@ enum Axis {
   kCodeWords,
   kSplits,
   kCombine,
+  kGroups,
 };
 constexpr std::array kBitsOf{8, 2, 5, 10};
 constexpr std::array kVectors{8, 4};
@@ -45,85 +48,139 @@ constexpr std::array kWordsOf{1, 2, 4};
 
 // By Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
-                              3, 4, 3, 3, 4, 4, 3, 3, 2};
+                              3, 4, 3, 3, 4, 4, 3, 3, 2, 2};
+
+const auto& pick(const auto& values, const std::vector<int>& v, Axis axis) {
+  return values[static_cast<std::size_t>(v[axis])];
+}
+
+// Takes each change of a plan that check() accepts.
+template <class P>
+class Attempts {
+ public:
+  Attempts(P first, const Linear& op, const Problem& problem, const GpuSpec& gpu)
+      : plan(first), op_(op), problem_(problem), gpu_(gpu) {
+    to_runs(plan, 1);
+  }
+  void attempt(const P& changed) {
+    if (check(changed, problem_, gpu_).ok) plan = changed;
+  }
+  void change(int P::*field, int value) {
+    P changed = plan;
+    changed.*field = value;
+    attempt(changed);
+  }
+  void chunk_of(int runs) {
+    P changed = plan;
+    to_runs(changed, runs);
+    attempt(changed);
+  }
+  void words(int count) {
+    P changed = plan;
+    changed.code_words = count;
+    to_runs(changed, 1);
+    attempt(changed);
+  }
+  void split(int splits, bool last_block) {
+    const std::int64_t chunks = ceil_div(op_.shape.in_features, std::int64_t{plan.chunk_columns});
+    change(&P::splits, static_cast<int>(std::min<std::int64_t>(chunks, splits)));
+    if (!last_block || plan.splits == 1) return;
+    P last = plan;
+    last.combine = Combine::last_block;
+    attempt(last);
+  }
+  void copies(int count) {
+    if (count == 1) return;
+    P copied = plan;
+    copied.codebook = all_replicated(op_.weights.entries(), count);
+    attempt(copied);
+  }
+
+  P plan;
+
+ private:
+  void to_runs(P& changed, int runs) const {
+    changed.chunk_columns = runs * vq::run_columns(configured(changed, op_));
+  }
+  const Linear& op_;
+  const Problem& problem_;
+  const GpuSpec& gpu_;
+};
+
+LinearBytes bytes_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
+                       const GpuSpec& gpu) {
+  LinearBytes first{.threads = pick(kThreadsOf, v, kThreads), .outputs_per_warp = 16};
+  first.product_rows = pick(kBlocks, v, kRowsPerBlock).first;
+  first.rows_per_block = pick(kBlocks, v, kRowsPerBlock).second;
+  first.codebook = all_shared(op.weights.entries());
+  first.code_words = 1;
+  if (first.rows_per_block > 8) first.threads = 256;  // which fetch more rows
+  Attempts<LinearBytes> to(first, op, problem, gpu);
+  to.words(pick(kWordsOf, v, kCodeWords));
+  to.change(&LinearBytes::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
+  if (to.plan.threads / 32 % pick(kAlongOf, v, kAlong) == 0) {
+    to.change(&LinearBytes::warps_along_columns, pick(kAlongOf, v, kAlong));
+  }
+  to.chunk_of(pick(kRuns, v, kChunkRuns));
+  to.split(v[kSplits] + 1, v[kCombine] == 1);
+  to.copies(pick(kPlacesOf, v, kPlaces));
+  return to.plan;
+}
+
+LinearBytegroups groups_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
+                             const GpuSpec& gpu) {
+  LinearBytegroups first{.threads = pick(kThreadsOf, v, kThreads) < 96 ? 128 : 256};
+  first.rows_per_block = 8 << v[kRowsPerBlock];
+  first.idle_warps = v[kOutputs];
+  first.codebook = all_shared(op.weights.entries());
+  first.code_words = 1;
+  Attempts<LinearBytegroups> to(first, op, problem, gpu);
+  to.words(pick(kWordsOf, v, kCodeWords));
+  to.chunk_of(pick(kRuns, v, kChunkRuns));
+  to.split(v[kSplits] + 1, v[kCombine] == 1);
+  to.copies(pick(kPlacesOf, v, kPlaces));
+  return to.plan;
+}
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
-  const auto pick = [&](const auto& values, Axis axis) {
-    return values[static_cast<std::size_t>(v[axis])];
-  };
   Linear op;
   op.dtype = static_cast<DType>(v[kDType]);
-  op.shape = {.rows = pick(kRowsOf, kRows),
-              .out_features = pick(kOuts, kOutFeatures),
-              .in_features = pick(kIns, kInFeatures)};
-  op.weights.vector_size = pick(kVectors, kVector);
-  op.weights.index_bits = pick(kBitsOf, kBits);
+  op.shape = {.rows = pick(kRowsOf, v, kRows),
+              .out_features = pick(kOuts, v, kOutFeatures),
+              .in_features = pick(kIns, v, kInFeatures)};
+  op.weights.vector_size = pick(kVectors, v, kVector);
+  op.weights.index_bits = pick(kBitsOf, v, kBits);
   op.weights.residuals = v[kResiduals] + 1;
   op.weights.output_scales = v[kOutputScales] == 1;
-  op.weights.layout = pick(kLayouts, kLayout);
+  op.weights.layout = pick(kLayouts, v, kLayout);
   with_integers(op.weights, true);
   op.weights.common_scale = true;
+  // With bytegroups one codebook serves all columns.
+  const int unit = v[kGroups] == 1 ? 4096 : 1024;
   if (v[kScope] == 1) {
     op.weights.scope = Scope::channel_group;
-    op.weights.group_channels = 1024;
+    op.weights.group_channels = unit;
   } else if (v[kScope] == 2) {
     op.weights.scope = Scope::tile;
     op.weights.tile_rows = 1536;
-    op.weights.tile_columns = 1024;
+    op.weights.tile_columns = unit;
   }
 
   SweepCase result;
   result.problem = op.shape.rows <= 8 ? Problem(Gemv{op}) : Problem(Gemm{op});
   validate(result.problem, "sweep");
-  LinearBytes plan{.threads = pick(kThreadsOf, kThreads), .outputs_per_warp = 16};
-  plan.product_rows = pick(kBlocks, kRowsPerBlock).first;
-  plan.rows_per_block = pick(kBlocks, kRowsPerBlock).second;
-  plan.codebook = all_shared(op.weights.entries());
-  plan.code_words = 1;
-  const auto with_chunk = [&](LinearBytes changed, int runs) {
-    changed.chunk_columns = runs * vq::run_columns(configured(changed, op));
-    return changed;
-  };
-  plan = with_chunk(plan, 1);
-  if (!check(plan, result.problem, gpu).ok) plan.threads = 256;  // which fetch more rows
-  // Each that check() refuses is dropped.
-  bool taken = false;
-  const auto attempt = [&](const LinearBytes& changed) {
-    if (!check(changed, result.problem, gpu).ok) return;
-    plan = changed;
-    taken = true;
-  };
-  const auto change = [&](int LinearBytes::*field, int value) {
-    LinearBytes changed = plan;
-    changed.*field = value;
-    attempt(changed);
-  };
-  LinearBytes wide = plan;
-  wide.code_words = pick(kWordsOf, kCodeWords);
-  attempt(with_chunk(wide, 1));
-  change(&LinearBytes::outputs_per_warp, pick(kOutputsOf, kOutputs));
-  if (plan.threads / 32 % pick(kAlongOf, kAlong) == 0) {
-    change(&LinearBytes::warps_along_columns, pick(kAlongOf, kAlong));
-  }
-  attempt(with_chunk(plan, pick(kRuns, kChunkRuns)));
-  const std::int64_t chunks = ceil_div(op.shape.in_features, std::int64_t{plan.chunk_columns});
-  change(&LinearBytes::splits, static_cast<int>(std::min<std::int64_t>(chunks, v[kSplits] + 1)));
-  if (v[kCombine] == 1 && plan.splits > 1) {
-    LinearBytes last = plan;
-    last.combine = Combine::last_block;
-    attempt(last);
-  }
-  if (v[kPlaces] > 0) {
-    LinearBytes copied = plan;
-    copied.codebook = all_replicated(op.weights.entries(), pick(kPlacesOf, kPlaces));
-    attempt(copied);
-  }
-  result.override_dropped = !taken;
-  result.plan = plan;
+  result.plan = v[kGroups] == 1 ? Plan(groups_plan(v, op, result.problem, gpu))
+                                : Plan(bytes_plan(v, op, result.problem, gpu));
+  // Their own plans of the axes are those that differ from the first that check() takes.
+  result.override_dropped = !check(result.plan, result.problem, gpu).ok;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
-  result.misalignment = {alignment, alignment * std::max(static_cast<std::size_t>(plan.code_words),
-                                                         aligned_words(op.weights.layout))};
+  change_own(
+      result.plan, [&](auto& own) requires requires { own.code_words; } {
+        result.misalignment = {alignment,
+                               alignment * std::max(static_cast<std::size_t>(own.code_words),
+                                                    aligned_words(op.weights.layout))};
+      });
   if (op.shape.in_features % 8 == 0) result.misalignment.elements = alignment * 8;
   result.name = case_name(v);
   return result;

@@ -53,8 +53,9 @@ Plan linear_plan(const Linear& op, const Plan& like, bool fitting) {
     lanes->splits = 2;
   } else if (fitting) {
     EXPECT_TRUE(change_own(
-        plan,
-        [](auto& own) requires requires { own.chunk_columns; } { own.outputs_per_warp = 32; }));
+        plan, [](auto& own) requires requires { own.chunk_columns, own.outputs_per_warp = 32; } {
+          own.outputs_per_warp = 32;
+        }));
   }
   return plan;
 }

@@ -16,6 +16,7 @@ struct LinearArgs {
   float* partials;  // [splits][the problem's rows][out_features] fp32; null where splits == 1
   u32* counters;    // [blocks of rows][blocks of outputs], zeros; for plans whose last block merges
   i32 rows;         // of x and y, 1 to the problem's: no others are read or written
+  u8* staged;  // what a first kernel makes of x, CallShape::handed_bytes; null without one
 };
 
 }  // namespace vq

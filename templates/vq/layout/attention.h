@@ -157,7 +157,7 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
                                              i64 score_bytes, CallShape& shape) {
   shape.splits = c.splits;
   shape.counters = counters(c, batch);
-  shape.score_bytes = score_bytes;
+  shape.handed_bytes = score_bytes;
   shape.code_bytes = code_alignment(c.keys, c.values);
   if (c.splits > 1 || score_bytes > 0) shape.workspace_bytes = kCounterBytes + score_bytes;
   if (c.splits == 1) return;

@@ -12,7 +12,9 @@ namespace vq {
 
 // How the sums of splits become one, and the workspace of a call that has any:
 //
-//   counters, kCounterBytes | partial scores (dataflow channels) | partials
+//   counters, kCounterBytes | what a kernel hands to the next | partials
+//
+// Handed on are the partial scores of dataflow channels, and the bytes of x of dataflow bytegroups.
 //
 // Calls that follow each other on a stream may share a workspace, so the counters stand at its
 // front whatever the op: what one call leaves of its partials is never another's counter.
@@ -35,12 +37,12 @@ struct Launch {
 
 inline constexpr int kMostLaunches = 3;
 
-// A call: its kernels in order, and its workspace: counters, partial scores, partials.
+// A call: its kernels in order, and its workspace.
 // Rows of codes begin at multiples of code_bytes, rows of elements at multiples of element_bytes.
 struct CallShape {
   Launch launches[kMostLaunches];
   int count;
-  i64 score_bytes;
+  i64 handed_bytes;  // of the workspace: from one kernel to the next
   i64 workspace_bytes;
   int splits = 1;  // blocks that share a result
   i64 counters;    // results that blocks share: what merging by the last block takes

@@ -17,6 +17,7 @@
 #include <vq/kernels/linear_bytes/plan.h>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/linear_work.cuh>
+#include <vq/ops/split_bytes.cuh>
 
 namespace vq {
 
@@ -50,11 +51,10 @@ class ByteX {
     VQ_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       const float peak = peak_of(fetched_[turn]);
-      constexpr float kLeast = 1e-30f;  // below which its reciprocal is none: as zeros
-      const float to_peak = peak > kLeast ? kPeak / peak : 0.0f;
+      const float to_peak = SplitBytes::factor_of(peak);
       if (!is_turn(turn)) continue;
       if (lane() == 0) {
-        store_shared(scales(buffer) + unit_of(turn), peak * (1 / kPeak));
+        store_shared(scales(buffer) + unit_of(turn), SplitBytes::scale_of(peak));
       }
       VQ_UNROLL
       for (int i = 0; i < kOctets; ++i) {
@@ -84,7 +84,6 @@ class ByteX {
   }
 
  private:
-  static constexpr float kPeak = 127.0f * 256.0f;
   static constexpr u32 kRows = kConfig.rows_per_block;
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kTurns = warp_turns(kConfig);
@@ -103,43 +102,18 @@ class ByteX {
   VQ_DEVICE static int group_of(int turn) { return static_cast<int>(unit_of(turn) / kRows); }
   VQ_DEVICE static int row_of(int turn) { return static_cast<int>(unit_of(turn) % kRows); }
 
-  // The largest magnitude of the warp's, NaN where one is no finite number: the bits of magnitudes
-  // have the order of the numbers, with what is none above them.
+  // The largest magnitude of the warp's.
   VQ_DEVICE static float peak_of(const U32x4 (&octets)[kOctets]) {
     u32 peak = 0;
     VQ_UNROLL
-    for (int i = 0; i < kOctets; ++i) {
-      VQ_UNROLL
-      for (int w = 0; w < 4; ++w) {
-        peak = larger_halves(peak, word_of(octets[i], w) & 0x7fff7fffu);
-      }
-    }
-    VQ_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) peak = larger_halves(peak, shuffle_xor(peak, mask));
-    const u32 low = peak & 0xffffu, high = peak >> 16;
-    const u32 most = low > high ? low : high;
-    constexpr u32 kInfinity = kConfig.element == Element::f16 ? 0x7c00u : 0x7f80u;
-    return most < kInfinity ? to_float<kConfig.element>(static_cast<u16>(most))
-                            : float_from_bits(0x7fc00000u);
+    for (int i = 0; i < kOctets; ++i) peak = SplitBytes::peak_bits(peak, octets[i]);
+    return SplitBytes::peak<kConfig.element>(SplitBytes::peak_of_warp(peak));
   }
 
   VQ_DEVICE static void store_octet(int buffer, int row, int group, int octet, const U32x4& x,
                                     float to_peak) {
     u32 high[2], low[2];
-    VQ_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      u32 whole[4];  // v + 128 in the low bits
-      VQ_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const u32 pair = word_of(x, half * 2 + i / 2);
-        const auto bits = static_cast<u16>(i % 2 == 0 ? pair & 0xffffu : pair >> 16);
-        whole[i] = float_bits(fused(to_float<kConfig.element>(bits), to_peak, kWhole));
-      }
-      const u32 first = byte_permute(whole[0], whole[1], 0x5140u);  // low, low, high, high
-      const u32 second = byte_permute(whole[2], whole[3], 0x5140u);
-      low[half] = byte_permute(first, second, 0x5410u) ^ 0x80808080u;
-      high[half] = byte_permute(first, second, 0x7632u);
-    }
+    SplitBytes::split<kConfig.element>(high, low, x, to_peak);
     constexpr u32 kSteps = run_steps(kConfig);
     const u32 number = static_cast<u32>(octet);
     const u32 step = static_cast<u32>(group) * (group_runs(kConfig) * kSteps) +
@@ -155,10 +129,6 @@ class ByteX {
                    U32x4{high[0], high[1], low[0], low[1]});
     }
   }
-  // To which a number within kPeak is added so that its low 16 bits are the integer plus 128, in
-  // two bytes of which the upper is `high` and the lower `low` plus 128.
-  static constexpr float kWhole = 12582912.0f + 128.0f;
-
   VQ_DEVICE static u8* buffer_at(int buffer) {
     return shared_part<u8>(kOffset) + buffer * byte_chunk_bytes(kConfig);
   }

@@ -33,6 +33,11 @@ VQ_DEVICE void warpgroup_hold(float (&values)[kCount]) {
   VQ_UNROLL
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i]));
 }
+template <int kCount>
+VQ_DEVICE void warpgroup_hold(i32 (&values)[kCount]) {
+  VQ_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i]));
+}
 
 // The word in another register, which is written here and not before: products in flight may still
 // read what the compiler would write instead, were it a mere name for `word`.
@@ -46,12 +51,12 @@ VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_byte
   return core_descriptor(shared_address(shared), octet_bytes, rows_bytes);
 }
 
-#define VQ_SUMS4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
-#define VQ_SUMS8(i) VQ_SUMS4(i), VQ_SUMS4(i + 4)
-#define VQ_SUMS16(i) VQ_SUMS8(i), VQ_SUMS8(i + 8)
-#define VQ_SUMS32(i) VQ_SUMS16(i), VQ_SUMS16(i + 16)
-#define VQ_SUMS64(i) VQ_SUMS32(i), VQ_SUMS32(i + 32)
-#define VQ_SUMS128(i) VQ_SUMS64(i), VQ_SUMS64(i + 64)
+#define VQ_SUMS4(kind, i) kind(c[i]), kind(c[i + 1]), kind(c[i + 2]), kind(c[i + 3])
+#define VQ_SUMS8(kind, i) VQ_SUMS4(kind, i), VQ_SUMS4(kind, i + 4)
+#define VQ_SUMS16(kind, i) VQ_SUMS8(kind, i), VQ_SUMS8(kind, i + 8)
+#define VQ_SUMS32(kind, i) VQ_SUMS16(kind, i), VQ_SUMS16(kind, i + 16)
+#define VQ_SUMS64(kind, i) VQ_SUMS32(kind, i), VQ_SUMS32(kind, i + 32)
+#define VQ_SUMS128(kind, i) VQ_SUMS64(kind, i), VQ_SUMS64(kind, i + 64)
 #define VQ_NAMES4 "%0, %1, %2, %3"
 #define VQ_NAMES8 \
   VQ_NAMES4       \
@@ -76,7 +81,7 @@ VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_byte
 #define VQ_WARPGROUP_MMA(columns, type, names, sums, a0, a1, a2, a3, operand)                   \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" names \
                "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #operand ", 1, 1, 1, 0;"        \
-               : sums(0)                                                                        \
+               : sums("+f", 0)                                                                  \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #define VQ_WARPGROUP_MMAS(columns, names, sums, a0, a1, a2, a3, operand)     \
   if constexpr (E == Element::f16) {                                         \
@@ -104,6 +109,35 @@ VQ_DEVICE void warpgroup_mma(float (&c)[kColumns / 2], const u32 (&a)[4], u64 b)
     VQ_WARPGROUP_MMAS(128, VQ_NAMES64, VQ_SUMS64, 64, 65, 66, 67, 68)
   } else if constexpr (kColumns == 256) {
     VQ_WARPGROUP_MMAS(256, VQ_NAMES128, VQ_SUMS128, 128, 129, 130, 131, 132)
+  }
+}
+
+// The same of signed bytes, 64x32 by 32xN, with sums of integers.
+#define VQ_WARPGROUP_MMA_S8(columns, names, sums, a0, a1, a2, a3, operand)                      \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k32.s32.s8.s8 {" names "}, {%" #a0 \
+               ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #operand ", 1;"                             \
+               : sums("+r", 0)                                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+template <int kColumns>
+VQ_DEVICE void warpgroup_mma_s8(i32 (&c)[kColumns / 2], const u32 (&a)[4], u64 b) {
+  static_assert(kColumns == 0 || kHasWarpgroupMma,
+                "warpgroup_mma_s8 needs sm_90a; ask kHasWarpgroupMma first");
+  static_assert(kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 64 ||
+                    kColumns == 128 || kColumns == 256,
+                "warpgroup_mma_s8: a power of two of columns from 8 to 256");
+  if constexpr (kColumns == 8) {
+    VQ_WARPGROUP_MMA_S8(8, VQ_NAMES4, VQ_SUMS4, 4, 5, 6, 7, 8);
+  } else if constexpr (kColumns == 16) {
+    VQ_WARPGROUP_MMA_S8(16, VQ_NAMES8, VQ_SUMS8, 8, 9, 10, 11, 12);
+  } else if constexpr (kColumns == 32) {
+    VQ_WARPGROUP_MMA_S8(32, VQ_NAMES16, VQ_SUMS16, 16, 17, 18, 19, 20);
+  } else if constexpr (kColumns == 64) {
+    VQ_WARPGROUP_MMA_S8(64, VQ_NAMES32, VQ_SUMS32, 32, 33, 34, 35, 36);
+  } else if constexpr (kColumns == 128) {
+    VQ_WARPGROUP_MMA_S8(128, VQ_NAMES64, VQ_SUMS64, 64, 65, 66, 67, 68);
+  } else if constexpr (kColumns == 256) {
+    VQ_WARPGROUP_MMA_S8(256, VQ_NAMES128, VQ_SUMS128, 128, 129, 130, 131, 132);
   }
 }
 

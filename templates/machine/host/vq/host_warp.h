@@ -197,4 +197,35 @@ Refusal warpgroup_mma(void* const* operands) {
   return kDone;
 }
 
+// The same of signed bytes, whose sums wrap at 32 bits; a sum for a thread whose descriptor is
+// another is the least integer.
+template <int kColumns>
+Refusal warpgroup_mma_s8(void* const* operands) {
+  using Operands = MmaOperands<i32, u64>;
+  const u64 descriptor = of<Operands>(operands, 0).b;
+  i32 b[32][kColumns];
+  for (int n = 0; n < kColumns; ++n) {
+    for (int k = 0; k < 32; ++k) {
+      const u8* row = context->shared + core_row(descriptor, n, k / 16);
+      b[k][n] = byte_of(load(reinterpret_cast<const u32*>(row) + k % 16 / 4), k % 4);
+    }
+  }
+  for (int first = 0; first < kGroupThreads; first += kLanes) {
+    i32 a[16][32];
+    gather<16>(a, fragment::a_m16n8k32, [&](int lane, int i) {
+      return byte_of(of<Operands>(operands, first + lane).a[i / 4], i % 4);
+    });
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const auto& mine = of<Operands>(operands, first + lane);
+      for (int i = 0; i < kColumns / 2; ++i) {
+        const fragment::Place at = fragment::c_m64n(lane, i);
+        u32 sum = static_cast<u32>(mine.c[i]);
+        for (int k = 0; k < 32; ++k) sum += static_cast<u32>(a[at.row][k] * b[k][at.column]);
+        mine.c[i] = static_cast<i32>(mine.b == descriptor ? sum : 0x80000000u);
+      }
+    }
+  }
+  return kDone;
+}
+
 }  // namespace vq::host

@@ -117,21 +117,32 @@ inline constexpr bool kHasWarpgroupMma = true;
 VQ_DEVICE u64 warpgroup_operand(const u8* shared, int octet_bytes, int rows_bytes) {
   return core_descriptor(static_cast<u32>(shared - host::context->shared), octet_bytes, rows_bytes);
 }
+namespace host {
 // Each thread checks its share of the rows that the group reads, and it is the thread that reads
 // them to the race checker.
-template <Element E, int kColumns>
-VQ_DEVICE void warpgroup_mma(float (&c)[kColumns / 2], const u32 (&a)[4], u64 b, VQ_SITE) {
-  for (int i = thread_index() % host::kGroupThreads; i < 2 * kColumns; i += host::kGroupThreads) {
-    const u8* row = host::context->shared + core_row(b, i / 2, i % 2);
+template <int kColumns>
+void check_operand(u64 b, Site site) {
+  for (int i = thread_index() % kGroupThreads; i < 2 * kColumns; i += kGroupThreads) {
+    const u8* row = context->shared + core_row(b, i / 2, i % 2);
     const auto* words = reinterpret_cast<const U32x4*>(row);
-    host::check_shared(host::Access::kWarpgroupMma, words, {file, line});
-    if constexpr (host::kCheckRaces) {
-      host::context->warpgroup_read(host::context, host::address_of(row), sizeof(U32x4),
-                                    {file, line});
+    check_shared(Access::kWarpgroupMma, words, site);
+    if constexpr (kCheckRaces) {
+      context->warpgroup_read(context, address_of(row), sizeof(U32x4), site);
     }
   }
+}
+}  // namespace host
+template <Element E, int kColumns>
+VQ_DEVICE void warpgroup_mma(float (&c)[kColumns / 2], const u32 (&a)[4], u64 b, VQ_SITE) {
+  host::check_operand<kColumns>(b, {file, line});
   host::MmaOperands<float, u64> mine{c, a, b};
   collect(host::Collective::kWarpgroupMma, mine, &host::warpgroup_mma<E, kColumns>, {file, line});
+}
+template <int kColumns>
+VQ_DEVICE void warpgroup_mma_s8(i32 (&c)[kColumns / 2], const u32 (&a)[4], u64 b, VQ_SITE) {
+  host::check_operand<kColumns>(b, {file, line});
+  host::MmaOperands<i32, u64> mine{c, a, b};
+  collect(host::Collective::kWarpgroupMma, mine, &host::warpgroup_mma_s8<kColumns>, {file, line});
 }
 VQ_DEVICE void warpgroup_fence() {}
 VQ_DEVICE void warpgroup_commit() { host::context->warpgroup_commit(host::context); }
@@ -140,8 +151,8 @@ VQ_DEVICE void warpgroup_wait() {
   host::context->warpgroup_wait(host::context, N);
 }
 VQ_DEVICE u32 warpgroup_copy(u32 word) { return word; }
-template <int kCount>
-VQ_DEVICE void warpgroup_hold(float (&)[kCount]) {}
+template <class T, int kCount>
+VQ_DEVICE void warpgroup_hold(T (&)[kCount]) {}
 VQ_DEVICE void fence_shared() {}
 
 VQ_DEVICE u8* shared_memory() { return host::context->shared; }

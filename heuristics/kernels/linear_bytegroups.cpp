@@ -1,0 +1,146 @@
+// A product of bytes by warp groups. Candidates are the warp groups of a block and the idle warps
+// that even its outputs out, the rows of a block, the length of a load and of a chunk, and splits.
+#include <set>
+
+#include "heuristics/kernels/linear.h"
+
+namespace vqgen {
+namespace {
+
+// Rows of a block: the least power of two that has all, up to 64.
+int staged_rows(int rows) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, 64))));
+}
+
+// Chunks of whole runs of about `columns`, two steps at least.
+int chunk_of(const LinearBytegroups& plan, const Linear& op, std::int64_t columns) {
+  const std::int64_t run = vq::run_columns(configured(plan, op));
+  return static_cast<int>(std::max<std::int64_t>(ceil_div(std::int64_t{64}, run), columns / run) *
+                          run);
+}
+
+// Splits that leave each at least one chunk.
+int splits_of(const LinearBytegroups& plan, const Linear& op, std::int64_t wanted) {
+  return static_cast<int>(even_splits(ceil_div(op.shape.in_features, plan.chunk_columns),
+                                      std::max<std::int64_t>(1, wanted)));
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const LinearBytegroups& plan, const Linear& op, const GpuSpec& gpu) {
+  judge_bytes(judge, plan, op, gpu);
+  judge.require(
+      gpu.warpgroup_products,
+      "{} ({}) has no products of warp groups, which dataflow bytegroups takes and Hopper "
+      "alone has; use dataflow bytes",
+      gpu.name, gpu.arch);
+  constexpr int kGroupThreads = 128;
+  judge.require(plan.threads % kGroupThreads == 0,
+                "threads {} are no whole warp groups of {}, as dataflow bytegroups takes",
+                plan.threads, kGroupThreads);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) &&
+                    plan.rows_per_block >= 8 && plan.rows_per_block <= 128,
+                "rows_per_block {} is not a power of two from 8 to 128, as dataflow bytegroups "
+                "takes",
+                plan.rows_per_block);
+  judge.require(plan.chunk_columns >= 64, "chunk_columns {} are less than two steps of 32",
+                plan.chunk_columns);
+  if (!judge.ok()) return;
+  judge_runs(judge, plan, op);
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  judge.require(vq::units_per_row(config) == 1,
+                "{} codebooks serve the columns of an output, where dataflow bytegroups takes one; "
+                "use dataflow bytes",
+                vq::units_per_row(config));
+  constexpr std::int64_t kMostColumns = 2147483647 / (127 * 128);
+  judge.require(op.shape.in_features <= kMostColumns,
+                "sums of integers over {} columns pass 32 bits; use dataflow bytes",
+                op.shape.in_features);
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads);
+  judge.require(vq::bytegroup_registers(config) <= most,
+                "sums, operands and codes take {} registers a thread, of {}; lower threads, "
+                "rows_per_block or code_words",
+                vq::bytegroup_registers(config), most);
+  judge_linear(judge, plan, op, gpu);
+}
+
+// Enough outputs per block to fill the GPU once, then splits.
+LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuSpec& gpu) {
+  plan.rows_per_block = staged_rows(op.shape.rows);
+  const int lanes = phase_lanes(op.weights.held_bytes());
+  for (const Placement& codebook :
+       {all_replicated(op.weights.entries(), lanes), all_shared(op.weights.entries())}) {
+    plan.codebook = codebook;
+    for (const int threads : {512, 256, 128}) {
+      plan.threads = threads;
+      for (const int words : {4, 2, 1}) {
+        plan.code_words = words;
+        plan.chunk_columns = chunk_of(plan, op, 256);
+        plan.splits = splits_of(plan, op, gpu.sms / blocks_of_split(op, plan));
+        if (check(plan, op, gpu).ok) return plan;
+      }
+    }
+  }
+  return plan;
+}
+
+void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
+                    SpacePlacement allowed) {
+  using P = LinearBytegroups;
+  constexpr int kFewestRows = 9;
+  if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products || op.shape.rows < kFewestRows) {
+    return;
+  }
+  const std::vector<Placement> placements = near_placements(op, allowed);
+  plan.rows_per_block = staged_rows(op.shape.rows);
+  for_each_of(
+      plan,
+      {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}, {&P::idle_warps, {0, 1, 2, 3}}},
+      [&] {
+        for (const int columns : {256, 512}) {
+          plan.chunk_columns = chunk_of(plan, op, columns);
+          std::set<int> cuts;
+          for (const int waves : {1, 2}) {
+            cuts.insert(
+                splits_of(plan, op, std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
+          }
+          for (const int splits : cuts) {
+            plan.splits = splits;
+            for (const Placement& each : placements) {
+              plan.codebook = each;
+              to.add(plan);
+            }
+          }
+        }
+      });
+}
+
+void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, const PlanUse& use,
+                ConflictTable& conflicts) {
+  const auto c = configured(plan, op);
+  const double warps = c.threads / 32.0;
+  const double chunks = block_chunks(c);
+  const VqFormat& format = op.weights;
+  const double runs = chunks * vq::chunk_columns(c) / vq::run_columns(c);
+  const double steps = warps * runs * vq::run_steps(c);  // of all warps
+  const double lookups = steps * 2 * vq::octet_codes(c.weights);
+  add_lookups(to, use.operands.front(), lookups, conflicts);
+  const double words = format.vector_size / 4.0;
+  to.arithmetic += lookups * (1 + words) + lookups / format.residuals * words * 2;
+  to.turns += steps;
+  // Twice the rate of m16n8k32; an instruction of few columns takes as long as one of 16.
+  constexpr double kRate = 0.5;
+  to.products += steps * std::max(vq::product_columns(c), 16) / 8 * kRate;
+  // Codes; a warp group reads x once a product, and it is copied once.
+  constexpr double kRows = 8;
+  to.passes += runs * warps * 2 * vq::run_words(c) / c.code_words * kRows;
+  to.passes += steps / vq::kBytegroupWarps * vq::step_bytes(c) / 128;
+  to.passes += chunks * vq::chunk_bytes(c) / 128;
+  to.l2_bytes += chunks * vq::chunk_bytes(c);
+  to.prologue += chunks + 2;  // and the kernel before
+  to.chain += runs;
+  to.registers = vq::bytegroup_registers(c);
+}
+
+}  // namespace vqgen

@@ -1,0 +1,142 @@
+// gemm by products of integers on the tensor cores of Hopper: y = x W^T, where the sums of an
+// output's entries over the stages are signed bytes of one scale, and x is two signed bytes of a
+// scale per row, which a kernel before has made (staged_x.cuh).
+//
+// A warp group multiplies 64 outputs by both bytes of all rows of the block over 32 columns
+// (wgmma), a in registers, b in shared memory. Lane (g, c) of a warp looks up octet c of outputs g
+// and g + 8, whose words are a as they come (linear_bytes/kernel.cuh). The tensor cores multiply
+// while the lanes look up the next step: two sets of operands take turns. Sums of integers are
+// exact, 127 * 128 for each column, and become numbers at last.
+#pragma once
+
+#include <vq/kernels/linear_bytegroups/plan.h>
+#include <vq/ops/byte_table.cuh>
+#include <vq/ops/fragment_codes.cuh>
+#include <vq/ops/staged_x.cuh>
+
+namespace vq {
+
+template <class Plan>
+class LinearBytegroupsBlock {
+ public:
+  using Work = LinearWork<Plan>;
+  using Codes = FragmentCodes<Plan>;
+  using X = StagedX<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr FormatConfig kFormat = kConfig.weights;
+  static constexpr int kRows = kConfig.rows_per_block;
+  static constexpr int kSteps = run_steps(kConfig);
+  static constexpr int kRunColumns = run_columns(kConfig);
+  static constexpr int kChunkRuns = kConfig.chunk_columns / kRunColumns;
+  static constexpr int kColumns = product_columns(kConfig);
+  static_assert(kConfig.chunk_columns >= 64, "");  // products of the last chunk but one are done
+
+  VQ_DEVICE explicit LinearBytegroupsBlock(const LinearArgs& args)
+      : args_(args), table_(args), codes_(args.weights.codes, first_loaded()), x_(args) {}
+
+  VQ_DEVICE void run() {
+    VQ_UNROLL
+    for (int i = 0; i < kColumns / 2; ++i) sum_[i] = 0;
+    warpgroup_hold(sum_);
+    if (Work::begin() < Work::end()) {
+      multiply_share();
+    } else {
+      after_last_launch();
+    }
+    warpgroup_hold(sum_);
+    if (busy()) write();
+  }
+
+ private:
+  // Idle warps have no outputs, but copy x and are of a group that multiplies. They load and look
+  // up what the first does, rather than wait at branches.
+  VQ_DEVICE static bool busy() {
+    if constexpr (kConfig.idle_warps == 0) return true;
+    return warp() < kConfig.threads / 32 - kConfig.idle_warps;
+  }
+  VQ_DEVICE static i64 first_output() {
+    return Work::first_output() + warp() * kConfig.outputs_per_warp;
+  }
+  VQ_DEVICE static i64 first_loaded() { return busy() ? first_output() : Work::first_output(); }
+
+  // The columns of this block's split.
+  VQ_DEVICE void multiply_share() {
+    typename Codes::Run next;
+    codes_.load(next, Work::begin() / kRunColumns);
+    table_.switch_to(Work::bound_unit(Work::begin()));
+    table_.finish_load(table_.begin_load());
+    after_last_launch();
+    x_.begin(Work::begin(), 0);
+    int buffer = 0;
+    for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
+      copy_async_wait<0>();
+      fence_shared();
+      sync_block();
+      const i64 following = first + kConfig.chunk_columns;
+      const int after = (buffer + 1) % kStagedChunks;
+      if (following < Work::end()) x_.begin(following, after);
+      u64 x = X::operand(buffer);
+      for (int run = 0; run < kChunkRuns; ++run) {
+        const typename Codes::Run now = next;
+        codes_.load(next, first / kRunColumns + run + 1);
+        multiply(now, x);
+        x = advanced(x, kSteps * step_bytes(kConfig));
+      }
+      buffer = after;
+    }
+    warpgroup_wait<0>();
+  }
+
+  VQ_DEVICE void multiply(const typename Codes::Run& codes, u64 x) {
+    VQ_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      u32 a[4];
+      warpgroup_wait<(kSteps > 1 ? 1 : 0)>();  // the products that have these operands are done
+      VQ_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        VQ_UNROLL
+        for (int e = 0; e < Codes::kEntries; ++e) {
+          u32 words[kFormat.vector_size / 4];
+          table_.look_up(
+              words, [&](int stage) { return Codes::at(codes.words[0][half], step, e, stage); });
+          VQ_UNROLL
+          for (int i = 0; i < kFormat.vector_size / 4; ++i) {
+            a[(e * kFormat.vector_size / 4 + i) * 2 + half] = warpgroup_copy(words[i]);
+          }
+        }
+      }
+      warpgroup_fence();
+      warpgroup_mma_s8<kColumns>(sum_, a, advanced(x, step * step_bytes(kConfig)));
+      warpgroup_commit();
+    }
+  }
+
+  // Sum i of those of the high bytes is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2;
+  // those of the low bytes stand behind them.
+  VQ_DEVICE void write() const {
+    VQ_UNROLL
+    for (int i = 0; i < kRows / 2; ++i) {
+      const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
+      const i64 output = Codes::output_of(first_output(), 0, i / 2 % 2);
+      if (output < Work::kOutFeatures && row < Work::rows(args_)) {
+        const auto high = static_cast<float>(sum_[i]);
+        const auto low = static_cast<float>(sum_[i + kRows / 2]);
+        Work::write(args_, row, output,
+                    fused(256.0f, high, low) * (table_.scale() * x_.scale(row)));
+      }
+    }
+  }
+
+  const LinearArgs& args_;
+  ByteTable<Plan> table_;
+  Codes codes_;
+  X x_;
+  i32 sum_[kColumns / 2];
+};
+
+template <class Plan>
+VQ_DEVICE void linear_bytegroups(const LinearArgs& args) {
+  linear_block<Plan, LinearBytegroupsBlock<Plan>>(args);
+}
+
+}  // namespace vq

@@ -1,0 +1,123 @@
+// Plan of a product of bytes by warp groups (Hopper), for many rows: as bytes, but x is turned to
+// bytes once, by a kernel before, and four warps multiply together with all rows of a block.
+#pragma once
+
+#include <vq/layout/core_matrices.h>
+#include <vq/layout/linear_runs.h>
+
+namespace vq {
+
+struct LinearBytegroups {
+  int threads = 512;
+  int chunk_columns = 256;
+  int splits = 1;
+  Combine combine = Combine::kernel;
+  int rows_per_block = 16;
+  int code_words = 4;
+  int idle_warps = 0;
+  Placement codebook{};
+
+  static constexpr const char* kType = "LinearBytegroups";
+  static constexpr const char* kName = "linear_bytegroups";
+  static constexpr bool kAhead = true;
+  static constexpr int kXElements = 8;
+  // Outputs and codes go to lanes as those of fragments with 8 rows.
+  static constexpr int fragment_rows = 8;
+  static constexpr LinearFusion fusion = LinearFusion::permute;
+  static constexpr int outputs_per_warp = 16;
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = LinearBytegroups;
+    visit("threads", &P::threads, Range{32, 1024}, "threads per block, whole warp groups");
+    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
+          "rows of x that a block serves, a power of two from 8 to 128");
+    visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
+    visit("idle_warps", &P::idle_warps, Range{0, 3},
+          "warps of a block that have no outputs, where fewer outputs per block fill the "
+          "multiprocessors evenly");
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
+  }
+};
+
+VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearBytegroups>& c) {
+  return (c.threads / 32 - c.idle_warps) * c.outputs_per_warp;
+}
+
+// x^T is operand b of a product of 32 columns, a step: as many columns of b for the high bytes of
+// all rows as for the low ones behind them. Core matrices (core_matrices.h) have octets of 16
+// bytes:
+//
+//   a step   k 0 .. 15: high of row 0, of row 1 .., low of row 0 .. | k 16 .. 31: the same
+//
+// A dot product does not care in which order its columns come: bytes 4c .. of both k octets are the
+// octet of x of lane c, so that what lane c looks up is its operand as it comes.
+VQ_HD constexpr int product_columns(const LinearConfig<LinearBytegroups>& c) {
+  return 2 * c.rows_per_block;
+}
+VQ_HD constexpr int k_octet_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return product_columns(c) * kCoreRowBytes;
+}
+VQ_HD constexpr int step_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return 2 * k_octet_bytes(c);
+}
+VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return c.chunk_columns / 32 * step_bytes(c);
+}
+// A chunk comes while the last products of the one before are still reading theirs, and other warps
+// are behind by a barrier.
+inline constexpr int kStagedChunks = 3;
+inline constexpr int kBytegroupWarps = 4;
+
+// What the first kernel makes: of each block of rows whole chunks of bytes; and a scale for each
+// row, fp32, by which the integers 256 high + low become numbers.
+VQ_HD constexpr i64 row_blocks(const LinearConfig<LinearBytegroups>& c) {
+  return ceil_div(c.rows, c.rows_per_block);
+}
+VQ_HD constexpr i64 staged_row_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return chunks(c) * chunk_bytes(c);
+}
+VQ_HD constexpr i64 staged_scales(const LinearConfig<LinearBytegroups>& c) {
+  return row_blocks(c) * staged_row_bytes(c);
+}
+VQ_HD constexpr i64 staged_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return staged_scales(c) + row_blocks(c) * c.rows_per_block * 4;
+}
+inline constexpr int kStagingThreads = 256;
+
+// 32-bit registers of a thread: sums of integers, the codes of this run and the next, two sets of
+// operands; and addresses and what is being looked up.
+VQ_HD constexpr int bytegroup_registers(const LinearConfig<LinearBytegroups>& c) {
+  constexpr int kBeside = 40;
+  return c.rows_per_block + 2 * 2 * run_words(c) + 8 + kBeside;
+}
+
+// [kStagedChunks] chunks.
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return i64{kStagedChunks} * chunk_bytes(c);
+}
+
+VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
+  CallShape shape{};
+  shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, 1, kStagingThreads,
+             kStagingThreads / 32 * 4, false, false});
+  shape.add({c.kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}), row_blocks(c),
+             c.splits, c.threads, shared_layout(c).total, c.kAhead, true});
+  shape.splits = c.splits;
+  shape.counters = counters(c);
+  shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
+  if (c.in_features % c.kXElements == 0) shape.element_bytes = 2 * c.kXElements;
+  shape.handed_bytes = ceil_div(staged_bytes(c), i64{16}) * 16;
+  shape.workspace_bytes = kCounterBytes + shape.handed_bytes;
+  if (c.splits == 1) return shape;
+  shape.workspace_bytes += i64{c.splits} * c.rows * c.out_features * 4;
+  if (c.combine == Combine::last_block) return shape;
+  shape.add({"linear_combine", "combine", ceil_div(c.rows * c.out_features, i64{kCombineThreads}),
+             1, 1, kCombineThreads, 0, false, false});
+  return shape;
+}
+
+}  // namespace vq

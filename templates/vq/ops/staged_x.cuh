@@ -1,0 +1,132 @@
+// x as bytes for dataflow bytegroups: made once by a kernel of its own, in the workspace, and
+// copied to shared memory chunk by chunk. Order and scales: linear_bytegroups/plan.h.
+#pragma once
+
+#include <vq/args/linear.h>
+#include <vq/kernels/linear_bytegroups/plan.h>
+#include <vq/ops/linear_work.cuh>
+#include <vq/ops/split_bytes.cuh>
+
+namespace vq {
+
+// A block turns a row to bytes; a thread takes the 32 columns of a step at a time.
+template <class Plan>
+class StagedRow {
+ public:
+  using Work = LinearWork<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kRows = kConfig.rows_per_block;
+  static constexpr int kAllSteps = static_cast<int>(chunks(kConfig)) * kConfig.chunk_columns / 32;
+
+  VQ_DEVICE StagedRow(const LinearArgs& args, int row) : args_(args), row_(row) {}
+
+  VQ_DEVICE void run() const {
+    const float peak = peak_of_row();
+    u8* const block = args_.staged + row_ / kRows * staged_row_bytes(kConfig);
+    if (thread_index() == 0) {
+      store_global(reinterpret_cast<float*>(args_.staged + staged_scales(kConfig)) + row_,
+                   SplitBytes::scale_of(peak));
+    }
+    const float to_peak = SplitBytes::factor_of(peak);
+    for (int step = thread_index(); step < kAllSteps; step += kStagingThreads) {
+      U32x4 high[2], low[2];
+      load(step, [&](int c, const U32x4& octet) {
+        u32 h[2], l[2];
+        SplitBytes::split<kConfig.element>(h, l, octet, to_peak);
+        VQ_UNROLL
+        for (int k = 0; k < 2; ++k) {
+          set_word(high[k], c, h[k]);
+          set_word(low[k], c, l[k]);
+        }
+      });
+      u8* const to = block + i64{step} * step_bytes(kConfig) + row_ % kRows * kCoreRowBytes;
+      VQ_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        u8* const octet = to + k * k_octet_bytes(kConfig);
+        store_global(reinterpret_cast<U32x4*>(octet), high[k]);
+        store_global(reinterpret_cast<U32x4*>(octet + kRows * kCoreRowBytes), low[k]);
+      }
+    }
+  }
+
+ private:
+  VQ_DEVICE float peak_of_row() const {
+    constexpr int kWarps = kStagingThreads / 32;
+    u32* const peaks = shared_part<u32>(0);
+    u32 peak = 0;
+    for (int step = thread_index(); step < kAllSteps; step += kStagingThreads) {
+      load(step, [&](int, const U32x4& octet) { peak = SplitBytes::peak_bits(peak, octet); });
+    }
+    peak = SplitBytes::peak_of_warp(peak);
+    if (lane() == 0) store_shared(peaks + warp(), peak);
+    sync_block();
+    VQ_UNROLL
+    for (int w = 0; w < kWarps; ++w) peak = larger_halves(peak, load_shared(peaks + w));
+    return SplitBytes::peak<kConfig.element>(peak);
+  }
+
+  // use(c, the octet of x that lane c of a product's four looks up in the step).
+  template <class Use>
+  VQ_DEVICE void load(int step, Use use) const {
+    constexpr int kSteps = run_steps(kConfig);
+    const i64 run = step / kSteps;
+    VQ_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      const i64 column =
+          run * run_columns(kConfig) + octet_column(4, run_octets(kConfig), step % kSteps, c);
+      use(c, column < Work::kInFeatures ? Work::x_octet(args_, row_, column) : U32x4{});
+    }
+  }
+  VQ_DEVICE static void set_word(U32x4& words, int i, u32 word) {
+    (i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w) = word;
+  }
+
+  const LinearArgs& args_;
+  int row_;
+};
+
+template <class Plan>
+VQ_DEVICE void linear_bytes_of_x(const LinearArgs& args) {
+  const int row = block_x();
+  if (row < LinearWork<Plan>::rows(args)) StagedRow<Plan>(args, row).run();
+}
+
+// A block's chunks in shared memory.
+template <class Plan>
+class StagedX {
+ public:
+  static constexpr auto kConfig = Plan::config();
+
+  VQ_DEVICE explicit StagedX(const LinearArgs& args)
+      : args_(args), from_(args.staged + block_y() * staged_row_bytes(kConfig)) {}
+
+  // Begins to copy the chunk of a column to a buffer. All threads; the wait for copies,
+  // fence_shared and sync_block must follow.
+  VQ_DEVICE void begin(i64 first_column, int buffer) const {
+    constexpr int kPieces = chunk_bytes(kConfig) / 16;
+    const auto* const from = reinterpret_cast<const U32x4*>(
+        from_ + first_column / kConfig.chunk_columns * chunk_bytes(kConfig));
+    auto* const to = reinterpret_cast<U32x4*>(chunk(buffer));
+    for (int i = thread_index(); i < kPieces; i += kConfig.threads) copy_async(to + i, from + i);
+    copy_async_commit();
+  }
+
+  // Operand b of the first step of a buffer.
+  VQ_DEVICE static u64 operand(int buffer) {
+    return warpgroup_operand(chunk(buffer), k_octet_bytes(kConfig), kCoreBytes);
+  }
+
+  VQ_DEVICE float scale(int row) const {
+    return load_global(reinterpret_cast<const float*>(args_.staged + staged_scales(kConfig)) + row);
+  }
+
+ private:
+  VQ_DEVICE static u8* chunk(int buffer) {
+    return shared_part<u8>(shared_layout(kConfig).x) + buffer * chunk_bytes(kConfig);
+  }
+
+  const LinearArgs& args_;
+  const u8* from_;
+};
+
+}  // namespace vq

@@ -1,0 +1,106 @@
+// What products of bytes take: the format, whole codebooks, tiles and groups, and the GPU.
+#include "tests/core/check_support.h"
+
+namespace vqgen {
+namespace {
+
+// 8 rows, 2 x 8 bits of a common scale.
+Gemm bytes_gemm() {
+  Gemm op;
+  op.shape = {.rows = 8, .out_features = 64, .in_features = 4096};
+  op.weights = find_format("aqlm-2x8i8", "test");
+  return op;
+}
+LinearBytes bytes() {
+  LinearBytes plan{.threads = 128, .outputs_per_warp = 16};
+  plan.codebook = all_replicated(256, 16);
+  return plan;
+}
+
+TEST(CheckBytes, SumsOfStagesAreBytes) {
+  const auto checked = [](auto change) {
+    Gemm op = bytes_gemm();
+    change(op.weights);
+    return check(bytes(), op, find_gpu("h200"));
+  };
+  expect_ok(checked([](VqFormat&) {}));
+  expect_refused(checked([](VqFormat& f) { f.common_scale = false; }),
+                 {"sums over the stages are bytes", "common_scale to true"});
+  expect_ok(checked([](VqFormat& f) {
+    f.common_scale = false;
+    f.residuals = 1;
+  }));
+  expect_refused(checked([](VqFormat& f) { f = find_format("aqlm-2x8", "test"); }),
+                 {"entry_type to int8"});
+  expect_refused(check(bytes(), bytes_gemm(), find_gpu("t4")), {"tensor-core product of bytes"});
+}
+
+TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
+  const auto with = [](auto change) {
+    LinearBytes plan = bytes();
+    change(plan);
+    return check(plan, bytes_gemm(), find_gpu("h200"));
+  };
+  expect_ok(with([](LinearBytes& p) { p.codebook = all_shared(256); }));
+  for (const Placement& where :
+       {all_global(), all_shared(100), Placement{.replicated = 100, .copies = 16, .shared = 256}}) {
+    expect_refused(with([&](LinearBytes& p) { p.codebook = where; }),
+                   {"all 256 entries in shared memory", "set codebook"});
+  }
+  expect_refused(with([](LinearBytes& p) { p.product_rows = 6; }), {"product_rows 6"});
+  expect_refused(with([](LinearBytes& p) { p.rows_per_block = 12; }), {"rows_per_block 12", "8"});
+  expect_refused(with([](LinearBytes& p) { p.outputs_per_warp = 24; }),
+                 {"outputs_per_warp 24", "multiple of 16"});
+  expect_refused(with([](LinearBytes& p) { p.warps_along_columns = 3; }), {"power of two"});
+  expect_refused(with([](LinearBytes& p) { p.warps_along_columns = 8; }), {"does not divide"});
+  expect_refused(with([](LinearBytes& p) { p.chunk_columns = 1000; }), {"256 columns of a run"});
+  expect_refused(with([](LinearBytes& p) {
+                   p.threads = 512;
+                   p.outputs_per_warp = 128;
+                 }),
+                 {"registers a thread, of 128", "outputs_per_warp"});
+  Gemm groups = bytes_gemm();
+  groups.weights.scope = Scope::channel_group;
+  groups.weights.group_channels = 512;
+  expect_refused(check(bytes(), groups, find_gpu("h200")),
+                 {"chunk_columns 1024", "512 columns of one codebook"});
+}
+
+TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
+  Gemm op = bytes_gemm();
+  op.shape.rows = 40;
+  LinearBytegroups sound{.threads = 256};
+  sound.codebook = all_shared(256);
+  const auto with = [&](auto change) {
+    LinearBytegroups plan = sound;
+    change(plan);
+    return check(plan, op, find_gpu("h200"));
+  };
+  expect_ok(with([](LinearBytegroups& p) { p.rows_per_block = 64; }));
+  expect_refused(check(sound, op, find_gpu("a100")), {"no products of warp groups", "bytes"});
+  expect_refused(with([](LinearBytegroups& p) { p.threads = 192; }),
+                 {"threads 192", "warp groups"});
+  for (const int rows : {4, 24, 256}) {
+    expect_refused(with([&](LinearBytegroups& p) { p.rows_per_block = rows; }),
+                   {"rows_per_block " + std::to_string(rows), "power of two from 8 to 128"});
+  }
+  expect_refused(with([](LinearBytegroups& p) {
+                   p.threads = 512;
+                   p.rows_per_block = 128;
+                 }),
+                 {"registers a thread, of 128"});
+  expect_refused(with([](LinearBytegroups& p) {
+                   p.code_words = 1;
+                   p.chunk_columns = 32;
+                 }),
+                 {"chunk_columns 32", "two steps"});
+  op.weights.scope = Scope::channel_group;
+  op.weights.group_channels = 1024;
+  expect_refused(check(sound, op, find_gpu("h200")), {"4 codebooks", "use dataflow bytes"});
+  op = bytes_gemm();
+  op.shape.in_features = 132608;
+  expect_refused(check(sound, op, find_gpu("h200")), {"132608 columns pass 32 bits"});
+}
+
+}  // namespace
+}  // namespace vqgen
