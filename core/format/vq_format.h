@@ -1,13 +1,14 @@
 // VqFormat: how a tensor is vector-quantized. Pure description; no size of any tensor stands here.
 #pragma once
 
-#include <vq/layout/codes.h>
+#include <vq/layout/parts.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/format/e8p.h"
 #include "core/json/fields.h"
@@ -43,6 +44,9 @@ inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
 inline constexpr std::array kVectorSizes{2, 4, 8, 16, 32, 48, 64, 80, 96, 128};
 inline constexpr int kMostStages = 36;
 
+// Parts that keys may be in, each some channels of a head (templates/vq/layout/parts.h).
+inline constexpr int kMostKeyParts = vq::kMostKeyParts;
+
 struct VqFormat {
   int vector_size = 0;
   int index_bits = 0;
@@ -60,6 +64,10 @@ struct VqFormat {
   bool token_scales = false;
   int group_tokens = 0;
   CodeLayout layout = {};
+  // Of keys in parts: a format each, with the channels of a head that it is of, in their order. The
+  // fields above are then the first part's.
+  std::vector<int> channels = {};
+  std::vector<VqFormat> parts = {};
 
   static constexpr auto fields() {
     using F = VqFormat;
@@ -86,10 +94,19 @@ struct VqFormat {
               "scalar codes: scales of a token and head, behind its codes"),
         field("group_tokens", &F::group_tokens, silent_in(0, 128),
               "scalar codes: tokens that share a scale of each channel and are encoded together"),
-        field("layout", &F::layout, silent(), "how rows of codes are stored"));
+        field("layout", &F::layout, silent(), "how rows of codes are stored"),
+        field("channels", &F::channels, silent_in(0, 1023),
+              "of a part: its channels of a head, in the order of its sub-vectors"),
+        // Last: where it is written, it is alone.
+        field("parts", &F::parts, alone(),
+              "keys in parts: formats with their channels, in place of all other fields"));
   }
 
   bool operator==(const VqFormat&) const = default;
+
+  bool in_parts() const { return !parts.empty(); }
+  // The fields that the first part has, once the parts are there.
+  void take_alone();
 
   // Numbers that a code may be.
   int codes() const { return 1 << index_bits; }
@@ -116,8 +133,10 @@ struct VqFormat {
   // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
   // of a token. Without the padding of the layout.
   std::int64_t row_words(std::int64_t columns) const {
+    if (in_parts()) return parts_words();
     return vq::row_words(columns, vector_size, residuals, index_bits) + scale_words(columns);
   }
+  std::int64_t parts_words() const;
   std::int64_t scale_words(std::int64_t columns) const {
     return group_tokens > 0 ? columns / group_tokens
            : token_scales   ? columns / scale_channels(columns)
@@ -127,12 +146,20 @@ struct VqFormat {
   std::int64_t scale_channels(std::int64_t columns) const {
     return group_channels > 0 ? group_channels : columns;
   }
-  double bits_per_element() const {
-    return static_cast<double>(index_bits) * residuals / vector_size;
-  }
+  double bits_per_element() const;
   // Channels of a row that one codebook serves under scope channel_group.
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
+
+// Keys in these parts.
+VqFormat in_parts(std::vector<VqFormat> parts);
+
+// Calls visit(format, channels of a row) for each part, or for all where there are none.
+template <class Visit>
+void for_each_part(const VqFormat& format, int channels, Visit&& visit) {
+  if (!format.in_parts()) visit(format, channels);
+  for (const VqFormat& part : format.parts) visit(part, static_cast<int>(part.channels.size()));
+}
 
 // A field that goes against the others, and in words what is wrong and the remedy.
 struct FormatFault {
@@ -145,7 +172,7 @@ std::optional<FormatFault> format_fault(const VqFormat& format);
 
 // "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "affine4g32", "e4m3", "d4b8i8",
 // "d4b8_l4x1": what kernel names and reports call a format. The last two have int8 entries and a
-// layout, which others leave out.
+// layout, which others leave out. Of parts "d80b16x20_and_d48b14x16".
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/problem/check.h"
 #include "quantizer/encode.h"
+#include "quantizer/parts.h"
 #include "quantizer/scalar.h"
 #include "quantizer/transform.h"
 
@@ -49,9 +50,30 @@ void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codeb
       job.name, rows, inner.row_count()));
 }
 
+// Each part on its own, from the same seed.
+QuantizedTensor quantize_parts(const TensorJob& job, std::vector<TensorReport>& report) {
+  std::vector<QuantizedTensor> parts;
+  for (std::size_t i = 0; i < job.format.parts.size(); ++i) {
+    TensorJob of_part = job;
+    of_part.name = fmt::format("{}, part {}", job.name, i);
+    of_part.format = job.format.parts[i];
+    of_part.format.channels.clear();
+    of_part.options = part_of(job.options, i, job.format.parts.size());
+    const std::vector<int>& channels = job.format.parts[i].channels;
+    const FloatTensor input = take_channels(*job.input, channels);
+    const FloatTensor calibration =
+        job.calibration == job.input ? FloatTensor{} : take_channels(*job.calibration, channels);
+    of_part.input = &input;
+    of_part.calibration = job.calibration == job.input ? &input : &calibration;
+    parts.push_back(quantize_tensor(of_part, report));
+  }
+  return join_parts(job.format, parts, job.input->columns);
+}
+
 }  // namespace
 
 QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>& report) {
+  if (job.format.in_parts()) return quantize_parts(job, report);
   OuterTerms outer;
   if (job.format.smooth) outer.smooth = smooth_factors(*job.calibration);
   if (job.format.output_scales) outer.output_scales = row_scales(*job.input);
