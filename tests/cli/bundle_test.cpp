@@ -58,6 +58,23 @@ TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
     config["keys"] = keys;
     expect_verified(run_arguments(config, folder.path("parts")));
   }
+  arguments.insert(arguments.end(), {"--split-by", R"({"vector_size": 64, "index_bits": 5})"});
+  expect_failure(
+      [&] {
+        Arguments reordered = arguments;
+        reordered.emplace_back("--reorder");
+        return reordered;
+      }(),
+      2, {"--reorder", "keys in parts"});
+  *(std::find(arguments.begin(), arguments.end(), "--out") + 1) = folder.path("split");
+  arguments.emplace_back("--json");
+  const Outcome split = vqgen(arguments);
+  expect_success(split);
+  Json found = tiny_attention();
+  found["keys"] = document_of(split).at("key_format");
+  EXPECT_EQ(found["keys"]["parts"][1]["channels"].size(), 16u);
+  expect_verified(run_arguments(found, folder.path("split")));
+
   Json other = tiny_attention();
   other["keys"] = keys;
   std::swap(other["keys"]["parts"][0]["channels"][0], other["keys"]["parts"][0]["channels"][1]);

@@ -6,6 +6,7 @@
 #include "quantizer/hotness.h"
 #include "quantizer/pack.h"
 #include "quantizer/train/quantize.h"
+#include "quantizer/train/split.h"
 #include "tests/quantizer/samples.h"
 #include "tests/write_safetensors.h"
 
@@ -45,6 +46,12 @@ struct Files {
   }
 };
 
+std::vector<float> floats_of(const std::vector<std::uint16_t>& bits) {
+  std::vector<float> floats;
+  for (const std::uint16_t each : bits) floats.push_back(f16_to_float(each));
+  return floats;
+}
+
 const QuantizedTensor& keys_of(const QuantizeResult& result) {
   return std::get<AttentionData>(result.bundle.items[0].data).keys;
 }
@@ -56,8 +63,14 @@ TEST(QuantizedParts, AreWhatTheirChannelsAloneWouldBe) {
   const QuantizedTensor& keys = keys_of(result);
   EXPECT_EQ(keys.row_words, 2 + 1);
   EXPECT_EQ(keys.units, 2 + 1);
-  ASSERT_EQ(result.report.size(), 3u);
+  ASSERT_EQ(result.report.size(), 4u);
   EXPECT_EQ(result.report[1].name, "layer0.keys, part 1");
+  EXPECT_EQ(result.report[2].name, "layer0.keys");
+  EXPECT_EQ(result.report[2].format, "d8b5x3_and_d4b4x3");
+  EXPECT_EQ(result.report[2].bits_per_element, 3.0);
+  const FloatTensor all{1, 2, 40, 32, floats_of(files.keys)};
+  EXPECT_NEAR(result.report[2].input.relative,
+              reconstruction_error(all, reconstruct(keys)).relative, 1e-6);
   for (std::size_t i = 0; i < 2; ++i) {
     const VqFormat& part = request.key_format.parts[i];
     const auto columns = static_cast<std::int64_t>(part.channels.size());
@@ -133,6 +146,35 @@ TEST(QuantizedParts, ABundleOfOtherSizesIsRefused) {
         [&] { read_bundle(SafetensorsFile(serialize_safetensors(views, file.metadata()), "b")); });
     EXPECT_NE(message.find(name), std::string::npos) << message;
   }
+}
+
+TEST(QuantizedParts, ChannelsAreSharedOutByTheirErrors) {
+  FloatTensor keys{1, 1, 3, 4, {1, 2, 0, 4, 1, 2, 0, 4, 1, 2, 0, 4}};
+  FloatTensor again{1, 1, 3, 4, {1, 1, 0, 3, 1, 2, 0, 4, 1, 2, 0, 5}};
+  EXPECT_EQ(channel_errors(keys, again), (std::vector<double>{0, 1.0 / 12, 0, 2.0 / 48}));
+
+  VqFormat few = table_format(2, 2), many = table_format(2, 4);
+  few.channels = {0, 1};
+  many.channels = {2, 3};
+  const VqFormat shared =
+      share_channels(in_parts({few, many}), std::vector<double>{0.5, 0.1, 0.7, 0.2});
+  EXPECT_EQ(shared.parts[0].channels, (std::vector<int>{1, 3}));
+  EXPECT_EQ(shared.parts[1].channels, (std::vector<int>{0, 2}));
+  EXPECT_EQ(shared.vector_size, 2);
+
+  Files files;
+  QuantizeKvRequest request = files.request();
+  request.split_by = table_format(32, 4);
+  const VqFormat found = keys_of(quantize_kv(request)).format;
+  EXPECT_EQ(found.parts[0].channels.size(), 24u);
+  EXPECT_NE(found, request.key_format);
+  request.key_format = found;
+  request.split_by.reset();
+  EXPECT_EQ(keys_of(quantize_kv(request)).format, found);
+  request.split_by = table_format(5, 4);
+  EXPECT_NE(message_of([&] { quantize_kv(request); }).find("split by"), std::string::npos);
+  request.key_format = table_format(4, 4);
+  EXPECT_NE(message_of([&] { quantize_kv(request); }).find("not in parts"), std::string::npos);
 }
 
 TEST(QuantizedParts, HaveNoHotnessAndNoLayout) {
