@@ -14,7 +14,8 @@ namespace vqgen {
 namespace {
 
 // "key codebooks: entries 8 in registers, 248 in shared; ..." and the bytes that they take a block.
-std::string codebook_line(const std::string& operand, const vq::FormatConfig& format, std::int64_t units) {
+std::string codebook_line(const std::string& operand, const vq::FormatConfig& format,
+                          std::int64_t units) {
   std::string levels;
   const auto add = [&](vq::EntryRange range, const std::string& where) {
     if (range.begin == range.end) return;
@@ -59,11 +60,11 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * (shared ? 1 : op.shape.batch);
   std::vector<std::string> lines{
-          fmt::format("splits {}{}: {} ({}{}) blocks a split for {} SMs, tiles of {} tokens",
-                      plan.splits, shared ? " of all sequences together" : "", blocks,
-                      op.shape.query_tokens > 1 ? "head, query token" : "head",
-                      shared ? "" : ", sequence", gpu.sms, vq::token_tile(config)),
-          heads_line(plan.heads_per_block, op)};
+      fmt::format("splits {}{}: {} ({}{}) blocks a split for {} SMs, tiles of {} tokens",
+                  plan.splits, shared ? " of all sequences together" : "", blocks,
+                  op.shape.query_tokens > 1 ? "head, query token" : "head",
+                  shared ? "" : ", sequence", gpu.sms, vq::token_tile(config)),
+      heads_line(plan.heads_per_block, op)};
   add_key_lines(lines, config, vq::key_channels(config));
   lines.push_back(codebook_line("value", config.values,
                                 vq::units_of(config.values, vq::value_channels(config))));

@@ -78,7 +78,8 @@ struct CodeRows {
   VQ_DEVICE static int groups(int tokens) { return tokens * kStoredWords; }
 };
 
-// Where a channel of a format's rows stands in a head.
+// Where a channel of a format's rows stands in a head. The table is static: as a local every thread
+// would build it in memory of its own.
 template <class Format, class Plan>
 VQ_DEVICE int channel_of(int channel) {
   constexpr RowPart kPart = Format::config().part;
