@@ -16,7 +16,7 @@ namespace {
 Values named_values(const std::string& name) {
   static const std::map<Values, std::set<std::string>> names{
       {Values::gpus, {"gpu"}},
-      {Values::formats, {"format", "key-format", "value-format"}},
+      {Values::formats, {"format", "key-format", "split-by", "value-format"}},
       {Values::sweeps, {"work"}},
       {Values::json_files, {"config", "measured", "plans"}},
       {Values::text,

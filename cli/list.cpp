@@ -20,9 +20,13 @@ void list_formats(Output& output) {
   const std::vector<std::string> names = format_names();
   for (const std::string& name : names) {
     const auto& [format, source] = find_format_profile(name, "list");
-    output.line("{:<{}}  {:>5.4g} bits  {} x {:>5} entries of {}  {}", name, width_of(names),
-                format.bits_per_element(), format.residuals, format.entries(), format.vector_size,
-                source);
+    std::string codebooks;
+    for_each_part(format, 0, [&](const VqFormat& part, int) {
+      codebooks += fmt::format("{}{} x {:>5} entries of {}", codebooks.empty() ? "" : ", ",
+                               part.residuals, part.entries(), part.vector_size);
+    });
+    output.line("{:<{}}  {:>5.4g} bits  {}  {}", name, width_of(names), format.bits_per_element(),
+                codebooks, source);
     output.document["formats"].push_back({{"name", name},
                                           {"bits_per_element", format.bits_per_element()},
                                           {"entries", format.entries()},

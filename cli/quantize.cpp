@@ -1,5 +1,8 @@
 // vqgen quantize: tensors of a safetensors file to a bundle.
 #include "quantizer/train/quantize.h"
+
+#include <fmt/ranges.h>
+
 #include "cli/command.h"
 #include "core/profiles.h"
 #include "quantizer/hotness.h"
@@ -10,7 +13,7 @@ namespace {
 
 struct QuantizeArguments {
   std::string input, calibration, out;
-  std::string keys, key_format, values, value_format, queries;
+  std::string keys, key_format, split_by, values, value_format, queries;
   std::string weights, format, inputs;
   std::string dtype;
   std::string device = "auto";
@@ -81,6 +84,10 @@ QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptio
   request.queries = options.queries;
   request.key_format = parse_format(options.key_format, "--key-format");
   request.value_format = parse_format(options.value_format, "--value-format");
+  if (!options.split_by.empty()) request.split_by = parse_format(options.split_by, "--split-by");
+  if (options.reorder && request.key_format.in_parts()) {
+    usage("--reorder is not for keys in parts, whose entries stand in global memory in any case");
+  }
   request.dtype = parse_dtype(options.dtype);
   request.keep_original = options.keep_original;
   request.any_format = options.any_format;
@@ -116,6 +123,13 @@ void report(const QuantizeResult& result, const QuantizeArguments& options, Outp
                                           {"rel_err_calibration", tensor.calibration.relative},
                                           {"rel_err_input", tensor.input.relative}});
   }
+  if (!options.split_by.empty()) {
+    const VqFormat& keys = std::get<AttentionData>(result.bundle.items.front().data).keys.format;
+    for (std::size_t i = 0; i < keys.parts.size(); ++i) {
+      output.line("channels of part {}: {}", i, fmt::join(keys.parts[i].channels, ", "));
+    }
+    output.document["key_format"] = to_json(keys);
+  }
   output.line("wrote {}", options.out);
 }
 
@@ -127,9 +141,10 @@ void quantize(const QuantizeArguments& options, Output& output) {
   if (cache && (!options.format.empty() || !options.inputs.empty())) {
     usage("--format and --inputs go with --weights");
   }
-  if (!cache &&
-      !(options.key_format + options.values + options.value_format + options.queries).empty()) {
-    usage("--key-format, --values, --value-format and --queries go with --keys");
+  if (!cache && !(options.key_format + options.split_by + options.values + options.value_format +
+                  options.queries)
+                     .empty()) {
+    usage("--key-format, --split-by, --values, --value-format and --queries go with --keys");
   }
   if (!cache && !options.calibration.empty()) {
     usage("--calibration goes with --keys; weights are trained on themselves");
@@ -170,6 +185,9 @@ void add_quantize(CLI::App& app, Output& output) {
   command->add_option("--keys", options->keys, "Keys, [kv_heads, tokens, head_dim]");
   command->add_option("--key-format", options->key_format,
                       "A preset's name, a format file, or a JSON object");
+  command->add_option("--split-by", options->split_by,
+                      "Share the channels of keys in parts out anew: the worst in this format to "
+                      "the part with most bits a channel");
   command->add_option("--values", options->values, "Values, shaped as the keys");
   command->add_option("--value-format", options->value_format,
                       "A preset's name, a format file, or a JSON object");

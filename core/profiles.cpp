@@ -53,6 +53,24 @@ const EmbeddedFile& find_embedded(const std::string& folder, const std::string& 
 
 std::string place_of(const JsonCursor& cursor) { return cursor.source() + ": " + cursor.path(); }
 
+template <class Find>
+VqFormat read_object(const JsonCursor& cursor, std::vector<std::string> beside, const Find& find);
+
+// The parts of keys, each an object with its channels.
+template <class Find>
+VqFormat read_parts(const JsonCursor& cursor, std::vector<std::string> beside, const Find& find) {
+  std::erase(beside, "preset");
+  beside.emplace_back("parts");
+  cursor.expect_object(beside);
+  const JsonCursor list = cursor.at("parts");
+  if (!list.value().is_array() || list.value().empty()) list.fail("must be an array of formats");
+  std::vector<VqFormat> parts;
+  for (std::size_t i = 0; i < list.value().size(); ++i) {
+    parts.push_back(read_object(list.at(i), {}, find));
+  }
+  return in_parts(std::move(parts));
+}
+
 // An object of fields over those of the preset that it names. `beside` are members that are none of
 // a format's; `find` makes a format of the preset's name.
 template <class Find>
@@ -61,10 +79,17 @@ VqFormat read_object(const JsonCursor& cursor, std::vector<std::string> beside, 
   std::vector<std::string> known = beside;
   for_each_field<VqFormat>([&](const auto& field) { known.emplace_back(field.name); });
   cursor.expect_object(known);
+  if (cursor.has("parts")) return read_parts(cursor, beside, find);
   const bool extends = cursor.has("preset");
   VqFormat format = extends ? find(cursor.at("preset")) : VqFormat{};
   Json fields = cursor.value();
   for (const std::string& name : beside) fields.erase(name);
+  if (format.in_parts()) {
+    if (!fields.empty()) {
+      cursor.fail("extends a preset in parts, whose fields are each part's; write the parts out");
+    }
+    return format;
+  }
   read_fields(JsonCursor(fields, cursor.source(), cursor.path()), format, /*partial=*/extends);
   return format;
 }

@@ -1,6 +1,7 @@
 #include "generator/generate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <set>
 #include <stdexcept>
@@ -76,8 +77,27 @@ std::string assignments(const std::string& path, const T& value) {
     return fmt::format("    {} = {}::{};\n", path, vq::EnumNames<T>::kType, enum_name(value));
   } else if constexpr (std::is_integral_v<T>) {
     return fmt::format("    {} = {};\n", path, value);
+  } else if constexpr (std::is_array_v<T>) {
+    using Element = std::remove_extent_t<T>;
+    std::string text;
+    if constexpr (std::is_integral_v<Element>) {
+      return fmt::format("    vq::assign({}, {{{}}});\n", path, fmt::join(value, ", "));
+    } else {
+      int i = 0;
+      const std::string nothing = assignments(path, Element{});
+      for (const Element& each : value) {
+        if (assignments(path, each) != nothing) {
+          text += assignments(fmt::format("{}[{}]", path, i), each);
+        }
+        ++i;
+      }
+    }
+    return text;
   } else {
     std::string text;
+    if constexpr (requires { value.none(); }) {
+      if (value.none()) return text;
+    }
     T::visit([&](const char* name, auto member, const auto&...) {
       text += assignments(fmt::format("{}.{}", path, name), value.*member);
     });

@@ -14,7 +14,8 @@ namespace vqgen {
 namespace {
 
 // "key codebooks: entries 8 in registers, 248 in shared; ..." and the bytes that they take a block.
-std::string codebook_line(const char* operand, const vq::FormatConfig& format, std::int64_t units) {
+std::string codebook_line(const std::string& operand, const vq::FormatConfig& format,
+                          std::int64_t units) {
   std::string levels;
   const auto add = [&](vq::EntryRange range, const std::string& where) {
     if (range.begin == range.end) return;
@@ -28,6 +29,17 @@ std::string codebook_line(const char* operand, const vq::FormatConfig& format, s
                      operand, levels,
                      units * (vq::replicated_bytes(format) + vq::shared_bytes(format)),
                      units * vq::unit_codebook_elements(format) * 2);
+}
+
+// Keys in parts have a line for each.
+template <class Config>
+void add_key_lines(std::vector<std::string>& lines, const Config& config, int channels) {
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    vq::FormatConfig format = vq::key_format(config, i);
+    const std::string operand = config.parts.none() ? "key" : fmt::format("key part {}", i);
+    const int of_part = config.parts.none() ? channels : format.part.channels;
+    lines.push_back(codebook_line(operand, format, vq::units_of(format, of_part)));
+  }
 }
 
 std::string heads_line(int heads, const AttentionDecode& op) {
@@ -47,21 +59,26 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
   const bool shared = vq::balanced(config);
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * (shared ? 1 : op.shape.batch);
-  return {fmt::format("splits {}{}: {} ({}{}) blocks a split for {} SMs, tiles of {} tokens",
-                      plan.splits, shared ? " of all sequences together" : "", blocks,
-                      op.shape.query_tokens > 1 ? "head, query token" : "head",
-                      shared ? "" : ", sequence", gpu.sms, vq::token_tile(config)),
-          heads_line(plan.heads_per_block, op),
-          codebook_line("key", config.keys, vq::units_of(config.keys, vq::key_channels(config))),
-          codebook_line("value", config.values,
-                        vq::units_of(config.values, vq::value_channels(config)))};
+  std::vector<std::string> lines{
+      fmt::format("splits {}{}: {} ({}{}) blocks a split for {} SMs, tiles of {} tokens",
+                  plan.splits, shared ? " of all sequences together" : "", blocks,
+                  op.shape.query_tokens > 1 ? "head, query token" : "head",
+                  shared ? "" : ", sequence", gpu.sms, vq::token_tile(config)),
+      heads_line(plan.heads_per_block, op)};
+  add_key_lines(lines, config, vq::key_channels(config));
+  lines.push_back(codebook_line("value", config.values,
+                                vq::units_of(config.values, vq::value_channels(config))));
+  return lines;
 }
 
 template <class P>
 std::vector<std::string> lines(const P& plan, const KvDecode& op, const GpuSpec&) {
   const auto config = configured(plan, op);
-  return {codebook_line("key", config.keys, vq::units_of(config.keys, op.shape.head_dim)),
-          codebook_line("value", config.values, vq::units_of(config.values, op.shape.head_dim))};
+  std::vector<std::string> lines;
+  add_key_lines(lines, config, op.shape.head_dim);
+  lines.push_back(
+      codebook_line("value", config.values, vq::units_of(config.values, op.shape.head_dim)));
+  return lines;
 }
 
 template <class P>
@@ -132,12 +149,17 @@ ReportSection problem_section(const Problem& problem, const std::vector<OperandT
   ReportSection section{"problem", {shape_line(problem)}};
   auto each = traffic.begin();
   const auto add = [&](Operand operand, const VqFormat& format) {
-    section.lines.push_back(fmt::format(
-        "{}: {} of codes, {} bits a number instead of 16; a code of {} bits names one of {} "
-        "entries of {} numbers, {} summed; {} of codebooks",
-        enum_name(operand), bytes_text(each->code_bytes), format.bits_per_element(),
-        format.index_bits, format.entries(), format.vector_size, format.residuals,
-        bytes_text(each->codebook_bytes)));
+    std::string codes;
+    for_each_part(format, 0, [&](const VqFormat& part, int) {
+      if (!codes.empty()) codes += ", in the next part ";
+      codes += fmt::format("a code of {} bits names one of {} entries of {} numbers, {} summed",
+                           part.index_bits, part.entries(), part.vector_size, part.residuals);
+    });
+    section.lines.push_back(
+        fmt::format("{}: {} of codes, {} bits a number instead of 16; {}; {} of "
+                    "codebooks",
+                    enum_name(operand), bytes_text(each->code_bytes), format.bits_per_element(),
+                    codes, bytes_text(each->codebook_bytes)));
     ++each;
   };
   std::visit([&](const auto& op) { for_each_operand(op, add); }, problem);

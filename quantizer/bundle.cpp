@@ -39,8 +39,7 @@ class Views {
   void quantized(const std::string& name, const QuantizedTensor& tensor) {
     const VqFormat& format = tensor.format;
     add(name + ".codes", TensorType::u32, codes_shape(tensor), tensor.codes);
-    add(name + ".codebooks", tensor_type(tensor.dtype),
-        {tensor.units, format.residuals, format.entries(), format.vector_size}, tensor.codebooks);
+    add(name + ".codebooks", tensor_type(tensor.dtype), codebooks_shape(tensor), tensor.codebooks);
     add(name + ".stage_scales", TensorType::f32, {tensor.units, format.residuals},
         tensor.stage_scales);
     add(name + ".output_scales", TensorType::f32, {tensor.rows}, tensor.output_scales);
@@ -121,7 +120,10 @@ class BundleReader {
     const VqFormat& format = tensor.format;
     const std::string where = file_.source() + ": " + name;
     require_supported(format, where);
-    tensor.units = unit_map(format, tensor.heads, tensor.rows, tensor.columns, where).units();
+    const auto heads = static_cast<int>(tensor.heads);
+    tensor.units = format.in_parts()
+                       ? kv_units(format, heads, static_cast<int>(tensor.columns))
+                       : unit_map(format, tensor.heads, tensor.rows, tensor.columns, where).units();
     tensor.row_words = format.row_words(tensor.columns);
     expect(name + ".codes", TensorType::u32, codes_shape(tensor));
     tensor.codes = file_.read_u32(name + ".codes");
@@ -140,15 +142,14 @@ class BundleReader {
       }
     }
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};
-    const Shape shape{tensor.units, format.residuals, format.entries(), format.vector_size};
-    elements(name + ".codebooks", tensor.dtype, shape, codebooks.entries);
+    elements(name + ".codebooks", tensor.dtype, codebooks_shape(tensor), codebooks.entries);
     for (std::size_t i = 0; i < codebooks.entries.size(); ++i) {
       const float value = element_to_float(tensor.dtype, codebooks.entries[i]);
       if (fits_entries(format, value)) continue;
       file_.fail(name + ".codebooks", fmt::format("element {} is {}; entries of this format are {}",
                                                   i, value, entry_numbers(format)));
     }
-    if (format.decoder == Decoder::table && has(name + ".projections")) {
+    if (format.decoder == Decoder::table && !format.in_parts() && has(name + ".projections")) {
       codebooks.projections =
           floats(name + ".projections", {format.residuals, format.vector_size, format.vector_size});
       fold_projections(codebooks);

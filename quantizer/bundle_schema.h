@@ -5,6 +5,7 @@
 
 #include "core/ceil_div.h"
 #include "core/format/quantized_tensor.h"
+#include "core/problem/problem.h"
 
 namespace vqgen {
 
@@ -22,6 +23,14 @@ inline std::vector<std::int64_t> codes_shape(const QuantizedTensor& tensor) {
           ceil_div(tensor.row_words, layout.words),
           layout.rows,
           layout.words};
+}
+
+// Of a tensor's codebooks: an array, or of keys in parts all elements, part after part.
+inline std::vector<std::int64_t> codebooks_shape(const QuantizedTensor& tensor) {
+  const VqFormat& f = tensor.format;
+  if (!f.in_parts()) return {tensor.units, f.residuals, f.entries(), f.vector_size};
+  return {
+      kv_codebook_elements(f, static_cast<int>(tensor.heads), static_cast<int>(tensor.columns))};
 }
 
 enum class BundleKind { attention, weights };

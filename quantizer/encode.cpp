@@ -13,6 +13,7 @@
 #include "core/format/vq_format.h"
 #include "quantizer/nearest.h"
 #include "quantizer/pack.h"
+#include "quantizer/parts.h"
 #include "quantizer/scalar.h"
 #include "quantizer/transform.h"
 #include "quantizer/units.h"
@@ -202,6 +203,7 @@ QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
 }  // namespace
 
 void require_supported(const VqFormat& format, const std::string& where) {
+  for (const VqFormat& part : format.parts) require_supported(part, where);
   if (const std::optional<FormatFault> fault = format_fault(format)) {
     throw Error(ErrorKind::infeasible,
                 fmt::format("{}: {}: {}", where, fault->field, fault->message));
@@ -239,6 +241,7 @@ void fold_projections(Codebooks& codebooks) {
 
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
   require_supported(codebooks.format, "encode");
+  require_one_format(codebooks.format, "encode");
   if (codebooks.format.scale_words(values.columns) > 0) return encode_scaled(values, codebooks);
   return encode_numbers(values, codebooks);
 }
@@ -302,6 +305,10 @@ FloatTensor decode(const QuantizedTensor& tensor) {
   const VqFormat& format = tensor.format;
   FloatTensor result{tensor.batch, tensor.heads, tensor.rows, tensor.columns, {}};
   result.data.assign(static_cast<std::size_t>(result.row_count() * result.columns), 0.0f);
+  for (std::size_t i = 0; i < format.parts.size(); ++i) {
+    put_channels(decode(take_part(tensor, i)), format.parts[i].channels, result);
+  }
+  if (format.in_parts()) return result;
   const std::vector<std::uint32_t> codes = unpack_codes(tensor);
   const auto size = static_cast<std::size_t>(format.vector_size);
   const UnitMap map = unit_map(format, tensor.heads, tensor.rows, tensor.columns, "decode");

@@ -34,7 +34,8 @@ void fold_projections(Codebooks& codebooks);
 // stage 0, then what is left takes the nearest of stage 1, and so on (greedy residual quantization,
 // VQKV sec. 3); ties go to the lowest index. Codebooks and stage scales are copied into the result;
 // `smooth` and `output_scales` are left empty for the caller to fill. Values must be finite,
-// projections folded. With group_tokens Error(bad_input) where rows are no whole groups.
+// projections folded; keys in parts are encoded part by part (quantizer/parts.h). With group_tokens
+// Error(bad_input) where rows are no whole groups.
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks);
 
 // What a scale word of a row says: x = zero + scale * number, the zero being 0 where codes have

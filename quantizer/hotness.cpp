@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "quantizer/pack.h"
+#include "quantizer/parts.h"
 #include "quantizer/units.h"
 
 namespace vqgen {
@@ -94,6 +95,7 @@ const HotnessProfile& profile_for(const std::string& item, Operand operand,
 HotnessProfile count_accesses(const QuantizedTensor& tensor, const std::string& item,
                               Operand operand, int parts) {
   const VqFormat& format = tensor.format;
+  require_one_format(format, "profile");
   HotnessProfile profile{
       item, operand, without_layout(format), tensor.units, format.residuals, format.entries(),
       {},   {}};
@@ -137,6 +139,7 @@ std::vector<HotnessProfile> profile_bundle(const Bundle& bundle, int parts) {
 }
 
 void reorder(QuantizedTensor& tensor, std::span<const std::int64_t> counts) {
+  require_one_format(tensor.format, "reorder");
   require_reorderable(tensor, counts);
   const VqFormat& format = tensor.format;
   const auto entries = static_cast<std::size_t>(format.entries());

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "quantizer/parts.h"
 
 namespace vqgen {
 namespace {
@@ -66,6 +67,7 @@ void unpack_row(std::span<const std::uint32_t> words, int index_bits,
 }
 
 std::vector<std::uint32_t> unpack_codes(const QuantizedTensor& tensor) {
+  require_one_format(tensor.format, "unpack");
   if (!tensor.format.layout.plain()) {
     QuantizedTensor plain = tensor;
     repack(plain, CodeLayout{});
@@ -81,6 +83,7 @@ std::vector<std::uint32_t> unpack_codes(const QuantizedTensor& tensor) {
 }
 
 void pack_codes(std::span<const std::uint32_t> codes, QuantizedTensor& tensor) {
+  require_one_format(tensor.format, "pack");
   const CodeLayout layout = tensor.format.layout;
   const PackedRows sizes(tensor);
   tensor.codes.resize(sizes.rows * sizes.words);
@@ -136,6 +139,11 @@ void repack(std::span<const std::uint32_t> from, const CodeLayout& from_layout,
 
 void repack(QuantizedTensor& tensor, const CodeLayout& layout) {
   if (layout == tensor.format.layout) return;
+  if (tensor.format.in_parts()) {
+    throw Error(ErrorKind::bad_input,
+                "repack: rows of keys in parts have a plain layout alone; repack the values, as "
+                "--operand values does");
+  }
   const CodeRows sizes{tensor.batch * tensor.heads, tensor.rows, tensor.row_words};
   std::vector<std::uint32_t> codes(static_cast<std::size_t>(layout_words(layout, sizes)));
   repack(tensor.codes, tensor.format.layout, codes, layout, sizes);

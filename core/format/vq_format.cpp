@@ -81,7 +81,45 @@ std::optional<FormatFault> format_fault(const VqFormat& format) {
   return {};
 }
 
+void VqFormat::take_alone() {
+  std::vector<VqFormat> all = std::move(parts);
+  if (!all.empty()) *this = all.front();
+  channels.clear();
+  parts = std::move(all);
+}
+
+VqFormat in_parts(std::vector<VqFormat> parts) {
+  VqFormat format;
+  format.parts = std::move(parts);
+  format.take_alone();
+  return format;
+}
+
+std::int64_t VqFormat::parts_words() const {
+  std::int64_t words = 0;
+  for (const VqFormat& part : parts) words += part.row_words(std::ssize(part.channels));
+  return words;
+}
+
+double VqFormat::bits_per_element() const {
+  if (!in_parts()) return static_cast<double>(index_bits) * residuals / vector_size;
+  double bits = 0, elements = 0;
+  for (const VqFormat& part : parts) {
+    const auto of_part = static_cast<double>(part.channels.size());
+    bits += of_part / part.vector_size * part.residuals * part.index_bits;
+    elements += of_part;
+  }
+  return bits / elements;
+}
+
 std::string short_name(const VqFormat& format) {
+  if (format.in_parts()) {
+    std::string name;
+    for (const VqFormat& part : format.parts) {
+      name += (name.empty() ? "" : "_and_") + short_name(part);
+    }
+    return name;
+  }
   std::string name = fmt::format("d{}b{}", format.vector_size, format.index_bits);
   if (format.decoder == Decoder::e8p || format.decoder == Decoder::e4m3) {
     name = enum_name(format.decoder);

@@ -1,7 +1,7 @@
 // VqFormat: how a tensor is vector-quantized. Pure description; no size of any tensor stands here.
 #pragma once
 
-#include <vq/layout/codes.h>
+#include <vq/layout/parts.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/format/e8p.h"
 #include "core/json/fields.h"
@@ -45,6 +46,8 @@ inline constexpr std::array kVectorSizes{2, 4, 8, 16, 32, 48, 64, 80, 96, 128};
 inline constexpr int kMostStages = 36;
 
 inline constexpr int kInt8Peak = 127;  // the largest magnitude of int8 entries
+// Parts that keys may be in, each some channels of a head (templates/vq/layout/parts.h).
+inline constexpr int kMostKeyParts = vq::kMostKeyParts;
 
 struct VqFormat {
   int vector_size = 0;
@@ -64,6 +67,10 @@ struct VqFormat {
   int group_tokens = 0;
   bool common_scale = false;
   CodeLayout layout = {};
+  // Of keys in parts: a format each, with the channels of a head that it is of, in their order. The
+  // fields above are then the first part's.
+  std::vector<int> channels = {};
+  std::vector<VqFormat> parts = {};
 
   static constexpr auto fields() {
     using F = VqFormat;
@@ -93,10 +100,19 @@ struct VqFormat {
         field("common_scale", &F::common_scale, silent(),
               "int8 entries: one scale for all stages of a unit, and magnitudes of at most 127 / "
               "residuals, so that sums of stages are bytes too"),
-        field("layout", &F::layout, silent(), "how rows of codes are stored"));
+        field("layout", &F::layout, silent(), "how rows of codes are stored"),
+        field("channels", &F::channels, silent_in(0, 1023),
+              "of a part: its channels of a head, in the order of its sub-vectors"),
+        // Last: where it is written, it is alone.
+        field("parts", &F::parts, alone(),
+              "keys in parts: formats with their channels, in place of all other fields"));
   }
 
   bool operator==(const VqFormat&) const = default;
+
+  bool in_parts() const { return !parts.empty(); }
+  // The fields that the first part has, once the parts are there.
+  void take_alone();
 
   // Numbers that a code may be.
   int codes() const { return 1 << index_bits; }
@@ -129,8 +145,10 @@ struct VqFormat {
   // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
   // of a token. Without the padding of the layout.
   std::int64_t row_words(std::int64_t columns) const {
+    if (in_parts()) return parts_words();
     return vq::row_words(columns, vector_size, residuals, index_bits) + scale_words(columns);
   }
+  std::int64_t parts_words() const;
   std::int64_t scale_words(std::int64_t columns) const {
     return group_tokens > 0 ? columns / group_tokens
            : token_scales   ? columns / scale_channels(columns)
@@ -140,12 +158,20 @@ struct VqFormat {
   std::int64_t scale_channels(std::int64_t columns) const {
     return group_channels > 0 ? group_channels : columns;
   }
-  double bits_per_element() const {
-    return static_cast<double>(index_bits) * residuals / vector_size;
-  }
+  double bits_per_element() const;
   // Channels of a row that one codebook serves under scope channel_group.
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
+
+// Keys in these parts.
+VqFormat in_parts(std::vector<VqFormat> parts);
+
+// Calls visit(format, channels of a row) for each part, or for all where there are none.
+template <class Visit>
+void for_each_part(const VqFormat& format, int channels, Visit&& visit) {
+  if (!format.in_parts()) visit(format, channels);
+  for (const VqFormat& part : format.parts) visit(part, static_cast<int>(part.channels.size()));
+}
 
 // A field that goes against the others, and in words what is wrong and the remedy.
 struct FormatFault {
@@ -158,7 +184,8 @@ std::optional<FormatFault> format_fault(const VqFormat& format);
 
 // "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "affine4g32", "e4m3", "d4b8i8",
 // "d8b8i8cx2", "d4b8_l4x1": what kernel names and reports call a format. The last three have int8
-// entries, such of a common scale, and a layout, which others leave out.
+// entries, such of a common scale, and a layout, which others leave out. Of parts
+// "d80b16x20_and_d48b14x16".
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

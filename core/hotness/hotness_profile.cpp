@@ -151,8 +151,14 @@ struct Wanted {
 };
 
 std::vector<Wanted> operands_of(const Problem& problem, const std::string& source) {
-  const auto of_cache = [](const auto& op) -> std::vector<Wanted> {
+  const auto of_cache = [&](const auto& op) -> std::vector<Wanted> {
     const auto& shape = op.shape;
+    if (op.keys.in_parts()) {
+      throw Error(ErrorKind::bad_input,
+                  source +
+                      ": codebooks of keys in parts stand in global memory, so a profile says "
+                      "nothing of where; remove the hotness");
+    }
     return {{Operand::keys, op.keys, kv_units(op.keys, shape.kv_heads, shape.head_dim)},
             {Operand::values, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim)}};
   };

@@ -30,6 +30,7 @@ struct Rule {
   double max = std::numeric_limits<std::int32_t>::max();
   bool silent = false;
   std::span<const int> only = {};  // where not empty, the numbers that it may be
+  bool alone = false;              // where it is there, no other field is
 };
 
 constexpr Rule required() { return Rule{.required = true}; }
@@ -41,6 +42,9 @@ constexpr Rule required_of(std::span<const int> only) {
 constexpr Rule optional_in(double min, double max) { return Rule{false, min, max}; }
 // For what can be compared.
 constexpr Rule silent() { return Rule{.silent = true}; }
+// Of what says all: written alone, where it has not its default. Once it is read the aggregate's
+// take_alone() is called.
+constexpr Rule alone() { return Rule{.silent = true, .alone = true}; }
 constexpr Rule silent_in(double min, double max) { return Rule{false, min, max, true}; }
 
 template <class T, class Member>

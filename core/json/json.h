@@ -104,6 +104,19 @@ void read_fields(const JsonCursor& cursor, T& target, bool partial) {
   std::vector<std::string> known;
   for_each_field<T>([&](const auto& field) { known.emplace_back(field.name); });
   cursor.expect_object(known);
+  if constexpr (requires { target.take_alone(); }) {
+    bool alone = false;
+    for_each_field<T>([&](const auto& field) {
+      if (!field.rule.alone || !cursor.has(field.name)) return;
+      cursor.expect_object({field.name});
+      read_value(cursor.at(field.name), field.rule, target.*field.member);
+      alone = true;
+    });
+    if (alone) {
+      target.take_alone();
+      return;
+    }
+  }
   for_each_field<T>([&](const auto& field) {
     if (cursor.has(field.name)) {
       read_value(cursor.at(field.name), field.rule, target.*field.member);
@@ -113,16 +126,25 @@ void read_fields(const JsonCursor& cursor, T& target, bool partial) {
   });
 }
 
+template <class T>
+concept IsVector = requires {
+  requires std::same_as<T, std::vector<typename T::value_type>>;
+};
+
 template <class Member>
 Json to_json_value(const Member& value) {
   if constexpr (std::is_enum_v<Member>) {
     return std::string(enum_name(value));
   } else if constexpr (HasFields<Member>) {
     Json object = Json::object();
+    bool alone = false;
     for_each_field<Member>([&]<class M>(const Field<Member, M>& field) {
-      if constexpr ((HasFields<M> || std::integral<M>)&&std::equality_comparable<M>) {
+      if constexpr ((HasFields<M> || std::integral<M> ||
+                     IsVector<M>)&&std::equality_comparable<M>) {
         if (field.rule.silent && value.*field.member == Member{}.*field.member) return;
+        if (field.rule.alone) alone = true;
       }
+      if (alone) object = Json::object();
       object[field.name] = to_json_value(value.*field.member);
     });
     return object;

@@ -30,6 +30,20 @@ vq::FormatConfig cache_facts(const VqFormat& format, int head_dim) {
   return facts;
 }
 
+vq::KeyParts part_facts(const VqFormat& keys) {
+  vq::KeyParts facts{};
+  int place = 0;
+  for (const VqFormat& part : keys.parts) {
+    const auto channels = static_cast<int>(part.channels.size());
+    facts.channels[facts.count] = channels;
+    facts.formats[facts.count++] = cache_facts(part, channels);
+    for (const int channel : part.channels) {
+      facts.channel[place++] = static_cast<vq::u8>(channel);
+    }
+  }
+  return facts;
+}
+
 }  // namespace
 
 std::string_view kernel_name(const Plan& plan) {
@@ -89,7 +103,8 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.query_tokens,
           op.shape.independent,
           cache_facts(op.keys, op.shape.head_dim),
-          cache_facts(op.values, op.shape.head_dim)};
+          cache_facts(op.values, op.shape.head_dim),
+          part_facts(op.keys)};
 }
 
 vq::LinearProblem facts(const Linear& op) {
@@ -116,7 +131,8 @@ vq::AppendProblem facts(const KvAppend& op) {
           op.shape.sinks,
           op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
-          cache_facts(op.values, op.shape.head_dim)};
+          cache_facts(op.values, op.shape.head_dim),
+          part_facts(op.keys)};
 }
 
 vq::DecodeProblem facts(const KvDecode& op) {
@@ -127,7 +143,8 @@ vq::DecodeProblem facts(const KvDecode& op) {
           op.shape.sinks,
           op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
-          cache_facts(op.values, op.shape.head_dim)};
+          cache_facts(op.values, op.shape.head_dim),
+          part_facts(op.keys)};
 }
 
 vq::MergeProblem facts(const AttentionMerge& op) {

@@ -9,6 +9,12 @@ namespace vqgen {
 namespace {
 
 void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
+  for (const VqFormat& part : format.parts) {
+    judge_format(judge, part, operand);
+    judge.require(part.channels.size() % 8 == 0,
+                  "{}: a part of {} channels is not built yet; use multiples of 8", operand,
+                  part.channels.size());
+  }
   const int v = format.vector_size;
   judge.require(std::ranges::find(kVectorSizes, v) != kVectorSizes.end(),
                 "{}: vector_size {} is not built yet; use {}", operand, v,

@@ -22,6 +22,13 @@ class Validator {
     throw Error(ErrorKind::bad_input, fmt::format("{}: {}: {}", where_, path, message));
   }
 
+  void no_parts(const VqFormat& format, const std::string& path, const char* what) const {
+    require(!format.in_parts(), path + "/parts",
+            fmt::format("parts are of keys alone; give the {} one format", what));
+    require(format.channels.empty(), path + "/channels",
+            "goes with a part of keys alone; remove it, or list parts");
+  }
+
   // `row` is the name and length of the axis that vectors lie along.
   void format(const VqFormat& format, const std::string& path, const char* row,
               std::int64_t length) const {
@@ -50,13 +57,61 @@ class Validator {
     }
   }
 
-  void cache_format(const VqFormat& format, const std::string& path, int head_dim) const {
-    this->format(format, path, "head_dim", head_dim);
+  // Keys: each channel of a head in exactly one part.
+  void parts(const VqFormat& format, const std::string& path, int head_dim) const {
+    require(format.parts.size() >= 2 && std::ssize(format.parts) <= kMostKeyParts, path,
+            fmt::format("{} parts, where keys are in 2 to {}; for one give its fields alone",
+                        format.parts.size(), kMostKeyParts));
+    require(head_dim <= vq::kMostPartChannels, "/shape/head_dim",
+            fmt::format("{} is more than the {} channels that keys in parts have", head_dim,
+                        vq::kMostPartChannels));
+    std::vector<bool> taken(static_cast<std::size_t>(head_dim), false);
+    for (std::size_t i = 0; i < format.parts.size(); ++i) {
+      const VqFormat& part = format.parts[i];
+      const std::string at = fmt::format("{}/{}", path, i);
+      require(!part.in_parts(), at + "/parts",
+              "a part has none of its own; give its channels and the fields of one format");
+      require(!part.channels.empty(), at + "/channels",
+              "is missing: the channels of a head that the part has, as [0, 1, ..]");
+      for (const int channel : part.channels) {
+        require(channel < head_dim, at + "/channels",
+                fmt::format("{} is beyond the {} channels of a head", channel, head_dim));
+        const auto number = static_cast<std::size_t>(channel);
+        require(!taken[number], at + "/channels",
+                fmt::format("{} stands twice; each channel is in one part, once", channel));
+        taken[number] = true;
+      }
+      part_format(part, at);
+    }
+    for (int channel = 0; channel < head_dim; ++channel) {
+      require(taken[static_cast<std::size_t>(channel)], path,
+              fmt::format("channel {} is in no part; add it to the channels of one", channel));
+    }
+  }
+
+  void part_format(const VqFormat& part, const std::string& path) const {
+    const auto channels = static_cast<int>(part.channels.size());
+    require(part.decoder == Decoder::table && part.entry_type == EntryType::element, path,
+            "a part has codebooks of elements, and no scalar codes, lattice or int8 entries");
+    require(!part.stage_scales && !part.token_scales && part.group_tokens == 0, path,
+            "parts have no scales; set stage_scales and token_scales to false");
+    require(!part.smooth && !part.hadamard, path,
+            "the channels of a part are quantized as they are; set smooth and hadamard to false");
+    require(part.layout.plain(), path + "/layout", "rows in parts have a plain layout; remove it");
+    VqFormat alone = part;
+    alone.channels.clear();
+    cache_format(alone, path, channels, "the part's channels");
+  }
+
+  void cache_format(const VqFormat& format, const std::string& path, int head_dim,
+                    const char* row = "head_dim") const {
+    no_parts(format, path, "values");
+    this->format(format, path, row, head_dim);
     require(format.scope != Scope::tile, path + "/scope",
             "a tile of weights means nothing in a KV cache; use tensor, head or channel_group");
     if (format.scope == Scope::channel_group) {
       require(head_dim % format.channels_per_group() == 0, path + "/group_channels",
-              fmt::format("{} does not divide head_dim {}", format.channels_per_group(), head_dim));
+              fmt::format("{} does not divide {} {}", format.channels_per_group(), row, head_dim));
     }
     const int together = format.group_tokens;
     require(together == 0 || (together >= 16 && head_dim % together == 0 &&
@@ -92,7 +147,11 @@ class Validator {
             "/shape/page_tokens",
             fmt::format("{} is none of 16, 32, 64, 128 and 256, nor 0 for a cache without pages",
                         page));
-    cache_format(op.keys, "/keys", op.shape.head_dim);
+    if (op.keys.in_parts()) {
+      parts(op.keys, "/keys/parts", op.shape.head_dim);
+    } else {
+      cache_format(op.keys, "/keys", op.shape.head_dim);
+    }
     cache_format(op.values, "/values", op.shape.head_dim);
     group(op, op.keys.group_tokens, "/keys/group_tokens");
     group(op, op.values.group_tokens, "/values/group_tokens");
@@ -175,6 +234,7 @@ void validate_rows(const Op& op, const Validator& validator) {
 
 void validate(const Linear& op, const Validator& validator) {
   const VqFormat& format = op.weights;
+  validator.no_parts(format, "/weights", "weights");
   validator.format(format, "/weights", "in_features", op.shape.in_features);
   validator.require(
       !format.is_scalar(), "/weights/decoder",
@@ -213,6 +273,11 @@ std::string op_name(const Problem& problem) {
 }
 
 std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim) {
+  std::int64_t of_parts = 0;
+  for (const VqFormat& part : format.parts) {
+    of_parts += kv_units(part, kv_heads, static_cast<int>(part.channels.size()));
+  }
+  if (format.in_parts()) return of_parts;
   switch (format.scope) {
     case Scope::head:
       return kv_heads;
@@ -221,6 +286,16 @@ std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim) {
     default:
       return 1;
   }
+}
+
+std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head_dim) {
+  std::int64_t of_parts = 0;
+  for (const VqFormat& part : format.parts) {
+    of_parts += kv_codebook_elements(part, kv_heads, static_cast<int>(part.channels.size()));
+  }
+  if (format.in_parts()) return of_parts;
+  return kv_units(format, kv_heads, head_dim) * format.residuals * format.entries() *
+         format.vector_size;
 }
 
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,

@@ -292,8 +292,11 @@ void validate(const Problem& problem, const std::string& where);
 
 std::string op_name(const Problem& problem);
 
-// Codebook sets that serve one tensor: see templates/vq/layout/format.h for their order.
+// Codebook sets that serve one tensor: see templates/vq/layout/format.h for their order. Of keys in
+// parts, those of all parts.
 std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim);
+// 16-bit elements of the codebooks of keys or values.
+std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head_dim);
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
                           std::int64_t in_features);
 

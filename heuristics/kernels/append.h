@@ -22,13 +22,17 @@ void take_splits(P& plan, const KvAppend& op, std::int64_t wanted) {
   }
 }
 
-// Every entry is compared with every sub-vector of its unit, by runs.
+// Every entry is compared with every sub-vector of its unit, by runs. Keys in parts are counted as
+// their first.
 template <class Config>
 OperandUse append_use(Operand operand, const KvAppend& op, const VqFormat& format,
                       const Config& config, const vq::FormatConfig& of) {
   const AppendShape& shape = op.shape;
   OperandUse use{.operand = operand, .format = of};
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
+  if (format.in_parts()) {
+    use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
+  }
   const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
   const std::int64_t runs = vq::sub_vectors(config, of) / vq::run_sub_vectors(config, of);
   use.lookups = static_cast<double>(rows * runs) * format.residuals * format.entries();

@@ -20,7 +20,11 @@ int runs_of_block(const KvAppend& op, const AppendLanes& plan) {
   const auto runs = [&](const vq::FormatConfig& format) {
     return vq::ceil_div(vq::share_sub_vectors(config, format), vq::run_sub_vectors(config, format));
   };
-  return plan.tokens_per_block * std::min(runs(config.keys), runs(config.values));
+  int least = runs(config.values);
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    least = std::min(least, runs(vq::key_format(config, i)));
+  }
+  return plan.tokens_per_block * least;
 }
 
 // Warps that have no run of their own help with the entries of another's.
@@ -108,7 +112,9 @@ void judge_plan(Judge& judge, const AppendLanes& plan, const KvAppend& op, const
   judge_codebooks(judge, op, gpu);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
-  judge_operand(judge, config, config.keys, "keys");
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    judge_operand(judge, config, vq::key_format(config, i), "keys");
+  }
   judge_operand(judge, config, config.values, "values");
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
@@ -156,22 +162,29 @@ PlanUse use_of(const AppendLanes& plan, const KvAppend& op) { return append_plan
 void count_work(BlockWork& to, const AppendLanes& plan, const KvAppend& op, const PlanUse&,
                 ConflictTable&) {
   const auto config = configured(plan, op);
-  const int key_shares = vq::shares(config, config.keys);
   const int value_shares = vq::shares(config, config.values);
-  const double all = key_shares + value_shares;
-  count_tensor(to, config, config.keys, key_shares / all);
+  const double all = vq::key_shares(config) + value_shares;
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    const vq::FormatConfig keys = vq::key_format(config, i);
+    count_tensor(to, config, keys, vq::shares(config, keys) / all);
+  }
   count_tensor(to, config, config.values, value_shares / all);
 }
 
 std::vector<std::string> explain_plan(const AppendLanes& plan, const KvAppend& op) {
   const auto config = configured(plan, op);
-  return {
+  std::vector<std::string> lines{
       fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
-                  plan.tokens_per_block, op.shape.new_tokens),
-      share_line("keys", config, config.keys), share_line("values", config, config.values),
+                  plan.tokens_per_block, op.shape.new_tokens)};
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    lines.push_back(share_line("keys", config, vq::key_format(config, i)));
+  }
+  lines.push_back(share_line("values", config, config.values));
+  lines.push_back(
       fmt::format("warps_along_entries {}: of {} warps a block, those that share the entries of "
                   "a codebook",
-                  plan.warps_along_entries, plan.threads / 32)};
+                  plan.warps_along_entries, plan.threads / 32));
+  return lines;
 }
 
 }  // namespace vqgen

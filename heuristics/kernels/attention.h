@@ -188,9 +188,13 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
   use.units = vq::units_of(config, channels);
   use.lane_units = static_cast<int>(use.units);  // lanes stand side by side along a row
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
+  if (format.in_parts()) {
+    use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
+  }
   const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(shape.tokens);
-  use.lookups =
-      rows * shape.batch * head_blocks * shape.head_dim / format.piece() * format.residuals;
+  for_each_part(format, shape.head_dim, [&](const VqFormat& part, int part_channels) {
+    use.lookups += rows * shape.batch * head_blocks * part_channels / part.piece() * part.residuals;
+  });
   use.fills = blocks * shape.head_dim / channels;
   use.code_bytes =
       stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * shape.batch;

@@ -141,8 +141,8 @@ PlanUse use_of(const DecodeLanes& plan, const KvDecode& op) {
 // the GPU's ceilings. Half of the blocks are of each tensor.
 void count_work(BlockWork& to, const DecodeLanes& plan, const KvDecode& op, const PlanUse& use,
                 ConflictTable& conflicts) {
-  const double turns =
-      std::ceil(1.0 * plan.tokens_per_block / vq::rows_at_once(configured(plan, op)));
+  const double turns = std::ceil(1.0 * plan.tokens_per_block /
+                                 vq::rows_at_once(configured(plan, op), op.shape.head_dim));
   const double warps = plan.threads / 32.0;
   for (const OperandUse& each : use.operands) {
     const vq::FormatConfig& format = each.format;

@@ -11,6 +11,10 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
                      const char* operand) {
   const Placement& placement = format.placement;
   const int entries = vq::entries(format);
+  judge.require(!format.part.in_parts || vq::global_range(format).begin == 0,
+                "{}: codebooks of parts stand in global memory alone; set registers, replicated "
+                "and shared to 0",
+                operand);
   judge.require(vq::entry_pieces(format) == 1 || vq::global_range(format).begin == 0,
                 "{}: entries of {} elements stand in global memory alone; set registers, "
                 "replicated and shared to 0",
@@ -44,6 +48,8 @@ void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, c
 }
 
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(!format.in_parts(), "{}: {} parts are in dataflow lanes alone; use lanes", operand,
+                format.parts.size());
   judge.require(!format.is_wide(),
                 "{}: entries of {} elements are more than the 8 of this dataflow; use lanes",
                 operand, format.vector_size);
@@ -93,7 +99,9 @@ void add_plans(Candidates& to, SpacePlacement allowed) {
 }
 
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {
-  if (allowed == SpacePlacement::global || format.is_wide()) return {all_global()};
+  if (allowed == SpacePlacement::global || format.is_wide() || format.in_parts()) {
+    return {all_global()};
+  }
   if (allowed == SpacePlacement::shared) return {all_shared(format.entries())};
   const int lanes = phase_lanes(format.held_bytes());
   return {all_global(), all_shared(format.entries()), all_replicated(format.entries(), lanes),

@@ -154,7 +154,9 @@ void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, c
 template <class Op>
 void judge_codebooks(Judge& judge, const Op& op, const GpuSpec& gpu) {
   const auto& shape = op.shape;
-  judge_codebooks(judge, op.keys, kv_units(op.keys, shape.kv_heads, shape.head_dim), "keys", gpu);
+  for_each_part(op.keys, shape.head_dim, [&](const VqFormat& keys, int channels) {
+    judge_codebooks(judge, keys, kv_units(keys, shape.kv_heads, channels), "keys", gpu);
+  });
   judge_codebooks(judge, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim), "values",
                   gpu);
 }

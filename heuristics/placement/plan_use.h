@@ -21,8 +21,9 @@ struct OperandUse {
   double fills = 0;              // times that blocks load the codebooks of `units` units, together
 
   std::int64_t tensor_units = 1;  // all of the tensor
-  double code_bytes = 0;          // as stored
-  double code_reads = 1;          // times that blocks read each of them
+  std::int64_t parts_bytes = 0;  // of keys in parts: the codebooks of all, `format` being the first
+  double code_bytes = 0;         // as stored
+  double code_reads = 1;         // times that blocks read each of them
 
   int entry_bytes() const { return vq::held_bytes(format) / slices; }
   // What blocks fetch of one entry of each unit and stage, and its shared memory, held once.
@@ -41,7 +42,7 @@ struct OperandUse {
     return static_cast<double>(units) * format.residuals * rows;
   }
   std::int64_t codebook_bytes() const {
-    return tensor_units * vq::unit_codebook_elements(format) * 2;
+    return parts_bytes > 0 ? parts_bytes : tensor_units * vq::unit_codebook_elements(format) * 2;
   }
 };
 

@@ -14,7 +14,8 @@ extern "C" {
 typedef struct vqgen_quantized {
   const void* codes;     /* packed rows, aligned as the op's description says ("codes_alignment") */
   const void* codebooks; /* [unit][stage][entry][vector_size], 16 bits each, 16-byte aligned; of
-                            entry_type int8 integers within -127..127, as elements */
+                            entry_type int8 integers within -127..127, as elements; of keys in
+                            parts those of part 0, then those of part 1, .. */
   const float* scales;   /* [unit][stage]; null without stage scales */
   int64_t batch_stride;  /* between sequences; 0 for one, pages and weights alone */
   int64_t head_stride;   /* between heads; 0 for one, pages and weights alone */

@@ -18,7 +18,7 @@ _SIZES = (2, 4, 8, 16)  # of sub-vectors that devices train
 def can_write(dtype, *forms) -> bool:
     """Whether formats are trained on devices, and their codes stored row after row."""
     return dtype in vqgen.torch.DTYPES and all(
-        fields["decoder"] == "table" and fields["vector_size"] in _SIZES
+        fields.get("decoder") == "table" and fields["vector_size"] in _SIZES
         and fields.get("layout") in (None, {"rows": 1, "words": 1})
         for fields in map(vqgen.format_fields, forms))
 
@@ -53,6 +53,8 @@ def layers_rotated_first(layers, keys, values, seed: int = 1):
     says. For simulation alone: no kernel reads such keys, so that no bundle is written of them.
     layers: as of write_bundle()."""
     forms = _forms(keys, values)
+    if "parts" in forms["keys"]:
+        raise vqgen.BadInput("keys in parts are not rotated; give keys of one format")
     out = []
     for states in layers:
         tensors = {}

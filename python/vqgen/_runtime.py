@@ -25,7 +25,7 @@ class Quantized(NamedTuple):
         [pages, kv_heads, page_tokens, words], of weights [out_features, words]. Sequences and heads
         of a cache may lie apart, and pages, heads and tokens of one in pages, so that transposed
         and sliced views of an engine's tensors are taken; all else is contiguous.
-    codebooks: [units, stages, entries, vector_size] in the op's dtype.
+    codebooks: [units, stages, entries, vector_size] in the op's dtype; of keys in parts one axis.
     scales: float32 [units, stages], where the format has stage_scales.
     """
 

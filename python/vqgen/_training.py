@@ -50,6 +50,8 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
     if iterations < 1:
         raise BadInput(f"iterations is {iterations}; it is at least 1")
     fields = format_fields(form)
+    if "parts" in fields:
+        raise BadInput("keys in parts are trained part by part; give the format of one")
     units, stages = vectors.shape[0], fields["residuals"]
     codebooks = _arrays.empty_on_cpu(
         vectors, (units, stages, 1 << fields["index_bits"], fields["vector_size"]), dtype)

@@ -27,6 +27,8 @@ class Format:
     token_scales: Optional[bool] = None
     group_tokens: Optional[int] = None
     layout: Optional[dict] = None
+    channels: Optional[list] = None  # of a part
+    parts: Optional[list] = None  # of keys, in place of all other fields
 
 
 AnyFormat = Union[str, Format, dict]

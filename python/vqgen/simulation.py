@@ -40,6 +40,8 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     """What codes of `rows` stand for, float32. rows: [batch, kv_heads, tokens, head_dim]; the rest as of
     vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`. With `rotated_first`
     rows are rotated before all that `form` says, and back at the end, which no kernel does."""
+    if form.get("parts"):
+        return _parts(rows, form["parts"], codebooks)
     decoder = form.get("decoder", "table")
     if decoder in ("scalar", "affine", "e4m3"):
         return _scalars(rows.float(), form, codebooks)
@@ -71,6 +73,21 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     if smooth is not None:
         total = total * smooth[:, None]
     return rotated(total) if rotated_first else total
+
+
+def _parts(rows: torch.Tensor, parts: list, codebooks):
+    """The same of keys in parts: codebooks are those of the first part, then those of the next."""
+    held, first = torch.zeros_like(rows, dtype=torch.float32), 0
+    for part in parts:
+        channels, size = part["channels"], part["vector_size"]
+        groups = len(channels) // (part.get("group_channels") or size)
+        units = {"tensor": 1, "head": rows.shape[1], "channel_group": rows.shape[1] * groups}
+        shape = (units[part.get("scope", "tensor")], part.get("residuals", 1), 1 << part["index_bits"], size)
+        count = shape[0] * shape[1] * shape[2] * shape[3]
+        books = codebooks.flatten()[first:first + count].view(shape)
+        held[..., channels] = dequantized(rows[..., channels], part, books)
+        first += count
+    return held
 
 
 def _scalars(rows: torch.Tensor, form: dict, codebooks):

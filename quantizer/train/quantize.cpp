@@ -4,6 +4,8 @@
 
 #include "core/error.h"
 #include "core/problem/problem.h"
+#include "quantizer/encode.h"
+#include "quantizer/train/split.h"
 #include "quantizer/train/tensor_job.h"
 
 namespace vqgen {
@@ -41,13 +43,17 @@ FloatTensor read_cache(const SafetensorsFile& file, const std::string& name) {
 class KvQuantizer {
  public:
   explicit KvQuantizer(const QuantizeKvRequest& request)
-      : request_(request), value_format_(for_values(request.value_format)), file_(request.input) {
+      : request_(request),
+        key_format_(request.key_format),
+        value_format_(for_values(request.value_format)),
+        file_(request.input) {
     if (!request.calibration.empty()) calibration_.emplace(request.calibration);
   }
 
   QuantizeResult run() {
     const std::vector<PatternMatch> matches = match_tensors(file_, request_.keys, "--keys");
     QuantizeResult result;
+    if (request_.split_by) split(matches);
     for (const PatternMatch& match : matches) {
       const std::string values_name = companion(request_.values, match, "--values");
       const std::string queries_name =
@@ -62,8 +68,8 @@ class KvQuantizer {
       const FloatTensor values = read_cache(file_, values_name);
       read_queries(queries_name, keys, data);
       check(match, values_name, keys, values, data);
-      data.keys = quantize(match.tensor, match.item + ".keys", request_.key_format, keys,
-                           data.dtype, options(0), result.report);
+      data.keys = quantize(match.tensor, match.item + ".keys", key_format_, keys, data.dtype,
+                           options(0), result.report);
       data.values = quantize(values_name, match.item + ".values", value_format_, values, data.dtype,
                              options(1), result.report);
       if (request_.keep_original) {
@@ -76,6 +82,42 @@ class KvQuantizer {
   }
 
  private:
+  // Shares the channels of key_format_ out by what one quantizer makes of them.
+  void split(const std::vector<PatternMatch>& matches) {
+    if (!key_format_.in_parts()) {
+      throw Error(ErrorKind::bad_input,
+                  "the key format is not in parts, among which channels could be shared out; give "
+                  "parts, or do not split");
+    }
+    std::vector<double> sums;
+    for (const PatternMatch& match : matches) {
+      const SafetensorsFile& file = calibration_ ? *calibration_ : file_;
+      const FloatTensor keys = read_cache(file, match.tensor);
+      const std::string source = fmt::format("{}: {}", file.source(), match.tensor);
+      AttentionDecode problem{DType::f16, {}, key_format_, value_format_};
+      problem.shape = {.batch = 1, .query_heads = 1, .kv_heads = 1};
+      problem.shape.head_dim = static_cast<int>(keys.columns);
+      problem.shape.tokens = keys.rows;
+      problem.shape.window = least_window(problem.keys, problem.values);
+      validate(problem, source);
+      problem.keys = *request_.split_by;
+      validate(problem, "the format to split by");
+      const TensorJob job{match.item + ".keys",
+                          source,
+                          *request_.split_by,
+                          choose_dtype(request_.dtype, file_.at(match.tensor)),
+                          &keys,
+                          &keys,
+                          request_.options};
+      std::vector<TensorReport> unused;
+      const std::vector<double> errors =
+          channel_errors(keys, reconstruct(quantize_tensor(job, unused)));
+      sums.resize(errors.size());
+      for (std::size_t i = 0; i < errors.size(); ++i) sums[i] += errors[i];
+    }
+    key_format_ = share_channels(key_format_, sums);
+  }
+
   // From [query_heads, n, head_dim] to [n][query_heads][head_dim], with lengths.
   void read_queries(const std::string& name, const FloatTensor& keys, AttentionData& data) const {
     if (name.empty()) return;
@@ -119,7 +161,7 @@ class KvQuantizer {
                                           shape_text(file_.at(values_name).shape), match.tensor,
                                           shape_text(file_.at(match.tensor).shape)));
     }
-    AttentionDecode problem{data.dtype, {}, request_.key_format, value_format_};
+    AttentionDecode problem{data.dtype, {}, key_format_, value_format_};
     problem.shape.batch = static_cast<int>(std::max<std::int64_t>(data.batch, keys.batch));
     problem.shape.kv_heads = static_cast<int>(keys.heads);
     problem.shape.query_heads = static_cast<int>(data.batch > 0 ? data.query_heads : keys.heads);
@@ -153,6 +195,7 @@ class KvQuantizer {
   }
 
   const QuantizeKvRequest& request_;
+  VqFormat key_format_;
   VqFormat value_format_;
   SafetensorsFile file_;
   std::optional<SafetensorsFile> calibration_;

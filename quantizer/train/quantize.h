@@ -29,6 +29,9 @@ struct QuantizeKvRequest : QuantizeRequest {
   std::string queries;  // [query_heads, n, head_dim]; empty: none
   VqFormat key_format;
   VqFormat value_format;  // taken through for_values()
+  // Of keys in parts: the format by which the channels are shared out anew (split.h), by the mean
+  // error over all items, on what is trained on. Empty: the channels are as they are given.
+  std::optional<VqFormat> split_by = {};
 };
 
 struct QuantizeWeightsRequest : QuantizeRequest {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/problem/check.h"
 #include "quantizer/encode.h"
+#include "quantizer/parts.h"
 #include "quantizer/scalar.h"
 #include "quantizer/transform.h"
 
@@ -49,9 +50,56 @@ void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codeb
       job.name, rows, inner.row_count()));
 }
 
+// Of a tensor whose parts have these errors, each with its number of channels.
+ReconstructionError error_of_parts(const FloatTensor& tensor,
+                                   std::span<const std::pair<ReconstructionError, double>> parts) {
+  double energy = 0;
+  for (const float value : tensor.data) energy += double{value} * value;
+  double error = 0;
+  for (const auto& [each, channels] : parts) {
+    error += each.mse * channels * static_cast<double>(tensor.row_count());
+  }
+  return {error / static_cast<double>(tensor.data.size()),
+          error > 0 ? std::sqrt(error / energy) : 0};
+}
+
+// Each part on its own, from the same seed. The report has a line of each, and one of all.
+QuantizedTensor quantize_parts(const TensorJob& job, std::vector<TensorReport>& report) {
+  std::vector<QuantizedTensor> parts;
+  TensorReport whole;
+  whole.name = job.name;
+  whole.format = short_name(job.format);
+  std::vector<std::pair<ReconstructionError, double>> of_calibration, of_input;
+  for (std::size_t i = 0; i < job.format.parts.size(); ++i) {
+    TensorJob of_part = job;
+    of_part.name = fmt::format("{}, part {}", job.name, i);
+    of_part.format = job.format.parts[i];
+    of_part.format.channels.clear();
+    of_part.options = part_of(job.options, i, job.format.parts.size());
+    const std::vector<int>& channels = job.format.parts[i].channels;
+    const FloatTensor input = take_channels(*job.input, channels);
+    const FloatTensor calibration =
+        job.calibration == job.input ? FloatTensor{} : take_channels(*job.calibration, channels);
+    of_part.input = &input;
+    of_part.calibration = job.calibration == job.input ? &input : &calibration;
+    parts.push_back(quantize_tensor(of_part, report));
+    const auto count = static_cast<double>(channels.size());
+    of_calibration.emplace_back(report.back().calibration, count);
+    of_input.emplace_back(report.back().input, count);
+    whole.codebook_bytes += report.back().codebook_bytes;
+  }
+  whole.calibration = error_of_parts(*job.calibration, of_calibration);
+  whole.input = error_of_parts(*job.input, of_input);
+  whole.bits_per_element = static_cast<double>(job.format.row_words(job.input->columns) * 32) /
+                           static_cast<double>(job.input->columns);
+  report.push_back(whole);
+  return join_parts(job.format, parts, job.input->columns);
+}
+
 }  // namespace
 
 QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>& report) {
+  if (job.format.in_parts()) return quantize_parts(job, report);
   OuterTerms outer;
   if (job.format.smooth) outer.smooth = smooth_factors(*job.calibration);
   if (job.format.output_scales) outer.output_scales = row_scales(*job.input);

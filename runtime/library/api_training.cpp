@@ -83,6 +83,10 @@ vqgen_status vqgen_train_codebooks(vqgen_runtime* runtime, const vqgen_training_
       return fail(VQGEN_BAD_INPUT, "training: format, vectors or codebooks is null");
     }
     const vqgen::VqFormat format = vqgen::parse_format(args->format, "format");
+    if (format.in_parts()) {
+      return fail(VQGEN_BAD_INPUT,
+                  "training: keys in parts are trained part by part; give the format of one");
+    }
     const vqgen::TrainRequest request = request_of(*args, format);
     vqgen::BookShape shape = shape_of(*args, format);
     std::unique_lock<std::mutex> one;

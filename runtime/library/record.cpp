@@ -80,10 +80,12 @@ void add(Json& list, const std::string& name, const std::string& type, const Sha
   list.push_back({{"name", name}, {"type", type}, {"shape", shape}});
 }
 
-// Codes, codebooks and scales of one tensor. `rows` is its shape but for the words of a row. Codes
+// Codes, codebooks and scales of one tensor; the elements of codebooks are told of keys in parts,
+// which have those of all parts in a row. `rows` is its shape but for the words of a row. Codes
 // that are not stored row after row are an array of their groups and runs.
 void add_quantized(Json& list, const std::string& name, const VqFormat& format,
-                   const std::string& dtype, Shape rows, std::int64_t columns, std::int64_t units) {
+                   const std::string& dtype, Shape rows, std::int64_t columns, std::int64_t units,
+                   std::int64_t codebook_elements = 0) {
   const std::int64_t words = format.row_words(columns);
   const CodeLayout& layout = format.layout;
   if (layout.plain()) {
@@ -95,7 +97,8 @@ void add_quantized(Json& list, const std::string& name, const VqFormat& format,
   }
   add(list, name + ".codes", "u32", rows);
   add(list, name + ".codebooks", dtype,
-      {units, format.residuals, format.entries(), format.vector_size});
+      format.in_parts() ? Shape{codebook_elements}
+                        : Shape{units, format.residuals, format.entries(), format.vector_size});
   if (format.stage_scales) {
     add(list, name + ".scales", "f32", {units, format.residuals});
   }
@@ -111,7 +114,8 @@ void add_cache(Json& list, const Op& op, const std::string& dtype) {
     const VqFormat& format = keys ? op.keys : op.values;
     add_quantized(list, keys ? "keys" : "values", format, dtype,
                   {paged ? 0 : s.batch, s.kv_heads, paged ? s.page_tokens : s.tokens}, s.head_dim,
-                  kv_units(format, s.kv_heads, s.head_dim));
+                  kv_units(format, s.kv_heads, s.head_dim),
+                  kv_codebook_elements(format, s.kv_heads, s.head_dim));
   }
   if (op.keys.smooth) add(list, "key_smooth", "f32", {s.kv_heads, s.head_dim});
   if (paged) add(list, "block_table", "i32", {s.batch, 0});

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "core/problem/problem.h"
+#include "runtime/verify/key_parts.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -288,6 +290,18 @@ std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int
 
 QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
                                  double magnitude, Random& random) {
+  if (format.in_parts()) {
+    std::vector<QuantizedTensor> parts;
+    for (VqFormat part : format.parts) {
+      TensorShape of_part = shape;
+      of_part.columns = std::ssize(std::exchange(part.channels, {}));
+      of_part.units =
+          kv_units(part, static_cast<int>(shape.heads), static_cast<int>(of_part.columns));
+      parts.push_back(make_hard_tensor(part, dtype, of_part, magnitude, random));
+      fill_codes(parts.back(), {}, random);
+    }
+    return join_keys(format, parts, shape.columns);
+  }
   QuantizedTensor t;
   t.format = format;
   t.dtype = dtype;
@@ -314,6 +328,12 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
 
 void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                 const RowFilter& patterned) {
+  if (tensor.format.in_parts()) {
+    std::vector<QuantizedTensor> parts = split_keys(tensor, tensor.codes);
+    for (QuantizedTensor& part : parts) fill_codes(part, law, random, patterned);
+    tensor.codes = join_keys(tensor.format, parts, tensor.columns).codes;
+    return;
+  }
   fill_rows(tensor, law, random, patterned);
   if (tensor.format.scale_words(tensor.columns) > 0) {
     const std::int64_t codes = tensor.row_words - tensor.format.scale_words(tensor.columns);

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/parallel.h"
+#include "runtime/verify/key_parts.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 
@@ -241,8 +242,7 @@ class HeadJudge {
 
 void check(const AppendData& data, const Operand& operand) {
   const QuantizedTensor& t = operand.before;
-  require(t.batch == data.batch && t.heads == data.keys.heads && t.rows == data.keys.rows &&
-              t.columns == data.keys.columns,
+  require(t.batch == data.batch && t.heads == data.keys.heads && t.rows == data.keys.rows,
           "append data: keys and values differ in shape, or from the batch");
   require(operand.codes.size() == t.codes.size() && operand.raw.size() == operand.raw_before.size(),
           "append data: the result has another size than the cache");
@@ -258,7 +258,30 @@ void check(const AppendData& data, const Operand& operand) {
           "append data: the window holds no group of tokens");
 }
 
+AppendVerdict judge_operand(const AppendData& data, const Operand& operand);
+
+// Each part on its own: its codes, and its channels of elements and raw slots.
+AppendVerdict judge_parts(const AppendData& data, const Operand& operand) {
+  const QuantizedTensor& keys = operand.before;
+  const std::vector<QuantizedTensor> before = split_keys(keys, keys.codes);
+  const std::vector<QuantizedTensor> after = split_keys(keys, operand.codes);
+  AppendVerdict all;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const auto of_part = [&](const std::vector<std::uint16_t>& rows) {
+      return split_elements(rows, keys.columns, keys.format.parts[i]);
+    };
+    const std::string name = fmt::format("{}, part {}", operand.name, i);
+    const std::vector<std::uint16_t> elements = of_part(operand.elements);
+    const std::vector<std::uint16_t> raw_before = of_part(operand.raw_before);
+    const std::vector<std::uint16_t> raw = of_part(operand.raw);
+    join(all,
+         judge_operand(data, {name.c_str(), before[i], after[i].codes, elements, raw_before, raw}));
+  }
+  return all;
+}
+
 AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
+  if (operand.before.format.in_parts()) return judge_parts(data, operand);
   check(data, operand);
   const QuantizedTensor& t = operand.before;
   const RowDecoder books(t);  // which judges the rest of the tensor's sizes
@@ -278,6 +301,7 @@ AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
 }  // namespace
 
 AppendVerdict judge_append(const AppendData& data, const AppendResult& result) {
+  require(data.keys.columns == data.values.columns, "append data: keys and values differ in shape");
   AppendVerdict both = judge_operand(
       data, {"keys", data.keys, result.key_codes, data.new_keys, data.raw_keys, result.raw_keys});
   join(both, judge_operand(data, {"values", data.values, result.value_codes, data.new_values,

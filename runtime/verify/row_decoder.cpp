@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/format/vq_format.h"
+#include "runtime/verify/key_parts.h"
 
 namespace vqgen {
 namespace {
@@ -215,7 +216,20 @@ std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int6
   return 0;
 }
 
+// Tensors and decoders of keys in parts.
+struct RowDecoder::Parts {
+  std::vector<QuantizedTensor> tensors;
+  std::vector<RowDecoder> decoders;
+};
+
 RowDecoder::RowDecoder(const QuantizedTensor& tensor) : tensor_(tensor) {
+  if (tensor.format.in_parts()) {
+    const auto parts = std::make_shared<Parts>();
+    parts->tensors = split_keys(tensor, tensor.codes);
+    for (const QuantizedTensor& part : parts->tensors) parts->decoders.emplace_back(part);
+    parts_ = parts;
+    return;
+  }
   check_sizes(tensor);
   entries_.resize(tensor.codebooks.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -229,6 +243,14 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                         std::span<double> out) const {
   const QuantizedTensor& t = tensor_;
   const VqFormat& f = t.format;
+  for (std::size_t i = 0; i < f.parts.size(); ++i) {
+    std::vector<double> part(f.parts[i].channels.size());
+    parts_->decoders[i].decode(sequence, head, row, part);
+    for (std::size_t j = 0; j < part.size(); ++j) {
+      out[static_cast<std::size_t>(f.parts[i].channels[j])] = part[j];
+    }
+  }
+  if (f.in_parts()) return;
   const std::vector<std::uint32_t> words = row_words(t, t.codes, sequence, head, row);
   std::fill(out.begin(), out.end(), 0.0);
   std::int64_t code_number = 0;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -69,7 +70,8 @@ class RowDecoder {
   void decode(std::int64_t sequence, std::int64_t head, std::int64_t row,
               std::span<double> out) const;
 
-  // What a code stands for: [vector_size], the stage's scale included. Thread-safe.
+  // What a code stands for: [vector_size], the stage's scale included. Thread-safe. This and the
+  // next not of keys in parts.
   std::vector<double> point(std::int64_t book, std::uint32_t code) const;
 
   // Of `x`, [vector_size], to the nearest point of any code. Thread-safe.
@@ -81,8 +83,11 @@ class RowDecoder {
   std::span<const double> entry(std::int64_t book, std::int64_t number) const;
   double scale_of(std::int64_t book) const;
 
+  struct Parts;
+
   const QuantizedTensor& tensor_;
-  std::vector<double> entries_;  // [units][residuals][entries][vector_size]
+  std::shared_ptr<const Parts> parts_;  // of keys in parts, else null
+  std::vector<double> entries_;         // [units][residuals][entries][vector_size]
 };
 
 }  // namespace vqgen

@@ -44,6 +44,50 @@ TEST_F(TinyBundle, ThatFitIsRunAndVerified) {
   expect_verified(run_arguments(several, cache_bundle()));
 }
 
+TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
+  Json low = {{"vector_size", 16}, {"index_bits", 5}, {"residuals", 3}};
+  Json high = {{"vector_size", 4}, {"index_bits", 4}};
+  for (int channel = 0; channel < 64; ++channel) {
+    (channel % 4 == 1 ? high : low)["channels"].push_back(channel);
+  }
+  const Json keys = {{"parts", {low, high}}};
+  Arguments arguments = quantize_tiny_cache(tensors(), folder.path("parts"));
+  *(std::find(arguments.begin(), arguments.end(), "--key-format") + 1) = keys.dump();
+  expect_success(vqgen(arguments));
+  for (Json config : {tiny_attention(), tiny_decode()}) {
+    config["keys"] = keys;
+    expect_verified(run_arguments(config, folder.path("parts")));
+  }
+  arguments.insert(arguments.end(), {"--split-by", R"({"vector_size": 64, "index_bits": 5})"});
+  expect_failure(
+      [&] {
+        Arguments reordered = arguments;
+        reordered.emplace_back("--reorder");
+        return reordered;
+      }(),
+      2, {"--reorder", "keys in parts"});
+  *(std::find(arguments.begin(), arguments.end(), "--out") + 1) = folder.path("split");
+  arguments.emplace_back("--json");
+  const Outcome split = vqgen(arguments);
+  expect_success(split);
+  Json found = tiny_attention();
+  found["keys"] = document_of(split).at("key_format");
+  EXPECT_EQ(found["keys"]["parts"][1]["channels"].size(), 16u);
+  expect_verified(run_arguments(found, folder.path("split")));
+
+  Json other = tiny_attention();
+  other["keys"] = keys;
+  std::swap(other["keys"]["parts"][0]["channels"][0], other["keys"]["parts"][0]["channels"][1]);
+  expect_failure(run_arguments(other, folder.path("parts")), 2, {folder.path("parts"), "keys"});
+  expect_failure({"profile", "--data", folder.path("parts"), "--out", folder.path("p.json")}, 2,
+                 {"profile", "keys in parts"});
+  expect_failure(
+      {"repack", folder.path("parts"), "--layout", "4x1", "--out", folder.path("grouped")}, 2,
+      {"repack", "keys in parts", "--operand values"});
+  expect_success(vqgen({"repack", folder.path("parts"), "--layout", "4x1", "--operand", "values",
+                        "--out", folder.path("grouped")}));
+}
+
 TEST_F(TinyBundle, QuantizingTwiceGivesTheSameBytes) {
   expect_success(vqgen(quantize_tiny_cache(tensors(), folder.path("again"))));
   EXPECT_EQ(read_text(folder.path("again")), read_text(cache_bundle()));

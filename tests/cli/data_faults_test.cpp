@@ -121,7 +121,8 @@ TEST_F(DataFault, TensorsThatAreNotThereOrShapedOtherwise) {
     arguments.insert(arguments.end(), {option, "x"});
     refuse(arguments, {"--format and --inputs go with --weights"});
   }
-  for (const char* option : {"--key-format", "--values", "--value-format", "--queries"}) {
+  for (const char* option :
+       {"--key-format", "--split-by", "--values", "--value-format", "--queries"}) {
     Arguments arguments = quantize_tiny_matrix(tensors, folder.path("out"));
     arguments.insert(arguments.end(), {option, "x"});
     refuse(arguments, {option, "go with --keys"});

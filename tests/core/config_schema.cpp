@@ -18,10 +18,14 @@ Json value_schema(const Rule& rule) {
     return {{"type", "integer"},
             {"minimum", static_cast<std::int64_t>(rule.min)},
             {"maximum", static_cast<std::int64_t>(rule.max)}};
+  } else if constexpr (std::is_same_v<Member, std::vector<int>>) {
+    return {{"type", "array"}, {"items", value_schema<int>(rule)}};
+  } else if constexpr (std::is_same_v<Member, std::vector<VqFormat>>) {
+    return {{"type", "array"}, {"items", {{"$ref", "#/$defs/format"}}}};
   } else {
     constexpr bool placement = std::is_same_v<Member, Placement>;
     static_assert(placement || std::is_same_v<Member, CodeLayout>,
-                  "config.json holds booleans, names, integers, placements and layouts");
+                  "config.json holds booleans, names, integers, placements, layouts and formats");
     return {{"$ref", placement ? "#/$defs/placement" : "#/$defs/layout"}};
   }
 }
@@ -53,7 +57,7 @@ Json format_schema() {
             {{"$ref", "#/$defs/format"}}}}};
 }
 
-// The fields of a format: all that are required, or some over those of a preset.
+// The fields of a format: all that are required, some over those of a preset, or parts.
 Json format_object_schema() {
   Json schema = object_schema<VqFormat>(false);
   const Json required = schema.at("required");
@@ -61,7 +65,8 @@ Json format_object_schema() {
   schema["properties"]["preset"] = format_name_schema(
       "a preset's name, or a format file from the config's folder, whose fields stand where none "
       "are given here");
-  schema["anyOf"] = {{{"required", {"preset"}}}, {{"required", required}}};
+  schema["anyOf"] = {
+      {{"required", {"preset"}}}, {{"required", required}}, {{"required", {"parts"}}}};
   return schema;
 }
 

@@ -278,7 +278,9 @@ const std::map<std::string, double> kBits = {{"aqlm-1x15", 1.875},
                                              {"vecinfer-d8b10", 1.25},
                                              {"vecinfer-d8b12", 1.5},
                                              {"vecinfer-d8b8", 1},
+                                             {"vqkv-llama-3.1-8b-keys", 4.25},
                                              {"vqkv-llama-3.1-8b-values", 1},
+                                             {"vqkv-llama-3.2-3b-keys", 4.25},
                                              {"vqkv-llama-3.2-3b-values", 1.25}};
 
 TEST(Profiles, PresetsHaveTheBitsOfTheirPapers) {
@@ -308,7 +310,9 @@ TEST(Profiles, TheReadmeListsEveryPreset) {
 Problem problem_for(const VqFormat& format) {
   const bool weights = format.output_scales || format.scope == Scope::tile;
   if (weights) return Gemv{DType::f16, {1, 4096, 4096}, format};
-  AttentionDecode op{DType::f16, {1, 32, 8, 128, 4096}, format, for_values(format)};
+  const VqFormat values =
+      format.in_parts() ? find_format("vqkv-llama-3.1-8b-values", "test") : for_values(format);
+  AttentionDecode op{DType::f16, {1, 32, 8, 128, 4096}, format, values};
   op.shape.window = least_window(op.keys, op.values);
   return op;
 }

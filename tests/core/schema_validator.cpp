@@ -9,6 +9,7 @@ namespace {
 
 bool has_type(const Json& value, const std::string& type) {
   if (type == "object") return value.is_object();
+  if (type == "array") return value.is_array();
   if (type == "string") return value.is_string();
   if (type == "boolean") return value.is_boolean();
   if (type == "integer") return value.is_number_integer();
@@ -46,6 +47,7 @@ class Validator {
       return additional(schema.at("properties"), value, path);
     }
     if (keyword == "oneOf" || keyword == "anyOf") return some_of(keyword, rule, value, path);
+    if (keyword == "items") return items(rule, value, path);
     if (keyword == "$ref") return problem(target(rule), value, path);
     throw std::logic_error("the schema's keyword " + keyword + " is unknown to this test");
   }
@@ -53,6 +55,14 @@ class Validator {
   std::string required(const Json& names, const Json& value, const std::string& path) const {
     for (const std::string name : names) {
       if (value.is_object() && !value.contains(name)) return path + ": required " + name;
+    }
+    return "";
+  }
+
+  std::string items(const Json& schema, const Json& value, const std::string& path) const {
+    for (std::size_t i = 0; value.is_array() && i < value.size(); ++i) {
+      const std::string found = problem(schema, value.at(i), path + "/" + std::to_string(i));
+      if (!found.empty()) return found;
     }
     return "";
   }

@@ -81,7 +81,49 @@ bool few_entries(const Json& format, const Limits& limits) {
   return format.contains("decoder") || format["index_bits"] <= limits.table_bits;
 }
 
+Json draw_part(Draw& draw, const std::vector<int>& channels, const Limits& limits) {
+  Json part;
+  std::vector<int> sizes;
+  for (const int size : kVectorSizes) {
+    if (channels.size() % static_cast<std::size_t>(size) == 0 || wrong(draw)) sizes.push_back(size);
+  }
+  const bool small = limits.table_bits < kAny.table_bits;
+  part["channels"] = channels;
+  part["vector_size"] = sizes.empty() ? 2 : draw.of(sizes);
+  part["index_bits"] =
+      wrong(draw) ? draw.field(2, 16) : 2 + static_cast<int>(draw.below(small ? 8 : 15));
+  part["residuals"] =
+      wrong(draw) ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(small ? 5 : 36));
+  if (draw.one_in(2)) part["scope"] = "head";
+  if (wrong(draw)) part[draw.of({"smooth", "hadamard", "stage_scales"})] = true;
+  return part;
+}
+
+// Keys whose channels are shared out among 2 to 4 parts, by octets.
+Json draw_parts(Draw& draw, std::int64_t head_dim, const Limits& limits) {
+  std::vector<int> channels(static_cast<std::size_t>(head_dim));
+  for (std::size_t i = 0; i < channels.size(); ++i) channels[i] = static_cast<int>(i);
+  for (std::size_t i = channels.size(); i > 1 && !draw.one_in(999); --i) {
+    std::swap(channels[i - 1], channels[draw.below(i)]);
+  }
+  if (wrong(draw)) channels[0] = channels.back();
+  Json keys;
+  const std::size_t count = wrong(draw) ? draw.below(7) : 2 + draw.below(3);
+  auto from = channels.begin();
+  keys["parts"] = Json::array();
+  for (std::size_t left = count; left > 0; --left) {
+    const std::size_t octets = static_cast<std::size_t>(channels.end() - from) / 8;
+    const std::size_t taken = octets < left ? 0 : 1 + draw.below(octets - left + 1);
+    const auto end = left == 1 ? channels.end() : from + static_cast<std::ptrdiff_t>(8 * taken);
+    keys["parts"].push_back(draw_part(draw, {from, end}, limits));
+    from = end;
+  }
+  if (wrong(draw)) keys["vector_size"] = 8;
+  return keys;
+}
+
 Json cache_format(Draw& draw, std::int64_t head_dim, bool keys, const Limits& limits) {
+  if (keys ? draw.one_in(6) : wrong(draw)) return draw_parts(draw, head_dim, limits);
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) return draw.of(format_names());
   Json format = draw_format(draw, limits);
   switch (draw.below(4)) {

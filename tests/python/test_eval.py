@@ -76,6 +76,30 @@ def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
         assert wrong.mean() < 5e-3, wrong.mean()
 
 
+@pytest.mark.parametrize("scopes", [("tensor", "head"), ("channel_group", "tensor")])
+def test_simulated_keys_in_parts_are_those_that_the_kernels_store(draw, scopes):
+    heads, dim, tokens = 2, 64, 21
+    order = draw.permutation(dim).tolist()
+    parts = [{"channels": order[:24], "vector_size": 8, "index_bits": 6, "residuals": 3, "scope": scopes[0]},
+             {"channels": order[24:], "vector_size": 4, "index_bits": 5, "scope": scopes[1]}]
+    units = {"tensor": (1, 1), "head": (heads, heads), "channel_group": (heads * 3, heads * 10)}
+    sizes = [units[scope][i] * (3 * 64 * 8, 32 * 4)[i] for i, scope in enumerate(scopes)]
+
+    def tensor(*shape):
+        return torch.from_numpy(draw.standard_normal(shape)).to(DEVICE, torch.float16)
+
+    values = {"vector_size": 4, "index_bits": 8}
+    cache = vt.VQCache(batch=3, query_heads=2, kv_heads=heads, head_dim=dim, tokens=tokens,
+                       keys={"parts": parts}, values=values, key_codebooks=tensor(sum(sizes)),
+                       value_codebooks=tensor(1, 1, 256, 4))
+    keys, rows = tensor(3, heads, tokens, dim), tensor(3, heads, tokens, dim)
+    cache.append(keys.transpose(1, 2), rows.transpose(1, 2))
+    stored = cache.decode(tokens)[0].float()
+    expected = simulation.dequantized(keys, vqgen.format_fields({"parts": parts}), cache.keys.codebooks)
+    wrong = (stored - expected).abs() > 2e-3 * expected.abs().max()  # near ties may go either way
+    assert wrong.float().mean() < 5e-3, wrong.float().mean()
+
+
 def test_keys_may_be_rotated_before_they_are_smoothed(small):
     model = transformers.AutoModelForCausalLM.from_pretrained(small, dtype=torch.float16).to(DEVICE)
     batches = [torch.arange(60).view(2, 30), torch.arange(60, 90)[None]]

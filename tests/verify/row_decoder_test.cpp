@@ -217,5 +217,44 @@ TEST(RowDecoder, RejectsWhatContradictsItself) {
   expect_error([](QuantizedTensor& t) { t.format.layout = {3, 1}; });
 }
 
+// By hand: a row of two words for part 0, a codebook for all heads; and one for part 1, a codebook
+// a head.
+TEST(RowDecoder, KeysInPartsFollowEachOther) {
+  QuantizedTensor keys;
+  VqFormat first, second;
+  first.vector_size = 2;
+  first.index_bits = 16;
+  first.channels = {5, 0, 3, 2, 7, 6};
+  second.vector_size = 1;
+  second.index_bits = 2;
+  second.scope = Scope::head;
+  second.channels = {4, 1};
+  keys.format = in_parts({first, second});
+  keys.heads = 2;
+  keys.rows = 1;
+  keys.columns = 8;
+  keys.row_words = 3;
+  keys.units = 3;
+  for (int entry = 0; entry < 65536; ++entry) {  // entry n is n / 64 and its negative
+    const float value = static_cast<float>(entry / 64);
+    keys.codebooks.push_back(f16_from_float(value));
+    keys.codebooks.push_back(f16_from_float(-value));
+  }
+  for (const double value : {0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0}) {
+    keys.codebooks.push_back(f16_from_float(static_cast<float>(value)));
+  }
+  keys.codes = {64 * 2 << 16 | 64 * 1, 64 * 3, 0b0111, 64 * 5 << 16 | 64 * 4, 64 * 6, 0b1001};
+  const RowDecoder decoder(keys);
+  std::vector<double> row(8);
+  decoder.decode(0, 0, 0, row);
+  EXPECT_EQ(row, (std::vector<double>{-1, 0.5, -2, 2, 1, 1, -3, 3}));
+  decoder.decode(0, 1, 0, row);
+  EXPECT_EQ(row, (std::vector<double>{-4, 1.75, -5, 5, 1.5, 4, -6, 6}));
+  keys.codebooks.pop_back();
+  EXPECT_THROW(RowDecoder{keys}, Error);
+  keys.codebooks.resize(keys.codebooks.size() + 2);
+  EXPECT_THROW(RowDecoder{keys}, Error);
+}
+
 }  // namespace
 }  // namespace vqgen

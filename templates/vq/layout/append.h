@@ -8,12 +8,14 @@
 #pragma once
 
 #include <vq/layout/launch.h>
+#include <vq/layout/parts.h>
 
 namespace vq {
 
 // A block encodes a share of the sub-vectors of up to tokens_per_block rows, new tokens of one
 // sequence, head and tensor. A share's codes are whole words, so that no word has two writers.
-// Grid: (blocks of tokens x (shares of a key + shares of a value), kv_heads, batch).
+// Grid: (blocks of tokens x (shares of a key, of each of its parts + shares of a value), kv_heads,
+// batch).
 //
 // What a kernel knows of its problem; batch is the launch's.
 struct AppendProblem {
@@ -21,11 +23,12 @@ struct AppendProblem {
   int head_dim;
   int kv_heads;
   int new_tokens;
-  int max_window;   // slots of the raw ring of newest tokens
-  int max_sinks;    // slots of raw first tokens
-  int page_tokens;  // 0: a cache without pages
-  FormatConfig keys;
+  int max_window;     // slots of the raw ring of newest tokens
+  int max_sinks;      // slots of raw first tokens
+  int page_tokens;    // 0: a cache without pages
+  FormatConfig keys;  // in parts: the first
   FormatConfig values;
+  KeyParts parts;
 
   static constexpr const char* kType = "AppendProblem";
   template <class Visit>
@@ -40,6 +43,7 @@ struct AppendProblem {
     visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
+    visit("parts", &P::parts);
   }
 };
 
@@ -49,12 +53,14 @@ struct AppendConfig : AppendProblem, Plan {};
 
 template <class Plan>
 VQ_HD constexpr AppendConfig<Plan> configure(const AppendProblem& problem, const Plan& plan) {
-  return {problem, plan};
+  AppendConfig<Plan> c{problem, plan};
+  place_parts(c);
+  return c;
 }
 
 template <class Plan>
-VQ_HD constexpr int sub_vectors(const AppendConfig<Plan>& c, const FormatConfig& f) {
-  return c.head_dim / f.vector_size;
+VQ_HD constexpr int sub_vectors(const AppendConfig<Plan>&, const FormatConfig& f) {
+  return f.part.channels / f.vector_size;
 }
 
 // Sub-vectors whose codes fill whole words, the least number of them.
@@ -74,6 +80,13 @@ VQ_HD constexpr int share_sub_vectors(const AppendConfig<Plan>& c, const FormatC
 template <class Plan>
 VQ_HD constexpr int shares(const AppendConfig<Plan>& c, const FormatConfig& f) {
   return ceil_div(sub_vectors(c, f), share_sub_vectors(c, f));
+}
+// Blocks that share a key: of each part its own.
+template <class Plan>
+VQ_HD constexpr int key_shares(const AppendConfig<Plan>& c) {
+  int all = 0;
+  for (int i = 0; i < key_parts(c); ++i) all += shares(c, key_format(c, i));
+  return all;
 }
 // Units that a share has sub-vectors of, at most.
 template <class Plan>
@@ -107,7 +120,7 @@ VQ_HD constexpr int block_rows(const AppendConfig<Plan>& c, const FormatConfig& 
 
 // Byte offsets into the block's shared memory; `rows` are block_rows().
 struct AppendShared {
-  i64 rows;   // [rows][head_dim] fp32: transformed, then what stages leave of it
+  i64 rows;   // [rows][channels] fp32: transformed, then what stages leave of it
   i64 norms;  // [units of the share][entries] fp32, |c|^2 / 2 of a stage, where a plan has norms
   i64 distances;  // [rows][share][warps_along_entries] fp32, of the nearest; none
                   // beside norms
@@ -123,7 +136,7 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   Carver carve;
   const i64 rows = block_rows(c, f);
   const i64 vectors = rows * share_sub_vectors(c, f);
-  at.rows = carve(rows * c.head_dim * 4);
+  at.rows = carve(rows * f.part.channels * 4);
   at.norms = carve(c.norms ? i64{share_units(c, f)} * entries(f) * 4 : i64{0});
   at.distances = carve(c.norms ? i64{0} : vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
@@ -133,19 +146,22 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   return at;
 }
 
-// Of the tensor that takes more.
+// Of the tensor or part that takes most.
 template <class Plan>
 VQ_HD constexpr i64 block_shared_bytes(const AppendConfig<Plan>& c) {
-  const i64 keys = shared_layout(c, c.keys).total;
-  const i64 values = shared_layout(c, c.values).total;
-  return keys > values ? keys : values;
+  i64 bytes = shared_layout(c, c.values).total;
+  for (int i = 0; i < key_parts(c); ++i) {
+    const i64 of_keys = shared_layout(c, key_format(c, i)).total;
+    if (of_keys > bytes) bytes = of_keys;
+  }
+  return bytes;
 }
 
 template <class Plan>
 VQ_HD constexpr CallShape append_shape(const AppendConfig<Plan>& c, const char* function,
                                        i64 batch) {
   CallShape shape{};
-  const i64 blocks = i64{token_blocks(c)} * (shares(c, c.keys) + shares(c, c.values));
+  const i64 blocks = i64{token_blocks(c)} * (key_shares(c) + shares(c, c.values));
   shape.add(
       {function, "", blocks, c.kv_heads, batch, c.threads, block_shared_bytes(c), false, true});
   return shape;

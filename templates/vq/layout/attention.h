@@ -8,6 +8,7 @@
 #pragma once
 
 #include <vq/layout/launch.h>
+#include <vq/layout/parts.h>
 
 namespace vq {
 
@@ -17,13 +18,14 @@ struct AttentionProblem {
   int head_dim;
   int query_heads;
   int kv_heads;
-  int max_window;    // slots of the raw ring of newest tokens
-  int max_sinks;     // slots of raw first tokens
-  int page_tokens;   // 0: a cache without pages
-  int query_tokens;  // of a sequence, at most
-  bool independent;  // of other sequences and query tokens, bit for bit
-  FormatConfig keys;
+  int max_window;     // slots of the raw ring of newest tokens
+  int max_sinks;      // slots of raw first tokens
+  int page_tokens;    // 0: a cache without pages
+  int query_tokens;   // of a sequence, at most
+  bool independent;   // of other sequences and query tokens, bit for bit
+  FormatConfig keys;  // in parts: the first
   FormatConfig values;
+  KeyParts parts;
 
   static constexpr const char* kType = "AttentionProblem";
   template <class Visit>
@@ -40,6 +42,7 @@ struct AttentionProblem {
     visit("independent", &P::independent);
     visit("keys", &P::keys);
     visit("values", &P::values);
+    visit("parts", &P::parts);
   }
 };
 
@@ -50,6 +53,7 @@ struct AttentionConfig : AttentionProblem, Plan {};
 template <class Plan>
 VQ_HD constexpr AttentionConfig<Plan> configure(const AttentionProblem& problem, const Plan& plan) {
   AttentionConfig<Plan> c{problem, plan};
+  place_parts(c);
   c.keys.placement = c.key_codebook;
   c.values.placement = c.value_codebook;
   return c;
@@ -123,9 +127,10 @@ template <class Plan>
 VQ_HD constexpr bool reads_raw(const AttentionConfig<Plan>& c) {
   return raw_slots(c) > 0 || c.query_tokens > 1;
 }
+// Whether the query that quantized keys are compared with is another than that of raw ones.
 template <class Plan>
 VQ_HD constexpr bool transformed(const AttentionConfig<Plan>& c) {
-  return c.keys.smooth || c.keys.hadamard;
+  return c.keys.smooth || c.keys.hadamard || !c.parts.none();
 }
 
 // Channels of a head that a block serves.

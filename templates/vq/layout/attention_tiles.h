@@ -19,7 +19,8 @@ VQ_HD constexpr i64 table_bytes(const AttentionConfig<Plan>&) {
 struct AttentionTilesShared {
   CodebookShared keys;
   CodebookShared values;
-  i64 query;      // [heads_per_block][head_dim] fp32, transformed, in units of log2
+  i64 query;      // [heads_per_block][head_dim] fp32, transformed, in units of log2; of keys in
+                  // parts part after part
   i64 raw_query;  // the same untransformed; is `query` where nothing is transformed
   i64 table;      // tables: see above
   i64 codes;      // [tiles_in_flight][tile_tokens][key words + value words] u32
@@ -37,9 +38,13 @@ VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& 
   const bool scores = part != AttentionPart::kValues;
   const bool values = part != AttentionPart::kScores;
   const i64 query_bytes = scores ? i64{c.heads_per_block} * c.head_dim * 4 : 0;
-  const i64 words = (scores ? share_words(c.keys, key_channels(c), c.head_dim) : 0) +
+  const i64 words = (!scores          ? 0
+                     : c.parts.none() ? share_words(c.keys, key_channels(c), c.head_dim)
+                                      : c.keys.part.row_words) +
                     (values ? share_words(c.values, value_channels(c), c.head_dim) : 0);
-  if (scores) at.keys = carve_codebook(c.keys, units_of(c.keys, key_channels(c)), carve);
+  if (scores && c.parts.none()) {  // codebooks of parts stand in global memory
+    at.keys = carve_codebook(c.keys, units_of(c.keys, key_channels(c)), carve);
+  }
   if (values) at.values = carve_codebook(c.values, units_of(c.values, value_channels(c)), carve);
   at.table = carve(table_bytes(c));
   at.query = carve(query_bytes);

@@ -45,6 +45,17 @@
 
 namespace vq {
 
+// Where a format's channels, codes and codebooks stand among those of a cache's keys or values: all
+// of them, or a part of the keys (layout/parts.h).
+struct RowPart {
+  int channels;       // of a row that are in this format
+  int first_channel;  // that stand before them, counted through the parts
+  int first_word;     // of the row: words before its codes
+  int row_words;      // of a row, all parts together
+  bool in_parts;      // its channels are those that the parts name
+  i64 first_element;  // of the codebooks before its own
+};
+
 struct FormatConfig {
   Decoder decoder;
   int vector_size;      // elements one code stands for
@@ -61,6 +72,7 @@ struct FormatConfig {
   bool per_head;        // KV cache: units differ from head to head
   int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
   Placement placement;  // the plan's, put here by configure(); the others are the problem's
+  RowPart part;         // of a cache, put here by configure()
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {

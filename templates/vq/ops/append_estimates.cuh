@@ -159,7 +159,7 @@ class AppendEstimates {
     for (int half = 0; half < 2; ++half) {
       const Row row = row_of(rows, number_of(tile, half, lane() / 4));
       const float* const at =
-          Share::rows() + row.token * Share::kHeadDim + row.vector * kSize + 2 * (mine % kPairs);
+          Share::rows() + row.token * Share::kChannels + row.vector * kSize + 2 * (mine % kPairs);
       const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(at));
       float low = -float_from_bits(pair.x) * inverted;
       float high = -float_from_bits(pair.y) * inverted;

@@ -17,7 +17,7 @@ class AppendGroups {
   using Stage = AppendStage<Share>;
   static constexpr auto kConfig = Share::kConfig;
   static constexpr FormatConfig kFormat = Share::kFormat;
-  static constexpr int kHeadDim = Share::kHeadDim;
+  static constexpr int kChannels = Share::kChannels;
   static constexpr int kThreads = Share::kThreads;
   static constexpr int kTokens = kFormat.scale_tokens;
   static_assert(kConfig.max_window >= kTokens && kFormat.residuals == 1, "");
@@ -67,7 +67,7 @@ class AppendGroups {
   // The element of a new token.
   VQ_DEVICE const u16* fresh(const AppendWork& work, int number) const {
     const i64 token = i64{work.batch} * kConfig.new_tokens + number;
-    return elements_ + (token * kConfig.kv_heads + work.head) * kHeadDim;
+    return elements_ + (token * kConfig.kv_heads + work.head) * kChannels;
   }
 
   // The group's rows to shared memory; new tokens are those from `position` on.
@@ -82,7 +82,7 @@ class AppendGroups {
           token < position
               ? load_global_coherent(ring + Raw::row(Raw::window_slot(token)) + channel)
               : load_global(fresh(share.work, token - position) + channel);
-      store_shared(Share::rows() + t * kHeadDim + channel, to_float<kConfig.element>(element));
+      store_shared(Share::rows() + t * kChannels + channel, to_float<kConfig.element>(element));
     }
   }
 
@@ -108,11 +108,11 @@ class AppendGroups {
       const int channel = first_channel(share) + i;
       float* const column = Share::rows() + channel;
       Range range;
-      for (int t = 0; t < kTokens; ++t) range.take(load_shared(column + t * kHeadDim));
+      for (int t = 0; t < kTokens; ++t) range.take(load_shared(column + t * kChannels));
       const u32 word = range.word();
       const auto by = token_scale<kFormat.decoder, kConfig.element>(word);
       for (int t = 0; t < kTokens; ++t) {
-        store_shared(column + t * kHeadDim, by.steps(load_shared(column + t * kHeadDim)));
+        store_shared(column + t * kChannels, by.steps(load_shared(column + t * kChannels)));
       }
       const i64 token = share.work.position + channel / kOfRow;
       store_global(Stored::at(share.to, share.work.batch, share.work.head, token) +

@@ -15,15 +15,15 @@ class AppendRows {
   using Share = AppendShare<Plan, Operand>;
   static constexpr auto kConfig = Share::kConfig;
   static constexpr FormatConfig kFormat = Share::kFormat;
-  static constexpr int kHeadDim = Share::kHeadDim;
+  static constexpr int kChannels = Share::kChannels;
   static constexpr int kThreads = Share::kThreads;
   static constexpr int kResiduals = Share::kResiduals;
   static constexpr int kBits = kFormat.index_bits;
-  static constexpr int kOfLane = ceil_div(kHeadDim, 32);
+  static constexpr int kOfLane = ceil_div(kChannels, 32);
   using Stored = CodeRows<Operand, Plan>;
   using Raw = RawRows<Plan>;
-  static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kHeadDim));
-  static constexpr int kScaleWords = static_cast<int>(scale_words(kFormat, kHeadDim));
+  static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kChannels));
+  static constexpr int kScaleWords = static_cast<int>(scale_words(kFormat, kChannels));
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
@@ -35,9 +35,9 @@ class AppendRows {
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
       smooth_[j] = 1.0f;
-      if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
+      if (kChannels % 32 != 0 && channel >= kChannels) continue;
       if constexpr (kFormat.smooth)
-        smooth_[j] = load_global(args.key_smooth + i64{block_y()} * kHeadDim + channel);
+        smooth_[j] = load_global(args.key_smooth + i64{block_y()} * kChannels + channel);
     }
     if (warp() < kConfig.tokens_per_block && first + warp() < kConfig.new_tokens) fetch(warp());
   }
@@ -51,18 +51,21 @@ class AppendRows {
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
         values[j] = 0.0f;
-        if (kHeadDim % 32 != 0 && channel >= kHeadDim) continue;
-        if (share.begin == 0) keep_raw(args_, raw_, share.work, first_ + t, channel, row_[j]);
+        if (kChannels % 32 != 0 && channel >= kChannels) continue;
+        if (share.begin == 0) {
+          keep_raw(args_, raw_, share.work, first_ + t, channel_of<Operand, Plan>(channel),
+                   row_[j]);
+        }
         values[j] = to_float<kConfig.element>(row_[j]);
         if constexpr (kFormat.smooth) values[j] /= smooth_[j];
       }
-      if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(values);
+      if constexpr (kFormat.hadamard) hadamard_row<kChannels>(values);
       if constexpr (kFormat.token_scales) take_scales(values, t);
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
-        if (kHeadDim % 32 == 0 || channel < kHeadDim)
-          store_shared(Share::rows() + t * kHeadDim + channel, values[j]);
+        if (kChannels % 32 == 0 || channel < kChannels)
+          store_shared(Share::rows() + t * kChannels + channel, values[j]);
       }
     }
   }
@@ -123,7 +126,7 @@ class AppendRows {
       Range range;
       VQ_UNROLL
       for (int j = first; j < first + kOfGroup; ++j) {
-        if (kHeadDim % 32 == 0 || lane() + 32 * j < kHeadDim) range.take(values[j]);
+        if (kChannels % 32 == 0 || lane() + 32 * j < kChannels) range.take(values[j]);
       }
       VQ_UNROLL
       for (int mask = kLanes / 2; mask > 0; mask /= 2) {
@@ -136,7 +139,7 @@ class AppendRows {
         values[j] = by.steps(values[j]);
       }
       const int channel = lane() + 32 * first;
-      if (channel % kTogether == 0 && channel < kHeadDim) {
+      if (channel % kTogether == 0 && channel < kChannels) {
         store_shared(Share::scales() + t * kScaleWords + channel / kTogether, word);
       }
     }
@@ -145,11 +148,13 @@ class AppendRows {
   // Of a row lane l has channels l + 32 j.
   VQ_DEVICE void fetch(int t) {
     const i64 token = i64{block_z()} * kConfig.new_tokens + first_ + t;
-    const u16* const row = elements_ + (token * kConfig.kv_heads + block_y()) * kHeadDim;
+    const u16* const row = elements_ + (token * kConfig.kv_heads + block_y()) * kConfig.head_dim;
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
-      if (kHeadDim % 32 == 0 || channel < kHeadDim) row_[j] = load_global(row + channel);
+      if (kChannels % 32 == 0 || channel < kChannels) {
+        row_[j] = load_global(row + channel_of<Operand, Plan>(channel));
+      }
     }
   }
 

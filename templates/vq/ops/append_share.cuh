@@ -148,13 +148,13 @@ struct AppendWork {
   int first, count, all;
 };
 
-// `Operand` says which tensor: FormatConfig config().
+// `Operand` says which tensor, or part of the keys: FormatConfig config().
 template <class Plan, class Operand>
 struct AppendShare {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Operand::config();
   static constexpr AppendShared kShared = shared_layout(kConfig, kFormat);
-  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kChannels = kFormat.part.channels;  // of a row, or of a part
   static constexpr int kThreads = kConfig.threads;
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kResiduals = kFormat.residuals;
@@ -177,7 +177,7 @@ struct AppendShare {
 
   // The codebook of a sub-vector of the head and a stage, counted through all of the tensor.
   VQ_DEVICE i64 book_of(int vector, int stage) const {
-    constexpr int kUnits = kHeadDim / kFormat.unit_elements;
+    constexpr int kUnits = kChannels / kFormat.unit_elements;
     const int in_head = vector * kVectorSize / kFormat.unit_elements;
     return (kFormat.per_head ? i64{work.head} * kUnits + in_head : i64{0}) * kResiduals + stage;
   }
@@ -193,7 +193,7 @@ struct AppendShare {
   VQ_DEVICE static void load_vector(Vector& x, int t, int vector, float scale) {
     VQ_UNROLL
     for (int d = 0; d < kVectorSize; ++d) {
-      x[d] = load_shared(rows() + t * kHeadDim + vector * kVectorSize + d);
+      x[d] = load_shared(rows() + t * kChannels + vector * kVectorSize + d);
     }
     Candidates::scaled(x, scale);
   }

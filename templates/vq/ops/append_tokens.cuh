@@ -14,11 +14,14 @@
 
 namespace vq {
 
-template <class Plan, bool kKeys>
-struct Appended {
-  VQ_HD static constexpr FormatConfig config() {
-    return kKeys ? Plan::config().keys : Plan::config().values;
-  }
+// Keys, or one of their parts.
+template <class Plan, int kPart>
+struct AppendedKeys {
+  VQ_HD static constexpr FormatConfig config() { return key_format(Plan::config(), kPart); }
+};
+template <class Plan>
+struct AppendedValues {
+  VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
 };
 
 // Tokens that fit between 0 and the capacity, of a block's own. No sum may overflow, whatever the
@@ -78,20 +81,38 @@ VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* r
   if (work.count > 0) encode<Stage>(rows, Rows::Share::of_block(to, work, share));
 }
 
+// Share `share` of a key, counted through the parts from kPart on.
+template <class Plan, template <class> class Stage, int kPart = 0>
+VQ_DEVICE void append_keys(const KvAppendArgs& args, int token_block, int share) {
+  using Operand = AppendedKeys<Plan, kPart>;
+  constexpr auto kConfig = Plan::config();
+  if constexpr (kConfig.parts.none()) {
+    append_rows<Plan, Stage, Operand>(args, args.new_keys, args.raw_keys, args.keys, token_block,
+                                      share);
+  } else {
+    constexpr int kShares = shares(kConfig, Operand::config());
+    if (share < kShares) {
+      append_rows<Plan, Stage, Operand>(args, args.new_keys, args.raw_keys,
+                                        part_tensor<Operand>(args.keys), token_block, share);
+    } else if constexpr (kPart + 1 < kConfig.parts.count) {
+      append_keys<Plan, Stage, kPart + 1>(args, token_block, share - kShares);
+    }
+  }
+}
+
 // `Stage` says how the nearest entries are found.
 template <class Plan, template <class> class Stage>
 VQ_DEVICE void append_tokens(const KvAppendArgs& args) {
   constexpr auto kConfig = Plan::config();
-  constexpr int kKeyShares = shares(kConfig, kConfig.keys);
+  constexpr int kKeyShares = key_shares(kConfig);
   constexpr int kShares = kKeyShares + shares(kConfig, kConfig.values);
   const int tokens = block_x() / kShares;
   const int share = block_x() % kShares;
   if (share < kKeyShares) {
-    append_rows<Plan, Stage, Appended<Plan, true>>(args, args.new_keys, args.raw_keys, args.keys,
-                                                   tokens, share);
+    append_keys<Plan, Stage>(args, tokens, share);
   } else {
-    append_rows<Plan, Stage, Appended<Plan, false>>(args, args.new_values, args.raw_values,
-                                                    args.values, tokens, share - kKeyShares);
+    append_rows<Plan, Stage, AppendedValues<Plan>>(args, args.new_values, args.raw_values,
+                                                   args.values, tokens, share - kKeyShares);
   }
 }
 

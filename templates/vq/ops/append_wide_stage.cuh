@@ -70,7 +70,7 @@ class AppendWideStage {
 
  private:
   VQ_DEVICE float* vector(int t, int local) const {
-    return Share::rows() + t * Share::kHeadDim + (share_.begin + local) * Share::kVectorSize;
+    return Share::rows() + t * Share::kChannels + (share_.begin + local) * Share::kVectorSize;
   }
   VQ_DEVICE const Words* entry(i64 book, int number) const {
     return reinterpret_cast<const Words*>(share_.to.codebooks) +

@@ -7,6 +7,27 @@
 
 namespace vq {
 
+// The scores of `count` tokens, each handed to put(head, token, score) by one thread, once
+// dot(token, lane, total) has added up what a lane has of it for all heads.
+template <class Plan, class Dot, class Put>
+VQ_DEVICE void score_by_lanes(int count, Dot dot, Put put) {
+  constexpr int kHeads = Plan::config().heads_per_block;
+  constexpr int kLanes = Plan::config().lanes_per_token;
+  constexpr int kTokens = Plan::config().threads / kLanes;
+  const int lane = thread_index() % kLanes;
+  for (int base = 0; base < count; base += kTokens) {  // whole warps: shuffles below
+    const int token = base + thread_index() / kLanes;
+    float total[kHeads] = {};
+    if (token < count) dot(token, lane, total);
+    VQ_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      VQ_UNROLL
+      for (int mask = kLanes / 2; mask > 0; mask /= 2) total[h] += shuffle_xor(total[h], mask);
+      if (lane == 0 && token < count) put(h, token, total[h]);
+    }
+  }
+}
+
 template <class Plan, AttentionPart kOfPart>
 class KeyLanes {
  public:
@@ -34,30 +55,18 @@ class KeyLanes {
   // thread.
   template <class Put>
   VQ_DEVICE void score(int first, int count, const u32* keys, Put put) const {
-    constexpr int kTokens = Plan::config().threads / kLanes;
-    const int lane = thread_index() % kLanes;
-    for (int base = 0; base < count; base += kTokens) {  // whole warps: shuffles below
-      const int token = base + thread_index() / kLanes;
-      float total[kHeads] = {};
-      if (token < count) {
-        if (reads_raw(Plan::config()) && work_.is_raw(first + token)) {
-          const u16* row = work_.raw_key(args_, first + token);
-          dot(lane, raw_query(), total,
-              [&](int s, float(&value)[kVectorSize]) { Rows::load_raw(row, share_, s, value); });
-        } else {
-          const u32* row = keys + token * kWords;
-          dot(lane, query(), total, [&](int s, float(&value)[kVectorSize]) {
-            Rows::decode(book_, row, share_, s, value);
-          });
-        }
+    const auto of_token = [&](int token, int lane, float(&total)[kHeads]) {
+      if (reads_raw(Plan::config()) && work_.is_raw(first + token)) {
+        const u16* row = work_.raw_key(args_, first + token);
+        dot(lane, raw_query(), total,
+            [&](int s, float(&value)[kVectorSize]) { Rows::load_raw(row, share_, s, value); });
+      } else {
+        const u32* row = keys + token * kWords;
+        dot(lane, query(), total,
+            [&](int s, float(&value)[kVectorSize]) { Rows::decode(book_, row, share_, s, value); });
       }
-      VQ_UNROLL
-      for (int h = 0; h < kHeads; ++h) {
-        VQ_UNROLL
-        for (int mask = kLanes / 2; mask > 0; mask /= 2) total[h] += shuffle_xor(total[h], mask);
-        if (lane == 0 && token < count) put(h, token, total[h]);
-      }
-    }
+    };
+    score_by_lanes<Plan>(count, of_token, put);
   }
 
  private:

@@ -65,7 +65,7 @@ class QueryRows {
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
         if (kHeadDim % 32 == 0 || channel < kHeadDim)
-          store_shared(query + head * kHeadDim + channel, row[j]);
+          store_shared(query + head * kHeadDim + place_of(channel), row[j]);
       }
       each(head, row);
     }
@@ -75,6 +75,16 @@ class QueryRows {
   }
 
  private:
+  // Of keys in parts, part after part.
+  VQ_DEVICE static int place_of(int channel) {
+    if constexpr (kConfig.parts.none()) {
+      return channel;
+    } else {
+      static constexpr ChannelTable kPlaces = part_places(kConfig.parts, kHeadDim);
+      return kPlaces.at[channel];
+    }
+  }
+
   int heads_;  // of the block that are real
   u16 raw_[kOfWarp][kOfLane];
   float smooth_[kOfLane];

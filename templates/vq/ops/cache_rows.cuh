@@ -18,7 +18,7 @@ namespace vq {
 template <class Plan, class Format>
 struct CacheRows {
   static constexpr FormatConfig kFormat = Format::config();
-  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kHeadDim = kFormat.part.channels;  // of a part: its channels
   static constexpr int kThreads = Plan::config().threads;
   static constexpr int kVectorSize = piece_elements(kFormat);
   static constexpr int kPieces = entry_pieces(kFormat);
@@ -36,9 +36,7 @@ struct CacheRows {
   using Book = Codebook<Format, Plan::config().element, kUnits, kThreads>;
 
   // Units of the tensor, and the first of this share's.
-  VQ_DEVICE static constexpr i64 units() {
-    return kFormat.per_head ? i64{Plan::config().kv_heads} * kUnitsPerHead : i64{1};
-  }
+  VQ_DEVICE static constexpr i64 units() { return cache_units(kFormat, Plan::config().kv_heads); }
   VQ_DEVICE static i64 first_unit(int kv_head, int share) {
     return kFormat.per_head
                ? i64{kv_head} * kUnitsPerHead + share * kChannels / kFormat.unit_elements

@@ -25,7 +25,7 @@ class RowCopies {
     piece_ = thread_index() % kAcross;
     if constexpr (Stored::kPaged) {
       table_ = Stored::table(tensor, batch);
-      from_ = tensor.codes + kv_head * tensor.head_stride;
+      from_ = tensor.codes + kv_head * tensor.head_stride + Stored::kFirstWord;
     } else {
       from_ = Stored::at(tensor, batch, kv_head, i64{0});
     }
@@ -33,6 +33,9 @@ class RowCopies {
                        static_cast<u64>(tensor.batch_stride) |
                        static_cast<u64>(tensor.head_stride) | static_cast<u64>(tensor.token_stride);
     whole_ = words % kPiece == 0;
+    if constexpr (Rows::kFormat.part.in_parts) {
+      whole_ = whole_ && (Stored::kFirstWord | Stored::kStoredWords) % kPiece == 0;
+    }
     ask(0);
   }
 

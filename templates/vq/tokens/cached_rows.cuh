@@ -11,7 +11,7 @@
 // Strides of sequences and heads are those of the arguments (args/), in words or elements.
 #pragma once
 
-#include <vq/layout/format.h>
+#include <vq/layout/parts.h>
 #include <vq/machine.cuh>
 
 namespace vq {
@@ -26,24 +26,28 @@ namespace vq {
 template <class Format, class Plan>
 struct CodeRows {
   static constexpr FormatConfig kFormat = Format::config();
-  static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kPageTokens = Plan::config().page_tokens;
   static constexpr bool kPaged = kPageTokens > 0;
   static constexpr CodeLayout kLayout = kFormat.layout;
-  static constexpr int kWords = static_cast<int>(row_words(kFormat, kHeadDim));  // of a row
+  // Of a row, or of the part of it that is in this format.
+  static constexpr int kWords = static_cast<int>(row_words(kFormat, kFormat.part.channels));
+  static constexpr int kFirstWord = kFormat.part.first_word;
   // From a row to the next, were rows not in groups.
-  static constexpr int kStoredWords = static_cast<int>(padded_words(kLayout, kWords));
+  static constexpr int kStoredWords =
+      static_cast<int>(padded_words(kLayout, kFormat.part.row_words));
 
-  // The first word of a token's row. `Tensor` is QuantizedArgs, or EncodedArgs to write.
+  // The first word of a token's row, or of its part. `Tensor` is QuantizedArgs, or EncodedArgs to
+  // write.
   template <class Tensor, class Int>
   VQ_DEVICE static auto at(const Tensor& tensor, int batch, int head, Int token) {
     if constexpr (kPaged) {
       const int number = static_cast<int>(token);
       const i32 page = load_global(table(tensor, batch) + number / kPageTokens);
       return tensor.codes + head * tensor.head_stride + page_words(tensor, page) +
-             paged_row(tensor, number % kPageTokens);
+             paged_row(tensor, number % kPageTokens) + kFirstWord;
     } else {
-      return tensor.codes + batch * tensor.batch_stride + head * tensor.head_stride + row(token);
+      return tensor.codes + batch * tensor.batch_stride + head * tensor.head_stride + row(token) +
+             kFirstWord;
     }
   }
 
@@ -73,6 +77,26 @@ struct CodeRows {
   // row() of whole groups of tokens.
   VQ_DEVICE static int groups(int tokens) { return tokens * kStoredWords; }
 };
+
+// Where a channel of a format's rows stands in a head. The table is static: as a local every thread
+// would build it in memory of its own.
+template <class Format, class Plan>
+VQ_DEVICE int channel_of(int channel) {
+  constexpr RowPart kPart = Format::config().part;
+  if constexpr (kPart.in_parts) {
+    static constexpr ChannelTable kChannels = part_channels(Plan::config().parts);
+    return kChannels.at[kPart.first_channel + channel];
+  } else {
+    return channel;
+  }
+}
+
+// A tensor as the kernels of a part take it: with its own codebooks.
+template <class Format, class Tensor>
+VQ_DEVICE Tensor part_tensor(Tensor tensor) {
+  tensor.codebooks += Format::config().part.first_element;
+  return tensor;
+}
 
 // Raw rows of a cache, keys or values. `Plan` is of an op on a KV cache.
 template <class Plan>

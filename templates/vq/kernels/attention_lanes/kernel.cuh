@@ -1,11 +1,11 @@
 // attention_decode by lanes: a query token against a quantized KV cache (VecInfer Alg. 1, entries
 // looked up, online softmax in fp32, split over tokens). A block serves heads of one KV head of one
 // sequence over one split of its tokens (attention_tiles.cuh), and decodes each key once for all of
-// them (attention_key_lanes.cuh).
+// them (attention_key_lanes.cuh; keys in parts: attention_key_parts.cuh).
 #pragma once
 
 #include <vq/kernels/attention_lanes/plan.h>
-#include <vq/ops/attention_key_lanes.cuh>
+#include <vq/ops/attention_key_parts.cuh>
 #include <vq/ops/attention_tiles.cuh>
 
 namespace vq {
@@ -14,7 +14,8 @@ namespace vq {
 template <class Plan>
 class LaneScores {
  public:
-  using Keys = KeyLanes<Plan, AttentionPart::kWhole>;
+  using Keys = Either<Plan::config().parts.none(), KeyLanes<Plan, AttentionPart::kWhole>,
+                      KeyPartLanes<Plan>>;
   static constexpr AttentionPart kPart = AttentionPart::kWhole;
   static constexpr int kWords = Keys::kWords;
 

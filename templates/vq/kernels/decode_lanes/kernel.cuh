@@ -15,28 +15,31 @@
 
 namespace vq {
 
-template <class Plan, bool kKeys>
+// Of the values, or of the keys or one of their parts.
+inline constexpr int kDecodedValues = -1;
+template <class Plan, int kPart>
 struct DecodedFormat {
-  static constexpr int kShare = Plan::config().head_dim;
   VQ_HD static constexpr FormatConfig config() {
-    return kKeys ? Plan::config().keys : Plan::config().values;
+    return kPart == kDecodedValues ? Plan::config().values : key_format(Plan::config(), kPart);
   }
+  static constexpr int kShare = config().part.channels;
   VQ_HD static constexpr DecodeLanesShared layout() {
     return shared_layout(Plan::config(), config());
   }
   VQ_HD static constexpr CodebookShared shared() { return layout().book; }
 };
 
-template <class Plan, bool kKeys>
+template <class Plan, int kPart>
 class DecodedRows {
  public:
-  using Format = DecodedFormat<Plan, kKeys>;
+  using Format = DecodedFormat<Plan, kPart>;
   using Rows = CacheRows<Plan, Format>;
   using Raw = RawRows<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Rows::kFormat;
-  static constexpr int kHeadDim = Rows::kHeadDim;
-  static constexpr int kChannels = kDecodedChannels;  // of a store
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kRowChannels = Rows::kHeadDim;  // of a part: its channels
+  static constexpr int kChannels = kDecodedChannels;   // of a store
   static constexpr int kVectorSize = Rows::kVectorSize;
   static constexpr int kStep = step_tokens(kConfig);
   using Copies = RowCopies<Rows, kStep>;
@@ -82,8 +85,10 @@ class DecodedRows {
       const auto tokens = Raw::tokens(args_, work_.batch, length);
       coded = most(first, tokens.sinks);
       coded_end = end < tokens.window ? end : tokens.window;
-      copy_raw(raw, first, coded < end ? coded : end, tokens);
-      copy_raw(raw, most(coded, coded_end), end, tokens);
+      if constexpr (kFormat.part.first_channel == 0) {  // whole rows: of parts, the first's
+        copy_raw(raw, first, coded < end ? coded : end, tokens);
+        copy_raw(raw, most(coded, coded_end), end, tokens);
+      }
     }
     if (coded >= coded_end) return;
     first_ = coded;
@@ -158,11 +163,11 @@ class DecodedRows {
 
   // Each lane takes 8 channels, the same of all its tokens.
   VQ_DEVICE void share_out(Copies& copies) const {
-    constexpr int kLanes = row_lanes(kConfig);
-    constexpr int kRows = rows_at_once(kConfig);
+    constexpr int kLanes = row_lanes(kRowChannels);
+    constexpr int kRows = rows_at_once(kConfig, kRowChannels);
     const int row = thread_index() / kLanes;
     const int channel = thread_index() % kLanes * kChannels;
-    u16* next = place(first_ + row, channel);
+    u16* next = place(first_ + row, kFormat.part.in_parts ? 0 : channel);
     float factors[kChannels];
     VQ_UNROLL
     for (int i = 0; i < kChannels; ++i) factors[i] = factor(channel + i, 1.0f);
@@ -187,7 +192,7 @@ class DecodedRows {
           if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
           words = packed(value, factors);
         }
-        if (here) store(to + base * kHeadDim, words);
+        if (here) store_octet(to + base * kHeadDim, channel, words);
       };
       if constexpr (kIsEntry) {
         VQ_UNROLL
@@ -201,7 +206,7 @@ class DecodedRows {
   // Is what a code stands for what is stored?
   static constexpr bool kIsEntry = Rows::kPieces == 1 && kFormat.residuals == 1 &&
                                    !kFormat.stage_scales && !kFormat.smooth && !kFormat.hadamard &&
-                                   scale_words(kFormat, kHeadDim) == 0;
+                                   scale_words(kFormat, kRowChannels) == 0;
   // 8 channels of a staged row, as they were quantized.
   VQ_DEVICE void look_up(float (&value)[kChannels], const u32* row, int channel) const {
     VQ_UNROLL
@@ -230,8 +235,8 @@ class DecodedRows {
   // Tokens [begin, end) of the raw rows. All threads.
   VQ_DEVICE void copy_raw(const u16* raw, int begin, int end,
                           const typename Raw::Tokens& tokens) const {
-    constexpr int kLanes = row_lanes(kConfig);
-    constexpr int kRows = rows_at_once(kConfig);
+    constexpr int kLanes = row_lanes(kHeadDim);
+    constexpr int kRows = rows_at_once(kConfig, kHeadDim);
     if (thread_index() >= kRows * kLanes) return;  // its rows are others' too
     const int channel = thread_index() % kLanes * kChannels;
     for (int token = begin + thread_index() / kLanes; token < end; token += kRows) {
@@ -242,6 +247,19 @@ class DecodedRows {
 
   VQ_DEVICE u16* place(int token, int channel) const {
     return out_ + i64{token} * kHeadDim + channel;
+  }
+  // 8 channels of the format from `channel` on: to their places, or of parts to the row `to`.
+  VQ_DEVICE static void store_octet(u16* to, int channel, U32x4 words) {
+    if constexpr (!kFormat.part.in_parts) {
+      store(to, words);
+    } else {
+      const u32 pairs[] = {words.x, words.y, words.z, words.w};
+      VQ_UNROLL
+      for (int i = 0; i < kChannels; ++i) {
+        store_global(to + channel_of<Format, Plan>(channel + i),
+                     static_cast<u16>(pairs[i / 2] >> i % 2 * 16));
+      }
+    }
   }
   VQ_DEVICE static void store(u16* to, U32x4 words) {  // 8 channels
     store_global(reinterpret_cast<U32x4*>(to), words);
@@ -258,20 +276,42 @@ class DecodedRows {
   int count_;
 };
 
+// A block in turn of each part of the keys, and of the values.
+template <class Plan, int kPart = 0>
+VQ_DEVICE void decode_part(const KvDecodeArgs& args, int part, int first) {
+  constexpr int kParts = key_parts(Plan::config());
+  if (part == kPart) {
+    using Format = DecodedFormat<Plan, kPart>;
+    const QuantizedArgs keys = part_tensor<Format>(args.keys);
+    DecodedRows<Plan, kPart>(args, keys).decode(first, args.raw_keys, args.out_keys);
+  } else if constexpr (kPart + 1 < kParts) {
+    decode_part<Plan, kPart + 1>(args, part, first);
+  } else {
+    DecodedRows<Plan, kDecodedValues>(args, args.values)
+        .decode(first, args.raw_values, args.out_values);
+  }
+}
+
 // Two blocks side by side are the keys and the values of the same tokens, in turns which is first:
 // a multiprocessor gets blocks that are about as far apart as there are multiprocessors, and should
 // have of both, for keys take more work.
 template <class Plan>
 VQ_DEVICE void kv_decode_lanes(const KvDecodeArgs& args) {
   constexpr auto kConfig = Plan::config();
-  const int parts = ceil_div(args.tokens, kConfig.tokens_per_block);
-  const int heads_before = block_z() * kConfig.kv_heads + block_y();
-  const u32 number = static_cast<u32>(heads_before) * 2 * parts + block_x();
-  const int first = block_x() / 2 * kConfig.tokens_per_block;
-  if (((number ^ number >> 7) & 1) == 0) {
-    DecodedRows<Plan, true>(args, args.keys).decode(first, args.raw_keys, args.out_keys);
+  if constexpr (!kConfig.parts.none()) {
+    constexpr int kTensors = key_parts(kConfig) + 1;
+    decode_part<Plan>(args, block_x() % kTensors, block_x() / kTensors * kConfig.tokens_per_block);
   } else {
-    DecodedRows<Plan, false>(args, args.values).decode(first, args.raw_values, args.out_values);
+    const int parts = ceil_div(args.tokens, kConfig.tokens_per_block);
+    const int heads_before = block_z() * kConfig.kv_heads + block_y();
+    const u32 number = static_cast<u32>(heads_before) * 2 * parts + block_x();
+    const int first = block_x() / 2 * kConfig.tokens_per_block;
+    if (((number ^ number >> 7) & 1) == 0) {
+      DecodedRows<Plan, 0>(args, args.keys).decode(first, args.raw_keys, args.out_keys);
+    } else {
+      DecodedRows<Plan, kDecodedValues>(args, args.values)
+          .decode(first, args.raw_values, args.out_values);
+    }
   }
 }
 

@@ -25,19 +25,20 @@ struct DecodeLanes {
   }
 };
 
-// A block decodes up to tokens_per_block rows of one sequence, head and tensor. Grid: (blocks of
-// tokens x (keys, values), kv_heads, batch).
+// A block decodes up to tokens_per_block rows of one sequence, head and tensor; of keys in parts
+// one part. Grid: (blocks of tokens x (keys or each of their parts, values), kv_heads, batch).
 //
 // What a kernel knows of its problem; batch and tokens are the launch's.
 struct DecodeProblem {
   Element element;
   int head_dim;
   int kv_heads;
-  int max_window;   // slots of the raw ring of newest tokens
-  int max_sinks;    // slots of raw first tokens
-  int page_tokens;  // 0: a cache without pages
-  FormatConfig keys;
+  int max_window;     // slots of the raw ring of newest tokens
+  int max_sinks;      // slots of raw first tokens
+  int page_tokens;    // 0: a cache without pages
+  FormatConfig keys;  // in parts: the first
   FormatConfig values;
+  KeyParts parts;
 
   static constexpr const char* kType = "DecodeProblem";
   template <class Visit>
@@ -51,6 +52,7 @@ struct DecodeProblem {
     visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
+    visit("parts", &P::parts);
   }
 };
 
@@ -61,18 +63,17 @@ struct DecodeConfig : DecodeProblem, Plan {};
 template <class Plan>
 VQ_HD constexpr DecodeConfig<Plan> configure(const DecodeProblem& problem, const Plan& plan) {
   DecodeConfig<Plan> c{problem, plan};
+  place_parts(c);
   c.keys.placement = c.key_codebook;
   c.values.placement = c.value_codebook;
   return c;
 }
 
-// Lanes that share a row, 8 channels each, and rows that a block decodes at a time.
+// Lanes that share a row of so many channels, 8 each, and rows that a block decodes at a time.
 inline constexpr int kDecodedChannels = 8;
-VQ_HD constexpr int row_lanes(const DecodeConfig<DecodeLanes>& c) {
-  return c.head_dim / kDecodedChannels;
-}
-VQ_HD constexpr int rows_at_once(const DecodeConfig<DecodeLanes>& c) {
-  return c.threads / row_lanes(c);
+VQ_HD constexpr int row_lanes(int channels) { return channels / kDecodedChannels; }
+VQ_HD constexpr int rows_at_once(const DecodeConfig<DecodeLanes>& c, int channels) {
+  return c.threads / row_lanes(channels);
 }
 
 // Tokens whose codes a block stages at a time, two such steps in all: 8 of a warp, or 16 of 64
@@ -94,9 +95,10 @@ VQ_HD constexpr DecodeLanesShared shared_layout(const DecodeConfig<DecodeLanes>&
                                                 const FormatConfig& f) {
   DecodeLanesShared at{};
   Carver carve;
-  at.book = carve_codebook(f, units_of(f, c.head_dim), carve);
+  const int channels = f.part.channels;
+  at.book = carve_codebook(f, units_of(f, channels), carve);
   const int steps = c.tokens_per_block > step_tokens(c) ? 2 : 1;
-  at.codes = carve(i64{steps} * step_tokens(c) * share_words(f, c.head_dim, c.head_dim) * 4);
+  at.codes = carve(i64{steps} * step_tokens(c) * share_words(f, channels, channels) * 4);
   at.factors = carve(f.hadamard ? i64{c.head_dim} * 4 : i64{0});
   at.total = carve.next;
   return at;
@@ -104,10 +106,13 @@ VQ_HD constexpr DecodeLanesShared shared_layout(const DecodeConfig<DecodeLanes>&
 
 VQ_HD constexpr CallShape call_shape(const DecodeConfig<DecodeLanes>& c, i64 batch, i64 tokens) {
   CallShape shape{};
-  const i64 keys = shared_layout(c, c.keys).total;
-  const i64 values = shared_layout(c, c.values).total;
-  shape.add({"kv_decode_lanes", "", 2 * ceil_div(tokens, i64{c.tokens_per_block}), c.kv_heads,
-             batch, c.threads, keys > values ? keys : values, true, true});
+  i64 bytes = shared_layout(c, c.values).total;
+  for (int i = 0; i < key_parts(c); ++i) {
+    const i64 of_keys = shared_layout(c, key_format(c, i)).total;
+    if (of_keys > bytes) bytes = of_keys;
+  }
+  const i64 blocks = (key_parts(c) + 1) * ceil_div(tokens, i64{c.tokens_per_block});
+  shape.add({"kv_decode_lanes", "", blocks, c.kv_heads, batch, c.threads, bytes, true, true});
   shape.code_bytes = code_alignment(c.keys, c.values);
   shape.element_bytes = 2 * kDecodedChannels;
   return shape;

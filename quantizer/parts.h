@@ -1,0 +1,27 @@
+// Keys in parts (core/format/vq_format.h), part by part: rows and codebooks of each follow those of
+// the part before, as templates/vq/layout/parts.h says.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/format/quantized_tensor.h"
+#include "quantizer/units.h"
+
+namespace vqgen {
+
+// Some channels of a tensor, in the order of their list; and back to where they stand in `to`.
+FloatTensor take_channels(const FloatTensor& tensor, std::span<const int> channels);
+void put_channels(const FloatTensor& part, std::span<const int> channels, FloatTensor& to);
+
+// A part of keys as a tensor of its own, whose columns are the part's channels.
+QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part);
+
+// The inverse: keys of `format` and `columns` channels of those tensors, one a part.
+QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTensor> parts,
+                           std::int64_t columns);
+
+// Error(bad_input) that begins with `what`, which is not built for keys in parts.
+void require_one_format(const VqFormat& format, const char* what);
+
+}  // namespace vqgen

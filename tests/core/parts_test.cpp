@@ -1,0 +1,186 @@
+// Keys in parts: how they are read and written, what is refused of them, and who runs them.
+#include <algorithm>
+#include <numeric>
+
+#include "core/plan/plan.h"
+#include "tests/core/check_support.h"
+
+namespace vqgen {
+namespace {
+
+std::string numbers(int first, int end) {
+  std::string text;
+  for (int i = first; i < end; ++i) text += (text.empty() ? "" : ", ") + std::to_string(i);
+  return text;
+}
+
+std::string part(int first, int end, const std::string& fields) {
+  return "{\"channels\": [" + numbers(first, end) + "], " + fields + "}";
+}
+
+const std::string kLow = part(0, 80, R"("vector_size": 80, "index_bits": 12, "residuals": 20)");
+const std::string kHigh =
+    part(80, 128, R"("vector_size": 48, "index_bits": 10, "residuals": 16, "scope": "head")");
+
+std::string list(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& each : parts) text += (text.empty() ? "" : ", ") + each;
+  return "{\"parts\": [" + text + "]}";
+}
+
+template <class Op>
+Op with_keys(const std::string& keys) {
+  Json json = std::is_same_v<Op, KvDecode>   ? decode_json()
+              : std::is_same_v<Op, KvAppend> ? append_json()
+                                             : attention_json();
+  json["keys"] = parse_json(keys, "keys");
+  json["shape"]["head_dim"] = 128;
+  return std::get<Op>(read_config(json, "c.json").problem);
+}
+AttentionDecode sound_parts() { return with_keys<AttentionDecode>(list({kLow, kHigh})); }
+
+std::string refused(const std::string& keys) {
+  return message_of([&] { with_keys<AttentionDecode>(keys); });
+}
+
+TEST(Parts, AConfigReadsWhatItWrites) {
+  const AttentionDecode op = sound_parts();
+  ASSERT_EQ(op.keys.parts.size(), 2u);
+  EXPECT_EQ(op.keys.parts[1].channels.front(), 80);
+  EXPECT_EQ(op.keys.parts[1].scope, Scope::head);
+  EXPECT_EQ(op.keys.vector_size, 80);  // as the first part
+  EXPECT_TRUE(op.keys.channels.empty());
+  const Json canonical = to_json(Problem(op));
+  EXPECT_EQ(canonical.at("keys").size(), 1u);
+  EXPECT_EQ(canonical.at("keys").at("parts").at(0).at("channels").size(), 80u);
+  EXPECT_EQ(read_config(canonical, "again.json").problem, Problem(op));
+  AttentionDecode other = op;
+  std::swap(other.keys.parts[0].channels[0], other.keys.parts[0].channels[1]);
+  EXPECT_NE(Problem(other), Problem(op));
+  EXPECT_FALSE(to_json(find_format("cq-4c8b", "test")).contains("parts"));
+}
+
+TEST(Parts, PresetsAndFilesMayBeInParts) {
+  const VqFormat preset = find_format("vqkv-llama-3.1-8b-keys", "test");
+  ASSERT_EQ(preset.parts.size(), 2u);
+  EXPECT_EQ(preset.parts[0].channels.size(), 80u);
+  EXPECT_EQ(preset.parts[1].index_bits, 14);
+  EXPECT_EQ(with_keys<AttentionDecode>(R"("vqkv-llama-3.1-8b-keys")").keys, preset);
+  EXPECT_EQ(with_keys<AttentionDecode>(R"({"preset": "vqkv-llama-3.1-8b-keys"})").keys, preset);
+  expect_words(refused(R"({"preset": "vqkv-llama-3.1-8b-keys", "residuals": 3})"),
+               {"/keys", "extends a preset in parts", "write the parts out"});
+  // A part may extend a preset.
+  const std::string of_preset = part(80, 128, R"("preset": "cq-8c8b", "residuals": 2)");
+  const VqFormat keys = with_keys<AttentionDecode>(list({kLow, of_preset})).keys;
+  EXPECT_EQ(keys.parts[1].vector_size, 8);
+  EXPECT_EQ(keys.parts[1].residuals, 2);
+}
+
+TEST(Parts, EachChannelIsInOne) {
+  const std::string fields = R"("vector_size": 16, "index_bits": 8)";
+  expect_words(refused(list({part(0, 80, fields), part(64, 128, fields)})),
+               {"/keys/parts/1/channels", "64 stands twice"});
+  expect_words(refused(list({part(0, 64, fields), part(80, 128, fields)})),
+               {"/keys/parts", "channel 64 is in no part"});
+  expect_words(refused(list({part(0, 64, fields), part(64, 144, fields)})),
+               {"/keys/parts/1/channels", "128 is beyond the 128"});
+  expect_words(refused(list({kLow, R"({"channels": [-1], "vector_size": 2, "index_bits": 8})"})),
+               {"/keys/parts/1/channels/0"});
+  expect_words(refused(list({kLow, "{" + fields + "}"})), {"/keys/parts/1/channels", "is missing"});
+  expect_words(refused(list({part(0, 72, fields), part(72, 128, R"("preset": "cq-8c8b")")})),
+               {"/keys/parts/0/vector_size", "16 does not divide the part's channels 72"});
+}
+
+TEST(Parts, WhatNoPartIsIsRefused) {
+  const auto with = [](const std::string& fields) {
+    return refused(list({kLow, part(80, 128, fields)}));
+  };
+  expect_words(with(R"("preset": "vecinfer-d4b8")"), {"/keys/parts/1", "smooth and hadamard"});
+  expect_words(with(R"("preset": "int8-token")"), {"/keys/parts/1", "no scalar codes"});
+  expect_words(with(R"("preset": "vecinfer-d4b8i8")"), {"/keys/parts/1", "int8 entries"});
+  expect_words(with(R"("preset": "cq-8c8b", "stage_scales": true)"), {"no scales"});
+  expect_words(with(R"("preset": "cq-8c8b", "layout": {"rows": 4, "words": 1})"), {"plain layout"});
+  expect_words(with(R"("preset": "cq-8c8b", "group_channels": 40)"),
+               {"/keys/parts/1/group_channels", "40 does not divide the part's channels 48"});
+  expect_words(with("\"parts\": [" + kLow + "]"), {"/keys/parts/1", "'channels'"});
+  expect_words(refused(list({part(0, 128, R"("preset": "cq-8c8b")")})),
+               {"/keys/parts", "1 parts, where keys are in 2 to 4"});
+  expect_words(refused(R"({"parts": []})"), {"/keys/parts", "array"});
+  expect_words(refused(R"({"parts": 3})"), {"/keys/parts", "array"});
+  expect_words(refused(R"({"vector_size": 4, "index_bits": 8, "channels": [0]})"),
+               {"/keys/channels", "goes with a part"});
+  std::string both = list({kLow, kHigh});
+  both.insert(1, R"("vector_size": 8, )");
+  expect_words(refused(both), {"/keys", "vector_size"});
+}
+
+TEST(Parts, AreOfKeysAlone) {
+  const Json parts = parse_json(list({kLow, kHigh}), "parts");
+  Json attention = attention_json();
+  attention["shape"]["head_dim"] = 128;
+  attention["values"] = parts;
+  expect_words(message_of([&] { read_config(attention, "c.json"); }),
+               {"/values/parts", "parts are of keys alone"});
+  Json gemv = gemv_json();
+  gemv["weights"] = parts;
+  expect_words(message_of([&] { read_config(gemv, "c.json"); }),
+               {"/weights/parts", "parts are of keys alone"});
+}
+
+TEST(Parts, SizesAreThoseOfAllParts) {
+  const VqFormat keys = sound_parts().keys;
+  EXPECT_EQ(short_name(keys), "d80b12x20_and_d48b10x16");
+  EXPECT_EQ(keys.row_words(128), (20 * 12 + 31) / 32 + (16 * 10 + 31) / 32);
+  EXPECT_DOUBLE_EQ(keys.bits_per_element(), (20.0 * 12 + 16 * 10) / 128);
+  EXPECT_EQ(kv_units(keys, 8, 128), 1 + 8);
+  EXPECT_EQ(kv_codebook_elements(keys, 8, 128), 20 * 4096 * 80 + 8 * 16 * 1024 * 48);
+}
+
+TEST(Parts, LanesAloneRunThem) {
+  for (const char* gpu : {"a100", "h100", "h200"}) {
+    const GpuSpec spec = find_gpu(gpu);
+    const AttentionDecode op = sound_parts();
+    expect_ok(check(op));
+    expect_ok(check(choose(op, spec), op, spec));
+    EXPECT_EQ(dataflow_name(choose(op, spec)), "lanes");
+    for (const Plan& plan :
+         {Plan(AttentionFragments{}), Plan(AttentionTables{}), Plan(AttentionChannels{})}) {
+      expect_refused(check(plan, op, spec), {"keys", "2 parts", "use lanes"});
+    }
+    const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
+    expect_ok(check(choose(append, spec), append, spec));
+    expect_refused(check(AppendFragments{}, append, spec), {"keys", "2 parts", "use lanes"});
+    const auto decode = with_keys<KvDecode>(list({kLow, kHigh}));
+    expect_ok(check(choose(decode, spec), decode, spec));
+  }
+}
+
+TEST(Parts, TheirCodebooksStandInGlobalMemory) {
+  const GpuSpec gpu = find_gpu("h200");
+  const std::string narrow = R"("vector_size": 8, "index_bits": 6)";
+  const auto keys = list({part(0, 64, narrow), part(64, 128, narrow)});
+  const auto op = with_keys<AttentionDecode>(keys);
+  AttentionLanes plan = std::get<AttentionLanes>(choose(op, gpu));
+  EXPECT_EQ(plan.key_codebook, all_global());
+  plan.key_codebook = all_shared(64);
+  expect_refused(check(plan, op, gpu), {"keys", "global memory alone"});
+  const auto decode = with_keys<KvDecode>(keys);
+  DecodeLanes decoding = std::get<DecodeLanes>(choose(decode, gpu));
+  EXPECT_EQ(decoding.key_codebook, all_global());
+  decoding.key_codebook = all_shared(64);
+  expect_refused(check(decoding, decode, gpu), {"keys", "global memory alone"});
+}
+
+TEST(Parts, AreWholeOctets) {
+  const std::string narrow = R"("vector_size": 4, "index_bits": 6)";
+  const auto op = with_keys<AttentionDecode>(list({part(0, 60, narrow), part(60, 128, narrow)}));
+  expect_refused(check(op), {"keys", "60 channels", "multiples of 8"});
+}
+
+TEST(Parts, TakeNoHotness) {
+  expect_words(message_of([] { match_hotness({}, sound_parts(), "c.json"); }),
+               {"keys in parts", "remove the hotness"});
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,334 @@
+// Keys in parts (VQKV, section 3.1): every op of a cache by lanes, and what the kernels make of
+// parts, their channels, words and codebooks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "generator/generate.h"
+#include "quantizer/parts.h"
+#include "runtime/verify/random.h"
+#include "runtime/verify/reference_append.h"
+#include "runtime/verify/reference_attention.h"
+#include "runtime/verify/reference_decode.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+struct PartShape {
+  int channels, vector_size, stages, bits;
+  Scope scope = Scope::tensor;
+};
+
+struct PartsCase {
+  const char* name;
+  std::vector<PartShape> parts;
+  PartShape values;
+  DType dtype = DType::f16;
+  int page_tokens = 0;
+};
+
+VqFormat format_of(const PartShape& shape) {
+  VqFormat format;
+  format.vector_size = shape.vector_size;
+  format.residuals = shape.stages;
+  format.index_bits = shape.bits;
+  format.scope = shape.scope;
+  return format;
+}
+
+int head_dim_of(const PartsCase& from) {
+  int channels = 0;
+  for (const PartShape& part : from.parts) channels += part.channels;
+  return channels;
+}
+
+// Channels in a random order.
+VqFormat keys_of(const PartsCase& from, std::uint64_t seed) {
+  std::vector<int> order(static_cast<std::size_t>(head_dim_of(from)));
+  std::iota(order.begin(), order.end(), 0);
+  Random random(seed, 0);
+  random.shuffle(order);
+  std::vector<VqFormat> parts;
+  auto next = order.begin();
+  for (const PartShape& shape : from.parts) {
+    parts.push_back(format_of(shape));
+    parts.back().channels.assign(next, next + shape.channels);
+    next += shape.channels;
+  }
+  return in_parts(std::move(parts));
+}
+
+// As VQKV has them; narrow beside wide; words that codes do not fill; one part as small as it may
+// be; four parts; and codebooks of each kind.
+const std::vector<PartsCase>& parts_cases() {
+  using enum Scope;
+  static const std::vector<PartsCase> cases{
+      {"vqkv", {{80, 80, 20, 6}, {48, 48, 16, 5}}, {128, 128, 8, 6}},
+      {"narrow", {{24, 2, 1, 3}, {40, 8, 3, 7, head}}, {64, 4, 2, 8, head}, DType::bf16, 16},
+      {"small", {{8, 8, 1, 5, channel_group}, {88, 4, 2, 5}}, {96, 32, 5, 4}, DType::f16, 32},
+      {"four",
+       {{64, 64, 3, 4, head}, {128, 16, 2, 9}, {16, 4, 5, 5, channel_group}, {48, 48, 2, 2}},
+       {256, 8, 1, 8},
+       DType::bf16},
+      {"pages", {{32, 32, 7, 9, head}, {32, 16, 5, 8}}, {64, 64, 4, 6}, DType::f16, 64},
+  };
+  return cases;
+}
+
+template <class Op>
+Op problem_of(const PartsCase& from, std::uint64_t seed) {
+  Op op;
+  op.dtype = from.dtype;
+  op.keys = keys_of(from, seed);
+  op.values = format_of(from.values);
+  op.shape.batch = 3;
+  op.shape.kv_heads = 2;
+  op.shape.head_dim = head_dim_of(from);
+  op.shape.tokens = 70;
+  op.shape.window = seed % 3 == 0 ? 0 : 9;
+  op.shape.sinks = seed % 4 == 0 ? 0 : 2;
+  op.shape.page_tokens = from.page_tokens;
+  if constexpr (std::is_same_v<Op, AttentionDecode>) {
+    op.shape.query_heads = 6;
+    op.shape.query_tokens = seed % 2 == 0 ? 1 : 3;
+  }
+  if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = 5;
+  validate(op, from.name);
+  return op;
+}
+
+class Parts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+
+  // With the rules' plan, and with each of `changes` of it.
+  template <class Op, class P>
+  static void expect_right(const std::vector<void (*)(P&)>& changes) {
+    std::uint64_t seed = 1;
+    for (const PartsCase& from : parts_cases()) {
+      for (std::size_t change = 0; change <= changes.size(); ++change, ++seed) {
+        const Op op = problem_of<Op>(from, seed);
+        SweepCase each;
+        each.name = fmt::format("{}, change {}", from.name, change);
+        each.problem = op;
+        P plan = rules_plan<P>(op, sweep_gpu());
+        if (change > 0) changes[change - 1](plan);
+        each.plan = plan;
+        ASSERT_TRUE(check(each.plan, op, sweep_gpu()).ok)
+            << each.name << ": " << check(each.plan, op, sweep_gpu()).reason;
+        each.input.seed = seed;
+        each.input.lengths = seed % 5 == 0 ? LengthPattern::full : LengthPattern::ragged;
+        each.input.fresh = seed % 4 == 1;
+        each.misalignment = {.elements = std::is_same_v<Op, KvDecode> ? 8u * (seed % 2) : seed % 2,
+                             .words = seed % 2};
+        if (from.page_tokens > 0) {
+          each.input.page_order = kPageOrders[1 + seed % (kPageOrders.size() - 1)];
+        }
+        EXPECT_EQ(failure_of(each, *sweep_backend(seed), sweep_gpu()), "") << each.name;
+      }
+    }
+  }
+};
+
+TEST_F(Parts, AttentionByLanes) {
+  expect_right<AttentionDecode, AttentionLanes>({
+      [](AttentionLanes& plan) {
+        plan.splits = 3;
+        plan.tiles_in_flight = 1;
+        plan.tile_tokens = 8;
+      },
+      [](AttentionLanes& plan) {
+        plan.lanes_per_token = 32;
+        plan.splits = 2;
+        plan.combine = Combine::last_block;
+      },
+      [](AttentionLanes& plan) {
+        plan.lanes_per_token = 1;
+        plan.heads_per_block = 2;
+        plan.tile_tokens = 24;
+      },
+  });
+}
+
+TEST_F(Parts, DecodedByLanes) {
+  expect_right<KvDecode, DecodeLanes>({
+      [](DecodeLanes& plan) { plan.tokens_per_block = 7; },
+      [](DecodeLanes& plan) {
+        plan.threads = 96;
+        plan.tokens_per_block = 64;
+      },
+  });
+}
+
+TEST_F(Parts, AppendedByLanes) {
+  expect_right<KvAppend, AppendLanes>({
+      [](AppendLanes& plan) {
+        plan.splits = 7;
+        plan.tokens_per_block = 2;
+      },
+      [](AppendLanes& plan) {
+        plan.threads = 64;
+        plan.warps_along_entries = 2;
+        plan.sub_vectors_per_warp = 3;
+        plan.tokens_per_block = 5;
+      },
+  });
+}
+
+// One format with a codebook for each half of a head, and the same as two parts.
+template <class Op>
+std::pair<Op, Op> whole_and_halves() {
+  Op whole;
+  whole.shape.batch = 2;
+  whole.shape.kv_heads = 3;
+  whole.shape.head_dim = 64;
+  whole.shape.tokens = 50;
+  whole.shape.window = 4;
+  whole.keys = format_of({64, 4, 2, 8, Scope::channel_group});
+  whole.keys.group_channels = 32;
+  whole.values = format_of({64, 8, 1, 6});
+  Op halves = whole;
+  std::vector<VqFormat> parts(2, format_of({32, 4, 2, 8, Scope::head}));
+  for (int i = 0; i < 64; ++i) parts[static_cast<std::size_t>(i / 32)].channels.push_back(i);
+  halves.keys = in_parts(parts);
+  return {whole, halves};
+}
+
+// From [head][half] to [half][head]. Codes of either are the same words.
+QuantizedTensor as_halves(const QuantizedTensor& whole, const VqFormat& format) {
+  QuantizedTensor halves = whole;
+  halves.format = format;
+  const auto unit = static_cast<std::ptrdiff_t>(whole.codebooks.size()) / whole.units;
+  halves.codebooks.clear();
+  for (std::ptrdiff_t half = 0; half < 2; ++half) {
+    for (std::ptrdiff_t head = 0; head < whole.heads; ++head) {
+      const auto from = whole.codebooks.begin() + (head * 2 + half) * unit;
+      halves.codebooks.insert(halves.codebooks.end(), from, from + unit);
+    }
+  }
+  return halves;
+}
+
+TEST_F(Parts, OfConsecutiveChannelsAreChannelGroups) {
+  const auto [whole, halves] = whole_and_halves<KvDecode>();
+  AttentionData data = make_decode_data(whole, {.seed = 3});
+  const GpuSpec gpu = sweep_gpu();
+  Kernel one(*sweep_backend(), whole, choose(whole, gpu), gpu);
+  const DecodeOutput expected = one.run_decode(data);
+  data.keys = as_halves(data.keys, halves.keys);
+  Kernel two(*sweep_backend(), halves, choose(halves, gpu), gpu);
+  const DecodeOutput actual = two.run_decode(data);
+  EXPECT_EQ(actual.keys, expected.keys);
+  EXPECT_EQ(actual.values, expected.values);
+}
+
+TEST_F(Parts, OfConsecutiveChannelsAreAppendedAsChannelGroups) {
+  const auto [whole, halves] = whole_and_halves<KvAppend>();
+  AppendData data = make_append_data(whole, {.seed = 4});
+  const GpuSpec gpu = sweep_gpu();
+  Kernel one(*sweep_backend(), whole, rules_plan(AppendLanes{}, whole, gpu), gpu);
+  const AppendResult expected = one.run(data);
+  data.keys = as_halves(data.keys, halves.keys);
+  Kernel two(*sweep_backend(), halves, rules_plan(AppendLanes{}, halves, gpu), gpu);
+  const AppendResult actual = two.run(data);
+  EXPECT_EQ(actual.key_codes, expected.key_codes);
+  EXPECT_EQ(actual.raw_keys, expected.raw_keys);
+  EXPECT_EQ(actual.value_codes, expected.value_codes);
+}
+
+// Whoever names the channels of parts and of queries in another order, alike, gets the same scores.
+TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
+  const PartsCase& from = parts_cases()[1];
+  auto op = problem_of<AttentionDecode>(from, 3);
+  op.shape.window = op.shape.sinks = 0;
+  op.shape.query_tokens = 1;
+  AttentionData data = make_attention_data(op, {.seed = 5});
+  const GpuSpec gpu = sweep_gpu();
+  const Plan plan = choose(op, gpu);
+  const AttentionOutput expected = Kernel(*sweep_backend(), op, plan, gpu).run(data);
+  const int dim = op.shape.head_dim;
+  const auto renamed = [&](int channel) { return (channel * 5 + 3) % dim; };
+  for (VqFormat& part : op.keys.parts) {
+    for (int& channel : part.channels) channel = renamed(channel);
+  }
+  op.keys = in_parts(op.keys.parts);
+  data.keys.format = op.keys;
+  const std::vector<std::uint16_t> before = data.queries;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const auto row = i / static_cast<std::size_t>(dim) * static_cast<std::size_t>(dim);
+    data.queries[row + static_cast<std::size_t>(renamed(static_cast<int>(i - row)))] = before[i];
+  }
+  expect_same_bits(Kernel(*sweep_backend(), op, plan, gpu).run(data), expected);
+}
+
+// One place of the kernel's text changed.
+TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
+  const auto op = problem_of<AttentionDecode>(parts_cases()[1], 2);
+  const AttentionData data = make_attention_data(op, {.seed = 31});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const Plan plan = rules_plan(AttentionLanes{}, op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"rest_.dot(lane, token, staged + kTileWords", "rest_.dot(lane, token, staged"},
+        std::pair{"+ Rows::kFormat.part.first_channel", ""},
+        std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
+        std::pair{" % kPageTokens) + kFirstWord", " % kPageTokens)"},
+        std::pair{"place_of(channel), row[j]", "channel, row[j]"},
+        std::pair{"raw_query() + h * kHeadDim + i", "query() + h * kHeadDim + i"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    const AttentionOutput output = execute(backend, *kernel, wrong, op, plan, data);
+    EXPECT_FALSE(compare(reference.out, output.out, op.dtype).ok) << place << ": " << instead;
+  }
+}
+
+TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
+  const auto op = problem_of<KvDecode>(parts_cases()[0], 1);
+  const AttentionData data = make_decode_data(op, {.seed = 32});
+  const DecodeResult reference = reference_decode(data);
+  const Plan plan = rules_plan(DecodeLanes{}, op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"kChannels.at[kPart.first_channel + channel]", "kChannels.at[channel]"},
+        std::pair{"kChannels.at[kPart.first_channel + channel]", "kPart.first_channel + channel"},
+        std::pair{"pairs[i / 2] >> i % 2 * 16", "pairs[i / 2]"},
+        std::pair{"kFormat.part.first_channel == 0", "kFormat.part.first_channel < 0"},
+        std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
+        std::pair{"row(token) +\n             kFirstWord", "row(token)"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
+    EXPECT_FALSE(judge_decode(data, reference, output).comparison.ok) << place << ": " << instead;
+  }
+}
+
+TEST_F(Parts, WrongPartsAndChannelsAreFoundInAppendedKeys) {
+  const auto op = problem_of<KvAppend>(parts_cases()[0], 1);
+  const AppendData data = make_append_data(op, {.seed = 33});
+  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"kChannels.at[kPart.first_channel + channel]", "kChannels.at[channel]"},
+        std::pair{"first_ + t, channel_of<Operand, Plan>(channel)", "first_ + t, channel"},
+        std::pair{"load_global(row + channel_of<Operand, Plan>(channel))",
+                  "load_global(row + channel)"},
+        std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
+        std::pair{"row(token) +\n             kFirstWord", "row(token)"},
+        std::pair{"(args, token_block, share - kShares)", "(args, token_block, share)"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    EXPECT_FALSE(judge_append(data, execute(backend, *kernel, wrong, op, plan, data)).ok) << place;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test
