@@ -1,4 +1,4 @@
-// vqgen repack: a bundle whose codes are stored in another layout.
+// vqgen repack: a bundle whose codes are stored in another layout, or whose entries are integers.
 #include "quantizer/pack.h"
 
 #include <charconv>
@@ -7,12 +7,13 @@
 #include "core/hotness/hotness_profile.h"
 #include "core/json/json.h"
 #include "quantizer/bundle.h"
+#include "quantizer/integers.h"
 
 namespace vqgen::cli {
 namespace {
 
 struct RepackArguments {
-  std::string data, out, layout, operand;
+  std::string data, out, layout, entries, operand;
 };
 
 // "4x1": rows of a group, words of a run.
@@ -43,7 +44,15 @@ std::optional<Operand> read_operand(const std::string& text) {
 
 void repack_bundle(const RepackArguments& options, Output& output) {
   require_place("repack", "--out", options.out);
-  const CodeLayout layout = read_layout(options.layout);
+  if (options.layout.empty() && options.entries.empty()) {
+    throw Error(ErrorKind::bad_input, "repack: give --layout, --entries int8, or both");
+  }
+  if (!options.entries.empty() && options.entries != "int8") {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("repack: --entries '{}' is not int8", options.entries));
+  }
+  const std::optional<CodeLayout> layout =
+      options.layout.empty() ? std::nullopt : std::optional(read_layout(options.layout));
   const std::optional<Operand> operand = read_operand(options.operand);
   output.step("repacking {}", options.data);
   Bundle bundle = read_bundle(std::filesystem::path(options.data));
@@ -52,14 +61,21 @@ void repack_bundle(const RepackArguments& options, Output& output) {
   const auto repack_one = [&](const std::string& item, Operand each, QuantizedTensor& tensor) {
     if (operand && *operand != each) return;
     const std::string before = short_name(tensor.format);
-    repack(tensor, layout);
+    std::optional<double> error;
+    if (!options.entries.empty()) {
+      const std::string where = fmt::format("{}: {}.{}", options.data, item, enum_name(each));
+      error = round_to_integers(tensor, each == Operand::weights, where);
+    }
+    if (layout) repack(tensor, *layout);
     lines.push_back(fmt::format("{}.{}  {} is now {}, {} words", one_line(item), enum_name(each),
                                 before, short_name(tensor.format), tensor.codes.size()));
+    if (error) lines.back() += fmt::format(", off by {:.2e} of its norm", *error);
     output.document["tensors"].push_back({{"item", item},
                                           {"operand", enum_name(each)},
                                           {"format", short_name(tensor.format)},
-                                          {"layout", to_json(layout)},
+                                          {"layout", to_json(tensor.format.layout)},
                                           {"words", tensor.codes.size()}});
+    if (error) output.document["tensors"].back()["relative_change"] = *error;
   };
   for (BundleItem& item : bundle.items) {
     if (auto* cache = std::get_if<AttentionData>(&item.data)) {
@@ -83,13 +99,14 @@ void repack_bundle(const RepackArguments& options, Output& output) {
 
 void add_repack(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<RepackArguments>(
-      app, output, "repack", "Store a bundle's codes in another layout; results stay bit-equal",
+      app, output, "repack",
+      "Store a bundle's codes in another layout, to the same results, or its entries as int8",
       repack_bundle);
   command->add_option("data", options->data, "A bundle of vqgen quantize")->required();
-  command
-      ->add_option("--layout", options->layout,
-                   "ROWSxWORDS: rows of a group and words of a run, such as 4x1; 1x1 is plain")
-      ->required();
+  command->add_option("--layout", options->layout,
+                      "ROWSxWORDS: rows of a group and words of a run, such as 4x1; 1x1 is plain");
+  command->add_option("--entries", options->entries,
+                      "int8: round the entries to integers with scales, and say what that changes");
   command->add_option("--operand", options->operand,
                       "Only the keys, values or weights; all by default");
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();

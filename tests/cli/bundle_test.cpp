@@ -210,6 +210,27 @@ TEST_F(TinyBundle, ThatIsRepackedRunsToTheSameBits) {
   EXPECT_EQ(read_text(cache), read_text(cache_bundle()));
 }
 
+// What the tool says that it changed is what the run loses against the old reference.
+TEST_F(TinyBundle, OfElementsBecomesOneOfIntegers) {
+  const std::string out = folder.path("integers");
+  const Outcome outcome =
+      vqgen({"repack", matrix_bundle(), "--entries", "int8", "--out", out, "--json"});
+  expect_success(outcome);
+  const Json tensor = document_of(outcome)["tensors"][0];
+  EXPECT_GT(tensor["relative_change"], 1e-4);
+  EXPECT_LT(tensor["relative_change"], 0.05);
+  Json gemv = tiny_gemv();
+  gemv["weights"]["entry_type"] = "int8";
+  gemv["weights"]["stage_scales"] = true;
+  if (gemv["weights"].value("residuals", 1) > 1) gemv["weights"]["common_scale"] = true;
+  expect_success(vqgen(run_arguments(gemv, out)));
+  expect_failure({"repack", out, "--entries", "int8", "--out", out}, 3,
+                 {"weights: the entries are integers already"});
+  expect_failure({"repack", matrix_bundle(), "--entries", "int4", "--out", out}, 2,
+                 {"--entries 'int4' is not int8"});
+  expect_failure({"repack", matrix_bundle(), "--out", out}, 2, {"--layout, --entries int8"});
+}
+
 TEST_F(TinyBundle, IsNotRepackedWhereNothingWouldReadIt) {
   const std::string out = folder.path("out");
   const auto refused = [&](const std::string& layout, const std::vector<std::string>& words) {

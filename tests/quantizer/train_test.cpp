@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "quantizer/encode.h"
+#include "quantizer/integers.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {
@@ -228,6 +229,32 @@ TEST(Train, StagesOfACommonScaleSumToBytesAndCostLittle) {
   apart = codebooks;
   apart.entries[0] = f16_from_float(64.0f);
   EXPECT_NE(message_of([&] { encode(tensor, apart); }).find("from -63 to 63"), std::string::npos);
+}
+
+TEST(Train, TrainedEntriesBecomeIntegersWithTheirCodes) {
+  const FloatTensor tensor = normal_tensor(1, 1, 300, 16, 1);
+  VqFormat format = table_format(8, 5, Scope::tensor, 2);
+  const QuantizedTensor exact = encode(tensor, train_codebooks(request_for(format, tensor)));
+  for (const bool weights : {false, true}) {
+    QuantizedTensor rounded = exact;
+    const double change = round_to_integers(rounded, weights, "here");
+    EXPECT_EQ(rounded.codes, exact.codes);
+    EXPECT_EQ(rounded.format.common_scale, weights);
+    EXPECT_TRUE(fits_stage_scales(rounded.format, rounded.stage_scales));
+    for (const std::uint16_t bits : rounded.codebooks) {
+      EXPECT_TRUE(fits_entries(rounded.format, f16_to_float(bits)));
+    }
+    EXPECT_NEAR(reconstruction_error(decode(exact), decode(rounded)).relative, change, 1e-12);
+    EXPECT_GT(change, 0);
+    EXPECT_LT(change, 0.02);
+    EXPECT_NE(
+        message_of([&] { round_to_integers(rounded, weights, "here"); }, ErrorKind::infeasible)
+            .find("here: the entries are integers already"),
+        std::string::npos);
+  }
+  QuantizedTensor zeros = exact;
+  std::fill(zeros.codebooks.begin(), zeros.codebooks.end(), std::uint16_t{0});
+  EXPECT_EQ(round_to_integers(zeros, true, "here"), 0.0);
 }
 
 TEST(Train, AnAllZeroTensorIsNoTrouble) {
