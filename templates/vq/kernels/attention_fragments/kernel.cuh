@@ -150,7 +150,10 @@ class AttentionFragmentsBlock {
     constexpr bool kTakeFirst = Reader::kSteps == 1;
     if constexpr (Reader::kGrouped && kTakeFirst) scores_.take_group();
     if (more) reader_.template load<(kStep + 1) % Reader::kSteps>(next, following, end);
-    if constexpr (Reader::kGrouped && !kTakeFirst && kStep == 0) scores_.take_group();
+    if constexpr (Reader::kGrouped && !kTakeFirst && kStep == 0) {
+      loads_first();  // else they begin once the copies have ended
+      scores_.take_group();
+    }
     float scores[kTiles][kQuads];
     scores_.score(now.keys, scores);
     u32 words[2][2][kValueWords];
