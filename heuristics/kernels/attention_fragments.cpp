@@ -25,7 +25,7 @@ std::int64_t wave(const AttentionDecode& op, const AttentionFragments& plan, con
 }
 int one_wave(const AttentionDecode& op, const AttentionFragments& plan, const GpuSpec& gpu) {
   const std::int64_t steps =
-      ceil_div(op.shape.tokens, std::int64_t{plan.threads} / 32 * plan.step_tokens);
+      ceil_div(op.shape.tokens, std::int64_t{vq::turn_tokens(configured(plan, op))});
   return static_cast<int>(std::min(wave(op, plan, gpu), steps));
 }
 
@@ -89,6 +89,12 @@ constexpr int kRegisters = 128;
 // Heads that a block has registers for: of at most 256 threads, and of more.
 constexpr int kMostHeads = 16;
 constexpr int kMostHeadsOf512 = 8;
+
+// Whether sums of so many heads and channels, beside what keys in groups take, have registers in
+// blocks of at most 256 threads alone: 8 heads of 128 channels spill 272 bytes in blocks of 512.
+bool wants_registers(const AttentionDecode& op, const AttentionFragments& plan) {
+  return op.keys.group_tokens > 0 && plan.heads_per_block * op.shape.head_dim > 512;
+}
 
 // Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
 // H200) and need nearly all registers of a block of 512; more heads or channels, or longer rows of
@@ -154,13 +160,42 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {512, 256, 128}) {
     if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;
-    if (threads > 256 && wants_few_warps(op, plan, gpu)) continue;
+    if (threads > 256 && (wants_registers(op, plan) || wants_few_warps(op, plan, gpu))) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
     plan.splits = one_wave(op, plan, gpu);
     return plan;
   }
   return std::nullopt;
+}
+
+// Scales of keys: of channels, of a token, or with a zero of channels and groups of tokens. Of
+// values: of channels, of a token, or with a zero of a token and groups of channels, one for each
+// lane.
+void judge_scales(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op) {
+  const int head_dim = op.shape.head_dim;
+  const auto plain = [head_dim](const VqFormat& format) {
+    return !format.has_zeros() && format.group_tokens == 0 && format.scale_words(head_dim) <= 1;
+  };
+  const bool grouped = op.keys.has_zeros() && op.keys.group_tokens > 0;
+  judge.require(plain(op.keys) || grouped,
+                "keys: dataflow fragments reads zeros beside scales of groups of tokens, those "
+                "beside zeros, and one scale of a token; use lanes");
+  judge.require(!grouped || plan.step_tokens <= op.keys.group_tokens,
+                "step_tokens {} is more than the {} tokens of a group of keys", plan.step_tokens,
+                op.keys.group_tokens);
+  judge.require(!grouped || (head_dim % 32 == 0 && head_dim <= 256),
+                "keys: head_dim {} with scales of groups of tokens is no multiple of 32 up to 256, "
+                "as dataflow fragments takes; use lanes",
+                head_dim);
+  const bool zeros = op.values.has_zeros() && op.values.token_scales;
+  judge.require(plain(op.values) || zeros,
+                "values: dataflow fragments reads scales of tokens, with zeros or one of a token, "
+                "and none of groups of tokens; use lanes");
+  judge.require(!zeros || op.values.scale_channels(head_dim) % (head_dim / 8) == 0,
+                "values: the {} channels of a lane have several scales of a token; use dataflow "
+                "lanes",
+                head_dim / 8);
 }
 
 }  // namespace
@@ -177,12 +212,7 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
                 gpu.name);
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
-  for (const VqFormat* format : {&op.keys, &op.values}) {
-    judge.require(!format->has_zeros() && format->group_tokens == 0 &&
-                      format->scale_words(op.shape.head_dim) <= 1,
-                  "{}: dataflow fragments reads no zeros, and one scale of a token; use lanes",
-                  format == &op.keys ? "keys" : "values");
-  }
+  judge_scales(judge, plan, op);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
                 "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
                 plan.step_tokens);

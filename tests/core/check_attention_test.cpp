@@ -215,16 +215,48 @@ TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
   }
 }
 
-TEST(CheckAttention, ZerosAndSeveralScalesOfATokenAreReadByLanesAndTables) {
+TEST(CheckAttention, FragmentsReadZerosOfGroupsOfKeysAndOfTokensOfValues) {
+  const VqFormat group = find_format("int4-kivi-keys", "test");
+  const VqFormat token = find_format("int4-kivi-values", "test");
   AttentionDecode op = sound_attention();
-  op.values = find_format("int4-kivi-values", "test");
-  expect_refused(check(Plan(AttentionFragments{}), op, h200()), {"values", "zeros", "lanes"});
-  EXPECT_TRUE(check(choose(op, h200()), op, h200()).ok);
-  op.keys = op.values;
-  EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
-  op.keys.decoder = op.values.decoder = Decoder::scalar;
-  expect_refused(check(Plan(AttentionFragments{}), op, h200()), {"keys", "one scale", "lanes"});
-  EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
+  op.shape.window = 32;
+  const auto chosen = [&] {
+    return std::holds_alternative<AttentionFragments>(choose(op, h200()));
+  };
+  const auto refused = [&](const std::vector<std::string>& parts) {
+    expect_refused(check(Plan(AttentionFragments{}), op, h200()), parts);
+    EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
+  };
+  const VqFormat table = op.keys;
+  for (const bool keys : {true, false}) {
+    for (const bool values : {true, false}) {
+      op.keys = keys ? group : table;
+      op.values = values ? token : table;
+      EXPECT_TRUE(chosen()) << keys << values;
+    }
+  }
+  op.keys = token;
+  refused({"keys", "zeros", "groups of tokens", "use lanes"});
+  op.keys = token;
+  op.keys.decoder = Decoder::scalar;
+  refused({"keys", "one scale of a token", "use lanes"});
+  op.keys = group;
+  op.keys.decoder = Decoder::scalar;
+  refused({"keys", "zeros", "use lanes"});
+  op.keys = table;
+  op.values = group;
+  refused({"values", "none of groups of tokens", "use lanes"});
+  op.values = token;
+  op.values.decoder = Decoder::scalar;
+  refused({"values", "one of a token", "use lanes"});
+  op.values = token;
+  op.values.group_channels = 8;
+  refused({"values", "channels of a lane have several scales", "lanes"});
+  op.keys = op.values = token;
+  op.keys = group;
+  op.keys.group_tokens = 16;
+  AttentionFragments plan{.step_tokens = 32};
+  expect_refused(check(Plan(plan), op, h200()), {"step_tokens 32", "16 tokens of a group"});
 }
 
 TEST(CheckAttention, ChannelsAreSplitInWholeSubVectorsAndCodebooks) {

@@ -133,7 +133,7 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
   const DeviceBuffer widened(*backend_, 2 * 65536 * sizeof(float));
   const DeviceBuffer narrowed(*backend_, 2 * floats.size() * sizeof(std::uint16_t));
   const DeviceBuffer moved(*backend_, test::kMovedWords * sizeof(std::uint32_t));
-  const DeviceBuffer sums(*backend_, 2 * test::kWords * sizeof(std::uint32_t));
+  const DeviceBuffer sums(*backend_, 5 * test::kWords * sizeof(std::uint32_t));
   const DeviceBuffer math(*backend_, 4 * 128 * sizeof(float));
   const test::PrimitivesArgs args{static_cast<const std::uint16_t*>(halves_buffer.data()),
                                   static_cast<const float*>(floats_buffer.data()),
@@ -175,17 +175,24 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
     }
   }
   const auto pair_sums = from_device<std::uint32_t>(*backend_, sums);
-  for (std::size_t i = 0; i < 2 * words.size(); ++i) {
-    const DType dtype = i < words.size() ? DType::f16 : DType::bf16;
+  for (std::size_t i = 0; i < 4 * words.size(); ++i) {
+    const DType dtype = i / words.size() % 2 == 0 ? DType::f16 : DType::bf16;
     const std::size_t at = i % words.size();
     for (const int half : {0, 16}) {
       const auto value = [&](std::uint32_t word) {
         return element_to_float(dtype, static_cast<std::uint16_t>(word >> half));
       };
-      const float sum = value(words[at]) + value(words[(at + 7) % words.size()]);
+      const float other = value(words[(at + 7) % words.size()]);
+      const float third = value(words[(at + 11) % words.size()]);
+      const float sum = i < 2 * words.size()
+                            ? value(words[at]) + other
+                            : vq::host::fused_to_odd(value(words[at]), other, third);
       const float expected = element_to_float(dtype, element_from_float(dtype, sum));
       expect_same_float(expected, value(pair_sums[i]), i);
     }
+  }
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    EXPECT_EQ(pair_sums[4 * words.size() + i], (words[i] & 0x00f000f0u) | 0x64006400u) << i;
   }
   const auto results = from_device<float>(*backend_, math);
   for (std::size_t t = 0; t < 128; ++t) {

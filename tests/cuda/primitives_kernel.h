@@ -15,7 +15,7 @@ struct PrimitivesArgs {
   float* widened;               // [2][65536] f16, bf16
   std::uint16_t* narrowed;      // [2][float_count]
   std::uint32_t* moved;         // [kMovedWords]
-  std::uint32_t* sums;          // [2][kWords] add2 of words, f16, bf16
+  std::uint32_t* sums;          // [5][kWords] add2 and fused2 of words, f16, bf16; masked_or
   float* math;                  // [4][128] exp2 of -lane*8, log2 of index, infinity, shuffled sum
   std::int32_t float_count;
 };
@@ -136,6 +136,10 @@ VQ_KERNEL(vq_primitives, 128, vq::PrimitivesArgs) {
     const u32 other = load_global(args.words + (i + 7) % 512);
     store_global(args.sums + i, add2<Element::f16>(pair, other));
     store_global(args.sums + 512 + i, add2<Element::bf16>(pair, other));
+    const u32 third = load_global(args.words + (i + 11) % 512);
+    store_global(args.sums + 1024 + i, fused2<Element::f16>(pair, other, third));
+    store_global(args.sums + 1536 + i, fused2<Element::bf16>(pair, other, third));
+    store_global(args.sums + 2048 + i, masked_or(pair, 0x00f000f0u, 0x64006400u));
   }
   move_words(args);
   place_and_shuffle(args);

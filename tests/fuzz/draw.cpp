@@ -122,9 +122,48 @@ Json draw_parts(Draw& draw, std::int64_t head_dim, const Limits& limits) {
   return keys;
 }
 
+// Numbers with scales of groups of tokens, or of tokens and groups of channels; mostly with zeros.
+Json number_format(Draw& draw, std::int64_t head_dim) {
+  Json format;
+  const bool floats = draw.one_in(6);
+  format["decoder"] = floats ? "e4m3" : draw.one_in(3) ? "scalar" : "affine";
+  format["vector_size"] = floats != wrong(draw) ? 2 : draw.of({2, 4});
+  format["index_bits"] = 16;
+  const auto part = [&](std::int64_t least) {
+    return wrong(draw) ? draw.size(200) : halved(draw, head_dim, least);
+  };
+  if (draw.one_in(2)) {
+    const std::int64_t tokens = part(16);
+    format["group_tokens"] = wrong(draw) ? tokens : std::min<std::int64_t>(tokens, 128);
+  } else {
+    format["token_scales"] = true;
+    if (!draw.one_in(3)) format["group_channels"] = part(8);
+  }
+  add_layout(draw, format);
+  return format;
+}
+
+// Tokens wait in the window until their group is full, and a page holds whole groups.
+void hold_groups(Draw& draw, Json& config) {
+  Json& shape = config["shape"];
+  for (const char* operand : {"keys", "values"}) {
+    const Json& format = config[operand];
+    const std::int64_t tokens = format.is_object() ? format.value("group_tokens", std::int64_t{0})
+                                : format == "int4-kivi-keys" ? 32
+                                                             : 0;
+    if (tokens == 0 || wrong(draw)) continue;
+    const std::int64_t least = tokens + shape.value("query_tokens", std::int64_t{1}) - 1;
+    shape["window"] = std::max(shape.value("window", std::int64_t{0}), least);
+    if (shape.value("page_tokens", std::int64_t{0}) > 0) {
+      shape["page_tokens"] = std::max(shape.value("page_tokens", std::int64_t{0}), tokens);
+    }
+  }
+}
+
 Json cache_format(Draw& draw, std::int64_t head_dim, bool keys, const Limits& limits) {
   if (keys ? draw.one_in(6) : wrong(draw)) return draw_parts(draw, head_dim, limits);
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) return draw.of(format_names());
+  if (draw.one_in(4)) return number_format(draw, head_dim);
   Json format = draw_format(draw, limits);
   switch (draw.below(4)) {
     case 0:
@@ -181,6 +220,7 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
   if (draw.one_in(3)) shape["sinks"] = draw.field(0, limits.tokens < 1024 ? 8 : 64);
   config["keys"] = cache_format(draw, head_dim, true, limits);
   config["values"] = cache_format(draw, head_dim, false, limits);
+  hold_groups(draw, config);
   return config;
 }
 

@@ -82,12 +82,13 @@ TEST_P(Conversion, ManyFloatsToElement) {
   }
 }
 
-// Is `sum` the element nearest to a + b, of two the even one? By its neighbours, in double.
-bool nearest_sum(DType dtype, std::uint16_t a, std::uint16_t b, std::uint16_t sum) {
-  const auto value = [dtype](std::uint32_t bits) {
-    return static_cast<double>(element_to_float(dtype, static_cast<std::uint16_t>(bits)));
-  };
-  const double exact = value(a) + value(b);
+double value_of(DType dtype, std::uint32_t bits) {
+  return static_cast<double>(element_to_float(dtype, static_cast<std::uint16_t>(bits)));
+}
+
+// Is `sum` the element nearest to `exact`, of two the even one? By its neighbours, in double.
+bool nearest(DType dtype, double exact, std::uint16_t sum) {
+  const auto value = [dtype](std::uint32_t bits) { return value_of(dtype, bits); };
   if (std::isnan(exact)) return std::isnan(value(sum));
   if (std::isinf(exact) || std::isinf(value(sum))) {
     return sum == element_from_float(dtype, static_cast<float>(exact));
@@ -98,7 +99,12 @@ bool nearest_sum(DType dtype, std::uint16_t a, std::uint16_t b, std::uint16_t su
     const double other = std::abs(value(next) - exact);
     if (other < miss || (other == miss && sum % 2 == 1)) return false;
   }
-  return (sum & 0x7fffu) != 0 || miss == 0;  // sums that round to zero do not exist
+  return true;
+}
+bool nearest_sum(DType dtype, std::uint16_t a, std::uint16_t b, std::uint16_t sum) {
+  const double exact = value_of(dtype, a) + value_of(dtype, b);
+  // Sums that round to zero do not exist.
+  return nearest(dtype, exact, sum) && ((sum & 0x7fffu) != 0 || std::isnan(exact) || exact == 0);
 }
 
 TEST_P(Conversion, SumsOfPairsAreRoundedOnce) {
@@ -117,6 +123,35 @@ TEST_P(Conversion, SumsOfPairsAreRoundedOnce) {
       };
       ASSERT_TRUE(nearest_sum(GetParam(), bits(x), bits(y), bits(out[i])))
           << std::hex << bits(x) << " + " << bits(y) << " = " << bits(out[i]);
+    }
+  }
+}
+
+// The addend of every second pair: about the product with its sign turned, or that times 2^-11, so
+// that a sum rounded twice would go wrong.
+TEST_P(Conversion, FusedPairsAreRoundedOnce) {
+  std::mt19937 random(3);
+  std::vector<std::uint32_t> in(256 * kPerThread * 8);
+  for (std::uint32_t& word : in) {
+    // Magnitudes within 2^-8 .. 2^8, so that products and sums are of elements.
+    word = static_cast<std::uint32_t>(random());
+    const std::uint32_t exponents = GetParam() == DType::f16 ? 0x1c001c00u : 0x03800380u;
+    const std::uint32_t all = GetParam() == DType::f16 ? 0x7c007c00u : 0x7f807f80u;
+    word = (word & ~all) |
+           ((word & exponents) + (GetParam() == DType::f16 ? 0x2c002c00u : 0x3e003e00u));
+  }
+  const std::string other = "(x * 2654435761u & 0x83ff83ffu | 0x3c003c00u)";
+  const std::string third = "(x % 2 == 0 ? x ^ 0x80008000u : (x ^ 0x00118004u) - 0x0c000c00u)";
+  const auto out = convert("vq::fused2<" + element() + ">(x, " + other + ", " + third + ")", in);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const std::uint32_t x = in[i];
+    const std::uint32_t y = (x * 2654435761u & 0x83ff83ffu) | 0x3c003c00u;
+    const std::uint32_t z = x % 2 == 0 ? x ^ 0x80008000u : (x ^ 0x00118004u) - 0x0c000c00u;
+    for (const int half : {0, 16}) {
+      const auto value = [&](std::uint32_t word) { return value_of(GetParam(), word >> half); };
+      const double exact = value(x) * value(y) + value(z);  // in double: elements are near
+      ASSERT_TRUE(nearest(GetParam(), exact, static_cast<std::uint16_t>(out[i] >> half)))
+          << std::hex << x << " * " << y << " + " << z << " = " << out[i];
     }
   }
 }

@@ -52,10 +52,14 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
 
   // And only formats with groups of tokens these.
   const auto* append = std::get_if<KvAppend>(&problem);
-  const std::size_t groups = right.text.find("class AppendGroups");
+  const auto* attention = std::get_if<AttentionDecode>(&problem);
+  const std::size_t groups =
+      right.text.find(append != nullptr ? "class AppendGroups" : "class GroupQuery {");
   const std::size_t groups_end = right.text.find("\n};\n", groups);
-  const bool grouped = append != nullptr && append->keys.group_tokens > 0;
-  ASSERT_EQ(groups_end != std::string::npos, append != nullptr);
+  const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
+                       (attention != nullptr && attention->keys.group_tokens > 0);
+  ASSERT_EQ(groups_end != std::string::npos,
+            append != nullptr || std::holds_alternative<AttentionFragments>(plan));
 
   std::size_t found = 0;
   for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
@@ -224,6 +228,33 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   const std::string cut = report_of(
       shared, op, plan, "while (count * f.residuals * f.index_bits % 32 != 0)", "while (false)");
   EXPECT_NE(cut.find(": race at "), std::string::npos) << cut;
+}
+
+TEST(Barriers, OfKeysInGroupsAreAllNeeded) {
+  AttentionDecode op;
+  op.shape = {
+      .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 600, .window = 16};
+  op.keys = {.vector_size = 4, .index_bits = 16};
+  op.keys.decoder = Decoder::affine;
+  op.values = op.keys;
+  op.keys.group_tokens = 16;
+  op.values.token_scales = true;
+  auto plan = rules_plan<AttentionFragments>(op, find_gpu("h200"));
+  plan.threads = 128;
+  plan.splits = 1;
+  plan.step_tokens = 8;
+  plan.key_codebook.shared = plan.value_codebook.shared = 1;
+  expect_every_barrier_needed(op, plan, 7);
+  const auto report = [&](const std::string& place, const std::string& instead) {
+    const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+    return report_of(right, op, plan, place, instead);
+  };
+  EXPECT_NE(report("copy_async_wait<0>();\n    sync_warp();", "sync_warp();").find(": race at "),
+            std::string::npos);
+  // One step of a group: the next one's scales come once this one's are taken.
+  plan.step_tokens = 16;
+  EXPECT_NE(report("kTakeFirst = Reader::kSteps == 1", "kTakeFirst = false").find(": race at "),
+            std::string::npos);
 }
 
 // A call whose newest tokens take the ring's slots of those that its first group begins with.

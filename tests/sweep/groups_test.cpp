@@ -64,6 +64,22 @@ class Groups : public testing::Test {
     using Lanes = std::conditional_t<std::is_same_v<Op, KvAppend>, AppendLanes, AttentionLanes>;
     return Kernel(*sweep_backend(), op, rules_plan<Lanes>(op, sweep_gpu()), sweep_gpu());
   }
+  // What reads is right by both dataflows; `changed` is what nobody reads.
+  static void expect_right(const AttentionDecode& op, const AttentionData& data,
+                           const AttentionData& changed) {
+    const AttentionResult reference =
+        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    for (const bool fragments : {false, true}) {
+      Kernel reader = fragments
+                          ? Kernel(*sweep_backend(), op,
+                                   rules_plan<AttentionFragments>(op, sweep_gpu()), sweep_gpu())
+                          : kernel(op);
+      const AttentionOutput out = reader.run(data);
+      EXPECT_TRUE(compare(reference.out, out.out, op.dtype).ok) << fragments;
+      EXPECT_TRUE(compare_lse(reference.lse, out.lse, op.dtype).ok) << fragments;
+      expect_same_bits(out, reader.run(changed));
+    }
+  }
 };
 
 // A prompt of `tokens` tokens and what the cache holds of it, appended `part` at a time.
@@ -178,12 +194,9 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
       data.lengths.assign(2, tokens);
       data.windows = {0, std::min(tokens, 39)};
       data.sinks = {2, 0};
-      const AttentionResult reference =
-          reference_attention(data, static_cast<double>(softmax_scale(reader)));
-      const AttentionOutput out = kernel(reader).run(data);
-      EXPECT_TRUE(compare(reference.out, out.out, reader.dtype).ok) << tokens;
-      EXPECT_TRUE(compare_lse(reference.lse, out.lse, reader.dtype).ok) << tokens;
+      SCOPED_TRACE(tokens);
       // Codes of what is not full are nobody's.
+      const AttentionData whole = data;
       for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
         for (std::int64_t head = 0; head < 4; ++head) {
           const auto row = tensor->codes.begin() + head * 130 * tensor->row_words;
@@ -191,7 +204,7 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
                     row + 130 * tensor->row_words, 0x7fffffffu);
         }
       }
-      expect_same_bits(out, kernel(reader).run(data));
+      expect_right(reader, whole, data);
       const KvDecode decode{reader.dtype,
                             {.batch = 2,
                              .kv_heads = 2,
@@ -221,11 +234,8 @@ TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
       AttentionData data = make_attention_data(reader, {.seed = 23, .fresh = fresh});
       data.lengths.assign(2, length);
       data.windows = {0, 7};
-      const AttentionResult reference =
-          reference_attention(data, static_cast<double>(softmax_scale(reader)));
-      const AttentionOutput out = kernel(reader).run(data);
-      EXPECT_TRUE(compare(reference.out, out.out, reader.dtype).ok) << fresh << ' ' << length;
-      EXPECT_TRUE(compare_lse(reference.lse, out.lse, reader.dtype).ok) << fresh << ' ' << length;
+      SCOPED_TRACE(testing::Message() << fresh << ' ' << length);
+      expect_right(reader, data, data);
     }
   }
 }

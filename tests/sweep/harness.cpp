@@ -221,16 +221,26 @@ KernelSource with_fault(KernelSource right, std::string_view place, std::string_
 }
 
 void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word)) {
+  const std::int64_t together =
+      std::max({data.keys.format.group_tokens, data.values.format.group_tokens, 1});
   for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+    const std::int64_t group = std::max(tensor->format.group_tokens, 1);
+    const std::int64_t codes =
+        tensor->row_words -
+        (group > 1 ? tensor->format.scale_words(tensor->columns) : std::int64_t{0});
     for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
       const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
       const std::int64_t token = row % tensor->rows;
-      if (token < data.lengths[b] && token >= data.sinks[b] &&
-          token < data.lengths[b] - data.windows[b]) {
-        continue;
-      }
+      const std::int64_t length = data.lengths[b];
+      const std::int64_t end = std::min(length - data.windows[b], length / together * together);
+      const std::int64_t sinks = data.sinks[b];
       const auto first = tensor->codes.begin() + row * tensor->row_words;
-      std::for_each(first, first + tensor->row_words, change);
+      if (token < sinks || token >= end) std::for_each(first, first + codes, change);
+      // Scales of a group are read where one of its tokens is.
+      const std::int64_t begin = token / group * group;
+      if (begin + group <= sinks || begin >= end) {
+        std::for_each(first + codes, first + tensor->row_words, change);
+      }
     }
   }
 }

@@ -12,31 +12,41 @@
 namespace vqgen::test {
 namespace {
 
-// Keys and values by channel, values of 4 bits; or by token, keys floats.
-AttentionDecode numbers(bool by_token) {
+enum class By { channel, token, group };
+
+// Keys and values by channel, values of 4 bits; or by token, keys floats; or with zeros, keys by
+// groups of tokens and values by token and groups of channels.
+AttentionDecode numbers(By by) {
   AttentionDecode op;
   op.shape = {.batch = 2,
               .query_heads = 10,
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 300,
-              .window = 30,
+              .window = by == By::group ? 40 : 30,
               .sinks = 3};
   op.keys = {.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
   op.keys.decoder = Decoder::scalar;
   op.values = op.keys;
   op.values.vector_size = 4;
-  if (by_token) {
+  if (by == By::token) {
     op.keys.decoder = Decoder::e4m3;
     op.keys.scope = Scope::tensor;
     op.keys.token_scales = true;
     op.values = op.keys;
     op.values.decoder = Decoder::scalar;
+  } else if (by == By::group) {
+    op.keys = {.vector_size = 4, .index_bits = 16};
+    op.keys.decoder = Decoder::affine;
+    op.values = op.keys;
+    op.keys.group_tokens = 32;
+    op.values.token_scales = true;
+    op.values.group_channels = 16;
   }
   return op;
 }
 
-class Scalars : public testing::TestWithParam<bool> {
+class Scalars : public testing::TestWithParam<By> {
  protected:
   void SetUp() override {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
@@ -63,6 +73,20 @@ std::uint16_t times(DType dtype, std::uint16_t element, float factor) {
   return element_from_float(dtype, element_to_float(dtype, element) * factor);
 }
 
+// Scales and zeros of affine codes.
+void multiply_scales(QuantizedTensor& tensor, float factor) {
+  const std::int64_t codes = tensor.row_words - tensor.format.scale_words(tensor.columns);
+  for (std::int64_t i = 0; i < std::ssize(tensor.codes); ++i) {
+    if (i % tensor.row_words < codes) continue;
+    std::uint32_t& word = tensor.codes[static_cast<std::size_t>(i)];
+    const auto half = [&](int shift) {
+      const auto element = static_cast<std::uint16_t>(word >> shift);
+      return std::uint32_t{times(tensor.dtype, element, factor)} << shift;
+    };
+    word = half(16) | half(0);
+  }
+}
+
 // From all tokens alike to one alone.
 TEST_P(Scalars, FlatAndPeakedScoresAreRight) {
   for (const float factor : {0.0f, 1.0f, 8.0f, 100.0f}) {
@@ -83,7 +107,9 @@ TEST_P(Scalars, SmallAndLargeValuesAreRight) {
     op.dtype = DType::bf16;  // which has no subnormals to speak of
     AttentionData data = make_attention_data(op, {.seed = 42});
     for (auto& element : data.raw_values) element = times(op.dtype, element, factor);
-    if (op.values.token_scales) {
+    if (op.values.has_zeros()) {
+      multiply_scales(data.values, factor);
+    } else if (op.values.token_scales) {
       const auto row = static_cast<std::size_t>(data.values.row_words);
       for (std::size_t last = row - 1; last < data.values.codes.size(); last += row) {
         std::uint32_t& word = data.values.codes[last];
@@ -97,10 +123,11 @@ TEST_P(Scalars, SmallAndLargeValuesAreRight) {
 }
 
 class TokenScalars : public Scalars {};
+class GroupScalars : public Scalars {};
 
 // Tokens whose values are 2^20 times the others', which come to nothing beside them.
 TEST_F(TokenScalars, LargeTokensAreRight) {
-  AttentionDecode op = numbers(true);
+  AttentionDecode op = numbers(By::token);
   op.dtype = DType::bf16;
   AttentionData data = make_attention_data(op, {.seed = 43});
   const auto row = static_cast<std::size_t>(data.values.row_words);
@@ -120,9 +147,29 @@ TEST_P(Scalars, CodesThatNoQueryNeedsAreNotRead) {
   expect_same_bits(before, run(data, op, 2));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, Scalars, testing::Bool(), [](const auto& each) {
-  return std::string(each.param ? "Tokens" : "Channels");
-});
+// Scales of groups from the least to as large as those of elements of all sizes: the query with
+// them stays within 16 bits.
+TEST_F(GroupScalars, SmallAndLargeKeysAreRight) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const float factor : {0.02f, 1.0f, 500.0f}) {
+      SCOPED_TRACE(testing::Message() << enum_name(dtype) << ' ' << factor);
+      AttentionDecode op = numbers(By::group);
+      op.dtype = dtype;
+      AttentionData data = make_attention_data(op, {.seed = 45});
+      multiply_scales(data.keys, factor);
+      for (auto& element : data.raw_keys) element = times(dtype, element, factor);
+      for (auto& element : data.queries) element = times(dtype, element, 1 / factor);
+      expect_right(data, op);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Scalars, testing::Values(By::channel, By::token, By::group),
+                         [](const auto& each) {
+                           return std::string(each.param == By::channel ? "Channels"
+                                              : each.param == By::token ? "Tokens"
+                                                                        : "Groups");
+                         });
 
 }  // namespace
 }  // namespace vqgen::test

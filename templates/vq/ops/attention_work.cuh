@@ -229,8 +229,9 @@ struct AttentionWork {
   // Of query token number `of` of the block: where what it reads from codes ends, and what it sees.
   VQ_DEVICE int codes_end(int of) const {
     if constexpr (kTokens == 1) return raw.window;
-    const int own = window - behind + of;
-    return own < token.cached ? own : token.cached;
+    const int own = Raw::least(window - behind + of, token.cached);
+    if constexpr (Raw::kTogether == 1) return own;
+    return Raw::least(own, Raw::whole(Raw::least(seen_end(of), token.cached)));
   }
   VQ_DEVICE int seen_end(int of) const {
     if constexpr (kTokens == 1) return end;
@@ -238,7 +239,7 @@ struct AttentionWork {
   }
   // The first token that any reads raw and that is no sink; `end` or more where there is none.
   VQ_DEVICE int raw_begin() const {
-    return kTokens > 1 && raw.window < seen ? codes_end(0) : raw.window;
+    return kTokens > 1 && (Raw::kTogether > 1 || raw.window < seen) ? codes_end(0) : raw.window;
   }
 
   VQ_DEVICE bool is_raw(int of) const {
@@ -259,8 +260,7 @@ struct AttentionWork {
   // Of `count` tokens from `first` on, those that the cache holds codes of.
   VQ_DEVICE int cached(int first, int count) const {
     if constexpr (kQueryTokens == 1) return count;
-    const int left = token.cached - first;
-    return left < count ? left : count;
+    return Raw::least(token.cached - first, count);
   }
 
   // The row of a raw token, from element `skipped` on: of the cache's slots, or of what came with
@@ -350,13 +350,14 @@ struct AttentionWork {
     const int last = token.read(args, batch, number, kTokens, count);
     const int length = kQueryTokens == 1 || last > 0 ? last : 0;
     set_range(length);
-    raw = Raw::tokens(args, batch, length);
+    raw = Raw::counted(args, batch, length);
     if constexpr (kTokens > 1) {
       behind = count - 1;
       heads = count * kGroup;
       seen = last;
       window = raw.window + last - length;
     }
+    raw.end_with_groups(length);
     if constexpr (kQueryTokens > 1) {
       if (token.cached < raw.window) raw.window = token.cached;
       raw.end_with_groups(token.cached);

@@ -7,15 +7,19 @@
 // page, or in kPages whole ones. Rows that stand anywhere take longer to come than a step does, so
 // while a warp works on one step, the codes of the next are on their way to registers, those of the
 // one after it to the L2 cache, a lane a row, and the numbers of the pages of the third are loaded.
+//
+// Where groups of keys have scales, a warp takes two steps of a group in turn, if a group has so
+// many, and the first of them brings the scales.
 #pragma once
 
 #include <vq/args/attention_decode.h>
 #include <vq/ops/fragment_rows.cuh>
+#include <vq/ops/group_query.cuh>
 #include <vq/ops/warp_softmax.cuh>
 
 namespace vq {
 
-template <class Plan, class KeyRows, class ValueRows>
+template <class Plan, class KeyRows, class ValueRows, class Group>
 class CacheCodes {
  public:
   using Softmax = WarpSoftmax<Plan>;
@@ -39,8 +43,12 @@ class CacheCodes {
   static constexpr int kGroup = kPaged                    ? kTokens
                                 : kKeyGroup > kValueGroup ? kKeyGroup
                                                           : kValueGroup;
+  static constexpr bool kGrouped = grouped_keys(kConfig);
+  static constexpr int kSteps = steps_in_turn(kConfig);
   // Tokens with a multiple of which first steps begin.
-  static constexpr int kAligned = kConfig.independent ? kTurn : kGroup;
+  static constexpr int kAligned = kConfig.independent ? kTurn
+                                  : kGrouped          ? kSteps * kTokens
+                                                      : kGroup;
 
   // The codes of one step, in flight.
   struct Step {
@@ -49,12 +57,19 @@ class CacheCodes {
   };
 
   // This warp's first step begins with a group, maybe before tokens that count.
-  VQ_DEVICE static int first_step(int begin) { return begin - begin % kAligned + warp() * kTokens; }
+  VQ_DEVICE static int first_step(int begin) {
+    return begin - begin % kAligned + warp() * (kSteps * kTokens);
+  }
+  // From step number kStep of a turn to the warp's next one.
+  template <int kStep>
+  VQ_DEVICE static constexpr int to_next() {
+    return kStep + 1 < kSteps ? kTokens : kTurn - (kSteps - 1) * kTokens;
+  }
   // The rows that a step reads begin here: the last step of a sequence moves back to where kTokens
   // rows exist, of whole groups, and tokens before `first` do not count. In pages it stays, and
   // where a token has its place by its number alone.
   VQ_DEVICE static int base_of(int first, int end) {
-    if constexpr (kPaged || kConfig.independent) return first;
+    if constexpr (kPaged || kConfig.independent || kGrouped) return first;  // groups are whole
     const int last = round_up(end, kGroup) - kTokens;
     return first <= last ? first : last > 0 ? last : 0;
   }
@@ -81,8 +96,10 @@ class CacheCodes {
       value_ahead_ = values + Values::paged_row(args.values, row);
       dense_ = args.keys.token_stride == Keys::kStoredWords &&
                args.values.token_stride == Values::kStoredWords;
+      find_scales([&](int row) { return Keys::paged_row(args.keys, row); });
       return;
     }
+    find_scales(row_words);
     keys_ = Keys::at(args.keys, work.batch, work.kv_head, key_row(0)) +
             Keys::word(KeyRows::Share::first_word(place_in_group()));
     values_ = Values::at(args.values, work.batch, work.kv_head, value_row(0, 0)) +
@@ -93,23 +110,26 @@ class CacheCodes {
   VQ_DEVICE void ask_pages(int first) {
     if constexpr (kPaged) {
       now_ = page_of_lane(first);
-      ahead_ = page_of_lane(first + kTurn);
+      ahead_ = page_of_lane(first + to_next<0>());
     }
   }
 
-  // The codes of the step from `first` on, of a sequence of kTokens rows at least. Tiles are a
-  // constant number of words apart.
+  // The codes of the step from `first` on, number kStep of a turn, of a sequence of kTokens rows at
+  // least. Tiles are a constant number of words apart.
+  template <int kStep>
   VQ_DEVICE void load(Step& to, int first, int end) {
     if constexpr (kPaged) {
-      load_paged(to, first, end);
+      const int next = first + to_next<kStep>();
+      load_paged<kStep>(to, first, end);
       now_ = ahead_;
-      prefetch<Keys>(args_->keys, key_page_, key_ahead_, first + kTurn);
-      prefetch<Values>(args_->values, value_page_, value_ahead_, first + kTurn);
-      ahead_ = page_of_lane(first + 2 * kTurn);
+      prefetch<Keys>(args_->keys, key_page_, key_ahead_, next);
+      prefetch<Values>(args_->values, value_page_, value_ahead_, next);
+      ahead_ = page_of_lane(next + to_next<(kStep + 1) % kSteps>());
       return;
     }
+    copy_scales<kStep>(keys_, first, row_words);
     if (kConfig.independent && first + kTokens > end) {
-      load_first(to, first, end);
+      load_clipped(to, first, end);
       return;
     }
     const int base = base_of(first, end);
@@ -132,9 +152,15 @@ class CacheCodes {
   // The same of the first step of any sequence: rows past the last repeat it.
   VQ_DEVICE void load_first(Step& to, int first, int end) {
     if constexpr (kPaged) {
-      load(to, first, end);
+      load<0>(to, first, end);
       return;
     }
+    copy_scales<0>(keys_, first, row_words);
+    load_clipped(to, first, end);
+  }
+
+ private:
+  VQ_DEVICE void load_clipped(Step& to, int first, int end) const {
     const int base = base_of(first, end);
     const auto least = [](int row, int last) { return row < last ? row : last; };
     load_tiles(
@@ -144,7 +170,26 @@ class CacheCodes {
         });
   }
 
- private:
+  VQ_DEVICE static int row_words(int row) { return Keys::row(row); }
+  // The scales of the group that the step from `first` on is of, in the rows that `keys` counts
+  // from this lane's own; row(i): words to row i.
+  template <int kStep, class Row>
+  VQ_DEVICE void copy_scales(const u32* keys, int first, Row row) const {
+    if constexpr (kGrouped && kStep == 0) {
+      constexpr int kTogether = kConfig.keys.scale_tokens;
+      const int begin = static_cast<int>(static_cast<u32>(first) / kTogether) * kTogether;
+      Group::copy(keys + (to_scales_ + row(begin)), row);
+    }
+  }
+  template <class Row>
+  VQ_DEVICE void find_scales(Row row) {
+    if constexpr (kGrouped) {
+      const int own = row(key_row(0) % kPageTokens);
+      to_scales_ = Group::first_place(row) -
+                   (own + Keys::word(KeyRows::Share::first_word(place_in_group())));
+    }
+  }
+
   // The number of the page of this lane's row of the step from `first` on; past the sequence's last
   // page that one again.
   VQ_DEVICE u32 page_of_lane(int first) const {
@@ -166,10 +211,13 @@ class CacheCodes {
   }
   // The codes of a step whose pages are `now_`. Rows past the sequence's last repeat it, for what
   // stands there is nobody's.
+  template <int kStep>
   VQ_DEVICE void load_paged(Step& to, int first, int end) const {
     u32 pages[kPages];
     VQ_UNROLL
     for (int i = 0; i < kPages; ++i) pages[i] = shuffle(now_, i * kPageTokens % 32);
+    copy_scales<kStep>(wide_step(keys_, pages[0], key_page_), row_in_page(first),
+                       [&](int row) { return Keys::paged_row(args_->keys, row); });
     if (dense_ && first + kTokens <= end) {
       load_whole<true>(to, pages, first);
       return;
@@ -291,6 +339,7 @@ class CacheCodes {
 
   const u32* keys_;    // what this lane reads of the first row that is its own
   const u32* values_;  // likewise
+  int to_scales_;      // words from there to what this lane copies of a first group's scales
   int last_key_;       // row of the sequence
   int last_value_;
   // Of a cache in pages.

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <vq/layout/attention.h>
+#include <vq/codebook/affine_operands.cuh>
 #include <vq/codebook/codebook.cuh>
-#include <vq/codebook/scalar_operands.cuh>
 #include <vq/codes.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
@@ -17,9 +17,9 @@ namespace vq {
 //
 // kParts lanes share a row of kRowWords words, stored in groups of kRows rows and runs of kRun
 // words (layout/codes.h). Where shares are whole words, loads move up to kLoadWords of them at
-// once, or runs; else one. With kScale all lanes load the row's scale too, which is its last word
-// and comes last.
-template <int kRowWords, int kBits, int kParts, int kLoadWords, int kRows, int kRun, bool kScale>
+// once, or runs; else one. Of a row that ends with kScales scales lanes load that of their channels
+// too; it comes last.
+template <int kRowWords, int kBits, int kParts, int kLoadWords, int kRows, int kRun, int kScales>
 struct LaneCodes {
   static constexpr CodeLayout kLayout{kRows, kRun};
   static constexpr bool kWhole = kBits % 32 == 0;
@@ -42,7 +42,7 @@ struct LaneCodes {
     return most;
   }
   static constexpr int kTouched = touched();
-  static constexpr int kLoaded = kTouched + (kScale ? 1 : 0);
+  static constexpr int kLoaded = kTouched + (kScales > 0 ? 1 : 0);
 
   // Where the share begins.
   VQ_DEVICE static int first_word(int part) { return part * kBits / 32; }
@@ -61,13 +61,17 @@ struct LaneCodes {
         VQ_UNROLL
         for (int n = 0; n < kRows * kRun; ++n) to(n / kRun)[i + n % kRun] = words[n];
       }
-      if constexpr (kScale) {
-        constexpr int kLast = (kRowWords - 1) / kRun * kRun;
+      if constexpr (kScales > 0) {
+        const int scale = scale_word(part);
+        const int in_run = scale % kRun;
         u32 words[kRows * kRun];
-        load_words<kRows * kRun>(words, from + to_word(part, kLast), LoadGlobal());
+        load_words<kRows * kRun>(words, from + to_word(part, scale - in_run), LoadGlobal());
         VQ_UNROLL
         for (int row = 0; row < kRows; ++row) {
-          to(row)[kTouched] = words[row * kRun + kRowWords - 1 - kLast];
+          u32 own = words[row * kRun];
+          VQ_UNROLL
+          for (int i = 1; i < kRun; ++i) own = in_run == i ? words[row * kRun + i] : own;
+          to(row)[kTouched] = own;
         }
       }
     } else if constexpr (kWidth > 1) {
@@ -82,9 +86,16 @@ struct LaneCodes {
         to(0)[i] = load_global(from + place(part, kWhole || i < left ? i : left));
       }
     }
-    if constexpr (kScale && kTogether == 1) {
-      to(0)[kTouched] = load_global(from + to_word(part, kRowWords - 1));
+    if constexpr (kScales > 0 && kTogether == 1) {
+      to(0)[kTouched] = load_global(from + to_word(part, scale_word(part)));
     }
+  }
+
+  // The word that holds the scale of a part's channels.
+  VQ_DEVICE static int scale_word(int part) {
+    static_assert(kScales == 0 || kParts % kScales == 0, "");
+    if constexpr (kScales <= 1) return kRowWords - 1;
+    return kRowWords - kScales + part * kScales / kParts;
   }
 
   // From where the share begins to word `word` of its row.
@@ -112,15 +123,17 @@ struct LaneCodes {
 };
 
 // `Format` says config() and shared() as for a Codebook, and kRebuilt: what operand words hold. A
-// row is shared evenly by kLanes lanes. Scalar codes are no entries: number() makes the operand
-// words of a word of them, unscaled.
+// row is shared evenly by kLanes lanes. Scalar codes are no entries: Scalars, of the Format, makes
+// operand words of a word of them.
 template <class Plan, class Format, int kLanes>
 class FragmentRows {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr bool kScalar = is_scalar(kFormat.decoder);
-  static constexpr Element kElement = kScalar ? Element::f16 : kConfig.element;  // of operands
+  // Of operands.
+  static constexpr Element kElement =
+      kScalar && kFormat.decoder != Decoder::affine ? Element::f16 : kConfig.element;
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr Rebuilt kRebuilt = Format::kRebuilt;
   static constexpr int kOfWord = kRebuilt == Rebuilt::kHeld ? 4 : 2;  // elements of an operand word
@@ -135,11 +148,11 @@ class FragmentRows {
                                        kChannels % kFormat.unit_elements == 0;
   static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
   using Book = Codebook<Format, kConfig.element, kUnits, kConfig.threads>;
-  using Scalars = ScalarOperand<kFormat.decoder, kFormat.vector_size, kRebuilt == Rebuilt::kHeld>;
+  using Scalars = typename Format::Scalars;
   using Stored = CodeRows<Format, Plan>;
   using Share = LaneCodes<Stored::kWords, kSubVectors * kFormat.residuals * kFormat.index_bits,
                           kLanes, kConfig.code_words, kFormat.layout.rows, kFormat.layout.words,
-                          kFormat.token_scales>;
+                          kFormat.token_scales ? kConfig.head_dim / kFormat.scale_channels : 0>;
   static_assert(kChannels % kVectorSize == 0, "");
 
   // Binds the block's codebooks and begins to fetch them, with thread number `thread`;
@@ -156,6 +169,10 @@ class FragmentRows {
 
   // Of scalar codes: what a 1 in operand words stands for in a channel of the bound head.
   VQ_DEVICE static float channel_scale(const Book& book, int channel) {
+    if constexpr (kFormat.decoder == Decoder::affine) {  // no array, of which one were in memory
+      const u32 pair = word_of(book.held(0, 0, 0u), channel % kVectorSize / 2);
+      return to_float<kConfig.element>(static_cast<u16>(pair >> channel % 2 * 16)) * Scalars::kUnit;
+    }
     float scales[kVectorSize] = {};
     add_entry<kConfig.element>(scales, book.held(unit_of(channel), 0, 0u), Scalars::kUnit);
     float scale = scales[0];

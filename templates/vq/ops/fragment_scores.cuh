@@ -6,17 +6,24 @@
 //       entries an octet is two words of bytes, and k of one (query_bytes.cuh)
 //   b   columns are heads and parts of the query (query_fragments.cuh), so that of c0 and c1
 //       come the scores of token g with head c of each quad, in the lane that needs them, of c2
-//       and c3 those of the other tile's token
+//       and c3 those of the other tile's token. Where groups of tokens have scales, the query takes
+//       them anew for each (group_query.cuh)
 #pragma once
 
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_fragments/plan.h>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/fragment_rows.cuh>
+#include <vq/ops/group_query.cuh>
 #include <vq/ops/query_bytes.cuh>
 #include <vq/ops/query_fragments.cuh>
 
 namespace vq {
+
+// In place of a GroupQuery.
+struct NoGroup {
+  static constexpr float kPeak = 0.0f;
+};
 
 template <class Plan>
 class FragmentScores {
@@ -28,6 +35,7 @@ class FragmentScores {
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr bool kScales = kConfig.keys.stage_scales;
   static constexpr bool kScalar = is_scalar(kConfig.keys.decoder);
+  static constexpr bool kGrouped = grouped_keys(kConfig);
   // Keys of int8 entries are multiplied as they are, where the machine has a product of integers,
   // and so are scalar ones.
   static constexpr bool kIntegers =
@@ -38,15 +46,20 @@ class FragmentScores {
   struct Keys {
     // The query takes the scales.
     static constexpr Rebuilt kRebuilt = kIntegers ? Rebuilt::kHeld : Rebuilt::kEntry;
+    using Scalars =
+        KeyOperand<kConfig.keys.decoder, kConfig.element, kConfig.keys.vector_size, kIntegers>;
     VQ_HD static constexpr FormatConfig config() { return kConfig.keys; }
     VQ_HD static constexpr CodebookShared shared() { return kAt.keys; }
   };
   using Rows = FragmentRows<Plan, Keys, 4>;
   using Order = Either<kScalar, typename Rows::Scalars, InOrder>;
-  using Query =
-      Either<kIntegers, QueryBytes<Plan, Order>, QueryFragments<Plan, kParts, Rows::kElement>>;
-  using RawQuery = QueryFragments<Plan, 1>;
+  using Group = Either<kGrouped, GroupQuery<Plan, Keys>, NoGroup>;
+  using Query = Either<
+      kIntegers, QueryBytes<Plan, Order>,
+      QueryFragments<Plan, kParts, Rows::kElement, Either<kGrouped, Order, InOrder>, !kGrouped>>;
+  using RawQuery = QueryFragments<Plan, 1, kConfig.element, InOrder, !kGrouped>;
   static constexpr int kOctetWords = 8 / Rows::kOfWord;
+  static constexpr float kPeak = kGrouped ? Group::kPeak : Query::kPeak;
 
   VQ_DEVICE explicit FragmentScores(const AttentionDecodeArgs& args)
       : book_(args.keys, Rows::kTensorUnits) {}
@@ -69,7 +82,7 @@ class FragmentScores {
       sync_block();
     }
     rows.store(1.0f, part(kAt.query), part(kAt.raw_query), [&](int head, const Row& row) {
-      float peak = Query::kPeak;
+      float peak = kPeak;
       if constexpr (kParts == 2) {
         peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
         if (lane() == 0) store_shared(peaks + head, peak);
@@ -77,8 +90,7 @@ class FragmentScores {
       sync_warp();
       VQ_UNROLL
       for (int stage = 0; stage < kQueries; ++stage) {
-        Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim,
-                       Query::kPeak / peak,
+        Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim, kPeak / peak,
                        [this, stage](int channel) { return key_scale(channel, stage); });
       }
       if constexpr (reads_raw(kConfig)) {
@@ -87,15 +99,24 @@ class FragmentScores {
       }
     });
     sync_block();
-    VQ_UNROLL
-    for (int stage = 0; stage < kQueries; ++stage) queries_[stage].load(query_words(stage));
+    if constexpr (kGrouped) {
+      group_.take(query_words(0), query_words(1));
+    } else {
+      VQ_UNROLL
+      for (int stage = 0; stage < kQueries; ++stage) queries_[stage].load(query_words(stage));
+    }
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const int head = quad * 4 + place_in_group();
       scale_[quad] = kParts == 1 ? scale : 0.0f;
       if (kParts == 2 && head < kConfig.heads_per_block)
-        scale_[quad] = scale * load_shared(peaks + head) / Query::kPeak;
+        scale_[quad] = scale * load_shared(peaks + head) / kPeak;
     }
+  }
+
+  // All lanes of the warp, before score() of the group's tokens.
+  VQ_DEVICE void take_group() {
+    if constexpr (kGrouped) group_.make(zeros_);
   }
 
   // Tiles take turns, so that no product waits for the one before it. The lookups of the next
@@ -124,6 +145,13 @@ class FragmentScores {
       query_of(turn).multiply(products, words[turn % 2], octets[turn % 2]);
     }
     Query::take_scores(products, scores);
+    if constexpr (kGrouped) {
+      VQ_UNROLL
+      for (int i = 0; i < kTiles * kQuads; ++i) {
+        float& score = scores[i / kQuads][i % kQuads];
+        score = fused(score, Rows::Scalars::kOfSum, zeros_[i % kQuads]);
+      }
+    }
     if constexpr (kConfig.keys.token_scales) {
       VQ_UNROLL
       for (int i = 0; i < kTiles * kQuads; ++i) {
@@ -149,8 +177,12 @@ class FragmentScores {
   }
 
   // The one that a turn of score() multiplies with.
-  VQ_DEVICE const Query& query_of(int turn) const {
-    return queries_[kScales ? turn % Rows::kPasses : 0];
+  VQ_DEVICE const auto& query_of(int turn) const {
+    if constexpr (kGrouped) {
+      return group_;
+    } else {
+      return queries_[kScales ? turn % Rows::kPasses : 0];
+    }
   }
 
   VQ_DEVICE float largest_scale(int channel) const {
@@ -162,7 +194,13 @@ class FragmentScores {
     }
     return most;
   }
+  // Of a query that takes the scales of groups: in stage 0 that of those, in stage 1 of the zeros.
   VQ_DEVICE float key_scale(int channel, int stage) const {
+    if constexpr (kGrouped) {
+      if (stage == 1) return 1.0f;
+      return Rows::channel_scale(book_, channel) *
+             Rows::Scalars::weight(Rows::Scalars::place(channel % 8));
+    }
     if constexpr (kScalar) return Rows::channel_scale(book_, channel);
     return book_.scale(Rows::unit_of(channel), stage);
   }
@@ -193,6 +231,8 @@ class FragmentScores {
 
   typename Rows::Book book_;
   Query queries_[kQueries];
+  Group group_;
+  float zeros_[kQuads];  // products with a group's zeros
   float scale_[kQuads];
 };
 

@@ -16,7 +16,7 @@
 #pragma once
 
 #include <vq/kernels/attention_fragments/plan.h>
-#include <vq/codebook/entry.cuh>
+#include <vq/codebook/scalar_operands.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/attention_work.cuh>
 
@@ -61,8 +61,8 @@ VQ_DEVICE void pair_tiles(u32 (&a)[4], const u32 (&octets)[kTiles][kWords], int 
 }
 
 // What both forms of the query have: operand words of kOctetWords an octet, in kParts parts, 1
-// or 2.
-template <class Plan, int kParts, int kOctet>
+// or 2. They may be held in registers unless kNear is false.
+template <class Plan, int kParts, int kOctet, bool kNear = true>
 class QueryOperand {
  public:
   static constexpr int kOctetWords = kOctet;
@@ -72,6 +72,11 @@ class QueryOperand {
   static constexpr bool kPaired = kParts == 1 && kQuads % 2 == 0;
   static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
   static constexpr int kQuarter = quarter_words(kConfig.head_dim) * kOctetWords / 4;
+  // The row of operand words of a head's part. Where lanes write those of two heads at a time,
+  // these lie in other banks.
+  VQ_HD static constexpr int row_of(int head, int part) {
+    return kNear ? head * kParts + part : part * kConfig.heads_per_block + head;
+  }
 
   // `words`: what prepare() has stored, of all heads.
   VQ_DEVICE void load(const u32* words) {
@@ -102,7 +107,7 @@ class QueryOperand {
   }
 
  private:
-  static constexpr bool kHeld = kQuads <= 2;
+  static constexpr bool kHeld = kNear && kQuads <= 2;
 
   VQ_DEVICE void read_octet(u32 (&to)[kOctetWords], int product, int octet) const {
     const int second = lane_group() % 2;
@@ -111,7 +116,8 @@ class QueryOperand {
     constexpr bool kAll = kConfig.heads_per_block % 4 == 0 && (kParts == 2 || kPaired);
     const bool inside =
         kAll || (head < kConfig.heads_per_block && (kParts == 2 || kPaired || second == 0));
-    const int row = inside ? head * kParts + (kParts == 2 ? second : 0) : 0;
+    const int part = kParts == 2 ? second : 0;
+    const int row = inside ? (kNear ? head * kParts + part : row_of(head, part)) : 0;
     load_octet(
         to, rows_ + query_word(kQuarter, kOctetWords, row, place_in_group(), octet * kOctetWords),
         inside);
@@ -121,9 +127,11 @@ class QueryOperand {
   u32 words_[kHeld ? kProducts : 1][kOctets][kOctetWords];
 };
 
-template <class Plan, int kParts, Element kElement = Plan::config().element>
-class QueryFragments : public QueryOperand<Plan, kParts, 4> {
-  using Base = QueryOperand<Plan, kParts, 4>;
+// Order says channel(i): which channel of an octet element i of its operand words is.
+template <class Plan, int kParts, Element kElement = Plan::config().element, class Order = InOrder,
+          bool kNear = true>
+class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
+  using Base = QueryOperand<Plan, kParts, 4, kNear>;
 
  public:
   using Base::kOctetWords;
@@ -141,17 +149,26 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4> {
   VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
                                 Weight weight) {
     for (int i = lane(); i < 4 * kQuarter; i += 32) {
-      const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(row) + i);
-      const float low = float_from_bits(two.x) * factor * weight(2 * i);
-      const float high = float_from_bits(two.y) * factor * weight(2 * i + 1);
+      float low, high;
+      if constexpr (Order::channel(1) == 1) {
+        const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(row) + i);
+        low = float_from_bits(two.x) * factor * weight(2 * i);
+        high = float_from_bits(two.y) * factor * weight(2 * i + 1);
+      } else {
+        const int first = i / 4 * 8 + Order::channel(i % 4 * 2);
+        const int second = i / 4 * 8 + Order::channel(i % 4 * 2 + 1);
+        low = load_shared(row + first) * factor * weight(first);
+        high = load_shared(row + second) * factor * weight(second);
+      }
       const u32 first = pack2<kElement>(low, high);
-      u32* const to =
-          words + query_word(kQuarter, kOctetWords, head * kParts, i / kQuarter, i % kQuarter);
+      u32* const to = words + query_word(kQuarter, kOctetWords, Base::row_of(head, 0), i / kQuarter,
+                                         i % kQuarter);
       store_shared(to, first);
       if constexpr (kParts == 2) {
         const float low_left = low - to_float<kElement>(static_cast<u16>(first & 0xffffu));
         const float high_left = high - to_float<kElement>(static_cast<u16>(first >> 16));
-        store_shared(to + query_word(kQuarter, kOctetWords, 1, 0, 0),
+        constexpr int kNext = Base::row_of(0, 1);
+        store_shared(to + query_word(kQuarter, kOctetWords, kNext, 0, 0),
                      pack2<kElement>(low_left, high_left));
       }
     }

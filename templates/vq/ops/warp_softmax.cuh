@@ -18,7 +18,10 @@
 // With scalar values k is made of numbers in f16, in the order that they come in, and channels get
 // their scales at the end of what is read from codes. Where tokens have scales, scores have their
 // logarithms besides until then, so that probabilities of 16 bits are relative to the largest
-// product; the sum of probabilities is taken without.
+// product; the sum of probabilities is taken without. Values of affine codes come with their
+// scales, from the middle of the numbers on. Scales and zeros are a product of their own, of row g
+// the word of each token for this lane's channels, whose sums are two more channels: by the first
+// what is missing to the middle, and the second as it is, belong to each channel.
 //
 // movmatrix turns the probabilities of lane (token g, head c) into those of lane (head g / 2,
 // tokens 2c and 2c + 1). The maximum follows only when a score exceeds it by more than kSlack: sums
@@ -26,7 +29,7 @@
 #pragma once
 
 #include <vq/kernels/attention_fragments/plan.h>
-#include <vq/codebook/scalar_operands.cuh>
+#include <vq/codebook/affine_operands.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/attention_work.cuh>
 
@@ -37,14 +40,15 @@ class WarpSoftmax {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.values;
-  using Order = Either<is_scalar(kFormat.decoder),
-                       ScalarOperand<kFormat.decoder, kFormat.vector_size, false>, InOrder>;
+  using Scalars = ValueOperand<kFormat.decoder, kConfig.element, kFormat.vector_size>;
+  using Order = Either<is_scalar(kFormat.decoder), Scalars, InOrder>;
   static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kValues = kConfig.head_dim / 8;  // channels of a lane
   static constexpr int kProducts = kValues / 4;         // of a tile
-  static constexpr float kSlack = 8.0f;                 // in units of log2
-  static constexpr float kLowest = -1.0e30f;            // below all scores, and finite
+  static constexpr bool kZeros = kFormat.decoder == Decoder::affine;
+  static constexpr float kSlack = 8.0f;       // in units of log2
+  static constexpr float kLowest = -1.0e30f;  // below all scores, and finite
   static constexpr int kJoined = joined_tiles(kConfig);
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kHeads = kQuads * 4;
@@ -58,7 +62,7 @@ class WarpSoftmax {
       sum_[quad] = 0.0f;
       largest_scale_[quad] = kLowest;
       VQ_UNROLL
-      for (int i = 0; i < kValues; ++i) output(quad, i) = 0.0f;
+      for (int i = 0; i < kSums; ++i) output(quad, i) = 0.0f;
     }
   }
 
@@ -136,7 +140,7 @@ class WarpSoftmax {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       factor[quad] = 1.0f;
-      if constexpr (kFormat.token_scales) {
+      if constexpr (scaled_probabilities(kFormat)) {
         float largest = largest_scale_[quad];
         VQ_UNROLL
         for (int mask = 4; mask < 32; mask *= 2) {
@@ -152,7 +156,14 @@ class WarpSoftmax {
     for (int i = 0; i < kValues; ++i) {
       const float own = scale(lane_group() * kValues + i / 8 * 8 + Order::channel(i % 8));
       VQ_UNROLL
-      for (int quad = 0; quad < kQuads; ++quad) output(quad, i) *= factor[quad] * own;
+      for (int quad = 0; quad < kQuads; ++quad) {
+        if constexpr (kZeros) {
+          const float middle = fused(output(quad, kValues), Scalars::kHalf, output(quad, i));
+          output(quad, i) = fused(middle, own, output(quad, kValues + 1));
+        } else {
+          output(quad, i) *= factor[quad] * own;
+        }
+      }
     }
   }
 
@@ -203,7 +214,7 @@ class WarpSoftmax {
     const u32 a[4] = {first.x, first.y, second.x, second.y};
     VQ_UNROLL
     for (int pair = 0; pair < kQuads / 2; ++pair) {
-      mma_m16n8k16<kElement>(output_[pair * (kValues / 2) + word], a, b[pair]);
+      mma_m16n8k16<kElement>(output_[pair * kWords + word], a, b[pair]);
     }
   }
 
@@ -212,7 +223,19 @@ class WarpSoftmax {
   VQ_DEVICE void add(int j, const u32 (&a)[4], const u32 (&b)[kQuads][2]) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      mma_m16n8k16<kElement>(output_[quad * kProducts + j], a, b[quad]);
+      mma_m16n8k16<kElement>(output_[quad * kAll + j], a, b[quad]);
+    }
+  }
+  // Of affine values: adds the words of scales and zeros of tokens 2c and 2c + 1 of a tile, or of
+  // the pair that begins with it. Rows g + 8 of one tile are nobody's, and have what stands beside.
+  VQ_DEVICE void add_zeros(const u32 (&words)[kTiles][2], int tile, const u32 (&b)[kQuads][2]) {
+    const auto& of = words[tile];
+    const auto& other = words[kTiles == 1 ? tile : tile ^ 1];
+    if constexpr (kPaired) {
+      add_pairs<kConfig.element>(kValues / 2, rows_of(of[0], of[1]), rows_of(other[0], other[1]),
+                                 b);
+    } else {
+      add<kConfig.element>(kProducts, {of[0], other[0], of[1], other[1]}, b);
     }
   }
 
@@ -333,21 +356,27 @@ class WarpSoftmax {
         VQ_UNROLL
         for (int i = 0; i < 4; ++i) output(quad, 4 * j + i) *= factor;
       }
+      VQ_UNROLL
+      for (int i = kValues; i < kSums; ++i) output(quad, i) *= factor;
     }
   }
 
   // Channel i of this lane's, of head c of a quad.
   VQ_DEVICE float& output(int quad, int i) {
-    if constexpr (kPaired) return output_[quad / 2 * (kValues / 2) + i / 2][i % 2 * 2 + quad % 2];
-    return output_[quad * kProducts + i / 4][i % 4];
+    if constexpr (kPaired) return output_[quad / 2 * kWords + i / 2][i % 2 * 2 + quad % 2];
+    return output_[quad * kAll + i / 4][i % 4];
   }
   VQ_DEVICE float output(int quad, int i) const {
     return const_cast<WarpSoftmax*>(this)->output(quad, i);
   }
 
+  static constexpr int kSums = kValues + (kZeros ? 2 : 0);       // of a lane and quad
+  static constexpr int kAll = kProducts + (kZeros ? 1 : 0);      // products of a tile and quad
+  static constexpr int kWords = kValues / 2 + (kZeros ? 1 : 0);  // likewise, of a pair of both
+
   float maximum_[kQuads];  // the same in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane held
-  float output_[kQuads * kProducts][4];
+  float output_[kPaired ? kQuads / 2 * kWords : kQuads * kAll][4];
   float largest_scale_[kQuads];  // logarithm, of the tokens that count of those in sum_
 };
 

@@ -117,19 +117,26 @@ struct RawRows {
     }
     // Tokens of the group that is not full yet are raw, of `length` that the cache holds.
     VQ_DEVICE void end_with_groups(int length) {
-      if constexpr (kTogether > 1) {
-        const int whole = length > 0 ? length / kTogether * kTogether : 0;
-        window = whole < window ? whole : window;
-      }
+      if constexpr (kTogether > 1) window = least(window, whole(length));
     }
   };
+  VQ_DEVICE static int whole(int length) {
+    return length > 0 ? length / kTogether * kTogether : 0;
+  }
+  VQ_DEVICE static int least(int a, int b) { return a < b ? a : b; }
   // `Args` have counts of sinks and windows.
   template <class Args>
   VQ_DEVICE static Tokens tokens(const Args& args, int batch, int length) {
+    Tokens raw = counted(args, batch, length);
+    raw.end_with_groups(length);
+    return raw;
+  }
+  // The same by the counts alone.
+  template <class Args>
+  VQ_DEVICE static Tokens counted(const Args& args, int batch, int length) {
     Tokens raw{0, length};
     if constexpr (kMaxSinks > 0) raw.sinks = load_global(args.sinks + batch);
     if constexpr (kMaxWindow > 0) raw.window = length - load_global(args.windows + batch);
-    raw.end_with_groups(length);
     return raw;
   }
 

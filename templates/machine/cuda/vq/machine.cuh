@@ -274,6 +274,24 @@ VQ_DEVICE u32 add2(u32 a, u32 b) {
 #endif
   }
 }
+// a b + c of two pairs, each rounded once. Needs sm_80 for bf16.
+template <Element E>
+VQ_DEVICE u32 fused2(u32 a, u32 b, u32 c) {
+  u32 sums;
+  if constexpr (E == Element::f16) {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(b), "r"(c));
+  } else {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(b), "r"(c));
+  }
+  return sums;
+}
+// (a & mask) | bits by one LOP3, which takes one of two constants from a register; the compiler
+// makes two instructions of it.
+VQ_DEVICE u32 masked_or(u32 a, u32 mask, u32 bits) {
+  u32 result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(mask), "r"(bits));
+  return result;
+}
 VQ_DEVICE u32 add_scaled_byte(u32 bytes, int byte, u32 factor, u32 addend) {
   const u32 factors = factor << 16 * (byte & 1);  // of the two bytes that the instruction takes
   u32 sum;

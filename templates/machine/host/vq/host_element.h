@@ -43,4 +43,23 @@ inline u16 bf16_from_float(float value) {
   return static_cast<u16>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
 }
 
+// a b + c of elements as a float whose last bit is set where it is not exact, "to odd": rounded to
+// an element from there it is rounded once. In double a b is exact; of the sum's rounding
+// (Knuth's two sums) only the sign counts.
+inline float fused_to_odd(float a, float b, float c) {
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const double addend = c;
+  double sum = product + addend;
+  if (!(sum - sum == 0)) return static_cast<float>(sum);  // inf, NaN
+  const double part = sum - product;
+  const double missed = (product - (sum - part)) + (addend - part);
+  const auto odd = [](auto word, bool beyond) { return (word - (beyond ? 1 : 0)) | 1; };
+  if (missed != 0) sum = bits<double>(odd(bits<u64>(sum), (missed < 0) != (sum < 0)));
+  const float rounded = static_cast<float>(sum);
+  if (static_cast<double>(rounded) == sum || !(rounded - rounded == 0)) return rounded;
+  const bool beyond = (static_cast<double>(rounded) < sum) == (rounded < 0);
+  if (rounded == 0) return bits<float>((sum < 0 ? 0x80000000u : 0u) | 1u);
+  return bits<float>(odd(bits<u32>(rounded), beyond));
+}
+
 }  // namespace vq::host

@@ -258,6 +258,15 @@ VQ_DEVICE u32 add2(u32 a, u32 b) {
   const auto low = [](u32 pair) { return to_float<E>(static_cast<u16>(pair)); };
   return pack2<E>(low(a) + low(b), low(a >> 16) + low(b >> 16));
 }
+template <Element E>
+VQ_DEVICE u32 fused2(u32 a, u32 b, u32 c) {
+  const auto sum = [=](int half) {
+    const auto of = [half](u32 pair) { return to_float<E>(static_cast<u16>(pair >> half)); };
+    return host::fused_to_odd(of(a), of(b), of(c));
+  };
+  return pack2<E>(sum(0), sum(16));
+}
+VQ_DEVICE u32 masked_or(u32 a, u32 mask, u32 bits) { return (a & mask) | bits; }
 VQ_DEVICE u32 add_scaled_byte(u32 bytes, int byte, u32 factor, u32 addend) {
   return addend + factor * (bytes >> 8 * byte & 0xffu);
 }

@@ -21,7 +21,7 @@
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/cache_codes.cuh>
 #include <vq/ops/fragment_scores.cuh>
-#include <vq/ops/warp_softmax.cuh>
+#include <vq/ops/weighted_values.cuh>
 
 namespace vq {
 
@@ -46,6 +46,7 @@ class AttentionFragmentsBlock {
     static constexpr Rebuilt kRebuilt =
         kScaled && kConfig.values.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
     VQ_HD static constexpr FormatConfig config() { return kConfig.values; }
+    using Scalars = typename Softmax::Scalars;
     VQ_HD static constexpr CodebookShared shared() { return fragments_layout(kConfig).values; }
   };
   using Scores = FragmentScores<Plan>;
@@ -53,7 +54,8 @@ class AttentionFragmentsBlock {
   using KeyRows = typename Scores::Rows;
   using ValueRows = FragmentRows<Plan, Values, 8>;
   static constexpr int kValueWords = ValueRows::kChannels / 2;
-  using Reader = CacheCodes<Plan, KeyRows, ValueRows>;
+  using Weighted = WeightedValues<Plan, ValueRows>;
+  using Reader = CacheCodes<Plan, KeyRows, ValueRows, typename Scores::Group>;
   using Codes = typename Reader::Step;
 
   VQ_DEVICE explicit AttentionFragmentsBlock(const AttentionDecodeArgs& args)
@@ -133,22 +135,30 @@ class AttentionFragmentsBlock {
     if (first >= end) return;
     Codes other;
     while (true) {
-      if (!step(codes, other, first, begin, end)) return;
-      if (!step(other, codes, first, begin, end)) return;
+      if (!step<0>(codes, other, first, begin, end)) return;
+      if (!step<Reader::kSteps - 1>(other, codes, first, begin, end)) return;
     }
   }
 
-  // The step from `first` on, the codes of the one to come in flight meanwhile. False where there
-  // is none.
+  // The step from `first` on, number kStep of a turn, the codes of the one to come in flight
+  // meanwhile. False where there is none.
+  template <int kStep>
   VQ_DEVICE bool step(const Codes& now, Codes& next, int& first, int begin, int end) {
-    const int following = first + Reader::kTurn;
+    const int following = first + Reader::template to_next<kStep>();
     const bool more = following < end;
-    if (more) reader_.load(next, following, end);
+    // Copies of the next group's scales go where this one's are until it is taken.
+    constexpr bool kTakeFirst = Reader::kSteps == 1;
+    if constexpr (Reader::kGrouped && kTakeFirst) scores_.take_group();
+    if (more) reader_.template load<(kStep + 1) % Reader::kSteps>(next, following, end);
+    if constexpr (Reader::kGrouped && !kTakeFirst && kStep == 0) {
+      loads_first();  // else they begin once the copies have ended
+      scores_.take_group();
+    }
     float scores[kTiles][kQuads];
     scores_.score(now.keys, scores);
     u32 words[2][2][kValueWords];
     if constexpr (!Values::kScalar) look_up_values(words[0], now.values, 0);
-    constexpr bool kScaled = kConfig.values.token_scales;
+    constexpr bool kScaled = scaled_probabilities(kConfig.values);
     typename Softmax::Scales scales{};
     if constexpr (kScaled) {
       scales = Softmax::scales_of(
@@ -158,66 +168,15 @@ class AttentionFragmentsBlock {
     softmax_.template to_probabilities<kScaled>(
         scores, scores_.scale(), Reader::base_of(first, end), counted, end, work_.codes_end(0),
         [this](int of, int token) { return token < work_.codes_end(of); }, scales);
-    if constexpr (Values::kScalar) {
-      accumulate_scalars(now.values, scores);
+    if constexpr (Softmax::kZeros) {
+      Weighted::add_affine(softmax_, now.values, scores, Reader::base_of(first, end), counted, end);
+    } else if constexpr (Values::kScalar) {
+      Weighted::add_scalars(softmax_, now.values, scores);
     } else {
       accumulate(now.values, scores, words);
     }
     first = following;
     return more;
-  }
-
-  VQ_DEVICE void accumulate_scalars(const u32 (&codes)[kTiles][2][ValueRows::Share::kLoaded],
-                                    const float (&probabilities)[kTiles][kQuads]) {
-    using Scalars = typename ValueRows::Scalars;
-    constexpr int kWords = Scalars::kWords;
-    u32 b[kQuads][2];
-    VQ_UNROLL
-    for (int tile = 0; tile < kTiles; tile += Softmax::kPaired ? 2 : 1) {
-      spread_tiles<Element::f16>(b, probabilities, tile);
-      VQ_UNROLL
-      for (int i = 0; i < ValueRows::Share::kWords; ++i) {
-        u32 words[Softmax::kPaired ? 2 : 1][2][kWords];
-        VQ_UNROLL
-        for (int n = 0; n < (Softmax::kPaired ? 4 : 2); ++n) {
-          Scalars::unpack(words[n / 2][n % 2], codes[tile + n / 2][n % 2][i]);
-        }
-        add_words<Element::f16>(i * kWords, words, b);
-      }
-    }
-  }
-
-  // Operand b of one tile, or of the pair that begins with it.
-  template <Element kElement>
-  VQ_DEVICE static void spread_tiles(u32 (&b)[kQuads][2],
-                                     const float (&probabilities)[kTiles][kQuads], int tile) {
-    if constexpr (Softmax::kPaired) {
-      Softmax::template spread_pairs<kElement>(b, probabilities[tile], tile);
-      Softmax::template spread_pairs<kElement>(b, probabilities[tile + 1], tile + 1);
-    } else {
-      Softmax::template spread<kElement>(b, probabilities[tile]);
-    }
-  }
-
-  // Words of this lane's channels from `word` on, of tokens 2c and 2c + 1 of one tile or of a pair.
-  template <Element kElement, int kCount, int kOf>
-  VQ_DEVICE void add_words(int word, const u32 (&words)[kOf][2][kCount],
-                           const u32 (&b)[kQuads][2]) {
-    if constexpr (kOf == 2) {
-      VQ_UNROLL
-      for (int w = 0; w < kCount; ++w) {
-        softmax_.template add_pairs<kElement>(word + w,
-                                              Softmax::rows_of(words[0][0][w], words[0][1][w]),
-                                              Softmax::rows_of(words[1][0][w], words[1][1][w]), b);
-      }
-    } else {
-      VQ_UNROLL
-      for (int w = 0; w < kCount; w += 2) {
-        softmax_.template add<kElement>(
-            (word + w) / 2,
-            {words[0][0][w], words[0][0][w + 1], words[0][1][w], words[0][1][w + 1]}, b);
-      }
-    }
   }
 
   // `words`: the first has been looked up; the lookups of the next products are under way
@@ -293,9 +252,9 @@ class AttentionFragmentsBlock {
     float scale[kQuads];
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) scale[quad] = score_scale(args_);
-    const int before =
-        kConfig.independent ? begin % Reader::kTurn : 0;  // steps stand by token numbers
-    for (int first = begin - before + warp() * kTokens; first < end; first += Reader::kTurn) {
+    constexpr int kTurn = kWarps * kTokens;
+    const int before = kConfig.independent ? begin % kTurn : 0;  // steps stand by token numbers
+    for (int first = begin - before + warp() * kTokens; first < end; first += kTurn) {
       float scores[kTiles][kQuads];
       score_raw(query, first, begin, end, scores);
       const int counted = first < begin ? begin : first;
@@ -344,8 +303,7 @@ class AttentionFragmentsBlock {
     u32 words[Softmax::kPaired ? 2 : 1][2][kValueWords];
     VQ_UNROLL
     for (int n = 0; n < (Softmax::kPaired ? 4 : 2); ++n) {
-      const int token =
-          Softmax::token_of(first, tile + n / 2, place_in_group() * 2) + n % 2 * Softmax::kJoined;
+      const int token = Weighted::token_of(first, tile + n / 2, n % 2);
       const u16* const row =
           work_.raw_value(args_, held(token, begin, end), lane_group() * ValueRows::kChannels);
       VQ_UNROLL
@@ -355,8 +313,8 @@ class AttentionFragmentsBlock {
       Softmax::arrange(words[n / 2][n % 2]);
     }
     u32 b[kQuads][2];
-    spread_tiles<kElement>(b, probabilities, tile);
-    add_words<kElement>(0, words, b);
+    Weighted::template spread<kElement>(b, probabilities, tile);
+    Weighted::template add_words<kElement>(softmax_, 0, words, b);
   }
 
   const AttentionDecodeArgs& args_;

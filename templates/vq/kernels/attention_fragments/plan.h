@@ -40,15 +40,29 @@ struct AttentionFragments {
   }
 };
 
+// Whether channels of keys have scales for groups of tokens, which the query takes anew for each.
+VQ_HD constexpr bool grouped_keys(const AttentionConfig<AttentionFragments>& c) {
+  return c.keys.scale_tokens > 0;
+}
+// Steps of a warp that follow each other, of one group: the query takes its scales once for two.
+VQ_HD constexpr int steps_in_turn(const AttentionConfig<AttentionFragments>& c) {
+  return grouped_keys(c) && 2 * c.step_tokens <= c.keys.scale_tokens ? 2 : 1;
+}
+// Whether probabilities take the scales of their values' tokens; where there are zeros besides,
+// values do.
+VQ_HD constexpr bool scaled_probabilities(const FormatConfig& values) {
+  return values.token_scales && values.decoder != Decoder::affine;
+}
+
 VQ_HD constexpr int token_tile(const AttentionConfig<AttentionFragments>& c) {
-  return c.step_tokens;
+  return steps_in_turn(c) * c.step_tokens;
 }
 
 VQ_HD constexpr bool balanced(const AttentionConfig<AttentionFragments>& c) {
   return c.splits_by == SplitsBy::length;
 }
 VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionFragments>& c) {
-  return c.threads / 32 * c.step_tokens;
+  return c.threads / 32 * token_tile(c);
 }
 
 // How a block carves shared memory: while it attends, and once its warps' parts are merged, over
@@ -60,6 +74,7 @@ struct AttentionFragmentsShared {
   i64 raw_query;     // the same untransformed; is `query` where nothing is transformed
   i64 query_words;   // [query_stages][heads_per_block][query_parts] rows of operand words
   i64 raw_words;     // [heads_per_block] such rows, where there are raw tokens
+  i64 group_query;   // [warp] rows of those of one group's scales: ops/group_query.cuh
   i64 query_peaks;   // [heads_per_block] fp32, the largest magnitudes where the query is parted
   i64 merge;         // from here on instead, at the end: ops/warp_softmax.cuh
   i64 warp_maximum;  // [warp][quad_heads] fp32, behind both
@@ -77,7 +92,7 @@ VQ_HD constexpr int query_parts(const AttentionConfig<AttentionFragments>& c) {
   return exact ? 1 : 2;
 }
 VQ_HD constexpr int query_stages(const AttentionConfig<AttentionFragments>& c) {
-  return c.keys.stage_scales ? c.keys.residuals : 1;
+  return grouped_keys(c) ? 2 : c.keys.stage_scales ? c.keys.residuals : 1;
 }
 // Words of elements of a quarter of a row, which a lane reads; of bytes half as many.
 VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
@@ -85,6 +100,14 @@ VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
 // begin in other banks and rows 16 banks apart; of others some lanes meet, once a block.
 VQ_HD constexpr int query_word(int quarter_words, int octet_words, int row, int quarter, int word) {
   return (row * 4 + quarter) * (quarter_words + octet_words) + word;
+}
+
+// Words of a warp's query with one group's scales: of all heads, and the zeros of the group; and
+// the words of both as they come.
+VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionFragments>& c) {
+  if (!grouped_keys(c)) return 0;
+  return query_word(quarter_words(c.head_dim), 4, c.heads_per_block * query_parts(c) + 1, 0, 0) +
+         c.head_dim;
 }
 
 // Heads as products have them: in quads.
@@ -128,6 +151,7 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   at.raw_words = carve(reads_raw(c) ? row_bytes : i64{0});
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
   const int warps = c.threads / 32;
+  at.group_query = carve(i64{warps} * group_query_words(c) * 4);
   const i64 attending = carve.next;
   carve.next = balanced(c) ? at.query : 0;
   // Of each warp and head: a sum, and kMergeStride floats for 8 channels.
