@@ -138,6 +138,23 @@ TEST_F(TokenScalars, LargeTokensAreRight) {
   expect_right(data, op);
 }
 
+// NaN or infinity in a head's query: its output is NaN, and no other's changes.
+TEST_P(Scalars, AQueryThatIsNoNumberHarmsNoOther) {
+  const AttentionDecode op = numbers(GetParam());
+  AttentionData data = make_attention_data(op, {.seed = 46});
+  const AttentionOutput right = run(data, op, 2);
+  data.queries[5] = 0x7e00;           // head 0
+  data.queries[3 * 64 + 2] = 0x7c00;  // head 3
+  const AttentionOutput output = run(data, op, 2);
+  for (std::size_t i = 0; i < output.out.size(); ++i) {
+    if (i / 64 == 0 || i / 64 == 3) {
+      EXPECT_TRUE(std::isnan(element_to_float(op.dtype, output.out[i]))) << i;
+    } else {
+      EXPECT_EQ(output.out[i], right.out[i]) << i;
+    }
+  }
+}
+
 TEST_P(Scalars, CodesThatNoQueryNeedsAreNotRead) {
   const AttentionDecode op = numbers(GetParam());
   AttentionData data = make_attention_data(op, {.seed = 44, .lengths = LengthPattern::ragged});

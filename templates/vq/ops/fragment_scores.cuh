@@ -57,6 +57,7 @@ class FragmentScores {
   using Query = Either<
       kIntegers, QueryBytes<Plan, Order>,
       QueryFragments<Plan, kParts, Rows::kElement, Either<kGrouped, Order, InOrder>, !kGrouped>>;
+  using Operand = Either<kGrouped, Group, Query>;
   using RawQuery = QueryFragments<Plan, 1, kConfig.element, InOrder, !kGrouped>;
   static constexpr int kOctetWords = 8 / Rows::kOfWord;
   static constexpr float kPeak = kGrouped ? Group::kPeak : Query::kPeak;
@@ -99,9 +100,7 @@ class FragmentScores {
       }
     });
     sync_block();
-    if constexpr (kGrouped) {
-      group_.take(query_words(0), query_words(1));
-    } else {
+    if constexpr (!kGrouped) {
       VQ_UNROLL
       for (int stage = 0; stage < kQueries; ++stage) queries_[stage].load(query_words(stage));
     }
@@ -116,7 +115,7 @@ class FragmentScores {
 
   // All lanes of the warp, before score() of the group's tokens.
   VQ_DEVICE void take_group() {
-    if constexpr (kGrouped) group_.make(zeros_);
+    if constexpr (kGrouped) Group::make(zeros_);
   }
 
   // Tiles take turns, so that no product waits for the one before it. The lookups of the next
@@ -177,12 +176,8 @@ class FragmentScores {
   }
 
   // The one that a turn of score() multiplies with.
-  VQ_DEVICE const auto& query_of(int turn) const {
-    if constexpr (kGrouped) {
-      return group_;
-    } else {
-      return queries_[kScales ? turn % Rows::kPasses : 0];
-    }
+  VQ_DEVICE const Operand& query_of(int turn) const {
+    return queries_[kScales ? turn % Rows::kPasses : 0];
   }
 
   VQ_DEVICE float largest_scale(int channel) const {
@@ -230,8 +225,7 @@ class FragmentScores {
   }
 
   typename Rows::Book book_;
-  Query queries_[kQueries];
-  Group group_;
+  Operand queries_[kGrouped ? 1 : kQueries];
   float zeros_[kQuads];  // products with a group's zeros
   float scale_[kQuads];
 };

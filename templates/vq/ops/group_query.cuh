@@ -19,7 +19,8 @@
 
 namespace vq {
 
-// Format says config(), that of the keys.
+// Format says config(), that of the keys. Shared memory is reached by functions of constants alone,
+// as codebook.cuh has it.
 template <class Plan, class Format>
 class GroupQuery {
  public:
@@ -75,16 +76,9 @@ class GroupQuery {
     copy_async_commit();
   }
 
-  // The query's words, of the block: those that take scales, and those that do not.
-  VQ_DEVICE void take(const u32* scaled, const u32* plain) {
-    scaled_ = scaled;
-    plain_.load(plain);
-    query_.load(own());
-  }
-
   // All lanes: makes the operand of the group that was copied, once all have done with the last
   // one, and the products of its zeros with the heads, as take_scores() has scores.
-  VQ_DEVICE void make(float (&zeros)[kQuads]) const {
+  VQ_DEVICE static void make(float (&zeros)[kQuads]) {
     copy_async_wait<0>();
     sync_warp();
     u32 words[8], by[4], zero[4];
@@ -107,8 +101,8 @@ class GroupQuery {
       const int head = i * kSharing + number;
       if (!has_octet || (kHeads % kSharing != 0 && head >= kHeads)) continue;
       u32 high[4], low[4];
-      load_octet(high, scaled_ + place(Query::row_of(head, 0)), true);
-      load_octet(low, scaled_ + place(Query::row_of(head, 1)), true);
+      load_octet(high, query_words(0) + place(Query::row_of(head, 0)), true);
+      load_octet(low, query_words(0) + place(Query::row_of(head, 1)), true);
       VQ_UNROLL
       for (int w = 0; w < 4; ++w) {
         const u32 product = fused2<kElement>(high[w], by[w], 0x80008000u);
@@ -123,11 +117,11 @@ class GroupQuery {
     multiply_zeros(zeros);
   }
 
-  VQ_DEVICE void read(Octet& to, int octet) const { query_.read(to, octet); }
+  VQ_DEVICE static void read(Octet& to, int octet) { Query::read_from(own(), to, octet); }
   template <int kTiles>
-  VQ_DEVICE void multiply(float (&sums)[(kTiles + 1) / 2][Query::kProducts][4],
-                          const u32 (&octets)[kTiles][4], const Octet& of) const {
-    query_.multiply(sums, octets, of);
+  VQ_DEVICE static void multiply(float (&sums)[(kTiles + 1) / 2][Query::kProducts][4],
+                                 const u32 (&octets)[kTiles][4], const Octet& of) {
+    Query::multiply(sums, octets, of);
   }
 
  private:
@@ -135,6 +129,11 @@ class GroupQuery {
   VQ_DEVICE static int place_of(int channel, Row row) {
     constexpr int kBefore = static_cast<int>(code_words(kFormat, kHeadDim));
     return row(channel / kOfRow) + CodeRows<Format, Plan>::word(kBefore + channel % kOfRow);
+  }
+  // The block's: in stage 0 what takes scales, in stage 1 what does not.
+  VQ_DEVICE static u32* query_words(int stage) {
+    return shared_part<u32>(fragments_layout(kConfig).query_words) +
+           stage * query_word(Query::kQuarter, 4, 2 * kHeads, 0, 0);
   }
   VQ_DEVICE static u32* own() {
     return shared_part<u32>(fragments_layout(kConfig).group_query) +
@@ -158,12 +157,12 @@ class GroupQuery {
 
   // The zeros of an octet are operand a as they are read, words 0 and 1 in rows g, 2 and 3 in rows
   // g + 8: of the products with words 0 and 1 of the query rows g count, of the others rows g + 8.
-  VQ_DEVICE void multiply_zeros(float (&zeros)[kQuads]) const {
+  VQ_DEVICE static void multiply_zeros(float (&zeros)[kQuads]) {
     float sums[2][kQuads][4] = {};
     VQ_UNROLL
     for (int i = 0; i < Query::kOctets; ++i) {
       Octet of;
-      plain_.read(of, i);
+      Query::read_from(query_words(1), of, i);
       u32 a[4];
       load_octet(a, own() + query_word(Query::kQuarter, 4, 2 * kHeads, place_in_group(), i * 4),
                  true);
@@ -181,9 +180,6 @@ class GroupQuery {
       zeros[quad] = (sums[0][quad][0] + sums[0][quad][1]) + (sums[1][quad][2] + sums[1][quad][3]);
     }
   }
-
-  const u32* scaled_;
-  Query plain_, query_;
 };
 
 }  // namespace vq

@@ -84,7 +84,7 @@ class QueryOperand {
     if constexpr (kHeld) {
       VQ_UNROLL
       for (int i = 0; i < kProducts * kOctets; ++i) {
-        read_octet(words_[i / kOctets][i % kOctets], i / kOctets, i % kOctets);
+        read_octet(words, words_[i / kOctets][i % kOctets], i / kOctets, i % kOctets);
       }
     }
   }
@@ -101,15 +101,23 @@ class QueryOperand {
         VQ_UNROLL
         for (int i = 0; i < kOctetWords; ++i) to.words[product][i] = words_[product][octet][i];
       } else {
-        read_octet(to.words[product], product, octet);
+        read_octet(rows_, to.words[product], product, octet);
       }
+    }
+  }
+  // The same of rows at `words`.
+  VQ_DEVICE static void read_from(const u32* words, Octet& to, int octet) {
+    VQ_UNROLL
+    for (int product = 0; product < kProducts; ++product) {
+      read_octet(words, to.words[product], product, octet);
     }
   }
 
  private:
   static constexpr bool kHeld = kNear && kQuads <= 2;
 
-  VQ_DEVICE void read_octet(u32 (&to)[kOctetWords], int product, int octet) const {
+  VQ_DEVICE static void read_octet(const u32* words, u32 (&to)[kOctetWords], int product,
+                                   int octet) {
     const int second = lane_group() % 2;
     const int quad = kPaired ? product * 2 + second : product;
     const int head = quad * 4 + group_pair();
@@ -119,7 +127,7 @@ class QueryOperand {
     const int part = kParts == 2 ? second : 0;
     const int row = inside ? (kNear ? head * kParts + part : row_of(head, part)) : 0;
     load_octet(
-        to, rows_ + query_word(kQuarter, kOctetWords, row, place_in_group(), octet * kOctetWords),
+        to, words + query_word(kQuarter, kOctetWords, row, place_in_group(), octet * kOctetWords),
         inside);
   }
 
@@ -177,8 +185,8 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
   // sums += the products of octet `of` of the keys of pairs of tiles of 8 tokens with all heads: of
   // the first tile c0 and c1, of the second c2 and c3, which stand for c0 and c1 above.
   template <int kTiles>
-  VQ_DEVICE void multiply(float (&sums)[(kTiles + 1) / 2][kProducts][4],
-                          const u32 (&octets)[kTiles][4], const Octet& of) const {
+  VQ_DEVICE static void multiply(float (&sums)[(kTiles + 1) / 2][kProducts][4],
+                                 const u32 (&octets)[kTiles][4], const Octet& of) {
     VQ_UNROLL
     for (int i = 0; i < 4; i += 2) {
       VQ_UNROLL
