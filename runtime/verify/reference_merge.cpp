@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/verify/row_decoder.h"
+
 namespace vqgen {
 namespace {
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "runtime/verify/random.h"
+
 namespace vqgen {
 namespace {
 
