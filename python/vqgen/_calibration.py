@@ -66,23 +66,18 @@ def layers_rotated_first(layers, keys, values, seed: int = 1):
     return out
 
 
-def layers_in_parts(layers, keys, values, seed: int = 1, training=None):
-    """The same with keys in parts (simulation.held_of()). keys: of each part its channels and its
-    format, of scope tensor or head; training: as of write_rsimvq_bundle(), or None for k-means."""
-    forms = [vqgen.format_fields(form) for _, form in keys]
-    value_form = _forms(values, values)["values"]
+def layers_in_parts(whole, layers, keys, seed: int = 1, training=None):
+    """Layers as `whole`, which layers_of() reads of a bundle, but for their keys, which come in parts
+    (simulation.held_of()). keys: of each part its channels and its format, of scope tensor or head;
+    training: as of write_rsimvq_bundle(), or None for k-means. layers: as of write_bundle()."""
+    parts = [(channels, vqgen.format_fields(form)) for channels, form in keys]
     out = []
-    for states in layers:
-        heads, _, head_dim = states[0].shape
-        tensors = {f"values.{name}": tensor for name, tensor in
-                   _trained(states[1], value_form, seed, training=training).items()}
-        for number, ((channels, _), form) in enumerate(zip(keys, forms)):
-            part = states[0][:, :, channels]
-            trained = _trained(part, form, seed, training=training)
-            tensors[f"keys.{number}.codebooks"] = trained["codebooks"]
-        parts = [(channels, form) for (channels, _), form in zip(keys, forms)]
-        out.append(({"keys": forms[0], "values": value_form, "parts": parts, "kv_heads": heads,
-                     "head_dim": head_dim}, tensors))
+    for (item, tensors), states in zip(whole, layers):
+        own = {name: tensor for name, tensor in tensors.items() if name.startswith("values.")}
+        for number, (channels, form) in enumerate(parts):
+            trained = _trained(states[0][:, :, channels], form, seed, training=training)
+            own[f"keys.{number}.codebooks"] = trained["codebooks"]
+        out.append(({**item, "parts": parts}, own))
     return out
 
 

@@ -14,8 +14,9 @@ import torch
 from vqgen._errors import BadInput
 from vqgen._nearest import encoded, nearest
 
-_CHECKS = 10  # of the error over all vectors, in a training
-_SAMPLE = 1 << 14  # vectors that tell how large entries drawn at random are to be
+_CHECKS = 10  # of the error, in a training
+_SAMPLE = 1 << 14  # vectors by which entries are sized and a training is judged,
+_JUDGED = 16  # or so many for each entry
 _APART = 0.05  # of what vectors are missed by: between an entry and one that is put beside it
 _ELEMENTS = {"f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -79,7 +80,7 @@ def trained(vectors, options: Options, start, shape, scales, progress=None):
     tables = torch.empty(shape, dtype=_ELEMENTS[options.dtype])
     of_stages = torch.ones(units, stages)
     for unit in range(units):
-        draw = torch.Generator().manual_seed(options.seed * 1_000_003 + unit)
+        draw = torch.Generator().manual_seed((options.seed * 1_000_003 + unit) % (1 << 63))
         own, size = _normalized(vectors[unit])
         begin = None
         if start is not None:
@@ -148,14 +149,18 @@ def _error(vectors, tables):
 
 
 def _fitted(vectors, module, begin, held, options, draw, unit, progress):
-    """The stored tables of the least error over all vectors among those of the start, where it was
-    given, and of some steps of the training."""
+    """The stored tables of the least error among those of the start and of some steps of the training, as a
+    sample of the vectors tells; the start's, where it was given and all vectors prefer it."""
+    judged = max(_SAMPLE, _JUDGED * module.entries.shape[1])
+    sample = vectors
+    if judged < len(vectors):
+        sample = vectors[torch.randperm(len(vectors), generator=draw)[:judged].to(vectors.device)]
     best, least = None, float("inf")
 
     def check(step, tables):
         nonlocal best, least
         stored = held.stored(tables)
-        error, codes = _error(vectors, held.read(stored))
+        error, codes = _error(sample, held.read(stored))
         if best is None or error < least:
             best, least = stored, error
         if progress is not None:
@@ -180,7 +185,11 @@ def _fitted(vectors, module, begin, held, options, draw, unit, progress):
         if step % every == 0 or step == options.steps:
             codes = check(step, module.tables().detach())
             if options.train_entries and step < options.steps:
-                _revive(vectors, module, codes, draw)
+                _revive(sample, module, codes, draw)
+    if begin is not None and sample is not vectors:
+        first = held.stored(begin)
+        if _error(vectors, held.read(first))[0] < _error(vectors, held.read(best))[0]:
+            return first
     return best
 
 

@@ -76,8 +76,8 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     vectors, form, dtype: as of train_codebooks(). Formats with a table of entries of the element type;
         not int8 entries, lattices or scalars.
     start: "kmeans", the codebooks of train_codebooks(); Codebooks of these, which saves their
-        training; or "random". The error over `vectors` never ends above the start's: the best of
-        it and of ten points of the training is returned.
+        training; or "random". The error over `vectors` never ends above that of a start by
+        k-means or Codebooks: the best of it and of ten points of the training is returned.
     steps, batch: of Adam, and vectors of a step, at most all (the paper: 65,536). learning_rate: of the
         first step, falling to 0 along a cosine (the paper: 0.001, and no word on its fall). Units and
         stages are brought to a root mean square of 1 before, so that it is relative to the data.
@@ -87,7 +87,7 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
         else the CPU. Distances are computed by blocks of 64 MB (section 3.3). A start by k-means is
         made on the CPU.
     progress: called with the unit, the step and the mean squared error, of vectors at a root mean square
-        of 1, at the start and at the ten points.
+        of 1, at the start and at the ten points; of at most 16,384 of them, or 16 for each entry.
 
     Returns Codebooks in the CPU's memory: PyTorch's of PyTorch's vectors, else NumPy's. Entries that no
     vector takes are moved beside busy ones, at the ten points. The same arguments give the same
@@ -99,11 +99,11 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     _arrays.require("vectors", vectors)
     if dtype not in _ELEMENTS:
         raise BadInput(f"dtype is {dtype!r}; it is one of {', '.join(_ELEMENTS)}")
-    for name, value, least in (("steps", steps, 0), ("batch", batch, 1)):
+    for name, value, least in (("seed", seed, 0), ("steps", steps, 0), ("batch", batch, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadInput(f"{name} is {value!r}; it is a whole number of {least} or more")
     for name, value in (("learning_rate", learning_rate), ("beta", beta), ("gamma", gamma)):
-        if not 0 <= value < float("inf"):
+        if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
             raise BadInput(f"{name} is {value!r}; it is a number of 0 or more")
     try:
         import torch
@@ -112,7 +112,10 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     from vqgen import _rsimvq
 
     own = isinstance(vectors, torch.Tensor)
-    given = vectors if own else torch.from_dlpack(vectors)
+    try:
+        given = vectors if own else torch.from_dlpack(vectors)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise BadInput(f"'vectors' cannot be taken by PyTorch: {error}; pass a copy") from error
     shape = _rsimvq_shape(given, fields)
     if isinstance(start, str):
         if start not in ("kmeans", "random"):

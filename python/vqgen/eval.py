@@ -137,8 +137,7 @@ def _in_parts(model, run, whole, batches, training):
                                                 if each not in low]), run.parts)]
     print(f"keys in parts of {len(low)} channels of low frequency and {len(by_channel) - len(low)} of high",
           file=sys.stderr, flush=True)
-    return _calibration.layers_in_parts(states, parts, run.values[1],
-                                        training=training if run.rsimvq else None)
+    return _calibration.layers_in_parts(whole, states, parts, training=training if run.rsimvq else None)
 
 
 def _file_name(name, form):
@@ -247,6 +246,7 @@ def _accuracies(model, arguments, folder):
 
     tokens = sequences_of(tokenizer, arguments.text, arguments.sequences, arguments.length,
                           skip=arguments.calibration if own else 0)
+
     def states_of(sequences):
         return list(_calibration.states_of(model, sequences.split(_AT_ONCE), model.device))
 

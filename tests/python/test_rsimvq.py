@@ -61,6 +61,17 @@ def test_training_never_ends_above_its_start_and_gains(draw):
     assert np.array_equal(none.codebooks, start.codebooks)
 
 
+def test_a_sample_judges_and_all_vectors_have_the_last_word(draw, monkeypatch):
+    monkeypatch.setattr(_rsimvq, "_SAMPLE", 40)
+    monkeypatch.setattr(_rsimvq, "_JUDGED", 2)
+    vectors = clustered(draw, rows=400)
+    start = vqgen.train_codebooks(vectors, FORMAT)
+    # Steps on the vectors of the sample alone are good for these, and bad for the others.
+    monkeypatch.setattr(torch, "randperm", lambda count, generator: torch.arange(count))
+    own = vqgen.train_rsimvq(vectors, FORMAT, start=start, steps=200, batch=40, learning_rate=0.1)
+    assert (error(vectors, own) <= error(vectors, start)).all()
+
+
 def test_more_stages_lose_less(draw):
     vectors = clustered(draw)
     errors = [error(vectors, vqgen.train_rsimvq(vectors, {**FORMAT, "residuals": stages}, **QUICK))[0]
@@ -213,7 +224,8 @@ def test_refusals(draw, monkeypatch):
             (dict(vectors=None), "'vectors' is missing"),
             (dict(dtype="f32"), "dtype is 'f32'"),
             (dict(steps=-1), "steps is -1"), (dict(steps=1.5), "steps is 1.5"),
-            (dict(batch=0), "batch is 0"), (dict(beta=-1), "beta is -1"),
+            (dict(batch=0), "batch is 0"), (dict(seed="one"), "seed is 'one'"), (dict(beta=-1), "beta is -1"),
+            (dict(learning_rate="fast"), "learning_rate is 'fast'"),
             (dict(gamma=float("nan")), "gamma is nan"),
             (dict(learning_rate=float("inf")), "learning_rate is inf"),
             (dict(start="zeros"), "start is 'zeros'"), (dict(start=3), "start is no Codebooks"),
@@ -232,6 +244,14 @@ def test_refusals(draw, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(ImportError, match="train_rsimvq needs PyTorch: pip install"):
         vqgen.train_rsimvq(vectors, FORMAT)
+
+
+def test_distances_by_blocks_are_those_at_once(draw, monkeypatch):
+    vectors, entries = (torch.from_numpy(draw.standard_normal(shape)) for shape in ((50, 16), (32, 16)))
+    expected = (vectors[:, None] - entries).square().sum(-1).argmin(1)
+    for most in (1, 32 * 7, 1 << 24):
+        monkeypatch.setattr(_nearest, "_MOST_DISTANCES", most)
+        assert torch.equal(_nearest.nearest(vectors, entries), expected)
 
 
 def test_training_takes_one_unit_of_pytorch(draw):

@@ -124,11 +124,13 @@ def test_keys_are_split_where_their_errors_part(draw):
         _reconstruction.rope_split([1.0] * 20)
 
 
-def test_keys_in_parts_are_their_parts(model):
+def test_keys_in_parts_are_their_parts(model, tmp_path):
+    vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", keys=WIDE, values=WIDE, rsimvq=QUICK)
+    given = vqgen.hf.layers_of(tmp_path / "bundle")
     states = list(_calibration.states_of(model, BATCHES, DEVICE))
     low = [*range(16, 32), *range(48, 64)]
     high = [*range(16), *range(32, 48)]
-    layers = _calibration.layers_in_parts(states, [(low, WIDE), (high, {**WIDE, "residuals": 2})], WIDE)
+    layers = _calibration.layers_in_parts(given, states, [(low, WIDE), (high, {**WIDE, "residuals": 2})])
     whole = _reconstruction.reconstruction(layers, states)
     lost, all_of = 0, 0
     for (item, tensors), (keys, _) in zip(layers, states):
