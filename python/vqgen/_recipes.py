@@ -15,8 +15,9 @@ class Run(typing.NamedTuple):
     """What is evaluated: formats of keys and of values, each with its name. calibration: a text and
     how many of its sequences; None for the command's. rotated_first: of the keys, as
     simulation.dequantized() does it, so that there are no kernels. rsimvq: by which the codebooks are
-    trained, else by k-means. parts: the stages of the keys' low and high frequencies, which the errors
-    of codebooks of the whole keys tell apart; no kernels either."""
+    trained, else by k-means. parts: keys are quantized in two parts, of low and high frequencies, which
+    the errors of codebooks of the whole keys tell apart; they share the stages by their channels, but
+    so many go from the high ones to the low ones. No kernels either."""
 
     keys: tuple
     values: tuple
@@ -25,7 +26,7 @@ class Run(typing.NamedTuple):
     calibration: tuple | None = None
     rotated_first: bool = False
     rsimvq: bool = False
-    parts: tuple | None = None
+    parts: int | None = None
 
     def has_kernels(self) -> bool:
         return not self.rotated_first and self.parts is None
@@ -68,7 +69,7 @@ RECIPES = {
         for stages in (16, 22, 32) for rsimvq in (False, True)],
     "vqkv-parts": [  # keys whole, and in two parts of as many bits together
         Run(_wide(128, 32), _wide(64, 16)),
-        *(Run(_wide(128, 32), _wide(64, 16), parts=stages) for stages in ((20, 12), (18, 14)))],
+        *(Run(_wide(128, 32), _wide(64, 16), parts=moved) for moved in (0, -4, 4))],
     "raw": [  # tokens that stay raw
         Run(D4B8, D4B8, window, sinks)
         for window in (0, 32, 128, 512) for sinks in (0, 4)],

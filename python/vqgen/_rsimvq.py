@@ -168,6 +168,7 @@ def _fitted(vectors, module, begin, held, options, draw, unit, progress):
         return codes
 
     check(0, module.tables().detach() if begin is None else begin)
+    first = best
     parameters = [module.projections] + [module.entries] * options.train_entries
     optimizer = torch.optim.Adam(parameters, lr=options.learning_rate)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(options.steps, 1))
@@ -186,11 +187,9 @@ def _fitted(vectors, module, begin, held, options, draw, unit, progress):
             codes = check(step, module.tables().detach())
             if options.train_entries and step < options.steps:
                 _revive(sample, module, codes, draw)
-    if begin is not None and sample is not vectors:
-        first = held.stored(begin)
-        if _error(vectors, held.read(first))[0] < _error(vectors, held.read(best))[0]:
-            return first
-    return best
+    if begin is None or best is first or sample is vectors:
+        return best
+    return min(first, best, key=lambda stored: _error(vectors, held.read(stored))[0])
 
 
 @torch.no_grad()

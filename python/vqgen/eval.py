@@ -114,7 +114,7 @@ def _codebooks(model, run, tokens, folder, training):
         name += "-rsimvq" + "".join(f"-{key}-{training[key]}" for key in sorted(training))
     path = os.path.join(folder, f"{name}.safetensors")
     batches = tokens.split(_AT_ONCE)
-    if run.parts:
+    if run.parts is not None:
         whole = vqgen.hf.layers_of(_codebooks(model, run._replace(parts=None), tokens, folder, training))
         return _in_parts(model, run, whole, batches, training)
     if run.rotated_first or not os.path.exists(path):
@@ -132,9 +132,11 @@ def _in_parts(model, run, whole, batches, training):
     states = list(_calibration.states_of(model, batches, model.device))
     by_channel = reconstruction(whole, states)["keys"]["by_channel"]
     low = rope_split(by_channel)
-    parts = [(channels, {**run.keys[1], "vector_size": len(channels), "residuals": stages})
-             for channels, stages in zip((low, [each for each in range(len(by_channel))
-                                                if each not in low]), run.parts)]
+    high = [each for each in range(len(by_channel)) if each not in low]
+    stages = run.keys[1]["residuals"]
+    of_low = min(max(round(stages * len(low) / len(by_channel)) + run.parts, 1), stages - 1)
+    parts = [(channels, {**run.keys[1], "vector_size": len(channels), "residuals": of_part})
+             for channels, of_part in ((low, of_low), (high, stages - of_low))]
     print(f"keys in parts of {len(low)} channels of low frequency and {len(by_channel) - len(low)} of high",
           file=sys.stderr, flush=True)
     return _calibration.layers_in_parts(whole, states, parts, training=training if run.rsimvq else None)
@@ -263,7 +265,7 @@ def _accuracies(model, arguments, folder):
         layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
         row = {"keys": run.keys[0], "values": run.values[0],
                "calibration": {"text": text.name, "sequences": count}}
-        if run.parts:
+        if run.parts is not None:
             row["keys"] = "+".join(f"d{form['vector_size']}b{form['index_bits']}x{form['residuals']}"
                                    for _, form in layers[0][0]["parts"])
         row["keys"] += " rsimvq" * run.rsimvq

@@ -156,7 +156,7 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
     monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv", [_recipes.Run(wide, wide, rsimvq=each)
                                                      for each in (False, True)])
     whole = "whole", {**WIDE, "vector_size": 64}
-    monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv-parts", [_recipes.Run(whole, wide, parts=(2, 1))])
+    monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv-parts", [_recipes.Run(whole, wide, parts=1)])
     out = small / "vqkv.json"
     command = [str(small), "--text", str(small / "text"), "--recipe", "vqkv", "vqkv-parts", "--calibration",
                "6", "--sequences", "2", "--length", "40", "--codebooks", str(small / "books"), "--device", DEVICE,
