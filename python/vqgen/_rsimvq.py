@@ -70,11 +70,12 @@ def surrogate(vectors, tables, beta: float, gamma: float):
     return (left.square().sum() + terms) / len(vectors)
 
 
-def trained(vectors, options: Options, start, shape, scales, progress=None):
+def trained(vectors, options: Options, start, shape, scales, progress=None, judges=None):
     """Tables [units, stages, entries, size] of the element type, and their scales or None.
 
     vectors: float32 [units, n, size] on the device that trains; shape: of the tables; start: tables
-    and scales of k-means, or None for entries drawn at random; scales: whether the format has them.
+    and scales of k-means, or None for entries drawn at random; scales: whether the format has them;
+    judges: as vectors, by which steps are judged, or None for the vectors themselves.
     """
     units, stages = shape[:2]
     tables = torch.empty(shape, dtype=_ELEMENTS[options.dtype])
@@ -93,7 +94,8 @@ def trained(vectors, options: Options, start, shape, scales, progress=None):
             given = start is not None and start.scales is not None
             of_stages[unit] = start.scales[unit] if given else (module.scales * size).cpu()
         held = _Held(size, of_stages[unit].to(own.device), options.dtype)
-        best = _fitted(own, module, begin, held, options, draw, unit, progress)
+        judge = None if judges is None else judges[unit] / size
+        best = _fitted(own, module, begin, held, options, draw, unit, progress, judge)
         if not torch.isfinite(best).all():
             raise BadInput(f"an entry does not fit {options.dtype}; take bf16, or a format with "
                            "stage_scales")
@@ -148,9 +150,10 @@ def _error(vectors, tables):
     return float((vectors - total).double().square().mean()), codes
 
 
-def _fitted(vectors, module, begin, held, options, draw, unit, progress):
+def _fitted(vectors, module, begin, held, options, draw, unit, progress, judge):
     """The stored tables of the least error among those of the start and of some steps of the training, as a
-    sample of the vectors tells; the start's, where it was given and all vectors prefer it."""
+    sample of the vectors tells; the start's, where it was given and all vectors prefer it. With `judge`,
+    vectors of another text, these tell instead, and alone."""
     judged = max(_SAMPLE, _JUDGED * module.entries.shape[1])
     sample = vectors
     if judged < len(vectors):
@@ -160,7 +163,7 @@ def _fitted(vectors, module, begin, held, options, draw, unit, progress):
     def check(step, tables):
         nonlocal best, least
         stored = held.stored(tables)
-        error, codes = _error(sample, held.read(stored))
+        error, codes = _error(sample if judge is None else judge, held.read(stored))
         if best is None or error < least:
             best, least = stored, error
         if progress is not None:
@@ -186,8 +189,10 @@ def _fitted(vectors, module, begin, held, options, draw, unit, progress):
         if step % every == 0 or step == options.steps:
             codes = check(step, module.tables().detach())
             if options.train_entries and step < options.steps:
+                if judge is not None:
+                    codes = _error(sample, module.tables())[1]
                 _revive(sample, module, codes, draw)
-    if begin is None or best is first or sample is vectors:
+    if begin is None or best is first or sample is vectors or judge is not None:
         return best
     return min(first, best, key=lambda stored: _error(vectors, held.read(stored))[0])
 

@@ -68,7 +68,7 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
 def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
                  start: str | Codebooks = "kmeans", steps: int = 1000, batch: int = 65536,
                  learning_rate: float = 1e-3, beta: float = 1.0, gamma: float = 0.25,
-                 train_entries: bool = True, device=None,
+                 train_entries: bool = True, judged_by=None, device=None,
                  progress: Callable[[int, int, float], None] | None = None) -> Codebooks:
     """Codebooks by RSimVQ (VQKV, section 3.1): entries and a projection of each stage, trained together
     by gradients, and multiplied at the end, so that they are codebooks as any others. Needs PyTorch.
@@ -83,6 +83,9 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
         stages are brought to a root mean square of 1 before, so that it is relative to the data.
     beta, gamma: of the loss, equation 4 (_rsimvq.surrogate()); the paper does not say them.
     train_entries: False trains the projections alone, as SimVQ does.
+    judged_by: vectors of another text, as `vectors` with any rows. The best by their error is returned
+        instead, never above the start's. Codebooks of many stages fit the text that trained them so
+        closely that any step does harm there, though it helps elsewhere.
     device: PyTorch's, that trains; by default that of `vectors` where it is a GPU, else the first GPU,
         else the CPU. Distances are computed by blocks of 64 MB (section 3.3). A start by k-means is
         made on the CPU.
@@ -117,6 +120,7 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     except (BufferError, RuntimeError, TypeError) as error:
         raise BadInput(f"'vectors' cannot be taken by PyTorch: {error}; pass a copy") from error
     shape = _rsimvq_shape(given, fields)
+    judges = _rsimvq_judges(judged_by, given)
     if isinstance(start, str):
         if start not in ("kmeans", "random"):
             raise BadInput(f"start is {start!r}; it is 'kmeans', 'random' or Codebooks")
@@ -130,7 +134,9 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
             device = torch.device("cuda")
     options = _rsimvq.Options(dtype, seed, steps, batch, learning_rate, beta, gamma, train_entries)
     tables, scales = _rsimvq.trained(given.detach().to(device).reshape(shape[0], -1, shape[3]), options,
-                                     start, shape, fields["stage_scales"], progress)
+                                     start, shape, fields["stage_scales"], progress,
+                                     None if judges is None else judges.detach().to(device).reshape(
+                                         shape[0], -1, shape[3]))
     if own:
         return Codebooks(tables, scales)
     tables = tables.view(torch.uint16) if dtype == "bf16" else tables
@@ -166,6 +172,21 @@ def _rsimvq_shape(vectors, fields: dict) -> tuple[int, int, int, int]:
     if not torch.isfinite(vectors).all():
         raise BadInput("'vectors' must be finite, and holds NaN or infinity")
     return units, fields["residuals"], entries, size
+
+
+def _rsimvq_judges(judges, vectors):
+    """In PyTorch, checked."""
+    import torch
+    if judges is None:
+        return None
+    judges = torch.as_tensor(judges)
+    if judges.dtype != torch.float32 or judges.dim() != 3 or judges.shape[1] < 1 or (
+            (judges.shape[0], judges.shape[2]) != (vectors.shape[0], vectors.shape[2])):
+        raise BadInput(f"'judged_by' is {judges.dtype} {list(judges.shape)}; it is torch.float32 "
+                       f"[{vectors.shape[0]}, rows, {vectors.shape[2]}], as 'vectors'")
+    if not torch.isfinite(judges).all():
+        raise BadInput("'judged_by' must be finite, and holds NaN or infinity")
+    return judges
 
 
 def _rsimvq_start(start, shape, dtype: str, has_scales: bool) -> Codebooks:

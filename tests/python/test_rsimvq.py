@@ -72,6 +72,22 @@ def test_a_sample_judges_and_all_vectors_have_the_last_word(draw, monkeypatch):
     assert (error(vectors, own) <= error(vectors, start)).all()
 
 
+def test_other_vectors_may_judge(draw):
+    """k-means of few vectors fits them alone; what judges is another part of the same kind."""
+    whole = clustered(draw, rows=1000)
+    vectors, others, last = whole[:, :60].copy(), whole[:, 60:500].copy(), whole[:, 500:].copy()
+    start = vqgen.train_codebooks(vectors, FORMAT)
+    judged = vqgen.train_rsimvq(vectors, FORMAT, start=start, judged_by=others, **QUICK)
+    assert (error(others, judged) <= error(others, start)).all()
+    assert (error(last, judged) < 1.05 * error(last, start)).all()
+    wild = vqgen.train_rsimvq(vectors, FORMAT, start=start, judged_by=others, steps=10, learning_rate=30.0)
+    assert (error(others, wild) <= error(others, start)).all()
+    for bad, words in ((others[0], "'judged_by' is torch.float32"), (others * np.float32(np.nan), "holds NaN"),
+                       (others.astype(np.float64), "float64"), (others[:, :, :16], "as 'vectors'")):
+        with pytest.raises(vqgen.BadInput, match=words):
+            vqgen.train_rsimvq(vectors, FORMAT, start=start, judged_by=bad)
+
+
 def test_more_stages_lose_less(draw):
     vectors = clustered(draw)
     errors = [error(vectors, vqgen.train_rsimvq(vectors, {**FORMAT, "residuals": stages}, **QUICK))[0]
