@@ -245,11 +245,15 @@ PyObject* op_bucket(PyObject* self, PyObject* count) {
   });
 }
 
-// float32 [units, rows, columns], contiguous, on `device`.
+// float32 [units, rows, columns], contiguous, on `device`. The stride of a dimension of one element
+// counts nothing: PyTorch tells 1.
 void require_vectors(const Tensor& data, const DLDevice& device) {
   const DLTensor& view = data.view();
-  const bool whole = view.ndim == 3 && data.stride(2) == 1 && data.stride(1) == view.shape[2] &&
-                     data.stride(0) == view.shape[1] * view.shape[2];
+  const auto lies = [&](int dimension, std::int64_t stride) {
+    return view.shape[dimension] == 1 || data.stride(dimension) == stride;
+  };
+  const bool whole = view.ndim == 3 && lies(2, 1) && lies(1, view.shape[2]) &&
+                     lies(0, view.shape[1] * view.shape[2]);
   const bool floats = view.dtype.code == kFloat && view.dtype.bits == 32 && view.dtype.lanes == 1;
   if (whole && floats && view.device.type == device.type && view.device.id == device.id) return;
   throw bad_input("'vectors' is " + data.words() +

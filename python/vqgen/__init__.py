@@ -14,12 +14,13 @@ from vqgen._errors import (AlignmentError, BadInput, Capturing, DeviceError, Err
 from vqgen._measures import ScalarErrors, scalar_errors
 from vqgen._runtime import (Append, Argument, Attention, Decode, Linear, Merge, Op, Quantized,
                             Runtime, Scalar)
-from vqgen._training import Codebooks, format_fields, train_codebooks
+from vqgen._training import Codebooks, format_fields, train_codebooks, train_rsimvq
 
 __all__ = ["AlignmentError", "Append", "Argument", "Attention", "BadInput", "Capturing",
            "Codebooks", "Decode", "DeviceError", "Error", "Infeasible", "InternalError", "Linear",
            "Merge", "Miss", "Op", "Quantized", "RangeError", "Runtime", "Scalar", "ScalarErrors",
-           "__version__", "configs", "format_fields", "scalar_errors", "train_codebooks"]
+           "__version__", "configs", "format_fields", "scalar_errors", "train_codebooks",
+           "train_rsimvq"]
 
 
 def __getattr__(name):

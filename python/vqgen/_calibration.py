@@ -9,17 +9,19 @@ from transformers import DynamicCache
 import vqgen
 import vqgen.torch
 from vqgen._models import attending
+from vqgen._nearest import encoded
 from vqgen.simulation import rotated
 
 _TOKENS = 1024  # that are encoded at once
 _SIZES = (2, 4, 8, 16)  # of sub-vectors that devices train
+_ROWS = {"rows": 1, "words": 1}  # codes row after row
 
 
 def can_write(dtype, *forms) -> bool:
     """Whether formats are trained on devices, and their codes stored row after row."""
     return dtype in vqgen.torch.DTYPES and all(
         fields.get("decoder") == "table" and fields["vector_size"] in _SIZES
-        and fields.get("layout") in (None, {"rows": 1, "words": 1})
+        and fields.get("layout") in (None, _ROWS)
         for fields in map(vqgen.format_fields, forms))
 
 
@@ -66,6 +68,21 @@ def layers_rotated_first(layers, keys, values, seed: int = 1):
     return out
 
 
+def layers_in_parts(whole, layers, keys, seed: int = 1, training=None):
+    """Layers as `whole`, which layers_of() reads of a bundle, but for their keys, which come in parts
+    (simulation.held_of()). keys: of each part its channels and its format, of scope tensor or head;
+    training: as of write_rsimvq_bundle(), or None for k-means. layers: as of write_bundle()."""
+    parts = [(channels, vqgen.format_fields(form)) for channels, form in keys]
+    out = []
+    for (item, tensors), states in zip(whole, layers):
+        own = {name: tensor for name, tensor in tensors.items() if name.startswith("values.")}
+        for number, (channels, form) in enumerate(parts):
+            trained = _trained(states[0][:, :, channels], form, seed, training=training)
+            own[f"keys.{number}.codebooks"] = trained["codebooks"]
+        out.append(({**item, "parts": parts}, own))
+    return out
+
+
 def write_bundle(out, layers, keys, values, seed: int) -> None:
     """layers: of each the keys and values, [kv_heads, tokens, head_dim], on one device. keys,
     values: formats, of which and of the dtype can_write() is true."""
@@ -102,14 +119,55 @@ def write_bundle(out, layers, keys, values, seed: int) -> None:
     save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
 
 
-def _trained(states, form, seed, rotated_first=False):
-    """Codebooks, and the factors that go with them, by their names in a bundle."""
-    vectors = rotated(states.float()) if rotated_first else states.float()
-    named = {}
-    if form["smooth"]:
-        largest = vectors.abs().amax(1)
-        named["smooth"] = torch.where(largest > 0, largest.sqrt(), torch.ones_like(largest))
-        vectors = vectors / named["smooth"][:, None]
+def write_rsimvq_bundle(out, layers, keys, values, seed: int, training: dict) -> None:
+    """The same with codebooks of vqgen.train_rsimvq(), to which `training` goes, and codes by PyTorch, on
+    any device. Sizes of sub-vectors are any that a format has."""
+    from safetensors.torch import save_file
+    forms = _forms(keys, values)
+    items, tensors = [], {}
+    for number, parts in enumerate(layers):
+        heads, tokens, head_dim = parts[0].shape
+        dtype = vqgen.torch.DTYPES.get(parts[0].dtype)
+        for operand, form in forms.items():
+            if dtype is None or form.get("layout", _ROWS) != _ROWS or head_dim % form["vector_size"]:
+                raise vqgen.Infeasible(
+                    f"{operand}: RSimVQ calibrates models of float16 and bfloat16, formats without layout, "
+                    f"and sub-vectors that divide head_dim; these are {parts[0].dtype}, "
+                    f"{form.get('layout', _ROWS)} and {form['vector_size']} of {head_dim}")
+        for operand, part in zip(forms, parts):
+            named = _trained(part, forms[operand], seed, training=training)
+            named["codes"] = _codes(part, forms[operand], named)
+            tensors |= {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous()
+                        for name, tensor in named.items()}
+        items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
+                      "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
+    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+
+
+def _codes(states, form, named):
+    """Packed codes [1, kv_heads, tokens, row words] of what _trained() returned (docs/config.md)."""
+    heads, tokens, _ = states.shape
+    vectors = _domain(states.float(), form, named.get("smooth"))
+    tables = named["codebooks"].to(vectors.device).float()
+    if "stage_scales" in named:
+        tables = tables * named["stage_scales"].to(vectors.device)[..., None, None]
+    codes = torch.stack([encoded(own.reshape(-1, form["vector_size"]), table)[0]
+                         for own, table in zip(vectors, tables)])
+    if form["scope"] == "channel_group":  # units are heads and groups, each with its tokens
+        codes = codes.view(heads, len(tables) // heads, tokens, -1).transpose(1, 2)
+    codes = codes.reshape(1, heads, tokens, -1)
+    bits = (codes[..., None] >> torch.arange(form["index_bits"], device=codes.device)) & 1
+    bits = bits.flatten(-2)
+    bits = torch.nn.functional.pad(bits, (0, -bits.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    words = (bits << torch.arange(32, device=bits.device)).sum(-1)
+    return words.to(torch.int32).view(torch.uint32)
+
+
+def _domain(states, form, smooth=None, rotated_first=False):
+    """What is quantized, [units, rows, columns], of float32 states [kv_heads, tokens, head_dim]."""
+    vectors = rotated(states) if rotated_first else states
+    if smooth is not None:
+        vectors = vectors / smooth[:, None]
     if form["hadamard"]:
         vectors = rotated(vectors)
     heads, tokens, head_dim = vectors.shape
@@ -119,7 +177,22 @@ def _trained(states, form, seed, rotated_first=False):
         group = form["group_channels"] or form["vector_size"]
         vectors = vectors.view(heads, tokens, head_dim // group, group).transpose(1, 2)
         vectors = vectors.reshape(-1, tokens, group)
-    trained = vqgen.torch.train_codebooks(vectors.contiguous(), form, dtype=states.dtype, seed=seed)
+    return vectors.contiguous()
+
+
+def _trained(states, form, seed, rotated_first=False, training=None):
+    """Codebooks, and the factors that go with them, by their names in a bundle. training: arguments of
+    vqgen.train_rsimvq(), which trains then."""
+    states_now, named, smooth = states.float(), {}, None
+    if form["smooth"]:
+        largest = (rotated(states_now) if rotated_first else states_now).abs().amax(1)
+        smooth = named["smooth"] = torch.where(largest > 0, largest.sqrt(), torch.ones_like(largest))
+    vectors = _domain(states_now, form, smooth, rotated_first)
+    if training is None:
+        trained = vqgen.torch.train_codebooks(vectors, form, dtype=states.dtype, seed=seed)
+    else:
+        trained = vqgen.train_rsimvq(vectors, form, dtype=vqgen.torch.DTYPES[states.dtype], seed=seed,
+                                     **training)
     named["codebooks"] = trained.codebooks
     if trained.scales is not None:
         named["stage_scales"] = trained.scales

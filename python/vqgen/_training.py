@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vqgen import _arrays, _core
-from vqgen._errors import BadInput
+from vqgen._errors import BadInput, Infeasible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vqgen._runtime import Runtime
 
 _ELEMENTS = {"f16": 0, "bf16": 1}
@@ -62,6 +64,153 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
         runtime.synchronize(_arrays.current_stream(vectors))
     _core.train(None if runtime is None else runtime._core, vectors, codebooks, scales, _text(form),
                 _ELEMENTS[dtype], seed, iterations)
+    return Codebooks(codebooks, scales)
+
+
+def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
+                 start: str | Codebooks = "kmeans", steps: int = 1000, batch: int = 65536,
+                 learning_rate: float = 1e-3, beta: float = 1.0, gamma: float = 0.25,
+                 train_entries: bool = True, judged_by=None, device=None,
+                 progress: Callable[[int, int, float], None] | None = None) -> Codebooks:
+    """Codebooks by RSimVQ (VQKV, section 3.1): entries and a projection of each stage, trained together
+    by gradients, and multiplied at the end, so that they are codebooks as any others. Needs PyTorch.
+
+    vectors, form, dtype: as of train_codebooks(). Formats with a table of entries of the element type;
+        not int8 entries, lattices or scalars.
+    start: "kmeans", the codebooks of train_codebooks(); Codebooks of these, which saves their
+        training; or "random". The error over `vectors` never ends above that of a start by
+        k-means or Codebooks: the best of it and of ten points of the training is returned.
+    steps, batch: of Adam, and vectors of a step, at most all (the paper: 65,536). learning_rate: of the
+        first step, falling to 0 along a cosine (the paper: 0.001, and no word on its fall). Units and
+        stages are brought to a root mean square of 1 before, so that it is relative to the data.
+    beta, gamma: of the loss, equation 4 (_rsimvq.surrogate()); the paper does not say them.
+    train_entries: False trains the projections alone, as SimVQ does.
+    judged_by: vectors of another text, as `vectors` with any rows. The best by their error is returned
+        instead, never above the start's. Codebooks of many stages fit the text that trained them so
+        closely that any step does harm there, though it helps elsewhere.
+    device: PyTorch's, that trains; by default that of `vectors` where it is a GPU, else the first GPU,
+        else the CPU. Distances are computed by blocks of 64 MB (section 3.3). A start by k-means is
+        made on the CPU.
+    progress: called with the unit, the step and the mean squared error, of vectors at a root mean square
+        of 1, at the start and at the ten points; of at most 16,384 of them, or 16 for each entry.
+
+    Returns Codebooks in the CPU's memory: PyTorch's of PyTorch's vectors, else NumPy's. Entries that no
+    vector takes are moved beside busy ones, at the ten points. The same arguments give the same
+    bits on one machine's CPU; a GPU adds up gradients in any order. BadInput for NaN, infinity, fewer
+    sub-vectors than entries, a start of another shape; Infeasible for other formats; ImportError
+    without PyTorch. Thread-safe.
+    """
+    fields = _rsimvq_fields(form)
+    _arrays.require("vectors", vectors)
+    if dtype not in _ELEMENTS:
+        raise BadInput(f"dtype is {dtype!r}; it is one of {', '.join(_ELEMENTS)}")
+    for name, value, least in (("seed", seed, 0), ("steps", steps, 0), ("batch", batch, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise BadInput(f"{name} is {value!r}; it is a whole number of {least} or more")
+    for name, value in (("learning_rate", learning_rate), ("beta", beta), ("gamma", gamma)):
+        if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+            raise BadInput(f"{name} is {value!r}; it is a number of 0 or more")
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("train_rsimvq needs PyTorch: pip install 'vqgen[torch]'") from error
+    from vqgen import _rsimvq
+
+    own = isinstance(vectors, torch.Tensor)
+    try:
+        given = vectors if own else torch.from_dlpack(vectors)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise BadInput(f"'vectors' cannot be taken by PyTorch: {error}; pass a copy") from error
+    shape = _rsimvq_shape(given, fields)
+    judges = _rsimvq_judges(judged_by, given)
+    if isinstance(start, str):
+        if start not in ("kmeans", "random"):
+            raise BadInput(f"start is {start!r}; it is 'kmeans', 'random' or Codebooks")
+        start = None if start == "random" else train_codebooks(
+            given.cpu().contiguous(), form, dtype=dtype, seed=seed)
+    else:
+        start = _rsimvq_start(start, shape, dtype, fields["stage_scales"])
+    if device is None:
+        device = given.device
+        if device.type == "cpu" and torch.cuda.is_available():
+            device = torch.device("cuda")
+    options = _rsimvq.Options(dtype, seed, steps, batch, learning_rate, beta, gamma, train_entries)
+    tables, scales = _rsimvq.trained(given.detach().to(device).reshape(shape[0], -1, shape[3]), options,
+                                     start, shape, fields["stage_scales"], progress,
+                                     None if judges is None else judges.detach().to(device).reshape(
+                                         shape[0], -1, shape[3]))
+    if own:
+        return Codebooks(tables, scales)
+    tables = tables.view(torch.uint16) if dtype == "bf16" else tables
+    return Codebooks(tables.numpy(), None if scales is None else scales.numpy())
+
+
+def _rsimvq_fields(form) -> dict:
+    fields = format_fields(form)
+    if fields["decoder"] != "table":
+        raise Infeasible(f"RSimVQ trains entries, and the decoder {fields['decoder']} has none to train; "
+                         "take a format of decoder table")
+    if fields["entry_type"] != "element":
+        raise Infeasible(f"RSimVQ trains no entries of {fields['entry_type']}; take the format with "
+                         "entry_type element, or train_codebooks()")
+    return fields
+
+
+def _rsimvq_shape(vectors, fields: dict) -> tuple[int, int, int, int]:
+    """Of the tables; BadInput where the vectors do not fit the format."""
+    import torch
+    if vectors.dtype != torch.float32:
+        raise BadInput(f"'vectors' is {str(vectors.dtype).removeprefix('torch.')}; it has to be float32")
+    if vectors.dim() != 3:
+        raise BadInput(f"'vectors' has shape {list(vectors.shape)}; it is [units, rows, columns]")
+    units, rows, columns = vectors.shape
+    size, entries = fields["vector_size"], 1 << fields["index_bits"]
+    if units < 1 or columns % size or not columns:
+        raise BadInput(f"'vectors' has shape {list(vectors.shape)}; it is [units, rows, columns], one unit "
+                       f"at least and columns a multiple of {size}")
+    if rows * columns // size < entries:
+        raise BadInput(f"{rows * columns // size} sub-vectors cannot train {entries} entries; give more "
+                       "rows or take fewer index_bits")
+    if not torch.isfinite(vectors).all():
+        raise BadInput("'vectors' must be finite, and holds NaN or infinity")
+    return units, fields["residuals"], entries, size
+
+
+def _rsimvq_judges(judges, vectors):
+    """In PyTorch, checked."""
+    import torch
+    if judges is None:
+        return None
+    judges = torch.as_tensor(judges)
+    if judges.dtype != torch.float32 or judges.dim() != 3 or judges.shape[1] < 1 or (
+            (judges.shape[0], judges.shape[2]) != (vectors.shape[0], vectors.shape[2])):
+        raise BadInput(f"'judged_by' is {judges.dtype} {list(judges.shape)}; it is torch.float32 "
+                       f"[{vectors.shape[0]}, rows, {vectors.shape[2]}], as 'vectors'")
+    if not torch.isfinite(judges).all():
+        raise BadInput("'judged_by' must be finite, and holds NaN or infinity")
+    return judges
+
+
+def _rsimvq_start(start, shape, dtype: str, has_scales: bool) -> Codebooks:
+    """In PyTorch, checked."""
+    import torch
+    try:
+        codebooks, scales = start
+        codebooks = torch.as_tensor(codebooks)
+        scales = None if scales is None else torch.as_tensor(scales)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"start is no Codebooks: {error}") from None
+    if dtype == "bf16" and codebooks.dtype == torch.uint16:
+        codebooks = codebooks.view(torch.bfloat16)
+    wanted = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    if tuple(codebooks.shape) != shape or codebooks.dtype != wanted:
+        raise BadInput(f"start has codebooks {list(codebooks.shape)} of {codebooks.dtype}; the format and "
+                       f"vectors want {list(shape)} of {wanted}")
+    if (scales is not None) != has_scales or (has_scales and tuple(scales.shape) != shape[:2]):
+        raise BadInput("start has scales that the format does not have, or lacks them: float32 "
+                       f"{list(shape[:2])} with stage_scales, else None")
+    if not (torch.isfinite(codebooks.float()).all() and (scales is None or (scales > 0).all())):
+        raise BadInput("start holds NaN, infinity or a scale that is not above 0")
     return Codebooks(codebooks, scales)
 
 

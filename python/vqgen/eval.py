@@ -21,7 +21,6 @@ import os
 import pathlib
 import sys
 import tempfile
-import typing
 import zlib
 
 import torch
@@ -31,59 +30,10 @@ import vqgen
 import vqgen.hf
 import vqgen.torch
 from vqgen import _calibration, _speed, simulation
-from vqgen._models import attending
+from vqgen._models import attending, heads_of
+from vqgen._recipes import D4B8, RECIPES, Run
+from vqgen._reconstruction import reconstruction, rope_split
 
-
-def _named(size, bits, name=None, **transforms):
-    """A format with a name."""
-    return name or f"d{size}b{bits}", {"vector_size": size, "index_bits": bits, "scope": "head",
-                                       **transforms}
-
-
-class Run(typing.NamedTuple):
-    """What is evaluated: formats of keys and of values, each with its name. calibration: a text and
-    how many of its sequences; None for the command's. rotated_first: of the keys, as
-    simulation.dequantized() does it, so that there are no kernels."""
-
-    keys: tuple
-    values: tuple
-    window: int = 0
-    sinks: int = 0
-    calibration: tuple | None = None
-    rotated_first: bool = False
-
-
-_D4B8 = ("vecinfer-d4b8",) * 2
-_INT4 = ("int4-channel", {"preset": "int8-channel", "vector_size": 4})
-_D2B8X2 = ("d2b8, 2 stages", {"preset": "vecinfer-d2b8", "residuals": 2})
-# What the papers' tables compare.
-RECIPES = {
-    "transforms": [  # of the keys, VecInfer's table 4
-        *(Run(_named(4, 8, name, **transforms), _named(4, 8))
-          for name, transforms in (("none", {}), ("smooth", {"smooth": True}),
-                                   ("hadamard", {"hadamard": True}),
-                                   ("smooth + hadamard", {"smooth": True, "hadamard": True}))),
-        Run(_named(4, 8, "hadamard + smooth", smooth=True), _named(4, 8), rotated_first=True)],
-    "codebooks": [  # their size at equal bits, VecInfer's table 5
-        Run(_named(*form), _named(*form))
-        for form in ((2, 4), (4, 8), (2, 3), (4, 6), (8, 12))],
-    "operands": [  # bits for keys against bits for values, VecInfer's table 6
-        Run(("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2)
-        for keys, values in (("d2b8", "d4b8"), ("d4b8", "d2b8"), ("d4b8", "d8b8"), ("d8b8", "d4b8"))],
-    "scalars": [  # plain numbers, and vectors at 8 to 1 bits
-        *(Run((keys, keys), (values, values))
-          for keys, values in (("int8-channel",) * 2, ("int8-token",) * 2, ("fp8-e4m3",) * 2,
-                               ("int8-channel", "int8-token"), ("vecinfer-d4b8", "int8-token"))),
-        Run(("int4-kivi-keys",) * 2, ("int4-kivi-values",) * 2, 32),
-        Run(("int4-kivi-keys",) * 2, ("int4-kivi-values",) * 2, 128),
-        Run(_INT4, _INT4, 128), Run(("vecinfer-d2b8",) * 2, ("vecinfer-d2b8",) * 2, 128),
-        Run(_INT4, _INT4), Run(_D2B8X2, _D2B8X2),
-        *(Run((name,) * 2, (name,) * 2)
-          for name in ("vecinfer-d2b8", "vecinfer-d4b8", "vecinfer-d8b8"))],
-    "raw": [  # tokens that stay raw
-        Run(_D4B8, _D4B8, window, sinks)
-        for window in (0, 32, 128, 512) for sinks in (0, 4)],
-}
 _AT_ONCE = 4  # sequences of a forward pass over all tokens
 
 
@@ -126,39 +76,70 @@ def loss_through_kernels(model, tokens, cache) -> float:
 
 
 def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0,
-             rotated_first: bool = False) -> dict:
+             rotated_first: bool = False, kernels: bool = True) -> dict:
     """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle or what
-    layers_of() reads of it. With `rotated_first` these are as of simulation.simulated(), and the
-    loss through kernels is None."""
+    layers_of() reads of it. With `rotated_first`, or keys in parts, these are as of
+    simulation.simulated(), and the loss through kernels is None, as it is without `kernels`."""
     layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
     with simulation.simulated(model, layers, window=window, sinks=sinks,
                               rotated_first=rotated_first):
         simulated = loss(model, tokens)
+    row = {"window": window, "sinks": sinks, "loss": None, "simulated": simulated}
+    if "parts" in layers[0][0]:
+        bits = _bits_of_parts(layers[0][0])
+        _, heads, head_dim = heads_of(model.config.get_text_config(decoder=True))
+        return {**row, "bits": bits, "bytes_per_token": bits * len(layers) * heads * head_dim / 4}
     cache = vqgen.hf.VQCache(model.config, layers, batch=len(tokens), device=model.device,
                              tokens=tokens.shape[1], window=window, sinks=sinks)
-    through_kernels = None
-    if not rotated_first:
+    if kernels and not rotated_first:
         with attending(model, "vqgen"):
-            through_kernels = loss_through_kernels(model, tokens, cache)
-    return {"window": window, "sinks": sinks, "loss": through_kernels, "simulated": simulated,
-            "bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
+            row["loss"] = loss_through_kernels(model, tokens, cache)
+    return {**row, "bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
 
 
-def _codebooks(model, run, tokens, folder):
+def _bits_of_parts(item):
+    """For one number of a key or value, a mean of both."""
+    values = item["values"]
+    keys = sum(form["index_bits"] * form["residuals"] for _, form in item["parts"]) / item["head_dim"]
+    return (keys + values["index_bits"] * values["residuals"] / values["vector_size"]) / 2
+
+
+def _codebooks(model, run, tokens, folder, training):
     """A run's bundle of codebooks in `folder`, trained on sequences unless it is there. What no
-    kernel reads is no bundle, and is trained anew."""
+    kernel reads is no bundle, and is trained anew. training: arguments of vqgen.train_rsimvq()."""
     keys, values = run.keys[1], run.values[1]
     name = f"{_file_name(*run.keys)}-{_file_name(*run.values)}-{len(tokens)}-"
     name += f"{zlib.crc32(tokens.numpy()):08x}"
+    if run.rsimvq:
+        name += "-rsimvq" + "".join(f"-{key}-{training[key]}" for key in sorted(training))
     path = os.path.join(folder, f"{name}.safetensors")
+    batches = tokens.split(_AT_ONCE)
+    if run.parts is not None:
+        whole = vqgen.hf.layers_of(_codebooks(model, run._replace(parts=None), tokens, folder, training))
+        return _in_parts(model, run, whole, batches, training)
     if run.rotated_first or not os.path.exists(path):
         print(f"training {name}", file=sys.stderr, flush=True)
-        batches = tokens.split(_AT_ONCE)
         if run.rotated_first:
             states = _calibration.states_of(model, batches, model.device)
             return _calibration.layers_rotated_first(states, keys, values)
-        vqgen.hf.calibrate(model, batches, path, keys=keys, values=values)
+        vqgen.hf.calibrate(model, batches, path, keys=keys, values=values,
+                           rsimvq=training if run.rsimvq else None)
     return path
+
+
+def _in_parts(model, run, whole, batches, training):
+    """Layers with keys in two parts, split where the codebooks of `whole` keys tell."""
+    states = list(_calibration.states_of(model, batches, model.device))
+    by_channel = reconstruction(whole, states)["keys"]["by_channel"]
+    low = rope_split(by_channel)
+    high = [each for each in range(len(by_channel)) if each not in low]
+    stages = run.keys[1]["residuals"]
+    of_low = min(max(round(stages * len(low) / len(by_channel)) + run.parts, 1), stages - 1)
+    parts = [(channels, {**run.keys[1], "vector_size": len(channels), "residuals": of_part})
+             for channels, of_part in ((low, of_low), (high, stages - of_low))]
+    print(f"keys in parts of {len(low)} channels of low frequency and {len(by_channel) - len(low)} of high",
+          file=sys.stderr, flush=True)
+    return _calibration.layers_in_parts(whole, states, parts, training=training if run.rsimvq else None)
 
 
 def _file_name(name, form):
@@ -207,6 +188,11 @@ def _arguments(arguments):
     parser.add_argument("--sequences", type=int, default=24, help="evaluated")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sequence")
     parser.add_argument("--codebooks", metavar="FOLDER", help="keeps bundles, and takes those there")
+    parser.add_argument("--rsimvq", nargs="+", type=_setting, default=[], metavar="NAME=VALUE",
+                        help="arguments of vqgen.train_rsimvq(), as steps=400, of runs that train by it")
+    parser.add_argument("--errors", action="store_true",
+                        help="also what codes lose of keys and values, on both texts")
+    parser.add_argument("--no-kernels", action="store_true", help="losses by simulation alone")
     parser.add_argument("--contexts", nargs="+", type=int, default=[], help="times steps at these")
     parser.add_argument("--batches", nargs="+", type=_batch, default=[1], metavar="N|most")
     parser.add_argument("--first-token", action="store_true",
@@ -237,6 +223,16 @@ def _form(text):
     return keys, values or keys
 
 
+def _setting(text):
+    name, _, value = text.partition("=")
+    if name not in ("seed", "start", "steps", "batch", "learning_rate", "beta", "gamma", "train_entries"):
+        raise argparse.ArgumentTypeError(f"'{name}' is no setting of vqgen.train_rsimvq()")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
 def _batch(text):
     return text if text == "most" else int(text)
 
@@ -252,6 +248,12 @@ def _accuracies(model, arguments, folder):
 
     tokens = sequences_of(tokenizer, arguments.text, arguments.sequences, arguments.length,
                           skip=arguments.calibration if own else 0)
+
+    def states_of(sequences):
+        return list(_calibration.states_of(model, sequences.split(_AT_ONCE), model.device))
+
+    states = functools.cache(lambda text, count: states_of(calibration(text, count)))
+    evaluated = functools.cache(lambda: states_of(tokens))
     unquantized = loss(model, tokens)
     print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}")
     print(f"{'keys':30}{'values':18}{'window':>7}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
@@ -259,19 +261,31 @@ def _accuracies(model, arguments, folder):
     rows = []
     for run in _runs(arguments):
         text, count = run.calibration or trained_on
-        codebooks = _codebooks(model, run, calibration(text, count), folder)
+        codebooks = _codebooks(model, run, calibration(text, count), folder, dict(arguments.rsimvq))
+        layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
         row = {"keys": run.keys[0], "values": run.values[0],
-               "calibration": {"text": text.name, "sequences": count},
-               **accuracy(model, tokens, codebooks, window=run.window, sinks=run.sinks,
-                          rotated_first=run.rotated_first)}
+               "calibration": {"text": text.name, "sequences": count}}
+        if run.parts is not None:
+            row["keys"] = "+".join(f"d{form['vector_size']}b{form['index_bits']}x{form['residuals']}"
+                                   for _, form in layers[0][0]["parts"])
+        row["keys"] += " rsimvq" * run.rsimvq
+        if arguments.errors:
+            row["errors"] = {name: reconstruction(layers, each, run.rotated_first) for name, each in (
+                ("calibration", states(text, count)), ("evaluated", evaluated()))}
+        row |= accuracy(model, tokens, layers, window=run.window, sinks=run.sinks,
+                        rotated_first=run.rotated_first, kernels=not arguments.no_kernels)
         rows.append(row)
-        keys, through_kernels, perplexity = f"{row['keys']} (simulated)", "-", "-"
+        keys, through_kernels, perplexity = row["keys"], "-", "-"
+        if not run.has_kernels():
+            keys += " (simulated)"
         if row["loss"] is not None:
-            keys, perplexity = row["keys"], _perplexity(row["loss"])
-            through_kernels = f"{row['loss']:.4f}"
+            perplexity, through_kernels = _perplexity(row["loss"]), f"{row['loss']:.4f}"
         print(f"{keys:30}{row['values']:18}{run.window:7}{run.sinks:6}{row['bits']:7.2f}"
               f"{through_kernels:>9}{row['simulated']:11.4f}{perplexity:>12}"
               f"{row['bytes_per_token']:12.0f}  {count} of {text.name}", flush=True)
+        for name, errors in row.get("errors", {}).items():
+            print(f"  relative error, {name + ' text:':18} keys {errors['keys']['relative']:.4f}, values "
+                  f"{errors['values']['relative']:.4f}", flush=True)
     return {"unquantized": unquantized, "rows": rows}
 
 
@@ -287,9 +301,9 @@ def _by_calibration(arguments):
     """What the calibration text is worth: some of its sequences, all, and as many of another text."""
     most = arguments.calibration
     for count in sorted({min(count, most) for count in (1, 6, most)}):
-        yield Run(_D4B8, _D4B8, calibration=(arguments.text, count))
+        yield Run(D4B8, D4B8, calibration=(arguments.text, count))
     if arguments.calibration_text:
-        yield Run(_D4B8, _D4B8, calibration=(arguments.calibration_text, most))
+        yield Run(D4B8, D4B8, calibration=(arguments.calibration_text, most))
 
 
 def _perplexity(nats):

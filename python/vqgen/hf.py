@@ -29,7 +29,7 @@ from transformers.masking_utils import flash_attention_mask
 import vqgen
 import vqgen.torch
 from vqgen import _tool
-from vqgen._calibration import can_write, states_of, write_bundle
+from vqgen._calibration import can_write, states_of, write_bundle, write_rsimvq_bundle
 from vqgen._models import heads_of
 from vqgen._steps import captured
 
@@ -337,14 +337,22 @@ AttentionInterface.register("vqgen", _attention)
 AttentionMaskInterface.register("vqgen", flash_attention_mask)  # the padding alone, or None
 
 
-def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1) -> None:
+def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1,
+              rsimvq: dict | None = None) -> None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. keys, values: formats,
     as of a config. Of a model on a GPU, keys and values stay there, and so does training. Where the
     formats are not trained so (lattices, layouts, other sizes than 2, 4, 8 and 16), and of a model of
     float32 or on the CPU, the tool trains. The bundle is the same (docs/quantizing.md).
+
+    rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
+    float16 or bfloat16. The bundle is written at the end, or not at all.
     """
+    if rsimvq is not None:
+        layers = states_of(model, batches, model.device)
+        write_rsimvq_bundle(out, layers, keys, values, seed, rsimvq)
+        return
     on_device = model.device.type == "cuda" and can_write(model.dtype, keys, values)
     layers = states_of(model, batches, model.device if on_device else "cpu")
     (write_bundle if on_device else _quantize)(out, layers, keys, values, seed)

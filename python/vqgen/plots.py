@@ -317,8 +317,31 @@ def accuracy(*documents):
     return figure
 
 
+def by_channel(document):
+    for row in document["accuracy"]["rows"]:
+        for operand in ("keys", "values") if "errors" in row else ():
+            yield (operand, words(f"{row[operand]}, {number(row['bits']):.3g} bits"),
+                   [positive(each) for each in row["errors"]["evaluated"][operand]["by_channel"]])
+
+
+@styled
+def channels(*documents):
+    """Of `vqgen.eval --errors --json`: the mean squared error of each channel of keys and of values, a
+    line a row (VQKV, figure 2)."""
+    found = read(documents, "vqgen.eval --errors --json", by_channel)
+    figure, grid = panels(2, 1, 8.5, 2.6)
+    for operand, axes in zip(("keys", "values"), grid.flat):
+        lines = dict.fromkeys((name, tuple(each)) for kind, name, each in found if kind == operand)
+        for name, each in lines:
+            axes.plot(each, lw=1, label=name)
+        logarithmic(axes.yaxis, [value for _, each in lines for value in each])
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.set(title=f"Reconstruction of {operand}", xlabel="channel of a head", ylabel="mean squared error")
+    return figure
+
+
 KINDS = {each.__name__: each
-         for each in (hotness, landscape, ablation, context, rows, roofline, accuracy)}
+         for each in (hotness, landscape, ablation, context, rows, roofline, accuracy, channels)}
 
 
 @styled

@@ -12,8 +12,8 @@ from transformers import AttentionInterface
 
 import vqgen
 from vqgen._models import attending
+from vqgen._nearest import encoded
 
-_MOST_ROWS = 1 << 16  # sub-vectors whose distances stand in memory at once
 _MOST_SCORES = 1 << 28
 
 
@@ -26,13 +26,6 @@ def rotated(rows: torch.Tensor) -> torch.Tensor:
         flat = torch.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), 2)
         flat, step = flat.reshape(-1, size), 2 * step
     return (flat / size**0.5).view(rows.shape)
-
-
-def nearest(vectors: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
-    """The number of the nearest of entries [n, size] for each of vectors [m, size]."""
-    bias = entries.square().sum(1) / 2
-    return torch.cat([torch.addmm(bias, part, entries.T, alpha=-1).argmin(1)
-                      for part in vectors.split(_MOST_ROWS)])
 
 
 def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=None,
@@ -53,7 +46,7 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
         rows = rows / smooth[:, None]
     if form.get("hadamard"):
         rows = rotated(rows)
-    units, stages, _, size = codebooks.shape
+    units, _, _, size = codebooks.shape
     scope = form.get("scope", "tensor")
     groups = dim // (form.get("group_channels") or size) if scope == "channel_group" else 1
     # A unit's sub-vectors, [units, n, size].
@@ -61,11 +54,10 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     left = parted.transpose(1, 2).reshape(units, -1, size)
     total = torch.zeros_like(left)
     for unit in range(units):
-        for stage in range(stages):
-            entries = codebooks[unit, stage].float()
-            if scales is not None:
-                entries = entries * scales[unit, stage]
-            total[unit] += entries[nearest(left[unit] - total[unit], entries)]
+        entries = codebooks[unit].float()
+        if scales is not None:
+            entries = entries * scales[unit, :, None, None]
+        total[unit] = encoded(left[unit], entries)[1]
     total = total.view(heads, groups, batch * tokens, dim // groups).transpose(1, 2)
     total = total.reshape(heads, batch, tokens, dim).transpose(0, 1)
     if form.get("hadamard"):
@@ -88,6 +80,21 @@ def _parts(rows: torch.Tensor, parts: list, codebooks):
         held[..., channels] = dequantized(rows[..., channels], part, books)
         first += count
     return held
+
+
+def held_of(rows, item: dict, tensors: dict, name: str, rotated_first: bool = False):
+    """dequantized() of the operand `name` of a layer, keys or values. Keys in parts that were
+    trained apart have item["parts"]: of each its channels and its format; their codebooks are those of "keys.0" and
+    so on."""
+    if name == "keys" and "parts" in item:
+        held = torch.empty_like(rows, dtype=torch.float32)
+        for number, (channels, form) in enumerate(item["parts"]):
+            held[..., channels] = dequantized(rows[..., channels], form,
+                                              tensors[f"keys.{number}.codebooks"])
+        return held
+    return dequantized(rows, item[name], tensors[f"{name}.codebooks"],
+                       tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"),
+                       rotated_first)
 
 
 def _scalars(rows: torch.Tensor, form: dict, codebooks):
@@ -170,9 +177,7 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0, rotated_first: 
 
     def function(module, query, key, value, _, scaling=None, **__):
         item, tensors = layers[module.layer_idx]
-        held = [dequantized(rows, item[name], tensors[f"{name}.codebooks"],
-                            tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"),
-                            rotated_first and name == "keys")
+        held = [held_of(rows, item, tensors, name, rotated_first and name == "keys")
                 for name, rows in (("keys", key), ("values", value))]
         together = max(item[name].get("group_tokens", 0) for name in ("keys", "values"))
         out = attention(query, *held, key, value, window, sinks,

@@ -275,6 +275,22 @@ def test_accuracy_names_what_codebooks_were_trained_on_where_that_differs():
     assert names_of(axes) == ["d2b8, 1 of prose", "d2b8, 6 of prose"]
 
 
+def test_channels_are_what_was_lost_of_each():
+    def row(name, bits, scale):
+        return {"keys": name, "values": "v", "bits": bits, "errors": {"evaluated": {
+            operand: {"by_channel": [scale * factor * each for each in (1, 2, 8)]}
+            for operand, factor in (("keys", 1), ("values", 10))}}}
+    rows = [row("k", 2, 0.25), {"keys": "without errors", "bits": 2}, row("p", 2.75, 0.5)]
+    figure = plots.channels({"accuracy": {"rows": rows}})
+    for axes, operand, factor, names in zip(figure.axes, ("keys", "values"), (1, 10), ("kp", "vv")):
+        assert [line.get_ydata().tolist() for line in axes.lines] == [
+            [scale * factor * each for each in (1, 2, 8)] for scale in (0.25, 0.5)]
+        assert names_of(axes) == [f"{names[0]}, 2 bits", f"{names[1]}, 2.75 bits"]
+        assert words(axes) == (f"Reconstruction of {operand}", "channel of a head", "mean squared error")
+    with pytest.raises(plots.Empty, match="--errors"):
+        plots.channels({"accuracy": {"rows": rows[1:2]}})
+
+
 def texts_of(path):
     root = xml.etree.ElementTree.parse(path).getroot()
     return ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]

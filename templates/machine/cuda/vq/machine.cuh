@@ -274,14 +274,20 @@ VQ_DEVICE u32 add2(u32 a, u32 b) {
 #endif
   }
 }
-// a b + c of two pairs, each rounded once. Needs sm_80 for bf16.
+// a b + c of two pairs, each rounded once; in bf16 before sm_80 by way of fp32.
 template <Element E>
 VQ_DEVICE u32 fused2(u32 a, u32 b, u32 c) {
   u32 sums;
   if constexpr (E == Element::f16) {
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(b), "r"(c));
   } else {
+#if __CUDA_ARCH__ >= 800
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(b), "r"(c));
+#else
+    const auto low = [](u32 pair) { return to_float<E>(static_cast<u16>(pair)); };
+    sums = pack2<E>(__fmaf_rn(low(a), low(b), low(c)),
+                    __fmaf_rn(low(a >> 16), low(b >> 16), low(c >> 16)));
+#endif
   }
   return sums;
 }

@@ -1,0 +1,76 @@
+"""What vqgen.eval compares."""
+
+from __future__ import annotations
+
+import typing
+
+
+def _named(size, bits, name=None, **transforms):
+    """A format with a name."""
+    return name or f"d{size}b{bits}", {"vector_size": size, "index_bits": bits, "scope": "head",
+                                       **transforms}
+
+
+class Run(typing.NamedTuple):
+    """What is evaluated: formats of keys and of values, each with its name. calibration: a text and
+    how many of its sequences; None for the command's. rotated_first: of the keys, as
+    simulation.dequantized() does it, so that there are no kernels. rsimvq: by which the codebooks are
+    trained, else by k-means. parts: keys are quantized in two parts, of low and high frequencies, which
+    the errors of codebooks of the whole keys tell apart; they share the stages by their channels, but
+    so many go from the high ones to the low ones. No kernels either."""
+
+    keys: tuple
+    values: tuple
+    window: int = 0
+    sinks: int = 0
+    calibration: tuple | None = None
+    rotated_first: bool = False
+    rsimvq: bool = False
+    parts: int | None = None
+
+    def has_kernels(self) -> bool:
+        return not self.rotated_first and self.parts is None
+
+
+def _wide(size, stages):
+    return f"d{size}b8x{stages}", {"vector_size": size, "index_bits": 8, "residuals": stages,
+                                   "scope": "tensor"}
+
+
+D4B8 = ("vecinfer-d4b8",) * 2
+_INT4 = ("int4-channel", {"preset": "int8-channel", "vector_size": 4})
+_D2B8X2 = ("d2b8, 2 stages", {"preset": "vecinfer-d2b8", "residuals": 2})
+# What the papers' tables compare.
+RECIPES = {
+    "transforms": [  # of the keys, VecInfer's table 4
+        *(Run(_named(4, 8, name, **transforms), _named(4, 8))
+          for name, transforms in (("none", {}), ("smooth", {"smooth": True}),
+                                   ("hadamard", {"hadamard": True}),
+                                   ("smooth + hadamard", {"smooth": True, "hadamard": True}))),
+        Run(_named(4, 8, "hadamard + smooth", smooth=True), _named(4, 8), rotated_first=True)],
+    "codebooks": [  # their size at equal bits, VecInfer's table 5
+        Run(_named(*form), _named(*form))
+        for form in ((2, 4), (4, 8), (2, 3), (4, 6), (8, 12))],
+    "operands": [  # bits for keys against bits for values, VecInfer's table 6
+        Run(("vecinfer-" + keys,) * 2, ("vecinfer-" + values,) * 2)
+        for keys, values in (("d2b8", "d4b8"), ("d4b8", "d2b8"), ("d4b8", "d8b8"), ("d8b8", "d4b8"))],
+    "scalars": [  # plain numbers, and vectors at 8 to 1 bits
+        *(Run((keys, keys), (values, values))
+          for keys, values in (("int8-channel",) * 2, ("int8-token",) * 2, ("fp8-e4m3",) * 2,
+                               ("int8-channel", "int8-token"), ("vecinfer-d4b8", "int8-token"))),
+        Run(("int4-kivi-keys",) * 2, ("int4-kivi-values",) * 2, 32),
+        Run(("int4-kivi-keys",) * 2, ("int4-kivi-values",) * 2, 128),
+        Run(_INT4, _INT4, 128), Run(("vecinfer-d2b8",) * 2, ("vecinfer-d2b8",) * 2, 128),
+        Run(_INT4, _INT4), Run(_D2B8X2, _D2B8X2),
+        *(Run((name,) * 2, (name,) * 2)
+          for name in ("vecinfer-d2b8", "vecinfer-d4b8", "vecinfer-d8b8"))],
+    "vqkv": [  # residual stages of wide vectors by k-means and by RSimVQ, at 2, 2.75 and 4 bits
+        Run(_wide(64, stages), _wide(64, stages), rsimvq=rsimvq)
+        for stages in (16, 22, 32) for rsimvq in (False, True)],
+    "vqkv-parts": [  # keys whole, and in two parts of as many bits together
+        Run(_wide(128, 32), _wide(64, 16)),
+        *(Run(_wide(128, 32), _wide(64, 16), parts=moved) for moved in (0, -4, 4))],
+    "raw": [  # tokens that stay raw
+        Run(D4B8, D4B8, window, sinks)
+        for window in (0, 32, 128, 512) for sinks in (0, 4)],
+}

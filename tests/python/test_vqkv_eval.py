@@ -1,0 +1,186 @@
+"""RSimVQ of a model: bundles of its codebooks, the recipes that compare it, and keys in two parts."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+import reference
+import vqgen
+import vqgen.eval
+import vqgen.hf
+import vqgen.torch as vt
+from vqgen import _calibration, _recipes, _reconstruction, simulation
+
+SOURCE = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WIDE = {"vector_size": 32, "index_bits": 5, "residuals": 3, "scope": "tensor"}
+QUICK = {"steps": 20, "batch": 128}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small products are slower on several, far more so beside other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
+    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A model of random weights whose tokens are bytes, and a text."""
+    sys.path.insert(0, str(SOURCE / "scripts"))
+    import tinycode_model
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(4)
+    config = transformers.Qwen2Config(
+        vocab_size=256, hidden_size=64, intermediate_size=64, num_hidden_layers=2, head_dim=64,
+        num_attention_heads=2, num_key_value_heads=2, initializer_range=0.2, pad_token_id=0,
+        eos_token_id=None, bos_token_id=None)
+    transformers.Qwen2ForCausalLM(config).half().save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tinycode_model.tokenizer()))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (folder / "text").write_text("Eight and a half: \u00fc\u20ac.\n" * 100)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(small):
+    return transformers.AutoModelForCausalLM.from_pretrained(small, dtype=torch.float16).to(DEVICE).eval()
+
+
+BATCHES = [torch.arange(120).view(2, 60), torch.arange(120, 200)[None]]
+
+
+@pytest.mark.parametrize("keys", [
+    WIDE, {"vector_size": 8, "index_bits": 5, "scope": "head", "smooth": True, "hadamard": True},
+    {"vector_size": 8, "index_bits": 4, "scope": "channel_group", "group_channels": 16, "residuals": 2,
+     "stage_scales": True}])
+def test_a_bundle_of_rsimvq_is_one_as_any(model, tmp_path, keys):
+    vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", keys=keys, values=WIDE, rsimvq=QUICK)
+    states = list(_calibration.states_of(model, BATCHES, "cpu"))
+    layers = vqgen.hf.layers_of(tmp_path / "bundle")
+    for number, ((item, tensors), parts) in enumerate(zip(layers, states)):
+        for name, part in zip(("keys", "values"), parts):
+            form = item[name]
+            stored = vt.bundle_tensors(tmp_path / "bundle", f"layer{number}", [f"{name}.codes"])[f"{name}.codes"]
+            stages, size = form["residuals"], form["vector_size"]
+            codes = reference.unpack(stored.numpy(), 64 // size * stages, form["index_bits"])
+            codes = codes.reshape(2, 200, -1, stages)
+            books = tensors[f"{name}.codebooks"].double().numpy()
+            if f"{name}.stage_scales" in tensors:
+                books = books * tensors[f"{name}.stage_scales"].double().numpy()[..., None, None]
+            units = np.arange(len(books)).reshape((2, -1) if len(books) > 1 else (1, 1))
+            units = np.broadcast_to(np.repeat(units, 64 // size // units.shape[1], 1), (2, 64 // size))
+            held = sum(books[units[:, None], stage, codes[..., stage]] for stage in range(stages))
+            held = torch.from_numpy(held.reshape(2, 200, 64)).float()
+            held = simulation.rotated(held) if form["hadamard"] else held
+            if f"{name}.smooth" in tensors:
+                held = held * tensors[f"{name}.smooth"][:, None]
+            expected = simulation.held_of(part[None], item, tensors, name)[0]
+            wrong = (held - expected).abs() > 1e-3 * expected.abs().max()
+            assert wrong.float().mean() < 0.01  # near ties
+            assert (held - part).norm() < 0.9 * part.norm()
+    done = subprocess.run([os.environ["VQGEN_TOOL"], "profile", "--data", tmp_path / "bundle", "--out",
+                           tmp_path / "hot.json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_cannot_be_calibrated_leaves_no_bundle(model, tmp_path):
+    for forms, words in [
+            (dict(keys="quip-2", values=WIDE), "decoder e8p"),
+            (dict(keys=WIDE, values="vecinfer-d4b8i8"), "entries of int8"),
+            (dict(keys=WIDE, values={**WIDE, "layout": {"rows": 4, "words": 1}}), "without layout"),
+            (dict(keys={**WIDE, "vector_size": 48}, values=WIDE), "48 of 64"),
+            (dict(keys=WIDE, values={**WIDE, "index_bits": 12}), "cannot train 4096 entries")]:
+        with pytest.raises(vqgen.Error, match=words):
+            vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", **forms, rsimvq=QUICK)
+    with pytest.raises(vqgen.Infeasible, match="float32"):
+        vqgen.hf.calibrate(model.float(), BATCHES, tmp_path / "bundle", keys=WIDE, values=WIDE, rsimvq=QUICK)
+    model.half()
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_keys_are_split_where_their_errors_part(draw):
+    errors = np.where(np.arange(64) < 24, 5.0, 0.2) * np.exp(0.1 * draw.standard_normal(64))
+    low = _reconstruction.rope_split([*errors, *errors])
+    assert low == [*range(24, 64), *range(88, 128)]
+    with pytest.raises(vqgen.Infeasible, match="no two parts"):
+        _reconstruction.rope_split([1.0] * 20)
+
+
+def test_keys_in_parts_are_their_parts(model, tmp_path):
+    vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", keys=WIDE, values=WIDE, rsimvq=QUICK)
+    given = vqgen.hf.layers_of(tmp_path / "bundle")
+    states = list(_calibration.states_of(model, BATCHES, DEVICE))
+    low = [*range(16, 32), *range(48, 64)]
+    high = [*range(16), *range(32, 48)]
+    layers = _calibration.layers_in_parts(given, states, [(low, WIDE), (high, {**WIDE, "residuals": 2})])
+    whole = _reconstruction.reconstruction(layers, states)
+    lost, all_of = 0, 0
+    for (item, tensors), (keys, _) in zip(layers, states):
+        held = simulation.held_of(keys[None], item, tensors, "keys")[0].cpu().double().numpy()
+        given = keys.cpu().double().numpy()
+        for channels, books in ((low, "keys.0"), (high, "keys.1")):
+            left = given[..., channels].reshape(-1, 32)
+            for entries in tensors[f"{books}.codebooks"][0].cpu().double().numpy():
+                left = left - entries[((left[:, None] - entries)**2).sum(-1).argmin(1)]
+            expected = given[..., channels] - left.reshape(2, -1, 32)
+            wrong = np.abs(held[..., channels] - expected) > 1e-3 * np.abs(expected).max()
+            assert wrong.mean() < 0.01
+        lost, all_of = lost + ((held - given)**2).sum((0, 1)), all_of + (given**2).sum()
+    assert np.isclose(whole["keys"]["relative"], (lost.sum() / all_of)**0.5)
+    np.testing.assert_allclose(whole["keys"]["by_channel"], lost / (2 * 2 * 200))
+
+
+def test_recipes_of_vqkv(small, capsys, monkeypatch):
+    kinds = vqgen.eval.RECIPES["vqkv"]
+    assert [(run.keys[1]["residuals"] * 8 / 64, run.rsimvq) for run in kinds] == [
+        (bits, rsimvq) for bits in (2, 2.75, 4) for rsimvq in (False, True)]
+    wide = ("wide", WIDE)
+    monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv", [_recipes.Run(wide, wide, rsimvq=each)
+                                                     for each in (False, True)])
+    whole = "whole", {**WIDE, "vector_size": 64}
+    monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv-parts", [_recipes.Run(whole, wide, parts=1)])
+    out = small / "vqkv.json"
+    command = [str(small), "--text", str(small / "text"), "--recipe", "vqkv", "vqkv-parts", "--calibration",
+               "6", "--sequences", "2", "--length", "40", "--codebooks", str(small / "books"), "--device", DEVICE,
+               "--json", str(out), "--errors", "--rsimvq", "steps=20", "batch=64", "learning_rate=0.005"]
+    assert vqgen.eval.main(command) == 0
+    said = capsys.readouterr()
+    plain, rsimvq, parts = json.loads(out.read_text())["accuracy"]["rows"]
+    assert rsimvq["keys"] == "wide rsimvq" and "wide rsimvq" in said.out
+    for row in (plain, rsimvq):
+        assert abs(row["loss"] - row["simulated"]) < 0.02 * row["simulated"]
+        assert row["bits"] == 32 / 64  # a word for 30 bits of codes
+    for operand in ("keys", "values"):
+        assert rsimvq["errors"]["calibration"][operand]["relative"] < plain["errors"]["calibration"][
+            operand]["relative"]
+    assert parts["loss"] is None and "+" in parts["keys"] and f"{parts['keys']} (simulated)" in said.out
+    assert parts["bits"] == (15 / 64 + 15 / 32) / 2
+    assert parts["bytes_per_token"] == 2 * 2 * (15 / 8 + 30 / 8)
+    assert "relative error, evaluated text:" in said.out and "keys in parts of" in said.err
+    # Bundles are there; without kernels their losses are the same.
+    assert vqgen.eval.main([*command, "--no-kernels"]) == 0
+    again = json.loads(out.read_text())["accuracy"]["rows"]
+    assert "training" not in capsys.readouterr().err.replace("training whole", "")
+    assert [row["loss"] for row in again] == [None] * 3
+    assert again[1]["simulated"] == rsimvq["simulated"]
+    with pytest.raises(SystemExit):
+        vqgen.eval.main([*command, "--rsimvq", "step=20"])
+    assert "'step' is no setting" in capsys.readouterr().err
