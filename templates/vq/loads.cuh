@@ -29,6 +29,14 @@ struct BeginConstant {
   }
 };
 
+// Of weights that are read once.
+struct StreamConstant {
+  template <class T>
+  VQ_DEVICE T operator()(const T* pointer) const {
+    return stream_constant(pointer);
+  }
+};
+
 // A part of a block's shared memory, by the offset that a layout gives.
 template <class T>
 VQ_DEVICE T* shared_part(i64 offset) {

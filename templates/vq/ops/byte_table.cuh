@@ -46,16 +46,28 @@ class ByteTable {
   // By which sums of entries become numbers.
   VQ_DEVICE float scale() const { return scale_; }
 
-  // words[] = the sum of the entries of all stages, signed bytes; code(stage) gives a u32 or a
-  // CodeByte.
+  // The entries of a sub-vector; code(stage) gives a u32 or a CodeByte.
+  struct Looked {
+    Held held[kResiduals];
+  };
   template <class Code>
-  VQ_DEVICE void look_up(u32 (&words)[kVectorSize / 4], Code code) const {
+  VQ_DEVICE Looked look_up(Code code) const {
+    Looked looked;
     VQ_UNROLL
     for (int stage = 0; stage < kResiduals; ++stage) {
-      const Held held = access(stage, code(stage));
+      looked.held[stage] = access(stage, code(stage));
+    }
+    return looked;
+  }
+
+  // words[] = the sum of the stages, signed bytes.
+  VQ_DEVICE static void add_stages(u32 (&words)[kVectorSize / 4], const Looked& looked) {
+    VQ_UNROLL
+    for (int stage = 0; stage < kResiduals; ++stage) {
       VQ_UNROLL
       for (int i = 0; i < kVectorSize / 4; ++i) {
-        words[i] = stage == 0 ? word_of(held, i) : words[i] + word_of(held, i);
+        const u32 word = word_of(looked.held[stage], i);
+        words[i] = stage == 0 ? word : words[i] + word;
       }
     }
     if constexpr (kResiduals > 1) {

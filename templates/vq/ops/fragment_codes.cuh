@@ -17,7 +17,8 @@
 
 namespace vq {
 
-template <class Plan>
+// Load: how codes are read, begun where it stands.
+template <class Plan, class Load = BeginConstant>
 class FragmentCodes {
  public:
   static constexpr auto kConfig = Plan::config();
@@ -126,7 +127,7 @@ class FragmentCodes {
     constexpr int kCount = kTogether * kAtOnce;
     constexpr int kLast = kRowWords - kAtOnce;
     const u32* const from = row + word_place(kLayout, word < kLast ? word : kLast);
-    load_words<kCount>(to, from, BeginConstant());
+    load_words<kCount>(to, from, Load());
   }
 
   // Where the row of a lane's output begins, or of the first of an access's.

@@ -172,6 +172,10 @@ VQ_DEVICE T begin_constant(const T* p, VQ_SITE) {
   return load_constant(p, file, line);
 }
 template <class T>
+VQ_DEVICE T stream_constant(const T* p, VQ_SITE) {
+  return load_constant(p, file, line);
+}
+template <class T>
 VQ_DEVICE void store_global(T* p, T value, VQ_SITE) {
   host::check_global(host::Access::kStoreGlobal, p, {file, line});
   host::store(p, value);

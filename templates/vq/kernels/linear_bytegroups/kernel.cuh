@@ -20,7 +20,7 @@ template <class Plan>
 class LinearBytegroupsBlock {
  public:
   using Work = LinearWork<Plan>;
-  using Codes = FragmentCodes<Plan>;
+  using Codes = FragmentCodes<Plan, StreamConstant>;
   using X = StagedX<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
@@ -78,8 +78,7 @@ class LinearBytegroupsBlock {
       u64 x = X::operand(buffer);
       for (int run = 0; run < kChunkRuns; ++run) {
         const typename Codes::Run now = next;
-        codes_.load(next, first / kRunColumns + run + 1);
-        multiply(now, x);
+        multiply(now, x, [&] { codes_.load(next, first / kRunColumns + run + 1); });
         x = advanced(x, kSteps * step_bytes(kConfig));
       }
       buffer = after;
@@ -87,18 +86,42 @@ class LinearBytegroupsBlock {
     warpgroup_wait<0>();
   }
 
-  VQ_DEVICE void multiply(const typename Codes::Run& codes, u64 x) {
+  // What a lane looks up in a step: the entries of its two outputs.
+  using Table = ByteTable<Plan>;
+  using Octets = typename Table::Looked[2][Codes::kEntries];
+  VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step) const {
+    VQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      VQ_UNROLL
+      for (int e = 0; e < Codes::kEntries; ++e) {
+        to[half][e] = table_.look_up(
+            [&](int stage) { return Codes::at(codes.words[0][half], step, e, stage); });
+      }
+    }
+  }
+
+  // A run; x is operand b of its first step. The next step is looked up before this one is
+  // multiplied. `fetch` begins the loads of what follows.
+  template <class Fetch>
+  VQ_DEVICE void multiply(const typename Codes::Run& codes, u64 x, Fetch fetch) {
+    // ptxas may give what is looked up the registers of operands, and does not know across a loop's
+    // turn that products in flight read them.
+    warpgroup_wait<0>();
+    Octets octets[2];
+    look_up(octets[0], codes, 0);
+    fetch();
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
+      if (step + 1 < kSteps) look_up(octets[(step + 1) % 2], codes, step + 1);
+      loads_first();
+      warpgroup_wait<1>();  // the products that have this set of operands are done
       u32 a[4];
-      warpgroup_wait<(kSteps > 1 ? 1 : 0)>();  // the products that have these operands are done
       VQ_UNROLL
       for (int half = 0; half < 2; ++half) {
         VQ_UNROLL
         for (int e = 0; e < Codes::kEntries; ++e) {
           u32 words[kFormat.vector_size / 4];
-          table_.look_up(
-              words, [&](int stage) { return Codes::at(codes.words[0][half], step, e, stage); });
+          Table::add_stages(words, octets[step % 2][half][e]);
           VQ_UNROLL
           for (int i = 0; i < kFormat.vector_size / 4; ++i) {
             a[(e * kFormat.vector_size / 4 + i) * 2 + half] = warpgroup_copy(words[i]);

@@ -27,7 +27,7 @@ template <class Plan>
 class LinearBytesBlock {
  public:
   using Work = LinearWork<Plan>;
-  using Codes = FragmentCodes<Plan>;
+  using Codes = FragmentCodes<Plan, StreamConstant>;
   using X = ByteX<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
@@ -128,6 +128,7 @@ class LinearBytesBlock {
     for (int run = 0; run < kGroupRuns; ++run) {
       const typename Codes::Run now = next;
       codes_.load(next, run_after(first, group, run));
+      loads_first();
       VQ_UNROLL
       for (int step = 0; step < kSteps; ++step) {
         u32 x[kRowTiles][X::kWords];
@@ -151,8 +152,9 @@ class LinearBytesBlock {
       VQ_UNROLL
       for (int e = 0; e < Codes::kEntries; ++e) {
         u32 words[kFormat.vector_size / 4];
-        table_.look_up(
-            words, [&](int stage) { return Codes::at(codes.words[tile][half], step, e, stage); });
+        table_.add_stages(words, table_.look_up([&](int stage) {
+          return Codes::at(codes.words[tile][half], step, e, stage);
+        }));
         VQ_UNROLL
         for (int i = 0; i < kFormat.vector_size / 4; ++i) {
           a[(e * kFormat.vector_size / 4 + i) * 2 + half] = words[i];
