@@ -26,6 +26,7 @@ class Format:
     hadamard: Optional[bool] = None
     token_scales: Optional[bool] = None
     group_tokens: Optional[int] = None
+    common_scale: Optional[bool] = None
     layout: Optional[dict] = None
     channels: Optional[list] = None  # of a part
     parts: Optional[list] = None  # of keys, in place of all other fields
