@@ -82,6 +82,25 @@ inline std::vector<Placement> near_placements(const Linear& op, SpacePlacement a
   return placements;
 }
 
+// Whole products of outputs a warp.
+template <class P>
+void judge_outputs_per_warp(Judge& judge, const P& plan, const Linear& op) {
+  const int outputs = vq::fragment_outputs(configured(plan, op));
+  judge.require(plan.outputs_per_warp % outputs == 0,
+                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
+                plan.outputs_per_warp, outputs);
+}
+
+// A block's warps fall into whole teams that share the columns.
+template <class P>
+void judge_warps_along_columns(Judge& judge, const P& plan) {
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_columns)),
+                "warps_along_columns {} is not a power of two", plan.warps_along_columns);
+  judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
+                "warps_along_columns {} does not divide the {} warps of a block",
+                plan.warps_along_columns, plan.threads / 32);
+}
+
 // Runs of codes in whole words, and chunks of whole runs.
 template <class P>
 void judge_runs(Judge& judge, const P& plan, const Linear& op) {

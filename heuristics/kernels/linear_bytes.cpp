@@ -67,17 +67,11 @@ void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const G
                 "product_rows {} is neither 4 nor 8", plan.product_rows);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
-  judge.require(plan.outputs_per_warp % vq::fragment_outputs(config) == 0,
-                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
-                plan.outputs_per_warp, vq::fragment_outputs(config));
+  judge_outputs_per_warp(judge, plan, op);
   judge.require(plan.rows_per_block % plan.product_rows == 0,
                 "rows_per_block {} is not a multiple of product_rows {}", plan.rows_per_block,
                 plan.product_rows);
-  judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_columns)),
-                "warps_along_columns {} is not a power of two", plan.warps_along_columns);
-  judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
-                "warps_along_columns {} does not divide the {} warps of a block",
-                plan.warps_along_columns, plan.threads / 32);
+  judge_warps_along_columns(judge, plan);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;

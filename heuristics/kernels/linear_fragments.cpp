@@ -90,17 +90,11 @@ void judge_plan(Judge& judge, const LinearFragments& plan, const Linear& op, con
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge.require(plan.fragment_rows == 4 || plan.fragment_rows == 8,
                 "fragment_rows {} is neither 4 nor 8", plan.fragment_rows);
-  judge.require(plan.outputs_per_warp % vq::fragment_outputs(config) == 0,
-                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
-                plan.outputs_per_warp, vq::fragment_outputs(config));
+  judge_outputs_per_warp(judge, plan, op);
   judge.require(plan.rows_per_block % plan.fragment_rows == 0,
                 "rows_per_block {} is not a multiple of fragment_rows {}", plan.rows_per_block,
                 plan.fragment_rows);
-  judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_columns)),
-                "warps_along_columns {} is not a power of two", plan.warps_along_columns);
-  judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
-                "warps_along_columns {} does not divide the {} warps of a block",
-                plan.warps_along_columns, plan.threads / 32);
+  judge_warps_along_columns(judge, plan);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   const int accumulators = plan.outputs_per_warp / vq::fragment_outputs(config) *

@@ -88,9 +88,7 @@ void judge_plan(Judge& judge, const LinearWarpgroups& plan, const Linear& op, co
   judge.require(plan.threads % kGroupThreads == 0,
                 "threads {} are no whole warp groups of {}, as dataflow warpgroups takes",
                 plan.threads, kGroupThreads);
-  judge.require(plan.outputs_per_warp % vq::fragment_outputs(config) == 0,
-                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
-                plan.outputs_per_warp, vq::fragment_outputs(config));
+  judge_outputs_per_warp(judge, plan, op);
   judge.require(
       std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
       "rows_per_block {} is not a power of two from 8, as dataflow warpgroups takes",
