@@ -2,6 +2,7 @@
 // left out, or a wait for copies, it reports a race.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "core/profiles.h"
@@ -50,6 +51,15 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
       std::holds_alternative<AttentionDecode>(problem) || as_linear(problem) != nullptr;
   ASSERT_EQ(merging_end != std::string::npos, splits);
 
+  // And only kernels that merge in teams these.
+  const std::size_t teams = right.text.find("VQ_DEVICE void attention_combine");
+  const std::size_t teams_end = right.text.find("\n}\n", teams);
+  const bool in_teams =
+      std::any_of(right.entries.begin(), right.entries.end(), [](const KernelEntry& each) {
+        return each.shared_bytes > 0 && each.name.find("combine") != std::string::npos;
+      });
+  ASSERT_EQ(teams_end != std::string::npos, std::holds_alternative<AttentionDecode>(problem));
+
   // And only formats with groups of tokens these.
   const auto* append = std::get_if<KvAppend>(&problem);
   const auto* attention = std::get_if<AttentionDecode>(&problem);
@@ -69,6 +79,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
          at = right.text.find(call, at + 1)) {
       if (right.text[right.text.find_last_not_of(' ', at - 1)] != '\n') continue;
       if (!merges && merging < at && at < merging_end) continue;
+      if (!in_teams && teams < at && at < teams_end) continue;
       if (!grouped && groups < at && at < groups_end) continue;
       KernelSource wrong = right;
       wrong.text.erase(at, call.size());
@@ -86,9 +97,10 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   EXPECT_EQ(found, barriers);
 }
 
-void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barriers) {
+void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barriers,
+                                              int splits = 1) {
   AttentionDecode op;
-  op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300 * splits};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
@@ -97,8 +109,8 @@ void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barr
   const Problem problem = op;
   Plan plan = rules_plan(like, problem, find_gpu("h200"));
   ASSERT_TRUE(change_own(
-      plan, [](auto& own) requires requires { own.splits; } {
-        own.splits = 1;
+      plan, [splits](auto& own) requires requires { own.splits; } {
+        own.splits = splits;
         own.threads = 128;
       }));
   expect_every_barrier_needed(problem, plan, barriers);
@@ -120,6 +132,10 @@ TEST(Barriers, OfBlocksThatShareSequencesAreAllNeeded) {
   plan.splits_by = SplitsBy::length;
   plan.combine = Combine::last_block;
   expect_every_barrier_needed(op, plan, 7);
+}
+// Of 20 splits, which are two groups.
+TEST(Barriers, OfTeamsThatMergeAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionFragments{}, 6, 20);
 }
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionTables{}, 8);

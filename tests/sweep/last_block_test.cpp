@@ -80,7 +80,7 @@ TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
   for (const Plan& like :
        {Plan(AttentionLanes{}), Plan(AttentionFragments{}), Plan(AttentionTables{})}) {
     Plan plan = rules_plan(like, op, sweep_gpu());
-    for (const int splits : {7, 20}) {
+    for (const int splits : {7, 20, 300}) {
       ASSERT_TRUE(change_own(
           plan, [&](auto& own) requires requires { own.heads_per_block; } {
             own.threads = 128;

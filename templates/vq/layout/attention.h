@@ -156,6 +156,21 @@ VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_di
   return static_cast<int>(words);
 }
 
+// Splits whose partials a thread loads at once, and which become one before they meet others: so
+// sums have the same order, whoever merges. By registers.
+template <class Plan>
+VQ_HD constexpr int merged_together(const AttentionConfig<Plan>& c) {
+  return balanced(c) ? 12 : c.splits < 16 ? c.splits : 16;
+}
+// Teams of a thread for each channel, of the kernel that merges: one for each group of splits, as
+// far as a block has threads.
+template <class Plan>
+VQ_HD constexpr int merging_teams(const AttentionConfig<Plan>& c) {
+  const int groups = ceil_div(c.splits, merged_together(c));
+  const int most = 1024 / c.head_dim;
+  return balanced(c) ? 1 : groups < most ? groups : most;
+}
+
 // Counters, the partial scores of a call, and the partials of its splits; alignment of codes.
 template <class Plan>
 VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64 batch,
@@ -169,8 +184,11 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   shape.workspace_bytes +=
       i64{c.query_tokens} * c.query_heads * partial_slots(c, batch) * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;
+  const int teams = merging_teams(c);
+  const i64 groups = teams > 1 ? ceil_div(c.splits, merged_together(c)) : 0;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens,
-             balanced(c) ? round_up(c.head_dim, 32) : c.head_dim, 0, false, false});
+             balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams,
+             groups * (c.head_dim + 2) * 4, false, false});
 }
 
 // Of a dataflow with one kernel beside the one that combines.

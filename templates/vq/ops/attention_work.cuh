@@ -28,74 +28,84 @@ struct AttentionSplits {
     return args.partials + (row * partial_slots(Plan::config(), args.batch) + slot) * kFloats;
   }
 
-  // kChannels channels of the `count` partials from `partials` on, which is head number `to` of
-  // out; with channel 0 its log-sum-exp. `load` reads a partial.
+  // kChannels channels of one split or of several: sums of values in units of exp2(maximum).
+  template <int kChannels>
+  struct Part {
+    float values[kChannels];
+    float maximum, sum;
+
+    VQ_DEVICE static Part none() {
+      Part part = {};
+      part.maximum = -infinity();
+      return part;
+    }
+  };
+
+  // The first `count` of some parts as one, summed in their order.
+  template <int kCount, int kChannels>
+  VQ_DEVICE static Part<kChannels> together(const Part<kChannels> (&parts)[kCount], int count) {
+    Part<kChannels> all = Part<kChannels>::none();
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count && parts[i].maximum > all.maximum) all.maximum = parts[i].maximum;
+    }
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (i >= count || parts[i].sum == 0.0f) continue;
+      const float weight = exp2_approx(parts[i].maximum - all.maximum);
+      all.sum += weight * parts[i].sum;
+      VQ_UNROLL
+      for (int c = 0; c < kChannels; ++c) all.values[c] += weight * parts[i].values[c];
+    }
+    return all;
+  }
+
+  // kChannels channels of group `group` of the `count` partials from `partials` on: of kTogether
+  // that one wait for memory brings. `load` reads a partial.
+  static constexpr int kTogether = merged_together(Plan::config());
+  template <int kChannels, class Load>
+  VQ_DEVICE static Part<kChannels> load_group(const float* partials, int group, int count,
+                                              int channel, Load load) {
+    const int first = group * kTogether;
+    Part<kChannels> parts[kTogether];
+    VQ_UNROLL
+    for (int i = 0; i < kTogether; ++i) {
+      const int split = first + i < count ? first + i : count - 1;
+      const float* const from = partials + split * kFloats;
+      VQ_UNROLL
+      for (int c = 0; c < kChannels; ++c) parts[i].values[c] = load(from + channel + c);
+      parts[i].maximum = load(from + kHeadDim);
+      parts[i].sum = load(from + kHeadDim + 1);
+    }
+    return together(parts, count - first);
+  }
+
+  // Groups of `count` splits become one, in their order, which is head number `to` of out; with
+  // channel 0 its log-sum-exp. part_of(group) is that group's part.
+  template <int kChannels, class PartOf>
+  VQ_DEVICE static void merge_groups(const AttentionDecodeArgs& args, int count, i64 to,
+                                     int channel, PartOf part_of) {
+    Part<kChannels> parts[2] = {Part<kChannels>::none()};  // those before, and the next group
+    for (int group = 0; group * kTogether < count; ++group) {
+      parts[1] = part_of(group);
+      parts[0] = together(parts, 2);
+    }
+    const auto& [values, maximum, sum] = parts[0];
+    VQ_UNROLL
+    for (int c = 0; c < kChannels; ++c) {
+      store_global(args.out + to * kHeadDim + channel + c,
+                   from_float<Plan::config().element>(sum == 0.0f ? 0.0f : values[c] / sum));
+    }
+    if (channel == 0) store_global(args.lse + to, log_sum_exp(maximum, sum));
+  }
+
+  // The same of the partials from `partials` on, by one thread for its channels.
   template <int kChannels, class Load>
   VQ_DEVICE static void merge(const AttentionDecodeArgs& args, const float* partials, int count,
                               i64 to, int channel, Load load) {
-    struct Part {
-      float values[kChannels];
-      float maximum, sum;
-    };
-    const auto part_of = [&](int split) {
-      const float* const from = partials + split * kFloats;
-      Part part;
-      VQ_UNROLL
-      for (int i = 0; i < kChannels; ++i) part.values[i] = load(from + channel + i);
-      part.maximum = load(from + kHeadDim);
-      part.sum = load(from + kHeadDim + 1);
-      return part;
-    };
-    float highest = -infinity();
-    const auto raise = [&](float other) { highest = other > highest ? other : highest; };
-    float total = 0.0f;
-    float values[kChannels] = {};
-    const auto add = [&](const Part& part) {
-      if (part.sum == 0.0f) return;
-      const float weight = exp2_approx(part.maximum - highest);
-      total += weight * part.sum;
-      VQ_UNROLL
-      for (int i = 0; i < kChannels; ++i) values[i] += weight * part.values[i];
-    };
-    constexpr int kInFlight = kChannels == 1 ? 16 : 12;  // by registers
-    const auto maximum_of = [&](int split) { return load(partials + split * kFloats + kHeadDim); };
-    if constexpr (balanced(Plan::config())) {  // one wait for each kInFlight
-      for (int first = 0; first < count; first += kInFlight) {
-        Part parts[kInFlight];
-        const float before = highest;
-        VQ_UNROLL
-        for (int i = 0; i < kInFlight; ++i) {
-          parts[i] = part_of(first + i < count ? first + i : count - 1);
-        }
-        VQ_UNROLL
-        for (int i = 0; i < kInFlight; ++i) raise(parts[i].maximum);
-        const float factor = before < highest ? exp2_approx(before - highest) : 1.0f;
-        total *= factor;
-        VQ_UNROLL
-        for (int i = 0; i < kChannels; ++i) values[i] *= factor;
-        VQ_UNROLL
-        for (int i = 0; i < kInFlight; ++i) {
-          if (first + i < count) add(parts[i]);
-        }
-      }
-    } else if constexpr (kSplits <= kInFlight) {  // one wait for memory
-      Part parts[kSplits];
-      VQ_UNROLL
-      for (int split = 0; split < kSplits; ++split) parts[split] = part_of(split);
-      VQ_UNROLL
-      for (int split = 0; split < kSplits; ++split) raise(parts[split].maximum);
-      VQ_UNROLL
-      for (int split = 0; split < kSplits; ++split) add(parts[split]);
-    } else {
-      in_order<kSplits, kInFlight>(maximum_of, raise);
-      in_order<kSplits, kInFlight>(part_of, add);
-    }
-    VQ_UNROLL
-    for (int i = 0; i < kChannels; ++i) {
-      store_global(args.out + to * kHeadDim + channel + i,
-                   from_float<Plan::config().element>(total == 0.0f ? 0.0f : values[i] / total));
-    }
-    if (channel == 0) store_global(args.lse + to, log_sum_exp(highest, total));
+    merge_groups<kChannels>(args, count, to, channel, [&](int group) {
+      return load_group<kChannels>(partials, group, count, channel, load);
+    });
   }
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
@@ -369,8 +379,9 @@ struct AttentionWork {
   }
 };
 
-// attention_combine: the splits of a sequence become one by a kernel of its own. A block a (query
-// head, sequence, query token), a thread a channel.
+// attention_combine: the splits of a sequence become one by a kernel of its own. A block for each
+// (query head, sequence, query token); a thread for each channel and team. Teams load other groups
+// of splits meanwhile, and hand them over in shared memory as they stand in args.partials.
 template <class Plan>
 VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   using Splits = AttentionSplits<Plan>;
@@ -393,8 +404,34 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
     token.read(args, batch, number, 1, count);
     row = token.row;
   }
-  Splits::template merge<1>(args, Splits::partial(args, number, head, slot), splits,
-                            row * Plan::config().query_heads + head, thread_index(), LoadGlobal());
+  const float* const partials = Splits::partial(args, number, head, slot);
+  const i64 to = row * Plan::config().query_heads + head;
+  constexpr int kTeams = merging_teams(Plan::config());
+  if constexpr (kTeams == 1) {
+    Splits::template merge<1>(args, partials, splits, to, thread_index(), LoadGlobal());
+  } else {
+    float* const groups = shared_part<float>(0);
+    const int channel = thread_index() % Splits::kHeadDim;
+    const int team = thread_index() / Splits::kHeadDim;
+    for (int group = team; group * Splits::kTogether < splits; group += kTeams) {
+      const auto part =
+          Splits::template load_group<1>(partials, group, splits, channel, LoadGlobal());
+      float* const at = groups + group * Splits::kFloats;
+      store_shared(at + channel, part.values[0]);
+      if (channel == 0) {
+        store_shared(at + Splits::kHeadDim, part.maximum);
+        store_shared(at + Splits::kHeadDim + 1, part.sum);
+      }
+    }
+    sync_block();
+    if (team > 0) return;
+    Splits::template merge_groups<1>(args, splits, to, channel, [&](int group) {
+      const float* const at = groups + group * Splits::kFloats;
+      return typename Splits::template Part<1>{{load_shared(at + channel)},
+                                               load_shared(at + Splits::kHeadDim),
+                                               load_shared(at + Splits::kHeadDim + 1)};
+    });
+  }
 }
 
 }  // namespace vq
