@@ -28,12 +28,13 @@ struct MeasureArguments {
   TimingOptions timing;
 };
 
-// The plans of the space, and those that either chooser takes for the config where they are not
-// among them: last.
+// The plans of the space with the fields that the config fixes, and those that either chooser takes
+// for it where they are not among them: last.
 Space space_plans(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
-  Space found =
-      space(config.problem, gpu,
-            {.most = *options.space, .placement = enum_of<SpacePlacement>(options.placement)});
+  Space found = space(config.problem, gpu,
+                      {.most = *options.space,
+                       .placement = enum_of<SpacePlacement>(options.placement),
+                       .keep = [&](const Plan& plan) { return has_fixed_fields(plan, config); }});
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const Plan own = plan_for(config, gpu, chooser);
     if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
@@ -243,8 +244,9 @@ void add_measure(CLI::App& app, Output& output) {
   add_chooser_option(*command, options->chooser);
   command
       ->add_option("--space", options->space,
-                   "Instead: so many plans of the space that choose looks at, spread evenly over "
-                   "it (150; 0 for all), and those chosen by either chooser")
+                   "Instead: so many plans of the space that choose looks at, those with the plan "
+                   "fields of the config, spread evenly (150; 0 for all), and those chosen by "
+                   "either chooser")
       ->expected(0, 1)
       ->default_str("150")
       ->check(whole_number(0, kMostPlans))

@@ -113,6 +113,7 @@ Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& opti
     if (!options.last_block) continue;
     if (const auto merging = merged_by_last_block(plan, problem, gpu)) all.push_back(*merging);
   }
+  if (options.keep) std::erase_if(all, [&](const Plan& plan) { return !options.keep(plan); });
   const std::size_t feasible = all.size();
   if (options.most == 0 || feasible <= options.most) return {std::move(all), feasible};
   std::map<std::string, std::vector<std::size_t>> kinds;

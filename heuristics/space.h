@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct SpaceOptions {
   std::size_t most = 150;  // plans kept; 0 keeps all
   SpacePlacement placement = SpacePlacement::any;
   bool last_block = true;  // plans whose last block merges the splits, beside those by a kernel
+  std::function<bool(const Plan&)> keep = {};  // leaves out plans before they are counted
 };
 
 struct Space {

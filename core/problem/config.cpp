@@ -82,6 +82,12 @@ Plan with_overrides(Plan plan, const Config& config) {
   return with_fields(std::move(plan), config.plan_cursor());
 }
 
+bool has_fixed_fields(const Plan& plan, const Config& config) {
+  const JsonCursor fields = config.plan_cursor();
+  if (!has_fields(plan, fields) && !dataflows_with(fields, config.problem).empty()) return false;
+  return with_overrides(plan, config) == plan;
+}
+
 GpuSpec named_gpu(const Config& config) {
   try {
     return find_gpu(*config.gpu);

@@ -33,6 +33,10 @@ Config read_config(const Json& json, const std::string& source);
 // plan's dataflow lacks or a value out of range.
 Plan with_overrides(Plan plan, const Config& config);
 
+// Whether the plan has all fields that the config fixes, as they are there. Error(bad_input) for a
+// field that no dataflow of the op has.
+bool has_fixed_fields(const Plan& plan, const Config& config);
+
 // The config that gives this problem back, canonical: sorted keys, defaults spelt out.
 Json to_json(const Problem& problem);
 

@@ -252,7 +252,8 @@ class Borrowing {
     if (!policy.of_gpu()) {
       return fmt::format("was timed by '{}', which says nothing of a GPU", policy.timer);
     }
-    if (!has_fixed_fields(plan)) return "the config fixes fields of the plan that it has otherwise";
+    if (!has_fixed_fields(plan, config_))
+      return "the config fixes fields of the plan that it has otherwise";
     const Verdict verdict = check(plan, config_.problem, gpu_);
     if (!verdict.ok) return "cannot run here: " + verdict.reason;
     const Rung rung = neighbour.rung;
@@ -281,13 +282,6 @@ class Borrowing {
   std::optional<Plan> own;
 
  private:
-  // Error(bad_input) for a field that no dataflow of the op has.
-  bool has_fixed_fields(const Plan& plan) const {
-    const JsonCursor fields = config_.plan_cursor();
-    if (!has_fields(plan, fields) && !dataflows_with(fields, config_.problem).empty()) return false;
-    return with_overrides(plan, config_) == plan;
-  }
-
   // Nothing where the choice cannot run or has no cost.
   std::optional<double> own_us() {
     if (!own) {
