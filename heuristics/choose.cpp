@@ -180,11 +180,12 @@ std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
 
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
   require(check(problem), problem);
-  if (options.chooser == Chooser::model && is_modelled(problem)) {
+  const Plan by_rule = by_rules(problem, gpu);
+  if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
     const auto best = cheapest_plan(problem, gpu, options.profiles, options.last_block);
     if (best) return *best;
   }
-  return with_last_block(by_rules(problem, gpu), problem, gpu, options);
+  return with_last_block(by_rule, problem, gpu, options);
 }
 
 Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options) {
@@ -192,7 +193,7 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
   require(check(config.problem), config.problem);
   // Before the search, so that what is wrong with the fields is said.
   const Plan by_rule = by_rules(config, gpu);
-  if (options.chooser == Chooser::model && is_modelled(config.problem)) {
+  if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
     const auto best = cheapest_with_overrides(config, gpu, options);
     if (best) return *best;
   }

@@ -2,7 +2,8 @@
 //
 // Chooser rules is a few rules of thumb, ours and VQ-LLM's: fill the GPU, keep codebooks near.
 // Chooser model takes the plan of the space (heuristics/space.h) that the cost model
-// (heuristics/cost.h) expects to be the fastest, and the rules' where it has none.
+// (heuristics/cost.h) expects to be the fastest, and the rules' where theirs is of a dataflow that
+// the model does not know, which may be faster than all that it does.
 #pragma once
 
 #include <span>

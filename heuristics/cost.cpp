@@ -72,8 +72,12 @@ const CostProfile& cost_profile() {
   return profile;
 }
 
+bool knows_dataflow(const Plan& plan, const CostProfile& coefficients) {
+  return coefficients.dataflows.contains(kernel_name(plan));
+}
+
 bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
-  return !moves_entries(plan) && coefficients.dataflows.contains(kernel_name(plan));
+  return !moves_entries(plan) && knows_dataflow(plan, coefficients);
 }
 
 bool is_modelled(const Problem& problem, const CostProfile& coefficients) {

@@ -32,6 +32,8 @@ const CostProfile& cost_profile();
 // Error(bad_input) for unknown parts, missing ones, and what is no number from 0 up.
 CostProfile read_cost_profile(const Json& json, const std::string& source);
 
+// Whether there are coefficients for the plan's dataflow.
+bool knows_dataflow(const Plan& plan, const CostProfile& coefficients = cost_profile());
 // Whether CostModel has a cost for such a plan.
 bool is_modelled(const Plan& plan, const CostProfile& coefficients = cost_profile());
 // Whether it has one for any plan of the problem.

@@ -211,10 +211,6 @@ std::vector<LinearFusion> AblationSpace::fusions_of(const AblationRow& row,
 void AblationSpace::expected(const AblationRow& row, std::size_t count,
                              const TakePlan& take) const {
   if (count == 0) return;
-  if (!is_modelled(problem_)) {
-    relay(row, propose(problem_, gpu_), count, take);
-    return;
-  }
   struct Guess {
     double us;
     std::size_t shape;

@@ -30,14 +30,19 @@ BlockWork begun_with_operands(const PlanUse& use) {
 template <class P>
 BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
-  work.splits = plan.splits;
+  if (plan.splits == 1) return work;
   const std::int64_t slots = vq::partial_slots(configured(plan, op), std::int64_t{op.shape.batch});
   const double sums = static_cast<double>(slots) * op.shape.query_heads;
-  if (plan.splits > 1) work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2);
+  work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2);
+  const auto config = configured(plan, op);
+  const auto groups = ceil_div(plan.splits, vq::merged_together(config));
   if (plan.combine == Combine::last_block) {
     const int channels = plan.heads_per_block * op.shape.head_dim;
-    const std::int64_t turns = ceil_div(plan.splits, 16) + ceil_div(plan.splits, 8);
-    work.merge_turns = static_cast<double>(ceil_div(channels, plan.threads) * turns);
+    work.merge_turns = 1 + static_cast<double>(ceil_div(channels, plan.threads) * groups);
+  } else {
+    work.merge_launches = 1;
+    work.merge_turns =
+        static_cast<double>(ceil_div(groups, std::int64_t{vq::merging_teams(config)}));
   }
   return work;
 }
@@ -46,14 +51,20 @@ template <class P>
 BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
   const auto config = configured(plan, op);
-  work.splits = vq::splits(config);
+  const int splits = vq::splits(config);
+  if (splits == 1) return work;
   const double sums =
       static_cast<double>(op.shape.rows) * static_cast<double>(op.shape.out_features);
-  if (work.splits > 1) work.partial_bytes = 2 * 4 * sums * work.splits;
+  work.partial_bytes = 2 * 4 * sums * splits;
   if (plan.combine == Combine::last_block) {
+    // The stores of a block, its addition to the counter, and what tells its threads of it.
+    constexpr int kToTheLast = 3;
     const int results = vq::outputs_per_block(config) * vq::block_rows(config);
     work.merge_turns =
-        static_cast<double>(ceil_div(results, plan.threads) * ceil_div(work.splits, 16));
+        kToTheLast + static_cast<double>(ceil_div(results, plan.threads) * ceil_div(splits, 16));
+  } else {
+    work.merge_launches = 1;
+    work.merge_turns = splits / 8.0;
   }
   return work;
 }
@@ -155,12 +166,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   constexpr double kProductCycles = 2;  // m16n8k16 at 1024 multiply-adds a clock
   CostParts us;
   us[CostPart::launch] = 1;
-  // The stores of a block, its addition to the counter, and what tells its threads of it.
-  constexpr double kToTheLast = 3;
-  us[CostPart::combine] = work.merge_turns > 0
-                              ? (kToTheLast + work.merge_turns) * kLatencyCycles / clock
-                          : work.splits > 1 ? 1 + work.splits * kLatencyCycles / clock / 8
-                                            : 0;
+  us[CostPart::combine] = work.merge_launches + work.merge_turns * kLatencyCycles / clock;
   us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
   us[CostPart::fill] = waves * work.fill * kLatencyCycles / clock;
   us[CostPart::chain] = waves * work.chain * kLatencyCycles / clock;
@@ -168,7 +174,14 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   us[CostPart::l2] =
       on_one * work.l2_bytes / kL2Bytes / clock + work.partial_bytes / gpu.sms / kL2Bytes / clock;
   // A register that is spilled goes through the L1, whose passes are those of shared memory.
-  const double spills = 2.0 * std::max(0, work.registers - most) * work.turns;
+  double spills = 2.0 * std::max(0, work.registers - most) * work.turns;
+  // The more there are, the more often each, and warps wait for them. The estimate of registers is
+  // not sharp, so those near the limit count too (fitted to attention).
+  constexpr int kMargin = 8;
+  constexpr double kTurnsOfOne = 0.03;
+  const double excess = std::max(0, work.registers + kMargin - most);
+  spills += 1.5 * excess * excess / 32 * work.warps * work.warp_turns;
+  us[CostPart::chain] += waves * work.warp_turns * excess * kTurnsOfOne * kLatencyCycles / clock;
   us[CostPart::shared] = on_one * (work.passes + spills) / clock;
   // A line that comes from the second-level cache takes longer: 1.9 times (1 MB of entries, H200).
   constexpr double kMissed = 1.9;

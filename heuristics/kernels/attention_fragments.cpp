@@ -267,11 +267,15 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
   if (!chosen) return;
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
   plan = *chosen;
-  std::vector<int> heads{plan.heads_per_block};  // fewer leave registers to more warps
-  if (plan.heads_per_block > op.group()) heads.push_back(op.group());
+  // Fewer heads leave registers to more warps and share a KV head among blocks.
+  std::vector<int> heads{plan.heads_per_block};
+  const auto also = [&heads](int number) {
+    if (std::find(heads.begin(), heads.end(), number) == heads.end()) heads.push_back(number);
+  };
   if (plan.heads_per_block > 2 * op.group()) {
-    heads.push_back(plan.heads_per_block / op.group() / 2 * op.group());
+    also(plan.heads_per_block / op.group() / 2 * op.group());
   }
+  for (const int most : {16, 8, 4, 1}) also(even_heads(op, most));
   for_each_of(plan,
               {{&P::heads_per_block, heads},
                {&P::threads, {64, 128, 256, 512}},
@@ -290,32 +294,84 @@ PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
   return use;
 }
 
-// Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
+namespace {
+
+// That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
+// instructions that make operands of them.
+double scalar_registers(const VqFormat& format) {
+  constexpr double kBytes = 10;
+  constexpr double kMinifloats = 33;
+  if (!format.is_scalar()) return 0;
+  if (format.decoder == Decoder::e4m3) return kMinifloats;
+  const bool bytes = format.index_bits / format.vector_size == 8;
+  return bytes || format.has_zeros() ? kBytes : 0;
+}
+
+// That a thread would take, about: fitted to 1200 kernels of sm_90 that spill nothing, off by 20 of
+// them, root mean square.
+int registers_of(const AttentionDecode& op, const AttentionFragments& plan, double quads) {
+  const double tiles = plan.step_tokens / 8.0;
+  const int dims = op.shape.head_dim;
+  const double octets = dims / 32.0;  // of a quarter of the channels
+  double own = 16 + octets * (2 + 9.9 * quads) + tiles * (11 + octets);
+  if (dims > 128) own += 30;
+  if (!std::has_single_bit(static_cast<unsigned>(dims))) own += 10 * tiles;  // codes share words
+  own += tiles * std::max(scalar_registers(op.keys), scalar_registers(op.values));
+  return static_cast<int>(own);
+}
+
+// Loads that a thread waits for, one after the other, to fill shared memory with entries, and its
+// stores of them in as many copies: 240 passes take as long as a load (fitted).
+double fill_turns(const PlanUse& use, int threads, std::int64_t blocks) {
+  constexpr double kPassesOfTurn = 240;
+  double turns = 0;
+  for (const OperandUse& each : use.operands) {
+    if (vq::is_scalar(each.format.decoder)) continue;
+    const double books = each.fills / static_cast<double>(blocks) *
+                         static_cast<double>(each.units) * each.format.residuals;
+    turns += std::ceil(books * vq::shared_range(each.format).end / threads);
+    const double stored = each.fills / static_cast<double>(blocks) * each.places();
+    turns += stored * each.entry_bytes() / 128 / kPassesOfTurn;
+  }
+  return turns;
+}
+
+}  // namespace
+
+// Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once. What
+// turns take beside each other is fitted (H100).
 void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDecode& op,
                 const PlanUse& use, ConflictTable& conflicts) {
   const double warps = plan.threads / 32.0;
   const double tokens = std::ceil(static_cast<double>(shared_tokens(op, plan)) / plan.splits);
   const double steps = std::ceil(tokens / (warps * plan.step_tokens));
-  const double tiles = warps * steps * plan.step_tokens / 8;
+  const double step_tiles = plan.step_tokens / 8.0;
+  const double tiles = warps * steps * step_tiles;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
+  const double dims = op.shape.head_dim;
   const auto lookups = [&](const VqFormat& format) {
-    if (format.is_scalar()) return warps * op.shape.head_dim / 32.0;
-    return tiles * op.shape.head_dim / 4.0 / format.vector_size * format.residuals;
+    if (format.is_scalar()) return warps * dims / 32.0;
+    return tiles * dims / 4.0 / format.vector_size * format.residuals;
   };
   add_lookups(to, use.operands[0], lookups(op.keys), conflicts);
   add_lookups(to, use.operands[1], lookups(op.values), conflicts);
-  const double octets = op.shape.head_dim / 32.0;
+  const double octets = dims / 32.0;
   double parts = vq::query_parts(configured(plan, op));
   if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
   to.products += tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals);
   to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
-  const double merged = warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
+  const double merged = warps * quads * 4 * (dims + 2) * 4 / 128;
   const bool balanced = vq::balanced(configured(plan, op));
   const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
   to.passes += pieces * 2 * merged;
-  to.prologue += pieces * 4;
-  to.chain += steps;
-  to.registers = kRegisters;
+  // The query, a channel a thread; the warps' parts.
+  to.prologue +=
+      pieces * (1 + 1.7 * plan.heads_per_block * dims / plan.threads + warps * quads * dims / 1024);
+  to.fill = fill_turns(use, plan.threads, use.blocks);
+  to.chain += steps * (1.25 + step_tiles * (0.11 * quads + 0.16 * dims / 128));
+  to.registers = registers_of(op, plan, quads);
+  to.warps = warps;
+  to.warp_turns = steps;
 }
 
 }  // namespace vqgen

@@ -259,14 +259,19 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   gpu.sm_clock_mhz = 1000;
   AttentionFragments plan{.threads = 256,
                           .step_tokens = 16,
-                          .splits = 9,
+                          .splits = 20,
                           .combine = Combine::last_block,
                           .heads_per_block = 4};
   const Verdict verdict = check(plan, op, gpu);
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   CostModel model(op, gpu, {});
-  // 512 channels, two a thread: maxima at once, then parts in two turns.
-  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (3 + 2 * (1 + 2)) * 0.3);
+  // 512 channels, two a thread; two groups of splits one after the other.
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (1 + 2 * 2) * 0.3);
+  // By a kernel, whose teams have a group each up to eight of them.
+  plan.combine = Combine::kernel;
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 0.3);
+  plan.splits = 130;
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 2 * 0.3);
 }
 
 Json sound_profile() {

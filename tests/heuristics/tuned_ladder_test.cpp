@@ -19,6 +19,7 @@ using test::attention_problem;
 using test::config_of;
 using test::gemv_problem;
 using test::some_plans;
+using test::Tables;
 using test::tuned_row;
 
 const GpuSpec& h200() {
@@ -34,25 +35,6 @@ TunedRow of_class(TunedRow row, const std::string& gpu) {
   row.gpu = gpu;
   return row;
 }
-
-// Tables in the order in which they are asked: t0, t1, ...
-class Tables {
- public:
-  explicit Tables(const std::vector<std::vector<TunedRow>>& tables, Damage damage = Damage::fail)
-      : tables_(damage) {
-    for (std::size_t i = 0; i < tables.size(); ++i) {
-      tables_.add(fmt::format("t{}", i), table_text({tables[i]}));
-    }
-  }
-  LadderAnswer ask(const Problem& problem, const std::string& codes = "uniform",
-                   const std::string& plan = "{}") const {
-    return look_up(tables_, config_of(problem, plan), h200(), {.codes = codes});
-  }
-  const TunedTables& get() const { return tables_; }
-
- private:
-  TunedTables tables_;
-};
 
 // "exact t0:2", or "" where nothing is taken.
 std::string taken(const LadderAnswer& answer) {
@@ -123,17 +105,16 @@ TEST(TunedLadder, TokensWithinAFactorOfTwoTheLargerFirst) {
     std::vector<TunedRow> rows;
     for (const std::int64_t each : tokens) rows.push_back(tuned_row(attention_problem(each), plan));
     const LadderAnswer answer = Tables({rows}).ask(attention_problem(asked));
-    if (!answer.taken) return std::int64_t{0};
-    EXPECT_EQ(answer.taken->rung, Rung::bucket);
-    return std::get<AttentionDecode>(answer.taken->row.problem).shape.tokens;
+    const auto& row = std::get<AttentionDecode>(answer.taken->row.problem);
+    return fmt::format("{} {}", enum_name(answer.taken->rung), row.shape.tokens);
   };
-  EXPECT_EQ(answer_of({2048, 8192}, 4096), 8192);
-  EXPECT_EQ(answer_of({2048, 8192}, 4095), 2048);
-  EXPECT_EQ(answer_of({2048, 6000, 8192}, 4096), 6000);
-  EXPECT_EQ(answer_of({2048}, 4096), 2048);
-  EXPECT_EQ(answer_of({2048}, 4097), 0);
-  EXPECT_EQ(answer_of({8192}, 4096), 8192);
-  EXPECT_EQ(answer_of({8193}, 4096), 0);
+  EXPECT_EQ(answer_of({2048, 8192}, 4096), "bucket 8192");
+  EXPECT_EQ(answer_of({2048, 8192}, 4095), "bucket 2048");
+  EXPECT_EQ(answer_of({2048, 6000, 8192}, 4096), "bucket 6000");
+  EXPECT_EQ(answer_of({2048}, 4096), "bucket 2048");
+  EXPECT_EQ(answer_of({2048}, 4097), "nearest 2048");
+  EXPECT_EQ(answer_of({8192}, 4096), "bucket 8192");
+  EXPECT_EQ(answer_of({8193}, 4096), "nearest 8193");
 }
 
 TEST(TunedLadder, OtherSizesServeOnlyWhereTheModelAgrees) {
@@ -166,10 +147,20 @@ TEST(TunedLadder, OtherSizesServeOnlyWhereTheModelAgrees) {
   EXPECT_EQ(Tables({{far}, {near}}).ask(asked).taken->found.where, "t1:2");
   const TunedRow rows = tuned_row(gemv_problem(2, 4096, 4096), good);
   EXPECT_EQ(taken(Tables({{near}, {rows}}).ask(asked)), "bucket t1:2");
-  // Attention has no model: other sizes than tokens are not believed.
   const Problem attention = attention_problem(4096);
+  const TunedRow two_sequences = tuned_row(attention_problem(4096, 2), model_choice(attention));
+  EXPECT_EQ(taken(Tables({{two_sequences}}).ask(attention)), "nearest t0:2");
+}
+
+TEST(TunedLadder, OtherSizesOfWhatHasNoModelAreNotBelieved) {
+  const auto decode = [](int batch) {
+    KvDecode op;
+    op.shape = {.batch = batch, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
+    op.keys = op.values = find_format("million-d4b8", "test");
+    return op;
+  };
   const LadderAnswer answer =
-      Tables({{tuned_row(attention_problem(4096, 2), model_choice(attention))}}).ask(attention);
+      Tables({{tuned_row(decode(2), model_choice(decode(1)))}}).ask(decode(1));
   EXPECT_EQ(taken(answer), "");
   expect_words(answer.passed.at(0).refused, {"knows nothing of its dataflow"});
 }

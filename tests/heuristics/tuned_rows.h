@@ -1,13 +1,18 @@
 // Rows of tuned tables for tests: sound ones, of plans that check() accepts on an H200.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
+#include <vector>
 
 #include "core/problem/config.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
+#include "heuristics/tuned/ladder.h"
 #include "heuristics/tuned/table.h"
+#include "tests/core/support.h"
 
 namespace vqgen::test {
 
@@ -55,6 +60,31 @@ inline std::vector<std::string> other_texts(const TunedRow& row) {
       replaced("0.01", "1.0e-2"), brief.dump()};
 }
 
+inline Config config_of(const Problem& problem, const std::string& plan = "{}") {
+  Config config = read_config(to_json(problem), "c.json");
+  config.plan = parse_json(plan, "plan");
+  return config;
+}
+
+// Tables in the order in which they are asked: t0, t1, ...
+class Tables {
+ public:
+  explicit Tables(const std::vector<std::vector<TunedRow>>& tables, Damage damage = Damage::fail)
+      : tables_(damage) {
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      tables_.add(fmt::format("t{}", i), table_text({tables[i]}));
+    }
+  }
+  LadderAnswer ask(const Problem& problem, const std::string& codes = "uniform",
+                   const std::string& plan = "{}") const {
+    return look_up(tables_, config_of(problem, plan), find_gpu("h200"), {.codes = codes});
+  }
+  const TunedTables& get() const { return tables_; }
+
+ private:
+  TunedTables tables_;
+};
+
 // Plans of the space of a problem on an H200, as far apart as it gets.
 inline std::vector<Plan> some_plans(const Problem& problem, std::size_t most) {
   return space(problem, find_gpu("h200"), {.most = most}).plans;
@@ -78,12 +108,6 @@ inline Problem attention_problem(std::int64_t tokens, int batch = 1, int kv_head
   op.keys = find_format("vecinfer-d4b8", "test");
   op.values = for_values(op.keys);
   return op;
-}
-
-inline Config config_of(const Problem& problem, const std::string& plan = "{}") {
-  Config config = read_config(to_json(problem), "c.json");
-  config.plan = parse_json(plan, "plan");
-  return config;
 }
 
 }  // namespace vqgen::test

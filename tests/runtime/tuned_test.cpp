@@ -62,8 +62,10 @@ TEST_F(Tuned, WithoutTablesItIsTheChoosers) {
   EXPECT_EQ(found.from.rung, Rung::model);
   found = plan_with(config_, gpu_, {}, {.chooser = Chooser::rules});
   EXPECT_EQ(found.from.rung, Rung::rules);
-  const Config attention = config_of(test::attention_problem(4096));
-  EXPECT_EQ(plan_with(attention, gpu_, {}).from.rung, Rung::rules);  // which has no model
+  KvDecode op;  // which has no model
+  op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
+  op.keys = op.values = find_format("million-d4b8", "test");
+  EXPECT_EQ(plan_with(config_of(op), gpu_, {}).from.rung, Rung::rules);
   const Planned far = planned(tuned_row(gemv_problem(1, 64, 64, "aqlm-1x8"), LinearLanes{}));
   EXPECT_EQ(far.plan, own_);
   expect_words(far.from.why, {"no tuned row is near"});

@@ -1,0 +1,116 @@
+// How the partial results of a sequence's splits become one:
+//
+//   partials   [query token x query head][slot][channel .., maximum, sum] fp32
+//
+// Split i of sequence b is slot b kSplits + i; where blocks share all sequences, splits are pieces
+// (attention_pieces.cuh). Merged in the order of the splits, whose slots follow each other: groups
+// of kTogether first, then these, whoever merges. Where a split holds no token, its maximum is
+// -inf, its sum 0.
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/layout/attention.h>
+#include <vq/ops/splits.cuh>
+
+namespace vq {
+
+template <class Plan>
+struct AttentionSplits {
+  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kSplits = Plan::config().splits;
+  static constexpr int kFloats = kHeadDim + 2;
+
+  // That of a slot for head `head` of query token `number`.
+  VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, int number, int head, int slot) {
+    const i64 row = i64{number} * Plan::config().query_heads + head;
+    return args.partials + (row * partial_slots(Plan::config(), args.batch) + slot) * kFloats;
+  }
+
+  // kChannels channels of one split or of several: sums of values in units of exp2(maximum).
+  template <int kChannels>
+  struct Part {
+    float values[kChannels];
+    float maximum, sum;
+
+    VQ_DEVICE static Part none() {
+      Part part = {};
+      part.maximum = -infinity();
+      return part;
+    }
+  };
+
+  // The first `count` of some parts as one, summed in their order.
+  template <int kCount, int kChannels>
+  VQ_DEVICE static Part<kChannels> together(const Part<kChannels> (&parts)[kCount], int count) {
+    Part<kChannels> all = Part<kChannels>::none();
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count && parts[i].maximum > all.maximum) all.maximum = parts[i].maximum;
+    }
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (i >= count || parts[i].sum == 0.0f) continue;
+      const float weight = exp2_approx(parts[i].maximum - all.maximum);
+      all.sum += weight * parts[i].sum;
+      VQ_UNROLL
+      for (int c = 0; c < kChannels; ++c) all.values[c] += weight * parts[i].values[c];
+    }
+    return all;
+  }
+
+  // kChannels channels of group `group` of the `count` partials from `partials` on: of kTogether
+  // that one wait for memory brings. `load` reads a partial.
+  static constexpr int kTogether = merged_together(Plan::config());
+  template <int kChannels, class Load>
+  VQ_DEVICE static Part<kChannels> load_group(const float* partials, int group, int count,
+                                              int channel, Load load) {
+    const int first = group * kTogether;
+    Part<kChannels> parts[kTogether];
+    VQ_UNROLL
+    for (int i = 0; i < kTogether; ++i) {
+      const int split = first + i < count ? first + i : count - 1;
+      const float* const from = partials + split * kFloats;
+      VQ_UNROLL
+      for (int c = 0; c < kChannels; ++c) parts[i].values[c] = load(from + channel + c);
+      parts[i].maximum = load(from + kHeadDim);
+      parts[i].sum = load(from + kHeadDim + 1);
+    }
+    return together(parts, count - first);
+  }
+
+  // Groups of `count` splits become one, in their order, which is head number `to` of out; with
+  // channel 0 its log-sum-exp. part_of(group) is that group's part.
+  template <int kChannels, class PartOf>
+  VQ_DEVICE static void merge_groups(const AttentionDecodeArgs& args, int count, i64 to,
+                                     int channel, PartOf part_of) {
+    Part<kChannels> parts[2] = {Part<kChannels>::none()};  // those before, and the next group
+    for (int group = 0; group * kTogether < count; ++group) {
+      parts[1] = part_of(group);
+      parts[0] = together(parts, 2);
+    }
+    const auto& [values, maximum, sum] = parts[0];
+    VQ_UNROLL
+    for (int c = 0; c < kChannels; ++c) {
+      store_global(args.out + to * kHeadDim + channel + c,
+                   from_float<Plan::config().element>(sum == 0.0f ? 0.0f : values[c] / sum));
+    }
+    if (channel == 0) store_global(args.lse + to, log_sum_exp(maximum, sum));
+  }
+
+  // The same of the partials from `partials` on, by one thread for its channels.
+  template <int kChannels, class Load>
+  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, const float* partials, int count,
+                              i64 to, int channel, Load load) {
+    merge_groups<kChannels>(args, count, to, channel, [&](int group) {
+      return load_group<kChannels>(partials, group, count, channel, load);
+    });
+  }
+
+  // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
+  VQ_DEVICE static float log_sum_exp(float highest, float total) {
+    constexpr float kLn2 = 0.69314718055994530942f;
+    return total == 0.0f ? -infinity() : (highest + log2_approx(total)) * kLn2;
+  }
+};
+
+}  // namespace vq
