@@ -236,8 +236,9 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   const double warps = plan.threads / 32.0;
   const double heads = plan.heads_per_block;
   const double tile = plan.tile_tokens;
-  const double key_subs = op.shape.head_dim / op.keys.piece();
-  const double value_subs = op.shape.head_dim / op.values.piece();
+  const auto config = configured(plan, op);
+  const double key_subs = vq::key_channels(config) / op.keys.piece();
+  const double value_subs = vq::value_channels(config) / op.values.piece();
   // Turns of a warp in one tile: tokens at a time, sub-vectors of a lane.
   const double key_turns = std::ceil(tile * plan.lanes_per_token / plan.threads) *
                            std::ceil(key_subs / plan.lanes_per_token);

@@ -274,6 +274,22 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 2 * 0.3);
 }
 
+// 32 threads have 32 sub-vectors of a value at once, all of a block's half of the channels.
+TEST(Cost, OfAttentionByChannelsIsThatOfABlocksShare) {
+  AttentionDecode op;
+  op.shape = {1, 32, 8, 128, 1024};
+  op.keys = op.values = {.vector_size = 2, .index_bits = 8, .scope = Scope::tensor};
+  const AttentionChannels plan{.threads = 32,
+                               .tile_tokens = 32,
+                               .heads_per_block = 4,
+                               .key_channel_splits = 2,
+                               .value_channel_splits = 2};
+  const Verdict verdict = check(plan, op, find_gpu("h200"));
+  ASSERT_TRUE(verdict.ok) << verdict.reason;
+  CostModel model(op, find_gpu("h200"), {});
+  for (const double part : model.ideal(plan).of) EXPECT_TRUE(std::isfinite(part));
+}
+
 Json sound_profile() {
   Json parts = {{"overlap", 2}};
   for (const char* part : enum_names<CostPart>) parts[part] = 1;
