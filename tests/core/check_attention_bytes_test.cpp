@@ -1,5 +1,6 @@
 // What attention by bytes takes: formats, shapes, blocks and the GPU; and how many tokens a warp
 // may sum up.
+#include "heuristics/choose.h"
 #include "tests/core/check_support.h"
 
 namespace vqgen {
@@ -125,6 +126,33 @@ TEST(CheckAttentionBytes, SumsOfAWarpFit32Bits) {
   expect_ok(with(3 * 16 * kMost, 512, 3));
   expect_ok(with(3 * 16 * kMost, 512, 3, true));
   expect_refused(with(3 * 16 * kMost + 1, 512, 3, true), {"tokens of a warp"});
+}
+
+// The rules take it on Hopper where its blocks stand side by side, and those of more than a quad of
+// heads have whole sequences.
+TEST(ChooseAttentionBytes, WhereItWasFaster) {
+  const auto chosen = [](auto change, const char* gpu = "h200") {
+    AttentionDecode op = integers();
+    op.shape.batch = 16;
+    change(op);
+    return std::string(dataflow_name(choose(op, find_gpu(gpu))));
+  };
+  using Op = AttentionDecode;
+  for (const char* gpu : {"h100", "h200", "gh200"}) EXPECT_EQ(chosen([](Op&) {}, gpu), "bytes");
+  for (const char* gpu : {"a100", "b200", "rtx5090"}) {
+    EXPECT_EQ(chosen([](Op&) {}, gpu), "fragments") << gpu;
+  }
+  EXPECT_EQ(chosen([](Op& op) { op.shape.batch = 64; }), "fragments");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.query_heads = 64; }), "bytes");
+  const auto more_heads = [](Op& op) {
+    op.shape.batch = 1;
+    op.shape.query_heads = 64;
+    op.shape.tokens = 65536;
+  };
+  EXPECT_EQ(chosen(more_heads), "fragments");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.page_tokens = 16; }), "fragments");
+  EXPECT_EQ(chosen([](Op& op) { op.values = find_format("vecinfer-d4b8", "test"); }), "fragments");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.tokens = 262144; }), "fragments");  // shared by length
 }
 
 }  // namespace

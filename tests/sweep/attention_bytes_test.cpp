@@ -10,6 +10,7 @@
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
+#include "tests/sweep/sequences.h"
 
 namespace vqgen::test {
 namespace {
@@ -176,6 +177,23 @@ TEST_P(AttentionByBytes, TokensBehindTheLastChangeNoBitAndNoneGiveZeros) {
   for (std::size_t h = 0; h < 8; ++h) {
     EXPECT_EQ(before.lse[h], -std::numeric_limits<float>::infinity());
     for (std::size_t c = 0; c < 64; ++c) EXPECT_EQ(before.out[h * 64 + c], 0) << h << ' ' << c;
+  }
+}
+
+TEST_P(AttentionByBytes, SequencesAloneHaveTheBitsOfTheBatch) {
+  for (const bool independent : {false, true}) {
+    AttentionDecode op = problem();
+    op.shape.independent = independent;
+    AttentionData data = make_attention_data(op, {.seed = 49});
+    data.lengths = {261, 97};
+    const AttentionOutput output = run(op, plan(op, 3), data);
+    AttentionDecode one = op;
+    one.shape.batch = 1;
+    for (std::int64_t b = 0; b < data.batch; ++b) {
+      SCOPED_TRACE(testing::Message() << independent << ' ' << b);
+      expect_same_bits(run(one, plan(one, 3), sequence_of(data, b)),
+                       part_of(output, b, data.batch));
+    }
   }
 }
 
