@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
+#include "tests/cuda/bulk_copy_kernel.h"
 #include "tests/host/trial.h"
 
 namespace vqgen::host_test {
@@ -13,51 +12,13 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Two warps sum up 6 rounds of 64 words, each thread a word of a round, which come to two places in
-// turn. The warp that is the last to have read a place asks for what comes there next.
 Trial rounds() {
   Trial trial;
-  trial.text = R"(
-VQ_DEVICE vq::u64* barrier(int place) {
-  return reinterpret_cast<vq::u64*>(vq::shared_memory() + 512) + place;
-}
-VQ_DEVICE vq::u32* readers(int place) {
-  return reinterpret_cast<vq::u32*>(vq::shared_memory() + 528) + place;
-}
-VQ_DEVICE void ask(const Args& args, int round) {
-  const int place = round % 2;
-  vq::bulk_barrier_expect(barrier(place), 256);
-  vq::copy_bulk(vq::shared_memory() + place * 256,
-                reinterpret_cast<const vq::u8*>(args.in + round * 64), 128, barrier(place));
-  vq::copy_bulk(vq::shared_memory() + place * 256 + 128,
-                reinterpret_cast<const vq::u8*>(args.in + round * 64 + 32), 128, barrier(place));
-}
-VQ_KERNEL(trial, 64, Args) {
-  const int t = vq::thread_index();
-  if (t == 0) {
-    for (int place = 0; place < 2; ++place) {
-      vq::bulk_barrier_begin(barrier(place));
-      vq::store_shared(readers(place), 0u);
-    }
-    ask(args, 0);
-    ask(args, 1);
-  }
-  vq::sync_block();
-  vq::u32 sum = 0;
-  for (int round = 0; round < 6; ++round) {
-    const int place = round % 2;
-    vq::bulk_barrier_wait(barrier(place), round / 2 % 2);
-    sum += vq::load_shared(reinterpret_cast<vq::u32*>(vq::shared_memory()) + place * 64 + t);
-    if (round + 2 >= 6) continue;
-    vq::sync_warp();
-    if (t % 32 == 0 && vq::count_shared(readers(place), 1) == 1) ask(args, round + 2);
-  }
-  vq::store_global(args.out + t, sum);
-}
-)";
-  trial.shared_bytes = 536;
-  trial.in.resize(6 * 64);
-  std::iota(trial.in.begin(), trial.in.end(), 1u);
+  trial.text = test::kBulkText;
+  trial.threads = test::kBulkThreads;
+  trial.shared_bytes = test::kBulkSharedBytes;
+  trial.in = test::bulk_in();
+  trial.out_words = test::kBulkOut;
   return trial;
 }
 
@@ -72,8 +33,7 @@ Trial changed(const std::string& place, const std::string& instead) {
 TEST(BulkCopy, BringsEveryRoundInEveryOrder) {
   for (const bool check_races : {false, true}) {
     for (const HostOptions& options : all_orders(check_races)) {
-      const std::vector<std::uint32_t> out = run(rounds(), options);
-      for (std::uint32_t t = 0; t < 64; ++t) EXPECT_EQ(out[t], 6 * (t + 1) + 15 * 64) << t;
+      test::judge_bulk(run(rounds(), options));
     }
   }
 }

@@ -16,7 +16,10 @@ inline constexpr bool kHasBulkCopies = true;
 inline constexpr bool kHasBulkCopies = false;
 #endif
 
+// A template so that only its use is refused.
+template <bool kAsked = true>
 VQ_DEVICE void bulk_barrier_begin(u64* barrier) {
+  static_assert(!kAsked || kHasBulkCopies, "bulk copies need sm_90; ask kHasBulkCopies first");
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
