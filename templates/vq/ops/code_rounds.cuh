@@ -3,9 +3,10 @@
 // rounds_in_flight places in shared memory. Copies of that size read device memory faster than
 // those of a warp do, and codes on their way take no registers.
 //
-//   wait_for a round   by its place's barrier, whose phases are the rounds that come there
-//   give back          a warp that has read its part counts; the last of a place's readers asks for
-//                      the round that takes it next, a little later, when its count has come back
+//   wait        for a round, by its place's barrier, whose phases are the rounds that come there
+//   give back   a warp that has read its part counts
+//   refill      the last of a place's readers asks for the round that takes it next, a little
+//               later, when its count has come back
 #pragma once
 
 #include <vq/args/attention_decode.h>
