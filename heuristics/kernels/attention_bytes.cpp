@@ -33,13 +33,15 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
                 operand, format.layout.rows);
 }
 
-// As many splits as one wave has room for, each with two rounds at least: 1 x 4096 tokens took 6.1
-// us so (H100).
+// As many splits as one wave has room for, each with two rounds at least (1 x 4096 tokens took 6.1
+// us so on an H100), and as many as let a warp sum up its tokens.
 int one_wave(const AttentionDecode& op, const AttentionBytes& plan, const GpuSpec& gpu) {
   constexpr std::int64_t kMost = 256;
-  const std::int64_t pairs = ceil_div(op.shape.tokens, std::int64_t{2} * plan.threads);
-  return static_cast<int>(
-      std::clamp<std::int64_t>(gpu.sms / head_blocks(op, plan), 1, std::min(kMost, pairs)));
+  const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
+  const std::int64_t least = ceil_div(rounds, vq::kBytesMostTokens / vq::kBytesStep);
+  const std::int64_t wave =
+      std::min(gpu.sms / head_blocks(op, plan), ceil_div(rounds, std::int64_t{2}));
+  return static_cast<int>(std::clamp(wave, std::min(least, kMost), kMost));
 }
 
 // Blocks of so many threads with about `in_flight` bytes of codes on their way, less where shared
@@ -107,8 +109,8 @@ void judge_plan(Judge& judge, const AttentionBytes& plan, const AttentionDecode&
                 plan.threads, plan.heads_per_block, kThreadsOfTwoQuads);
   const std::int64_t tokens = vq::warp_tokens(configured(plan, op), op.shape.tokens);
   judge.require(tokens <= vq::kBytesMostTokens,
-                "{} tokens of a warp are more than the {} whose sums fit 32 bits; use more splits "
-                "or threads",
+                "{} tokens of a warp are more than the {} whose probabilities are exact enough in "
+                "16 bits; use more splits or threads",
                 tokens, vq::kBytesMostTokens);
   judge_attention(judge, plan, op, gpu);
 }

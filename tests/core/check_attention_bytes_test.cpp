@@ -1,6 +1,7 @@
 // What attention by bytes takes: formats, shapes, blocks and the GPU; and how many tokens a warp
 // may sum up.
 #include "heuristics/choose.h"
+#include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
 
 namespace vqgen {
@@ -106,8 +107,8 @@ TEST(CheckAttentionBytes, MoreThanAQuadOfHeadsHasRegistersInSmallerBlocks) {
                  {"more than the 4 query heads"});
 }
 
-TEST(CheckAttentionBytes, SumsOfAWarpFit32Bits) {
-  constexpr std::int64_t kMost = 49152;
+TEST(CheckAttentionBytes, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
+  constexpr std::int64_t kMost = 8192;
   const auto with = [](std::int64_t tokens, int threads, int splits, bool independent = false) {
     AttentionDecode op = integers();
     op.shape.tokens = tokens;
@@ -119,13 +120,22 @@ TEST(CheckAttentionBytes, SumsOfAWarpFit32Bits) {
   };
   expect_ok(with(kMost, 32, 1));
   expect_refused(with(kMost + 1, 32, 1),
-                 {"49184 tokens of a warp", "49152", "32 bits", "more splits or threads"});
+                 {"8224 tokens of a warp", "8192", "16 bits", "more splits or threads"});
   expect_ok(with(16 * kMost, 512, 1));
   expect_refused(with(16 * kMost + 1, 512, 1), {"tokens of a warp"});
   expect_ok(with(16 * kMost + 1, 512, 2));
   expect_ok(with(3 * 16 * kMost, 512, 3));
   expect_ok(with(3 * 16 * kMost, 512, 3, true));
   expect_refused(with(3 * 16 * kMost + 1, 512, 3, true), {"tokens of a warp"});
+  // The rules' plan has splits for as many.
+  for (const std::int64_t tokens : {std::int64_t{200'000}, std::int64_t{3'000'000}}) {
+    AttentionDecode op = integers();
+    op.shape.batch = 16;
+    op.shape.tokens = tokens;
+    const AttentionBytes plan = choose_plan(AttentionBytes{}, op, find_gpu("h200"));
+    EXPECT_GT(plan.splits, 1);
+    expect_ok(check(plan, op, find_gpu("h200")));
+  }
 }
 
 // The rules take it on Hopper where its blocks stand side by side, and those of more than a quad of

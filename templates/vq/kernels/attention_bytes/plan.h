@@ -40,9 +40,11 @@ inline constexpr int kBytesStep = 32;
 VQ_HD constexpr int token_tile(const AttentionConfig<AttentionBytes>&) { return kBytesStep; }
 VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionBytes>& c) { return c.threads; }
 
-// Tokens that a warp may sum up: a product of bytes is 255 x 127 at most, and to half of what it is
-// divided by when the maximum rises, 2^29 at most, is added before.
-inline constexpr i64 kBytesMostTokens = 49152;
+// Tokens that a warp may sum up. Each is rounded to a 2^-16th part of the largest probability of
+// its warp: with so many that is 4e-4 of an output where scores spread by 2.5 (natural log units),
+// with 20,000 more than 1e-3. Sums of bytes fit 32 bits far beyond.
+inline constexpr i64 kBytesMostTokens = 8192;
+static_assert(kBytesMostTokens * 255 * 127 + (1 << 29) < (i64{1} << 31), "");
 
 // The most tokens that a warp has of a sequence of so many, each split taking whole steps.
 VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionBytes>& c, i64 tokens) {
