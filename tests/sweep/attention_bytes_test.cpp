@@ -110,6 +110,33 @@ TEST_P(AttentionByBytes, RisingAndFallingScoresAreExact) {
   }
 }
 
+// The first token has a score of 9 to 11 above those of thousands of others, which have as much
+// weight together: in the warp of all of them each has a few of the 65,536 steps of a probability.
+TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
+  for (const float score : {9.0f, 10.0f, 11.0f}) {
+    AttentionDecode op = problem(64, 4, 4000);
+    AttentionData data = make_attention_data(op, {.seed = 50});
+    constexpr int kFirst = 255;  // the entry that only the first token has
+    for (std::size_t i = 0; i < data.keys.codebooks.size(); ++i) {
+      const auto entry = static_cast<int>(i / 4 % 256);
+      const float own = entry == kFirst ? 127.0f : static_cast<float>(entry % 17 - 8);
+      data.keys.codebooks[i] = element_from_float(op.dtype, i % 4 == 0 ? own : 0.0f);
+    }
+    for (std::uint16_t& bits : data.queries) bits = element_from_float(op.dtype, 0.5f);
+    // 16 sub-vectors of 127 x 0.5, over sqrt(64)
+    for (float& scale : data.keys.stage_scales) scale = score / 127;
+    const auto row = static_cast<std::size_t>(op.keys.row_words(op.shape.head_dim));
+    for (std::size_t i = 0; i < data.keys.codes.size(); ++i) {
+      const bool first = i / row % static_cast<std::size_t>(op.shape.tokens) == 0;
+      std::uint32_t& word = data.keys.codes[i];
+      word = first ? ~0u : word & 0x7f7f7f7fu;
+    }
+    AttentionBytes one_warp = plan(op);
+    one_warp.threads = 32;
+    expect_right(op, one_warp, data);
+  }
+}
+
 TEST_P(AttentionByBytes, SplitsAndHeadsChangeNoMoreThanRounding) {
   const AttentionDecode op = problem(64, 10);
   const AttentionData data =
@@ -209,7 +236,7 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
   for (const auto& [place, instead] :
        {std::pair{"fused(high, 256.0f, low)", "high * 256.0f"},
         std::pair{"fused(high, 256.0f, low)", "fused(high, 250.0f, low)"},
-        std::pair{"own = (own + half) >> bits;", ";"},
+        std::pair{"own = (own + half) >> bits;", ";"}, std::pair{"kOne = 15.98f", "kOne = 2.0f"},
         std::pair{"? most : -infinity()", "? most : most"}, std::pair{"0x7362u", "0x5140u"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
