@@ -81,8 +81,20 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
   return with_copies_where_they_win(plan, problem, gpu, attention ? kWorthwhile : kClearly);
 }
 
-// The one that is expected to be the fastest: fragments where they can run, else lanes; to append
-// few tokens lanes.
+// Whether this plan of attention by bytes is expected to be faster than fragments, by what was
+// measured on an H100, and on nothing else yet (docs/notebook/attention-bytes.md): by 2 to 37 %
+// where all blocks stand side by side. Where they stand in line it was no faster, nor where blocks
+// of more than a quad of heads share a sequence. Sequences that may be long and of different
+// lengths are shared by length, which fragments alone do.
+bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  const std::int64_t blocks = call_shape(plan, op).blocks();
+  return gpu.warpgroup_products && blocks <= gpu.sms &&
+         (plan.heads_per_block <= 4 || plan.splits == 1) &&
+         choose_plan(AttentionFragments{}, op, gpu).splits_by == SplitsBy::sequence;
+}
+
+// The one that is expected to be the fastest: bytes and fragments where they can run, else lanes;
+// to append few tokens lanes.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
     if (append->shape.new_tokens >= kManyNewTokens) {
@@ -97,6 +109,10 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   }
   if (as_scalar(problem) != nullptr) return of_dataflow(ScalarForms{}, problem, gpu);
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
+    const AttentionBytes bytes = choose_plan(AttentionBytes{}, *op, gpu);
+    if (check(bytes, *op, gpu).ok && prefers_bytes(bytes, *op, gpu)) return bytes;
+  }
   const Plan fragments =
       of_dataflow(attention ? Plan(AttentionFragments{}) : LinearFragments{}, problem, gpu);
   if (check(fragments, problem, gpu).ok) return fragments;

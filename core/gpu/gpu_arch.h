@@ -18,6 +18,11 @@ inline bool has_warpgroup_products(const std::string& arch) { return arch == "sm
 // PTX ISA, mma: .bf16 requires sm_80.
 inline bool has_bf16_products(std::string_view arch) { return arch_number(arch) >= 80; }
 
+// PTX ISA, cp.async.bulk: requires sm_90. The host emulates them.
+inline bool has_bulk_copies(std::string_view arch) {
+  return arch == "host" || arch_number(arch) >= 90;
+}
+
 // Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits are
 // those of the shipped profiles of that architecture; where none is, only products of tensor
 // cores and what contradicts itself are judged.

@@ -37,6 +37,12 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
         "no exchange: entries are operands of mma.m16n8k16 in the lane that looks them up; the "
         "query's channels, the heads and the channels of the output are laid out to match"};
   }
+  if (std::holds_alternative<AttentionBytes>(plan)) {
+    return {
+        "no exchange: entries are operands of mma.m16n8k32 in the lane that looks them up, those "
+        "of values once four tokens of a channel are a word; the query's channels, the heads and "
+        "the channels of the output are laid out to match"};
+  }
   if (std::holds_alternative<AppendLanes>(plan)) {
     return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
   }

@@ -38,6 +38,9 @@ std::vector<Problem> problems() {
   attention.shape = {2, 32, 8, 128, 4096};
   attention.keys = find_format("cq-2c8b", "test");
   attention.values = for_values(attention.keys);
+  AttentionDecode integers = attention;
+  integers.keys = integers.values = find_format("vecinfer-d4b8i8", "test");
+  integers.values.smooth = integers.values.hadamard = false;
   KvAppend append;
   append.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4};
   append.keys = attention.keys;
@@ -49,6 +52,7 @@ std::vector<Problem> problems() {
   ScalarQuantize matrix;
   matrix.shape = {.tokens = 16384, .channels = 512, .scales = Scales::computed};
   return {attention,
+          integers,
           append,
           decode,
           matrix,

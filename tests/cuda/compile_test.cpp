@@ -104,11 +104,21 @@ TEST_F(CudaCompile, ProductsOfWarpGroupsAreHoppersAlone) {
   }
   for (const char* arch : {"sm_89", "sm_100", "sm_120"}) {
     if (!knows(arch)) continue;
-    EXPECT_THAT(device_error([&] {
-                  backend_->compile(test::group_source(test::GroupProduct(false, false, 8, true), arch));
-                }),
-                HasSubstr("needs sm_90a"));
+    EXPECT_THAT(
+        device_error([&] {
+          backend_->compile(test::group_source(test::GroupProduct(false, false, 8, true), arch));
+        }),
+        HasSubstr("needs sm_90a"));
   }
+}
+
+TEST_F(CudaCompile, BulkCopiesBeginWithHopper) {
+  for (const char* arch : {"sm_90a", "sm_100", "sm_120"}) {
+    if (!knows(arch)) continue;
+    EXPECT_EQ(backend_->compile(test::bulk_source(arch)).kernels.size(), 1u) << arch;
+  }
+  EXPECT_THAT(device_error([&] { backend_->compile(test::bulk_source("sm_89")); }),
+              HasSubstr("bulk copies need sm_90"));
 }
 
 // nvcc is slow, so only the two forms of the text: without cp.async and with it.

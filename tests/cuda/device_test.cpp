@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/format/element.h"
+#include "core/gpu/gpu_arch.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/cuda/amalgamate.h"
 #include "tests/cuda/primitives_kernel.h"
@@ -264,6 +265,14 @@ TEST_F(CudaOnDevice, ProductsOfWarpGroupsAgreeWithSumsOfIntegers) {
   for (const test::GroupProduct& product : test::group_products()) {
     product.judge(run_words(*backend_, test::group_source(product, spec_.arch), 0, product.in,
                             product.out_words()));
+  }
+}
+
+TEST_F(CudaOnDevice, BulkCopiesBringEveryRound) {
+  if (!has_bulk_copies(spec_.arch)) GTEST_SKIP() << spec_.name << " has none";
+  for (int turn = 0; turn < 5; ++turn) {
+    test::judge_bulk(
+        run_words(*backend_, test::bulk_source(spec_.arch), 0, test::bulk_in(), test::kBulkOut));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/gpu/gpu_arch.h"
 #include "core/profiles.h"
 #include "generator/generate.h"
 #include "heuristics/space.h"
@@ -133,6 +134,29 @@ TEST_P(Architectures, SlicesCompile) {
 }
 
 // Keys with every transform and residual stages, values on the lattice.
+TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
+  if (!has_bulk_copies(gpu.arch)) GTEST_SKIP() << gpu.arch << " has no bulk copies";
+  for (const int head_dim : {64, 128}) {
+    for (const int group : {1, 4, 8}) {
+      AttentionDecode op;
+      op.shape = {.batch = 16,
+                  .query_heads = 8 * group,
+                  .kv_heads = 8,
+                  .head_dim = head_dim,
+                  .tokens = 16384};
+      op.dtype = group == 4 ? DType::bf16 : DType::f16;
+      op.keys = find_format("vecinfer-d4b8i8", "test");
+      op.values = for_values(op.keys);
+      const auto plan = test::rules_plan<AttentionBytes>(op, gpu);
+      ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
+      const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+      const KernelResources& kernel = artifact.kernels.front();
+      EXPECT_LE(kernel.registers * plan.threads, 65536) << head_dim << ' ' << group;
+      EXPECT_EQ(kernel.spill_bytes, 0) << head_dim << ' ' << group;
+    }
+  }
+}
+
 TEST_P(Architectures, AppendCompiles) {
   KvAppend op;
   op.dtype = DType::bf16;

@@ -137,6 +137,7 @@ void vary(AttentionFragments& plan, int variant) {
 
 // Of lanes, tables and channels.
 template <class P>
+requires requires(P plan) { plan.tile_tokens; }
 void vary(P& plan, int variant) {
   switch (variant) {
     case 1:
@@ -242,7 +243,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   fix_levels(placed, op, v[kKeyLevels], v[kValueLevels]);
   attempt(placed);
   result.override_dropped = !change(
-      [&](auto& own) requires requires { own.heads_per_block; } { vary(own, v[kPlan]); });
+      [&](auto& own) requires requires { vary(own, 0); } { vary(own, v[kPlan]); });
   if (v[kCombine] == 1) {
     change(
         [](auto& own) requires requires { own.combine = Combine{}; } {

@@ -144,6 +144,25 @@ TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionChannels{}, 7);
 }
 
+AttentionDecode attention_of_integers() {
+  AttentionDecode op;
+  op.shape = {.batch = 2, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.keys = {.vector_size = 4, .index_bits = 8, .scope = Scope::tensor};
+  op.keys.smooth = op.keys.hadamard = true;
+  op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::tensor};
+  with_integers(op.keys, true);
+  with_integers(op.values, true);
+  return op;
+}
+
+TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
+  AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  expect_every_barrier_needed(attention_of_integers(), plan, 5);
+  plan.splits = 2;
+  plan.combine = Combine::last_block;
+  expect_every_barrier_needed(attention_of_integers(), plan, 7);
+}
+
 // What `run` says of a kernel that differs in one place.
 std::string report_of(const KernelSource& right, const Problem& problem, const Plan& plan,
                       const std::string& place, const std::string& instead,
@@ -152,6 +171,30 @@ std::string report_of(const KernelSource& right, const Problem& problem, const P
   if (wrong.text == right.text) return "";
   const auto backend = make_host_backend({.check_races = true, .optimize = false});
   return message_of([&] { run(*backend, wrong, problem, plan); }, kind);
+}
+
+// Codes that come by bulk copies: not before their barrier is waited for, nor over codes that other
+// warps still read; and no fewer than the barrier is told.
+TEST(Barriers, OfRoundsOfCodesAreAllNeededAndTheirCounter) {
+  const Problem problem = attention_of_integers();
+  const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
+  const auto report = [&](const std::string& place, const std::string& instead) {
+    return report_of(right, problem, plan, place, instead);
+  };
+  const std::string early = report("bulk_barrier_wait(barrier(place_), parity_);", ";");
+  EXPECT_NE(early.find("copy_bulk of 16 bytes"), std::string::npos) << early;
+  EXPECT_NE(early.find("still in flight"), std::string::npos) << early;
+  const std::string over = report("count_shared(readers(given_), kWarps - 1)", "kWarps - 1");
+  EXPECT_NE(over.find("deadlock: threads"), std::string::npos) << over;
+  const std::string parity = report("parity_ ^= 1u;", ";");
+  EXPECT_NE(parity.find("still in flight"), std::string::npos) << parity;
+  const std::string fewer = report("bulk_barrier_expect(barrier(place), 2 * bytes)",
+                                   "bulk_barrier_expect(barrier(place), 2 * bytes - 16)");
+  EXPECT_NE(fewer.find("more bytes than its phase expects"), std::string::npos) << fewer;
+  const std::string more = report("bulk_barrier_expect(barrier(place), 2 * bytes)",
+                                  "bulk_barrier_expect(barrier(place), 2 * bytes + 16)");
+  EXPECT_NE(more.find("deadlock: threads"), std::string::npos) << more;
 }
 
 // Partials of other blocks: not without the counter, nor by the read-only path.

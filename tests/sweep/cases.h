@@ -43,6 +43,7 @@ inline std::string case_name(const std::vector<int>& values) {
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // of dataflow bytes alone
+SweepCases attention_bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // likewise
 SweepCases append_pairwise(std::uint64_t seed);
 SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases merge_pairwise(std::uint64_t seed);

@@ -62,6 +62,9 @@ class Sweep : public testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), sweep_seed()).cases); }
+TEST_P(Sweep, AttentionBytesPairwise) {
+  run_share(attention_bytes_pairwise(sweep_gpu(), sweep_seed()).cases);
+}
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, DecodePairwise) { run_share(decode_pairwise(sweep_gpu(), sweep_seed()).cases); }
@@ -100,7 +103,9 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     }
     EXPECT_LE(dropped * 4, sweep.cases.size());
   }
-  for (const SweepCases& sweep : {merge_pairwise(sweep_seed()), matrix_pairwise(sweep_seed())}) {
+  const SweepCases attention_bytes = attention_bytes_pairwise(sweep_gpu(), sweep_seed());
+  for (const SweepCases& sweep :
+       {attention_bytes, merge_pairwise(sweep_seed()), matrix_pairwise(sweep_seed())}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 200u);
     for (const SweepCase& each : sweep.cases) {
@@ -123,7 +128,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   const std::vector<SweepCase> sliced = slices_product(sweep_gpu(), sweep_seed());
   all.insert(all.end(), sliced.begin(), sliced.end());
   for (const SweepCases& sweep :
-       {attention, linear, append, bytes_pairwise(sweep_gpu(), sweep_seed())}) {
+       {attention, attention_bytes, linear, append, bytes_pairwise(sweep_gpu(), sweep_seed())}) {
     all.insert(all.end(), sweep.cases.begin(), sweep.cases.end());
   }
   std::map<std::string_view, int> dataflows;

@@ -49,6 +49,7 @@ void BlockRunner::reset() {
   returned_ = 0;
   ready_warps_ = 0;
   waited_ = {};
+  barriers_.clear();
   const unsigned warps = (count_ + kWarpLanes - 1) / kWarpLanes;
   of_block_ = {.warps = warps, .wanted = count_};
   for (unsigned warp = 0; warp < warps; ++warp) {
@@ -123,6 +124,10 @@ void BlockRunner::arrive(Collective collective, Exchange act, Site site) {
     if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(meeting.first_warp);
     for (unsigned warp = 0; warp < meeting.warps; ++warp) release(meeting.first_warp + warp);
   }
+  leave();
+}
+
+void BlockRunner::leave() {
   if (ready_warps_ == 0) fail_stuck();
   Thread& from = current();
   thread = pick();
@@ -202,6 +207,19 @@ void BlockRunner::install_services() {
       runner.races_->end_read(read.address - address_of(runner.shared), read.bytes);
       runner.track_access(Access::kWarpgroupMma, read.address, read.bytes, read.site);
     });
+  };
+  bulk_begin = [](Context* context, const vq::u64* barrier) {
+    self(context).barriers_[barrier] = {};
+  };
+  bulk_expect = [](Context* context, const vq::u64* barrier, vq::u64 bytes, Site site) {
+    self(context).expect_bulk(barrier, bytes, site);
+  };
+  bulk_copy = [](Context* context, void* to, const void* from, vq::u64 bytes,
+                 const vq::u64* barrier, Site site) {
+    self(context).copy_bulk(barrier, {to, from, bytes}, site);
+  };
+  bulk_wait = [](Context* context, const vq::u64* barrier, vq::u32 parity, Site site) {
+    self(context).wait_bulk(barrier, parity, site);
   };
   copy_async = [](Context* context, void* to, const void* from, vq::u64 bytes) {
     std::memset(to, 0xff, bytes);

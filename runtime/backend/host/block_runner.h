@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -95,6 +96,15 @@ class BlockRunner : private Context {
       }
     }
   };
+  // A barrier whose phases bulk copies complete. Bytes move when a thread waits for them and all
+  // have been asked for.
+  struct BulkBarrier {
+    unsigned phase = 0;
+    bool expecting = false;
+    std::uint64_t expected = 0, asked = 0;  // bytes of this phase
+    std::vector<Copy> copies;
+    std::vector<int> waiting;  // threads
+  };
   struct Thread {
     BlockRunner* runner = nullptr;
     Fiber fiber;
@@ -123,6 +133,12 @@ class BlockRunner : private Context {
   // when the next one abandons the fiber.
   void arrive(Collective collective, Exchange act, Site site);
   void exchange_operands(const Meeting& meeting, Exchange act);
+  void leave();  // to another thread, until this one is ready
+  BulkBarrier& barrier_at(const void* barrier, Site site);
+  void expect_bulk(const void* barrier, std::uint64_t bytes, Site site);
+  void copy_bulk(const void* barrier, const Copy& copy, Site site);
+  void wait_bulk(const void* barrier, unsigned parity, Site site);
+  bool land_bulk(BulkBarrier& barrier, const void* at);
   void check_place(const Wait& first);
   void check_allocation(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
   void track_access(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
@@ -133,6 +149,7 @@ class BlockRunner : private Context {
   [[noreturn]] void fail_stuck();
   [[noreturn]] void fail_unwaited();
   [[noreturn]] void abandon();
+  [[noreturn]] void fail_barrier(const char* what, Site site, const char* remedy);
   void note(const std::string& what, Site site, const std::string& remedy);
   std::string where() const;
 
@@ -161,6 +178,7 @@ class BlockRunner : private Context {
   Meeting of_block_;
   std::array<Meeting, kMostThreads / kWarpLanes> of_warp_;
   std::array<Meeting, kMostThreads / kWarpLanes / kGroupWarps> of_group_;
+  std::map<const void*, BulkBarrier> barriers_;
   std::optional<std::string> fault_;
 };
 

@@ -23,6 +23,9 @@ std::string remedy_of(const Race& race, int thread) {
   if (race.in_flight && race.earlier.access == Access::kWarpgroupMma) {
     return "let the group wait for its products, then put a sync_block";
   }
+  if (race.earlier.access == Access::kCopyBulk) {
+    return "let the thread wait for the copy's barrier, or another thread and then a sync_block";
+  }
   if (race.in_flight && race.thread == thread) return "put a copy_async_wait before it";
   if (race.in_flight) return "let the copy's thread wait for it, then put a sync_block";
   const bool copied = race.earlier.access == Access::kCopyAsync;
@@ -45,8 +48,9 @@ std::string global_remedy_of(Access earlier, Access here) {
 
 std::string access_name(Access access, std::uint64_t bytes) {
   constexpr std::array kNames = {
-      "load_global", "store_global",  "load_shared",          "store_shared",      "copy_async",
-      "ldmatrix",    "warpgroup_mma", "load_global_coherent", "atomic_add_global", "load_constant"};
+      "load_global",       "store_global",  "load_shared",   "store_shared",
+      "copy_async",        "ldmatrix",      "warpgroup_mma", "load_global_coherent",
+      "atomic_add_global", "load_constant", "copy_bulk",     "count_shared"};
   return fmt::format("{} of {} bytes", kNames[static_cast<std::size_t>(access)], bytes);
 }
 
@@ -113,8 +117,9 @@ std::string who_waits_where(std::span<const ThreadState> states, std::span<const
 }  // namespace
 
 std::string name_of(const Wait& wait) {
-  constexpr std::array kNames = {"sync_block", "sync_warp", "shuffle_xor", "shuffle",      "mma",
-                                 "ldmatrix",   "movmatrix", "any_of_warp", "warpgroup_mma"};
+  constexpr std::array kNames = {"sync_block",    "sync_warp",        "shuffle_xor", "shuffle",
+                                 "mma",           "ldmatrix",         "movmatrix",   "any_of_warp",
+                                 "warpgroup_mma", "bulk_barrier_wait"};
   return fmt::format("{} ({}:{})", kNames[static_cast<std::size_t>(wait.collective)],
                      wait.site.file, wait.site.line);
 }

@@ -14,7 +14,7 @@ constexpr std::uint64_t kThreadsOfBlock = 1024;
 
 bool writes(Access access) {
   return access == Access::kStoreShared || access == Access::kStoreGlobal ||
-         access == Access::kCopyAsync;
+         access == Access::kCopyAsync || access == Access::kCopyBulk;
 }
 
 bool same(const Touch& a, const Touch& b) {
@@ -55,12 +55,14 @@ void RaceChecker::begin_launch(std::uint64_t arena_bytes) {
   }
   counters_.clear();
   added_.clear();
+  acquired_.clear();
   touches_.clear();  // the sites are strings of a text that may be unloaded by now
 }
 
 void RaceChecker::begin_block(std::uint64_t index) {
   block_index_ = index;
   added_.clear();
+  acquired_.clear();
   block_barrier();
   block_begin_ = clock_;
 }
@@ -104,12 +106,14 @@ std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
                                               const Touch& touch) {
   const Stamp now{clock_, number_of(touch), static_cast<std::uint16_t>(thread)};
   const std::uint64_t end = (offset + touch.bytes) / kGranule;
+  const bool counts = touch.access == Access::kCountShared;
   for (std::uint64_t i = offset / kGranule; i < end; ++i) {
     Cell& cell = cells_[i];
     const bool in_flight = cell.in_flight && cell.write.clock >= block_begin_;
-    if (in_flight || !ordered(cell.write, thread)) {
+    if (in_flight || !write_ordered(cell, thread)) {
       return race_with(cell.write, i * kGranule, in_flight);
     }
+    if (counts) continue;
     if (!writes(touch.access)) {
       note_read(cell, now);
       continue;
@@ -118,11 +122,13 @@ std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
       return race_with(cell.reader, i * kGranule, true);
     }
     for (const Stamp& read : cell.reads) {
-      if (!ordered(read, thread)) return race_with(read, i * kGranule, false);
+      if (!ordered_within_block(read, thread)) return race_with(read, i * kGranule, false);
     }
     cell.write = now;
-    cell.in_flight = touch.access == Access::kCopyAsync;
+    cell.in_flight = touch.access == Access::kCopyAsync || touch.access == Access::kCopyBulk;
+    cell.barrier = kNone;
   }
+  if (counts) add(thread, offset);
   return std::nullopt;
 }
 
@@ -132,6 +138,28 @@ void RaceChecker::land(int thread, std::uint64_t offset, std::uint64_t bytes) {
     cells_[i].write.thread = static_cast<std::uint16_t>(thread);
     cells_[i].in_flight = false;
   }
+}
+
+// The clock advances, so that who waited for an earlier phase has not waited for this one.
+void RaceChecker::land_bulk(std::uint64_t barrier, std::uint64_t offset, std::uint64_t bytes) {
+  ++clock_;
+  for (std::uint64_t i = offset / kGranule; i < (offset + bytes) / kGranule; ++i) {
+    cells_[i].write.clock = clock_;
+    cells_[i].barrier = barrier;
+    cells_[i].in_flight = false;
+  }
+}
+
+void RaceChecker::acquire(int thread, std::uint64_t barrier) {
+  acquired_[barrier][static_cast<std::size_t>(thread)] = clock_;
+}
+
+bool RaceChecker::write_ordered(const Cell& cell, int thread) const {
+  if (cell.barrier == kNone) return ordered_within_block(cell.write, thread);
+  if (cell.write.clock < block_barrier_) return true;
+  const auto waits = acquired_.find(cell.barrier);
+  return waits != acquired_.end() &&
+         waits->second[static_cast<std::size_t>(thread)] >= cell.write.clock;
 }
 
 void RaceChecker::begin_read(int thread, std::uint64_t offset, const Touch& touch) {
@@ -169,20 +197,38 @@ void RaceChecker::add(int thread, std::uint64_t address) {
   added_.emplace_back(&counter, stamp);
 }
 
+// Whether what the stamp says is ordered before the addition, of the same block.
+bool RaceChecker::released(const Stamp& stamp, const Addition& addition) {
+  return (stamp.thread == addition.stamp.thread && stamp.clock < addition.stamp.clock) ||
+         stamp.clock < addition.block_barrier ||
+         (stamp.thread / 32 == addition.stamp.thread / 32 && stamp.clock < addition.warp_barrier);
+}
+
+// By barriers, or by a counter to which one thread added before the other; the newest first.
+bool RaceChecker::ordered_within_block(const Stamp& earlier, int thread) const {
+  if (ordered(earlier, thread)) return true;
+  for (auto each = added_.rbegin(); each != added_.rend(); ++each) {
+    const auto& [counter, acquired] = *each;
+    if (acquired.clock <= earlier.clock) return false;
+    if (!ordered(acquired, thread)) continue;
+    for (const Addition& addition : counter->at(block_index_)) {
+      if (addition.stamp.clock < acquired.clock && released(earlier, addition)) return true;
+    }
+  }
+  return false;
+}
+
 // Blocks run one after the other, so all additions of another block are earlier than this one's.
 bool RaceChecker::ordered_by_counters(const Deed& earlier, int thread) const {
   if (earlier.block == block_index_) return ordered(earlier.stamp, thread);
-  const auto released = [&](const Addition& addition) {
-    const Stamp& stamp = earlier.stamp;
-    return (stamp.thread == addition.stamp.thread && stamp.clock < addition.stamp.clock) ||
-           stamp.clock < addition.block_barrier ||
-           (stamp.thread / 32 == addition.stamp.thread / 32 && stamp.clock < addition.warp_barrier);
-  };
   for (const auto& [counter, acquired] : added_) {
     if (!ordered(acquired, thread)) continue;
     const auto others = counter->find(earlier.block);
     if (others == counter->end()) continue;
-    if (std::any_of(others->second.begin(), others->second.end(), released)) return true;
+    if (std::any_of(others->second.begin(), others->second.end(),
+                    [&](const Addition& addition) { return released(earlier.stamp, addition); })) {
+      return true;
+    }
   }
   return false;
 }

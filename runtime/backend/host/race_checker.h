@@ -4,7 +4,9 @@
 // later where the same thread makes both, where its stamp is older than the last barrier of the
 // block, or where both threads are of one warp and it is older than that warp's last barrier.
 // Shuffles order nothing. An asynchronous copy writes from its issue until its thread has waited
-// for it, and a product of a warp group reads until then.
+// for it, and a product of a warp group reads until then. A bulk copy writes until its barrier's
+// phase is complete, and is ordered before what a thread does that has waited for that itself.
+// Counters in shared memory order the threads of a block as those in global memory do blocks.
 //
 // In global memory a place has one thread of the launch that stores it, and is not read through the
 // read-only path by any. Between blocks, counters order stores and coherent loads: what a thread
@@ -65,6 +67,10 @@ class RaceChecker {
   // The thread that issued the copy to [offset, offset + bytes) has waited for it.
   void land(int thread, std::uint64_t offset, std::uint64_t bytes);
 
+  // The same of a bulk copy, whose barrier completes a phase; and a thread has waited for a phase.
+  void land_bulk(std::uint64_t barrier, std::uint64_t offset, std::uint64_t bytes);
+  void acquire(int thread, std::uint64_t barrier);
+
   // Something that the thread began goes on reading [offset, offset + bytes) of shared memory until
   // the thread has waited for it: a write in between is a race, whatever barriers stand there.
   void begin_read(int thread, std::uint64_t offset, const Touch& touch);
@@ -72,6 +78,7 @@ class RaceChecker {
 
  private:
   static constexpr std::uint64_t kGranule = 2;  // the smallest access to shared memory
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
 
   struct Stamp {
     std::uint64_t clock = 0;
@@ -83,6 +90,7 @@ class RaceChecker {
   struct Cell {
     Stamp write;
     bool in_flight = false;
+    std::uint64_t barrier = kNone;  // that the write, a bulk copy, has completed a phase of
     std::array<Stamp, 2> reads;
     Stamp reader;               // the last to begin,
     std::uint16_t readers = 0;  // of so many that go on
@@ -121,6 +129,9 @@ class RaceChecker {
 
   void add(int thread, std::uint64_t address);
   bool ordered_by_counters(const Deed& earlier, int thread) const;
+  static bool released(const Stamp& stamp, const Addition& addition);
+  bool ordered_within_block(const Stamp& earlier, int thread) const;
+  bool write_ordered(const Cell& cell, int thread) const;
   Deed deed_of(std::uint64_t record, std::uint64_t clock) const;
   std::uint32_t number_of(const Touch& touch);
   bool ordered(const Stamp& earlier, int thread) const;
@@ -142,6 +153,8 @@ class RaceChecker {
   std::unordered_map<std::uint64_t, Counter> counters_;  // by address
   // What this block added to, and when.
   std::vector<std::pair<const Counter*, Stamp>> added_;
+  // When each thread of the block last waited for each barrier.
+  std::unordered_map<std::uint64_t, std::array<std::uint64_t, 1024>> acquired_;
   std::vector<Touch> touches_;
   std::array<std::uint32_t, 1024> recent_touches_{};  // by a hash, where to look first
 };

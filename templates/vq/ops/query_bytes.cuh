@@ -9,7 +9,6 @@
 // below 2^31 up to 1028 of them.
 #pragma once
 
-#include <vq/kernels/attention_fragments/plan.h>
 #include <vq/codebook/entry.cuh>
 #include <vq/ops/query_fragments.cuh>
 

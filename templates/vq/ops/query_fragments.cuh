@@ -15,9 +15,9 @@
 // second what the first's rounding left.
 #pragma once
 
-#include <vq/kernels/attention_fragments/plan.h>
 #include <vq/codebook/scalar_operands.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
+#include <vq/layout/query_words.h>
 #include <vq/ops/attention_work.cuh>
 
 namespace vq {

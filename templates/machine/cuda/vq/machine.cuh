@@ -5,6 +5,7 @@
 #pragma once
 
 #include <vq/annotations.h>
+#include <vq/cuda_bulk.h>
 #include <vq/cuda_tensor.h>
 #include <vq/cuda_warpgroup.h>
 #include <vq/types.h>
@@ -357,6 +358,7 @@ VQ_DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // The larger and the smaller one; a NaN is passed over.
 VQ_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 VQ_DEVICE float smaller(float a, float b) { return fminf(a, b); }
+VQ_DEVICE float ceiling(float value) { return ceilf(value); }
 // 2^x within 2 ulp in one instruction; results below 2^-126 are 0.
 VQ_DEVICE float exp2_approx(float x) {
   float result;

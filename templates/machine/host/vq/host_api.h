@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 7;
+inline constexpr int kApiVersion = 8;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -25,7 +25,9 @@ enum class Access : int {
   // Of global memory that other threads write meanwhile: ordered by the kernel's own protocol.
   kLoadGlobalCoherent,
   kAtomicAddGlobal,
-  kLoadConstant
+  kLoadConstant,
+  kCopyBulk,
+  kCountShared  // a counter too, of the threads of the block
 };
 enum class Collective : int {
   kSyncBlock,
@@ -36,7 +38,8 @@ enum class Collective : int {
   kLdmatrix,
   kMovmatrix,
   kVote,
-  kWarpgroupMma  // of four warps; all others are of one, or of the block
+  kWarpgroupMma,    // of four warps; all others are of one, or of the block
+  kBulkBarrierWait  // no collective: each thread waits by itself
 };
 
 // A lane that needs one that its warp does not have; lane < 0 where all is well.
@@ -75,6 +78,12 @@ struct Context {
   void (*copy_async)(Context*, void* shared, const void* global, u64 bytes);
   void (*copy_async_commit)(Context*);
   void (*copy_async_wait)(Context*, int pending_groups);
+  // A barrier in shared memory whose phases bulk copies complete, and which threads wait for.
+  void (*bulk_begin)(Context*, const u64* barrier);
+  void (*bulk_expect)(Context*, const u64* barrier, u64 bytes, Site);
+  void (*bulk_copy)(Context*, void* shared, const void* global, u64 bytes, const u64* barrier,
+                    Site);
+  void (*bulk_wait)(Context*, const u64* barrier, u32 parity, Site);
 };
 
 // What VQ_KERNEL(name, ...) exports as vq_entry_<name>.

@@ -69,6 +69,7 @@ struct MmaOperands {
 
 inline u16 half_of(u32 word, int i) { return static_cast<u16>(word >> 16 * i); }
 inline i32 byte_of(u32 word, int i) { return static_cast<signed char>(word >> 8 * i); }
+inline i32 unsigned_byte_of(u32 word, int i) { return static_cast<u8>(word >> 8 * i); }
 
 // The matrix of which each of 32 lanes holds kCount elements: number i, element(lane, i), at
 // at(lane, i).
@@ -103,15 +104,16 @@ void mma_m16n8k16(void* const* operands) {
   }
 }
 
-// Sums wrap at 32 bits.
-inline void mma_m16n8k32_s8(void* const* operands) {
+// Of signed bytes in a; kOfB takes those of b. Sums wrap at 32 bits.
+template <i32 (*kOfB)(u32 word, int i)>
+void mma_m16n8k32(void* const* operands) {
   using Operands = MmaOperands<i32>;
   i32 a[16][32], b[32][8];
   gather<16>(a, fragment::a_m16n8k32, [&](int lane, int i) {
     return byte_of(of<Operands>(operands, lane).a[i / 4], i % 4);
   });
   gather<8>(b, fragment::b_m16n8k32,
-            [&](int lane, int i) { return byte_of(of<Operands>(operands, lane).b[i / 4], i % 4); });
+            [&](int lane, int i) { return kOfB(of<Operands>(operands, lane).b[i / 4], i % 4); });
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < 4; ++i) {
       const fragment::Place at = fragment::c_m16n8(lane, i);

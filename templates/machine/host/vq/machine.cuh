@@ -86,7 +86,13 @@ VQ_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2],
 }
 VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
   host::MmaOperands<i32> mine{c, a, b};
-  collect(host::Collective::kMma, mine, &host::of_whole_warp<host::mma_m16n8k32_s8>, {file, line});
+  collect(host::Collective::kMma, mine, &host::of_whole_warp<host::mma_m16n8k32<host::byte_of>>,
+          {file, line});
+}
+VQ_DEVICE void mma_m16n8k32_s8_u8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
+  host::MmaOperands<i32> mine{c, a, b};
+  collect(host::Collective::kMma, mine,
+          &host::of_whole_warp<host::mma_m16n8k32<host::unsigned_byte_of>>, {file, line});
 }
 
 // Each lane's row is checked as it comes; to the race checker each lane reads what it receives.
@@ -243,6 +249,42 @@ VQ_DEVICE void copy_async_wait() {
   host::context->copy_async_wait(host::context, N);
 }
 
+inline constexpr bool kHasBulkCopies = true;
+
+namespace host {
+// To the race checker the barrier's word is stored where it begins and read where it is used.
+VQ_DEVICE void check_barrier(Access access, const u64* barrier, Site site) {
+  check_shared(access, reinterpret_cast<const U32x2*>(barrier), site);
+}
+}  // namespace host
+VQ_DEVICE void bulk_barrier_begin(u64* barrier, VQ_SITE) {
+  host::check_barrier(host::Access::kStoreShared, barrier, {file, line});
+  host::context->bulk_begin(host::context, barrier);
+}
+VQ_DEVICE void bulk_barrier_expect(u64* barrier, u32 bytes, VQ_SITE) {
+  host::check_barrier(host::Access::kLoadShared, barrier, {file, line});
+  host::context->bulk_expect(host::context, barrier, bytes, {file, line});
+}
+VQ_DEVICE void bulk_barrier_wait(u64* barrier, u32 parity, VQ_SITE) {
+  host::check_barrier(host::Access::kLoadShared, barrier, {file, line});
+  host::context->bulk_wait(host::context, barrier, parity, {file, line});
+}
+VQ_DEVICE void copy_bulk(u8* shared, const u8* global, u32 bytes, u64* barrier, VQ_SITE) {
+  const host::Site site{file, line};
+  host::check_barrier(host::Access::kLoadShared, barrier, site);
+  for (u32 i = 0; i < bytes; i += sizeof(U32x4)) {
+    host::check_shared(host::Access::kCopyBulk, reinterpret_cast<const U32x4*>(shared + i), site);
+    host::check_global(host::Access::kCopyBulk, reinterpret_cast<const U32x4*>(global + i), site);
+  }
+  host::context->bulk_copy(host::context, shared, global, bytes, barrier, site);
+}
+VQ_DEVICE u32 count_shared(u32* p, u32 last, VQ_SITE) {
+  host::check_shared(host::Access::kCountShared, p, {file, line});
+  const u32 old = host::load(p);
+  host::store(p, old < last ? old + 1 : 0u);
+  return old;
+}
+
 template <Element E>
 VQ_DEVICE float to_float(u16 element) {
   return E == Element::f16 ? host::f16_to_float(element) : host::bf16_to_float(element);
@@ -301,6 +343,7 @@ VQ_DEVICE u32 larger_halves(u32 a, u32 b) {
 VQ_DEVICE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 VQ_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 VQ_DEVICE float smaller(float a, float b) { return __builtin_fminf(a, b); }
+VQ_DEVICE float ceiling(float value) { return __builtin_ceilf(value); }
 VQ_DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }
 VQ_DEVICE float log2_approx(float x) { return __builtin_log2f(x); }
 VQ_DEVICE u32 float_bits(float value) { return host::bits<u32>(value); }

@@ -1,7 +1,7 @@
 // Plan of attention by fragments: decoded entries are the tensor core's operands as they come.
 #pragma once
 
-#include <vq/layout/attention.h>
+#include <vq/layout/query_words.h>
 
 namespace vq {
 
@@ -94,25 +94,12 @@ VQ_HD constexpr int query_parts(const AttentionConfig<AttentionFragments>& c) {
 VQ_HD constexpr int query_stages(const AttentionConfig<AttentionFragments>& c) {
   return grouped_keys(c) ? 2 : c.keys.stage_scales ? c.keys.residuals : 1;
 }
-// Words of elements of a quarter of a row, which a lane reads; of bytes half as many.
-VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
-// Where word `word` of a quarter of row `row` of operand words stands. Of 128 channels quarters
-// begin in other banks and rows 16 banks apart; of others some lanes meet, once a block.
-VQ_HD constexpr int query_word(int quarter_words, int octet_words, int row, int quarter, int word) {
-  return (row * 4 + quarter) * (quarter_words + octet_words) + word;
-}
-
 // Words of a warp's query with one group's scales: of all heads, and the zeros of the group; and
 // the words of both as they come.
 VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionFragments>& c) {
   if (!grouped_keys(c)) return 0;
   return query_word(quarter_words(c.head_dim), 4, c.heads_per_block * query_parts(c) + 1, 0, 0) +
          c.head_dim;
-}
-
-// Heads as products have them: in quads.
-VQ_HD constexpr int quad_heads(const AttentionConfig<AttentionFragments>& c) {
-  return round_up(c.heads_per_block, 4);
 }
 
 // Rows of keys and of values whose codes a lane has by one access (rows_together).

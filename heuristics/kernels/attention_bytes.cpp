@@ -1,0 +1,177 @@
+// Attention by bytes: keys and values of int8 entries, all products of integers.
+#include "core/gpu/gpu_arch.h"
+#include "heuristics/kernels/attention.h"
+
+namespace vqgen {
+namespace {
+
+// Threads that the sums of one quad of heads, and of two, leave registers to.
+constexpr int kThreadsOfQuad = 512;
+constexpr int kThreadsOfTwoQuads = 384;
+
+int most_threads(const AttentionBytes& plan) {
+  return plan.heads_per_block <= 4 ? kThreadsOfQuad : kThreadsOfTwoQuads;
+}
+
+// Codes are bytes that number the entries of one codebook a head, whose rows follow each other.
+void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char* operand) {
+  judge_narrow(judge, format, operand);
+  judge.require(format.decoder == Decoder::table && format.entry_type == EntryType::int8 &&
+                    format.vector_size == 4 && format.index_bits == 8,
+                "{}: dataflow bytes takes int8 entries of 4 elements and codes of 8 bits, as "
+                "vecinfer-d4b8i8 has them; use fragments",
+                operand);
+  judge.require(format.residuals == 1,
+                "{}: {} residual stages are more than the one of dataflow bytes; use fragments",
+                operand, format.residuals);
+  judge.require(format.scope != Scope::channel_group || format.group_channels >= head_dim,
+                "{}: dataflow bytes has one codebook a head; use fragments, or scope head",
+                operand);
+  judge.require(format.layout.rows == 1,
+                "{}: codes in groups of {} rows; dataflow bytes copies rows one after the other, "
+                "use fragments",
+                operand, format.layout.rows);
+}
+
+// As many splits as one wave has room for, each with two rounds at least (1 x 4096 tokens took 6.1
+// us so on an H100), and as many as let a warp sum up its tokens.
+int one_wave(const AttentionDecode& op, const AttentionBytes& plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kMost = 256;
+  const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
+  const std::int64_t least = ceil_div(rounds, vq::kBytesMostTokens / vq::kBytesStep);
+  const std::int64_t wave =
+      std::min(gpu.sms / head_blocks(op, plan), ceil_div(rounds, std::int64_t{2}));
+  return static_cast<int>(std::clamp(wave, std::min(least, kMost), kMost));
+}
+
+// Blocks of so many threads with about `in_flight` bytes of codes on their way, less where shared
+// memory has less room.
+AttentionBytes of_size(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
+                       int threads, std::int64_t in_flight) {
+  plan.threads = std::min(threads, most_threads(plan));
+  const auto fits = [&] {
+    return call_shape(plan, op).shared_bytes() <= gpu.shared_bytes_per_block;
+  };
+  constexpr int kFewest = 2, kMost = 8, kFewestThreads = 128;
+  const std::int64_t rounds = in_flight / vq::round_bytes(configured(plan, op));
+  plan.rounds_in_flight = static_cast<int>(std::clamp<std::int64_t>(rounds, kFewest, kMost));
+  while (plan.rounds_in_flight > kFewest && !fits()) --plan.rounds_in_flight;
+  while (plan.threads > kFewestThreads && !fits()) plan.threads -= 32;
+  plan.splits = one_wave(op, plan, gpu);
+  return plan;
+}
+
+// Blocks of more than 2048 tokens want as many warps as there are codes for, and 96 KiB of them on
+// their way: of 128 channels 12 warps (16 x 16384 tokens: 48.2 us, with 16 warps 48.9), of 64
+// channels 16 (28.1 us, with 12 warps 29.7). Shorter ones begin sooner with smaller rounds: 8 warps
+// took 12.4 us for 1 x 32768 tokens where 12 took 13.4. Where blocks stand in line, two that share
+// a multiprocessor fill each other's gaps: 97.8 us for 64 x 8192 where one of 12 warps took 100.9
+// (H100).
+constexpr std::int64_t kShortShare = 2048;  // tokens
+
+std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& plan) {
+  return ceil_div(op.shape.tokens, std::int64_t{plan.splits});
+}
+
+AttentionBytes of_heads(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
+                        int heads) {
+  plan.heads_per_block = heads;
+  constexpr std::int64_t kKiB = 1024;
+  if (head_blocks(op, plan) > gpu.sms) return of_size(plan, op, gpu, 192, 36 * kKiB);
+  const AttentionBytes small = of_size(plan, op, gpu, 256, 64 * kKiB);
+  if (share_of_block(op, small) <= kShortShare) return small;
+  return of_size(plan, op, gpu, op.shape.head_dim == 64 ? kThreadsOfQuad : kThreadsOfTwoQuads,
+                 96 * kKiB);
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const AttentionBytes& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
+  judge.require(has_bulk_copies(gpu.arch),
+                "{} ({}) has no bulk copies, by which codes come in dataflow bytes; use fragments",
+                gpu.name, gpu.arch);
+  const int head_dim = op.shape.head_dim;
+  judge.require(head_dim == 64 || head_dim == 128,
+                "head_dim {} is neither 64 nor 128, as dataflow bytes takes; use fragments",
+                head_dim);
+  judge_format(judge, op.keys, head_dim, "keys");
+  judge_format(judge, op.values, head_dim, "values");
+  judge.require(op.raw_slots() == 0, "dataflow bytes reads no raw window or sinks; use fragments");
+  judge.require(op.shape.page_tokens == 0, "dataflow bytes reads no pages; use fragments");
+  judge.require(op.shape.query_tokens == 1,
+                "query_tokens {} are more than the one of dataflow bytes; use fragments",
+                op.shape.query_tokens);
+  if (!judge.ok()) return;
+  judge.require(plan.threads <= most_threads(plan),
+                "threads {} with heads_per_block {}: more than 4 heads have registers in blocks of "
+                "at most {} threads",
+                plan.threads, plan.heads_per_block, kThreadsOfTwoQuads);
+  const std::int64_t tokens = vq::warp_tokens(configured(plan, op), op.shape.tokens);
+  judge.require(tokens <= vq::kBytesMostTokens,
+                "{} tokens of a warp are more than the {} whose probabilities are exact enough in "
+                "16 bits; use more splits or threads",
+                tokens, vq::kBytesMostTokens);
+  judge_attention(judge, plan, op, gpu);
+}
+
+// All heads of a KV head that there are registers for share what is looked up. Where blocks are
+// short even so, a quad each makes for fewer splits: 28 heads of 4 KV heads, 1 x 32768 tokens, took
+// 11.9 us so, 12.5 with 7 heads a block (H100).
+AttentionBytes choose_plan(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  const AttentionBytes together = of_heads(plan, op, gpu, even_heads(op));
+  if (together.heads_per_block <= 4) return together;
+  const AttentionBytes quads = of_heads(plan, op, gpu, even_heads(op, 4));
+  return share_of_block(op, quads) <= kShortShare && quads.splits > 1 ? quads : together;
+}
+
+// All entries stand in shared memory in copies, whatever else may be allowed.
+void add_candidates(Candidates& to, AttentionBytes plan, const AttentionDecode& op,
+                    SpacePlacement allowed) {
+  if (allowed != SpacePlacement::any) return;
+  plan = choose_plan(plan, op, to.gpu);
+  if (!check(plan, op, to.gpu).ok) return;
+  using P = AttentionBytes;
+  std::vector<int> heads{even_heads(op)};
+  if (heads.front() > 4) heads.push_back(even_heads(op, 4));
+  for_each_of(plan,
+              {{&P::heads_per_block, heads},
+               {&P::threads, {128, 192, 256, 384, 512}},
+               {&P::rounds_in_flight, {2, 3, 4, 6, 8}}},
+              [&] {
+                const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
+                for (const std::int64_t waves : {1, 2}) {
+                  const std::int64_t wanted =
+                      std::max<std::int64_t>(1, waves * to.gpu.sms / head_blocks(op, plan));
+                  plan.splits = static_cast<int>(std::min<std::int64_t>(wanted, rounds));
+                  to.add(plan);
+                }
+              });
+}
+
+// As fragments count, but for products of bytes, and for values that are turned by permutes.
+void count_work(BlockWork& to, const AttentionBytes& plan, const AttentionDecode& op,
+                const PlanUse& use, ConflictTable& conflicts) {
+  const double warps = plan.threads / 32.0;
+  const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
+  const double steps = std::ceil(tokens / plan.threads);
+  const double tiles = warps * steps * vq::kBytesStep / 8;
+  const double quads = std::ceil(plan.heads_per_block / 4.0);
+  const double lookups = tiles * op.shape.head_dim / 16;
+  for (const OperandUse& each : use.operands) add_lookups(to, each, lookups, conflicts);
+  const double octets = op.shape.head_dim / 32.0;
+  to.products += tiles * octets * quads;  // of keys a half of a product, of values as much
+  to.arithmetic += tiles * (op.shape.head_dim / 8.0 + quads * 12);
+  to.passes += 2 * warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
+  to.prologue += 4;
+  to.chain += steps;
+  to.registers = 65536 / kThreadsOfQuad;
+}
+
+std::vector<std::string> explain_plan(const AttentionBytes& plan, const AttentionDecode& op) {
+  const auto config = configured(plan, op);
+  return {fmt::format("rounds of {} tokens, {} bytes of codes by two copies, {} in flight",
+                      plan.threads, vq::round_bytes(config), plan.rounds_in_flight)};
+}
+
+}  // namespace vqgen

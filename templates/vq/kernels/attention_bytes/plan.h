@@ -1,0 +1,111 @@
+// Plan of attention by bytes: keys and values of int8 entries, all products of integers.
+#pragma once
+
+#include <vq/layout/query_words.h>
+
+namespace vq {
+
+struct AttentionBytes {
+  int threads = 512;
+  int splits = 1;
+  Combine combine = Combine::kernel;
+  int heads_per_block = 1;
+  int rounds_in_flight = 4;
+
+  static constexpr const char* kType = "AttentionBytes";
+  static constexpr const char* kName = "attention_bytes";
+  static constexpr int key_channel_splits = 1;
+  static constexpr int value_channel_splits = 1;
+  // All entries, a copy in each bank of shared memory.
+  static constexpr int kEntries = 256;
+  static constexpr int kCopies = 32;
+  static constexpr Placement key_codebook{0, kEntries, kCopies, 0};
+  static constexpr Placement value_codebook{0, kEntries, kCopies, 0};
+  static constexpr int kVectorSize = 4;
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = AttentionBytes;
+    visit("threads", &P::threads, Range{32, 512}, Doc::kThreads);
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("heads_per_block", &P::heads_per_block, Range{1, 8}, Doc::kHeadsPerBlock);
+    visit("rounds_in_flight", &P::rounds_in_flight, Range{2, 8},
+          "rounds of codes that shared memory has room for; in one each warp has 32 tokens");
+  }
+};
+
+// Tokens that a warp works on at once, and those of all warps: a round.
+inline constexpr int kBytesStep = 32;
+VQ_HD constexpr int token_tile(const AttentionConfig<AttentionBytes>&) { return kBytesStep; }
+VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionBytes>& c) { return c.threads; }
+
+// Tokens that a warp may sum up. Each is rounded to a 2^-16th part of the largest probability of
+// its warp: with so many that is 4e-4 of an output where scores spread by 2.5 (natural log units),
+// with 20,000 more than 1e-3. Sums of bytes fit 32 bits far beyond.
+inline constexpr i64 kBytesMostTokens = 8192;
+static_assert(kBytesMostTokens * 255 * 127 + (1 << 29) < (i64{1} << 31), "");
+
+// The most tokens that a warp has of a sequence of so many, each split taking whole steps.
+VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionBytes>& c, i64 tokens) {
+  const i64 turn = turn_tokens(c);
+  i64 share = ceil_div(ceil_div(tokens, i64{kBytesStep}), i64{c.splits}) * kBytesStep;
+  if (c.independent) share = fixed_split(c, tokens);
+  return ceil_div(share, turn) * kBytesStep;
+}
+
+// Bytes of a row of codes.
+VQ_HD constexpr int code_row_bytes(const AttentionConfig<AttentionBytes>& c) {
+  return c.head_dim / AttentionBytes::kVectorSize;
+}
+// Codes of keys and of values of a round.
+VQ_HD constexpr i64 round_bytes(const AttentionConfig<AttentionBytes>& c) {
+  return i64{2} * c.threads * code_row_bytes(c);
+}
+
+// How a block carves shared memory: while it attends, and over entries and rounds, once its warps'
+// parts are merged.
+struct AttentionBytesShared {
+  i64 entries;      // [entry]: kCopies of a key's as a word each, then of a value's
+  i64 rounds;       // [rounds_in_flight]: rows of codes of keys, then of values
+  i64 barriers;     // [rounds_in_flight] of 8 bytes: a round has come
+  i64 readers;      // [rounds_in_flight] words: warps that have read one
+  i64 query;        // [heads_per_block][head_dim] fp32, transformed
+  i64 query_words;  // [heads_per_block][2] rows of operand words
+  i64 query_peaks;  // [heads_per_block] fp32, their largest magnitudes
+  i64 parts;        // at the end: [warp][quad head][part_row] fp32
+  i64 maximum;      // likewise [quad head][warp] fp32
+  i64 sum;          // likewise
+  i64 total;
+};
+
+// Floats from a head of a warp's part to the next: lanes that store at once meet in no bank.
+VQ_HD constexpr int part_row(int head_dim) { return head_dim + 4; }
+
+VQ_HD constexpr AttentionBytesShared bytes_layout(const AttentionConfig<AttentionBytes>& c) {
+  AttentionBytesShared at{};
+  Carver carve;
+  const i64 warps = c.threads / 32;
+  at.entries = carve(i64{AttentionBytes::kEntries} * 2 * AttentionBytes::kCopies * 4);
+  at.rounds = carve(c.rounds_in_flight * round_bytes(c));
+  at.barriers = carve(i64{c.rounds_in_flight} * 8);
+  at.readers = carve(i64{c.rounds_in_flight} * 4);
+  at.query = carve(i64{c.heads_per_block} * c.head_dim * 4);
+  at.query_words =
+      carve(i64{query_word(quarter_words(c.head_dim) / 2, 2, 2 * c.heads_per_block, 0, 0)} * 4);
+  at.query_peaks = carve(i64{c.heads_per_block} * 4);
+  at.maximum = carve(warps * quad_heads(c) * 4);
+  at.sum = carve(warps * quad_heads(c) * 4);
+  at.total = carve.next;
+  at.parts = at.entries;
+  return at;
+}
+
+// Codes are copied by pieces of 16 bytes.
+VQ_HD constexpr CallShape call_shape(const AttentionConfig<AttentionBytes>& c, i64 batch, i64) {
+  CallShape shape = attention_shape(c, batch, bytes_layout(c).total, true);
+  shape.code_bytes = most(shape.code_bytes, 16);
+  return shape;
+}
+
+}  // namespace vq

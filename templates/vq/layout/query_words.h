@@ -1,0 +1,22 @@
+// The query of a block as operand words of tensor cores, in shared memory (ops/query_fragments.cuh,
+// ops/query_bytes.cuh).
+#pragma once
+
+#include <vq/layout/attention.h>
+
+namespace vq {
+
+// Heads as products have them: in quads.
+template <class Plan>
+VQ_HD constexpr int quad_heads(const AttentionConfig<Plan>& c) {
+  return round_up(c.heads_per_block, 4);
+}
+// Words of elements of a quarter of a row, which a lane reads; of bytes half as many.
+VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
+// Where word `word` of a quarter of row `row` of operand words stands. Of 128 channels quarters
+// begin in other banks and rows 16 banks apart; of others some lanes meet, once a block.
+VQ_HD constexpr int query_word(int quarter_words, int octet_words, int row, int quarter, int word) {
+  return (row * 4 + quarter) * (quarter_words + octet_words) + word;
+}
+
+}  // namespace vq
