@@ -12,6 +12,7 @@
 #include <vq/args/scalar_matrix.h>
 #include <vq/kernels/append_fragments/plan.h>
 #include <vq/kernels/append_lanes/plan.h>
+#include <vq/kernels/attention_bins/plan.h>
 #include <vq/kernels/attention_channels/plan.h>
 #include <vq/kernels/attention_fragments/plan.h>
 #include <vq/kernels/attention_lanes/plan.h>
@@ -51,6 +52,7 @@ std::string short_name(const Placement& placement, int entries);
 
 using vq::AppendFragments;
 using vq::AppendLanes;
+using vq::AttentionBins;
 using vq::AttentionChannels;
 using vq::AttentionFragments;
 using vq::AttentionLanes;
@@ -70,10 +72,10 @@ using vq::ScalarForm;
 using vq::ScalarForms;
 using vq::SplitsBy;
 
-using Plan =
-    std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
-                 LinearLanes, LinearFragments, LinearTables, LinearWarpgroups, LinearSlices,
-                 LinearBytes, LinearBytegroups, AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
+using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
+                          AttentionBins, LinearLanes, LinearFragments, LinearTables,
+                          LinearWarpgroups, LinearSlices, LinearBytes, LinearBytegroups,
+                          AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
 // The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which

@@ -219,6 +219,7 @@ PlanUse use_of(const P& plan, const AttentionDecode& op) {
 
 PlanUse use_of(const AttentionTables&, const AttentionDecode&);
 PlanUse use_of(const AttentionFragments&, const AttentionDecode&);
+PlanUse use_of(const AttentionBins&, const AttentionDecode&);
 
 // Tiles that a block of lanes, tables or channels takes.
 template <class P>

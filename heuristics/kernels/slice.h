@@ -93,6 +93,7 @@ VQGEN_SLICE(AttentionLanes)
 VQGEN_SLICE(AttentionFragments)
 VQGEN_SLICE(AttentionTables)
 VQGEN_SLICE(AttentionChannels)
+VQGEN_SLICE(AttentionBins)
 VQGEN_SLICE(LinearLanes)
 VQGEN_SLICE(LinearFragments)
 VQGEN_SLICE(LinearTables)
@@ -119,6 +120,7 @@ std::vector<std::string> explain_plan(const P&, const OpOf<P>&) {
 }
 std::vector<std::string> explain_plan(const AttentionTables&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const AttentionChannels&, const AttentionDecode&);
+std::vector<std::string> explain_plan(const AttentionBins&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
 std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
 std::vector<std::string> explain_plan(const AppendFragments&, const KvAppend&);

@@ -38,6 +38,12 @@ std::vector<Problem> problems() {
   attention.shape = {2, 32, 8, 128, 4096};
   attention.keys = find_format("cq-2c8b", "test");
   attention.values = for_values(attention.keys);
+  AttentionDecode wide = attention;
+  wide.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+  wide.values = find_format("vqkv-llama-3.1-8b-values", "test");
+  for (VqFormat& part : wide.keys.parts) part.index_bits = 12;
+  wide.keys.take_alone();
+  wide.values.index_bits = 12;
   KvAppend append;
   append.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4};
   append.keys = attention.keys;
@@ -49,6 +55,7 @@ std::vector<Problem> problems() {
   ScalarQuantize matrix;
   matrix.shape = {.tokens = 16384, .channels = 512, .scales = Scales::computed};
   return {attention,
+          wide,
           append,
           decode,
           matrix,

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/plan/plan.h"
+#include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
 
 namespace vqgen {
@@ -136,7 +137,7 @@ TEST(Parts, SizesAreThoseOfAllParts) {
   EXPECT_EQ(kv_codebook_elements(keys, 8, 128), 20 * 4096 * 80 + 8 * 16 * 1024 * 48);
 }
 
-TEST(Parts, LanesAloneRunThem) {
+TEST(Parts, LanesAndBinsRunThem) {
   for (const char* gpu : {"a100", "h100", "h200"}) {
     const GpuSpec spec = find_gpu(gpu);
     const AttentionDecode op = sound_parts();
@@ -147,6 +148,10 @@ TEST(Parts, LanesAloneRunThem) {
          {Plan(AttentionFragments{}), Plan(AttentionTables{}), Plan(AttentionChannels{})}) {
       expect_refused(check(plan, op, spec), {"keys", "2 parts", "use lanes"});
     }
+    expect_refused(check(AttentionBins{}, op, spec), {"values: entries of 4 elements"});
+    AttentionDecode wide = op;
+    wide.values = find_format("vqkv-llama-3.1-8b-values", "test");
+    expect_ok(check(choose_plan(AttentionBins{}, wide, spec), wide, spec));
     const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
     expect_ok(check(choose(append, spec), append, spec));
     expect_refused(check(AppendFragments{}, append, spec), {"keys", "2 parts", "use lanes"});

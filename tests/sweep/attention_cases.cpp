@@ -242,7 +242,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   fix_levels(placed, op, v[kKeyLevels], v[kValueLevels]);
   attempt(placed);
   result.override_dropped = !change(
-      [&](auto& own) requires requires { own.heads_per_block; } { vary(own, v[kPlan]); });
+      [&](auto& own) requires requires { own.heads_per_block = 1; } { vary(own, v[kPlan]); });
   if (v[kCombine] == 1) {
     change(
         [](auto& own) requires requires { own.combine = Combine{}; } {

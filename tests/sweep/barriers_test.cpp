@@ -176,6 +176,27 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
   expect_counter_needed(attention, plan);
 }
 
+// With one table in flight, which has all barriers; with two, where each has a wait for the copies
+// of the last turn.
+TEST(Barriers, OfAttentionByBinsAreAllNeeded) {
+  AttentionDecode op;
+  op.shape = {
+      .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300, .window = 40};
+  op.keys = {.vector_size = 64, .index_bits = 12, .residuals = 6, .scope = Scope::tensor};
+  op.values = {.vector_size = 64, .index_bits = 6, .scope = Scope::tensor};
+  auto plan = rules_plan<AttentionBins>(op, find_gpu("h200"));
+  plan.threads = 64;
+  plan.tokens_per_thread = 8;
+  plan.tables_in_flight = 1;
+  expect_every_barrier_needed(op, plan, 8);
+  plan.tables_in_flight = 2;
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  for (const char* place : {"sync_block();  // the table that", "copy_async_wait<0>();"}) {
+    const std::string report = report_of(right, op, plan, place, "//");
+    EXPECT_NE(report.find(": race at "), std::string::npos) << place << ": " << report;
+  }
+}
+
 TEST(Barriers, OfDecodeAreAllNeeded) {
   KvDecode op;
   op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 90, .window = 2};

@@ -279,7 +279,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
        {std::pair{"rest_.dot(lane, token, staged + kTileWords", "rest_.dot(lane, token, staged"},
         std::pair{"+ Rows::kFormat.part.first_channel", ""},
         std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{" % kPageTokens) + kFirstWord", " % kPageTokens)"},
+        std::pair{" % kPageTokens) + word(kFirstWord)", " % kPageTokens)"},
         std::pair{"place_of(channel), row[j]", "channel, row[j]"},
         std::pair{"raw_query() + h * kHeadDim + i", "query() + h * kHeadDim + i"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
@@ -302,7 +302,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
         std::pair{"pairs[i / 2] >> i % 2 * 16", "pairs[i / 2]"},
         std::pair{"kFormat.part.first_channel == 0", "kFormat.part.first_channel < 0"},
         std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{"row(token) +\n             kFirstWord", "row(token)"}}) {
+        std::pair{"row(token) +\n             word(kFirstWord)", "row(token)"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
@@ -322,7 +322,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAppendedKeys) {
         std::pair{"load_global(row + channel_of<Operand, Plan>(channel))",
                   "load_global(row + channel)"},
         std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{"row(token) +\n             kFirstWord", "row(token)"},
+        std::pair{"row(token) +\n             word(kFirstWord)", "row(token)"},
         std::pair{"(args, token_block, share - kShares)", "(args, token_block, share)"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);

@@ -93,10 +93,19 @@ template <class Plan>
 VQ_HD constexpr bool balanced(const AttentionConfig<Plan>&) {
   return false;
 }
-// Partials of a head of a query token, all sequences together.
+// Partials of a head of a query token of one sequence; and of all sequences together.
+template <class Plan>
+VQ_HD constexpr int partial_count(const AttentionConfig<Plan>& c) {
+  return c.splits;
+}
+// Whether a result is made of partials, however few.
+template <class Plan>
+VQ_HD constexpr bool has_partials(const AttentionConfig<Plan>& c) {
+  return partial_count(c) > 1;
+}
 template <class Plan, class Count>
 VQ_HD constexpr Count partial_slots(const AttentionConfig<Plan>& c, Count batch) {
-  return balanced(c) ? c.splits + batch - 1 : c.splits * batch;
+  return balanced(c) ? c.splits + batch - 1 : partial_count(c) * batch;
 }
 // Tokens that a block takes in one turn of all its warps.
 template <class Plan>
@@ -156,16 +165,17 @@ VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_di
   return static_cast<int>(words);
 }
 
-// Counters, the partial scores of a call, and the partials of its splits; alignment of codes.
+// Counters, what a kernel of a call hands to the next, and the partials; alignment of codes.
 template <class Plan>
 VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64 batch,
-                                             i64 score_bytes, CallShape& shape) {
+                                             i64 handed_bytes, CallShape& shape) {
   shape.splits = c.splits;
   shape.counters = counters(c, batch);
-  shape.handed_bytes = score_bytes;
+  shape.handed_bytes = handed_bytes;
   shape.code_bytes = code_alignment(c.keys, c.values);
-  if (c.splits > 1 || score_bytes > 0) shape.workspace_bytes = kCounterBytes + score_bytes;
-  if (c.splits == 1) return;
+  if (!has_partials(c) && handed_bytes == 0) return;
+  shape.workspace_bytes = kCounterBytes + handed_bytes;
+  if (!has_partials(c)) return;
   shape.workspace_bytes +=
       i64{c.query_tokens} * c.query_heads * partial_slots(c, batch) * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;

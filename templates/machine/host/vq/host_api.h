@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 7;
+inline constexpr int kApiVersion = 8;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -25,7 +25,8 @@ enum class Access : int {
   // Of global memory that other threads write meanwhile: ordered by the kernel's own protocol.
   kLoadGlobalCoherent,
   kAtomicAddGlobal,
-  kLoadConstant
+  kLoadConstant,
+  kAddShared  // additions of several threads commute
 };
 enum class Collective : int {
   kSyncBlock,
