@@ -100,7 +100,14 @@ TEST(Parts, WhatNoPartIsIsRefused) {
   expect_words(with(R"("preset": "int8-token")"), {"/keys/parts/1", "no scalar codes"});
   expect_words(with(R"("preset": "vecinfer-d4b8i8")"), {"/keys/parts/1", "int8 entries"});
   expect_words(with(R"("preset": "cq-8c8b", "stage_scales": true)"), {"no scales"});
-  expect_words(with(R"("preset": "cq-8c8b", "layout": {"rows": 4, "words": 1})"), {"plain layout"});
+  expect_words(with(R"("preset": "cq-8c8b", "layout": {"rows": 4, "words": 1})"),
+               {"/keys/parts/1/layout", "one layout"});
+  const std::string grouped = R"("vector_size": 16, "index_bits": 8, "layout": )";
+  const auto both = [&](const std::string& layout) {
+    return list({part(0, 64, grouped + layout), part(64, 128, grouped + layout)});
+  };
+  expect_words(refused(both(R"({"rows": 2, "words": 2})")), {"/layout", "runs of 1 word"});
+  EXPECT_EQ(with_keys<KvDecode>(both(R"({"rows": 32})")).keys.layout, (CodeLayout{32, 1}));
   expect_words(with(R"("preset": "cq-8c8b", "group_channels": 40)"),
                {"/keys/parts/1/group_channels", "40 does not divide the part's channels 48"});
   expect_words(with("\"parts\": [" + kLow + "]"), {"/keys/parts/1", "'channels'"});
@@ -110,9 +117,9 @@ TEST(Parts, WhatNoPartIsIsRefused) {
   expect_words(refused(R"({"parts": 3})"), {"/keys/parts", "array"});
   expect_words(refused(R"({"vector_size": 4, "index_bits": 8, "channels": [0]})"),
                {"/keys/channels", "goes with a part"});
-  std::string both = list({kLow, kHigh});
-  both.insert(1, R"("vector_size": 8, )");
-  expect_words(refused(both), {"/keys", "vector_size"});
+  std::string beside = list({kLow, kHigh});
+  beside.insert(1, R"("vector_size": 8, )");
+  expect_words(refused(beside), {"/keys", "vector_size"});
 }
 
 TEST(Parts, AreOfKeysAlone) {

@@ -21,10 +21,6 @@ VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor
   format.scope = scope;
   return format;
 }
-VqFormat with_layout(VqFormat format, CodeLayout layout) {
-  format.layout = layout;
-  return format;
-}
 // Every third channel in the second part.
 VqFormat two_parts(VqFormat first, VqFormat second, int head_dim) {
   const int of_second = head_dim - head_dim / 3 / 16 * 16;
@@ -61,6 +57,21 @@ std::vector<BinsCase> bins_cases() {
        wide(128, 8, 6),
        DType::f16,
        [](AttentionBins& plan) { plan.splits = 2; }},
+      {"vqkv in groups of 32 rows",
+       {.batch = 3,
+        .query_heads = 8,
+        .kv_heads = 2,
+        .head_dim = 128,
+        .tokens = 300,
+        .window = 37,
+        .sinks = 4},
+       with_layout(in_parts({wide(80, 20, 6), wide(48, 16, 5)}), {32, 1}),
+       with_layout(wide(128, 8, 6), {32, 1}),
+       DType::f16,
+       [](AttentionBins& plan) {
+         plan.splits = 2;
+         plan.tokens_per_thread = 8;
+       }},
       {"one head",
        {.batch = 2, .query_heads = 3, .kv_heads = 3, .head_dim = 64, .tokens = 700},
        wide(16, 5, 7, head),
@@ -181,7 +192,7 @@ TEST_F(Bins, OfHardCodesAreRight) {
 
 // Where probabilities and tables stand, and how blocks share them, changes no bit.
 TEST_F(Bins, PlansThatShareOtherwiseGiveTheSameBits) {
-  const AttentionDecode op = problem_of(bins_cases()[1]);
+  const AttentionDecode op = problem_of(bins_cases()[2]);
   const AttentionData data =
       make_attention_data(op, {.seed = 41, .lengths = LengthPattern::ragged});
   const AttentionBins plan = plan_of(op);
