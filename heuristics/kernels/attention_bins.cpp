@@ -38,6 +38,25 @@ int even_waves(std::int64_t blocks, const AttentionDecode& op, int threads, cons
   return static_cast<int>(most);
 }
 
+// Blocks of products wait for memory most of the time: three a multiprocessor, with at most 4096
+// entries each. But partials of more than 16 splits take longer to merge than they spare.
+int choose_entry_splits(const AttentionBins& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  constexpr int kMostSplits = 16;
+  constexpr int kMostEntries = 4096;
+  const auto config = configured(plan, op);
+  const std::int64_t rows = vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
+  const std::int64_t blocks = ceil_div(rows, std::int64_t{plan.rows_per_block}) *
+                              vq::columns_of(config.values) *
+                              (config.values.per_head ? op.shape.kv_heads : 1);
+  int splits = 1;
+  while (splits < kMostSplits && op.values.entries() / splits >= 4 * kLeastWidth &&
+         (blocks * splits < std::int64_t{3} * gpu.sms ||
+          op.values.entries() / splits > kMostEntries)) {
+    splits *= 2;
+  }
+  return splits;
+}
+
 }  // namespace
 
 void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& op,
@@ -91,8 +110,9 @@ void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& 
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
 }
 
-// Two tables in flight where they fit, else lookups in global memory; all columns' bins that fit a
-// block; splits for a wave of blocks, and as many of the entries.
+// Two tables in flight where they fit, else lookups in global memory. As many columns' bins as fit
+// a block and share the columns evenly: an uneven share of 3, 3 and 2 takes longer than 2 each.
+// Splits for whole waves of these blocks.
 AttentionBins choose_plan(AttentionBins plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const auto fits = [&](std::int64_t bytes) { return bytes <= gpu.shared_bytes_per_block; };
   if (op.group() > 4) plan.tokens_per_thread /= 2;
@@ -105,24 +125,15 @@ AttentionBins choose_plan(AttentionBins plan, const AttentionDecode& op, const G
     plan.bin_slices *= 2;
   }
   const int columns = op.shape.head_dim / op.values.vector_size * op.values.residuals;
-  while (plan.columns_per_block < columns) {
+  for (int share = columns; share > 1; --share) {
     AttentionBins more = plan;
-    ++more.columns_per_block;
-    if (!fits(vq::bins_shared(configured(more, op)).total)) break;
+    more.columns_per_block = share;
+    if (columns % share != 0 || !fits(vq::bins_shared(configured(more, op)).total)) continue;
     plan = more;
+    break;
   }
-  // As even as the columns allow.
-  plan.columns_per_block =
-      static_cast<int>(ceil_div(columns, ceil_div(columns, plan.columns_per_block)));
   plan.splits = even_waves(fill_blocks(plan, op) * op.shape.batch, op, plan.threads, gpu);
-  auto config = configured(plan, op);
-  const std::int64_t rows = vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
-  plan.rows_per_block = rows > 32 ? 64 : 32;
-  const std::int64_t products = ceil_div(rows, std::int64_t{plan.rows_per_block}) * columns *
-                                (config.values.per_head ? op.shape.kv_heads : 1);
-  while (plan.entry_splits < entries / 64 && products * plan.entry_splits * 4 < gpu.sms * 3) {
-    plan.entry_splits *= 2;
-  }
+  plan.entry_splits = choose_entry_splits(plan, op, gpu);
   return plan;
 }
 

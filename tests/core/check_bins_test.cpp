@@ -103,6 +103,18 @@ TEST(CheckBins, RulesFitTheGpu) {
   }
 }
 
+TEST(CheckBins, RulesTakeThemForManyTokensAlone) {
+  AttentionDecode op = sound_bins();
+  op.shape.batch = 4;
+  op.shape.tokens = (32768 + 4 * 4096) / 8;  // of 2 heads and 4 sequences
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "bins");
+  --op.shape.tokens;
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
+  op.shape.tokens = 100000;
+  op.shape.query_tokens = 2;  // which bins refuse
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
+}
+
 // A call's kernels, and what they hand on.
 TEST(CheckBins, WorkspaceHoldsTablesScoresAndBins) {
   const AttentionDecode op = sound_bins();

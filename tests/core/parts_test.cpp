@@ -150,7 +150,7 @@ TEST(Parts, LanesAndBinsRunThem) {
     const AttentionDecode op = sound_parts();
     expect_ok(check(op));
     expect_ok(check(choose(op, spec), op, spec));
-    EXPECT_EQ(dataflow_name(choose(op, spec)), "lanes");
+    EXPECT_EQ(dataflow_name(choose(op, spec)), "lanes");  // whose values are narrow
     for (const Plan& plan :
          {Plan(AttentionFragments{}), Plan(AttentionTables{}), Plan(AttentionChannels{})}) {
       expect_refused(check(plan, op, spec), {"keys", "2 parts", "use lanes"});
