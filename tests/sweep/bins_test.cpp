@@ -246,7 +246,7 @@ TEST_F(Bins, FaultsAreFound) {
         std::pair{"first_column_ * kFormat.index_bits % 32", "0"},
         std::pair{"bins + split * to_next", "bins"},
         std::pair{"const int first = split_ * kEntries;", "const int first = 0;"},
-        std::pair{"i < sinks ? i : window + i - sinks", "window + i"}}) {
+        std::pair{"of < sinks ? of : window + of - sinks", "window + of"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     const AttentionOutput output = execute(backend, *kernel, wrong, op, plan, data);

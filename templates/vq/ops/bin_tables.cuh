@@ -18,6 +18,8 @@ class BinTables {
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kSteps = kVectorSize / 16;
   static constexpr int kEntries = entries(kFormat);
+  // Of 16 entries, which share the loads of the query.
+  static constexpr int kTiles = kEntries < 32 ? 1 : 2;
   static constexpr int kOfColumn = entry_blocks(kFormat);
   static constexpr int kBlocks = columns_of(kFormat) * kOfColumn;
   static constexpr int kStride = staged_halves(kFormat);
@@ -35,7 +37,8 @@ class BinTables {
     sync_block();
     const int first = block % kOfColumn * kTableEntries;
     const int end = kEntries - first < kTableEntries ? kEntries : first + kTableEntries;
-    for (int entry = first + warp() * 16; entry < end; entry += kTableThreads / 32 * 16) {
+    constexpr int kOfWarp = kTiles * 16;
+    for (int entry = first + warp() * kOfWarp; entry < end; entry += kTableThreads / 32 * kOfWarp) {
       multiply(args, rows, column, entry);
     }
   }
@@ -67,33 +70,40 @@ class BinTables {
     const u16* const from =
         column_entries<Format>(args.keys, Row::at(args, rows.first).kv_head, column) +
         i64{entry + lane_group()} * kVectorSize + place_in_group() * 4;
-    u32 a[kSteps][4];
+    u32 a[kTiles][kSteps][4];
     VQ_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
+    for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const auto four =
-            load_global(reinterpret_cast<const U32x2*>(from + half * 8 * kVectorSize + step * 16));
-        a[step][half] = four.x;
-        a[step][half + 2] = four.y;
+      for (int step = 0; step < kSteps; ++step) {
+        VQ_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const auto four = load_global(reinterpret_cast<const U32x2*>(
+              from + (tile * 2 + half) * 8 * kVectorSize + step * 16));
+          a[tile][step][half] = four.x;
+          a[tile][step][half + 2] = four.y;
+        }
       }
     }
     const float scale = score_scale(args);
     u16* const tables = BinsWorkspace<Plan>(args).tables(0) + column_table<Plan, kPart>(column);
     for (int first = 0; first < rows.count; first += 8) {
-      float sums[4] = {};
+      float sums[kTiles][4] = {};
       VQ_UNROLL
       for (int step = 0; step < kSteps; ++step) {
         const auto four = load_shared(
             reinterpret_cast<const U32x2*>(shared_part<u16>(0) + (first + lane_group()) * kStride +
                                            step * 16 + place_in_group() * 4));
-        mma_m16n8k16<kConfig.element>(sums, a[step], {four.x, four.y});
+        VQ_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          mma_m16n8k16<kConfig.element>(sums[tile], a[tile][step], {four.x, four.y});
+        }
       }
       const int r = first + place_in_group() * 2;
       VQ_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        store(tables + (entry + lane_group() + half * 8) * kPadded, rows, r,
-              within(sums[2 * half] * scale), within(sums[2 * half + 1] * scale));
+      for (int i = 0; i < 2 * kTiles; ++i) {
+        const float(&pair)[4] = sums[i / 2];
+        store(tables + (entry + lane_group() + i * 8) * kPadded, rows, r,
+              within(pair[i % 2 * 2] * scale), within(pair[i % 2 * 2 + 1] * scale));
       }
     }
   }

@@ -1,6 +1,6 @@
 // Attention over the raw tokens of a sequence alone, sinks and window, as partials of its heads: a
-// warp takes a token at a time for all heads of a KV head, its lanes pairs of channels, with a
-// softmax of its own; the warps of a block become one in shared memory.
+// warp takes some tokens at a time, loaded together, for all heads of a KV head, its lanes pairs of
+// channels, with a softmax of its own; the warps of a block become one in shared memory.
 #pragma once
 
 #include <vq/ops/bin_columns.cuh>
@@ -16,6 +16,7 @@ class RawPartials {
   static constexpr int kWarps = kRawThreads / 32;
   static constexpr int kWords = ceil_div(kHeadDim / 2, 32);  // of a lane
   static constexpr int kFloats = kHeadDim + 2;               // [channel .., maximum, sum]
+  static constexpr int kAtOnce = 4;                          // tokens of a warp
   static constexpr int kPartials = partial_count(kConfig);
   static constexpr int kOfProducts = product_partials(kConfig);
   using Raw = RawRows<Plan>;
@@ -34,8 +35,14 @@ class RawPartials {
     const int all = sinks + length_ - window;
     const int begin = block_x() * kRawTokens;
     const int end = Raw::least(begin + kRawTokens, all);
-    for (int i = begin + warp(); i < end; i += kWarps) {
-      add_token(i < sinks ? i : window + i - sinks);
+    for (int i = begin + warp() * kAtOnce; i < end; i += kWarps * kAtOnce) {
+      int tokens[kAtOnce];
+      VQ_UNROLL
+      for (int t = 0; t < kAtOnce; ++t) {
+        const int of = Raw::least(i + t, end - 1);  // the last one again where there is none
+        tokens[t] = of < sinks ? of : window + of - sinks;
+      }
+      add_tokens(tokens, end - i);
     }
     float* const own = shared_part<float>(0) + warp() * kHeads * kFloats;
     VQ_UNROLL
@@ -84,38 +91,58 @@ class RawPartials {
     }
   }
 
-  VQ_DEVICE void add_token(int token) {
-    const i64 place = Raw::at(args_, batch_, kv_head_, token, raw_.sinks);
-    u32 key[kWords], value[kWords];
+  // Those of the first `count`.
+  VQ_DEVICE void add_tokens(const int (&tokens)[kAtOnce], int count) {
+    u32 keys[kAtOnce][kWords], values[kAtOnce][kWords];
     VQ_UNROLL
-    for (int j = 0; j < kWords; ++j) {
-      key[j] = load_pair(args_.raw_keys + place, j);
-      value[j] = load_pair(args_.raw_values + place, j);
+    for (int t = 0; t < kAtOnce; ++t) {
+      const i64 place = Raw::at(args_, batch_, kv_head_, tokens[t], raw_.sinks);
+      VQ_UNROLL
+      for (int j = 0; j < kWords; ++j) {
+        keys[t][j] = load_pair(args_.raw_keys + place, j);
+        values[t][j] = load_pair(args_.raw_values + place, j);
+      }
     }
     VQ_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      float score = 0.0f;
+      float scores[kAtOnce];
+      float highest = maximum_[h];
       VQ_UNROLL
-      for (int j = 0; j < kWords; ++j) {
-        float low, high;
-        unpack(key[j], low, high);
-        score += query_[h][2 * j] * low + query_[h][2 * j + 1] * high;
+      for (int t = 0; t < kAtOnce; ++t) {
+        scores[t] = t < count ? score_of(query_[h], keys[t]) : -infinity();
+        highest = larger(highest, scores[t]);
       }
+      const float rescale = exp2_approx(maximum_[h] - highest);
+      maximum_[h] = highest;
+      sum_[h] *= rescale;
       VQ_UNROLL
-      for (int mask = 16; mask > 0; mask /= 2) score += shuffle_xor(score, mask);
-      const float before = maximum_[h];
-      maximum_[h] = larger(before, score);
-      const float rescale = exp2_approx(before - maximum_[h]);
-      const float probability = exp2_approx(score - maximum_[h]);
-      sum_[h] = sum_[h] * rescale + probability;
+      for (int i = 0; i < 2 * kWords; ++i) sums_[h][i] *= rescale;
       VQ_UNROLL
-      for (int j = 0; j < kWords; ++j) {
-        float low, high;
-        unpack(value[j], low, high);
-        sums_[h][2 * j] = sums_[h][2 * j] * rescale + probability * low;
-        sums_[h][2 * j + 1] = sums_[h][2 * j + 1] * rescale + probability * high;
+      for (int t = 0; t < kAtOnce; ++t) {
+        const float probability = exp2_approx(scores[t] - highest);
+        sum_[h] += probability;
+        VQ_UNROLL
+        for (int j = 0; j < kWords; ++j) {
+          float low, high;
+          unpack(values[t][j], low, high);
+          sums_[h][2 * j] += probability * low;
+          sums_[h][2 * j + 1] += probability * high;
+        }
       }
     }
+  }
+  // In all lanes, which arrive together.
+  VQ_DEVICE static float score_of(const float (&query)[2 * kWords], const u32 (&key)[kWords]) {
+    float score = 0.0f;
+    VQ_UNROLL
+    for (int j = 0; j < kWords; ++j) {
+      float low, high;
+      unpack(key[j], low, high);
+      score += query[2 * j] * low + query[2 * j + 1] * high;
+    }
+    VQ_UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) score += shuffle_xor(score, mask);
+    return score;
   }
 
   // The sums of the warps, in their order, are the block's partial.
