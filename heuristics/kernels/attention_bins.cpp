@@ -91,8 +91,8 @@ void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& 
   judge.require(plan.columns_per_block <= vq::columns_of(config.values),
                 "columns_per_block {} is more than the {} columns of the values",
                 plan.columns_per_block, vq::columns_of(config.values));
-  // Sums of a token's heads, and the words of its codes.
-  const int registers = plan.tokens_per_thread * (vq::padded_heads(config) + 2) + 16;
+  // Sums of a token's heads, and a word of its codes.
+  const int registers = plan.tokens_per_thread * (vq::padded_heads(config) + 1) + 24;
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(registers <= most,
                 "tokens_per_thread {} takes {} registers a thread, of {}; lower it or threads",
@@ -172,7 +172,7 @@ void count_work(BlockWork& to, const AttentionBins& plan, const AttentionDecode&
   const double tokens = static_cast<double>(op.shape.tokens) * op.shape.batch * op.shape.kv_heads;
   to.passes += tokens / 32 * columns / static_cast<double>(to.blocks);
   to.arithmetic += tokens / 32 * columns / static_cast<double>(to.blocks);
-  to.registers = plan.tokens_per_thread * (vq::padded_heads(c) + 2) + 16;
+  to.registers = plan.tokens_per_thread * (vq::padded_heads(c) + 1) + 24;
 }
 
 std::vector<std::string> explain_plan(const AttentionBins& plan, const AttentionDecode& op) {

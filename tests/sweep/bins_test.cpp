@@ -240,7 +240,7 @@ TEST_F(Bins, FaultsAreFound) {
   for (const auto& [place, instead] :
        {std::pair{"channel_of<Format, Plan>(channel + k)", "channel + k"},
         std::pair{"kBefore + column * kColumn", "column * kColumn"},
-        std::pair{"low[i][t] = high[i][t]", "low[i][t] = low[i][t]"},
+        std::pair{"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
         std::pair{"token < length_ && !raw.holds(token)", "token < length_"},
         std::pair{"* exp2_approx(load_global(from) - highest)", ""},
         std::pair{"first_column_ * kFormat.index_bits % 32", "0"},

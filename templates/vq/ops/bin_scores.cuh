@@ -44,8 +44,8 @@ class BinScores {
   // The first of a thread's tokens number 4 i .. 4 i + 3.
   VQ_DEVICE static int four(int i) { return first_token() + (i * kThreads + thread_index()) * 4; }
 
-  // Where the next word of these tokens' codes comes to stand, for this thread alone.
-  VQ_DEVICE static u32* next_word(int i) {
+  // Where the next words of these tokens' codes come to stand, for this thread alone.
+  VQ_DEVICE static u32* next_words(int i) {
     return shared_part<u32>(kAt.words) + (i * kThreads + thread_index()) * 4;
   }
 
@@ -77,39 +77,37 @@ class BinScores {
     constexpr int kColumns = columns_of(kFormat);
     constexpr u32 kMask = static_cast<u32>(entries(kFormat) - 1);
     const Codes codes(args_.keys, block_z(), kv_head_, length_);
-    u32 low[kFours][4], high[kFours][4];
+    u32 words[kFours][4];
     VQ_UNROLL
     for (int i = 0; i < kFours; ++i) {
-      codes.load(low[i], four(i), 0);
-      codes.load(high[i], four(i), 1);
+      codes.load(words[i], four(i), 0);
+      codes.copy(next_words(i), four(i), 1);
     }
+    copy_async_commit();
     for (int column = 0; column < kColumns; ++column) {
       const int bit = column * kFormat.index_bits;
       copy_async_wait<0>();
-      if (column > 0 && bit / 32 != (bit - kFormat.index_bits) / 32) {
+      if (bit % 32 < kFormat.index_bits && column > 0) {  // the first code that begins in a word
         VQ_UNROLL
         for (int i = 0; i < kFours; ++i) {
-          VQ_UNROLL
-          for (int t = 0; t < 4; ++t) low[i][t] = high[i][t];
-          load_words<4>(high[i], next_word(i), LoadShared());
+          load_words<4>(words[i], next_words(i), LoadShared());
+          codes.copy(next_words(i), four(i), bit / 32 + 1);
         }
-      }
-      // What the next column takes beside its table.
-      const int next = (bit + kFormat.index_bits) / 32;
-      if (next != bit / 32) {
-        VQ_UNROLL
-        for (int i = 0; i < kFours; ++i) codes.copy(next_word(i), four(i), next + 1);
       }
       const int buffer = kTables == 2 ? (before + column) % 2 : 0;
       get_table<kPart>(column, buffer);
       const auto* const global =
           reinterpret_cast<const Entry*>(tables_ + column_table<Plan, kPart>(column));
+      // A code that ends in the next word never begins where the word has just been replaced.
+      const bool crosses = bit % 32 + kFormat.index_bits > 32;
       VQ_UNROLL
       for (int i = 0; i < kFours; ++i) {
+        u32 next[4] = {};
+        if (crosses) load_words<4>(next, next_words(i), LoadShared());
         VQ_UNROLL
         for (int t = 0; t < 4; ++t) {
-          const u64 words = u64{high[i][t]} << 32 | low[i][t];
-          const u32 code = static_cast<u32>(words >> bit % 32) & kMask;
+          const u64 both = u64{next[t]} << 32 | words[i][t];
+          const u32 code = static_cast<u32>(both >> bit % 32) & kMask;
           if constexpr (kTables > 0) {
             add(sums_[i][t],
                 load_shared(shared_part<Entry>(kAt.tables + buffer * kTableBytes) + code));
