@@ -2,7 +2,7 @@
 // what is not read; and kernels with a fault.
 #include <gtest/gtest.h>
 
-#include <limits>
+#include <cmath>
 
 #include "core/profiles.h"
 #include "generator/generate.h"
@@ -223,6 +223,25 @@ TEST_F(Bins, NothingElseIsRead) {
   std::fill(data.queries.begin() + static_cast<std::ptrdiff_t>(of_first), data.queries.end(), kNan);
   const AttentionOutput poisoned = kernel.run(data);
   for (std::size_t i = 0; i < of_first; ++i) ASSERT_EQ(poisoned.out[i], expected.out[i]) << i;
+}
+
+// Of one head's query.
+TEST_F(Bins, NanStaysInItsHead) {
+  AttentionDecode op = problem_of(bins_cases().front());
+  op.shape.window = op.shape.sinks = 0;
+  Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
+  AttentionData data = make_attention_data(op, {.seed = 44});
+  const AttentionOutput expected = kernel.run(data);
+  constexpr std::uint16_t kNan = 0x7e00;
+  data.queries[5] = kNan;
+  const AttentionOutput output = kernel.run(data);
+  for (std::size_t i = 0; i < output.out.size(); ++i) {
+    if (i < static_cast<std::size_t>(op.shape.head_dim)) {
+      EXPECT_TRUE(std::isnan(element_to_float(op.dtype, output.out[i]))) << i;
+    } else {
+      ASSERT_EQ(output.out[i], expected.out[i]) << i;
+    }
+  }
 }
 
 // One place of the kernel's text changed.

@@ -49,12 +49,14 @@ class BinFill {
     merge_maxima();
     sync_block();
     float maximum[kPadded], factor[kPadded];
+    bool any = false;
     VQ_UNROLL
     for (int h = 0; h < kPadded; ++h) {
       maximum[h] = load_shared(softmax() + h);
       factor[h] = load_shared(softmax() + kPadded + h);
+      any = any || factor[h] > 0.0f;
     }
-    if (factor[0] > 0.0f) add_tokens(maximum, factor);  // as of all heads, or there is no token
+    if (any) add_tokens(maximum, factor);
     sync_block();
     write();
   }
@@ -80,7 +82,7 @@ class BinFill {
       for (int block = lane(); block < blocks; block += 32) {
         const float* const from = maxima + block * 2 * kPadded;
         const float part = load_global(from + kPadded);
-        if (part > 0.0f) sum += part * exp2_approx(load_global(from) - highest);
+        if (part != 0.0f) sum += part * exp2_approx(load_global(from) - highest);
       }
       VQ_UNROLL
       for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
@@ -140,7 +142,8 @@ class BinFill {
         const int h = (4 * j + k) % kPadded;
         const float score = float_from_bits(word_of(turn.scores[j], k));
         const float power = exp2_approx(score - maximum[h]);
-        shares[(4 * j + k) / kPadded][h] = static_cast<u32>(power * factor[h] + 0.5f);
+        // Of a score that is NaN 0: its head's total says so.
+        shares[(4 * j + k) / kPadded][h] = static_cast<u32>(larger(power * factor[h], 0.0f) + 0.5f);
       }
     }
     VQ_UNROLL

@@ -169,11 +169,13 @@ class BinScores {
     VQ_UNROLL
     for (int h = 0; h < kPadded; ++h) {
       sum[h] = 0.0f;
-      if (highest[h] == -infinity()) continue;
       VQ_UNROLL
       for (int i = 0; i < kFours; ++i) {
         VQ_UNROLL
-        for (int t = 0; t < 4; ++t) sum[h] += exp2_approx(sums_[i][t][h] - highest[h]);
+        for (int t = 0; t < 4; ++t) {  // a NaN stays one
+          const float score = sums_[i][t][h];
+          sum[h] += score == -infinity() ? 0.0f : exp2_approx(score - highest[h]);
+        }
       }
     }
     sync_block();  // the maxima of the warps have been read

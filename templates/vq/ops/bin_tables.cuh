@@ -124,10 +124,10 @@ class BinTables {
     }
   }
 
-  // The largest number of f16, so that sums of tables are no NaN.
+  // Within f16, so that infinities of either sign do not meet in a sum. A NaN stays one.
   VQ_DEVICE static float within(float score) {
     constexpr float kMost = 65504.0f;
-    return larger(smaller(score, kMost), -kMost);
+    return score > kMost ? kMost : score < -kMost ? -kMost : score;
   }
 };
 
