@@ -45,9 +45,9 @@ std::string global_remedy_of(Access earlier, Access here) {
 
 std::string access_name(Access access, std::uint64_t bytes) {
   constexpr std::array kNames = {
-      "load_global", "store_global",  "load_shared",          "store_shared",      "copy_async",
-      "ldmatrix",    "warpgroup_mma", "load_global_coherent", "atomic_add_global", "load_constant",
-      "add_shared"};
+      "load_global",       "store_global",  "load_shared",   "store_shared",
+      "copy_async",        "ldmatrix",      "warpgroup_mma", "load_global_coherent",
+      "atomic_add_global", "load_constant", "add_shared"};
   return fmt::format("{} of {} bytes", kNames[static_cast<std::size_t>(access)], bytes);
 }
 
