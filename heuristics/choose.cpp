@@ -63,6 +63,13 @@ class Cheapest final : public Candidates {
 // Measured at one sequence on an H200: of 64 tokens lanes takes 0.6 times as long, of 256 twice.
 constexpr int kManyNewTokens = 128;
 
+// Rows of a cache from which on bins, which multiply all entries once, take less than lanes, which
+// decode all rows: so many, and these of each entry. Measured at one sequence on an H100: of 4096
+// entries (VQKV's stages) lanes takes 0.9 times as long at 4096 tokens of 8 heads, 2.9 times at
+// 32,768; of 65,536 entries 1.0 times there.
+constexpr std::int64_t kLeastRowsOfBins = 32768;
+constexpr std::int64_t kRowsPerEntry = 4;
+
 void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
 }
@@ -93,8 +100,16 @@ bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const 
          choose_plan(AttentionFragments{}, op, gpu).splits_by == SplitsBy::sequence;
 }
 
-// The one that is expected to be the fastest: bytes and fragments where they can run, else lanes;
-// to append few tokens lanes.
+bool bins_pay(const AttentionDecode& op) {
+  int entries = op.values.entries();
+  for_each_part(op.keys, op.shape.head_dim,
+                [&](const VqFormat& part, int) { entries = std::max(entries, part.entries()); });
+  return std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens >=
+         kLeastRowsOfBins + kRowsPerEntry * entries;
+}
+
+// The one that is expected to be the fastest: bytes and fragments where they can run, else bins of
+// more than few tokens, else lanes; to append few tokens lanes.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
     if (append->shape.new_tokens >= kManyNewTokens) {
@@ -116,6 +131,10 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   const Plan fragments =
       of_dataflow(attention ? Plan(AttentionFragments{}) : LinearFragments{}, problem, gpu);
   if (check(fragments, problem, gpu).ok) return fragments;
+  if (const auto* op = std::get_if<AttentionDecode>(&problem); op != nullptr && bins_pay(*op)) {
+    const Plan bins = of_dataflow(AttentionBins{}, problem, gpu);
+    if (check(bins, problem, gpu).ok) return bins;
+  }
   return of_dataflow(attention ? Plan(AttentionLanes{}) : LinearLanes{}, problem, gpu);
 }
 

@@ -71,6 +71,19 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
   return lines;
 }
 
+// All heads of a KV head are a block's, and no codebook stands near.
+std::vector<std::string> lines(const AttentionBins& plan, const AttentionDecode& op,
+                               const GpuSpec& gpu) {
+  const auto config = configured(plan, op);
+  return {
+      fmt::format("scores: {} blocks of {} tokens for {} SMs, {} tables in flight",
+                  vq::score_blocks(config, op.shape.tokens) * op.shape.kv_heads * op.shape.batch,
+                  vq::tokens_per_block(config), gpu.sms, plan.tables_in_flight),
+      fmt::format("splits {}: blocks that share the tokens of a sequence's bins", plan.splits),
+      fmt::format("entry_splits {}: blocks that share the entries of a value column",
+                  plan.entry_splits)};
+}
+
 template <class P>
 std::vector<std::string> lines(const P& plan, const KvDecode& op, const GpuSpec&) {
   const auto config = configured(plan, op);

@@ -139,16 +139,15 @@ void repack(std::span<const std::uint32_t> from, const CodeLayout& from_layout,
 
 void repack(QuantizedTensor& tensor, const CodeLayout& layout) {
   if (layout == tensor.format.layout) return;
-  if (tensor.format.in_parts()) {
+  if (const std::string problem = layout_problem(tensor.format, layout); !problem.empty()) {
     throw Error(ErrorKind::bad_input,
-                "repack: rows of keys in parts have a plain layout alone; repack the values, as "
-                "--operand values does");
+                fmt::format("repack: {}; --operand takes keys or values alone", problem));
   }
   const CodeRows sizes{tensor.batch * tensor.heads, tensor.rows, tensor.row_words};
   std::vector<std::uint32_t> codes(static_cast<std::size_t>(layout_words(layout, sizes)));
   repack(tensor.codes, tensor.format.layout, codes, layout, sizes);
   tensor.codes = std::move(codes);
-  tensor.format.layout = layout;
+  tensor.format = with_layout(std::move(tensor.format), layout);
 }
 
 }  // namespace vqgen

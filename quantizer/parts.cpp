@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/problem/problem.h"
+#include "quantizer/pack.h"
 
 namespace vqgen {
 namespace {
@@ -24,6 +25,7 @@ void for_each_row_part(const VqFormat& format, Visit visit) {
 
 VqFormat alone(VqFormat part) {
   part.channels.clear();
+  part.layout = {};
   return part;
 }
 
@@ -49,6 +51,11 @@ void put_channels(const FloatTensor& part, std::span<const int> channels, FloatT
 }
 
 QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part) {
+  if (!keys.format.layout.plain()) {
+    QuantizedTensor plain = keys;
+    repack(plain, CodeLayout{});
+    return take_part(plain, part);
+  }
   QuantizedTensor result;
   result.format = alone(keys.format.parts[part]);
   result.dtype = keys.dtype;
@@ -80,7 +87,7 @@ QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTens
                            std::int64_t columns) {
   const QuantizedTensor& first = parts.front();
   QuantizedTensor keys;
-  keys.format = format;
+  keys.format = without_layout(format);
   keys.dtype = first.dtype;
   keys.batch = first.batch;
   keys.heads = first.heads;
@@ -99,6 +106,7 @@ QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTens
                       keys.codes.begin() + row * keys.row_words + before);
         }
       });
+  repack(keys, format.layout);
   return keys;
 }
 

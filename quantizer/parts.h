@@ -14,10 +14,11 @@ namespace vqgen {
 FloatTensor take_channels(const FloatTensor& tensor, std::span<const int> channels);
 void put_channels(const FloatTensor& part, std::span<const int> channels, FloatTensor& to);
 
-// A part of keys as a tensor of its own, whose columns are the part's channels.
+// A part of keys as a tensor of its own, whose columns are the part's channels, row after row.
 QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part);
 
-// The inverse: keys of `format` and `columns` channels of those tensors, one a part.
+// The inverse: keys of `format` and `columns` channels of those tensors, one a part, each with rows
+// after each other.
 QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTensor> parts,
                            std::int64_t columns);
 

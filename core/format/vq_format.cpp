@@ -140,10 +140,13 @@ std::string short_name(const VqFormat& format) {
   return name;
 }
 
-VqFormat without_layout(VqFormat format) {
-  format.layout = {};
+VqFormat with_layout(VqFormat format, const CodeLayout& layout) {
+  format.layout = layout;
+  for (VqFormat& part : format.parts) part.layout = layout;
   return format;
 }
+
+VqFormat without_layout(VqFormat format) { return with_layout(std::move(format), {}); }
 
 VqFormat for_values(VqFormat format) {
   format.smooth = false;
@@ -153,13 +156,27 @@ VqFormat for_values(VqFormat format) {
 
 std::string layout_problem(const CodeLayout& layout) {
   const auto fine = [](int n) { return n == 1 || n == 2 || n == 4; };
+  if (layout == CodeLayout{kWideRows, 1}) return "";
   if (fine(layout.rows) && fine(layout.words) && layout.rows * layout.words <= kMostRunWords) {
     return "";
   }
   return fmt::format(
       "no kernel reads groups of {} rows in runs of {} words; use 1, 2 or 4 of each, {} in all at "
-      "most",
-      layout.rows, layout.words, kMostRunWords);
+      "most, or {} rows and 1 word",
+      layout.rows, layout.words, kMostRunWords, kWideRows);
+}
+
+std::string layout_problem(const VqFormat& format, const CodeLayout& layout) {
+  if (format.in_parts() && layout.words > 1) {
+    return fmt::format("rows of keys in parts have runs of 1 word, not of {}", layout.words);
+  }
+  bool all_wide = true;
+  for_each_part(format, 0, [&](const VqFormat& part, int) { all_wide &= part.is_wide(); });
+  if (layout.rows == kWideRows && !all_wide) {
+    return fmt::format("groups of {} rows are of sub-vectors of 16 and more channels; use 4 rows",
+                       kWideRows);
+  }
+  return layout_problem(layout);
 }
 
 float scalar_peak(const VqFormat& format) {

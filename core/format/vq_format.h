@@ -21,8 +21,9 @@ namespace vqgen {
 // part of the format, and no plan's to choose. templates/vq/layout/codes.h has the order.
 using vq::CodeLayout;
 
-// Of rows times words: an access.
+// Of rows times words: an access. And the one number of rows that is more, of wide sub-vectors.
 inline constexpr int kMostRunWords = 4;
+inline constexpr int kWideRows = 32;
 
 // What is wrong with it and the remedy; empty where nothing is.
 std::string layout_problem(const CodeLayout& layout);
@@ -191,6 +192,12 @@ std::string short_name(const VqFormat& format);
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
 // transforms are dropped, all else stays.
 VqFormat for_values(VqFormat format);
+
+// The same of rows of this format, or of all of its parts together.
+std::string layout_problem(const VqFormat& format, const CodeLayout& layout);
+
+// Keys or values with rows of codes stored so, in parts or not.
+VqFormat with_layout(VqFormat format, const CodeLayout& layout);
 
 // The format with codes stored row after row. What is said of codes and entries, such as how often
 // they are read, is said of this.

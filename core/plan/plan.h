@@ -12,6 +12,7 @@
 #include <vq/args/scalar_matrix.h>
 #include <vq/kernels/append_fragments/plan.h>
 #include <vq/kernels/append_lanes/plan.h>
+#include <vq/kernels/attention_bins/plan.h>
 #include <vq/kernels/attention_bytes/plan.h>
 #include <vq/kernels/attention_channels/plan.h>
 #include <vq/kernels/attention_fragments/plan.h>
@@ -52,6 +53,7 @@ std::string short_name(const Placement& placement, int entries);
 
 using vq::AppendFragments;
 using vq::AppendLanes;
+using vq::AttentionBins;
 using vq::AttentionBytes;
 using vq::AttentionChannels;
 using vq::AttentionFragments;
@@ -73,7 +75,7 @@ using vq::ScalarForms;
 using vq::SplitsBy;
 
 using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
-                          AttentionBytes, LinearLanes, LinearFragments, LinearTables,
+                          AttentionBytes, AttentionBins, LinearLanes, LinearFragments, LinearTables,
                           LinearWarpgroups, LinearSlices, LinearBytes, LinearBytegroups,
                           AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;

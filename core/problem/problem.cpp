@@ -37,7 +37,7 @@ class Validator {
     if (const std::optional<FormatFault> fault = format_fault(format)) {
       require(false, path + "/" + fault->field, fault->message);
     }
-    const std::string problem = layout_problem(format.layout);
+    const std::string problem = layout_problem(format, format.layout);
     require(problem.empty(), path + "/layout", problem);
     const bool grouped = format.scope == Scope::channel_group;
     const bool tiled = format.scope == Scope::tile;
@@ -82,6 +82,8 @@ class Validator {
         taken[number] = true;
       }
       part_format(part, at);
+      require(part.layout == format.layout && part.layout.words == 1, at + "/layout",
+              "a row has all parts of a key, so they have one layout, of runs of 1 word");
     }
     for (int channel = 0; channel < head_dim; ++channel) {
       require(taken[static_cast<std::size_t>(channel)], path,
@@ -97,7 +99,6 @@ class Validator {
             "parts have no scales; set stage_scales and token_scales to false");
     require(!part.smooth && !part.hadamard, path,
             "the channels of a part are quantized as they are; set smooth and hadamard to false");
-    require(part.layout.plain(), path + "/layout", "rows in parts have a plain layout; remove it");
     VqFormat alone = part;
     alone.channels.clear();
     cache_format(alone, path, channels, "the part's channels");
@@ -153,6 +154,12 @@ class Validator {
       cache_format(op.keys, "/keys", op.shape.head_dim);
     }
     cache_format(op.values, "/values", op.shape.head_dim);
+    for (const VqFormat* format : {&op.keys, &op.values}) {
+      const int rows = format->layout.rows;
+      require(page % rows == 0, "/shape/page_tokens",
+              fmt::format("{} are no whole groups of {} rows, as a layout has them; use {} or more",
+                          page, rows, rows));
+    }
     group(op, op.keys.group_tokens, "/keys/group_tokens");
     group(op, op.values.group_tokens, "/values/group_tokens");
     require(!op.values.smooth && !op.values.hadamard, "/values",

@@ -219,6 +219,40 @@ PlanUse use_of(const P& plan, const AttentionDecode& op) {
 
 PlanUse use_of(const AttentionTables&, const AttentionDecode&);
 PlanUse use_of(const AttentionFragments&, const AttentionDecode&);
+PlanUse use_of(const AttentionBins&, const AttentionDecode&);
+
+// What blocks of fragments and bytes wait for, in turns of one load of the second-level cache: all
+// fitted (H100).
+//
+// Loads that a thread waits for, one after the other, to fill shared memory with entries, and its
+// stores of them in as many copies: 240 passes take as long as a load (fitted).
+inline double fill_turns(const PlanUse& use, int threads) {
+  constexpr double kPassesOfTurn = 240;
+  double turns = 0;
+  for (const OperandUse& each : use.operands) {
+    if (vq::is_scalar(each.format.decoder)) continue;
+    const double books = each.fills / static_cast<double>(use.blocks) *
+                         static_cast<double>(each.units) * each.format.residuals;
+    turns += std::ceil(books * vq::shared_range(each.format).end / threads);
+    const double stored = each.fills / static_cast<double>(use.blocks) * each.places();
+    turns += stored * each.entry_bytes() / 128 / kPassesOfTurn;
+  }
+  return turns;
+}
+
+// Before and after the tokens: the query, a channel a thread; the parts of warps.
+template <class P>
+double around_turns(const P& plan, const AttentionDecode& op) {
+  const double quads = std::ceil(plan.heads_per_block / 4.0);
+  const double dims = op.shape.head_dim;
+  return 1 + 1.7 * plan.heads_per_block * dims / plan.threads +
+         plan.threads / 32.0 * quads * dims / 1024;
+}
+
+// A step of a warp, of so many tiles of 8 tokens.
+inline double step_turns(double tiles, double quads, const AttentionDecode& op) {
+  return 1.25 + tiles * (0.11 * quads + 0.16 * op.shape.head_dim / 128);
+}
 
 // Tiles that a block of lanes, tables or channels takes.
 template <class P>

@@ -163,9 +163,10 @@ void count_work(BlockWork& to, const AttentionBytes& plan, const AttentionDecode
   to.products += tiles * octets * quads;  // of keys a half of a product, of values as much
   to.arithmetic += tiles * (op.shape.head_dim / 8.0 + quads * 12);
   to.passes += 2 * warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
-  to.prologue += 4;
-  to.chain += steps;
-  to.registers = 65536 / kThreadsOfQuad;
+  to.prologue += around_turns(plan, op);
+  to.fill = fill_turns(use, plan.threads);
+  to.chain += steps * step_turns(vq::kBytesStep / 8.0, quads, op);
+  to.registers = 65536 / most_threads(plan) / 8 * 8;
 }
 
 std::vector<std::string> explain_plan(const AttentionBytes& plan, const AttentionDecode& op) {

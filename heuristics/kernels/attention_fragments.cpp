@@ -296,6 +296,11 @@ PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
 
 namespace {
 
+// Whether lookups wait for global memory.
+bool reads_global(const VqFormat& format, const Placement& placement) {
+  return !format.is_scalar() && placement == all_global();
+}
+
 // That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
 // instructions that make operands of them.
 double scalar_registers(const VqFormat& format) {
@@ -307,33 +312,21 @@ double scalar_registers(const VqFormat& format) {
   return bytes || format.has_zeros() ? kBytes : 0;
 }
 
-// That a thread would take, about: fitted to 1200 kernels of sm_90 that spill nothing, off by 20 of
-// them, root mean square.
+// That a thread would take, about: fitted to 1500 kernels of sm_90, most of which spill nothing;
+// off by 10 of them in the median, rather above than below.
 int registers_of(const AttentionDecode& op, const AttentionFragments& plan, double quads) {
   const double tiles = plan.step_tokens / 8.0;
   const int dims = op.shape.head_dim;
   const double octets = dims / 32.0;  // of a quarter of the channels
-  double own = 16 + octets * (2 + 9.9 * quads) + tiles * (11 + octets);
-  if (dims > 128) own += 30;
-  if (!std::has_single_bit(static_cast<unsigned>(dims))) own += 10 * tiles;  // codes share words
-  own += tiles * std::max(scalar_registers(op.keys), scalar_registers(op.values));
+  double of_tile = 4 + 1.8 * quads + 2 * octets;
+  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += 10.5;  // codes share words
+  of_tile += std::max(scalar_registers(op.keys), scalar_registers(op.values));
+  const bool waits =
+      (reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook));
+  if (waits) of_tile += 5;
+  double own = 24 + octets * (5 + 2.9 * quads) + 16 * quads + tiles * of_tile;
+  if (dims > 128) own += 41;
   return static_cast<int>(own);
-}
-
-// Loads that a thread waits for, one after the other, to fill shared memory with entries, and its
-// stores of them in as many copies: 240 passes take as long as a load (fitted).
-double fill_turns(const PlanUse& use, int threads, std::int64_t blocks) {
-  constexpr double kPassesOfTurn = 240;
-  double turns = 0;
-  for (const OperandUse& each : use.operands) {
-    if (vq::is_scalar(each.format.decoder)) continue;
-    const double books = each.fills / static_cast<double>(blocks) *
-                         static_cast<double>(each.units) * each.format.residuals;
-    turns += std::ceil(books * vq::shared_range(each.format).end / threads);
-    const double stored = each.fills / static_cast<double>(blocks) * each.places();
-    turns += stored * each.entry_bytes() / 128 / kPassesOfTurn;
-  }
-  return turns;
 }
 
 }  // namespace
@@ -367,7 +360,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   // The query, a channel a thread; the warps' parts.
   to.prologue +=
       pieces * (1 + 1.7 * plan.heads_per_block * dims / plan.threads + warps * quads * dims / 1024);
-  to.fill = fill_turns(use, plan.threads, use.blocks);
+  to.fill = fill_turns(use, plan.threads);
   to.chain += steps * (1.25 + step_tiles * (0.11 * quads + 0.16 * dims / 128));
   to.registers = registers_of(op, plan, quads);
   to.warps = warps;

@@ -94,6 +94,7 @@ VQGEN_SLICE(AttentionFragments)
 VQGEN_SLICE(AttentionTables)
 VQGEN_SLICE(AttentionChannels)
 VQGEN_SLICE(AttentionBytes)
+VQGEN_SLICE(AttentionBins)
 VQGEN_SLICE(LinearLanes)
 VQGEN_SLICE(LinearFragments)
 VQGEN_SLICE(LinearTables)
@@ -121,6 +122,7 @@ std::vector<std::string> explain_plan(const P&, const OpOf<P>&) {
 std::vector<std::string> explain_plan(const AttentionTables&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const AttentionChannels&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const AttentionBytes&, const AttentionDecode&);
+std::vector<std::string> explain_plan(const AttentionBins&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
 std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
 std::vector<std::string> explain_plan(const AppendFragments&, const KvAppend&);

@@ -177,9 +177,10 @@ VQGEN_API const char* vqgen_op_description(const vqgen_op* op);
 
 /* How rows of packed codes are stored: in groups of `rows` rows, and of each row of a group in turn
  * a run of `words` 32-bit words, the next run of each, and so on. 1, 2 or 4 of each, 4 in all at
- * most; {1, 1} is plain: row after row. Part of a config's format ("layout"), since it is one of
- * the data. Rows are padded to whole groups, in each head of each sequence, and words to whole
- * runs; the padding is memory that kernels may read, and means nothing. */
+ * most, or {32, 1} of wide sub-vectors in a cache; {1, 1} is plain: row after row. Part of a
+ * config's format ("layout"), since it is one of the data. Rows are padded to whole groups, in each
+ * head of each sequence, and words to whole runs; the padding is memory that kernels may read, and
+ * means nothing. */
 typedef struct vqgen_layout {
   int32_t rows, words;
 } vqgen_layout;

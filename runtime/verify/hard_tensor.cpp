@@ -295,6 +295,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
     for (VqFormat part : format.parts) {
       TensorShape of_part = shape;
       of_part.columns = std::ssize(std::exchange(part.channels, {}));
+      part.layout = {};
       of_part.units =
           kv_units(part, static_cast<int>(shape.heads), static_cast<int>(of_part.columns));
       parts.push_back(make_hard_tensor(part, dtype, of_part, magnitude, random));

@@ -3,6 +3,19 @@
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
+namespace {
+
+// visit(sequence, head, row) in their order.
+template <class Visit>
+void for_each_row(const QuantizedTensor& keys, Visit visit) {
+  for (std::int64_t b = 0; b < keys.batch; ++b) {
+    for (std::int64_t head = 0; head < keys.heads; ++head) {
+      for (std::int64_t row = 0; row < keys.rows; ++row) visit(b, head, row);
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<QuantizedTensor> split_keys(const QuantizedTensor& keys,
                                         std::span<const std::uint32_t> codes) {
@@ -10,13 +23,13 @@ std::vector<QuantizedTensor> split_keys(const QuantizedTensor& keys,
   std::size_t element = 0;  // of the codebooks, the part's first
   std::int64_t first_word = 0;
   std::int64_t channels = 0;
-  const std::int64_t rows = keys.batch * keys.heads * keys.rows;
-  require(std::ssize(codes) == rows * keys.row_words,
-          "keys in parts: codes are not [batch][heads][rows][row_words]");
+  require(std::ssize(codes) == keys.batch * keys.heads * keys.head_words(),
+          "keys in parts: codes are not [batch][heads][head_words]");
   for (const VqFormat& format : keys.format.parts) {
     QuantizedTensor part;
     part.format = format;
     part.format.channels.clear();
+    part.format.layout = {};
     part.dtype = keys.dtype;
     part.batch = keys.batch;
     part.heads = keys.heads;
@@ -30,12 +43,11 @@ std::vector<QuantizedTensor> split_keys(const QuantizedTensor& keys,
     part.units = unit_of(part, part.heads - 1, part.rows - 1, part.columns - 1) + 1;
     require(first_word + part.row_words <= keys.row_words,
             "keys in parts: row_words is less than the parts need");
-    for (std::int64_t row = 0; row < rows; ++row) {
+    for_each_row(keys, [&](std::int64_t b, std::int64_t head, std::int64_t row) {
       for (std::int64_t word = 0; word < part.row_words; ++word) {
-        const std::int64_t at = row * keys.row_words + first_word + word;
-        part.codes.push_back(codes[static_cast<std::size_t>(at)]);
+        part.codes.push_back(codes[word_number(keys, b, head, row, first_word + word)]);
       }
-    }
+    });
     const std::int64_t elements =
         part.units * format.residuals * format.entries() * format.vector_size;
     for (std::int64_t i = 0; i < elements; ++i) {
@@ -66,12 +78,18 @@ QuantizedTensor join_keys(const VqFormat& format, std::span<const QuantizedTenso
     keys.units += part.units;
     keys.codebooks.insert(keys.codebooks.end(), part.codebooks.begin(), part.codebooks.end());
   }
-  for (std::int64_t row = 0; row < keys.batch * keys.heads * keys.rows; ++row) {
+  keys.codes.resize(static_cast<std::size_t>(keys.batch * keys.heads * keys.head_words()));
+  std::int64_t number = 0;  // of the row, of all heads
+  for_each_row(keys, [&](std::int64_t b, std::int64_t head, std::int64_t row) {
+    std::int64_t word = 0;
     for (const QuantizedTensor& part : parts) {
-      const auto from = part.codes.begin() + row * part.row_words;
-      keys.codes.insert(keys.codes.end(), from, from + part.row_words);
+      auto from = part.codes.begin() + number * part.row_words;
+      for (std::int64_t i = 0; i < part.row_words; ++i) {
+        keys.codes[word_number(keys, b, head, row, word++)] = *from++;
+      }
     }
-  }
+    ++number;
+  });
   return keys;
 }
 

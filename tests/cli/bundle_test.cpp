@@ -82,10 +82,16 @@ TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
   expect_failure({"profile", "--data", folder.path("parts"), "--out", folder.path("p.json")}, 2,
                  {"profile", "keys in parts"});
   expect_failure(
-      {"repack", folder.path("parts"), "--layout", "4x1", "--out", folder.path("grouped")}, 2,
-      {"repack", "keys in parts", "--operand values"});
-  expect_success(vqgen({"repack", folder.path("parts"), "--layout", "4x1", "--operand", "values",
-                        "--out", folder.path("grouped")}));
+      {"repack", folder.path("parts"), "--layout", "2x2", "--out", folder.path("grouped")}, 2,
+      {"repack", "keys in parts", "runs of 1 word", "--operand"});
+  expect_success(
+      vqgen({"repack", folder.path("parts"), "--layout", "4x1", "--out", folder.path("grouped")}));
+  Json grouped = tiny_attention();
+  grouped["keys"] = keys;
+  const Json layout = {{"rows", 4}, {"words", 1}};
+  for (Json& each : grouped["keys"]["parts"]) each["layout"] = layout;
+  grouped["values"]["layout"] = layout;
+  expect_verified(run_arguments(grouped, folder.path("grouped")));
 }
 
 TEST_F(TinyBundle, QuantizingTwiceGivesTheSameBytes) {

@@ -106,7 +106,7 @@ TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   op.shape.batch = 1;
   op.shape.tokens = 1024;
   EXPECT_EQ(all_near(op, gpu), std::pair(false, false));
-  const auto plan = std::get<AttentionFragments>(choose(op, gpu));
+  const auto plan = std::get<AttentionFragments>(choose(op, gpu, {.chooser = Chooser::rules}));
   EXPECT_EQ(plan.splits, 8);
   EXPECT_EQ(plan.threads, 256);
   op.shape.tokens = 4096;

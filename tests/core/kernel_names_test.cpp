@@ -41,6 +41,12 @@ std::vector<Problem> problems() {
   AttentionDecode integers = attention;
   integers.keys = integers.values = find_format("vecinfer-d4b8i8", "test");
   integers.values.smooth = integers.values.hadamard = false;
+  AttentionDecode wide = attention;
+  wide.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+  wide.values = find_format("vqkv-llama-3.1-8b-values", "test");
+  for (VqFormat& part : wide.keys.parts) part.index_bits = 12;
+  wide.keys.take_alone();
+  wide.values.index_bits = 12;
   KvAppend append;
   append.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4};
   append.keys = attention.keys;
@@ -53,6 +59,7 @@ std::vector<Problem> problems() {
   matrix.shape = {.tokens = 16384, .channels = 512, .scales = Scales::computed};
   return {attention,
           integers,
+          wide,
           append,
           decode,
           matrix,

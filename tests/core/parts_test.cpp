@@ -3,6 +3,8 @@
 #include <numeric>
 
 #include "core/plan/plan.h"
+#include "heuristics/choose.h"
+#include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
 
 namespace vqgen {
@@ -99,7 +101,14 @@ TEST(Parts, WhatNoPartIsIsRefused) {
   expect_words(with(R"("preset": "int8-token")"), {"/keys/parts/1", "no scalar codes"});
   expect_words(with(R"("preset": "vecinfer-d4b8i8")"), {"/keys/parts/1", "int8 entries"});
   expect_words(with(R"("preset": "cq-8c8b", "stage_scales": true)"), {"no scales"});
-  expect_words(with(R"("preset": "cq-8c8b", "layout": {"rows": 4, "words": 1})"), {"plain layout"});
+  expect_words(with(R"("preset": "cq-8c8b", "layout": {"rows": 4, "words": 1})"),
+               {"/keys/parts/1/layout", "one layout"});
+  const std::string grouped = R"("vector_size": 16, "index_bits": 8, "layout": )";
+  const auto both = [&](const std::string& layout) {
+    return list({part(0, 64, grouped + layout), part(64, 128, grouped + layout)});
+  };
+  expect_words(refused(both(R"({"rows": 2, "words": 2})")), {"/layout", "runs of 1 word"});
+  EXPECT_EQ(with_keys<KvDecode>(both(R"({"rows": 32})")).keys.layout, (CodeLayout{32, 1}));
   expect_words(with(R"("preset": "cq-8c8b", "group_channels": 40)"),
                {"/keys/parts/1/group_channels", "40 does not divide the part's channels 48"});
   expect_words(with("\"parts\": [" + kLow + "]"), {"/keys/parts/1", "'channels'"});
@@ -109,9 +118,9 @@ TEST(Parts, WhatNoPartIsIsRefused) {
   expect_words(refused(R"({"parts": 3})"), {"/keys/parts", "array"});
   expect_words(refused(R"({"vector_size": 4, "index_bits": 8, "channels": [0]})"),
                {"/keys/channels", "goes with a part"});
-  std::string both = list({kLow, kHigh});
-  both.insert(1, R"("vector_size": 8, )");
-  expect_words(refused(both), {"/keys", "vector_size"});
+  std::string beside = list({kLow, kHigh});
+  beside.insert(1, R"("vector_size": 8, )");
+  expect_words(refused(beside), {"/keys", "vector_size"});
 }
 
 TEST(Parts, AreOfKeysAlone) {
@@ -136,17 +145,21 @@ TEST(Parts, SizesAreThoseOfAllParts) {
   EXPECT_EQ(kv_codebook_elements(keys, 8, 128), 20 * 4096 * 80 + 8 * 16 * 1024 * 48);
 }
 
-TEST(Parts, LanesAloneRunThem) {
+TEST(Parts, LanesAndBinsRunThem) {
   for (const char* gpu : {"a100", "h100", "h200"}) {
     const GpuSpec spec = find_gpu(gpu);
     const AttentionDecode op = sound_parts();
     expect_ok(check(op));
     expect_ok(check(choose(op, spec), op, spec));
-    EXPECT_EQ(dataflow_name(choose(op, spec)), "lanes");
+    EXPECT_EQ(dataflow_name(choose(op, spec)), "lanes");  // whose values are narrow
     for (const Plan& plan :
          {Plan(AttentionFragments{}), Plan(AttentionTables{}), Plan(AttentionChannels{})}) {
       expect_refused(check(plan, op, spec), {"keys", "2 parts", "use lanes"});
     }
+    expect_refused(check(AttentionBins{}, op, spec), {"values: entries of 4 elements"});
+    AttentionDecode wide = op;
+    wide.values = find_format("vqkv-llama-3.1-8b-values", "test");
+    expect_ok(check(choose_plan(AttentionBins{}, wide, spec), wide, spec));
     const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
     expect_ok(check(choose(append, spec), append, spec));
     expect_refused(check(AppendFragments{}, append, spec), {"keys", "2 parts", "use lanes"});

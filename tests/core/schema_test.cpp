@@ -49,7 +49,7 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
       accepted += own ? 1 : 0;
     });
   }
-  EXPECT_EQ(accepted, 5 + 7 + 7 + 2 + 1 + 1 + 1);
+  EXPECT_EQ(accepted, 6 + 7 + 7 + 2 + 1 + 1 + 1);
 }
 
 // Of each op those of its dataflows, each with the fields, defaults and bounds that it declares.
@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"index_bits_0", true, {{"/keys/index_bits", "0"}}, {"/keys/index_bits: minimum"}},
         Broken{"index_bits_17", false, {{"/weights/index_bits", "17"}}, {"index_bits: maximum"}},
         Broken{"layout", false, {{"/weights/layout", "4"}}, {"/weights/layout: type"}},
-        Broken{"layout_rows", true, {{"/keys/layout", R"({"rows": 8})"}}, {"rows: maximum"}},
+        Broken{"layout_rows", true, {{"/keys/layout", R"({"rows": 64})"}}, {"rows: maximum"}},
         Broken{"layout_field", true, {{"/keys/layout", R"({"row": 4})"}}, {"additional row"}},
         Broken{"scope", false, {{"/weights/scope", R"("row")"}}, {"/weights/scope: enum"}},
         Broken{"plan_type", true, {{"/plan", "1"}}, {"/plan: type"}},

@@ -110,6 +110,17 @@ TEST(RaceFree, NeighbouringHalvesOfOneWord) {
   expect_clean(trial);
 }
 
+TEST(RaceFree, AdditionsOfAllThreads) {
+  expect_clean(race_free(R"(for (int turn = 0; turn < 4; ++turn) {
+      if (t == turn * 20) vq::store_shared(row, vq::u32(turn));
+      vq::sync_block();
+      vq::add_shared(row, vq::u32(t));
+      vq::sync_block();
+      vq::store_global(args.out + t, vq::load_shared(row));
+      vq::sync_block();
+    })"));
+}
+
 TEST(RaceFree, AllReadOneWordThatOneThreadWrites) {
   expect_clean(race_free(R"(for (int turn = 0; turn < 4; ++turn) {
       if (t == turn * 20) vq::store_shared(row, vq::u32(turn));

@@ -215,6 +215,21 @@ TEST(Race, TwoWritersOfOneWord) {
       "at offset 12 of shared memory");
 }
 
+TEST(Race, SumsAreReadBeforeTheBarrier) {
+  const std::string add = "add_shared of 4 bytes";
+  const Trial read = racy(R"(vq::store_shared(row + t, 0u); vq::sync_block();
+    vq::add_shared(row + t % 4, 1u);
+    if (t == 50) vq::store_global(args.out, vq::load_shared(row + 1));
+  )");
+  expect_race(
+      read, {add, 3}, {kLoad4, 4}, [](int a, int b) { return a % 4 == 1 && b == 50; },
+      "at offset 4 of shared memory");
+  const Trial cleared = racy(R"(if (t == 9) vq::store_shared(row, 0u);
+    vq::add_shared(row, 1u);
+  )");
+  expect_race(cleared, {kStore4, 2}, {add, 3}, [](int a, int b) { return a == 9 && b != 9; });
+}
+
 TEST(Race, HalvesOverlapAWord) {
   const Trial trial = racy(R"(vq::u16* halves = reinterpret_cast<vq::u16*>(row);
     if (t == 40) vq::store_shared(halves + 7, vq::u16{1});

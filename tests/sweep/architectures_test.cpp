@@ -133,6 +133,36 @@ TEST_P(Architectures, SlicesCompile) {
   }
 }
 
+// VQKV's stages of 4096 entries, whose tables fit a block, and of 65,536.
+TEST_P(Architectures, BinsCompile) {
+  AttentionDecode op;
+  op.shape = {.batch = 8,
+              .query_heads = 32,
+              .kv_heads = 8,
+              .head_dim = 128,
+              .tokens = 65536,
+              .window = 1024,
+              .sinks = 4};
+  op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+  op.values = find_format("vqkv-llama-3.1-8b-values", "test");
+  for (const bool small : {false, true}) {
+    if (small) {
+      for (VqFormat& part : op.keys.parts) part.index_bits = 12;
+      op.keys = in_parts(op.keys.parts);
+      op.values.index_bits = 12;
+    }
+    op.keys = with_layout(op.keys, {kWideRows, 1});
+    op.values = with_layout(op.values, {kWideRows, 1});
+    const auto plan = std::get<AttentionBins>(choose(op, gpu));
+    const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+    ASSERT_EQ(artifact.kernels.size(), 6u);
+    for (const KernelResources& kernel : artifact.kernels) {
+      EXPECT_GT(kernel.registers, 0);
+      EXPECT_LE(kernel.spill_bytes, 512) << small;  // of scores on Blackwell; none before
+    }
+  }
+}
+
 // Keys with every transform and residual stages, values on the lattice.
 TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
   if (!has_bulk_copies(gpu.arch)) GTEST_SKIP() << gpu.arch << " has no bulk copies";

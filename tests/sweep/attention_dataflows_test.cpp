@@ -103,7 +103,7 @@ TEST_P(Dataflows, SplitsAndHeadsChangeNoMoreThanRounding) {
   for (const int splits : {1, 2, 7}) {
     for (const int heads : {1, 2, 3}) {
       ASSERT_TRUE(change_own(
-          plan, [&](auto& own) requires requires { own.heads_per_block; } {
+          plan, [&](auto& own) requires requires { own.heads_per_block = 1; } {
             own.splits = splits;
             own.heads_per_block = heads;
           }));

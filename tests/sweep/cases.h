@@ -70,7 +70,7 @@ inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLay
                                      CodeLayout{2, 1}, CodeLayout{1, 4}, CodeLayout{1, 2}};
 // Words that codes of a layout are aligned to.
 constexpr std::size_t aligned_words(const CodeLayout& layout) {
-  return static_cast<std::size_t>(layout.rows * layout.words);
+  return static_cast<std::size_t>(std::min(layout.rows * layout.words, 4));
 }
 
 // Entries of the format become integers, where `wanted`.

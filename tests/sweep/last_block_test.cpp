@@ -82,7 +82,7 @@ TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
     Plan plan = rules_plan(like, op, sweep_gpu());
     for (const int splits : {7, 20, 300}) {
       ASSERT_TRUE(change_own(
-          plan, [&](auto& own) requires requires { own.heads_per_block; } {
+          plan, [&](auto& own) requires requires { own.heads_per_block = 1; } {
             own.threads = 128;
             own.heads_per_block = 3;
             own.splits = splits;

@@ -28,6 +28,7 @@ struct PartsCase {
   PartShape values;
   DType dtype = DType::f16;
   int page_tokens = 0;
+  CodeLayout layout = {};
 };
 
 VqFormat format_of(const PartShape& shape) {
@@ -73,7 +74,8 @@ const std::vector<PartsCase>& parts_cases() {
        {{64, 64, 3, 4, head}, {128, 16, 2, 9}, {16, 4, 5, 5, channel_group}, {48, 48, 2, 2}},
        {256, 8, 1, 8},
        DType::bf16},
-      {"pages", {{32, 32, 7, 9, head}, {32, 16, 5, 8}}, {64, 64, 4, 6}, DType::f16, 64},
+      {"pages", {{32, 32, 7, 9, head}, {32, 16, 5, 8}}, {64, 64, 4, 6}, DType::f16, 64, {32, 1}},
+      {"groups of rows", {{80, 16, 2, 7}, {48, 8, 3, 5}}, {128, 32, 2, 6}, DType::f16, 0, {4, 1}},
   };
   return cases;
 }
@@ -82,8 +84,8 @@ template <class Op>
 Op problem_of(const PartsCase& from, std::uint64_t seed) {
   Op op;
   op.dtype = from.dtype;
-  op.keys = keys_of(from, seed);
-  op.values = format_of(from.values);
+  op.keys = with_layout(keys_of(from, seed), from.layout);
+  op.values = with_layout(format_of(from.values), from.layout);
   op.shape.batch = 3;
   op.shape.kv_heads = 2;
   op.shape.head_dim = head_dim_of(from);
@@ -125,7 +127,7 @@ class Parts : public testing::Test {
         each.input.lengths = seed % 5 == 0 ? LengthPattern::full : LengthPattern::ragged;
         each.input.fresh = seed % 4 == 1;
         each.misalignment = {.elements = std::is_same_v<Op, KvDecode> ? 8u * (seed % 2) : seed % 2,
-                             .words = seed % 2};
+                             .words = seed % 2 * aligned_words(from.layout)};
         if (from.page_tokens > 0) {
           each.input.page_order = kPageOrders[1 + seed % (kPageOrders.size() - 1)];
         }
@@ -279,7 +281,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
        {std::pair{"rest_.dot(lane, token, staged + kTileWords", "rest_.dot(lane, token, staged"},
         std::pair{"+ Rows::kFormat.part.first_channel", ""},
         std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{" % kPageTokens) + kFirstWord", " % kPageTokens)"},
+        std::pair{" % kPageTokens) + word(kFirstWord)", " % kPageTokens)"},
         std::pair{"place_of(channel), row[j]", "channel, row[j]"},
         std::pair{"raw_query() + h * kHeadDim + i", "query() + h * kHeadDim + i"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
@@ -302,7 +304,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
         std::pair{"pairs[i / 2] >> i % 2 * 16", "pairs[i / 2]"},
         std::pair{"kFormat.part.first_channel == 0", "kFormat.part.first_channel < 0"},
         std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{"row(token) +\n             kFirstWord", "row(token)"}}) {
+        std::pair{"row(token) +\n             word(kFirstWord)", "row(token)"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
@@ -322,7 +324,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAppendedKeys) {
         std::pair{"load_global(row + channel_of<Operand, Plan>(channel))",
                   "load_global(row + channel)"},
         std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{"row(token) +\n             kFirstWord", "row(token)"},
+        std::pair{"row(token) +\n             word(kFirstWord)", "row(token)"},
         std::pair{"(args, token_block, share - kShares)", "(args, token_block, share)"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);

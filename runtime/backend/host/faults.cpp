@@ -50,7 +50,8 @@ std::string access_name(Access access, std::uint64_t bytes) {
   constexpr std::array kNames = {
       "load_global",       "store_global",  "load_shared",   "store_shared",
       "copy_async",        "ldmatrix",      "warpgroup_mma", "load_global_coherent",
-      "atomic_add_global", "load_constant", "copy_bulk",     "count_shared"};
+      "atomic_add_global", "load_constant", "copy_bulk",     "count_shared",
+      "add_shared"};
   return fmt::format("{} of {} bytes", kNames[static_cast<std::size_t>(access)], bytes);
 }
 

@@ -89,13 +89,21 @@ std::uint32_t RaceChecker::number_of(const Touch& touch) {
   return recent;
 }
 
-void RaceChecker::note_read(Cell& cell, const Stamp& read) const {
-  auto& [first, second] = cell.reads;
-  if (ordered(first, read.thread)) {
-    first = read;
-  } else if (ordered(second, read.thread) || second.thread / 32 == first.thread / 32) {
-    second = read;
+void RaceChecker::note(Pair& pair, const Stamp& stamp) const {
+  auto& [first, second] = pair;
+  if (ordered(first, stamp.thread)) {
+    first = stamp;
+  } else if (ordered(second, stamp.thread) || second.thread / 32 == first.thread / 32) {
+    second = stamp;
   }
+}
+
+// One of them that nothing orders before what the thread does now; null where there is none.
+const RaceChecker::Stamp* RaceChecker::unordered(const Pair& pair, int thread) const {
+  for (const Stamp& each : pair) {
+    if (!ordered_within_block(each, thread)) return &each;
+  }
+  return nullptr;
 }
 
 Race RaceChecker::race_with(const Stamp& earlier, std::uint64_t offset, bool in_flight) const {
@@ -114,15 +122,23 @@ std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
       return race_with(cell.write, i * kGranule, in_flight);
     }
     if (counts) continue;
-    if (!writes(touch.access)) {
-      note_read(cell, now);
+    const bool adds = touch.access == Access::kAddShared;
+    if (const Stamp* add = adds ? nullptr : unordered(cell.adds, thread)) {
+      return race_with(*add, i * kGranule, false);
+    }
+    if (!adds && !writes(touch.access)) {
+      note(cell.reads, now);
       continue;
     }
     if (cell.readers > 0 && cell.reader.clock >= block_begin_) {
       return race_with(cell.reader, i * kGranule, true);
     }
-    for (const Stamp& read : cell.reads) {
-      if (!ordered_within_block(read, thread)) return race_with(read, i * kGranule, false);
+    if (const Stamp* read = unordered(cell.reads, thread)) {
+      return race_with(*read, i * kGranule, false);
+    }
+    if (adds) {
+      note(cell.adds, now);
+      continue;
     }
     cell.write = now;
     cell.in_flight = touch.access == Access::kCopyAsync || touch.access == Access::kCopyBulk;

@@ -7,6 +7,8 @@
 // for it, and a product of a warp group reads until then. A bulk copy writes until its barrier's
 // phase is complete, and is ordered before what a thread does that has waited for that itself.
 // Counters in shared memory order the threads of a block as those in global memory do blocks.
+// for it, and a product of a warp group reads until then. Additions to a word (add_shared) are
+// ordered among themselves, and with loads and stores as stores are.
 //
 // In global memory a place has one thread of the launch that stores it, and is not read through the
 // read-only path by any. Between blocks, counters order stores and coherent loads: what a thread
@@ -87,11 +89,14 @@ class RaceChecker {
   };
   // Of the reads since the last write, two are enough: one is kept only while it is concurrent with
   // the other, and where three are, two of different warps, which no later write can both follow.
+  using Pair = std::array<Stamp, 2>;
+  // Additions are no race with each other, so they are kept as reads are.
   struct Cell {
     Stamp write;
     bool in_flight = false;
     std::uint64_t barrier = kNone;  // that the write, a bulk copy, has completed a phase of
-    std::array<Stamp, 2> reads;
+    Pair reads;
+    Pair adds;
     Stamp reader;               // the last to begin,
     std::uint16_t readers = 0;  // of so many that go on
   };
@@ -135,7 +140,8 @@ class RaceChecker {
   Deed deed_of(std::uint64_t record, std::uint64_t clock) const;
   std::uint32_t number_of(const Touch& touch);
   bool ordered(const Stamp& earlier, int thread) const;
-  void note_read(Cell& cell, const Stamp& read) const;
+  void note(Pair& pair, const Stamp& stamp) const;
+  const Stamp* unordered(const Pair& pair, int thread) const;
   Race race_with(const Stamp& earlier, std::uint64_t offset, bool in_flight) const;
   Race race_with(std::uint64_t record, std::uint64_t address) const;
 

@@ -29,8 +29,8 @@ struct AttentionDecodeArgs {
   // [query_tokens][query_heads][partial_slots()][head_dim + 2], fp32; null where splits == 1
   float* partials;
   u32* counters;  // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
-  // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][capacity] fp32,
-  // else null.
+  // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][capacity] fp32.
+  // Dataflow bins: what its kernels hand on (kernels/attention_bins/plan.h). Else null.
   float* scores;
   i64 capacity;         // tokens that a sequence has at most
   float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)

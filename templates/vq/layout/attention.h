@@ -93,10 +93,19 @@ template <class Plan>
 VQ_HD constexpr bool balanced(const AttentionConfig<Plan>&) {
   return false;
 }
-// Partials of a head of a query token, all sequences together.
+// Partials of a head of a query token of one sequence; and of all sequences together.
+template <class Plan>
+VQ_HD constexpr int partial_count(const AttentionConfig<Plan>& c) {
+  return c.splits;
+}
+// Whether a result is made of partials, however few.
+template <class Plan>
+VQ_HD constexpr bool has_partials(const AttentionConfig<Plan>& c) {
+  return partial_count(c) > 1;
+}
 template <class Plan, class Count>
 VQ_HD constexpr Count partial_slots(const AttentionConfig<Plan>& c, Count batch) {
-  return balanced(c) ? c.splits + batch - 1 : c.splits * batch;
+  return balanced(c) ? c.splits + batch - 1 : partial_count(c) * batch;
 }
 // Tokens that a block takes in one turn of all its warps.
 template <class Plan>
@@ -156,36 +165,37 @@ VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_di
   return static_cast<int>(words);
 }
 
-// Splits whose partials a thread loads at once, and which become one before they meet others: so
-// sums have the same order, whoever merges. By registers.
+// Partials that a thread loads at once, and which become one before they meet others: so sums have
+// the same order, whoever merges. By registers.
 template <class Plan>
 VQ_HD constexpr int merged_together(const AttentionConfig<Plan>& c) {
-  return balanced(c) ? 12 : c.splits < 16 ? c.splits : 16;
+  return balanced(c) ? 12 : partial_count(c) < 16 ? partial_count(c) : 16;
 }
-// Teams of a thread for each channel, of the kernel that merges: one for each group of splits, as
+// Teams of a thread for each channel, of the kernel that merges: one for each group of partials, as
 // far as a block has threads.
 template <class Plan>
 VQ_HD constexpr int merging_teams(const AttentionConfig<Plan>& c) {
-  const int groups = ceil_div(c.splits, merged_together(c));
+  const int groups = ceil_div(partial_count(c), merged_together(c));
   const int most = 1024 / c.head_dim;
   return balanced(c) ? 1 : groups < most ? groups : most;
 }
 
-// Counters, the partial scores of a call, and the partials of its splits; alignment of codes.
+// Counters, what a kernel of a call hands to the next, and the partials; alignment of codes.
 template <class Plan>
 VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64 batch,
-                                             i64 score_bytes, CallShape& shape) {
+                                             i64 handed_bytes, CallShape& shape) {
   shape.splits = c.splits;
   shape.counters = counters(c, batch);
-  shape.handed_bytes = score_bytes;
+  shape.handed_bytes = handed_bytes;
   shape.code_bytes = code_alignment(c.keys, c.values);
-  if (c.splits > 1 || score_bytes > 0) shape.workspace_bytes = kCounterBytes + score_bytes;
-  if (c.splits == 1) return;
+  if (!has_partials(c) && handed_bytes == 0) return;
+  shape.workspace_bytes = kCounterBytes + handed_bytes;
+  if (!has_partials(c)) return;
   shape.workspace_bytes +=
       i64{c.query_tokens} * c.query_heads * partial_slots(c, batch) * (c.head_dim + 2) * 4;
   if (c.combine == Combine::last_block) return;
   const int teams = merging_teams(c);
-  const i64 groups = teams > 1 ? ceil_div(c.splits, merged_together(c)) : 0;
+  const i64 groups = teams > 1 ? ceil_div(partial_count(c), merged_together(c)) : 0;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens,
              balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams,
              groups * (c.head_dim + 2) * 4, false, false});

@@ -12,9 +12,10 @@
 //
 //   row 0: w0 w1 | row 1: w0 w1 | row 0: w2 w3 | row 1: w2 w3 | .. row 2: w0 w1 | row 3: w0 w1 | ..
 //
-// so that one access brings words of several rows. Rows are padded to whole groups, words to whole
-// runs; what stands there means nothing. The place of a word is the sum of one that is its row's
-// and one that is its own.
+// so that one access brings words of several rows. With R = 32 the lanes of a warp, a row each,
+// read a word of all rows of a group as one line: for kernels that go through a row word by word.
+// Rows are padded to whole groups, words to whole runs; what stands there means nothing. The place
+// of a word is the sum of one that is its row's and one that is its own.
 #pragma once
 
 #include <vq/annotations.h>
@@ -31,8 +32,8 @@ VQ_HD constexpr i64 row_words(i64 elements, int vector_size, int residuals, int 
   return ceil_div(elements / vector_size * residuals * index_bits, i64{32});
 }
 
-// R and W, powers of two whose product is at most 4: an access. {1, 1} is row after row, aligned to
-// a word; all others are aligned to R * W words.
+// R and W, powers of two whose product is at most 4, an access; or {32, 1}. {1, 1} is row after
+// row, aligned to a word; all others are aligned to R * W words, four at most.
 struct CodeLayout {
   int rows = 1;
   int words = 1;
@@ -41,7 +42,8 @@ struct CodeLayout {
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
-    visit("rows", &CodeLayout::rows, Range{1, 4}, "rows of a group: 1, 2 or 4");
+    visit("rows", &CodeLayout::rows, Range{1, 32},
+          "rows of a group: 1, 2 or 4; of wide sub-vectors also 32");
     visit("words", &CodeLayout::words, Range{1, 4},
           "words in a run of each of them: 1, 2 or 4; rows times words is at most 4");
   }

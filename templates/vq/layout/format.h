@@ -135,7 +135,8 @@ VQ_HD constexpr int most(int a, int b) { return a > b ? a : b; }
 
 // Bytes that rows of codes are aligned to by their layout.
 VQ_HD constexpr int code_alignment(const FormatConfig& f) {
-  return 4 * f.layout.rows * f.layout.words;
+  const int words = f.layout.rows * f.layout.words;
+  return 4 * (words < 4 ? words : 4);
 }
 VQ_HD constexpr int code_alignment(const FormatConfig& keys, const FormatConfig& values) {
   return most(code_alignment(keys), code_alignment(values));

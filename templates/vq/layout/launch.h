@@ -14,7 +14,8 @@ namespace vq {
 //
 //   counters, kCounterBytes | what a kernel hands to the next | partials
 //
-// Handed on are the partial scores of dataflow channels, and the bytes of x of dataflow bytegroups.
+// Handed on are the partial scores of dataflow channels, tables, scores and bins of dataflow bins,
+// and the bytes of x of dataflow bytegroups.
 //
 // Calls that follow each other on a stream may share a workspace, so the counters stand at its
 // front whatever the op: what one call leaves of its partials is never another's counter.
@@ -35,7 +36,7 @@ struct Launch {
   int resident = 0;  // blocks of a multiprocessor that there are registers for, 0: as it comes
 };
 
-inline constexpr int kMostLaunches = 3;
+inline constexpr int kMostLaunches = 6;
 
 // A call: its kernels in order, and its workspace.
 // Rows of codes begin at multiples of code_bytes, rows of elements at multiples of element_bytes.

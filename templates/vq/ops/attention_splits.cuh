@@ -17,13 +17,14 @@ namespace vq {
 template <class Plan>
 struct AttentionSplits {
   static constexpr int kHeadDim = Plan::config().head_dim;
-  static constexpr int kSplits = Plan::config().splits;
+  static constexpr int kSplits = partial_count(Plan::config());
   static constexpr int kFloats = kHeadDim + 2;
 
   // That of a slot for head `head` of query token `number`.
   VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, int number, int head, int slot) {
     const i64 row = i64{number} * Plan::config().query_heads + head;
-    return args.partials + (row * partial_slots(Plan::config(), args.batch) + slot) * kFloats;
+    const int slots = balanced(Plan::config()) ? kSplits + args.batch - 1 : kSplits * args.batch;
+    return args.partials + (row * slots + slot) * kFloats;
   }
 
   // kChannels channels of one split or of several: sums of values in units of exp2(maximum).

@@ -25,7 +25,7 @@ class RowCopies {
     piece_ = thread_index() % kAcross;
     if constexpr (Stored::kPaged) {
       table_ = Stored::table(tensor, batch);
-      from_ = tensor.codes + kv_head * tensor.head_stride + Stored::kFirstWord;
+      from_ = tensor.codes + kv_head * tensor.head_stride + Stored::word(Stored::kFirstWord);
     } else {
       from_ = Stored::at(tensor, batch, kv_head, i64{0});
     }

@@ -44,10 +44,10 @@ struct CodeRows {
       const int number = static_cast<int>(token);
       const i32 page = load_global(table(tensor, batch) + number / kPageTokens);
       return tensor.codes + head * tensor.head_stride + page_words(tensor, page) +
-             paged_row(tensor, number % kPageTokens) + kFirstWord;
+             paged_row(tensor, number % kPageTokens) + word(kFirstWord);
     } else {
       return tensor.codes + batch * tensor.batch_stride + head * tensor.head_stride + row(token) +
-             kFirstWord;
+             word(kFirstWord);
     }
   }
 

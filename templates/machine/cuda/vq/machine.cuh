@@ -197,6 +197,12 @@ VQ_DEVICE void add_global(u64* pointer, u64 value) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(pointer), "l"(value) : "memory");
 }
 
+// Adds within the block: other threads see the sum behind a barrier.
+VQ_DEVICE void add_shared(u32* pointer, u32 value) {
+  asm volatile("red.relaxed.cta.shared.add.u32 [%0], %1;" ::"r"(shared_address(pointer)), "r"(value)
+               : "memory");
+}
+
 // Copies 4, 8 or 16 bytes past the registers; they land at the wait for the thread's group.
 #if __CUDA_ARCH__ >= 800
 template <class T>

@@ -27,7 +27,8 @@ enum class Access : int {
   kAtomicAddGlobal,
   kLoadConstant,
   kCopyBulk,
-  kCountShared  // a counter too, of the threads of the block
+  kCountShared,  // a counter too, of the threads of the block
+  kAddShared     // additions of several threads commute
 };
 enum class Collective : int {
   kSyncBlock,

@@ -223,6 +223,10 @@ VQ_DEVICE void store_shared(T* p, T value, VQ_SITE) {
   host::check_shared(host::Access::kStoreShared, p, {file, line});
   host::store(p, value);
 }
+VQ_DEVICE void add_shared(u32* p, u32 value, VQ_SITE) {
+  host::check_shared(host::Access::kAddShared, p, {file, line});
+  host::store(p, host::load(p) + value);
+}
 
 namespace host {
 // `read` is how the global side is accessed.

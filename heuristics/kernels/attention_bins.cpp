@@ -1,0 +1,188 @@
+// Attention by bins: as few passes over the tokens as shared memory allows.
+#include "heuristics/kernels/attention.h"
+
+namespace vqgen {
+namespace {
+
+constexpr int kMostBinHeads = 8;  // that a lookup of 16 bytes brings
+constexpr int kLeastWidth = 16;   // channels and entries of a tensor-core product
+
+void judge_columns(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(format.decoder == Decoder::table && format.entry_type == EntryType::element &&
+                    !format.stage_scales && !format.smooth && !format.hadamard,
+                "{}: dataflow bins takes plain codebooks of elements, without scales and "
+                "transforms; use lanes",
+                operand);
+  judge.require(format.vector_size % kLeastWidth == 0,
+                "{}: entries of {} elements are no multiple of the {} of dataflow bins; use lanes",
+                operand, format.vector_size, kLeastWidth);
+  judge.require(format.entries() >= kLeastWidth,
+                "{}: codebooks of {} entries are smaller than the {} of dataflow bins; use lanes",
+                operand, format.entries(), kLeastWidth);
+}
+
+// Blocks of bins of a column and sequence.
+std::int64_t fill_blocks(const AttentionBins& plan, const AttentionDecode& op) {
+  return std::int64_t{op.shape.kv_heads} * vq::column_blocks(configured(plan, op)) *
+         plan.bin_slices;
+}
+
+// The fewest splits of a sequence's tokens with which blocks of bins, one a multiprocessor, fill
+// nine tenths of their waves.
+int even_waves(std::int64_t blocks, const AttentionDecode& op, int threads, const GpuSpec& gpu) {
+  const std::int64_t most = std::clamp<std::int64_t>(op.shape.tokens / (16 * threads), 1, 64);
+  for (int splits = 1; splits < most; ++splits) {
+    const std::int64_t places = ceil_div(blocks * splits, std::int64_t{gpu.sms}) * gpu.sms;
+    if (blocks * splits * 10 >= places * 9) return splits;
+  }
+  return static_cast<int>(most);
+}
+
+// Blocks of products wait for memory most of the time: three a multiprocessor, with at most 4096
+// entries each. But partials of more than 16 splits take longer to merge than they spare.
+int choose_entry_splits(const AttentionBins& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  constexpr int kMostSplits = 16;
+  constexpr int kMostEntries = 4096;
+  const auto config = configured(plan, op);
+  const std::int64_t rows = vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
+  const std::int64_t blocks = ceil_div(rows, std::int64_t{plan.rows_per_block}) *
+                              vq::columns_of(config.values) *
+                              (config.values.per_head ? op.shape.kv_heads : 1);
+  int splits = 1;
+  while (splits < kMostSplits && op.values.entries() / splits >= 4 * kLeastWidth &&
+         (blocks * splits < std::int64_t{3} * gpu.sms ||
+          op.values.entries() / splits > kMostEntries)) {
+    splits *= 2;
+  }
+  return splits;
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
+  for_each_part(op.keys, op.shape.head_dim,
+                [&](const VqFormat& keys, int) { judge_columns(judge, keys, "keys"); });
+  judge_columns(judge, op.values, "values");
+  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge.require(op.shape.page_tokens == 0,
+                "a cache in pages is not built in dataflow bins; use lanes");
+  judge.require(op.shape.query_tokens == 1,
+                "{} query tokens are more than the 1 of dataflow bins; use lanes",
+                op.shape.query_tokens);
+  judge.require(op.group() <= kMostBinHeads,
+                "{} query heads of a KV head are more than the {} of dataflow bins; use lanes",
+                op.group(), kMostBinHeads);
+  judge.require(plan.rows_per_block % 16 == 0, "rows_per_block {} is not a multiple of 16",
+                plan.rows_per_block);
+  judge.require(plan.tokens_per_thread % 4 == 0, "tokens_per_thread {} is not a multiple of 4",
+                plan.tokens_per_thread);
+  for (const auto& [name, count] :
+       {std::pair{"bin_slices", plan.bin_slices}, std::pair{"entry_splits", plan.entry_splits}}) {
+    judge.require(std::has_single_bit(static_cast<unsigned>(count)) &&
+                      op.values.entries() / count >= kLeastWidth,
+                  "{} {} does not split the {} entries of a value codebook into powers of two of "
+                  "at least {}",
+                  name, count, op.values.entries(), kLeastWidth);
+  }
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  judge.require(plan.columns_per_block <= vq::columns_of(config.values),
+                "columns_per_block {} is more than the {} columns of the values",
+                plan.columns_per_block, vq::columns_of(config.values));
+  // Sums of a token's heads, and a word of its codes.
+  const int registers = plan.tokens_per_thread * (vq::padded_heads(config) + 1) + 24;
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads);
+  judge.require(registers <= most,
+                "tokens_per_thread {} takes {} registers a thread, of {}; lower it or threads",
+                plan.tokens_per_thread, registers, most);
+  judge.require(fill_blocks(plan, op) <= 65535, "{} blocks of bins exceed the grid's second axis",
+                fill_blocks(plan, op));
+  judge.require(std::int64_t{op.shape.batch} <= 65535, "{} sequences exceed the grid's third axis",
+                op.shape.batch);
+  const vq::CallShape shape = call_shape(plan, op);
+  judge.require(shape.workspace_bytes <= static_cast<std::int64_t>(gpu.memory_bytes) / 2,
+                "tables, scores and bins take {:.3g} bytes, more than half of the {} of {}; use "
+                "another dataflow",
+                static_cast<double>(shape.workspace_bytes), gpu.memory_bytes, gpu.name);
+  judge_codebooks(judge, op, gpu);
+  judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+}
+
+// Two tables in flight where they fit, else lookups in global memory. As many columns' bins as fit
+// a block and share the columns evenly: an uneven share of 3, 3 and 2 takes longer than 2 each.
+// Splits for whole waves of these blocks.
+AttentionBins choose_plan(AttentionBins plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  const auto fits = [&](std::int64_t bytes) { return bytes <= gpu.shared_bytes_per_block; };
+  if (op.group() > 4) plan.tokens_per_thread /= 2;
+  for (plan.tables_in_flight = 2; plan.tables_in_flight > 0; --plan.tables_in_flight) {
+    if (fits(vq::scores_shared(configured(plan, op)).total)) break;
+  }
+  const int entries = op.values.entries();
+  while (plan.bin_slices < entries / kLeastWidth &&
+         !fits(vq::bins_shared(configured(plan, op)).total)) {
+    plan.bin_slices *= 2;
+  }
+  const int columns = op.shape.head_dim / op.values.vector_size * op.values.residuals;
+  for (int share = columns; share > 1; --share) {
+    AttentionBins more = plan;
+    more.columns_per_block = share;
+    if (columns % share != 0 || !fits(vq::bins_shared(configured(more, op)).total)) continue;
+    plan = more;
+    break;
+  }
+  plan.splits = even_waves(fill_blocks(plan, op) * op.shape.batch, op, plan.threads, gpu);
+  plan.entry_splits = choose_entry_splits(plan, op, gpu);
+  return plan;
+}
+
+void add_candidates(Candidates& to, AttentionBins plan, const AttentionDecode& op,
+                    SpacePlacement allowed) {
+  if (allowed == SpacePlacement::shared) return;  // which places no entry
+  using P = AttentionBins;
+  plan = choose_plan(plan, op, to.gpu);
+  const int tokens = plan.tokens_per_thread;
+  for_each_of(plan,
+              {{&P::threads, {plan.threads, 1024, 256}},
+               {&P::tokens_per_thread, {tokens, tokens / 2, tokens * 2}},
+               {&P::splits, {plan.splits, plan.splits * 2, (plan.splits + 1) / 2}},
+               {&P::entry_splits, {plan.entry_splits, plan.entry_splits * 2}}},
+              [&] { to.add(plan); });
+}
+
+// Products look all entries up once; what is looked up per token are numbers.
+PlanUse use_of(const AttentionBins& plan, const AttentionDecode& op) {
+  PlanUse use = use_of<AttentionBins>(plan, op);
+  const double rows = static_cast<double>(op.shape.batch) * op.shape.kv_heads;
+  for (OperandUse& each : use.operands) {
+    each.lookups = rows * static_cast<double>(each.codebook_bytes()) / each.entry_bytes();
+    each.fills = 0;
+  }
+  return use;
+}
+
+void count_work(BlockWork& to, const AttentionBins& plan, const AttentionDecode& op, const PlanUse&,
+                ConflictTable&) {
+  // Of the blocks of scores and of bins, per SM's share of the tokens: a number for each column
+  // and head, by about 3.5 passes of 32.
+  const auto c = configured(plan, op);
+  double columns = vq::columns_of(c.values) * 3.5 * op.group();
+  for (int i = 0; i < vq::key_parts(c); ++i) columns += vq::columns_of(vq::key_format(c, i)) * 6.2;
+  const double tokens = static_cast<double>(op.shape.tokens) * op.shape.batch * op.shape.kv_heads;
+  to.passes += tokens / 32 * columns / static_cast<double>(to.blocks);
+  to.arithmetic += tokens / 32 * columns / static_cast<double>(to.blocks);
+  to.registers = plan.tokens_per_thread * (vq::padded_heads(c) + 1) + 24;
+}
+
+std::vector<std::string> explain_plan(const AttentionBins& plan, const AttentionDecode& op) {
+  const auto config = configured(plan, op);
+  const vq::BinsHanded at = vq::bins_handed(vq::bin_sizes(config), op.shape.batch, op.shape.tokens);
+  return {
+      fmt::format("workspace: {} bytes of tables, {} of scores, {} of bins", at.scores - at.tables,
+                  at.maxima - at.scores, at.total - at.bins),
+      fmt::format("bins: {} of {} value columns a block, {} of {} entries", plan.columns_per_block,
+                  vq::columns_of(config.values), vq::slice_entries(config), op.values.entries())};
+}
+
+}  // namespace vqgen

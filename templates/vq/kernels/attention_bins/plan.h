@@ -1,0 +1,254 @@
+// Plan of attention by bins: no entry is read per token. Inner products of the queries with all
+// key entries are made once, probabilities are added up per value entry, and tensor cores multiply
+// these sums with the value entries. For wide entries in many stages (VQKV).
+//
+// A *column* is one residual stage of one sub-vector: what one code of a row names. Those of keys
+// in parts are counted through the parts. A *pair* is a KV head and a sequence.
+#pragma once
+
+#include <vq/layout/attention.h>
+
+namespace vq {
+
+struct AttentionBins {
+  int threads = 512;
+  int tokens_per_thread = 16;
+  int tables_in_flight = 2;
+  int splits = 1;
+  int columns_per_block = 1;
+  int bin_slices = 1;
+  int entry_splits = 1;
+  int rows_per_block = 32;
+
+  static constexpr const char* kType = "AttentionBins";
+  static constexpr const char* kName = "attention_bins";
+  // What each block serves: all heads of a KV head, and all channels.
+  static constexpr int heads_per_block = 8;
+  static constexpr int key_channel_splits = 1;
+  static constexpr int value_channel_splits = 1;
+  static constexpr Combine combine = Combine::kernel;
+  static constexpr Placement key_codebook{};
+  static constexpr Placement value_codebook{};
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = AttentionBins;
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("tokens_per_thread", &P::tokens_per_thread, Range{4, 64},
+          "tokens whose scores a thread sums up in registers, a multiple of 4");
+    visit("tables_in_flight", &P::tables_in_flight, Range{0, 2},
+          "score tables of a column in shared memory: 2, one of which arrives meanwhile; 1; or 0, "
+          "lookups go to global memory");
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("columns_per_block", &P::columns_per_block, Range{1, 256},
+          "value columns whose bins a block has in shared memory");
+    visit("bin_slices", &P::bin_slices, Range{1, 256},
+          "blocks that share the entries of a value column as bins, a power of two");
+    visit("entry_splits", &P::entry_splits, Range{1, 256},
+          "blocks that share the entries of a value column as factors, a power of two");
+    visit("rows_per_block", &P::rows_per_block, Range{16, 64},
+          "heads of sequences whose bins a block multiplies with the entries, a multiple of 16");
+  }
+};
+
+using BinsConfig = AttentionConfig<AttentionBins>;
+
+// Heads of a KV head as they stand side by side: the next power of two, up to 8; the others have
+// zeros.
+VQ_HD constexpr int padded_heads(const BinsConfig& c) {
+  int heads = 1;
+  while (heads < group(c)) heads *= 2;
+  return heads;
+}
+VQ_HD constexpr int columns_of(const FormatConfig& f) {
+  return f.part.channels / f.vector_size * f.residuals;
+}
+VQ_HD constexpr i64 table_bytes(const BinsConfig& c, const FormatConfig& f) {
+  return i64{entries(f)} * padded_heads(c) * 2;
+}
+VQ_HD constexpr i64 most_table_bytes(const BinsConfig& c) {
+  i64 bytes = 0;
+  for (int i = 0; i < key_parts(c); ++i) {
+    const i64 own = table_bytes(c, key_format(c, i));
+    if (own > bytes) bytes = own;
+  }
+  return bytes;
+}
+// Bytes of the tables of the parts before `part`, of a pair; all with key_parts().
+VQ_HD constexpr i64 tables_before(const BinsConfig& c, int part) {
+  i64 bytes = 0;
+  for (int i = 0; i < part; ++i) {
+    bytes += columns_of(key_format(c, i)) * table_bytes(c, key_format(c, i));
+  }
+  return bytes;
+}
+
+// The tables: a block makes some entries of a column for some rows.
+inline constexpr int kTableThreads = 128;
+inline constexpr int kTableEntries = 256;
+inline constexpr int kTableRows = 64;
+VQ_HD constexpr int entry_blocks(const FormatConfig& f) {
+  return ceil_div(entries(f), kTableEntries);
+}
+// Halves from a staged row to the next: 32 bytes more than a multiple of 64, so that the rows which
+// lanes read together meet in no bank.
+VQ_HD constexpr int staged_halves(const FormatConfig& f) {
+  return f.vector_size / 16 % 2 == 1 ? f.vector_size : f.vector_size + 16;
+}
+
+// The scores: a block has so many tokens.
+VQ_HD constexpr int tokens_per_block(const BinsConfig& c) {
+  return c.threads * c.tokens_per_thread;
+}
+VQ_HD constexpr i64 score_blocks(const BinsConfig& c, i64 tokens) {
+  return ceil_div(tokens, i64{tokens_per_block(c)});
+}
+struct ScoresShared {
+  i64 tables;   // [tables_in_flight] of one column: [entry][padded head] f16
+  i64 words;    // [four tokens][4] u32: the next word of their codes
+  i64 running;  // [warp][padded head] fp32
+  i64 total;
+};
+VQ_HD constexpr ScoresShared scores_shared(const BinsConfig& c) {
+  ScoresShared at{};
+  Carver carve;
+  at.tables = carve(c.tables_in_flight * most_table_bytes(c));
+  at.words = carve(i64{tokens_per_block(c)} * 4);
+  at.running = carve(i64{c.threads} / 32 * padded_heads(c) * 4);
+  at.total = carve.next;
+  return at;
+}
+
+// The bins: a block has a slice of the entries of some columns.
+VQ_HD constexpr int slice_entries(const BinsConfig& c) { return entries(c.values) / c.bin_slices; }
+VQ_HD constexpr int column_blocks(const BinsConfig& c) {
+  return ceil_div(columns_of(c.values), c.columns_per_block);
+}
+// Words of a row with the codes of a block's columns, the most of any block.
+VQ_HD constexpr int block_words(const BinsConfig& c) {
+  int words = 0;
+  for (int first = 0; first < columns_of(c.values); first += c.columns_per_block) {
+    const int end = first + c.columns_per_block < columns_of(c.values) ? first + c.columns_per_block
+                                                                       : columns_of(c.values);
+    words = most(words, ceil_div(end * c.values.index_bits, 32) - first * c.values.index_bits / 32);
+  }
+  return words;
+}
+struct BinsShared {
+  i64 bins;     // [column of the block][head][entry of the slice] u32
+  i64 softmax;  // [2][padded head] fp32: maximum, factor
+  i64 total;
+};
+VQ_HD constexpr BinsShared bins_shared(const BinsConfig& c) {
+  BinsShared at{};
+  Carver carve;
+  at.bins = carve(i64{c.columns_per_block} * group(c) * slice_entries(c) * 4);
+  at.softmax = carve(i64{2} * padded_heads(c) * 4);
+  at.total = carve.next;
+  return at;
+}
+
+// The products of bins and entries: four warps share the channels of a column's sub-vector.
+inline constexpr int kProductThreads = 128;
+
+// The raw tokens: a block has so many.
+inline constexpr int kRawThreads = 128;
+inline constexpr int kRawTokens = 128;
+VQ_HD constexpr int raw_blocks(const BinsConfig& c) { return ceil_div(raw_slots(c), kRawTokens); }
+
+// Partials of a head: of each stage and split of the entries, which have their channels from all
+// sub-vectors; then those of raw tokens.
+VQ_HD constexpr int product_partials(const BinsConfig& c) {
+  return c.values.residuals * c.entry_splits;
+}
+VQ_HD constexpr int partial_count(const BinsConfig& c) {
+  return product_partials(c) + raw_blocks(c);
+}
+VQ_HD constexpr bool has_partials(const BinsConfig&) { return true; }
+
+// What sizes of a call follow from, on the device too: numbers alone, since a thread that reckons
+// with a whole config at run time builds it in memory of its own.
+struct BinSizes {
+  int kv_heads;
+  int heads;          // padded, of a pair
+  i64 pair_tables;    // bytes
+  int block_tokens;   // of scores
+  i64 split_entries;  // of all value columns
+  int splits;
+
+  VQ_HD constexpr i64 pairs(i64 batch) const { return kv_heads * batch; }
+  // Rows of the products, [pair][padded head]: those of one KV head follow each other.
+  VQ_HD constexpr i64 rows(i64 batch) const { return pairs(batch) * heads; }
+  // Those with the same codebooks.
+  VQ_HD constexpr i64 unit_rows(bool per_head, i64 batch) const {
+    return (per_head ? batch : pairs(batch)) * heads;
+  }
+  VQ_HD constexpr i64 pair_scores(i64 tokens) const { return ceil_div(tokens, i64{4}) * 4 * heads; }
+  VQ_HD constexpr i64 pair_maxima(i64 tokens) const {
+    return ceil_div(tokens, i64{block_tokens}) * 2 * heads;
+  }
+};
+VQ_HD constexpr BinSizes bin_sizes(const BinsConfig& c) {
+  return {c.kv_heads,
+          padded_heads(c),
+          tables_before(c, key_parts(c)),
+          tokens_per_block(c),
+          i64{columns_of(c.values)} * entries(c.values),
+          c.splits};
+}
+
+// What kernels hand on, bytes from args.scores.
+struct BinsHanded {
+  i64 tables;  // [pair][column][entry][padded head] f16: scores in units of log2
+  i64 scores;  // [pair][token, a multiple of 4][padded head] fp32; -inf of raw tokens
+  i64 maxima;  // [pair][block of scores][2][padded head] fp32: the largest score, and the sum of
+               // exp2 of the others less that one
+  i64 totals;  // [pair][padded head] fp32: log2 of the sum of exp2 of all scores
+  i64 bins;    // [split][column][row of products][entry] elements: shares of all probability,
+               // times kBinScale
+  i64 total;
+};
+inline constexpr float kBinScale = 32768.0f;
+VQ_HD constexpr BinsHanded bins_handed(const BinSizes& s, i64 batch, i64 tokens) {
+  BinsHanded at{};
+  Carver carve;
+  at.tables = carve(s.pairs(batch) * s.pair_tables);
+  at.scores = carve(s.pairs(batch) * s.pair_scores(tokens) * 4);
+  at.maxima = carve(s.pairs(batch) * s.pair_maxima(tokens) * 4);
+  at.totals = carve(s.rows(batch) * 4);
+  at.bins = carve(s.splits * s.rows(batch) * s.split_entries * 2);
+  at.total = carve.next;
+  return at;
+}
+
+VQ_HD constexpr CallShape call_shape(const BinsConfig& c, i64 batch, i64 tokens) {
+  CallShape shape{};
+  const BinSizes sizes = bin_sizes(c);
+  i64 table_blocks = 0, staged = 0, row_blocks = 0, units = 1;
+  for (int i = 0; i < key_parts(c); ++i) {
+    const FormatConfig f = key_format(c, i);
+    table_blocks += i64{columns_of(f)} * entry_blocks(f);
+    staged = most(static_cast<int>(staged), kTableRows * staged_halves(f) * 2);
+    const i64 rows = ceil_div(sizes.unit_rows(f.per_head, batch), i64{kTableRows});
+    if (rows > row_blocks) row_blocks = rows;
+    if (f.per_head) units = c.kv_heads;
+  }
+  shape.add({"attention_bins_tables", "tables", table_blocks, row_blocks, units, kTableThreads,
+             staged, false, false});
+  shape.add({"attention_bins_scores", "scores", score_blocks(c, tokens), c.kv_heads, batch,
+             c.threads, scores_shared(c).total, false, true});
+  shape.add({"attention_bins_fill", "bins", c.splits,
+             i64{c.kv_heads} * column_blocks(c) * c.bin_slices, batch, c.threads,
+             bins_shared(c).total, false, true});
+  shape.add({"attention_bins_products", "products", i64{columns_of(c.values)} * c.entry_splits,
+             ceil_div(sizes.unit_rows(c.values.per_head, batch), i64{c.rows_per_block}),
+             c.values.per_head ? c.kv_heads : 1, kProductThreads, 0, false, false});
+  if (raw_slots(c) > 0) {
+    shape.add({"attention_bins_raw", "raw", raw_blocks(c), c.kv_heads, batch, kRawThreads,
+               i64{kRawThreads} / 32 * group(c) * (c.head_dim + 2) * 4, false, false});
+  }
+  add_attention_workspace(c, batch, bins_handed(sizes, batch, tokens).total, shape);
+  return shape;
+}
+
+}  // namespace vq

@@ -1,0 +1,240 @@
+// The scores of attention by bins: columns outside, tokens inside. A thread sums up the scores of
+// its tokens, four that follow each other at a time, in registers; the table of a column stands in
+// shared memory, that of the next and the next word of codes arrive meanwhile.
+#pragma once
+
+#include <vq/ops/bin_columns.cuh>
+
+namespace vq {
+
+template <class Plan>
+class BinScores {
+ public:
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kThreads = kConfig.threads;
+  static constexpr int kPadded = padded_heads(kConfig);
+  static constexpr int kFours = kConfig.tokens_per_thread / 4;
+  static constexpr int kTokens = tokens_per_block(kConfig);
+  static constexpr int kTables = kConfig.tables_in_flight;
+  static constexpr i64 kTableBytes = most_table_bytes(kConfig);
+  static constexpr ScoresShared kAt = scores_shared(kConfig);
+  using Entry = EntryWords<kPadded>;
+  using Raw = RawRows<Plan>;
+
+  VQ_DEVICE explicit BinScores(const AttentionDecodeArgs& args)
+      : args_(args),
+        kv_head_(block_y()),
+        pair_(block_y() * args.batch + block_z()),
+        length_(load_global(args.lengths + block_z())) {
+    const BinsWorkspace<Plan> workspace(args);
+    tables_ = workspace.tables(pair_);
+    scores_ = workspace.scores(pair_);
+    maxima_ = workspace.maxima(pair_) + block_x() * 2 * kPadded;
+  }
+
+  VQ_DEVICE void run() {
+    if (first_token() >= length_) return;
+    if constexpr (kTables == 2) begin_table<0>(0, 0);
+    add_part<0>(0);
+    finish();
+  }
+
+ private:
+  VQ_DEVICE static int first_token() { return block_x() * kTokens; }
+  // The first of a thread's tokens number 4 i .. 4 i + 3.
+  VQ_DEVICE static int four(int i) { return first_token() + (i * kThreads + thread_index()) * 4; }
+
+  // Where the next words of these tokens' codes come to stand, for this thread alone.
+  VQ_DEVICE static u32* next_words(int i) {
+    return shared_part<u32>(kAt.words) + (i * kThreads + thread_index()) * 4;
+  }
+
+  // Copies the table of a part's column, or of the next part's first one, to a buffer.
+  template <int kPart>
+  VQ_DEVICE void begin_table(int column, int buffer) const {
+    constexpr FormatConfig kFormat = key_format(kConfig, kPart);
+    constexpr int kColumns = columns_of(kFormat);
+    if constexpr (kPart + 1 < key_parts(kConfig)) {
+      if (column == kColumns) return begin_table<kPart + 1>(0, buffer);
+    }
+    if (column < kColumns) {
+      constexpr int kWords = static_cast<int>(table_bytes(kConfig, kFormat) / 16);
+      const auto* const from =
+          reinterpret_cast<const U32x4*>(tables_ + column_table<Plan, kPart>(column));
+      for (int i = thread_index(); i < kWords; i += kThreads) {
+        copy_async(shared_part<U32x4>(kAt.tables + buffer * kTableBytes) + i, from + i);
+      }
+    }
+    copy_async_commit();
+  }
+
+  // Adds the columns of part kPart and of those after it; `before` columns have been added.
+  template <int kPart>
+  VQ_DEVICE void add_part(int before) {
+    using Format = BinKeys<Plan, kPart>;
+    using Codes = FourRows<Format, Plan>;
+    constexpr FormatConfig kFormat = Format::config();
+    constexpr int kColumns = columns_of(kFormat);
+    constexpr u32 kMask = static_cast<u32>(entries(kFormat) - 1);
+    const Codes codes(args_.keys, block_z(), kv_head_, length_);
+    u32 words[kFours][4];
+    VQ_UNROLL
+    for (int i = 0; i < kFours; ++i) {
+      codes.load(words[i], four(i), 0);
+      codes.copy(next_words(i), four(i), 1);
+    }
+    copy_async_commit();
+    for (int column = 0; column < kColumns; ++column) {
+      const int bit = column * kFormat.index_bits;
+      copy_async_wait<0>();
+      if (bit % 32 < kFormat.index_bits && column > 0) {  // the first code that begins in a word
+        VQ_UNROLL
+        for (int i = 0; i < kFours; ++i) {
+          load_words<4>(words[i], next_words(i), LoadShared());
+          codes.copy(next_words(i), four(i), bit / 32 + 1);
+        }
+      }
+      const int buffer = kTables == 2 ? (before + column) % 2 : 0;
+      get_table<kPart>(column, buffer);
+      const auto* const global =
+          reinterpret_cast<const Entry*>(tables_ + column_table<Plan, kPart>(column));
+      // A code that ends in the next word never begins where the word has just been replaced.
+      const bool crosses = bit % 32 + kFormat.index_bits > 32;
+      VQ_UNROLL
+      for (int i = 0; i < kFours; ++i) {
+        u32 next[4] = {};
+        if (crosses) load_words<4>(next, next_words(i), LoadShared());
+        VQ_UNROLL
+        for (int t = 0; t < 4; ++t) {
+          const u64 both = u64{next[t]} << 32 | words[i][t];
+          const u32 code = static_cast<u32>(both >> bit % 32) & kMask;
+          if constexpr (kTables > 0) {
+            add(sums_[i][t],
+                load_shared(shared_part<Entry>(kAt.tables + buffer * kTableBytes) + code));
+          } else {
+            add(sums_[i][t], load_global(global + code));
+          }
+        }
+      }
+    }
+    if constexpr (kPart + 1 < key_parts(kConfig)) add_part<kPart + 1>(before + kColumns);
+  }
+
+  // Behind it a column's table stands in its buffer.
+  template <int kPart>
+  VQ_DEVICE void get_table(int column, int buffer) const {
+    if constexpr (kTables == 0) {
+      copy_async_commit();
+      return;
+    }
+    sync_block();  // the table that is replaced has been read; of two, the other has arrived
+    begin_table<kPart>(kTables == 2 ? column + 1 : column, kTables == 2 ? buffer ^ 1 : 0);
+    if constexpr (kTables == 1) {
+      copy_async_wait<0>();
+      sync_block();
+    }
+  }
+
+  VQ_DEVICE static void add(float (&sums)[kPadded], Entry entry) {
+    if constexpr (kPadded == 1) {
+      sums[0] += to_float<Element::f16>(entry);
+    } else {
+      add_entry<Element::f16>(sums, entry, 1.0f);
+    }
+  }
+
+  // Stores the scores, their maximum and the sum of their powers.
+  VQ_DEVICE void finish() {
+    const auto raw = Raw::counted(args_, block_z(), length_);
+    float highest[kPadded];
+    VQ_UNROLL
+    for (int h = 0; h < kPadded; ++h) highest[h] = -infinity();
+    VQ_UNROLL
+    for (int i = 0; i < kFours; ++i) {
+      VQ_UNROLL
+      for (int t = 0; t < 4; ++t) {
+        const int token = four(i) + t;
+        const bool counts = token < length_ && !raw.holds(token);
+        VQ_UNROLL
+        for (int h = 0; h < kPadded; ++h) {
+          float& score = sums_[i][t][h];
+          if (!counts) score = -infinity();
+          highest[h] = larger(highest[h], score);
+        }
+      }
+      if (four(i) < args_.capacity) store(i);
+    }
+    of_block(highest, [](float a, float b) { return larger(a, b); });
+    float sum[kPadded];
+    VQ_UNROLL
+    for (int h = 0; h < kPadded; ++h) {
+      sum[h] = 0.0f;
+      VQ_UNROLL
+      for (int i = 0; i < kFours; ++i) {
+        VQ_UNROLL
+        for (int t = 0; t < 4; ++t) {  // a NaN stays one
+          const float score = sums_[i][t][h];
+          sum[h] += score == -infinity() ? 0.0f : exp2_approx(score - highest[h]);
+        }
+      }
+    }
+    sync_block();  // the maxima of the warps have been read
+    of_block(sum, [](float a, float b) { return a + b; });
+    if (thread_index() == 0) {
+      VQ_UNROLL
+      for (int h = 0; h < kPadded; ++h) {
+        store_global(maxima_ + h, highest[h]);
+        store_global(maxima_ + kPadded + h, sum[h]);
+      }
+    }
+  }
+
+  VQ_DEVICE void store(int i) const {
+    float* const to = scores_ + i64{four(i)} * kPadded;
+    VQ_UNROLL
+    for (int j = 0; j < kPadded; ++j) {
+      u32 bits[4];
+      VQ_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        bits[k] = float_bits(sums_[i][(4 * j + k) / kPadded][(4 * j + k) % kPadded]);
+      }
+      store_global(reinterpret_cast<U32x4*>(to) + j, U32x4{bits[0], bits[1], bits[2], bits[3]});
+    }
+  }
+
+  // Values of all threads become one, the same in each.
+  template <class Join>
+  VQ_DEVICE static void of_block(float (&values)[kPadded], Join join) {
+    float* const running = shared_part<float>(kAt.running);
+    VQ_UNROLL
+    for (int h = 0; h < kPadded; ++h) {
+      VQ_UNROLL
+      for (int mask = 16; mask > 0; mask /= 2) {
+        values[h] = join(values[h], shuffle_xor(values[h], mask));
+      }
+      if (lane() == 0) store_shared(running + warp() * kPadded + h, values[h]);
+    }
+    sync_block();
+    VQ_UNROLL
+    for (int h = 0; h < kPadded; ++h) {
+      values[h] = load_shared(running + h);
+      for (int w = 1; w < kThreads / 32; ++w) {
+        values[h] = join(values[h], load_shared(running + w * kPadded + h));
+      }
+    }
+  }
+
+  const AttentionDecodeArgs& args_;
+  int kv_head_, pair_, length_;
+  const u16* tables_;  // of the pair
+  float* scores_;
+  float* maxima_;  // of the block
+  float sums_[kFours][4][kPadded] = {};
+};
+
+template <class Plan>
+VQ_DEVICE void attention_bins_scores(const AttentionDecodeArgs& args) {
+  BinScores<Plan>(args).run();
+}
+
+}  // namespace vq

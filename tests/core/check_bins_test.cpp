@@ -1,0 +1,137 @@
+// check() on attention by bins: each rule has a case that breaks it and a near miss that passes.
+#include "heuristics/choose.h"
+#include "heuristics/kernels/slice.h"
+#include "tests/core/check_support.h"
+
+namespace vqgen {
+namespace {
+
+GpuSpec gpu_of_bins() { return find_gpu("h200"); }
+
+AttentionDecode sound_bins() {
+  AttentionDecode op;
+  op.shape = {.batch = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .tokens = 5000};
+  op.keys = {.vector_size = 64, .index_bits = 12, .residuals = 6, .scope = Scope::tensor};
+  op.values = {.vector_size = 128, .index_bits = 12, .residuals = 8, .scope = Scope::tensor};
+  return op;
+}
+
+Verdict of_wide_problem(void (*change)(AttentionDecode& op)) {
+  AttentionDecode op = sound_bins();
+  change(op);
+  return check(AttentionBins{}, op, gpu_of_bins());
+}
+Verdict of_plan(const AttentionBins& plan) { return check(plan, sound_bins(), gpu_of_bins()); }
+
+TEST(CheckBins, TheDefaultPlanIsSound) {
+  expect_ok(of_plan({}));
+  check_plan_ranges(sound_bins(), gpu_of_bins());
+}
+
+TEST(CheckBins, FormatsOfKeysAndValues) {
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.keys.vector_size = 8; }),
+                 {"keys: entries of 8 elements", "use lanes"});
+  expect_ok(of_wide_problem([](AttentionDecode& op) { op.keys.vector_size = 16; }));
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.values.vector_size = 4; }),
+                 {"values: entries of 4 elements"});
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.values.index_bits = 3; }),
+                 {"values: codebooks of 8 entries", "16"});
+  expect_ok(of_wide_problem([](AttentionDecode& op) { op.values.index_bits = 4; }));
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.keys.hadamard = true; }),
+                 {"keys", "transforms", "use lanes"});
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.values.stage_scales = true; }),
+                 {"values", "scales"});
+  expect_refused(of_wide_problem([](AttentionDecode& op) {
+                   op.values = {.vector_size = 4, .index_bits = 16, .decoder = Decoder::scalar};
+                 }),
+                 {"values", "plain codebooks"});
+}
+
+TEST(CheckBins, ShapesOfTheCache) {
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.page_tokens = 16; }),
+                 {"pages", "use lanes"});
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.query_tokens = 2; }),
+                 {"2 query tokens", "use lanes"});
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.query_heads = 18; }),
+                 {"9 query heads", "more than the 8"});
+  expect_ok(of_wide_problem([](AttentionDecode& op) {
+    op.shape.window = 1024;
+    op.shape.sinks = 4;
+  }));
+  expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.query_heads = 16; }),
+                 {"tokens_per_thread 16", "registers"});
+  AttentionDecode op = sound_bins();
+  op.dtype = DType::bf16;
+  expect_ok(check(AttentionBins{}, op, find_gpu("a100")));
+  expect_refused(check(choose_plan(AttentionBins{}, op, find_gpu("t4")), op, find_gpu("t4")),
+                 {"bf16"});
+  op = sound_bins();
+  op.shape.batch = 65535;
+  expect_refused(check(AttentionBins{}, op, gpu_of_bins()), {"tables, scores and bins", "half of"});
+}
+
+TEST(CheckBins, BlocksAndTheirShares) {
+  expect_refused(of_plan({.tokens_per_thread = 6}), {"tokens_per_thread 6", "multiple of 4"});
+  expect_refused(of_plan({.threads = 1024}), {"tokens_per_thread 16", "registers", "64"});
+  expect_ok(of_plan({.threads = 1024, .tokens_per_thread = 8}));
+  expect_refused(of_plan({.columns_per_block = 9}), {"columns_per_block 9", "8 columns"});
+  expect_refused(of_plan({.columns_per_block = 4}), {"shared memory"});
+  expect_ok(of_plan({.columns_per_block = 3}));
+  expect_refused(of_plan({.bin_slices = 3}), {"bin_slices 3", "powers of two"});
+  expect_refused(of_plan({.entry_splits = 256, .rows_per_block = 40}), {"rows_per_block 40", "16"});
+  expect_ok(of_plan({.bin_slices = 256, .entry_splits = 256, .rows_per_block = 48}));
+  AttentionDecode op = sound_bins();
+  op.values.index_bits = 10;
+  expect_refused(check(AttentionBins{.entry_splits = 128}, op, gpu_of_bins()),
+                 {"entry_splits 128", "1024 entries"});
+}
+
+// Rules of thumb give plans that run, whatever the sizes, and refuse what no plan does.
+TEST(CheckBins, RulesFitTheGpu) {
+  for (const char* name : {"t4", "a100", "l40s", "h200"}) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const int bits : {4, 8, 12, 16}) {
+      for (const int group : {1, 3, 8}) {
+        AttentionDecode op = sound_bins();
+        op.shape.query_heads = 2 * group;
+        op.keys.index_bits = op.values.index_bits = bits;
+        const AttentionBins plan = choose_plan(AttentionBins{}, op, gpu);
+        const Verdict verdict = check(plan, op, gpu);
+        EXPECT_TRUE(verdict.ok) << name << ' ' << bits << ' ' << group << ": " << verdict.reason;
+      }
+    }
+  }
+}
+
+TEST(CheckBins, RulesTakeThemForManyTokensAlone) {
+  AttentionDecode op = sound_bins();
+  op.shape.batch = 4;
+  op.shape.tokens = (32768 + 4 * 4096) / 8;  // of 2 heads and 4 sequences
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "bins");
+  --op.shape.tokens;
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
+  op.shape.tokens = 100000;
+  op.shape.query_tokens = 2;  // which bins refuse
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
+}
+
+// A call's kernels, and what they hand on.
+TEST(CheckBins, WorkspaceHoldsTablesScoresAndBins) {
+  const AttentionDecode op = sound_bins();
+  const vq::CallShape shape = call_shape(AttentionBins{.splits = 2}, op);
+  EXPECT_EQ(shape.count, 5);
+  AttentionDecode raw = op;
+  raw.shape.window = 129;
+  EXPECT_EQ(call_shape(AttentionBins{}, raw).count, 6);
+  const std::int64_t tables = 4 * 12 * 4096 * 4 * 2;
+  const std::int64_t scores = 4 * 5000 * 4 * 4;
+  const std::int64_t maxima = 4 * 1 * 2 * 4 * 4;
+  const std::int64_t totals = 16 * 4;
+  const std::int64_t bins = std::int64_t{2} * 8 * 16 * 4096 * 2;
+  EXPECT_EQ(shape.handed_bytes, tables + scores + maxima + totals + bins);
+  const std::int64_t partials = 2 * 8 * 8 * (128 + 2) * 4;
+  EXPECT_EQ(shape.workspace_bytes, vq::kCounterBytes + shape.handed_bytes + partials);
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,126 @@
+// Every barrier of attention's kernels is needed, and the race checker knows: with any one of them
+// left out, or a wait for copies, it reports a race.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/profiles.h"
+#include "tests/sweep/barriers.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barriers,
+                                              int splits = 1) {
+  AttentionDecode op;
+  op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300 * splits};
+  op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  op.keys.smooth = op.keys.hadamard = true;
+  op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  with_integers(op.keys,
+                std::holds_alternative<AttentionFragments>(like));  // whose scales one waits for
+  const Problem problem = op;
+  Plan plan = rules_plan(like, problem, find_gpu("h200"));
+  ASSERT_TRUE(change_own(
+      plan, [splits](auto& own) requires requires { own.splits; } {
+        own.splits = splits;
+        own.threads = 128;
+      }));
+  expect_every_barrier_needed(problem, plan, barriers);
+}
+
+TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionLanes{}, 7);
+}
+TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionFragments{}, 5);
+}
+TEST(Barriers, OfBlocksThatShareSequencesAreAllNeeded) {
+  AttentionDecode op;
+  op.shape = {.batch = 3, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.keys = op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  auto plan = rules_plan<AttentionFragments>(op, find_gpu("h200"));
+  plan.threads = 128;
+  plan.splits = 2;
+  plan.splits_by = SplitsBy::length;
+  plan.combine = Combine::last_block;
+  expect_every_barrier_needed(op, plan, 7);
+}
+// Of 20 splits, which are two groups.
+TEST(Barriers, OfTeamsThatMergeAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionFragments{}, 6, 20);
+}
+TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionTables{}, 8);
+}
+TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
+  expect_every_barrier_of_attention_needed(AttentionChannels{}, 7);
+}
+
+AttentionDecode attention_of_integers() {
+  AttentionDecode op;
+  op.shape = {.batch = 2, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.keys = {.vector_size = 4, .index_bits = 8, .scope = Scope::tensor};
+  op.keys.smooth = op.keys.hadamard = true;
+  op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::tensor};
+  with_integers(op.keys, true);
+  with_integers(op.values, true);
+  return op;
+}
+
+TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
+  AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  expect_every_barrier_needed(attention_of_integers(), plan, 5);
+  plan.splits = 2;
+  plan.combine = Combine::last_block;
+  expect_every_barrier_needed(attention_of_integers(), plan, 7);
+}
+
+// Codes that come by bulk copies: not before their barrier is waited for, nor over codes that other
+// warps still read; and no fewer than the barrier is told.
+TEST(Barriers, OfRoundsOfCodesAreAllNeededAndTheirCounter) {
+  const Problem problem = attention_of_integers();
+  const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
+  const auto report = [&](const std::string& place, const std::string& instead) {
+    return report_of(right, problem, plan, place, instead);
+  };
+  const std::string early = report("bulk_barrier_wait(barrier(place_), parity_);", ";");
+  EXPECT_NE(early.find("copy_bulk of 16 bytes"), std::string::npos) << early;
+  EXPECT_NE(early.find("still in flight"), std::string::npos) << early;
+  const std::string over = report("count_shared(readers(given_), kWarps - 1)", "kWarps - 1");
+  EXPECT_NE(over.find("deadlock: threads"), std::string::npos) << over;
+  const std::string parity = report("parity_ ^= 1u;", ";");
+  EXPECT_NE(parity.find("still in flight"), std::string::npos) << parity;
+  const std::string fewer = report("bulk_barrier_expect(barrier(place), 2 * bytes)",
+                                   "bulk_barrier_expect(barrier(place), 2 * bytes - 16)");
+  EXPECT_NE(fewer.find("more bytes than its phase expects"), std::string::npos) << fewer;
+  const std::string more = report("bulk_barrier_expect(barrier(place), 2 * bytes)",
+                                  "bulk_barrier_expect(barrier(place), 2 * bytes + 16)");
+  EXPECT_NE(more.find("deadlock: threads"), std::string::npos) << more;
+}
+
+// With one table in flight, which has all barriers; with two, where each has a wait for the copies
+// of the last turn.
+TEST(Barriers, OfAttentionByBinsAreAllNeeded) {
+  AttentionDecode op;
+  op.shape = {
+      .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300, .window = 40};
+  op.keys = {.vector_size = 64, .index_bits = 12, .residuals = 6, .scope = Scope::tensor};
+  op.values = {.vector_size = 64, .index_bits = 6, .scope = Scope::tensor};
+  auto plan = rules_plan<AttentionBins>(op, find_gpu("h200"));
+  plan.threads = 64;
+  plan.tokens_per_thread = 8;
+  plan.tables_in_flight = 1;
+  expect_every_barrier_needed(op, plan, 8);
+  plan.tables_in_flight = 2;
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  for (const char* place : {"sync_block();  // the table that", "copy_async_wait<0>();"}) {
+    const std::string report = report_of(right, op, plan, place, "//");
+    EXPECT_NE(report.find(": race at "), std::string::npos) << place << ": " << report;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test

@@ -1,0 +1,107 @@
+#include "tests/sweep/barriers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/profiles.h"
+#include "runtime/backend/host/host_backend.h"
+#include "tests/message_of.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+// Runs over data that fills several tiles, chunks and units. Error(device) where there is a race.
+void run(Backend& backend, const KernelSource& source, const Problem& problem, const Plan& plan) {
+  const auto kernel = backend.load(backend.compile(source), source);
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
+    execute(backend, *kernel, source, *op, plan, make_attention_data(*op, HardInput{.seed = 3}));
+  } else if (const auto* append = std::get_if<KvAppend>(&problem)) {
+    execute(backend, *kernel, source, *append, plan,
+            make_append_data(*append, HardInput{.seed = 3}));
+  } else if (const auto* decode = std::get_if<KvDecode>(&problem)) {
+    execute(backend, *kernel, source, *decode, plan,
+            make_decode_data(*decode, HardInput{.seed = 3}));
+  } else if (const auto* merge = std::get_if<AttentionMerge>(&problem)) {
+    MergeData data = make_merge_data(*merge, HardInput{.seed = 3});
+    data.in_place = 1;
+    execute(backend, *kernel, source, *merge, plan, data);
+  } else {
+    const Linear& linear = *as_linear(problem);
+    execute(backend, *kernel, source, linear, plan, make_linear_data(linear, HardInput{.seed = 3}));
+  }
+}
+
+}  // namespace
+
+void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::size_t barriers,
+                                 const std::string& unseen) {
+  const auto backend = make_host_backend({.check_races = true, .optimize = false});
+  const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
+  EXPECT_NO_THROW(run(*backend, right, problem, plan));
+
+  // Only plans whose last block merges have these run.
+  const std::size_t merging = right.text.find("VQ_DEVICE bool is_last_of");
+  const std::size_t merging_end = right.text.find("\n}\n", merging);
+  const bool merges = merges_by_last_block(plan);
+  const bool splits =
+      std::holds_alternative<AttentionDecode>(problem) || as_linear(problem) != nullptr;
+  ASSERT_EQ(merging_end != std::string::npos, splits);
+
+  // And only kernels that merge in teams these.
+  const std::size_t teams = right.text.find("VQ_DEVICE void attention_combine");
+  const std::size_t teams_end = right.text.find("\n}\n", teams);
+  const bool in_teams =
+      std::any_of(right.entries.begin(), right.entries.end(), [](const KernelEntry& each) {
+        return each.shared_bytes > 0 && each.name.find("combine") != std::string::npos;
+      });
+  ASSERT_EQ(teams_end != std::string::npos, std::holds_alternative<AttentionDecode>(problem));
+
+  // And only formats with groups of tokens these.
+  const auto* append = std::get_if<KvAppend>(&problem);
+  const auto* attention = std::get_if<AttentionDecode>(&problem);
+  const std::size_t groups =
+      right.text.find(append != nullptr ? "class AppendGroups" : "class GroupQuery {");
+  const std::size_t groups_end = right.text.find("\n};\n", groups);
+  const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
+                       (attention != nullptr && attention->keys.group_tokens > 0);
+  ASSERT_EQ(groups_end != std::string::npos,
+            append != nullptr || std::holds_alternative<AttentionFragments>(plan));
+
+  std::size_t found = 0;
+  for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
+                                 "warpgroup_wait<kSets - 1>();"}) {
+    if (call == unseen) continue;
+    for (std::size_t at = right.text.find(call); at != std::string::npos;
+         at = right.text.find(call, at + 1)) {
+      if (right.text[right.text.find_last_not_of(' ', at - 1)] != '\n') continue;
+      if (!merges && merging < at && at < merging_end) continue;
+      if (!in_teams && teams < at && at < teams_end) continue;
+      if (!grouped && groups < at && at < groups_end) continue;
+      KernelSource wrong = right;
+      wrong.text.erase(at, call.size());
+      const std::string what = right.text.substr(at, 200) + " left out";
+      ++found;
+      try {
+        run(*backend, wrong, problem, plan);
+        ADD_FAILURE() << "no report with " << what;
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find(": race at "), std::string::npos)
+            << error.what() << " with " << what;
+      }
+    }
+  }
+  EXPECT_EQ(found, barriers);
+}
+
+std::string report_of(const KernelSource& right, const Problem& problem, const Plan& plan,
+                      const std::string& place, const std::string& instead, ErrorKind kind) {
+  const KernelSource wrong = with_fault(right, place, instead);
+  if (wrong.text == right.text) return "";
+  const auto backend = make_host_backend({.check_races = true, .optimize = false});
+  return message_of([&] { run(*backend, wrong, problem, plan); }, kind);
+}
+
+}  // namespace vqgen::test
