@@ -158,12 +158,11 @@ TEST_P(Architectures, BinsCompile) {
     ASSERT_EQ(artifact.kernels.size(), 6u);
     for (const KernelResources& kernel : artifact.kernels) {
       EXPECT_GT(kernel.registers, 0);
-      EXPECT_LE(kernel.spill_bytes, 512) << small;  // of scores on Blackwell; none before
+      EXPECT_LE(kernel.spill_bytes, 640) << small;  // of scores on Blackwell; none before
     }
   }
 }
 
-// Keys with every transform and residual stages, values on the lattice.
 TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
   if (!has_bulk_copies(gpu.arch)) GTEST_SKIP() << gpu.arch << " has no bulk copies";
   for (const int head_dim : {64, 128}) {
@@ -187,6 +186,7 @@ TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
   }
 }
 
+// Keys with every transform and residual stages, values on the lattice.
 TEST_P(Architectures, AppendCompiles) {
   KvAppend op;
   op.dtype = DType::bf16;
