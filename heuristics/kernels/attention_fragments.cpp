@@ -296,6 +296,9 @@ PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
 
 namespace {
 
+// Whether entries have two elements, of which a lane looks up most.
+bool is_narrow(const VqFormat& format) { return !format.is_scalar() && format.vector_size == 2; }
+
 // Whether lookups wait for global memory.
 bool reads_global(const VqFormat& format, const Placement& placement) {
   return !format.is_scalar() && placement == all_global();
@@ -318,14 +321,16 @@ int registers_of(const AttentionDecode& op, const AttentionFragments& plan, doub
   const double tiles = plan.step_tokens / 8.0;
   const int dims = op.shape.head_dim;
   const double octets = dims / 32.0;  // of a quarter of the channels
-  double of_tile = 4 + 1.8 * quads + 2 * octets;
-  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += 10.5;  // codes share words
+  double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
+  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += 9.8;  // codes share words
   of_tile += std::max(scalar_registers(op.keys), scalar_registers(op.values));
   const bool waits =
-      (reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook));
-  if (waits) of_tile += 5;
-  double own = 24 + octets * (5 + 2.9 * quads) + 16 * quads + tiles * of_tile;
-  if (dims > 128) own += 41;
+      reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
+  if (waits) of_tile += 5.1;
+  double own = 18.7 + octets * (6.5 + 2.3 * quads) + 16.8 * quads + tiles * of_tile;
+  const bool narrow = is_narrow(op.keys) || is_narrow(op.values);
+  if (narrow) own += 4.8 * octets;
+  if (dims > 128) own += 33.7;
   return static_cast<int>(own);
 }
 
