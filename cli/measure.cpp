@@ -21,6 +21,7 @@ struct MeasureArguments {
   std::vector<std::string> configs;
   std::string plans;
   std::optional<std::size_t> space;
+  std::optional<std::size_t> likely;
   std::string placement = "any";
   std::string chooser{enum_name(kDefaultChooser)};
   bool turns = false;
@@ -28,19 +29,21 @@ struct MeasureArguments {
   TimingOptions timing;
 };
 
-// The plans of the space with the fields that the config fixes, and those that either chooser takes
-// for it where they are not among them: last.
+// Adds what either chooser takes where it is not among the plans.
+void add_chosen(std::vector<Plan>& plans, const Config& config, const GpuSpec& gpu) {
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    const Plan own = plan_for(config, gpu, chooser);
+    if (std::find(plans.begin(), plans.end(), own) == plans.end()) plans.push_back(own);
+  }
+}
+
+// The plans of the space with the fields that the config fixes, and those of either chooser last.
 Space space_plans(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
   Space found = space(config.problem, gpu,
                       {.most = *options.space,
                        .placement = enum_of<SpacePlacement>(options.placement),
                        .keep = [&](const Plan& plan) { return has_fixed_fields(plan, config); }});
-  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
-    const Plan own = plan_for(config, gpu, chooser);
-    if (std::find(found.plans.begin(), found.plans.end(), own) == found.plans.end()) {
-      found.plans.push_back(own);
-    }
-  }
+  add_chosen(found.plans, config, gpu);
   return found;
 }
 
@@ -66,11 +69,20 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
   return plans;
 }
 
+Space plans_of(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
+  if (options.space) return space_plans(config, gpu, options);
+  if (options.likely) {
+    Space likely{likely_plans(config, gpu, {}, *options.likely)};
+    add_chosen(likely.plans, config, gpu);
+    return likely;
+  }
+  const Chooser chooser = enum_of(options.chooser, kDefaultChooser);
+  return {read_plans(config, gpu, options.plans, chooser)};
+}
+
 void measure_config(const Config& config, const MeasureArguments& options, Backend& backend,
                     const GpuSpec& gpu, Output& output) {
-  const Space plans = options.space ? space_plans(config, gpu, options)
-                                    : Space{read_plans(config, gpu, options.plans,
-                                                       enum_of(options.chooser, kDefaultChooser))};
+  const Space plans = plans_of(config, gpu, options);
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
   measure.progress = [&](std::size_t done, std::size_t of) {
@@ -196,15 +208,18 @@ void measure_in_turns(std::vector<TurnSeat> seats, const MeasureArguments& optio
 }
 
 void run(const MeasureArguments& options, Output& output) {
-  if (options.space && !options.plans.empty()) {
-    throw Error(ErrorKind::bad_input, "--space and --plans both say which plans; name one of them");
+  const int says = (options.space ? 1 : 0) + (options.likely ? 1 : 0) + !options.plans.empty();
+  if (says > 1) {
+    throw Error(ErrorKind::bad_input,
+                "--space, --likely and --plans each say which plans; name one of them");
   }
   if (!options.space && options.placement != "any") {
     throw Error(ErrorKind::bad_input, "--placement limits the plans of --space; name that too");
   }
-  if (options.turns && (options.space || !options.plans.empty())) {
-    throw Error(ErrorKind::bad_input,
-                "--turns times the chosen plan of each config; leave out --space and --plans");
+  if (options.turns && says > 0) {
+    throw Error(
+        ErrorKind::bad_input,
+        "--turns times the chosen plan of each config; leave out --space, --likely and --plans");
   }
   const std::unique_ptr<Backend> backend = make_backend(options.timing);
   std::vector<Config> configs;
@@ -251,6 +266,12 @@ void add_measure(CLI::App& app, Output& output) {
       ->default_str("150")
       ->check(whole_number(0, kMostPlans))
       ->excludes(command->get_option("--chooser"));  // it takes the plans of both
+  command
+      ->add_option("--likely", options->likely,
+                   "Instead: so many plans that the cost model expects to be the fastest, each a "
+                   "factor of two or a dataflow away from the others, and those of either chooser")
+      ->check(whole_number(1, kMostPlans))
+      ->excludes(command->get_option("--chooser"));
   command
       ->add_option(
           "--placement", options->placement,

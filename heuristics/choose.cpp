@@ -256,4 +256,19 @@ std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
   return ranked;
 }
 
+std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
+                               std::span<const HotnessProfile> profiles, std::size_t most) {
+  constexpr double kFactorOfTwo = 0.9;  // of small numbers, which count from one on
+  std::vector<Plan> likely;
+  for (const RankedPlan& each : rank(config.problem, gpu, profiles)) {
+    if (likely.size() == most) break;
+    if (!has_fixed_fields(each.plan, config)) continue;
+    const bool like = std::any_of(likely.begin(), likely.end(), [&](const Plan& taken) {
+      return taken.index() == each.plan.index() && doublings(taken, each.plan) < kFactorOfTwo;
+    });
+    if (!like) likely.push_back(each.plan);
+  }
+  return likely;
+}
+
 }  // namespace vqgen

@@ -53,6 +53,12 @@ struct RankedPlan {
 std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
                              std::span<const HotnessProfile> profiles);
 
+// The first of those ranked plans with the fields that the config fixes, at most `most`, each
+// unlike the ones before: of another dataflow, or a factor of two away in a field that is no
+// placement. Error(bad_input) for a field that no dataflow of the op has.
+std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
+                               std::span<const HotnessProfile> profiles, std::size_t most);
+
 // The plan of the space that the cost model expects to be the fastest: what
 //
 //   the cheapest of space(problem, gpu, {.most = 0, .last_block}).plans, the first of equal ones

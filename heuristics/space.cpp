@@ -62,6 +62,27 @@ std::vector<std::size_t> shares(const std::vector<std::size_t>& sizes, std::size
   return kept;
 }
 
+// Doublings of numbers from one plan to the other, and `other` for each field of another kind that
+// differs.
+double far_apart(const Plan& a, const Plan& b, double other) {
+  double sum = 0;
+  std::visit(
+      [&]<class P>(const P& from) {
+        const auto& to = std::get<P>(b);
+        for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
+          const Member& x = from.*field.member;
+          const Member& y = to.*field.member;
+          if constexpr (std::is_same_v<Member, int>) {
+            if (x != y) sum += std::abs(std::log2((x + 1.0) / (y + 1.0)));
+          } else {
+            sum += x == y ? 0 : other;
+          }
+        });
+      },
+      a);
+  return sum;
+}
+
 }  // namespace
 
 std::size_t golden_step(std::size_t size) {
@@ -136,23 +157,8 @@ Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& opti
   return result;
 }
 
-double distance(const Plan& a, const Plan& b) {
-  double sum = 0;
-  std::visit(
-      [&]<class P>(const P& from) {
-        const auto& to = std::get<P>(b);
-        for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
-          const Member& x = from.*field.member;
-          const Member& y = to.*field.member;
-          if constexpr (std::is_same_v<Member, int>) {
-            if (x != y) sum += std::abs(std::log2((x + 1.0) / (y + 1.0)));
-          } else {
-            sum += x == y ? 0 : 1;
-          }
-        });
-      },
-      a);
-  return sum;
-}
+double doublings(const Plan& a, const Plan& b) { return far_apart(a, b, 0); }
+
+double distance(const Plan& a, const Plan& b) { return far_apart(a, b, 1); }
 
 }  // namespace vqgen

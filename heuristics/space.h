@@ -47,8 +47,10 @@ std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, cons
 // The dataflow and the placement, which decide most: "fragments, 8 copies".
 std::string kind_of(const Plan& plan, const Problem& problem);
 
-// How often a number has to be doubled or halved to get from one plan to the other, over all fields
-// but placements, which count once if they differ, as names do. Plans are of one dataflow.
+// How often a number has to be doubled or halved to get from one plan to the other. Plans are of
+// one dataflow.
+double doublings(const Plan& a, const Plan& b);
+// The same, and one for each placement and name that differs.
 double distance(const Plan& a, const Plan& b);
 
 }  // namespace vqgen

@@ -97,7 +97,9 @@ TEST(Usage, WrongValuesExitWith2) {
                  {"--check races runs on the host", "--backend host", "compute-sanitizer"});
   expect_failure({"compile", config, "--chooser", "dice"}, 2, {"--chooser", "dice", "rules"});
   expect_failure({"measure", config, "--space", "x"}, 2, {"--space", "see vqgen measure --help"});
-  expect_failure({"measure", config, "--space", "--plans", "p.json"}, 2, {"--space and --plans"});
+  expect_failure({"measure", config, "--space", "--plans", "p.json"}, 2, {"--space, --likely and"});
+  expect_failure({"measure", config, "--space", "--likely", "3"}, 2, {"name one of them"});
+  expect_failure({"measure", config, "--likely", "0"}, 2, {"--likely", "from 1 to"});
   expect_failure({"measure", config, "--placement", "global"}, 2, {"--placement", "--space"});
   expect_failure({"quantize", "--input", "a", "--out", "b", "--dtype", "fp8"}, 2,
                  {"--dtype", "fp8", "f16,bf16"});

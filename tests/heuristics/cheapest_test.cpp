@@ -133,5 +133,33 @@ TEST(CheapestPlan, GoesByBoundsThatHoldAndAreNear) {
   }
 }
 
+// Of the ranked plans the first that are unlike those before, with what the config fixes.
+TEST(LikelyPlans, AreTheCheapestThatDiffer) {
+  const GpuSpec gpu = find_gpu("h200");
+  Config config;
+  config.problem = product("aqlm-2x8", {8, 14336, 4096});
+  config.source = "test";
+  config.plan = Json::object();
+  const std::vector<RankedPlan> ranked = rank(config.problem, gpu, {});
+  const std::vector<Plan> likely = likely_plans(config, gpu, {}, 12);
+  ASSERT_EQ(likely.size(), 12u);
+  EXPECT_EQ(likely.front(), ranked.front().plan);
+  std::size_t next = 0;
+  for (const RankedPlan& each : ranked) {
+    bool like = false;
+    for (std::size_t i = 0; i < next; ++i) {
+      like =
+          like || (likely[i].index() == each.plan.index() && doublings(likely[i], each.plan) < 0.9);
+    }
+    if (like) continue;
+    EXPECT_EQ(each.plan, likely[next]);
+    if (++next == likely.size()) break;
+  }
+  config.plan = {{"dataflow", "fragments"}, {"threads", 256}};
+  const std::vector<Plan> fixed = likely_plans(config, gpu, {}, 5);
+  EXPECT_EQ(fixed.size(), 5u);
+  for (const Plan& plan : fixed) EXPECT_TRUE(has_fixed_fields(plan, config));
+}
+
 }  // namespace
 }  // namespace vqgen
