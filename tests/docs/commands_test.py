@@ -56,6 +56,7 @@ SKIPPED = [
     ("docs/tuning.md", "scripts/tune_gpus.sh", GPU),
     ("docs/tuning.md", "SBATCH_PARTITION=gpu", "needs Slurm and a GPU"),
     ("docs/tuning.md", "for config in grid/*.json", GPU),
+    ("docs/tuning.md", "for config in problems/*.json", GPU),
     ("docs/tuning.md", "vqgen regret", "reads what a GPU measured"),
 ]
 

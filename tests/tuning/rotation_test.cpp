@@ -153,13 +153,14 @@ Json tiny_product(const char* op) {
 
 class Rotated : public testing::TestWithParam<Json> {
  protected:
-  // The launches of one measurement by the plan that is chosen.
+  // The launches of one measurement by the rules' plan.
   std::vector<SeenLaunch> timed(const MeasureOptions& options) {
     backend_.problem = read_config(GetParam(), "tiny").problem;
     GpuSpec gpu = find_gpu("a100");
     gpu.l2_bytes = 8192;
     Measurer measurer(backend_, gpu, backend_.problem, options);
-    CompiledPlan candidate = measurer.compile(choose(backend_.problem, gpu));
+    const Plan plan = choose(backend_.problem, gpu, {.chooser = Chooser::rules});
+    CompiledPlan candidate = measurer.compile(plan);
     EXPECT_EQ(candidate.source.entries.size(), 1u);
     measurer.verify(candidate);
     EXPECT_EQ(candidate.measurement.outcome, Outcome::timed) << candidate.measurement.why;
