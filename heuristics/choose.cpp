@@ -63,13 +63,6 @@ class Cheapest final : public Candidates {
 // Measured at one sequence on an H200: of 64 tokens lanes takes 0.6 times as long, of 256 twice.
 constexpr int kManyNewTokens = 128;
 
-// Rows of a cache from which on bins, which multiply all entries once, take less than lanes, which
-// decode all rows: so many, and these of each entry. Measured at one sequence on an H100: of 4096
-// entries (VQKV's stages) lanes takes 0.9 times as long at 4096 tokens of 8 heads, 2.9 times at
-// 32,768; of 65,536 entries 1.0 times there.
-constexpr std::int64_t kLeastRowsOfBins = 32768;
-constexpr std::int64_t kRowsPerEntry = 4;
-
 void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
 }
@@ -100,12 +93,18 @@ bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const 
          choose_plan(AttentionFragments{}, op, gpu).splits_by == SplitsBy::sequence;
 }
 
+// Whether bins, which multiply all entries once, take less than lanes, which decode all rows: from
+// so many rows of the cache on, and these of each entry. Measured at one sequence on an H100: of
+// 4096 entries (VQKV's stages) lanes takes 0.9 times as long at 4096 tokens of 8 heads, 2.9 times
+// at 32,768; of 65,536 entries 1.0 times there.
 bool bins_pay(const AttentionDecode& op) {
+  constexpr std::int64_t kLeastRows = 32768;
+  constexpr std::int64_t kRowsPerEntry = 4;
   int entries = op.values.entries();
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& part, int) { entries = std::max(entries, part.entries()); });
   return std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens >=
-         kLeastRowsOfBins + kRowsPerEntry * entries;
+         kLeastRows + kRowsPerEntry * entries;
 }
 
 // The one that is expected to be the fastest: bytes and fragments where they can run, else bins of
@@ -123,19 +122,21 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
     return of_dataflow(MergeLanes{}, problem, gpu);
   }
   if (as_scalar(problem) != nullptr) return of_dataflow(ScalarForms{}, problem, gpu);
-  const bool attention = std::holds_alternative<AttentionDecode>(problem);
-  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
-    const AttentionBytes bytes = choose_plan(AttentionBytes{}, *op, gpu);
-    if (check(bytes, *op, gpu).ok && prefers_bytes(bytes, *op, gpu)) return bytes;
+  const auto* attention = std::get_if<AttentionDecode>(&problem);
+  if (attention == nullptr) {
+    const Plan fragments = of_dataflow(LinearFragments{}, problem, gpu);
+    if (check(fragments, problem, gpu).ok) return fragments;
+    return of_dataflow(LinearLanes{}, problem, gpu);
   }
-  const Plan fragments =
-      of_dataflow(attention ? Plan(AttentionFragments{}) : LinearFragments{}, problem, gpu);
+  const AttentionBytes bytes = choose_plan(AttentionBytes{}, *attention, gpu);
+  if (check(bytes, *attention, gpu).ok && prefers_bytes(bytes, *attention, gpu)) return bytes;
+  const Plan fragments = of_dataflow(AttentionFragments{}, problem, gpu);
   if (check(fragments, problem, gpu).ok) return fragments;
-  if (const auto* op = std::get_if<AttentionDecode>(&problem); op != nullptr && bins_pay(*op)) {
+  if (bins_pay(*attention)) {
     const Plan bins = of_dataflow(AttentionBins{}, problem, gpu);
     if (check(bins, problem, gpu).ok) return bins;
   }
-  return of_dataflow(attention ? Plan(AttentionLanes{}) : LinearLanes{}, problem, gpu);
+  return of_dataflow(AttentionLanes{}, problem, gpu);
 }
 
 // The plan by rules with all fields that the config fixes: of the dataflow that it names, or of the

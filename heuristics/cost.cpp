@@ -80,14 +80,6 @@ bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
   return !moves_entries(plan) && knows_dataflow(plan, coefficients);
 }
 
-bool is_modelled(const Problem& problem, const CostProfile& coefficients) {
-  bool any = false;
-  for_each_dataflow([&](const auto& each) {
-    any = any || (is_plan_of(each, problem) && coefficients.dataflows.contains(each.kName));
-  });
-  return any;
-}
-
 CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
                      std::span<const HotnessProfile> profiles, const CostProfile& coefficients)
     : problem_(problem), gpu_(gpu), coefficients_(coefficients), conflicts_(profiles) {}

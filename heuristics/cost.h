@@ -36,8 +36,6 @@ CostProfile read_cost_profile(const Json& json, const std::string& source);
 bool knows_dataflow(const Plan& plan, const CostProfile& coefficients = cost_profile());
 // Whether CostModel has a cost for such a plan.
 bool is_modelled(const Plan& plan, const CostProfile& coefficients = cost_profile());
-// Whether it has one for any plan of the problem.
-bool is_modelled(const Problem& problem, const CostProfile& coefficients = cost_profile());
 
 struct Cost {
   double us = 0;

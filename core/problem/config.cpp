@@ -83,6 +83,7 @@ Plan with_overrides(Plan plan, const Config& config) {
 }
 
 bool has_fixed_fields(const Plan& plan, const Config& config) {
+  if (config.plan.empty()) return true;
   const JsonCursor fields = config.plan_cursor();
   if (!has_fields(plan, fields) && !dataflows_with(fields, config.problem).empty()) return false;
   return with_overrides(plan, config) == plan;

@@ -180,7 +180,8 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   constexpr int kMargin = 8;
   constexpr double kTurnsOfOne = 0.03;
   const double excess = std::max(0, work.registers + kMargin - most);
-  spills += 1.5 * excess * excess / 32 * work.warps * work.warp_turns;
+  const double warps = work.threads / 32.0;
+  spills += 1.5 * excess * excess / 32 * warps * work.warp_turns;
   us[CostPart::chain] += waves * work.warp_turns * excess * kTurnsOfOne * kLatencyCycles / clock;
   us[CostPart::shared] = on_one * (work.passes + spills) / clock;
   // A line that comes from the second-level cache takes longer: 1.9 times (1 MB of entries, H200).

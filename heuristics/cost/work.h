@@ -62,10 +62,9 @@ struct BlockWork {
   double gathered_bytes = 0;  // of the codebooks that lookups in global memory touch; a maximum
   double lookups = 0;
   double arithmetic = 0;
-  double products = 0;    // of m16n8k16
-  double turns = 0;       // of loops whose registers, past the limit, go to memory and back
-  double warp_turns = 0;  // of loops where each of `warps` waits for them besides
-  double warps = 0;
+  double products = 0;      // of m16n8k16
+  double turns = 0;         // of loops whose registers, past the limit, go to memory and back
+  double warp_turns = 0;    // of loops of each warp, which waits for them besides
   double memory_bytes = 0;  // of the whole call, as all below
   double partial_bytes = 0;
   // Of merging splits: a second kernel's launch, 1 us each, and loads that a thread waits for, one

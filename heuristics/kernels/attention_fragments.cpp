@@ -336,8 +336,7 @@ int registers_of(const AttentionDecode& op, const AttentionFragments& plan, doub
 
 }  // namespace
 
-// Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once. What
-// turns take beside each other is fitted (H100).
+// Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
 void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDecode& op,
                 const PlanUse& use, ConflictTable& conflicts) {
   const double warps = plan.threads / 32.0;
@@ -362,13 +361,10 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const bool balanced = vq::balanced(configured(plan, op));
   const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
   to.passes += pieces * 2 * merged;
-  // The query, a channel a thread; the warps' parts.
-  to.prologue +=
-      pieces * (1 + 1.7 * plan.heads_per_block * dims / plan.threads + warps * quads * dims / 1024);
+  to.prologue += pieces * around_turns(plan, op);
   to.fill = fill_turns(use, plan.threads);
-  to.chain += steps * (1.25 + step_tiles * (0.11 * quads + 0.16 * dims / 128));
+  to.chain += steps * step_turns(step_tiles, quads, op);
   to.registers = registers_of(op, plan, quads);
-  to.warps = warps;
   to.warp_turns = steps;
 }
 

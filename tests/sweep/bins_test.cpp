@@ -13,14 +13,6 @@
 namespace vqgen::test {
 namespace {
 
-VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor) {
-  VqFormat format;
-  format.vector_size = vector_size;
-  format.residuals = stages;
-  format.index_bits = bits;
-  format.scope = scope;
-  return format;
-}
 // Every third channel in the second part.
 VqFormat two_parts(VqFormat first, VqFormat second, int head_dim) {
   const int of_second = head_dim - head_dim / 3 / 16 * 16;
@@ -44,30 +36,19 @@ struct BinsCase {
 // words, and that fill them; few tokens, some beside whole blocks, and more than one block has.
 std::vector<BinsCase> bins_cases() {
   using enum Scope;
+  const AttentionShape vqkv{.batch = 3,
+                            .query_heads = 8,
+                            .kv_heads = 2,
+                            .head_dim = 128,
+                            .tokens = 300,
+                            .window = 37,
+                            .sinks = 4};
   return {
-      {"vqkv",
-       {.batch = 3,
-        .query_heads = 8,
-        .kv_heads = 2,
-        .head_dim = 128,
-        .tokens = 300,
-        .window = 37,
-        .sinks = 4},
-       in_parts({wide(80, 20, 6), wide(48, 16, 5)}),
-       wide(128, 8, 6),
-       DType::f16,
+      {"vqkv", vqkv, in_parts({wide(80, 20, 6), wide(48, 16, 5)}), wide(128, 8, 6), DType::f16,
        [](AttentionBins& plan) { plan.splits = 2; }},
-      {"vqkv in groups of 32 rows",
-       {.batch = 3,
-        .query_heads = 8,
-        .kv_heads = 2,
-        .head_dim = 128,
-        .tokens = 300,
-        .window = 37,
-        .sinks = 4},
+      {"vqkv in groups of 32 rows", vqkv,
        with_layout(in_parts({wide(80, 20, 6), wide(48, 16, 5)}), {32, 1}),
-       with_layout(wide(128, 8, 6), {32, 1}),
-       DType::f16,
+       with_layout(wide(128, 8, 6), {32, 1}), DType::f16,
        [](AttentionBins& plan) {
          plan.splits = 2;
          plan.tokens_per_thread = 8;

@@ -73,6 +73,16 @@ constexpr std::size_t aligned_words(const CodeLayout& layout) {
   return static_cast<std::size_t>(std::min(layout.rows * layout.words, 4));
 }
 
+// Codes of a cache in residual stages, as VQKV has them; entries of any width.
+inline VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor) {
+  VqFormat format;
+  format.vector_size = vector_size;
+  format.residuals = stages;
+  format.index_bits = bits;
+  format.scope = scope;
+  return format;
+}
+
 // Entries of the format become integers, where `wanted`.
 inline void with_integers(VqFormat& format, bool wanted) {
   if (!wanted) return;

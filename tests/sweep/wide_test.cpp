@@ -21,15 +21,6 @@ struct WideCase {
   bool appends = true;
 };
 
-VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor) {
-  VqFormat format;
-  format.vector_size = vector_size;
-  format.residuals = stages;
-  format.index_bits = bits;
-  format.scope = scope;
-  return format;
-}
-
 VqFormat transformed(VqFormat format) {
   format.smooth = format.hadamard = format.stage_scales = true;
   return format;

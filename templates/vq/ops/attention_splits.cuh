@@ -23,6 +23,8 @@ struct AttentionSplits {
   // That of a slot for head `head` of query token `number`.
   VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, int number, int head, int slot) {
     const i64 row = i64{number} * Plan::config().query_heads + head;
+    // partial_slots() by numbers: a config with keys in parts, taken at run time, would be built in
+    // memory of each thread.
     const int slots = balanced(Plan::config()) ? kSplits + args.batch - 1 : kSplits * args.batch;
     return args.partials + (row * slots + slot) * kFloats;
   }
