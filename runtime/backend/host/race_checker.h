@@ -7,8 +7,8 @@
 // for it, and a product of a warp group reads until then. A bulk copy writes until its barrier's
 // phase is complete, and is ordered before what a thread does that has waited for that itself.
 // Counters in shared memory order the threads of a block as those in global memory do blocks.
-// for it, and a product of a warp group reads until then. Additions to a word (add_shared) are
-// ordered among themselves, and with loads and stores as stores are.
+// Additions to a word (add_shared) are ordered among themselves, and with loads and stores as
+// stores are.
 //
 // In global memory a place has one thread of the launch that stores it, and is not read through the
 // read-only path by any. Between blocks, counters order stores and coherent loads: what a thread
