@@ -31,10 +31,10 @@ template <class P>
 BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
   if (plan.splits == 1) return work;
-  const std::int64_t slots = vq::partial_slots(configured(plan, op), std::int64_t{op.shape.batch});
+  const auto config = configured(plan, op);
+  const std::int64_t slots = vq::partial_slots(config, std::int64_t{op.shape.batch});
   const double sums = static_cast<double>(slots) * op.shape.query_heads;
   work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2);
-  const auto config = configured(plan, op);
   const auto groups = ceil_div(plan.splits, vq::merged_together(config));
   if (plan.combine == Combine::last_block) {
     const int channels = plan.heads_per_block * op.shape.head_dim;
