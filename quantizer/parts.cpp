@@ -23,12 +23,6 @@ void for_each_row_part(const VqFormat& format, Visit visit) {
   }
 }
 
-VqFormat alone(VqFormat part) {
-  part.channels.clear();
-  part.layout = {};
-  return part;
-}
-
 }  // namespace
 
 FloatTensor take_channels(const FloatTensor& tensor, std::span<const int> channels) {
@@ -57,7 +51,7 @@ QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part) {
     return take_part(plain, part);
   }
   QuantizedTensor result;
-  result.format = alone(keys.format.parts[part]);
+  result.format = part_alone(keys.format.parts[part]);
   result.dtype = keys.dtype;
   result.batch = keys.batch;
   result.heads = keys.heads;
@@ -66,7 +60,7 @@ QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part) {
   const auto heads = static_cast<int>(keys.heads);
   for_each_row_part(keys.format, [&](std::size_t i, std::int64_t words, std::int64_t before,
                                      std::int64_t columns) {
-    const VqFormat format = alone(keys.format.parts[i]);
+    const VqFormat format = part_alone(keys.format.parts[i]);
     const std::int64_t elements = kv_codebook_elements(format, heads, static_cast<int>(columns));
     if (i < part) first_element += elements;
     if (i != part) return;

@@ -148,6 +148,12 @@ VqFormat with_layout(VqFormat format, const CodeLayout& layout) {
 
 VqFormat without_layout(VqFormat format) { return with_layout(std::move(format), {}); }
 
+VqFormat part_alone(VqFormat part) {
+  part.channels.clear();
+  part.layout = {};
+  return part;
+}
+
 VqFormat for_values(VqFormat format) {
   format.smooth = false;
   format.hadamard = false;

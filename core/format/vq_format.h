@@ -203,6 +203,9 @@ VqFormat with_layout(VqFormat format, const CodeLayout& layout);
 // they are read, is said of this.
 VqFormat without_layout(VqFormat format);
 
+// A part of keys as a format on its own: of all channels, with codes stored row after row.
+VqFormat part_alone(VqFormat part);
+
 // The largest number that a scalar code has: 127 or 7 of integers, 255 or 15 with a zero, 448 of
 // e4m3.
 float scalar_peak(const VqFormat& format);

@@ -73,9 +73,7 @@ QuantizedTensor quantize_parts(const TensorJob& job, std::vector<TensorReport>& 
   for (std::size_t i = 0; i < job.format.parts.size(); ++i) {
     TensorJob of_part = job;
     of_part.name = fmt::format("{}, part {}", job.name, i);
-    of_part.format = job.format.parts[i];
-    of_part.format.channels.clear();
-    of_part.format.layout = {};
+    of_part.format = part_alone(job.format.parts[i]);
     of_part.options = part_of(job.options, i, job.format.parts.size());
     const std::vector<int>& channels = job.format.parts[i].channels;
     const FloatTensor input = take_channels(*job.input, channels);

@@ -292,10 +292,10 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
                                  double magnitude, Random& random) {
   if (format.in_parts()) {
     std::vector<QuantizedTensor> parts;
-    for (VqFormat part : format.parts) {
+    for (const VqFormat& each : format.parts) {
+      const VqFormat part = part_alone(each);
       TensorShape of_part = shape;
-      of_part.columns = std::ssize(std::exchange(part.channels, {}));
-      part.layout = {};
+      of_part.columns = std::ssize(each.channels);
       of_part.units =
           kv_units(part, static_cast<int>(shape.heads), static_cast<int>(of_part.columns));
       parts.push_back(make_hard_tensor(part, dtype, of_part, magnitude, random));

@@ -27,9 +27,7 @@ std::vector<QuantizedTensor> split_keys(const QuantizedTensor& keys,
           "keys in parts: codes are not [batch][heads][head_words]");
   for (const VqFormat& format : keys.format.parts) {
     QuantizedTensor part;
-    part.format = format;
-    part.format.channels.clear();
-    part.format.layout = {};
+    part.format = part_alone(format);
     part.dtype = keys.dtype;
     part.batch = keys.batch;
     part.heads = keys.heads;
