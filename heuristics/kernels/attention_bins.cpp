@@ -21,7 +21,12 @@ void judge_columns(Judge& judge, const VqFormat& format, const char* operand) {
                 operand, format.entries(), kLeastWidth);
 }
 
-// Blocks of bins of a column and sequence.
+// Of a thread of the scores: sums of a token's heads, and a word of its codes.
+int registers_of(const vq::BinsConfig& c) {
+  return c.tokens_per_thread * (vq::padded_heads(c) + 1) + 24;
+}
+
+// Blocks of bins of a sequence and split.
 std::int64_t fill_blocks(const AttentionBins& plan, const AttentionDecode& op) {
   return std::int64_t{op.shape.kv_heads} * vq::column_blocks(configured(plan, op)) *
          plan.bin_slices;
@@ -91,8 +96,7 @@ void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& 
   judge.require(plan.columns_per_block <= vq::columns_of(config.values),
                 "columns_per_block {} is more than the {} columns of the values",
                 plan.columns_per_block, vq::columns_of(config.values));
-  // Sums of a token's heads, and a word of its codes.
-  const int registers = plan.tokens_per_thread * (vq::padded_heads(config) + 1) + 24;
+  const int registers = registers_of(config);
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(registers <= most,
                 "tokens_per_thread {} takes {} registers a thread, of {}; lower it or threads",
@@ -124,7 +128,7 @@ AttentionBins choose_plan(AttentionBins plan, const AttentionDecode& op, const G
          !fits(vq::bins_shared(configured(plan, op)).total)) {
     plan.bin_slices *= 2;
   }
-  const int columns = op.shape.head_dim / op.values.vector_size * op.values.residuals;
+  const int columns = vq::columns_of(configured(plan, op).values);
   for (int share = columns; share > 1; --share) {
     AttentionBins more = plan;
     more.columns_per_block = share;
@@ -170,9 +174,10 @@ void count_work(BlockWork& to, const AttentionBins& plan, const AttentionDecode&
   double columns = vq::columns_of(c.values) * 3.5 * op.group();
   for (int i = 0; i < vq::key_parts(c); ++i) columns += vq::columns_of(vq::key_format(c, i)) * 6.2;
   const double tokens = static_cast<double>(op.shape.tokens) * op.shape.batch * op.shape.kv_heads;
-  to.passes += tokens / 32 * columns / static_cast<double>(to.blocks);
-  to.arithmetic += tokens / 32 * columns / static_cast<double>(to.blocks);
-  to.registers = plan.tokens_per_thread * (vq::padded_heads(c) + 1) + 24;
+  const double of_block = tokens / 32 * columns / static_cast<double>(to.blocks);
+  to.passes += of_block;
+  to.arithmetic += of_block;
+  to.registers = registers_of(c);
 }
 
 std::vector<std::string> explain_plan(const AttentionBins& plan, const AttentionDecode& op) {
