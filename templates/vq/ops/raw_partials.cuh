@@ -20,6 +20,7 @@ class RawPartials {
   static constexpr int kPartials = partial_count(kConfig);
   static constexpr int kOfProducts = product_partials(kConfig);
   using Raw = RawRows<Plan>;
+  using Splits = AttentionSplits<Plan>;
 
   VQ_DEVICE explicit RawPartials(const AttentionDecodeArgs& args)
       : args_(args),
@@ -147,29 +148,23 @@ class RawPartials {
 
   // The sums of the warps, in their order, are the block's partial.
   VQ_DEVICE void write() const {
-    const auto of_warp = [](int w, int h, int i) {
-      return load_shared(shared_part<float>(0) + (w * kHeads + h) * kFloats + i);
-    };
     for (int i = thread_index(); i < kHeads * kHeadDim; i += kRawThreads) {
       const int h = i / kHeadDim;
-      float highest = -infinity();
-      VQ_UNROLL
-      for (int w = 0; w < kWarps; ++w) highest = larger(highest, of_warp(w, h, kHeadDim));
-      float value = 0.0f, sum = 0.0f;
+      typename Splits::template Part<1> parts[kWarps];
       VQ_UNROLL
       for (int w = 0; w < kWarps; ++w) {
-        const float own = of_warp(w, h, kHeadDim + 1);
-        if (own == 0.0f) continue;
-        const float weight = exp2_approx(of_warp(w, h, kHeadDim) - highest);
-        sum += weight * own;
-        value += weight * of_warp(w, h, i % kHeadDim);
+        const float* const from = shared_part<float>(0) + (w * kHeads + h) * kFloats;
+        parts[w].values[0] = load_shared(from + i % kHeadDim);
+        parts[w].maximum = load_shared(from + kHeadDim);
+        parts[w].sum = load_shared(from + kHeadDim + 1);
       }
-      float* const to = AttentionSplits<Plan>::partial(
-          args_, 0, kv_head_ * kHeads + h, batch_ * kPartials + kOfProducts + block_x());
-      store_global(to + i % kHeadDim, value);
+      const auto all = Splits::together(parts, kWarps);
+      float* const to = Splits::partial(args_, 0, kv_head_ * kHeads + h,
+                                        batch_ * kPartials + kOfProducts + block_x());
+      store_global(to + i % kHeadDim, all.values[0]);
       if (i % kHeadDim != 0) continue;
-      store_global(to + kHeadDim, highest);
-      store_global(to + kHeadDim + 1, sum);
+      store_global(to + kHeadDim, all.maximum);
+      store_global(to + kHeadDim + 1, all.sum);
     }
   }
 
