@@ -36,6 +36,11 @@ VQ_DEVICE u32 read_code(const u32* row, i64 index, Load load) {
   return read_code_at<kBits>(row, index * kBits, load);
 }
 
+// The 32 bits that begin at bit `shift`, 0 to 31, of `low` and go on in `high`.
+VQ_DEVICE u32 word_across(u32 low, u32 high, int shift) {
+  return static_cast<u32>((u64{high} << 32 | low) >> shift);
+}
+
 // A code of 8 bits as the byte of a word that it is: a lookup by it needs no shift.
 struct CodeByte {
   u32 word;

@@ -152,8 +152,7 @@ class BinFill {
       VQ_UNROLL
       for (int w = 0; w < kWords; ++w) {
         const u32 next = w + 1 < kWords ? turn.words[w + 1][t] : 0u;
-        const u64 both = u64{next} << 32 | turn.words[w][t];
-        words[w] = static_cast<u32>(both >> first_column_ * kFormat.index_bits % 32);
+        words[w] = word_across(turn.words[w][t], next, first_column_ * kFormat.index_bits % 32);
       }
       VQ_UNROLL
       for (int c = 0; c < kColumns; ++c) {

@@ -3,6 +3,7 @@
 // shared memory, that of the next and the next word of codes arrive meanwhile.
 #pragma once
 
+#include <vq/codes.cuh>
 #include <vq/ops/bin_columns.cuh>
 
 namespace vq {
@@ -106,8 +107,7 @@ class BinScores {
         if (crosses) load_words<4>(next, next_words(i), LoadShared());
         VQ_UNROLL
         for (int t = 0; t < 4; ++t) {
-          const u64 both = u64{next[t]} << 32 | words[i][t];
-          const u32 code = static_cast<u32>(both >> bit % 32) & kMask;
+          const u32 code = word_across(words[i][t], next[t], bit % 32) & kMask;
           if constexpr (kTables > 0) {
             add(sums_[i][t],
                 load_shared(shared_part<Entry>(kAt.tables + buffer * kTableBytes) + code));

@@ -116,7 +116,7 @@ struct LaneCodes {
         share[i] = loaded[i];
       } else {
         const u32 above = i + 1 < kTouched ? loaded[i + 1] : 0u;
-        share[i] = static_cast<u32>((u64{above} << 32 | loaded[i]) >> shift(part));
+        share[i] = word_across(loaded[i], above, shift(part));
       }
     }
   }

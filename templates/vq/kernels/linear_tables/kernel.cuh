@@ -143,7 +143,7 @@ class LinearTablesBlock {
     if constexpr (kLaneBits == 32) {
       return words.low;
     } else if constexpr (kStraddles) {
-      return static_cast<u32>((u64{words.high} << 32 | words.low) >> lane_shift_);
+      return word_across(words.low, words.high, lane_shift_);
     } else {
       return words.low >> lane_shift_;
     }
