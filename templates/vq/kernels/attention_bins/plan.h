@@ -224,11 +224,12 @@ VQ_HD constexpr BinsHanded bins_handed(const BinSizes& s, i64 batch, i64 tokens)
 VQ_HD constexpr CallShape call_shape(const BinsConfig& c, i64 batch, i64 tokens) {
   CallShape shape{};
   const BinSizes sizes = bin_sizes(c);
-  i64 table_blocks = 0, staged = 0, row_blocks = 0, units = 1;
+  i64 table_blocks = 0, row_blocks = 0, units = 1;
+  int staged = 0;
   for (int i = 0; i < key_parts(c); ++i) {
     const FormatConfig f = key_format(c, i);
     table_blocks += i64{columns_of(f)} * entry_blocks(f);
-    staged = most(static_cast<int>(staged), kTableRows * staged_halves(f) * 2);
+    staged = most(staged, kTableRows * staged_halves(f) * 2);
     const i64 rows = ceil_div(sizes.unit_rows(f.per_head, batch), i64{kTableRows});
     if (rows > row_blocks) row_blocks = rows;
     if (f.per_head) units = c.kv_heads;
