@@ -68,9 +68,9 @@ def layers_of(codes, books, scales, codebooks):
     return [(codes[0], books, scales), *((each, books.clone(), scales.clone()) for each in codes[1:])]
 
 
-def checked_calls(module, scheme, config, codebooks):
-    """Calls on rotated codes, and on codebooks and scales that are "rotated" with them or "warm": the same
-    for all. Failed where the first gives another result than the dense product."""
+def operands(module, scheme, config, codebooks):
+    """The package's op, an input, what its calls take turns on, and the bits of a code: codes are random,
+    and codebooks and scales are "rotated" with them or "warm", the same for all."""
     import torch
     count, bits, few, many = SCHEMES[scheme]
     shape, dtype = config["shape"], baselines.element_type(config)
@@ -83,14 +83,21 @@ def checked_calls(module, scheme, config, codebooks):
              for _ in range(baselines.copies_of(nbytes))]
     books = baselines.random(count, 1 << bits, 1, VECTOR, dtype=dtype) * 0.05
     scales = 1 + 0.1 * baselines.random(outputs, 1, 1, 1, dtype=dtype)
-    layers = layers_of(codes, books, scales, codebooks)
     x = baselines.random(rows, inputs, dtype=dtype)
     op = getattr(module, few if rows <= MOST_ROWS_ON_CODES else many)
+    return op, x, layers_of(codes, books, scales, codebooks), bits
+
+
+def checked_calls(module, scheme, config, codebooks):
+    """Calls on what operands() makes. Failed where the first gives another result than the dense product."""
+    op, x, layers, bits = operands(module, scheme, config, codebooks)
     expected = x.float() @ dense(*layers[0], bits).T
     difference = op(x, *layers[0], None).float() - expected
     error = (difference.norm() / expected.norm()).item()
     if not error < MOST_ERROR:
-        raise Failed(f"aqlm {scheme} at {outputs}x{inputs}, {rows} rows: rel_err {error:.2e}")
+        shape = config["shape"]
+        raise Failed(f"aqlm {scheme} at {shape['out_features']}x{shape['in_features']}, "
+                     f"{shape['rows']} rows: rel_err {error:.2e}")
     del expected, difference
     calls = baselines.Calls([lambda layer=layer: op(x, *layer, None)
                              for layer in baselines.turns_on(layers)])
