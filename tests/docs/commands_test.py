@@ -46,6 +46,7 @@ SKIPPED = [
     ("docs/embedding.md", "cmake --build build/release", BUILDS),
     ("docs/embedding.md", "bench/runtime_figures.py", "measures a release build for minutes"),
     ("docs/explain.md", "vqgen ablate grid/*.json", GPU),
+    ("docs/performance.md", "python3 bench/rivals --vqgen", GPU + " and packages of others; the test rivals runs it made up"),
     ("docs/python.md", "python3 -m venv", WHEEL),
     ("docs/python.md", "out/venv/bin/pip", WHEEL),
     ("docs/python.md", "out/venv/bin/python", WHEEL),
