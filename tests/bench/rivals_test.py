@@ -233,6 +233,19 @@ class Refused(MadeUp):
     def test_one_that_is_wrong_after_the_last_round_has_no_time(self):
         self.refused([[100.0, 150.0]], "wrong", "after the last round", "5.00e-01")
 
+    def test_an_output_that_a_call_leaves_as_it_was_is_seen(self):
+        class Output(Number):
+            def fill_(self, value):
+                self.value = value
+
+        output = Output(100.0)
+        for calls, writes in ((lambda: output, False), (lambda: output.fill_(100.0) or output, True)):
+            prepared = checking.Prepared({"": [calls]}, 1, lambda copy: Number(100.0), 1e-2, 8, output)
+            if writes:
+                self.assertEqual(checking.Checker(prepared).worst(""), 0)
+            else:
+                self.assertRaises(checking.Wrong, checking.Checker(prepared).worst, "")
+
     def test_what_a_package_raises_is_one_line(self):
         self.refused(RuntimeError("no kernel\nfor this"), "failed", "RuntimeError: no kernel")
         self.refused(AssertionError(), "failed", "AssertionError")
