@@ -5,6 +5,7 @@ value = (code - half the range) * scale, codes along a row, the lowest bits firs
 """
 import importlib.util
 import pathlib
+from copy import deepcopy
 
 import baselines
 from checking import Prepared, version_of
@@ -12,6 +13,7 @@ from checking import Prepared, version_of
 DISTRIBUTION = "humming-kernels"
 VARIANTS = ("int2", "int2-g128", "int4")  # one scale per output channel, or per 128 inputs
 GROUP = 128
+QUANTIZED = 2  # layers of weights of their own
 TOLERANCE = 5e-3  # f16 products, summed in f32, rounded to f16
 
 
@@ -48,7 +50,7 @@ def decoded(words, scales, bits):
 
 
 class Layers:
-    """Layers of random weights, each quantized by the package; and what the first and the last stored."""
+    """Layers of random weights that the package quantized, copies of them, and what each of the first stored."""
 
     def __init__(self, outputs, inputs, variant, seed):
         import torch
@@ -60,12 +62,14 @@ class Layers:
         self.layers, self.stored = [], {}
         generator = torch.Generator("cuda").manual_seed(seed)
         for copy in range(count):
+            if copy >= QUANTIZED:  # copies of the first ones, which would take seconds to quantize
+                self.layers.append(deepcopy(self.layers[copy % QUANTIZED]))
+                continue
             weight = torch.empty(outputs, inputs, device="cuda", dtype=torch.float16)
             layer = HummingLayer(shape_n=outputs, shape_k=inputs, weight_config=dict(config),
                                  torch_dtype=torch.float16).cuda()
             layer.load_from_unquantized(weight.normal_(std=0.05, generator=generator))
-            if copy in (0, count - 1):
-                self.stored[copy] = (layer.weight.detach().clone(), layer.weight_scale.detach().clone())
+            self.stored[copy] = (layer.weight.detach().clone(), layer.weight_scale.detach().clone())
             layer.transform()
             self.layers.append(layer)
 
@@ -78,7 +82,7 @@ def prepare(kept, problem, variant, options):
     x = baselines.random(rows, inputs, dtype=baselines.element_type(problem["config"]))
 
     def expected(copy):
-        return x.double() @ decoded(*made.stored[copy], bits_of(variant)).T
+        return x.double() @ decoded(*made.stored[copy % QUANTIZED], bits_of(variant)).T
 
     calls = [lambda layer=layer: layer(x) for layer in baselines.turns_on(made.layers)]
     return Prepared({"": calls}, len(made.layers), expected, TOLERANCE, bits_of(variant))
