@@ -76,14 +76,16 @@ class Own:
                               "tolerance": None, "plan": each["plan"]}
 
     def sides(self, problem):
-        """(name, Timed or None, what is said) of the problem's twins."""
+        """(name, OwnSide or None where the plan is wrong, what is said) of the problem's twins."""
         for (owner, name), told in self.told.items():
             if owner == problem["name"]:
-                timed = self if told["outcome"] == "timed" else None
-                yield f"vqgen {name}", timed and OwnSide(self.turns, self.number[owner, name]), told
+                is_timed = told["outcome"] == "timed"
+                yield f"vqgen {name}", OwnSide(self.turns, self.number[owner, name]) if is_timed else None, told
 
 
 class OwnSide:
+    """One twin, as Timed is one rival."""
+
     def __init__(self, turns, number):
         self.turns, self.number = turns, number
 
