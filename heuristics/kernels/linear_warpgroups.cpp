@@ -101,10 +101,10 @@ void judge_plan(Judge& judge, const LinearWarpgroups& plan, const Linear& op, co
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
-  judge.require(vq::warpgroup_registers(config) <= most,
+  judge.require(vq::registers_of(config) <= most,
                 "sums, operands, codes and x take {} registers a thread, of {}; lower threads, "
                 "outputs_per_warp, rows_per_block, chunk_columns or code_words",
-                vq::warpgroup_registers(config), most);
+                vq::registers_of(config), most);
   judge_linear(judge, plan, op, gpu);
 }
 
@@ -173,7 +173,7 @@ void count_work(BlockWork& to, const LinearWarpgroups& plan, const Linear& op, c
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   add_loads(to, c, chunks, runs * warps, 2);
   to.chain += runs * tiles;
-  to.registers = vq::warpgroup_registers(c);
+  to.registers = vq::registers_of(c);
 }
 
 }  // namespace vqgen

@@ -2,8 +2,7 @@
 // once with all rows, which they read from shared memory.
 #pragma once
 
-#include <vq/layout/core_matrices.h>
-#include <vq/layout/linear_runs.h>
+#include <vq/layout/warpgroup_steps.h>
 
 namespace vq {
 
@@ -26,6 +25,7 @@ struct LinearWarpgroups {
   // Products have one form: outputs go to lanes as those of fragments with 8 rows.
   static constexpr int fragment_rows = 8;
   static constexpr LinearFusion fusion = LinearFusion::permute;
+  static constexpr int byte_sums = 0;
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -52,37 +52,14 @@ VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearWarpgroups>& c) {
   return (c.threads / 32 - c.idle_warps) * c.outputs_per_warp;
 }
 
-// Outputs, codes and steps are those of fragments with pairs; a warp group of four
-// warps multiplies 64 outputs by all rows of the block. The x of a chunk stands as core matrices
-// (core_matrices.h), an octet of a step after the other, so that a product's two octets and all
-// rows are one piece:
-//
-//   a step   product 0: k 0..7 | k 8..15 | product 1: k 0..7 | k 8..15     all rows, 16 bytes each
-//
-// A dot product does not care in which order its columns come: in k octet p word c is columns 2p
-// and 2p + 1 of the octet of lane c, so that what lane c looks up is its operand as it comes.
-inline constexpr int kGroupWarps = 4;
-inline constexpr int kStepOctets = 4;
 // A chunk is stored while the last products of the one before are still reading theirs, and other
 // warps are behind by a barrier.
 inline constexpr int kChunkBuffers = 3;
 
-VQ_HD constexpr int k_octet_bytes(const LinearConfig<LinearWarpgroups>& c) {
-  return c.rows_per_block * kCoreRowBytes;
-}
-VQ_HD constexpr int product_bytes(const LinearConfig<LinearWarpgroups>& c) {
-  return 2 * k_octet_bytes(c);
-}
 // From a step to the next: 16 bytes more than it has, so that threads which store the same row of
 // steps that follow each other meet in no bank.
 VQ_HD constexpr int step_bytes(const LinearConfig<LinearWarpgroups>& c) {
   return 2 * product_bytes(c) + kCoreRowBytes;
-}
-VQ_HD constexpr int chunk_steps(const LinearConfig<LinearWarpgroups>& c) {
-  return c.chunk_columns / 32;
-}
-VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearWarpgroups>& c) {
-  return chunk_steps(c) * step_bytes(c);
 }
 // The core matrices of a chunk whose first stands at `address`.
 VQ_HD constexpr u64 x_descriptor(const LinearConfig<LinearWarpgroups>& c, u32 address) {
@@ -92,17 +69,9 @@ VQ_HD constexpr u64 x_descriptor(const LinearConfig<LinearWarpgroups>& c, u32 ad
 VQ_HD constexpr int fetched_steps(const LinearConfig<LinearWarpgroups>& c) {
   return ceil_div(c.rows_per_block * chunk_steps(c), c.threads);
 }
-// What a sub-vector is looked up as: an entry a stage or, with scales, their sum.
-VQ_HD constexpr int looked_up_stages(const FormatConfig& f) {
-  return f.stage_scales ? 1 : f.residuals;
-}
-// 32-bit registers of a thread: sums, the x of the next chunk, the codes of this run and the next,
-// operands of two steps, what is looked up ahead; and addresses and what is being looked up.
-VQ_HD constexpr int warpgroup_registers(const LinearConfig<LinearWarpgroups>& c) {
-  constexpr int kBeside = 32;
-  const int tiles = c.outputs_per_warp / fragment_outputs(c);
-  return tiles * c.rows_per_block / 2 + 16 * fetched_steps(c) + tiles * 2 * (2 * run_words(c) + 8) +
-         c.steps_ahead * tiles * 8 * looked_up_stages(c.weights) + kBeside;
+// With the x of the next chunk.
+VQ_HD constexpr int registers_of(const LinearConfig<LinearWarpgroups>& c) {
+  return warpgroup_registers(c) + 16 * fetched_steps(c);
 }
 
 // [kChunkBuffers][chunk_steps][kStepOctets][rows_per_block][8] u16, steps step_bytes apart.

@@ -1,0 +1,107 @@
+// What a lane of a warp group looks up in a step, 8 columns of an output, and what operand words of
+// 16 bits it makes of that: the sum of the residual stages.
+//
+//   elements   entries as they come, added up in 16 bits; stages with scales are added in fp32 as
+//              they are looked up, and rounded
+//   bytes      of formats whose sums are bytes (byte_table.cuh): half of the shared memory's
+//   passes.
+//              Stages are added up as bytes, which are exact as elements; scale() makes them
+//              numbers
+#pragma once
+
+#include <vq/codebook/codebook.cuh>
+#include <vq/ops/byte_table.cuh>
+
+namespace vq {
+
+template <class Plan, bool kBytes>
+class OctetSums {
+ public:
+  using Work = LinearWork<Plan>;
+  using Book = typename Work::Book;
+  using Begun = typename Book::Begun;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr FormatConfig kFormat = kConfig.weights;
+  static constexpr Rebuilt kRebuilt = kFormat.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
+  static constexpr int kPasses = looked_up_stages(kFormat);
+
+  VQ_DEVICE explicit OctetSums(const LinearArgs& args) : book_(args.weights, Work::kUnits) {}
+
+  // Codebooks: codebook.cuh.
+  VQ_DEVICE bool switch_to(i64 unit) { return book_.switch_to(unit); }
+  VQ_DEVICE Begun begin_load() const { return book_.begin_load(thread_index()); }
+  VQ_DEVICE void finish_load(const Begun& begun) { book_.finish_load(thread_index(), begun); }
+  VQ_DEVICE void load() { book_.load(); }
+
+  struct Octet {
+    u32 words[kPasses][4];
+  };
+  // Sub-vector e of the octet, of a unit counted from the bound one.
+  template <class Code>
+  VQ_DEVICE void look_up(Octet& to, int e, int unit, Code code) const {
+    VQ_UNROLL
+    for (int pass = 0; pass < kPasses; ++pass) {
+      rebuild<kRebuilt, kConfig.element>(to.words[pass] + e * kFormat.vector_size / 2, book_, 0,
+                                         unit, pass, code);
+    }
+  }
+  VQ_DEVICE static void sum(u32 (&words)[4], const Octet& octet) {
+    VQ_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      words[i] = octet.words[0][i];
+      VQ_UNROLL
+      for (int pass = 1; pass < kPasses; ++pass) {
+        words[i] = add2<kConfig.element>(words[i], octet.words[pass][i]);
+      }
+    }
+  }
+  VQ_DEVICE static float scaled(float sum) { return sum; }
+
+ private:
+  Book book_;
+};
+
+template <class Plan>
+class OctetSums<Plan, true> {
+ public:
+  using Work = LinearWork<Plan>;
+  using Table = ByteTable<Plan>;
+  using Begun = typename Table::Held;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kEntries = 8 / kConfig.weights.vector_size;
+  static constexpr int kWords = kConfig.weights.vector_size / 4;  // of an entry, as bytes
+
+  VQ_DEVICE explicit OctetSums(const LinearArgs& args) : table_(args) {}
+
+  VQ_DEVICE bool switch_to(i64 unit) { return table_.switch_to(unit); }
+  VQ_DEVICE Begun begin_load() const { return table_.begin_load(); }
+  VQ_DEVICE void finish_load(const Begun& begun) { table_.finish_load(begun); }
+  VQ_DEVICE void load() { finish_load(begin_load()); }
+
+  struct Octet {
+    typename Table::Looked entries[kEntries];
+  };
+  template <class Code>
+  VQ_DEVICE void look_up(Octet& to, int e, int, Code code) const {
+    to.entries[e] = table_.look_up(code);
+  }
+  VQ_DEVICE static void sum(u32 (&words)[4], const Octet& octet) {
+    VQ_UNROLL
+    for (int e = 0; e < kEntries; ++e) {
+      u32 bytes[kWords];
+      Table::add_stages(bytes, octet.entries[e]);
+      VQ_UNROLL
+      for (int i = 0; i < kWords; ++i) {
+        const U32x2 elements = elements_of_bytes<kConfig.element>(bytes[i]);
+        words[2 * (e * kWords + i)] = elements.x;
+        words[2 * (e * kWords + i) + 1] = elements.y;
+      }
+    }
+  }
+  VQ_DEVICE float scaled(float sum) const { return sum * table_.scale(); }
+
+ private:
+  Table table_;
+};
+
+}  // namespace vq

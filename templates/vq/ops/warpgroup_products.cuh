@@ -1,0 +1,166 @@
+// What a block of warp groups does with codes and with x in shared memory, for warpgroups and
+// rowgroups, which differ in how x comes there.
+//
+// A warp group multiplies 64 outputs by all rows of the block over 16 places of k (wgmma), a in
+// registers, b in shared memory. Lane (g, c) of a warp looks up octets of
+// outputs g (w0..w7) and g + 8 (v0..v7), which are a of two products as they come:
+//
+//   {w01, v01, w23, v23}, then {w45, v45, w67, v67}
+//
+// for x has been laid out to match (layout/warpgroup_steps.h). Residual stages are added up before
+// the product (octet_sums.cuh), so that there is one and not one a stage. The tensor cores multiply
+// while the lanes look up the next step: two sets of operands take turns.
+#pragma once
+
+#include <vq/layout/warpgroup_steps.h>
+#include <vq/ops/fragment_codes.cuh>
+#include <vq/ops/octet_sums.cuh>
+
+namespace vq {
+
+// kFetchStep: of a run, the step behind whose lookups the next loads begin.
+template <class Plan, int kFetchStep, class Load = BeginConstant>
+class WarpgroupProducts {
+ public:
+  using Work = LinearWork<Plan>;
+  using Codes = FragmentCodes<Plan, Load>;
+  using Entries = OctetSums<Plan, Plan::config().byte_sums != 0>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kSteps = run_steps(kConfig);
+  static constexpr bool kAhead = kConfig.steps_ahead == 1;
+  static constexpr int kTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
+  static constexpr int kRows = kConfig.rows_per_block;
+  // Of operands: with a single step a run there is no other for the products to take turns with.
+  static constexpr int kSets = kSteps > 1 ? 2 : 1;
+
+  VQ_DEVICE explicit WarpgroupProducts(const LinearArgs& args)
+      : args_(args), entries_(args), codes_(args.weights.codes, first_loaded()) {}
+
+  VQ_DEVICE Entries& entries() { return entries_; }
+  VQ_DEVICE const Codes& codes() const { return codes_; }
+
+  VQ_DEVICE void clear() {
+    for_each_tile([](float(&sum)[kRows / 2], int) {
+      VQ_UNROLL
+      for (int i = 0; i < kRows / 2; ++i) sum[i] = 0.0f;
+      warpgroup_hold(sum);
+    });
+  }
+
+  // A run from `column` on, of the chunk that begins at `first`. x_of(step) is operand b of a
+  // step's first product, asked for just before it. `fetch` begins the loads of what follows: after
+  // the first codes' look-up, since the wait for them would be one for the younger loads too.
+  template <class X, class Fetch>
+  VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, X x_of,
+                          Fetch fetch) {
+    if constexpr (kAhead) {
+      // ptxas gives operands the registers of the octets that they are copies of, and a loop's next
+      // turn would write those while products of the last are still reading.
+      warpgroup_wait<0>();
+      look_up(octets_, codes, 0, first, column);
+    }
+    VQ_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      u32 a[kTiles][2][4];
+      warpgroup_wait<kSets - 1>();  // the products that have this set of operands are done
+      if constexpr (!kAhead) look_up(octets_, codes, step, first, column);
+      if (step == kFetchStep) fetch();
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets_.of[tile]);
+      if (kAhead && step + 1 < kSteps) look_up(octets_, codes, step + 1, first, column);
+      const u64 x = x_of(step);
+      warpgroup_fence();
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        VQ_UNROLL
+        for (int product = 0; product < 2; ++product) {
+          warpgroup_mma<kConfig.element, kRows>(sum_[tile], a[tile][product],
+                                                advanced(x, product * product_bytes(kConfig)));
+        }
+      }
+      warpgroup_commit();
+    }
+  }
+
+  // Past the last product.
+  VQ_DEVICE void write() {
+    for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
+    if (!busy()) return;
+    // Sum i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2.
+    for_each_tile([this](float(&sum)[kRows / 2], int tile) {
+      VQ_UNROLL
+      for (int i = 0; i < kRows / 2; ++i) {
+        const i64 output = output_of(tile, i / 2 % 2);
+        const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
+        if (output < Work::kOutFeatures && row < Work::rows(args_)) {
+          Work::write(args_, row, output, entries_.scaled(sum[i]));
+        }
+      }
+    });
+  }
+
+ private:
+  // Idle warps have no outputs, but fetch x and are of a group that multiplies.
+  VQ_DEVICE static bool busy() {
+    if constexpr (kConfig.idle_warps == 0) return true;
+    return warp() < kConfig.threads / 32 - kConfig.idle_warps;
+  }
+  VQ_DEVICE static i64 first_output() {
+    return Work::first_output() + warp() * kConfig.outputs_per_warp;
+  }
+  // Idle warps load the codes of the first, rather than wait at branches around their loads.
+  VQ_DEVICE static i64 first_loaded() { return busy() ? first_output() : Work::first_output(); }
+  // The output whose entries this lane looks up; `half` is 0 or 1.
+  VQ_DEVICE static i64 output_of(int tile, int half) {
+    return Codes::output_of(first_output(), tile, half);
+  }
+
+  // What a lane looks up in a step: an octet of each of its outputs.
+  struct Octets {
+    typename Entries::Octet of[kTiles][2];
+  };
+
+  // The operands of a tile's two products, in registers that no product in flight reads.
+  VQ_DEVICE static void take(u32 (&a)[2][4], const typename Entries::Octet (&octets)[2]) {
+    VQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      u32 words[4];
+      Entries::sum(words, octets[half]);
+      VQ_UNROLL
+      for (int i = 0; i < 4; ++i) a[i / 2][i % 2 * 2 + half] = warpgroup_copy(words[i]);
+    }
+  }
+
+  VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step, i64 first,
+                         i64 column) const {
+    if (!busy()) return;  // its rows of the product are no outputs, whatever they are made of
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      VQ_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        VQ_UNROLL
+        for (int e = 0; e < Codes::kEntries; ++e) {
+          const int unit =
+              Work::unit_in_chunk(output_of(tile, half), column + Codes::column(step, e), first);
+          const u32* const words = codes.words[tile][half];
+          entries_.look_up(to.of[tile][half], e, unit,
+                           [&](int stage) { return Codes::at(words, step, e, stage); });
+        }
+      }
+    }
+  }
+
+  template <class Visit>
+  VQ_DEVICE void for_each_tile(Visit visit) {
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) visit(sum_[tile], tile);
+  }
+
+  const LinearArgs& args_;
+  Entries entries_;
+  Codes codes_;
+  Octets octets_{};
+  float sum_[kTiles][kRows / 2];
+};
+
+}  // namespace vq
