@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/shared_options.h"
+#include "core/plan/main_kernel.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::cli {
@@ -47,21 +48,21 @@ void explain_misses(const PlanRequest& request, Output& output) {
         source_for(setting.config, each, setting.gpu.spec, setting.backend->machine());
     return artifact_key(source, setting.backend->compiler(source));
   };
-  const auto explain = [&](const ArtifactKey& key) {
+  const auto explain = [&](const ArtifactKey& key, std::size_t main) {
     const Lookup found = cache->peek(key);
     output.document["kernels"].push_back(explain_key(*cache, key, found, output));
-    return found.artifact ? found.artifact->kernels.front().registers : 0;
+    return found.artifact ? found.artifact->kernels.at(main).registers : 0;
   };
   PlanOptions options = plan;
   options.place.registers = std::nullopt;
   const Plan first = plan_with(config, gpu.spec, profiles, options).plan;
   const ArtifactKey first_key = key_of(first);
   report_gpu(gpu, output);
-  const int registers = explain(first_key);
+  const int registers = explain(first_key, main_kernel(first, config.problem));
   if (profiles.empty() || registers == 0) return;
   options.place.registers = registers;
   const Plan second = plan_with(config, gpu.spec, profiles, options).plan;
-  if (!(second == first)) explain(key_of(second));
+  if (!(second == first)) explain(key_of(second), main_kernel(second, config.problem));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Explained explained(const ExplainArguments& options, const PlanSetting& setting,
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
   const Prepared prepared = prepare(config, gpu.spec, *backend, cache.get(), plan);
   note_warning(*cache, output);
-  return {prepared, prepared.artifact.kernels.front().registers};
+  return {prepared, main_resources(prepared, config.problem).registers};
 }
 
 void run(const ExplainArguments& options, Output& output) {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/parallel.h"
+#include "core/plan/main_kernel.h"
 #include "generator/generate.h"
 #include "heuristics/check.h"
 #include "heuristics/explain.h"
@@ -165,11 +166,12 @@ CompiledPlan Measurer::compile(const Plan& plan) const {
     result.why = error.what();
     return candidate;
   }
-  result.registers = candidate.artifact->kernels.front().registers;
+  const std::size_t main = main_kernel(plan, problem_);
+  result.registers = candidate.artifact->kernels.at(main).registers;
   for (const KernelResources& each : candidate.artifact->kernels) {
     result.spill_bytes += each.spill_bytes;
   }
-  result.shared_bytes = candidate.source.entries.front().shared_bytes;
+  result.shared_bytes = candidate.source.entries.at(main).shared_bytes;
   return candidate;
 }
 
@@ -209,7 +211,9 @@ void Measurer::verify(CompiledPlan& candidate) {
   const KernelSource& source = candidate.source;
   Measurement& result = candidate.measurement;
   candidate.kernel = backend_.load(*candidate.artifact, source);
-  result.blocks_per_sm = backend_.resident_blocks(*candidate.kernel, source, 0).value_or(0);
+  result.blocks_per_sm =
+      backend_.resident_blocks(*candidate.kernel, source, main_kernel(result.plan, problem_))
+          .value_or(0);
   launch_all(backend_, *candidate.kernel, source, call_->args(result.plan).front());
   const Comparison comparison = compare_output();
   const std::optional<std::string> damage = call_->take_damage();

@@ -4,6 +4,7 @@
 
 #include "core/files/files.h"
 #include "core/hotness/hotness_profile.h"
+#include "core/plan/main_kernel.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "heuristics/fusion/exchange.h"
@@ -92,10 +93,9 @@ Planned placed(Planned planned, const Config& config, const GpuSpec& gpu,
   return planned;
 }
 
-// Of the first entry, the one that looks entries up.
 int resident_blocks(const Prepared& prepared, const Problem& problem, const GpuSpec& gpu) {
-  const KernelResources& kernel = prepared.artifact.kernels.front();
-  const Residency residency = expected_residency(prepared.plan, problem, gpu, kernel.registers);
+  const Residency residency =
+      expected_residency(prepared.plan, problem, gpu, main_resources(prepared, problem).registers);
   return static_cast<int>(
       std::min<std::int64_t>(residency.occupancy.blocks, residency.blocks_an_sm(gpu)));
 }
@@ -103,18 +103,22 @@ int resident_blocks(const Prepared& prepared, const Problem& problem, const GpuS
 // Why the kernel is worse for its entries in registers; empty where it is not.
 std::string worse(const Prepared& first, const Prepared& second, const Problem& problem,
                   const GpuSpec& gpu) {
-  const int spills = second.artifact.kernels.front().spill_bytes;
-  if (spills > first.artifact.kernels.front().spill_bytes) {
+  const int spills = main_resources(second, problem).spill_bytes;
+  if (spills > main_resources(first, problem).spill_bytes) {
     return fmt::format("registers: tried, but the kernel then spills {} bytes", spills);
   }
   const int blocks = resident_blocks(second, problem, gpu);
   const int before = resident_blocks(first, problem, gpu);
   if (blocks >= before) return "";
   return fmt::format("registers: tried, but the kernel then takes {} and {} of {} blocks stay",
-                     second.artifact.kernels.front().registers, blocks, before);
+                     main_resources(second, problem).registers, blocks, before);
 }
 
 }  // namespace
+
+const KernelResources& main_resources(const Prepared& prepared, const Problem& problem) {
+  return prepared.artifact.kernels.at(main_kernel(prepared.plan, problem));
+}
 
 std::vector<HotnessProfile> hotness_of(const Config& config) {
   if (!config.hotness) return {};
@@ -148,7 +152,7 @@ Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backen
   bounds.registers = std::nullopt;
   Prepared first =
       compiled(config, placed(start, config, gpu, profiles, bounds), gpu, backend, cache);
-  const int registers = first.artifact.kernels.front().registers;
+  const int registers = main_resources(first, config.problem).registers;
   if (profiles.empty() || registers == 0) return first;  // the host's kernels have none
   bounds.registers = registers;
   Planned again = placed(start, config, gpu, profiles, bounds);

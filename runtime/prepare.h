@@ -34,6 +34,9 @@ struct Prepared : Planned {
   std::string why_missed = {};
 };
 
+// What the plan's own kernel takes, the one that looks entries up (core/plan/main_kernel.h).
+const KernelResources& main_resources(const Prepared& prepared, const Problem& problem);
+
 // The profiles of the config's operands; none where it names no file.
 std::vector<HotnessProfile> hotness_of(const Config& config);
 
