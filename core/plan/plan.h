@@ -23,6 +23,7 @@
 #include <vq/kernels/linear_bytes/plan.h>
 #include <vq/kernels/linear_fragments/plan.h>
 #include <vq/kernels/linear_lanes/plan.h>
+#include <vq/kernels/linear_rowgroups/plan.h>
 #include <vq/kernels/linear_slices/plan.h>
 #include <vq/kernels/linear_tables/plan.h>
 #include <vq/kernels/linear_warpgroups/plan.h>
@@ -66,6 +67,7 @@ using vq::LinearBytes;
 using vq::LinearFragments;
 using vq::LinearFusion;
 using vq::LinearLanes;
+using vq::LinearRowgroups;
 using vq::LinearSlices;
 using vq::LinearTables;
 using vq::LinearWarpgroups;
@@ -74,10 +76,11 @@ using vq::ScalarForm;
 using vq::ScalarForms;
 using vq::SplitsBy;
 
-using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
-                          AttentionBytes, AttentionBins, LinearLanes, LinearFragments, LinearTables,
-                          LinearWarpgroups, LinearSlices, LinearBytes, LinearBytegroups,
-                          AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
+using Plan =
+    std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
+                 AttentionBytes, AttentionBins, LinearLanes, LinearFragments, LinearTables,
+                 LinearWarpgroups, LinearSlices, LinearBytes, LinearBytegroups, LinearRowgroups,
+                 AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
 // The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which

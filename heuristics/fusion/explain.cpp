@@ -64,7 +64,8 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
         "them up; "
         "the order of the columns is free, so x is laid out to match the entries"};
   }
-  if (std::holds_alternative<LinearWarpgroups>(plan)) {
+  if (std::holds_alternative<LinearWarpgroups>(plan) ||
+      std::holds_alternative<LinearRowgroups>(plan)) {
     return {
         "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
         "the columns is free, so x is laid out to match the entries"};

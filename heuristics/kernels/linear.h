@@ -17,6 +17,14 @@ std::int64_t blocks_of_split(const Linear& op, const P& plan) {
          ceil_div(op.shape.rows, plan.rows_per_block);
 }
 
+// Whether a block of a kernel that begins behind another of the call should stand alone: where
+// there are no more blocks than multiprocessors, two of them were seen to share one while others
+// had none: 81 us in place of 50, 28 of 19 (docs/notebook/bytes.md).
+template <class P>
+int stands_alone(const P& plan, const Linear& op, const GpuSpec& gpu) {
+  return blocks_of_split(op, plan) * plan.splits <= gpu.sms ? 1 : 0;
+}
+
 // The rows of x that a block of 4 or 8 is tried for.
 inline std::vector<int> few_rows(const Linear& op) {
   return op.shape.rows > 4 ? std::vector{4, 8} : std::vector{4};

@@ -198,7 +198,7 @@ TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
   plan.rows_per_block = 64;
   const auto config = configured(plan, grouped_product());
   // 32 sums, a row of 4 octets, 8 words of codes of 2 outputs, 16 of operands, 32 beside.
-  EXPECT_EQ(vq::warpgroup_registers(config), 32 + 16 + 16 + 16 + 32);
+  EXPECT_EQ(vq::registers_of(config), 32 + 16 + 16 + 16 + 32);
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
   plan.chunk_columns = 512;  // 16 more, to the last of 65536 / 512
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
@@ -211,6 +211,62 @@ TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
     expect_refused(check(more, grouped_product(), find_gpu("h200")),
                    {"registers a thread, of 128", "lower threads"});
   }
+}
+
+LinearRowgroups rowgroups() {
+  return {.threads = 128, .chunk_columns = 256, .rows_per_block = 16, .code_words = 4};
+}
+
+TEST(CheckRowgroups, AreHoppersAlone) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    const Verdict verdict = check(rowgroups(), grouped_product(), gpu);
+    if (gpu.arch == "sm_90a") {
+      expect_ok(verdict);
+    } else {
+      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow fragments"});
+    }
+  }
+}
+
+TEST(CheckRowgroups, WholeGroupsTilesRowsAndRegisters) {
+  const auto with = [](int LinearRowgroups::*field, int value) {
+    LinearRowgroups plan = rowgroups();
+    plan.*field = value;
+    return check(plan, grouped_product(), find_gpu("h200"));
+  };
+  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearRowgroups::threads, threads));
+  expect_refused(with(&LinearRowgroups::threads, 160), {"threads 160", "whole warp groups of 128"});
+  expect_refused(with(&LinearRowgroups::outputs_per_warp, 24), {"multiple of 16"});
+  for (const int rows : {8, 128, 256}) expect_ok(with(&LinearRowgroups::rows_per_block, rows));
+  expect_refused(with(&LinearRowgroups::rows_per_block, 96),
+                 {"rows_per_block 96", "power of two from 8"});
+  expect_refused(with(&LinearRowgroups::chunk_columns, 128), {"256 columns of a run"});
+  LinearRowgroups plan = rowgroups();
+  plan.threads = 512;
+  plan.rows_per_block = 128;  // 64 sums, 16 words of codes, 16 of operands, 32 beside
+  expect_ok(check(plan, grouped_product(), find_gpu("h200")));
+  plan.outputs_per_warp = 32;
+  expect_refused(check(plan, grouped_product(), find_gpu("h200")),
+                 {"224 registers a thread, of 128", "lower threads"});
+}
+
+TEST(CheckRowgroups, AddBytesOfFormatsWhoseSumsAre) {
+  Gemm op = grouped_product();
+  LinearRowgroups plan = rowgroups();
+  plan.byte_sums = 1;
+  plan.codebook = all_shared(256);
+  const auto verdict = [&] { return check(plan, op, find_gpu("h200")); };
+  expect_refused(verdict(), {"entries whose sums over the stages are bytes"});
+  op.weights.entry_type = EntryType::int8;
+  op.weights.stage_scales = op.weights.common_scale = true;
+  expect_ok(verdict());
+  plan.codebook = all_global();
+  expect_refused(verdict(), {"all 256 entries in shared memory"});
+  plan.codebook = all_shared(256);
+  op.weights.scope = Scope::channel_group;
+  op.weights.group_channels = 512;
+  expect_refused(verdict(), {"2 codebooks serve the columns of an output", "byte_sums 1"});
 }
 
 TEST(CheckFragments, TakeProductsOfTheElementType) {

@@ -255,7 +255,8 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   }
   const Problem gemv =
       read_config(edited(gemv_json(), {{"/shape/out_features", "4096"}}), "c.json").problem;
-  for (const char* dataflow : {"lanes", "fragments", "tables", "warpgroups", "slices"}) {
+  for (const char* dataflow :
+       {"lanes", "fragments", "tables", "warpgroups", "slices", "rowgroups"}) {
     const Plan plan = proposed(gemv, {{"dataflow", dataflow}}, Json::object());
     EXPECT_EQ(dataflow_name(plan), dataflow);
   }

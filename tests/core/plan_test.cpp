@@ -148,6 +148,8 @@ TEST(PlanFields, AreNoneThatADataflowFixes) {
       {LinearBytes{}, "fragment_rows"},
       {LinearBytegroups{}, "outputs_per_warp"},
       {LinearBytes{}, "fusion"},
+      {LinearRowgroups{}, "idle_warps"},
+      {LinearRowgroups{}, "steps_ahead"},
       {LinearSlices{}, "codebook"},
       {LinearSlices{}, "splits"},
       {LinearSlices{}, "chunk_columns"},

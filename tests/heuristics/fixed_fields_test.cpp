@@ -40,6 +40,7 @@ TEST(FixedFields, AreOfTheRulesDataflowOrTheFirstThatHasThem) {
                                        {{{"steps_ahead", 1}}, "warpgroups"},
                                        {{{"code_words", 1}, {"idle_warps", 0}}, "warpgroups"},
                                        {{{"entry_slices", 2}}, "slices"},
+                                       {{{"byte_sums", 0}}, "rowgroups"},
                                        {{{"dataflow", "lanes"}, {"chunk_columns", 512}}, "lanes"}};
   for (const Fixed& each : products) {
     SCOPED_TRACE(each.plan.dump());

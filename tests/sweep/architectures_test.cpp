@@ -316,6 +316,28 @@ TEST(Warpgroups, CompileForHopper) {
   }
 }
 
+TEST(Rowgroups, CompileForHopper) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu("h200");
+  for (const bool bytes : {false, true}) {
+    for (const int rows : {16, 64, 128, 256}) {
+      Gemm op;
+      op.dtype = rows == 16 ? DType::bf16 : DType::f16;
+      op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
+      op.weights = find_format(bytes ? "aqlm-2x8i8" : "aqlm-2x8", "test");
+      const auto plan = test::rules_plan<LinearRowgroups>(op, gpu);
+      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
+      EXPECT_EQ(plan.byte_sums, bytes ? 1 : 0);
+      EXPECT_EQ(plan.rows_per_block, std::min(rows, 128));
+      const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+      const KernelResources& kernel = artifact.kernels.at(1);
+      EXPECT_LE(kernel.registers * plan.threads, 65536) << rows;
+      constexpr int kFewSpills = 160;  // bytes; seen where 512 threads add bytes of 128 rows
+      EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Gpu, Architectures, testing::ValuesIn(kOneOfEach),
                          [](const auto& gpu) { return std::string(gpu.param); });
 

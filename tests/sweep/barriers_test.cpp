@@ -210,6 +210,17 @@ TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
   expect_every_barrier_needed(op, plan, 2, "copy_async_wait<0>();");
 }
 
+TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
+  op.weights.group_channels = 512;  // so that codebooks are switched
+  LinearRowgroups plan{.threads = 128, .chunk_columns = 256};
+  plan.rows_per_block = 256;  // pieces of few steps
+  plan.codebook = all_shared(op.weights.entries());
+  expect_every_barrier_needed(op, plan, 5);
+}
+
 TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
   Gemm op;
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};

@@ -1,5 +1,5 @@
-// Cases of dataflows bytes and bytegroups: products of entries whose sums over the stages are
-// bytes.
+// Cases of dataflows bytes, bytegroups and rowgroups: products of entries whose sums over the
+// stages are bytes.
 #include "core/ceil_div.h"
 #include "heuristics/check.h"
 #include "tests/sweep/cases.h"
@@ -48,7 +48,10 @@ constexpr std::array kWordsOf{1, 2, 4};
 
 // By Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
-                              3, 4, 3, 3, 4, 4, 3, 3, 2, 2};
+                              3, 4, 3, 3, 4, 4, 3, 3, 2, 3};
+// Of the last axis.
+constexpr int kBytegroups = 1;
+constexpr int kRowgroups = 2;
 
 const auto& pick(const auto& values, const std::vector<int>& v, Axis axis) {
   return values[static_cast<std::size_t>(v[axis])];
@@ -142,6 +145,22 @@ LinearBytegroups groups_plan(const std::vector<int>& v, const Linear& op, const 
   return to.plan;
 }
 
+LinearRowgroups rows_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
+                          const GpuSpec& gpu) {
+  LinearRowgroups first{.threads = pick(kThreadsOf, v, kThreads) < 96 ? 128 : 256};
+  first.rows_per_block = 16 << v[kRowsPerBlock];
+  first.byte_sums = 1;
+  first.codebook = all_shared(op.weights.entries());
+  first.code_words = 1;
+  Attempts<LinearRowgroups> to(first, op, problem, gpu);
+  to.words(pick(kWordsOf, v, kCodeWords));
+  to.change(&LinearRowgroups::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
+  to.chunk_of(pick(kRuns, v, kChunkRuns));
+  to.split(v[kSplits] + 1, v[kCombine] == 1);
+  to.copies(pick(kPlacesOf, v, kPlaces));
+  return to.plan;
+}
+
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   Linear op;
   op.dtype = static_cast<DType>(v[kDType]);
@@ -155,8 +174,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.weights.layout = pick(kLayouts, v, kLayout);
   with_integers(op.weights, true);
   op.weights.common_scale = true;
-  // With bytegroups one codebook serves all columns.
-  const int unit = v[kGroups] == 1 ? 4096 : 1024;
+  // With those of warp groups one codebook serves all columns.
+  const int unit = v[kGroups] >= kBytegroups ? 4096 : 1024;
   if (v[kScope] == 1) {
     op.weights.scope = Scope::channel_group;
     op.weights.group_channels = unit;
@@ -169,8 +188,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op.shape.rows <= 8 ? Problem(Gemv{op}) : Problem(Gemm{op});
   validate(result.problem, "sweep");
-  result.plan = v[kGroups] == 1 ? Plan(groups_plan(v, op, result.problem, gpu))
-                                : Plan(bytes_plan(v, op, result.problem, gpu));
+  result.plan = v[kGroups] == kBytegroups  ? Plan(groups_plan(v, op, result.problem, gpu))
+                : v[kGroups] == kRowgroups ? Plan(rows_plan(v, op, result.problem, gpu))
+                                           : Plan(bytes_plan(v, op, result.problem, gpu));
   // Their own plans of the axes are those that differ from the first that check() takes.
   result.override_dropped = !check(result.plan, result.problem, gpu).ok;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};

@@ -208,7 +208,8 @@ TEST_F(Laws, ASplitWithoutColumnsAddsNothing) {
     for (const Plan& plan :
          {Plan(LinearLanes{.threads = 128, .chunk_columns = 128, .splits = 3}),
           Plan(LinearFragments{.threads = 128, .chunk_columns = 128, .splits = 3}),
-          Plan(LinearWarpgroups{.threads = 128, .chunk_columns = 128, .splits = 3})}) {
+          Plan(LinearWarpgroups{.threads = 128, .chunk_columns = 128, .splits = 3}),
+          Plan(LinearRowgroups{.threads = 128, .chunk_columns = 128, .splits = 3})}) {
       const Verdict verdict = check(plan, op, sweep_gpu());
       ASSERT_TRUE(verdict.ok) << kernel_name(plan) << ": " << verdict.reason;
       const std::vector<std::uint16_t> expected = kernel(op, plan).run(data);

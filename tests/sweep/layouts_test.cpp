@@ -24,7 +24,7 @@ class Layouts : public testing::Test {
 // that are whole groups, so that the best way of each dataflow is taken; else neither.
 Linear grouped_linear(const Plan& like, bool fitting) {
   Linear op;
-  op.shape = {.rows = std::holds_alternative<LinearWarpgroups>(like) ? 9 : 3,
+  op.shape = {.rows = needs_warpgroups(like) ? 9 : 3,
               .out_features = 101,
               .in_features = fitting ? 512 : 520};
   op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
@@ -73,7 +73,7 @@ std::vector<std::uint16_t> run_linear(Linear op, const Plan& plan, LinearData da
 class LinearLayouts : public Layouts, public testing::WithParamInterface<Plan> {};
 
 TEST_P(LinearLayouts, DoNotChangeABit) {
-  if (std::holds_alternative<LinearWarpgroups>(GetParam()) && !sweep_gpu().warpgroup_products) {
+  if (needs_warpgroups(GetParam()) && !sweep_gpu().warpgroup_products) {
     GTEST_SKIP() << "no products of warp groups";
   }
   for (const bool fitting : {true, false}) {
@@ -91,7 +91,7 @@ TEST_P(LinearLayouts, DoNotChangeABit) {
 INSTANTIATE_TEST_SUITE_P(All, LinearLayouts,
                          testing::Values(Plan(LinearLanes{}), Plan(LinearFragments{}),
                                          Plan(LinearTables{}), Plan(LinearWarpgroups{}),
-                                         Plan(LinearSlices{})),
+                                         Plan(LinearSlices{}), Plan(LinearRowgroups{})),
                          [](const auto& test) { return std::string(dataflow_name(test.param)); });
 
 // Tokens and sinks that fill no group; keys of an even number of words a lane, values of one.

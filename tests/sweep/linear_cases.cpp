@@ -35,7 +35,8 @@ constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8
 constexpr int kFragments = 1;    // of the dataflows lanes, fragments,
 constexpr int kTables = 2;       // tables,
 constexpr int kWarpgroups = 3;   // warpgroups,
-constexpr int kSlices = 4;       // slices
+constexpr int kSlices = 4;       // slices,
+constexpr int kRowgroups = 5;    // rowgroups
 constexpr int kMostTableBits = 9;
 
 constexpr std::array kVectors{2, 4, 8};
@@ -44,7 +45,7 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then o
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
-    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 5, 3, 8, 3, 2,
+    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 6, 3, 8, 3, 2,
     kLayouts.size(), 2};
 
 VqFormat weight_format(const std::vector<int>& v) {
@@ -159,6 +160,39 @@ void vary(LinearWarpgroups& plan, int variant) {
   }
 }
 
+// The same of rowgroups.
+void vary(LinearRowgroups& plan, int variant) {
+  switch (variant) {
+    case 1:
+      plan.threads = 128;
+      break;
+    case 2:
+      plan.threads = 256;
+      plan.outputs_per_warp = 32;
+      break;
+    case 3:
+      plan.rows_per_block = 8;
+      break;
+    case 4:
+      plan.code_words = 1;
+      break;
+    case 5:
+      plan.rows_per_block = 64;
+      plan.code_words = 1;
+      break;
+    case 6:  // pieces of few steps
+      plan.threads = 256;
+      plan.rows_per_block = 256;
+      break;
+    case 7:  // many chunks
+      plan.code_words = 1;
+      plan.chunk_columns /= 4;
+      break;
+    default:
+      break;
+  }
+}
+
 // The same of slices: shorter blocks, steps, chunks, and slices as narrow as may be.
 void vary(LinearSlices& plan, const Linear& op, int variant) {
   plan.threads = variant % 2 == 0 ? 64 : 128;
@@ -185,6 +219,7 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
   };
   if (v[kDataflow] == kFragments) attempt(rules_plan(LinearFragments{}, problem, gpu));
   if (v[kDataflow] == kWarpgroups) attempt(rules_plan(LinearWarpgroups{}, problem, gpu));
+  if (v[kDataflow] == kRowgroups) attempt(rules_plan(LinearRowgroups{}, problem, gpu));
   if (v[kDataflow] == kTables) {
     dropped = !attempt(LinearTables{.threads = v[kShape] % 2 == 0 ? 128 : 256,
                                     .outputs_per_warp = std::array{4, 12, 16, 32}.at(
@@ -203,6 +238,7 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
   change([&](LinearFragments& own) { vary(own, v[kShape]); });
   change([&](LinearFragments& own) { own.fusion = static_cast<LinearFusion>(v[kFusion]); });
   change([&](LinearWarpgroups& own) { vary(own, v[kShape]); });
+  change([&](LinearRowgroups& own) { vary(own, v[kShape]); });
   change([&](LinearLanes& own) {
     if (v[kOutputsPerWarp] > 0) own.outputs_per_warp = v[kOutputsPerWarp];
     if (v[kChunk] == 1) own.chunk_columns = 64;
@@ -259,7 +295,7 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   impossible.insert({{kVector, 0}, {kIntegers, 1}});
   for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // on tensor cores alone
     for (int dataflow = 0; dataflow < kSizes[kDataflow]; ++dataflow) {
-      if (dataflow == kFragments || dataflow == kWarpgroups) continue;
+      if (dataflow == kFragments || dataflow == kWarpgroups || dataflow == kRowgroups) continue;
       impossible.insert({{kRows, static_cast<int>(gemm)}, {kDataflow, dataflow}});
     }
   }
@@ -282,7 +318,7 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     for (const int dataflow : {kTables, kSlices}) {
       impossible.insert({{kDataflow, dataflow}, {kSplits, value}});
     }
-    for (const int dataflow : {kTables, kWarpgroups, kSlices}) {
+    for (const int dataflow : {kTables, kWarpgroups, kSlices, kRowgroups}) {
       impossible.insert({{kDataflow, dataflow}, {kFusion, value}});
     }
   }

@@ -16,6 +16,13 @@ inline Plan rules_plan(const Plan& like, const Problem& problem, const GpuSpec& 
   config.plan["dataflow"] = dataflow_name(like);
   return propose(config, gpu, {.chooser = Chooser::rules});
 }
+// Whether the plan's dataflow multiplies by warp groups, which Hopper alone does.
+inline bool needs_warpgroups(const Plan& plan) {
+  return std::holds_alternative<LinearWarpgroups>(plan) ||
+         std::holds_alternative<LinearRowgroups>(plan) ||
+         std::holds_alternative<LinearBytegroups>(plan);
+}
+
 template <class P>
 P rules_plan(const Problem& problem, const GpuSpec& gpu) {
   return std::get<P>(rules_plan(P{}, problem, gpu));

@@ -38,6 +38,9 @@ std::vector<Made> all_made() {
   constexpr Combine kLast = Combine::last_block;
   Linear integers = product(13, 8);
   with_integers(integers.weights, true);
+  Linear bytes = product(70, 8, 2);
+  with_integers(bytes.weights, true);
+  bytes.weights.common_scale = true;
   const Linear lanes = product(13, 6), octets = product(48, 8, 2);
   return {
       {"lanes", lanes, LinearLanes{.threads = 64, .chunk_columns = 128, .splits = 2}},
@@ -69,6 +72,20 @@ std::vector<Made> all_made() {
                         .splits = 2,
                         .combine = kLast,
                         .rows_per_block = 32}},
+      {"rowgroups", octets,
+       LinearRowgroups{.threads = 128,
+                       .chunk_columns = 128,
+                       .splits = 2,
+                       .rows_per_block = 16,
+                       .code_words = 1}},
+      {"rowgroups of bytes, last block", bytes,
+       LinearRowgroups{.threads = 128,
+                       .chunk_columns = 128,
+                       .splits = 2,
+                       .combine = kLast,
+                       .rows_per_block = 32,
+                       .byte_sums = 1,
+                       .codebook = all_shared(256)}},
       {"slices", product(13, 8),
        LinearSlices{.threads = 64, .columns_per_block = 1024, .rows_per_block = 4}},
       {"slices of integers, last block", integers,
@@ -85,8 +102,7 @@ class Rows : public testing::TestWithParam<std::size_t> {
   void SetUp() override {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
     const Verdict verdict = check(made_.plan, problem(), sweep_gpu());
-    if (std::holds_alternative<LinearWarpgroups>(made_.plan) && !verdict.ok &&
-        !sweep_gpu().warpgroup_products) {
+    if (needs_warpgroups(made_.plan) && !verdict.ok && !sweep_gpu().warpgroup_products) {
       GTEST_SKIP() << verdict.reason;
     }
     ASSERT_TRUE(verdict.ok) << verdict.reason;

@@ -15,6 +15,7 @@ struct LinearBytegroups {
   int rows_per_block = 16;
   int code_words = 4;
   int idle_warps = 0;
+  int alone = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearBytegroups";
@@ -39,6 +40,7 @@ struct LinearBytegroups {
     visit("idle_warps", &P::idle_warps, Range{0, 3},
           "warps of a block that have no outputs, where fewer outputs per block fill the "
           "multiprocessors evenly");
+    visit("alone", &P::alone, Range{0, 1}, Doc::kAlone);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
@@ -105,7 +107,7 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, 1, kStagingThreads,
              kStagingThreads / 32 * 4, false, false});
   shape.add({c.kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}), row_blocks(c),
-             c.splits, c.threads, shared_layout(c).total, c.kAhead, true});
+             c.splits, c.threads, block_shared_bytes(c), c.kAhead, true});
   shape.splits = c.splits;
   shape.counters = counters(c);
   shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);

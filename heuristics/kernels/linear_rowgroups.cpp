@@ -1,0 +1,170 @@
+// A product of many rows by warp groups. Candidates are the warp groups of a block and the outputs
+// of a warp, the rows of a block, the length of a load, and splits.
+#include <set>
+
+#include "heuristics/kernels/linear.h"
+
+namespace vqgen {
+namespace {
+
+// Rows of a block so that no codes are read twice: the least power of two, up to `most`.
+int block_rows(int rows, int most) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, most))));
+}
+
+// The longest chunk of whole runs within `columns` that codebook units allow; 0 where none is.
+int chunk_of(const LinearRowgroups& plan, const Linear& op, std::int64_t columns) {
+  const auto config = configured(plan, op);
+  const std::int64_t run = vq::run_columns(config);
+  return static_cast<int>(
+      fitting_chunk(std::max(run, columns), run, config.unit_columns, op.shape.in_features));
+}
+
+// Splits that leave each at least one chunk.
+int splits_of(const LinearRowgroups& plan, const Linear& op, std::int64_t wanted) {
+  return static_cast<int>(even_splits(ceil_div(op.shape.in_features, plan.chunk_columns),
+                                      std::max<std::int64_t>(1, wanted)));
+}
+
+// Of a chunk, after which codebooks may change.
+constexpr std::int64_t kChunkColumns = 512;
+
+}  // namespace
+
+void judge_plan(Judge& judge, const LinearRowgroups& plan, const Linear& op, const GpuSpec& gpu) {
+  judge.require(gpu.warpgroup_products,
+                "{} ({}) has no products of warp groups, which dataflow rowgroups takes and Hopper "
+                "alone has; use dataflow fragments",
+                gpu.name, gpu.arch);
+  constexpr int kGroupThreads = 32 * vq::kGroupWarps;
+  judge.require(plan.threads % kGroupThreads == 0,
+                "threads {} are no whole warp groups of {}, as dataflow rowgroups takes",
+                plan.threads, kGroupThreads);
+  judge_outputs_per_warp(judge, plan, op);
+  judge.require(
+      std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
+      "rows_per_block {} is not a power of two from 8, as dataflow rowgroups takes",
+      plan.rows_per_block);
+  if (plan.byte_sums != 0) judge_bytes(judge, plan, op, gpu);
+  if (!judge.ok()) return;
+  judge_runs(judge, plan, op);
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  judge.require(plan.byte_sums == 0 || vq::units_per_row(config) == 1,
+                "{} codebooks serve the columns of an output, where byte_sums 1 takes one",
+                vq::units_per_row(config));
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads);
+  judge.require(vq::warpgroup_registers(config) <= most,
+                "sums, operands and codes take {} registers a thread, of {}; lower threads, "
+                "outputs_per_warp, rows_per_block or code_words",
+                vq::warpgroup_registers(config), most);
+  judge_linear(judge, plan, op, gpu);
+}
+
+// Enough outputs per block to fill the GPU once, then splits.
+LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpec& gpu) {
+  plan.rows_per_block = block_rows(op.shape.rows, 128);
+  plan.byte_sums = op.weights.sums_are_bytes() ? 1 : 0;
+  const int entries = op.weights.entries();
+  for (const Placement& codebook : {all_replicated(entries, phase_lanes(op.weights.held_bytes())),
+                                    all_shared(entries), all_global()}) {
+    plan.codebook = codebook;
+    for (const int threads : {512, 256, 128}) {
+      plan.threads = threads;
+      for (const int words : {4, 2, 1}) {
+        plan.code_words = words;
+        plan.chunk_columns = chunk_of(plan, op, kChunkColumns);
+        if (plan.chunk_columns == 0) continue;
+        plan.splits = splits_of(plan, op, gpu.sms / blocks_of_split(op, plan));
+        plan.alone = stands_alone(plan, op, gpu);
+        if (check(plan, op, gpu).ok) return plan;
+      }
+    }
+  }
+  return plan;
+}
+
+void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
+                    SpacePlacement allowed) {
+  using P = LinearRowgroups;
+  constexpr int kFewestRows = 9;
+  if (!to.gpu.warpgroup_products || op.shape.rows < kFewestRows) return;
+  plan.byte_sums = op.weights.sums_are_bytes() ? 1 : 0;
+  const std::vector<Placement> placements =
+      plan.byte_sums != 0 ? near_placements(op, allowed) : whole_placements(op.weights, allowed);
+  const std::set<int> rows{block_rows(op.shape.rows, 64), block_rows(op.shape.rows, 128),
+                           block_rows(op.shape.rows, 256)};
+  for (const int of_block : rows) {
+    plan.rows_per_block = of_block;
+    for_each_of(plan,
+                {{&P::outputs_per_warp, {16, 32}},
+                 {&P::threads, {128, 256, 384, 512}},
+                 {&P::code_words, {4, 2, 1}}},
+                [&] {
+                  plan.chunk_columns = chunk_of(plan, op, kChunkColumns);
+                  if (plan.chunk_columns == 0) return;
+                  std::set<int> cuts;
+                  for (const int waves : {1, 2, 4}) {
+                    cuts.insert(splits_of(
+                        plan, op, std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
+                  }
+                  for (const int splits : cuts) {
+                    plan.splits = splits;
+                    plan.alone = stands_alone(plan, op, to.gpu);
+                    if (plan.byte_sums == 0) {
+                      to.add_each(plan, placements);
+                      continue;
+                    }
+                    for (const Placement& each : placements) {  // never global
+                      plan.codebook = each;
+                      to.add(plan);
+                    }
+                  }
+                });
+  }
+}
+
+void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, const PlanUse& use,
+                ConflictTable& conflicts) {
+  const auto c = configured(plan, op);
+  const double warps = c.threads / 32.0;
+  const double chunks = block_chunks(c);
+  const VqFormat& format = op.weights;
+  const double runs = chunks * vq::chunk_columns(c) / vq::run_columns(c);
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  const double steps = warps * runs * vq::run_steps(c);  // of all warps
+  const double entries = steps * tiles * 2 * vq::octet_codes(c.weights);
+  add_lookups(to, use.operands.front(), entries, conflicts);
+  if (plan.byte_sums != 0) {
+    // Four bytes an instruction, and their sums as elements.
+    const double words = format.vector_size / 4.0;
+    to.arithmetic += entries * words + entries / format.residuals * rebuild_instructions(format);
+  } else {
+    // Stages are added up in pairs of elements or, where they have scales, in fp32.
+    const double summed = format.stage_scales    ? 2.0 * format.vector_size
+                          : format.residuals > 1 ? format.vector_size / 2.0
+                                                 : 0;
+    to.arithmetic += entries * (rebuild_instructions(format) + summed);
+  }
+  to.turns += steps;
+  // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 64: 32 clocks
+  // (docs/notebook/rows.md).
+  constexpr double kRate = 0.5;
+  to.products += steps * tiles * 2 * std::max(c.rows_per_block, 64) / 8 * kRate;
+  // Codes; a warp group reads x once a product, and it is copied once.
+  constexpr double kRows = 8;
+  to.passes += runs * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
+  to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
+  to.passes += chunks * vq::chunk_bytes(c) / 128;
+  to.l2_bytes += chunks * vq::chunk_bytes(c);
+  to.prologue += chunks + 2;  // and the kernel before
+  if (plan.splits > 1) {
+    // Partials of many rows are stored behind all products, and read again: nothing overlaps them.
+    constexpr double kBytesOfTurn = 300 * 64;  // as cost/work.cpp has latencies and the L2
+    to.merge_turns += 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c) / kBytesOfTurn;
+  }
+  to.chain += runs * tiles;
+  to.registers = vq::warpgroup_registers(c);
+}
+
+}  // namespace vqgen

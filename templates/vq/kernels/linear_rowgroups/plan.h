@@ -1,0 +1,108 @@
+// Plan of a product of many rows by warp groups (Hopper): as warpgroups, but a kernel before lays x
+// out once as products read it, and chunks of it come to a block by bulk copies.
+#pragma once
+
+#include <vq/layout/warpgroup_steps.h>
+
+namespace vq {
+
+struct LinearRowgroups {
+  int threads = 512;
+  int outputs_per_warp = 16;
+  int chunk_columns = 128;
+  int splits = 1;
+  Combine combine = Combine::kernel;
+  int rows_per_block = 128;
+  int code_words = 1;
+  int byte_sums = 0;
+  int alone = 0;
+  Placement codebook{};
+
+  static constexpr const char* kType = "LinearRowgroups";
+  static constexpr const char* kName = "linear_rowgroups";
+  static constexpr bool kAhead = true;
+  static constexpr int kXElements = 8;
+  // Outputs and codes go to lanes as those of fragments with 8 rows.
+  static constexpr int fragment_rows = 8;
+  static constexpr LinearFusion fusion = LinearFusion::permute;
+  static constexpr int idle_warps = 0;
+  static constexpr int steps_ahead = 0;
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = LinearRowgroups;
+    visit("threads", &P::threads, Range{32, 1024}, "threads per block, whole warp groups");
+    visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
+          "output features that a warp serves, a multiple of 16");
+    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
+          "rows of x that a block serves, a power of two from 8");
+    visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
+    visit("byte_sums", &P::byte_sums, Range{0, 1},
+          "1: stages are added up as bytes, of formats whose sums are bytes; 0: as elements");
+    visit("alone", &P::alone, Range{0, 1}, Doc::kAlone);
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
+  }
+};
+
+VQ_HD constexpr int step_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return 2 * product_bytes(c);
+}
+
+// x comes by pieces, whole steps of a run: enough products for the barrier that follows. Products
+// of a piece are in flight while the next is multiplied, so that the place behind both is asked for
+// again.
+inline constexpr int kRingPieces = 4;
+VQ_HD constexpr int piece_steps(const LinearConfig<LinearRowgroups>& c) {
+  constexpr int kMostBytes = 32768;
+  int steps = run_steps(c);
+  while (steps > 1 && steps * step_bytes(c) > kMostBytes) steps /= 2;
+  return steps;
+}
+VQ_HD constexpr int piece_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return piece_steps(c) * step_bytes(c);
+}
+
+// What the first kernel makes: of each block of rows whole chunks, as they stand in shared memory.
+VQ_HD constexpr i64 row_blocks(const LinearConfig<LinearRowgroups>& c) {
+  return ceil_div(c.rows, c.rows_per_block);
+}
+VQ_HD constexpr i64 laid_out_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return row_blocks(c) * chunks(c) * chunk_bytes(c);
+}
+// A thread lays out a row of a step.
+inline constexpr int kLayingThreads = 128;
+VQ_HD constexpr i64 laid_out_steps(const LinearConfig<LinearRowgroups>& c) {
+  return chunks(c) * chunk_steps(c);
+}
+
+// [kRingPieces] pieces; beside them a barrier each.
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return i64{kRingPieces} * piece_bytes(c);
+}
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearRowgroups>&) { return 8 * kRingPieces; }
+
+VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearRowgroups>& c) {
+  CallShape shape{};
+  shape.add({"linear_rows_of_x", "x",
+             ceil_div(row_blocks(c) * c.rows_per_block * laid_out_steps(c), i64{kLayingThreads}), 1,
+             1, kLayingThreads, 0, false, false});
+  shape.add({c.kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}), row_blocks(c),
+             c.splits, c.threads, block_shared_bytes(c), c.kAhead, true});
+  shape.splits = c.splits;
+  shape.counters = counters(c);
+  shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
+  if (c.in_features % c.kXElements == 0) shape.element_bytes = 2 * c.kXElements;
+  shape.handed_bytes = laid_out_bytes(c);
+  shape.workspace_bytes = kCounterBytes + shape.handed_bytes;
+  if (c.splits == 1) return shape;
+  shape.workspace_bytes += i64{c.splits} * c.rows * c.out_features * 4;
+  if (c.combine == Combine::last_block) return shape;
+  shape.add({"linear_combine", "combine", ceil_div(c.rows * c.out_features, i64{kCombineThreads}),
+             1, 1, kCombineThreads, 0, false, false});
+  return shape;
+}
+
+}  // namespace vq

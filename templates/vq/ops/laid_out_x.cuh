@@ -1,0 +1,106 @@
+// x for dataflow rowgroups: laid out once by a kernel of its own, in the workspace, as it is to
+// stand in shared memory (layout/warpgroup_steps.h), and copied there chunk by chunk.
+#pragma once
+
+#include <vq/args/linear.h>
+#include <vq/kernels/linear_rowgroups/plan.h>
+#include <vq/ops/linear_work.cuh>
+
+namespace vq {
+
+// A thread takes a row of a step, the octets of four lanes, and turns them by naming: k octet p is
+// word p of all four. Threads that follow each other have rows that do, whose 16 bytes follow each
+// other.
+template <class Plan>
+VQ_DEVICE void linear_rows_of_x(const LinearArgs& args) {
+  using Work = LinearWork<Plan>;
+  constexpr auto kConfig = Plan::config();
+  constexpr int kRows = kConfig.rows_per_block;
+  constexpr i64 kSteps = laid_out_steps(kConfig);
+  const i64 place = i64{block_x()} * kLayingThreads + thread_index();
+  const int row = static_cast<int>(place % kRows);
+  const i64 step = place / kRows % kSteps;
+  const i64 block = place / kRows / kSteps;
+  if (block * kRows >= Work::rows(args)) return;
+  U32x4 octets[kStepOctets];
+  VQ_UNROLL
+  for (int c = 0; c < kStepOctets; ++c) {
+    const i64 column = step / run_steps(kConfig) * run_columns(kConfig) +
+                       octet_column(kStepOctets, run_octets(kConfig),
+                                    static_cast<int>(step % run_steps(kConfig)), c);
+    octets[c] = column < Work::kInFeatures
+                    ? Work::x_octet(args, static_cast<int>(block) * kRows + row, column)
+                    : U32x4{};
+  }
+  u8* const to = args.staged + (block * kSteps + step) * step_bytes(kConfig) + row * kCoreRowBytes;
+  VQ_UNROLL
+  for (int p = 0; p < kStepOctets; ++p) {
+    store_global(reinterpret_cast<U32x4*>(to + p * k_octet_bytes(kConfig)),
+                 {word_of(octets[0], p), word_of(octets[1], p), word_of(octets[2], p),
+                  word_of(octets[3], p)});
+  }
+}
+
+// The x of a block's split, piece by piece. One thread asks for pieces; a place is asked for again
+// behind the barrier of the next piece but one, before which each warp has waited for its products.
+template <class Plan>
+class XRing {
+ public:
+  using Work = LinearWork<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kSteps = piece_steps(kConfig);
+  static constexpr int kBytes = piece_bytes(kConfig);
+  static constexpr int kAhead = kRingPieces - 2;  // pieces asked for before the one that is awaited
+
+  VQ_DEVICE explicit XRing(const LinearArgs& args)
+      : from_(args.staged + block_y() * (chunks(kConfig) * chunk_bytes(kConfig)) +
+              Work::begin() / 32 * step_bytes(kConfig)),
+        count_(static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}) *
+                                (chunk_steps(kConfig) / kSteps))) {}
+
+  // One thread, before a sync_block for all others.
+  VQ_DEVICE void begin() const {
+    VQ_UNROLL
+    for (int i = 0; i < kRingPieces; ++i) bulk_barrier_begin(barrier(i));
+  }
+  // The same thread.
+  VQ_DEVICE void ask_for_first() const {
+    VQ_UNROLL
+    for (int i = 0; i < kAhead; ++i) ask_for(i);
+  }
+
+  // Operand b of the first product of a step of a run. All threads, steps in their order, when a
+  // warp has no products in flight but those of the step before.
+  VQ_DEVICE u64 step(int number) {
+    if (number % kSteps == 0) {
+      ++piece_;
+      bulk_barrier_wait(barrier(place()), static_cast<u32>(piece_ / kRingPieces) & 1u);
+      sync_block();
+      if (thread_index() == 0) ask_for(piece_ + kAhead);
+      operand_ = warpgroup_operand(buffer(place()), k_octet_bytes(kConfig), kCoreBytes);
+    }
+    return advanced(operand_, number % kSteps * step_bytes(kConfig));
+  }
+
+ private:
+  VQ_DEVICE int place() const { return piece_ % kRingPieces; }
+  VQ_DEVICE static u64* barrier(int i) {
+    return shared_part<u64>(shared_layout(kConfig).beside) + i;
+  }
+  VQ_DEVICE static u8* buffer(int i) {
+    return shared_part<u8>(shared_layout(kConfig).x) + i * kBytes;
+  }
+  VQ_DEVICE void ask_for(int piece) const {
+    if (piece >= count_) return;
+    const int to = piece % kRingPieces;
+    bulk_barrier_expect(barrier(to), kBytes);
+    copy_bulk(buffer(to), from_ + i64{piece} * kBytes, kBytes, barrier(to));
+  }
+
+  const u8* from_;
+  int count_;
+  int piece_ = -1;
+  u64 operand_ = 0;
+};
+
+}  // namespace vq

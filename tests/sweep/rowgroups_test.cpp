@@ -1,0 +1,128 @@
+// Dataflow rowgroups: sums of bytes are as exact as products of elements, no row takes from
+// another, and kernels that lose a part of the codes or of x are found.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "generator/generate.h"
+#include "runtime/verify/reference_linear.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+class Rowgroups : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+    if (!sweep_gpu().warpgroup_products) GTEST_SKIP() << "no products of warp groups";
+  }
+
+  static Gemm problem(int stages, bool bytes, int in_features = 2080) {
+    Gemm op;
+    op.dtype = GetParam();
+    op.shape = {.rows = 33, .out_features = 100, .in_features = in_features};
+    op.weights = {.vector_size = 8, .index_bits = 8, .residuals = stages};
+    with_integers(op.weights, bytes);
+    op.weights.common_scale = bytes;
+    return op;
+  }
+  // A ring whose places are taken more than once.
+  static LinearRowgroups plan(const Gemm& op) {
+    auto plan = rules_plan<LinearRowgroups>(op, sweep_gpu());
+    plan.threads = 128;
+    plan.code_words = 1;
+    plan.splits = 1;
+    return plan;
+  }
+
+  static std::vector<std::uint16_t> run(const Gemm& op, const LinearData& data) {
+    const Verdict verdict = check(plan(op), op, sweep_gpu());
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
+    return Kernel(*sweep_backend(), op, plan(op), sweep_gpu()).run(data);
+  }
+};
+
+TEST_P(Rowgroups, SumsOfBytesAreExactForAnyNumberOfStages) {
+  for (const int stages : {1, 2, 3, 4}) {
+    const Gemm op = problem(stages, true);
+    ASSERT_EQ(plan(op).byte_sums, 1);
+    const LinearData data = make_linear_data(op, {.seed = 41});
+    const std::vector<std::uint16_t> y = run(op, data);
+    const std::vector<double> reference = reference_linear(data);
+    double error = 0, size = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double value = element_to_float(op.dtype, y[i]);
+      error += (value - reference[i]) * (value - reference[i]);
+      size += reference[i] * reference[i];
+    }
+    // What rounding y to the element type costs, and a little.
+    EXPECT_LE(std::sqrt(error / size), op.dtype == DType::f16 ? 3e-4 : 2.4e-3) << stages;
+  }
+}
+
+TEST_P(Rowgroups, SumsOfTheLargestBytesDoNotOverflow) {
+  for (const int stages : {1, 2}) {
+    const Gemm op = problem(stages, true, 4096);
+    LinearData data = make_linear_data(op, {.seed = 42});
+    const auto peak = static_cast<float>(op.weights.entry_peak());
+    for (std::uint16_t& bits : data.weights.codebooks) bits = element_from_float(op.dtype, -peak);
+    for (float& scale : data.weights.stage_scales) scale = 0x1p-12f;
+    for (std::uint16_t& bits : data.x) bits = element_from_float(op.dtype, 1.0f);
+    for (const std::uint16_t bits : run(op, data)) {
+      EXPECT_NEAR(element_to_float(op.dtype, bits), -peak * static_cast<float>(stages), 0.6f);
+    }
+  }
+}
+
+TEST_P(Rowgroups, ARowsNanStaysInIt) {
+  for (const bool bytes : {false, true}) {
+    const Gemm op = problem(2, bytes);
+    const LinearData data = make_linear_data(op, {.seed = 43});
+    const std::vector<std::uint16_t> before = run(op, data);
+    const auto columns = static_cast<std::size_t>(op.shape.in_features);
+    const auto outputs = static_cast<std::size_t>(op.shape.out_features);
+    LinearData with = data;
+    with.x[7 * columns + 700] =
+        element_from_float(op.dtype, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<std::uint16_t> after = run(op, with);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      if (i / outputs == 7) {
+        EXPECT_TRUE(std::isnan(element_to_float(op.dtype, after[i]))) << i;
+      } else {
+        EXPECT_EQ(after[i], before[i]) << i;
+      }
+    }
+  }
+}
+
+// One place of the kernel's text changed.
+TEST_P(Rowgroups, WrongSumsAreFound) {
+  const Gemm op = problem(2, true);
+  const LinearRowgroups own = plan(op);
+  const LinearData data = make_linear_data(op, {.seed = 44});
+  const std::vector<double> reference = reference_linear(data);
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"words[i] ^= 0x80808080u;", "words[i] ^= 0u;"},
+        std::pair{"return sum * table_.scale();", "return sum;"},
+        std::pair{"words[2 * (e * kWords + i) + 1] = elements.y;",
+                  "words[2 * (e * kWords + i) + 1] = elements.x;"},
+        std::pair{"from_ + i64{piece} * kBytes", "from_ + i64{piece / 2} * kBytes"},
+        std::pair{"number % kSteps * step_bytes(kConfig)", "0"},
+        std::pair{"word_of(octets[1], p)", "word_of(octets[0], p)"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    const std::vector<std::uint16_t> y = execute(backend, *kernel, wrong, op, own, data);
+    EXPECT_FALSE(compare(reference, y, op.dtype).ok) << place << ": " << instead;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, Rowgroups, testing::Values(DType::f16, DType::bf16),
+                         [](const auto& test) { return std::string(enum_name(test.param)); });
+
+}  // namespace
+}  // namespace vqgen::test
