@@ -1,0 +1,111 @@
+#include "tests/sweep/hard_append.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "tests/sweep/harness.h"
+
+namespace vqgen::test {
+namespace {
+
+using Elements = std::vector<std::uint16_t>;
+
+class Hardener {
+ public:
+  Hardener(Hard kind, DType dtype, std::uint64_t seed)
+      : kind_(kind), dtype_(dtype), random_(seed) {}
+
+  // Codebooks first, of which the rows of new tokens are made.
+  void change(QuantizedTensor& tensor, Elements& rows) {
+    const auto size = static_cast<std::size_t>(tensor.format.vector_size);
+    Elements& books = tensor.codebooks;
+    const std::size_t entries = books.size() / size;
+    const auto of_book = static_cast<std::size_t>(tensor.format.entries());
+    if (kind_ == Hard::copies) {  // of the first half of a book, or of the one before
+      for (std::size_t i = 0; i < entries; ++i) {
+        if (i % of_book < of_book / 2) continue;
+        const std::size_t from =
+            below(2) == 0 ? i / of_book * of_book + below(of_book / 2) : i - i % 2;
+        std::copy_n(books.begin() + at(from, size), size, books.begin() + at(i, size));
+      }
+    }
+    if (kind_ == Hard::one_entry) {
+      for (std::size_t i = 0; i < entries; ++i) {
+        std::copy_n(books.begin() + at(i / of_book * of_book, size), size,
+                    books.begin() + at(i, size));
+      }
+    }
+    if (kind_ == Hard::large || kind_ == Hard::small) {
+      const float factor = kind_ == Hard::large ? large() : small();
+      for (Elements* each : {&books, &rows}) {
+        for (std::uint16_t& element : *each) {
+          element = put(factor * element_to_float(dtype_, element));
+        }
+      }
+    }
+    if (kind_ != Hard::none) return halfway(tensor, rows);
+    const std::array numbers{std::numeric_limits<float>::infinity(),
+                             -std::numeric_limits<float>::infinity(),
+                             std::numeric_limits<float>::quiet_NaN()};
+    for (std::size_t i = 0; i < rows.size(); i += 1 + below(300)) rows[i] = put(numbers[i % 3]);
+  }
+
+ private:
+  static std::ptrdiff_t at(std::size_t entry, std::size_t size) {
+    return static_cast<std::ptrdiff_t>(entry * size);
+  }
+  std::size_t below(std::size_t end) { return random_() % end; }
+  std::uint16_t put(float value) const { return element_from_float(dtype_, value); }
+  float large() const { return dtype_ == DType::f16 ? 4000.0f : 1e30f; }
+  float small() const { return dtype_ == DType::f16 ? 1e-6f : 1e-36f; }
+
+  // Three sub-vectors of four lie midway between two entries of the first stage, in half of them
+  // but for a rounding.
+  void halfway(const QuantizedTensor& tensor, Elements& rows) {
+    const auto size = static_cast<std::size_t>(tensor.format.vector_size);
+    const auto entries = static_cast<std::size_t>(tensor.format.entries());
+    const auto residuals = static_cast<std::size_t>(tensor.format.residuals);
+    const auto columns = static_cast<std::size_t>(tensor.columns);
+    const auto heads = static_cast<std::size_t>(tensor.heads);
+    const auto of_head = std::max<std::size_t>(1, static_cast<std::size_t>(tensor.units) / heads);
+    for (std::size_t i = 0; i < rows.size(); i += size) {
+      if (below(4) == 0) continue;
+      const std::size_t head = tensor.units == 1 ? 0 : i / columns % heads;
+      const std::size_t unit = head * of_head + i % columns / (columns / of_head);
+      const std::size_t book = unit * residuals;
+      const float scale = tensor.stage_scales.empty() ? 1.0f : tensor.stage_scales[book];
+      const std::size_t a = (book * entries + below(entries)) * size;
+      const std::size_t b = (book * entries + below(entries)) * size;
+      for (std::size_t d = 0; d < size; ++d) {
+        rows[i + d] = put(0.5f * scale * element_to_float(dtype_, tensor.codebooks[a + d]) +
+                          0.5f * scale * element_to_float(dtype_, tensor.codebooks[b + d]));
+      }
+      if (below(2) == 0) rows[i + below(size)] ^= 1;
+    }
+  }
+
+  Hard kind_;
+  DType dtype_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace
+
+AppendData hard_data(const KvAppend& op, Hard kind) {
+  AppendData data = make_append_data(op, {.seed = 51, .lengths = LengthPattern::ragged});
+  Hardener hardener(kind, op.dtype, 52);
+  if (!op.keys.in_parts()) hardener.change(data.keys, data.new_keys);
+  hardener.change(data.values, data.new_values);
+  return data;
+}
+
+std::size_t differences(const AppendResult& a, const AppendResult& b) {
+  std::size_t count = 0;
+  for (const auto member : {&AppendResult::key_codes, &AppendResult::value_codes}) {
+    for (std::size_t i = 0; i < (a.*member).size(); ++i) count += (a.*member)[i] != (b.*member)[i];
+  }
+  return count;
+}
+
+}  // namespace vqgen::test
