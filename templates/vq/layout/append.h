@@ -118,15 +118,28 @@ VQ_HD constexpr int block_rows(const AppendConfig<Plan>& c, const FormatConfig& 
   return f.scale_tokens > 0 ? f.scale_tokens : c.tokens_per_block;
 }
 
+// Bytes of shared memory that a dataflow's search has to itself.
+template <class Plan>
+VQ_HD constexpr i64 search_bytes(const AppendConfig<Plan>&, const FormatConfig&) {
+  return 0;
+}
+
+// From a row in shared memory to the next.
+template <class Plan>
+VQ_HD constexpr int row_floats(const AppendConfig<Plan>&, const FormatConfig& f) {
+  return f.part.channels;
+}
+
 // Byte offsets into the block's shared memory; `rows` are block_rows().
 struct AppendShared {
-  i64 rows;   // [rows][channels] fp32: transformed, then what stages leave of it
+  i64 rows;   // [rows][row_floats()] fp32: transformed, then what stages leave of it
   i64 norms;  // [units of the share][entries] fp32, |c|^2 / 2 of a stage, where a plan has norms
   i64 distances;  // [rows][share][warps_along_entries] fp32, of the nearest; none
                   // beside norms
   i64 nearest;    // the same, u32: candidates
   i64 codes;      // [rows][share][residuals] u32
   i64 scales;     // [rows] scale words of a row, where tokens have scales
+  i64 search;     // search_bytes()
   i64 total;
 };
 
@@ -136,12 +149,13 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   Carver carve;
   const i64 rows = block_rows(c, f);
   const i64 vectors = rows * share_sub_vectors(c, f);
-  at.rows = carve(rows * f.part.channels * 4);
+  at.rows = carve(rows * row_floats(c, f) * 4);
   at.norms = carve(c.norms ? i64{share_units(c, f)} * entries(f) * 4 : i64{0});
   at.distances = carve(c.norms ? i64{0} : vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
   at.codes = carve(vectors * f.residuals * 4);
   at.scales = carve(f.token_scales ? rows * scale_words(f, c.head_dim) * 4 : i64{0});
+  at.search = carve(search_bytes(c, f));
   at.total = carve.next;
   return at;
 }

@@ -57,6 +57,8 @@ class AppendEstimates {
     }
   }
 
+  VQ_DEVICE void settle() const { AppendStage<Share>(share_, stage_).settle(); }
+
  private:
   static constexpr FormatConfig kFormat = Share::kFormat;
   static constexpr Element kElement = Share::kConfig.element;
@@ -158,8 +160,7 @@ class AppendEstimates {
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
       const Row row = row_of(rows, number_of(tile, half, lane() / 4));
-      const float* const at =
-          Share::rows() + row.token * Share::kChannels + row.vector * kSize + 2 * (mine % kPairs);
+      const float* const at = Share::row(row.token) + row.vector * kSize + 2 * (mine % kPairs);
       const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(at));
       float low = -float_from_bits(pair.x) * inverted;
       float high = -float_from_bits(pair.y) * inverted;

@@ -82,7 +82,7 @@ class AppendGroups {
           token < position
               ? load_global_coherent(ring + Raw::row(Raw::window_slot(token)) + channel)
               : load_global(fresh(share.work, token - position) + channel);
-      store_shared(Share::rows() + t * kChannels + channel, to_float<kConfig.element>(element));
+      store_shared(Share::row(t) + channel, to_float<kConfig.element>(element));
     }
   }
 
@@ -108,11 +108,12 @@ class AppendGroups {
       const int channel = first_channel(share) + i;
       float* const column = Share::rows() + channel;
       Range range;
-      for (int t = 0; t < kTokens; ++t) range.take(load_shared(column + t * kChannels));
+      for (int t = 0; t < kTokens; ++t) range.take(load_shared(column + t * Share::kRowFloats));
       const u32 word = range.word();
       const auto by = token_scale<kFormat.decoder, kConfig.element>(word);
       for (int t = 0; t < kTokens; ++t) {
-        store_shared(column + t * kChannels, by.steps(load_shared(column + t * kChannels)));
+        store_shared(column + t * Share::kRowFloats,
+                     by.steps(load_shared(column + t * Share::kRowFloats)));
       }
       const i64 token = share.work.position + channel / kOfRow;
       store_global(Stored::at(share.to, share.work.batch, share.work.head, token) +

@@ -65,7 +65,7 @@ class AppendRows {
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
         if (kChannels % 32 == 0 || channel < kChannels)
-          store_shared(Share::rows() + t * kChannels + channel, values[j]);
+          store_shared(Share::row(t) + channel, values[j]);
       }
     }
   }

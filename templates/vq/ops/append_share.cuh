@@ -155,6 +155,7 @@ struct AppendShare {
   static constexpr FormatConfig kFormat = Operand::config();
   static constexpr AppendShared kShared = shared_layout(kConfig, kFormat);
   static constexpr int kChannels = kFormat.part.channels;  // of a row, or of a part
+  static constexpr int kRowFloats = row_floats(kConfig, kFormat);
   static constexpr int kThreads = kConfig.threads;
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kResiduals = kFormat.residuals;
@@ -193,13 +194,14 @@ struct AppendShare {
   VQ_DEVICE static void load_vector(Vector& x, int t, int vector, float scale) {
     VQ_UNROLL
     for (int d = 0; d < kVectorSize; ++d) {
-      x[d] = load_shared(rows() + t * kChannels + vector * kVectorSize + d);
+      x[d] = load_shared(row(t) + vector * kVectorSize + d);
     }
     Candidates::scaled(x, scale);
   }
 
   // Parts of shared memory (layout/append.h).
   VQ_DEVICE static float* rows() { return shared_part<float>(kShared.rows); }
+  VQ_DEVICE static float* row(int t) { return rows() + t * kRowFloats; }
   VQ_DEVICE static float* norms() { return shared_part<float>(kShared.norms); }
   VQ_DEVICE static float* distances() { return shared_part<float>(kShared.distances); }
   VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }

@@ -76,7 +76,7 @@ class AppendStage {
       store_shared(Share::codes() + (t * Share::kVectors + local) * kResiduals + stage_, code);
       if (stage_ + 1 == kResiduals) continue;
       read_entry<kElement>(entry, Decode::value(Decode::held(words), code), scale);
-      float* const at = Share::rows() + t * Share::kChannels + vector * Share::kVectorSize;
+      float* const at = Share::row(t) + vector * Share::kVectorSize;
       VQ_UNROLL
       for (int d = 0; d < Share::kVectorSize; ++d) {
         store_shared(at + d, load_shared(at + d) - entry[d]);

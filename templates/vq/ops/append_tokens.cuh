@@ -5,6 +5,7 @@
 //
 //   prepare   what the search needs beside rows, once the last search is over
 //   search    the nearest candidate to each sub-vector of the share
+//   settle    its code; the row less what it stands for
 #pragma once
 
 #include <vq/ops/append_groups.cuh>
@@ -61,7 +62,7 @@ VQ_DEVICE void encode(Rows& rows, const Share& share) {
     Stage<Share>(share, stage).search();
     sync_block();
     if (stage + 1 < Share::kResiduals) Stage<Share>(share, stage + 1).prepare();
-    AppendLaneStage<Share>(share, stage).settle();
+    Stage<Share>(share, stage).settle();
     sync_block();
   }
   rows.write(share);

@@ -29,21 +29,58 @@ class AppendWideStage {
          item += Share::kThreads / 32 / kWarps) {
       const int t = item / share_.vectors;
       const int local = item % share_.vectors;
-      const i64 book = share_.book_of(share_.begin + local, stage_);
-      const float scale = share_.scale_of(book);
-      const float* const x = vector(t, local);
-      float least = infinity();
-      u32 nearest = 0;
-      for (int number = part * 32 + lane(); number < kEntries; number += 32 * kWarps) {
-        Narrow::take_nearer(least, nearest, distance(x, entry(book, number), scale),
-                            static_cast<u32>(number));
-      }
-      Narrow::meet(least, nearest);
+      float least;
+      u32 nearest;
+      scan(t, local, part, kWarps, least, nearest);
       if (lane() != 0) continue;
       const int place = Narrow::place_of(t, local) + part;
       store_shared(Share::distances() + place, least);
       store_shared(Share::nearest() + place, nearest);
     }
+  }
+
+  // The nearest of part `part` of all entries, which `parts` warps share.
+  VQ_DEVICE void scan(int t, int local, int part, int parts, float& least, u32& nearest) const {
+    const i64 book = share_.book_of(share_.begin + local, stage_);
+    const float scale = share_.scale_of(book);
+    const float* const x = vector(t, local);
+    least = infinity();
+    nearest = 0;
+    for (int number = part * 32 + lane(); number < kEntries; number += 32 * parts) {
+      Narrow::take_nearer(least, nearest, distance(x, entry(book, number), scale, LoadGlobal{}),
+                          static_cast<u32>(number));
+    }
+    Narrow::meet(least, nearest);
+  }
+
+  // Squared; the elements in their order, as the quantizer adds them. `load` is of the entry.
+  template <class Load>
+  VQ_DEVICE static float distance(const float* x, const Words* from, float scale, Load load) {
+    float sum = 0.0f;
+    for (int piece = 0; piece < kPieces; ++piece) {
+      float entry[kPiece];
+      const Words words = load(from + piece);
+      if constexpr (Share::kFormat.stage_scales) {
+        read_entry<Share::kConfig.element>(entry, words, scale);
+      } else {
+        VQ_UNROLL
+        for (int d = 0; d < kPiece; ++d) {
+          entry[d] = to_float<Share::kConfig.element>(
+              static_cast<u16>(word_of(words, d / 2) >> d % 2 * 16 & 0xffffu));
+        }
+      }
+      u32 of_x[kPiece];
+      VQ_UNROLL
+      for (int d = 0; d < kPiece; d += 4) {
+        load_words<4>(of_x + d, reinterpret_cast<const u32*>(x + piece * kPiece + d), LoadShared{});
+      }
+      VQ_UNROLL
+      for (int d = 0; d < kPiece; ++d) {
+        const float difference = float_from_bits(of_x[d]) - entry[d];
+        sum += difference * difference;
+      }
+    }
+    return sum;
   }
 
   VQ_DEVICE void settle() const {
@@ -70,26 +107,11 @@ class AppendWideStage {
 
  private:
   VQ_DEVICE float* vector(int t, int local) const {
-    return Share::rows() + t * Share::kChannels + (share_.begin + local) * Share::kVectorSize;
+    return Share::row(t) + (share_.begin + local) * Share::kVectorSize;
   }
   VQ_DEVICE const Words* entry(i64 book, int number) const {
     return reinterpret_cast<const Words*>(share_.to.codebooks) +
            (book * kEntries + number) * kPieces;
-  }
-
-  // Squared; the elements in their order, as the quantizer adds them.
-  VQ_DEVICE static float distance(const float* x, const Words* from, float scale) {
-    float sum = 0.0f;
-    for (int piece = 0; piece < kPieces; ++piece) {
-      float entry[kPiece];
-      read_entry<Share::kConfig.element>(entry, load_global(from + piece), scale);
-      VQ_UNROLL
-      for (int d = 0; d < kPiece; ++d) {
-        const float difference = load_shared(x + piece * kPiece + d) - entry[d];
-        sum += difference * difference;
-      }
-    }
-    return sum;
   }
 
   const Share& share_;
