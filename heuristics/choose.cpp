@@ -114,6 +114,8 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
     if (append->shape.new_tokens >= kManyNewTokens) {
       const Plan fragments = of_dataflow(AppendFragments{}, problem, gpu);
       if (check(fragments, problem, gpu).ok) return fragments;
+      const Plan products = of_dataflow(AppendProducts{}, problem, gpu);
+      if (check(products, problem, gpu).ok) return products;
     }
     return of_dataflow(AppendLanes{}, problem, gpu);
   }

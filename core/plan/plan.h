@@ -12,6 +12,7 @@
 #include <vq/args/scalar_matrix.h>
 #include <vq/kernels/append_fragments/plan.h>
 #include <vq/kernels/append_lanes/plan.h>
+#include <vq/kernels/append_products/plan.h>
 #include <vq/kernels/attention_bins/plan.h>
 #include <vq/kernels/attention_bytes/plan.h>
 #include <vq/kernels/attention_channels/plan.h>
@@ -54,6 +55,7 @@ std::string short_name(const Placement& placement, int entries);
 
 using vq::AppendFragments;
 using vq::AppendLanes;
+using vq::AppendProducts;
 using vq::AttentionBins;
 using vq::AttentionBytes;
 using vq::AttentionChannels;
@@ -76,11 +78,11 @@ using vq::ScalarForm;
 using vq::ScalarForms;
 using vq::SplitsBy;
 
-using Plan =
-    std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
-                 AttentionBytes, AttentionBins, LinearLanes, LinearFragments, LinearTables,
-                 LinearWarpgroups, LinearSlices, LinearBytes, LinearBytegroups, LinearRowgroups,
-                 AppendLanes, AppendFragments, DecodeLanes, MergeLanes, ScalarForms>;
+using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
+                          AttentionBytes, AttentionBins, LinearLanes, LinearFragments, LinearTables,
+                          LinearWarpgroups, LinearSlices, LinearBytes, LinearBytegroups,
+                          LinearRowgroups, AppendLanes, AppendFragments, AppendProducts,
+                          DecodeLanes, MergeLanes, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
 // The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which

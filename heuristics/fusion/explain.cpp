@@ -52,6 +52,11 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
         "distances to 64 sub-vectors are estimated at once; what may be nearest is compared in "
         "fp32"};
   }
+  if (std::holds_alternative<AppendProducts>(plan)) {
+    return {
+        "no exchange: entries pass through shared memory as they are stored, operands of "
+        "mma.m16n8k16 for all sub-vectors of a block; what may be nearest is compared in fp32"};
+  }
   if (std::holds_alternative<DecodeLanes>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
   }

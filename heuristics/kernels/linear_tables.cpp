@@ -11,9 +11,9 @@ namespace {
 // Outputs a warp: powers of two, and what fills one, two and three waves of blocks evenly.
 std::set<int> table_outputs(const Candidates& to, const LinearTables& plan, const Linear& op) {
   std::set<int> outputs{16, 32, 64, 128, 256, 512};
-  constexpr int kRegisters = 64;  // a thread, at most: what the largest block leaves it
+  constexpr int kThreadRegisters = 64;  // a thread, at most: what the largest block leaves it
   const int blocks =
-      occupancy(to.gpu, plan.threads, kRegisters, call_shape(plan, op).shared_bytes()).blocks;
+      occupancy(to.gpu, plan.threads, kThreadRegisters, call_shape(plan, op).shared_bytes()).blocks;
   const std::int64_t of_one =
       ceil_div(op.shape.rows, plan.rows_per_block) * std::int64_t{vq::splits(configured(plan, op))};
   for (const int waves : {1, 2, 3}) {

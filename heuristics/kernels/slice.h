@@ -105,12 +105,14 @@ VQGEN_SLICE(LinearBytegroups)
 VQGEN_SLICE(LinearRowgroups)
 VQGEN_SLICE(AppendLanes)
 VQGEN_SLICE(AppendFragments)
+VQGEN_SLICE(AppendProducts)
 VQGEN_SLICE(DecodeLanes)
 VQGEN_SLICE(MergeLanes)
 VQGEN_SLICE(ScalarForms)
 #undef VQGEN_SLICE
 PlanUse use_of(const AppendLanes&, const KvAppend&);
 PlanUse use_of(const AppendFragments&, const KvAppend&);
+PlanUse use_of(const AppendProducts&, const KvAppend&);
 PlanUse use_of(const DecodeLanes&, const KvDecode&);
 PlanUse use_of(const MergeLanes&, const AttentionMerge&);
 PlanUse use_of(const ScalarForms&, const ScalarMatrix&);
@@ -127,6 +129,7 @@ std::vector<std::string> explain_plan(const AttentionBins&, const AttentionDecod
 std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
 std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
 std::vector<std::string> explain_plan(const AppendFragments&, const KvAppend&);
+std::vector<std::string> explain_plan(const AppendProducts&, const KvAppend&);
 std::vector<std::string> explain_plan(const DecodeLanes&, const KvDecode&);
 std::vector<std::string> explain_plan(const MergeLanes&, const AttentionMerge&);
 std::vector<std::string> explain_plan(const ScalarForms&, const ScalarMatrix&);

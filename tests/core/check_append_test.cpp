@@ -157,6 +157,35 @@ TEST(CheckAppend, Fragments) {
   expect_refused(judge({.tokens_per_block = 128}, op, "t4"), {"bytes of shared memory a block"});
 }
 
+TEST(CheckAppend, Products) {
+  const auto judge = [](const AppendProducts& plan, const KvAppend& op, const char* gpu = "h200") {
+    return check(plan, op, find_gpu(gpu));
+  };
+  KvAppend op = sound_append();
+  op.shape.new_tokens = 512;
+  expect_refused(judge({}, op), {"keys", "less than the 16", "fragments"});
+  op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+  op.values = find_format("vqkv-llama-3.1-8b-values", "test");
+  expect_ok(judge({}, op));
+  expect_ok(judge({.warpgroups = 1}, op));
+  expect_refused(judge({.threads = 64, .warpgroups = 1}, op), {"threads 64", "128"});
+  expect_refused(judge({.warpgroups = 1}, op, "a100"), {"warp groups", "warpgroups to 0"});
+  expect_refused(judge({.threads = 512}, op), {"bytes of shared memory a block"});
+  expect_refused(judge({.tokens_per_block = 513}, op), {"tokens_per_block"});
+  KvAppend few = op;
+  few.values.index_bits = 4;
+  expect_refused(judge({}, few), {"values", "16 entries", "32", "lanes"});
+  few.values.index_bits = 5;
+  expect_ok(judge({}, few));
+  few.shape.new_tokens = 255;
+  expect_refused(judge({}, few), {"tokens_per_block 256", "255 new tokens"});
+  few.dtype = DType::bf16;
+  expect_refused(judge({.tokens_per_block = 16}, few, "t4"), {"bf16", "lanes"});
+  few.values = find_format("vecinfer-d8b12", "test");
+  few.values.smooth = few.values.hadamard = false;
+  expect_refused(judge({.tokens_per_block = 16}, few), {"values", "8 elements", "fragments"});
+}
+
 TEST(CheckAppend, PlansOfOtherOps) {
   const GpuSpec gpu = find_gpu("h200");
   expect_refused(check(AttentionLanes{}, sound_append(), gpu), {"another op", "kv_append"});
@@ -173,6 +202,7 @@ TEST(CheckAppend, PlansHaveNames) {
   EXPECT_EQ(named(plan_name(plan)), plan);
   EXPECT_EQ(named("append_lanes/"), Plan(AppendLanes{}));
   EXPECT_EQ(named("append_fragments/threads=64"), Plan(AppendFragments{.threads = 64}));
+  EXPECT_EQ(named("append_products/warpgroups=1"), Plan(AppendProducts{.warpgroups = 1}));
   expect_words(message_of([&] { named("append_lanes/combine=last_block"); }), {"combine"});
   expect_words(message_of([&] { named("kv/splits=4"); }), {"append_lanes/..."});
 }

@@ -51,6 +51,10 @@ std::vector<Problem> problems() {
   append.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4};
   append.keys = attention.keys;
   append.values = attention.values;
+  KvAppend wide_append = append;
+  wide_append.shape.new_tokens = 512;
+  wide_append.keys = wide.keys;
+  wide_append.values = wide.values;
   KvDecode decode;
   decode.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
   decode.keys = attention.keys;
@@ -61,6 +65,7 @@ std::vector<Problem> problems() {
           integers,
           wide,
           append,
+          wide_append,
           decode,
           matrix,
           AttentionMerge{DType::f16, {.rows = 4096, .heads = 32, .head_dim = 128, .parts = 2}},

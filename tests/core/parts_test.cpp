@@ -163,6 +163,13 @@ TEST(Parts, LanesAndBinsRunThem) {
     const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
     expect_ok(check(choose(append, spec), append, spec));
     expect_refused(check(AppendFragments{}, append, spec), {"keys", "2 parts", "use lanes"});
+    const auto wide_append = [&] {
+      KvAppend each = append;
+      each.values = wide.values;
+      each.shape.new_tokens = 256;
+      return each;
+    }();
+    expect_ok(check(choose_plan(AppendProducts{}, wide_append, spec), wide_append, spec));
     const auto decode = with_keys<KvDecode>(list({kLow, kHigh}));
     expect_ok(check(choose(decode, spec), decode, spec));
   }

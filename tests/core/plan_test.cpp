@@ -156,7 +156,9 @@ TEST(PlanFields, AreNoneThatADataflowFixes) {
       {AppendLanes{}, "combine"},
       {AppendFragments{}, "warps_along_entries"},
       {AppendFragments{}, "sub_vectors_per_warp"},
-      {AppendFragments{}, "norms"}};
+      {AppendFragments{}, "norms"},
+      {AppendProducts{}, "warps_along_entries"},
+      {AppendProducts{}, "norms"}};
   for (const auto& [plan, field] : fixed) {
     EXPECT_FALSE(to_json(plan).contains(field)) << kernel_name(plan) << " " << field;
   }

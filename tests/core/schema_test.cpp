@@ -49,7 +49,7 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
       accepted += own ? 1 : 0;
     });
   }
-  EXPECT_EQ(accepted, 6 + 8 + 8 + 2 + 1 + 1 + 1);
+  EXPECT_EQ(accepted, 6 + 8 + 8 + 3 + 1 + 1 + 1);
 }
 
 // Of each op those of its dataflows, each with the fields, defaults and bounds that it declares.

@@ -63,6 +63,34 @@ TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
   EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_lanes");
 }
 
+// VQKV's formats: by products from the same number of tokens on, wherever they have room.
+TEST(KvAppendPlans, OfWideSubVectorsAreOfProducts) {
+  KvAppend op;
+  op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 32768, .new_tokens = 32768};
+  op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+  op.values = find_format("vqkv-llama-3.1-8b-values", "test");
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const int tokens : {32768, 1024, 128, 127, 1}) {
+      op.shape.new_tokens = tokens;
+      const Plan plan = choose(op, gpu);
+      SCOPED_TRACE(name + " " + plan_name(plan));
+      EXPECT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
+      const bool has_room = gpu.shared_bytes_per_block > 65536;  // for four tiles of 128 channels
+      EXPECT_EQ(kernel_name(plan), tokens < 128 || !has_room ? "append_lanes" : "append_products");
+      EXPECT_FALSE(report(plan, op, gpu, {}).empty());
+      const auto* products = std::get_if<AppendProducts>(&plan);
+      if (products == nullptr) continue;
+      EXPECT_EQ(products->warpgroups, gpu.warpgroup_products ? 1 : 0);
+      CostModel model(op, gpu, {});
+      for (const double part : model.ideal(plan).of) EXPECT_GE(part, 0);
+    }
+  }
+  op.values.index_bits = 4;
+  op.shape.new_tokens = 1024;
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_lanes");
+}
+
 TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
   const GpuSpec gpu = find_gpu("h200");
   for (const KvAppend& op : appends()) {

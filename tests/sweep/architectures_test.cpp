@@ -229,6 +229,25 @@ TEST_P(Architectures, AppendOfManyTokensCompiles) {
   }
 }
 
+TEST_P(Architectures, AppendOfWideSubVectorsCompiles) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    if (dtype == DType::bf16 && !gpu.bf16_products) continue;
+    KvAppend op;
+    op.dtype = dtype;
+    op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4096};
+    op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+    op.values = find_format("vqkv-llama-3.1-8b-values", "test");
+    if (gpu.shared_bytes_per_block <= 65536) op.values.vector_size = 64;  // of four tiles
+    const auto plan = std::get<AppendProducts>(choose(op, gpu));
+    const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+    const KernelResources& kernel = artifact.kernels.front();
+    EXPECT_LE(kernel.registers * plan.threads, 65536);
+    constexpr int kSpills = 512;  // bytes, of 128 channels
+    EXPECT_LE(kernel.spill_bytes, kSpills);
+    std::printf("%d registers, %d bytes spilled\n", kernel.registers, kernel.spill_bytes);
+  }
+}
+
 TEST_P(Architectures, DecodeCompiles) {
   KvDecode op;
   op.dtype = DType::bf16;

@@ -37,9 +37,15 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
 }  // namespace
 
 void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::size_t barriers,
-                                 const std::string& unseen) {
+                                 const std::string& unseen,
+                                 const std::pair<std::string, std::string>& change) {
   const auto backend = make_host_backend({.check_races = true, .optimize = false});
-  const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
+  KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
+  if (!change.first.empty()) {
+    const KernelSource changed = with_fault(right, change.first, change.second);
+    ASSERT_NE(changed.text, right.text);
+    right = changed;
+  }
   EXPECT_NO_THROW(run(*backend, right, problem, plan));
 
   // Only plans whose last block merges have these run.

@@ -6,6 +6,7 @@
 
 #include "core/profiles.h"
 #include "tests/sweep/barriers.h"
+#include "tests/sweep/cases.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen::test {
@@ -89,6 +90,16 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   AppendLanes plan{.tokens_per_block = 2, .warps_along_entries = 2};
   expect_every_barrier_needed(op, plan, 3);
   expect_every_barrier_needed(op, AppendFragments{.threads = 64, .tokens_per_block = 5}, 3);
+  KvAppend wide_op = op;
+  wide_op.keys = wide(32, 2, 6);
+  wide_op.values = wide(64, 1, 8);
+  for (const AppendProducts& products :
+       {AppendProducts{.threads = 64, .tokens_per_block = 5, .tile_bytes = 1024},
+        {.threads = 128, .tokens_per_block = 5, .warpgroups = 1}}) {
+    expect_every_barrier_needed(
+        wide_op, products, 10, "",
+        {"open = row.real && !(", "open = row.real && !(row.token % 2 == 0 && "});
+  }
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string all =
       report_of(right, op, plan, "if (number >= work.all - kWindow)", "if (true)");

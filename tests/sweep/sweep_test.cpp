@@ -67,6 +67,7 @@ TEST_P(Sweep, AttentionBytesPairwise) {
 }
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(sweep_seed()).cases); }
+TEST_P(Sweep, AppendProductsPairwise) { run_share(append_products_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, DecodePairwise) { run_share(decode_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, ScalarPairwise) { run_share(scalar_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(sweep_seed()).cases); }
@@ -89,8 +90,9 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
   }
   const SweepCases append = append_pairwise(sweep_seed());
+  const SweepCases products = append_products_pairwise(sweep_seed());
   for (const SweepCases& sweep :
-       {append, decode_pairwise(sweep_gpu(), sweep_seed()),
+       {append, products, decode_pairwise(sweep_gpu(), sweep_seed()),
         scalar_pairwise(sweep_gpu(), sweep_seed()), bytes_pairwise(sweep_gpu(), sweep_seed())}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 1000u);
@@ -127,8 +129,8 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   std::vector<SweepCase> all = gemv_product(sweep_gpu(), sweep_seed());
   const std::vector<SweepCase> sliced = slices_product(sweep_gpu(), sweep_seed());
   all.insert(all.end(), sliced.begin(), sliced.end());
-  for (const SweepCases& sweep :
-       {attention, attention_bytes, linear, append, bytes_pairwise(sweep_gpu(), sweep_seed())}) {
+  for (const SweepCases& sweep : {attention, attention_bytes, linear, append, products,
+                                  bytes_pairwise(sweep_gpu(), sweep_seed())}) {
     all.insert(all.end(), sweep.cases.begin(), sweep.cases.end());
   }
   std::map<std::string_view, int> dataflows;

@@ -1,0 +1,169 @@
+// Appending wide sub-vectors by products, on tensor cores: a block reads each codebook once for all
+// of its rows, so it has as many as its registers hold, fewer where the GPU would have idle
+// multiprocessors.
+#include <algorithm>
+#include <bit>
+
+#include "heuristics/kernels/append.h"
+
+namespace vqgen {
+namespace {
+
+constexpr int kMostProductThreads = 256;  // whose registers hold 32 sub-vectors of 128 channels
+
+void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(format.is_wide(),
+                "{}: sub-vectors of {} elements are less than the 16 of a product; use dataflow "
+                "fragments or lanes",
+                operand, format.vector_size);
+  judge.require(format.decoder == Decoder::table,
+                "{}: codes are no numbers of entries, which products could be compared by; use "
+                "dataflow lanes",
+                operand);
+  judge.require(format.entries() >= vq::kProductEntries,
+                "{}: a codebook of {} entries is less than the {} of a warp's products; use "
+                "dataflow lanes",
+                operand, format.entries(), vq::kProductEntries);
+}
+
+template <class Visit>
+void for_each_format(const vq::ProductsConfig& config, Visit&& visit) {
+  for (int i = 0; i < vq::key_parts(config); ++i) visit(vq::key_format(config, i));
+  visit(config.values);
+}
+
+// Runs of 32 sub-vectors of a unit that a block has, of the tensor or part that has most.
+int most_runs(const KvAppend& op, const AppendProducts& plan) {
+  const vq::ProductsConfig config = configured(plan, op);
+  int runs = 0;
+  for_each_format(config, [&](const vq::FormatConfig& format) {
+    const int vectors = plan.tokens_per_block * vq::unit_sub_vectors(config, format);
+    runs = std::max(runs, vq::ceil_div(vectors, vq::kProductVectors));
+  });
+  return runs;
+}
+
+// Of one tensor's blocks, added to `to` by their share of all.
+void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
+                         const vq::FormatConfig& format, double share_of_blocks) {
+  const int warps = config.threads / 32;
+  const double turns = static_cast<double>(vq::share_units(config, format)) *
+                       vq::unit_runs(config, format) * format.residuals;
+  const double entries = vq::entries(format);
+  const double steps = format.vector_size / 16.0;
+  const double groups = entries / vq::kProductEntries;
+  const double rows = turns * warps * vq::kProductVectors;
+  to.products += share_of_blocks * turns * warps * groups * 8 * steps;
+  // Of a warp and 32 entries: 32 minima, 4 sets that are put in their place, 4 loads of norms and 2
+  // of entries each step; norms of its share of the entries; then each row's set, and what is left.
+  const double norms = groups / warps * format.vector_size * 1.5;
+  const double compare = vq::set_entries(format) * (3.5 * format.vector_size + 30) / 32;
+  to.arithmetic += share_of_blocks * (turns * warps * (groups * (32 + 4 * 6 + 12) + norms) +
+                                      rows * (compare + 0.2 * format.vector_size));
+  const double tile_lines = entries * format.vector_size * 2 / 128;
+  const double set_lines = vq::set_entries(format) * format.vector_size * 2 / 128.0;
+  to.lines += share_of_blocks *
+              (turns * warps * groups * 8 * steps + turns * 2 * tile_lines + rows * 2 * set_lines);
+  to.l2_bytes += share_of_blocks * (turns * tile_lines + rows * (set_lines + 1)) * 128;
+  to.chain = std::max(to.chain, turns * (entries / vq::tile_entries(config, format) + 8));
+  to.prologue = std::max(to.prologue, 2.0 + format.residuals);
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const AppendProducts& plan, const KvAppend& op, const GpuSpec& gpu) {
+  for_each_part(op.keys, op.shape.head_dim,
+                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "keys"); });
+  judge_wide_entries(judge, op.values, "values");
+  judge_codebooks(judge, op, gpu);
+  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge.require(plan.warpgroups == 0 || gpu.warpgroup_products,
+                "{} has no products of warp groups; set warpgroups to 0", gpu.name);
+  judge.require(plan.warpgroups == 0 || plan.threads % 128 == 0,
+                "threads {} are no whole warp groups of 128", plan.threads);
+  judge.require(plan.tokens_per_block <= op.shape.new_tokens,
+                "tokens_per_block {} is more than the {} new tokens of a sequence",
+                plan.tokens_per_block, op.shape.new_tokens);
+  if (!judge.ok()) return;
+  judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
+}
+
+// Half of the GPU's multiprocessors have a block, where there are tokens enough for blocks of 128
+// and more: warps without sub-vectors of their own would share the copies and norms of a tile all
+// the same, but more blocks make these anew.
+AppendProducts choose_plan(AppendProducts plan, const KvAppend& op, const GpuSpec& gpu) {
+  constexpr int kLeastTokens = 128;
+  constexpr int kLeastThreads = 128;
+  constexpr int kSmallTile = 1024;  // 64 entries
+  const auto new_tokens = static_cast<unsigned>(op.shape.new_tokens);
+  const auto fits = [&] {
+    return call_shape(plan, op).shared_bytes() <= gpu.shared_bytes_per_block;
+  };
+  plan.tokens_per_block =
+      static_cast<int>(std::min(std::bit_floor(new_tokens), unsigned(plan.tokens_per_block)));
+  while (plan.tokens_per_block > kLeastTokens && 2 * append_blocks(plan, op) < gpu.sms) {
+    plan.tokens_per_block /= 2;
+  }
+  const auto take_threads = [&] {
+    plan.threads = kLeastThreads;
+    while (plan.threads < std::min(kMostProductThreads, 32 * most_runs(op, plan))) {
+      plan.threads *= 2;
+    }
+  };
+  take_threads();
+  plan.warpgroups = gpu.warpgroup_products ? 1 : 0;
+  if (!fits()) plan.tile_bytes = kSmallTile;
+  while (!fits() && plan.tokens_per_block > 1) {
+    plan.tokens_per_block /= 2;
+    take_threads();
+  }
+  return plan;
+}
+
+// Codebooks are read from global memory as they stand.
+void add_candidates(Candidates& to, AppendProducts plan, const KvAppend& op,
+                    SpacePlacement allowed) {
+  using P = AppendProducts;
+  if (allowed == SpacePlacement::shared) return;
+  to.add(choose_plan(plan, op, to.gpu));
+  for_each_of(plan,
+              {{&P::threads, {64, 128, 256, 512}},
+               {&P::splits, {1, 2, 4}},
+               {&P::tokens_per_block, {16, 32, 64, 128, 256, 512}},
+               {&P::tile_bytes, {4096, 24576, 49152}},
+               {&P::warpgroups, {0, 1}}},
+              [&] { to.add(plan); });
+}
+
+PlanUse use_of(const AppendProducts& plan, const KvAppend& op) { return append_plan_use(plan, op); }
+
+// No coefficients are fitted to it yet, as for append_lanes.
+void count_work(BlockWork& to, const AppendProducts& plan, const KvAppend& op, const PlanUse&,
+                ConflictTable&) {
+  const vq::ProductsConfig config = configured(plan, op);
+  const double all = vq::key_shares(config) + vq::shares(config, config.values);
+  int widest = 0;
+  for_each_format(config, [&](const vq::FormatConfig& format) {
+    count_wide_products(to, config, format, vq::shares(config, format) / all);
+    widest = std::max(widest, format.vector_size);
+  });
+  constexpr int kOthers = 100;  // sums, entries, norms, what is kept of sets
+  to.registers = kOthers + widest / 2;
+}
+
+std::vector<std::string> explain_plan(const AppendProducts& plan, const KvAppend& op) {
+  return {
+      fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most; a block reads each "
+                  "codebook once for {} sub-vectors of its {} warps",
+                  plan.tokens_per_block, op.shape.new_tokens, plan.threads, plan.threads / 32),
+      fmt::format(
+          "tile_bytes {}: up to so many bytes of entries are in shared memory at a time, of "
+          "{} buffers one that is multiplied, one whose norms are summed up and one "
+          "that arrives",
+          plan.tile_bytes, vq::kTileBuffers),
+      plan.warpgroups == 1 ? "warpgroups 1: wgmma, with entries in shared memory as operand"
+                           : "warpgroups 0: mma.m16n8k16"};
+}
+
+}  // namespace vqgen

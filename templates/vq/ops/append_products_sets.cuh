@@ -1,0 +1,324 @@
+// The exact part of append_products: of each row the sets of entries that estimates leave are
+// compared in fp32 as AppendWideStage compares them, and all entries of rows that estimates leave
+// open. The margin is derived at the head of append_products_stage.cuh.
+#pragma once
+
+#include <vq/kernels/append_products/plan.h>
+#include <vq/ops/append_wide_stage.cuh>
+
+namespace vq {
+
+// The least estimates of a row, the least first. A NaN makes two of them equal.
+template <int kCount>
+struct LeastEstimates {
+  float value[kCount];
+
+  VQ_DEVICE void clear() {
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) value[i] = infinity();
+  }
+  VQ_DEVICE void take(float estimate) {
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const float higher = larger(value[i], estimate);
+      value[i] = smaller(value[i], estimate);
+      estimate = higher;
+    }
+  }
+  // The least.
+  VQ_DEVICE void drop() {
+    VQ_UNROLL
+    for (int i = 1; i < kCount; ++i) value[i - 1] = value[i];
+  }
+};
+
+template <class Share>
+class AppendProductsSets {
+ public:
+  static constexpr auto kConfig = Share::kConfig;
+  static constexpr FormatConfig kFormat = Share::kFormat;
+  static constexpr Element kElement = kConfig.element;
+  static constexpr int kSize = Share::kVectorSize;
+  static constexpr int kUnitVectors = unit_sub_vectors(kConfig, kFormat);
+  static constexpr int kSet = set_entries(kFormat);
+  static constexpr u32 kSetMask = Share::kEntries / kSet - 1;
+  // Estimates that a row keeps: those of sets that may be compared, and one that bounds all others.
+  // Each row that needs more costs its block a pass over all entries. In bf16, whose rounding is
+  // eight times as much, VQKV's formats took 78 ms with 4, 39 with 6 and 37 with 8 (H100).
+  static constexpr int kKept = kElement == Element::bf16 ? 8 : 3;
+  using Least = LeastEstimates<kKept>;
+  using Wide = AppendWideStage<Share>;
+  using Narrow = typename Wide::Narrow;
+
+  // A warp's rows: sub-vectors `first` on of those of a unit, token by token.
+  struct Run {
+    i64 book;
+    int first;
+    int vector, vectors;  // the first of the unit that the share has, and their number
+  };
+  struct Row {
+    int token, vector;
+    bool real;
+  };
+
+  VQ_DEVICE AppendProductsSets(const Share& share, int stage) : share_(share), stage_(stage) {}
+
+  // What lies beyond stands for the first.
+  VQ_DEVICE Row row_of(const Run& run, int number) const {
+    const int i = run.first + number;
+    const Row row{i / kUnitVectors, i % kUnitVectors, true};
+    if (row.token < share_.work.count && row.vector < run.vectors) {
+      return {row.token, run.vector + row.vector, true};
+    }
+    return {0, run.vector, false};
+  }
+  VQ_DEVICE static float* vector(const Row& row) {
+    return Share::row(row.token) + row.vector * kSize;
+  }
+  // 1 / scale; infinite where margins would not hold.
+  VQ_DEVICE static float inverse(float scale) {
+    const float size = scale < 0.0f ? -scale : scale;
+    return size >= 1.0f / kMostScale && size <= kMostScale ? 1.0f / scale : infinity();
+  }
+
+  // A warp's rows, whose estimates are each in the lane of its number; |h|^2 and |r|^2 likewise.
+  // `largest` is the largest |c|^2 / 2.
+  VQ_DEVICE void compare(const Run& run, const Least& least, float squares, float rest,
+                         float largest) const {
+    const Row row = row_of(run, number_of(lane()));
+    const Margin margin(least.value[0], squares, rest, largest);
+    const bool open = row.real && !(margin.holds() && margin.beyond(least.value[kKept - 1]));
+    if (open) store_shared(Share::nearest() + place_of(row), kOpen);
+    Least left = least;
+    for (int i = 0; i < kKept - 1; ++i) {
+      const bool wanted = row.real && !open && (i == 0 || !margin.beyond(left.value[0]));
+      if (!any_of_warp(wanted)) break;
+      compare_sets(run, wanted, float_bits(left.value[0]) & kSetMask, i == 0);
+      left.drop();
+    }
+  }
+
+  // All entries, for the rows that are open, one by one; all threads.
+  VQ_DEVICE void compare_open() const {
+    const int all = share_.work.count * Share::kVectors;
+    int turn = 0;
+    for (int first = 0; first < all; first += 32) {
+      const int own = first + lane();
+      const bool open = own < all && own % Share::kVectors < share_.vectors &&
+                        load_shared(Share::nearest() + own) == kOpen;
+      if (!any_of_warp(open)) continue;
+      for (int from = 0; from < 32; ++from) {
+        if (shuffle(open ? 1u : 0u, from) == 0) continue;
+        const int place = first + from;
+        float least;
+        u32 nearest;
+        Wide(share_, stage_)
+            .scan(place / Share::kVectors, place % Share::kVectors, warp(), kWarps, least, nearest);
+        u32* const parts =
+            shared_part<u32>(Share::kShared.search + kAt.partials) + turn++ % 2 * 2 * kWarps;
+        if (lane() == 0) {
+          store_shared(parts + 2 * warp(), float_bits(least));
+          store_shared(parts + 2 * warp() + 1, nearest);
+        }
+        sync_block();
+        if (thread_index() != 0) continue;
+        for (int w = 1; w < kWarps; ++w) {
+          Narrow::take_nearer(least, nearest, float_from_bits(load_shared(parts + 2 * w)),
+                              load_shared(parts + 2 * w + 1));
+        }
+        store_shared(Share::nearest() + place, nearest);
+      }
+    }
+  }
+
+  // A warp some rows at once, so that their entries are on their way together; those that there are
+  // not stand for the first.
+  VQ_DEVICE void settle() const {
+    constexpr int kAhead = 8;
+    constexpr int kWords = ceil_div(kSize / 2, 32);  // of a lane
+    const bool last = stage_ + 1 == Share::kResiduals;
+    for (int first = warp(); first < share_.work.count * Share::kVectors;
+         first += kWarps * kAhead) {
+      Row rows[kAhead];
+      u32 words[kAhead][kWords];
+      VQ_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        const Row row = row_at(first + i * kWarps);
+        rows[i] = row;
+        const u32 code = load_shared(Share::nearest() + place_of(row));
+        if (row.real && lane() == 0) {
+          store_shared(Share::codes() + place_of(row) * Share::kResiduals + stage_, code);
+        }
+        const u32* const entry =
+            reinterpret_cast<const u32*>(share_.to.codebooks) +
+            (share_.book_of(row.vector, stage_) * Share::kEntries + code) * (kSize / 2);
+        VQ_UNROLL
+        for (int k = 0; k < kWords; ++k) {
+          const int word = lane() + 32 * k;
+          words[i][k] = load_global(entry + (word < kSize / 2 ? word : 0));
+        }
+      }
+      if (last) continue;
+      VQ_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (rows[i].real) subtract(rows[i], words[i]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kWarps = Share::kThreads / 32;
+  static constexpr int kChunks = kSize / 8;
+  static constexpr int kStride = staged_bytes(kFormat);
+  static constexpr int kBuffers = set_buffers(kFormat);
+  static constexpr ProductsShared kAt = products_shared(kConfig, kFormat);
+  static constexpr u32 kOpen = 0xffffffffu;
+  static constexpr float kMostSquares = 0x1p30f;  // of y, which has to fit f16
+  static constexpr float kMostMargin = 0x1p60f;   // far from where fp32 ends
+  static constexpr float kMostScale = 0x1p40f;    // likewise, and its inverse
+
+  // By how much the estimate of a set may exceed the least, if it has the nearest entry.
+  class Margin {
+   public:
+    VQ_DEVICE Margin(float best, float squares, float rest, float largest)
+        : best_(best), squares_(squares) {
+      const float away = squares + 2.0f * best;
+      const float reach = 1.01f * larger(away, 0.0f) + 404.0f * rest;
+      const float size = best < 0.0f ? -best : best;
+      const float both = squares + reach;
+      const float sum = smaller(2.21f * both, 3.0f * largest + 0.25f * squares);
+      rounding_ = kOfSum * sum + kOfBoth * both + kMarks * size + kLeast;
+      product_ = 4.2f * rest * (reach + 1.01f * rounding_);
+    }
+    VQ_DEVICE bool holds() const { return squares_ <= kMostSquares && rounding_ <= kMostMargin; }
+    // best + 2 |r| R + rounding < estimate, without roots.
+    VQ_DEVICE bool beyond(float estimate) const {
+      const float more = estimate - best_ - rounding_;
+      return more > 0.0f && more * more > product_;
+    }
+
+   private:
+    static constexpr float kOfSum = 2.1f / 262144 * (kSize / 16 + (kSize + 2) / 64.0f);
+    static constexpr float kOfBoth = 2.1f / 262144 * ((kSize + 2) / 128.0f + 0.2f);
+    static constexpr float kMarks = 2.1f * (kSetMask + 1) / 8388608;
+    static constexpr float kLeast = 0x1p-100f;  // what fp32 loses where it ends
+
+    float best_, squares_, rounding_, product_;
+  };
+
+  // The row of a lane (AppendProductsStage::merge).
+  VQ_DEVICE static int number_of(int of_lane) { return of_lane % 4 * 8 + of_lane / 4; }
+  VQ_DEVICE int place_of(const Row& row) const {
+    return row.token * Share::kVectors + row.vector - share_.begin;
+  }
+  // Number `place` of the share's, the first where there is none.
+  VQ_DEVICE Row row_at(int place) const {
+    const int token = place / Share::kVectors;
+    const int local = place % Share::kVectors;
+    const bool real = token < share_.work.count && local < share_.vectors;
+    return {real ? token : 0, share_.begin + (real ? local : 0), real};
+  }
+
+  // Entry `i` of a set, as lanes have columns of products.
+  VQ_DEVICE static int entry_of(u32 set, int i) {
+    const int number = static_cast<int>(set);
+    return number / 4 * (4 * kSet) + i / 2 * 8 + number % 4 * 2 + i % 2;
+  }
+
+  // A set of each row that wants it, as many lanes for a row as the set has entries: these come to
+  // shared memory first, where each lane reads one.
+  VQ_DEVICE void compare_sets(const Run& run, bool wanted, u32 set, bool first) const {
+    constexpr int kPasses = kSet;  // of 32 entries
+    const float scale = share_.scale_of(run.book);
+    for (int pass = 0; pass < kBuffers - 1; ++pass) {
+      fetch(run, wanted, set, pass);
+      copy_async_commit();
+    }
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (pass + kBuffers <= kPasses) fetch(run, wanted, set, pass + kBuffers - 1);
+      copy_async_commit();
+      copy_async_wait<kBuffers - 1>();
+      sync_warp();
+      const int of = row_lane(pass);
+      const bool mine = shuffle(wanted ? 1u : 0u, of) != 0;
+      const u32 own_set = shuffle(set, of);
+      if (any_of_warp(mine)) {
+        const Row row = row_of(run, number_of(of));
+        float least = Wide::distance(
+            vector(row), reinterpret_cast<const U32x4*>(staged(pass) + lane() * kStride), scale,
+            LoadShared{});
+        u32 nearest = static_cast<u32>(entry_of(own_set, lane() % kSet));
+        if (!(least < infinity())) {  // never nearer, as for all
+          least = infinity();
+          nearest = 0;
+        }
+        VQ_UNROLL
+        for (int mask = kSet / 2; mask > 0; mask /= 2) {
+          const float distance = shuffle_xor(least, mask);
+          const u32 candidate = shuffle_xor(nearest, mask);
+          Narrow::take_nearer(least, nearest, distance, candidate);
+        }
+        if (mine && lane() % kSet == 0) keep(place_of(row), least, nearest, first);
+      }
+      sync_warp();
+    }
+  }
+  // The lane that has the row which this lane compares.
+  VQ_DEVICE static int row_lane(int pass) { return pass * (32 / kSet) + lane() / kSet; }
+
+  // The entries of a pass, where a row wants one.
+  VQ_DEVICE void fetch(const Run& run, bool wanted, u32 set, int pass) const {
+    const bool mine = shuffle(wanted ? 1u : 0u, row_lane(pass)) != 0;
+    if (any_of_warp(mine)) {
+      const u8* const book = reinterpret_cast<const u8*>(share_.to.codebooks) +
+                             run.book * Share::kEntries * (kSize * 2);
+      VQ_UNROLL
+      for (int i = 0; i < 4; ++i) {  // eight entries, four lanes for each
+        const int slot = 8 * i + lane() / 4;
+        const u32 from = shuffle(set, pass * (32 / kSet) + slot / kSet);
+        const u8* const entry = book + entry_of(from, slot % kSet) * (kSize * 2);
+        VQ_UNROLL
+        for (int c = 0; c < ceil_div(kChunks, 4); ++c) {
+          const int chunk = 4 * c + lane() % 4;
+          if (kChunks % 4 != 0 && chunk >= kChunks) continue;
+          copy_constant_async(reinterpret_cast<U32x4*>(staged(pass) + slot * kStride + chunk * 16),
+                              reinterpret_cast<const U32x4*>(entry + chunk * 16));
+        }
+      }
+    }
+  }
+  VQ_DEVICE static u8* staged(int pass) {
+    return shared_part<u8>(Share::kShared.search + kAt.sets) +
+           (warp() * kBuffers + pass % kBuffers) * (32 * kStride);
+  }
+
+  VQ_DEVICE static void keep(int place, float least, u32 nearest, bool first) {
+    if (!first) {
+      Narrow::take_nearer(least, nearest, load_shared(Share::distances() + place),
+                          load_shared(Share::nearest() + place));
+    }
+    store_shared(Share::distances() + place, least);
+    store_shared(Share::nearest() + place, nearest);
+  }
+
+  template <int kWords>
+  VQ_DEVICE void subtract(const Row& row, const u32 (&words)[kWords]) const {
+    const float scale = share_.scale_of(share_.book_of(row.vector, stage_));
+    VQ_UNROLL
+    for (int k = 0; k < kWords; ++k) {
+      const int word = lane() + 32 * k;
+      if (word >= kSize / 2) continue;
+      float taken[2];
+      read_entry<kElement>(taken, words[k], scale);
+      U32x2* const at = reinterpret_cast<U32x2*>(vector(row) + 2 * word);
+      const U32x2 old = load_shared(at);
+      store_shared(at, U32x2{float_bits(float_from_bits(old.x) - taken[0]),
+                             float_bits(float_from_bits(old.y) - taken[1])});
+    }
+  }
+
+  const Share& share_;
+  int stage_;
+};
+
+}  // namespace vq

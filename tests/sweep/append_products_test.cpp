@@ -1,0 +1,161 @@
+// kv_append by products: the bits of append_lanes on what estimates by tensor cores decide worst,
+// of keys in parts too, and kernels that trust estimates too far, which such input has to find.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "generator/generate.h"
+#include "tests/sweep/cases.h"
+#include "tests/sweep/hard_append.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+struct ProductsCase {
+  const char* name;
+  int head_dim;
+  VqFormat keys, values;
+  DType dtype = DType::f16;
+  int page_tokens = 0;
+};
+
+VqFormat with_scales(VqFormat format) {
+  format.stage_scales = true;
+  return format;
+}
+
+// The first `first` channels of a head in reverse order, and the others.
+VqFormat two_parts(int head_dim, int first, VqFormat a, VqFormat b) {
+  std::vector<VqFormat> parts{std::move(a), std::move(b)};
+  for (int channel = 0; channel < head_dim; ++channel) {
+    const bool of_first = head_dim - 1 - channel < first;
+    parts[of_first ? 0 : 1].channels.insert(parts[of_first ? 0 : 1].channels.begin(), channel);
+  }
+  return in_parts(std::move(parts));
+}
+
+std::vector<ProductsCase> products_cases() {
+  using enum Scope;
+  VqFormat turned = with_scales(wide(32, 3, 6, head));
+  turned.smooth = turned.hadamard = true;
+  return {
+      {"16 and 64", 64, wide(16, 2, 7, head), wide(64, 3, 8)},
+      {"48 and 96", 96, with_scales(wide(48, 3, 6)), wide(96, 2, 8, head), DType::bf16, 16},
+      {"32 and 128", 128, turned, wide(128, 2, 9)},
+      {"80 and 16 by groups", 80, wide(80, 4, 5), wide(16, 2, 6, channel_group), DType::bf16},
+      {"two parts", 128, two_parts(128, 80, wide(80, 3, 6), wide(48, 2, 7, head)), wide(128, 3, 6),
+       DType::f16, 32},
+  };
+}
+
+KvAppend products_problem(const ProductsCase& from) {
+  KvAppend op;
+  op.dtype = from.dtype;
+  op.keys = from.keys;
+  op.values = from.values;
+  op.shape = {.batch = 2,
+              .kv_heads = 2,
+              .head_dim = from.head_dim,
+              .tokens = 80,
+              .new_tokens = 37,
+              .window = 4,
+              .sinks = 2,
+              .page_tokens = from.page_tokens};
+  validate(op, from.name);
+  return op;
+}
+
+class AppendByProducts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  static Kernel kernel(const KvAppend& op, const Plan& plan) {
+    return Kernel(*sweep_backend(), op, plan, sweep_gpu());
+  }
+};
+
+TEST_F(AppendByProducts, HardInputHasTheBitsOfLanes) {
+  for (const ProductsCase& from : products_cases()) {
+    SCOPED_TRACE(from.name);
+    const KvAppend op = products_problem(from);
+    Kernel lanes = kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
+    std::vector<Kernel> all;
+    for (const AppendProducts& plan :
+         {AppendProducts{.threads = 64, .tokens_per_block = 37, .tile_bytes = 1024},
+          {.threads = 96, .splits = 2, .tokens_per_block = 5},
+          {.threads = 128, .tokens_per_block = 21, .tile_bytes = 65536, .warpgroups = 1}}) {
+      ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+      all.push_back(kernel(op, plan));
+    }
+    for (const Hard kind : kAllHard) {
+      const AppendData data = hard_data(op, kind);
+      const AppendResult right = lanes.run(data);
+      // Others leave what fp32 has.
+      const bool judged = kind == Hard::halfway || kind == Hard::copies || kind == Hard::one_entry;
+      EXPECT_TRUE(!judged || judge_append(data, right).ok) << judge_append(data, right).why;
+      for (Kernel& products : all) {
+        const AppendResult result = products.run(data);
+        EXPECT_EQ(differences(right, result), 0u) << static_cast<int>(kind);
+        EXPECT_EQ(result.raw_keys, right.raw_keys);
+        EXPECT_EQ(result.raw_values, right.raw_values);
+      }
+    }
+  }
+}
+
+// Sets of 16 entries, whose numbers have the most bits.
+TEST_F(AppendByProducts, ManyEntriesHaveTheBitsOfLanes) {
+  KvAppend op = products_problem(products_cases().front());
+  op.shape.batch = op.shape.kv_heads = 1;
+  op.shape.new_tokens = 9;
+  op.keys = wide(64, 2, 14);
+  op.values = wide(32, 1, 14);
+  const AppendData data = hard_data(op, Hard::halfway);
+  Kernel lanes = kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
+  const AppendResult right = lanes.run(data);
+  for (const AppendProducts& plan :
+       {AppendProducts{.threads = 32, .tokens_per_block = 8},
+        {.threads = 128, .tokens_per_block = 9, .tile_bytes = 1024, .warpgroups = 1}}) {
+    EXPECT_EQ(differences(right, kernel(op, plan).run(data)), 0u);
+  }
+}
+
+// One place of the kernel's text changed; some hard input tells.
+TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
+  const KvAppend op = products_problem(products_cases().front());
+  const Plan plan = AppendProducts{.threads = 64, .tokens_per_block = 37};
+  Kernel lanes = kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  const struct {
+    const char* place;
+    const char* instead;
+  } faults[] = {
+      {"more > 0.0f && more * more > product_", "true"},
+      {"more > 0.0f && more * more > product_", "estimate > best_"},
+      {"const bool open = row.real && !", "const bool open = row.real && false && !"},
+      {"i == 0 || !margin.beyond(left.value[0])", "i == 0"},
+      {"estimate = higher;", "estimate = infinity();"},
+      {"if (!first) {", "if (false) {"},
+      {"i / 2 * 8 + number % 4 * 2 + i % 2", "i / 2 * 8 + number % 4 * 2"},
+      {"sums[1] += high * high;", ""},
+      {"store_shared(parts + 2 * warp() + 1, nearest)", "store_shared(parts + 2 * warp() + 1, 0u)"},
+  };
+  for (const auto& [place, instead] : faults) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_FALSE(wrong.text == right.text) << place;
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    std::size_t found = 0;
+    for (const Hard kind : kAllHard) {
+      const AppendData data = hard_data(op, kind);
+      found += differences(lanes.run(data), execute(backend, *kernel, wrong, op, plan, data));
+    }
+    EXPECT_GT(found, 0u) << instead;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test
