@@ -55,8 +55,7 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (std::holds_alternative<AppendProducts>(plan)) {
     return {
         "no exchange: entries pass through shared memory as they are stored, operands of products "
-        "on "
-        "tensor cores for all sub-vectors of a block; what may be nearest is compared in fp32"};
+        "on tensor cores for all sub-vectors of a block; what may be nearest is compared in fp32"};
   }
   if (std::holds_alternative<DecodeLanes>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};

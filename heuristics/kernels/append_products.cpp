@@ -43,6 +43,16 @@ int most_runs(const KvAppend& op, const AppendProducts& plan) {
   return runs;
 }
 
+// Of a thread: operands of 32 sub-vectors, and sums, entries, norms and what is kept of sets.
+int registers_of(const KvAppend& op, const AppendProducts& plan) {
+  constexpr int kOthers = 100;
+  int widest = 0;
+  for_each_format(configured(plan, op), [&](const vq::FormatConfig& format) {
+    widest = std::max(widest, format.vector_size);
+  });
+  return kOthers + widest / 2;
+}
+
 // Of one tensor's blocks, added to `to` by their share of all.
 void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
                          const vq::FormatConfig& format, double share_of_blocks) {
@@ -86,6 +96,10 @@ void judge_plan(Judge& judge, const AppendProducts& plan, const KvAppend& op, co
                 "tokens_per_block {} is more than the {} new tokens of a sequence",
                 plan.tokens_per_block, op.shape.new_tokens);
   if (!judge.ok()) return;
+  const int most = std::min(255, gpu.registers_per_sm / plan.threads);
+  judge.require(registers_of(op, plan) <= most,
+                "sub-vectors, sums and sets take {} registers a thread, of {}; lower threads",
+                registers_of(op, plan), most);
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
 
@@ -143,13 +157,10 @@ void count_work(BlockWork& to, const AppendProducts& plan, const KvAppend& op, c
                 ConflictTable&) {
   const vq::ProductsConfig config = configured(plan, op);
   const double all = vq::key_shares(config) + vq::shares(config, config.values);
-  int widest = 0;
   for_each_format(config, [&](const vq::FormatConfig& format) {
     count_wide_products(to, config, format, vq::shares(config, format) / all);
-    widest = std::max(widest, format.vector_size);
   });
-  constexpr int kOthers = 100;  // sums, entries, norms, what is kept of sets
-  to.registers = kOthers + widest / 2;
+  to.registers = registers_of(op, plan);
 }
 
 std::vector<std::string> explain_plan(const AppendProducts& plan, const KvAppend& op) {

@@ -170,7 +170,7 @@ TEST(CheckAppend, Products) {
   expect_ok(judge({.warpgroups = 1}, op));
   expect_refused(judge({.threads = 64, .warpgroups = 1}, op), {"threads 64", "128"});
   expect_refused(judge({.warpgroups = 1}, op, "a100"), {"warp groups", "warpgroups to 0"});
-  expect_refused(judge({.threads = 512}, op), {"bytes of shared memory a block"});
+  expect_refused(judge({.threads = 512}, op), {"164 registers a thread, of 128"});
   expect_refused(judge({.tokens_per_block = 513}, op), {"tokens_per_block"});
   KvAppend few = op;
   few.values.index_bits = 4;

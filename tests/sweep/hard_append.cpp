@@ -38,11 +38,15 @@ class Hardener {
     }
     if (kind_ == Hard::large || kind_ == Hard::small) {
       const float factor = kind_ == Hard::large ? large() : small();
-      for (Elements* each : {&books, &rows}) {
-        for (std::uint16_t& element : *each) {
-          element = put(factor * element_to_float(dtype_, element));
-        }
-      }
+      for (Elements* each : {&books, &rows}) multiply(*each, factor);
+    }
+    // Squared distances end where fp32 does, though entries do not.
+    if (kind_ == Hard::scaled && !tensor.stage_scales.empty()) {
+      const float factor = dtype_ == DType::f16 ? 1.0f : 0x1p-36f;
+      constexpr float kScale = 0x1p-38f;
+      multiply(books, factor);
+      multiply(rows, factor * kScale);
+      for (float& scale : tensor.stage_scales) scale *= kScale;
     }
     if (kind_ != Hard::none) return halfway(tensor, rows);
     const std::array numbers{std::numeric_limits<float>::infinity(),
@@ -56,6 +60,11 @@ class Hardener {
     return static_cast<std::ptrdiff_t>(entry * size);
   }
   std::size_t below(std::size_t end) { return random_() % end; }
+  void multiply(Elements& elements, float factor) const {
+    for (std::uint16_t& element : elements) {
+      element = put(factor * element_to_float(dtype_, element));
+    }
+  }
   std::uint16_t put(float value) const { return element_from_float(dtype_, value); }
   float large() const { return dtype_ == DType::f16 ? 4000.0f : 1e30f; }
   float small() const { return dtype_ == DType::f16 ? 1e-6f : 1e-36f; }

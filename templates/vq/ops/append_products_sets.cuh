@@ -175,7 +175,9 @@ class AppendProductsSets {
   static constexpr u32 kOpen = 0xffffffffu;
   static constexpr float kMostSquares = 0x1p30f;  // of y, which has to fit f16
   static constexpr float kMostMargin = 0x1p60f;   // far from where fp32 ends
-  static constexpr float kMostScale = 0x1p40f;    // likewise, and its inverse
+  // And its inverse: distances lose 2^-150 a channel where fp32 ends, which by so small a scale is
+  // within kLeast of y.
+  static constexpr float kMostScale = 0x1p20f;
 
   // By how much the estimate of a set may exceed the least, if it has the nearest entry.
   class Margin {
