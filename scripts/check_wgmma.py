@@ -89,20 +89,27 @@ def faults(instructions, labels):
 
 def disassemblies(tool, folder):
     """Of products by warp groups: formats of one stage, two, two with factors, and of bytes; few rows
-    and many; look-ups ahead or not."""
+    and many; look-ups ahead or not. And of wide sub-vectors that are appended."""
     formats = ("gptvq-2", "aqlm-2x8", "quip-4")
     made = [(weights, rows, {"dataflow": "warpgroups", "steps_ahead": ahead, "idle_warps": idle})
             for weights, rows, (ahead, idle) in itertools.product(formats, (8, 64), ((0, 0), (1, 0), (1, 2)))]
     made += [(weights, rows, {"dataflow": "rowgroups", "code_words": words})
              for weights, rows, words in itertools.product((*formats, "aqlm-2x8i8"), (64, 128), (1, 4))]
-    for number, (weights, rows, plan) in enumerate(made):
-        base = folder / f"{number}-{plan['dataflow']}-{weights}-{rows}"
+    configs = [(f"{plan['dataflow']}-{weights}-{rows}",
+                {"op": "gemm", "weights": weights,
+                 "shape": {"rows": rows, "out_features": 7168, "in_features": 4096},
+                 "plan": {**plan, "threads": 512, "outputs_per_warp": 16, "rows_per_block": rows}})
+               for weights, rows, plan in made]
+    configs += [(f"products-{dtype}",
+                 {"op": "kv_append", "dtype": dtype, "keys": "vqkv-llama-3.1-8b-keys",
+                  "values": "vqkv-llama-3.1-8b-values",
+                  "shape": {"batch": 1, "kv_heads": 8, "head_dim": 128, "tokens": 8192, "new_tokens": 4096},
+                  "plan": {"dataflow": "products", "warpgroups": 1}}) for dtype in ("f16", "bf16")]
+    for number, (name, described) in enumerate(configs):
+        base = folder / f"{number}-{name}"
         config, text, cubin, listed = (base.with_name(base.name + end)
                                        for end in (".json", ".cu", ".cubin", ".sass"))
-        config.write_text(json.dumps({
-            "op": "gemm", "weights": weights,
-            "shape": {"rows": rows, "out_features": 7168, "in_features": 4096},
-            "plan": {**plan, "threads": 512, "outputs_per_warp": 16, "rows_per_block": rows}}))
+        config.write_text(json.dumps(described))
         for command in ([tool, "export", config, "--gpu", "h200", "--out", text],
                         ["nvcc", "-std=c++17", "-arch=sm_90a", "-cubin", "-o", cubin, text]):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
