@@ -17,12 +17,16 @@ std::int64_t blocks_of_split(const Linear& op, const P& plan) {
          ceil_div(op.shape.rows, plan.rows_per_block);
 }
 
-// Whether a block of a kernel that begins behind another of the call should stand alone: where
-// there are no more blocks than multiprocessors, two of them were seen to share one while others
-// had none: 81 us in place of 50, 28 of 19 (docs/notebook/bytes.md).
+// What a block of a kernel that begins behind another of the call asks for at least: more than half
+// of a multiprocessor's shared memory where there are no more blocks than multiprocessors. Two of
+// them were seen to share one while others had none: 81 us in place of 50, 28 of 19
+// (docs/notebook/bytes.md).
 template <class P>
-int stands_alone(const P& plan, const Linear& op, const GpuSpec& gpu) {
-  return blocks_of_split(op, plan) * plan.splits <= gpu.sms ? 1 : 0;
+int shared_bytes_alone(const P& plan, const Linear& op, const GpuSpec& gpu) {
+  constexpr int kGranule = 1024;
+  const bool spread = blocks_of_split(op, plan) * plan.splits <= gpu.sms;
+  const int more_than_half = (gpu.shared_bytes_per_sm / 2 / kGranule + 1) * kGranule;
+  return spread ? std::min(more_than_half, gpu.shared_bytes_per_block) : 0;
 }
 
 // The rows of x that a block of 4 or 8 is tried for.

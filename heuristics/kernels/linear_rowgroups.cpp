@@ -26,6 +26,13 @@ int splits_of(const LinearRowgroups& plan, const Linear& op, std::int64_t wanted
                                       std::max<std::int64_t>(1, wanted)));
 }
 
+// Bytes are added up where the sums of all columns have one scale.
+int adds_bytes(const Linear& op) {
+  return op.weights.sums_are_bytes() && vq::units_per_row(configured(LinearRowgroups{}, op)) == 1
+             ? 1
+             : 0;
+}
+
 // Of a chunk, after which codebooks may change.
 constexpr std::int64_t kChunkColumns = 512;
 
@@ -50,6 +57,10 @@ void judge_plan(Judge& judge, const LinearRowgroups& plan, const Linear& op, con
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
+  judge.require(plan.chunk_columns <= ceil_div(op.shape.in_features, vq::run_columns(config)) *
+                                          vq::run_columns(config),
+                "chunk_columns {} are more than the {} inputs in whole runs of {}",
+                plan.chunk_columns, op.shape.in_features, vq::run_columns(config));
   judge.require(plan.byte_sums == 0 || vq::units_per_row(config) == 1,
                 "{} codebooks serve the columns of an output, where byte_sums 1 takes one",
                 vq::units_per_row(config));
@@ -64,7 +75,7 @@ void judge_plan(Judge& judge, const LinearRowgroups& plan, const Linear& op, con
 // Enough outputs per block to fill the GPU once, then splits.
 LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpec& gpu) {
   plan.rows_per_block = block_rows(op.shape.rows, 128);
-  plan.byte_sums = op.weights.sums_are_bytes() ? 1 : 0;
+  plan.byte_sums = adds_bytes(op);
   const int entries = op.weights.entries();
   for (const Placement& codebook : {all_replicated(entries, phase_lanes(op.weights.held_bytes())),
                                     all_shared(entries), all_global()}) {
@@ -76,7 +87,7 @@ LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpe
         plan.chunk_columns = chunk_of(plan, op, kChunkColumns);
         if (plan.chunk_columns == 0) continue;
         plan.splits = splits_of(plan, op, gpu.sms / blocks_of_split(op, plan));
-        plan.alone = stands_alone(plan, op, gpu);
+        plan.least_shared_bytes = shared_bytes_alone(plan, op, gpu);
         if (check(plan, op, gpu).ok) return plan;
       }
     }
@@ -89,7 +100,7 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
   using P = LinearRowgroups;
   constexpr int kFewestRows = 9;
   if (!to.gpu.warpgroup_products || op.shape.rows < kFewestRows) return;
-  plan.byte_sums = op.weights.sums_are_bytes() ? 1 : 0;
+  plan.byte_sums = adds_bytes(op);
   const std::vector<Placement> placements =
       plan.byte_sums != 0 ? near_placements(op, allowed) : whole_placements(op.weights, allowed);
   const std::set<int> rows{block_rows(op.shape.rows, 64), block_rows(op.shape.rows, 128),
@@ -110,7 +121,7 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
                   }
                   for (const int splits : cuts) {
                     plan.splits = splits;
-                    plan.alone = stands_alone(plan, op, to.gpu);
+                    plan.least_shared_bytes = shared_bytes_alone(plan, op, to.gpu);
                     if (plan.byte_sums == 0) {
                       to.add_each(plan, placements);
                       continue;

@@ -1,4 +1,5 @@
 // check() on gemv: every rule has a case that breaks it and a near miss that passes.
+#include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
 
 namespace vqgen {
@@ -242,6 +243,8 @@ TEST(CheckRowgroups, WholeGroupsTilesRowsAndRegisters) {
   expect_refused(with(&LinearRowgroups::rows_per_block, 96),
                  {"rows_per_block 96", "power of two from 8"});
   expect_refused(with(&LinearRowgroups::chunk_columns, 128), {"256 columns of a run"});
+  expect_refused(with(&LinearRowgroups::chunk_columns, 1 << 22),
+                 {"chunk_columns 4194304 are more than the 1024 inputs"});
   LinearRowgroups plan = rowgroups();
   plan.threads = 512;
   plan.rows_per_block = 128;  // 64 sums, 16 words of codes, 16 of operands, 32 beside
@@ -267,6 +270,9 @@ TEST(CheckRowgroups, AddBytesOfFormatsWhoseSumsAre) {
   op.weights.scope = Scope::channel_group;
   op.weights.group_channels = 512;
   expect_refused(verdict(), {"2 codebooks serve the columns of an output", "byte_sums 1"});
+  // Elsewhere entries are added up as elements.
+  EXPECT_EQ(choose_plan(LinearRowgroups{}, op, find_gpu("h200")).byte_sums, 0);
+  expect_ok(check(choose_plan(LinearRowgroups{}, op, find_gpu("h200")), op, find_gpu("h200")));
 }
 
 TEST(CheckFragments, TakeProductsOfTheElementType) {

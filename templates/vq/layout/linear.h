@@ -115,13 +115,11 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig<Plan>& c) {
   return at;
 }
 
-// Of plans that may have a block stand alone on its multiprocessor: more than half of the 228 KB
-// that one of sm_90 has (CUDA programming guide, compute capabilities).
+// Of plans that say how much a block asks for at least.
 template <class Plan>
 VQ_HD constexpr i64 block_shared_bytes(const LinearConfig<Plan>& c) {
-  constexpr i64 kMoreThanHalf = 117 * 1024;
   const i64 total = shared_layout(c).total;
-  return c.alone == 1 && total < kMoreThanHalf ? kMoreThanHalf : total;
+  return total < c.least_shared_bytes ? c.least_shared_bytes : total;
 }
 
 // The dataflow's own kernel, and the one that combines. Codes are read by whole loads.

@@ -1,5 +1,5 @@
 // x for dataflow rowgroups: laid out once by a kernel of its own, in the workspace, as it is to
-// stand in shared memory (layout/warpgroup_steps.h), and copied there chunk by chunk.
+// stand in shared memory (layout/warpgroup_steps.h), and copied there piece by piece.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -53,7 +53,7 @@ class XRing {
   static constexpr int kAhead = kRingPieces - 2;  // pieces asked for before the one that is awaited
 
   VQ_DEVICE explicit XRing(const LinearArgs& args)
-      : from_(args.staged + block_y() * (chunks(kConfig) * chunk_bytes(kConfig)) +
+      : from_(args.staged + block_y() * laid_out_row_bytes(kConfig) +
               Work::begin() / 32 * step_bytes(kConfig)),
         count_(static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}) *
                                 (chunk_steps(kConfig) / kSteps))) {}

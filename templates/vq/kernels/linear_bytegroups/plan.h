@@ -15,7 +15,7 @@ struct LinearBytegroups {
   int rows_per_block = 16;
   int code_words = 4;
   int idle_warps = 0;
-  int alone = 0;
+  int least_shared_bytes = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearBytegroups";
@@ -40,7 +40,7 @@ struct LinearBytegroups {
     visit("idle_warps", &P::idle_warps, Range{0, 3},
           "warps of a block that have no outputs, where fewer outputs per block fill the "
           "multiprocessors evenly");
-    visit("alone", &P::alone, Range{0, 1}, Doc::kAlone);
+    visit("least_shared_bytes", &P::least_shared_bytes, Range{0, 1 << 20}, Doc::kLeastShared);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };

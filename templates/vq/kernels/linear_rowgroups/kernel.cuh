@@ -16,7 +16,6 @@ class LinearRowgroupsBlock {
   using Products = WarpgroupProducts<Plan, 0, StreamConstant>;
   using Codes = typename Products::Codes;
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kSteps = run_steps(kConfig);
   static constexpr int kRunColumns = run_columns(kConfig);
 
   VQ_DEVICE explicit LinearRowgroupsBlock(const LinearArgs& args) : products_(args), ring_(args) {}

@@ -1,5 +1,5 @@
 // Plan of a product of many rows by warp groups (Hopper): as warpgroups, but a kernel before lays x
-// out once as products read it, and chunks of it come to a block by bulk copies.
+// out once as products read it, and pieces of it come to a block by bulk copies.
 #pragma once
 
 #include <vq/layout/warpgroup_steps.h>
@@ -15,7 +15,7 @@ struct LinearRowgroups {
   int rows_per_block = 128;
   int code_words = 1;
   int byte_sums = 0;
-  int alone = 0;
+  int least_shared_bytes = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearRowgroups";
@@ -34,7 +34,9 @@ struct LinearRowgroups {
     visit("threads", &P::threads, Range{32, 1024}, "threads per block, whole warp groups");
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
           "output features that a warp serves, a multiple of 16");
-    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit(
+        "chunk_columns", &P::chunk_columns, Range{1, 1 << 24},
+        "columns behind which codebooks may change, whole runs of codes; splits have whole chunks");
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
     visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
@@ -42,7 +44,7 @@ struct LinearRowgroups {
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
     visit("byte_sums", &P::byte_sums, Range{0, 1},
           "1: stages are added up as bytes, of formats whose sums are bytes; 0: as elements");
-    visit("alone", &P::alone, Range{0, 1}, Doc::kAlone);
+    visit("least_shared_bytes", &P::least_shared_bytes, Range{0, 1 << 20}, Doc::kLeastShared);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
@@ -65,18 +67,21 @@ VQ_HD constexpr int piece_bytes(const LinearConfig<LinearRowgroups>& c) {
   return piece_steps(c) * step_bytes(c);
 }
 
-// What the first kernel makes: of each block of rows whole chunks, as they stand in shared memory.
+// What the first kernel makes: of each block of rows all steps, as they stand in shared memory.
 VQ_HD constexpr i64 row_blocks(const LinearConfig<LinearRowgroups>& c) {
   return ceil_div(c.rows, c.rows_per_block);
 }
-VQ_HD constexpr i64 laid_out_bytes(const LinearConfig<LinearRowgroups>& c) {
-  return row_blocks(c) * chunks(c) * chunk_bytes(c);
-}
-// A thread lays out a row of a step.
-inline constexpr int kLayingThreads = 128;
 VQ_HD constexpr i64 laid_out_steps(const LinearConfig<LinearRowgroups>& c) {
   return chunks(c) * chunk_steps(c);
 }
+VQ_HD constexpr i64 laid_out_row_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return laid_out_steps(c) * step_bytes(c);
+}
+VQ_HD constexpr i64 laid_out_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return row_blocks(c) * laid_out_row_bytes(c);
+}
+// A thread lays out a row of a step.
+inline constexpr int kLayingThreads = 128;
 
 // [kRingPieces] pieces; beside them a barrier each.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearRowgroups>& c) {
