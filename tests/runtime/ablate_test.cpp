@@ -56,8 +56,8 @@ std::string_view dataflow(const Plan& plan) { return dataflow_name(plan); }
 // Least for one shape, and by another offset for each level.
 double formula(const Plan& plan, const Problem& problem) {
   static const std::map<std::string_view, double> kDataflows{
-      {"lanes", 4.0},    {"fragments", 1.0},  {"tables", 2.0},
-      {"channels", 3.0}, {"warpgroups", 3.0}, {"slices", 3.0}};
+      {"lanes", 4.0},      {"fragments", 1.0}, {"tables", 2.0},   {"channels", 3.0},
+      {"warpgroups", 3.0}, {"slices", 3.0},    {"rowgroups", 3.5}};
   Plan target = without_cache(plan, problem);
   std::visit(
       [](auto& each) {

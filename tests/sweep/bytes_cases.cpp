@@ -48,10 +48,10 @@ constexpr std::array kWordsOf{1, 2, 4};
 
 // By Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
-                              3, 4, 3, 3, 4, 4, 3, 3, 2, 3};
-// Of the last axis.
-constexpr int kBytegroups = 1;
-constexpr int kRowgroups = 2;
+                              3, 4, 3, 3, 4, 4, 3, 3, 2, 5};
+// Of the last axis, whose other values are bytes.
+constexpr bool is_bytegroups(int value) { return value == 1 || value == 4; }
+constexpr bool is_rowgroups(int value) { return value == 2; }
 
 const auto& pick(const auto& values, const std::vector<int>& v, Axis axis) {
   return values[static_cast<std::size_t>(v[axis])];
@@ -138,6 +138,7 @@ LinearBytegroups groups_plan(const std::vector<int>& v, const Linear& op, const 
   first.codebook = all_shared(op.weights.entries());
   first.code_words = 1;
   Attempts<LinearBytegroups> to(first, op, problem, gpu);
+  to.chunk_of(2);  // a run may be a single step
   to.words(pick(kWordsOf, v, kCodeWords));
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine] == 1);
@@ -175,7 +176,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   with_integers(op.weights, true);
   op.weights.common_scale = true;
   // With those of warp groups one codebook serves all columns.
-  const int unit = v[kGroups] >= kBytegroups ? 4096 : 1024;
+  const int unit = is_bytegroups(v[kGroups]) || is_rowgroups(v[kGroups]) ? 4096 : 1024;
   if (v[kScope] == 1) {
     op.weights.scope = Scope::channel_group;
     op.weights.group_channels = unit;
@@ -188,8 +189,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op.shape.rows <= 8 ? Problem(Gemv{op}) : Problem(Gemm{op});
   validate(result.problem, "sweep");
-  result.plan = v[kGroups] == kBytegroups  ? Plan(groups_plan(v, op, result.problem, gpu))
-                : v[kGroups] == kRowgroups ? Plan(rows_plan(v, op, result.problem, gpu))
+  result.plan = is_bytegroups(v[kGroups])  ? Plan(groups_plan(v, op, result.problem, gpu))
+                : is_rowgroups(v[kGroups]) ? Plan(rows_plan(v, op, result.problem, gpu))
                                            : Plan(bytes_plan(v, op, result.problem, gpu));
   // Their own plans of the axes are those that differ from the first that check() takes.
   result.override_dropped = !check(result.plan, result.problem, gpu).ok;
