@@ -88,6 +88,13 @@ VQ_HD constexpr int key_shares(const AppendConfig<Plan>& c) {
   for (int i = 0; i < key_parts(c); ++i) all += shares(c, key_format(c, i));
   return all;
 }
+// Sub-vectors of a unit that a share has, at most.
+template <class Plan>
+VQ_HD constexpr int unit_sub_vectors(const AppendConfig<Plan>& c, const FormatConfig& f) {
+  const int share = share_sub_vectors(c, f);
+  const int of_unit = f.unit_elements / f.vector_size;
+  return share < of_unit ? share : of_unit;
+}
 // Units that a share has sub-vectors of, at most.
 template <class Plan>
 VQ_HD constexpr int share_units(const AppendConfig<Plan>& c, const FormatConfig& f) {

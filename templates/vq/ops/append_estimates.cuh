@@ -26,22 +26,21 @@
 
 #include <vq/kernels/append_fragments/plan.h>
 #include <vq/ops/append_stage.cuh>
+#include <vq/ops/append_unit_rows.cuh>
 
 namespace vq {
 
 template <class Share>
 class AppendEstimates {
  public:
-  VQ_DEVICE AppendEstimates(const Share& share, int stage) : share_(share), stage_(stage) {
-    first_unit_ = share.begin / kOfUnit;
-    units_ = (share.begin + share.vectors - 1) / kOfUnit + 1 - first_unit_;
-  }
+  VQ_DEVICE AppendEstimates(const Share& share, int stage)
+      : share_(share), stage_(stage), units_(share, stage) {}
 
   // |c|^2 / 2 of the entries of the share's units.
   VQ_DEVICE void prepare() const {
-    for (int i = thread_index(); i < units_ * kEntries; i += Share::kThreads) {
+    for (int i = thread_index(); i < units_.units() * kEntries; i += Share::kThreads) {
       float entry[kSize];
-      read_entry<kElement>(entry, share_.entry(book(i / kEntries), i % kEntries), 1.0f);
+      read_entry<kElement>(entry, share_.entry(units_.book(i / kEntries), i % kEntries), 1.0f);
       float sum = 0.0f;
       VQ_UNROLL
       for (int d = 0; d < kSize; ++d) sum += entry[d] * entry[d];
@@ -51,22 +50,23 @@ class AppendEstimates {
 
   // A warp 64 sub-vectors of a unit at a time.
   VQ_DEVICE void search() const {
-    for (int item = warp(); item < units_ * kUnitItems; item += Share::kThreads / 32) {
-      const Rows rows = rows_of(item / kUnitItems, item % kUnitItems * kAppendItem);
-      if (rows.first < share_.work.count * kUnitVectors) search(rows);
+    for (int item = warp(); item < units_.units() * kUnitItems; item += Share::kThreads / 32) {
+      const Run rows = units_.run_of(item / kUnitItems, item % kUnitItems * kAppendItem);
+      if (rows.first < share_.work.count * Units::kUnitVectors) search(rows);
     }
   }
 
   VQ_DEVICE void settle() const { AppendStage<Share>(share_, stage_).settle(); }
 
  private:
+  using Units = AppendUnitRows<Share>;
+  using Run = typename Units::Run;
+  using Row = typename Units::Row;
   static constexpr FormatConfig kFormat = Share::kFormat;
   static constexpr Element kElement = Share::kConfig.element;
   static constexpr int kSize = Share::kVectorSize;
   static constexpr int kPairs = kSize / 2;  // words of an entry
   static constexpr int kEntries = Share::kEntries;
-  static constexpr int kOfUnit = kFormat.unit_elements / kSize;
-  static constexpr int kUnitVectors = unit_sub_vectors(Share::kConfig, kFormat);
   static constexpr int kUnitItems = unit_items(Share::kConfig, kFormat);
   static constexpr int kParts = kSize == 8 ? 2 : 3;  // of a number of y
   static constexpr int kGroup = group_tiles(kFormat);
@@ -86,54 +86,23 @@ class AppendEstimates {
   static constexpr float kMostMargin = 0x1p60f;   // far from where fp32 ends
   static constexpr float kMostScale = 0x1p40f;    // likewise, and its inverse
 
-  // Rows of products: sub-vectors `first` on of those of a unit, token by token.
-  struct Rows {
-    int unit, first;
-    int vector, vectors;  // the first of the unit that the share has, and their number
-  };
-  struct Row {
-    int token, vector;
-    bool real;
-  };
   // The estimates of a row: the least, and the least of all other sets.
   struct Least {
     float best, other;
   };
 
-  VQ_DEVICE i64 book(int unit) const {
-    return share_.book_of((first_unit_ + unit) * kOfUnit, stage_);
-  }
-  VQ_DEVICE Rows rows_of(int unit, int first) const {
-    const int begin = (first_unit_ + unit) * kOfUnit;
-    const int from = begin < share_.begin ? share_.begin : begin;
-    const int end = share_.begin + share_.vectors;
-    const int to = begin + kOfUnit < end ? begin + kOfUnit : end;
-    return {unit, first, from, to - from};
-  }
-  // What lies beyond stands for the first.
-  VQ_DEVICE Row row_of(const Rows& rows, int number) const {
-    const int i = rows.first + number;
-    const Row row{i / kUnitVectors, i % kUnitVectors, true};
-    if (row.token < share_.work.count && row.vector < rows.vectors) {
-      return {row.token, rows.vector + row.vector, true};
-    }
-    return {0, rows.vector, false};
+  VQ_DEVICE Row row_of(const Run& rows, int number) const {
+    return Units::row_of(share_, rows, number);
   }
   // Of tile `tile`, the row of half `half` of group `group` of lanes.
   VQ_DEVICE static int number_of(int tile, int half, int group) {
     return 16 * tile + 8 * half + group;
   }
 
-  // 1 / scale; infinite where margins would not hold.
-  VQ_DEVICE static float inverse(float scale) {
-    const float size = scale < 0.0f ? -scale : scale;
-    return size >= 1.0f / kMostScale && size <= kMostScale ? 1.0f / scale : infinity();
-  }
-
-  VQ_DEVICE void search(const Rows& rows) const {
-    const i64 number = book(rows.unit);
+  VQ_DEVICE void search(const Run& rows) const {
+    const i64 number = units_.book(rows.unit);  // of rows.book ptxas makes a larger loop
     const float scale = share_.scale_of(number);
-    const float inverted = inverse(scale);
+    const float inverted = inverse_within(scale, kMostScale);
     u32 a[kRowTiles][4];
     VQ_UNROLL
     for (int tile = 0; tile < kRowTiles; ++tile) fragment(a[tile], rows, tile, inverted);
@@ -155,7 +124,7 @@ class AppendEstimates {
 
   // Parts of -y of a tile of rows. Of the 8 pairs of k, pair p is pair p % kPairs of part
   // p / kPairs; a lane has pairs p = its number in the group and that + 4.
-  VQ_DEVICE void fragment(u32 (&a)[4], const Rows& rows, int tile, float inverted) const {
+  VQ_DEVICE void fragment(u32 (&a)[4], const Run& rows, int tile, float inverted) const {
     const int mine = lane() % 4;
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -293,7 +262,7 @@ class AppendEstimates {
   }
 
   // All entries, for the rows of this half that are open, one by one.
-  VQ_DEVICE void compare_all(const Rows& rows, int half, bool open, i64 book, float scale) const {
+  VQ_DEVICE void compare_all(const Run& rows, int half, bool open, i64 book, float scale) const {
     for (int from = 0; from < 32; ++from) {
       if (shuffle(open ? 1u : 0u, from) == 0) continue;
       const Row row = row_of(rows, number_of(from % 4, half, from / 4));
@@ -314,7 +283,7 @@ class AppendEstimates {
 
   const Share& share_;
   int stage_;
-  int first_unit_, units_;
+  Units units_;
 };
 
 }  // namespace vq

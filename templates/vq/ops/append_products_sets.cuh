@@ -4,6 +4,7 @@
 #pragma once
 
 #include <vq/kernels/append_products/plan.h>
+#include <vq/ops/append_unit_rows.cuh>
 #include <vq/ops/append_wide_stage.cuh>
 
 namespace vq {
@@ -39,7 +40,6 @@ class AppendProductsSets {
   static constexpr FormatConfig kFormat = Share::kFormat;
   static constexpr Element kElement = kConfig.element;
   static constexpr int kSize = Share::kVectorSize;
-  static constexpr int kUnitVectors = unit_sub_vectors(kConfig, kFormat);
   static constexpr int kSet = set_entries(kFormat);
   static constexpr u32 kSetMask = Share::kEntries / kSet - 1;
   // Estimates that a row keeps: those of sets that may be compared, and one that bounds all others.
@@ -50,36 +50,19 @@ class AppendProductsSets {
   using Wide = AppendWideStage<Share>;
   using Narrow = typename Wide::Narrow;
 
-  // A warp's rows: sub-vectors `first` on of those of a unit, token by token.
-  struct Run {
-    i64 book;
-    int first;
-    int vector, vectors;  // the first of the unit that the share has, and their number
-  };
-  struct Row {
-    int token, vector;
-    bool real;
-  };
+  using Units = AppendUnitRows<Share>;
+  using Run = typename Units::Run;  // the rows of a warp
+  using Row = typename Units::Row;
 
   VQ_DEVICE AppendProductsSets(const Share& share, int stage) : share_(share), stage_(stage) {}
 
-  // What lies beyond stands for the first.
   VQ_DEVICE Row row_of(const Run& run, int number) const {
-    const int i = run.first + number;
-    const Row row{i / kUnitVectors, i % kUnitVectors, true};
-    if (row.token < share_.work.count && row.vector < run.vectors) {
-      return {row.token, run.vector + row.vector, true};
-    }
-    return {0, run.vector, false};
+    return Units::row_of(share_, run, number);
   }
   VQ_DEVICE static float* vector(const Row& row) {
     return Share::row(row.token) + row.vector * kSize;
   }
-  // 1 / scale; infinite where margins would not hold.
-  VQ_DEVICE static float inverse(float scale) {
-    const float size = scale < 0.0f ? -scale : scale;
-    return size >= 1.0f / kMostScale && size <= kMostScale ? 1.0f / scale : infinity();
-  }
+  VQ_DEVICE static float inverse(float scale) { return inverse_within(scale, kMostScale); }
 
   // A warp's rows, whose estimates are each in the lane of its number; |h|^2 and |r|^2 likewise.
   // `largest` is the largest |c|^2 / 2.

@@ -42,22 +42,20 @@ namespace vq {
 template <class Share>
 class AppendProductsStage {
  public:
-  VQ_DEVICE AppendProductsStage(const Share& share, int stage) : share_(share), stage_(stage) {
-    first_unit_ = share.begin / kOfUnit;
-    units_ = (share.begin + share.vectors - 1) / kOfUnit + 1 - first_unit_;
-  }
+  VQ_DEVICE AppendProductsStage(const Share& share, int stage)
+      : share_(share), stage_(stage), units_(share, stage) {}
 
   // The first tiles of the first unit are on their way while the last stage is settled.
-  VQ_DEVICE void prepare() const { Tiles(share_, book(0)).begin(); }
+  VQ_DEVICE void prepare() const { Tiles(share_, units_.book(0)).begin(); }
 
   VQ_DEVICE void search() const {
-    for (int i = 0; i < units_ * kUnitRuns; ++i) {
+    for (int i = 0; i < units_.units() * kUnitRuns; ++i) {
       const int unit = i / kUnitRuns;
       const int first = i % kUnitRuns * kRunVectors;
-      if (first >= share_.work.count * kUnitVectors) continue;
-      const Tiles tiles(share_, book(unit));
+      if (first >= share_.work.count * Units::kUnitVectors) continue;
+      const Tiles tiles(share_, units_.book(unit));
       if (i > 0) tiles.begin();
-      search(run_of(unit, first + warp() * kProductVectors), tiles);
+      search(units_.run_of(unit, first + warp() * kProductVectors), tiles);
       sync_block();
     }
     Sets(share_, stage_).compare_open();
@@ -68,14 +66,13 @@ class AppendProductsStage {
  private:
   using Sets = AppendProductsSets<Share>;
   using Tiles = AppendProductsTiles<Share>;
-  using Run = typename Sets::Run;
-  using Row = typename Sets::Row;
+  using Units = AppendUnitRows<Share>;
+  using Run = typename Units::Run;
+  using Row = typename Units::Row;
   static constexpr auto kConfig = Share::kConfig;
   static constexpr FormatConfig kFormat = Share::kFormat;
   static constexpr Element kElement = kConfig.element;
   static constexpr int kSize = Share::kVectorSize;
-  static constexpr int kOfUnit = kFormat.unit_elements / kSize;
-  static constexpr int kUnitVectors = Sets::kUnitVectors;
   static constexpr int kUnitRuns = unit_runs(kConfig, kFormat);
   static constexpr int kRunVectors = Share::kThreads / 32 * kProductVectors;
   static constexpr int kSteps = kSize / 16;  // of 16 columns that a product takes
@@ -93,20 +90,8 @@ class AppendProductsStage {
   static_assert(16 * kRowTiles == kProductVectors && kSize % 16 == 0, "");
   static_assert(kTile % kColumns == 0 && kColumns % kGroup == 0, "");
 
-  VQ_DEVICE i64 book(int unit) const {
-    return share_.book_of((first_unit_ + unit) * kOfUnit, stage_);
-  }
-  // A warp's, from sub-vector `first` on of those of a unit, token by token.
-  VQ_DEVICE Run run_of(int unit, int first) const {
-    const int begin = (first_unit_ + unit) * kOfUnit;
-    const int from = begin < share_.begin ? share_.begin : begin;
-    const int end = share_.begin + share_.vectors;
-    const int to = begin + kOfUnit < end ? begin + kOfUnit : end;
-    return {book(unit), first, from, to - from};
-  }
-
   VQ_DEVICE void search(const Run& run, const Tiles& tiles) const {
-    const bool idle = run.first >= share_.work.count * kUnitVectors;
+    const bool idle = run.first >= share_.work.count * Units::kUnitVectors;
     const Sets sets(share_, stage_);
     const float inverted = Sets::inverse(share_.scale_of(run.book));
     u32 a[kRowTiles][kSteps][4];
@@ -333,7 +318,7 @@ class AppendProductsStage {
 
   const Share& share_;
   int stage_;
-  int first_unit_, units_;
+  Units units_;
 };
 
 }  // namespace vq

@@ -40,13 +40,7 @@ VQ_HD constexpr int group_tiles(const FormatConfig& f) {
   return tiles < wanted ? tiles : wanted;
 }
 
-// Sub-vectors of a unit that a share has, at most; and items of a block that a unit makes.
-VQ_HD constexpr int unit_sub_vectors(const AppendConfig<AppendFragments>& c,
-                                     const FormatConfig& f) {
-  const int share = share_sub_vectors(c, f);
-  const int of_unit = f.unit_elements / f.vector_size;
-  return share < of_unit ? share : of_unit;
-}
+// Items of a block that a unit makes.
 VQ_HD constexpr int unit_items(const AppendConfig<AppendFragments>& c, const FormatConfig& f) {
   return ceil_div(c.tokens_per_block * unit_sub_vectors(c, f), kAppendItem);
 }

@@ -70,13 +70,7 @@ VQ_HD constexpr int set_entries(const FormatConfig& f) { return entries(f) >= 16
 VQ_HD constexpr int staged_bytes(const FormatConfig& f) { return f.vector_size * 2 + 16; }
 VQ_HD constexpr int set_buffers(const FormatConfig& f) { return f.vector_size <= 96 ? 2 : 1; }
 
-// Sub-vectors of a unit that a share has, at most; and the runs of them that a block's warps take
-// at once.
-VQ_HD constexpr int unit_sub_vectors(const ProductsConfig& c, const FormatConfig& f) {
-  const int share = share_sub_vectors(c, f);
-  const int of_unit = f.unit_elements / f.vector_size;
-  return share < of_unit ? share : of_unit;
-}
+// Runs of a unit's sub-vectors that a block's warps take at once.
 VQ_HD constexpr int unit_runs(const ProductsConfig& c, const FormatConfig& f) {
   return ceil_div(c.tokens_per_block * unit_sub_vectors(c, f), c.threads / 32 * kProductVectors);
 }
