@@ -5,6 +5,7 @@
 #include <vq/args/linear.h>
 #include <vq/kernels/linear_rowgroups/plan.h>
 #include <vq/ops/linear_work.cuh>
+#include <vq/ops/step_octets.cuh>
 
 namespace vq {
 
@@ -19,18 +20,13 @@ VQ_DEVICE void linear_rows_of_x(const LinearArgs& args) {
   constexpr i64 kSteps = laid_out_steps(kConfig);
   const i64 place = i64{block_x()} * kLayingThreads + thread_index();
   const int row = static_cast<int>(place % kRows);
-  const i64 step = place / kRows % kSteps;
+  const int step = static_cast<int>(place / kRows % kSteps);
   const i64 block = place / kRows / kSteps;
   if (block * kRows >= Work::rows(args)) return;
   U32x4 octets[kStepOctets];
   VQ_UNROLL
   for (int c = 0; c < kStepOctets; ++c) {
-    const i64 column = step / run_steps(kConfig) * run_columns(kConfig) +
-                       octet_column(kStepOctets, run_octets(kConfig),
-                                    static_cast<int>(step % run_steps(kConfig)), c);
-    octets[c] = column < Work::kInFeatures
-                    ? Work::x_octet(args, static_cast<int>(block) * kRows + row, column)
-                    : U32x4{};
+    octets[c] = step_octet<Plan>(args, static_cast<int>(block) * kRows + row, step, c);
   }
   u8* const to = args.staged + (block * kSteps + step) * step_bytes(kConfig) + row * kCoreRowBytes;
   VQ_UNROLL

@@ -6,6 +6,7 @@
 #include <vq/kernels/linear_bytegroups/plan.h>
 #include <vq/ops/linear_work.cuh>
 #include <vq/ops/split_bytes.cuh>
+#include <vq/ops/step_octets.cuh>
 
 namespace vq {
 
@@ -68,14 +69,8 @@ class StagedRow {
   // use(c, the octet of x that lane c of a product's four looks up in the step).
   template <class Use>
   VQ_DEVICE void load(int step, Use use) const {
-    constexpr int kSteps = run_steps(kConfig);
-    const i64 run = step / kSteps;
     VQ_UNROLL
-    for (int c = 0; c < 4; ++c) {
-      const i64 column =
-          run * run_columns(kConfig) + octet_column(4, run_octets(kConfig), step % kSteps, c);
-      use(c, column < Work::kInFeatures ? Work::x_octet(args_, row_, column) : U32x4{});
-    }
+    for (int c = 0; c < 4; ++c) use(c, step_octet<Plan>(args_, row_, step, c));
   }
   VQ_DEVICE static void set_word(U32x4& words, int i, u32 word) {
     (i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w) = word;
