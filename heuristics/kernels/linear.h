@@ -45,6 +45,18 @@ void fit_tile_rows(const Linear& op, P& plan) {
   while (plan.threads > 32 && !divides()) plan.threads /= 2;
 }
 
+// Rows of a block so that no codes are read twice: the least power of two from 8 up to `most`.
+inline int rows_of_block(int rows, int most) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, most))));
+}
+
+// About `wanted` splits, each of at least one chunk and all as long.
+template <class P>
+int splits_in_chunks(const P& plan, const Linear& op, std::int64_t wanted) {
+  return static_cast<int>(even_splits(ceil_div(op.shape.in_features, plan.chunk_columns),
+                                      std::max<std::int64_t>(1, wanted)));
+}
+
 // Tries whole codebooks in shared memory, then in global memory; false where check() accepts
 // neither.
 template <class P>
@@ -101,6 +113,28 @@ void judge_outputs_per_warp(Judge& judge, const P& plan, const Linear& op) {
   judge.require(plan.outputs_per_warp % outputs == 0,
                 "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
                 plan.outputs_per_warp, outputs);
+}
+
+// Of dataflows that multiply by warp groups: the GPU, else to use `instead`, and whole groups.
+template <class P>
+void judge_warp_groups(Judge& judge, const P& plan, const GpuSpec& gpu, const char* instead) {
+  judge.require(gpu.warpgroup_products,
+                "{} ({}) has no products of warp groups, which dataflow {} takes and Hopper alone "
+                "has; use dataflow {}",
+                gpu.name, gpu.arch, dataflow_name(plan), instead);
+  constexpr int kGroupThreads = 32 * vq::kGroupWarps;
+  judge.require(plan.threads % kGroupThreads == 0,
+                "threads {} are no whole warp groups of {}, as dataflow {} takes", plan.threads,
+                kGroupThreads, dataflow_name(plan));
+}
+// Those of 16-bit elements have as many outputs and rows as an instruction.
+template <class P>
+void judge_group_products(Judge& judge, const P& plan, const Linear& op) {
+  judge_outputs_per_warp(judge, plan, op);
+  judge.require(
+      std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
+      "rows_per_block {} is not a power of two from 8, as dataflow {} takes", plan.rows_per_block,
+      dataflow_name(plan));
 }
 
 // A block's warps fall into whole teams that share the columns.
@@ -230,6 +264,15 @@ inline double rebuild_instructions(const VqFormat& format) {
   constexpr double kParity = 8;
   if (format.entry_type == EntryType::int8) return 5 * format.vector_size / 4.0;
   return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
+}
+
+// Instructions that make a 16-bit operand of an entry, a warp: it is rebuilt, and stages are added
+// up in pairs of elements or, where they have scales, in fp32.
+inline double operand_instructions(const VqFormat& format) {
+  const double summed = format.stage_scales    ? 2.0 * format.vector_size
+                        : format.residuals > 1 ? format.vector_size / 2.0
+                                               : 0;
+  return rebuild_instructions(format) + summed;
 }
 
 // Codes that all warps load by `runs` runs, and x, of which a block stages `chunks` chunks. Passes

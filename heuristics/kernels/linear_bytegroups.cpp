@@ -7,10 +7,7 @@
 namespace vqgen {
 namespace {
 
-// Rows of a block: the least power of two that has all, up to 64.
-int staged_rows(int rows) {
-  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, 64))));
-}
+constexpr int kBytegroupRows = 64;  // of a block, by default
 
 // Chunks of whole runs of about `columns`, two steps at least.
 int chunk_of(const LinearBytegroups& plan, const Linear& op, std::int64_t columns) {
@@ -19,25 +16,11 @@ int chunk_of(const LinearBytegroups& plan, const Linear& op, std::int64_t column
                           run);
 }
 
-// Splits that leave each at least one chunk.
-int splits_of(const LinearBytegroups& plan, const Linear& op, std::int64_t wanted) {
-  return static_cast<int>(even_splits(ceil_div(op.shape.in_features, plan.chunk_columns),
-                                      std::max<std::int64_t>(1, wanted)));
-}
-
 }  // namespace
 
 void judge_plan(Judge& judge, const LinearBytegroups& plan, const Linear& op, const GpuSpec& gpu) {
   judge_bytes(judge, plan, op, gpu);
-  judge.require(
-      gpu.warpgroup_products,
-      "{} ({}) has no products of warp groups, which dataflow bytegroups takes and Hopper "
-      "alone has; use dataflow bytes",
-      gpu.name, gpu.arch);
-  constexpr int kGroupThreads = 128;
-  judge.require(plan.threads % kGroupThreads == 0,
-                "threads {} are no whole warp groups of {}, as dataflow bytegroups takes",
-                plan.threads, kGroupThreads);
+  judge_warp_groups(judge, plan, gpu, "bytes");
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) &&
                     plan.rows_per_block >= 8 && plan.rows_per_block <= 128,
                 "rows_per_block {} is not a power of two from 8 to 128, as dataflow bytegroups "
@@ -67,7 +50,7 @@ void judge_plan(Judge& judge, const LinearBytegroups& plan, const Linear& op, co
 
 // Enough outputs per block to fill the GPU once, then splits.
 LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuSpec& gpu) {
-  plan.rows_per_block = staged_rows(op.shape.rows);
+  plan.rows_per_block = rows_of_block(op.shape.rows, kBytegroupRows);
   const int lanes = phase_lanes(op.weights.held_bytes());
   for (const Placement& codebook :
        {all_replicated(op.weights.entries(), lanes), all_shared(op.weights.entries())}) {
@@ -77,7 +60,7 @@ LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuS
       for (const int words : {4, 2, 1}) {
         plan.code_words = words;
         plan.chunk_columns = chunk_of(plan, op, 256);
-        plan.splits = splits_of(plan, op, gpu.sms / blocks_of_split(op, plan));
+        plan.splits = splits_in_chunks(plan, op, gpu.sms / blocks_of_split(op, plan));
         plan.least_shared_bytes = shared_bytes_alone(plan, op, gpu);
         if (check(plan, op, gpu).ok) return plan;
       }
@@ -94,7 +77,7 @@ void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
     return;
   }
   const std::vector<Placement> placements = near_placements(op, allowed);
-  plan.rows_per_block = staged_rows(op.shape.rows);
+  plan.rows_per_block = rows_of_block(op.shape.rows, kBytegroupRows);
   for_each_of(
       plan,
       {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}, {&P::idle_warps, {0, 1, 2, 3}}},
@@ -103,8 +86,8 @@ void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
           plan.chunk_columns = chunk_of(plan, op, columns);
           std::set<int> cuts;
           for (const int waves : {1, 2}) {
-            cuts.insert(
-                splits_of(plan, op, std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
+            cuts.insert(splits_in_chunks(
+                plan, op, std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
           }
           for (const int splits : cuts) {
             plan.splits = splits;
@@ -137,7 +120,7 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   // Codes; a warp group reads x once a product, and it is copied once.
   constexpr double kRows = 8;
   to.passes += runs * warps * 2 * vq::run_words(c) / c.code_words * kRows;
-  to.passes += steps / vq::kBytegroupWarps * vq::step_bytes(c) / 128;
+  to.passes += steps / vq::kGroupWarps * vq::step_bytes(c) / 128;
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   to.l2_bytes += chunks * vq::chunk_bytes(c);
   to.prologue += chunks + 2;  // and the kernel before

@@ -7,23 +7,12 @@
 namespace vqgen {
 namespace {
 
-// Rows of a block so that no codes are read twice: the least power of two, up to `most`.
-int block_rows(int rows, int most) {
-  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, most))));
-}
-
 // The longest chunk of whole runs within `columns` that codebook units allow; 0 where none is.
 int chunk_of(const LinearRowgroups& plan, const Linear& op, std::int64_t columns) {
   const auto config = configured(plan, op);
   const std::int64_t run = vq::run_columns(config);
   return static_cast<int>(
       fitting_chunk(std::max(run, columns), run, config.unit_columns, op.shape.in_features));
-}
-
-// Splits that leave each at least one chunk.
-int splits_of(const LinearRowgroups& plan, const Linear& op, std::int64_t wanted) {
-  return static_cast<int>(even_splits(ceil_div(op.shape.in_features, plan.chunk_columns),
-                                      std::max<std::int64_t>(1, wanted)));
 }
 
 // Bytes are added up where the sums of all columns have one scale.
@@ -39,19 +28,8 @@ constexpr std::int64_t kChunkColumns = 512;
 }  // namespace
 
 void judge_plan(Judge& judge, const LinearRowgroups& plan, const Linear& op, const GpuSpec& gpu) {
-  judge.require(gpu.warpgroup_products,
-                "{} ({}) has no products of warp groups, which dataflow rowgroups takes and Hopper "
-                "alone has; use dataflow fragments",
-                gpu.name, gpu.arch);
-  constexpr int kGroupThreads = 32 * vq::kGroupWarps;
-  judge.require(plan.threads % kGroupThreads == 0,
-                "threads {} are no whole warp groups of {}, as dataflow rowgroups takes",
-                plan.threads, kGroupThreads);
-  judge_outputs_per_warp(judge, plan, op);
-  judge.require(
-      std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
-      "rows_per_block {} is not a power of two from 8, as dataflow rowgroups takes",
-      plan.rows_per_block);
+  judge_warp_groups(judge, plan, gpu, "fragments");
+  judge_group_products(judge, plan, op);
   if (plan.byte_sums != 0) judge_bytes(judge, plan, op, gpu);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
@@ -74,7 +52,7 @@ void judge_plan(Judge& judge, const LinearRowgroups& plan, const Linear& op, con
 
 // Enough outputs per block to fill the GPU once, then splits.
 LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpec& gpu) {
-  plan.rows_per_block = block_rows(op.shape.rows, 128);
+  plan.rows_per_block = rows_of_block(op.shape.rows, 128);
   plan.byte_sums = adds_bytes(op);
   const int entries = op.weights.entries();
   for (const Placement& codebook : {all_replicated(entries, phase_lanes(op.weights.held_bytes())),
@@ -86,7 +64,7 @@ LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpe
         plan.code_words = words;
         plan.chunk_columns = chunk_of(plan, op, kChunkColumns);
         if (plan.chunk_columns == 0) continue;
-        plan.splits = splits_of(plan, op, gpu.sms / blocks_of_split(op, plan));
+        plan.splits = splits_in_chunks(plan, op, gpu.sms / blocks_of_split(op, plan));
         plan.least_shared_bytes = shared_bytes_alone(plan, op, gpu);
         if (check(plan, op, gpu).ok) return plan;
       }
@@ -103,8 +81,8 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
   plan.byte_sums = adds_bytes(op);
   const std::vector<Placement> placements =
       plan.byte_sums != 0 ? near_placements(op, allowed) : whole_placements(op.weights, allowed);
-  const std::set<int> rows{block_rows(op.shape.rows, 64), block_rows(op.shape.rows, 128),
-                           block_rows(op.shape.rows, 256)};
+  const std::set<int> rows{rows_of_block(op.shape.rows, 64), rows_of_block(op.shape.rows, 128),
+                           rows_of_block(op.shape.rows, 256)};
   for (const int of_block : rows) {
     plan.rows_per_block = of_block;
     for_each_of(plan,
@@ -116,7 +94,7 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
                   if (plan.chunk_columns == 0) return;
                   std::set<int> cuts;
                   for (const int waves : {1, 2, 4}) {
-                    cuts.insert(splits_of(
+                    cuts.insert(splits_in_chunks(
                         plan, op, std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
                   }
                   for (const int splits : cuts) {
@@ -151,11 +129,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
     const double words = format.vector_size / 4.0;
     to.arithmetic += entries * words + entries / format.residuals * rebuild_instructions(format);
   } else {
-    // Stages are added up in pairs of elements or, where they have scales, in fp32.
-    const double summed = format.stage_scales    ? 2.0 * format.vector_size
-                          : format.residuals > 1 ? format.vector_size / 2.0
-                                                 : 0;
-    to.arithmetic += entries * (rebuild_instructions(format) + summed);
+    to.arithmetic += entries * operand_instructions(format);
   }
   to.turns += steps;
   // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 64: 32 clocks

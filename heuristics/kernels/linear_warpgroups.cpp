@@ -9,6 +9,8 @@
 namespace vqgen {
 namespace {
 
+constexpr int kWarpgroupRows = 256;  // of a product
+
 // Sets the longest chunk of whole runs whose x a thread fetches `steps` rows of a step of, and the
 // splits that give each multiprocessor a block; false where check() accepts none.
 bool fit_chunk(LinearWarpgroups& plan, const Linear& op, const GpuSpec& gpu, int steps) {
@@ -25,11 +27,6 @@ bool fit_chunk(LinearWarpgroups& plan, const Linear& op, const GpuSpec& gpu, int
     if (place_codebook(plan, op, gpu)) return true;
   }
   return false;
-}
-
-// Rows of x that a block of warp groups takes so that none is read twice: the least power of two.
-int warpgroup_rows(int rows) {
-  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, 256))));
 }
 
 // Idle warps with which the busiest multiprocessor has fewest outputs, if all blocks of a split
@@ -79,20 +76,8 @@ void add_cuts(Candidates& to, LinearWarpgroups plan, const Linear& op,
 // Whole warp groups, of as many rows as an instruction has.
 void judge_plan(Judge& judge, const LinearWarpgroups& plan, const Linear& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
-  judge.require(
-      gpu.warpgroup_products,
-      "{} ({}) has no products of warp groups, which dataflow warpgroups takes and Hopper "
-      "alone has; use dataflow fragments",
-      gpu.name, gpu.arch);
-  constexpr int kGroupThreads = 32 * vq::kGroupWarps;
-  judge.require(plan.threads % kGroupThreads == 0,
-                "threads {} are no whole warp groups of {}, as dataflow warpgroups takes",
-                plan.threads, kGroupThreads);
-  judge_outputs_per_warp(judge, plan, op);
-  judge.require(
-      std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) && plan.rows_per_block >= 8,
-      "rows_per_block {} is not a power of two from 8, as dataflow warpgroups takes",
-      plan.rows_per_block);
+  judge_warp_groups(judge, plan, gpu, "fragments");
+  judge_group_products(judge, plan, op);
   // Where only some warps look up just before a product, ptxas waits for each before the next.
   judge.require(plan.idle_warps == 0 || plan.steps_ahead == 1,
                 "idle_warps {} take steps_ahead 1: the compiler serialises products else",
@@ -110,7 +95,7 @@ void judge_plan(Judge& judge, const LinearWarpgroups& plan, const Linear& op, co
 
 // Enough outputs per block to fill the GPU once, then splits.
 LinearWarpgroups choose_plan(LinearWarpgroups plan, const Linear& op, const GpuSpec& gpu) {
-  plan.rows_per_block = warpgroup_rows(op.shape.rows);
+  plan.rows_per_block = rows_of_block(op.shape.rows, kWarpgroupRows);
   for (const int threads : {512, 256, 128}) {
     plan.threads = threads;
     for (const int words : {4, 2, 1}) {
@@ -131,7 +116,7 @@ void add_candidates(Candidates& to, LinearWarpgroups plan, const Linear& op,
   constexpr int kFewestRows = 2;
   if (!to.gpu.warpgroup_products || op.shape.rows < kFewestRows) return;
   const std::vector<Placement> placements = whole_placements(op.weights, allowed);
-  const int rows = warpgroup_rows(op.shape.rows);
+  const int rows = rows_of_block(op.shape.rows, kWarpgroupRows);
   for (const int part : {1, 2}) {
     plan.rows_per_block = rows / part;
     for_each_of(plan,
@@ -160,11 +145,7 @@ void count_work(BlockWork& to, const LinearWarpgroups& plan, const Linear& op, c
   const double entries =
       (warps - c.idle_warps) * runs * vq::run_steps(c) * tiles * 2 * vq::octet_codes(c.weights);
   add_lookups(to, use.operands.front(), entries, conflicts);
-  // Stages are added up in pairs of elements or, where they have scales, in fp32.
-  const double summed = format.stage_scales    ? 2.0 * format.vector_size
-                        : format.residuals > 1 ? format.vector_size / 2.0
-                                               : 0;
-  to.arithmetic += entries * (rebuild_instructions(format) + summed);
+  to.arithmetic += entries * operand_instructions(format);
   to.turns += steps;
   // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 16.
   constexpr double kRate = 0.5;

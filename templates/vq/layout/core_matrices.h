@@ -15,6 +15,7 @@
 
 namespace vq {
 
+inline constexpr int kGroupWarps = 4;  // that multiply together
 inline constexpr int kCoreRows = 8;
 inline constexpr int kCoreRowBytes = 16;
 inline constexpr int kCoreBytes = kCoreRows * kCoreRowBytes;

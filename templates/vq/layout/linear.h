@@ -68,6 +68,10 @@ template <class Plan>
 VQ_HD constexpr int block_rows(const LinearConfig<Plan>& c) {
   return c.rows < c.rows_per_block ? c.rows : c.rows_per_block;
 }
+template <class Plan>
+VQ_HD constexpr i64 row_blocks(const LinearConfig<Plan>& c) {
+  return ceil_div(c.rows, c.rows_per_block);
+}
 // Counters of a call whose last blocks merge: results that blocks share.
 template <class Plan>
 VQ_HD constexpr i64 counters(const LinearConfig<Plan>& c) {
@@ -122,23 +126,29 @@ VQ_HD constexpr i64 block_shared_bytes(const LinearConfig<Plan>& c) {
   return total < c.least_shared_bytes ? c.least_shared_bytes : total;
 }
 
-// The dataflow's own kernel, and the one that combines. Codes are read by whole loads.
+// The dataflow's own kernel, of blocks that take `shared_bytes`, behind those that `shape` has,
+// which hand it shape.handed_bytes; and the one that combines. Codes are read by whole loads.
 template <class Plan>
-VQ_HD constexpr CallShape call_shape(const LinearConfig<Plan>& c) {
-  CallShape shape{};
+VQ_HD constexpr CallShape call_behind(const LinearConfig<Plan>& c, CallShape shape,
+                                      i64 shared_bytes) {
   shape.add({Plan::kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}),
-             ceil_div(c.rows, c.rows_per_block), splits(c), c.threads, shared_layout(c).total,
-             Plan::kAhead, true});
+             ceil_div(c.rows, c.rows_per_block), splits(c), c.threads, shared_bytes, Plan::kAhead,
+             true});
   shape.splits = splits(c);
   shape.counters = counters(c);
   shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
   if (c.in_features % Plan::kXElements == 0) shape.element_bytes = 2 * Plan::kXElements;
-  if (splits(c) == 1) return shape;
-  shape.workspace_bytes = kCounterBytes + i64{splits(c)} * c.rows * c.out_features * 4;
-  if (c.combine == Combine::last_block) return shape;
+  const i64 partials = splits(c) == 1 ? 0 : i64{splits(c)} * c.rows * c.out_features * 4;
+  const i64 used = shape.handed_bytes + partials;
+  if (used > 0) shape.workspace_bytes = kCounterBytes + used;
+  if (splits(c) == 1 || c.combine == Combine::last_block) return shape;
   shape.add({"linear_combine", "combine", ceil_div(c.rows * c.out_features, i64{kCombineThreads}),
              1, 1, kCombineThreads, 0, false, false});
   return shape;
+}
+template <class Plan>
+VQ_HD constexpr CallShape call_shape(const LinearConfig<Plan>& c) {
+  return call_behind(c, CallShape{}, shared_layout(c).total);
 }
 
 }  // namespace vq

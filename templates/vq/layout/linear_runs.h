@@ -1,4 +1,5 @@
-// How a product on tensor cores (fragments, warpgroups, rowgroups) reads codes by runs and x by octets.
+// How a product on tensor cores (fragments, warpgroups, rowgroups) reads codes by runs and x by
+// octets.
 #pragma once
 
 #include <vq/layout/linear.h>

@@ -16,7 +16,6 @@
 
 namespace vq {
 
-inline constexpr int kGroupWarps = 4;
 inline constexpr int kStepOctets = 4;
 
 template <class Plan>

@@ -72,13 +72,9 @@ VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearBytegroups>& c) {
 // A chunk comes while the last products of the one before are still reading theirs, and other warps
 // are behind by a barrier.
 inline constexpr int kStagedChunks = 3;
-inline constexpr int kBytegroupWarps = 4;
 
 // What the first kernel makes: of each block of rows whole chunks of bytes; and a scale for each
 // row, fp32, by which the integers 256 high + low become numbers.
-VQ_HD constexpr i64 row_blocks(const LinearConfig<LinearBytegroups>& c) {
-  return ceil_div(c.rows, c.rows_per_block);
-}
 VQ_HD constexpr i64 staged_row_bytes(const LinearConfig<LinearBytegroups>& c) {
   return chunks(c) * chunk_bytes(c);
 }
@@ -106,20 +102,8 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   CallShape shape{};
   shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, 1, kStagingThreads,
              kStagingThreads / 32 * 4, false, false});
-  shape.add({c.kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}), row_blocks(c),
-             c.splits, c.threads, block_shared_bytes(c), c.kAhead, true});
-  shape.splits = c.splits;
-  shape.counters = counters(c);
-  shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
-  if (c.in_features % c.kXElements == 0) shape.element_bytes = 2 * c.kXElements;
   shape.handed_bytes = ceil_div(staged_bytes(c), i64{16}) * 16;
-  shape.workspace_bytes = kCounterBytes + shape.handed_bytes;
-  if (c.splits == 1) return shape;
-  shape.workspace_bytes += i64{c.splits} * c.rows * c.out_features * 4;
-  if (c.combine == Combine::last_block) return shape;
-  shape.add({"linear_combine", "combine", ceil_div(c.rows * c.out_features, i64{kCombineThreads}),
-             1, 1, kCombineThreads, 0, false, false});
-  return shape;
+  return call_behind(c, shape, block_shared_bytes(c));
 }
 
 }  // namespace vq

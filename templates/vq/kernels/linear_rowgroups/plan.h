@@ -68,9 +68,6 @@ VQ_HD constexpr int piece_bytes(const LinearConfig<LinearRowgroups>& c) {
 }
 
 // What the first kernel makes: of each block of rows all steps, as they stand in shared memory.
-VQ_HD constexpr i64 row_blocks(const LinearConfig<LinearRowgroups>& c) {
-  return ceil_div(c.rows, c.rows_per_block);
-}
 VQ_HD constexpr i64 laid_out_steps(const LinearConfig<LinearRowgroups>& c) {
   return chunks(c) * chunk_steps(c);
 }
@@ -94,20 +91,8 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearRowgroups>& c) {
   shape.add({"linear_rows_of_x", "x",
              ceil_div(row_blocks(c) * c.rows_per_block * laid_out_steps(c), i64{kLayingThreads}), 1,
              1, kLayingThreads, 0, false, false});
-  shape.add({c.kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}), row_blocks(c),
-             c.splits, c.threads, block_shared_bytes(c), c.kAhead, true});
-  shape.splits = c.splits;
-  shape.counters = counters(c);
-  shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
-  if (c.in_features % c.kXElements == 0) shape.element_bytes = 2 * c.kXElements;
   shape.handed_bytes = laid_out_bytes(c);
-  shape.workspace_bytes = kCounterBytes + shape.handed_bytes;
-  if (c.splits == 1) return shape;
-  shape.workspace_bytes += i64{c.splits} * c.rows * c.out_features * 4;
-  if (c.combine == Combine::last_block) return shape;
-  shape.add({"linear_combine", "combine", ceil_div(c.rows * c.out_features, i64{kCombineThreads}),
-             1, 1, kCombineThreads, 0, false, false});
-  return shape;
+  return call_behind(c, shape, block_shared_bytes(c));
 }
 
 }  // namespace vq
