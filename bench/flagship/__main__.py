@@ -22,22 +22,9 @@ import figures
 import ours
 import problems
 import report
+from arguments import pattern, positive
 
 OFF_BY_DEFAULT = ("captured",)  # needs --captured
-
-
-def pattern(text):
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
-
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 at least")
-    return value
 
 
 def write_report(source, everything, documents, arguments, out):

@@ -9,7 +9,6 @@ is wrong or a side fails; 2 for bad input; 5 where something is missing, and wha
 """
 import argparse
 import pathlib
-import re
 import shutil
 import sys
 
@@ -19,21 +18,8 @@ import device  # noqa: E402
 import shapes  # noqa: E402
 import table  # noqa: E402
 import turns  # noqa: E402
+from arguments import pattern, positive  # noqa: E402
 from ours import Failed  # noqa: E402
-
-
-def pattern(text):
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
-
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 at least")
-    return value
 
 
 def read_arguments(words):

@@ -3,7 +3,8 @@
 A ratio is the median over the rounds of FP16's time / the side's time in the same round; times are medians.
 FP16 is the backend with the smaller median.
 """
-from figures import median  # of bench/flagship
+import report  # of bench/flagship
+from figures import median
 
 SHAPE_COLUMNS = {"products": ("out x in", "rows"),
                  "attention": ("batch", "query heads", "KV heads", "tokens")}
@@ -36,10 +37,6 @@ def figures(document):
     return [each for each in map(figure_of, document["problems"]) if each]
 
 
-def lines_of(columns, rows):
-    return ["| " + " | ".join(cells) + " |" for cells in (columns, ["---"] * len(columns), *rows)]
-
-
 def part_lines(part, problems):
     """The table of one part: times in us, and in brackets how many times as fast as FP16 of the same run."""
     names = list(dict.fromkeys(name for each in problems for name in each["sides"]))
@@ -53,7 +50,7 @@ def part_lines(part, problems):
             cells.append(f"{timed['us']:.1f} ({timed['ratio']:.2f})" if timed
                          else side["outcome"] if side else "-")
         rows.append([*shape_cells(problem), *cells])
-    return lines_of([*SHAPE_COLUMNS[part], "FP16", *names], rows)
+    return report.table([*SHAPE_COLUMNS[part], "FP16", *names], rows)
 
 
 def side_lines(problems):
@@ -66,7 +63,7 @@ def side_lines(problems):
     rows = [[name, f"{timed[0]['bits']:g}", f"{max(each['rel_err'] for each in timed):.1e}",
              f"{timed[0]['tolerance']:.0e}" if timed[0]["tolerance"] else "vqgen's own"]
             for name, timed in sides.items()]
-    return lines_of(["side", "bits", "largest error", "allowed"], rows) if rows else []
+    return report.table(["side", "bits", "largest error", "allowed"], rows) if rows else []
 
 
 def markdown(document):
