@@ -2,7 +2,6 @@
 // and kernels that trust estimates too far, which such input has to find.
 #include <gtest/gtest.h>
 
-#include "generator/generate.h"
 #include "tests/sweep/hard_append.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -49,34 +48,13 @@ class AppendByFragments : public testing::Test {
   void SetUp() override {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   }
-  static Kernel kernel(const KvAppend& op, const Plan& plan) {
-    return Kernel(*sweep_backend(), op, plan, sweep_gpu());
-  }
 };
 
 TEST_F(AppendByFragments, HardInputHasTheBitsOfLanes) {
   for (const KvAppend& op : hard_problems()) {
     SCOPED_TRACE(to_json(Problem(op)).dump());
-    Kernel lanes = kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
-    std::vector<Kernel> all;
-    for (const AppendFragments& plan : {AppendFragments{.tokens_per_block = 37},
-                                        {.threads = 64, .splits = 4, .tokens_per_block = 5}}) {
-      ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
-      all.push_back(kernel(op, plan));
-    }
-    for (const Hard kind : kAllHard) {
-      const AppendData data = hard_data(op, kind);
-      const AppendResult right = lanes.run(data);
-      // Others leave what fp32 has.
-      const bool judged = kind == Hard::halfway || kind == Hard::copies || kind == Hard::one_entry;
-      EXPECT_TRUE(!judged || judge_append(data, right).ok) << judge_append(data, right).why;
-      for (Kernel& fragments : all) {
-        const AppendResult result = fragments.run(data);
-        EXPECT_EQ(differences(right, result), 0u) << static_cast<int>(kind);
-        EXPECT_EQ(result.raw_keys, right.raw_keys);
-        EXPECT_EQ(result.raw_values, right.raw_values);
-      }
-    }
+    expect_bits_of_lanes(op, {AppendFragments{.tokens_per_block = 37},
+                              AppendFragments{.threads = 64, .splits = 4, .tokens_per_block = 5}});
   }
 }
 
@@ -84,30 +62,14 @@ TEST_F(AppendByFragments, HardInputHasTheBitsOfLanes) {
 TEST_F(AppendByFragments, HardInputFindsKernelsThatTrustEstimates) {
   const KvAppend op = hard_problems().front();
   const Plan plan = rules_plan(AppendFragments{}, op, sweep_gpu());
-  Kernel lanes = kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  const struct {
-    const char* place;
-    const char* instead;
-  } faults[] = {
+  const AppendFault faults[] = {
       {"least.other > least.best + margin", "true"},
       {"least.other > least.best + margin", "least.other > least.best"},
       {"low -= to_float", "low -= 0.0f * to_float"},
       {"if (candidate < distance) {", "if (candidate <= distance) {"},
       {"larger(keeps.best, best)", "infinity()"},
   };
-  for (const auto& [place, instead] : faults) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    ASSERT_FALSE(wrong.text == right.text) << place;
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    std::size_t found = 0;
-    for (const Hard kind : kAllHard) {
-      const AppendData data = hard_data(op, kind);
-      found += differences(lanes.run(data), execute(backend, *kernel, wrong, op, plan, data));
-    }
-    EXPECT_GT(found, 0u) << instead;
-  }
+  expect_faults_found(op, plan, faults);
 }
 
 }  // namespace

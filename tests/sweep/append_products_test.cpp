@@ -4,7 +4,6 @@
 
 #include <numeric>
 
-#include "generator/generate.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/hard_append.h"
 #include "tests/sweep/harness.h"
@@ -81,28 +80,11 @@ TEST_F(AppendByProducts, HardInputHasTheBitsOfLanes) {
   for (const ProductsCase& from : products_cases()) {
     SCOPED_TRACE(from.name);
     const KvAppend op = products_problem(from);
-    Kernel lanes = kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
-    std::vector<Kernel> all;
-    for (const AppendProducts& plan :
-         {AppendProducts{.threads = 64, .tokens_per_block = 37, .tile_bytes = 1024},
-          {.threads = 96, .splits = 2, .tokens_per_block = 5},
-          {.threads = 128, .tokens_per_block = 21, .tile_bytes = 65536, .warpgroups = 1}}) {
-      ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
-      all.push_back(kernel(op, plan));
-    }
-    for (const Hard kind : kAllHard) {
-      const AppendData data = hard_data(op, kind);
-      const AppendResult right = lanes.run(data);
-      // Others leave what fp32 has.
-      const bool judged = kind == Hard::halfway || kind == Hard::copies || kind == Hard::one_entry;
-      EXPECT_TRUE(!judged || judge_append(data, right).ok) << judge_append(data, right).why;
-      for (Kernel& products : all) {
-        const AppendResult result = products.run(data);
-        EXPECT_EQ(differences(right, result), 0u) << static_cast<int>(kind);
-        EXPECT_EQ(result.raw_keys, right.raw_keys);
-        EXPECT_EQ(result.raw_values, right.raw_values);
-      }
-    }
+    expect_bits_of_lanes(
+        op, {AppendProducts{.threads = 64, .tokens_per_block = 37, .tile_bytes = 1024},
+             AppendProducts{.threads = 96, .splits = 2, .tokens_per_block = 5},
+             AppendProducts{
+                 .threads = 128, .tokens_per_block = 21, .tile_bytes = 65536, .warpgroups = 1}});
   }
 }
 
@@ -127,13 +109,7 @@ TEST_F(AppendByProducts, ManyEntriesHaveTheBitsOfLanes) {
 TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
   const KvAppend op = products_problem(products_cases().front());
   const Plan plan = AppendProducts{.threads = 64, .tokens_per_block = 37};
-  Kernel lanes = kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  const struct {
-    const char* place;
-    const char* instead;
-  } faults[] = {
+  const AppendFault faults[] = {
       {"more > 0.0f && more * more > product_", "true"},
       {"more > 0.0f && more * more > product_", "estimate > best_"},
       {"const bool open = row.real && !", "const bool open = row.real && false && !"},
@@ -144,17 +120,7 @@ TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
       {"sums[1] += high * high;", ""},
       {"store_shared(parts + 2 * warp() + 1, nearest)", "store_shared(parts + 2 * warp() + 1, 0u)"},
   };
-  for (const auto& [place, instead] : faults) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    ASSERT_FALSE(wrong.text == right.text) << place;
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    std::size_t found = 0;
-    for (const Hard kind : kAllHard) {
-      const AppendData data = hard_data(op, kind);
-      found += differences(lanes.run(data), execute(backend, *kernel, wrong, op, plan, data));
-    }
-    EXPECT_GT(found, 0u) << instead;
-  }
+  expect_faults_found(op, plan, faults);
 }
 
 }  // namespace

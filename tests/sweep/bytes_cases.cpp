@@ -30,7 +30,7 @@ enum Axis {
   kCodeWords,
   kSplits,
   kCombine,
-  kGroups,
+  kDataflow,
 };
 constexpr std::array kBitsOf{8, 2, 5, 10};
 constexpr std::array kVectors{8, 4};
@@ -49,9 +49,9 @@ constexpr std::array kWordsOf{1, 2, 4};
 // By Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
                               3, 4, 3, 3, 4, 4, 3, 3, 2, 5};
-// Of the last axis, whose other values are bytes.
-constexpr bool is_bytegroups(int value) { return value == 1 || value == 4; }
-constexpr bool is_rowgroups(int value) { return value == 2; }
+// Dataflow rowgroups has cases enough elsewhere.
+enum Dataflow { kBytes, kBytegroups, kRowgroups };
+constexpr std::array kDataflows{kBytes, kBytegroups, kRowgroups, kBytes, kBytegroups};
 
 const auto& pick(const auto& values, const std::vector<int>& v, Axis axis) {
   return values[static_cast<std::size_t>(v[axis])];
@@ -176,7 +176,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   with_integers(op.weights, true);
   op.weights.common_scale = true;
   // With those of warp groups one codebook serves all columns.
-  const int unit = is_bytegroups(v[kGroups]) || is_rowgroups(v[kGroups]) ? 4096 : 1024;
+  const Dataflow dataflow = pick(kDataflows, v, kDataflow);
+  const int unit = dataflow == kBytes ? 1024 : 4096;
   if (v[kScope] == 1) {
     op.weights.scope = Scope::channel_group;
     op.weights.group_channels = unit;
@@ -189,9 +190,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op.shape.rows <= 8 ? Problem(Gemv{op}) : Problem(Gemm{op});
   validate(result.problem, "sweep");
-  result.plan = is_bytegroups(v[kGroups])  ? Plan(groups_plan(v, op, result.problem, gpu))
-                : is_rowgroups(v[kGroups]) ? Plan(rows_plan(v, op, result.problem, gpu))
-                                           : Plan(bytes_plan(v, op, result.problem, gpu));
+  result.plan = dataflow == kBytegroups  ? Plan(groups_plan(v, op, result.problem, gpu))
+                : dataflow == kRowgroups ? Plan(rows_plan(v, op, result.problem, gpu))
+                                         : Plan(bytes_plan(v, op, result.problem, gpu));
   // Their own plans of the axes are those that differ from the first that check() takes.
   result.override_dropped = !check(result.plan, result.problem, gpu).ok;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};

@@ -1,10 +1,14 @@
 #include "tests/sweep/hard_append.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <limits>
 #include <random>
 
+#include "generator/generate.h"
 #include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
@@ -115,6 +119,46 @@ std::size_t differences(const AppendResult& a, const AppendResult& b) {
     for (std::size_t i = 0; i < (a.*member).size(); ++i) count += (a.*member)[i] != (b.*member)[i];
   }
   return count;
+}
+
+void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans) {
+  Kernel lanes(*sweep_backend(), op, rules_plan<AppendLanes>(op, sweep_gpu()), sweep_gpu());
+  std::vector<Kernel> all;
+  for (const Plan& plan : plans) {
+    ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+    all.emplace_back(*sweep_backend(), op, plan, sweep_gpu());
+  }
+  for (const Hard kind : kAllHard) {
+    const AppendData data = hard_data(op, kind);
+    const AppendResult right = lanes.run(data);
+    // Others leave what fp32 has.
+    const bool judged = kind == Hard::halfway || kind == Hard::copies || kind == Hard::one_entry;
+    EXPECT_TRUE(!judged || judge_append(data, right).ok) << judge_append(data, right).why;
+    for (Kernel& each : all) {
+      const AppendResult result = each.run(data);
+      EXPECT_EQ(differences(right, result), 0u) << static_cast<int>(kind);
+      EXPECT_EQ(result.raw_keys, right.raw_keys);
+      EXPECT_EQ(result.raw_values, right.raw_values);
+    }
+  }
+}
+
+void expect_faults_found(const KvAppend& op, const Plan& plan,
+                         std::span<const AppendFault> faults) {
+  Backend& backend = *sweep_backend();
+  Kernel lanes(backend, op, rules_plan<AppendLanes>(op, sweep_gpu()), sweep_gpu());
+  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] : faults) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_FALSE(wrong.text == right.text) << place;
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    std::size_t found = 0;
+    for (const Hard kind : kAllHard) {
+      const AppendData data = hard_data(op, kind);
+      found += differences(lanes.run(data), execute(backend, *kernel, wrong, op, plan, data));
+    }
+    EXPECT_GT(found, 0u) << instead;
+  }
 }
 
 }  // namespace vqgen::test

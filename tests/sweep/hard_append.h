@@ -3,7 +3,10 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
+#include <vector>
 
+#include "core/plan/plan.h"
 #include "core/problem/problem.h"
 #include "runtime/verify/reference_append.h"
 
@@ -20,5 +23,16 @@ AppendData hard_data(const KvAppend& op, Hard kind);
 
 // Words of codes that differ.
 std::size_t differences(const AppendResult& a, const AppendResult& b);
+
+// Each kind of hard input has the bits of append_lanes by each of the plans, which check() accepts.
+void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans);
+
+// A place of a kernel's text, and what stands there instead.
+struct AppendFault {
+  const char* place;
+  const char* instead;
+};
+// Some hard input tells each fault of the plan's kernel.
+void expect_faults_found(const KvAppend& op, const Plan& plan, std::span<const AppendFault> faults);
 
 }  // namespace vqgen::test
