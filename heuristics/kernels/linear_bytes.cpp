@@ -1,13 +1,14 @@
 // A product of bytes. Candidates are the outputs of a warp and how many warps share the columns,
 // with as many warps across the outputs as give each multiprocessor the same work in one or two
-// blocks; the length of a load, and chunks that warps fetch in few registers.
+// blocks; the length of a load, and whether a kernel before
+// turns x to bytes.
+#include "core/gpu/gpu_arch.h"
 #include "heuristics/kernels/linear.h"
 
 namespace vqgen {
 namespace {
 
 constexpr int kMostWarps = 16;
-constexpr int kMostFetched = 4;  // octets of x that a lane has on their way
 
 struct RowForm {
   int product_rows;
@@ -39,24 +40,26 @@ void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int alon
   plan.splits = static_cast<int>(std::max<std::int64_t>(1, wanted / blocks_of_split(op, plan)));
 }
 
-// Sets the longest chunk of at most `most` runs per warp along the columns that can be fetched, and
-// as many splits as it leaves columns for; false where there is none.
-bool fit_chunk(LinearBytes& plan, const Linear& op, int most) {
+// Sets chunks of at most `runs` runs per warp along the columns, and as many splits as they leave
+// columns for; false where there are none.
+bool fit_chunk(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, std::int64_t runs) {
   const auto config = configured(plan, op);
   const std::int64_t run = vq::run_columns(config);
   const std::int64_t splits = plan.splits;
   const std::int64_t share = ceil_div(ceil_div(op.shape.in_features, splits), run) * run;
-  for (int runs = most; runs > 0; runs /= 2) {
-    const std::int64_t columns = std::min(share, run * runs * plan.warps_along_columns);
-    const std::int64_t chunk =
-        fitting_chunk(columns, run, config.unit_columns, op.shape.in_features);
-    if (chunk == 0) return false;
-    plan.chunk_columns = static_cast<int>(chunk);
-    plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk), splits));
-    const auto fitted = configured(plan, op);
-    if (vq::warp_turns(fitted) * vq::lane_octets(fitted) <= kMostFetched) return true;
-  }
-  return false;
+  const std::int64_t columns = std::min(share, run * runs * plan.warps_along_columns);
+  const std::int64_t chunk = fitting_chunk(columns, run, config.unit_columns, op.shape.in_features);
+  if (chunk == 0) return false;
+  plan.chunk_columns = static_cast<int>(chunk);
+  plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk), splits));
+  plan.least_shared_bytes = plan.x_before == 1 ? shared_bytes_alone(plan, op, gpu) : 0;
+  return true;
+}
+
+// The lengths of chunks that are tried, in runs per warp: of those that a block makes itself the
+// longer the better, since all its warps wait for each.
+std::vector<int> chunk_runs_of(int x_before) {
+  return x_before == 1 ? std::vector{1, 2, 4} : std::vector{2, 8, 1 << 20};
 }
 
 }  // namespace
@@ -72,6 +75,11 @@ void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const G
                 "rows_per_block {} is not a multiple of product_rows {}", plan.rows_per_block,
                 plan.product_rows);
   judge_warps_along_columns(judge, plan);
+  judge.require(
+      plan.x_before == 0 || has_bulk_copies(gpu.arch),
+      "{} ({}) has no bulk copies, by which x comes from a kernel before; set x_before to "
+      "0",
+      gpu.name, gpu.arch);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;
@@ -82,7 +90,7 @@ void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const G
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(vq::byte_registers(config) <= most,
                 "sums, codes and x take {} registers a thread, of {}; lower threads, "
-                "outputs_per_warp, rows_per_block, chunk_columns or code_words",
+                "outputs_per_warp, rows_per_block or code_words",
                 vq::byte_registers(config), most);
   judge_linear(judge, plan, op, gpu);
 }
@@ -105,7 +113,7 @@ LinearBytes choose_plan(LinearBytes plan, const Linear& op, const GpuSpec& gpu) 
             LinearBytes fitted = plan;
             fit_block(fitted, op, gpu, along, 1);
             if (fitted.threads > 32 * kMostWarps / 2 || along == 1) {
-              if (fit_chunk(fitted, op, 2) && check(fitted, op, gpu).ok) return fitted;
+              if (fit_chunk(fitted, op, gpu, 2) && check(fitted, op, gpu).ok) return fitted;
             }
           }
         }
@@ -125,13 +133,16 @@ void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePla
     for_each_of(plan, {{&P::outputs_per_warp, {16, 32, 64}}, {&P::code_words, {4, 2, 1}}}, [&] {
       for (const int waves : {1, 2}) {
         for (int along = 1; along <= kMostWarps / waves; along *= 2) {
-          for (const int runs : {1, 2, 4}) {
-            LinearBytes fitted = plan;
-            fit_block(fitted, op, to.gpu, along, waves);
-            if (!fit_chunk(fitted, op, runs)) continue;
-            for (const Placement& each : placements) {
-              fitted.codebook = each;
-              to.add(fitted);
+          for (const int x_before : {0, 1}) {
+            for (const int runs : chunk_runs_of(x_before)) {
+              LinearBytes fitted = plan;
+              fitted.x_before = x_before;
+              fit_block(fitted, op, to.gpu, along, waves);
+              if (!fit_chunk(fitted, op, to.gpu, runs)) continue;
+              for (const Placement& each : placements) {
+                fitted.codebook = each;
+                to.add(fitted);
+              }
             }
           }
         }
@@ -160,9 +171,17 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   to.products += steps * tiles * row_tiles * (pairs ? 1 : 2);
   to.turns += steps;
   to.passes += steps * row_tiles * (pairs ? 2 : 4);
-  add_loads(to, c, chunks, turns * warps, 2);
-  // x to bytes, and the sums of groups to numbers.
-  to.arithmetic += chunks * vq::chunk_columns(c) * c.rows_per_block / 32 * 4;
+  if (plan.x_before == 1) {
+    constexpr double kRows = 8;
+    to.passes += turns * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
+    to.passes += chunks * vq::byte_chunk_bytes(c) / 128;
+    to.l2_bytes += chunks * vq::byte_chunk_bytes(c);
+    to.prologue += 2;  // the kernel before
+  } else {
+    add_loads(to, c, chunks, turns * warps, 2);
+    to.arithmetic += chunks * vq::chunk_columns(c) * c.rows_per_block / 32 * 6;  // x to bytes
+  }
+  // The sums of groups to numbers.
   to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
   to.chain += turns;
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;

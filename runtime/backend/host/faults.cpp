@@ -118,9 +118,10 @@ std::string who_waits_where(std::span<const ThreadState> states, std::span<const
 }  // namespace
 
 std::string name_of(const Wait& wait) {
-  constexpr std::array kNames = {"sync_block",    "sync_warp",        "shuffle_xor", "shuffle",
-                                 "mma",           "ldmatrix",         "movmatrix",   "any_of_warp",
-                                 "warpgroup_mma", "bulk_barrier_wait"};
+  constexpr std::array kNames = {
+      "sync_block",       "sync_warp", "shuffle_xor", "shuffle",         "mma",
+      "ldmatrix",         "movmatrix", "any_of_warp", "largest_of_warp", "warpgroup_mma",
+      "bulk_barrier_wait"};
   return fmt::format("{} ({}:{})", kNames[static_cast<std::size_t>(wait.collective)],
                      wait.site.file, wait.site.line);
 }

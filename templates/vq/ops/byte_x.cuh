@@ -2,10 +2,10 @@
 // operand b.
 //
 // A row of a group of columns is scaled so that its largest magnitude is kPeak, and rounded to
-// integers v = 256 high + low, each a signed byte: 15 bits and a sign. A warp turns a row of a
-// group at a time. Order: [step][row tile][lane], in which lane (g, c) has the octet that it also
-// looks up, as operand b of m16n8k32 has it: the first four of its bytes at k = 4c.., the others at
-// k = 16 + 4c.. .
+// integers v = 256 high + low, each a signed byte: 15 bits and a sign. A warp turns a unit, a row
+// of a group, at a time, in the block itself or in a kernel before. Order: [step][row tile][lane],
+// in which lane (g, c) has the octet that it also looks up, as operand b of m16n8k32 has it: the
+// first four of its bytes at k = 4c.., the others at k = 16 + 4c.. .
 //
 //   8 rows a product   octet c of row g: high, high, low, low; the words of two products
 //   4                  column g is row g / 2, its high bytes (g even) or its low ones
@@ -21,55 +21,185 @@
 
 namespace vq {
 
+// A chunk of x as bytes, of the rows that a block serves: its scales [group][row], then its bytes.
 template <class Plan>
-class ByteX {
+class ByteChunk {
  public:
   using Work = LinearWork<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr bool kPairs = kConfig.product_rows == 4;  // of columns: the bytes of a row
   static constexpr int kWords = kPairs ? 2 : 4;              // a lane's, of one row tile
+  static constexpr u32 kUnits = chunk_units(kConfig);
+  static constexpr int kTileBytes = 32 * 4 * kWords;
 
-  VQ_DEVICE ByteX(const LinearArgs& args, int first_row) : args_(args), first_row_(first_row) {}
+  // The lane's elements of a unit.
+  struct Elements {
+    U32x4 octets[lane_octets(kConfig)];
+  };
 
-  // Begins to fetch this thread's part of the chunk that begins at a column.
-  VQ_DEVICE void fetch(i64 first_column) {
+  // Unit `unit` of a chunk that begins at a column; zeros past the last. `first_row` is the
+  // block's.
+  VQ_DEVICE static Elements load(const LinearArgs& args, int first_row, i64 first_column,
+                                 u32 unit) {
+    Elements elements{};
+    const auto group = static_cast<int>(unit / kRows);
+    const auto row = static_cast<int>(unit % kRows);
     VQ_UNROLL
-    for (int turn = 0; turn < kTurns; ++turn) {
-      VQ_UNROLL
-      for (int i = 0; i < kOctets; ++i) {
-        fetched_[turn][i] = {};
-        const int octet = lane() + 32 * i;
-        if (!is_turn(turn) || !is_octet(octet)) continue;
-        const i64 column = first_column + group_of(turn) * kGroupColumns + octet * 8;
-        fetched_[turn][i] = Work::x_octet(args_, first_row_ + row_of(turn), column);
+    for (int i = 0; i < kOctets; ++i) {
+      const int octet = lane() + 32 * i;
+      if (unit >= kUnits || !is_octet(octet)) continue;
+      const i64 column = first_column + group * kGroupColumns + octet * 8;
+      if (column < Work::kInFeatures) {
+        elements.octets[i] = Work::x_octet(args, first_row + row, column);
+      }
+    }
+    return elements;
+  }
+
+  // Where a chunk goes: what stands so many bytes from its first.
+  struct ToShared {
+    u8* chunk;
+    template <class T>
+    VQ_DEVICE void operator()(int place, T words) const {
+      store_shared(reinterpret_cast<T*>(chunk + place), words);
+    }
+  };
+  struct ToGlobal {
+    u8* chunk;
+    template <class T>
+    VQ_DEVICE void operator()(int place, T words) const {
+      store_global(reinterpret_cast<T*>(chunk + place), words);
+    }
+  };
+
+  // Turns a unit to bytes, and stores it and its scale. All lanes.
+  template <class Store>
+  VQ_DEVICE static void make(const Elements& elements, u32 unit, Store store) {
+    u32 most = 0;
+    VQ_UNROLL
+    for (int i = 0; i < kOctets; ++i) most = SplitBytes::peak_bits(most, elements.octets[i]);
+    const float peak = SplitBytes::peak<kConfig.element>(SplitBytes::peak_of_warp(most));
+    if (unit >= kUnits) return;
+    const float to_peak = SplitBytes::factor_of(peak);
+    if (lane() == 0) store(static_cast<int>(unit) * 4, SplitBytes::scale_of(peak));
+    VQ_UNROLL
+    for (int i = 0; i < kOctets; ++i) {
+      if (!is_octet(lane() + 32 * i)) continue;
+      u32 high[2], low[2];
+      SplitBytes::split<kConfig.element>(high, low, elements.octets[i], to_peak);
+      const int place = unit_place(unit) + lane_place(i);
+      if constexpr (kPairs) {
+        store(place, U32x2{high[0], high[1]});
+        store(place + 32, U32x2{low[0], low[1]});
+      } else {
+        store(place, U32x4{high[0], high[1], low[0], low[1]});
       }
     }
   }
 
-  // Stores what was fetched as bytes. All lanes of each warp.
-  VQ_DEVICE void store(int buffer) const {
-    VQ_UNROLL
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const float peak = peak_of(fetched_[turn]);
-      const float to_peak = SplitBytes::factor_of(peak);
-      if (!is_turn(turn)) continue;
-      if (lane() == 0) {
-        store_shared(scales(buffer) + unit_of(turn), SplitBytes::scale_of(peak));
+  VQ_DEVICE static int scale_place(int group, int row) {
+    return (group * static_cast<int>(kRows) + row) * 4;
+  }
+  VQ_DEVICE static int tile_place(int step, int tile) {
+    return chunk_scale_bytes(kConfig) + step * byte_step_bytes(kConfig) + tile * kTileBytes;
+  }
+
+ private:
+  static constexpr u32 kRows = kConfig.rows_per_block;
+  static constexpr int kOctets = lane_octets(kConfig);
+  static constexpr int kGroupColumns = group_columns(kConfig);
+  static constexpr u32 kRunOctets = run_octets(kConfig);
+
+  VQ_DEVICE static bool is_octet(int octet) {
+    return kGroupColumns % 256 == 0 || octet < kGroupColumns / 8;
+  }
+  // Where a unit's bytes begin, and from there the lane's octet i.
+  VQ_DEVICE static int unit_place(u32 unit) {
+    constexpr int kGroupSteps = group_runs(kConfig) * run_steps(kConfig);
+    constexpr u32 kProductRows = kConfig.product_rows;
+    const u32 row = unit % kRows;
+    return tile_place(static_cast<int>(unit / kRows) * kGroupSteps,
+                      static_cast<int>(row / kProductRows)) +
+           static_cast<int>(row % kProductRows) * 64;
+  }
+  VQ_DEVICE static int lane_place(int i) {
+    const u32 octet = static_cast<u32>(lane() + 32 * i);
+    const u32 step = octet / (4 * kRunOctets) * run_steps(kConfig) + octet % kRunOctets;
+    return static_cast<int>(step * byte_step_bytes(kConfig) +
+                            octet / kRunOctets % 4 * (kPairs ? 8 : 16));
+  }
+};
+
+// The chunks of a block in shared memory.
+template <class Plan>
+class ByteX {
+ public:
+  using Work = LinearWork<Plan>;
+  using Chunk = ByteChunk<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr bool kBefore = kConfig.x_before == 1;
+
+  VQ_DEVICE ByteX(const LinearArgs& args, int first_row)
+      : args_(args),
+        first_row_(first_row),
+        from_(args.staged + block_y() * made_row_bytes(kConfig) +
+              Work::begin() / kConfig.chunk_columns * kBytes),
+        count_(
+            static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}))) {}
+
+  // Without a kernel before: makes the chunk that begins at a column, by all warps, between two
+  // sync_block. Some units at a time, so that their loads are on their way together.
+  VQ_DEVICE void make(i64 first_column) const {
+    constexpr int kOctets = lane_octets(kConfig);
+    constexpr int kWarps = kConfig.threads / 32;
+    constexpr int kTurns = ceil_div(static_cast<int>(Chunk::kUnits), kWarps);
+    constexpr int kMost = kOctets < 8 ? 8 / kOctets : 1;
+    constexpr int kTogether = kTurns < kMost ? kTurns : kMost;
+    for (u32 unit = warp(); unit < Chunk::kUnits; unit += kTogether * kWarps) {
+      typename Chunk::Elements elements[kTogether];
+      VQ_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        elements[i] = Chunk::load(args_, first_row_, first_column, unit + i * kWarps);
       }
       VQ_UNROLL
-      for (int i = 0; i < kOctets; ++i) {
-        const int octet = lane() + 32 * i;
-        if (is_octet(octet)) {
-          store_octet(buffer, row_of(turn), group_of(turn), octet, fetched_[turn][i], to_peak);
-        }
+      for (int i = 0; i < kTogether; ++i) {
+        Chunk::make(elements[i], unit + i * kWarps, typename Chunk::ToShared{chunk_at(0)});
       }
     }
+  }
+
+  // With one: one thread, before a sync_block for all others; and the same, behind the last launch.
+  VQ_DEVICE static void begin() {
+    VQ_UNROLL
+    for (int place = 0; place < kPlaces; ++place) {
+      bulk_barrier_begin(barrier(place));
+      store_shared(readers(place), 0u);
+    }
+  }
+  VQ_DEVICE void ask_for_first() const {
+    VQ_UNROLL
+    for (int i = 0; i < kPlaces; ++i) ask_for(i);
+  }
+  // Waits for the next chunk; and all lanes of a warp that has multiplied it.
+  VQ_DEVICE void await() const {
+    bulk_barrier_wait(barrier(place()), static_cast<u32>(number_ / kPlaces) & 1u);
+  }
+  VQ_DEVICE void give_back() {
+    if (number_ + kPlaces < count_) {
+      constexpr u32 kLast = kConfig.threads / 32 - 1;
+      sync_warp();
+      if (lane() == 0 && count_shared(readers(place()), kLast) == kLast) {
+        ask_for(number_ + kPlaces);
+      }
+    }
+    ++number_;
   }
 
   // The lane's operand words of a row tile in a step of the chunk.
-  VQ_DEVICE static void load(u32 (&x)[kWords], int buffer, int step, int tile) {
-    const u8* const from = tile_at(buffer, step, tile) + lane() * (4 * kWords);
-    if constexpr (kPairs) {
+  VQ_DEVICE void load(u32 (&x)[Chunk::kWords], int step, int tile) const {
+    const u8* const from =
+        chunk_at(place()) + Chunk::tile_place(step, tile) + lane() * (4 * Chunk::kWords);
+    if constexpr (Chunk::kPairs) {
       const U32x2 words = load_shared(reinterpret_cast<const U32x2*>(from));
       x[0] = words.x, x[1] = words.y;
     } else {
@@ -79,69 +209,53 @@ class ByteX {
   }
 
   // By which the integers of a row and group, 256 high + low, become numbers.
-  VQ_DEVICE static float scale(int buffer, int group, int row) {
-    return load_shared(scales(buffer) + group * kConfig.rows_per_block + row);
+  VQ_DEVICE float scale(int group, int row) const {
+    return load_shared(
+        reinterpret_cast<const float*>(chunk_at(place()) + Chunk::scale_place(group, row)));
   }
 
  private:
-  static constexpr u32 kRows = kConfig.rows_per_block;
-  static constexpr int kWarps = kConfig.threads / 32;
-  static constexpr int kTurns = warp_turns(kConfig);
-  static constexpr int kOctets = lane_octets(kConfig);
-  static constexpr int kGroupColumns = group_columns(kConfig);
-  static constexpr u32 kUnits = chunk_groups(kConfig) * kRows;  // rows of groups
-  static constexpr u32 kRunOctets = run_octets(kConfig);
-  static constexpr i64 kOffset = shared_layout(kConfig).x;
+  static constexpr int kPlaces = byte_chunks(kConfig);
+  static constexpr int kBytes = byte_chunk_bytes(kConfig);
 
-  // Unsigned, for divisions of one instruction.
-  VQ_DEVICE static u32 unit_of(int turn) { return static_cast<u32>(turn * kWarps + warp()); }
-  VQ_DEVICE static bool is_turn(int turn) { return kUnits % kWarps == 0 || unit_of(turn) < kUnits; }
-  VQ_DEVICE static bool is_octet(int octet) {
-    return kGroupColumns % 256 == 0 || octet < kGroupColumns / 8;
+  VQ_DEVICE int place() const { return kPlaces == 1 ? 0 : number_ % kPlaces; }
+  VQ_DEVICE static u8* chunk_at(int place) {
+    return shared_part<u8>(shared_layout(kConfig).x) + place * kBytes;
   }
-  VQ_DEVICE static int group_of(int turn) { return static_cast<int>(unit_of(turn) / kRows); }
-  VQ_DEVICE static int row_of(int turn) { return static_cast<int>(unit_of(turn) % kRows); }
-
-  // The largest magnitude of the warp's.
-  VQ_DEVICE static float peak_of(const U32x4 (&octets)[kOctets]) {
-    u32 peak = 0;
-    VQ_UNROLL
-    for (int i = 0; i < kOctets; ++i) peak = SplitBytes::peak_bits(peak, octets[i]);
-    return SplitBytes::peak<kConfig.element>(SplitBytes::peak_of_warp(peak));
+  VQ_DEVICE static u64* barrier(int place) {
+    return shared_part<u64>(shared_layout(kConfig).beside + kByteRingBytes * place);
   }
-
-  VQ_DEVICE static void store_octet(int buffer, int row, int group, int octet, const U32x4& x,
-                                    float to_peak) {
-    u32 high[2], low[2];
-    SplitBytes::split<kConfig.element>(high, low, x, to_peak);
-    constexpr u32 kSteps = run_steps(kConfig);
-    const u32 number = static_cast<u32>(octet);
-    const u32 step = static_cast<u32>(group) * (group_runs(kConfig) * kSteps) +
-                     number / (4 * kRunOctets) * kSteps + number % kRunOctets;
-    const u32 c = number / kRunOctets % 4;
-    u8* const to = tile_at(buffer, static_cast<int>(step), row / kConfig.product_rows);
-    if constexpr (kPairs) {
-      auto* const words = reinterpret_cast<U32x2*>(to) + row % 4 * 8 + c;
-      store_shared(words, U32x2{high[0], high[1]});
-      store_shared(words + 4, U32x2{low[0], low[1]});
-    } else {
-      store_shared(reinterpret_cast<U32x4*>(to) + row % 8 * 4 + c,
-                   U32x4{high[0], high[1], low[0], low[1]});
-    }
-  }
-  VQ_DEVICE static u8* buffer_at(int buffer) {
-    return shared_part<u8>(kOffset) + buffer * byte_chunk_bytes(kConfig);
-  }
-  VQ_DEVICE static float* scales(int buffer) { return reinterpret_cast<float*>(buffer_at(buffer)); }
-  VQ_DEVICE static u8* tile_at(int buffer, int step, int tile) {
-    constexpr int kTileBytes = 32 * 4 * kWords;
-    return buffer_at(buffer) + chunk_scale_bytes(kConfig) + step * byte_step_bytes(kConfig) +
-           tile * kTileBytes;
+  VQ_DEVICE static u32* readers(int place) { return reinterpret_cast<u32*>(barrier(place) + 1); }
+  VQ_DEVICE void ask_for(int number) const {
+    if (number >= count_) return;
+    const int to = number % kPlaces;
+    bulk_barrier_expect(barrier(to), kBytes);
+    copy_bulk(chunk_at(to), from_ + i64{number} * kBytes, kBytes, barrier(to));
   }
 
   const LinearArgs& args_;
   int first_row_;
-  U32x4 fetched_[kTurns][kOctets];
+  const u8* from_;
+  int count_;
+  int number_ = 0;  // of the chunk that is multiplied next
 };
+
+// The first kernel: chunks as they are to stand in shared memory. A warp takes a unit.
+template <class Plan>
+VQ_DEVICE void linear_chunks_of_x(const LinearArgs& args) {
+  using Chunk = ByteChunk<Plan>;
+  constexpr auto kConfig = Plan::config();
+  constexpr int kRows = kConfig.rows_per_block;
+  constexpr i64 kChunks = chunks(kConfig);
+  const i64 number = i64{block_x()} * (kMakingThreads / 32) + warp();
+  const u32 unit = static_cast<u32>(number % Chunk::kUnits);
+  const i64 chunk = number / Chunk::kUnits % kChunks;
+  const i64 block = number / Chunk::kUnits / kChunks;
+  const int first_row = static_cast<int>(block) * kRows;
+  if (first_row + static_cast<int>(unit) % kRows >= LinearWork<Plan>::rows(args)) return;
+  u8* const to = args.staged + block * made_row_bytes(kConfig) + chunk * byte_chunk_bytes(kConfig);
+  Chunk::make(Chunk::load(args, first_row, chunk * kConfig.chunk_columns, unit), unit,
+              typename Chunk::ToGlobal{to});
+}
 
 }  // namespace vq

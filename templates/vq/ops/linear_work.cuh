@@ -106,6 +106,19 @@ struct LinearWork {
     }
   }
 
+  // The same with the output's scale, loaded before.
+  VQ_DEVICE static float output_scale(const LinearArgs& args, i64 output) {
+    constexpr bool kScales = kConfig.output_scales && splits(kConfig) == 1;
+    return kScales && output < kOutFeatures ? load_global(args.output_scales + output) : 1.0f;
+  }
+  VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum, float scale) {
+    if constexpr (splits(kConfig) > 1) {
+      write(args, row, output, sum);
+    } else {
+      store_global(args.y + row * kOutFeatures + output, from_float<kConfig.element>(sum * scale));
+    }
+  }
+
   // The sum of one output and row over the splits, in their order; `load` reads a partial.
   template <class Load>
   VQ_DEVICE static void merge(const LinearArgs& args, int row, i64 output, Load load) {

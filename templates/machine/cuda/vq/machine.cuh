@@ -39,6 +39,19 @@ VQ_DEVICE float shuffle(float value, int source_lane) {
 
 VQ_DEVICE bool any_of_warp(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
 
+// The largest of all lanes, from sm_80 on in one instruction.
+VQ_DEVICE u32 largest_of_warp(u32 mine) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, mine);
+#else
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const u32 other = shuffle_xor(mine, mask);
+    mine = other > mine ? other : mine;
+  }
+  return mine;
+#endif
+}
+
 VQ_DEVICE u8* shared_memory() {
   extern __shared__ __align__(128) unsigned char vq_dynamic_shared[];
   return vq_dynamic_shared;

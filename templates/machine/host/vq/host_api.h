@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 8;
+inline constexpr int kApiVersion = 9;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -39,6 +39,7 @@ enum class Collective : int {
   kLdmatrix,
   kMovmatrix,
   kVote,
+  kLargest,
   kWarpgroupMma,    // of four warps; all others are of one, or of the block
   kBulkBarrierWait  // no collective: each thread waits by itself
 };

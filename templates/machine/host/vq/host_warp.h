@@ -59,6 +59,20 @@ inline void any(void* const* operands) {
   for (int lane = 0; lane < kLanes; ++lane) of<VoteOperands>(operands, lane).any = found;
 }
 
+struct LargestOperands {
+  u32 given;
+  u32 largest;
+};
+
+inline void largest(void* const* operands) {
+  u32 most = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const u32 given = of<LargestOperands>(operands, lane).given;
+    most = given > most ? given : most;
+  }
+  for (int lane = 0; lane < kLanes; ++lane) of<LargestOperands>(operands, lane).largest = most;
+}
+
 // Operands of a product of a warp or, with a name for b, of a warp group.
 template <class Sum, class B = const u32*>
 struct MmaOperands {

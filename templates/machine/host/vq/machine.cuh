@@ -75,6 +75,12 @@ VQ_DEVICE bool any_of_warp(bool mine, VQ_SITE) {
   return vote.any;
 }
 
+VQ_DEVICE u32 largest_of_warp(u32 mine, VQ_SITE) {
+  host::LargestOperands lanes{mine, 0};
+  collect(host::Collective::kLargest, lanes, &host::of_whole_warp<host::largest>, {file, line});
+  return lanes.largest;
+}
+
 template <Element E>
 constexpr bool kHasMma = true;
 inline constexpr bool kHasMmaS8 = true;

@@ -12,7 +12,8 @@
 //   over all groups    in fp32, each times the scale of its row
 //
 // Sums of integers are exact: 127 * 128 for each column. Codes come a run at a time, straight into
-// registers (fragment_codes.cuh); x of the next chunk is on its way while the last is multiplied.
+// registers (fragment_codes.cuh), and x either by bulk copies of what a kernel before has made,
+// where no warp waits for another, or made by the block itself.
 #pragma once
 
 #include <vq/kernels/linear_bytes/plan.h>
@@ -29,6 +30,7 @@ class LinearBytesBlock {
   using Work = LinearWork<Plan>;
   using Codes = FragmentCodes<Plan, StreamConstant>;
   using X = ByteX<Plan>;
+  using Chunk = ByteChunk<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kAlong = kConfig.warps_along_columns;
@@ -39,8 +41,9 @@ class LinearBytesBlock {
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kGroups = chunk_groups(kConfig);
   static constexpr int kGroupRuns = group_runs(kConfig);
-  static constexpr int kProducts = X::kPairs ? 1 : 2;
-  static constexpr int kTileSums = X::kPairs ? 2 : 4;  // of a lane and a tile of outputs and rows
+  static constexpr int kProducts = Chunk::kPairs ? 1 : 2;
+  static constexpr int kTileSums =
+      Chunk::kPairs ? 2 : 4;  // of a lane and a tile of outputs and rows
   static_assert(chunk_in_one_unit(kConfig), "");
 
   VQ_DEVICE explicit LinearBytesBlock(const LinearArgs& args)
@@ -56,11 +59,16 @@ class LinearBytesBlock {
     } else {
       after_last_launch();
     }
+    float scale[kTiles][2];
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * 2; ++i) {
+      scale[i / 2][i % 2] = Work::output_scale(args_, output_of(i / 2, i % 2));
+    }
     hand_over<kAlong, kAcross, kTiles * kRowTiles * kTileSums>(
         shared_part<float>(Work::at().x), [this](int i) -> float& {
           return sum_[i / (kRowTiles * kTileSums)][i / kTileSums % kRowTiles][i % kTileSums];
         });
-    if (along() == 0) write();
+    if (along() == 0) write(scale);
   }
 
  private:
@@ -73,45 +81,26 @@ class LinearBytesBlock {
 
   // The columns of this block's split.
   VQ_DEVICE void multiply_share() {
-    typename Codes::Run next;
-    codes_.load(next, Work::begin() / kRunColumns + along() * kGroupRuns);
+    Runs runs;
+    codes_.load(runs[0], Work::begin() / kRunColumns + along() * kGroupRuns);
     table_.switch_to(Work::bound_unit(Work::begin()));
-    const auto begun = table_.begin_load();
+    table_.finish_load(table_.begin_load());
+    if (X::kBefore && thread_index() == 0) X::begin();
     after_last_launch();
-    x_.fetch(Work::begin());
-    table_.finish_load(begun);
-    x_.store(0);
-    x_.fetch(chunk_at(Work::begin() + kConfig.chunk_columns));
-    // Half of a scheduler's warps make bytes of the next chunk while the others begin to look up.
-    const bool early = warp() / 4 % 2 == 0;
-    int buffer = 0;
+    if (X::kBefore && thread_index() == 0) x_.ask_for_first();
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
-      if constexpr (Work::kUnitsPerRow > 1) {
-        if (table_.switch_to(Work::bound_unit(first))) {
-          sync_block();  // the last unit's entries have been read
-          table_.finish_load(table_.begin_load());
-        }
-      }
-      sync_block();
-      const i64 fetched = chunk_at(first + 2 * kConfig.chunk_columns);
-      if (early) replace(buffer ^ 1, fetched);
-      for (int group = along(); group < kGroups; group += kAlong) {
-        multiply(next, first, group, buffer);
-      }
-      if (!early) replace(buffer ^ 1, fetched);
-      buffer ^= 1;
+      const bool is_first = first == Work::begin();
+      const bool binds = Work::kUnitsPerRow > 1 && table_.switch_to(Work::bound_unit(first));
+      // What stood there of the last chunk has been read; what is to stand there does.
+      const bool meets = !X::kBefore || binds;
+      if (meets && !is_first) sync_block();
+      if (binds) table_.finish_load(table_.begin_load());
+      if constexpr (!X::kBefore) x_.make(first);
+      if (meets || is_first) sync_block();
+      if constexpr (X::kBefore) x_.await();
+      for (int group = along(); group < kGroups; group += kAlong) multiply(runs, first, group);
+      if constexpr (X::kBefore) x_.give_back();
     }
-  }
-
-  // The chunk that begins at a column; past the last the first of the block's again, since a branch
-  // around loads would be one that they wait at.
-  VQ_DEVICE static i64 chunk_at(i64 column) {
-    return column < Work::end() ? column : Work::begin();
-  }
-  // Stores the fetched chunk, and begins to fetch the one at a column.
-  VQ_DEVICE void replace(int buffer, i64 column) {
-    x_.store(buffer);
-    x_.fetch(column);
   }
 
   // The run that a warp multiplies after number `run` of a group.
@@ -119,33 +108,50 @@ class LinearBytesBlock {
     const i64 of_chunk = first / kRunColumns;
     if (run + 1 < kGroupRuns) return of_chunk + group * kGroupRuns + run + 1;
     const int then = group + kAlong;
-    const int place = then < kGroups ? then : kGroups + along();
-    return of_chunk + place * kGroupRuns;
+    const int group_after = then < kGroups ? then : kGroups + along();
+    return of_chunk + group_after * kGroupRuns;
   }
 
-  VQ_DEVICE void multiply(typename Codes::Run& next, i64 first, int group, int buffer) {
+  // A group of runs. The next run's codes are on their way into registers of their own meanwhile,
+  // and no register is copied, which would be waiting for them.
+  static constexpr int kTurns = kGroupRuns % 2 == 0 ? 2 : 1;
+  using Runs = typename Codes::Run[kTurns];
+  VQ_DEVICE void multiply(Runs& runs, i64 first, int group) {
     Integers sums = {};
-    for (int run = 0; run < kGroupRuns; ++run) {
-      const typename Codes::Run now = next;
-      codes_.load(next, run_after(first, group, run));
-      loads_first();
+    for (int run = 0; run < kGroupRuns; run += kTurns) {
       VQ_UNROLL
-      for (int step = 0; step < kSteps; ++step) {
-        u32 x[kRowTiles][X::kWords];
-        VQ_UNROLL
-        for (int tile = 0; tile < kRowTiles; ++tile) {
-          X::load(x[tile], buffer, (group * kGroupRuns + run) * kSteps + step, tile);
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const i64 after = run_after(first, group, run + turn);
+        const int step = (group * kGroupRuns + run + turn) * kSteps;
+        if constexpr (kTurns == 1) {
+          const typename Codes::Run now = runs[0];
+          codes_.load(runs[0], after);
+          multiply_run(sums, now, step);
+        } else {
+          codes_.load(runs[1 - turn], after);
+          multiply_run(sums, runs[turn], step);
         }
-        VQ_UNROLL
-        for (int tile = 0; tile < kTiles; ++tile) multiply_step(sums[tile], now, tile, step, x);
       }
     }
-    add_group(sums, group, buffer);
+    add_group(sums, group);
+  }
+
+  // Steps of the chunk from `first` on.
+  VQ_DEVICE void multiply_run(Integers& sums, const typename Codes::Run& codes, int first) const {
+    loads_first();
+    VQ_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      u32 x[kRowTiles][Chunk::kWords];
+      VQ_UNROLL
+      for (int tile = 0; tile < kRowTiles; ++tile) x_.load(x[tile], first + step, tile);
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) multiply_step(sums[tile], codes, tile, step, x);
+    }
   }
 
   VQ_DEVICE void multiply_step(i32 (&sums)[kRowTiles][kProducts][4],
                                const typename Codes::Run& codes, int tile, int step,
-                               const u32 (&x)[kRowTiles][X::kWords]) const {
+                               const u32 (&x)[kRowTiles][Chunk::kWords]) const {
     u32 a[4];
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -173,27 +179,27 @@ class LinearBytesBlock {
 
   // A lane's sum i of a tile: with 8 rows output i / 2, row 2 c + i % 2; with 4 output i, row c,
   // whose two bytes are columns side by side.
-  VQ_DEVICE static int output_part(int i) { return X::kPairs ? i : i / 2; }
+  VQ_DEVICE static int output_part(int i) { return Chunk::kPairs ? i : i / 2; }
   VQ_DEVICE static int row_part(int i) {
-    return X::kPairs ? place_in_group() : place_in_group() * 2 + i % 2;
+    return Chunk::kPairs ? place_in_group() : place_in_group() * 2 + i % 2;
   }
 
-  VQ_DEVICE void add_group(const Integers& sums, int group, int buffer) {
+  VQ_DEVICE void add_group(const Integers& sums, int group) {
     VQ_UNROLL
     for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
       float scale[kTileSums];
       VQ_UNROLL
       for (int i = 0; i < kTileSums; ++i) {
-        scale[i] =
-            table_.scale() * X::scale(buffer, group, row_tile * kConfig.product_rows + row_part(i));
+        scale[i] = table_.scale() * x_.scale(group, row_tile * kConfig.product_rows + row_part(i));
       }
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
         const auto& of = sums[tile][row_tile];
         VQ_UNROLL
         for (int i = 0; i < kTileSums; ++i) {
-          const auto high = static_cast<float>(X::kPairs ? of[0][2 * i] : of[0][i]);
-          const auto low = static_cast<float>(X::kPairs ? of[0][2 * i + 1] : of[kProducts - 1][i]);
+          const auto high = static_cast<float>(Chunk::kPairs ? of[0][2 * i] : of[0][i]);
+          const auto low =
+              static_cast<float>(Chunk::kPairs ? of[0][2 * i + 1] : of[kProducts - 1][i]);
           float& sum = sum_[tile][row_tile][i];
           sum = fused(fused(256.0f, high, low), scale[i], sum);
         }
@@ -201,17 +207,20 @@ class LinearBytesBlock {
     }
   }
 
-  VQ_DEVICE void write() {
+  VQ_DEVICE static i64 output_of(int tile, int part) {
+    return Codes::output_of(first_output(), tile, part);
+  }
+  VQ_DEVICE void write(const float (&scale)[kTiles][2]) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       VQ_UNROLL
       for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
         VQ_UNROLL
         for (int i = 0; i < kTileSums; ++i) {
-          const i64 output = Codes::output_of(first_output(), tile, output_part(i));
+          const i64 output = output_of(tile, output_part(i));
           const int row = first_row_ + row_tile * kConfig.product_rows + row_part(i);
           if (output < Work::kOutFeatures && row < Work::rows(args_)) {
-            Work::write(args_, row, output, sum_[tile][row_tile][i]);
+            Work::write(args_, row, output, sum_[tile][row_tile][i], scale[tile][output_part(i)]);
           }
         }
       }

@@ -13,9 +13,11 @@ struct LinearBytes {
   int splits = 1;
   Combine combine = Combine::kernel;
   int warps_along_columns = 1;
+  int x_before = 0;
   int rows_per_block = 8;
   int product_rows = 8;
   int code_words = 4;
+  int least_shared_bytes = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearBytes";
@@ -36,13 +38,17 @@ struct LinearBytes {
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
     visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
     visit("warps_along_columns", &P::warps_along_columns, Range{1, 32},
-          "warps of a block that share the columns, a power of two");
+          "warps of a block that share the columns of an output, a power of two");
+    visit("x_before", &P::x_before, Range{0, 1},
+          "1: a kernel before turns x to bytes, which come by bulk copies; 0: the warps of a block "
+          "do, a chunk at a time");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a multiple of product_rows");
     visit("product_rows", &P::product_rows, Range{4, 8},
           "rows of x that one product serves: 4, whose two bytes are columns side by side, or 8, "
           "whose two bytes are two products");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
+    visit("least_shared_bytes", &P::least_shared_bytes, Range{0, 1 << 20}, Doc::kLeastShared);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
@@ -71,10 +77,10 @@ VQ_HD constexpr int chunk_groups(const LinearConfig<LinearBytes>& c) {
   return chunk_runs(c) / group_runs(c);
 }
 
-// The bytes of x in a step, 32 columns of the block's rows, and from a step to the next: so much
-// more that lanes which store steps side by side meet in no bank.
+// The bytes of x in a step, 32 columns of the block's rows, and from a step to the next: where
+// lanes store steps side by side, so much more that they meet in no bank.
 VQ_HD constexpr int byte_step_bytes(const LinearConfig<LinearBytes>& c) {
-  return c.rows_per_block * 64 + step_gap_bytes(c);
+  return c.rows_per_block * 64 + (c.x_before == 1 ? 0 : step_gap_bytes(c));
 }
 // Of a chunk: [group][row] scales, fp32, padded to 16 bytes; then the bytes.
 VQ_HD constexpr int chunk_scale_bytes(const LinearConfig<LinearBytes>& c) {
@@ -83,14 +89,15 @@ VQ_HD constexpr int chunk_scale_bytes(const LinearConfig<LinearBytes>& c) {
 VQ_HD constexpr int byte_chunk_bytes(const LinearConfig<LinearBytes>& c) {
   return chunk_scale_bytes(c) + ceil_div(c.chunk_columns / 32 * byte_step_bytes(c), 16) * 16;
 }
-// A chunk is stored while the one before is multiplied.
-inline constexpr int kByteChunks = 2;
-
-// Rows of a group that a warp turns to bytes of each chunk, and octets of a lane of each: what it
-// fetches while the last chunk is multiplied, 4 registers each.
-VQ_HD constexpr int warp_turns(const LinearConfig<LinearBytes>& c) {
-  return ceil_div(chunk_groups(c) * c.rows_per_block, c.threads / 32);
+// Chunks that stand in shared memory at a time: with x_before they come while others are
+// multiplied.
+VQ_HD constexpr int byte_chunks(const LinearConfig<LinearBytes>& c) {
+  constexpr i64 kMost = 3;
+  const i64 share = ceil_div(chunks(c), i64{c.splits});
+  return c.x_before == 0 ? 1 : static_cast<int>(share < kMost ? share : kMost);
 }
+
+// Octets of a lane of a group's row.
 VQ_HD constexpr int lane_octets(const LinearConfig<LinearBytes>& c) {
   return ceil_div(group_columns(c), 256);
 }
@@ -99,13 +106,12 @@ VQ_HD constexpr int lane_octets(const LinearConfig<LinearBytes>& c) {
 VQ_HD constexpr int lane_sums(const LinearConfig<LinearBytes>& c) {
   return c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / 2);
 }
-// 32-bit registers of a thread: sums, those of integers and of all groups; the x of the next chunk,
-// the codes of this run and the next, x of a step; and addresses and what is being looked up.
+// 32-bit registers of a thread: sums, those of integers and of all groups; the codes of this run
+// and the next, x of a step; and addresses and what is being looked up.
 VQ_HD constexpr int byte_registers(const LinearConfig<LinearBytes>& c) {
   constexpr int kBeside = 40;
   const int tiles = c.outputs_per_warp / fragment_outputs(c);
-  return 3 * lane_sums(c) + 4 * warp_turns(c) * lane_octets(c) + tiles * 2 * 2 * run_words(c) +
-         c.rows_per_block / 2 + kBeside;
+  return 3 * lane_sums(c) + tiles * 2 * 2 * run_words(c) + c.rows_per_block / 2 + kBeside;
 }
 
 // Floats that the warps of a block hand to each other when the columns are done.
@@ -114,11 +120,37 @@ VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearBytes>& c) {
   return i64{c.threads} / 2 * lane_sums(c);
 }
 
-// [kByteChunks] chunks; after the columns, the sums that warps hand over.
+// Chunks; after the columns, the sums that warps hand over. Beside them, with x_before, for each
+// chunk a barrier and a count of its readers.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytes>& c) {
-  const i64 staged = i64{kByteChunks} * byte_chunk_bytes(c);
+  const i64 staged = i64{byte_chunks(c)} * byte_chunk_bytes(c);
   const i64 handed = handed_floats(c) * 4;
   return staged > handed ? staged : handed;
+}
+inline constexpr int kByteRingBytes = 16;  // of a chunk: 8 of its barrier, 4 of the count
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytes>& c) {
+  return c.x_before == 1 ? i64{kByteRingBytes} * byte_chunks(c) : 0;
+}
+
+// What the first kernel makes: of each block of rows all chunks, as they stand in shared memory. A
+// warp takes a row of a group.
+VQ_HD constexpr i64 made_row_bytes(const LinearConfig<LinearBytes>& c) {
+  return chunks(c) * byte_chunk_bytes(c);
+}
+VQ_HD constexpr int chunk_units(const LinearConfig<LinearBytes>& c) {
+  return chunk_groups(c) * c.rows_per_block;
+}
+inline constexpr int kMakingThreads = 128;
+
+VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytes>& c) {
+  CallShape shape{};
+  if (c.x_before == 1) {
+    shape.add({"linear_chunks_of_x", "x",
+               ceil_div(row_blocks(c) * chunks(c) * chunk_units(c), i64{kMakingThreads / 32}), 1, 1,
+               kMakingThreads, 0, false, false});
+    shape.handed_bytes = row_blocks(c) * made_row_bytes(c);
+  }
+  return call_behind(c, shape, block_shared_bytes(c));
 }
 
 }  // namespace vq
