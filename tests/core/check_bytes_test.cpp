@@ -59,6 +59,11 @@ TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
                    p.outputs_per_warp = 128;
                  }),
                  {"registers a thread, of 128", "outputs_per_warp"});
+  expect_ok(with([](LinearBytes& p) { p.x_before = 1; }));
+  LinearBytes before = bytes();
+  before.x_before = 1;
+  expect_refused(check(before, bytes_gemm(), find_gpu("a100")),
+                 {"no bulk copies", "x_before to 0"});
   Gemm groups = bytes_gemm();
   groups.weights.scope = Scope::channel_group;
   groups.weights.group_channels = 512;

@@ -195,6 +195,15 @@ TEST(Barriers, OfGemmAreAllNeeded) {
   expect_every_barrier_needed(problem, small, 5);
 }
 
+// Of a ring of bulk copies.
+void expect_waits_for_chunks(const Gemm& op, const Plan& plan, const std::string& wait) {
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string early = report_of(right, op, plan, wait, ";");
+  EXPECT_NE(early.find("copy_bulk of 16 bytes"), std::string::npos) << early;
+  const std::string fewer = report_of(right, op, plan, "kLast = kReaders - 1;", "kLast = 0;");
+  EXPECT_NE(fewer.find(": race at "), std::string::npos) << fewer;
+}
+
 TEST(Barriers, OfGemmByBytesAreAllNeeded) {
   Gemm op;
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
@@ -206,7 +215,10 @@ TEST(Barriers, OfGemmByBytesAreAllNeeded) {
   plan.rows_per_block = 16;
   plan.code_words = 1;
   plan.codebook = all_shared(op.weights.entries());
-  expect_every_barrier_needed(op, plan, 4);
+  expect_every_barrier_needed(op, plan, 4, "sync_warp();");
+  plan.x_before = 1;  // whose ring has one of a warp
+  expect_every_barrier_needed(op, plan, 5);
+  expect_waits_for_chunks(op, plan, "x_.ring().await();");
 }
 
 TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
@@ -217,8 +229,8 @@ TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
   LinearBytegroups plan{.threads = 128};
   plan.code_words = 1;
   plan.codebook = all_shared(op.weights.entries());
-  expect_every_barrier_needed(op, plan, 2);
-  expect_every_barrier_needed(op, plan, 2, "copy_async_wait<0>();");
+  expect_every_barrier_needed(op, plan, 3);
+  expect_waits_for_chunks(op, plan, "ring_.await();");
 }
 
 TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {

@@ -31,6 +31,7 @@ enum Axis {
   kSplits,
   kCombine,
   kDataflow,
+  kBefore,
 };
 constexpr std::array kBitsOf{8, 2, 5, 10};
 constexpr std::array kVectors{8, 4};
@@ -48,7 +49,7 @@ constexpr std::array kWordsOf{1, 2, 4};
 
 // By Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
-                              3, 4, 3, 3, 4, 4, 3, 3, 2, 5};
+                              3, 4, 3, 3, 4, 4, 3, 3, 2, 5, 2};
 // Dataflow rowgroups has cases enough elsewhere.
 enum Dataflow { kBytes, kBytegroups, kRowgroups };
 constexpr std::array kDataflows{kBytes, kBytegroups, kRowgroups, kBytes, kBytegroups};
@@ -117,13 +118,13 @@ LinearBytes bytes_plan(const std::vector<int>& v, const Linear& op, const Proble
   first.rows_per_block = pick(kBlocks, v, kRowsPerBlock).second;
   first.codebook = all_shared(op.weights.entries());
   first.code_words = 1;
-  if (first.rows_per_block > 8) first.threads = 256;  // which fetch more rows
   Attempts<LinearBytes> to(first, op, problem, gpu);
   to.words(pick(kWordsOf, v, kCodeWords));
   to.change(&LinearBytes::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
   if (to.plan.threads / 32 % pick(kAlongOf, v, kAlong) == 0) {
     to.change(&LinearBytes::warps_along_columns, pick(kAlongOf, v, kAlong));
   }
+  to.change(&LinearBytes::x_before, v[kBefore]);
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine] == 1);
   to.copies(pick(kPlacesOf, v, kPlaces));

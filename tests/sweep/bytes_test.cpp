@@ -13,15 +13,17 @@
 namespace vqgen::test {
 namespace {
 
-class Bytes : public testing::TestWithParam<DType> {
+// Elements, and whether a kernel before turns x to bytes.
+class Bytes : public testing::TestWithParam<std::tuple<DType, int>> {
  protected:
   void SetUp() override {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   }
 
+  static DType dtype() { return std::get<0>(GetParam()); }
   static Linear problem(int rows = 8, int stages = 2, int in_features = 2080) {
     Linear op;
-    op.dtype = GetParam();
+    op.dtype = dtype();
     op.shape = {.rows = rows, .out_features = 100, .in_features = in_features};
     op.weights = {.vector_size = 8, .index_bits = 8, .residuals = stages};
     with_integers(op.weights, true);
@@ -29,7 +31,9 @@ class Bytes : public testing::TestWithParam<DType> {
     return op;
   }
   static LinearBytes plan(const Linear& op) {
-    return rules_plan<LinearBytes>(Gemm{op}, sweep_gpu());
+    auto chosen = rules_plan<LinearBytes>(Gemm{op}, sweep_gpu());
+    chosen.x_before = std::get<1>(GetParam());
+    return chosen;
   }
 
   static std::vector<std::uint16_t> run(const Linear& op, const LinearBytes& plan,
@@ -47,14 +51,14 @@ class Bytes : public testing::TestWithParam<DType> {
         reference.size() / (data.x.size() / static_cast<std::size_t>(data.weights.columns));
     double error = 0, size = 0;
     for (std::size_t i = row * outputs; i < (row + 1) * outputs; ++i) {
-      const double value = element_to_float(GetParam(), y[i]);
+      const double value = element_to_float(dtype(), y[i]);
       error += (value - reference[i]) * (value - reference[i]);
       size += reference[i] * reference[i];
     }
     return size > 0 ? std::sqrt(error / size) : error;
   }
   // What rounding y to the element type costs, and a little.
-  static double limit() { return GetParam() == DType::f16 ? 3e-4 : 2.4e-3; }
+  static double limit() { return dtype() == DType::f16 ? 3e-4 : 2.4e-3; }
 };
 
 TEST_P(Bytes, AnyNumberOfStagesIsExact) {
@@ -153,7 +157,7 @@ TEST_P(Bytes, WrongSumsAreFound) {
         std::pair{"fused(256.0f, high, low)", "256.0f * high"},
         std::pair{"fused(256.0f, high, low)", "fused(250.0f, high, low)"},
         std::pair{"12582912.0f + 128.0f", "12582912.0f"},
-        std::pair{"X::scale(buffer, group,", "X::scale(buffer, 0,"},
+        std::pair{"x_.scale(group,", "x_.scale(0,"},
         std::pair{"stage == 0 ? word :", "stage == 1 ? word :"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
@@ -162,8 +166,13 @@ TEST_P(Bytes, WrongSumsAreFound) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Elements, Bytes, testing::Values(DType::f16, DType::bf16),
-                         [](const auto& test) { return std::string(enum_name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Elements, Bytes,
+                         testing::Combine(testing::Values(DType::f16, DType::bf16),
+                                          testing::Values(0, 1)),
+                         [](const auto& each) {
+                           const std::string dtype(enum_name(std::get<0>(each.param)));
+                           return std::get<1>(each.param) == 1 ? dtype + "Before" : dtype;
+                         });
 
 }  // namespace
 }  // namespace vqgen::test

@@ -16,6 +16,7 @@
 #include <vq/args/linear.h>
 #include <vq/kernels/linear_bytes/plan.h>
 #include <vq/lanes/fragment_lanes.cuh>
+#include <vq/ops/bulk_ring.cuh>
 #include <vq/ops/linear_work.cuh>
 #include <vq/ops/split_bytes.cuh>
 
@@ -142,10 +143,16 @@ class ByteX {
   VQ_DEVICE ByteX(const LinearArgs& args, int first_row)
       : args_(args),
         first_row_(first_row),
-        from_(args.staged + block_y() * made_row_bytes(kConfig) +
-              Work::begin() / kConfig.chunk_columns * kBytes),
-        count_(
-            static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}))) {}
+        ring_(shared_part<u8>(shared_layout(kConfig).x),
+              shared_part<u8>(shared_layout(kConfig).beside),
+              args.staged + block_y() * made_row_bytes(kConfig) +
+                  Work::begin() / kConfig.chunk_columns * kBytes,
+              static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}))) {
+  }
+
+  // With a kernel before.
+  using Ring = BulkRing<byte_chunks(kConfig), byte_chunk_bytes(kConfig), kConfig.threads / 32>;
+  VQ_DEVICE Ring& ring() { return ring_; }
 
   // Without a kernel before: makes the chunk that begins at a column, by all warps, between two
   // sync_block. Some units at a time, so that their loads are on their way together.
@@ -163,42 +170,16 @@ class ByteX {
       }
       VQ_UNROLL
       for (int i = 0; i < kTogether; ++i) {
-        Chunk::make(elements[i], unit + i * kWarps, typename Chunk::ToShared{chunk_at(0)});
+        Chunk::make(elements[i], unit + i * kWarps,
+                    typename Chunk::ToShared{shared_part<u8>(shared_layout(kConfig).x)});
       }
     }
-  }
-
-  // With one: one thread, before a sync_block for all others; and the same, behind the last launch.
-  VQ_DEVICE static void begin() {
-    VQ_UNROLL
-    for (int place = 0; place < kPlaces; ++place) {
-      bulk_barrier_begin(barrier(place));
-      store_shared(readers(place), 0u);
-    }
-  }
-  VQ_DEVICE void ask_for_first() const {
-    VQ_UNROLL
-    for (int i = 0; i < kPlaces; ++i) ask_for(i);
-  }
-  // Waits for the next chunk; and all lanes of a warp that has multiplied it.
-  VQ_DEVICE void await() const {
-    bulk_barrier_wait(barrier(place()), static_cast<u32>(number_ / kPlaces) & 1u);
-  }
-  VQ_DEVICE void give_back() {
-    if (number_ + kPlaces < count_) {
-      constexpr u32 kLast = kConfig.threads / 32 - 1;
-      sync_warp();
-      if (lane() == 0 && count_shared(readers(place()), kLast) == kLast) {
-        ask_for(number_ + kPlaces);
-      }
-    }
-    ++number_;
   }
 
   // The lane's operand words of a row tile in a step of the chunk.
   VQ_DEVICE void load(u32 (&x)[Chunk::kWords], int step, int tile) const {
     const u8* const from =
-        chunk_at(place()) + Chunk::tile_place(step, tile) + lane() * (4 * Chunk::kWords);
+        ring_.chunk() + Chunk::tile_place(step, tile) + lane() * (4 * Chunk::kWords);
     if constexpr (Chunk::kPairs) {
       const U32x2 words = load_shared(reinterpret_cast<const U32x2*>(from));
       x[0] = words.x, x[1] = words.y;
@@ -211,33 +192,15 @@ class ByteX {
   // By which the integers of a row and group, 256 high + low, become numbers.
   VQ_DEVICE float scale(int group, int row) const {
     return load_shared(
-        reinterpret_cast<const float*>(chunk_at(place()) + Chunk::scale_place(group, row)));
+        reinterpret_cast<const float*>(ring_.chunk() + Chunk::scale_place(group, row)));
   }
 
  private:
-  static constexpr int kPlaces = byte_chunks(kConfig);
   static constexpr int kBytes = byte_chunk_bytes(kConfig);
-
-  VQ_DEVICE int place() const { return kPlaces == 1 ? 0 : number_ % kPlaces; }
-  VQ_DEVICE static u8* chunk_at(int place) {
-    return shared_part<u8>(shared_layout(kConfig).x) + place * kBytes;
-  }
-  VQ_DEVICE static u64* barrier(int place) {
-    return shared_part<u64>(shared_layout(kConfig).beside + kByteRingBytes * place);
-  }
-  VQ_DEVICE static u32* readers(int place) { return reinterpret_cast<u32*>(barrier(place) + 1); }
-  VQ_DEVICE void ask_for(int number) const {
-    if (number >= count_) return;
-    const int to = number % kPlaces;
-    bulk_barrier_expect(barrier(to), kBytes);
-    copy_bulk(chunk_at(to), from_ + i64{number} * kBytes, kBytes, barrier(to));
-  }
 
   const LinearArgs& args_;
   int first_row_;
-  const u8* from_;
-  int count_;
-  int number_ = 0;  // of the chunk that is multiplied next
+  Ring ring_;
 };
 
 // The first kernel: chunks as they are to stand in shared memory. A warp takes a unit.

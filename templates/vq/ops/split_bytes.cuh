@@ -1,5 +1,5 @@
-// Numbers as two signed bytes: scaled by a power of two so that the largest magnitude is between
-// half of kPeak and kPeak, and rounded to integers 256 high + low, 14 bits and more and a sign.
+// Numbers as two signed bytes: scaled so that the largest magnitude is kPeak, and rounded to
+// integers 256 high + low, 15 bits and a sign.
 #pragma once
 
 #include <vq/codebook/entry.cuh>
@@ -30,14 +30,17 @@ struct SplitBytes {
                             : float_from_bits(0x7fc00000u);
   }
 
-  // To and from integers; numbers below kLeast, whose factor would be none, are as zeros. A peak of
-  // 2^e to 2^(e + 1), kPeak / 2^14 of a power of two moved down, has factor 2^(14 - e).
+  // To and from integers; numbers below kLeast, whose reciprocal may be none, are as zeros.
   VQ_DEVICE static float factor_of(float peak) {
-    return peak > kLeast ? float_from_bits(((2 * 127u + 14u) << 23) - power_of(peak)) : 0.0f;
+    // By way of a number from 1 to 2, whose reciprocal is one in any case.
+    const u32 power = float_bits(peak) & 0x7f800000u;
+    const float part = float_from_bits((float_bits(peak) & 0x007fffffu) | 0x3f800000u);
+    constexpr int kPeakPower = 14;  // of two in kPeak
+    const float scaled = kPeak / (1 << kPeakPower) * reciprocal(part);
+    const float to_peak = float_from_bits(((2 * 127u + kPeakPower) << 23) - power);
+    return peak > kLeast ? scaled * to_peak : 0.0f;
   }
-  VQ_DEVICE static float scale_of(float peak) {
-    return peak > kLeast ? float_from_bits(power_of(peak) - (14u << 23)) : peak * 0.0f;
-  }
+  VQ_DEVICE static float scale_of(float peak) { return peak * (1 / kPeak); }
 
   // The bytes of 8 elements times the factor, in their order.
   template <Element kElement>
@@ -60,12 +63,6 @@ struct SplitBytes {
 
  private:
   static constexpr float kLeast = 1e-30f;
-  // The bits of 2^e.
-  VQ_DEVICE static u32 power_of(float peak) {
-    constexpr u32 kOnePart = (1u << 23) / 128;  // of the mantissa: kPeak is 2^15 less a 128th
-    return (float_bits(peak) + kOnePart) & 0x7f800000u;
-  }
-
   // 1.5 times 2^23: what is added to it within 2^22 is rounded to an integer in its last bits.
   static constexpr float kWhole = 12582912.0f + 128.0f;
 };

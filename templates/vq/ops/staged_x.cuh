@@ -1,5 +1,5 @@
-// x as bytes for dataflow bytegroups: made once by a kernel of its own, in the workspace, and
-// copied to shared memory chunk by chunk. Order and scales: linear_bytegroups/plan.h.
+// x as bytes for dataflow bytegroups: made once by a kernel of its own, in the workspace. Order and
+// scales: linear_bytegroups/plan.h.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -86,42 +86,11 @@ VQ_DEVICE void linear_bytes_of_x(const LinearArgs& args) {
   if (row < LinearWork<Plan>::rows(args)) StagedRow<Plan>(args, row).run();
 }
 
-// A block's chunks in shared memory.
+// The scale of a row of x.
 template <class Plan>
-class StagedX {
- public:
-  static constexpr auto kConfig = Plan::config();
-
-  VQ_DEVICE explicit StagedX(const LinearArgs& args)
-      : args_(args), from_(args.staged + block_y() * staged_row_bytes(kConfig)) {}
-
-  // Begins to copy the chunk of a column to a buffer. All threads; the wait for copies,
-  // fence_shared and sync_block must follow.
-  VQ_DEVICE void begin(i64 first_column, int buffer) const {
-    constexpr int kPieces = chunk_bytes(kConfig) / 16;
-    const auto* const from = reinterpret_cast<const U32x4*>(
-        from_ + first_column / kConfig.chunk_columns * chunk_bytes(kConfig));
-    auto* const to = reinterpret_cast<U32x4*>(chunk(buffer));
-    for (int i = thread_index(); i < kPieces; i += kConfig.threads) copy_async(to + i, from + i);
-    copy_async_commit();
-  }
-
-  // Operand b of the first step of a buffer.
-  VQ_DEVICE static u64 operand(int buffer) {
-    return warpgroup_operand(chunk(buffer), k_octet_bytes(kConfig), kCoreBytes);
-  }
-
-  VQ_DEVICE float scale(int row) const {
-    return load_global(reinterpret_cast<const float*>(args_.staged + staged_scales(kConfig)) + row);
-  }
-
- private:
-  VQ_DEVICE static u8* chunk(int buffer) {
-    return shared_part<u8>(shared_layout(kConfig).x) + buffer * chunk_bytes(kConfig);
-  }
-
-  const LinearArgs& args_;
-  const u8* from_;
-};
+VQ_DEVICE float staged_scale(const LinearArgs& args, int row) {
+  constexpr i64 kAt = staged_scales(Plan::config());
+  return load_global(reinterpret_cast<const float*>(args.staged + kAt) + row);
+}
 
 }  // namespace vq

@@ -5,11 +5,13 @@
 // A warp group multiplies 64 outputs by both bytes of all rows of the block over 32 columns
 // (wgmma), a in registers, b in shared memory. Lane (g, c) of a warp looks up octet c of outputs g
 // and g + 8, whose words are a as they come (linear_bytes/kernel.cuh). The tensor cores multiply
-// while the lanes look up the next step: two sets of operands take turns. Sums of integers are
-// exact, 127 * 128 for each column, and become numbers at last.
+// while the lanes look up the next step: two sets of operands take turns. Chunks of x come through
+// a ring of bulk copies. Sums of integers are exact, 127 * 128 for each column, and become numbers
+// at last.
 #pragma once
 
 #include <vq/kernels/linear_bytegroups/plan.h>
+#include <vq/ops/bulk_ring.cuh>
 #include <vq/ops/byte_table.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/staged_x.cuh>
@@ -21,7 +23,6 @@ class LinearBytegroupsBlock {
  public:
   using Work = LinearWork<Plan>;
   using Codes = FragmentCodes<Plan, StreamConstant>;
-  using X = StagedX<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kRows = kConfig.rows_per_block;
@@ -29,10 +30,20 @@ class LinearBytegroupsBlock {
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kChunkRuns = kConfig.chunk_columns / kRunColumns;
   static constexpr int kColumns = product_columns(kConfig);
-  static_assert(kConfig.chunk_columns >= 64, "");  // products of the last chunk but one are done
+  // Runs between two waits for all products.
+  static constexpr int kTurns = kChunkRuns % 2 == 0 ? 2 : 1;
+  using Runs = typename Codes::Run[kTurns];
+  using Ring = BulkRing<kStagedChunks, chunk_bytes(kConfig), kConfig.threads / 32>;
 
   VQ_DEVICE explicit LinearBytegroupsBlock(const LinearArgs& args)
-      : args_(args), table_(args), codes_(args.weights.codes, first_loaded()), x_(args) {}
+      : args_(args),
+        table_(args),
+        codes_(args.weights.codes, first_loaded()),
+        ring_(shared_part<u8>(Work::at().x), shared_part<u8>(Work::at().beside),
+              args.staged + block_y() * staged_row_bytes(kConfig) +
+                  Work::begin() / kConfig.chunk_columns * chunk_bytes(kConfig),
+              static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}))) {
+  }
 
   VQ_DEVICE void run() {
     VQ_UNROLL
@@ -48,7 +59,7 @@ class LinearBytegroupsBlock {
   }
 
  private:
-  // Idle warps have no outputs, but copy x and are of a group that multiplies. They load and look
+  // Idle warps have no outputs, but are of a group that multiplies. They load and look
   // up what the first does, rather than wait at branches.
   VQ_DEVICE static bool busy() {
     if constexpr (kConfig.idle_warps == 0) return true;
@@ -61,27 +72,26 @@ class LinearBytegroupsBlock {
 
   // The columns of this block's split.
   VQ_DEVICE void multiply_share() {
-    typename Codes::Run next;
-    codes_.load(next, Work::begin() / kRunColumns);
+    Runs runs;
+    codes_.load(runs[0], Work::begin() / kRunColumns);
     table_.switch_to(Work::bound_unit(Work::begin()));
     table_.finish_load(table_.begin_load());
+    if (thread_index() == 0) ring_.begin();
     after_last_launch();
-    x_.begin(Work::begin(), 0);
-    int buffer = 0;
+    if (thread_index() == 0) ring_.ask_for_first();
+    sync_block();  // the ring's barriers and the codebook stand
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
-      copy_async_wait<0>();
-      fence_shared();
-      sync_block();
-      const i64 following = first + kConfig.chunk_columns;
-      const int after = (buffer + 1) % kStagedChunks;
-      if (following < Work::end()) x_.begin(following, after);
-      u64 x = X::operand(buffer);
-      for (int run = 0; run < kChunkRuns; ++run) {
-        const typename Codes::Run now = next;
-        multiply(now, x, [&] { codes_.load(next, first / kRunColumns + run + 1); });
-        x = advanced(x, kSteps * step_bytes(kConfig));
+      ring_.await();
+      u64 x = warpgroup_operand(ring_.chunk(), k_octet_bytes(kConfig), kCoreBytes);
+      for (int run = 0; run < kChunkRuns; run += kTurns) {
+        // ptxas may give what is looked up the registers of operands, and does not know across a
+        // loop's turn that products in flight read them.
+        warpgroup_wait<0>();
+        if (run == 0 && first != Work::begin()) ring_.give_back();
+        multiply(runs, x, first / kRunColumns + run);
+        x = advanced(x, kTurns * kSteps * step_bytes(kConfig));
       }
-      buffer = after;
+      ring_.advance();
     }
     warpgroup_wait<0>();
   }
@@ -100,19 +110,40 @@ class LinearBytegroupsBlock {
     }
   }
 
-  // A run; x is operand b of its first step. The next step is looked up before this one is
-  // multiplied. `fetch` begins the loads of what follows.
-  template <class Fetch>
-  VQ_DEVICE void multiply(const typename Codes::Run& codes, u64 x, Fetch fetch) {
-    // ptxas may give what is looked up the registers of operands, and does not know across a loop's
-    // turn that products in flight read them.
-    warpgroup_wait<0>();
+  // kTurns runs from number `run` on; x is operand b of the first step. The next step is looked up
+  // before this one is multiplied. The codes of the next run are on their way into registers of
+  // their own meanwhile, and none is copied, which would be waiting for them.
+  VQ_DEVICE void multiply(Runs& runs, u64 x, i64 run) {
     Octets octets[2];
-    look_up(octets[0], codes, 0);
-    fetch();
+    if constexpr (kTurns == 1) {
+      const typename Codes::Run now = runs[0];
+      look_up(octets[0], now, 0);
+      codes_.load(runs[0], run + 1);
+      multiply_run(octets, 0, now, x, [](Octets&) {});
+    } else {
+      look_up(octets[0], runs[0], 0);
+      codes_.load(runs[1], run + 1);
+      multiply_run(octets, 0, runs[0], x, [&](Octets& next) { look_up(next, runs[1], 0); });
+      codes_.load(runs[0], run + 2);
+      multiply_run(octets, kSteps, runs[1], advanced(x, kSteps * step_bytes(kConfig)),
+                   [](Octets&) {});
+    }
+  }
+
+  // Steps `first` and on, the first of which has been looked up; `look_on` looks up what follows
+  // the last.
+  template <class LookOn>
+  VQ_DEVICE void multiply_run(Octets (&octets)[2], int first, const typename Codes::Run& codes,
+                              u64 x, LookOn look_on) {
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      if (step + 1 < kSteps) look_up(octets[(step + 1) % 2], codes, step + 1);
+      const Octets& looked_up = octets[(first + step) % 2];
+      Octets& next = octets[(first + step + 1) % 2];
+      if (step + 1 < kSteps) {
+        look_up(next, codes, step + 1);
+      } else {
+        look_on(next);
+      }
       loads_first();
       warpgroup_wait<1>();  // the products that have this set of operands are done
       u32 a[4];
@@ -121,7 +152,7 @@ class LinearBytegroupsBlock {
         VQ_UNROLL
         for (int e = 0; e < Codes::kEntries; ++e) {
           u32 words[kFormat.vector_size / 4];
-          Table::add_stages(words, octets[step % 2][half][e]);
+          Table::add_stages(words, looked_up[half][e]);
           VQ_UNROLL
           for (int i = 0; i < kFormat.vector_size / 4; ++i) {
             a[(e * kFormat.vector_size / 4 + i) * 2 + half] = warpgroup_copy(words[i]);
@@ -145,7 +176,7 @@ class LinearBytegroupsBlock {
         const auto high = static_cast<float>(sum_[i]);
         const auto low = static_cast<float>(sum_[i + kRows / 2]);
         Work::write(args_, row, output,
-                    fused(256.0f, high, low) * (table_.scale() * x_.scale(row)));
+                    fused(256.0f, high, low) * (table_.scale() * staged_scale<Plan>(args_, row)));
       }
     }
   }
@@ -153,7 +184,7 @@ class LinearBytegroupsBlock {
   const LinearArgs& args_;
   ByteTable<Plan> table_;
   Codes codes_;
-  X x_;
+  Ring ring_;
   i32 sum_[kColumns / 2];
 };
 

@@ -70,7 +70,7 @@ VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearBytegroups>& c) {
   return c.chunk_columns / 32 * step_bytes(c);
 }
 // A chunk comes while the last products of the one before are still reading theirs, and other warps
-// are behind by a barrier.
+// are behind.
 inline constexpr int kStagedChunks = 3;
 
 // What the first kernel makes: of each block of rows whole chunks of bytes; and a scale for each
@@ -93,9 +93,12 @@ VQ_HD constexpr int bytegroup_registers(const LinearConfig<LinearBytegroups>& c)
   return c.rows_per_block + 2 * 2 * run_words(c) + 8 + kBeside;
 }
 
-// [kStagedChunks] chunks.
+// [kStagedChunks] chunks, and what their ring has beside them.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytegroups>& c) {
   return i64{kStagedChunks} * chunk_bytes(c);
+}
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytegroups>&) {
+  return i64{kStagedChunks} * kRingBesideBytes;
 }
 
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {

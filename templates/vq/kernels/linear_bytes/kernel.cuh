@@ -85,21 +85,27 @@ class LinearBytesBlock {
     codes_.load(runs[0], Work::begin() / kRunColumns + along() * kGroupRuns);
     table_.switch_to(Work::bound_unit(Work::begin()));
     table_.finish_load(table_.begin_load());
-    if (X::kBefore && thread_index() == 0) X::begin();
+    if (X::kBefore && thread_index() == 0) x_.ring().begin();
     after_last_launch();
-    if (X::kBefore && thread_index() == 0) x_.ask_for_first();
+    if (X::kBefore && thread_index() == 0) x_.ring().ask_for_first();
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       const bool is_first = first == Work::begin();
       const bool binds = Work::kUnitsPerRow > 1 && table_.switch_to(Work::bound_unit(first));
-      // What stood there of the last chunk has been read; what is to stand there does.
       const bool meets = !X::kBefore || binds;
-      if (meets && !is_first) sync_block();
+      if (meets && !is_first) {
+        sync_block();  // what stood there of the last chunk has been read
+      }
       if (binds) table_.finish_load(table_.begin_load());
       if constexpr (!X::kBefore) x_.make(first);
-      if (meets || is_first) sync_block();
-      if constexpr (X::kBefore) x_.await();
+      if (meets || is_first) {
+        sync_block();  // what is to stand there does
+      }
+      if constexpr (X::kBefore) x_.ring().await();
       for (int group = along(); group < kGroups; group += kAlong) multiply(runs, first, group);
-      if constexpr (X::kBefore) x_.give_back();
+      if constexpr (X::kBefore) {
+        x_.ring().advance();
+        x_.ring().give_back();
+      }
     }
   }
 

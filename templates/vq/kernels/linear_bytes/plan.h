@@ -120,16 +120,15 @@ VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearBytes>& c) {
   return i64{c.threads} / 2 * lane_sums(c);
 }
 
-// Chunks; after the columns, the sums that warps hand over. Beside them, with x_before, for each
-// chunk a barrier and a count of its readers.
+// Chunks; after the columns, the sums that warps hand over. Beside them, with x_before, what the
+// ring of chunks has.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytes>& c) {
   const i64 staged = i64{byte_chunks(c)} * byte_chunk_bytes(c);
   const i64 handed = handed_floats(c) * 4;
   return staged > handed ? staged : handed;
 }
-inline constexpr int kByteRingBytes = 16;  // of a chunk: 8 of its barrier, 4 of the count
 VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytes>& c) {
-  return c.x_before == 1 ? i64{kByteRingBytes} * byte_chunks(c) : 0;
+  return c.x_before == 1 ? i64{kRingBesideBytes} * byte_chunks(c) : 0;
 }
 
 // What the first kernel makes: of each block of rows all chunks, as they stand in shared memory. A

@@ -1,0 +1,75 @@
+// Chunks that stand one after the other in device memory come to places in shared memory by bulk
+// copies, in turn. No warp waits for another: the last of a chunk's readers asks for the one that
+// takes its place.
+#pragma once
+
+#include <vq/layout/linear_runs.h>
+#include <vq/machine.cuh>
+
+namespace vq {
+
+// Of a block whose kReaders warps read each chunk.
+template <int kPlaces, int kBytes, int kReaders>
+class BulkRing {
+ public:
+  // `places`: [kPlaces][kBytes] in shared memory, `beside`: [kPlaces][kRingBesideBytes]; `from`:
+  // the block's `count` chunks. All aligned to 16 bytes.
+  VQ_DEVICE BulkRing(u8* places, u8* beside, const u8* from, int count)
+      : places_(places), beside_(beside), from_(from), count_(count) {}
+
+  // One thread, before a sync_block for all others; and the same, behind the launch that made the
+  // chunks.
+  VQ_DEVICE void begin() const {
+    VQ_UNROLL
+    for (int place = 0; place < kPlaces; ++place) {
+      bulk_barrier_begin(barrier(place));
+      store_shared(readers(place), 0u);
+    }
+  }
+  VQ_DEVICE void ask_for_first() const {
+    VQ_UNROLL
+    for (int i = 0; i < kPlaces; ++i) ask_for(i);
+  }
+
+  // This chunk: where it stands, and waits for it. All lanes of a warp.
+  VQ_DEVICE u8* chunk() const { return chunk_at(place_); }
+  VQ_DEVICE void await() const { bulk_barrier_wait(barrier(place_), phase_); }
+  VQ_DEVICE void advance() {
+    ++number_;
+    if (++place_ < kPlaces) return;
+    place_ = 0;
+    phase_ ^= 1u;
+  }
+  // The warp has read the chunk before this one; all lanes.
+  VQ_DEVICE void give_back() const {
+    const int next = number_ - 1 + kPlaces;
+    if (next >= count_) return;
+    constexpr u32 kLast = kReaders - 1;
+    const int before = place_ == 0 ? kPlaces - 1 : place_ - 1;
+    sync_warp();
+    if (lane() == 0 && count_shared(readers(before), kLast) == kLast) ask_for(next);
+  }
+
+ private:
+  VQ_DEVICE u8* chunk_at(int place) const { return places_ + place * kBytes; }
+  VQ_DEVICE u64* barrier(int place) const {
+    return reinterpret_cast<u64*>(beside_ + place * kRingBesideBytes);
+  }
+  VQ_DEVICE u32* readers(int place) const { return reinterpret_cast<u32*>(barrier(place) + 1); }
+  VQ_DEVICE void ask_for(int number) const {
+    if (number >= count_) return;
+    const int to = number % kPlaces;
+    bulk_barrier_expect(barrier(to), kBytes);
+    copy_bulk(chunk_at(to), from_ + i64{number} * kBytes, kBytes, barrier(to));
+  }
+
+  u8* places_;
+  u8* beside_;
+  const u8* from_;
+  int count_;
+  int number_ = 0;
+  int place_ = 0;
+  u32 phase_ = 0;
+};
+
+}  // namespace vq
