@@ -175,6 +175,32 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
   };
 }
 
+namespace {
+
+// The offsets of each turn, of as many rows in all: turn 0 is the data's own, and in turn t others
+// have the rows of those that have some, as far as there are such.
+std::vector<std::vector<std::int32_t>> offsets_of_turns(const LinearData& data, int turns) {
+  std::vector<std::size_t> order = experts_with_rows(data);
+  const std::size_t touched = order.size();
+  const std::size_t experts = data.expert_rows.size() - 1;
+  for (std::size_t e = 0; e < experts; ++e) {
+    if (data.expert_rows[e] == data.expert_rows[e + 1]) order.push_back(e);
+  }
+  std::vector<std::vector<std::int32_t>> offsets;
+  for (int turn = 0; turn < turns; ++turn) {
+    std::vector<std::int32_t> rows(experts);
+    for (std::size_t i = 0; i < touched; ++i) {
+      const std::size_t from = order[i];
+      const std::size_t to = order[(i + static_cast<std::size_t>(turn) * touched) % experts];
+      rows[to] = data.expert_rows[from + 1] - data.expert_rows[from];
+    }
+    offsets.push_back(offsets_of(rows));
+  }
+  return offsets;
+}
+
+}  // namespace
+
 DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& data,
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend),
@@ -191,9 +217,18 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
   args.y = device_.output<std::uint16_t>(
       static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.elements);
   args.rows = static_cast<vq::i32>(data.input_rows);
-  args_of_ = [=](int call, int codebooks) mutable {
-    args.weights = weights(call, codebooks);
-    args.output_scales = at(output_scales, codebooks);
+  std::vector<const std::int32_t*> expert_rows{nullptr};
+  if (!data.expert_rows.empty()) {
+    const auto offsets = offsets_of_turns(data, rotation.turns);
+    expert_rows = {device_.input(data.expert_rows)};
+    for (std::size_t turn = 1; turn < offsets.size(); ++turn) {
+      expert_rows.push_back(device_.copy(offsets[turn]));
+    }
+  }
+  args_of_ = [=, turns = rotation.turns](int call, int codebooks) mutable {
+    args.weights = weights(call / turns, codebooks / turns);
+    args.output_scales = at(output_scales, codebooks / turns);
+    args.expert_rows = at(expert_rows, call);
     return args;
   };
 }

@@ -21,16 +21,21 @@ struct LayerBytes {
   std::int64_t codes = 0;      // that a call reads or writes
   std::int64_t stored = 0;     // that one more place of the codes takes
   std::int64_t codebooks = 0;  // all of them
+  int turns = 1;  // of grouped products: calls until each expert has had rows; codes and codebooks
+                  // are what one of them reads
 };
 
-// Call i of a timing is on place i % codes of the codes and i % codebooks of the codebooks.
+// Layer l is on place l % codes of the codes and l % codebooks of the codebooks. Call i of a timing
+// is of layer i / turns, and of grouped products in turn i % turns, in which other experts have
+// rows.
 struct Rotation {
   int codes = 1;
   int codebooks = 1;
   int calls = 1;  // that a replay times
+  int turns = 1;
 
   // After so many calls places repeat.
-  int places() const { return std::max(codes, codebooks); }
+  int places() const { return std::max(codes, codebooks) * turns; }
 };
 
 // Between two calls on one place others touch three times `l2_bytes`: of codes alone, and of codes

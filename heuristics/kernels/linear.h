@@ -10,11 +10,11 @@
 
 namespace vqgen {
 
-// Blocks of one split.
+// Blocks of one split, as if all experts that can have rows had them.
 template <class P>
 std::int64_t blocks_of_split(const Linear& op, const P& plan) {
   return ceil_div(op.shape.out_features, vq::outputs_per_block(configured(plan, op))) *
-         ceil_div(op.shape.rows, plan.rows_per_block);
+         ceil_div(op.shape.rows, plan.rows_per_block) * op.shape.most_touched();
 }
 
 // What a block of a kernel that begins behind another of the call asks for at least: more than half
@@ -207,6 +207,12 @@ void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& 
   if (!judge.ok()) return;
   const vq::CallShape shape = call_shape(plan, op);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+  constexpr std::int64_t kMostGrid = 65535;  // along z
+  const std::int64_t slots = std::int64_t{vq::expert_slots(config)} * vq::splits(config);
+  judge.require(slots <= kMostGrid,
+                "{} experts that can have rows times {} splits are more than the {} blocks of a "
+                "grid's last axis; use fewer splits",
+                vq::expert_slots(config), vq::splits(config), kMostGrid);
   judge_combine(judge, plan.combine, vq::splits(config), shape.counters);
 }
 
@@ -236,13 +242,16 @@ PlanUse use_of(const P& plan, const Linear& op) {
   weights.units = vq::units_per_chunk(config);
   weights.lane_units =
       static_cast<int>(std::min(weights.units, ceil_div(lane_columns, config.unit_columns)));
-  weights.tensor_units = weight_units(op.weights, op.shape.out_features, op.shape.in_features);
-  const double elements =
-      static_cast<double>(op.shape.out_features) * static_cast<double>(op.shape.in_features);
+  const int matrices = op.shape.most_touched();
+  weights.tensor_units =
+      matrices * weight_units(op.weights, op.shape.out_features, op.shape.in_features);
+  const double elements = matrices * static_cast<double>(op.shape.out_features) *
+                          static_cast<double>(op.shape.in_features);
   const auto reads = static_cast<double>(ceil_div(op.shape.rows, plan.rows_per_block));
   weights.lookups = elements / op.weights.vector_size * op.weights.residuals * reads;
   weights.fills = static_cast<double>(use.blocks) * static_cast<double>(fills_a_block(config));
-  weights.code_bytes = stored_code_bytes(op.shape.out_features, op.shape.in_features, op.weights);
+  weights.code_bytes =
+      matrices * stored_code_bytes(op.shape.out_features, op.shape.in_features, op.weights);
   weights.code_reads = reads;
   use.operands = {weights};
   return use;

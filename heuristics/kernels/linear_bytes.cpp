@@ -29,7 +29,8 @@ std::vector<RowForm> row_forms(int rows) {
 // Sets as many warps across the outputs as share them evenly among `waves` blocks of each
 // multiprocessor, where the columns are shared by `along`; and splits where outputs are too few.
 void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int along, int waves) {
-  const std::int64_t row_blocks = ceil_div(op.shape.rows, plan.rows_per_block);
+  const std::int64_t row_blocks =
+      ceil_div(op.shape.rows, plan.rows_per_block) * std::int64_t{op.shape.most_touched()};
   const std::int64_t wanted = std::max<std::int64_t>(1, std::int64_t{waves} * gpu.sms / row_blocks);
   const std::int64_t outputs = ceil_div(op.shape.out_features, wanted);
   const std::int64_t across = std::clamp<std::int64_t>(

@@ -11,7 +11,8 @@ constexpr int kWarpsPerSm = 16;  // resident at once: enough loads in flight
 // How many warps should share the columns of one output tile, for the whole GPU to be busy.
 std::int64_t column_shares(const Linear& op, const LinearFragments& plan, const GpuSpec& gpu) {
   const std::int64_t tiles = ceil_div(op.shape.out_features, plan.outputs_per_warp) *
-                             ceil_div(op.shape.rows, plan.rows_per_block);
+                             ceil_div(op.shape.rows, plan.rows_per_block) *
+                             op.shape.most_touched();
   return ceil_div(std::int64_t{kWarpsPerSm} * gpu.sms, tiles);
 }
 

@@ -38,9 +38,7 @@ int evening_idle_warps(const Candidates& to, LinearWarpgroups plan, const Linear
     plan.idle_warps = idle;
     const std::int64_t outputs = vq::outputs_per_block(configured(plan, op));
     const std::int64_t busiest =
-        outputs * ceil_div(ceil_div(op.shape.out_features, outputs) *
-                               ceil_div(op.shape.rows, plan.rows_per_block),
-                           std::int64_t{to.gpu.sms});
+        outputs * ceil_div(blocks_of_split(op, plan), std::int64_t{to.gpu.sms});
     if (idle == 0 || busiest < fewest) fewest = busiest, best = idle;
   }
   return best;

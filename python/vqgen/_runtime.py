@@ -235,19 +235,23 @@ def merge_arguments(out, lse, outs, lses):
 class Linear(Op):
     """Products y = x W^T with quantized weights."""
 
-    def __call__(self, x, weights: Quantized, *, out=None, output_scales=None,
+    def __call__(self, x, weights: Quantized, *, out=None, output_scales=None, expert_rows=None,
                  stream: int | None = None):
         """x: [rows, in_features], out (the argument y): [rows, out_features], in the op's dtype; as
             many rows as the config has, or fewer.
 
         output_scales: float32 [out_features], where the format has them.
+        expert_rows: int32 [experts + 1], where the config has experts: rows expert_rows[e] to
+            expert_rows[e + 1] - 1 are expert e's. Codes and output_scales then have an axis of
+            experts first, and codebooks and scales stand expert after expert in their first.
 
         Returns out, which is made where it is not given.
         """
         _arrays.require("x", x)
         if out is None:
             out = _arrays.empty(x, (x.shape[0], self._problem["shape"]["out_features"]), self._dtype)
-        self._launch((x, out, *_quantized("weights", weights), output_scales), None, 0.0, stream)
+        self._launch((x, out, *_quantized("weights", weights), output_scales, expert_rows), None,
+                     0.0, stream)
         return out
 
 
