@@ -1,4 +1,5 @@
 // Products of experts: what a config may say of them, and what a call of them takes.
+#include "core/ceil_div.h"
 #include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
 
@@ -54,7 +55,7 @@ TEST(CheckExperts, HaveASlotEachAsFarAsTheyCanHaveRows) {
     EXPECT_EQ(rows, total > 0 ? total : 4 * experts);
     EXPECT_EQ(shape.workspace_bytes,
               vq::kCounterBytes + 2 * rows * op.shape.out_features * std::int64_t{4});
-    EXPECT_EQ(shape.launches[1].x, vq::ceil_div(rows * op.shape.out_features, std::int64_t{256}));
+    EXPECT_EQ(shape.launches[1].x, ceil_div(rows * op.shape.out_features, 256));
   }
 }
 

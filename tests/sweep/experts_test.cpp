@@ -278,7 +278,7 @@ TEST(WrongExperts, AreFound) {
         std::pair{"own.output_scales += rows.expert", "own.output_scales += 0"},
         std::pair{"own.partials += i64{rows.first}", "own.partials += i64{0}"},
         std::pair{"own.x += i64{rows.first}", "own.x += i64{0}"},
-        std::pair{"turn == static_cast<u32>(slot)", "turn == static_cast<u32>(slot / 2)"},
+        std::pair{"turn == static_cast<u32>(slot)", "turn == static_cast<u32>(slot | 1)"},
         std::pair{"if (lane() >= step) turn", "if (lane() > step) turn"},
         std::pair{"offset(middle) <= row", "offset(middle) < row"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
