@@ -276,7 +276,8 @@ LinearData stored_data(const Linear& op, const BundleItem& item, const std::stri
                        const HardInput& input) {
   const Matcher matcher(where);
   if (op.shape.grouped()) {
-    matcher.fail("holds one matrix, the config has experts; run it on generated data, without --data");
+    matcher.fail(
+        "holds one matrix, the config has experts; run it on generated data, without --data");
   }
   const auto* stored = std::get_if<LinearData>(&item.data);
   if (stored == nullptr) matcher.fail("holds a KV cache, but the config's op is gemv");

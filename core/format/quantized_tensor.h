@@ -12,7 +12,8 @@
 namespace vqgen {
 
 // Rows: KV cache [batch][kv_heads][tokens] of head_dim elements; weights [1][1][out_features] of
-// in_features elements, or [1][experts][out_features]. Orders of codes, codebooks and units: templates/vq/layout/.
+// in_features elements, or [1][experts][out_features]. Orders of codes, codebooks and units:
+// templates/vq/layout/.
 struct QuantizedTensor {
   VqFormat format;
   DType dtype = DType::f16;  // of the codebook entries

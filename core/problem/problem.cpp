@@ -245,16 +245,16 @@ void validate_experts(const LinearShape& shape, const Validator& validator) {
                       "goes with experts only; remove it, or set experts");
     return;
   }
-  validator.require(shape.rows <= kMostExpertRows, "/shape/rows",
-                    fmt::format("an expert has up to {} rows, not {}; lower it",
-                                kMostExpertRows, shape.rows));
+  validator.require(
+      shape.rows <= kMostExpertRows, "/shape/rows",
+      fmt::format("an expert has up to {} rows, not {}; lower it", kMostExpertRows, shape.rows));
   validator.require(shape.call_rows() >= shape.rows, "/shape/total_rows",
                     fmt::format("{} is less than the {} rows that one expert may have; lower rows",
                                 shape.total_rows, shape.rows));
-  validator.require(shape.call_rows() <= shape.experts * shape.rows, "/shape/total_rows",
-                    fmt::format("{} is more than {} rows for each of {} experts; use {} at most",
-                                shape.total_rows, shape.rows, shape.experts,
-                                shape.experts * shape.rows));
+  validator.require(
+      shape.call_rows() <= shape.experts * shape.rows, "/shape/total_rows",
+      fmt::format("{} is more than {} rows for each of {} experts; use {} at most",
+                  shape.total_rows, shape.rows, shape.experts, shape.experts * shape.rows));
 }
 
 void validate(const Linear& op, const Validator& validator) {

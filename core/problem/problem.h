@@ -239,17 +239,16 @@ struct LinearShape {
   bool grouped() const { return experts > 0; }
   // Matrices, and rows of x that a call has at most.
   int matrices() const { return std::max(experts, 1); }
-  int call_rows() const {
-    return !grouped() ? rows : total_rows > 0 ? total_rows : experts * rows;
-  }
+  int call_rows() const { return !grouped() ? rows : total_rows > 0 ? total_rows : experts * rows; }
   // Matrices that a call can have rows for.
   int most_touched() const { return std::min(matrices(), call_rows()); }
 
   static constexpr auto fields() {
     using S = LinearShape;
     return std::make_tuple(
-        field("rows", &S::rows, required(1, 256),
-              "rows of x, of one expert at most: 1..8 for gemv, 2..256 for gemm, ..64 with experts"),
+        field(
+            "rows", &S::rows, required(1, 256),
+            "rows of x, of one expert at most: 1..8 for gemv, 2..256 for gemm, ..64 with experts"),
         field("out_features", &S::out_features, required(1, 1 << 24), "rows of W"),
         field("in_features", &S::in_features, required(1, 1 << 24), "columns of W"),
         field("experts", &S::experts, silent_in(0, kMostExperts),

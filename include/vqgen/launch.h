@@ -150,8 +150,8 @@ typedef struct vqgen_scalar_args {
                        positive */
 } vqgen_scalar_args;
 
-/* Arguments of gemv and gemm, y = x W^T. With the config's `experts` rows of x and y stand sorted by
- * expert, and what `weights` and output_scales point to is [experts][..], expert after expert
+/* Arguments of gemv and gemm, y = x W^T. With the config's `experts` rows of x and y stand sorted
+ * by expert, and what `weights` and output_scales point to is [experts][..], expert after expert
  * without gaps. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;

@@ -174,10 +174,9 @@ def _merged(outs, lses):
                  for each in (outs, lses))
 
 
-def _linear(config, x, codes, codebooks, scales, output_scales, *, expert_rows=None):
+def _linear(config, x, *weights, expert_rows=None):
     out = x.new_empty(x.shape[0], _out_features(config))
-    _op(config, x)._launch((x, out, codes, codebooks, scales, output_scales, expert_rows), None, 0.0,
-                           None)
+    _op(config, x)._launch((x, out, *weights, expert_rows), None, 0.0, None)
     return out
 
 

@@ -20,9 +20,9 @@ namespace vqgen::library {
 // them. Rows are part of the text: powers of two. How many an expert has is the device's to know,
 // so that grouped products have one size.
 
-// Tokens of an attention or a kv_decode, rows of a product, of all experts together, tokens that the cache of a kv_append
-// has room for: which change neither its plan nor its text, so that it has one bucket; rows of an
-// attention_merge, which has one likewise.
+// Tokens of an attention or a kv_decode, rows of a product, of all experts together, tokens that
+// the cache of a kv_append has room for: which change neither its plan nor its text, so that it has
+// one bucket; rows of an attention_merge, which has one likewise.
 std::int64_t size_of(const Problem& problem);
 
 // The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.

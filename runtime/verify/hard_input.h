@@ -66,9 +66,9 @@ MergeData make_merge_data(const AttentionMerge& problem, const HardInput& input)
 // not hold a run.
 ScalarData make_scalar_data(const ScalarMatrix& problem, const HardInput& input);
 
-// y is of O(1) before output scales. input.lengths is of experts' rows alone. full: call_rows() dealt
-// out evenly to the touched experts, which are drawn, as far as these may have them. ragged: none,
-// one, the most and numbers between, no more than call_rows() together.
+// y is of O(1) before output scales. input.lengths is of experts' rows alone. full: call_rows()
+// dealt out evenly to the touched experts, which are drawn, as far as these may have them. ragged:
+// none, one, the most and numbers between, no more than call_rows() together.
 LinearData make_linear_data(const Linear& problem, const HardInput& input);
 
 }  // namespace vqgen

@@ -40,12 +40,13 @@ TEST(CheckExperts, OneMatrixIsWrittenAsBefore) {
   EXPECT_EQ(to_json(read_config(json, "c.json").problem)["shape"], json["shape"]);
 }
 
-TEST(CheckExperts, HaveASlotEachAsFarAsTheyCanHaveRows) {
+// For a block of rows each as far as they can have one, and for the others that one may have.
+TEST(CheckExperts, HaveSlotsForAllBlocksOfRows) {
   const LinearLanes plan{.threads = 64, .chunk_columns = 128, .splits = 2};
   const vq::CallShape one = call_shape(plan, product(4, 0, 0));
   EXPECT_EQ(one.launches[0].z, 2);
   for (const auto& [experts, total, slots] :
-       {std::tuple{1, 4, 1}, {8, 16, 8}, {64, 16, 16}, {64, 0, 64}}) {
+       {std::tuple{1, 4, 1}, {8, 16, 9}, {64, 16, 16}, {64, 0, 88}}) {
     const Linear op = product(4, experts, total);
     const vq::CallShape shape = call_shape(plan, op);
     EXPECT_EQ(shape.launches[0].x, one.launches[0].x);
@@ -66,8 +67,9 @@ TEST(CheckExperts, FirstKernelsLayOutTheRowsOfEachSlot) {
   Linear one = op;
   one.shape.experts = one.shape.total_rows = 0;
   const vq::CallShape shape = call_shape(plan, op);
-  EXPECT_EQ(shape.launches[0].z, 8);
-  EXPECT_EQ(shape.handed_bytes, 8 * call_shape(plan, one).handed_bytes);
+  EXPECT_EQ(shape.launches[0].z, 9);
+  EXPECT_EQ(shape.launches[1].y, 1);
+  EXPECT_EQ(shape.handed_bytes, 9 * call_shape(plan, one).handed_bytes / 2);
 }
 
 TEST(CheckExperts, CountersAndGridsHaveRoom) {
@@ -88,16 +90,17 @@ TEST(CheckExperts, CountersAndGridsHaveRoom) {
   op.shape.in_features = 4096;
   expect_ok(judge(op));
   plan.splits = 512;
-  expect_refused(judge(op), {"128 experts", "512 splits", "65535", "fewer splits"});
+  expect_refused(judge(op), {"128 blocks of rows", "512 splits", "65535", "fewer splits"});
 }
 
 // The grid is filled by all experts that can have rows: no splits where they are enough.
 TEST(CheckExperts, ShareTheGpu) {
   const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"aqlm-2x8", "aqlm-2x8i8", "quip-4", "gptvq-2", "aqlm-1x16"}) {
-    const Json json = edited(experts_json(4, 64, 32), {{"/shape/out_features", "14336"},
-                                                       {"/shape/in_features", "4096"},
-                                                       {"/weights", '"' + std::string(format) + '"'}});
+    const Json json =
+        edited(experts_json(4, 64, 32), {{"/shape/out_features", "14336"},
+                                         {"/shape/in_features", "4096"},
+                                         {"/weights", '"' + std::string(format) + '"'}});
     const Problem problem = read_config(json, "c.json").problem;
     for (const Chooser chooser : {Chooser::model, Chooser::rules}) {
       const Plan plan = choose(problem, gpu, {.chooser = chooser});

@@ -251,16 +251,13 @@ Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& 
   return format;
 }
 
-// Some products are of experts, which have few rows each.
 void add_experts(Draw& draw, Json& shape, const Limits& limits) {
-  if (!draw.one_in(4)) return;
-  const std::int64_t experts = draw.size(limits.experts);
   auto rows = shape["rows"].get<std::int64_t>();
   if (!wrong(draw)) shape["rows"] = rows = std::min<std::int64_t>(rows, kMostExpertRows);
-  shape["experts"] = experts;
-  if (draw.one_in(3) && limits.experts == kAny.experts) return;
-  const std::int64_t more = draw.size(std::max<std::int64_t>(1, (experts - 1) * rows));
-  shape["total_rows"] = wrong(draw) ? more : std::min({experts * rows, rows + more, limits.tokens});
+  shape["experts"] = draw.size(limits.experts);
+  const std::int64_t all = rows * shape["experts"].get<std::int64_t>();
+  const std::int64_t some = std::min({rows + draw.size(all) - 1, all, limits.tokens});
+  if (all > limits.tokens || !draw.one_in(3)) shape["total_rows"] = wrong(draw) ? all + 1 : some;
 }
 
 Json product(Draw& draw, bool gemv, const Limits& limits) {
@@ -276,7 +273,7 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
   shape["rows"] = wrong(draw) ? draw.size(300)
                   : gemv      ? 1 + static_cast<std::int64_t>(draw.below(8))
                               : std::max<std::int64_t>(2, draw.size(limits.rows));
-  add_experts(draw, shape, limits);
+  if (draw.one_in(4)) add_experts(draw, shape, limits);
   shape["out_features"] = out;
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) {
     shape["in_features"] = wrong(draw) ? in : multiple(in, 8);

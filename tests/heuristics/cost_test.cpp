@@ -43,9 +43,8 @@ const CostProfile& ceilings() {
     for (const char* name :
          {"linear_lanes", "linear_fragments", "linear_tables", "linear_warpgroups", "linear_slices",
           "linear_rowgroups", "linear_bytes", "linear_bytegroups", "attention_lanes",
-          "attention_fragments"}) {
+          "attention_fragments"})
       all.dataflows[name] = ones;
-    }
     return all;
   }();
   return profile;

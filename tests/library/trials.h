@@ -154,8 +154,7 @@ class AttentionTrial {
   vqgen_attention_args args_{};
 };
 
-// A product of `rows` rows, for which x and y have room and no more; of all experts together, whose
-// numbers of rows are drawn.
+// A product of `rows` rows, or of as many of all experts at most, and no room for more in x and y.
 class LinearTrial {
  public:
   LinearTrial(vqgen_runtime* runtime, Linear op, int rows)
@@ -163,11 +162,7 @@ class LinearTrial {
         backend_(runtime->registry->backend()),
         op_(std::move(op)),
         device_(backend_) {
-    if (op_.shape.grouped()) {
-      op_.shape.total_rows = rows;
-    } else {
-      op_.shape.rows = rows;
-    }
+    (op_.shape.grouped() ? op_.shape.total_rows : op_.shape.rows) = rows;
     data_ = make_linear_data(
         op_, {.seed = static_cast<std::uint64_t>(rows), .lengths = LengthPattern::ragged});
     args_.struct_bytes = sizeof(args_);

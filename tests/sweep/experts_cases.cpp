@@ -69,9 +69,8 @@ VqFormat format_of(const std::vector<int>& v) {
 }
 
 Plan first_plan(int dataflow, const Problem& problem, const GpuSpec& gpu) {
-  const std::array<Plan, kDataflows> plans{LinearLanes{},      LinearFragments{},
-                                           LinearTables{},     LinearWarpgroups{},
-                                           LinearSlices{},     LinearBytes{},
+  const std::array<Plan, kDataflows> plans{LinearLanes{},      LinearFragments{}, LinearTables{},
+                                           LinearWarpgroups{}, LinearSlices{},    LinearBytes{},
                                            LinearBytegroups{}, LinearRowgroups{}};
   return rules_plan(plans[static_cast<std::size_t>(dataflow)], problem, gpu);
 }

@@ -49,7 +49,8 @@ std::vector<Made> all_made() {
   channels.weights.stage_scales = true;
   const Placement near = all_shared(256);
   return {
-      {"lanes", channels, LinearLanes{.threads = 64, .chunk_columns = 128, .splits = 2}},
+      {"lanes", channels,
+       LinearLanes{.threads = 64, .chunk_columns = 128, .splits = 2, .rows_per_block = 4}},
       {"lanes, last block", product(13, 6),
        LinearLanes{.threads = 64, .chunk_columns = 128, .splits = 2, .combine = kLast}},
       {"tables", product(7, 6),
@@ -250,7 +251,7 @@ TEST_P(Experts, OffsetsThatAreNoneWriteNowhereElse) {
   for (const int kind : {0, 1, 2}) {
     std::vector<std::int32_t> offsets(count);
     for (std::size_t i = 0; i < count; ++i) {
-      offsets[i] = kind == 0 ? static_cast<std::int32_t>(count - i)
+      offsets[i] = kind == 0   ? static_cast<std::int32_t>(count - i)
                    : kind == 1 ? (i % 2 == 0 ? kLow : kHigh)
                                : static_cast<std::int32_t>(7919 * i) - 9000;
     }
@@ -266,8 +267,7 @@ TEST(WrongExperts, AreFound) {
   if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   Backend& backend = *sweep_backend();
   const Made made = all_made().front();  // with scales and codebooks of its own, and a combine
-  const LinearData data =
-      make_linear_data(made.op, {.seed = 5, .lengths = LengthPattern::ragged});
+  const LinearData data = make_linear_data(made.op, {.seed = 5, .lengths = LengthPattern::ragged});
   const std::vector<double> reference = reference_linear(data);
   const KernelSource right =
       generate(as_problem(made.op), made.plan, sweep_gpu(), backend.machine(), {});
@@ -278,13 +278,12 @@ TEST(WrongExperts, AreFound) {
         std::pair{"own.output_scales += rows.expert", "own.output_scales += 0"},
         std::pair{"own.partials += i64{rows.first}", "own.partials += i64{0}"},
         std::pair{"own.x += i64{rows.first}", "own.x += i64{0}"},
-        std::pair{"turn == static_cast<u32>(slot)", "turn == static_cast<u32>(slot | 1)"},
-        std::pair{"if (lane() >= step) turn", "if (lane() > step) turn"},
+        std::pair{"if (lane() >= step) before", "if (lane() > step) before"},
+        std::pair{"static_cast<u32>(left) << 8", "0u"}, std::pair{"left -= blocks[i]", "left -= 1"},
         std::pair{"offset(middle) <= row", "offset(middle) < row"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
-    const std::vector<std::uint16_t> y =
-        execute(backend, *kernel, wrong, made.op, made.plan, data);
+    const std::vector<std::uint16_t> y = execute(backend, *kernel, wrong, made.op, made.plan, data);
     EXPECT_FALSE(compare(reference, y, made.op.dtype).ok) << place << ": " << instead;
   }
 }

@@ -217,9 +217,9 @@ TEST_P(Rotated, EachPlaceHasCodesAndCodebooksOfItsOwnAndTheSameResult) {
 // Which experts have rows changes from call to call, and comes round with the layers.
 TEST(RotatedExperts, HaveRowsInTurns) {
   NotingBackend backend;
-  const Json config = edited(tiny_product("gemv"), {{"/shape/rows", "2"},
-                                                    {"/shape/experts", "9"},
-                                                    {"/shape/total_rows", "4"}});
+  const Json config =
+      edited(tiny_product("gemv"),
+             {{"/shape/rows", "2"}, {"/shape/experts", "9"}, {"/shape/total_rows", "4"}});
   backend.problem = read_config(config, "tiny").problem;
   GpuSpec gpu = find_gpu("a100");
   gpu.l2_bytes = 8192;

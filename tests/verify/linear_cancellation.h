@@ -22,7 +22,8 @@ inline double linear_cancellation(const LinearData& data, const std::vector<doub
     const bool one = data.expert_rows.empty();
     const auto expert = static_cast<std::size_t>(e);
     const auto first = one ? 0 : static_cast<std::size_t>(data.expert_rows[expert]);
-    const auto last = static_cast<std::size_t>(one ? data.input_rows : data.expert_rows[expert + 1]);
+    const auto last =
+        static_cast<std::size_t>(one ? data.input_rows : data.expert_rows[expert + 1]);
     for (std::int64_t o = 0; o < data.weights.rows; ++o) {
       weights.decode(0, e, o, row);
       const auto output = static_cast<std::size_t>(e * data.weights.rows + o);

@@ -10,7 +10,7 @@ struct LinearArgs {
   static constexpr const char* kType = "LinearArgs";
   const u16* x;  // [rows][in_features]; fragments, warpgroups and rowgroups, in_features % 8 == 0:
                  // 16-byte aligned
-  u16* y;                 // [rows][out_features]
+  u16* y;        // [rows][out_features]
   QuantizedArgs weights;  // rows [out_features]; the same, and slices: aligned to code_words words
   const float* output_scales;  // [out_features]; null where the format has none
   float* partials;  // [splits][the problem's rows][out_features] fp32; null where splits == 1

@@ -1,8 +1,9 @@
 // Products of several experts in one launch: which rows of x are whose, which expert a block
 // serves, and the arguments of that expert as if it were alone.
 //
-// The grid has a slot for each expert that can have rows: slot s is the s-th that has any, so that
-// blocks without work come last and leave at once.
+// The grid has a slot for each block of rows that there can be, whichever experts have them: slot s
+// has the s-th, counted through the experts, so that slots without rows come last and leave at
+// once.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -11,7 +12,7 @@
 
 namespace vq {
 
-// The rows [first, first + count) of x and y that an expert has; none where count is 0.
+// Rows [first, first + count) of x and y, which are an expert's; none where count is 0.
 struct ExpertRows {
   int expert;
   int first;
@@ -28,42 +29,47 @@ class Experts {
 
   VQ_DEVICE explicit Experts(const LinearArgs& args) : args_(args) {}
 
+  // All of an expert.
   VQ_DEVICE ExpertRows rows_of(int expert) const {
     const int first = offset(expert);
     const int count = offset(expert + 1) - first;
-    return {expert, first, count < kConfig.rows ? count : kConfig.rows};
+    return {expert, first, count < 0 ? 0 : count < kConfig.rows ? count : kConfig.rows};
   }
 
-  // The expert of a slot, the same in all lanes of a warp, which must all arrive; without rows
-  // where fewer experts have some.
+  // Those of a slot, the same in all lanes of a warp, which must all arrive.
   VQ_DEVICE ExpertRows in_slot(int slot) const {
     constexpr int kOfLane = ceil_div(kExperts, 32);
-    u32 held = 0;  // bit i: the lane's expert i has rows
+    constexpr int kBlock = kConfig.rows_per_block;
+    int blocks[kOfLane];  // of rows, of each of this lane's experts
     u32 mine = 0;
     VQ_UNROLL
     for (int i = 0; i < kOfLane; ++i) {
       const int expert = lane() * kOfLane + i;
-      if (expert >= kExperts || rows_of(expert).count <= 0) continue;
-      held |= 1u << i;
-      ++mine;
+      blocks[i] = expert < kExperts ? ceil_div(rows_of(expert).count, kBlock) : 0;
+      mine += static_cast<u32>(blocks[i]);
     }
-    u32 turn = mine;  // experts with rows up to this lane's last
+    u32 before = mine;  // of the experts up to this lane's last
     VQ_UNROLL
     for (int step = 1; step < 32; step *= 2) {
-      const u32 others = shuffle(turn, lane() < step ? lane() : lane() - step);
-      if (lane() >= step) turn += others;
+      const u32 others = shuffle(before, lane() < step ? lane() : lane() - step);
+      if (lane() >= step) before += others;
     }
-    turn -= mine;
-    u32 found = 0;  // its number and 1, in one lane at most
+    int left = slot - static_cast<int>(before - mine);
+    u32 found = 0;  // in one lane at most: the expert's number and 1, and above it its block's
     VQ_UNROLL
     for (int i = 0; i < kOfLane; ++i) {
-      if ((held >> i & 1u) == 0) continue;
-      if (turn == static_cast<u32>(slot)) found = static_cast<u32>(lane() * kOfLane + i + 1);
-      ++turn;
+      if (left >= 0 && left < blocks[i]) {
+        found = static_cast<u32>(left) << 8 | static_cast<u32>(lane() * kOfLane + i + 1);
+      }
+      left -= blocks[i];
     }
     VQ_UNROLL
     for (int mask = 16; mask > 0; mask /= 2) found |= shuffle_xor(found, mask);
-    return found == 0 ? ExpertRows{0, 0, 0} : rows_of(static_cast<int>(found) - 1);
+    if (found == 0) return {0, 0, 0};
+    const ExpertRows all = rows_of(static_cast<int>(found & 0xffu) - 1);
+    const int begin = static_cast<int>(found >> 8) * kBlock;
+    const int rest = all.count - begin;
+    return {all.expert, all.first + begin, rest < kBlock ? rest : kBlock};
   }
 
   // The expert that has a row, of offsets that do not descend; another one's rows, or none, where
@@ -82,8 +88,8 @@ class Experts {
     return rows_of(low);
   }
 
-  // What a kernel for that expert alone would be given: partials are those of its rows; counters,
-  // and what a first kernel makes of x, those of its slot.
+  // What a kernel for these rows of the expert alone would be given: partials are those of its
+  // rows; counters, and what a first kernel makes of x, those of its slot.
   VQ_DEVICE LinearArgs alone(const ExpertRows& rows, int slot) const {
     LinearArgs own = args_;
     own.rows = rows.count;
@@ -97,7 +103,7 @@ class Experts {
     if constexpr (kConfig.output_scales) own.output_scales += rows.expert * kConfig.out_features;
     if constexpr (splits(kConfig) > 1) own.partials += i64{rows.first} * kConfig.out_features;
     if constexpr (kConfig.combine == Combine::last_block) {
-      own.counters += slot * (counters(kConfig) / expert_slots(kConfig));
+      own.counters += slot * (counters(kConfig) / row_slots(kConfig));
     }
     if constexpr (handed_of_slot(kConfig) > 0) own.staged += slot * handed_of_slot(kConfig);
     return own;
@@ -112,7 +118,7 @@ class Experts {
   const LinearArgs& args_;
 };
 
-// Calls act(args) with those of the expert of a slot, if it has rows; of one matrix with its own.
+// Calls act(args) with those of the rows of a slot, if there are any; of one matrix with its own.
 // All threads.
 template <class Plan, class Act>
 VQ_DEVICE void for_expert(const LinearArgs& args, int slot, Act act) {

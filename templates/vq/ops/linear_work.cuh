@@ -13,7 +13,7 @@ namespace vq {
 template <class Plan>
 struct LinearWork {
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kRows = kConfig.rows;
+  static constexpr int kRows = matrix_rows(kConfig);
   static constexpr i64 kTotalRows = kConfig.total_rows;
   static constexpr i64 kOutFeatures = kConfig.out_features;
   static constexpr i64 kInFeatures = kConfig.in_features;
@@ -34,7 +34,7 @@ struct LinearWork {
   };
   using Book = Codebook<Weights, kConfig.element, units_per_chunk(kConfig), kConfig.threads>;
 
-  // This block's of the splits, and of the slots of experts.
+  // This block's of the splits, and of the slots of rows.
   VQ_DEVICE static int split() {
     if constexpr (kConfig.experts == 0) return block_z();
     return block_z() % splits(kConfig);

@@ -100,7 +100,7 @@ VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytegroups>& c) {
 
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   CallShape shape{};
-  shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, expert_slots(c),
+  shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
              kStagingThreads, kStagingThreads / 32 * 4, false, false});
   return call_behind(c, shape, block_shared_bytes(c));
 }

@@ -90,7 +90,7 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearRowgroups>& c) {
   CallShape shape{};
   shape.add({"linear_rows_of_x", "x",
              ceil_div(row_blocks(c) * c.rows_per_block * laid_out_steps(c), i64{kLayingThreads}), 1,
-             expert_slots(c), kLayingThreads, 0, false, false});
+             row_slots(c), kLayingThreads, 0, false, false});
   return call_behind(c, shape, block_shared_bytes(c));
 }
 
