@@ -159,16 +159,25 @@ struct LinearWork {
   }
 };
 
-// What a block of any dataflow does: the sums of a Block, and nothing where it has no rows. Of
-// grouped products no codes are loaded ahead: whose they are is known behind the launch before.
+// What a block of one matrix does: the sums of a Block, and nothing where it has no rows.
+template <class Plan, class Block>
+VQ_DEVICE void matrix_block(const LinearArgs& args) {
+  using Work = LinearWork<Plan>;
+  if (!Work::has_rows(args)) return after_last_launch();
+  Block(args).run();
+  Work::merge_if_last(args);
+}
+
+// The same of any dataflow. Of grouped products no codes are loaded ahead: whose they are is known
+// behind the launch before.
 template <class Plan, class Block>
 VQ_DEVICE void linear_block(const LinearArgs& args) {
-  using Work = LinearWork<Plan>;
-  for_expert<Plan>(args, Work::slot(), [](const LinearArgs& own) {
-    if (!Work::has_rows(own)) return after_last_launch();
-    Block(own).run();
-    Work::merge_if_last(own);
-  });
+  if constexpr (Plan::config().experts == 0) {  // not by way of the other: registers differ
+    matrix_block<Plan, Block>(args);
+  } else {
+    for_expert<Plan>(args, LinearWork<Plan>::slot(),
+                     [](const LinearArgs& own) { matrix_block<Plan, Block>(own); });
+  }
 }
 
 // The sums of the splits become one by a kernel of its own. A thread an element of y.
