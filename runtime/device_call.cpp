@@ -193,10 +193,9 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
   args.rows = static_cast<vq::i32>(data.input_rows);
   std::vector<const std::int32_t*> expert_rows{nullptr};
   if (!data.expert_rows.empty()) {
-    const auto offsets = offsets_of_turns(data, rotation.turns);
     expert_rows = {device_.input(data.expert_rows)};
-    for (std::size_t turn = 1; turn < offsets.size(); ++turn) {
-      expert_rows.push_back(device_.copy(offsets[turn]));
+    for (int turn = 1; turn < rotation.turns; ++turn) {
+      expert_rows.push_back(device_.copy(offsets_of_turn(data, turn)));
     }
   }
   args_of_ = [=, turns = rotation.turns](int call, int codebooks) mutable {

@@ -52,24 +52,20 @@ Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes) {
   return rotation;
 }
 
-std::vector<std::vector<std::int32_t>> offsets_of_turns(const LinearData& data, int turns) {
+std::vector<std::int32_t> offsets_of_turn(const LinearData& data, int turn) {
   std::vector<std::size_t> order = experts_with_rows(data);
   const std::size_t touched = order.size();
   const std::size_t experts = data.expert_rows.size() - 1;
   for (std::size_t e = 0; e < experts; ++e) {
     if (data.expert_rows[e] == data.expert_rows[e + 1]) order.push_back(e);
   }
-  std::vector<std::vector<std::int32_t>> offsets;
-  for (int turn = 0; turn < turns; ++turn) {
-    std::vector<std::int32_t> rows(experts);
-    for (std::size_t i = 0; i < touched; ++i) {
-      const std::size_t from = order[i];
-      const std::size_t to = order[(i + static_cast<std::size_t>(turn) * touched) % experts];
-      rows[to] = data.expert_rows[from + 1] - data.expert_rows[from];
-    }
-    offsets.push_back(offsets_of(rows));
+  std::vector<std::int32_t> rows(experts);
+  for (std::size_t i = 0; i < touched; ++i) {
+    const std::size_t from = order[i];
+    const std::size_t to = order[(i + static_cast<std::size_t>(turn) * touched) % experts];
+    rows[to] = data.expert_rows[from + 1] - data.expert_rows[from];
   }
-  return offsets;
+  return offsets_of(rows);
 }
 
 }  // namespace vqgen

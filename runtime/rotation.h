@@ -55,8 +55,8 @@ inline constexpr int kMostPlaces = 4096;
 inline constexpr std::int64_t kMostStored = std::int64_t{1} << 30;
 Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes);
 
-// The offsets of experts' rows in each turn, of as many rows in all: turn 0 has the data's own, and
-// in turn t others have the rows of those that have some, as far as there are such.
-std::vector<std::vector<std::int32_t>> offsets_of_turns(const LinearData& data, int turns);
+// The offsets of experts' rows in a turn, of as many rows in all: turn 0 has the data's own, and in
+// turn t others have the rows of those that have some, as far as there are such.
+std::vector<std::int32_t> offsets_of_turn(const LinearData& data, int turn);
 
 }  // namespace vqgen
