@@ -218,7 +218,7 @@ TEST_P(Rotated, EachPlaceHasCodesAndCodebooksOfItsOwnAndTheSameResult) {
 TEST(RotatedExperts, HaveRowsInTurns) {
   NotingBackend backend;
   const Json config =
-      edited(tiny_product("gemv"),
+      edited(tiny_product(R"("gemv")"),
              {{"/shape/rows", "2"}, {"/shape/experts", "9"}, {"/shape/total_rows", "4"}});
   backend.problem = read_config(config, "tiny").problem;
   GpuSpec gpu = find_gpu("a100");
@@ -228,7 +228,7 @@ TEST(RotatedExperts, HaveRowsInTurns) {
   Measurer measurer(backend, gpu, backend.problem, options);
   const Rotation rotation = measurer.rotation();
   EXPECT_EQ(rotation.turns, 4);  // 2 of 9 each
-  EXPECT_EQ(measurer.code_bytes(), 2 * 48 * 4 * std::int64_t{2});
+  EXPECT_EQ(measurer.code_bytes(), 2 * 48 * 4 * as_linear(backend.problem)->weights.row_words(64));
   CompiledPlan candidate =
       measurer.compile(choose(backend.problem, gpu, {.chooser = Chooser::rules}));
   measurer.verify(candidate);
