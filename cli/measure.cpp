@@ -256,6 +256,7 @@ void add_measure(CLI::App& app, Output& output) {
       "--plans", options->plans,
       "A JSON array of objects of plan fields, each with the rest chosen around it; by "
       "default the chosen plan alone");
+  add_touched_experts(*command, options->timing.touched_experts);
   add_chooser_option(*command, options->chooser);
   command
       ->add_option("--space", options->space,

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cli/command.h"
+#include "cli/shared_options.h"
 
 namespace vqgen::cli {
 namespace {
@@ -11,6 +11,7 @@ namespace {
 struct RunArguments {
   std::string config, backend, check, gpu, data;
   std::uint64_t seed = 1;
+  int touched_experts = 0;  // 0: experts have numbers of rows that are drawn, some none
 };
 
 struct BackendChoice {
@@ -94,6 +95,7 @@ Json summary(const std::vector<ItemReport>& items) {
 void run(const RunArguments& options, Output& output) {
   const Environment environment = read_environment();
   const Config config = read_config(std::filesystem::path(options.config));
+  require_touched_experts(options.touched_experts, config.problem);
   const BackendChoice chosen = choose_backend(options, environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *chosen.backend);
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
@@ -105,8 +107,12 @@ void run(const RunArguments& options, Output& output) {
   const std::optional<std::string> bundle =
       options.data.empty() ? std::nullopt : std::optional(options.data);
   output.step("running {} and its reference", options.config);
+  HardInput input{.seed = options.seed, .touched_experts = options.touched_experts};
+  const Linear* const product = as_linear(config.problem);
+  const bool grouped = product != nullptr && product->shape.grouped();
+  if (grouped && options.touched_experts == 0) input.lengths = LengthPattern::ragged;
   const std::vector<ItemReport> items =
-      run_verified(config, prepared, *chosen.backend, bundle, HardInput{.seed = options.seed});
+      run_verified(config, prepared, *chosen.backend, bundle, input);
   if (items.empty()) {
     throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
   }
@@ -149,6 +155,7 @@ void add_run(CLI::App& app, Output& output) {
   command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command->add_option("--data", options->data,
                       "A bundle of vqgen quantize; by default hard input is generated");
+  add_touched_experts(*command, options->touched_experts);
   command->add_option("--seed", options->seed, "Of the generated input")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));

@@ -89,6 +89,29 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
                    "in tables before this version; by default each call reads another layer's");
 }
 
+CLI::Option* add_touched_experts(CLI::App& command, int& touched) {
+  return command
+      .add_option("--touched-experts", touched,
+                  "Of a grouped product: experts that have rows, which are dealt out evenly; which "
+                  "these are is drawn")
+      ->check(whole_number(1, kMostExperts));
+}
+
+void require_touched_experts(int touched, const Problem& problem) {
+  if (touched == 0) return;
+  const Linear* const op = as_linear(problem);
+  if (op == nullptr || !op->shape.grouped()) {
+    throw Error(ErrorKind::bad_input,
+                "--touched-experts is of products with experts; the config has none");
+  }
+  if (touched > op->shape.most_touched()) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("--touched-experts {} are more than the {} of the config that can have "
+                            "rows; lower it, or raise total_rows",
+                            touched, op->shape.most_touched()));
+  }
+}
+
 CodebookCaching codebooks_of(const TimingOptions& options) {
   const bool warm = options.shared_codebooks || options.backend == "host";
   return warm ? CodebookCaching::warm : CodebookCaching::rotated;
@@ -97,6 +120,8 @@ CodebookCaching codebooks_of(const TimingOptions& options) {
 MeasureOptions measure_options(const TimingOptions& options, const Problem& problem) {
   MeasureOptions measure;
   measure.input = hard_input(read_codes(options.codes), options.seed, problem);
+  require_touched_experts(options.touched_experts, problem);
+  measure.input.touched_experts = options.touched_experts;
   measure.codebooks = codebooks_of(options);
   return options.backend == "host" ? on_host(std::move(measure)) : measure;
 }

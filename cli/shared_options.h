@@ -51,9 +51,15 @@ struct TimingOptions {
   std::string codes = "uniform";
   std::uint64_t seed = 1;
   bool shared_codebooks = false;
+  int touched_experts = 0;  // 0: as many as can have rows
 };
 
 void add_timing_options(CLI::App& command, TimingOptions& options);
+
+// How many experts of a grouped product have rows, of commands that take it.
+CLI::Option* add_touched_experts(CLI::App& command, int& touched);
+// Error(bad_input) where the problem has no experts, or fewer that can have rows.
+void require_touched_experts(int touched, const Problem& problem);
 
 // Those of a host's one layer are warm.
 CodebookCaching codebooks_of(const TimingOptions& options);

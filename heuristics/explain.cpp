@@ -153,6 +153,13 @@ std::string shape_line(const Problem& problem) {
                        enum_name(op->shape.scales));
   }
   const Linear& op = *as_linear(problem);
+  if (op.shape.grouped()) {
+    return fmt::format(
+        "{} in {}: up to {} rows of x, up to {} of each of {} experts' matrices of {} outputs and "
+        "{} inputs",
+        op_name(problem), enum_name(op.dtype), op.shape.call_rows(), op.shape.rows,
+        op.shape.experts, op.shape.out_features, op.shape.in_features);
+  }
   return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
                      op_name(problem), enum_name(op.dtype), op.shape.rows, op.shape.out_features,
                      op.shape.in_features);

@@ -191,9 +191,17 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
   args.y = device_.output<std::uint16_t>(
       static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.elements);
   args.rows = static_cast<vq::i32>(data.input_rows);
-  args_of_ = [=](int call, int codebooks) mutable {
-    args.weights = weights(call, codebooks);
-    args.output_scales = at(output_scales, codebooks);
+  std::vector<const std::int32_t*> expert_rows{nullptr};
+  if (!data.expert_rows.empty()) {
+    expert_rows = {device_.input(data.expert_rows)};
+    for (int turn = 1; turn < rotation.turns; ++turn) {
+      expert_rows.push_back(device_.copy(offsets_of_turn(data, turn)));
+    }
+  }
+  args_of_ = [=, turns = rotation.turns](int call, int codebooks) mutable {
+    args.weights = weights(call / turns, codebooks / turns);
+    args.output_scales = at(output_scales, codebooks / turns);
+    args.expert_rows = at(expert_rows, call);
     return args;
   };
 }

@@ -36,9 +36,13 @@ LayerBytes layer_of(const AttentionData& data) {
           codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
 }
 
+// Of experts that have rows, a call reads theirs.
 LayerBytes layer_of(const LinearData& data) {
   const std::int64_t codes = bytes_of(data.weights.codes);
-  return {codes, codes, codebook_bytes_of(data.weights)};
+  const std::int64_t experts = data.weights.heads;
+  const std::int64_t touched = data.expert_rows.empty() ? 1 : std::ssize(experts_with_rows(data));
+  return {codes / experts * touched, codes, codebook_bytes_of(data.weights) / experts * touched,
+          static_cast<int>(experts / touched)};
 }
 
 // A call writes few rows of the codes.

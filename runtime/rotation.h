@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
+#include "core/format/quantized_tensor.h"
 #include "core/json/fields.h"
 
 namespace vqgen {
@@ -21,16 +23,21 @@ struct LayerBytes {
   std::int64_t codes = 0;      // that a call reads or writes
   std::int64_t stored = 0;     // that one more place of the codes takes
   std::int64_t codebooks = 0;  // all of them
+  int turns = 1;  // of grouped products: calls until each expert has had rows; codes and codebooks
+                  // are what one of them reads
 };
 
-// Call i of a timing is on place i % codes of the codes and i % codebooks of the codebooks.
+// Layer l is on place l % codes of the codes and l % codebooks of the codebooks. Call i of a timing
+// is of layer i / turns, and of grouped products in turn i % turns, in which other experts have
+// rows.
 struct Rotation {
   int codes = 1;
   int codebooks = 1;
   int calls = 1;  // that a replay times
+  int turns = 1;
 
   // After so many calls places repeat.
-  int places() const { return std::max(codes, codebooks); }
+  int places() const { return std::max(codes, codebooks) * turns; }
 };
 
 // Between two calls on one place others touch three times `l2_bytes`: of codes alone, and of codes
@@ -47,5 +54,9 @@ struct Rotation {
 inline constexpr int kMostPlaces = 4096;
 inline constexpr std::int64_t kMostStored = std::int64_t{1} << 30;
 Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes);
+
+// The offsets of experts' rows in a turn, of as many rows in all: turn 0 has the data's own, and in
+// turn t others have the rows of those that have some, as far as there are such.
+std::vector<std::int32_t> offsets_of_turn(const LinearData& data, int turn);
 
 }  // namespace vqgen

@@ -275,6 +275,10 @@ AttentionData stored_data(const KvDecode& op, const BundleItem& item, const std:
 LinearData stored_data(const Linear& op, const BundleItem& item, const std::string& where,
                        const HardInput& input) {
   const Matcher matcher(where);
+  if (op.shape.grouped()) {
+    matcher.fail(
+        "holds one matrix, the config has experts; run it on generated data, without --data");
+  }
   const auto* stored = std::get_if<LinearData>(&item.data);
   if (stored == nullptr) matcher.fail("holds a KV cache, but the config's op is gemv");
   matcher.same_format("weights", stored->weights.format, op.weights);

@@ -12,7 +12,8 @@
 namespace vqgen {
 
 // Rows: KV cache [batch][kv_heads][tokens] of head_dim elements; weights [1][1][out_features] of
-// in_features elements. Orders of codes, codebooks and units: templates/vq/layout/.
+// in_features elements, or [1][experts][out_features]. Orders of codes, codebooks and units:
+// templates/vq/layout/.
 struct QuantizedTensor {
   VqFormat format;
   DType dtype = DType::f16;  // of the codebook entries
@@ -25,8 +26,9 @@ struct QuantizedTensor {
   std::vector<std::uint32_t> codes;      // [batch][heads][head_words()], of rows by format.layout
   std::vector<std::uint16_t> codebooks;  // [units][residuals][entries][vector_size], bits
   std::vector<float> stage_scales;       // [units][residuals]; empty unless format.stage_scales
-  std::vector<float> output_scales;      // [rows]; empty unless format.output_scales
+  std::vector<float> output_scales;      // [heads][rows]; empty unless format.output_scales
   std::vector<float> smooth;             // [heads][columns]; empty unless format.smooth
+  std::int64_t expert_units = 0;  // codebook sets of each head, of weights of experts; else 0
 
   // Words of the rows of one head.
   std::int64_t head_words() const { return stored_words(format.layout, rows, row_words); }
@@ -97,13 +99,31 @@ struct AppendData {
   std::optional<PageOrder> page_order = {};
 };
 
-// Data of one gemv call.
+// From the rows of each expert to where they begin, [experts + 1].
+inline std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& rows) {
+  std::vector<std::int32_t> offsets{0};
+  for (const std::int32_t count : rows) offsets.push_back(offsets.back() + count);
+  return offsets;
+}
+
+// Data of one gemv call. Of experts, whose weights are the heads of one tensor, expert_rows says
+// whose a row is: expert_rows[e] .. expert_rows[e + 1] - 1 are expert e's.
 struct LinearData {
   DType dtype = DType::f16;
   QuantizedTensor weights;
   std::int64_t input_rows = 0;
+  std::vector<std::int32_t> expert_rows = {};   // [experts + 1]; empty with one matrix
   std::vector<std::uint16_t> x;                 // [input_rows][in_features]
   std::vector<std::uint16_t> original_weights;  // [out_features][in_features]; empty if not kept
 };
+
+// Of experts, those that have rows.
+inline std::vector<std::size_t> experts_with_rows(const LinearData& data) {
+  std::vector<std::size_t> experts;
+  for (std::size_t e = 0; e + 1 < data.expert_rows.size(); ++e) {
+    if (data.expert_rows[e] < data.expert_rows[e + 1]) experts.push_back(e);
+  }
+  return experts;
+}
 
 }  // namespace vqgen

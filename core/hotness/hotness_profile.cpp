@@ -176,8 +176,7 @@ std::vector<Wanted> operands_of(const Problem& problem, const std::string& sourc
                             op_name(problem)));
   }
   const Linear& op = *as_linear(problem);
-  return {{Operand::weights, op.weights,
-           weight_units(op.weights, op.shape.out_features, op.shape.in_features)}};
+  return {{Operand::weights, op.weights, weight_units(op)}};
 }
 
 void require_fit(const HotnessProfile& profile, const Wanted& wanted, const std::string& source) {

@@ -112,6 +112,8 @@ vq::LinearProblem facts(const Linear& op) {
   const bool tiles = format.scope == Scope::tile;
   return {op.dtype,
           op.shape.rows,
+          op.shape.experts,
+          op.shape.call_rows(),
           op.shape.out_features,
           op.shape.in_features,
           format.output_scales,

@@ -239,6 +239,24 @@ void validate_rows(const Op& op, const Validator& validator) {
   }
 }
 
+void validate_experts(const LinearShape& shape, const Validator& validator) {
+  if (!shape.grouped()) {
+    validator.require(shape.total_rows == 0, "/shape/total_rows",
+                      "goes with experts only; remove it, or set experts");
+    return;
+  }
+  validator.require(
+      shape.rows <= kMostExpertRows, "/shape/rows",
+      fmt::format("an expert has up to {} rows, not {}; lower it", kMostExpertRows, shape.rows));
+  validator.require(shape.call_rows() >= shape.rows, "/shape/total_rows",
+                    fmt::format("{} is less than the {} rows that one expert may have; lower rows",
+                                shape.total_rows, shape.rows));
+  validator.require(
+      shape.call_rows() <= shape.experts * shape.rows, "/shape/total_rows",
+      fmt::format("{} is more than {} rows for each of {} experts; use {} at most",
+                  shape.total_rows, shape.rows, shape.experts, shape.experts * shape.rows));
+}
+
 void validate(const Linear& op, const Validator& validator) {
   const VqFormat& format = op.weights;
   validator.no_parts(format, "/weights", "weights");
@@ -250,8 +268,11 @@ void validate(const Linear& op, const Validator& validator) {
                     "weights have no heads; use tensor, channel_group or tile");
   validator.require(!format.smooth && !format.hadamard, "/weights",
                     "smooth and hadamard transform keys only; remove them here");
-  validator.size("a matrix", static_cast<double>(op.shape.out_features) *
-                                 static_cast<double>(op.shape.in_features));
+  validator.size(op.shape.grouped() ? "all experts' matrices together" : "a matrix",
+                 static_cast<double>(op.shape.matrices()) *
+                     static_cast<double>(op.shape.out_features) *
+                     static_cast<double>(op.shape.in_features));
+  validate_experts(op.shape, validator);
 }
 
 }  // namespace
@@ -315,6 +336,11 @@ std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
     default:
       return 1;
   }
+}
+
+std::int64_t weight_units(const Linear& op) {
+  return op.shape.matrices() *
+         weight_units(op.weights, op.shape.out_features, op.shape.in_features);
 }
 
 }  // namespace vqgen

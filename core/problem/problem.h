@@ -223,18 +223,38 @@ struct ScalarDequantize : ScalarMatrix {
   bool operator==(const ScalarDequantize&) const = default;
 };
 
-// y = x W^T.
+// Of grouped products.
+inline constexpr int kMostExperts = 128;
+inline constexpr int kMostExpertRows = 64;
+
+// y = x W^T, of one matrix; or of some experts' each with the rows of x that are its own, which
+// stand sorted by expert (grouped products).
 struct LinearShape {
   int rows = 0;
   std::int64_t out_features = 0;
   std::int64_t in_features = 0;
+  int experts = 0;
+  int total_rows = 0;
+
+  bool grouped() const { return experts > 0; }
+  // Matrices, and rows of x that a call has at most.
+  int matrices() const { return std::max(experts, 1); }
+  int call_rows() const { return !grouped() ? rows : total_rows > 0 ? total_rows : experts * rows; }
+  // Matrices that a call can have rows for.
+  int most_touched() const { return std::min(matrices(), call_rows()); }
 
   static constexpr auto fields() {
     using S = LinearShape;
     return std::make_tuple(
-        field("rows", &S::rows, required(1, 256), "rows of x: 1..8 for gemv, 2..256 for gemm"),
+        field(
+            "rows", &S::rows, required(1, 256),
+            "rows of x, of one expert at most: 1..8 for gemv, 2..256 for gemm, ..64 with experts"),
         field("out_features", &S::out_features, required(1, 1 << 24), "rows of W"),
-        field("in_features", &S::in_features, required(1, 1 << 24), "columns of W"));
+        field("in_features", &S::in_features, required(1, 1 << 24), "columns of W"),
+        field("experts", &S::experts, silent_in(0, kMostExperts),
+              "matrices of a mixture of experts; 0: one matrix for all rows"),
+        field("total_rows", &S::total_rows, silent_in(0, kMostExperts * kMostExpertRows),
+              "rows of x of all experts together, at most; 0: experts times rows"));
   }
   bool operator==(const LinearShape&) const = default;
 };
@@ -299,5 +319,7 @@ std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim);
 std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head_dim);
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
                           std::int64_t in_features);
+// Of all experts.
+std::int64_t weight_units(const Linear& op);
 
 }  // namespace vqgen

@@ -54,7 +54,7 @@ BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
   const int splits = vq::splits(config);
   if (splits == 1) return work;
   const double sums =
-      static_cast<double>(op.shape.rows) * static_cast<double>(op.shape.out_features);
+      static_cast<double>(op.shape.call_rows()) * static_cast<double>(op.shape.out_features);
   work.partial_bytes = 2 * 4 * sums * splits;
   if (plan.combine == Combine::last_block) {
     // The stores of a block, its addition to the counter, and what tells its threads of it.

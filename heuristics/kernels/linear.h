@@ -10,11 +10,27 @@
 
 namespace vqgen {
 
+// Rows of x that blocks are made for. Experts seldom have as many rows as they may: twice their
+// even share of the call's.
+inline int planned_rows(const Linear& op) {
+  const LinearShape& shape = op.shape;
+  if (!shape.grouped()) return shape.rows;
+  const std::int64_t share = ceil_div(shape.call_rows(), shape.most_touched());
+  return static_cast<int>(std::min<std::int64_t>(shape.rows, 2 * share));
+}
+
+// Blocks along the rows, of all experts: as if all that can have rows had them.
+template <class P>
+std::int64_t blocks_of_rows(const Linear& op, const P& plan) {
+  const auto config = configured(plan, op);
+  return vq::row_blocks(config) * vq::row_slots(config);
+}
+
 // Blocks of one split.
 template <class P>
 std::int64_t blocks_of_split(const Linear& op, const P& plan) {
   return ceil_div(op.shape.out_features, vq::outputs_per_block(configured(plan, op))) *
-         ceil_div(op.shape.rows, plan.rows_per_block);
+         blocks_of_rows(op, plan);
 }
 
 // What a block of a kernel that begins behind another of the call asks for at least: more than half
@@ -31,7 +47,7 @@ int shared_bytes_alone(const P& plan, const Linear& op, const GpuSpec& gpu) {
 
 // The rows of x that a block of 4 or 8 is tried for.
 inline std::vector<int> few_rows(const Linear& op) {
-  return op.shape.rows > 4 ? std::vector{4, 8} : std::vector{4};
+  return planned_rows(op) > 4 ? std::vector{4, 8} : std::vector{4};
 }
 
 // Halves outputs per warp, then threads, until a block's outputs divide the rows of a tile.
@@ -207,6 +223,12 @@ void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& 
   if (!judge.ok()) return;
   const vq::CallShape shape = call_shape(plan, op);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+  constexpr std::int64_t kMostGrid = 65535;  // along z
+  const std::int64_t slots = std::int64_t{vq::row_slots(config)} * vq::splits(config);
+  judge.require(slots <= kMostGrid,
+                "{} blocks of rows of all experts times {} splits are more than the {} blocks of a "
+                "grid's last axis; use fewer splits or more rows_per_block",
+                vq::row_slots(config), vq::splits(config), kMostGrid);
   judge_combine(judge, plan.combine, vq::splits(config), shape.counters);
 }
 
@@ -236,13 +258,16 @@ PlanUse use_of(const P& plan, const Linear& op) {
   weights.units = vq::units_per_chunk(config);
   weights.lane_units =
       static_cast<int>(std::min(weights.units, ceil_div(lane_columns, config.unit_columns)));
-  weights.tensor_units = weight_units(op.weights, op.shape.out_features, op.shape.in_features);
-  const double elements =
-      static_cast<double>(op.shape.out_features) * static_cast<double>(op.shape.in_features);
-  const auto reads = static_cast<double>(ceil_div(op.shape.rows, plan.rows_per_block));
+  const int matrices = op.shape.most_touched();
+  weights.tensor_units =
+      matrices * weight_units(op.weights, op.shape.out_features, op.shape.in_features);
+  const double elements = matrices * static_cast<double>(op.shape.out_features) *
+                          static_cast<double>(op.shape.in_features);
+  const double reads = static_cast<double>(blocks_of_rows(op, plan)) / matrices;
   weights.lookups = elements / op.weights.vector_size * op.weights.residuals * reads;
   weights.fills = static_cast<double>(use.blocks) * static_cast<double>(fills_a_block(config));
-  weights.code_bytes = stored_code_bytes(op.shape.out_features, op.shape.in_features, op.weights);
+  weights.code_bytes =
+      matrices * stored_code_bytes(op.shape.out_features, op.shape.in_features, op.weights);
   weights.code_reads = reads;
   use.operands = {weights};
   return use;

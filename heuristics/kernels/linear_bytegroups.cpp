@@ -50,7 +50,7 @@ void judge_plan(Judge& judge, const LinearBytegroups& plan, const Linear& op, co
 
 // Enough outputs per block to fill the GPU once, then splits.
 LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuSpec& gpu) {
-  plan.rows_per_block = rows_of_block(op.shape.rows, kBytegroupRows);
+  plan.rows_per_block = rows_of_block(planned_rows(op), kBytegroupRows);
   const int lanes = phase_lanes(op.weights.held_bytes());
   for (const Placement& codebook :
        {all_replicated(op.weights.entries(), lanes), all_shared(op.weights.entries())}) {
@@ -73,11 +73,12 @@ void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearBytegroups;
   constexpr int kFewestRows = 9;
-  if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products || op.shape.rows < kFewestRows) {
+  if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products ||
+      planned_rows(op) < kFewestRows) {
     return;
   }
   const std::vector<Placement> placements = near_placements(op, allowed);
-  plan.rows_per_block = rows_of_block(op.shape.rows, kBytegroupRows);
+  plan.rows_per_block = rows_of_block(planned_rows(op), kBytegroupRows);
   for_each_of(
       plan,
       {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}, {&P::idle_warps, {0, 1, 2, 3}}},

@@ -30,7 +30,7 @@ std::vector<RowForm> row_forms(int rows) {
 // Sets as many warps across the outputs as share them evenly among `waves` blocks of each
 // multiprocessor, where the columns are shared by `along`; and splits where outputs are too few.
 void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int along, int waves) {
-  const std::int64_t row_blocks = ceil_div(op.shape.rows, plan.rows_per_block);
+  const std::int64_t row_blocks = blocks_of_rows(op, plan);
   const std::int64_t wanted = std::max<std::int64_t>(1, std::int64_t{waves} * gpu.sms / row_blocks);
   const std::int64_t outputs = ceil_div(op.shape.out_features, wanted);
   const std::int64_t across = std::clamp<std::int64_t>(
@@ -99,7 +99,7 @@ void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const G
 // there may be.
 LinearBytes choose_plan(LinearBytes plan, const Linear& op, const GpuSpec& gpu) {
   const int lanes = phase_lanes(op.weights.held_bytes());
-  for (const RowForm& form : row_forms(op.shape.rows)) {
+  for (const RowForm& form : row_forms(planned_rows(op))) {
     plan.product_rows = form.product_rows;
     plan.rows_per_block = form.rows_per_block;
     for (const Placement& codebook :
@@ -127,7 +127,7 @@ void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePla
   if (!op.weights.sums_are_bytes()) return;
   const std::vector<Placement> placements = near_placements(op, allowed);
   using P = LinearBytes;
-  for (const RowForm& form : row_forms(op.shape.rows)) {
+  for (const RowForm& form : row_forms(planned_rows(op))) {
     plan.product_rows = form.product_rows;
     plan.rows_per_block = form.rows_per_block;
     for_each_of(plan, {{&P::outputs_per_warp, {16, 32, 64}}, {&P::code_words, {4, 2, 1}}}, [&] {

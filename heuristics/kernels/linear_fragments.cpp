@@ -10,8 +10,8 @@ constexpr int kWarpsPerSm = 16;  // resident at once: enough loads in flight
 
 // How many warps should share the columns of one output tile, for the whole GPU to be busy.
 std::int64_t column_shares(const Linear& op, const LinearFragments& plan, const GpuSpec& gpu) {
-  const std::int64_t tiles = ceil_div(op.shape.out_features, plan.outputs_per_warp) *
-                             ceil_div(op.shape.rows, plan.rows_per_block);
+  const std::int64_t tiles =
+      ceil_div(op.shape.out_features, plan.outputs_per_warp) * blocks_of_rows(op, plan);
   return ceil_div(std::int64_t{kWarpsPerSm} * gpu.sms, tiles);
 }
 
@@ -106,9 +106,10 @@ void judge_plan(Judge& judge, const LinearFragments& plan, const Linear& op, con
 
 // Enough warps to fill the GPU, along the outputs first and then along the columns.
 LinearFragments choose_plan(LinearFragments plan, const Linear& op, const GpuSpec& gpu) {
-  plan.fragment_rows = op.shape.rows <= 4 ? 4 : 8;
+  const int rows = planned_rows(op);
+  plan.fragment_rows = rows <= 4 ? 4 : 8;
   plan.rows_per_block = static_cast<int>(
-      std::min<std::int64_t>(64, ceil_div(op.shape.rows, plan.fragment_rows) * plan.fragment_rows));
+      std::min<std::int64_t>(64, ceil_div(rows, plan.fragment_rows) * plan.fragment_rows));
   const std::int64_t shares = column_shares(op, plan, gpu);
   for (const int threads : {256, 128, 64, 32}) {
     plan.threads = threads;
@@ -124,7 +125,7 @@ void add_candidates(Candidates& to, LinearFragments plan, const Linear& op,
                     SpacePlacement allowed) {
   const std::vector<Placement> placements = whole_placements(op.weights, allowed);
   using P = LinearFragments;
-  for (const Form& form : forms(op.shape.rows)) {
+  for (const Form& form : forms(planned_rows(op))) {
     plan.fragment_rows = form.fragment_rows;
     plan.rows_per_block = form.rows_per_block;
     plan.outputs_per_warp = form.outputs_per_warp;

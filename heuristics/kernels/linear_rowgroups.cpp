@@ -52,7 +52,7 @@ void judge_plan(Judge& judge, const LinearRowgroups& plan, const Linear& op, con
 
 // Enough outputs per block to fill the GPU once, then splits.
 LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpec& gpu) {
-  plan.rows_per_block = rows_of_block(op.shape.rows, 128);
+  plan.rows_per_block = rows_of_block(planned_rows(op), 128);
   plan.byte_sums = adds_bytes(op);
   const int entries = op.weights.entries();
   for (const Placement& codebook : {all_replicated(entries, phase_lanes(op.weights.held_bytes())),
@@ -77,12 +77,13 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearRowgroups;
   constexpr int kFewestRows = 9;
-  if (!to.gpu.warpgroup_products || op.shape.rows < kFewestRows) return;
+  if (!to.gpu.warpgroup_products || planned_rows(op) < kFewestRows) return;
   plan.byte_sums = adds_bytes(op);
   const std::vector<Placement> placements =
       plan.byte_sums != 0 ? near_placements(op, allowed) : whole_placements(op.weights, allowed);
-  const std::set<int> rows{rows_of_block(op.shape.rows, 64), rows_of_block(op.shape.rows, 128),
-                           rows_of_block(op.shape.rows, 256)};
+  const std::set<int> rows{rows_of_block(planned_rows(op), 64),
+                           rows_of_block(planned_rows(op), 128),
+                           rows_of_block(planned_rows(op), 256)};
   for (const int of_block : rows) {
     plan.rows_per_block = of_block;
     for_each_of(plan,

@@ -38,8 +38,7 @@ int whole_columns(const Linear& op, const LinearSlices& plan) {
 
 // Outputs a warp, in whole groups, with which blocks fill the GPU once.
 int one_wave_outputs(const Linear& op, const LinearSlices& plan, const GpuSpec& gpu) {
-  const std::int64_t of_one =
-      ceil_div(op.shape.rows, plan.rows_per_block) * std::int64_t{vq::splits(configured(plan, op))};
+  const std::int64_t of_one = blocks_of_rows(op, plan) * vq::splits(configured(plan, op));
   const std::int64_t warps = std::max<std::int64_t>(1, gpu.sms / of_one) * (plan.threads / 32);
   const std::int64_t groups = ceil_div(op.shape.out_features, warps * vq::kSliceGroup);
   return static_cast<int>(std::min<std::int64_t>(4096, groups * vq::kSliceGroup));
@@ -94,7 +93,7 @@ void judge_plan(Judge& judge, const LinearSlices& plan, const Linear& op, const 
 }
 
 LinearSlices choose_plan(LinearSlices plan, const Linear& op, const GpuSpec& gpu) {
-  plan.rows_per_block = op.shape.rows <= 4 ? 4 : 8;
+  plan.rows_per_block = planned_rows(op) <= 4 ? 4 : 8;
   constexpr std::array kThreads{640, 512, 256};  // 5 warps a scheduler were best
   for (const int threads : kThreads) {
     plan.threads = threads;

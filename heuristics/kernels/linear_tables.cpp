@@ -14,8 +14,7 @@ std::set<int> table_outputs(const Candidates& to, const LinearTables& plan, cons
   constexpr int kThreadRegisters = 64;  // a thread, at most: what the largest block leaves it
   const int blocks =
       occupancy(to.gpu, plan.threads, kThreadRegisters, call_shape(plan, op).shared_bytes()).blocks;
-  const std::int64_t of_one =
-      ceil_div(op.shape.rows, plan.rows_per_block) * std::int64_t{vq::splits(configured(plan, op))};
+  const std::int64_t of_one = blocks_of_rows(op, plan) * vq::splits(configured(plan, op));
   for (const int waves : {1, 2, 3}) {
     const std::int64_t shares = std::int64_t{waves} * blocks * to.gpu.sms / of_one;
     if (shares == 0) continue;

@@ -38,9 +38,7 @@ int evening_idle_warps(const Candidates& to, LinearWarpgroups plan, const Linear
     plan.idle_warps = idle;
     const std::int64_t outputs = vq::outputs_per_block(configured(plan, op));
     const std::int64_t busiest =
-        outputs * ceil_div(ceil_div(op.shape.out_features, outputs) *
-                               ceil_div(op.shape.rows, plan.rows_per_block),
-                           std::int64_t{to.gpu.sms});
+        outputs * ceil_div(blocks_of_split(op, plan), std::int64_t{to.gpu.sms});
     if (idle == 0 || busiest < fewest) fewest = busiest, best = idle;
   }
   return best;
@@ -95,7 +93,7 @@ void judge_plan(Judge& judge, const LinearWarpgroups& plan, const Linear& op, co
 
 // Enough outputs per block to fill the GPU once, then splits.
 LinearWarpgroups choose_plan(LinearWarpgroups plan, const Linear& op, const GpuSpec& gpu) {
-  plan.rows_per_block = rows_of_block(op.shape.rows, kWarpgroupRows);
+  plan.rows_per_block = rows_of_block(planned_rows(op), kWarpgroupRows);
   for (const int threads : {512, 256, 128}) {
     plan.threads = threads;
     for (const int words : {4, 2, 1}) {
@@ -114,9 +112,9 @@ void add_candidates(Candidates& to, LinearWarpgroups plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearWarpgroups;
   constexpr int kFewestRows = 2;
-  if (!to.gpu.warpgroup_products || op.shape.rows < kFewestRows) return;
+  if (!to.gpu.warpgroup_products || planned_rows(op) < kFewestRows) return;
   const std::vector<Placement> placements = whole_placements(op.weights, allowed);
-  const int rows = rows_of_block(op.shape.rows, kWarpgroupRows);
+  const int rows = rows_of_block(planned_rows(op), kWarpgroupRows);
   for (const int part : {1, 2}) {
     plan.rows_per_block = rows / part;
     for_each_of(plan,

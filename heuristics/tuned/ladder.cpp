@@ -88,8 +88,11 @@ bool same_kind(const Problem& a, const Problem& b) {
   }
   const auto* one = std::get_if<AttentionDecode>(&a);
   if (one == nullptr) {
-    return as_linear(a)->dtype == as_linear(b)->dtype &&
-           as_linear(a)->weights == as_linear(b)->weights;
+    const Linear& there = *as_linear(a);
+    const Linear& here = *as_linear(b);
+    return there.dtype == here.dtype && there.weights == here.weights &&
+           there.shape.experts == here.shape.experts &&
+           (!here.shape.grouped() || there.shape.call_rows() == here.shape.call_rows());
   }
   const auto& other = std::get<AttentionDecode>(b);
   const AttentionShape& s = one->shape;

@@ -150,14 +150,23 @@ typedef struct vqgen_scalar_args {
                        positive */
 } vqgen_scalar_args;
 
-/* Arguments of gemv and gemm, y = x W^T. */
+/* Arguments of gemv and gemm, y = x W^T. With the config's `experts` rows of x and y stand sorted
+ * by expert, and what `weights` and output_scales point to is [experts][..], expert after expert
+ * without gaps. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
-  int64_t rows;  /* of x and y now, 1 to the config's; picks the kernel */
+  int64_t rows;  /* of x and y now, 1 to the config's; picks the kernel. With experts: of all of
+                    them, 0 to the config's total_rows */
   const void* x; /* [rows][in_features] */
   void* y;       /* [rows][out_features] */
   vqgen_quantized weights;
   const float* output_scales; /* [out_features]; null where the format has none */
+  /* With experts, else null. [experts + 1]: rows expert_rows[e] .. expert_rows[e + 1] - 1 are of
+   * expert e, which may have none. They do not descend, and lie within 0..`rows`; rows of no expert
+   * are left alone. An expert with more rows than the config's has its first ones alone. What is
+   * out of range makes results meaningless, but writes nothing outside of y; the host backend
+   * refuses all of this with VQGEN_BAD_INPUT before it begins. */
+  const int32_t* expert_rows;
 } vqgen_linear_args;
 
 /* Codebooks, scales, smoothing of keys and weights may be loaded while kernels before the op on the

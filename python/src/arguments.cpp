@@ -84,7 +84,7 @@ constexpr Slot kMerge[] = {
 };
 constexpr Slot kLinear[] = {
     rows("x"),          rows("y", true),   {"weights.codes"}, {"weights.codebooks"},
-    {"weights.scales"}, {"output_scales"},
+    {"weights.scales"}, {"output_scales"}, {"expert_rows"},
 };
 
 constexpr Slot kScalar[] = {rows("from"), rows("to", true), {"scales"}};

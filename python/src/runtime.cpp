@@ -202,14 +202,15 @@ struct MergeCall {
 };
 
 vqgen_linear_args linear_args(const Arguments& given) {
-  enum { x, y, weights, output_scales = 5 };
+  enum { x, y, weights, output_scales = 5, expert_rows };
   given.require_rows(y, x);
   return {.struct_bytes = sizeof(vqgen_linear_args),
           .rows = given.size(x, 0),
           .x = given.data(x),
           .y = given.data(y),
           .weights = given.quantized(weights, false),
-          .output_scales = given.data<float>(output_scales)};
+          .output_scales = given.data<float>(output_scales),
+          .expert_rows = given.data<std::int32_t>(expert_rows)};
 }
 
 vqgen_scalar_args scalar_args(const Signature& signature, const Arguments& given) {

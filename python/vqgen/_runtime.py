@@ -22,9 +22,9 @@ class Quantized(NamedTuple):
     """A quantized tensor: packed codes, the codebooks that they index, and scales of the stages.
 
     codes: uint32 (or int32), of a cache [batch, kv_heads, tokens, words], of one in pages
-        [pages, kv_heads, page_tokens, words], of weights [out_features, words]. Sequences and heads
-        of a cache may lie apart, and pages, heads and tokens of one in pages, so that transposed
-        and sliced views of an engine's tensors are taken; all else is contiguous.
+        [pages, kv_heads, page_tokens, words], of weights [out_features, words], of experts
+        [experts, out_features, words]. Sequences, heads and pages of a cache may lie apart, and
+        tokens of one in pages, so that views of engines' tensors are taken; all else is contiguous.
     codebooks: [units, stages, entries, vector_size] in the op's dtype; of keys in parts one axis.
     scales: float32 [units, stages], where the format has stage_scales.
     """
@@ -235,19 +235,19 @@ def merge_arguments(out, lse, outs, lses):
 class Linear(Op):
     """Products y = x W^T with quantized weights."""
 
-    def __call__(self, x, weights: Quantized, *, out=None, output_scales=None,
+    def __call__(self, x, weights: Quantized, *, out=None, output_scales=None, expert_rows=None,
                  stream: int | None = None):
         """x: [rows, in_features], out (the argument y): [rows, out_features], in the op's dtype; as
-            many rows as the config has, or fewer.
+            many rows as the config has, or fewer. Returns out, which is made where it is not given.
 
-        output_scales: float32 [out_features], where the format has them.
-
-        Returns out, which is made where it is not given.
+        output_scales: float32 [out_features], or [experts, out_features], where there are some.
+        expert_rows: int32 [experts + 1], of experts: where each one's rows begin, and their end.
         """
         _arrays.require("x", x)
         if out is None:
             out = _arrays.empty(x, (x.shape[0], self._problem["shape"]["out_features"]), self._dtype)
-        self._launch((x, out, *_quantized("weights", weights), output_scales), None, 0.0, stream)
+        self._launch((x, out, *_quantized("weights", weights), output_scales, expert_rows), None, 0.0,
+                     stream)
         return out
 
 

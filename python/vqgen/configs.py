@@ -132,11 +132,13 @@ class MergeConfig(_Config):
 
 @dataclass
 class LinearShape:
-    """`rows` is the most that will come."""
+    """`rows` is the most that will come; with `experts` of one of them, and `total_rows` of all."""
 
     rows: int
     out_features: int
     in_features: int
+    experts: Optional[int] = None
+    total_rows: Optional[int] = None
 
 
 @dataclass

@@ -113,7 +113,7 @@ _library.define(
     " -> (Tensor, Tensor)")
 _library.define("merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)")
 _library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"
-                " Tensor? output_scales) -> Tensor")
+                " Tensor? output_scales, *, Tensor? expert_rows=None) -> Tensor")
 
 
 def _attention(config, query, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
@@ -174,9 +174,9 @@ def _merged(outs, lses):
                  for each in (outs, lses))
 
 
-def _linear(config, x, codes, codebooks, scales, output_scales):
+def _linear(config, x, *weights, expert_rows=None):
     out = x.new_empty(x.shape[0], _out_features(config))
-    _op(config, x)._launch((x, out, codes, codebooks, scales, output_scales), None, 0.0, None)
+    _op(config, x)._launch((x, out, *weights, expert_rows), None, 0.0, None)
     return out
 
 
@@ -213,7 +213,7 @@ def _(config, outs, lses):
 
 
 @torch.library.register_fake("vqgen::linear", lib=_library)
-def _(config, x, *_):
+def _(config, x, *_, **__):
     return x.new_empty(x.shape[0], _out_features(config))
 
 

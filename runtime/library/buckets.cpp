@@ -12,8 +12,10 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
   const bool tokens =
       std::holds_alternative<AttentionDecode>(problem) || std::holds_alternative<KvDecode>(problem);
   const std::int64_t own = size_of(problem);
+  const Linear* const product = as_linear(problem);
+  const bool grouped = product != nullptr && product->shape.grouped();
   if (std::holds_alternative<KvAppend>(problem) ||
-      std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
+      std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr || grouped) {
     return {own};
   }
   std::vector<std::int64_t> sizes;
@@ -29,7 +31,9 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
 
 std::int64_t size_of(const Problem& problem) {
   const auto own = []<class Op>(const Op& op) -> std::int64_t {
-    if constexpr (requires { op.shape.rows; }) {
+    if constexpr (std::is_base_of_v<Linear, Op>) {
+      return op.shape.call_rows();
+    } else if constexpr (requires { op.shape.rows; }) {
       return op.shape.rows;
     } else {
       return op.shape.tokens;
@@ -41,6 +45,7 @@ std::int64_t size_of(const Problem& problem) {
 Problem resized(Problem problem, std::int64_t size) {
   const auto with_size = [&]<class Op>(Op& op) -> Problem {
     if constexpr (std::is_base_of_v<Linear, Op>) {
+      if (op.shape.grouped()) return std::move(op);  // one size
       op.shape.rows = static_cast<int>(size);
       if (std::is_same_v<Op, Gemm> && op.shape.rows < Gemm::kLeastRows) return Gemv{op};
     } else if constexpr (requires { op.shape.rows; }) {

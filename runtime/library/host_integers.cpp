@@ -131,4 +131,24 @@ vqgen_status judge_integers(const AppendShape& shape, const vqgen_append_args& a
   return VQGEN_OK;
 }
 
+vqgen_status judge_integers(const LinearShape& shape, const vqgen_linear_args& args) {
+  for (int e = 0; e < shape.experts; ++e) {
+    const std::int64_t first = args.expert_rows[e];
+    const std::int64_t last = args.expert_rows[e + 1];
+    if (first < 0 || last < first || last > args.rows) {
+      return refuse(
+          "expert_rows[{}] and [{}] are {} and {}, and `rows` is {}; offsets do not descend, and "
+          "lie within 0..rows",
+          e, e + 1, first, last, args.rows);
+    }
+    if (last - first > shape.rows) {
+      return refuse(
+          "expert {} has {} rows (expert_rows[{}] to [{}]), and the config has {}; prepare with "
+          "more rows",
+          e, last - first, e, e + 1, shape.rows);
+    }
+  }
+  return VQGEN_OK;
+}
+
 }  // namespace vqgen::library

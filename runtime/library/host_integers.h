@@ -1,5 +1,5 @@
 // What the host backend finds in the integers of a launch, whose memory it can read, before a
-// kernel goes by them: lengths, windows, sinks, and block tables.
+// kernel goes by them: lengths, windows, sinks, block tables, and rows of experts.
 #pragma once
 
 #include <vqgen/vqgen.h>
@@ -14,9 +14,12 @@ namespace vqgen::library {
 //     sequence that writes to it;
 //   - of an attention a length that is negative, or more than `tokens` with the query tokens that
 //     come with their keys;
-//   - windows and sinks that reach slots which other tokens have.
+//   - windows and sinks that reach slots which other tokens have;
+//   - of grouped products offsets that descend or leave the rows of the call, and an expert with
+//     more rows than the config's.
 vqgen_status judge_integers(const AttentionShape& shape, const vqgen_attention_args& args);
 vqgen_status judge_integers(const DecodeShape& shape, const vqgen_kv_decode_args& args);
 vqgen_status judge_integers(const AppendShape& shape, const vqgen_append_args& args);
+vqgen_status judge_integers(const LinearShape& shape, const vqgen_linear_args& args);
 
 }  // namespace vqgen::library

@@ -195,9 +195,11 @@ vqgen_status launch(const Record& record, const vqgen_merge_args& args, Workspac
 vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspace workspace,
                     void* stream) {
   const auto& buckets = record.buckets;
-  if (as_linear(buckets.back().config.problem) == nullptr) return wrong_op(record);
-  if (args.rows < 1 || args.rows > buckets.back().most) {
-    return fail_range("rows", args.rows, 1, buckets.back().most);
+  const Linear* const op = as_linear(buckets.back().config.problem);
+  if (op == nullptr) return wrong_op(record);
+  const bool grouped = op->shape.grouped();
+  if (args.rows < (grouped ? 0 : 1) || args.rows > buckets.back().most) {
+    return fail_range("rows", args.rows, grouped ? 0 : 1, buckets.back().most);
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
   FirstFault fault;
@@ -206,7 +208,14 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   fault.present("y", args.y, 1);
   fault.quantized("weights", args.weights, bucket.demands.codes_mask, bucket.demands.scales);
   fault.present("output_scales", args.output_scales, 3, bucket.demands.output_scales);
+  fault.present("expert_rows", args.expert_rows, 3, grouped);
+  fault.require(grouped || args.expert_rows == nullptr, VQGEN_BAD_INPUT,
+                "expert_rows is given, and the config has no experts; leave it null, or prepare "
+                "with experts");
   if (fault.status() != VQGEN_OK) return fault.status();
+  if (grouped && bucket.demands.readable) {
+    if (const auto status = judge_integers(op->shape, args)) return status;
+  }
 
   vq::LinearArgs call{};
   call.x = static_cast<const vq::u16*>(args.x);
@@ -214,6 +223,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   call.weights = tensor_args<vq::QuantizedArgs>(args.weights);
   call.output_scales = args.output_scales;
   call.rows = static_cast<vq::i32>(args.rows);
+  call.expert_rows = args.expert_rows;
   point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.handed_bytes);
   enqueue(bucket, call, stream);
   return VQGEN_OK;

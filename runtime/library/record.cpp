@@ -203,13 +203,14 @@ Json arguments(const Linear& op) {
   const LinearShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
   Json list = Json::array();
-  add(list, "x", dtype, {s.rows, s.in_features});
-  add(list, "y", dtype, {s.rows, s.out_features});
-  add_quantized(list, "weights", op.weights, dtype, {s.out_features}, s.in_features,
-                weight_units(op.weights, s.out_features, s.in_features));
-  if (op.weights.output_scales) {
-    add(list, "output_scales", "f32", {s.out_features});
-  }
+  add(list, "x", dtype, {s.call_rows(), s.in_features});
+  add(list, "y", dtype, {s.call_rows(), s.out_features});
+  // An axis more of experts, whose codebooks stand one behind the other.
+  Shape outputs{s.out_features};
+  if (s.grouped()) outputs.insert(outputs.begin(), s.experts);
+  add_quantized(list, "weights", op.weights, dtype, outputs, s.in_features, weight_units(op));
+  if (op.weights.output_scales) add(list, "output_scales", "f32", outputs);
+  if (s.grouped()) add(list, "expert_rows", "i32", {s.experts + 1});
   return list;
 }
 

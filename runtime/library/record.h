@@ -17,11 +17,12 @@ namespace vqgen::library {
 // Rows or tokens that change within an op: the few sizes that kernels are made for, so that a
 // launch finds its own by a scan. Tokens only change the plan, never what it does: sizes grow
 // fourfold, and of an attention those with one plan are one; the grid of a kv_decode grows with
-// them. Rows are part of the text: powers of two.
+// them. Rows are part of the text: powers of two. How many an expert has is the device's to know,
+// so that grouped products have one size.
 
-// Tokens of an attention or a kv_decode, rows of a product, tokens that the cache of a kv_append
-// has room for: which change neither its plan nor its text, so that it has one bucket; rows of an
-// attention_merge, which has one likewise.
+// Tokens of an attention or a kv_decode, rows of a product, of all experts together, tokens that
+// the cache of a kv_append has room for: which change neither its plan nor its text, so that it has
+// one bucket; rows of an attention_merge, which has one likewise.
 std::int64_t size_of(const Problem& problem);
 
 // The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.

@@ -32,6 +32,7 @@ struct HardInput {
   LengthPattern counts = LengthPattern::full;
   bool fresh = false;  // their keys and values come with them, not in the cache
   std::optional<PageOrder> page_order = {};  // drawn where it is not given
+  int touched_experts = 0;  // that have rows, of lengths full; 0: as many as can have
 };
 
 // Data of a validated problem. Scores q~.k~ / sqrt(head_dim) of a query spread over the tokens by
@@ -65,7 +66,9 @@ MergeData make_merge_data(const AttentionMerge& problem, const HardInput& input)
 // not hold a run.
 ScalarData make_scalar_data(const ScalarMatrix& problem, const HardInput& input);
 
-// input.lengths has no meaning here. y is of O(1) before output scales.
+// y is of O(1) before output scales. input.lengths is of experts' rows alone. full: call_rows()
+// dealt out evenly to the touched experts, which are drawn, as far as these may have them. ragged:
+// none, one, the most and numbers between, no more than call_rows() together.
 LinearData make_linear_data(const Linear& problem, const HardInput& input);
 
 }  // namespace vqgen

@@ -311,6 +311,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   t.rows = shape.rows;
   t.columns = shape.columns;
   t.units = shape.units;
+  t.expert_units = shape.expert_units;
   const std::int64_t row_codes = t.columns / format.vector_size * format.residuals;
   t.row_words = (row_codes * format.index_bits + 31) / 32 + format.scale_words(t.columns);
   const bool lattice = format.decoder == Decoder::e8p;
@@ -322,7 +323,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
     t.stage_scales = carried ? carrying_scales(t, magnitude, random)
                              : factors(t.units * format.residuals, random);
   }
-  if (format.output_scales) t.output_scales = factors(t.rows, random);
+  if (format.output_scales) t.output_scales = factors(t.heads * t.rows, random);
   if (format.smooth) t.smooth = factors(t.heads * t.columns, random);
   return t;
 }

@@ -21,7 +21,7 @@ std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int
                                         double zero_rows, Random& random);
 
 struct TensorShape {
-  std::int64_t batch = 1, heads = 1, rows = 0, columns = 0, units = 0;
+  std::int64_t batch = 1, heads = 1, rows = 0, columns = 0, units = 0, expert_units = 0;
 };
 
 // Entries of the given magnitude and mixed sign, halved with each residual stage down to 1/16; in

@@ -13,24 +13,52 @@
 namespace vqgen {
 namespace {
 
-using ReadRow = std::function<void(std::int64_t, std::span<double>)>;
+using ReadRow = std::function<void(std::int64_t, std::int64_t, std::span<double>)>;
 
-// read_row(o, row) puts row o of the weights, output scale left out, in `row`.
+// Rows [first, last) of x that one matrix serves.
+struct RowsOfX {
+  std::size_t first, last;
+};
+
+// Whose rows these are, checked; with one matrix all are its own.
+std::vector<RowsOfX> rows_of_matrices(const LinearData& data) {
+  if (data.expert_rows.empty()) return {{0, static_cast<std::size_t>(data.input_rows)}};
+  require(std::ssize(data.expert_rows) == data.weights.heads + 1,
+          "gemv data: expert_rows are not [experts + 1]");
+  std::vector<RowsOfX> rows;
+  for (std::size_t e = 0; e + 1 < data.expert_rows.size(); ++e) {
+    const std::int32_t first = data.expert_rows[e];
+    const std::int32_t last = data.expert_rows[e + 1];
+    require(first >= 0 && first <= last && last <= data.input_rows,
+            "gemv data: expert_rows descend or leave the rows of x");
+    rows.push_back({static_cast<std::size_t>(first), static_cast<std::size_t>(last)});
+  }
+  return rows;
+}
+
+// read_row(e, o, row) puts row o of the weights of expert e, output scale left out, in `row`. Rows
+// of no expert stay 0.
 std::vector<double> gemv(const LinearData& data, const ReadRow& read_row) {
   const auto columns = static_cast<std::size_t>(data.weights.columns);
   const auto outputs = static_cast<std::size_t>(data.weights.rows);
   const auto inputs = static_cast<std::size_t>(data.input_rows);
   require(data.x.size() == inputs * columns, "gemv data: x is not [input_rows][in_features]");
+  const std::vector<RowsOfX> rows = rows_of_matrices(data);
   std::vector<double> x(data.x.size());
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = element_value(data.dtype, data.x[i]);
   std::vector<double> y(inputs * outputs);
   constexpr std::size_t kShare = 128;  // outputs of a task
+  const std::size_t shares = (outputs + kShare - 1) / kShare;
   const int threads = reference_threads(std::ssize(x) * data.weights.rows);
-  in_parallel((outputs + kShare - 1) / kShare, threads, [&](std::size_t share) {
+  in_parallel(rows.size() * shares, threads, [&](std::size_t task) {
+    const std::size_t expert = task / shares;
+    const std::size_t share = task % shares;
+    const auto [first, last] = rows[expert];
+    if (first == last) return;
     std::vector<double> row(columns);
     for (std::size_t o = share * kShare; o < std::min(outputs, (share + 1) * kShare); ++o) {
-      read_row(static_cast<std::int64_t>(o), row);
-      for (std::size_t r = 0; r < inputs; ++r) {
+      read_row(static_cast<std::int64_t>(expert), static_cast<std::int64_t>(o), row);
+      for (std::size_t r = first; r < last; ++r) {
         const double* from = x.data() + r * columns;
         double sum = 0;
         for (std::size_t i = 0; i < columns; ++i) sum += from[i] * row[i];
@@ -45,11 +73,17 @@ std::vector<double> gemv(const LinearData& data, const ReadRow& read_row) {
 
 std::vector<double> reference_linear(const LinearData& data) {
   const RowDecoder weights(data.weights);
-  std::vector<double> y =
-      gemv(data, [&](std::int64_t o, std::span<double> row) { weights.decode(0, 0, o, row); });
   const std::vector<float>& scales = data.weights.output_scales;
-  for (std::size_t i = 0; i < y.size() && !scales.empty(); ++i) {
-    y[i] *= static_cast<double>(scales[i % scales.size()]);
+  std::vector<double> y = gemv(data, [&](std::int64_t e, std::int64_t o, std::span<double> row) {
+    weights.decode(0, e, o, row);
+  });
+  if (scales.empty()) return y;
+  const auto outputs = static_cast<std::size_t>(data.weights.rows);
+  const std::vector<RowsOfX> rows = rows_of_matrices(data);
+  for (std::size_t e = 0; e < rows.size(); ++e) {
+    for (std::size_t i = rows[e].first * outputs; i < rows[e].last * outputs; ++i) {
+      y[i] *= static_cast<double>(scales[e * outputs + i % outputs]);
+    }
   }
   return y;
 }
@@ -60,7 +94,7 @@ std::vector<double> reference_linear_unquantized(const LinearData& data) {
           "gemv data: the weights before quantization were not kept");
   require(std::ssize(data.original_weights) == data.weights.rows * columns,
           "gemv data: original_weights are not [out_features][in_features]");
-  return gemv(data, [&](std::int64_t o, std::span<double> row) {
+  return gemv(data, [&](std::int64_t, std::int64_t o, std::span<double> row) {
     const std::uint16_t* bits = data.original_weights.data() + o * columns;
     for (double& value : row) value = element_value(data.dtype, *bits++);
   });

@@ -7,7 +7,8 @@
 
 namespace vqgen {
 
-// y[r][o] = output_scale[o] * sum over i of x[r][i] * W~[o][i], as [input_rows][out_features].
+// y[r][o] = output_scale[o] * sum over i of x[r][i] * W~[o][i], as [input_rows][out_features]; of
+// experts with the scales and weights of the one whose row r is.
 // Throws Error(bad_input) where sizes contradict each other, Error(infeasible) as RowDecoder does.
 std::vector<double> reference_linear(const LinearData& data);
 

@@ -53,8 +53,8 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: stage_scales are not [units][residuals]");
   require(fits_stage_scales(f, t.stage_scales),
           "quantized tensor: stage_scales of a unit differ, where the format has a common one");
-  require(std::ssize(t.output_scales) == (f.output_scales ? t.rows : 0),
-          "quantized tensor: output_scales are not [rows]");
+  require(std::ssize(t.output_scales) == (f.output_scales ? t.heads * t.rows : 0),
+          "quantized tensor: output_scales are not [heads][rows]");
   require(std::ssize(t.smooth) == (f.smooth ? t.heads * t.columns : 0),
           "quantized tensor: smooth is not [heads][columns]");
 }
@@ -200,17 +200,19 @@ std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t cod
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
                      std::int64_t column) {
   const VqFormat& f = tensor.format;
+  const std::int64_t first = head * tensor.expert_units;
+  if (tensor.expert_units > 0) head = 0;
   switch (f.scope) {
     case Scope::tensor:
-      return 0;
+      return first;
     case Scope::head:
       return head;
     case Scope::channel_group: {
       const std::int64_t extent = f.channels_per_group();
-      return head * groups_of(tensor.columns, extent) + column / extent;
+      return first + head * groups_of(tensor.columns, extent) + column / extent;
     }
     case Scope::tile:
-      return row / f.tile_rows * groups_of(tensor.columns, f.tile_columns) +
+      return first + row / f.tile_rows * groups_of(tensor.columns, f.tile_columns) +
              column / f.tile_columns;
   }
   return 0;

@@ -36,11 +36,11 @@ std::int64_t halved(Draw& draw, std::int64_t size, std::int64_t of) {
 }
 
 struct Limits {
-  std::int64_t batch, heads, group, tokens, new_tokens, rows, features;
+  std::int64_t batch, heads, group, tokens, new_tokens, rows, features, experts;
   int table_bits;  // of the codes of tables that each channel group or tile has
 };
-constexpr Limits kAny{65535, 65535, 65535, 2147482623, 65536, 256, 1 << 24, 16};
-constexpr Limits kSmall{3, 3, 9, 320, 20, 64, 640, 8};
+constexpr Limits kAny{65535, 65535, 65535, 2147482623, 65536, 256, 1 << 24, 128, 16};
+constexpr Limits kSmall{3, 3, 9, 320, 20, 64, 640, 9, 8};
 
 void add_layout(Draw& draw, Json& format) {
   if (!draw.one_in(4)) return;
@@ -251,6 +251,15 @@ Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& 
   return format;
 }
 
+void add_experts(Draw& draw, Json& shape, const Limits& limits) {
+  auto rows = shape["rows"].get<std::int64_t>();
+  if (!wrong(draw)) shape["rows"] = rows = std::min<std::int64_t>(rows, kMostExpertRows);
+  shape["experts"] = draw.size(limits.experts);
+  const std::int64_t all = rows * shape["experts"].get<std::int64_t>();
+  const std::int64_t some = std::min({rows + draw.size(all) - 1, all, limits.tokens});
+  if (all > limits.tokens || !draw.one_in(3)) shape["total_rows"] = wrong(draw) ? all + 1 : some;
+}
+
 Json product(Draw& draw, bool gemv, const Limits& limits) {
   Json config;
   Json& shape = config["shape"];
@@ -264,6 +273,7 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
   shape["rows"] = wrong(draw) ? draw.size(300)
                   : gemv      ? 1 + static_cast<std::int64_t>(draw.below(8))
                               : std::max<std::int64_t>(2, draw.size(limits.rows));
+  if (draw.one_in(4)) add_experts(draw, shape, limits);
   shape["out_features"] = out;
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) {
     shape["in_features"] = wrong(draw) ? in : multiple(in, 8);

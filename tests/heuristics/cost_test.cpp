@@ -42,9 +42,9 @@ const CostProfile& ceilings() {
     CostProfile all{"h200", "test", {}};
     for (const char* name :
          {"linear_lanes", "linear_fragments", "linear_tables", "linear_warpgroups", "linear_slices",
-          "linear_rowgroups", "attention_lanes", "attention_fragments"}) {
+          "linear_rowgroups", "linear_bytes", "linear_bytegroups", "attention_lanes",
+          "attention_fragments"})
       all.dataflows[name] = ones;
-    }
     return all;
   }();
   return profile;

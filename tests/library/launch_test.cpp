@@ -93,6 +93,52 @@ TEST(Launch, GemvIsRightAtAllRowCounts) {
   for (const int rows : {1, 2, 3, 4, 5}) expect_right(prepared, op, rows);
 }
 
+// With fewer rows than prepared for, and none; one kernel serves all.
+TEST(Launch, ProductsOfExpertsAreRight) {
+  const Json config = edited(small_gemv(), {{"/shape/experts", "5"}, {"/shape/total_rows", "12"}});
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  EXPECT_EQ(vqgen_op_bucket(prepared.op, 1), 12);
+  EXPECT_EQ(vqgen_op_bucket(prepared.op, 13), 0);
+  const Linear op = *as_linear(read_config(config, "test").problem);
+  for (const int rows : {1, 5, 11, 12}) expect_right(prepared, op, rows);
+  const Json said = parse_json(vqgen_op_description(prepared.op), "description");
+  std::map<std::string, Json> shapes;
+  for (const Json& each : said["arguments"]) shapes[each["name"]] = each["shape"];
+  EXPECT_EQ(shapes["x"][0], 12);
+  EXPECT_EQ(shapes["expert_rows"], Json({6}));
+  EXPECT_EQ(shapes["weights.codes"][0], 5);
+}
+
+// What the host backend can read, it judges before a kernel goes by it.
+TEST(Launch, RowsOfExpertsThatCannotBeAreRefused) {
+  const Json config = edited(small_gemv(), {{"/shape/experts", "3"}, {"/shape/total_rows", "9"}});
+  const OwnedOp prepared(config);
+  ASSERT_NE(prepared.op, nullptr);
+  LinearTrial trial(host(), *as_linear(read_config(config, "test").problem), 9);
+  const auto refused = [&](const std::vector<std::int32_t>& offsets, const char* words) {
+    trial.args().expert_rows = offsets.data();
+    EXPECT_EQ(trial.launch(prepared.op), VQGEN_BAD_INPUT);
+    expect_words(vqgen_last_error(), {words});
+  };
+  const auto rows = static_cast<std::int32_t>(trial.args().rows);
+  refused({0, 2, 1, 3}, "expert_rows[1] and [2] are 2 and 1");
+  refused({-1, 0, 1, 2}, "expert_rows[0] and [1] are -1 and 0");
+  refused({0, 0, 1, rows + 1}, "lie within 0..rows");
+  refused({0, 6, 6, 6}, "expert 0 has 6 rows");
+  trial.args().expert_rows = nullptr;
+  EXPECT_EQ(trial.launch(prepared.op), VQGEN_BAD_INPUT);
+  expect_words(vqgen_last_error(), {"expert_rows", "is null"});
+  trial.args().rows = 10;
+  EXPECT_EQ(trial.launch(prepared.op), VQGEN_RANGE);
+  const OwnedOp plain(small_gemv());
+  LinearTrial other(host(), *as_linear(read_config(small_gemv(), "test").problem), 2);
+  const std::int32_t zero = 0;
+  other.args().expert_rows = &zero;
+  EXPECT_EQ(other.launch(plain.op), VQGEN_BAD_INPUT);
+  expect_words(vqgen_last_error(), {"the config has no experts"});
+}
+
 // Between the buckets of 1, 2, 4, 8, 16 and 21 too.
 TEST(Launch, GemmIsRightAtRowCountsBetweenItsBuckets) {
   const Json config = edited(small_gemv(), {{"/op", R"("gemm")"}, {"/shape/rows", "21"}});

@@ -154,7 +154,7 @@ class AttentionTrial {
   vqgen_attention_args args_{};
 };
 
-// A product of `rows` rows, for which x and y have room and no more.
+// A product of `rows` rows, or of as many of all experts at most, and no room for more in x and y.
 class LinearTrial {
  public:
   LinearTrial(vqgen_runtime* runtime, Linear op, int rows)
@@ -162,17 +162,20 @@ class LinearTrial {
         backend_(runtime->registry->backend()),
         op_(std::move(op)),
         device_(backend_) {
-    op_.shape.rows = rows;
-    data_ = make_linear_data(op_, {.seed = static_cast<std::uint64_t>(rows)});
+    (op_.shape.grouped() ? op_.shape.total_rows : op_.shape.rows) = rows;
+    data_ = make_linear_data(
+        op_, {.seed = static_cast<std::uint64_t>(rows), .lengths = LengthPattern::ragged});
     args_.struct_bytes = sizeof(args_);
-    args_.rows = rows;
+    args_.rows = data_.input_rows;
+    args_.expert_rows = device_.input(data_.expert_rows);
     args_.x = device_.input(data_.x);
     args_.weights = public_args(device_, data_.weights);
     args_.output_scales = device_.input(data_.weights.output_scales);
     args_.y = device_.output<std::uint16_t>(
-        static_cast<std::size_t>(op_.shape.rows * op_.shape.out_features));
+        static_cast<std::size_t>(data_.input_rows * op_.shape.out_features));
     device_.poison_outputs();
   }
+  vqgen_linear_args& args() { return args_; }
   vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
     workspace_ = make_workspace(runtime_, op, args_.rows);
     return relaunch(op, stream);

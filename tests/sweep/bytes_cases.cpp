@@ -189,7 +189,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   }
 
   SweepCase result;
-  result.problem = op.shape.rows <= 8 ? Problem(Gemv{op}) : Problem(Gemm{op});
+  result.problem = as_problem(op);
   validate(result.problem, "sweep");
   result.plan = dataflow == kBytegroups  ? Plan(groups_plan(v, op, result.problem, gpu))
                 : dataflow == kRowgroups ? Plan(rows_plan(v, op, result.problem, gpu))

@@ -44,6 +44,7 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // of dataflow bytes alone
 SweepCases attention_bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // likewise
+SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed);          // grouped products
 SweepCases append_pairwise(std::uint64_t seed);
 SweepCases append_products_pairwise(std::uint64_t seed);  // of that dataflow alone
 SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed);

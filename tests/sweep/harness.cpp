@@ -149,6 +149,9 @@ std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel)
   Linear part = op;
   part.shape.rows =
       1 + static_cast<int>(sweep_case.input.seed % static_cast<unsigned>(op.shape.rows));
+  if (op.shape.grouped()) {
+    part.shape.total_rows = std::min(op.shape.call_rows(), op.shape.experts * part.shape.rows);
+  }
   return judge_rows(op, sweep_case, kernel) + judge_rows(part, sweep_case, kernel);
 }
 

@@ -32,11 +32,6 @@ Linear grouped_linear(const Plan& like, bool fitting) {
   return op;
 }
 
-Problem as_problem(const Linear& op) {
-  if (op.shape.rows > 8) return Gemm{op};
-  return Gemv{op};
-}
-
 Plan linear_plan(const Linear& op, const Plan& like, bool fitting) {
   Plan plan = rules_plan(like, as_problem(op), sweep_gpu());
   if (auto* const tables = std::get_if<LinearTables>(&plan)) {

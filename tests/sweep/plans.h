@@ -9,6 +9,11 @@
 
 namespace vqgen::test {
 
+// A product by its rows.
+inline Problem as_problem(const Linear& op) {
+  return op.shape.rows > Gemv::kMostRows ? Problem(Gemm{op}) : Problem(Gemv{op});
+}
+
 // The rules' plan of the dataflow that `like` is of; check() may refuse it.
 inline Plan rules_plan(const Plan& like, const Problem& problem, const GpuSpec& gpu) {
   Config config;

@@ -74,6 +74,7 @@ TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, MatrixPairwise) { run_share(matrix_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, BytesPairwise) { run_share(bytes_pairwise(sweep_gpu(), sweep_seed()).cases); }
+TEST_P(Sweep, ExpertsPairwise) { run_share(experts_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), sweep_seed())); }
 
@@ -93,7 +94,8 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   const SweepCases products = append_products_pairwise(sweep_seed());
   for (const SweepCases& sweep :
        {append, products, decode_pairwise(sweep_gpu(), sweep_seed()),
-        scalar_pairwise(sweep_gpu(), sweep_seed()), bytes_pairwise(sweep_gpu(), sweep_seed())}) {
+        scalar_pairwise(sweep_gpu(), sweep_seed()), bytes_pairwise(sweep_gpu(), sweep_seed()),
+        experts_pairwise(sweep_gpu(), sweep_seed())}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 1000u);
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);

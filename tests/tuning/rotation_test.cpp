@@ -42,6 +42,23 @@ TEST(Rotation, OthersTouchThreeCachesBetweenTwoCallsOnOnePlace) {
   }
 }
 
+// Experts that have rows take turns: calls on one of them are as far apart as those on one layer.
+TEST(Rotation, ExpertsTakeTurns) {
+  for (const int turns : {1, 3, 8, 128}) {
+    for (const std::int64_t codes : {1024l, 512 * 1024l, 15 * kMiB, 117 * kMiB}) {
+      const std::int64_t codebooks = codes / 64;
+      const Rotation r = rotation_of({codes, codes * turns, codebooks, turns}, 50 * kMiB);
+      EXPECT_EQ(r.turns, turns);
+      EXPECT_EQ(r.calls % r.places(), 0);
+      EXPECT_EQ(r.places() % turns, 0);
+      EXPECT_LE(r.places(), kMostPlaces + turns * r.codes);
+      if (150 * kMiB / codes > kMostPlaces / 2) continue;
+      EXPECT_GE(std::max<std::int64_t>(std::int64_t{turns} * r.codes - turns, turns) * codes,
+                150 * kMiB);
+    }
+  }
+}
+
 TEST(Rotation, PlacesAreBounded) {
   const Rotation tiny = rotation_of({64, 64, 32}, 60 * kMiB);
   EXPECT_EQ(tiny.codes, kMostPlaces);
@@ -195,6 +212,37 @@ TEST_P(Rotated, EachPlaceHasCodesAndCodebooksOfItsOwnAndTheSameResult) {
   }
   // The first place is the one that verify() judged.
   for (const SeenLaunch& each : launches) EXPECT_EQ(each.output, launches[0].output);
+}
+
+// Which experts have rows changes from call to call, and comes round with the layers.
+TEST(RotatedExperts, HaveRowsInTurns) {
+  NotingBackend backend;
+  const Json config =
+      edited(tiny_product(R"("gemv")"),
+             {{"/shape/rows", "2"}, {"/shape/experts", "9"}, {"/shape/total_rows", "4"}});
+  backend.problem = read_config(config, "tiny").problem;
+  GpuSpec gpu = find_gpu("a100");
+  gpu.l2_bytes = 8192;
+  MeasureOptions options;
+  options.input.touched_experts = 2;
+  Measurer measurer(backend, gpu, backend.problem, options);
+  const Rotation rotation = measurer.rotation();
+  EXPECT_EQ(rotation.turns, 4);  // 2 of 9 each
+  EXPECT_EQ(measurer.code_bytes(), 2 * 48 * 4 * as_linear(backend.problem)->weights.row_words(64));
+  CompiledPlan candidate =
+      measurer.compile(choose(backend.problem, gpu, {.chooser = Chooser::rules}));
+  measurer.verify(candidate);
+  ASSERT_EQ(candidate.measurement.outcome, Outcome::timed) << candidate.measurement.why;
+  measurer.time(candidate);
+  ASSERT_EQ(std::ssize(backend.seen), rotation.calls);
+  ASSERT_GT(rotation.codes, 1);
+  for (std::size_t call = 0; call < backend.seen.size(); ++call) {
+    const std::size_t turn = call % 4;
+    EXPECT_EQ(backend.seen[call].codes, backend.seen[call - turn].codes) << call;
+    for (std::size_t other = 0; other < 4; ++other) {
+      EXPECT_EQ(backend.seen[call].output == backend.seen[other].output, other == turn) << call;
+    }
+  }
 }
 
 TEST_P(Rotated, WarmCodebooksAreThoseOfTheFirstPlace) {

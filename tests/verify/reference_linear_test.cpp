@@ -33,6 +33,36 @@ TEST(ReferenceGemv, ScalesOutputs) {
   EXPECT_EQ(reference_linear(data), (std::vector<double>{6, 9.75, -6, 4}));
 }
 
+// Two experts of one matrix [1 0 2 -1] and [0 1 0.5 4], whose rows of x are the first and the last
+// but one; the last is nobody's.
+TEST(ReferenceGemv, AnExpertHasItsOwnRowsCodesAndScales) {
+  LinearData data;
+  data.weights = test::tiny_tensor(2, 4, {0, 2, 1, 3});
+  data.weights.heads = 2;
+  data.weights.rows = 1;
+  data.weights.units = 2;
+  data.weights.expert_units = 1;
+  const std::vector<std::uint16_t> book = data.weights.codebooks;
+  for (const std::uint16_t bits : book) {  // twice as large
+    data.weights.codebooks.push_back(
+        element_from_float(data.dtype, 2 * element_to_float(data.dtype, bits)));
+  }
+  data.input_rows = 3;
+  data.x = test::f16({1, 2, 3, 4, -1, 0, 0, 2, 9, 9, 9, 9});
+  data.expert_rows = {0, 1, 2};
+  EXPECT_EQ(reference_linear(data), (std::vector<double>{3, 16, 0}));
+  data.weights.format.output_scales = true;
+  data.weights.output_scales = {2, 0.5};
+  EXPECT_EQ(reference_linear(data), (std::vector<double>{6, 8, 0}));
+  data.expert_rows = {0, 0, 2};
+  EXPECT_EQ(reference_linear(data), (std::vector<double>{0.5 * 2 * 19.5, 8, 0}));
+  for (const std::vector<std::int32_t>& wrong :
+       {std::vector<std::int32_t>{0, 1}, {0, 2, 1}, {-1, 1, 2}, {0, 1, 4}}) {
+    data.expert_rows = wrong;
+    EXPECT_THROW(reference_linear(data), Error);
+  }
+}
+
 TEST(ReferenceGemv, CancellationIsOfTermsToTheirSums) {
   LinearData data = tiny();
   EXPECT_EQ(test::linear_cancellation(data, reference_linear(data)), 1);

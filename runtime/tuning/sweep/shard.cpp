@@ -103,7 +103,7 @@ double arithmetic(const ScalarMatrix& op) { return op.elements(); }
 
 double arithmetic(const AttentionMerge& op) { return op.bytes() / 2; }
 double arithmetic(const Linear& op) {
-  return 1.0 * op.shape.rows * static_cast<double>(op.shape.out_features) *
+  return 1.0 * op.shape.call_rows() * static_cast<double>(op.shape.out_features) *
          static_cast<double>(op.shape.in_features);
 }
 

@@ -3,7 +3,12 @@
 // at a time.
 //
 // A warp serves outputs_per_warp outputs and rows_per_block rows. Grid: (blocks of outputs, blocks
-// of rows, splits).
+// of rows, splits); of grouped products (.., 1, slots of rows * splits), splits the faster
+// (ops/experts.cuh).
+//
+// Weights of grouped products stand densely, expert after expert: codes [experts][expert_words],
+// codebooks [experts][expert_units][stage][entry][vector_size], stage scales
+// [experts][expert_units][stage], output scales [experts][out_features].
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -13,7 +18,9 @@ namespace vq {
 // What a kernel knows of its problem.
 struct LinearProblem {
   Element element;
-  int rows;
+  int rows;        // of grouped products those of one expert, at most
+  int experts;     // 0: one matrix
+  int total_rows;  // of all experts, at most
   i64 out_features;
   i64 in_features;
   bool output_scales;
@@ -27,6 +34,8 @@ struct LinearProblem {
     using P = LinearProblem;
     visit("element", &P::element);
     visit("rows", &P::rows);
+    visit("experts", &P::experts);
+    visit("total_rows", &P::total_rows);
     visit("out_features", &P::out_features);
     visit("in_features", &P::in_features);
     visit("output_scales", &P::output_scales);
@@ -68,14 +77,39 @@ template <class Plan>
 VQ_HD constexpr int block_rows(const LinearConfig<Plan>& c) {
   return c.rows < c.rows_per_block ? c.rows : c.rows_per_block;
 }
+// Rows that blocks know as those of their matrix: of grouped products those of a slot.
+template <class Plan>
+VQ_HD constexpr int matrix_rows(const LinearConfig<Plan>& c) {
+  return c.experts == 0 ? c.rows : block_rows(c);
+}
 template <class Plan>
 VQ_HD constexpr i64 row_blocks(const LinearConfig<Plan>& c) {
-  return ceil_div(c.rows, c.rows_per_block);
+  return ceil_div(matrix_rows(c), c.rows_per_block);
+}
+// Blocks of rows that there can be of all experts, each one's last with fewer: most where as many
+// experts as can have a row have one, and one of them all others. 1 where there is one matrix.
+template <class Plan>
+VQ_HD constexpr int row_slots(const LinearConfig<Plan>& c) {
+  if (c.experts == 0) return 1;
+  const int touched = c.experts < c.total_rows ? c.experts : c.total_rows;
+  return touched + (c.total_rows - touched) / c.rows_per_block;
+}
+// Of one expert, or of the matrix.
+VQ_HD constexpr i64 expert_words(const LinearProblem& p) {
+  return stored_words(
+      p.weights.layout, p.out_features,
+      row_words(p.in_features, p.weights.vector_size, p.weights.residuals, p.weights.index_bits));
+}
+VQ_HD constexpr i64 expert_units(const LinearProblem& p) {
+  return ceil_div(p.out_features, p.unit_rows) * ceil_div(p.in_features, p.unit_columns);
+}
+VQ_HD constexpr i64 expert_codebook_elements(const LinearProblem& p) {
+  return expert_units(p) * unit_codebook_elements(p.weights);
 }
 // Counters of a call whose last blocks merge: results that blocks share.
 template <class Plan>
 VQ_HD constexpr i64 counters(const LinearConfig<Plan>& c) {
-  return ceil_div(c.out_features, i64{outputs_per_block(c)}) * ceil_div(c.rows, c.rows_per_block);
+  return ceil_div(c.out_features, i64{outputs_per_block(c)}) * row_blocks(c) * row_slots(c);
 }
 template <class Plan>
 VQ_HD constexpr i64 units_per_row(const LinearConfig<Plan>& c) {
@@ -119,6 +153,12 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig<Plan>& c) {
   return at;
 }
 
+// Of the workspace: what a first kernel makes of the x of a slot.
+template <class Plan>
+VQ_HD constexpr i64 handed_of_slot(const LinearConfig<Plan>&) {
+  return 0;
+}
+
 // Of plans that say how much a block asks for at least.
 template <class Plan>
 VQ_HD constexpr i64 block_shared_bytes(const LinearConfig<Plan>& c) {
@@ -127,23 +167,25 @@ VQ_HD constexpr i64 block_shared_bytes(const LinearConfig<Plan>& c) {
 }
 
 // The dataflow's own kernel, of blocks that take `shared_bytes`, behind those that `shape` has,
-// which hand it shape.handed_bytes; and the one that combines. Codes are read by whole loads.
+// which hand it handed_of_slot() for each; and the one that combines. Codes are read by whole
+// loads.
 template <class Plan>
 VQ_HD constexpr CallShape call_behind(const LinearConfig<Plan>& c, CallShape shape,
                                       i64 shared_bytes) {
-  shape.add({Plan::kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}),
-             ceil_div(c.rows, c.rows_per_block), splits(c), c.threads, shared_bytes, Plan::kAhead,
-             true});
+  shape.add({Plan::kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}), row_blocks(c),
+             i64{row_slots(c)} * splits(c), c.threads, shared_bytes, Plan::kAhead, true});
+  shape.handed_bytes = row_slots(c) * handed_of_slot(c);
   shape.splits = splits(c);
   shape.counters = counters(c);
   shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
   if (c.in_features % Plan::kXElements == 0) shape.element_bytes = 2 * Plan::kXElements;
-  const i64 partials = splits(c) == 1 ? 0 : i64{splits(c)} * c.rows * c.out_features * 4;
+  const i64 partials = splits(c) == 1 ? 0 : i64{splits(c)} * c.total_rows * c.out_features * 4;
   const i64 used = shape.handed_bytes + partials;
   if (used > 0) shape.workspace_bytes = kCounterBytes + used;
   if (splits(c) == 1 || c.combine == Combine::last_block) return shape;
-  shape.add({"linear_combine", "combine", ceil_div(c.rows * c.out_features, i64{kCombineThreads}),
-             1, 1, kCombineThreads, 0, false, false});
+  shape.add({"linear_combine", "combine",
+             ceil_div(c.total_rows * c.out_features, i64{kCombineThreads}), 1, 1, kCombineThreads,
+             0, false, false});
   return shape;
 }
 template <class Plan>

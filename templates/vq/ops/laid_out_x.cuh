@@ -13,7 +13,7 @@ namespace vq {
 // word p of all four. Threads that follow each other have rows that do, whose 16 bytes follow each
 // other.
 template <class Plan>
-VQ_DEVICE void linear_rows_of_x(const LinearArgs& args) {
+VQ_DEVICE void lay_out_rows(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
   constexpr auto kConfig = Plan::config();
   constexpr int kRows = kConfig.rows_per_block;
@@ -35,6 +35,11 @@ VQ_DEVICE void linear_rows_of_x(const LinearArgs& args) {
                  {word_of(octets[0], p), word_of(octets[1], p), word_of(octets[2], p),
                   word_of(octets[3], p)});
   }
+}
+
+template <class Plan>
+VQ_DEVICE void linear_rows_of_x(const LinearArgs& args) {
+  for_expert<Plan>(args, block_z(), [](const LinearArgs& own) { lay_out_rows<Plan>(own); });
 }
 
 // The x of a block's split, piece by piece. One thread asks for pieces; a place is asked for again

@@ -5,6 +5,7 @@
 #include <vq/args/linear.h>
 #include <vq/layout/linear.h>
 #include <vq/codebook/codebook.cuh>
+#include <vq/ops/experts.cuh>
 #include <vq/ops/splits.cuh>
 
 namespace vq {
@@ -12,13 +13,14 @@ namespace vq {
 template <class Plan>
 struct LinearWork {
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kRows = kConfig.rows;
+  static constexpr int kRows = matrix_rows(kConfig);
+  static constexpr i64 kTotalRows = kConfig.total_rows;
   static constexpr i64 kOutFeatures = kConfig.out_features;
   static constexpr i64 kInFeatures = kConfig.in_features;
   static constexpr int kChunk = chunk_columns(kConfig);
   static constexpr i64 kUnitRows = kConfig.unit_rows;
   static constexpr i64 kUnitsPerRow = units_per_row(kConfig);
-  static constexpr i64 kUnits = ceil_div(kOutFeatures, kUnitRows) * kUnitsPerRow;
+  static constexpr i64 kUnits = expert_units(kConfig);
   static constexpr int kBlockOutputs = outputs_per_block(kConfig);
   static constexpr CodeLayout kLayout = kConfig.weights.layout;
   static constexpr i64 kRowWords =
@@ -32,10 +34,17 @@ struct LinearWork {
   };
   using Book = Codebook<Weights, kConfig.element, units_per_chunk(kConfig), kConfig.threads>;
 
+  // This block's of the splits, and of the slots of rows.
+  VQ_DEVICE static int split() {
+    if constexpr (kConfig.experts == 0) return block_z();
+    return block_z() % splits(kConfig);
+  }
+  VQ_DEVICE static int slot() { return block_z() / splits(kConfig); }
+
   // The columns [begin, end) of this block's split: whole chunks, but for the matrix's end.
-  VQ_DEVICE static i64 begin() { return share() * block_z(); }
+  VQ_DEVICE static i64 begin() { return share() * split(); }
   VQ_DEVICE static i64 end() {
-    const i64 end = share() * (block_z() + 1);
+    const i64 end = share() * (split() + 1);
     return end < kInFeatures ? end : kInFeatures;
   }
 
@@ -100,7 +109,7 @@ struct LinearWork {
   // The sum of one output and row over the columns of this block's split.
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum) {
     if constexpr (splits(kConfig) > 1) {
-      store_global(args.partials + (i64{block_z()} * kRows + row) * kOutFeatures + output, sum);
+      store_global(args.partials + (split() * kTotalRows + row) * kOutFeatures + output, sum);
     } else {
       finish(args, row, output, sum);
     }
@@ -125,7 +134,7 @@ struct LinearWork {
     const float* const partials = args.partials + row * kOutFeatures + output;
     float sum = 0.0f;
     in_order<splits(kConfig), 16>(
-        [&](int split) { return load(partials + split * (kRows * kOutFeatures)); },
+        [&](int split) { return load(partials + split * (kTotalRows * kOutFeatures)); },
         [&](float partial) { sum += partial; });
     finish(args, row, output, sum);
   }
@@ -163,13 +172,25 @@ struct LinearWork {
   }
 };
 
-// What a block of any dataflow does: the sums of a Block, and nothing where it has no rows.
+// What a block of one matrix does: the sums of a Block, and nothing where it has no rows.
 template <class Plan, class Block>
-VQ_DEVICE void linear_block(const LinearArgs& args) {
+VQ_DEVICE void matrix_block(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
   if (!Work::has_rows(args)) return after_last_launch();
   Block(args).run();
   Work::merge_if_last(args);
+}
+
+// The same of any dataflow. Of grouped products no codes are loaded ahead: whose they are is known
+// behind the launch before.
+template <class Plan, class Block>
+VQ_DEVICE void linear_block(const LinearArgs& args) {
+  if constexpr (Plan::config().experts == 0) {  // not by way of the other: registers differ
+    matrix_block<Plan, Block>(args);
+  } else {
+    for_expert<Plan>(args, LinearWork<Plan>::slot(),
+                     [](const LinearArgs& own) { matrix_block<Plan, Block>(own); });
+  }
 }
 
 // The sums of the splits become one by a kernel of its own. A thread an element of y.
@@ -177,9 +198,18 @@ template <class Plan>
 VQ_DEVICE void linear_combine(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
   const i64 element = i64{block_x()} * kCombineThreads + thread_index();
-  if (element >= Work::rows(args) * Work::kOutFeatures) return;
-  Work::merge(args, static_cast<int>(element / Work::kOutFeatures), element % Work::kOutFeatures,
-              LoadGlobal());
+  const int rows = Work::kConfig.experts == 0 ? Work::rows(args) : args.rows;
+  if (element >= rows * Work::kOutFeatures) return;
+  const auto row = static_cast<int>(element / Work::kOutFeatures);
+  const i64 output = element % Work::kOutFeatures;
+  if constexpr (Work::kConfig.experts == 0) {
+    Work::merge(args, row, output, LoadGlobal());
+  } else {
+    const Experts<Plan> experts(args);
+    const ExpertRows own = experts.of_row(row);
+    if (row < own.first || row >= own.first + own.count) return;
+    Work::merge(experts.alone(own, 0), row - own.first, output, LoadGlobal());
+  }
 }
 
 }  // namespace vq

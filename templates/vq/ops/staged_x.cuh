@@ -82,8 +82,10 @@ class StagedRow {
 
 template <class Plan>
 VQ_DEVICE void linear_bytes_of_x(const LinearArgs& args) {
-  const int row = block_x();
-  if (row < LinearWork<Plan>::rows(args)) StagedRow<Plan>(args, row).run();
+  for_expert<Plan>(args, block_z(), [](const LinearArgs& own) {
+    const int row = block_x();
+    if (row < LinearWork<Plan>::rows(own)) StagedRow<Plan>(own, row).run();
+  });
 }
 
 // The scale of a row of x.

@@ -81,8 +81,8 @@ VQ_HD constexpr i64 staged_row_bytes(const LinearConfig<LinearBytegroups>& c) {
 VQ_HD constexpr i64 staged_scales(const LinearConfig<LinearBytegroups>& c) {
   return row_blocks(c) * staged_row_bytes(c);
 }
-VQ_HD constexpr i64 staged_bytes(const LinearConfig<LinearBytegroups>& c) {
-  return staged_scales(c) + row_blocks(c) * c.rows_per_block * 4;
+VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearBytegroups>& c) {
+  return ceil_div(staged_scales(c) + row_blocks(c) * c.rows_per_block * 4, i64{16}) * 16;
 }
 inline constexpr int kStagingThreads = 256;
 
@@ -103,9 +103,8 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytegroups>&) {
 
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   CallShape shape{};
-  shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, 1, kStagingThreads,
-             kStagingThreads / 32 * 4, false, false});
-  shape.handed_bytes = ceil_div(staged_bytes(c), i64{16}) * 16;
+  shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
+             kStagingThreads, kStagingThreads / 32 * 4, false, false});
   return call_behind(c, shape, block_shared_bytes(c));
 }
 

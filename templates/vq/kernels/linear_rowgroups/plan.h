@@ -74,7 +74,7 @@ VQ_HD constexpr i64 laid_out_steps(const LinearConfig<LinearRowgroups>& c) {
 VQ_HD constexpr i64 laid_out_row_bytes(const LinearConfig<LinearRowgroups>& c) {
   return laid_out_steps(c) * step_bytes(c);
 }
-VQ_HD constexpr i64 laid_out_bytes(const LinearConfig<LinearRowgroups>& c) {
+VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearRowgroups>& c) {
   return row_blocks(c) * laid_out_row_bytes(c);
 }
 // A thread lays out a row of a step.
@@ -90,8 +90,7 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearRowgroups>& c) {
   CallShape shape{};
   shape.add({"linear_rows_of_x", "x",
              ceil_div(row_blocks(c) * c.rows_per_block * laid_out_steps(c), i64{kLayingThreads}), 1,
-             1, kLayingThreads, 0, false, false});
-  shape.handed_bytes = laid_out_bytes(c);
+             row_slots(c), kLayingThreads, 0, false, false});
   return call_behind(c, shape, block_shared_bytes(c));
 }
 

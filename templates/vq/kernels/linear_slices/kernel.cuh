@@ -48,9 +48,9 @@ class LinearSlicesBlock {
 
   VQ_DEVICE explicit LinearSlicesBlock(const LinearArgs& args)
       : args_(args),
-        first_column_(i64{block_z() / kParts} * Work::kChunk),
-        stage_(block_z() % kParts / kSlices),
-        slice_(block_z() % kSlices),
+        first_column_(i64{Work::split() / kParts} * Work::kChunk),
+        stage_(Work::split() % kParts / kSlices),
+        slice_(Work::split() % kSlices),
         first_output_(Work::first_output() + i64{warp()} * kOutputs),
         first_row_(block_y() * kRows) {}
 

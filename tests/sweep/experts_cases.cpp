@@ -1,0 +1,148 @@
+// Cases of grouped products: all dataflows over numbers of experts, rows of one and of all, and
+// formats.
+#include "heuristics/check.h"
+#include "tests/sweep/cases.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+enum Axis {
+  kDataflow,
+  kFormat,
+  kExperts,
+  kRows,
+  kTotal,
+  kOutFeatures,
+  kInFeatures,
+  kDType,
+  kOutputScales,
+  kSplits,
+  kCombine,
+  kLayout,
+  kLengths,
+};
+constexpr int kDataflows = 8;
+enum Format { kPairs, kBytes, kLattice, kTiles, kGroups, kWide };
+constexpr std::array kExpertsOf{1, 3, 8, 40, 128};
+constexpr std::array kRowsOf{1, 2, 5, 8, 13, 33};
+constexpr std::array kOuts{1, 16, 101};
+constexpr std::array kIns{64, 520, 1000};
+constexpr std::array kLayoutsOf{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2}};
+// By Axis.
+const std::vector<int> kSizes{kDataflows, 6, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayoutsOf.size(), 2};
+
+// As aqlm-2x8, aqlm-2x8i8, quip-4 and gptvq-2 have them; with a codebook for some channels; of
+// codes that no shared memory holds the entries of.
+VqFormat format_of(const std::vector<int>& v) {
+  VqFormat format{.vector_size = 8, .index_bits = 8, .residuals = 2};
+  switch (v[kFormat]) {
+    case kBytes:
+      with_integers(format, true);
+      format.common_scale = true;
+      break;
+    case kLattice:
+      format.decoder = Decoder::e8p;
+      format.index_bits = 16;
+      format.stage_scales = true;
+      break;
+    case kTiles:
+      format = {.vector_size = 2, .index_bits = 4, .residuals = 1, .scope = Scope::tile};
+      format.tile_rows = 256;
+      format.tile_columns = 256;
+      break;
+    case kGroups:
+      format.scope = Scope::channel_group;
+      format.group_channels = 256;
+      format.stage_scales = true;
+      break;
+    case kWide:
+      format.index_bits = 16;
+      format.residuals = 1;
+      break;
+    default:
+      break;
+  }
+  format.output_scales = v[kOutputScales] == 1;
+  format.layout = kLayoutsOf[static_cast<std::size_t>(v[kLayout])];
+  return format;
+}
+
+Plan first_plan(int dataflow, const Problem& problem, const GpuSpec& gpu) {
+  const std::array<Plan, kDataflows> plans{LinearLanes{},      LinearFragments{}, LinearTables{},
+                                           LinearWarpgroups{}, LinearSlices{},    LinearBytes{},
+                                           LinearBytegroups{}, LinearRowgroups{}};
+  return rules_plan(plans[static_cast<std::size_t>(dataflow)], problem, gpu);
+}
+
+// As many splits as the axis says, with shorter chunks where these are too few.
+Plan with_splits(Plan plan, const std::vector<int>& v, const Problem& problem, const GpuSpec& gpu) {
+  const auto attempt = [&](const auto& apply) {
+    Plan changed = plan;
+    if (change_own(changed, apply) && check(changed, problem, gpu).ok) plan = changed;
+  };
+  for (const int chunk : {1024, 512, 256, 128, 64}) {
+    attempt(
+        [&](auto& own) requires requires { own.splits = own.chunk_columns = 0; } {
+          if (own.splits >= v[kSplits] + 1) return;
+          own.chunk_columns = std::min(own.chunk_columns, chunk);
+          own.splits = v[kSplits] + 1;
+        });
+  }
+  if (v[kCombine] == 1) {
+    attempt(
+        [](auto& own) requires requires { own.combine = Combine{}; } {
+          own.combine = Combine::last_block;
+        });
+  }
+  return plan;
+}
+
+SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
+  Linear op;
+  op.dtype = static_cast<DType>(v[kDType]);
+  LinearShape& shape = op.shape;
+  shape = {.rows = kRowsOf[static_cast<std::size_t>(v[kRows])],
+           .out_features = kOuts[static_cast<std::size_t>(v[kOutFeatures])],
+           .in_features = kIns[static_cast<std::size_t>(v[kInFeatures])],
+           .experts = kExpertsOf[static_cast<std::size_t>(v[kExperts])]};
+  // No more than a test has time for.
+  const int all = shape.experts * shape.rows;
+  const int totals[] = {std::min(all, 64), shape.rows, std::min(all, shape.rows + 9)};
+  shape.total_rows = std::max(totals[v[kTotal]], shape.rows);
+  op.weights = format_of(v);
+
+  SweepCase result;
+  result.problem = as_problem(op);
+  validate(result.problem, "sweep");
+  const Plan first = first_plan(v[kDataflow], result.problem, gpu);
+  result.dataflow_dropped = !check(first, result.problem, gpu).ok;
+  result.plan = result.dataflow_dropped ? first_plan(0, result.problem, gpu) : first;
+  result.plan = with_splits(result.plan, v, result.problem, gpu);
+  result.input = {.seed = seed,
+                  .lengths = v[kLengths] == 0 ? LengthPattern::ragged : LengthPattern::full};
+  if (v[kLengths] == 1) result.input.touched_experts = 1 + static_cast<int>(seed % 3);
+  result.name = case_name(v);
+  return result;
+}
+
+}  // namespace
+
+SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
+  constexpr int kTables = 2, kSlices = 4, kOfBytes = 5, kOfByteGroups = 6;
+  std::set<AxisPair> impossible;
+  for (const int format : {kPairs, kLattice, kTiles, kGroups, kWide}) {
+    for (const int dataflow : {kOfBytes, kOfByteGroups}) {
+      impossible.insert({{kDataflow, dataflow}, {kFormat, format}});
+    }
+  }
+  for (const int format : {kLattice, kWide}) {
+    impossible.insert({{kDataflow, kTables}, {kFormat, format}});
+  }
+  impossible.insert({{kDataflow, kSlices}, {kFormat, kLattice}});
+  return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
+    return make_case(values, gpu, own);
+  });
+}
+
+}  // namespace vqgen::test
