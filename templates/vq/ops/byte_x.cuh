@@ -205,7 +205,7 @@ class ByteX {
 
 // The first kernel: chunks as they are to stand in shared memory. A warp takes a unit.
 template <class Plan>
-VQ_DEVICE void linear_chunks_of_x(const LinearArgs& args) {
+VQ_DEVICE void make_chunks(const LinearArgs& args) {
   using Chunk = ByteChunk<Plan>;
   constexpr auto kConfig = Plan::config();
   constexpr int kRows = kConfig.rows_per_block;
@@ -219,6 +219,11 @@ VQ_DEVICE void linear_chunks_of_x(const LinearArgs& args) {
   u8* const to = args.staged + block * made_row_bytes(kConfig) + chunk * byte_chunk_bytes(kConfig);
   Chunk::make(Chunk::load(args, first_row, chunk * kConfig.chunk_columns, unit), unit,
               typename Chunk::ToGlobal{to});
+}
+
+template <class Plan>
+VQ_DEVICE void linear_chunks_of_x(const LinearArgs& args) {
+  for_expert<Plan>(args, block_z(), [](const LinearArgs& own) { make_chunks<Plan>(own); });
 }
 
 }  // namespace vq

@@ -136,6 +136,9 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytes>& c) {
 VQ_HD constexpr i64 made_row_bytes(const LinearConfig<LinearBytes>& c) {
   return chunks(c) * byte_chunk_bytes(c);
 }
+VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearBytes>& c) {
+  return c.x_before == 1 ? row_blocks(c) * made_row_bytes(c) : 0;
+}
 VQ_HD constexpr int chunk_units(const LinearConfig<LinearBytes>& c) {
   return chunk_groups(c) * c.rows_per_block;
 }
@@ -145,9 +148,8 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytes>& c) {
   CallShape shape{};
   if (c.x_before == 1) {
     shape.add({"linear_chunks_of_x", "x",
-               ceil_div(row_blocks(c) * chunks(c) * chunk_units(c), i64{kMakingThreads / 32}), 1, 1,
-               kMakingThreads, 0, false, false});
-    shape.handed_bytes = row_blocks(c) * made_row_bytes(c);
+               ceil_div(row_blocks(c) * chunks(c) * chunk_units(c), i64{kMakingThreads / 32}), 1,
+               row_slots(c), kMakingThreads, 0, false, false});
   }
   return call_behind(c, shape, block_shared_bytes(c));
 }
