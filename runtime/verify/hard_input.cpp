@@ -84,7 +84,8 @@ void add_query_tokens(AttentionData& data, int most, const HardInput& input, Ran
       data.lengths[b] = std::min(data.lengths[b], room - counts[b]);
     } else if (!data.windows.empty()) {
       const std::int32_t others = std::max(counts[b] - 1, 0);
-      data.windows[b] = std::max(std::min(data.windows[b], data.max_window - others), 0);
+      const std::int32_t held = data.max_window - (data.window_batch - 1);
+      data.windows[b] = std::max(std::min(data.windows[b], held - others), 0);
     }
   }
   const auto fresh = input.fresh ? data.query_rows() * data.keys.heads * data.keys.columns : 0;
@@ -214,10 +215,11 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.batch = shape.batch;
   data.query_heads = shape.query_heads;
   data.max_window = shape.window;
+  data.window_batch = shape.window_batch;
   data.max_sinks = shape.sinks;
   Random extents(input.seed, kExtents);
   data.lengths = make_lengths(shape.batch, shape.tokens, input.lengths, extents);
-  data.windows = make_extents(shape.batch, shape.window, extents);
+  data.windows = make_extents(shape.batch, most_raw(shape), extents);
   data.sinks = make_extents(shape.batch, shape.sinks, extents);
 
   TensorShape tensor{.batch = shape.batch,
@@ -275,6 +277,7 @@ AttentionData make_decode_data(const KvDecode& problem, const HardInput& input) 
                                 .head_dim = s.head_dim,
                                 .tokens = s.tokens,
                                 .window = s.window,
+                                .window_batch = s.window_batch,
                                 .sinks = s.sinks,
                                 .page_tokens = s.page_tokens},
                                problem.keys,
