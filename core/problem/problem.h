@@ -29,11 +29,11 @@ struct AttentionShape {
   int head_dim = 0;
   std::int64_t tokens = 0;
   int window = 0;
-  int window_batch = 1;
   int sinks = 0;
   int page_tokens = 0;
   int query_tokens = 1;
   bool independent = false;
+  int window_batch = 1;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -89,9 +89,9 @@ struct AppendShape {
   std::int64_t tokens = 0;
   int new_tokens = 1;
   int window = 0;
-  int window_batch = 1;
   int sinks = 0;
   int page_tokens = 0;
+  int window_batch = 1;
 
   static constexpr auto fields() {
     using S = AppendShape;
@@ -130,9 +130,9 @@ struct DecodeShape {
   int head_dim = 0;
   std::int64_t tokens = 0;
   int window = 0;
-  int window_batch = 1;
   int sinks = 0;
   int page_tokens = 0;
+  int window_batch = 1;
 
   static constexpr auto fields() {
     using S = DecodeShape;

@@ -51,10 +51,12 @@ vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int
   const int most = std::max(most_raw(shape) - std::max(queries - 1, 0), 0);
   if (shape.window > 0 && args.windows[b] > most) {
     return refuse(
-        "windows[{}] is {}, and a window of {}{} in the config serves {} with at most {}; lower "
+        "windows[{}] is {}, and a window of {} in the config{} serves {} with at most {}; lower "
         "it, or prepare with a larger window",
         b, args.windows[b], shape.window,
-        shape.window_batch > 1 ? fmt::format(", left by {} at a time,", shape.window_batch) : "",
+        shape.window_batch > 1
+            ? fmt::format(", which tokens leave {} at a time,", shape.window_batch)
+            : "",
         queries > 1 ? fmt::format("{} query tokens", queries) : "a sequence", most);
   }
   if (shape.sinks > 0 && args.sinks[b] > shape.sinks) {

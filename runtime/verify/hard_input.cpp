@@ -277,9 +277,9 @@ AttentionData make_decode_data(const KvDecode& problem, const HardInput& input) 
                                 .head_dim = s.head_dim,
                                 .tokens = s.tokens,
                                 .window = s.window,
-                                .window_batch = s.window_batch,
                                 .sinks = s.sinks,
-                                .page_tokens = s.page_tokens},
+                                .page_tokens = s.page_tokens,
+                                .window_batch = s.window_batch},
                                problem.keys,
                                problem.values};
   return make_attention_data(reader, input);

@@ -72,9 +72,9 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .tokens = pick(kTokenCounts, kTokens),
               .new_tokens = pick(kNewCounts, kNewTokens),
               .window = pick(kWindows, kWindow).slots,
-              .window_batch = pick(kWindows, kWindow).batch,
               .sinks = pick(kSinkCounts, kSinks),
-              .page_tokens = pick(kPageTokens, kPages)};
+              .page_tokens = pick(kPageTokens, kPages),
+              .window_batch = pick(kWindows, kWindow).batch};
   const auto format = [&](int size, int bits, int residuals, int scope) {
     // Half a head is a group where sub-vectors fit it.
     const bool halves = width.head_dim / 2 % size == 0;

@@ -67,9 +67,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .head_dim = pick(kHeadDims, kHeadDim),
               .tokens = pick(kTokenCounts, kTokens),
               .window = pick(kWindows, kWindow).slots,
-              .window_batch = pick(kWindows, kWindow).batch,
               .sinks = pick(kSinkCounts, kSinks),
-              .page_tokens = pick(kPageTokens, kPages)};
+              .page_tokens = pick(kPageTokens, kPages),
+              .window_batch = pick(kWindows, kWindow).batch};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),

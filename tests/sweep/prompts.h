@@ -77,9 +77,9 @@ inline AttentionDecode reader_of(const KvAppend& op, int query_heads) {
                   .head_dim = op.shape.head_dim,
                   .tokens = op.shape.tokens,
                   .window = op.shape.window,
-                  .window_batch = op.shape.window_batch,
                   .sinks = op.shape.sinks,
-                  .page_tokens = op.shape.page_tokens};
+                  .page_tokens = op.shape.page_tokens,
+                  .window_batch = op.shape.window_batch};
   reader.keys = op.keys;
   reader.values = op.values;
   return reader;

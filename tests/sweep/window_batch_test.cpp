@@ -68,9 +68,9 @@ KvAppend append_of(const BatchCase& from, int new_tokens, int window_batch = kBa
               .tokens = 50,
               .new_tokens = new_tokens,
               .window = from.window,
-              .window_batch = window_batch,
               .sinks = 3,
-              .page_tokens = from.page_tokens};
+              .page_tokens = from.page_tokens,
+              .window_batch = window_batch};
   op.keys = from.keys;
   op.values = from.values;
   validate(op, from.name);
@@ -179,9 +179,9 @@ TEST_F(WindowBatch, IsReadRawUntilAllOfItLeaves) {
                            .head_dim = from.head_dim,
                            .tokens = 50,
                            .window = from.window,
-                           .window_batch = kBatch,
                            .sinks = 3,
-                           .page_tokens = from.page_tokens},
+                           .page_tokens = from.page_tokens,
+                           .window_batch = kBatch},
                           reader.keys,
                           reader.values};
     Kernel dense = kernel(decode, DecodeLanes{});

@@ -170,14 +170,14 @@ class AppendRows {
     }
   }
 
-  // The row of new token `number`.
-  VQ_DEVICE const u16* fresh(int number) const {
-    const i64 token = i64{block_z()} * kConfig.new_tokens + number;
+  // The row of the call's token `first` + t.
+  VQ_DEVICE const u16* fresh(int first, int t = 0) const {
+    const i64 token = i64{block_z()} * kConfig.new_tokens + first + t;
     return elements_ + (token * kConfig.kv_heads + block_y()) * kConfig.head_dim;
   }
   // Of a row lane l has channels l + 32 j.
   VQ_DEVICE void fetch(int t) {
-    const u16* const row = fresh(first_ + t);
+    const u16* const row = fresh(first_, t);
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
