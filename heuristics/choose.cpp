@@ -111,7 +111,7 @@ bool bins_pay(const AttentionDecode& op) {
 // more than few tokens, else lanes; to append few tokens lanes.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
-    if (append->shape.new_tokens >= kManyNewTokens) {
+    if (vq::visited_tokens(facts(*append)) >= kManyNewTokens) {
       const Plan fragments = of_dataflow(AppendFragments{}, problem, gpu);
       if (check(fragments, problem, gpu).ok) return fragments;
       const Plan products = of_dataflow(AppendProducts{}, problem, gpu);

@@ -115,13 +115,18 @@ std::string pages_text(int page_tokens) {
   return page_tokens > 0 ? fmt::format(" in pages of {}", page_tokens) : "";
 }
 
+std::string batches_text(int window_batch) {
+  return window_batch > 1 ? fmt::format(", which leave the window {} at a time", window_batch) : "";
+}
+
 std::string shape_line(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
     return fmt::format(
-        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}, {} query heads "
+        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}{}, {} query heads "
         "on {} KV heads of {} channels",
         enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
+        batches_text(s.window_batch),
         s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
         s.independent ? ", results independent of each other" : "", s.query_heads, s.kv_heads,
         s.head_dim);
@@ -129,16 +134,17 @@ std::string shape_line(const Problem& problem) {
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;
     return fmt::format(
-        "kv_append in {}: up to {} new tokens of each of {} sequences{}, {} KV heads of {} "
+        "kv_append in {}: up to {} new tokens of each of {} sequences{}{}, {} KV heads of {} "
         "channels",
-        enum_name(op->dtype), s.new_tokens, s.batch, pages_text(s.page_tokens), s.kv_heads,
-        s.head_dim);
+        enum_name(op->dtype), s.new_tokens, s.batch, pages_text(s.page_tokens),
+        batches_text(s.window_batch), s.kv_heads, s.head_dim);
   }
   if (const auto* op = std::get_if<KvDecode>(&problem)) {
     const DecodeShape& s = op->shape;
     return fmt::format(
-        "kv_decode in {}: up to {} tokens of each of {} sequences{}, {} KV heads of {} channels",
-        enum_name(op->dtype), s.tokens, s.batch, pages_text(s.page_tokens), s.kv_heads, s.head_dim);
+        "kv_decode in {}: up to {} tokens of each of {} sequences{}{}, {} KV heads of {} channels",
+        enum_name(op->dtype), s.tokens, s.batch, pages_text(s.page_tokens),
+        batches_text(s.window_batch), s.kv_heads, s.head_dim);
   }
   if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
     const MergeShape& s = op->shape;

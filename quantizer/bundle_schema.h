@@ -65,7 +65,7 @@ struct AttentionHeader {
         field("head_dim", &H::head_dim, required(1, 1024), "channels a head"),
         field("batch", &H::batch, optional_in(0, 65535), "queries stored; 0 without"),
         field("query_heads", &H::query_heads, optional_in(0, 65535), "heads of a query"),
-        field("max_window", &H::max_window, optional_in(0, 1024),
+        field("max_window", &H::max_window, optional_in(0, kMostWindow),
               "newest tokens kept raw, at most"),
         field("max_sinks", &H::max_sinks, optional_in(0, 64), "first tokens kept raw, at most"));
   }

@@ -45,9 +45,14 @@ LayerBytes layer_of(const LinearData& data) {
           static_cast<int>(experts / touched)};
 }
 
-// A call writes few rows of the codes.
+// A call writes few rows of the codes: its new tokens', or those of the batches that they fill.
 LayerBytes layer_of(const AppendData& data) {
-  const std::int64_t rows = data.batch * data.new_tokens * data.keys.heads;
+  std::int64_t rows = 0;
+  for (const std::int64_t position : data.positions) {
+    const std::int64_t end = position + data.new_tokens;
+    rows +=
+        data.keys.heads * (end - end % data.window_batch - position + position % data.window_batch);
+  }
   return {rows * (data.keys.row_words + data.values.row_words) * 4,
           bytes_of(data.keys.codes, data.values.codes, data.raw_keys, data.raw_values),
           codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};

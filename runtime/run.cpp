@@ -228,8 +228,9 @@ void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
     matcher.fail("holds no originals for the raw window and sinks; quantize with --keep-original");
   }
   data.max_window = op.shape.window;
+  data.window_batch = op.shape.window_batch;
   data.max_sinks = op.shape.sinks;
-  data.windows.assign(data.lengths.size(), op.shape.window);
+  data.windows.assign(data.lengths.size(), most_raw(op.shape));
   data.sinks.assign(data.lengths.size(), op.shape.sinks);
   data.raw_keys = raw_rows(op, data, data.original_keys);
   data.raw_values = raw_rows(op, data, data.original_values);

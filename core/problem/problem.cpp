@@ -162,24 +162,46 @@ class Validator {
     }
     group(op, op.keys.group_tokens, "/keys/group_tokens");
     group(op, op.values.group_tokens, "/values/group_tokens");
+    window_batch(op);
     require(!op.values.smooth && !op.values.hadamard, "/values",
             "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
   }
 
-  // Tokens wait in the window's ring until their group is full, beside new query tokens; and a page
-  // holds whole groups.
+  // Tokens wait in the window's ring until as many are there as are encoded together, a `what`,
+  // beside new query tokens.
   template <class Op>
-  void group(const Op& op, int tokens, const std::string& path) const {
-    if (tokens == 0) return;
+  void waiting(const Op& op, int tokens, const std::string& path, const char* what) const {
     int least = tokens;
     if constexpr (requires { op.shape.query_tokens; }) least += op.shape.query_tokens - 1;
     require(op.shape.window >= least, "/shape/window",
-            fmt::format("{} is too few for {} {}, whose tokens stay raw until the group is full; "
+            fmt::format("{} is too few for {} {}, whose tokens stay raw until the {} is full; "
                         "set it to {} at least",
-                        op.shape.window, path, tokens, least));
+                        op.shape.window, path, tokens, what, least));
+  }
+
+  // A page holds whole groups.
+  template <class Op>
+  void group(const Op& op, int tokens, const std::string& path) const {
+    if (tokens == 0) return;
+    waiting(op, tokens, path, "group");
     require(op.shape.page_tokens % tokens == 0, "/shape/page_tokens",
             fmt::format("{} are no whole groups of {} {}; use {} or more", op.shape.page_tokens,
                         path, tokens, tokens));
+  }
+
+  template <class Op>
+  void window_batch(const Op& op) const {
+    const int tokens = op.shape.window_batch;
+    if (tokens == 1) return;
+    const char* grouped = op.keys.group_tokens > 0     ? "/keys/group_tokens"
+                          : op.values.group_tokens > 0 ? "/values/group_tokens"
+                                                       : nullptr;
+    require(
+        grouped == nullptr, "/shape/window_batch",
+        fmt::format("{} goes with formats whose tokens are encoded one by one, and {} is not 0; "
+                    "remove one of the two",
+                    tokens, grouped == nullptr ? "" : grouped));
+    waiting(op, tokens, "/shape/window_batch", "batch");
   }
 
   void size(const char* what, double elements) const {

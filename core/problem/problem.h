@@ -15,6 +15,12 @@ namespace vqgen {
 inline constexpr const char* kPageTokensDoc =
     "tokens of a page: 16, 32, 64, 128 or 256; 0 where each sequence's rows follow each other";
 
+// Slots of the ring of newest tokens: twice the 1024 of VQKV (sec. 3.3), and room for drafts.
+inline constexpr int kMostWindow = 4096;
+inline constexpr const char* kWindowBatchDoc =
+    "tokens that are encoded together and leave the window together, at most window; until then "
+    "they are raw alone";
+
 // The newest tokens of each sequence, usually one, against a quantized KV cache (VecInfer Alg. 1).
 struct AttentionShape {
   int batch = 0;
@@ -27,6 +33,7 @@ struct AttentionShape {
   int page_tokens = 0;
   int query_tokens = 1;
   bool independent = false;
+  int window_batch = 1;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -37,7 +44,8 @@ struct AttentionShape {
         field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
         field("tokens", &S::tokens, required(1, 2147483647 - 1024),
               "longest sequence of the cache; a tile less than 2^31"),
-        field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
+        field("window", &S::window, optional_in(0, kMostWindow), "newest tokens kept raw, at most"),
+        field("window_batch", &S::window_batch, silent_in(1, kMostWindow), kWindowBatchDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
         field("query_tokens", &S::query_tokens, silent_in(1, 16),
@@ -66,6 +74,13 @@ inline int least_window(const VqFormat& keys, const VqFormat& values) {
   return std::max(keys.group_tokens, values.group_tokens);
 }
 
+// Newest tokens that a reader may ask for raw, at most: it gets up to a batch less one more, as
+// tokens leave the window by whole batches.
+template <class Shape>
+int most_raw(const Shape& shape) {
+  return shape.window - (shape.window_batch - 1);
+}
+
 // New tokens of sequences, encoded and written to the rows of a quantized KV cache.
 struct AppendShape {
   int batch = 0;
@@ -76,6 +91,7 @@ struct AppendShape {
   int window = 0;
   int sinks = 0;
   int page_tokens = 0;
+  int window_batch = 1;
 
   static constexpr auto fields() {
     using S = AppendShape;
@@ -87,7 +103,9 @@ struct AppendShape {
               "tokens that a sequence has room for, at most"),
         field("new_tokens", &S::new_tokens, optional_in(1, 65536),
               "tokens that one call appends to a sequence, at most"),
-        field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw too, at most"),
+        field("window", &S::window, optional_in(0, kMostWindow),
+              "newest tokens kept raw too, at most"),
+        field("window_batch", &S::window_batch, silent_in(1, kMostWindow), kWindowBatchDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw too, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
   }
@@ -114,6 +132,7 @@ struct DecodeShape {
   int window = 0;
   int sinks = 0;
   int page_tokens = 0;
+  int window_batch = 1;
 
   static constexpr auto fields() {
     using S = DecodeShape;
@@ -123,7 +142,8 @@ struct DecodeShape {
         field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
         field("tokens", &S::tokens, required(1, 2147483647 - 8192),
               "longest sequence that is decoded; rows of a head of the outputs"),
-        field("window", &S::window, optional_in(0, 1024), "newest tokens kept raw, at most"),
+        field("window", &S::window, optional_in(0, kMostWindow), "newest tokens kept raw, at most"),
+        field("window_batch", &S::window_batch, silent_in(1, kMostWindow), kWindowBatchDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
   }

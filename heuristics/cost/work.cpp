@@ -72,7 +72,7 @@ BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
 template <class P>
 BlockWork begun(const P&, const KvAppend& op, const PlanUse& use) {
   BlockWork work = begun(use);
-  const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.new_tokens;
+  const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * vq::visited_tokens(facts(op));
   const auto codes = [&](const VqFormat& format) { return format.bits_per_element() / 8; };
   work.memory_bytes = rows * op.shape.head_dim * (4 + codes(op.keys) + codes(op.values));
   return work;

@@ -5,6 +5,23 @@
 
 namespace vqgen {
 
+inline int visited_tokens(const KvAppend& op) { return vq::visited_tokens(facts(op)); }
+inline bool takes_slots(const KvAppend& op) { return vq::takes_slots(facts(op)); }
+
+// How rows are shared by blocks.
+template <class P>
+void judge_rows(Judge& judge, const P& plan, const KvAppend& op) {
+  judge.require(plan.tokens_per_block <= visited_tokens(op),
+                "tokens_per_block {} is more than the {} {} of a sequence", plan.tokens_per_block,
+                visited_tokens(op),
+                op.shape.window_batch > 1 ? "tokens that a call visits" : "new tokens");
+  judge.require(plan.splits == 1 || !takes_slots(op),
+                "splits {}: a call of {} new tokens may put one into a slot of the ring from which "
+                "it encodes another, so a row takes one block; set splits to 1, or new_tokens to "
+                "at most {}",
+                plan.splits, op.shape.new_tokens, most_raw(op.shape));
+}
+
 template <class P>
 std::int64_t append_blocks(const P& plan, const KvAppend& op) {
   return call_shape(plan, op).blocks();
@@ -15,6 +32,7 @@ inline constexpr int kAppendBlocks = 2;  // on an SM, that a grid should have, w
 // Cuts rows up until there are so many blocks, or none more to be had.
 template <class P>
 void take_splits(P& plan, const KvAppend& op, std::int64_t wanted) {
+  if (takes_slots(op)) return;
   P split = plan;
   for (split.splits = 2; split.splits <= 128 && append_blocks(plan, op) < wanted;
        split.splits *= 2) {
@@ -33,7 +51,7 @@ OperandUse append_use(Operand operand, const KvAppend& op, const VqFormat& forma
   if (format.in_parts()) {
     use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
   }
-  const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
+  const std::int64_t rows = std::int64_t{shape.batch} * visited_tokens(op) * shape.kv_heads;
   const std::int64_t runs = vq::sub_vectors(config, of) / vq::run_sub_vectors(config, of);
   use.lookups = static_cast<double>(rows * runs) * format.residuals * format.entries();
   use.code_bytes = stored_code_bytes(rows, shape.head_dim, format);

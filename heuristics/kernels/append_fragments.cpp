@@ -58,9 +58,7 @@ void judge_plan(Judge& judge, const AppendFragments& plan, const KvAppend& op, c
   judge_entries(judge, op.values, "values");
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
-  judge.require(plan.tokens_per_block <= op.shape.new_tokens,
-                "tokens_per_block {} is more than the {} new tokens of a sequence",
-                plan.tokens_per_block, op.shape.new_tokens);
+  judge_rows(judge, plan, op);
   if (!judge.ok()) return;
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
@@ -68,15 +66,15 @@ void judge_plan(Judge& judge, const AppendFragments& plan, const KvAppend& op, c
 // As many tokens as leave the GPU enough blocks, and a warp for each item of few.
 AppendFragments choose_plan(AppendFragments plan, const KvAppend& op, const GpuSpec& gpu) {
   const std::int64_t wanted = std::int64_t{kAppendBlocks} * gpu.sms;
-  const auto new_tokens = static_cast<unsigned>(op.shape.new_tokens);
+  const auto tokens = static_cast<unsigned>(visited_tokens(op));
   const auto fits = [&](const AppendFragments& of) {
     return call_shape(of, op).shared_bytes() <= gpu.shared_bytes_per_block;
   };
   plan.tokens_per_block =
-      static_cast<int>(std::min(std::bit_floor(new_tokens), unsigned(plan.tokens_per_block)));
+      static_cast<int>(std::min(std::bit_floor(tokens), unsigned(plan.tokens_per_block)));
   while (plan.tokens_per_block > 16 && append_blocks(plan, op) < wanted) plan.tokens_per_block /= 2;
   take_splits(plan, op, wanted);
-  while (!fits(plan) && plan.splits < 128) plan.splits *= 2;
+  while (!fits(plan) && plan.splits < 128 && !takes_slots(op)) plan.splits *= 2;
   while (!fits(plan) && plan.tokens_per_block > 1) plan.tokens_per_block /= 2;
   while (plan.threads > 64 && items_of_block(op, plan) < plan.threads / 32) plan.threads /= 2;
   return plan;

@@ -106,9 +106,7 @@ void judge_plan(Judge& judge, const AppendLanes& plan, const KvAppend& op, const
   judge.require(plan.threads / 32 % plan.warps_along_entries == 0,
                 "warps_along_entries {} does not divide the {} warps of a block",
                 plan.warps_along_entries, plan.threads / 32);
-  judge.require(plan.tokens_per_block <= op.shape.new_tokens,
-                "tokens_per_block {} is more than the {} new tokens of a sequence",
-                plan.tokens_per_block, op.shape.new_tokens);
+  judge_rows(judge, plan, op);
   judge_codebooks(judge, op, gpu);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
@@ -121,7 +119,7 @@ void judge_plan(Judge& judge, const AppendLanes& plan, const KvAppend& op, const
 
 AppendLanes choose_plan(AppendLanes plan, const KvAppend& op, const GpuSpec& gpu) {
   const std::int64_t wanted = std::int64_t{kAppendBlocks} * gpu.sms;
-  while (plan.tokens_per_block * 2 <= std::min(op.shape.new_tokens, kMostTokens)) {
+  while (plan.tokens_per_block * 2 <= std::min(visited_tokens(op), kMostTokens)) {
     AppendLanes more = plan;
     more.tokens_per_block *= 2;
     if (append_blocks(more, op) < wanted) break;

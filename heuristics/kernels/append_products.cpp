@@ -92,9 +92,7 @@ void judge_plan(Judge& judge, const AppendProducts& plan, const KvAppend& op, co
                 "{} has no products of warp groups; set warpgroups to 0", gpu.name);
   judge.require(plan.warpgroups == 0 || plan.threads % 128 == 0,
                 "threads {} are no whole warp groups of 128", plan.threads);
-  judge.require(plan.tokens_per_block <= op.shape.new_tokens,
-                "tokens_per_block {} is more than the {} new tokens of a sequence",
-                plan.tokens_per_block, op.shape.new_tokens);
+  judge_rows(judge, plan, op);
   if (!judge.ok()) return;
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(registers_of(op, plan) <= most,
@@ -110,12 +108,12 @@ AppendProducts choose_plan(AppendProducts plan, const KvAppend& op, const GpuSpe
   constexpr int kLeastTokens = 128;
   constexpr int kLeastThreads = 128;
   constexpr int kSmallTile = 1024;  // 64 entries
-  const auto new_tokens = static_cast<unsigned>(op.shape.new_tokens);
+  const auto tokens = static_cast<unsigned>(visited_tokens(op));
   const auto fits = [&] {
     return call_shape(plan, op).shared_bytes() <= gpu.shared_bytes_per_block;
   };
   plan.tokens_per_block =
-      static_cast<int>(std::min(std::bit_floor(new_tokens), unsigned(plan.tokens_per_block)));
+      static_cast<int>(std::min(std::bit_floor(tokens), unsigned(plan.tokens_per_block)));
   while (plan.tokens_per_block > kLeastTokens && 2 * append_blocks(plan, op) < gpu.sms) {
     plan.tokens_per_block /= 2;
   }

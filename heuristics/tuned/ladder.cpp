@@ -99,7 +99,8 @@ bool same_kind(const Problem& a, const Problem& b) {
   const AttentionShape& t = other.shape;
   return one->dtype == other.dtype && one->keys == other.keys && one->values == other.values &&
          s.head_dim == t.head_dim && one->group() == other.group() && s.window == t.window &&
-         s.sinks == t.sinks && s.query_tokens == t.query_tokens && s.independent == t.independent;
+         s.window_batch == t.window_batch && s.sinks == t.sinks &&
+         s.query_tokens == t.query_tokens && s.independent == t.independent;
 }
 
 // Doublings between two sizes. Of a division, which rounds equal ratios alike: half and twice are

@@ -60,7 +60,8 @@ typedef struct vqgen_attention_args {
   int64_t raw_head_stride;  /* elements */
   /* Of these too, and of lengths with new_keys, the host backend alone finds those out of range. */
   const int32_t* lengths; /* [batch], each 0..tokens */
-  const int32_t* windows; /* [batch], each 0..the config's; null without a window */
+  const int32_t* windows; /* [batch], each 0..the config's, less window_batch - 1; null without a
+                             window */
   const int32_t* sinks;   /* [batch], each 0..the config's; null without sinks */
   float softmax_scale;    /* 0: 1 / sqrt(head_dim) */
   /* Where the config's query_tokens is more than 1, else null. [batch + 1]: rows query_start[b] ..
@@ -71,7 +72,7 @@ typedef struct vqgen_attention_args {
   /* Their keys and values, raw, [row][kv_heads][head_dim], aligned as raw_keys: then `lengths` does
    * not count them, and lengths[b] with them is at most `tokens`. Both null: they have been
    * appended, and `lengths` counts them; of n query tokens, windows[b] + n - 1 is at most the
-   * config's window, or windows[b] is 0. */
+   * config's window, less window_batch - 1, or windows[b] is 0. */
   const void* new_keys;
   const void* new_values;
   vqgen_pages pages; /* of a cache in pages */

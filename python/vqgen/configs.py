@@ -48,8 +48,9 @@ class _Config:
 @dataclass
 class AttentionShape:
     """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens,
-    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page. With
-    `independent` no bit of a result depends on the rest of the call."""
+    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page, `window_batch`
+    those that leave the window together. With `independent` no bit of a result depends on the rest
+    of the call."""
 
     batch: int
     query_heads: int
@@ -61,6 +62,7 @@ class AttentionShape:
     query_tokens: Optional[int] = None
     page_tokens: Optional[int] = None
     independent: Optional[bool] = None
+    window_batch: Optional[int] = None
 
 
 @dataclass
@@ -83,6 +85,7 @@ class AppendShape:
     window: Optional[int] = None
     sinks: Optional[int] = None
     page_tokens: Optional[int] = None
+    window_batch: Optional[int] = None
 
 
 @dataclass
@@ -104,6 +107,7 @@ class DecodeShape:
     window: Optional[int] = None
     sinks: Optional[int] = None
     page_tokens: Optional[int] = None
+    window_batch: Optional[int] = None
 
 
 @dataclass

@@ -188,8 +188,9 @@ class VQCache(Cache):
 
     config: the model's. codebooks: a bundle that calibrate() or `vqgen quantize` wrote, with an item
     for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has
-    `batch` sequences with room for `tokens` each; `window` and `sinks` tokens are kept raw too. On
-    `device`, with elements of the bundle's dtype, which has to be the model's.
+    `batch` sequences with room for `tokens` each; `window` and `sinks` tokens are kept raw too, and
+    those of the window leave it `window_batch` at a time (docs/embedding.md). On `device`, with
+    elements of the bundle's dtype, which has to be the model's.
 
     drafts: tokens, up to 15, that a step may draft, and take back by crop(); it has room for as many
     more. The newest tokens are attended to raw until the next pass appends them. Where drafts + 1 is
@@ -198,7 +199,7 @@ class VQCache(Cache):
     """
 
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
-                 window: int = 0, sinks: int = 0, drafts: int = 0,
+                 window: int = 0, sinks: int = 0, drafts: int = 0, window_batch: int = 1,
                  independent: bool = False, device: torch.device | str = "cpu"):
         config = config.get_text_config(decoder=True)
         room = tokens + drafts  # a step has drafts + 1 rows, of which one is real
@@ -221,7 +222,8 @@ class VQCache(Cache):
             layers.append(_Layer(vqgen.torch.VQCache(
                 batch=batch, query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim,
                 tokens=room, window=window, sinks=sinks, query_tokens=drafts + 1,
-                independent=independent, keys=item["keys"], values=item["values"],
+                window_batch=window_batch, independent=independent, keys=item["keys"],
+                values=item["values"],
                 key_codebooks=on_device["keys.codebooks"],
                 value_codebooks=on_device["values.codebooks"],
                 key_scales=on_device.get("keys.stage_scales"),

@@ -277,17 +277,18 @@ class VQCache:
     has smooth. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     independent: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
+    window_batch: tokens that leave the window together (docs/embedding.md).
     """
 
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
                  key_smooth=None, window: int = 0, sinks: int = 0, query_tokens: int = 1,
-                 independent: bool = False, lengths=None):
+                 independent: bool = False, lengths=None, window_batch: int = 1):
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
         shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "tokens": tokens,
-                 "window": window, "sinks": sinks}
+                 "window": window, "window_batch": window_batch, "sinks": sinks}
         both = {"dtype": DTYPES[dtype], "keys": keys, "values": values}
         self.attention_config = config_text(
             {"op": "attention_decode", **both, "shape": {
@@ -311,7 +312,7 @@ class VQCache:
         self.raw_keys, self.raw_values = zeros("raw_keys", dtype), zeros("raw_values", dtype)
         self.lengths = (torch.zeros(batch, dtype=torch.int32, device=device) if lengths is None
                         else lengths)
-        self._windows = torch.full_like(self.lengths, window) if window > 0 else None
+        self._windows = torch.full_like(self.lengths, window - window_batch + 1) if window else None
         self._sinks = torch.full_like(self.lengths, sinks) if sinks > 0 else None
 
     def append(self, new_keys, new_values, counts=None) -> None:
@@ -363,9 +364,8 @@ class VQCache:
     def decode(self, tokens: int, lengths=None, *, zeroed: bool = True):
         """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:
         what attend() reads, raw tokens too. lengths: int32 [batch], by default as many as each
-        sequence has. Rows from a sequence's length on are zeros, or with
-        zeroed=False uninitialised, which saves a write of all rows where no sequence is shorter.
-        The first call compiles; none may be the first in a capture."""
+        sequence has. Rows from a sequence's length on are zeros, or with zeroed=False uninitialised,
+        which saves a write of all rows. The first call compiles, and may not be in a capture."""
         return torch.ops.vqgen.decode(
             self._decode_config, *self.keys, *self.values,
             self.lengths if lengths is None else lengths, tokens=tokens,

@@ -48,12 +48,15 @@ vqgen_status judge_pages(const Shape& shape, const Args& args, std::int64_t b) {
 template <class Shape, class Args>
 vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int queries) {
   if (args.lengths[b] <= 0) return VQGEN_OK;
-  const int most = std::max(shape.window - std::max(queries - 1, 0), 0);
+  const int most = std::max(most_raw(shape) - std::max(queries - 1, 0), 0);
   if (shape.window > 0 && args.windows[b] > most) {
     return refuse(
-        "windows[{}] is {}, and a window of {} in the config serves {} with at most {}; lower it, "
-        "or prepare with a larger window",
+        "windows[{}] is {}, and a window of {} in the config{} serves {} with at most {}; lower "
+        "it, or prepare with a larger window",
         b, args.windows[b], shape.window,
+        shape.window_batch > 1
+            ? fmt::format(", which tokens leave {} at a time,", shape.window_batch)
+            : "",
         queries > 1 ? fmt::format("{} query tokens", queries) : "a sequence", most);
   }
   if (shape.sinks > 0 && args.sinks[b] > shape.sinks) {
@@ -124,8 +127,11 @@ vqgen_status judge_integers(const AppendShape& shape, const vqgen_append_args& a
           "each {} tokens a page of their own",
           page, b, column, b, before - table, shape.page_tokens);
     };
-    const auto status = each_page(args.pages, shape.page_tokens, b, position,
-                                  std::min(position + count, args.tokens), written);
+    // Of batches those that the call fills.
+    const std::int64_t end = std::min(position + count, args.tokens);
+    const auto status =
+        each_page(args.pages, shape.page_tokens, b, position - position % shape.window_batch,
+                  end - end % shape.window_batch, written);
     if (status != VQGEN_OK) return status;
   }
   return VQGEN_OK;

@@ -80,6 +80,7 @@ AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
   data.batch = problem.shape.batch;
   data.new_tokens = problem.shape.new_tokens;
   data.max_window = problem.shape.window;
+  data.window_batch = problem.shape.window_batch;
   data.max_sinks = problem.shape.sinks;
   data.keys = make_cache(problem, problem.keys, Random(input.seed, kAppendKeys));
   data.values = make_cache(problem, problem.values, Random(input.seed, kAppendValues));

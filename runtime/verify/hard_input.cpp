@@ -109,7 +109,8 @@ void add_query_tokens(AttentionData& data, int most, const HardInput& input, Ran
       data.lengths[b] = std::min(data.lengths[b], room - counts[b]);
     } else if (!data.windows.empty()) {
       const std::int32_t others = std::max(counts[b] - 1, 0);
-      data.windows[b] = std::max(std::min(data.windows[b], data.max_window - others), 0);
+      const std::int32_t held = data.max_window - (data.window_batch - 1);
+      data.windows[b] = std::max(std::min(data.windows[b], held - others), 0);
     }
   }
   const auto fresh = input.fresh ? data.query_rows() * data.keys.heads * data.keys.columns : 0;
@@ -239,10 +240,11 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.batch = shape.batch;
   data.query_heads = shape.query_heads;
   data.max_window = shape.window;
+  data.window_batch = shape.window_batch;
   data.max_sinks = shape.sinks;
   Random extents(input.seed, kExtents);
   data.lengths = make_lengths(shape.batch, shape.tokens, input.lengths, extents);
-  data.windows = make_extents(shape.batch, shape.window, extents);
+  data.windows = make_extents(shape.batch, most_raw(shape), extents);
   data.sinks = make_extents(shape.batch, shape.sinks, extents);
 
   TensorShape tensor{.batch = shape.batch,
@@ -301,7 +303,8 @@ AttentionData make_decode_data(const KvDecode& problem, const HardInput& input) 
                                 .tokens = s.tokens,
                                 .window = s.window,
                                 .sinks = s.sinks,
-                                .page_tokens = s.page_tokens},
+                                .page_tokens = s.page_tokens,
+                                .window_batch = s.window_batch},
                                problem.keys,
                                problem.values};
   return make_attention_data(reader, input);

@@ -89,9 +89,9 @@ class HeadJudge {
         fmt::format("{} of sequence {}, head {}: {}", operand_.name, sequence_, head_, what);
   }
 
-  // Does the call encode the token? Of a group all of them, with its last.
+  // Does the call encode the token? Of a group or batch all of them, with its last.
   bool written(std::int64_t token) const {
-    const std::int64_t together = std::max(t_.format.group_tokens, 1);
+    const std::int64_t together = std::max(t_.format.group_tokens, data_.window_batch);
     const std::int64_t last = token - token % together + together - 1;
     return last >= first_ && last < first_ + count_;
   }
@@ -254,8 +254,9 @@ void check(const AppendData& data, const Operand& operand) {
   require(std::ssize(data.positions) == data.batch &&
               (data.counts.empty() || std::ssize(data.counts) == data.batch),
           "append data: positions or counts are not [batch]");
-  require(t.format.group_tokens <= data.max_window,
-          "append data: the window holds no group of tokens");
+  require(t.format.group_tokens <= data.max_window &&
+              (data.window_batch == 1 || data.window_batch <= data.max_window),
+          "append data: the window holds no group or batch of tokens");
 }
 
 AppendVerdict judge_operand(const AppendData& data, const Operand& operand);

@@ -31,9 +31,10 @@ struct AppendVerdict {
 
 // Each code of an appended row against all entries, or lattice points, with the earlier stages as
 // they were taken: size is the norm of the sub-vector before any stage, or where a rotation mixes
-// all channels, of the row. Padding is zero, rows and raw slots that nothing is appended to are as
-// they were, raw slots that it is hold the newest token. NaN never passes. Throws Error(bad_input)
-// where sizes contradict each other.
+// all channels, of the row. Of a batch that leaves the window together all rows, with its last;
+// they come from the ring where earlier calls appended them. Padding is zero, rows and raw slots
+// that nothing is appended to are as they were, raw slots that it is hold the newest token. NaN
+// never passes. Throws Error(bad_input) where sizes contradict each other.
 AppendVerdict judge_append(const AppendData& data, const AppendResult& result);
 
 }  // namespace vqgen

@@ -203,13 +203,13 @@ TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::in
   const auto b = static_cast<std::size_t>(sequence);
   if (!data.new_keys.empty() && token >= data.lengths[b]) return TokenPlace::fresh;
   if (!data.sinks.empty() && token < data.sinks[b]) return TokenPlace::sink;
-  if (!data.windows.empty() && token >= seen - data.windows[b]) return TokenPlace::window;
   const std::int64_t together =
       std::max({data.keys.format.group_tokens, data.values.format.group_tokens, 1});
   const std::int64_t held =
       data.new_keys.empty() ? seen : std::min<std::int64_t>(seen, data.lengths[b]);
-  if (token >= held - held % together) return TokenPlace::window;
-  return TokenPlace::codes;
+  std::int64_t end = held - held % together;
+  if (!data.windows.empty()) end = std::min(end, seen - data.windows[b]);
+  return token < end - end % data.window_batch ? TokenPlace::codes : TokenPlace::window;
 }
 
 TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token) {

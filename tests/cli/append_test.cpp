@@ -24,6 +24,7 @@ TEST_F(AppendTool, IsRunVerifiedAndMeasuredOnTheHost) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   EXPECT_LT(verified()["tolerance"].get<double>(), 1e-5);
   verified(in_shape({{"page_tokens", 16}}));
+  verified(in_shape({{"window", 12}, {"window_batch", 5}, {"page_tokens", 16}}));
   EXPECT_EQ(measured()["code_bytes"], 2 * 3 * 2 * 16);  // rows of 4 words, of keys and of values
 }
 
@@ -31,6 +32,8 @@ TEST_F(AppendTool, IsExplainedAndExported) {
   expect_explained({"kv_append in f16: up to 3 new tokens of each of 2 sequences",
                     "compared with an entry once it is loaded", "not modelled yet"});
   expect_explained({"2 sequences in pages of 16"}, in_shape({{"page_tokens", 16}}));
+  expect_explained({"2 sequences, which leave the window 2 at a time"},
+                   in_shape({{"window_batch", 2}}));
   expect_exported("kv_append_lanes_d4b8_d4b8_f16_");
 }
 
@@ -44,6 +47,8 @@ TEST_F(AppendTool, RefusesWhatItHasNoUseFor) {
                  {"/plan", "tokens_per_block 4", "3 new tokens"});
   expect_failure({"run", config(in_shape({{"page_tokens", 17}})), "--backend", "host"}, 2,
                  {"/shape/page_tokens: 17 is none of 16, 32, 64, 128 and 256"});
+  expect_failure({"run", config(in_shape({{"window_batch", 3}})), "--backend", "host"}, 2,
+                 {"/shape/window: 2 is too few for /shape/window_batch 3"});
   expect_failure({"run", config(in_shape({{"query_tokens", 2}})), "--backend", "host"}, 2,
                  {"/shape", "unknown field 'query_tokens'"});
 }

@@ -27,6 +27,31 @@ TEST(CheckAppend, AConfigReadsWhatItWrites) {
   EXPECT_NE(Problem(op), read_config(edited(append_json(), {{"/shape/window", "3"}}), "c").problem);
 }
 
+TEST(CheckAppend, BatchesThatLeaveTheWindow) {
+  const auto with = [](const std::vector<Edit>& edits) {
+    return std::get<KvAppend>(read_config(edited(append_json(), edits), "c.json").problem);
+  };
+  // One at a time is what was before there was the field.
+  EXPECT_EQ(to_json(Problem(with({{"/shape/window_batch", "1"}}))),
+            to_json(Problem(sound_append())));
+  const KvAppend op = with({{"/shape/window", "8"}, {"/shape/window_batch", "8"}});
+  EXPECT_EQ(to_json(Problem(op)).at("shape").at("window_batch"), 8);
+  for (const char* batch : {"0", "4097"}) {
+    expect_words(message_of([&] {
+                   with({{"/shape/window_batch", batch}});
+                 }),
+                 {"c.json: /shape/window_batch", "1 to 4096"});
+  }
+  // 4 new tokens and up to 7 before them.
+  expect_ok(judge_append_plan({.tokens_per_block = 11}, op));
+  expect_refused(judge_append_plan({.tokens_per_block = 12}, op),
+                 {"tokens_per_block 12", "the 11 tokens that a call visits"});
+  expect_refused(judge_append_plan({.splits = 2}, op),
+                 {"splits 2", "4 new tokens", "set splits to 1, or new_tokens to at most 1"});
+  const KvAppend wide = with({{"/shape/window", "11"}, {"/shape/window_batch", "8"}});
+  expect_ok(judge_append_plan({.splits = 2}, wide));
+}
+
 // Values of a preset drop its key transforms, as for attention.
 TEST(CheckAppend, FormatsMayBePresets) {
   const Json json =

@@ -143,16 +143,22 @@ Json number_format(Draw& draw, std::int64_t head_dim) {
   return format;
 }
 
-// Tokens wait in the window until their group is full, and a page holds whole groups.
+// Tokens wait in the window until their batch or group is full, which are not both, and a page
+// holds whole groups.
 void hold_groups(Draw& draw, Json& config) {
   Json& shape = config["shape"];
+  const std::int64_t queries = shape.value("query_tokens", std::int64_t{1});
+  const std::int64_t room = shape.value("window", std::int64_t{0}) - queries + 1;
+  if (room > 0 && draw.one_in(2))
+    shape["window_batch"] = draw.field(1, static_cast<double>(wrong(draw) ? 4096 : room));
   for (const char* operand : {"keys", "values"}) {
     const Json& format = config[operand];
     const std::int64_t tokens = format.is_object() ? format.value("group_tokens", std::int64_t{0})
                                 : format == "int4-kivi-keys" ? 32
                                                              : 0;
     if (tokens == 0 || wrong(draw)) continue;
-    const std::int64_t least = tokens + shape.value("query_tokens", std::int64_t{1}) - 1;
+    const std::int64_t least = tokens + queries - 1;
+    shape.erase("window_batch");
     shape["window"] = std::max(shape.value("window", std::int64_t{0}), least);
     if (shape.value("page_tokens", std::int64_t{0}) > 0) {
       shape["page_tokens"] = std::max(shape.value("page_tokens", std::int64_t{0}), tokens);
@@ -216,7 +222,7 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
   if (draw.one_in(3)) {
     shape["page_tokens"] = wrong(draw) ? draw.field(0, 256) : draw.of({0, 16, 32, 64, 128, 256});
   }
-  if (draw.one_in(3)) shape["window"] = draw.field(0, limits.tokens < 1024 ? 100 : 1024);
+  if (draw.one_in(3)) shape["window"] = draw.field(0, limits.tokens < 1024 ? 100 : 4096);
   if (draw.one_in(3)) shape["sinks"] = draw.field(0, limits.tokens < 1024 ? 8 : 64);
   config["keys"] = cache_format(draw, head_dim, true, limits);
   config["values"] = cache_format(draw, head_dim, false, limits);

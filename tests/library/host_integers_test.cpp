@@ -2,6 +2,7 @@
 // reads before a kernel goes by them.
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "tests/library/host_runtime.h"
 
@@ -125,6 +126,28 @@ TEST(HostIntegers, AppendsHavePagesOfTheirOwn) {
   EXPECT_EQ(said({30, 30}, std::vector<std::int32_t>(10, kNobody)), "");
 }
 
+// Batches that a call fills begin before its tokens, and tokens of one that it does not ask for no
+// page.
+TEST(HostIntegers, AppendsHavePagesOfTheirOwnForTheBatchesThatTheyFill) {
+  const Json config = in_pages(edited(append_json(), {{"/shape/head_dim", "64"},
+                                                      {"/shape/tokens", "75"},
+                                                      {"/shape/window", "40"},
+                                                      {"/shape/window_batch", "20"}}),
+                               16);
+  const OwnedOp op(config);
+  AppendTrial trial(std::get<KvAppend>(read_config(config, "test").problem), host(), 75);
+  trial.args().counts = nullptr;  // 4 of each
+  const auto said = [&](const std::vector<std::int32_t>& positions,
+                        const std::vector<std::int32_t>& table) {
+    return said_of(op, trial, &vqgen_append_args::positions, positions, table);
+  };
+  EXPECT_EQ(said({30, 41}, std::vector<std::int32_t>(10, kNobody)), "");
+  EXPECT_EQ(said({36, -1}, {kNobody, 1, 2, -1, -1, 0, 0, 0, 0, 0}), "");  // tokens 20 to 39
+  expect_words(said({36, -1}, {0, kNobody, 2, -1, -1, 0, 0, 0, 0, 0}), {"block_table[0][1]"});
+  expect_words(said({36, 37}, {0, 1, 2, -1, -1, 0, 1, 3, -1, -1}),
+               {"page 1", "sequences 0 and 1", "block_table[1][1]"});
+}
+
 // Of 2 sequences, 3 query tokens at most and 20 tokens; with pages and without.
 class HostCounts : public testing::TestWithParam<int> {
  protected:
@@ -135,7 +158,7 @@ class HostCounts : public testing::TestWithParam<int> {
                                                    {"/shape/sinks", "2"},
                                                    {"/shape/query_tokens", "3"}}),
                          GetParam())),
-        op_(config_) {}
+        op_(std::make_unique<OwnedOp>(config_)) {}
   struct Counts {
     std::vector<std::int32_t> lengths = {20, 5};
     std::vector<std::int32_t> windows = {0, 0};
@@ -164,11 +187,11 @@ class HostCounts : public testing::TestWithParam<int> {
       args.pages.block_table = table.data();
       args.pages.columns = 2;
     }
-    return refusal_of(op_, trial);
+    return refusal_of(*op_, trial);
   }
 
   Json config_;
-  OwnedOp op_;
+  std::unique_ptr<OwnedOp> op_;
 };
 
 TEST_P(HostCounts, LengthsHaveRoomForTheQueryTokensThatComeWithThem) {
@@ -194,6 +217,17 @@ TEST_P(HostCounts, WindowsAndSinksReachNoSlotOfAnotherToken) {
   expect_words(said(false, {.sinks = {3, 0}}), {"sinks[0] is 3, and the config has 2"});
   // One that rests asks for nothing.
   EXPECT_EQ(said(false, {{20, 0}, {6, 99}, {2, 99}, {0, 3, 3}}), "");
+}
+
+TEST_P(HostCounts, WindowsLeaveRoomForABatch) {
+  config_ = edited(config_, {{"/shape/window_batch", "5"}});
+  op_ = std::make_unique<OwnedOp>(config_);
+  EXPECT_EQ(said(false, {.windows = {2, 4}}), "");
+  expect_words(said(false, {.windows = {3, 4}}),
+               {"windows[0] is 3", "window of 8 in the config, which tokens leave 5 at a time",
+                "serves 3 query tokens with at most 2"});
+  expect_words(said(true, {.lengths = {17, 5}, .windows = {4, 5}}),
+               {"windows[1] is 5", "serves a sequence with at most 4"});
 }
 
 INSTANTIATE_TEST_SUITE_P(PageTokens, HostCounts, testing::Values(0, 16));

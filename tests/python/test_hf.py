@@ -235,13 +235,14 @@ def contents(cache):
              layer.cache.raw_values) for layer in cache.layers]
 
 
-@pytest.mark.parametrize("captured", [False, True])
-def test_steps_that_were_taken_back_leave_no_trace(model, codebooks, captured):
+@pytest.mark.parametrize("captured, batch", [(False, 1), (True, 1), (True, 4)])
+def test_steps_that_were_taken_back_leave_no_trace(model, codebooks, captured, batch):
     torch.manual_seed(12)
     lengths = [5, 12, 1]
     inputs = prompts(lengths)
     mask = inputs["attention_mask"]
-    caches = [new_cache(model, codebooks, 3, window=8, sinks=2, drafts=3) for _ in range(2)]
+    caches = [new_cache(model, codebooks, 3, window=8, window_batch=batch, sinks=2, drafts=3)
+              for _ in range(2)]
     for cache in caches:
         with torch.no_grad():
             model(**inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0), past_key_values=cache)

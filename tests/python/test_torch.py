@@ -206,15 +206,16 @@ def test_whole_graphs_compile(draw):
     assert torch.equal(compiled(query), step(query))
 
 
-def new_cache(draw, window=0, sinks=0):
+def new_cache(draw, window=0, sinks=0, window_batch=1):
     books = [tensor(draw.standard_normal((1, 1, 256, 4)).astype(np.float16)) for _ in range(2)]
     return vt.VQCache(**SHAPE, query_heads=4, keys=FORM, values=FORM, key_codebooks=books[0],
-                      value_codebooks=books[1], window=window, sinks=sinks)
+                      value_codebooks=books[1], window=window, sinks=sinks,
+                      window_batch=window_batch)
 
 
-@pytest.mark.parametrize("window, sinks", [(0, 0), (8, 2)])
-def test_a_cache_grows_token_by_token(draw, window, sinks):
-    cache = new_cache(draw, window, sinks)
+@pytest.mark.parametrize("window, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
+def test_a_cache_grows_token_by_token(draw, window, sinks, batch):
+    cache = new_cache(draw, window, sinks, batch)
     assert cache.bytes_per_token() == 2 * 2 * 16
     raw = draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)
     for token in range(14):
@@ -229,16 +230,16 @@ def test_a_cache_grows_token_by_token(draw, window, sinks):
                                     held.codebooks.cpu().numpy(), 64, 8)[:, :, :14]
         for sequence, length in enumerate((14, 9)):
             for token in range(length):
-                if token < sinks or token >= length - window:
+                if token < sinks or token >= (length - (window - batch + 1)) // batch * batch:
                     decoded[sequence, :, token] = given[sequence, token]
         rows.append(decoded)
     expected, _ = reference.attention(query, *rows, [14, 9])
     assert reference.worst(out.cpu(), expected) < 4e-3
 
 
-@pytest.mark.parametrize("window, sinks", [(0, 0), (8, 2)])
-def test_attention_over_a_decoded_cache_is_attend(draw, window, sinks):
-    cache = new_cache(draw, window, sinks)
+@pytest.mark.parametrize("window, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
+def test_attention_over_a_decoded_cache_is_attend(draw, window, sinks, batch):
+    cache = new_cache(draw, window, sinks, batch)
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)]
     cache.append(*fresh, tensor(np.array([14, 9], np.int32)))
     keys, values = cache.decode(14)

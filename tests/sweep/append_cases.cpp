@@ -51,7 +51,7 @@ constexpr std::array kHeadDims{80, 96, 128};  // 64 is of append_test
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 40};
 constexpr std::array kNewCounts{1, 2, 7};
-constexpr std::array kWindows{0, 1, 4};
+constexpr std::array kWindows{Window{0}, Window{1}, Window{4}, Window{4, 3}, Window{9, 2}};
 constexpr std::array kSinkCounts{0, 1, 3};
 constexpr std::array kThreadCounts{32, 64, 128};
 constexpr std::array kSplitCounts{1, 3, 128};
@@ -60,7 +60,7 @@ constexpr std::array kAlongs{1, 2, 4};
 constexpr std::array kRuns{1, 3, 8};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 3, 3,
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 5, 3,
                               2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
@@ -74,9 +74,10 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .head_dim = pick(kHeadDims, kHeadDim),
               .tokens = pick(kTokenCounts, kTokens),
               .new_tokens = pick(kNewCounts, kNewTokens),
-              .window = pick(kWindows, kWindow),
+              .window = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
-              .page_tokens = pick(kPageTokens, kPages)};
+              .page_tokens = pick(kPageTokens, kPages),
+              .window_batch = pick(kWindows, kWindow).batch};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),
@@ -96,7 +97,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   validate(result.problem, "sweep");
   const AppendLanes lanes{
       .threads = pick(kThreadCounts, kThreads),
-      .splits = pick(kSplitCounts, kSplits),
+      .splits = vq::takes_slots(facts(op)) ? 1 : pick(kSplitCounts, kSplits),
       .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};

@@ -48,7 +48,7 @@ constexpr std::array kKeyResidualsOf{1, 3, 6};
 constexpr std::array kValueResidualsOf{1, 2};
 constexpr std::array kTokenCounts{1, 9, 70};
 constexpr std::array kNewCounts{1, 7, 50};
-constexpr std::array kWindows{0, 1, 4};
+constexpr std::array kWindows{Window{0}, Window{1}, Window{4}, Window{4, 3}, Window{60, 7}};
 constexpr std::array kSinkCounts{0, 1, 3};
 constexpr std::array kThreadCounts{32, 96, 128};
 constexpr std::array kSplitCounts{1, 2, 128};
@@ -56,7 +56,7 @@ constexpr std::array kBlockTokens{1, 5, 50};
 constexpr std::array kTiles{1024, 16384};
 
 // By Axis.
-const std::vector<int> kSizes{5, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 3, 3, 2,
+const std::vector<int> kSizes{5, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 5, 3, 2,
                               2, 2, 2, 2, 3, 3, 3, 2, 2, 6, 6, 4, 5};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
@@ -71,9 +71,10 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .head_dim = width.head_dim,
               .tokens = pick(kTokenCounts, kTokens),
               .new_tokens = pick(kNewCounts, kNewTokens),
-              .window = pick(kWindows, kWindow),
+              .window = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
-              .page_tokens = pick(kPageTokens, kPages)};
+              .page_tokens = pick(kPageTokens, kPages),
+              .window_batch = pick(kWindows, kWindow).batch};
   const auto format = [&](int size, int bits, int residuals, int scope) {
     // Half a head is a group where sub-vectors fit it.
     const bool halves = width.head_dim / 2 % size == 0;
@@ -95,7 +96,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   validate(result.problem, "sweep");
   result.plan = AppendProducts{
       .threads = pick(kThreadCounts, kThreads),
-      .splits = pick(kSplitCounts, kSplits),
+      .splits = vq::takes_slots(facts(op)) ? 1 : pick(kSplitCounts, kSplits),
       .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
       .tile_bytes = pick(kTiles, kTileBytes),
       .warpgroups = v[kWarpgroups]};

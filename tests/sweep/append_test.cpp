@@ -10,6 +10,7 @@
 #include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
+#include "tests/sweep/prompts.h"
 
 namespace vqgen::test {
 namespace {
@@ -41,13 +42,6 @@ class Append : public testing::Test {
     return kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
   }
 };
-
-void expect_same(const AppendResult& a, const AppendResult& b) {
-  EXPECT_EQ(a.key_codes, b.key_codes);
-  EXPECT_EQ(a.value_codes, b.value_codes);
-  EXPECT_EQ(a.raw_keys, b.raw_keys);
-  EXPECT_EQ(a.raw_values, b.raw_values);
-}
 
 TEST_F(Append, PlansChangeNoBit) {
   const KvAppend op = append_problem();
@@ -227,42 +221,24 @@ TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
   }
 }
 
-// The cache that is empty before a sequence's first token.
-void expect_cache(const AppendData& appended, AttentionData& attention, const AppendResult& cache) {
-  attention.keys = appended.keys;
-  attention.values = appended.values;
-  attention.keys.codes = cache.key_codes;
-  attention.values.codes = cache.value_codes;
-  attention.raw_keys = cache.raw_keys;
-  attention.raw_values = cache.raw_values;
-}
-
 // Attention reads the cache of steps as the one that was encoded at once, with windows and sinks of
 // every sequence's own, by codes and raw.
 void expect_attention_over(const KvAppend& at_once, const AppendData& all,
                            const AppendResult& cache, const AppendResult& whole) {
-  AttentionDecode op;
-  op.shape = {.batch = 2,
-              .query_heads = 4,
-              .kv_heads = 2,
-              .head_dim = 64,
-              .tokens = 24,
-              .window = 4,
-              .sinks = 2,
-              .page_tokens = at_once.shape.page_tokens};
-  op.keys = at_once.keys;
-  op.values = at_once.values;
+  const AttentionDecode op = reader_of(at_once, 4);
   AttentionData data = make_attention_data(op, {.seed = 22});
   data.lengths.assign(2, static_cast<std::int32_t>(all.new_tokens));
   data.windows = {4, 3};
   data.sinks = {2, 1};
-  expect_cache(all, data, cache);
+  data.keys = all.keys;
+  data.values = all.values;
+  take_cache(data, cache);
   Kernel attention(*sweep_backend(), op, rules_plan<AttentionLanes>(op, sweep_gpu()), sweep_gpu());
   const AttentionOutput by_steps = attention.run(data);
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
   EXPECT_TRUE(compare(reference.out, by_steps.out, op.dtype).ok);
-  expect_cache(all, data, whole);
+  take_cache(data, whole);
   const AttentionOutput encoded_at_once = attention.run(data);
   EXPECT_EQ(by_steps.out, encoded_at_once.out);
   EXPECT_EQ(by_steps.lse, encoded_at_once.lse);
@@ -280,38 +256,13 @@ TEST_F(Append, InPartsIsTheCacheThatIsEncodedAtOnce) {
     KvAppend at_once = append_problem();
     at_once.shape.new_tokens = kTokens;
     at_once.shape.page_tokens = page_tokens;
-    AppendData all = make_append_data(at_once, {.seed = 21});
-    all.positions.assign(2, 0);
+    const AppendData all = prompt_of(at_once, kTokens, 21);
     const AppendResult whole = kernel(at_once).run(all);
     EXPECT_TRUE(judge_append(all, whole).ok) << judge_append(all, whole).why;
 
     KvAppend few = at_once;
     few.shape.new_tokens = part;
-    Kernel append = kernel(few);
-    AppendData step = all;
-    step.new_tokens = part;
-    const std::size_t row = 2 * 64;  // all heads of a token
-    AppendResult cache;
-    for (int token = 0; token < kTokens; token += part) {
-      const int count = std::min(part, kTokens - token);
-      step.positions.assign(2, token);
-      step.counts.assign(2, count);
-      const auto take = [&](const std::vector<std::uint16_t>& from,
-                            std::vector<std::uint16_t>& to) {
-        to.assign(2 * static_cast<std::size_t>(part) * row, 0x7e00);  // what no number is
-        for (int b = 0; b < 2; ++b) {
-          std::copy_n(from.begin() + (b * kTokens + token) * static_cast<int>(row),
-                      count * static_cast<int>(row), to.begin() + b * part * static_cast<int>(row));
-        }
-      };
-      take(all.new_keys, step.new_keys);
-      take(all.new_values, step.new_values);
-      cache = append.run(step);
-      step.keys.codes = cache.key_codes;
-      step.values.codes = cache.value_codes;
-      step.raw_keys = cache.raw_keys;
-      step.raw_values = cache.raw_values;
-    }
+    const AppendResult cache = append_in_parts(kernel(few), all, part);
     expect_same(whole, cache);
     expect_attention_over(at_once, all, cache, whole);
   }

@@ -58,7 +58,7 @@ const std::vector<int> kSizes{kBits + 1,
                               4,
                               4,
                               6,
-                              4,
+                              6,
                               2,
                               4,
                               4,
@@ -87,7 +87,8 @@ constexpr std::array kHeadDims{64, 96, 128, 256};
 constexpr std::array kGroups{1, 4, 5, 8};
 constexpr std::array kTokenCounts{1, kTile - 1, kTile, kTile + 1, 211, 150};  // the last is ragged
 constexpr int kRagged = 5;
-constexpr std::array kWindows{0, 1, 37, 100};
+constexpr std::array kWindows{Window{0},   Window{1},      Window{37},
+                              Window{100}, Window{37, 10}, Window{100, 64}};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
@@ -183,7 +184,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.kv_heads = v[kKvHeads] + 1;
   op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
   op.shape.tokens = pick(kTokenCounts, kTokens);
-  op.shape.window = pick(kWindows, kWindow);
+  op.shape.window = pick(kWindows, kWindow).slots;
+  op.shape.window_batch = pick(kWindows, kWindow).batch;
   op.shape.sinks = pick(kSinkCounts, kSinks);
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.page_tokens = pick(kPageTokens, kPages);

@@ -64,6 +64,11 @@ std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed);
 // Tokens of a page, as caches of all ops are swept over, and orders of the pool; none without
 // pages.
 inline constexpr std::array kPageTokens{0, 16, 32, 256};
+// Slots of the window's ring, and tokens that leave the window together.
+struct Window {
+  int slots;
+  int batch = 1;
+};
 inline constexpr std::array<std::optional<PageOrder>, 5> kPageOrders{
     std::nullopt, PageOrder::hnd, PageOrder::nhd, PageOrder::joint, PageOrder::side_by_side};
 

@@ -47,13 +47,13 @@ constexpr std::array kResiduals{1, 2, 3};
 constexpr std::array kHeadDims{80, 96, 64, 128, 256};
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 70};
-constexpr std::array kWindows{0, 1, 12};
+constexpr std::array kWindows{Window{0}, Window{1}, Window{12}, Window{12, 5}};
 constexpr std::array kSinkCounts{0, 1, 5};
 constexpr std::array kThreadCounts{32, 96, 256};
 constexpr std::array kBlockTokens{1, 6, 64};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 3, 3,
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 4, 3,
                               2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
@@ -66,9 +66,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .kv_heads = v[kKvHeads] + 1,
               .head_dim = pick(kHeadDims, kHeadDim),
               .tokens = pick(kTokenCounts, kTokens),
-              .window = pick(kWindows, kWindow),
+              .window = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
-              .page_tokens = pick(kPageTokens, kPages)};
+              .page_tokens = pick(kPageTokens, kPages),
+              .window_batch = pick(kWindows, kWindow).batch};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),

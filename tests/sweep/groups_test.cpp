@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "quantizer/encode.h"
-#include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_decode.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
+#include "tests/sweep/prompts.h"
 
 namespace vqgen::test {
 namespace {
@@ -36,22 +36,6 @@ KvAppend groups(int new_tokens, int window, int page_tokens) {
   op.values.group_channels = 32;
   validate(op, "groups");
   return op;
-}
-
-AttentionDecode reader_of(const KvAppend& op) {
-  AttentionDecode reader;
-  reader.dtype = op.dtype;
-  reader.shape = {.batch = op.shape.batch,
-                  .query_heads = 4,
-                  .kv_heads = op.shape.kv_heads,
-                  .head_dim = op.shape.head_dim,
-                  .tokens = op.shape.tokens,
-                  .window = op.shape.window,
-                  .sinks = op.shape.sinks,
-                  .page_tokens = op.shape.page_tokens};
-  reader.keys = op.keys;
-  reader.values = op.values;
-  return reader;
 }
 
 class Groups : public testing::Test {
@@ -82,46 +66,6 @@ class Groups : public testing::Test {
   }
 };
 
-// A prompt of `tokens` tokens and what the cache holds of it, appended `part` at a time.
-struct Appended {
-  AppendData all;
-  AppendResult cache;
-};
-Appended append_in_parts(Kernel&& kernel, AppendData all, int tokens, int part) {
-  AppendData step = all;
-  step.new_tokens = part;
-  AppendResult cache;
-  for (int token = 0; token < tokens; token += part) {
-    const int count = std::min(part, tokens - token);
-    step.positions.assign(2, token);
-    step.counts.assign(2, count);
-    const auto take = [&](const std::vector<std::uint16_t>& from, std::vector<std::uint16_t>& to) {
-      to.assign(static_cast<std::size_t>(2 * part * kTokenElements), 0x7e00);  // what no number is
-      for (std::int64_t b = 0; b < 2; ++b) {
-        std::copy_n(from.begin() + (b * all.new_tokens + token) * kTokenElements,
-                    count * kTokenElements, to.begin() + b * part * kTokenElements);
-      }
-    };
-    take(all.new_keys, step.new_keys);
-    take(all.new_values, step.new_values);
-    cache = kernel.run(step);
-    EXPECT_TRUE(judge_append(step, cache).ok) << judge_append(step, cache).why;
-    step.keys.codes = cache.key_codes;
-    step.values.codes = cache.value_codes;
-    step.raw_keys = cache.raw_keys;
-    step.raw_values = cache.raw_values;
-  }
-  return {std::move(all), std::move(cache)};
-}
-
-AppendData prompt(const KvAppend& op, int tokens, std::uint64_t seed) {
-  KvAppend whole = op;
-  whole.shape.new_tokens = tokens;
-  AppendData data = make_append_data(whole, {.seed = seed});
-  data.positions.assign(2, 0);
-  return data;
-}
-
 // The keys [2][2][tokens][64] of a prompt.
 FloatTensor keys_of(const AppendData& data) {
   FloatTensor keys{2, 2, data.new_tokens, 64, {}};
@@ -143,18 +87,12 @@ TEST_F(Groups, AreEncodedWholeOnceTheyAreFull) {
   constexpr int kPrompt = 109;
   for (const int page_tokens : {0, 32}) {
     for (const int window : {32, 45}) {
-      const AppendData all = prompt(groups(1, window, page_tokens), kPrompt, 3);
+      const AppendData all = prompt_of(groups(1, window, page_tokens), kPrompt, 3);
       const AppendResult once =
-          append_in_parts(kernel(groups(kPrompt, window, page_tokens)), all, kPrompt, kPrompt)
-              .cache;
+          append_in_parts(kernel(groups(kPrompt, window, page_tokens)), all, kPrompt);
       for (const int part : {1, 7, 40}) {
         SCOPED_TRACE(testing::Message() << page_tokens << ' ' << window << ' ' << part);
-        const AppendResult cache =
-            append_in_parts(kernel(groups(part, window, page_tokens)), all, kPrompt, part).cache;
-        EXPECT_EQ(cache.key_codes, once.key_codes);
-        EXPECT_EQ(cache.value_codes, once.value_codes);
-        EXPECT_EQ(cache.raw_keys, once.raw_keys);
-        EXPECT_EQ(cache.raw_values, once.raw_values);
+        expect_same(append_in_parts(kernel(groups(part, window, page_tokens)), all, part), once);
       }
       FloatTensor keys = keys_of(all);
       FloatTensor full{2, 2, 96, 64, {}};
@@ -181,16 +119,14 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
   for (const int page_tokens : {0, 32}) {
     const KvAppend op = groups(1, 40, page_tokens);
     for (const int tokens : {31, 32, 95, 96, 97, 130}) {
-      const Appended appended = append_in_parts(kernel(groups(tokens, 40, page_tokens)),
-                                                prompt(op, tokens, 5), tokens, tokens);
-      const AttentionDecode reader = reader_of(op);
+      const AppendData all = prompt_of(op, tokens, 5);
+      const AppendResult cache =
+          append_in_parts(kernel(groups(tokens, 40, page_tokens)), all, tokens);
+      const AttentionDecode reader = reader_of(op, 4);
       AttentionData data = make_attention_data(reader, {.seed = 22});
-      data.keys = appended.all.keys;
-      data.values = appended.all.values;
-      data.keys.codes = appended.cache.key_codes;
-      data.values.codes = appended.cache.value_codes;
-      data.raw_keys = appended.cache.raw_keys;
-      data.raw_values = appended.cache.raw_values;
+      data.keys = all.keys;
+      data.values = all.values;
+      take_cache(data, cache);
       data.lengths.assign(2, tokens);
       data.windows = {0, std::min(tokens, 39)};
       data.sinks = {2, 0};
@@ -228,7 +164,7 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
 // not full at its time raw.
 TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
   for (const bool fresh : {false, true}) {
-    AttentionDecode reader = reader_of(groups(1, 40, 32));
+    AttentionDecode reader = reader_of(groups(1, 40, 32), 4);
     reader.shape.query_tokens = 5;
     for (const std::int32_t length : {62, 64, 66, 68}) {  // with a group's end among them
       AttentionData data = make_attention_data(reader, {.seed = 23, .fresh = fresh});
@@ -243,7 +179,7 @@ TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
 // A wrong scale or zero, a wrong number, and a word of what is not full.
 TEST_F(Groups, TheJudgeFindsWhatIsWrong) {
   const KvAppend op = groups(40, 32, 0);
-  const AppendData data = prompt(op, 40, 11);
+  const AppendData data = prompt_of(op, 40, 11);
   const AppendResult right = kernel(op).run(data);
   ASSERT_TRUE(judge_append(data, right).ok) << judge_append(data, right).why;
   const auto expect_found = [&](std::int64_t word, std::uint32_t bit, const std::string& what) {
@@ -263,7 +199,7 @@ TEST_F(Groups, TheJudgeFindsWhatIsWrong) {
 // is no number, whose finite elements have their range to themselves.
 TEST_F(Groups, ZerosAndScalesAreKivis) {
   const KvAppend op = groups(kTogether, 32, 0);
-  AppendData data = prompt(op, kTogether, 9);
+  AppendData data = prompt_of(op, kTogether, 9);
   std::fill(data.keys.codebooks.begin(), data.keys.codebooks.end(),
             element_from_float(op.dtype, 1.0f));
   const auto element = [&](std::int64_t token, std::int64_t channel) -> std::uint16_t& {

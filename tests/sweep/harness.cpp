@@ -235,7 +235,8 @@ void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word
       const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
       const std::int64_t token = row % tensor->rows;
       const std::int64_t length = data.lengths[b];
-      const std::int64_t end = std::min(length - data.windows[b], length / together * together);
+      std::int64_t end = std::min(length - data.windows[b], length / together * together);
+      end -= end % data.window_batch;
       const std::int64_t sinks = data.sinks[b];
       const auto first = tensor->codes.begin() + row * tensor->row_words;
       if (token < sinks || token >= end) std::for_each(first, first + codes, change);

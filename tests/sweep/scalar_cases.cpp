@@ -36,14 +36,14 @@ enum Axis {
   kDataflow,
   kIndependent,
 };
-const std::vector<int> kSizes{3, 13, 13, 2, 4, 2, 3, 2, 4, 2, 3, 2,
+const std::vector<int> kSizes{3, 13, 13, 2, 4, 2, 3, 2, 4, 2, 4, 2,
                               3, 2,  2,  8, 8, 3, 6, 6, 4, 5, 4, 2};
 constexpr std::array kHeadDims{64, 96, 128, 256};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
 constexpr std::array kTokenCounts{1, 9, 65, 130};
 constexpr std::array kNewCounts{1, 7};
-constexpr std::array kWindows{0, 1, 12};
+constexpr std::array kWindows{Window{0}, Window{1}, Window{12}, Window{12, 5}};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kQueryTokens{1, 3, 5};
 
@@ -138,7 +138,8 @@ Op problem_of(const std::vector<int>& v) {
   op.shape.kv_heads = v[kKvHeads] + 1;
   op.shape.head_dim = pick(kHeadDims, kHeadDim);
   op.shape.tokens = pick(kTokenCounts, kTokens);
-  op.shape.window = pick(kWindows, kWindow);
+  op.shape.window = pick(kWindows, kWindow).slots;
+  op.shape.window_batch = pick(kWindows, kWindow).batch;
   op.shape.sinks = pick(kSinkCounts, kSinks);
   op.shape.page_tokens = pick(kPageTokens, kPages);
   if constexpr (std::is_same_v<Op, AttentionDecode>) {
@@ -151,6 +152,7 @@ Op problem_of(const std::vector<int>& v) {
   op.values = format_of(v[kValues], op.shape.head_dim);
   if (const int together = std::max(op.keys.group_tokens, op.values.group_tokens); together > 0) {
     op.shape.window += together;
+    op.shape.window_batch = 1;  // tokens of a group wait for each other
     if constexpr (requires { op.shape.query_tokens; }) op.shape.window += op.shape.query_tokens - 1;
     if (op.shape.page_tokens > 0) op.shape.page_tokens = std::max(op.shape.page_tokens, together);
   }

@@ -218,6 +218,32 @@ TEST(ReferenceAttention, WindowsAndSinksAreReadRaw) {
   }
 }
 
+// By hand, with a sink and a window of 3: batches of 8 end at 8 and 16. Then of query tokens, which
+// see fewer, and of new ones behind the cache, whose batch is not full.
+TEST(ReferenceAttention, BatchesLeaveTheWindowWhole) {
+  AttentionData data;
+  data.batch = 1;
+  data.lengths = {20};
+  data.windows = {3};
+  data.sinks = {1};
+  data.window_batch = 8;
+  const auto places = [&](std::int64_t seen) {
+    std::string all;
+    for (std::int64_t token = 0; token < seen; ++token) {
+      all += "cswf"[static_cast<int>(token_place(data, 0, token, seen))];
+    }
+    return all;
+  };
+  EXPECT_EQ(places(20), "scccccccccccccccwwww");
+  EXPECT_EQ(places(18), "scccccccwwwwwwwwww");
+  EXPECT_EQ(places(10), "swwwwwwwww");
+  data.windows = {0};
+  EXPECT_EQ(places(16), "sccccccccccccccc");
+  data.new_keys = {0};
+  data.lengths = {15};
+  EXPECT_EQ(places(17), "scccccccwwwwwwwff");
+}
+
 TEST(ReferenceAttention, RawTokensAreScoredWithTheRawQuery) {
   AttentionDecode problem = small_problem();
   problem.keys.hadamard = problem.keys.smooth = true;

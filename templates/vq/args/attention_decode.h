@@ -24,8 +24,10 @@ struct AttentionDecodeArgs {
   i64 raw_batch_stride;  // elements
   i64 raw_head_stride;   // elements
   const i32* lengths;    // [batch] tokens of a sequence's cache; 0 gives zeros and lse -inf
-  const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
-  const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
+  // [batch] newest tokens stored raw, <= max_window - (window_batch - 1), beside which those of
+  // their batches are read raw; null without a window.
+  const i32* windows;
+  const i32* sinks;  // [batch] first tokens stored raw, <= max_sinks; null without sinks
   // [query_tokens][query_heads][partial_slots()][head_dim + 2], fp32; null where splits == 1
   float* partials;
   u32* counters;  // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
@@ -41,7 +43,8 @@ struct AttentionDecodeArgs {
   const i32* query_start;
   // Their keys and values, raw, [row][kv_heads][head_dim]: token lengths[b] + j is row
   // query_start[b] + j, and stands in no slot. Null: `lengths` counts the query tokens, and the
-  // cache has them; windows[b] + n - 1 <= max_window, or slots that are read have been overwritten.
+  // cache has them; windows[b] + n - 1 <= max_window - (window_batch - 1), or slots that are read
+  // have been overwritten.
   // Dataflow fragments: 16-byte aligned.
   const u16* new_keys;
   const u16* new_values;

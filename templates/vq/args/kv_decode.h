@@ -21,7 +21,7 @@ struct KvDecodeArgs {
   i64 raw_batch_stride;  // elements
   i64 raw_head_stride;   // elements
   const i32* lengths;    // [batch] tokens of a sequence
-  const i32* windows;    // [batch] newest tokens stored raw, <= max_window; null without a window
+  const i32* windows;    // [batch] as of attention_decode; null without a window
   const i32* sinks;      // [batch] first tokens stored raw, <= max_sinks; null without sinks
   i32 tokens;            // rows of a head of the outputs; tokens from there on are left out
 };

@@ -13,9 +13,9 @@
 namespace vq {
 
 // A block encodes a share of the sub-vectors of up to tokens_per_block rows, new tokens of one
-// sequence, head and tensor. A share's codes are whole words, so that no word has two writers.
-// Grid: (blocks of tokens x (shares of a key, of each of its parts + shares of a value), kv_heads,
-// batch).
+// sequence, head and tensor, or with window_batch those of the batches that new tokens fill. A
+// share's codes are whole words, so that no word has two writers. Grid: (blocks of tokens x (shares
+// of a key, of each of its parts + shares of a value), kv_heads, batch).
 //
 // What a kernel knows of its problem; batch is the launch's.
 struct AppendProblem {
@@ -24,6 +24,7 @@ struct AppendProblem {
   int kv_heads;
   int new_tokens;
   int max_window;     // slots of the raw ring of newest tokens
+  int window_batch;   // tokens that leave the window together
   int max_sinks;      // slots of raw first tokens
   int page_tokens;    // 0: a cache without pages
   FormatConfig keys;  // in parts: the first
@@ -39,6 +40,7 @@ struct AppendProblem {
     visit("kv_heads", &P::kv_heads);
     visit("new_tokens", &P::new_tokens);
     visit("max_window", &P::max_window);
+    visit("window_batch", &P::window_batch);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
@@ -103,9 +105,19 @@ VQ_HD constexpr int share_units(const AppendConfig<Plan>& c, const FormatConfig&
   if (of_unit % share == 0) return 1;
   return share % of_unit == 0 ? share / of_unit : ceil_div(share, of_unit) + 1;
 }
+// Tokens of a sequence that a call visits, at most: its new ones, and those of earlier calls that
+// are in a batch with the first of them.
+VQ_HD constexpr int visited_tokens(const AppendProblem& c) {
+  return c.new_tokens + (c.window_batch - 1);
+}
 template <class Plan>
 VQ_HD constexpr int token_blocks(const AppendConfig<Plan>& c) {
-  return ceil_div(c.new_tokens, c.tokens_per_block);
+  return ceil_div(visited_tokens(c), c.tokens_per_block);
+}
+// Whether a call may put a new token into a slot of the ring that it reads another from: then each
+// row has one block.
+VQ_HD constexpr bool takes_slots(const AppendProblem& c) {
+  return c.window_batch > 1 && visited_tokens(c) > c.max_window;
 }
 
 // Sub-vectors that are compared together: runs of one length tile the channels of each codebook.

@@ -19,6 +19,7 @@ struct AttentionProblem {
   int query_heads;
   int kv_heads;
   int max_window;     // slots of the raw ring of newest tokens
+  int window_batch;   // tokens that leave the window together
   int max_sinks;      // slots of raw first tokens
   int page_tokens;    // 0: a cache without pages
   int query_tokens;   // of a sequence, at most
@@ -36,6 +37,7 @@ struct AttentionProblem {
     visit("query_heads", &P::query_heads);
     visit("kv_heads", &P::kv_heads);
     visit("max_window", &P::max_window);
+    visit("window_batch", &P::window_batch);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
     visit("query_tokens", &P::query_tokens);

@@ -22,13 +22,14 @@ class AppendRows {
   static constexpr int kOfLane = ceil_div(kChannels, 32);
   using Stored = CodeRows<Operand, Plan>;
   using Raw = RawRows<Plan>;
+  static constexpr int kBatch = Raw::kBatch;
   static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kChannels));
   static constexpr int kScaleWords = static_cast<int>(scale_words(kFormat, kChannels));
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
-  // of the block's first token. A warp's first row is on its way from here on, so that it comes
-  // while the block learns where it goes.
+  // of the block's first token, but for batches. A warp's first row is on its way from here on, so
+  // that it comes while the block learns where it goes; of batches the place says which it is.
   VQ_DEVICE AppendRows(const KvAppendArgs& args, const u16* elements, u16* raw, int first)
       : args_(args), elements_(elements), raw_(raw), first_(first) {
     VQ_UNROLL
@@ -39,20 +40,27 @@ class AppendRows {
       if constexpr (kFormat.smooth)
         smooth_[j] = load_global(args.key_smooth + i64{block_y()} * kChannels + channel);
     }
-    if (warp() < kConfig.tokens_per_block && first + warp() < kConfig.new_tokens) fetch(warp());
+    if constexpr (kBatch == 1) {
+      if (warp() < kConfig.tokens_per_block && first + warp() < kConfig.new_tokens) fetch(warp());
+    }
   }
 
-  // The rows to shared memory, transformed, and to their raw slots. A warp a row; all threads.
+  // The rows to shared memory, transformed, and to their raw slots, but for batches. A warp a row;
+  // all threads.
   VQ_DEVICE void load(const Share& share) {
     for (int t = warp(); t < share.work.count; t += kThreads / 32) {
-      if (t != warp()) fetch(t);
+      if constexpr (kBatch > 1) {
+        fetch_visited(share.work, t);
+      } else if (t != warp()) {
+        fetch(t);
+      }
       float values[kOfLane];
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
         values[j] = 0.0f;
         if (kChannels % 32 != 0 && channel >= kChannels) continue;
-        if (share.begin == 0) {
+        if (kBatch == 1 && share.begin == 0) {
           keep_raw(args_, raw_, share.work, first_ + t, channel_of<Operand, Plan>(channel),
                    row_[j]);
         }
@@ -90,6 +98,23 @@ class AppendRows {
         store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
                          Stored::word(kCodeWords + i % kScaleWords),
                      load_shared(Share::scales() + i));
+      }
+    }
+  }
+
+  // New tokens to their raw slots, by the rows that a block visits: a row of a sink its own, and
+  // the first that the call visits of a slot of the ring the newest of it. So a slot is written by
+  // whom it is read by, which has read it by now, and by nobody else. A warp a row; all threads.
+  VQ_DEVICE void keep_visited(const AppendWork& work) const {
+    const int before = work.position % kBatch;  // visited ones of earlier calls
+    for (int t = warp(); t < kConfig.tokens_per_block; t += kThreads / 32) {
+      const int number = work.first + t;
+      if (number >= work.all) return;
+      const int token = work.position + number;
+      if (number >= 0 && token < kConfig.max_sinks) keep(work, number, token);
+      const int newest = work.all - 1 - (work.all - 1 - number) % kConfig.max_window;
+      if (before + number < kConfig.max_window && newest >= 0) {
+        keep(work, newest, Raw::window_slot(work.position + newest));
       }
     }
   }
@@ -145,16 +170,43 @@ class AppendRows {
     }
   }
 
+  // The row of the call's token `first` + t.
+  VQ_DEVICE const u16* fresh(int first, int t = 0) const {
+    const i64 token = i64{block_z()} * kConfig.new_tokens + first + t;
+    return elements_ + (token * kConfig.kv_heads + block_y()) * kConfig.head_dim;
+  }
   // Of a row lane l has channels l + 32 j.
   VQ_DEVICE void fetch(int t) {
-    const i64 token = i64{block_z()} * kConfig.new_tokens + first_ + t;
-    const u16* const row = elements_ + (token * kConfig.kv_heads + block_y()) * kConfig.head_dim;
+    const u16* const row = fresh(first_, t);
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
       if (kChannels % 32 == 0 || channel < kChannels) {
         row_[j] = load_global(row + channel_of<Operand, Plan>(channel));
       }
+    }
+  }
+
+  // Likewise of a batch: row t, which a call before has put into the ring where it is none of this.
+  VQ_DEVICE void fetch_visited(const AppendWork& work, int t) {
+    const int number = work.first + t;
+    const u16* const ring = raw_ + Raw::first(args_, work.batch, work.head) +
+                            Raw::row(Raw::window_slot(work.position + number));
+    VQ_UNROLL
+    for (int j = 0; j < kOfLane; ++j) {
+      const int channel = lane() + 32 * j;
+      if (kChannels % 32 != 0 && channel >= kChannels) continue;
+      const int at = channel_of<Operand, Plan>(channel);
+      row_[j] = number < 0 ? load_global_coherent(ring + at) : load_global(fresh(number) + at);
+    }
+  }
+  // New token `number` to a raw slot. A warp.
+  VQ_DEVICE void keep(const AppendWork& work, int number, int slot) const {
+    u16* const to = raw_ + Raw::first(args_, work.batch, work.head) + Raw::row(slot);
+    const u16* const from = fresh(number);
+    for (int channel = lane(); channel < kChannels; channel += 32) {
+      const int at = channel_of<Operand, Plan>(channel);
+      store_global(to + at, load_global(from + at));
     }
   }
 

@@ -141,7 +141,8 @@ template <int kVectorSize>
 struct Nearest<Decoder::affine, kVectorSize> : NearestScalars<Decoder::affine, kVectorSize> {};
 
 // The new tokens of a sequence that a block encodes, and where they go. `head` is the KV head;
-// `count` tokens from number `first` of the call on, of `all` that are appended.
+// `count` tokens from number `first` of the call on, of `all` that are appended. Of batches `first`
+// may be negative, a token of an earlier call, and `count` too, where there is none.
 struct AppendWork {
   int batch, head;
   int position;  // of the call's token 0

@@ -1,7 +1,9 @@
 // kv_append: new tokens of a KV cache, encoded on the device as the quantizer does it (greedy
 // residual quantization, VQKV sec. 3), and written to their packed rows; also to the raw slots,
-// where the cache has some, while their codes are good from the start. A block is of keys or of
-// values (append_rows.cuh). Dataflows differ in the stage, which has for each stage of the codes
+// where the cache has some, while their codes are good from the start, or of a batch that leaves
+// the window together, once its last token is there: those before the call's come from the ring. A
+// block is of keys or of values (append_rows.cuh). Dataflows differ in the stage, which has for
+// each stage of the codes
 //
 //   prepare   what the search needs beside rows, once the last search is over
 //   search    the nearest candidate to each sub-vector of the share
@@ -43,7 +45,12 @@ VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block) {
   if (all > 0 && args.capacity - work.position < all) all = args.capacity - work.position;
   work.all = all > 0 ? all : 0;
   work.first = token_block * kConfig.tokens_per_block;
-  const int left = work.all - work.first;
+  int left = work.all - work.first;
+  if constexpr (kConfig.window_batch > 1) {
+    const int before = work.position % kConfig.window_batch;
+    work.first -= before;
+    left = (before + work.all) / kConfig.window_batch * kConfig.window_batch - before - work.first;
+  }
   work.count = left < kConfig.tokens_per_block ? left : kConfig.tokens_per_block;
   return work;
 }
@@ -80,6 +87,9 @@ VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* r
   Rows rows(args, elements, raw, token_block * Plan::config().tokens_per_block);
   const AppendWork work = append_work<Plan>(args, token_block);
   if (work.count > 0) encode<Stage>(rows, Rows::Share::of_block(to, work, share));
+  if constexpr (Rows::kBatch > 1) {
+    if (share == 0) rows.keep_visited(work);
+  }
 }
 
 // Share `share` of a key, counted through the parts from kPart on.

@@ -136,7 +136,7 @@ struct AttentionWork {
     if constexpr (kTokens == 1) return raw.window;
     const int own = Raw::least(window - behind + of, token.cached);
     if constexpr (Raw::kTogether == 1) return own;
-    return Raw::least(own, Raw::whole(Raw::least(seen_end(of), token.cached)));
+    return Raw::codes_end(own, Raw::least(seen_end(of), token.cached));
   }
   VQ_DEVICE int seen_end(int of) const {
     if constexpr (kTokens == 1) return end;
@@ -262,10 +262,10 @@ struct AttentionWork {
       seen = last;
       window = raw.window + last - length;
     }
-    raw.end_with_groups(length);
+    raw.end_with_codes(length);
     if constexpr (kQueryTokens > 1) {
       if (token.cached < raw.window) raw.window = token.cached;
-      raw.end_with_groups(token.cached);
+      raw.end_with_codes(token.cached);
     }
     return true;
   }

@@ -145,7 +145,7 @@ class BinScores {
 
   // Stores the scores, their maximum and the sum of their powers.
   VQ_DEVICE void finish() {
-    const auto raw = Raw::counted(args_, block_z(), length_);
+    const auto raw = Raw::tokens(args_, block_z(), length_);
     float highest[kPadded];
     VQ_UNROLL
     for (int h = 0; h < kPadded; ++h) highest[h] = -infinity();

@@ -27,7 +27,7 @@ class RawPartials {
         kv_head_(block_y()),
         batch_(block_z()),
         length_(load_global(args.lengths + block_z())),
-        raw_(Raw::counted(args, block_z(), length_)) {}
+        raw_(Raw::tokens(args, block_z(), length_)) {}
 
   VQ_DEVICE void run() {
     load_query();

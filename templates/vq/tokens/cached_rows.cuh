@@ -104,9 +104,10 @@ struct RawRows {
   static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kMaxWindow = Plan::config().max_window;
   static constexpr int kMaxSinks = Plan::config().max_sinks;
-  // Tokens that get their codes together; powers of two.
+  // Tokens that leave the window together; and that get their codes together, a batch or a group.
+  static constexpr int kBatch = Plan::config().window_batch;
   static constexpr int kTogether =
-      most(1, most(Plan::config().keys.scale_tokens, Plan::config().values.scale_tokens));
+      most(kBatch, most(Plan::config().keys.scale_tokens, Plan::config().values.scale_tokens));
 
   // The raw tokens of a sequence: those below `sinks` and from `window` on.
   struct Tokens {
@@ -115,20 +116,23 @@ struct RawRows {
       if constexpr (kMaxSinks + kMaxWindow == 0) return false;
       return token < sinks || token >= window;
     }
-    // Tokens of the group that is not full yet are raw, of `length` that the cache holds.
-    VQ_DEVICE void end_with_groups(int length) {
-      if constexpr (kTogether > 1) window = least(window, whole(length));
-    }
+    VQ_DEVICE void end_with_codes(int length) { window = codes_end(window, length); }
   };
-  VQ_DEVICE static int whole(int length) {
-    return length > 0 ? length / kTogether * kTogether : 0;
+  // Where what is read from codes ends: before the tokens that the counts have in the window, of
+  // which batches leave it whole, and before those that have no codes yet, of `length` that the
+  // cache holds.
+  VQ_DEVICE static int codes_end(int window, int length) {
+    if constexpr (kTogether == 1) return window;
+    const int end = least(window, whole(length));
+    return kBatch > 1 ? whole(end) : end;
   }
+  VQ_DEVICE static int whole(int length) { return length > 0 ? length / kTogether * kTogether : 0; }
   VQ_DEVICE static int least(int a, int b) { return a < b ? a : b; }
   // `Args` have counts of sinks and windows.
   template <class Args>
   VQ_DEVICE static Tokens tokens(const Args& args, int batch, int length) {
     Tokens raw = counted(args, batch, length);
-    raw.end_with_groups(length);
+    raw.end_with_codes(length);
     return raw;
   }
   // The same by the counts alone.

@@ -34,6 +34,7 @@ struct DecodeProblem {
   int head_dim;
   int kv_heads;
   int max_window;     // slots of the raw ring of newest tokens
+  int window_batch;   // tokens that leave the window together
   int max_sinks;      // slots of raw first tokens
   int page_tokens;    // 0: a cache without pages
   FormatConfig keys;  // in parts: the first
@@ -48,6 +49,7 @@ struct DecodeProblem {
     visit("head_dim", &P::head_dim);
     visit("kv_heads", &P::kv_heads);
     visit("max_window", &P::max_window);
+    visit("window_batch", &P::window_batch);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
