@@ -316,4 +316,12 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
   to.prologue += chunks + 1;
 }
 
+// Partials of many rows are stored behind all products, and read again: nothing overlaps them.
+template <class Config>
+void add_partials(BlockWork& to, const Config& c) {
+  if (vq::splits(c) == 1) return;
+  constexpr double kBytesOfTurn = 300 * 64;  // as cost/work.cpp has latencies and the L2
+  to.merge_turns += 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c) / kBytesOfTurn;
+}
+
 }  // namespace vqgen

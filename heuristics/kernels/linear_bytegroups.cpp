@@ -115,9 +115,10 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   const double words = format.vector_size / 4.0;
   to.arithmetic += lookups * (1 + words) + lookups / format.residuals * words * 2;
   to.turns += steps;
-  // Twice the rate of m16n8k32; an instruction of few columns takes as long as one of 16.
+  // Twice the rate of m16n8k32; an instruction of few columns takes as long as one of 64: 32 clocks
+  // (docs/notebook/rows.md).
   constexpr double kRate = 0.5;
-  to.products += steps * std::max(vq::product_columns(c), 16) / 8 * kRate;
+  to.products += steps * std::max(vq::product_columns(c), 64) / 8 * kRate;
   // Codes; a warp group reads x once a product, and it is copied once.
   constexpr double kRows = 8;
   to.passes += runs * warps * 2 * vq::run_words(c) / c.code_words * kRows;
@@ -125,6 +126,7 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   to.l2_bytes += chunks * vq::chunk_bytes(c);
   to.prologue += chunks + 2;  // and the kernel before
+  add_partials(to, c);
   to.chain += runs;
   to.registers = vq::bytegroup_registers(c);
 }

@@ -52,7 +52,7 @@ bool fit_chunk(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, std::int
   if (chunk == 0) return false;
   plan.chunk_columns = static_cast<int>(chunk);
   plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk), splits));
-  plan.least_shared_bytes = plan.x_before == 1 ? shared_bytes_alone(plan, op, gpu) : 0;
+  plan.least_shared_bytes = shared_bytes_alone(plan, op, gpu);
   return true;
 }
 
@@ -176,13 +176,16 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
     to.passes += turns * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
     to.passes += chunks * vq::byte_chunk_bytes(c) / 128;
     to.l2_bytes += chunks * vq::byte_chunk_bytes(c);
-    to.prologue += 2;  // the kernel before
+    to.prologue += 1;
+    to.merge_launches += 1;  // of the kernel before
   } else {
     add_loads(to, c, chunks, turns * warps, 2);
-    to.arithmetic += chunks * vq::chunk_columns(c) * c.rows_per_block / 32 * 6;  // x to bytes
+    to.prologue +=
+        chunks * std::ceil(vq::chunk_units(c) / warps);  // x to bytes, before all multiply
   }
   // The sums of groups to numbers.
   to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
+  add_partials(to, c);
   to.chain += turns;
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
   to.registers = vq::byte_registers(c);

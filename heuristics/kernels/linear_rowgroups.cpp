@@ -144,11 +144,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   to.l2_bytes += chunks * vq::chunk_bytes(c);
   to.prologue += chunks + 2;  // and the kernel before
-  if (plan.splits > 1) {
-    // Partials of many rows are stored behind all products, and read again: nothing overlaps them.
-    constexpr double kBytesOfTurn = 300 * 64;  // as cost/work.cpp has latencies and the L2
-    to.merge_turns += 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c) / kBytesOfTurn;
-  }
+  add_partials(to, c);
   to.chain += runs * tiles;
   to.registers = vq::warpgroup_registers(c);
 }

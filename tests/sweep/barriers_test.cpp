@@ -155,7 +155,7 @@ TEST(Barriers, OfAppendOfGroupsAreAllNeededAndOldTokensAreReadFirst) {
   expect_every_barrier_needed(op, plan, 8);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string report =
-      report_of(right, op, plan, "load_global_coherent(ring", "load_global(ring");
+      report_of(right, op, plan, "load_global_coherent(ring + Raw", "load_global(ring + Raw");
   EXPECT_NE(report.find(": race at "), std::string::npos) << report;
 }
 

@@ -85,9 +85,13 @@ class LinearBytesBlock {
     codes_.load(runs[0], Work::begin() / kRunColumns + along() * kGroupRuns);
     table_.switch_to(Work::bound_unit(Work::begin()));
     table_.finish_load(table_.begin_load());
-    if (X::kBefore && thread_index() == 0) x_.ring().begin();
+    if constexpr (X::kBefore) {
+      if (thread_index() == 0) x_.ring().begin();
+    }
     after_last_launch();
-    if (X::kBefore && thread_index() == 0) x_.ring().ask_for_first();
+    if constexpr (X::kBefore) {
+      if (thread_index() == 0) x_.ring().ask_for_first();
+    }
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       const bool is_first = first == Work::begin();
       const bool binds = Work::kUnitsPerRow > 1 && table_.switch_to(Work::bound_unit(first));
