@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <stdexcept>
 
@@ -185,6 +186,21 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
   return text;
 }
 
+// Dynamic shared memory of a block on this GPU. A product's kernel begins before the launch before
+// it has ended, where some multiprocessors still have blocks of that one; and where two of its own
+// fit a multiprocessor, they were seen to share one while others had none: 81 us in place of 50, 29
+// of 20 (docs/notebook/bytes.md). So blocks that are no more than the multiprocessors ask for more
+// than half of one's shared memory. Other ops are not measured so.
+std::int64_t asked_shared_bytes(const vq::Launch& launch, const Problem& problem,
+                                const GpuSpec& gpu) {
+  const bool alone = launch.ahead && launch.x * launch.y * launch.z <= gpu.sms;
+  if (as_linear(problem) == nullptr || !alone) return launch.shared_bytes;
+  constexpr int kGranule = 1024;
+  const int more_than_half = (gpu.shared_bytes_per_sm / 2 / kGranule + 1) * kGranule;
+  return std::max<std::int64_t>(launch.shared_bytes,
+                                std::min(more_than_half, gpu.shared_bytes_per_block));
+}
+
 }  // namespace
 
 std::string template_text(const std::string& path, Machine machine) {
@@ -214,7 +230,8 @@ KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& g
       source.entries.push_back({source.op + part + end,
                                 {size(launch.x), size(launch.y), size(launch.z)},
                                 static_cast<unsigned>(launch.threads),
-                                launch.shared_bytes});
+                                machine == Machine::cuda ? asked_shared_bytes(launch, problem, gpu)
+                                                         : launch.shared_bytes});
       text += entry_text(source.entries.back(), launch, Args::kType);
     }
     source.text = "\n" + templates.take() + "#line 1 \"plan\"\n" + text;

@@ -33,18 +33,6 @@ std::int64_t blocks_of_split(const Linear& op, const P& plan) {
          blocks_of_rows(op, plan);
 }
 
-// What a block of a kernel that begins behind another of the call asks for at least: more than half
-// of a multiprocessor's shared memory where there are no more blocks than multiprocessors. Two of
-// them were seen to share one while others had none: 81 us in place of 50, 28 of 19
-// (docs/notebook/bytes.md).
-template <class P>
-int shared_bytes_alone(const P& plan, const Linear& op, const GpuSpec& gpu) {
-  constexpr int kGranule = 1024;
-  const bool spread = blocks_of_split(op, plan) * plan.splits <= gpu.sms;
-  const int more_than_half = (gpu.shared_bytes_per_sm / 2 / kGranule + 1) * kGranule;
-  return spread ? std::min(more_than_half, gpu.shared_bytes_per_block) : 0;
-}
-
 // The rows of x that a block of 4 or 8 is tried for.
 inline std::vector<int> few_rows(const Linear& op) {
   return planned_rows(op) > 4 ? std::vector{4, 8} : std::vector{4};

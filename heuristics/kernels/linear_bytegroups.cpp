@@ -61,7 +61,6 @@ LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuS
         plan.code_words = words;
         plan.chunk_columns = chunk_of(plan, op, 256);
         plan.splits = splits_in_chunks(plan, op, gpu.sms / blocks_of_split(op, plan));
-        plan.least_shared_bytes = shared_bytes_alone(plan, op, gpu);
         if (check(plan, op, gpu).ok) return plan;
       }
     }
@@ -92,7 +91,6 @@ void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
           }
           for (const int splits : cuts) {
             plan.splits = splits;
-            plan.least_shared_bytes = shared_bytes_alone(plan, op, to.gpu);
             for (const Placement& each : placements) {
               plan.codebook = each;
               to.add(plan);

@@ -42,7 +42,7 @@ void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int alon
 
 // Sets chunks of at most `runs` runs per warp along the columns, and as many splits as they leave
 // columns for; false where there are none.
-bool fit_chunk(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, std::int64_t runs) {
+bool fit_chunk(LinearBytes& plan, const Linear& op, std::int64_t runs) {
   const auto config = configured(plan, op);
   const std::int64_t run = vq::run_columns(config);
   const std::int64_t splits = plan.splits;
@@ -52,7 +52,6 @@ bool fit_chunk(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, std::int
   if (chunk == 0) return false;
   plan.chunk_columns = static_cast<int>(chunk);
   plan.splits = static_cast<int>(even_splits(ceil_div(op.shape.in_features, chunk), splits));
-  plan.least_shared_bytes = shared_bytes_alone(plan, op, gpu);
   return true;
 }
 
@@ -113,7 +112,7 @@ LinearBytes choose_plan(LinearBytes plan, const Linear& op, const GpuSpec& gpu) 
             LinearBytes fitted = plan;
             fit_block(fitted, op, gpu, along, 1);
             if (fitted.threads > 32 * kMostWarps / 2 || along == 1) {
-              if (fit_chunk(fitted, op, gpu, 2) && check(fitted, op, gpu).ok) return fitted;
+              if (fit_chunk(fitted, op, 2) && check(fitted, op, gpu).ok) return fitted;
             }
           }
         }
@@ -138,7 +137,7 @@ void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePla
               LinearBytes fitted = plan;
               fitted.x_before = x_before;
               fit_block(fitted, op, to.gpu, along, waves);
-              if (!fit_chunk(fitted, op, to.gpu, runs)) continue;
+              if (!fit_chunk(fitted, op, runs)) continue;
               for (const Placement& each : placements) {
                 fitted.codebook = each;
                 to.add(fitted);

@@ -65,7 +65,6 @@ LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpe
         plan.chunk_columns = chunk_of(plan, op, kChunkColumns);
         if (plan.chunk_columns == 0) continue;
         plan.splits = splits_in_chunks(plan, op, gpu.sms / blocks_of_split(op, plan));
-        plan.least_shared_bytes = shared_bytes_alone(plan, op, gpu);
         if (check(plan, op, gpu).ok) return plan;
       }
     }
@@ -100,7 +99,6 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
                   }
                   for (const int splits : cuts) {
                     plan.splits = splits;
-                    plan.least_shared_bytes = shared_bytes_alone(plan, op, to.gpu);
                     if (plan.byte_sums == 0) {
                       to.add_each(plan, placements);
                       continue;

@@ -48,9 +48,6 @@ struct Doc {
   static constexpr const char* kRowsPerBlock = "rows of x that a block serves, a multiple of 4";
   static constexpr const char* kCodeWords =
       "32-bit words that one load of codes moves, a power of two; codes are aligned to as much";
-  static constexpr const char* kLeastShared =
-      "bytes of shared memory that a block asks for at least: more than half of a multiprocessor's "
-      "leaves it one to itself";
   static constexpr const char* kCodebook = "where the entries of the codebooks stand";
 };
 

@@ -159,13 +159,6 @@ VQ_HD constexpr i64 handed_of_slot(const LinearConfig<Plan>&) {
   return 0;
 }
 
-// Of plans that say how much a block asks for at least.
-template <class Plan>
-VQ_HD constexpr i64 block_shared_bytes(const LinearConfig<Plan>& c) {
-  const i64 total = shared_layout(c).total;
-  return total < c.least_shared_bytes ? c.least_shared_bytes : total;
-}
-
 // The dataflow's own kernel, of blocks that take `shared_bytes`, behind those that `shape` has,
 // which hand it handed_of_slot() for each; and the one that combines. Codes are read by whole
 // loads.

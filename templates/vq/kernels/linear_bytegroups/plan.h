@@ -15,7 +15,6 @@ struct LinearBytegroups {
   int rows_per_block = 16;
   int code_words = 4;
   int idle_warps = 0;
-  int least_shared_bytes = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearBytegroups";
@@ -40,7 +39,6 @@ struct LinearBytegroups {
     visit("idle_warps", &P::idle_warps, Range{0, 3},
           "warps of a block that have no outputs, where fewer outputs per block fill the "
           "multiprocessors evenly");
-    visit("least_shared_bytes", &P::least_shared_bytes, Range{0, 1 << 20}, Doc::kLeastShared);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
@@ -105,7 +103,7 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   CallShape shape{};
   shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
              kStagingThreads, kStagingThreads / 32 * 4, false, false});
-  return call_behind(c, shape, block_shared_bytes(c));
+  return call_behind(c, shape, shared_layout(c).total);
 }
 
 }  // namespace vq

@@ -17,7 +17,6 @@ struct LinearBytes {
   int rows_per_block = 8;
   int product_rows = 8;
   int code_words = 4;
-  int least_shared_bytes = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearBytes";
@@ -48,7 +47,6 @@ struct LinearBytes {
           "rows of x that one product serves: 4, whose two bytes are columns side by side, or 8, "
           "whose two bytes are two products");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
-    visit("least_shared_bytes", &P::least_shared_bytes, Range{0, 1 << 20}, Doc::kLeastShared);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
@@ -151,7 +149,7 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytes>& c) {
                ceil_div(row_blocks(c) * chunks(c) * chunk_units(c), i64{kMakingThreads / 32}), 1,
                row_slots(c), kMakingThreads, 0, false, false});
   }
-  return call_behind(c, shape, block_shared_bytes(c));
+  return call_behind(c, shape, shared_layout(c).total);
 }
 
 }  // namespace vq

@@ -15,7 +15,6 @@ struct LinearRowgroups {
   int rows_per_block = 128;
   int code_words = 1;
   int byte_sums = 0;
-  int least_shared_bytes = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearRowgroups";
@@ -44,7 +43,6 @@ struct LinearRowgroups {
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
     visit("byte_sums", &P::byte_sums, Range{0, 1},
           "1: stages are added up as bytes, of formats whose sums are bytes; 0: as elements");
-    visit("least_shared_bytes", &P::least_shared_bytes, Range{0, 1 << 20}, Doc::kLeastShared);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
@@ -91,7 +89,7 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearRowgroups>& c) {
   shape.add({"linear_rows_of_x", "x",
              ceil_div(row_blocks(c) * c.rows_per_block * laid_out_steps(c), i64{kLayingThreads}), 1,
              row_slots(c), kLayingThreads, 0, false, false});
-  return call_behind(c, shape, block_shared_bytes(c));
+  return call_behind(c, shape, shared_layout(c).total);
 }
 
 }  // namespace vq
