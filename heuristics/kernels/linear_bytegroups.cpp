@@ -1,5 +1,5 @@
-// A product of bytes by warp groups. Candidates are the warp groups of a block and the idle warps
-// that even its outputs out, the rows of a block, the length of a load and of a chunk, and splits.
+// A product of bytes by warp groups. Candidates are the warp groups of a block, its rows, the
+// length of a load and of a chunk, and splits.
 #include <set>
 
 #include "heuristics/kernels/linear.h"
@@ -78,26 +78,23 @@ void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
   }
   const std::vector<Placement> placements = near_placements(op, allowed);
   plan.rows_per_block = rows_of_block(planned_rows(op), kBytegroupRows);
-  for_each_of(
-      plan,
-      {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}, {&P::idle_warps, {0, 1, 2, 3}}},
-      [&] {
-        for (const int columns : {256, 512}) {
-          plan.chunk_columns = chunk_of(plan, op, columns);
-          std::set<int> cuts;
-          for (const int waves : {1, 2}) {
-            cuts.insert(splits_in_chunks(
-                plan, op, std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
-          }
-          for (const int splits : cuts) {
-            plan.splits = splits;
-            for (const Placement& each : placements) {
-              plan.codebook = each;
-              to.add(plan);
-            }
-          }
+  for_each_of(plan, {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}}, [&] {
+    for (const int columns : {256, 512}) {
+      plan.chunk_columns = chunk_of(plan, op, columns);
+      std::set<int> cuts;
+      for (const int waves : {1, 2}) {
+        cuts.insert(splits_in_chunks(plan, op,
+                                     std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
+      }
+      for (const int splits : cuts) {
+        plan.splits = splits;
+        for (const Placement& each : placements) {
+          plan.codebook = each;
+          to.add(plan);
         }
-      });
+      }
+    }
+  });
 }
 
 void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, const PlanUse& use,

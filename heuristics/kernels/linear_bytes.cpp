@@ -186,7 +186,10 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
   add_partials(to, c);
   to.chain += turns;
-  for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
+  // Sums are handed over in turns, each with two barriers, and stored and loaded.
+  for (int half = c.warps_along_columns / 2; half > 0; half /= 2) {
+    to.prologue += 0.5 + vq::lane_sums(c) / 16.0;
+  }
   to.registers = vq::byte_registers(c);
 }
 

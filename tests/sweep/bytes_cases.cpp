@@ -135,7 +135,6 @@ LinearBytegroups groups_plan(const std::vector<int>& v, const Linear& op, const 
                              const GpuSpec& gpu) {
   LinearBytegroups first{.threads = pick(kThreadsOf, v, kThreads) < 96 ? 128 : 256};
   first.rows_per_block = 8 << v[kRowsPerBlock];
-  first.idle_warps = v[kOutputs];
   first.codebook = all_shared(op.weights.entries());
   first.code_words = 1;
   Attempts<LinearBytegroups> to(first, op, problem, gpu);

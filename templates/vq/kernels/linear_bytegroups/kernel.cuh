@@ -38,7 +38,7 @@ class LinearBytegroupsBlock {
   VQ_DEVICE explicit LinearBytegroupsBlock(const LinearArgs& args)
       : args_(args),
         table_(args),
-        codes_(args.weights.codes, first_loaded()),
+        codes_(args.weights.codes, first_output()),
         ring_(shared_part<u8>(Work::at().x), shared_part<u8>(Work::at().beside),
               args.staged + block_y() * staged_row_bytes(kConfig) +
                   Work::begin() / kConfig.chunk_columns * chunk_bytes(kConfig),
@@ -55,20 +55,13 @@ class LinearBytegroupsBlock {
       after_last_launch();
     }
     warpgroup_hold(sum_);
-    if (busy()) write();
+    write();
   }
 
  private:
-  // Idle warps have no outputs, but are of a group that multiplies. They load and look
-  // up what the first does, rather than wait at branches.
-  VQ_DEVICE static bool busy() {
-    if constexpr (kConfig.idle_warps == 0) return true;
-    return warp() < kConfig.threads / 32 - kConfig.idle_warps;
-  }
   VQ_DEVICE static i64 first_output() {
     return Work::first_output() + warp() * kConfig.outputs_per_warp;
   }
-  VQ_DEVICE static i64 first_loaded() { return busy() ? first_output() : Work::first_output(); }
 
   // The columns of this block's split.
   VQ_DEVICE void multiply_share() {
@@ -166,17 +159,30 @@ class LinearBytegroupsBlock {
   }
 
   // Sum i of those of the high bytes is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2;
-  // those of the low bytes stand behind them.
+  // those of the low bytes stand behind them. All scales are on their way before the first is used.
+  VQ_DEVICE static int row_of(int i) {
+    return block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
+  }
   VQ_DEVICE void write() const {
+    float row_scales[kRows / 4], output_scales[2];
+    VQ_UNROLL
+    for (int i = 0; i < kRows / 4; ++i) {
+      const int row = row_of(i / 2 * 4 + i % 2);
+      row_scales[i] = row < Work::rows(args_) ? staged_scale<Plan>(args_, row) : 0.0f;
+    }
+    VQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      output_scales[half] = Work::output_scale(args_, Codes::output_of(first_output(), 0, half));
+    }
     VQ_UNROLL
     for (int i = 0; i < kRows / 2; ++i) {
-      const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
+      const int row = row_of(i);
       const i64 output = Codes::output_of(first_output(), 0, i / 2 % 2);
       if (output < Work::kOutFeatures && row < Work::rows(args_)) {
         const auto high = static_cast<float>(sum_[i]);
         const auto low = static_cast<float>(sum_[i + kRows / 2]);
-        Work::write(args_, row, output,
-                    fused(256.0f, high, low) * (table_.scale() * staged_scale<Plan>(args_, row)));
+        const float scale = table_.scale() * row_scales[i / 4 * 2 + i % 2];
+        Work::write(args_, row, output, fused(256.0f, high, low) * scale, output_scales[i / 2 % 2]);
       }
     }
   }

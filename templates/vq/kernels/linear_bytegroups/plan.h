@@ -14,7 +14,6 @@ struct LinearBytegroups {
   Combine combine = Combine::kernel;
   int rows_per_block = 16;
   int code_words = 4;
-  int idle_warps = 0;
   Placement codebook{};
 
   static constexpr const char* kType = "LinearBytegroups";
@@ -36,16 +35,9 @@ struct LinearBytegroups {
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8 to 128");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
-    visit("idle_warps", &P::idle_warps, Range{0, 3},
-          "warps of a block that have no outputs, where fewer outputs per block fill the "
-          "multiprocessors evenly");
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
-
-VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearBytegroups>& c) {
-  return (c.threads / 32 - c.idle_warps) * c.outputs_per_warp;
-}
 
 // x^T is operand b of a product of 32 columns, a step: as many columns of b for the high bytes of
 // all rows as for the low ones behind them. Core matrices (core_matrices.h) have octets of 16
