@@ -15,7 +15,7 @@ namespace vq {
 //   counters, kCounterBytes | what a kernel hands to the next | partials
 //
 // Handed on are the partial scores of dataflow channels, tables, scores and bins of dataflow bins,
-// the bytes of x of dataflow bytegroups, and x laid out of dataflow rowgroups.
+// the bytes of x of dataflows bytes and bytegroups, and x laid out of dataflow rowgroups.
 //
 // Calls that follow each other on a stream may share a workspace, so the counters stand at its
 // front whatever the op: what one call leaves of its partials is never another's counter.

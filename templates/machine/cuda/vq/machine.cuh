@@ -44,10 +44,7 @@ VQ_DEVICE u32 largest_of_warp(u32 mine) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_max_sync(0xffffffffu, mine);
 #else
-  for (int mask = 16; mask > 0; mask /= 2) {
-    const u32 other = shuffle_xor(mine, mask);
-    mine = other > mine ? other : mine;
-  }
+  for (int mask = 16; mask > 0; mask /= 2) mine = max(mine, shuffle_xor(mine, mask));
   return mine;
 #endif
 }
