@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "core/files/digest.h"
+#include "core/gpu/gpu_arch.h"
 #include "core/problem/config.h"
 
 namespace vqgen {
@@ -186,14 +187,15 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
   return text;
 }
 
-// Dynamic shared memory of a block on this GPU. A product's kernel begins before the launch before
-// it has ended, where some multiprocessors still have blocks of that one; and where two of its own
-// fit a multiprocessor, they were seen to share one while others had none: 81 us in place of 50, 29
-// of 20 (docs/notebook/bytes.md). So blocks that are no more than the multiprocessors ask for more
-// than half of one's shared memory. Other ops are not measured so.
+// Dynamic shared memory of a block on this GPU. From sm_90 on a product's kernel begins before the
+// launch before it has ended, where some multiprocessors still have blocks of that one; and where
+// two of its own fit a multiprocessor, they were seen to share one while others had none: 81 us in
+// place of 50, 29 of 20 (docs/notebook/bytes.md). So blocks that are no more than the
+// multiprocessors ask for more than half of one's shared memory. Other ops are not measured so.
 std::int64_t asked_shared_bytes(const vq::Launch& launch, const Problem& problem,
                                 const GpuSpec& gpu) {
-  const bool alone = launch.ahead && launch.x * launch.y * launch.z <= gpu.sms;
+  const bool alone =
+      arch_number(gpu.arch) >= 90 && launch.ahead && launch.x * launch.y * launch.z <= gpu.sms;
   if (as_linear(problem) == nullptr || !alone) return launch.shared_bytes;
   constexpr int kGranule = 1024;
   const int more_than_half = (gpu.shared_bytes_per_sm / 2 / kGranule + 1) * kGranule;

@@ -1,7 +1,6 @@
 // A product of bytes. Candidates are the outputs of a warp and how many warps share the columns,
 // with as many warps across the outputs as give each multiprocessor the same work in one or two
-// blocks; the length of a load, and whether a kernel before
-// turns x to bytes.
+// blocks; the length of a load, and whether a kernel before turns x to bytes.
 #include "core/gpu/gpu_arch.h"
 #include "heuristics/kernels/linear.h"
 
@@ -173,8 +172,9 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   if (plan.x_before == 1) {
     constexpr double kRows = 8;
     to.passes += turns * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
-    to.passes += chunks * vq::byte_chunk_bytes(c) / 128;
-    to.l2_bytes += chunks * vq::byte_chunk_bytes(c);
+    const double staged = chunks * static_cast<double>(vq::byte_chunk_bytes(c));
+    to.passes += staged / 128;
+    to.l2_bytes += staged;
     to.prologue += 1;
     to.merge_launches += 1;  // of the kernel before
   } else {

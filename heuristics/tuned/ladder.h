@@ -32,7 +32,7 @@ namespace vqgen {
 //   bucket   another number of tokens (attention) or rows (products), up to twice or half as many
 //   nearest  other sizes: kMostSteps doublings in all; equal are op, element type, formats,
 //            head_dim, query heads of a KV head, window, window_batch, sinks,
-//            query_tokens and independent
+//            query_tokens, independent, experts and total_rows
 //   family   this problem on another device class of the same architecture
 // model and rules: the chooser.
 enum class Rung { override, exact, codes, dtype, bucket, nearest, family, model, rules };

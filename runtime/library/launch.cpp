@@ -204,8 +204,8 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
   FirstFault fault;
   fault.workspace(workspace, bucket.workspace_bytes);
-  fault.present("x", args.x, bucket.demands.elements_mask);
-  fault.present("y", args.y, 1);
+  fault.present("x", args.x, bucket.demands.elements_mask, args.rows > 0);
+  fault.present("y", args.y, 1, args.rows > 0);
   fault.quantized("weights", args.weights, bucket.demands.codes_mask, bucket.demands.scales);
   fault.present("output_scales", args.output_scales, 3, bucket.demands.output_scales);
   fault.present("expert_rows", args.expert_rows, 3, grouped);
@@ -213,6 +213,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
                 "expert_rows is given, and the config has no experts; leave it null, or prepare "
                 "with experts");
   if (fault.status() != VQGEN_OK) return fault.status();
+  if (args.rows == 0) return VQGEN_OK;  // as of an empty batch, whose x may be null
   if (grouped && bucket.demands.readable) {
     if (const auto status = judge_integers(op->shape, args)) return status;
   }

@@ -64,6 +64,11 @@ TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
   before.x_before = 1;
   expect_refused(check(before, bytes_gemm(), find_gpu("a100")),
                  {"no bulk copies", "x_before to 0"});
+  Gemm longest = bytes_gemm();  // a chunk of gigabytes is counted, and not by 32 bits
+  longest.shape.in_features = 1 << 24;
+  LinearBytes whole = bytes();
+  whole.chunk_columns = 1 << 24;
+  expect_refused(check(whole, longest, find_gpu("h200")), {"shared memory"});
   Gemm groups = bytes_gemm();
   groups.weights.scope = Scope::channel_group;
   groups.weights.group_channels = 512;

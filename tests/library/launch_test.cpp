@@ -93,7 +93,7 @@ TEST(Launch, GemvIsRightAtAllRowCounts) {
   for (const int rows : {1, 2, 3, 4, 5}) expect_right(prepared, op, rows);
 }
 
-// With fewer rows than prepared for, and none; one kernel serves all.
+// With fewer rows than prepared for; one kernel serves all.
 TEST(Launch, ProductsOfExpertsAreRight) {
   const Json config = edited(small_gemv(), {{"/shape/experts", "5"}, {"/shape/total_rows", "12"}});
   const OwnedOp prepared(config);
@@ -102,6 +102,11 @@ TEST(Launch, ProductsOfExpertsAreRight) {
   EXPECT_EQ(vqgen_op_bucket(prepared.op, 13), 0);
   const Linear op = *as_linear(read_config(config, "test").problem);
   for (const int rows : {1, 5, 11, 12}) expect_right(prepared, op, rows);
+  // An empty batch, whose x and y need not be there.
+  LinearTrial none(host(), op, 1);
+  none.args().rows = 0;
+  none.args().x = none.args().y = nullptr;
+  EXPECT_EQ(none.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
   const Json said = parse_json(vqgen_op_description(prepared.op), "description");
   std::map<std::string, Json> shapes;
   for (const Json& each : said["arguments"]) shapes[each["name"]] = each["shape"];

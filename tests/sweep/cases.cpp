@@ -23,7 +23,10 @@ void fix_placement(Placement& placement, const VqFormat& format, int variant) {
       placement = {.replicated = entries / 2, .copies = 4, .shared = entries};
       break;
     case 6:
-      placement = {.registers = 1, .replicated = 2, .copies = 8, .shared = 3};
+      placement = {.registers = 1,
+                   .replicated = std::min(2, entries),
+                   .copies = 8,
+                   .shared = std::min(3, entries)};
       break;
     case 7:
       placement = all_replicated(entries, 16);

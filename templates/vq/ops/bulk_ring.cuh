@@ -1,6 +1,7 @@
 // Chunks that stand one after the other in device memory come to places in shared memory by bulk
-// copies, in turn. No warp waits for another: the last of a chunk's readers asks for the one that
-// takes its place.
+// copies, in turn. No barrier of the block stands between them: the last of a chunk's readers asks
+// for the one that takes its place, so that a warp waits for another only where it is kPlaces
+// chunks ahead.
 #pragma once
 
 #include <vq/layout/linear_runs.h>

@@ -145,8 +145,9 @@ class ByteX {
         first_row_(first_row),
         ring_(shared_part<u8>(shared_layout(kConfig).x),
               shared_part<u8>(shared_layout(kConfig).beside),
-              args.staged + block_y() * made_row_bytes(kConfig) +
-                  Work::begin() / kConfig.chunk_columns * kBytes,
+              kBefore ? args.staged + block_y() * made_row_bytes(kConfig) +
+                            Work::begin() / kConfig.chunk_columns * kBytes
+                      : nullptr,
               static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}))) {
   }
 
@@ -196,7 +197,7 @@ class ByteX {
   }
 
  private:
-  static constexpr int kBytes = byte_chunk_bytes(kConfig);
+  static constexpr int kBytes = static_cast<int>(byte_chunk_bytes(kConfig));
 
   const LinearArgs& args_;
   int first_row_;

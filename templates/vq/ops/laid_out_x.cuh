@@ -42,8 +42,9 @@ VQ_DEVICE void linear_rows_of_x(const LinearArgs& args) {
   for_expert<Plan>(args, block_z(), [](const LinearArgs& own) { lay_out_rows<Plan>(own); });
 }
 
-// The x of a block's split, piece by piece. One thread asks for pieces; a place is asked for again
-// behind the barrier of the next piece but one, before which each warp has waited for its products.
+// The x of a block's split, piece by piece, within runs, unlike BulkRing. One thread asks for
+// pieces; a place is asked for again behind the barrier of the next piece but one, before which
+// each warp has waited for its products.
 template <class Plan>
 class XRing {
  public:

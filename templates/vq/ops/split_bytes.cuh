@@ -30,7 +30,8 @@ struct SplitBytes {
                             : float_from_bits(0x7fc00000u);
   }
 
-  // To and from integers; numbers below kLeast, whose reciprocal may be none, are as zeros.
+  // To and from integers; a row whose peak is below kLeast, for which the factor may be none, is as
+  // zeros.
   VQ_DEVICE static float factor_of(float peak) {
     // By way of a number from 1 to 2, whose reciprocal is one in any case.
     const u32 power = float_bits(peak) & 0x7f800000u;

@@ -13,7 +13,7 @@
 //
 // Sums of integers are exact: 127 * 128 for each column. Codes come a run at a time, straight into
 // registers (fragment_codes.cuh), and x either by bulk copies of what a kernel before has made,
-// where no warp waits for another, or made by the block itself.
+// with no barrier of the block, or made by the block itself.
 #pragma once
 
 #include <vq/kernels/linear_bytes/plan.h>

@@ -84,8 +84,8 @@ VQ_HD constexpr int byte_step_bytes(const LinearConfig<LinearBytes>& c) {
 VQ_HD constexpr int chunk_scale_bytes(const LinearConfig<LinearBytes>& c) {
   return ceil_div(chunk_groups(c) * c.rows_per_block * 4, 16) * 16;
 }
-VQ_HD constexpr int byte_chunk_bytes(const LinearConfig<LinearBytes>& c) {
-  return chunk_scale_bytes(c) + ceil_div(c.chunk_columns / 32 * byte_step_bytes(c), 16) * 16;
+VQ_HD constexpr i64 byte_chunk_bytes(const LinearConfig<LinearBytes>& c) {
+  return chunk_scale_bytes(c) + i64{c.chunk_columns / 32} * byte_step_bytes(c);
 }
 // Chunks that stand in shared memory at a time: with x_before they come while others are
 // multiplied.
@@ -121,7 +121,7 @@ VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearBytes>& c) {
 // Chunks; after the columns, the sums that warps hand over. Beside them, with x_before, what the
 // ring of chunks has.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytes>& c) {
-  const i64 staged = i64{byte_chunks(c)} * byte_chunk_bytes(c);
+  const i64 staged = byte_chunks(c) * byte_chunk_bytes(c);
   const i64 handed = handed_floats(c) * 4;
   return staged > handed ? staged : handed;
 }
