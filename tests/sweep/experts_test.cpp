@@ -22,17 +22,9 @@ struct Made {
 };
 
 Linear product(int rows, int index_bits, int residuals = 1, int experts = 5, int total_rows = 20) {
-  Linear op;
-  op.shape = {.rows = rows,
-              .out_features = 37,
-              .in_features = 512,
-              .experts = experts,
-              .total_rows = total_rows};
-  op.weights = {.vector_size = 8,
-                .index_bits = index_bits,
-                .residuals = residuals,
-                .scope = Scope::tensor,
-                .output_scales = true};
+  Linear op = small_product(rows, index_bits, residuals);
+  op.shape.experts = experts;
+  op.shape.total_rows = total_rows;
   return op;
 }
 

@@ -55,4 +55,16 @@ inline int whole_columns(const Linear& op, const LinearSlices& plan) {
       ceil_div(std::min(op.shape.in_features, std::int64_t{config.unit_columns}), step) * step);
 }
 
+// A small product by one codebook set, with output scales.
+inline Linear small_product(int rows, int index_bits, int residuals = 1) {
+  Linear op;
+  op.shape = {.rows = rows, .out_features = 37, .in_features = 512};
+  op.weights = {.vector_size = 8,
+                .index_bits = index_bits,
+                .residuals = residuals,
+                .scope = Scope::tensor,
+                .output_scales = true};
+  return op;
+}
+
 }  // namespace vqgen::test

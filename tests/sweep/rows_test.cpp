@@ -21,44 +21,33 @@ struct Made {  // for `op.shape.rows`, and called with fewer
   Plan plan;
 };
 
-Linear product(int rows, int index_bits, int residuals = 1) {
-  Linear op;
-  op.shape = {.rows = rows, .out_features = 37, .in_features = 512};
-  op.weights = {.vector_size = 8,
-                .index_bits = index_bits,
-                .residuals = residuals,
-                .scope = Scope::tensor,
-                .output_scales = true};
-  return op;
-}
-
 // Blocks of rows that a call fills, fills in part and leaves empty; merged by a kernel, by the last
 // block, and not at all.
 std::vector<Made> all_made() {
   constexpr Combine kLast = Combine::last_block;
-  Linear integers = product(13, 8);
+  Linear integers = small_product(13, 8);
   with_integers(integers.weights, true);
-  Linear bytes = product(70, 8, 2);
+  Linear bytes = small_product(70, 8, 2);
   with_integers(bytes.weights, true);
   bytes.weights.common_scale = true;
-  const Linear lanes = product(13, 6), octets = product(48, 8, 2);
+  const Linear lanes = small_product(13, 6), octets = small_product(48, 8, 2);
   return {
       {"lanes", lanes, LinearLanes{.threads = 64, .chunk_columns = 128, .splits = 2}},
       {"lanes, last block", lanes,
        LinearLanes{.threads = 64, .chunk_columns = 128, .splits = 2, .combine = kLast}},
-      {"tables", product(7, 6),
+      {"tables", small_product(7, 6),
        LinearTables{.threads = 64, .outputs_per_warp = 16, .rows_per_block = 4}},
-      {"tables, last block", product(8, 6),
+      {"tables, last block", small_product(8, 6),
        LinearTables{.threads = 64, .outputs_per_warp = 16, .combine = kLast, .rows_per_block = 8}},
       {"fragments of 8 rows", octets,
        LinearFragments{.threads = 64, .chunk_columns = 128, .splits = 3, .rows_per_block = 16}},
-      {"fragments of 8 rows, some of no block", product(37, 8, 2),
+      {"fragments of 8 rows, some of no block", small_product(37, 8, 2),
        LinearFragments{.threads = 64,
                        .chunk_columns = 128,
                        .splits = 3,
                        .combine = kLast,
                        .rows_per_block = 16}},
-      {"fragments of 4 rows", product(8, 8),
+      {"fragments of 4 rows", small_product(8, 8),
        LinearFragments{.threads = 64,
                        .outputs_per_warp = 8,
                        .chunk_columns = 128,
@@ -66,7 +55,7 @@ std::vector<Made> all_made() {
                        .fragment_rows = 4}},
       {"warpgroups", octets,
        LinearWarpgroups{.threads = 128, .chunk_columns = 128, .splits = 2, .rows_per_block = 16}},
-      {"warpgroups, last block", product(21, 8),
+      {"warpgroups, last block", small_product(21, 8),
        LinearWarpgroups{.threads = 128,
                         .chunk_columns = 128,
                         .splits = 2,
@@ -86,7 +75,7 @@ std::vector<Made> all_made() {
                        .rows_per_block = 32,
                        .byte_sums = 1,
                        .codebook = all_shared(256)}},
-      {"slices", product(13, 8),
+      {"slices", small_product(13, 8),
        LinearSlices{.threads = 64, .columns_per_block = 1024, .rows_per_block = 4}},
       {"slices of integers, last block", integers,
        LinearSlices{.threads = 64,
@@ -212,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Rows, testing::Range(std::size_t{0}, all_made().siz
 TEST(OneRow, IsNotAskedFor) {
   if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   Backend& backend = *sweep_backend();
-  const Gemv op{product(1, 8)};
+  const Gemv op{small_product(1, 8)};
   const Plan plan = rules_plan(LinearLanes{}, op, sweep_gpu());
   const LinearData data = make_linear_data(op, {.seed = 9});
   const KernelSource source = generate(op, plan, sweep_gpu(), backend.machine(), {});
