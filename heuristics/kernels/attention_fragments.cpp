@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "heuristics/kernels/attention.h"
+#include "heuristics/kernels/fragments_ring.h"
 #include "heuristics/occupancy.h"
 #include "heuristics/placement/place.h"
 
@@ -163,6 +164,7 @@ std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuS
     if (threads > 256 && (wants_registers(op, plan) || wants_few_warps(op, plan, gpu))) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
+    take_ring(plan, op, gpu);
     plan.splits = one_wave(op, plan, gpu);
     return plan;
   }
@@ -227,6 +229,7 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
       plan.heads_per_block, plan.threads, kMostHeadsOf512);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
                 "code_words {} is not a power of two", plan.code_words);
+  judge_ring(judge, plan, op, gpu);
   const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
     const int channels = op.shape.head_dim / lanes;
     judge.require(
@@ -279,7 +282,7 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
   for_each_of(plan,
               {{&P::heads_per_block, heads},
                {&P::threads, {64, 128, 256, 512}},
-               {&P::step_tokens, {8, 16, 32}},
+               {&P::step_tokens, plan.code_stages > 0 ? std::vector{16} : std::vector{8, 16, 32}},
                {&P::code_words, halvings(plan.code_words)}},
               [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
 }

@@ -85,6 +85,15 @@ TEST(BulkCopyFault, PhasesExpectTheBytesOfTheirCopies) {
               HasSubstr("bulk_barrier_expect in a phase that expects bytes already"));
 }
 
+TEST(BulkCopyFault, MemoryOfABarrierIsNothingElses) {
+  const Trial over =
+      changed("vq::store_global(args.out + t, sum);",
+              "vq::sync_block();"
+              "vq::store_shared(reinterpret_cast<vq::u32*>(barrier(0)) + t % 2, vq::u32{7});");
+  EXPECT_THAT(fault_of(over, {.check_races = true}),
+              HasSubstr("store_shared of 4 bytes over a barrier of bulk copies"));
+}
+
 TEST(BulkCopyFault, CopiesAreAlignedAndInside) {
   EXPECT_THAT(fault_of(changed("args.in + round * 64)", "args.in + round * 64 + 1)")),
               AllOf(HasSubstr("copy_bulk of 16 bytes"), HasSubstr("misaligned")));

@@ -68,7 +68,7 @@ const std::vector<int> kSizes{kBits + 1,
                               kPlacements,
                               kPlacements,
                               2,
-                              6,
+                              7,
                               2,
                               4,
                               3,
@@ -130,6 +130,9 @@ void vary(AttentionFragments& plan, int variant) {
       break;
     case 5:
       plan.threads = 32;
+      break;
+    case 6:
+      plan.code_stages = 3;
       break;
     default:
       break;

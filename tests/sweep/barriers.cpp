@@ -76,6 +76,16 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   ASSERT_EQ(groups_end != std::string::npos,
             append != nullptr || std::holds_alternative<AttentionFragments>(plan));
 
+  // And only kernels with a ring of codes these, or those without.
+  const auto* fragments = std::get_if<AttentionFragments>(&plan);
+  const bool ring = fragments != nullptr && fragments->code_stages > 0;
+  const std::size_t rings = right.text.find("class RingCodes {");
+  const std::size_t rings_end = right.text.find("\n};\n", rings);
+  const std::size_t copied = right.text.find("static void await_copy()");
+  const std::size_t copied_end = right.text.find("\n  }\n", copied);
+  ASSERT_EQ(rings_end != std::string::npos, fragments != nullptr);
+  ASSERT_EQ(copied_end != std::string::npos, fragments != nullptr);
+
   std::size_t found = 0;
   for (const std::string call : {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",
                                  "warpgroup_wait<kSets - 1>();"}) {
@@ -86,6 +96,8 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
       if (!merges && merging < at && at < merging_end) continue;
       if (!in_teams && teams < at && at < teams_end) continue;
       if (!grouped && groups < at && at < groups_end) continue;
+      if (!ring && rings < at && at < rings_end) continue;
+      if (ring && copied < at && at < copied_end) continue;
       KernelSource wrong = right;
       wrong.text.erase(at, call.size());
       const std::string what = right.text.substr(at, 200) + " left out";

@@ -139,6 +139,20 @@ TEST(Barriers, OfKeysInGroupsAreAllNeeded) {
   plan.step_tokens = 16;
   EXPECT_NE(report("kTakeFirst = Reader::kSteps == 1", "kTakeFirst = false").find(": race at "),
             std::string::npos);
+  // By a ring.
+  plan.step_tokens = 8;
+  plan.code_stages = 2;
+  expect_every_barrier_needed(op, plan, 7);
+  EXPECT_NE(report("reader_.await();", ";").find("copy_bulk of 16 bytes"), std::string::npos);
+  // Of barriers where sums are stored.
+  EXPECT_NE(report("beside() + number;",
+                   "beside() + number - fragments_layout(kConfig).ring_barriers / 8;")
+                .find("over a barrier of bulk copies"),
+            std::string::npos);
+  op.keys = op.values = {.vector_size = 2, .index_bits = 16, .decoder = Decoder::scalar};
+  op.shape.window = 0;
+  EXPECT_NE(report("if constexpr (!kGrouped) sync_warp();", "").find(": race at "),
+            std::string::npos);
 }
 
 // A call whose newest tokens take the ring's slots of those that its first group begins with.

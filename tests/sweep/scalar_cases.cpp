@@ -37,7 +37,7 @@ enum Axis {
   kIndependent,
 };
 const std::vector<int> kSizes{3, 13, 13, 2, 4, 2, 3, 2, 4, 2, 4, 2,
-                              3, 2,  2,  8, 8, 3, 6, 6, 4, 5, 4, 2};
+                              3, 2,  2,  8, 8, 3, 6, 6, 4, 5, 5, 2};
 constexpr std::array kHeadDims{64, 96, 128, 256};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
@@ -46,6 +46,7 @@ constexpr std::array kNewCounts{1, 7};
 constexpr std::array kWindows{Window{0}, Window{1}, Window{12}, Window{12, 5}};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kQueryTokens{1, 3, 5};
+constexpr int kRing = 4;  // of kDataflow: fragments with code_stages
 
 // Of 8 bits by channel, 4 bits by channel, 8 bits by halves of a head, floats by head; a table;
 // by token 8 bits and floats; with a zero 4 bits by token and 32 channels, as KIVI's values, and 8
@@ -88,8 +89,8 @@ void set_plan(SweepCase& result, const std::vector<int>& v, const Op& op, const 
                                                         : Plan(DecodeLanes{});
   result.plan = rules_plan(like, op, gpu);
   if constexpr (std::is_same_v<Op, AttentionDecode>) {
-    const std::array<Plan, 4> dataflows{AttentionLanes{}, AttentionTables{}, AttentionFragments{},
-                                        AttentionFragments{}};
+    const std::array<Plan, 5> dataflows{AttentionLanes{}, AttentionTables{}, AttentionFragments{},
+                                        AttentionFragments{}, AttentionFragments{}};
     const Plan other = rules_plan(dataflows[static_cast<std::size_t>(v[kDataflow])], op, gpu);
     result.dataflow_dropped = !check(other, op, gpu).ok;
     if (!result.dataflow_dropped) result.plan = other;
@@ -110,7 +111,16 @@ void set_plan(SweepCase& result, const std::vector<int>& v, const Op& op, const 
       [&](auto& own) requires requires { own.step_tokens; } {
         own.step_tokens = 8 << v[kVaried];
         if (v[kDataflow] == 3) own.code_words = 1;
+        if (v[kDataflow] != kRing) own.code_stages = 0;
       });
+  if (v[kDataflow] == kRing) {
+    attempt(
+        [&](auto& own) requires requires { own.code_stages; } {
+          own.code_stages = 2 + v[kVaried];
+          const int together = op.keys.group_tokens;
+          if (together > 0) own.step_tokens = v[kVaried] == 0 ? together / 2 : together;
+        });
+  }
   if (v[kVaried] > 0 && v[kLengths] == 1) {
     attempt(
         [&](auto& own) requires requires { own.combine = Combine{}; } {
@@ -189,12 +199,18 @@ SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     if (format != 4) impossible.insert({{kKeys, format}, {kDataflow, 1}});
     const bool keys = format < 7 || format == 10 || format == 12;
     const bool values = format < 9;
-    for (const int fragments : {2, 3}) {
+    for (const int fragments : {2, 3, kRing}) {
       if (!keys) impossible.insert({{kKeys, format}, {kDataflow, fragments}});
       if (!values) impossible.insert({{kValues, format}, {kDataflow, fragments}});
     }
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
+  for (int layout = 0; layout < static_cast<int>(kLayouts.size()); ++layout) {
+    if (kLayouts[static_cast<std::size_t>(layout)].rows == 1) continue;
+    for (const Axis tensor : {kKeyLayout, kValueLayout}) {
+      impossible.insert({{tensor, layout}, {kDataflow, kRing}});
+    }
+  }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return values[kOp] == 0   ? make_case<AttentionDecode>(values, gpu, own)
            : values[kOp] == 1 ? make_case<KvAppend>(values, gpu, own)

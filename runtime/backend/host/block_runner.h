@@ -142,6 +142,7 @@ class BlockRunner : private Context {
   void check_place(const Wait& first);
   void check_allocation(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
   void track_access(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
+  bool over_barrier(std::uint64_t address, std::uint64_t bytes) const;
   void note_race(const Race& race, const Touch& here, bool in_arena);
   [[noreturn]] void fail_arena(Access access, std::uint64_t address, std::uint64_t bytes,
                                Site site);

@@ -18,6 +18,12 @@ std::string block_name(Number x, Number y, Number z) {
   return fmt::format("({},{},{})", x, y, z);
 }
 
+bool stores(Access access) {
+  return access == Access::kStoreShared || access == Access::kCopyAsync ||
+         access == Access::kCopyBulk || access == Access::kAddShared ||
+         access == Access::kCountShared;
+}
+
 // What keeps the two accesses of a race in shared memory apart.
 std::string remedy_of(const Race& race, int thread) {
   if (race.in_flight && race.earlier.access == Access::kWarpgroupMma) {
@@ -222,11 +228,25 @@ void BlockRunner::note_race(const Race& race, const Touch& here, bool in_arena) 
        in_arena ? remedy_of(race, thread) : global_remedy_of(earlier.access, here.access));
 }
 
+bool BlockRunner::over_barrier(std::uint64_t address, std::uint64_t bytes) const {
+  for (const auto& [barrier, unused] : barriers_) {
+    if (address < address_of(barrier) + sizeof(vq::u64) && address_of(barrier) < address + bytes) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void BlockRunner::track_access(Access access, std::uint64_t address, std::uint64_t bytes,
                                Site site) {
   const std::uint64_t offset = address - address_of(shared);
   const bool in_arena = offset < shared_bytes;
   const Touch here{access, bytes, site};
+  if (stores(access) && over_barrier(address, bytes)) {
+    note(fmt::format("{} over a barrier of bulk copies", access_name(access, bytes)), site,
+         "keep its memory for it until the block ends");
+    abandon();
+  }
   const std::optional<Race> race = in_arena ? races_->touch_shared(thread, offset, here)
                                             : races_->touch_global(thread, address, here);
   if (!race) return;

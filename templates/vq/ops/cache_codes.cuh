@@ -26,6 +26,7 @@ class CacheCodes {
   using Keys = typename KeyRows::Stored;
   using Values = typename ValueRows::Stored;
   static constexpr auto kConfig = Plan::config();
+  static constexpr bool kRing = false;
   static constexpr int kTokens = kConfig.step_tokens;
   static constexpr int kTiles = Softmax::kTiles;
   // Tokens whose codes one access brings, and those of the larger group, with which steps begin.

@@ -50,14 +50,14 @@ struct LaneCodes {
 
   // The shares of kTogether rows, one or, where they are whole runs, those of a group; `from` is
   // the first row's first word, to(row) where a share goes. Words past a row's last repeat it.
-  template <int kTogether, class To>
-  VQ_DEVICE static void load(const u32* from, int part, To to) {
+  template <int kTogether, class To, class Load = LoadGlobal>
+  VQ_DEVICE static void load(const u32* from, int part, To to, Load how = Load()) {
     if constexpr (kTogether > 1) {
       static_assert(kTogether == kRows && kWhole && kWholeRuns, "");
       VQ_UNROLL
       for (int i = 0; i < kWords; i += kRun) {
         u32 words[kRows * kRun];
-        load_words<kRows * kRun>(words, from + word_place(kLayout, i), LoadGlobal());
+        load_words<kRows * kRun>(words, from + word_place(kLayout, i), how);
         VQ_UNROLL
         for (int n = 0; n < kRows * kRun; ++n) to(n / kRun)[i + n % kRun] = words[n];
       }
@@ -65,7 +65,7 @@ struct LaneCodes {
         const int scale = scale_word(part);
         const int in_run = scale % kRun;
         u32 words[kRows * kRun];
-        load_words<kRows * kRun>(words, from + to_word(part, scale - in_run), LoadGlobal());
+        load_words<kRows * kRun>(words, from + to_word(part, scale - in_run), how);
         VQ_UNROLL
         for (int row = 0; row < kRows; ++row) {
           u32 own = words[row * kRun];
@@ -77,17 +77,17 @@ struct LaneCodes {
     } else if constexpr (kWidth > 1) {
       VQ_UNROLL
       for (int i = 0; i < kTouched; i += kWidth) {
-        load_words<kWidth>(to(0) + i, from + place(part, i), LoadGlobal());
+        load_words<kWidth>(to(0) + i, from + place(part, i), how);
       }
     } else {
       VQ_UNROLL
       for (int i = 0; i < kTouched; ++i) {
         const int left = kRowWords - 1 - first_word(part);
-        to(0)[i] = load_global(from + place(part, kWhole || i < left ? i : left));
+        to(0)[i] = how(from + place(part, kWhole || i < left ? i : left));
       }
     }
     if constexpr (kScales > 0 && kTogether == 1) {
-      to(0)[kTouched] = load_global(from + to_word(part, scale_word(part)));
+      to(0)[kTouched] = how(from + to_word(part, scale_word(part)));
     }
   }
 

@@ -113,9 +113,10 @@ class FragmentScores {
     }
   }
 
-  // All lanes of the warp, before score() of the group's tokens.
-  VQ_DEVICE void take_group() {
-    if constexpr (kGrouped) Group::make(zeros_);
+  // All lanes of the warp, before score() of the group's tokens; `read` as Group::make() takes it.
+  template <class Read>
+  VQ_DEVICE void take_group(Read read) {
+    Group::make(zeros_, read);
   }
 
   // Tiles take turns, so that no product waits for the one before it. The lookups of the next

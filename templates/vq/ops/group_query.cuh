@@ -36,6 +36,7 @@ class GroupQuery {
   static constexpr int kOctets = kHeadDim / 8;  // of a row
   static constexpr int kSharing = 32 / kOctets;
   static constexpr int kOfRow = static_cast<int>(scale_words(kFormat, kHeadDim));
+  static constexpr int kFirstScale = static_cast<int>(code_words(kFormat, kHeadDim));  // of a row
   static_assert(kHeadDim % 8 == 0 && kOctets <= 32, "");
 
   // The largest magnitude of a query: scales of f16 are 131008 / 15 at most. Of products that are
@@ -76,14 +77,24 @@ class GroupQuery {
     copy_async_commit();
   }
 
-  // All lanes: makes the operand of the group that was copied, once all have done with the last
-  // one, and the products of its zeros with the heads, as take_scores() has scores.
-  VQ_DEVICE static void make(float (&zeros)[kQuads]) {
+  // All lanes: waits for what copy() brings.
+  VQ_DEVICE static void await_copy() {
     copy_async_wait<0>();
     sync_warp();
+  }
+  // The scales and zeros of an octet of channels, once they are copied.
+  VQ_DEVICE static void read_copied(u32 (&words)[8], int octet) {
+    load_words<4>(words, scales() + octet * 8, LoadShared());
+    load_words<4>(words + 4, scales() + octet * 8 + 4, LoadShared());
+  }
+
+  // All lanes: makes the operand of a group, once all have done with the last one, and the products
+  // of its zeros with the heads, as take_scores() has scores. read(words, octet) reads as
+  // read_copied() does.
+  template <class Read>
+  VQ_DEVICE static void make(float (&zeros)[kQuads], Read read) {
     u32 words[8], by[4], zero[4];
-    load_words<4>(words, scales() + octet() * 8, LoadShared());
-    load_words<4>(words + 4, scales() + octet() * 8 + 4, LoadShared());
+    read(words, octet());
     VQ_UNROLL
     for (int i = 0; i < 4; ++i) {
       const u32 first = words[Operand::channel(2 * i)];
@@ -127,8 +138,7 @@ class GroupQuery {
  private:
   template <class Row>
   VQ_DEVICE static int place_of(int channel, Row row) {
-    constexpr int kBefore = static_cast<int>(code_words(kFormat, kHeadDim));
-    return row(channel / kOfRow) + CodeRows<Format, Plan>::word(kBefore + channel % kOfRow);
+    return row(channel / kOfRow) + CodeRows<Format, Plan>::word(kFirstScale + channel % kOfRow);
   }
   // The block's: in stage 0 what takes scales, in stage 1 what does not.
   VQ_DEVICE static u32* query_words(int stage) {

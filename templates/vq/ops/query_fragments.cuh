@@ -73,9 +73,9 @@ class QueryOperand {
   static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
   static constexpr int kQuarter = quarter_words(kConfig.head_dim) * kOctetWords / 4;
   // The row of operand words of a head's part. Where lanes write those of two heads at a time,
-  // these lie in other banks.
+  // these lie in other banks, and so do the parts of a head, which lanes read together.
   VQ_HD static constexpr int row_of(int head, int part) {
-    return kNear ? head * kParts + part : part * kConfig.heads_per_block + head;
+    return head * kParts + (kNear ? part : (part + head) % kParts);
   }
 
   // `words`: what prepare() has stored, of all heads.
@@ -125,7 +125,7 @@ class QueryOperand {
     const bool inside =
         kAll || (head < kConfig.heads_per_block && (kParts == 2 || kPaired || second == 0));
     const int part = kParts == 2 ? second : 0;
-    const int row = inside ? (kNear ? head * kParts + part : row_of(head, part)) : 0;
+    const int row = inside ? row_of(head, part) : 0;
     load_octet(
         to, words + query_word(kQuarter, kOctetWords, row, place_in_group(), octet * kOctetWords),
         inside);
@@ -175,8 +175,8 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
       if constexpr (kParts == 2) {
         const float low_left = low - to_float<kElement>(static_cast<u16>(first & 0xffffu));
         const float high_left = high - to_float<kElement>(static_cast<u16>(first >> 16));
-        constexpr int kNext = Base::row_of(0, 1);
-        store_shared(to + query_word(kQuarter, kOctetWords, kNext, 0, 0),
+        const int further = Base::row_of(head, 1) - Base::row_of(head, 0);
+        store_shared(to + query_word(kQuarter, kOctetWords, further, 0, 0),
                      pack2<kElement>(low_left, high_left));
       }
     }

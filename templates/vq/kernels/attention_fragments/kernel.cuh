@@ -21,6 +21,7 @@
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/cache_codes.cuh>
 #include <vq/ops/fragment_scores.cuh>
+#include <vq/ops/ring_codes.cuh>
 #include <vq/ops/weighted_values.cuh>
 
 namespace vq {
@@ -55,7 +56,9 @@ class AttentionFragmentsBlock {
   using ValueRows = FragmentRows<Plan, Values, 8>;
   static constexpr int kValueWords = ValueRows::kChannels / 2;
   using Weighted = WeightedValues<Plan, ValueRows>;
-  using Reader = CacheCodes<Plan, KeyRows, ValueRows, typename Scores::Group>;
+  template <template <class...> class Codes>
+  using ReaderOf = Codes<Plan, KeyRows, ValueRows, typename Scores::Group>;
+  using Reader = Either<(kConfig.code_stages > 0), ReaderOf<RingCodes>, ReaderOf<CacheCodes>>;
   using Codes = typename Reader::Step;
 
   VQ_DEVICE explicit AttentionFragmentsBlock(const AttentionDecodeArgs& args)
@@ -72,6 +75,7 @@ class AttentionFragmentsBlock {
     const int value_thread = (key_thread + kConfig.threads / 2) % kConfig.threads;
     const auto keys = scores_.begin_load(work_.kv_head, key_thread);
     const auto values = ValueRows::bind(value_book_, work_.kv_head, value_thread);
+    if constexpr (Reader::kRing) reader_.begin();
     after_last_launch();
     const auto finish_keys = [&] { scores_.finish_load(key_thread, keys); };
     const auto finish_values = [&] { value_book_.finish_load(value_thread, values); };
@@ -133,10 +137,31 @@ class AttentionFragmentsBlock {
   VQ_DEVICE void attend(Codes& codes, int begin, int end) {
     int first = Reader::first_step(begin);
     if (first >= end) return;
-    Codes other;
-    while (true) {
-      if (!step<0>(codes, other, first, begin, end)) return;
-      if (!step<Reader::kSteps - 1>(other, codes, first, begin, end)) return;
+    if constexpr (Reader::kRing) {
+      for (; first < end; first += Reader::kTurn) attend_stage(first, begin, end);
+      return;
+    } else {
+      Codes other;
+      while (true) {
+        if (!step<0>(codes, other, first, begin, end)) return;
+        if (!step<Reader::kSteps - 1>(other, codes, first, begin, end)) return;
+      }
+    }
+  }
+
+  // The turn from `first` on, a stage of the ring, which is read before anything is made of it.
+  VQ_DEVICE void attend_stage(int first, int begin, int end) {
+    reader_.await();
+    Codes codes[Reader::kSteps];
+    reader_.template read<0>(codes[0]);
+    if constexpr (Reader::kSteps == 2) reader_.template read<1>(codes[1]);
+    if constexpr (Reader::kGrouped) {
+      scores_.take_group([this](u32(&words)[8], int octet) { reader_.read_scales(words, octet); });
+    }
+    reader_.ask_next(first, end);
+    VQ_UNROLL
+    for (int i = 0; i < Reader::kSteps; ++i) {
+      attend_step(codes[i], first + i * kTokens, begin, end);
     }
   }
 
@@ -148,12 +173,23 @@ class AttentionFragmentsBlock {
     const bool more = following < end;
     // Copies of the next group's scales go where this one's are until it is taken.
     constexpr bool kTakeFirst = Reader::kSteps == 1;
-    if constexpr (Reader::kGrouped && kTakeFirst) scores_.take_group();
+    if constexpr (Reader::kGrouped && kTakeFirst) take_copied_group();
     if (more) reader_.template load<(kStep + 1) % Reader::kSteps>(next, following, end);
     if constexpr (Reader::kGrouped && !kTakeFirst && kStep == 0) {
       loads_first();  // else they begin once the copies have ended
-      scores_.take_group();
+      take_copied_group();
     }
+    attend_step(now, first, begin, end);
+    first = following;
+    return more;
+  }
+  VQ_DEVICE void take_copied_group() {
+    Scores::Group::await_copy();
+    scores_.take_group([](u32(&words)[8], int octet) { Scores::Group::read_copied(words, octet); });
+  }
+
+  // The step from `first` on, whose codes are there.
+  VQ_DEVICE void attend_step(const Codes& now, int first, int begin, int end) {
     float scores[kTiles][kQuads];
     scores_.score(now.keys, scores);
     u32 words[2][2][kValueWords];
@@ -175,8 +211,6 @@ class AttentionFragmentsBlock {
     } else {
       accumulate(now.values, scores, words);
     }
-    first = following;
-    return more;
   }
 
   // `words`: the first has been looked up; the lookups of the next products are under way

@@ -13,6 +13,7 @@ struct AttentionFragments {
   Combine combine = Combine::kernel;
   int heads_per_block = 1;
   int code_words = 1;
+  int code_stages = 0;
   Placement key_codebook{};
   Placement value_codebook{};
 
@@ -35,6 +36,9 @@ struct AttentionFragments {
     visit("code_words", &P::code_words, Range{1, 4},
           "32-bit words that one load of codes moves where it can, a power of two; rows of codes "
           "are aligned to as much");
+    visit("code_stages", &P::code_stages, Range{0, 4},
+          "0: the codes of a warp's next step are on their way to registers; 2 to 4: those of so "
+          "many turns to shared memory, by bulk copies");
     visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
     visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }
@@ -64,20 +68,26 @@ VQ_HD constexpr bool balanced(const AttentionConfig<AttentionFragments>& c) {
 VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionFragments>& c) {
   return c.threads / 32 * token_tile(c);
 }
+// Of a stage of a warp's ring of codes (ops/ring_codes.cuh).
+VQ_HD constexpr i64 stage_words(const AttentionConfig<AttentionFragments>& c) {
+  return token_tile(c) * (row_words(c.keys, c.head_dim) + row_words(c.values, c.head_dim));
+}
 
 // How a block carves shared memory: while it attends, and once its warps' parts are merged, over
 // what it no longer needs. Of a block that has several pieces that is all but codebooks.
 struct AttentionFragmentsShared {
   CodebookShared keys;
   CodebookShared values;
-  i64 query;         // [heads_per_block][head_dim] fp32, transformed
-  i64 raw_query;     // the same untransformed; is `query` where nothing is transformed
-  i64 query_words;   // [query_stages][heads_per_block][query_parts] rows of operand words
-  i64 raw_words;     // [heads_per_block] such rows, where there are raw tokens
-  i64 group_query;   // [warp] rows of those of one group's scales: ops/group_query.cuh
-  i64 query_peaks;   // [heads_per_block] fp32, the largest magnitudes where the query is parted
-  i64 merge;         // from here on instead, at the end: ops/warp_softmax.cuh
-  i64 warp_maximum;  // [warp][quad_heads] fp32, behind both
+  i64 query;          // [heads_per_block][head_dim] fp32, transformed
+  i64 raw_query;      // the same untransformed; is `query` where nothing is transformed
+  i64 query_words;    // [query_stages][heads_per_block][query_parts] rows of operand words
+  i64 raw_words;      // [heads_per_block] such rows, where there are raw tokens
+  i64 group_query;    // [warp] rows of those of one group's scales: ops/group_query.cuh
+  i64 ring;           // [warp][code_stages] rows of codes: ops/ring_codes.cuh
+  i64 query_peaks;    // [heads_per_block] fp32, the largest magnitudes where the query is parted
+  i64 merge;          // from here on instead, at the end: ops/warp_softmax.cuh
+  i64 warp_maximum;   // [warp][quad_heads] fp32, behind both
+  i64 ring_barriers;  // [warp][code_stages] of the ring, and a counter: nothing else's at any time
   i64 total;
 };
 
@@ -95,11 +105,11 @@ VQ_HD constexpr int query_stages(const AttentionConfig<AttentionFragments>& c) {
   return grouped_keys(c) ? 2 : c.keys.stage_scales ? c.keys.residuals : 1;
 }
 // Words of a warp's query with one group's scales: of all heads, and the zeros of the group; and
-// the words of both as they come.
+// the words of both as they come, but from a ring.
 VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionFragments>& c) {
   if (!grouped_keys(c)) return 0;
   return query_word(quarter_words(c.head_dim), 4, c.heads_per_block * query_parts(c) + 1, 0, 0) +
-         c.head_dim;
+         (c.code_stages > 0 ? 0 : c.head_dim);
 }
 
 // Rows of keys and of values whose codes a lane has by one access (rows_together).
@@ -139,12 +149,14 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
   const int warps = c.threads / 32;
   at.group_query = carve(i64{warps} * group_query_words(c) * 4);
+  at.ring = carve(i64{warps} * c.code_stages * stage_words(c) * 4);
   const i64 attending = carve.next;
   carve.next = balanced(c) ? at.query : 0;
   // Of each warp and head: a sum, and kMergeStride floats for 8 channels.
   at.merge = carve(i64{warps} * quad_heads(c) * (1 + kMergeStride * i64{c.head_dim} / 32) * 4);
   if (carve.next < attending) carve.next = attending;
   at.warp_maximum = carve(i64{warps} * quad_heads(c) * 4);
+  at.ring_barriers = carve(c.code_stages > 0 ? i64{warps} * (c.code_stages + 1) * 8 : 0);
   at.total = carve.next;
   return at;
 }
