@@ -273,11 +273,12 @@ TEST_F(WindowBatch, TheJudgesFindWhatWrongKernelsDo) {
     const char* place;
     const char* instead;
   } faults[] = {
-      {"number < 0 ? load_global_coherent(ring + at) : load_global(fresh(number) + at)",
-       "load_global(fresh(number < 0 ? 0 : number) + at)"},
+      {"number < 0 ? load_global_coherent(ring + at)\n                           : "
+       "load_global(fresh(work.batch, number) + at)",
+       "load_global(fresh(work.batch, number < 0 ? 0 : number) + at)"},
       {"kConfig.window_batch * kConfig.window_batch - before", "1 - before"},
       {"work.first -= before;", ""},
-      {"if (share == 0) rows.keep_visited(work);", ""},
+      {"if (share == 0) rows.keep_visited(own);", ""},
       {"const int newest = work.all - 1 - (work.all - 1 - number) % kConfig.max_window;",
        "const int newest = number;"},
       {"number >= 0 && token < kConfig.max_sinks", "false"},
