@@ -65,6 +65,22 @@ TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
   EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_lanes");
 }
 
+// One token of each of many sequences: a block has several, and every SM a block.
+TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
+  const GpuSpec gpu = find_gpu("h200");
+  const auto plan_of = [&](int batch, int tokens) {
+    return choose_plan(AppendFragments{}, append("vecinfer-d4b8", batch, tokens), gpu);
+  };
+  EXPECT_EQ(plan_of(64, 1),
+            (AppendFragments{
+                .threads = 256, .tokens_per_block = 1, .sequences_per_block = 8, .row_tiles = 2}));
+  EXPECT_EQ(plan_of(1024, 1).row_tiles, 4);
+  EXPECT_EQ(plan_of(64, 3).tokens_per_block, 3);
+  EXPECT_EQ(plan_of(64, 3).sequences_per_block, 2);
+  EXPECT_EQ(plan_of(8, 1).sequences_per_block, 1);
+  EXPECT_EQ(plan_of(64, 16).sequences_per_block, 1);
+}
+
 // VQKV's formats: by products from the same number of tokens on, wherever they have room.
 TEST(KvAppendPlans, OfWideSubVectorsAreOfProducts) {
   KvAppend op;

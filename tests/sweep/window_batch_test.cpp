@@ -158,6 +158,26 @@ TEST_F(WindowBatch, SplitsChangeNoBit) {
   expect_same(Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data), right);
 }
 
+// Nor do several sequences in a block, at other places of a batch each, or at rest.
+TEST_F(WindowBatch, SequencesOfABlockChangeNoBit) {
+  KvAppend op = append_of(batch_cases()[2], 3);
+  op.shape.batch = 5;
+  AppendData data = make_append_data(op, {.seed = 4});
+  for (const auto& [tokens, sequences] : {std::pair{10, 3}, std::pair{4, 2}, std::pair{1, 5}}) {
+    const AppendFragments plan{
+        .tokens_per_block = tokens, .sequences_per_block = sequences, .row_tiles = 2};
+    ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+    for (const auto& positions :
+         {std::vector{15, 45, -1, 12, 21}, {0, 1, 2, 3, 4}, {5, 6, 13, 14, 29}}) {
+      data.positions = positions;
+      const AppendResult right = kernel(op, AppendLanes{}).run(data);
+      const AppendVerdict verdict = judge_append(data, right);
+      EXPECT_TRUE(verdict.ok) << verdict.why;
+      expect_same(Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data), right);
+    }
+  }
+}
+
 // Lengths about a batch's end, and windows of every size, which end within batches.
 TEST_F(WindowBatch, IsReadRawUntilAllOfItLeaves) {
   for (const std::size_t number : {1u, 2u, 3u}) {
