@@ -62,6 +62,14 @@ class Cheapest final : public Candidates {
 
 // Measured at one sequence on an H200: of 64 tokens lanes takes 0.6 times as long, of 256 twice.
 constexpr int kManyNewTokens = 128;
+// Of several sequences, which fragments takes into one block: of all of them.
+constexpr int kManyTokensOfSequences = 64;
+
+bool many_new_tokens(const KvAppend& op) {
+  const int tokens = vq::visited_tokens(facts(op));
+  return tokens >= kManyNewTokens ||
+         (op.shape.batch > 1 && tokens * op.shape.batch >= kManyTokensOfSequences);
+}
 
 void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
@@ -111,9 +119,11 @@ bool bins_pay(const AttentionDecode& op) {
 // more than few tokens, else lanes; to append few tokens lanes.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
-    if (vq::visited_tokens(facts(*append)) >= kManyNewTokens) {
+    if (many_new_tokens(*append)) {
       const Plan fragments = of_dataflow(AppendFragments{}, problem, gpu);
       if (check(fragments, problem, gpu).ok) return fragments;
+    }
+    if (vq::visited_tokens(facts(*append)) >= kManyNewTokens) {
       const Plan products = of_dataflow(AppendProducts{}, problem, gpu);
       if (check(products, problem, gpu).ok) return products;
     }

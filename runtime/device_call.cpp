@@ -233,6 +233,7 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.capacity = static_cast<vq::i32>(op.shape.tokens);
+  args.batch = op.shape.batch;
   if (op.shape.page_tokens > 0) appended_ = &data;
   args_of_ = [=](int call, int codebooks) mutable {
     cache.set(args, call, codebooks);

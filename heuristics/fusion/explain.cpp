@@ -49,8 +49,8 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (std::holds_alternative<AppendFragments>(plan)) {
     return {
         "no exchange: entries are operands of mma.m16n8k16 as they are stored, and their "
-        "distances to 64 sub-vectors are estimated at once; what may be nearest is compared in "
-        "fp32"};
+        "distances to the sub-vectors of a warp are estimated at once; what may be nearest is "
+        "compared in fp32"};
   }
   if (std::holds_alternative<AppendProducts>(plan)) {
     return {

@@ -9,7 +9,11 @@
 namespace vqgen {
 namespace {
 
-// Items of 64 sub-vectors that the warps of a block share, of the tensor that has fewer.
+// Of a block of several sequences, at most: enough for a warp each to load and transform one.
+constexpr int kRowsOfSequences = 8;
+constexpr int kItemsAnSm = 8;  // warps, where items can be made smaller instead
+
+// Items of sub-vectors that the warps of a block share, of the tensor that has fewer.
 std::int64_t items_of_block(const KvAppend& op, const AppendFragments& plan) {
   const auto config = configured(plan, op);
   const auto items = [&](const vq::FormatConfig& format) {
@@ -38,12 +42,14 @@ void count_products(BlockWork& to, const Config& config, const vq::FormatConfig&
   const double stages = format.residuals;
   const double tiles = vq::entries(format) / double{vq::kAppendTile};
   const double groups = tiles / vq::group_tiles(format);
-  const double products = items * stages * tiles * vq::kAppendRowTiles;
+  const double products = items * stages * tiles * config.row_tiles;
   to.products += share_of_blocks * products;
-  // Four minima a product, and of each group's 8 rows 3 more; then two rows a lane, of a set.
-  const double compare = 2.0 * 2 * vq::group_tiles(format) * (3.0 * format.vector_size + 4);
-  to.arithmetic +=
-      share_of_blocks * (4 * products + items * stages * (groups * 8 * 3 + compare + 200));
+  // Four minima a product, and of each group's slots 3 more; then half of a lane's row tiles, of a
+  // set.
+  const double compare =
+      config.row_tiles * vq::group_tiles(format) * (3.0 * format.vector_size + 4);
+  const double slots = groups * 2 * config.row_tiles * 3;
+  to.arithmetic += share_of_blocks * (4 * products + items * stages * (slots + compare + 200));
   to.lines += share_of_blocks * items * stages * tiles;
   to.l2_bytes += share_of_blocks * static_cast<double>(vq::share_units(config, format)) *
                  static_cast<double>(vq::unit_codebook_elements(format)) * 2;
@@ -59,8 +65,25 @@ void judge_plan(Judge& judge, const AppendFragments& plan, const KvAppend& op, c
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge_rows(judge, plan, op);
+  judge.require(plan.sequences_per_block <= op.shape.batch,
+                "sequences_per_block {} is more than the {} sequences of a call",
+                plan.sequences_per_block, op.shape.batch);
+  judge.require(plan.row_tiles != 3, "row_tiles 3 is neither 2 nor 4");
   if (!judge.ok()) return;
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
+}
+
+// Few tokens of each of several sequences: as many sequences as leave half of the SMs a block.
+void take_sequences(AppendFragments& plan, const KvAppend& op, const GpuSpec& gpu) {
+  const int most = std::min(kRowsOfSequences / visited_tokens(op), op.shape.batch);
+  if (most < 2) return;
+  plan.tokens_per_block = visited_tokens(op);
+  plan.sequences_per_block = most;
+  while (plan.sequences_per_block > 1 && 2 * append_blocks(plan, op) < gpu.sms) {
+    plan.sequences_per_block /= 2;
+  }
+  const std::int64_t items = append_blocks(plan, op) * items_of_block(op, plan);
+  if (items < std::int64_t{kItemsAnSm} * gpu.sms) plan.row_tiles = 2;
 }
 
 // As many tokens as leave the GPU enough blocks, and a warp for each item of few.
@@ -73,7 +96,8 @@ AppendFragments choose_plan(AppendFragments plan, const KvAppend& op, const GpuS
   plan.tokens_per_block =
       static_cast<int>(std::min(std::bit_floor(tokens), unsigned(plan.tokens_per_block)));
   while (plan.tokens_per_block > 16 && append_blocks(plan, op) < wanted) plan.tokens_per_block /= 2;
-  take_splits(plan, op, wanted);
+  take_sequences(plan, op, gpu);
+  if (plan.sequences_per_block == 1) take_splits(plan, op, wanted);
   while (!fits(plan) && plan.splits < 128 && !takes_slots(op)) plan.splits *= 2;
   while (!fits(plan) && plan.tokens_per_block > 1) plan.tokens_per_block /= 2;
   while (plan.threads > 64 && items_of_block(op, plan) < plan.threads / 32) plan.threads /= 2;
@@ -89,7 +113,9 @@ void add_candidates(Candidates& to, AppendFragments plan, const KvAppend& op,
   for_each_of(plan,
               {{&P::threads, {64, 128, 256, 512}},
                {&P::splits, {1, 2, 4, 8}},
-               {&P::tokens_per_block, {1, 4, 16, 32, 64, 128}}},
+               {&P::tokens_per_block, {1, 4, 16, 32, 64, 128}},
+               {&P::sequences_per_block, {1, 4, 8, 16}},
+               {&P::row_tiles, {2, 4}}},
               [&] { to.add(plan); });
 }
 
@@ -112,8 +138,10 @@ void count_work(BlockWork& to, const AppendFragments& plan, const KvAppend& op, 
 std::vector<std::string> explain_plan(const AppendFragments& plan, const KvAppend& op) {
   return {fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
                       plan.tokens_per_block, op.shape.new_tokens),
-          fmt::format("{} warps share {} products of 64 sub-vectors with all entries, each stage",
-                      plan.threads / 32, items_of_block(op, plan))};
+          fmt::format("sequences_per_block {}: of {} sequences, which share a head's codebooks",
+                      plan.sequences_per_block, op.shape.batch),
+          fmt::format("{} warps share {} products of {} sub-vectors with all entries, each stage",
+                      plan.threads / 32, items_of_block(op, plan), vq::item_rows(plan))};
 }
 
 }  // namespace vqgen

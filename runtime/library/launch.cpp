@@ -142,6 +142,7 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
   call.counts = args.counts;
   set_cache(call, args);
   call.capacity = static_cast<vq::i32>(args.tokens);
+  call.batch = op->shape.batch;
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }

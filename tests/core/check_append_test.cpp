@@ -163,6 +163,11 @@ TEST(CheckAppend, Fragments) {
   KvAppend op = sound_append();
   expect_ok(judge({.tokens_per_block = 4}, op));
   expect_refused(judge({.tokens_per_block = 5}, op), {"tokens_per_block 5", "4 new tokens"});
+  const int batch = op.shape.batch;
+  expect_ok(judge({.tokens_per_block = 4, .sequences_per_block = batch, .row_tiles = 2}, op));
+  expect_refused(judge({.tokens_per_block = 4, .sequences_per_block = batch + 1}, op),
+                 {"sequences_per_block", "sequences of a call"});
+  expect_refused(judge({.tokens_per_block = 4, .row_tiles = 3}, op), {"row_tiles 3", "2 nor 4"});
   op.shape.new_tokens = 128;
   expect_ok(judge({.tokens_per_block = 128}, op));
   KvAppend two = op;

@@ -44,9 +44,11 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
         EXPECT_TRUE(verdict.ok) << verdict.reason;
         EXPECT_FALSE(report(plan, op, gpu, {}).empty());
       }
+      const int all = op.shape.batch * op.shape.new_tokens;
+      const bool many = op.shape.new_tokens >= 128 || (op.shape.batch > 1 && all >= 64);
       for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
         EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}),
-                  op.shape.new_tokens < 128 ? lanes : fragments);
+                  many ? fragments : lanes);
       }
     }
   }
@@ -61,6 +63,22 @@ TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
   EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_fragments");
   op.values.index_bits = 2;
   EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_lanes");
+}
+
+// One token of each of many sequences: a block has several, and every SM a block.
+TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
+  const GpuSpec gpu = find_gpu("h200");
+  const auto plan_of = [&](int batch, int tokens) {
+    return choose_plan(AppendFragments{}, append("vecinfer-d4b8", batch, tokens), gpu);
+  };
+  EXPECT_EQ(plan_of(64, 1),
+            (AppendFragments{
+                .threads = 256, .tokens_per_block = 1, .sequences_per_block = 8, .row_tiles = 2}));
+  EXPECT_EQ(plan_of(1024, 1).row_tiles, 4);
+  EXPECT_EQ(plan_of(64, 3).tokens_per_block, 3);
+  EXPECT_EQ(plan_of(64, 3).sequences_per_block, 2);
+  EXPECT_EQ(plan_of(8, 1).sequences_per_block, 1);
+  EXPECT_EQ(plan_of(64, 16).sequences_per_block, 1);
 }
 
 // VQKV's formats: by products from the same number of tokens on, wherever they have room.

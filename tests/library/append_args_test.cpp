@@ -130,6 +130,7 @@ TEST_F(AppendArgs, ArriveWhereTheyBelong) {
   EXPECT_EQ(args.raw_batch_stride, 160);
   EXPECT_EQ(args.raw_head_stride, 80);
   EXPECT_EQ(args.capacity, 999);
+  EXPECT_EQ(args.batch, 2);
 }
 
 TEST_F(AppendArgs, OneKernelServesAllCapacities) {

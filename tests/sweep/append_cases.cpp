@@ -39,6 +39,8 @@ enum Axis {
   kPages,
   kOrder,
   kDataflow,
+  kSequences,
+  kRowTiles,
 };
 constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -58,10 +60,12 @@ constexpr std::array kSplitCounts{1, 3, 128};
 constexpr std::array kBlockTokens{1, 2, 4};
 constexpr std::array kAlongs{1, 2, 4};
 constexpr std::array kRuns{1, 3, 8};
+constexpr std::array kBlockSequences{1, 2, 3};  // of fragments
+constexpr std::array kTilesOfRows{2, 4};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 5, 3,
-                              2, 2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2};
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 5, 3, 2,
+                              2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2, 3, 2};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -102,7 +106,11 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
   const AppendFragments fragments{
-      .threads = lanes.threads, .splits = lanes.splits, .tokens_per_block = lanes.tokens_per_block};
+      .threads = lanes.threads,
+      .splits = lanes.splits,
+      .tokens_per_block = lanes.tokens_per_block,
+      .sequences_per_block = std::min(pick(kBlockSequences, kSequences), op.shape.batch),
+      .row_tiles = pick(kTilesOfRows, kRowTiles)};
   result.plan = v[kDataflow] == kFragments ? Plan(fragments) : lanes;
   result.input = {.seed = seed,
                   .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged,

@@ -2,9 +2,12 @@
 // and kernels that trust estimates too far, which such input has to find.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/sweep/hard_append.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
+#include "tests/sweep/prompts.h"
 
 namespace vqgen::test {
 namespace {
@@ -55,6 +58,53 @@ TEST_F(AppendByFragments, HardInputHasTheBitsOfLanes) {
     SCOPED_TRACE(to_json(Problem(op)).dump());
     expect_bits_of_lanes(op, {AppendFragments{.tokens_per_block = 37},
                               AppendFragments{.threads = 64, .splits = 4, .tokens_per_block = 5}});
+  }
+}
+
+// The last block has fewer sequences, and of each fewer tokens.
+TEST_F(AppendByFragments, HardInputOfSeveralSequencesHasTheBitsOfLanes) {
+  for (KvAppend op : hard_problems()) {
+    op.shape.batch = 5;
+    op.shape.new_tokens = 3;
+    SCOPED_TRACE(to_json(Problem(op)).dump());
+    expect_bits_of_lanes(
+        op, {AppendFragments{.tokens_per_block = 3, .sequences_per_block = 5},
+             AppendFragments{
+                 .threads = 96, .tokens_per_block = 2, .sequences_per_block = 3, .row_tiles = 2}});
+  }
+}
+
+// Sequences at rest, at the capacity and with fewer tokens than the call has room for, in one block
+// with others; rows of no numbers there change no row of another sequence.
+TEST_F(AppendByFragments, SequencesOfABlockHaveTheirOwnPlacesAndCounts) {
+  constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
+  for (KvAppend op : {hard_problems()[0], hard_problems()[2]}) {
+    op.shape.batch = 7;
+    op.shape.new_tokens = 2;
+    AppendData data = make_append_data(op, {.seed = 61});
+    const Plan plan = AppendFragments{
+        .threads = 128, .tokens_per_block = 2, .sequences_per_block = 4, .row_tiles = 2};
+    ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+    Kernel lanes(*sweep_backend(), op, rules_plan<AppendLanes>(op, sweep_gpu()), sweep_gpu());
+    Kernel several(*sweep_backend(), op, plan, sweep_gpu());
+    const std::vector<std::int32_t> some{-1, 7, 79, 80, 0, kMost, 31};
+    for (const auto& positions :
+         {some, std::vector<std::int32_t>(7, -1), {-1, -1, -1, -1, 5, -1, -1}}) {
+      for (const auto& counts : {std::vector<std::int32_t>{}, {2, 1, 2, 2, 0, 1, -kMost}}) {
+        data.positions = positions;
+        data.counts = counts;
+        const AppendResult right = lanes.run(data);
+        EXPECT_TRUE(judge_append(data, right).ok) << judge_append(data, right).why;
+        expect_same(right, several.run(data));
+      }
+    }
+    data.positions = {4, 7, 70, 8, 0, 12, 31};
+    data.counts.clear();
+    const auto row = static_cast<std::size_t>(op.shape.kv_heads * op.shape.head_dim);
+    for (std::size_t i = 0; i < row; ++i) {  // token 1 of sequence 2, token 0 of sequence 3
+      data.new_keys[5 * row + i] = data.new_values[6 * row + i] = i % 3 == 0 ? 0x7e00 : 0x7c00;
+    }
+    expect_same(lanes.run(data), several.run(data));
   }
 }
 

@@ -108,7 +108,7 @@ TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
   } faults[] = {
       {"bits |= shift < 0 ? code >> -shift : code << shift;",
        "if (shift >= 0) bits |= code << shift;"},
-      {"share.work.head, i64{token})", "share.work.head, i64{token + 1})"},
+      {"work.head, i64{token})", "work.head, i64{token + 1})"},
       {"if (number >= work.all - kWindow)", "if (number < kWindow)"},
       {"if (token < kSinks)", "if (false)"},
       {"values[j] /= smooth_[j]", "values[j] *= smooth_[j]"},

@@ -212,10 +212,15 @@ TEST_P(Architectures, AppendCompiles) {
 }
 
 TEST_P(Architectures, AppendOfManyTokensCompiles) {
-  for (const int vector_size : {2, 4, 8}) {
+  for (const auto& [vector_size, batch] :
+       {std::pair{2, 1}, std::pair{4, 1}, std::pair{8, 1}, std::pair{4, 256}}) {
     KvAppend op;
     op.dtype = gpu.bf16_products ? DType::bf16 : DType::f16;
-    op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4096};
+    op.shape = {.batch = batch,
+                .kv_heads = 8,
+                .head_dim = 128,
+                .tokens = 4096,
+                .new_tokens = batch == 1 ? 4096 : 1};
     op.keys = {.vector_size = vector_size, .index_bits = 10, .residuals = 2, .scope = Scope::head};
     op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
     op.values = {.vector_size = vector_size, .index_bits = 8, .scope = Scope::tensor};

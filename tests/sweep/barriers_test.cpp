@@ -90,6 +90,11 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   AppendLanes plan{.tokens_per_block = 2, .warps_along_entries = 2};
   expect_every_barrier_needed(op, plan, 3);
   expect_every_barrier_needed(op, AppendFragments{.threads = 64, .tokens_per_block = 5}, 3);
+  KvAppend several = op;
+  several.shape.batch = 3;
+  several.shape.new_tokens = 2;
+  expect_every_barrier_needed(
+      several, AppendFragments{.threads = 64, .tokens_per_block = 2, .sequences_per_block = 2}, 3);
   KvAppend wide_op = op;
   wide_op.keys = wide(32, 2, 6);
   wide_op.values = wide(64, 1, 8);

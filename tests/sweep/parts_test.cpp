@@ -320,7 +320,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAppendedKeys) {
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
        {std::pair{"kChannels.at[kPart.first_channel + channel]", "kChannels.at[channel]"},
-        std::pair{"first_ + t, channel_of<Operand, Plan>(channel)", "first_ + t, channel"},
+        std::pair{"number_of(t), channel_of<Operand, Plan>(channel)", "number_of(t), channel"},
         std::pair{"load_global(row + channel_of<Operand, Plan>(channel))",
                   "load_global(row + channel)"},
         std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},

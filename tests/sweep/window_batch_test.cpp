@@ -158,6 +158,26 @@ TEST_F(WindowBatch, SplitsChangeNoBit) {
   expect_same(Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data), right);
 }
 
+// Nor do several sequences in a block, at other places of a batch each, or at rest.
+TEST_F(WindowBatch, SequencesOfABlockChangeNoBit) {
+  KvAppend op = append_of(batch_cases()[2], 3);
+  op.shape.batch = 5;
+  AppendData data = make_append_data(op, {.seed = 4});
+  for (const auto& [tokens, sequences] : {std::pair{10, 3}, std::pair{4, 2}, std::pair{1, 5}}) {
+    const AppendFragments plan{
+        .tokens_per_block = tokens, .sequences_per_block = sequences, .row_tiles = 2};
+    ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
+    for (const auto& positions :
+         {std::vector{15, 45, -1, 12, 21}, {0, 1, 2, 3, 4}, {5, 6, 13, 14, 29}}) {
+      data.positions = positions;
+      const AppendResult right = kernel(op, AppendLanes{}).run(data);
+      const AppendVerdict verdict = judge_append(data, right);
+      EXPECT_TRUE(verdict.ok) << verdict.why;
+      expect_same(Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data), right);
+    }
+  }
+}
+
 // Lengths about a batch's end, and windows of every size, which end within batches.
 TEST_F(WindowBatch, IsReadRawUntilAllOfItLeaves) {
   for (const std::size_t number : {1u, 2u, 3u}) {
@@ -273,11 +293,12 @@ TEST_F(WindowBatch, TheJudgesFindWhatWrongKernelsDo) {
     const char* place;
     const char* instead;
   } faults[] = {
-      {"number < 0 ? load_global_coherent(ring + at) : load_global(fresh(number) + at)",
-       "load_global(fresh(number < 0 ? 0 : number) + at)"},
+      {"number < 0 ? load_global_coherent(ring + at)\n                           : "
+       "load_global(fresh(work.batch, number) + at)",
+       "load_global(fresh(work.batch, number < 0 ? 0 : number) + at)"},
       {"kConfig.window_batch * kConfig.window_batch - before", "1 - before"},
       {"work.first -= before;", ""},
-      {"if (share == 0) rows.keep_visited(work);", ""},
+      {"if (share == 0) rows.keep_visited(own);", ""},
       {"const int newest = work.all - 1 - (work.all - 1 - number) % kConfig.max_window;",
        "const int newest = number;"},
       {"number >= 0 && token < kConfig.max_sinks", "false"},

@@ -24,6 +24,7 @@ struct KvAppendArgs {
   i64 raw_batch_stride;  // elements
   i64 raw_head_stride;   // elements
   i32 capacity;          // tokens that a sequence of the cache has room for
+  i32 batch;             // sequences of the call
 };
 
 }  // namespace vq

@@ -2,9 +2,11 @@
 // what a block keeps in shared memory. A dataflow fixes some of a plan's fields as constants:
 //
 //   tokens_per_block, splits     of a block
+//   sequences_per_block          whose tokens a block encodes at once
 //   warps_along_entries          warps that share the entries of a codebook
 //   sub_vectors_per_warp         that are compared with an entry once it is loaded
-//   norms                        does the block keep |c|^2 / 2 of the entries?
+//   norms                        does the block keep |c|^2 / 2 of the entries? It computes them
+//                                before it waits for the launch before
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -12,10 +14,11 @@
 
 namespace vq {
 
-// A block encodes a share of the sub-vectors of up to tokens_per_block rows, new tokens of one
-// sequence, head and tensor, or with window_batch those of the batches that new tokens fill. A
-// share's codes are whole words, so that no word has two writers. Grid: (blocks of tokens x (shares
-// of a key, of each of its parts + shares of a value), kv_heads, batch).
+// A block encodes a share of the sub-vectors of up to tokens_per_block rows of each of its
+// sequences, new tokens of one head and tensor, or with window_batch those of the batches that new
+// tokens fill. A share's codes are whole words, so that no word has two writers. Grid: (blocks of
+// tokens x (shares of a key, of each of its parts + shares of a value), kv_heads, blocks of
+// sequences).
 //
 // What a kernel knows of its problem; batch is the launch's.
 struct AppendProblem {
@@ -131,10 +134,10 @@ VQ_HD constexpr int run_sub_vectors(const AppendConfig<Plan>& c, const FormatCon
   return run;
 }
 
-// Rows that a block encodes at once: a whole group where tokens share scales.
+// Rows that a block encodes at once, sequence by sequence: a whole group where tokens share scales.
 template <class Plan>
 VQ_HD constexpr int block_rows(const AppendConfig<Plan>& c, const FormatConfig& f) {
-  return f.scale_tokens > 0 ? f.scale_tokens : c.tokens_per_block;
+  return f.scale_tokens > 0 ? f.scale_tokens : c.tokens_per_block * c.sequences_per_block;
 }
 
 // Bytes of shared memory that a dataflow's search has to itself.
@@ -158,6 +161,7 @@ struct AppendShared {
   i64 nearest;    // the same, u32: candidates
   i64 codes;      // [rows][share][residuals] u32
   i64 scales;     // [rows] scale words of a row, where tokens have scales
+  i64 works;      // [sequences_per_block] what a block has of each, where there are several
   i64 search;     // search_bytes()
   i64 total;
 };
@@ -174,6 +178,7 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   at.nearest = carve(vectors * c.warps_along_entries * 4);
   at.codes = carve(vectors * f.residuals * 4);
   at.scales = carve(f.token_scales ? rows * scale_words(f, c.head_dim) * 4 : i64{0});
+  at.works = carve(c.sequences_per_block > 1 ? i64{c.sequences_per_block} * 16 : i64{0});
   at.search = carve(search_bytes(c, f));
   at.total = carve.next;
   return at;
@@ -195,8 +200,9 @@ VQ_HD constexpr CallShape append_shape(const AppendConfig<Plan>& c, const char* 
                                        i64 batch) {
   CallShape shape{};
   const i64 blocks = i64{token_blocks(c)} * (key_shares(c) + shares(c, c.values));
-  shape.add(
-      {function, "", blocks, c.kv_heads, batch, c.threads, block_shared_bytes(c), false, true});
+  const i64 sequences = ceil_div(batch, i64{c.sequences_per_block});
+  shape.add({function, "", blocks, c.kv_heads, sequences, c.threads, block_shared_bytes(c), c.norms,
+             true});
   return shape;
 }
 

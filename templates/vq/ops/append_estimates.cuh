@@ -1,12 +1,12 @@
 // The search of append_fragments: the same nearest entries as those of AppendStage, bit for bit.
 //
-// With y = x / scale, tensor cores estimate q(c) = |c|^2 / 2 - y c of 64 sub-vectors to all entries
-// c: y in parts of 16 bits against c as it is stored, upon |c|^2 / 2 in fp32. A set of entries is
-// what one lane has of a group of tiles: two columns of each. Of its sets a lane keeps the least q
-// of the best, whose number stands in the last bits, and the least of all others; then the four
-// lanes of a row do. Where no other set is within the margin, the nearest entry is in the best
-// one, which is compared in fp32 by the rule of all (Nearest). Else, rarely, and where numbers are
-// too large or none, the warp compares all entries.
+// With y = x / scale, tensor cores estimate q(c) = |c|^2 / 2 - y c of a warp's sub-vectors, an item
+// (plan.h), to all entries c: y in parts of 16 bits against c as it is stored, upon |c|^2 / 2 in
+// fp32. A set of entries is what one lane has of a group of tiles: two columns of each. Of its sets
+// a lane keeps the least q of the best, whose number stands in the last bits, and the least of all
+// others; then the four lanes of a row do. Where no other set is within the margin, the nearest
+// entry is in the best one, which is compared in fp32 by the rule of all (Nearest). Else, rarely,
+// and where numbers are too large or none, the warp compares all entries.
 //
 // The margin. Let n = |y|, r the distance of y to the entry of the least q, U = n^2 + r^2, a the
 // nearest entry by the fp32 rule. a is about as near as that one, so both have |c| <= n + r, hence
@@ -36,11 +36,12 @@ class AppendEstimates {
   VQ_DEVICE AppendEstimates(const Share& share, int stage)
       : share_(share), stage_(stage), units_(share, stage) {}
 
-  // |c|^2 / 2 of the entries of the share's units.
+  // |c|^2 / 2 of the entries of the share's units, of which the last launch changes none.
   VQ_DEVICE void prepare() const {
     for (int i = thread_index(); i < units_.units() * kEntries; i += Share::kThreads) {
       float entry[kSize];
-      read_entry<kElement>(entry, share_.entry(units_.book(i / kEntries), i % kEntries), 1.0f);
+      const auto* const at = share_.entry_at(units_.book(i / kEntries), i % kEntries);
+      read_entry<kElement>(entry, load_constant(at), 1.0f);
       float sum = 0.0f;
       VQ_UNROLL
       for (int d = 0; d < kSize; ++d) sum += entry[d] * entry[d];
@@ -48,10 +49,10 @@ class AppendEstimates {
     }
   }
 
-  // A warp 64 sub-vectors of a unit at a time.
+  // A warp the sub-vectors of an item at a time.
   VQ_DEVICE void search() const {
     for (int item = warp(); item < units_.units() * kUnitItems; item += Share::kThreads / 32) {
-      const Run rows = units_.run_of(item / kUnitItems, item % kUnitItems * kAppendItem);
+      const Run rows = units_.run_of(item / kUnitItems, item % kUnitItems * kItemRows);
       if (rows.first < share_.work.count * Units::kUnitVectors) search(rows);
     }
   }
@@ -71,10 +72,12 @@ class AppendEstimates {
   static constexpr int kParts = kSize == 8 ? 2 : 3;  // of a number of y
   static constexpr int kGroup = group_tiles(kFormat);
   static constexpr int kGroups = kEntries / kAppendTile / kGroup;
-  static constexpr int kRowTiles = kAppendRowTiles;
+  static constexpr int kRowTiles = Share::kConfig.row_tiles;
+  static constexpr int kItemRows = item_rows(Share::kConfig);
   static constexpr int kSlots = 2 * kRowTiles;  // rows of a lane: 2 of each tile
+  static constexpr int kOwn = kSlots / 4;       // that it has alone in the end
   static constexpr u32 kSetMask = 4 * kGroups - 1;
-  static_assert(kRowTiles == 4, "each of a row's four lanes takes one tile of rows in the end");
+  static_assert(kRowTiles % 2 == 0, "the four lanes of a row share its slots in the end");
 
   // See above, 2^-18 U each, and 5 % for the rounding of U and r.
   static constexpr float kMargin =
@@ -109,17 +112,22 @@ class AppendEstimates {
     Least least[kSlots];
     estimate(a, number, rows.unit, least);
     merge(least);
-    bool open[2];
+    bool open[kOwn];
     VQ_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const Row row = row_of(rows, number_of(lane() % 4, half, lane() / 4));
-      const bool sure = compare(row, number, scale, inverted, least[half]);
-      open[half] = row.real && !sure;
+    for (int i = 0; i < kOwn; ++i) {
+      const Row row = row_of(rows, own_number(i, lane()));
+      const bool sure = compare(row, number, scale, inverted, least[i]);
+      open[i] = row.real && !sure;
     }
     VQ_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      if (any_of_warp(open[half])) compare_all(rows, half, open[half], number, scale);
+    for (int i = 0; i < kOwn; ++i) {
+      if (any_of_warp(open[i])) compare_all(rows, i, open[i], number, scale);
     }
+  }
+  // Row i that lane `of` has alone, see merge().
+  VQ_DEVICE static int own_number(int i, int of) {
+    const int slot = of % 4 * kOwn + i;
+    return number_of(slot / 2, slot % 2, of / 4);
   }
 
   // Parts of -y of a tile of rows. Of the 8 pairs of k, pair p is pair p % kPairs of part
@@ -208,12 +216,12 @@ class AppendEstimates {
     }
   }
 
-  // Of all lanes of a row, to the one whose tile it is: slots 0 and 1 are its halves.
+  // Of all lanes of a row, to the one whose it is: lane l of four has slots kOwn l + i.
   VQ_DEVICE static void merge(Least (&least)[kSlots]) {
     VQ_UNROLL
     for (int mask = 2; mask > 0; mask /= 2) {
       const bool upper = (lane() & mask) != 0;
-      const int kept = 2 * mask;
+      const int kept = kOwn * mask;
       VQ_UNROLL
       for (int slot = 0; slot < kept; ++slot) {
         const Least gives = upper ? least[slot] : least[slot + kept];
@@ -261,11 +269,11 @@ class AppendEstimates {
     return sure;
   }
 
-  // All entries, for the rows of this half that are open, one by one.
-  VQ_DEVICE void compare_all(const Run& rows, int half, bool open, i64 book, float scale) const {
+  // All entries, for those of the lanes' rows i that are open, one by one.
+  VQ_DEVICE void compare_all(const Run& rows, int i, bool open, i64 book, float scale) const {
     for (int from = 0; from < 32; ++from) {
       if (shuffle(open ? 1u : 0u, from) == 0) continue;
-      const Row row = row_of(rows, number_of(from % 4, half, from / 4));
+      const Row row = row_of(rows, own_number(i, from));
       const AppendStage<Share> stage(share_, stage_);
       float x[1][kSize], least[1];
       u32 nearest[1];

@@ -20,6 +20,8 @@ class AppendRows {
   static constexpr int kResiduals = Share::kResiduals;
   static constexpr int kBits = kFormat.index_bits;
   static constexpr int kOfLane = ceil_div(kChannels, 32);
+  static constexpr int kSequences = Share::kSequences;
+  static constexpr int kTokens = Share::kTokens;
   using Stored = CodeRows<Operand, Plan>;
   using Raw = RawRows<Plan>;
   static constexpr int kBatch = Raw::kBatch;
@@ -28,7 +30,7 @@ class AppendRows {
   static constexpr int kShareWords = ceil_div(Share::kVectors * kResiduals * kBits, 32);
 
   // `elements` are new_keys or new_values, `raw` the raw slots of the same; `first` is the number
-  // of the block's first token, but for batches. A warp's first row is on its way from here on, so
+  // of a sequence's first token, but for batches. A warp's first row is on its way from here on, so
   // that it comes while the block learns where it goes; of batches the place says which it is.
   VQ_DEVICE AppendRows(const KvAppendArgs& args, const u16* elements, u16* raw, int first)
       : args_(args), elements_(elements), raw_(raw), first_(first) {
@@ -41,16 +43,24 @@ class AppendRows {
         smooth_[j] = load_global(args.key_smooth + i64{block_y()} * kChannels + channel);
     }
     if constexpr (kBatch == 1) {
-      if (warp() < kConfig.tokens_per_block && first + warp() < kConfig.new_tokens) fetch(warp());
+      if (may_have(warp())) fetch(warp());
     }
   }
 
   // The rows to shared memory, transformed, and to their raw slots, but for batches. A warp a row;
-  // all threads.
-  VQ_DEVICE void load(const Share& share) {
+  // all threads. Rows of no token are zeros.
+  VQ_DEVICE void load(const Share& share, const AppendWork& own) {
+    if (kSequences > 1 && thread_index() < kSequences) Share::store_work(thread_index(), own);
     for (int t = warp(); t < share.work.count; t += kThreads / 32) {
+      const AppendWork work = Share::of_row(own, t);
+      if (kSequences > 1 && t % kTokens >= work.count) {
+        for (int channel = lane(); channel < kChannels; channel += 32) {
+          store_shared(Share::row(t) + channel, 0.0f);
+        }
+        continue;
+      }
       if constexpr (kBatch > 1) {
-        fetch_visited(share.work, t);
+        fetch_visited(work, t);
       } else if (t != warp()) {
         fetch(t);
       }
@@ -61,8 +71,7 @@ class AppendRows {
         values[j] = 0.0f;
         if (kChannels % 32 != 0 && channel >= kChannels) continue;
         if (kBatch == 1 && share.begin == 0) {
-          keep_raw(args_, raw_, share.work, first_ + t, channel_of<Operand, Plan>(channel),
-                   row_[j]);
+          keep_raw(args_, raw_, work, number_of(t), channel_of<Operand, Plan>(channel), row_[j]);
         }
         values[j] = to_float<kConfig.element>(row_[j]);
         if constexpr (kFormat.smooth) values[j] /= smooth_[j];
@@ -85,18 +94,17 @@ class AppendRows {
     const int words = left < kShareWords ? left : kShareWords;
     for (int i = thread_index(); i < share.work.count * words; i += kThreads) {
       const int t = i / words;
+      if (!share.has(t)) continue;
       const int word = i % words;
-      const int token = share.work.position + share.work.first + t;
-      store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
-                       Stored::word(first_word + word),
+      store_global(stored(share, t) + Stored::word(first_word + word),
                    packed(share, Share::codes() + t * Share::kVectors * kResiduals, word));
     }
     if constexpr (kFormat.token_scales) {
       if (share.begin > 0) return;
       for (int i = thread_index(); i < share.work.count * kScaleWords; i += kThreads) {
-        const int token = share.work.position + share.work.first + i / kScaleWords;
-        store_global(Stored::at(share.to, share.work.batch, share.work.head, i64{token}) +
-                         Stored::word(kCodeWords + i % kScaleWords),
+        const int t = i / kScaleWords;
+        if (!share.has(t)) continue;
+        store_global(stored(share, t) + Stored::word(kCodeWords + i % kScaleWords),
                      load_shared(Share::scales() + i));
       }
     }
@@ -105,11 +113,12 @@ class AppendRows {
   // New tokens to their raw slots, by the rows that a block visits: a row of a sink its own, and
   // the first that the call visits of a slot of the ring the newest of it. So a slot is written by
   // whom it is read by, which has read it by now, and by nobody else. A warp a row; all threads.
-  VQ_DEVICE void keep_visited(const AppendWork& work) const {
-    const int before = work.position % kBatch;  // visited ones of earlier calls
-    for (int t = warp(); t < kConfig.tokens_per_block; t += kThreads / 32) {
-      const int number = work.first + t;
-      if (number >= work.all) return;
+  VQ_DEVICE void keep_visited(const AppendWork& own) const {
+    for (int t = warp(); t < kSequences * kTokens; t += kThreads / 32) {
+      const AppendWork work = Share::of_row(own, t);
+      const int number = Share::number_of(work, t);
+      if (number >= work.all) continue;
+      const int before = work.position % kBatch;  // visited ones of earlier calls
       const int token = work.position + number;
       if (number >= 0 && token < kConfig.max_sinks) keep(work, number, token);
       const int newest = work.all - 1 - (work.all - 1 - number) % kConfig.max_window;
@@ -170,14 +179,31 @@ class AppendRows {
     }
   }
 
-  // The row of the call's token `first` + t.
-  VQ_DEVICE const u16* fresh(int first, int t = 0) const {
-    const i64 token = i64{block_z()} * kConfig.new_tokens + first + t;
+  // Where the codes of row t go.
+  VQ_DEVICE static auto* stored(const Share& share, int t) {
+    const AppendWork work = share.work_of(t);
+    const int token = work.position + work.first + (kSequences == 1 ? t : t % kTokens);
+    return Stored::at(share.to, work.batch, work.head, i64{token});
+  }
+
+  // Of row t, but for batches: the sequence; the number of its token, if the call has one.
+  VQ_DEVICE static int batch_of(int t) {
+    return kSequences == 1 ? block_z() : block_z() * kSequences + t / kTokens;
+  }
+  VQ_DEVICE int number_of(int t) const { return first_ + (kSequences == 1 ? t : t % kTokens); }
+  VQ_DEVICE bool may_have(int t) const {
+    return t < kSequences * kTokens && number_of(t) < kConfig.new_tokens &&
+           (kSequences == 1 || batch_of(t) < args_.batch);
+  }
+
+  // The row of the call's token `number`.
+  VQ_DEVICE const u16* fresh(int batch, int number) const {
+    const i64 token = i64{batch} * kConfig.new_tokens + number;
     return elements_ + (token * kConfig.kv_heads + block_y()) * kConfig.head_dim;
   }
   // Of a row lane l has channels l + 32 j.
   VQ_DEVICE void fetch(int t) {
-    const u16* const row = fresh(first_, t);
+    const u16* const row = fresh(batch_of(t), number_of(t));
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
@@ -189,7 +215,7 @@ class AppendRows {
 
   // Likewise of a batch: row t, which a call before has put into the ring where it is none of this.
   VQ_DEVICE void fetch_visited(const AppendWork& work, int t) {
-    const int number = work.first + t;
+    const int number = Share::number_of(work, t);
     const u16* const ring = raw_ + Raw::first(args_, work.batch, work.head) +
                             Raw::row(Raw::window_slot(work.position + number));
     VQ_UNROLL
@@ -197,13 +223,14 @@ class AppendRows {
       const int channel = lane() + 32 * j;
       if (kChannels % 32 != 0 && channel >= kChannels) continue;
       const int at = channel_of<Operand, Plan>(channel);
-      row_[j] = number < 0 ? load_global_coherent(ring + at) : load_global(fresh(number) + at);
+      row_[j] = number < 0 ? load_global_coherent(ring + at)
+                           : load_global(fresh(work.batch, number) + at);
     }
   }
   // New token `number` to a raw slot. A warp.
   VQ_DEVICE void keep(const AppendWork& work, int number, int slot) const {
     u16* const to = raw_ + Raw::first(args_, work.batch, work.head) + Raw::row(slot);
-    const u16* const from = fresh(number);
+    const u16* const from = fresh(work.batch, number);
     for (int channel = lane(); channel < kChannels; channel += 32) {
       const int at = channel_of<Operand, Plan>(channel);
       store_global(to + at, load_global(from + at));

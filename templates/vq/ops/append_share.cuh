@@ -143,6 +143,10 @@ struct Nearest<Decoder::affine, kVectorSize> : NearestScalars<Decoder::affine, k
 // The new tokens of a sequence that a block encodes, and where they go. `head` is the KV head;
 // `count` tokens from number `first` of the call on, of `all` that are appended. Of batches `first`
 // may be negative, a token of an earlier call, and `count` too, where there is none.
+//
+// A block of several sequences has one for each, a lane of each warp its own; from load() of the
+// rows on also in shared memory. That of its share, of all, counts the rows that the block has room
+// for: has() says which are of a token.
 struct AppendWork {
   int batch, head;
   int position;  // of the call's token 0
@@ -162,6 +166,8 @@ struct AppendShare {
   static constexpr int kResiduals = kFormat.residuals;
   static constexpr int kEntries = entries(kFormat);
   static constexpr int kVectors = share_sub_vectors(kConfig, kFormat);  // at most
+  static constexpr int kSequences = kConfig.sequences_per_block;
+  static constexpr int kTokens = kConfig.tokens_per_block;  // rows of a sequence
   using Words = EntryWords<kVectorSize>;
   using Candidates = Nearest<kFormat.decoder, kVectorSize>;
   using Vector = float[kVectorSize];
@@ -177,6 +183,53 @@ struct AppendShare {
     return {to, work, begin, left < kVectors ? left : kVectors};
   }
 
+  // Of lanes' own: whether there is a token; that of all; that of row t's sequence. All lanes.
+  VQ_DEVICE static bool any(const AppendWork& own) {
+    return kSequences == 1 ? own.count > 0 : any_of_warp(own.count > 0);
+  }
+  VQ_DEVICE static AppendWork of_all(const AppendWork& own) {
+    if constexpr (kSequences == 1) return own;
+    return {block_z() * kSequences, block_y(), 0, 0, kSequences * kTokens, 0};
+  }
+  VQ_DEVICE static AppendWork of_row(const AppendWork& own, int t) {
+    if constexpr (kSequences == 1) return own;
+    const int from = t / kTokens;
+    const auto its = [from](int number) {
+      return static_cast<int>(shuffle(static_cast<u32>(number), from));
+    };
+    return {block_z() * kSequences + from,
+            own.head,
+            its(own.position),
+            its(own.first),
+            its(own.count),
+            its(own.all)};
+  }
+
+  // Whether row t is of a token; its sequence's work; the token's number in the call.
+  VQ_DEVICE bool has(int t) const {
+    if constexpr (kSequences == 1) return true;  // as all rows that are counted
+    return t % kTokens < work_of(t).count;
+  }
+  VQ_DEVICE AppendWork work_of(int t) const {
+    if constexpr (kSequences == 1) return work;
+    const U32x4 is = load_shared(works() + t / kTokens);
+    const auto number = [](u32 word) { return static_cast<int>(word); };
+    return {work.batch + t / kTokens,
+            work.head,
+            number(is.x),
+            number(is.y),
+            number(is.z),
+            number(is.w)};
+  }
+  VQ_DEVICE static int number_of(const AppendWork& of, int t) {
+    return of.first + (kSequences == 1 ? t : t % kTokens);
+  }
+  VQ_DEVICE static void store_work(int sequence, const AppendWork& of) {
+    store_shared(works() + sequence,
+                 U32x4{static_cast<u32>(of.position), static_cast<u32>(of.first),
+                       static_cast<u32>(of.count), static_cast<u32>(of.all)});
+  }
+
   // The codebook of a sub-vector of the head and a stage, counted through all of the tensor.
   VQ_DEVICE i64 book_of(int vector, int stage) const {
     constexpr int kUnits = kChannels / kFormat.unit_elements;
@@ -187,8 +240,9 @@ struct AppendShare {
     if constexpr (kFormat.stage_scales) return load_global(to.scales + book);
     return 1.0f;
   }
-  VQ_DEVICE Words entry(i64 book, int number) const {
-    return load_global(reinterpret_cast<const Words*>(to.codebooks) + book * kEntries + number);
+  VQ_DEVICE Words entry(i64 book, int number) const { return load_global(entry_at(book, number)); }
+  VQ_DEVICE const Words* entry_at(i64 book, int number) const {
+    return reinterpret_cast<const Words*>(to.codebooks) + book * kEntries + number;
   }
 
   // A sub-vector of row t, as candidates are compared with it.
@@ -208,6 +262,7 @@ struct AppendShare {
   VQ_DEVICE static u32* nearest() { return shared_part<u32>(kShared.nearest); }
   VQ_DEVICE static u32* codes() { return shared_part<u32>(kShared.codes); }
   VQ_DEVICE static u32* scales() { return shared_part<u32>(kShared.scales); }
+  VQ_DEVICE static U32x4* works() { return shared_part<U32x4>(kShared.works); }
 };
 
 }  // namespace vq

@@ -61,6 +61,7 @@ class AppendStage {
     using Decode = Decoding<Share::kFormat.decoder, kElement, false>;  // of entries as stored
     for (int i = thread_index(); i < share_.work.count * share_.vectors; i += Share::kThreads) {
       const int t = i / share_.vectors;
+      if (!share_.has(t)) continue;
       const int local = i % share_.vectors;
       const int vector = share_.begin + local;
       const u32 nearest = nearest_of_all(place_of(t, local));

@@ -30,10 +30,10 @@ struct AppendedValues {
 // Tokens that fit between 0 and the capacity, of a block's own. No sum may overflow, whatever the
 // position.
 template <class Plan>
-VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block) {
+VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block, int batch) {
   constexpr auto kConfig = Plan::config();
   AppendWork work;
-  work.batch = block_z();
+  work.batch = batch;
   work.head = block_y();
   work.position = load_global(args.positions + work.batch);
   int all = kConfig.new_tokens;
@@ -59,11 +59,21 @@ template <class Share>
 using AppendLaneStage =
     Either<(entry_pieces(Share::kFormat) > 1), AppendWideStage<Share>, AppendStage<Share>>;
 
+// Of a block of several sequences lane l has the work of sequence l.
+template <class Plan>
+VQ_DEVICE AppendWork own_work(const KvAppendArgs& args, int token_block) {
+  constexpr int kSequences = Plan::config().sequences_per_block;
+  if constexpr (kSequences == 1) return append_work<Plan>(args, token_block, block_z());
+  AppendWork none{block_z() * kSequences + lane(), block_y(), 0, 0, 0, 0};
+  if (lane() >= kSequences || none.batch >= args.batch) return none;
+  return append_work<Plan>(args, token_block, none.batch);
+}
+
 // All threads, with a barrier between any two steps.
 template <template <class> class Stage, class Rows, class Share>
-VQ_DEVICE void encode(Rows& rows, const Share& share) {
-  Stage<Share>(share, 0).prepare();
-  rows.load(share);
+VQ_DEVICE void encode(Rows& rows, const Share& share, const AppendWork& own) {
+  if constexpr (!Share::kConfig.norms) Stage<Share>(share, 0).prepare();
+  rows.load(share, own);
   sync_block();
   for (int stage = 0; stage < Share::kResiduals; ++stage) {
     Stage<Share>(share, stage).search();
@@ -80,15 +90,21 @@ VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* r
                            const EncodedArgs& to, int token_block, int share) {
   if constexpr (Operand::config().scale_tokens > 0) {
     AppendGroups<Plan, Operand>(args, elements, raw)
-        .append(to, append_work<Plan>(args, token_block), share);
+        .append(to, append_work<Plan>(args, token_block, block_z()), share);
     return;
   }
   using Rows = AppendRows<Plan, Operand>;
+  using Share = typename Rows::Share;
+  if constexpr (Plan::config().norms) {
+    const AppendWork none{0, block_y(), 0, 0, 0, 0};
+    Stage<Share>(Share::of_block(to, none, share), 0).prepare();
+    after_last_launch();
+  }
   Rows rows(args, elements, raw, token_block * Plan::config().tokens_per_block);
-  const AppendWork work = append_work<Plan>(args, token_block);
-  if (work.count > 0) encode<Stage>(rows, Rows::Share::of_block(to, work, share));
+  const AppendWork own = own_work<Plan>(args, token_block);
+  if (Share::any(own)) encode<Stage>(rows, Share::of_block(to, Share::of_all(own), share), own);
   if constexpr (Rows::kBatch > 1) {
-    if (share == 0) rows.keep_visited(work);
+    if (share == 0) rows.keep_visited(own);
   }
 }
 

@@ -45,7 +45,7 @@ class AppendUnitRows {
   VQ_DEVICE static Row row_of(const Share& share, const Run& run, int number) {
     const int i = run.first + number;
     const Row row{i / kUnitVectors, i % kUnitVectors, true};
-    if (row.token < share.work.count && row.vector < run.vectors) {
+    if (row.token < share.work.count && row.vector < run.vectors && share.has(row.token)) {
       return {row.token, run.vector + row.vector, true};
     }
     return {0, run.vector, false};

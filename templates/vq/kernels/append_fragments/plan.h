@@ -10,6 +10,8 @@ struct AppendFragments {
   int threads = 256;
   int splits = 1;
   int tokens_per_block = 64;
+  int sequences_per_block = 1;
+  int row_tiles = 4;
   static constexpr int warps_along_entries = 1;
   static constexpr int sub_vectors_per_warp = 1;  // of those that are compared with all entries
   static constexpr bool norms = true;
@@ -25,13 +27,19 @@ struct AppendFragments {
           "blocks that share the sub-vectors of a row, at most: each writes whole words");
     visit("tokens_per_block", &P::tokens_per_block, Range{1, 128},
           "new tokens of a sequence that a block encodes at once");
+    visit("sequences_per_block", &P::sequences_per_block, Range{1, 32},
+          "sequences whose new tokens a block encodes at once");
+    visit("row_tiles", &P::row_tiles, Range{2, 4},
+          "tiles of 16 sub-vectors that a warp compares with an entry once it is loaded: 2 or 4");
   }
 };
 
-// A product is of 16 sub-vectors and a tile of 8 entries; a warp has 4 of them for a tile.
+// A product is of 16 sub-vectors and a tile of 8 entries.
 inline constexpr int kAppendTile = 8;
-inline constexpr int kAppendRowTiles = 4;
-inline constexpr int kAppendItem = 16 * kAppendRowTiles;  // sub-vectors of a warp at once
+inline constexpr int kAppendRows = 16;
+
+// Sub-vectors of a warp at once.
+VQ_HD constexpr int item_rows(const AppendFragments& plan) { return kAppendRows * plan.row_tiles; }
 
 // Tiles of a group: of a group's entries a lane keeps its least estimate.
 VQ_HD constexpr int group_tiles(const FormatConfig& f) {
@@ -42,7 +50,7 @@ VQ_HD constexpr int group_tiles(const FormatConfig& f) {
 
 // Items of a block that a unit makes.
 VQ_HD constexpr int unit_items(const AppendConfig<AppendFragments>& c, const FormatConfig& f) {
-  return ceil_div(c.tokens_per_block * unit_sub_vectors(c, f), kAppendItem);
+  return ceil_div(block_rows(c, f) * unit_sub_vectors(c, f), item_rows(c));
 }
 
 VQ_HD constexpr CallShape call_shape(const AppendConfig<AppendFragments>& c, i64 batch) {

@@ -12,6 +12,7 @@ struct AppendLanes {
   int tokens_per_block = 1;
   int warps_along_entries = 1;
   int sub_vectors_per_warp = 4;
+  static constexpr int sequences_per_block = 1;
   static constexpr bool norms = false;
 
   static constexpr const char* kType = "AppendLanes";

@@ -16,6 +16,7 @@ struct AppendProducts {
   int warpgroups = 0;
   static constexpr int warps_along_entries = 1;
   static constexpr int sub_vectors_per_warp = 1;
+  static constexpr int sequences_per_block = 1;
   static constexpr bool norms = false;  // of all entries
 
   static constexpr const char* kType = "AppendProducts";
