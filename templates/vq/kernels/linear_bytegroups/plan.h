@@ -74,7 +74,16 @@ VQ_HD constexpr i64 staged_scales(const LinearConfig<LinearBytegroups>& c) {
 VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearBytegroups>& c) {
   return ceil_div(staged_scales(c) + row_blocks(c) * c.rows_per_block * 4, i64{16}) * 16;
 }
-inline constexpr int kStagingThreads = 256;
+// A block of the first kernel turns a row to bytes, a thread the columns of few steps, one where a
+// block has threads enough: all of a row's loads are then on their way at once.
+VQ_HD constexpr i64 staged_steps(const LinearConfig<LinearBytegroups>& c) {
+  return chunks(c) * c.chunk_columns / 32;
+}
+VQ_HD constexpr int staging_threads(const LinearConfig<LinearBytegroups>& c) {
+  constexpr i64 kMost = 1024;
+  const i64 warps = ceil_div(staged_steps(c), i64{32});
+  return static_cast<int>(warps * 32 < kMost ? warps * 32 : kMost);
+}
 
 // 32-bit registers of a thread: sums of integers, the codes of this run and the next, two sets of
 // operands; and addresses and what is being looked up.
@@ -94,7 +103,7 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytegroups>&) {
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   CallShape shape{};
   shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
-             kStagingThreads, kStagingThreads / 32 * 4, false, false});
+             staging_threads(c), staging_threads(c) / 32 * 4, false, false});
   return call_behind(c, shape, shared_layout(c).total);
 }
 
