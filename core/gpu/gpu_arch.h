@@ -23,6 +23,18 @@ inline bool has_bulk_copies(std::string_view arch) {
   return arch == "host" || arch_number(arch) >= 90;
 }
 
+// PTX ISA, barrier.cluster: requires sm_90. The same.
+inline bool has_clusters(std::string_view arch) { return has_bulk_copies(arch); }
+
+// Multiprocessors that clusters of so many blocks use at once, a block each. A cluster lies within
+// a GPC, and an H100's GPCs have 16 or 18: 16 are counted on, of pairs all.
+inline int cluster_sms(const GpuSpec& gpu, int blocks) {
+  constexpr int kOfGpc = 16;
+  if (blocks <= 2) return gpu.sms;
+  return gpu.sms < kOfGpc ? gpu.sms / blocks * blocks
+                          : gpu.sms / kOfGpc * (kOfGpc / blocks * blocks);
+}
+
 // Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits are
 // those of the shipped profiles of that architecture; where none is, only products of tensor
 // cores and what contradicts itself are judged.

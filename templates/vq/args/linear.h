@@ -13,7 +13,8 @@ struct LinearArgs {
   u16* y;        // [rows][out_features]
   QuantizedArgs weights;  // rows [out_features]; the same, and slices: aligned to code_words words
   const float* output_scales;  // [out_features]; null where the format has none
-  float* partials;  // [splits][the problem's rows][out_features] fp32; null where splits == 1
+  float* partials;  // [splits][the problem's rows][out_features] fp32; null where splits == 1, and with
+                    // combine cluster
   u32* counters;    // [slots][blocks of rows][blocks of outputs], zeros; for plans whose last block
                     // merges
   i32 rows;         // of x and y, 1 to the problem's: no others are read or written
