@@ -2,6 +2,7 @@
 // the user's own, may get wrong, and that would otherwise show in a compiler or driver far from it.
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 
 #include "core/gpu/gpu_spec.h"
@@ -31,8 +32,8 @@ inline bool has_clusters(std::string_view arch) { return has_bulk_copies(arch); 
 inline int cluster_sms(const GpuSpec& gpu, int blocks) {
   constexpr int kOfGpc = 16;
   if (blocks <= 2) return gpu.sms;
-  return gpu.sms < kOfGpc ? gpu.sms / blocks * blocks
-                          : gpu.sms / kOfGpc * (kOfGpc / blocks * blocks);
+  const int of_gpc = std::min(gpu.sms, kOfGpc);
+  return std::max(blocks, gpu.sms / of_gpc * (of_gpc / blocks * blocks));
 }
 
 // Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits are

@@ -62,6 +62,16 @@ int splits_in_chunks(const P& plan, const Linear& op, std::int64_t wanted) {
                                       std::max<std::int64_t>(1, wanted)));
 }
 
+// The plan with its splits as a cluster, where they may be one and all clusters run at once with a
+// multiprocessor for each block.
+template <class P>
+P clustered(const P& plan, const Linear& op, const GpuSpec& gpu) {
+  P as_cluster = plan;
+  as_cluster.combine = Combine::cluster;
+  if (!check(as_cluster, op, gpu).ok) return plan;
+  return call_shape(as_cluster, op).blocks() <= cluster_sms(gpu, plan.splits) ? as_cluster : plan;
+}
+
 // Tries whole codebooks in shared memory, then in global memory; false where check() accepts
 // neither.
 template <class P>
@@ -331,7 +341,7 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
 // Partials of many rows are stored behind all products, and read again: nothing overlaps them.
 template <class Config>
 void add_partials(BlockWork& to, const Config& c) {
-  if (vq::splits(c) == 1) return;
+  if (!vq::stores_partials(c)) return;
   constexpr double kBytesOfTurn = 300 * 64;  // as cost/work.cpp has latencies and the L2
   to.merge_turns += 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c) / kBytesOfTurn;
 }

@@ -246,7 +246,10 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
   });
   if (v[kSplits] > 0) {
     change(
-        [&](auto& own) requires requires { own.splits; } { own.splits = v[kSplits]; });
+        [&](auto& own) requires requires { own.splits; } {
+          own.splits = v[kSplits];
+          if constexpr (requires { own.kMayCluster; }) own.combine = Combine::kernel;
+        });
   }
   if (v[kCombine] > 0) {  // 2: as a cluster, in the dataflows that may
     change(
