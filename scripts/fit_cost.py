@@ -24,7 +24,7 @@ try:
 except ImportError:
     sys.exit("fit_cost: SciPy is missing; install python3-scipy")
 
-IN_TURN = ["launch", "combine", "exchange", "prologue", "fill", "chain"]
+IN_TURN = ["launch", "combine", "cluster", "prologue", "fill", "chain"]
 OVERLAPPING = ["memory", "l2", "shared", "lines", "lookups", "arithmetic", "tensor"]
 PARTS = IN_TURN + OVERLAPPING
 START = {"launch": 2.0, "combine": 1.5}

@@ -177,8 +177,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   // Assumed, not measured: two barriers of a cluster, and what an SM loads of others a clock.
   constexpr double kClusterBarriersUs = 1.5, kPeerBytes = 100;
   if (work.cluster > 1) {
-    us[CostPart::exchange] =
-        kClusterBarriersUs + on_one * work.exchanged_bytes / kPeerBytes / clock;
+    us[CostPart::cluster] = kClusterBarriersUs + on_one * work.exchanged_bytes / kPeerBytes / clock;
   }
   us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
   us[CostPart::fill] = waves * work.fill * kLatencyCycles / clock;

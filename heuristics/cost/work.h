@@ -22,7 +22,7 @@ enum class CostPart {
   launch,      // one kernel
   combine,     // of splits: the second kernel's launch, and its loads one after the other; or what
                // the last block does: barriers, its counter, and its loads
-  exchange,    // of a cluster: its barriers, and what a block loads from the others
+  cluster,     // of one: its barriers, and what a block loads from the others
   prologue,    // waves x chunks: barriers, and the first loads behind each
   fill,        // waves x loads that a thread waits for to fill codebooks, tables and staged x
   chain,       // waves x loads of codes that a warp waits for, one after the other
@@ -36,8 +36,8 @@ enum class CostPart {
 };
 template <>
 inline constexpr auto enum_names<CostPart> =
-    std::array{"launch", "combine", "exchange", "prologue", "fill",       "chain", "memory",
-               "l2",     "shared",  "lines",    "lookups",  "arithmetic", "tensor"};
+    std::array{"launch", "combine", "cluster", "prologue", "fill",       "chain", "memory",
+               "l2",     "shared",  "lines",   "lookups",  "arithmetic", "tensor"};
 inline constexpr std::size_t kCostParts = enum_names<CostPart>.size();
 
 // A value a part.

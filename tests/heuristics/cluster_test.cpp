@@ -65,12 +65,12 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   const Verdict verdict = check(plan, op, gpu);
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   const CostParts as_cluster = model.ideal(plan);
-  EXPECT_EQ(by_kernel[CostPart::exchange], 0);
-  EXPECT_DOUBLE_EQ(as_cluster[CostPart::exchange], 1.5 + 256 * 64 * 4 / 100.0 / 1000);
+  EXPECT_EQ(by_kernel[CostPart::cluster], 0);
+  EXPECT_DOUBLE_EQ(as_cluster[CostPart::cluster], 1.5 + 256 * 64 * 4 / 100.0 / 1000);
   EXPECT_GT(by_kernel[CostPart::combine], 1);
   EXPECT_EQ(as_cluster[CostPart::combine], 0);
   EXPECT_LT(as_cluster[CostPart::l2], by_kernel[CostPart::l2]);
-  for (const CostPart part : {CostPart::combine, CostPart::exchange, CostPart::l2}) {
+  for (const CostPart part : {CostPart::combine, CostPart::cluster, CostPart::l2}) {
     by_kernel[part] = as_cluster[part];
   }
   EXPECT_EQ(by_kernel.of, as_cluster.of);
