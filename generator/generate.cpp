@@ -139,18 +139,22 @@ std::string suffix(const Problem& problem, const Plan& plan, const std::string& 
 
 // `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`. VQ_KERNEL_AHEAD is of a
 // function that waits for the last launch itself; VQ_KERNEL_AHEAD_RESIDENT of one whose registers
-// leave room for several blocks, so many behind `threads`.
+// leave room for several blocks, so many behind `threads`; VQ_KERNEL_AHEAD_CLUSTERS of one whose
+// blocks form clusters of so many. A launch has nothing to say of clusters: the kernel does.
 std::string entry_text(const KernelEntry& entry, const vq::Launch& launch, const char* args) {
+  const bool clusters = launch.cluster > 1;
+  const int blocks = clusters ? launch.cluster : launch.resident;
   return fmt::format(
-      "\n// Launch: grid ({}, {}, {}), {} threads, {} bytes of dynamic shared memory.\n"
+      "\n// Launch: grid ({}, {}, {}), {} threads, {} bytes of dynamic shared memory{}.\n"
       "VQ_KERNEL{}({}, {}, vq::{}) {{ vq::{}<Plan>(args); }}\n",
       entry.grid.x, entry.grid.y, entry.grid.z, entry.threads, entry.shared_bytes,
-      launch.resident > 0 ? "_AHEAD_RESIDENT"
-      : launch.ahead      ? "_AHEAD"
-                          : "",
+      clusters ? fmt::format(", clusters of (1, 1, {}) by themselves", blocks) : "",
+      clusters              ? "_AHEAD_CLUSTERS"
+      : launch.resident > 0 ? "_AHEAD_RESIDENT"
+      : launch.ahead        ? "_AHEAD"
+                            : "",
       entry.name,
-      launch.resident > 0 ? fmt::format("{}, {}", entry.threads, launch.resident)
-                          : std::to_string(entry.threads),
+      blocks > 0 ? fmt::format("{}, {}", entry.threads, blocks) : std::to_string(entry.threads),
       args, launch.function);
 }
 
@@ -191,11 +195,12 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
 // launch before it has ended, where some multiprocessors still have blocks of that one; and where
 // two of its own fit a multiprocessor, they were seen to share one while others had none: 81 us in
 // place of 50, 29 of 20 (docs/notebook/bytes.md). So blocks that are no more than the
-// multiprocessors ask for more than half of one's shared memory. Other ops are not measured so.
+// multiprocessors, or than those that their clusters use, ask for more than half of one's shared
+// memory. Other ops are not measured so.
 std::int64_t asked_shared_bytes(const vq::Launch& launch, const Problem& problem,
                                 const GpuSpec& gpu) {
-  const bool alone =
-      arch_number(gpu.arch) >= 90 && launch.ahead && launch.x * launch.y * launch.z <= gpu.sms;
+  const bool alone = arch_number(gpu.arch) >= 90 && launch.ahead &&
+                     launch.x * launch.y * launch.z <= cluster_sms(gpu, launch.cluster);
   if (as_linear(problem) == nullptr || !alone) return launch.shared_bytes;
   constexpr int kGranule = 1024;
   const int more_than_half = (gpu.shared_bytes_per_sm / 2 / kGranule + 1) * kGranule;

@@ -19,21 +19,19 @@ class Cheapest final : public Candidates {
   void add_each(Plan plan, std::span<const Placement> placements) override {
     *placement_of(plan, Operand::weights) = all_global();
     add_placed(plan, placements);
-    if (const auto merging = merged(plan)) add_placed(*merging, placements);
+    for (const Plan& each : merged_otherwise(plan, problem, gpu, last_block_)) {
+      add_placed(each, placements);
+    }
   }
 
   void add(const Plan& plan) override {
     add_one(plan);
-    if (const auto merging = merged(plan)) add_one(*merging);
+    for (const Plan& each : merged_otherwise(plan, problem, gpu, last_block_)) add_one(each);
   }
 
   std::optional<Plan> best;
 
  private:
-  // The plan whose last block merges, where that may and can be.
-  std::optional<Plan> merged(const Plan& plan) const {
-    return last_block_ ? merged_by_last_block(plan, problem, gpu) : std::nullopt;
-  }
   bool below(double us) const { return !best || us < us_; }
 
   // Costs are of plans that check() accepts; it accepts no placement where it refuses none at all.
@@ -167,10 +165,10 @@ Plan by_rules(const Config& config, const GpuSpec& gpu) {
   return with_overrides(plan, config);
 }
 
-// The rules' plan with the last block merging where it may and can.
+// The rules' plan with the last block merging where it may and can and no cluster does.
 Plan with_last_block(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                      const ChooseOptions& options) {
-  if (!options.last_block) return plan;
+  if (!options.last_block || merged_as_cluster(plan, problem, gpu) == plan) return plan;
   return merged_by_last_block(plan, problem, gpu).value_or(plan);
 }
 

@@ -328,6 +328,11 @@ std::vector<std::string> explain(const Plan& plan, const Problem& problem, const
             "combine last_block: the last of {} blocks merges, for each of {} results; no second "
             "kernel",
             shape.splits, shape.counters));
+      } else if (each.combine == Combine::cluster) {
+        all.push_back(fmt::format(
+            "combine cluster: the {} blocks of each result add up their sums in shared memory; no "
+            "second kernel",
+            shape.splits));
       }
     }
     return all;

@@ -124,15 +124,37 @@ std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, cons
   return plan;
 }
 
+std::optional<Plan> merged_as_cluster(Plan plan, const Problem& problem, const GpuSpec& gpu) {
+  const bool may = std::visit(
+      [](auto& each) {
+        constexpr bool kMay = requires { each.kMayCluster; };
+        if constexpr (kMay) each.combine = Combine::cluster;
+        return kMay;
+      },
+      plan);
+  if (!may || !check(plan, problem, gpu).ok) return std::nullopt;
+  return plan;
+}
+
+std::vector<Plan> merged_otherwise(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                   bool last_block) {
+  std::vector<Plan> plans;
+  if (const auto cluster = merged_as_cluster(plan, problem, gpu)) plans.push_back(*cluster);
+  if (!last_block) return plans;
+  if (const auto last = merged_by_last_block(plan, problem, gpu)) plans.push_back(*last);
+  return plans;
+}
+
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options) {
   if (!check(problem).ok) return {};
   DistinctPlans distinct(problem, gpu);
   add_plans(distinct, options.placement);
-  std::vector<Plan> all;  // each followed by the same whose last block merges, where that can be
+  std::vector<Plan> all;  // each followed by the same whose splits are merged otherwise
   for (const Plan& plan : distinct.plans) {
     all.push_back(plan);
-    if (!options.last_block) continue;
-    if (const auto merging = merged_by_last_block(plan, problem, gpu)) all.push_back(*merging);
+    for (const Plan& each : merged_otherwise(plan, problem, gpu, options.last_block)) {
+      all.push_back(each);
+    }
   }
   if (options.keep) std::erase_if(all, [&](const Plan& plan) { return !options.keep(plan); });
   const std::size_t feasible = all.size();

@@ -22,7 +22,8 @@ inline constexpr auto enum_names<SpacePlacement> = std::array{"any", "global", "
 struct SpaceOptions {
   std::size_t most = 150;  // plans kept; 0 keeps all
   SpacePlacement placement = SpacePlacement::any;
-  bool last_block = true;  // plans whose last block merges the splits, beside those by a kernel
+  // Plans whose last block merges the splits, beside those by a kernel or as a cluster.
+  bool last_block = true;
   std::function<bool(const Plan&)> keep = {};  // leaves out plans before they are counted
 };
 
@@ -41,8 +42,12 @@ Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& opti
 // the golden ratio of `size`, without a common factor.
 std::size_t golden_step(std::size_t size);
 
-// The plan with its splits merged by the last block; nullopt where that cannot be.
+// The plan with its splits merged by the last block, or as a cluster; nullopt where that cannot be.
 std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, const GpuSpec& gpu);
+std::optional<Plan> merged_as_cluster(Plan plan, const Problem& problem, const GpuSpec& gpu);
+// Such plans beside `plan`, whose splits a kernel merges; those by the last block if asked.
+std::vector<Plan> merged_otherwise(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                   bool last_block);
 
 // The dataflow and the placement, which decide most: "fragments, 8 copies".
 std::string kind_of(const Plan& plan, const Problem& problem);

@@ -89,16 +89,22 @@ def faults(instructions, labels):
 
 def disassemblies(tool, folder):
     """Of products by warp groups: formats of one stage, two, two with factors, and of bytes; few rows
-    and many; look-ups ahead or not. And of wide sub-vectors that are appended."""
+    and many; look-ups ahead or not; splits merged by a kernel or a cluster. And of wide sub-vectors
+    that are appended."""
     formats = ("gptvq-2", "aqlm-2x8", "quip-4")
     made = [(weights, rows, {"dataflow": "warpgroups", "steps_ahead": ahead, "idle_warps": idle})
             for weights, rows, (ahead, idle) in itertools.product(formats, (8, 64), ((0, 0), (1, 0), (1, 2)))]
-    made += [(weights, rows, {"dataflow": "rowgroups", "code_words": words})
-             for weights, rows, words in itertools.product((*formats, "aqlm-2x8i8"), (64, 128), (1, 4))]
+    merged = [{"code_words": words, "splits": 4, "combine": combine}
+              for words, combine in ((1, "kernel"), (4, "cluster"))]
+    made += [(weights, rows, {"dataflow": "rowgroups", **merging})
+             for weights, rows, merging in itertools.product((*formats, "aqlm-2x8i8"), (64, 128), merged)]
+    made = [(weights, rows, {**plan, "outputs_per_warp": 16}) for weights, rows, plan in made]
+    made += [("aqlm-2x8i8", rows, {"dataflow": "bytegroups", **merging})
+             for rows, merging in itertools.product((16, 64), merged)]
     configs = [(f"{plan['dataflow']}-{weights}-{rows}",
                 {"op": "gemm", "weights": weights,
                  "shape": {"rows": rows, "out_features": 7168, "in_features": 4096},
-                 "plan": {**plan, "threads": 512, "outputs_per_warp": 16, "rows_per_block": rows}})
+                 "plan": {**plan, "threads": 512, "rows_per_block": rows}})
                for weights, rows, plan in made]
     configs += [(f"products-{dtype}",
                  {"op": "kv_append", "dtype": dtype, "keys": "vqkv-llama-3.1-8b-keys",

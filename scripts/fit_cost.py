@@ -24,7 +24,7 @@ try:
 except ImportError:
     sys.exit("fit_cost: SciPy is missing; install python3-scipy")
 
-IN_TURN = ["launch", "combine", "prologue", "fill", "chain"]
+IN_TURN = ["launch", "combine", "cluster", "prologue", "fill", "chain"]
 OVERLAPPING = ["memory", "l2", "shared", "lines", "lookups", "arithmetic", "tensor"]
 PARTS = IN_TURN + OVERLAPPING
 START = {"launch": 2.0, "combine": 1.5}
@@ -77,7 +77,7 @@ def read(path):
     rows = []
     for config in json.load(open(path))["configs"]:
         for each in config["timed"]:
-            ideal = [each["ideal_us"][part] for part in PARTS]
+            ideal = [each["ideal_us"].get(part, 0.0) for part in PARTS]  # older documents lack some
             rows.append((config["config"], each["dataflow"], ideal, each["time_us"],
                          config["best_us"]))
     return rows

@@ -17,11 +17,12 @@
 
 namespace vqgen {
 
-// The first five follow each other, the others overlap.
+// The first six follow each other, the others overlap.
 enum class CostPart {
   launch,      // one kernel
   combine,     // of splits: the second kernel's launch, and its loads one after the other; or what
                // the last block does: barriers, its counter, and its loads
+  cluster,     // of one: its barriers, and what a block loads from the others
   prologue,    // waves x chunks: barriers, and the first loads behind each
   fill,        // waves x loads that a thread waits for to fill codebooks, tables and staged x
   chain,       // waves x loads of codes that a warp waits for, one after the other
@@ -35,8 +36,8 @@ enum class CostPart {
 };
 template <>
 inline constexpr auto enum_names<CostPart> =
-    std::array{"launch", "combine", "prologue", "fill",    "chain",      "memory",
-               "l2",     "shared",  "lines",    "lookups", "arithmetic", "tensor"};
+    std::array{"launch", "combine", "cluster", "prologue", "fill",       "chain", "memory",
+               "l2",     "shared",  "lines",   "lookups",  "arithmetic", "tensor"};
 inline constexpr std::size_t kCostParts = enum_names<CostPart>.size();
 
 // A value a part.
@@ -53,6 +54,7 @@ struct BlockWork {
   int registers = 0;  // a thread, as far as can be told before compiling
   std::int64_t shared_bytes = 0;
   std::int64_t blocks = 0;
+  int cluster = 1;      // blocks that run at once
   double prologue = 0;  // in turn: chunks or tiles of the block,
   double fill = 0;      // loads that a thread does to fill,
   double chain = 0;     // loads of codes that a warp does
@@ -71,6 +73,7 @@ struct BlockWork {
   // after the other.
   double merge_launches = 0;
   double merge_turns = 0;
+  double exchanged_bytes = 0;  // that a block of a cluster loads from all of its blocks
 };
 
 // Passes of a phase of lanes, remembered: plans of one problem differ in few placements.

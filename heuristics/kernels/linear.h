@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/ceil_div.h"
+#include "core/gpu/gpu_arch.h"
 #include "heuristics/kernels/slice.h"
 
 namespace vqgen {
@@ -59,6 +60,16 @@ template <class P>
 int splits_in_chunks(const P& plan, const Linear& op, std::int64_t wanted) {
   return static_cast<int>(even_splits(ceil_div(op.shape.in_features, plan.chunk_columns),
                                       std::max<std::int64_t>(1, wanted)));
+}
+
+// The plan with its splits as a cluster, where they may be one and all clusters run at once with a
+// multiprocessor for each block.
+template <class P>
+P clustered(const P& plan, const Linear& op, const GpuSpec& gpu) {
+  P as_cluster = plan;
+  as_cluster.combine = Combine::cluster;
+  if (!check(as_cluster, op, gpu).ok) return plan;
+  return call_shape(as_cluster, op).blocks() <= cluster_sms(gpu, plan.splits) ? as_cluster : plan;
 }
 
 // Tries whole codebooks in shared memory, then in global memory; false where check() accepts
@@ -178,6 +189,26 @@ void judge_tile_rows(Judge& judge, const Config& config, const char* what) {
                 config.unit_rows, vq::outputs_per_block(config), what);
 }
 
+// Blocks of an output as a cluster.
+template <class Config>
+void judge_cluster(Judge& judge, const Config& config, const GpuSpec& gpu) {
+  judge.require(
+      has_clusters(gpu.arch),
+      "{} ({}) has no clusters of blocks, which combine cluster takes and sm_90 has first; "
+      "use kernel or last_block",
+      gpu.name, gpu.arch);
+  const int splits = vq::splits(config);
+  judge.require(splits >= 2 && splits <= vq::kMostClusterBlocks,
+                "combine cluster takes 2 to {} splits, not {}; use {}", vq::kMostClusterBlocks,
+                splits, splits < 2 ? "kernel" : "fewer, or kernel");
+  judge.require(
+      vq::sums_bytes(config) <= gpu.shared_bytes_per_block,
+      "the sums of {} outputs and {} rows take {} bytes of a block's shared memory, {} has "
+      "{}; lower threads, outputs_per_warp or rows_per_block, or use combine kernel",
+      vq::outputs_per_block(config), config.rows_per_block, vq::sums_bytes(config), gpu.name,
+      gpu.shared_bytes_per_block);
+}
+
 // What holds for all dataflows.
 template <class P>
 void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
@@ -208,6 +239,9 @@ void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& 
   if (plan.codebook != all_global() || op.weights.stage_scales) {
     judge_tile_rows(judge, config, "whose codebook and scales kept near serve one tile");
   }
+  constexpr bool kMayCluster = requires { P::kMayCluster; };
+  const bool clusters = kMayCluster && vq::in_clusters(config);
+  if (clusters) judge_cluster(judge, config, gpu);
   if (!judge.ok()) return;
   const vq::CallShape shape = call_shape(plan, op);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
@@ -217,7 +251,7 @@ void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& 
                 "{} blocks of rows of all experts times {} splits are more than the {} blocks of a "
                 "grid's last axis; use fewer splits or more rows_per_block",
                 vq::row_slots(config), vq::splits(config), kMostGrid);
-  judge_combine(judge, plan.combine, vq::splits(config), shape.counters);
+  if (!clusters) judge_combine(judge, plan.combine, vq::splits(config), shape.counters);
 }
 
 // A block binds the codebooks of other columns at every chunk that begins in them.
@@ -307,7 +341,7 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
 // Partials of many rows are stored behind all products, and read again: nothing overlaps them.
 template <class Config>
 void add_partials(BlockWork& to, const Config& c) {
-  if (vq::splits(c) == 1) return;
+  if (!vq::stores_partials(c)) return;
   constexpr double kBytesOfTurn = 300 * 64;  // as cost/work.cpp has latencies and the L2
   to.merge_turns += 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c) / kBytesOfTurn;
 }

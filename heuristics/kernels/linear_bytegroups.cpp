@@ -61,7 +61,7 @@ LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuS
         plan.code_words = words;
         plan.chunk_columns = chunk_of(plan, op, 256);
         plan.splits = splits_in_chunks(plan, op, gpu.sms / blocks_of_split(op, plan));
-        if (check(plan, op, gpu).ok) return plan;
+        if (check(plan, op, gpu).ok) return clustered(plan, op, gpu);
       }
     }
   }

@@ -65,7 +65,7 @@ LinearRowgroups choose_plan(LinearRowgroups plan, const Linear& op, const GpuSpe
         plan.chunk_columns = chunk_of(plan, op, kChunkColumns);
         if (plan.chunk_columns == 0) continue;
         plan.splits = splits_in_chunks(plan, op, gpu.sms / blocks_of_split(op, plan));
-        if (check(plan, op, gpu).ok) return plan;
+        if (check(plan, op, gpu).ok) return clustered(plan, op, gpu);
       }
     }
   }

@@ -99,7 +99,7 @@ LinearWarpgroups choose_plan(LinearWarpgroups plan, const Linear& op, const GpuS
     for (const int words : {4, 2, 1}) {
       plan.code_words = words;
       for (const int steps : {2, 1}) {
-        if (fit_chunk(plan, op, gpu, steps)) return plan;
+        if (fit_chunk(plan, op, gpu, steps)) return clustered(plan, op, gpu);
       }
     }
   }

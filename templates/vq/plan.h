@@ -39,6 +39,9 @@ struct Doc {
   static constexpr const char* kSumsSplits =
       "what sums up the splits: a second kernel, or the last block to end, by counters in the "
       "workspace";
+  static constexpr const char* kSumsSplitsOrClusters =
+      "what sums up the splits: a second kernel; the last block to end, by counters in the "
+      "workspace; or the blocks as a cluster, of 2 to 8, in shared memory";
   static constexpr const char* kSumsBlocks =
       "what sums up the blocks of an output: a second kernel, or the last block to end, by "
       "counters in the workspace";
@@ -52,12 +55,13 @@ struct Doc {
 };
 
 // How the sums of splits become one. kernel: a second kernel adds them up. last_block: the last to
-// end of the blocks that share a result does, which it learns from a counter; the same bits.
-enum class Combine : int { kernel, last_block };
+// end of the blocks that share a result does, which it learns from a counter. cluster: these blocks
+// form a cluster, and each adds up a part of what all of them hold in shared memory. The same bits.
+enum class Combine : int { kernel, last_block, cluster };
 template <>
 struct EnumNames<Combine> {
   static constexpr const char* kType = "vq::Combine";
-  static constexpr const char* kNames[] = {"kernel", "last_block"};
+  static constexpr const char* kNames[] = {"kernel", "last_block", "cluster"};
 };
 
 // Whose tokens the blocks of a batch share. sequence: each has as many blocks. length: all

@@ -224,6 +224,30 @@ TEST(GenerateEntries, AProductsLastBlockBringsNone) {
   EXPECT_EQ(made.generate().text.find("vq::linear_combine<Plan>("), std::string::npos);
 }
 
+// The kernel says that its blocks form clusters, for launches of any kind; blocks that are more
+// than clusters have room for side by side may share a multiprocessor.
+TEST(GenerateEntries, ClustersAreTheKernelsOwn) {
+  Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
+  Gemm op{std::get<Gemv>(made.problem)};
+  op.shape = {.rows = 16, .out_features = 4096, .in_features = 4096};
+  made.problem = op;
+  auto& plan = made.plan.emplace<LinearWarpgroups>(LinearWarpgroups{.splits = 4});
+  plan.rows_per_block = 16;
+  plan.combine = Combine::cluster;
+  const KernelSource source = made.generate();
+  ASSERT_EQ(source.entries.size(), 1u);
+  EXPECT_NE(source.text.find("VQ_KERNEL_AHEAD_CLUSTERS(" + source.entries[0].name + ", 256, 4, "),
+            std::string::npos);
+  EXPECT_NE(source.text.find("clusters of (1, 1, 4) by themselves"), std::string::npos);
+  EXPECT_EQ(source.entries[0].grid.z, 4u);
+  EXPECT_GT(source.entries[0].shared_bytes, 233472 / 2);  // 128 blocks
+  op.shape.out_features = 33 * 128;
+  made.problem = op;
+  EXPECT_LT(made.generate().entries[0].shared_bytes, 233472 / 2);
+  plan.combine = Combine::kernel;
+  EXPECT_GT(made.generate().entries[0].shared_bytes, 233472 / 2);
+}
+
 TEST(GenerateEntries, ThePlanDecidesTheText) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-projection.json");
   const std::string before = made.generate().text;

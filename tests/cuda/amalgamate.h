@@ -10,6 +10,7 @@
 #include "core/files/files.h"
 #include "core/plan/kernel_source.h"
 #include "tests/cuda/bulk_copy_kernel.h"
+#include "tests/cuda/cluster_kernel.h"
 #include "tests/cuda/collectives_kernel.h"
 #include "tests/cuda/warpgroup_kernel.h"
 #include "tests/source_folder.h"
@@ -28,10 +29,10 @@ inline std::string without_includes(const std::string& header) {
 inline std::string amalgamate(std::string_view kernel) {
   const std::filesystem::path templates = source_folder() / "templates";
   std::string text;
-  for (const char* header :
-       {"machine/cuda/vq/annotations.h", "vq/types.h", "vq/layout/core_matrices.h",
-        "machine/cuda/vq/cuda_tensor.h", "machine/cuda/vq/cuda_bulk.h",
-        "machine/cuda/vq/cuda_warpgroup.h", "machine/cuda/vq/machine.cuh"}) {
+  for (const char* header : {"machine/cuda/vq/annotations.h", "vq/types.h",
+                             "vq/layout/core_matrices.h", "machine/cuda/vq/cuda_tensor.h",
+                             "machine/cuda/vq/cuda_bulk.h", "machine/cuda/vq/cuda_cluster.h",
+                             "machine/cuda/vq/cuda_warpgroup.h", "machine/cuda/vq/machine.cuh"}) {
     text += without_includes(read_text(templates / header));
   }
   return text + "#line 1 \"kernel.cuh\"\n" + std::string(kernel);
@@ -69,6 +70,14 @@ VQ_KERNEL(vq_last_block, 64, Args) { vq::last_block(args.in, args.out); }
 inline KernelSource bulk_source(const std::string& arch) {
   return one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(kBulkText),
                     "trial", arch, kBulkThreads, kBulkSharedBytes, 2 * sizeof(void*));
+}
+
+inline KernelSource cluster_source(const std::string& arch) {
+  KernelSource source =
+      one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(kClusterText),
+                 "trial", arch, kClusterThreads, kClusterSharedBytes, 2 * sizeof(void*));
+  source.entries[0].grid = kClusterGrid;
+  return source;
 }
 
 inline KernelSource group_source(const GroupProduct& product, const std::string& arch) {

@@ -121,6 +121,13 @@ TEST_F(CudaCompile, BulkCopiesBeginWithHopper) {
               HasSubstr("bulk copies need sm_90"));
 }
 
+TEST_F(CudaCompile, ClustersBeginWithHopper) {
+  for (const char* arch : {"sm_90a", "sm_100", "sm_120"}) {
+    if (!knows(arch)) continue;
+    EXPECT_EQ(backend_->compile(test::cluster_source(arch)).kernels.size(), 1u) << arch;
+  }
+}
+
 // nvcc is slow, so only the two forms of the text: without cp.async and with it.
 TEST_F(CudaCompile, SameTextByNvcc) {
   if (std::system("nvcc --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no nvcc on PATH";

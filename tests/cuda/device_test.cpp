@@ -276,6 +276,14 @@ TEST_F(CudaOnDevice, BulkCopiesBringEveryRound) {
   }
 }
 
+TEST_F(CudaOnDevice, BlocksOfAClusterLoadFromEachOther) {
+  if (!has_clusters(spec_.arch)) GTEST_SKIP() << spec_.name << " has none";
+  for (int turn = 0; turn < 5; ++turn) {
+    test::judge_cluster(run_words(*backend_, test::cluster_source(spec_.arch), 0,
+                                  test::cluster_in(), test::kClusterWords));
+  }
+}
+
 struct StoreArgs {
   std::uint32_t* out;
 };

@@ -114,7 +114,8 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
 
 // What is right for the wanted plans is right before.
 TEST(Policies, TheBaselineHasTheSizesOfTheWantedPlans) {
-  Json gemm = edited(gemv_json(), {{"/shape/rows", "20"}, {"/plan", R"({"splits": 2})"}});
+  Json gemm = edited(gemv_json(),
+                     {{"/shape/rows", "20"}, {"/plan", R"({"splits": 2, "combine": "kernel"})"}});
   gemm["op"] = "gemm";
   FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 3});
   std::atomic<bool> go{false};

@@ -200,7 +200,7 @@ TEST_F(Validation, RowsBetweenBucketsArriveAsTheyAre) {
 }
 
 TEST_F(Validation, WorkspacesTooSmallNullOrAskew) {
-  const Json split = edited(gemv_json(), {{"/plan", R"({"splits": 2})"}});
+  const Json split = edited(gemv_json(), {{"/plan", R"({"splits": 2, "combine": "kernel"})"}});
   vqgen_op* op = prepared(split);
   vqgen_linear_args args = l_;
   args.rows = 2;

@@ -5,8 +5,11 @@
 #include <string>
 
 #include "core/profiles.h"
+#include "runtime/backend/host/host_backend.h"
+#include "runtime/verify/reference_linear.h"
 #include "tests/sweep/barriers.h"
 #include "tests/sweep/cases.h"
+#include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen::test {
@@ -250,6 +253,55 @@ TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, plan, 3);
   expect_waits_for_chunks(op, plan, "ring_.await();");
+  plan.splits = 2;
+  plan.combine = Combine::cluster;
+  expect_every_barrier_needed(op, plan, 6);
+}
+
+// Of sums in the shared memory of a cluster's blocks: nobody takes what is not stored yet, nor
+// another block's part.
+TEST(Barriers, OfClustersAreAllNeeded) {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
+  op.weights.group_channels = 512;  // so that codebooks are switched
+  LinearRowgroups rows{.threads = 128, .chunk_columns = 256, .splits = 3};
+  rows.combine = Combine::cluster;
+  rows.rows_per_block = 16;
+  rows.codebook = all_shared(op.weights.entries());
+  expect_every_barrier_needed(op, rows, 8);
+  LinearWarpgroups plan{.threads = 128, .chunk_columns = 256, .splits = 2};
+  plan.combine = Combine::cluster;
+  plan.rows_per_block = 16;
+  plan.codebook = all_shared(op.weights.entries());
+  expect_every_barrier_needed(op, plan, 6);
+
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string late = report_of(
+      right, op, plan, "leave_cluster();\n  }",
+      "begin();\n    if (thread_index() == 0) store(0, 0, 0.0f);\n    leave_cluster();\n  }");
+  EXPECT_NE(late.find("load_peer of 16 bytes"), std::string::npos) << late;
+  EXPECT_NE(late.find("put a sync_cluster between them"), std::string::npos) << late;
+  const std::string beyond =
+      report_of(right, op, plan, "load_peer(sums, block)", "load_peer(sums, block + 1)");
+  EXPECT_NE(beyond.find("from block 2 of a cluster of 2"), std::string::npos) << beyond;
+  for (const auto& [place, instead] :
+       {std::pair{"load_peer(sums, block)", "load_peer(sums, 0)"},
+        std::pair{"(warp() * kBlocks + Work::split()) * 32", "warp() * kBlocks * 32"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_NE(wrong.text, right.text);
+    const auto backend = make_host_backend();
+    const auto kernel = backend->load(backend->compile(wrong), wrong);
+    const LinearData data = make_linear_data(op, HardInput{.seed = 3});
+    bool found = false;
+    try {
+      const auto y = execute(*backend, *kernel, wrong, op, plan, data);
+      found = !compare(reference_linear(data), y, op.dtype).ok;
+    } catch (const Error& error) {
+      found = std::string(error.what()).find("race") != std::string::npos;
+    }
+    EXPECT_TRUE(found) << instead;
+  }
 }
 
 TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {

@@ -49,7 +49,7 @@ constexpr std::array kWordsOf{1, 2, 4};
 
 // By Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
-                              3, 4, 3, 3, 4, 4, 3, 3, 2, 5, 2};
+                              3, 4, 3, 3, 4, 4, 3, 3, 3, 5, 2};
 // Dataflow rowgroups has cases enough elsewhere.
 enum Dataflow { kBytes, kBytegroups, kRowgroups };
 constexpr std::array kDataflows{kBytes, kBytegroups, kRowgroups, kBytes, kBytegroups};
@@ -85,13 +85,14 @@ class Attempts {
     to_runs(changed, 1);
     attempt(changed);
   }
-  void split(int splits, bool last_block) {
+  void split(int splits, int combine) {
     const std::int64_t chunks = ceil_div(op_.shape.in_features, std::int64_t{plan.chunk_columns});
     change(&P::splits, static_cast<int>(std::min<std::int64_t>(chunks, splits)));
-    if (!last_block || plan.splits == 1) return;
-    P last = plan;
-    last.combine = Combine::last_block;
-    attempt(last);
+    if (combine == 0 || plan.splits == 1) return;
+    P merging = plan;
+    merging.combine = Combine::last_block;
+    if constexpr (requires { P::kMayCluster; }) merging.combine = static_cast<Combine>(combine);
+    attempt(merging);
   }
   void copies(int count) {
     if (count == 1) return;
@@ -126,7 +127,7 @@ LinearBytes bytes_plan(const std::vector<int>& v, const Linear& op, const Proble
   }
   to.change(&LinearBytes::x_before, v[kBefore]);
   to.chunk_of(pick(kRuns, v, kChunkRuns));
-  to.split(v[kSplits] + 1, v[kCombine] == 1);
+  to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
   return to.plan;
 }
@@ -141,7 +142,7 @@ LinearBytegroups groups_plan(const std::vector<int>& v, const Linear& op, const 
   to.chunk_of(2);  // a run may be a single step
   to.words(pick(kWordsOf, v, kCodeWords));
   to.chunk_of(pick(kRuns, v, kChunkRuns));
-  to.split(v[kSplits] + 1, v[kCombine] == 1);
+  to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
   return to.plan;
 }
@@ -157,7 +158,7 @@ LinearRowgroups rows_plan(const std::vector<int>& v, const Linear& op, const Pro
   to.words(pick(kWordsOf, v, kCodeWords));
   to.change(&LinearRowgroups::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
   to.chunk_of(pick(kRuns, v, kChunkRuns));
-  to.split(v[kSplits] + 1, v[kCombine] == 1);
+  to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
   return to.plan;
 }

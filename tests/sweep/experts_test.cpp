@@ -28,8 +28,8 @@ Linear product(int rows, int index_bits, int residuals = 1, int experts = 5, int
   return op;
 }
 
-// Split and not, merged by a kernel and by the last block, with blocks of rows that are full, in
-// part and empty; more experts than lanes, and more than can have rows.
+// Split and not, merged by a kernel, by the last block and by clusters, with blocks of rows that
+// are full, in part and empty; more experts than lanes, and more than can have rows.
 std::vector<Made> all_made() {
   constexpr Combine kLast = Combine::last_block;
   Linear bytes = product(13, 8, 2);
@@ -65,6 +65,20 @@ std::vector<Made> all_made() {
                        .splits = 2,
                        .rows_per_block = 8,
                        .code_words = 1}},
+      {"rowgroups, cluster", product(13, 8, 2),
+       LinearRowgroups{.threads = 128,
+                       .chunk_columns = 128,
+                       .splits = 3,
+                       .combine = Combine::cluster,
+                       .rows_per_block = 8,
+                       .code_words = 1}},
+      {"bytegroups, cluster", bytes,
+       LinearBytegroups{.threads = 128,
+                        .splits = 2,
+                        .combine = Combine::cluster,
+                        .rows_per_block = 8,
+                        .code_words = 1,
+                        .codebook = near}},
       {"slices", product(13, 8),
        LinearSlices{.threads = 64, .columns_per_block = 1024, .rows_per_block = 4}},
       {"bytes", bytes,

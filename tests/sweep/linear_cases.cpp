@@ -45,7 +45,7 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then o
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{
-    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 6, 3, 8, 3, 2,
+    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 6, 3, 8, 3, 3,
     kLayouts.size(), 2};
 
 VqFormat weight_format(const std::vector<int>& v) {
@@ -246,13 +246,19 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
   });
   if (v[kSplits] > 0) {
     change(
-        [&](auto& own) requires requires { own.splits; } { own.splits = v[kSplits]; });
+        [&](auto& own) requires requires { own.splits; } {
+          own.splits = v[kSplits];
+          if constexpr (requires { own.kMayCluster; }) own.combine = Combine::kernel;
+        });
   }
-  if (v[kCombine] == 1) {
+  if (v[kCombine] > 0) {  // 2: as a cluster, in the dataflows that may
     change(
-        [](auto& own) requires requires { own.combine = Combine{}; } {
+        [&](auto& own) requires requires { own.combine = Combine{}; } {
           if constexpr (requires { own.splits; }) own.splits = std::max(own.splits, 2);
           own.combine = Combine::last_block;
+          if constexpr (requires { own.kMayCluster; }) {
+            if (v[kCombine] == 2) own.combine = Combine::cluster;
+          }
         });
   }
   return plan;

@@ -35,6 +35,7 @@ class Rowgroups : public testing::TestWithParam<DType> {
     plan.threads = 128;
     plan.code_words = 1;
     plan.splits = 1;
+    plan.combine = Combine::kernel;
     return plan;
   }
 

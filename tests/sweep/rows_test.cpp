@@ -22,9 +22,9 @@ struct Made {  // for `op.shape.rows`, and called with fewer
 };
 
 // Blocks of rows that a call fills, fills in part and leaves empty; merged by a kernel, by the last
-// block, and not at all.
+// block, by clusters, and not at all.
 std::vector<Made> all_made() {
-  constexpr Combine kLast = Combine::last_block;
+  constexpr Combine kLast = Combine::last_block, kCluster = Combine::cluster;
   Linear integers = small_product(13, 8);
   with_integers(integers.weights, true);
   Linear bytes = small_product(70, 8, 2);
@@ -61,6 +61,26 @@ std::vector<Made> all_made() {
                         .splits = 2,
                         .combine = kLast,
                         .rows_per_block = 32}},
+      {"warpgroups, cluster", small_product(21, 8),
+       LinearWarpgroups{.threads = 128,
+                        .chunk_columns = 128,
+                        .splits = 3,
+                        .combine = kCluster,
+                        .rows_per_block = 8}},
+      {"bytegroups, cluster", bytes,
+       LinearBytegroups{.threads = 128,
+                        .splits = 2,
+                        .combine = kCluster,
+                        .rows_per_block = 32,
+                        .code_words = 1,
+                        .codebook = all_shared(256)}},
+      {"rowgroups, cluster", octets,
+       LinearRowgroups{.threads = 128,
+                       .chunk_columns = 128,
+                       .splits = 4,
+                       .combine = kCluster,
+                       .rows_per_block = 16,
+                       .code_words = 1}},
       {"rowgroups", octets,
        LinearRowgroups{.threads = 128,
                        .chunk_columns = 128,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace vqgen::host {
 
@@ -17,18 +18,23 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
+bool of_all_blocks(Collective collective) {
+  return collective == Collective::kSyncCluster || collective == Collective::kLeaveCluster;
+}
+
 }  // namespace
 
-BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races)
-    : Context{}, order_(order), seed_(seed) {
-  if (check_races) races_.emplace();
+BlockRunner::BlockRunner(LaneOrder order, std::uint64_t seed, RaceChecker* races)
+    : Context{}, order_(order), seed_(seed), races_(races) {
   install_services();
 }
 
-void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry) {
+void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry,
+                        std::span<const std::unique_ptr<BlockRunner>> peers, unsigned number) {
   launch_ = &launch;
   entry_ = &entry;
-  *entry.context = this;
+  peers_ = peers;
+  number_ = number;
   count_ = launch.shape->threads;
   const auto arena_bytes = static_cast<std::size_t>(launch.shape->shared_bytes);
   if (!arena_ || arena_->bytes() != arena_bytes) arena_.emplace(arena_bytes);
@@ -36,7 +42,6 @@ void BlockRunner::begin(const Launch& launch, const vq::host::Entry& entry) {
   shared_bytes = arena_bytes;
   range_begin = range_bytes = 0;
   waited = waited_.data();
-  if (races_) races_->begin_launch(arena_bytes);
   stacks_.reserve(count_);
   threads_.resize(count_);
   states_.resize(count_);
@@ -51,7 +56,7 @@ void BlockRunner::reset() {
   waited_ = {};
   barriers_.clear();
   const unsigned warps = (count_ + kWarpLanes - 1) / kWarpLanes;
-  of_block_ = {.warps = warps, .wanted = count_};
+  of_block_ = of_cluster_ = {.warps = warps, .wanted = count_};
   for (unsigned warp = 0; warp < warps; ++warp) {
     const unsigned lanes = std::min(count_ - warp * kWarpLanes, kWarpLanes);
     warps_[warp].lanes = ~std::uint32_t{0} >> (kWarpLanes - lanes);
@@ -70,25 +75,38 @@ void BlockRunner::reset() {
   }
 }
 
-std::optional<std::string> BlockRunner::run(std::uint64_t index) {
+void BlockRunner::prepare(std::uint64_t index) {
   const Dim3& grid = launch_->shape->grid;
   block[0] = static_cast<int>(index % grid.x);
   block[1] = static_cast<int>(index / grid.x % grid.y);
   block[2] = static_cast<int>(index / grid.x / grid.y);
   random_state_ = mix(seed_ ^ mix(index));
   reset();
-  if (races_) races_->begin_block(index);
+  progress_ = Progress::none;
+  if (races_ != nullptr) races_->begin_block(number_, index);
+}
+
+void BlockRunner::run() {
+  *entry_->context = this;
+  if (races_ != nullptr) races_->give_turn(number_);
+  if (progress_ == Progress::at_cluster_barrier) {
+    for (unsigned warp = 0; warp < of_cluster_.warps; ++warp) release(warp);
+  }
+  progress_ = Progress::failed;  // unless it comes to one of the others
   thread = pick();
   switch_fiber(main_, current().fiber);
-  if (fault_) {
-    stacks_.clean();
-  } else if (const std::optional<std::ptrdiff_t> stray = arena_->take_damage()) {
+}
+
+std::optional<std::string> BlockRunner::take_fault() {
+  const std::optional<std::ptrdiff_t> stray =
+      progress_ == Progress::ended ? arena_->take_damage() : std::nullopt;
+  if (stray) {
     fault_ = fmt::format(
         "{}: a write without store_shared {} an arena of {} bytes; store through "
         "store_shared to learn where",
         where(), beside(*stray, arena_->bytes()), arena_->bytes());
   }
-  return std::move(fault_);
+  return std::exchange(fault_, std::nullopt);
 }
 
 VQGEN_NO_ASAN void BlockRunner::thread_main(void* argument) {
@@ -101,7 +119,10 @@ void BlockRunner::finish() {
   if (!waited_[static_cast<std::size_t>(thread)]) fail_unwaited();
   states_[static_cast<std::size_t>(thread)] = ThreadState::returned;
   Fiber& last = current().fiber;
-  if (++returned_ == count_) end_fiber(last, main_);
+  if (++returned_ == count_) {
+    progress_ = Progress::ended;
+    end_fiber(last, main_);
+  }
   if (ready_warps_ == 0) fail_stuck();
   thread = pick();
   end_fiber(last, current().fiber);
@@ -110,6 +131,7 @@ void BlockRunner::finish() {
 void BlockRunner::arrive(Collective collective, Exchange act, Site site) {
   const auto i = static_cast<std::size_t>(thread);
   Meeting& meeting = collective == Collective::kSyncBlock ? of_block_
+                     : of_all_blocks(collective)          ? of_cluster_
                      : collective == Collective::kWarpgroupMma
                          ? of_group_[i / kWarpLanes / kGroupWarps]
                          : of_warp_[i / kWarpLanes];
@@ -119,12 +141,20 @@ void BlockRunner::arrive(Collective collective, Exchange act, Site site) {
   check_place(meeting.first);
   if (++meeting.arrived == meeting.wanted) {
     meeting.arrived = 0;
+    if (of_all_blocks(collective)) return stand_still();
     if (act != nullptr) exchange_operands(meeting, act);
-    if (collective == Collective::kSyncBlock && races_) races_->block_barrier();
-    if (collective == Collective::kSyncWarp && races_) races_->warp_barrier(meeting.first_warp);
+    if (collective == Collective::kSyncBlock && races_ != nullptr) races_->block_barrier();
+    if (collective == Collective::kSyncWarp && races_ != nullptr)
+      races_->warp_barrier(meeting.first_warp);
     for (unsigned warp = 0; warp < meeting.warps; ++warp) release(meeting.first_warp + warp);
   }
   leave();
+}
+
+// No other thread is ready, for all wait here.
+void BlockRunner::stand_still() {
+  progress_ = Progress::at_cluster_barrier;
+  switch_fiber(current().fiber, main_);
 }
 
 void BlockRunner::leave() {
@@ -221,6 +251,9 @@ void BlockRunner::install_services() {
   bulk_wait = [](Context* context, const vq::u64* barrier, vq::u32 parity, Site site) {
     self(context).wait_bulk(barrier, parity, site);
   };
+  peer = [](Context* context, const void* in_own, vq::u64 bytes, int number, Site site) {
+    return self(context).peer_place(in_own, bytes, number, site);
+  };
   copy_async = [](Context* context, void* to, const void* from, vq::u64 bytes) {
     std::memset(to, 0xff, bytes);
     self(context).current().copies.items.push_back({to, from, bytes});
@@ -232,7 +265,7 @@ void BlockRunner::install_services() {
     BlockRunner& runner = self(context);
     runner.current().copies.wait(pending_groups, [&](const Copy& copy) {
       std::memcpy(copy.shared, copy.global, copy.bytes);
-      if (!runner.races_) return;
+      if (runner.races_ == nullptr) return;
       runner.races_->land(runner.thread, address_of(copy.shared) - address_of(runner.shared),
                           copy.bytes);
     });

@@ -2,7 +2,8 @@
 // collective or returns; then the runner picks the next ready lane. Two bit masks say which: warps
 // with a ready lane, and ready lanes a warp, so that picking and releasing cost no allocation and
 // no search. The forward and the reverse order exhaust one warp before they start the next, so that
-// a warp that runs far ahead of the others shows a missing barrier.
+// a warp that runs far ahead of the others shows a missing barrier. At a barrier of its cluster the
+// block stands still until it is given another turn (cluster_runner.h).
 #pragma once
 
 #include <vq/host_api.h>
@@ -12,8 +13,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,19 +50,37 @@ struct Launch {
   const HostMemory* memory;
 };
 
-// One a worker; reused from block to block and from launch to launch.
+// How far a block has come: it has not begun, stands at a barrier of its cluster, has ended, or
+// runs or was given up for a fault.
+enum class Progress : unsigned char { none, at_cluster_barrier, ended, failed };
+
+// Of a worker, for each block of a cluster; reused from block to block and from launch to launch.
 class BlockRunner : private Context {
  public:
-  BlockRunner(LaneOrder order, std::uint64_t seed, bool check_races);
+  // `races`: null, or what the blocks of a cluster share and outlives them.
+  BlockRunner(LaneOrder order, std::uint64_t seed, RaceChecker* races);
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
-  // Readies arena and stacks; `entry` is this worker's own copy. Error(device) when memory is full.
-  void begin(const Launch& launch, const vq::host::Entry& entry);
+  // Readies arena and stacks; `entry` is this worker's own copy, `peers` are the blocks of the
+  // cluster, of which this is number `number`. std::bad_alloc.
+  void begin(const Launch& launch, const vq::host::Entry& entry,
+             std::span<const std::unique_ptr<BlockRunner>> peers, unsigned number);
 
-  // Runs block number `index` of the grid, x fastest. nullopt where all is well, else what went
-  // wrong, in one line.
-  std::optional<std::string> run(std::uint64_t index);
+  // Readies block number `index` of the grid, x fastest.
+  void prepare(std::uint64_t index);
+  // Runs it to its end, or to the next barrier of the cluster, where all its threads wait.
+  void run();
+  Progress progress() const { return progress_; }
+
+  // What went wrong, in one line: of a block that failed, or that ended and wrote beside its arena.
+  std::optional<std::string> take_fault();
+  // Gives up a block that may not have ended.
+  void clean() { stacks_.clean(); }
+  std::string where() const;       // "kernel trial, block (0,0,1)"
+  std::string block_text() const;  // "block (0,0,1)"
+  // Of a block at a barrier of the cluster.
+  const Wait& wait() const { return waits_.front(); }
 
  private:
   struct Copy {
@@ -133,6 +154,7 @@ class BlockRunner : private Context {
   // when the next one abandons the fiber.
   void arrive(Collective collective, Exchange act, Site site);
   void exchange_operands(const Meeting& meeting, Exchange act);
+  void stand_still();
   void leave();  // to another thread, until this one is ready
   BulkBarrier& barrier_at(const void* barrier, Site site);
   void expect_bulk(const void* barrier, std::uint64_t bytes, Site site);
@@ -140,6 +162,8 @@ class BlockRunner : private Context {
   void wait_bulk(const void* barrier, unsigned parity, Site site);
   bool land_bulk(BulkBarrier& barrier, const void* at);
   void check_place(const Wait& first);
+  const void* peer_place(const void* in_own, std::uint64_t bytes, int number, Site site);
+  void note_peer(const Touch& here, int number);
   void check_allocation(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
   void track_access(Access access, std::uint64_t address, std::uint64_t bytes, Site site);
   bool over_barrier(std::uint64_t address, std::uint64_t bytes) const;
@@ -152,7 +176,6 @@ class BlockRunner : private Context {
   [[noreturn]] void abandon();
   [[noreturn]] void fail_barrier(const char* what, Site site, const char* remedy);
   void note(const std::string& what, Site site, const std::string& remedy);
-  std::string where() const;
 
   void release(unsigned warp_index);
   unsigned choose(std::uint32_t mask);
@@ -162,7 +185,10 @@ class BlockRunner : private Context {
   LaneOrder order_;
   std::uint64_t seed_;
   std::uint64_t random_state_ = 0;
-  std::optional<RaceChecker> races_;  // where they are checked
+  RaceChecker* races_;  // where they are checked
+  std::span<const std::unique_ptr<BlockRunner>> peers_;
+  unsigned number_ = 0;  // of the cluster
+  Progress progress_ = Progress::none;
   const Launch* launch_ = nullptr;
   const vq::host::Entry* entry_ = nullptr;
   unsigned count_ = 0;  // threads of a block
@@ -177,6 +203,7 @@ class BlockRunner : private Context {
   std::uint32_t ready_warps_ = 0;
   unsigned returned_ = 0;
   Meeting of_block_;
+  Meeting of_cluster_;  // the threads of this block
   std::array<Meeting, kMostThreads / kWarpLanes> of_warp_;
   std::array<Meeting, kMostThreads / kWarpLanes / kGroupWarps> of_group_;
   std::map<const void*, BulkBarrier> barriers_;

@@ -48,7 +48,7 @@ bool BlockRunner::land_bulk(BulkBarrier& of, const void* barrier) {
   if (!of.expecting || of.asked != of.expected) return false;
   for (const Copy& copy : of.copies) {
     std::memcpy(copy.shared, copy.global, copy.bytes);
-    if (!races_) continue;
+    if (races_ == nullptr) continue;
     races_->land_bulk(address_of(barrier), address_of(copy.shared) - address_of(shared),
                       copy.bytes);
   }
@@ -75,7 +75,7 @@ void BlockRunner::wait_bulk(const void* barrier, unsigned parity, Site site) {
     of.waiting.push_back(thread);
     leave();
   }
-  if (races_) races_->acquire(thread, address_of(barrier));
+  if (races_ != nullptr) races_->acquire(thread, address_of(barrier));
 }
 
 }  // namespace vqgen::host

@@ -26,6 +26,7 @@ bool stores(Access access) {
 
 // What keeps the two accesses of a race in shared memory apart.
 std::string remedy_of(const Race& race, int thread) {
+  if (race.of_peer) return "put a sync_cluster between them";
   if (race.in_flight && race.earlier.access == Access::kWarpgroupMma) {
     return "let the group wait for its products, then put a sync_block";
   }
@@ -54,10 +55,9 @@ std::string global_remedy_of(Access earlier, Access here) {
 
 std::string access_name(Access access, std::uint64_t bytes) {
   constexpr std::array kNames = {
-      "load_global",       "store_global",  "load_shared",   "store_shared",
-      "copy_async",        "ldmatrix",      "warpgroup_mma", "load_global_coherent",
-      "atomic_add_global", "load_constant", "copy_bulk",     "count_shared",
-      "add_shared"};
+      "load_global", "store_global",  "load_shared",          "store_shared",      "copy_async",
+      "ldmatrix",    "warpgroup_mma", "load_global_coherent", "atomic_add_global", "load_constant",
+      "copy_bulk",   "count_shared",  "add_shared",           "load_peer"};
   return fmt::format("{} of {} bytes", kNames[static_cast<std::size_t>(access)], bytes);
 }
 
@@ -125,16 +125,19 @@ std::string who_waits_where(std::span<const ThreadState> states, std::span<const
 
 std::string name_of(const Wait& wait) {
   constexpr std::array kNames = {
-      "sync_block",       "sync_warp", "shuffle_xor", "shuffle",         "mma",
-      "ldmatrix",         "movmatrix", "any_of_warp", "largest_of_warp", "warpgroup_mma",
-      "bulk_barrier_wait"};
+      "sync_block",        "sync_warp",    "shuffle_xor",  "shuffle",         "mma",
+      "ldmatrix",          "movmatrix",    "any_of_warp",  "largest_of_warp", "warpgroup_mma",
+      "bulk_barrier_wait", "sync_cluster", "leave_cluster"};
   return fmt::format("{} ({}:{})", kNames[static_cast<std::size_t>(wait.collective)],
                      wait.site.file, wait.site.line);
 }
 
+std::string BlockRunner::block_text() const {
+  return "block " + block_name(block[0], block[1], block[2]);
+}
+
 std::string BlockRunner::where() const {
-  return fmt::format("kernel {}, block {}", launch_->shape->name,
-                     block_name(block[0], block[1], block[2]));
+  return fmt::format("kernel {}, {}", launch_->shape->name, block_text());
 }
 
 void BlockRunner::note(const std::string& what, Site site, const std::string& remedy) {
@@ -156,8 +159,9 @@ void BlockRunner::check_place(const Wait& first) {
 void BlockRunner::fail_stuck() {
   bool all_at_barrier = true;
   for (std::size_t i = 0; i < count_; ++i) {
-    all_at_barrier &=
-        states_[i] == ThreadState::returned || waits_[i].collective == Collective::kSyncBlock;
+    const Collective at = waits_[i].collective;
+    all_at_barrier &= states_[i] == ThreadState::returned || at == Collective::kSyncBlock ||
+                      at == Collective::kSyncCluster || at == Collective::kLeaveCluster;
   }
   fault_ = fmt::format("{}: {}: {}; let all threads concerned reach the same collective", where(),
                        all_at_barrier ? "threads returned before a barrier" : "deadlock",
@@ -213,12 +217,14 @@ void BlockRunner::note_race(const Race& race, const Touch& here, bool in_arena) 
   const Touch& earlier = race.earlier;
   std::string place = fmt::format("at offset {} of shared memory", race.place);
   std::string by = fmt::format("thread {}", race.thread);
+  if (race.of_peer || !in_arena) {
+    by += " of block " + block_name(race.block % grid.x, race.block / grid.x % grid.y,
+                                    race.block / grid.x / grid.y);
+  }
   if (!in_arena) {
     const Range range = launch_->memory->find(race.place, 1).value();
     place = fmt::format("at byte {} of an allocation of {} bytes", race.place - range.begin,
                         range.bytes);
-    by += " of block " + block_name(race.block % grid.x, race.block / grid.x % grid.y,
-                                    race.block / grid.x / grid.y);
   }
   note(fmt::format("race {}: {} by {} ({}:{}){}, then {}", place,
                    access_name(earlier.access, earlier.bytes), by, earlier.site.file,
@@ -235,6 +241,45 @@ bool BlockRunner::over_barrier(std::uint64_t address, std::uint64_t bytes) const
     }
   }
   return false;
+}
+
+// Where block `number` of the cluster has these bytes: one that has begun and not ended, as all
+// others that wait at a barrier of the cluster.
+const void* BlockRunner::peer_place(const void* in_own, std::uint64_t bytes, int number,
+                                    Site site) {
+  const std::uint64_t offset = address_of(in_own) - address_of(shared);
+  const auto at = static_cast<std::size_t>(number);
+  const Touch here{Access::kLoadPeer, bytes, site};
+  if (at == number_) {
+    if (races_ != nullptr) track_access(Access::kLoadPeer, address_of(in_own), bytes, site);
+    return in_own;
+  }
+  if (at >= peers_.size() || peers_[at]->progress_ != Progress::at_cluster_barrier) {
+    note_peer(here, number);
+    abandon();
+  }
+  if (races_ != nullptr) {
+    if (const std::optional<Race> race = races_->touch_peer(thread, at, offset, here)) {
+      note_race(*race, here, true);
+      abandon();
+    }
+  }
+  return peers_[at]->shared + offset;
+}
+
+void BlockRunner::note_peer(const Touch& here, int number) {
+  const std::string what = access_name(here.access, here.bytes);
+  const auto at = static_cast<std::size_t>(number);
+  if (at >= peers_.size()) {
+    note(fmt::format("{} from block {} of a cluster of {}", what, number, peers_.size()), here.site,
+         "load from blocks of the cluster");
+  } else if (peers_[at]->progress_ == Progress::ended) {
+    note(fmt::format("{} from {}, which has ended", what, peers_[at]->block_text()), here.site,
+         "let all blocks wait at leave_cluster behind the loads");
+  } else {
+    note(fmt::format("{} from {}, which may not have begun", what, peers_[at]->block_text()),
+         here.site, "put a sync_cluster before the loads");
+  }
 }
 
 void BlockRunner::track_access(Access access, std::uint64_t address, std::uint64_t bytes,

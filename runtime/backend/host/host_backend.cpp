@@ -12,8 +12,10 @@
 #include <random>
 #include <thread>
 
+#include <vq/layout/launch.h>
+
 #include "core/error.h"
-#include "runtime/backend/host/block_runner.h"
+#include "runtime/backend/host/cluster_runner.h"
 #include "runtime/backend/host/compiler.h"
 #include "runtime/backend/host/host_memory.h"
 
@@ -68,8 +70,21 @@ void check_shape(const KernelEntry& shape, const GpuSpec& spec) {
       shape.name, grid.x, grid.y, grid.z, shape.threads, shape.shared_bytes);
 }
 
-std::vector<std::uint32_t> block_order(const HostOptions& options, std::uint64_t blocks) {
-  std::vector<std::uint32_t> order(blocks);
+// Blocks come one by one, or as the clusters that their kernel has.
+void check_clusters(const KernelEntry& shape, int blocks) {
+  if (blocks >= 1 && blocks <= vq::kMostClusterBlocks &&
+      shape.grid.z % static_cast<unsigned>(blocks) == 0) {
+    return;
+  }
+  throw device_error(
+      "cannot launch {}: {} blocks of z are no whole clusters of {}, or a GPU has no such "
+      "clusters; "
+      "use clusters of 1 to {}",
+      shape.name, shape.grid.z, blocks, vq::kMostClusterBlocks);
+}
+
+std::vector<std::uint32_t> cluster_order(const HostOptions& options, std::uint64_t clusters) {
+  std::vector<std::uint32_t> order(clusters);
   std::iota(order.begin(), order.end(), 0u);
   if (options.order == LaneOrder::reverse) std::reverse(order.begin(), order.end());
   if (options.order == LaneOrder::random) {
@@ -85,8 +100,8 @@ class HostBackend : public Backend {
         compiler_(options_.compiler, options_.scratch, options_.check_races, options_.optimize) {
     const unsigned workers = options_.check_races ? 1 : std::max(options_.threads, 1u);
     for (unsigned i = 0; i < workers; ++i) {
-      runners_.push_back(
-          std::make_unique<host::BlockRunner>(options_.order, options_.seed, options_.check_races));
+      runners_.push_back(std::make_unique<host::ClusterRunner>(options_.order, options_.seed,
+                                                               options_.check_races));
     }
   }
 
@@ -175,7 +190,7 @@ class HostBackend : public Backend {
   host::Compiler compiler_;
   std::mutex mutex_;  // guards what follows
   host::HostMemory memory_;
-  std::vector<std::unique_ptr<host::BlockRunner>> runners_;
+  std::vector<std::unique_ptr<host::ClusterRunner>> runners_;
 };
 
 void HostKernel::enqueue(std::size_t entry, std::span<const std::byte> args, void*) const {
@@ -196,10 +211,14 @@ void HostBackend::run(const HostKernel& loaded, const KernelSource& source, std:
   if (!args.empty()) std::memcpy(own_args.data(), args.data(), args.size());
   const host::Launch launch{&shape, own_args.data(), &memory_};
 
+  const int cluster = loaded.copies.front().entry(entry).cluster;
+  check_clusters(shape, cluster);
+
   // Blocks are handed out in order and those before a faulty one all run, so that the fault that is
   // reported, the first in that order, does not depend on the number of workers.
   const std::vector<std::uint32_t> order =
-      block_order(options_, std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z);
+      cluster_order(options_, std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z /
+                                  static_cast<unsigned>(cluster));
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   std::size_t fault_position = order.size();

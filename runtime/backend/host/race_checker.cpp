@@ -48,33 +48,44 @@ void RaceChecker::Shadow::set(std::uint64_t address, std::uint64_t record) {
   (*page_)[address % kPageBytes] = record;
 }
 
-void RaceChecker::begin_launch(std::uint64_t arena_bytes) {
-  cells_.assign((arena_bytes + kGranule - 1) / kGranule, {});
+void RaceChecker::begin_launch(std::uint64_t arena_bytes, std::size_t cluster_blocks) {
+  blocks_.assign(cluster_blocks, {});
+  for (Block& each : blocks_) each.cells.resize((arena_bytes + kGranule - 1) / kGranule);
   for (Shadow* each : {&stores_, &store_clocks_, &loads_, &coherent_loads_, &coherent_clocks_}) {
     each->clear();
   }
   counters_.clear();
-  added_.clear();
-  acquired_.clear();
   touches_.clear();  // the sites are strings of a text that may be unloaded by now
 }
 
-void RaceChecker::begin_block(std::uint64_t index) {
-  block_index_ = index;
-  added_.clear();
-  acquired_.clear();
+void RaceChecker::begin_block(std::size_t number, std::uint64_t index) {
+  give_turn(number);
+  block_->index = index;
+  block_->added.clear();
+  block_->acquired.clear();
+  block_->peer_loads.clear();
   block_barrier();
-  block_begin_ = clock_;
+  block_->begin = cluster_barrier_ = clock_;
 }
 
-void RaceChecker::block_barrier() { block_barrier_ = ++clock_; }
+void RaceChecker::give_turn(std::size_t number) { block_ = &blocks_[number]; }
 
-void RaceChecker::warp_barrier(unsigned warp) { warp_barrier_[warp] = ++clock_; }
+void RaceChecker::block_barrier() { block_->barrier = ++clock_; }
+
+void RaceChecker::cluster_barrier() {
+  cluster_barrier_ = ++clock_;
+  for (Block& each : blocks_) {
+    each.barrier = clock_;
+    each.peer_loads.clear();
+  }
+}
+
+void RaceChecker::warp_barrier(unsigned warp) { block_->warp_barrier[warp] = ++clock_; }
 
 bool RaceChecker::ordered(const Stamp& earlier, int thread) const {
-  return earlier.thread == thread || earlier.clock < block_barrier_ ||
+  return earlier.thread == thread || earlier.clock < block_->barrier ||
          (earlier.thread / 32 == thread / 32 &&
-          earlier.clock < warp_barrier_[static_cast<std::size_t>(thread / 32)]);
+          earlier.clock < block_->warp_barrier[static_cast<std::size_t>(thread / 32)]);
 }
 
 std::uint32_t RaceChecker::number_of(const Touch& touch) {
@@ -107,7 +118,11 @@ const RaceChecker::Stamp* RaceChecker::unordered(const Pair& pair, int thread) c
 }
 
 Race RaceChecker::race_with(const Stamp& earlier, std::uint64_t offset, bool in_flight) const {
-  return {touches_[earlier.touch], block_index_, earlier.thread, offset, in_flight};
+  return {touches_[earlier.touch], block_->index, earlier.thread, offset, false, in_flight};
+}
+Race RaceChecker::race_with(const Stamp& earlier, const Block& of, std::uint64_t offset,
+                            bool in_flight) const {
+  return {touches_[earlier.touch], of.index, earlier.thread, offset, true, in_flight};
 }
 
 std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
@@ -116,8 +131,8 @@ std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
   const std::uint64_t end = (offset + touch.bytes) / kGranule;
   const bool counts = touch.access == Access::kCountShared;
   for (std::uint64_t i = offset / kGranule; i < end; ++i) {
-    Cell& cell = cells_[i];
-    const bool in_flight = cell.in_flight && cell.write.clock >= block_begin_;
+    Cell& cell = block_->cells[i];
+    const bool in_flight = cell.in_flight && cell.write.clock >= block_->begin;
     if (in_flight || !write_ordered(cell, thread)) {
       return race_with(cell.write, i * kGranule, in_flight);
     }
@@ -130,11 +145,15 @@ std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
       note(cell.reads, now);
       continue;
     }
-    if (cell.readers > 0 && cell.reader.clock >= block_begin_) {
+    if (cell.readers > 0 && cell.reader.clock >= block_->begin) {
       return race_with(cell.reader, i * kGranule, true);
     }
     if (const Stamp* read = unordered(cell.reads, thread)) {
       return race_with(*read, i * kGranule, false);
+    }
+    if (const auto load = block_->peer_loads.find(i); load != block_->peer_loads.end()) {
+      const auto& [stamp, block] = load->second;
+      return Race{touches_[stamp.touch], block, stamp.thread, i * kGranule, true, false};
     }
     if (adds) {
       note(cell.adds, now);
@@ -148,11 +167,29 @@ std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
   return std::nullopt;
 }
 
+std::optional<Race> RaceChecker::touch_peer(int thread, std::size_t number, std::uint64_t offset,
+                                            const Touch& touch) {
+  Block& owner = blocks_[number];
+  const Stamp now{clock_, number_of(touch), static_cast<std::uint16_t>(thread)};
+  for (std::uint64_t i = offset / kGranule; i < (offset + touch.bytes) / kGranule; ++i) {
+    const Cell& cell = owner.cells[i];
+    const bool in_flight = cell.in_flight && cell.write.clock >= owner.begin;
+    if (in_flight || cell.write.clock >= cluster_barrier_) {
+      return race_with(cell.write, owner, i * kGranule, in_flight);
+    }
+    for (const Stamp& add : cell.adds) {
+      if (add.clock >= cluster_barrier_) return race_with(add, owner, i * kGranule, false);
+    }
+    owner.peer_loads[i] = {now, block_->index};
+  }
+  return std::nullopt;
+}
+
 void RaceChecker::land(int thread, std::uint64_t offset, std::uint64_t bytes) {
   for (std::uint64_t i = offset / kGranule; i < (offset + bytes) / kGranule; ++i) {
-    cells_[i].write.clock = clock_;
-    cells_[i].write.thread = static_cast<std::uint16_t>(thread);
-    cells_[i].in_flight = false;
+    block_->cells[i].write.clock = clock_;
+    block_->cells[i].write.thread = static_cast<std::uint16_t>(thread);
+    block_->cells[i].in_flight = false;
   }
 }
 
@@ -160,28 +197,28 @@ void RaceChecker::land(int thread, std::uint64_t offset, std::uint64_t bytes) {
 void RaceChecker::land_bulk(std::uint64_t barrier, std::uint64_t offset, std::uint64_t bytes) {
   ++clock_;
   for (std::uint64_t i = offset / kGranule; i < (offset + bytes) / kGranule; ++i) {
-    cells_[i].write.clock = clock_;
-    cells_[i].barrier = barrier;
-    cells_[i].in_flight = false;
+    block_->cells[i].write.clock = clock_;
+    block_->cells[i].barrier = barrier;
+    block_->cells[i].in_flight = false;
   }
 }
 
 void RaceChecker::acquire(int thread, std::uint64_t barrier) {
-  acquired_[barrier][static_cast<std::size_t>(thread)] = clock_;
+  block_->acquired[barrier][static_cast<std::size_t>(thread)] = clock_;
 }
 
 bool RaceChecker::write_ordered(const Cell& cell, int thread) const {
   if (cell.barrier == kNone) return ordered_within_block(cell.write, thread);
-  if (cell.write.clock < block_barrier_) return true;
-  const auto waits = acquired_.find(cell.barrier);
-  return waits != acquired_.end() &&
+  if (cell.write.clock < block_->barrier) return true;
+  const auto waits = block_->acquired.find(cell.barrier);
+  return waits != block_->acquired.end() &&
          waits->second[static_cast<std::size_t>(thread)] >= cell.write.clock;
 }
 
 void RaceChecker::begin_read(int thread, std::uint64_t offset, const Touch& touch) {
   for (std::uint64_t i = offset / kGranule; i < (offset + touch.bytes) / kGranule; ++i) {
-    Cell& cell = cells_[i];
-    if (cell.reader.clock < block_begin_) cell.readers = 0;
+    Cell& cell = block_->cells[i];
+    if (cell.reader.clock < block_->begin) cell.readers = 0;
     ++cell.readers;
     cell.reader = {clock_, number_of(touch), static_cast<std::uint16_t>(thread)};
   }
@@ -189,14 +226,18 @@ void RaceChecker::begin_read(int thread, std::uint64_t offset, const Touch& touc
 
 void RaceChecker::end_read(std::uint64_t offset, std::uint64_t bytes) {
   for (std::uint64_t i = offset / kGranule; i < (offset + bytes) / kGranule; ++i) {
-    --cells_[i].readers;
+    --block_->cells[i].readers;
   }
 }
 
 Race RaceChecker::race_with(std::uint64_t record, std::uint64_t address) const {
   const std::uint64_t actor = (record & kActor) - 1;
-  return {touches_[record >> kActorBits], actor / kThreadsOfBlock,
-          static_cast<int>(actor % kThreadsOfBlock), address, false};
+  return {touches_[record >> kActorBits],
+          actor / kThreadsOfBlock,
+          static_cast<int>(actor % kThreadsOfBlock),
+          address,
+          false,
+          false};
 }
 
 RaceChecker::Deed RaceChecker::deed_of(std::uint64_t record, std::uint64_t clock) const {
@@ -208,9 +249,9 @@ RaceChecker::Deed RaceChecker::deed_of(std::uint64_t record, std::uint64_t clock
 void RaceChecker::add(int thread, std::uint64_t address) {
   const Stamp stamp{++clock_, 0, static_cast<std::uint16_t>(thread)};
   Counter& counter = counters_[address];
-  counter[block_index_].push_back(
-      {stamp, block_barrier_, warp_barrier_[static_cast<std::size_t>(thread / 32)]});
-  added_.emplace_back(&counter, stamp);
+  counter[block_->index].push_back(
+      {stamp, block_->barrier, block_->warp_barrier[static_cast<std::size_t>(thread / 32)]});
+  block_->added.emplace_back(&counter, stamp);
 }
 
 // Whether what the stamp says is ordered before the addition, of the same block.
@@ -223,26 +264,27 @@ bool RaceChecker::released(const Stamp& stamp, const Addition& addition) {
 // By barriers, or by a counter to which one thread added before the other; the newest first.
 bool RaceChecker::ordered_within_block(const Stamp& earlier, int thread) const {
   if (ordered(earlier, thread)) return true;
-  for (auto each = added_.rbegin(); each != added_.rend(); ++each) {
+  for (auto each = block_->added.rbegin(); each != block_->added.rend(); ++each) {
     const auto& [counter, acquired] = *each;
     if (acquired.clock <= earlier.clock) return false;
     if (!ordered(acquired, thread)) continue;
-    for (const Addition& addition : counter->at(block_index_)) {
+    for (const Addition& addition : counter->at(block_->index)) {
       if (addition.stamp.clock < acquired.clock && released(earlier, addition)) return true;
     }
   }
   return false;
 }
 
-// Blocks run one after the other, so all additions of another block are earlier than this one's.
 bool RaceChecker::ordered_by_counters(const Deed& earlier, int thread) const {
-  if (earlier.block == block_index_) return ordered(earlier.stamp, thread);
-  for (const auto& [counter, acquired] : added_) {
+  if (earlier.block == block_->index) return ordered(earlier.stamp, thread);
+  for (const auto& [counter, acquired] : block_->added) {
     if (!ordered(acquired, thread)) continue;
     const auto others = counter->find(earlier.block);
     if (others == counter->end()) continue;
     if (std::any_of(others->second.begin(), others->second.end(),
-                    [&](const Addition& addition) { return released(earlier.stamp, addition); })) {
+                    [&, before = acquired.clock](const Addition& addition) {
+                      return addition.stamp.clock < before && released(earlier.stamp, addition);
+                    })) {
       return true;
     }
   }
@@ -256,7 +298,7 @@ std::optional<Race> RaceChecker::touch_global(int thread, std::uint64_t address,
     return std::nullopt;
   }
   const std::uint64_t actor =
-      block_index_ * kThreadsOfBlock + static_cast<std::uint64_t>(thread) + 1;
+      block_->index * kThreadsOfBlock + static_cast<std::uint64_t>(thread) + 1;
   const std::uint64_t record = std::uint64_t{number_of(touch)} << kActorBits | actor;
   const bool store = touch.access == Access::kStoreGlobal;
   const bool coherent = touch.access == Access::kLoadGlobalCoherent;

@@ -16,6 +16,11 @@
 // thread does after it, or its block after a barrier, added to the same one later. Of the coherent
 // loads of a place the last is remembered. The counters themselves are not judged.
 //
+// Of the blocks of a cluster each has its shared memory. A barrier of the cluster is one of each of
+// its blocks, and it alone orders what they do to one another's: a load of a peer's behind it what
+// the peer stored before it, and what the peer stores behind it such a load before it. In global
+// memory it orders nothing.
+//
 // The clock suits fibers: what ran before a barrier's last arrival was called before it.
 #pragma once
 
@@ -49,15 +54,19 @@ struct Race {
   std::uint64_t block;  // of the grid, x fastest
   int thread;
   std::uint64_t place;  // the first common byte: an offset in shared memory, or an address
+  bool of_peer;         // one of the blocks loads from the other's shared memory
   bool in_flight;       // `earlier` is a copy or a product that its thread has not waited for
 };
 
-// Of one block at a time, on one CPU thread.
+// Of the blocks of one cluster at a time, by turns, on one CPU thread.
 class RaceChecker {
  public:
-  void begin_launch(std::uint64_t arena_bytes);
-  void begin_block(std::uint64_t index);
+  void begin_launch(std::uint64_t arena_bytes, std::size_t cluster_blocks);
+  // Block number `number` of the cluster, which is the grid's `index`, and now has its turn.
+  void begin_block(std::size_t number, std::uint64_t index);
+  void give_turn(std::size_t number);
   void block_barrier();
+  void cluster_barrier();
   void warp_barrier(unsigned warp);
 
   // `thread` touches [offset, offset + bytes) of shared memory, or of global memory by address;
@@ -65,6 +74,9 @@ class RaceChecker {
   // it is noted.
   std::optional<Race> touch_shared(int thread, std::uint64_t offset, const Touch& touch);
   std::optional<Race> touch_global(int thread, std::uint64_t address, const Touch& touch);
+  // The same of a load from the shared memory of block `number` of the cluster, another one.
+  std::optional<Race> touch_peer(int thread, std::size_t number, std::uint64_t offset,
+                                 const Touch& touch);
 
   // The thread that issued the copy to [offset, offset + bytes) has waited for it.
   void land(int thread, std::uint64_t offset, std::uint64_t bytes);
@@ -145,22 +157,33 @@ class RaceChecker {
   Race race_with(const Stamp& earlier, std::uint64_t offset, bool in_flight) const;
   Race race_with(std::uint64_t record, std::uint64_t address) const;
 
+  // A block of the cluster.
+  struct Block {
+    std::uint64_t index = 0;    // of the grid
+    std::uint64_t begin = 0;    // the clock when it began
+    std::uint64_t barrier = 0;  // and at its last barrier
+    std::array<std::uint64_t, 32> warp_barrier{};
+    std::vector<Cell> cells;  // a granule of the arena
+    // What it added to, and when.
+    std::vector<std::pair<const Counter*, Stamp>> added;
+    // When each thread last waited for each barrier of bulk copies.
+    std::unordered_map<std::uint64_t, std::array<std::uint64_t, 1024>> acquired;
+    // Of each granule a load by another block since the cluster's last barrier, and that block.
+    std::unordered_map<std::uint64_t, std::pair<Stamp, std::uint64_t>> peer_loads;
+  };
+
+  Race race_with(const Stamp& earlier, const Block& of, std::uint64_t offset, bool in_flight) const;
+
   std::uint64_t clock_ = 0;
-  std::uint64_t block_index_ = 0;
-  std::uint64_t block_begin_ = 0;    // the clock when the block began
-  std::uint64_t block_barrier_ = 0;  // and at its last barrier
-  std::array<std::uint64_t, 32> warp_barrier_{};
-  std::vector<Cell> cells_;  // a granule of the arena
+  std::uint64_t cluster_barrier_ = 0;  // the clock at the cluster's last one, or when it began
+  std::vector<Block> blocks_;
+  Block* block_ = nullptr;  // whose turn it is
   Shadow stores_;
   Shadow store_clocks_;
   Shadow loads_;
   Shadow coherent_loads_;
   Shadow coherent_clocks_;
   std::unordered_map<std::uint64_t, Counter> counters_;  // by address
-  // What this block added to, and when.
-  std::vector<std::pair<const Counter*, Stamp>> added_;
-  // When each thread of the block last waited for each barrier.
-  std::unordered_map<std::uint64_t, std::array<std::uint64_t, 1024>> acquired_;
   std::vector<Touch> touches_;
   std::array<std::uint32_t, 1024> recent_touches_{};  // by a hash, where to look first
 };

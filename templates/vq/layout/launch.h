@@ -10,7 +10,7 @@
 
 namespace vq {
 
-// How the sums of splits become one, and the workspace of a call that has any:
+// The workspace of a call whose kernels hand something on, or whose splits store partial sums:
 //
 //   counters, kCounterBytes | what a kernel hands to the next | partials
 //
@@ -34,7 +34,11 @@ struct Launch {
   bool ahead;        // it waits itself for the launch before it
   bool looks_up;     // entries
   int resident = 0;  // blocks of a multiprocessor that there are registers for, 0: as it comes
+  int cluster = 1;   // blocks of z, one after the other, that form a cluster
 };
+
+// Blocks of a cluster that every GPU with clusters takes.
+inline constexpr int kMostClusterBlocks = 8;
 
 inline constexpr int kMostLaunches = 6;
 

@@ -131,7 +131,29 @@ VQ_HD constexpr i64 chunks(const LinearConfig<Plan>& c) {
   return ceil_div(c.in_features, i64{chunk_columns(c)});
 }
 
-// Byte offsets into the block's shared memory; a part that the dataflow lacks has no bytes.
+// Whether the blocks that share outputs and rows form a cluster. Each has its sums in shared memory
+// then, [rows_per_block][outputs], rows so far apart that lanes of 8 outputs and 4 pairs of rows,
+// who store at once, meet in no bank; and partial sums do not pass through the workspace.
+template <class Plan>
+VQ_HD constexpr bool in_clusters(const LinearConfig<Plan>& c) {
+  return c.combine == Combine::cluster;
+}
+template <class Plan>
+VQ_HD constexpr int sums_pitch(const LinearConfig<Plan>& c) {
+  return outputs_per_block(c) + 4;
+}
+template <class Plan>
+VQ_HD constexpr i64 sums_bytes(const LinearConfig<Plan>& c) {
+  return in_clusters(c) ? i64{4} * c.rows_per_block * sums_pitch(c) : 0;
+}
+template <class Plan>
+VQ_HD constexpr bool stores_partials(const LinearConfig<Plan>& c) {
+  return splits(c) > 1 && !in_clusters(c);
+}
+
+// Byte offsets into the block's shared memory; a part that the dataflow lacks has no bytes. Sums of
+// a cluster's block take the place of codebook and x when all products are done, but not that of
+// barriers.
 struct LinearShared {
   CodebookShared codebook;
   i64 x;       // what each dataflow makes of x: x_bytes()
@@ -148,6 +170,7 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig<Plan>& c) {
   Carver carve;
   at.codebook = carve_codebook(c.weights, units_per_chunk(c), carve);
   at.x = carve(x_bytes(c));
+  if (carve.next < sums_bytes(c)) carve.next = sums_bytes(c);
   at.beside = carve(beside_bytes(c));
   at.total = carve.next;
   return at;
@@ -166,16 +189,17 @@ template <class Plan>
 VQ_HD constexpr CallShape call_behind(const LinearConfig<Plan>& c, CallShape shape,
                                       i64 shared_bytes) {
   shape.add({Plan::kName, "", ceil_div(c.out_features, i64{outputs_per_block(c)}), row_blocks(c),
-             i64{row_slots(c)} * splits(c), c.threads, shared_bytes, Plan::kAhead, true});
+             i64{row_slots(c)} * splits(c), c.threads, shared_bytes, Plan::kAhead, true, 0,
+             in_clusters(c) ? splits(c) : 1});
   shape.handed_bytes = row_slots(c) * handed_of_slot(c);
   shape.splits = splits(c);
   shape.counters = counters(c);
   shape.code_bytes = most(code_alignment(c.weights), 4 * c.code_words);
   if (c.in_features % Plan::kXElements == 0) shape.element_bytes = 2 * Plan::kXElements;
-  const i64 partials = splits(c) == 1 ? 0 : i64{splits(c)} * c.total_rows * c.out_features * 4;
+  const i64 partials = stores_partials(c) ? i64{splits(c)} * c.total_rows * c.out_features * 4 : 0;
   const i64 used = shape.handed_bytes + partials;
   if (used > 0) shape.workspace_bytes = kCounterBytes + used;
-  if (splits(c) == 1 || c.combine == Combine::last_block) return shape;
+  if (splits(c) == 1 || c.combine != Combine::kernel) return shape;
   shape.add({"linear_combine", "combine",
              ceil_div(c.total_rows * c.out_features, i64{kCombineThreads}), 1, 1, kCombineThreads,
              0, false, false});

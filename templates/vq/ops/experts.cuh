@@ -101,7 +101,7 @@ class Experts {
       own.weights.scales += rows.expert * (expert_units(kConfig) * kConfig.weights.residuals);
     }
     if constexpr (kConfig.output_scales) own.output_scales += rows.expert * kConfig.out_features;
-    if constexpr (splits(kConfig) > 1) own.partials += i64{rows.first} * kConfig.out_features;
+    if constexpr (stores_partials(kConfig)) own.partials += i64{rows.first} * kConfig.out_features;
     if constexpr (kConfig.combine == Combine::last_block) {
       own.counters += slot * (counters(kConfig) / row_slots(kConfig));
     }

@@ -5,6 +5,7 @@
 #include <vq/args/linear.h>
 #include <vq/layout/linear.h>
 #include <vq/codebook/codebook.cuh>
+#include <vq/ops/cluster_sums.cuh>
 #include <vq/ops/experts.cuh>
 #include <vq/ops/splits.cuh>
 
@@ -108,7 +109,10 @@ struct LinearWork {
 
   // The sum of one output and row over the columns of this block's split.
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum) {
-    if constexpr (splits(kConfig) > 1) {
+    if constexpr (in_clusters(kConfig)) {
+      ClusterSums<LinearWork>::store(row - block_y() * kConfig.rows_per_block,
+                                     static_cast<int>(output - first_output()), sum);
+    } else if constexpr (splits(kConfig) > 1) {
       store_global(args.partials + (split() * kTotalRows + row) * kOutFeatures + output, sum);
     } else {
       finish(args, row, output, sum);
@@ -139,8 +143,17 @@ struct LinearWork {
     finish(args, row, output, sum);
   }
 
-  // All threads, when the block's sums are written: where the plan has the last block merge, that
-  // of those which share outputs and rows does.
+  // All threads, before the first write of sums and behind the last.
+  VQ_DEVICE static void begin_sums() { ClusterSums<LinearWork>::begin(); }
+  VQ_DEVICE static void end_sums(const LinearArgs& args) {
+    if constexpr (in_clusters(kConfig)) {
+      ClusterSums<LinearWork>::merge(args);
+    } else {
+      merge_if_last(args);
+    }
+  }
+
+  // Where the plan has the last block merge, that of those which share outputs and rows does.
   VQ_DEVICE static void merge_if_last(const LinearArgs& args) {
     if constexpr (kConfig.combine == Combine::last_block) {
       constexpr i64 kAcross = ceil_div(kOutFeatures, i64{kBlockOutputs});
@@ -157,9 +170,21 @@ struct LinearWork {
     }
   }
 
+  // Whether a sum is to be written. Of a cluster's block all are, whose place no other takes.
+  VQ_DEVICE static bool is_wanted(const LinearArgs& args, int row, i64 output) {
+    if constexpr (in_clusters(kConfig)) return true;
+    return output < kOutFeatures && row < rows(args);
+  }
+
   // The whole sum of one output and row.
   VQ_DEVICE static void finish(const LinearArgs& args, int row, i64 output, float sum) {
     if constexpr (kConfig.output_scales) sum *= load_global(args.output_scales + output);
+    store_global(args.y + row * kOutFeatures + output, from_float<kConfig.element>(sum));
+  }
+  // The same with the output's scale, which counts where the problem has any.
+  VQ_DEVICE static void finish_scaled(const LinearArgs& args, int row, i64 output, float sum,
+                                      float scale) {
+    if constexpr (kConfig.output_scales) sum *= scale;
     store_global(args.y + row * kOutFeatures + output, from_float<kConfig.element>(sum));
   }
 
@@ -178,7 +203,7 @@ VQ_DEVICE void matrix_block(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
   if (!Work::has_rows(args)) return after_last_launch();
   Block(args).run();
-  Work::merge_if_last(args);
+  Work::end_sums(args);
 }
 
 // The same of any dataflow. Of grouped products no codes are loaded ahead: whose they are is known

@@ -85,6 +85,7 @@ class WarpgroupProducts {
   // Past the last product.
   VQ_DEVICE void write() {
     for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
+    Work::begin_sums();
     if (!busy()) return;
     // Sum i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2.
     for_each_tile([this](float(&sum)[kRows / 2], int tile) {
@@ -92,7 +93,7 @@ class WarpgroupProducts {
       for (int i = 0; i < kRows / 2; ++i) {
         const i64 output = output_of(tile, i / 2 % 2);
         const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
-        if (output < Work::kOutFeatures && row < Work::rows(args_)) {
+        if (Work::is_wanted(args_, row, output)) {
           Work::write(args_, row, output, entries_.scaled(sum[i]));
         }
       }

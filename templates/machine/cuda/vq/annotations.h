@@ -32,3 +32,5 @@ VQ_DEVICE void after_last_launch() {
   VQ_KERNEL_OF(name, (threads), Args, static_cast<void>(0))
 #define VQ_KERNEL_AHEAD_RESIDENT(name, threads, blocks, Args) \
   VQ_KERNEL_OF(name, (threads, blocks), Args, static_cast<void>(0))
+#define VQ_KERNEL_AHEAD_CLUSTERS(name, threads, blocks, Args) \
+  VQ_KERNEL_OF(name, (threads)__cluster_dims__(1, 1, blocks), Args, static_cast<void>(0))

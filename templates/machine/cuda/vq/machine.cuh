@@ -6,6 +6,7 @@
 
 #include <vq/annotations.h>
 #include <vq/cuda_bulk.h>
+#include <vq/cuda_cluster.h>
 #include <vq/cuda_tensor.h>
 #include <vq/cuda_warpgroup.h>
 #include <vq/types.h>
@@ -38,7 +39,6 @@ VQ_DEVICE float shuffle(float value, int source_lane) {
 }
 
 VQ_DEVICE bool any_of_warp(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
-
 // The largest of all lanes, from sm_80 on in one instruction.
 VQ_DEVICE u32 largest_of_warp(u32 mine) {
 #if __CUDA_ARCH__ >= 800

@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 9;
+inline constexpr int kApiVersion = 10;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -28,7 +28,8 @@ enum class Access : int {
   kLoadConstant,
   kCopyBulk,
   kCountShared,  // a counter too, of the threads of the block
-  kAddShared     // additions of several threads commute
+  kAddShared,    // additions of several threads commute
+  kLoadPeer      // of the shared memory of a block of the cluster
 };
 enum class Collective : int {
   kSyncBlock,
@@ -40,8 +41,10 @@ enum class Collective : int {
   kMovmatrix,
   kVote,
   kLargest,
-  kWarpgroupMma,    // of four warps; all others are of one, or of the block
-  kBulkBarrierWait  // no collective: each thread waits by itself
+  kWarpgroupMma,     // of four warps; all others are of one, or of the block
+  kBulkBarrierWait,  // no collective: each thread waits by itself
+  kSyncCluster,      // of all threads of all blocks of the cluster
+  kLeaveCluster      // the same
 };
 
 // A lane that needs one that its warp does not have; lane < 0 where all is well.
@@ -86,12 +89,15 @@ struct Context {
   void (*bulk_copy)(Context*, void* shared, const void* global, u64 bytes, const u64* barrier,
                     Site);
   void (*bulk_wait)(Context*, const u64* barrier, u32 parity, Site);
+  // Where block number `block` of the cluster has what this one has at `shared`, for a load.
+  const void* (*peer)(Context*, const void* shared, u64 bytes, int block, Site);
 };
 
 // What VQ_KERNEL(name, ...) exports as vq_entry_<name>.
 struct Entry {
   int api_version;
   int threads;
+  int cluster;  // blocks of z that run together
   u64 args_bytes;
   void (*run)(const void* args);
   Context** context;  // the library's one slot; the runner sets it before it calls run

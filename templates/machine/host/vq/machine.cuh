@@ -13,19 +13,21 @@
 #define VQ_DEVICE inline __attribute__((always_inline))
 #define VQ_UNROLL  // a host compiler need not: it changes no result and costs compile time
 
-#define VQ_KERNEL_OF(name, threads, Args, wait)                                           \
-  static void name##_body(const Args& args);                                              \
-  extern "C" [[gnu::visibility("default")]] void name(const void* raw_args) {             \
-    wait;                                                                                 \
-    name##_body(*static_cast<const Args*>(raw_args));                                     \
-  }                                                                                       \
-  extern "C" [[gnu::visibility("default")]] const vq::host::Entry vq_entry_##name;        \
-  const vq::host::Entry vq_entry_##name = {vq::host::kApiVersion, threads,                \
-                                           sizeof(Args),          &name,                  \
-                                           &vq::host::context,    vq::host::kCheckRaces}; \
+#define VQ_KERNEL_OF(name, threads, cluster, Args, wait)                                       \
+  static void name##_body(const Args& args);                                                   \
+  extern "C" [[gnu::visibility("default")]] void name(const void* raw_args) {                  \
+    wait;                                                                                      \
+    name##_body(*static_cast<const Args*>(raw_args));                                          \
+  }                                                                                            \
+  extern "C" [[gnu::visibility("default")]] const vq::host::Entry vq_entry_##name;             \
+  const vq::host::Entry vq_entry_##name = {vq::host::kApiVersion, threads, cluster,            \
+                                           sizeof(Args),          &name,   &vq::host::context, \
+                                           vq::host::kCheckRaces};                             \
   static void name##_body([[maybe_unused]] const Args& args)
-#define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, vq::after_last_launch())
-#define VQ_KERNEL_AHEAD(name, threads, Args) VQ_KERNEL_OF(name, threads, Args, (void)0)
+#define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, threads, 1, Args, vq::after_last_launch())
+#define VQ_KERNEL_AHEAD(name, threads, Args) VQ_KERNEL_OF(name, threads, 1, Args, (void)0)
+#define VQ_KERNEL_AHEAD_CLUSTERS(name, threads, blocks, Args) \
+  VQ_KERNEL_OF(name, threads, blocks, Args, (void)0)
 #define VQ_KERNEL_AHEAD_RESIDENT(name, threads, blocks, Args) VQ_KERNEL_AHEAD(name, threads, Args)
 
 #define VQ_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -43,6 +45,12 @@ VQ_DEVICE void after_last_launch() { host::context->waited[host::context->thread
 
 VQ_DEVICE void sync_block(VQ_SITE) {
   host::context->synchronize(host::context, host::Collective::kSyncBlock, {file, line});
+}
+VQ_DEVICE void sync_cluster(VQ_SITE) {
+  host::context->synchronize(host::context, host::Collective::kSyncCluster, {file, line});
+}
+VQ_DEVICE void leave_cluster(VQ_SITE) {
+  host::context->synchronize(host::context, host::Collective::kLeaveCluster, {file, line});
 }
 VQ_DEVICE void sync_warp(VQ_SITE) {
   host::context->synchronize(host::context, host::Collective::kSyncWarp, {file, line});
@@ -228,6 +236,11 @@ template <class T>
 VQ_DEVICE void store_shared(T* p, T value, VQ_SITE) {
   host::check_shared(host::Access::kStoreShared, p, {file, line});
   host::store(p, value);
+}
+VQ_DEVICE U32x4 load_peer(const U32x4* p, int block, VQ_SITE) {
+  host::check_place_in_shared(host::Access::kLoadPeer, p, {file, line});
+  return host::load(static_cast<const U32x4*>(
+      host::context->peer(host::context, p, sizeof(U32x4), block, {file, line})));
 }
 VQ_DEVICE void add_shared(u32* p, u32 value, VQ_SITE) {
   host::check_shared(host::Access::kAddShared, p, {file, line});

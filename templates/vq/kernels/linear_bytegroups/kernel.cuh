@@ -174,11 +174,12 @@ class LinearBytegroupsBlock {
     for (int half = 0; half < 2; ++half) {
       output_scales[half] = Work::output_scale(args_, Codes::output_of(first_output(), 0, half));
     }
+    Work::begin_sums();
     VQ_UNROLL
     for (int i = 0; i < kRows / 2; ++i) {
       const int row = row_of(i);
       const i64 output = Codes::output_of(first_output(), 0, i / 2 % 2);
-      if (output < Work::kOutFeatures && row < Work::rows(args_)) {
+      if (Work::is_wanted(args_, row, output)) {
         const auto high = static_cast<float>(sum_[i]);
         const auto low = static_cast<float>(sum_[i + kRows / 2]);
         const float scale = table_.scale() * row_scales[i / 4 * 2 + i % 2];

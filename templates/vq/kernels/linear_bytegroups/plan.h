@@ -19,6 +19,7 @@ struct LinearBytegroups {
   static constexpr const char* kType = "LinearBytegroups";
   static constexpr const char* kName = "linear_bytegroups";
   static constexpr bool kAhead = true;
+  static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
   // Outputs and codes go to lanes as those of fragments with 8 rows.
   static constexpr int fragment_rows = 8;
@@ -31,7 +32,7 @@ struct LinearBytegroups {
     visit("threads", &P::threads, Range{32, 1024}, "threads per block, whole warp groups");
     visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
-    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8 to 128");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
@@ -74,7 +75,16 @@ VQ_HD constexpr i64 staged_scales(const LinearConfig<LinearBytegroups>& c) {
 VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearBytegroups>& c) {
   return ceil_div(staged_scales(c) + row_blocks(c) * c.rows_per_block * 4, i64{16}) * 16;
 }
-inline constexpr int kStagingThreads = 256;
+// A block of the first kernel turns a row to bytes, a thread the columns of few steps, one where a
+// block has threads enough: all of a row's loads are then on their way at once.
+VQ_HD constexpr i64 staged_steps(const LinearConfig<LinearBytegroups>& c) {
+  return chunks(c) * c.chunk_columns / 32;
+}
+VQ_HD constexpr int staging_threads(const LinearConfig<LinearBytegroups>& c) {
+  constexpr i64 kMost = 1024;
+  const i64 warps = ceil_div(staged_steps(c), i64{32});
+  return static_cast<int>(warps * 32 < kMost ? warps * 32 : kMost);
+}
 
 // 32-bit registers of a thread: sums of integers, the codes of this run and the next, two sets of
 // operands; and addresses and what is being looked up.
@@ -94,7 +104,7 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytegroups>&) {
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   CallShape shape{};
   shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
-             kStagingThreads, kStagingThreads / 32 * 4, false, false});
+             staging_threads(c), staging_threads(c) / 32 * 4, false, false});
   return call_behind(c, shape, shared_layout(c).total);
 }
 

@@ -20,6 +20,7 @@ struct LinearRowgroups {
   static constexpr const char* kType = "LinearRowgroups";
   static constexpr const char* kName = "linear_rowgroups";
   static constexpr bool kAhead = true;
+  static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
   // Outputs and codes go to lanes as those of fragments with 8 rows.
   static constexpr int fragment_rows = 8;
@@ -37,7 +38,7 @@ struct LinearRowgroups {
         "chunk_columns", &P::chunk_columns, Range{1, 1 << 24},
         "columns behind which codebooks may change, whole runs of codes; splits have whole chunks");
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
-    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);

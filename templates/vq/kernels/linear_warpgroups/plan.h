@@ -21,6 +21,7 @@ struct LinearWarpgroups {
   static constexpr const char* kType = "LinearWarpgroups";
   static constexpr const char* kName = "linear_warpgroups";
   static constexpr bool kAhead = true;
+  static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
   // Products have one form: outputs go to lanes as those of fragments with 8 rows.
   static constexpr int fragment_rows = 8;
@@ -35,7 +36,7 @@ struct LinearWarpgroups {
           "output features that a warp serves, a multiple of 16");
     visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
-    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);

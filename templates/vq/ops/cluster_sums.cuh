@@ -1,0 +1,88 @@
+// Sums of blocks that share outputs and rows and form a cluster: each block has its own in shared
+// memory, and adds up its part of the outputs from all of them, in the order of the splits, so that
+// the bits are those of the other ways to merge. Layout: layout/linear.h.
+//
+//   all blocks     store their sums | barrier of the cluster | add up, each its part, write y | ..
+//                  .. | and wait for all: nobody ends whose sums others may be reading
+//
+// A part is every so many-th run of 32 quads of outputs, a quad a lane: loads of 16 bytes that
+// follow each other.
+#pragma once
+
+#include <vq/args/linear.h>
+#include <vq/layout/linear.h>
+#include <vq/ops/splits.cuh>
+
+namespace vq {
+
+template <class Work>
+struct ClusterSums {
+  static constexpr auto kConfig = Work::kConfig;
+  static constexpr int kBlocks = splits(kConfig);
+  static constexpr int kPitch = sums_pitch(kConfig);
+  static constexpr int kQuads = Work::kBlockOutputs / 4;  // of a row
+
+  // All threads, before the first store: other warps have read what stands there.
+  VQ_DEVICE static void begin() {
+    if constexpr (in_clusters(kConfig)) {
+      sync_block();
+    }
+  }
+
+  // Row and output of the block.
+  VQ_DEVICE static void store(int row, int output, float sum) {
+    store_shared(shared_part<float>(0) + row * kPitch + output, sum);
+  }
+
+  // All threads of all blocks, when their sums are stored.
+  VQ_DEVICE static void merge(const LinearArgs& args) {
+    constexpr int kTurn = kBlocks * kConfig.threads;
+    const int first_row = block_y() * kConfig.rows_per_block;
+    const int left = Work::rows(args) - first_row;
+    const int held = left < block_rows(kConfig) ? left : block_rows(kConfig);
+    const int first = (warp() * kBlocks + Work::split()) * 32 + lane();
+    Scales scales = load_scales(args, first);  // under way while others are behind
+    sync_cluster();
+    for (int quad = first; quad < held * kQuads; quad += kTurn) {
+      if constexpr (kTurn % kQuads != 0) scales = load_scales(args, quad);
+      const int row = quad / kQuads;
+      const auto* const sums =
+          reinterpret_cast<const U32x4*>(shared_part<float>(0) + row * kPitch + quad % kQuads * 4);
+      float sum[4] = {};
+      in_order<kBlocks, kBlocks>([&](int block) { return load_peer(sums, block); },
+                                 [&](const U32x4& partial) {
+                                   VQ_UNROLL
+                                   for (int i = 0; i < 4; ++i) {
+                                     sum[i] += float_from_bits(word_of(partial, i));
+                                   }
+                                 });
+      VQ_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const i64 output = output_of(quad) + i;
+        if (output < Work::kOutFeatures) {
+          Work::finish_scaled(args, first_row + row, output, sum[i], scales.of[i]);
+        }
+      }
+    }
+    leave_cluster();
+  }
+
+ private:
+  struct Scales {
+    float of[4];
+  };
+
+  VQ_DEVICE static i64 output_of(int quad) { return Work::first_output() + quad % kQuads * 4; }
+  VQ_DEVICE static Scales load_scales(const LinearArgs& args, int quad) {
+    Scales scales{};
+    VQ_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (kConfig.output_scales && output_of(quad) + i < Work::kOutFeatures) {
+        scales.of[i] = load_global(args.output_scales + output_of(quad) + i);
+      }
+    }
+    return scales;
+  }
+};
+
+}  // namespace vq

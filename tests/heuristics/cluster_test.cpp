@@ -1,0 +1,115 @@
+// Clusters of blocks in the space of plans, in their cost and in what the choosers take.
+#include <gtest/gtest.h>
+
+#include "core/gpu/gpu_arch.h"
+#include "core/profiles.h"
+#include "heuristics/choose.h"
+#include "heuristics/cost.h"
+#include "heuristics/space.h"
+
+namespace vqgen {
+namespace {
+
+Gemm product_of_bytes(int rows = 64) {
+  Gemm op;
+  op.shape = {.rows = rows, .out_features = 4096, .in_features = 14336};
+  op.weights = find_format("aqlm-2x8i8", "test");
+  return op;
+}
+
+// 85 % of 132, clusters of 7 counted as of 8.
+TEST(ClusterSms, AreThoseThatTookOneTurn) {
+  const GpuSpec gpu = find_gpu("h100");
+  const std::vector<int> expected{132, 132, 111, 112, 110, 108, 98, 112};
+  for (int blocks = 1; blocks <= 8; ++blocks) {
+    EXPECT_EQ(cluster_sms(gpu, blocks), expected[static_cast<std::size_t>(blocks - 1)]) << blocks;
+  }
+  GpuSpec small = gpu;
+  small.sms = 4;
+  EXPECT_EQ(cluster_sms(small, 3), 3);
+  EXPECT_EQ(cluster_sms(small, 8), 8);  // one by one
+}
+
+TEST(ClusterSpace, HasThemBesideKernelsOfTwoToEightSplits) {
+  const Problem problem = product_of_bytes();
+  std::size_t clusters = 0;
+  for (const char* name : {"h100", "a100", "b200"}) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const Plan& plan : space(problem, gpu, {.most = 0, .last_block = false}).plans) {
+      const auto cluster = merged_as_cluster(plan, problem, gpu);
+      const int splits = call_shape(plan, problem).splits;
+      const bool may = std::holds_alternative<LinearBytegroups>(plan) ||
+                       std::holds_alternative<LinearRowgroups>(plan) ||
+                       std::holds_alternative<LinearWarpgroups>(plan);
+      EXPECT_TRUE(!cluster || (may && splits >= 2 && splits <= 8));
+      if (!cluster) continue;
+      EXPECT_EQ(std::string(name), "h100");
+      EXPECT_TRUE(check(*cluster, problem, gpu).ok);
+      clusters += *cluster == plan ? 1u : 0u;
+    }
+  }
+  EXPECT_GT(clusters, 20u);
+}
+
+// What clusters have of their own takes the place of partials and of a second kernel; blocks are
+// more of a turn where clusters leave multiprocessors unused.
+TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
+  Gemm op = product_of_bytes();
+  op.shape.out_features = 14 * 256;  // clusters of 8 in one turn
+  GpuSpec gpu = find_gpu("h100");
+  gpu.sm_clock_mhz = 1000;
+  LinearBytegroups plan{.splits = 8, .rows_per_block = 64};
+  plan.codebook = all_replicated(256, 16);
+  CostModel model(op, gpu, {});
+  CostParts by_kernel = model.ideal(plan);
+  plan.combine = Combine::cluster;
+  const Verdict verdict = check(plan, op, gpu);
+  ASSERT_TRUE(verdict.ok) << verdict.reason;
+  const CostParts as_cluster = model.ideal(plan);
+  EXPECT_EQ(by_kernel[CostPart::cluster], 0);
+  EXPECT_DOUBLE_EQ(as_cluster[CostPart::cluster], 1.5 + 256 * 64 * 4 / 100.0 / 1000);
+  EXPECT_GT(by_kernel[CostPart::combine], 1);
+  EXPECT_EQ(as_cluster[CostPart::combine], 0);
+  EXPECT_LT(as_cluster[CostPart::l2], by_kernel[CostPart::l2]);
+  for (const CostPart part : {CostPart::combine, CostPart::cluster, CostPart::l2}) {
+    by_kernel[part] = as_cluster[part];
+  }
+  EXPECT_EQ(by_kernel.of, as_cluster.of);
+
+  // 44 blocks of outputs by 3 splits, 132, of which clusters leave 21 to a turn more.
+  Gemm three = op;
+  three.shape.out_features = 44 * 256;
+  plan.splits = 3;
+  CostModel model_of_three(three, gpu, {});
+  const double tensor = model_of_three.ideal(plan)[CostPart::tensor];
+  plan.combine = Combine::kernel;
+  EXPECT_DOUBLE_EQ(tensor, 2 * model_of_three.ideal(plan)[CostPart::tensor]);
+}
+
+TEST(ClusterChoice, IsMadeByRulesAndByTheModel) {
+  const GpuSpec gpu = find_gpu("h100");
+  Gemm op = product_of_bytes();
+  op.shape.out_features = op.shape.in_features = 3584;
+  Config config;
+  config.problem = op;
+  config.plan = {{"dataflow", "bytegroups"}};
+  const auto chosen = [&](Chooser chooser) {
+    return std::get<LinearBytegroups>(propose(config, gpu, {.chooser = chooser}));
+  };
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    EXPECT_EQ(chosen(chooser).combine, Combine::cluster);
+    // What the config says of splits and of who merges them counts.
+    config.plan["combine"] = "kernel";
+    EXPECT_EQ(chosen(chooser).combine, Combine::kernel);
+    config.plan.erase("combine");
+    for (const int splits : {1, 14}) {
+      config.plan["splits"] = splits;
+      EXPECT_EQ(chosen(chooser).combine, Combine::kernel);
+      EXPECT_EQ(chosen(chooser).splits, splits);
+    }
+    config.plan.erase("splits");
+  }
+}
+
+}  // namespace
+}  // namespace vqgen
