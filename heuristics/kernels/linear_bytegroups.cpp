@@ -121,6 +121,9 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   to.l2_bytes += chunks * vq::chunk_bytes(c);
   to.prologue += chunks + 2;  // and the kernel before
+  // Nothing overlaps what the first chunk takes.
+  constexpr double kLatency = 300;  // as cost/work.cpp has it
+  to.prologue += to.passes / chunks / kLatency;
   add_partials(to, c);
   to.chain += runs;
   to.registers = vq::bytegroup_registers(c);
