@@ -58,17 +58,18 @@ class Cheapest final : public Candidates {
   double us_ = 0;  // of the best
 };
 
-// Of one sequence 64 tokens take lanes 0.6 times as long, 256 twice (H200). Of several, which
-// fragments takes into one block, us on an H100 by lanes and fragments: a token of 32 sequences 6.4
-// and 7.4, of 64 10.5 and 8.2, of 128 19.4 and 8.9; 64 tokens of 8 sequences 10.2 and 11.2, of 2
-// 10.2 and 13.5.
+// Of one sequence 64 tokens take lanes 0.6 times as long, 256 twice (H200). Of several, of which
+// fragments takes a few into one block, us on an H100 by lanes and fragments: a token of 32
+// sequences 6.4 and 7.4, of 64 10.5 and 8.2, of 128 19.4 and 8.9; 64 tokens of 8 sequences 10.2
+// and 11.2, of 2 10.2 and 13.5. Where tokens leave the window in batches, most calls encode none.
 constexpr int kManyNewTokens = 128;
 constexpr int kManySequences = 64;
 
 bool many_new_tokens(const KvAppend& op) {
-  const int tokens = vq::visited_tokens(facts(op));
-  return tokens * std::int64_t{op.shape.batch} >= kManyNewTokens ||
-         op.shape.batch >= kManySequences;
+  if (vq::visited_tokens(facts(op)) >= kManyNewTokens) return true;
+  const std::int64_t of_all = std::int64_t{op.shape.new_tokens} * op.shape.batch;
+  return op.shape.window_batch == 1 &&
+         (of_all >= kManyNewTokens || op.shape.batch >= kManySequences);
 }
 
 void require(const Verdict& verdict, const Problem& problem) {

@@ -7,15 +7,15 @@
 
 namespace vqgen {
 
-// A ring of stages holds rows as they stand in the cache, of keys with groups a whole one. Where a
-// block goes from piece to piece, what it merges stands where the ring does.
+// A ring of stages holds rows as they stand in the cache; of keys in groups a stage is one of them.
+// Where a block goes from piece to piece, what it merges stands where the ring does.
 void judge_ring(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   if (plan.code_stages == 0) return;
   const auto refuse_unless = [&](bool holds, const char* why) {
     judge.require(holds, "code_stages {}: {}; set it to 0", plan.code_stages, why);
   };
-  refuse_unless(has_bulk_copies(gpu.arch), "the GPU has no bulk copies");
+  refuse_unless(has_bulk_copies(gpu.arch), "the GPU has no bulk copies, which sm_90 has first");
   refuse_unless(plan.code_stages > 1, "a ring has 2 to 4 stages");
   refuse_unless(plan.code_words == 4,
                 "bulk copies move rows of 4 words each, and code_words is not 4");
@@ -23,8 +23,12 @@ void judge_ring(Judge& judge, const AttentionFragments& plan, const AttentionDec
                 "codes stand in groups of rows");
   refuse_unless(plan.splits_by == SplitsBy::sequence, "splits_by is length");
   const int rows = vq::token_tile(configured(plan, op));
-  refuse_unless(rows <= 32 && (op.keys.group_tokens == 0 || rows == op.keys.group_tokens),
-                "the steps of a turn are no whole group of keys of 32 tokens");
+  const int group = op.keys.group_tokens;
+  refuse_unless(rows <= 32 && group <= 32, "a stage has room for 32 tokens");
+  judge.require(group == 0 || rows == group,
+                "code_stages {} with step_tokens {}: a turn has {} tokens, and a group of keys {}; "
+                "set step_tokens to {} or code_stages to 0",
+                plan.code_stages, plan.step_tokens, rows, group, group / 2);
 }
 
 // Of rows of many bytes in pages registers hold too little of the next step, and addresses and

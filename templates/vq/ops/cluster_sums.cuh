@@ -45,6 +45,9 @@ struct ClusterSums {
     sync_cluster();
     for (int quad = first; quad < held * kQuads; quad += kTurn) {
       if constexpr (kTurn % kQuads != 0) scales = load_scales(args, quad);
+      // Nothing would wait for these, and a load must be done before its peer ends.
+      constexpr bool kRagged = Work::kOutFeatures % Work::kBlockOutputs != 0;
+      if (kRagged && output_of(quad) >= Work::kOutFeatures) continue;
       const int row = quad / kQuads;
       const auto* const sums =
           reinterpret_cast<const U32x4*>(shared_part<float>(0) + row * kPitch + quad % kQuads * 4);

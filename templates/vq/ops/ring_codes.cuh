@@ -182,7 +182,8 @@ class RingCodes {
       return;
     }
     if (lane() >= kRows) return;
-    const int token = first + lane() < last_ ? first + lane() : last_;  // what follows is nobody's
+    const int token =
+        first + lane() < last_ ? first + lane() : last_;  // rows past the last repeat it
     copy<Keys>(to + lane() * Keys::kWords, row_at<Keys>(keys_, pages, token), 1, number);
     copy<Values>(to + kKeyWords + lane() * Values::kWords, row_at<Values>(values_, pages, token), 1,
                  number);
