@@ -167,9 +167,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const int registers = std::min(work.registers, most);
   const int held = std::max(1, occupancy(gpu, work.threads, registers, work.shared_bytes).blocks);
   const double waves = std::ceil(on_one / held);
-  constexpr double kLatencyCycles = 300;  // of L2, about; a coefficient makes it what it is
   constexpr double kSchedulers = 4;
-  constexpr double kL2Bytes = 64;       // that an SM reads of L2 a clock
   constexpr double kProductCycles = 2;  // m16n8k16 at 1024 multiply-adds a clock
   CostParts us;
   us[CostPart::launch] = 1;

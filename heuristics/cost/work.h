@@ -17,6 +17,9 @@
 
 namespace vqgen {
 
+inline constexpr double kLatencyCycles = 300;  // of L2, about; a coefficient makes it what it is
+inline constexpr double kL2Bytes = 64;         // that an SM reads of L2 a clock
+
 // The first six follow each other, the others overlap.
 enum class CostPart {
   launch,      // one kernel

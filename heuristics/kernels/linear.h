@@ -342,8 +342,8 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
 template <class Config>
 void add_partials(BlockWork& to, const Config& c) {
   if (!vq::stores_partials(c)) return;
-  constexpr double kBytesOfTurn = 300 * 64;  // as cost/work.cpp has latencies and the L2
-  to.merge_turns += 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c) / kBytesOfTurn;
+  const double bytes = 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c);
+  to.merge_turns += bytes / (kLatencyCycles * kL2Bytes);
 }
 
 }  // namespace vqgen

@@ -122,8 +122,7 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   to.l2_bytes += chunks * vq::chunk_bytes(c);
   to.prologue += chunks + 2;  // and the kernel before
   // Nothing overlaps what the first chunk takes.
-  constexpr double kLatency = 300;  // as cost/work.cpp has it
-  to.prologue += to.passes / chunks / kLatency;
+  to.prologue += to.passes / chunks / kLatencyCycles;
   add_partials(to, c);
   to.chain += runs;
   to.registers = vq::bytegroup_registers(c);

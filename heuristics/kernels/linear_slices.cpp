@@ -168,7 +168,7 @@ void count_work(BlockWork& to, const LinearSlices& plan, const Linear& op, const
   to.arithmetic += lookups * (kAddress + rows * multiply) + groups * rows * 12;
   // In place of add_fill()'s loads one by one: 8 are in flight, so that entries come as fast as the
   // second-level cache gives them, 64 bytes each of a latency's 300 cycles.
-  to.fill = vq::entries(c.weights) * c.weights.vector_size * 2.0 / (300 * 64);
+  to.fill = vq::entries(c.weights) * c.weights.vector_size * 2.0 / (kLatencyCycles * kL2Bytes);
   to.prologue += c.weights.int8_entries ? 3 : 2;
   to.chain += steps / warps;
   to.registers = 128;

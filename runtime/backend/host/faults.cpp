@@ -235,12 +235,9 @@ void BlockRunner::note_race(const Race& race, const Touch& here, bool in_arena) 
 }
 
 bool BlockRunner::over_barrier(std::uint64_t address, std::uint64_t bytes) const {
-  for (const auto& [barrier, unused] : barriers_) {
-    if (address < address_of(barrier) + sizeof(vq::u64) && address_of(barrier) < address + bytes) {
-      return true;
-    }
-  }
-  return false;
+  const auto after = barriers_.lower_bound(reinterpret_cast<const void*>(address + bytes));
+  return after != barriers_.begin() &&
+         address < address_of(std::prev(after)->first) + sizeof(vq::u64);
 }
 
 // Where block `number` of the cluster has these bytes: one that has begun and not ended, as all

@@ -78,8 +78,7 @@ void check_clusters(const KernelEntry& shape, int blocks) {
   }
   throw device_error(
       "cannot launch {}: {} blocks of z are no whole clusters of {}, or a GPU has no such "
-      "clusters; "
-      "use clusters of 1 to {}",
+      "clusters; use clusters of 1 to {}",
       shape.name, shape.grid.z, blocks, vq::kMostClusterBlocks);
 }
 

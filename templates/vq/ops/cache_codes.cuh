@@ -51,11 +51,7 @@ class CacheCodes {
                                   : kGrouped          ? kSteps * kTokens
                                                       : kGroup;
 
-  // The codes of one step, in flight.
-  struct Step {
-    u32 keys[kTiles][KeyRows::Share::kLoaded];
-    u32 values[kTiles][2][ValueRows::Share::kLoaded];
-  };
+  using Step = StepCodes<KeyRows, ValueRows, kTiles>;  // in flight
 
   // This warp's first step begins with a group, maybe before tokens that count.
   VQ_DEVICE static int first_step(int begin) {

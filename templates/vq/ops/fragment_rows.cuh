@@ -192,4 +192,12 @@ class FragmentRows {
   }
 };
 
+// The codes of one step: of keys those of token g of each tile, of values those of tokens 2c and
+// 2c + 1.
+template <class KeyRows, class ValueRows, int kTiles>
+struct StepCodes {
+  u32 keys[kTiles][KeyRows::Share::kLoaded];
+  u32 values[kTiles][2][ValueRows::Share::kLoaded];
+};
+
 }  // namespace vq

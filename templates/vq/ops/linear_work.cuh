@@ -128,7 +128,7 @@ struct LinearWork {
     if constexpr (splits(kConfig) > 1) {
       write(args, row, output, sum);
     } else {
-      store_global(args.y + row * kOutFeatures + output, from_float<kConfig.element>(sum * scale));
+      finish_scaled(args, row, output, sum, scale);
     }
   }
 
@@ -178,8 +178,9 @@ struct LinearWork {
 
   // The whole sum of one output and row.
   VQ_DEVICE static void finish(const LinearArgs& args, int row, i64 output, float sum) {
-    if constexpr (kConfig.output_scales) sum *= load_global(args.output_scales + output);
-    store_global(args.y + row * kOutFeatures + output, from_float<kConfig.element>(sum));
+    float scale = 1.0f;
+    if constexpr (kConfig.output_scales) scale = load_global(args.output_scales + output);
+    finish_scaled(args, row, output, sum, scale);
   }
   // The same with the output's scale, which counts where the problem has any.
   VQ_DEVICE static void finish_scaled(const LinearArgs& args, int row, i64 output, float sum,

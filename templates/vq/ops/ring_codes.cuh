@@ -36,11 +36,7 @@ class RingCodes {
   // Tokens with a multiple of which first steps begin.
   static constexpr int kAligned = kConfig.independent ? kTurn : kGrouped || kPaged ? kRows : 1;
 
-  // The codes of one step.
-  struct Step {
-    u32 keys[kTiles][KeyRows::Share::kLoaded];
-    u32 values[kTiles][2][ValueRows::Share::kLoaded];
-  };
+  using Step = StepCodes<KeyRows, ValueRows, kTiles>;
 
   // This warp's first step, maybe before tokens that count.
   VQ_DEVICE static int first_step(int begin) { return begin - begin % kAligned + warp() * kRows; }
@@ -168,7 +164,7 @@ class RingCodes {
   VQ_DEVICE void ask(int number, u32 pages, int first, int end) const {
     if (first >= end) return;
     u32* const to = slot(number);
-    const bool together = (kPaged ? kInOnePage && dense_ : true) && first + kRows <= last_ + 1;
+    const bool together = (!kPaged || (kInOnePage && dense_)) && first + kRows <= last_ + 1;
     if constexpr (!kGrouped) sync_warp();  // else take_group() has one behind the reads
     if (lane() == 0) {
       const u32 zero = count_shared(counter(), 0u);

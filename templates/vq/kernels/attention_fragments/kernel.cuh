@@ -139,7 +139,6 @@ class AttentionFragmentsBlock {
     if (first >= end) return;
     if constexpr (Reader::kRing) {
       for (; first < end; first += Reader::kTurn) attend_stage(first, begin, end);
-      return;
     } else {
       Codes other;
       while (true) {
