@@ -72,6 +72,11 @@ inline KernelSource bulk_source(const std::string& arch) {
                     "trial", arch, kBulkThreads, kBulkSharedBytes, 2 * sizeof(void*));
 }
 
+inline KernelSource made_source(const std::string& arch) {
+  return one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(kMadeText),
+                    "trial", arch, kMadeThreads, kBulkSharedBytes, 2 * sizeof(void*));
+}
+
 inline KernelSource cluster_source(const std::string& arch) {
   KernelSource source =
       one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(kClusterText),

@@ -16,7 +16,7 @@ namespace vqgen::test {
 
 inline constexpr std::size_t kBulkIn = std::size_t{6} * 64, kBulkOut = 64;
 inline constexpr unsigned kBulkThreads = 64;
-inline constexpr std::int64_t kBulkSharedBytes = 536;
+inline constexpr std::int64_t kBulkSharedBytes = 544;
 
 inline constexpr std::string_view kBulkText = R"(
 VQ_DEVICE vq::u64* barrier(int place) {
@@ -54,6 +54,50 @@ VQ_KERNEL(trial, 64, Args) {
     if (t % 32 == 0 && vq::count_shared(readers(place), 1) == 1) ask(args, round + 2);
   }
   vq::store_global(args.out + t, sum);
+}
+)";
+
+// The same sums, where a third warp brings the words: it arrives when a round stands in its place,
+// and waits until both others have arrived there that read the last one.
+inline constexpr unsigned kMadeThreads = 96;
+inline constexpr std::string_view kMadeText = R"(
+VQ_DEVICE vq::u64* made(int place) {
+  return reinterpret_cast<vq::u64*>(vq::shared_memory() + 512 + place * 8);
+}
+VQ_DEVICE vq::u64* read(int place) {
+  return reinterpret_cast<vq::u64*>(vq::shared_memory() + 528 + place * 8);
+}
+VQ_DEVICE vq::u32* word(int place, int number) {
+  return reinterpret_cast<vq::u32*>(vq::shared_memory()) + place * 64 + number;
+}
+VQ_KERNEL(trial, 96, Args) {
+  const int t = vq::thread_index();
+  if (t == 0) {
+    for (int place = 0; place < 2; ++place) {
+      vq::bulk_barrier_begin(made(place));
+      vq::bulk_barrier_begin(read(place), 2);
+    }
+  }
+  vq::sync_block();
+  vq::u32 sum = 0;
+  for (int round = 0; round < 6; ++round) {
+    const int place = round % 2;
+    const vq::u32 parity = round / 2 % 2;
+    if (t >= 64) {
+      if (round >= 2) vq::bulk_barrier_wait(read(place), parity ^ 1u);
+      for (int i = t - 64; i < 64; i += 32) {
+        vq::store_shared(word(place, i), vq::load_global(args.in + round * 64 + i));
+      }
+      vq::sync_warp();  // of the maker
+      if (t == 64) vq::bulk_barrier_arrive(made(place));
+    } else {
+      vq::bulk_barrier_wait(made(place), parity);
+      sum += vq::load_shared(word(place, t));
+      vq::sync_warp();  // of a reader
+      if (t % 32 == 0) vq::bulk_barrier_arrive(read(place));
+    }
+  }
+  if (t < 64) vq::store_global(args.out + t, sum);
 }
 )";
 

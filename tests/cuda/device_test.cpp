@@ -276,6 +276,14 @@ TEST_F(CudaOnDevice, BulkCopiesBringEveryRound) {
   }
 }
 
+TEST_F(CudaOnDevice, WarpsWaitForThoseThatArrive) {
+  if (!has_bulk_copies(spec_.arch)) GTEST_SKIP() << spec_.name << " has none";
+  for (int turn = 0; turn < 5; ++turn) {
+    test::judge_bulk(
+        run_words(*backend_, test::made_source(spec_.arch), 0, test::bulk_in(), test::kBulkOut));
+  }
+}
+
 TEST_F(CudaOnDevice, BlocksOfAClusterLoadFromEachOther) {
   if (!has_clusters(spec_.arch)) GTEST_SKIP() << spec_.name << " has none";
   for (int turn = 0; turn < 5; ++turn) {

@@ -22,8 +22,14 @@ Trial rounds() {
   return trial;
 }
 
-Trial changed(const std::string& place, const std::string& instead) {
+Trial made() {
   Trial trial = rounds();
+  trial.text = test::kMadeText;
+  trial.threads = test::kMadeThreads;
+  return trial;
+}
+
+Trial changed(const std::string& place, const std::string& instead, Trial trial = rounds()) {
   const std::size_t at = trial.text.find(place);
   EXPECT_NE(at, std::string::npos) << place;
   trial.text.replace(at, place.size(), instead);
@@ -36,6 +42,44 @@ TEST(BulkCopy, BringsEveryRoundInEveryOrder) {
       test::judge_bulk(run(rounds(), options));
     }
   }
+}
+
+TEST(BulkBarrier, WarpsWaitForThoseThatArriveInEveryOrder) {
+  for (const bool check_races : {false, true}) {
+    for (const HostOptions& options : all_orders(check_races)) {
+      test::judge_bulk(run(made(), options));
+    }
+  }
+}
+
+// Of arrivals alone: what a warp has stored or read before one is told by nothing else.
+TEST(BulkBarrierFault, AWarpsLanesComeTogetherBeforeItArrives) {
+  for (const char* const of :
+       {"vq::sync_warp();  // of the maker", "vq::sync_warp();  // of a reader"}) {
+    EXPECT_THAT(fault_of(changed(of, ";", made()), {.check_races = true}),
+                HasSubstr("race at offset"))
+        << of;
+  }
+}
+
+TEST(BulkBarrierFault, WaitsLeftOutAreRaces) {
+  for (const char* const wait :
+       {"vq::bulk_barrier_wait(made(place), parity);",
+        "if (round >= 2) vq::bulk_barrier_wait(read(place), parity ^ 1u);"}) {
+    for (const HostOptions& options : all_orders(true)) {
+      EXPECT_NE(fault_of(changed(wait, ";", made()), options), "") << wait;
+    }
+  }
+}
+
+TEST(BulkBarrierFault, ArrivalsAreCounted) {
+  EXPECT_THAT(fault_of(changed("vq::bulk_barrier_begin(read(place), 2);",
+                               "vq::bulk_barrier_begin(read(place), 3);", made())),
+              AllOf(HasSubstr("deadlock: "), HasSubstr("threads 64-95 wait at bulk_barrier_wait")));
+  EXPECT_NE(fault_of(changed("if (t == 64) vq::bulk_barrier_arrive(made(place));",
+                             "if (t <= 65) vq::bulk_barrier_arrive(made(place));", made()),
+                     {.check_races = true}),
+            "");
 }
 
 TEST(BulkCopyFault, ReadsBeforeTheWaitAreARace) {

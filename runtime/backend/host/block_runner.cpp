@@ -238,11 +238,14 @@ void BlockRunner::install_services() {
       runner.track_access(Access::kWarpgroupMma, read.address, read.bytes, read.site);
     });
   };
-  bulk_begin = [](Context* context, const vq::u64* barrier) {
-    self(context).barriers_[barrier] = {};
+  bulk_begin = [](Context* context, const vq::u64* barrier, vq::u32 arrivals) {
+    self(context).barriers_[barrier] = {.arrivals = arrivals};
+  };
+  bulk_arrive = [](Context* context, const vq::u64* barrier, Site site) {
+    self(context).arrive_bulk(barrier, 0, site);
   };
   bulk_expect = [](Context* context, const vq::u64* barrier, vq::u64 bytes, Site site) {
-    self(context).expect_bulk(barrier, bytes, site);
+    self(context).arrive_bulk(barrier, bytes, site);
   };
   bulk_copy = [](Context* context, void* to, const void* from, vq::u64 bytes,
                  const vq::u64* barrier, Site site) {

@@ -117,14 +117,15 @@ class BlockRunner : private Context {
       }
     }
   };
-  // A barrier whose phases bulk copies complete. Bytes move when a thread waits for them and all
-  // have been asked for.
+  // A barrier whose phases arrivals and bulk copies complete. Bytes move when a thread waits for
+  // them and all have been asked for.
   struct BulkBarrier {
+    unsigned arrivals = 1;  // of a phase
     unsigned phase = 0;
-    bool expecting = false;
-    std::uint64_t expected = 0, asked = 0;  // bytes of this phase
-    std::vector<Copy> copies;
-    std::vector<int> waiting;  // threads
+    unsigned arrived = 0;                   // of this phase
+    std::uint64_t expected = 0, asked = 0;  // and its bytes
+    std::vector<Copy> copies{};
+    std::vector<int> waiting{};  // threads
   };
   struct Thread {
     BlockRunner* runner = nullptr;
@@ -157,7 +158,7 @@ class BlockRunner : private Context {
   void stand_still();
   void leave();  // to another thread, until this one is ready
   BulkBarrier& barrier_at(const void* barrier, Site site);
-  void expect_bulk(const void* barrier, std::uint64_t bytes, Site site);
+  void arrive_bulk(const void* barrier, std::uint64_t bytes, Site site);
   void copy_bulk(const void* barrier, const Copy& copy, Site site);
   void wait_bulk(const void* barrier, unsigned parity, Site site);
   bool land_bulk(BulkBarrier& barrier, const void* at);

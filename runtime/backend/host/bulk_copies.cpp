@@ -1,6 +1,6 @@
-// Bulk copies and the barriers that they complete. A copy's bytes become NaN when it is asked for,
-// and move as late as they may: when a thread waits for the phase, and all of it has been asked
-// for. A thread that comes before that waits for the thread that asks.
+// Bulk copies and the barriers that they and arrivals complete. A copy's bytes become NaN when it
+// is asked for, and move as late as they may: when a thread waits for the phase, and all of it has
+// been asked for. A thread that comes before that waits for the threads that ask and arrive.
 #include <cstring>
 
 #include "runtime/backend/host/block_runner.h"
@@ -20,15 +20,18 @@ BlockRunner::BulkBarrier& BlockRunner::barrier_at(const void* barrier, Site site
   return found->second;
 }
 
-void BlockRunner::expect_bulk(const void* barrier, std::uint64_t bytes, Site site) {
+// With so many bytes that are to come: 0 of an arrival alone.
+void BlockRunner::arrive_bulk(const void* barrier, std::uint64_t bytes, Site site) {
   BulkBarrier& of = barrier_at(barrier, site);
-  if (of.expecting) {
-    fail_barrier("bulk_barrier_expect in a phase that expects bytes already", site,
-                 "let a thread wait for the phase first");
+  if (of.arrived == of.arrivals) {
+    fail_barrier(bytes > 0 ? "bulk_barrier_expect in a phase that expects bytes already"
+                           : "bulk_barrier_arrive in a phase that all have arrived in",
+                 site, "let a thread wait for the phase first");
   }
-  of.expecting = true;
-  of.expected = bytes;
-  if (!of.waiting.empty()) land_bulk(of, barrier);
+  ++of.arrived;
+  of.expected += bytes;
+  if (races_ != nullptr) races_->release(thread, address_of(barrier));
+  if (!of.waiting.empty() || of.expected == 0) land_bulk(of, barrier);
 }
 
 void BlockRunner::copy_bulk(const void* barrier, const Copy& copy, Site site) {
@@ -36,7 +39,7 @@ void BlockRunner::copy_bulk(const void* barrier, const Copy& copy, Site site) {
   std::memset(copy.shared, 0xff, copy.bytes);
   of.copies.push_back(copy);
   of.asked += copy.bytes;
-  if (of.expecting && of.asked > of.expected) {
+  if (of.arrived == of.arrivals && of.asked > of.expected) {
     fail_barrier("copy_bulk of more bytes than its phase expects", site,
                  "expect the bytes of all copies of the phase");
   }
@@ -45,7 +48,7 @@ void BlockRunner::copy_bulk(const void* barrier, const Copy& copy, Site site) {
 
 // False where more is to be asked for.
 bool BlockRunner::land_bulk(BulkBarrier& of, const void* barrier) {
-  if (!of.expecting || of.asked != of.expected) return false;
+  if (of.arrived != of.arrivals || of.asked != of.expected) return false;
   for (const Copy& copy : of.copies) {
     std::memcpy(copy.shared, copy.global, copy.bytes);
     if (races_ == nullptr) continue;
@@ -60,7 +63,7 @@ bool BlockRunner::land_bulk(BulkBarrier& of, const void* barrier) {
   }
   of.copies.clear();
   of.waiting.clear();
-  of.expecting = false;
+  of.arrived = 0;
   of.expected = of.asked = 0;
   ++of.phase;
   return true;

@@ -203,7 +203,15 @@ void RaceChecker::land_bulk(std::uint64_t barrier, std::uint64_t offset, std::ui
   }
 }
 
+void RaceChecker::release(int thread, std::uint64_t barrier) {
+  release_to(counters_[barrier], thread);
+}
 void RaceChecker::acquire(int thread, std::uint64_t barrier) {
+  const auto found = counters_.find(barrier);
+  if (found != counters_.end() && found->second.contains(block_->index)) {
+    block_->added.emplace_back(&found->second,
+                               Stamp{++clock_, 0, static_cast<std::uint16_t>(thread)});
+  }
   block_->acquired[barrier][static_cast<std::size_t>(thread)] = clock_;
 }
 
@@ -246,12 +254,15 @@ RaceChecker::Deed RaceChecker::deed_of(std::uint64_t record, std::uint64_t clock
 }
 
 // The clock advances, so that what a thread does after an addition is not taken for before it.
-void RaceChecker::add(int thread, std::uint64_t address) {
+RaceChecker::Stamp RaceChecker::release_to(Counter& counter, int thread) {
   const Stamp stamp{++clock_, 0, static_cast<std::uint16_t>(thread)};
-  Counter& counter = counters_[address];
   counter[block_->index].push_back(
       {stamp, block_->barrier, block_->warp_barrier[static_cast<std::size_t>(thread / 32)]});
-  block_->added.emplace_back(&counter, stamp);
+  return stamp;
+}
+void RaceChecker::add(int thread, std::uint64_t address) {
+  Counter& counter = counters_[address];
+  block_->added.emplace_back(&counter, release_to(counter, thread));
 }
 
 // Whether what the stamp says is ordered before the addition, of the same block.

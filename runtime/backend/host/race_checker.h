@@ -5,7 +5,8 @@
 // block, or where both threads are of one warp and it is older than that warp's last barrier.
 // Shuffles order nothing. An asynchronous copy writes from its issue until its thread has waited
 // for it, and a product of a warp group reads until then. A bulk copy writes until its barrier's
-// phase is complete, and is ordered before what a thread does that has waited for that itself.
+// phase is complete, and is ordered before what a thread does that has waited for that itself; so is
+// what a thread did before it arrived at the barrier.
 // Counters in shared memory order the threads of a block as those in global memory do blocks.
 // Additions to a word (add_shared) are ordered among themselves, and with loads and stores as
 // stores are.
@@ -81,8 +82,10 @@ class RaceChecker {
   // The thread that issued the copy to [offset, offset + bytes) has waited for it.
   void land(int thread, std::uint64_t offset, std::uint64_t bytes);
 
-  // The same of a bulk copy, whose barrier completes a phase; and a thread has waited for a phase.
+  // The same of a bulk copy, whose barrier completes a phase; and a thread has arrived, or has
+  // waited for a phase.
   void land_bulk(std::uint64_t barrier, std::uint64_t offset, std::uint64_t bytes);
+  void release(int thread, std::uint64_t barrier);
   void acquire(int thread, std::uint64_t barrier);
 
   // Something that the thread began goes on reading [offset, offset + bytes) of shared memory until
@@ -145,6 +148,7 @@ class RaceChecker {
   using Counter = std::unordered_map<std::uint64_t, std::vector<Addition>>;
 
   void add(int thread, std::uint64_t address);
+  Stamp release_to(Counter& counter, int thread);
   bool ordered_by_counters(const Deed& earlier, int thread) const;
   static bool released(const Stamp& stamp, const Addition& addition);
   bool ordered_within_block(const Stamp& earlier, int thread) const;

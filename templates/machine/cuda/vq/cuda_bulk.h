@@ -18,9 +18,11 @@ inline constexpr bool kHasBulkCopies = false;
 
 // A template so that only its use is refused.
 template <bool kAsked = true>
-VQ_DEVICE void bulk_barrier_begin(u64* barrier) {
+VQ_DEVICE void bulk_barrier_begin(u64* barrier, u32 arrivals = 1) {
   static_assert(!kAsked || kHasBulkCopies, "bulk copies need sm_90; ask kHasBulkCopies first");
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -29,6 +31,10 @@ VQ_DEVICE void bulk_barrier_expect(u64* barrier, u32 bytes) {
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
+}
+VQ_DEVICE void bulk_barrier_arrive(u64* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
 }
 VQ_DEVICE void bulk_barrier_wait(u64* barrier, u32 parity) {
   asm volatile(

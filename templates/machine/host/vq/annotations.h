@@ -1,4 +1,9 @@
-// How this machine marks a function that both sides may call. Plain C++ needs no mark; the host
-// layers of vqgen read the args and layout headers through this file too.
+// How this machine marks functions. Plain C++ needs no mark for one that both sides may call; the
+// host layers of vqgen read the args and layout headers through this file too.
 #pragma once
 #define VQ_HD
+#define VQ_DEVICE inline __attribute__((always_inline))
+#define VQ_UNROLL  // a host compiler need not: it changes no result and costs compile time
+
+// The caller's place, for reports.
+#define VQ_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()

@@ -6,7 +6,7 @@
 
 namespace vq::host {
 
-inline constexpr int kApiVersion = 10;
+inline constexpr int kApiVersion = 11;
 
 // Where the device code says something; the text's #line marks name the template.
 struct Site {
@@ -83,8 +83,10 @@ struct Context {
   void (*copy_async)(Context*, void* shared, const void* global, u64 bytes);
   void (*copy_async_commit)(Context*);
   void (*copy_async_wait)(Context*, int pending_groups);
-  // A barrier in shared memory whose phases bulk copies complete, and which threads wait for.
-  void (*bulk_begin)(Context*, const u64* barrier);
+  // A barrier in shared memory whose phases arrivals and bulk copies complete, and which threads
+  // wait for.
+  void (*bulk_begin)(Context*, const u64* barrier, u32 arrivals);
+  void (*bulk_arrive)(Context*, const u64* barrier, Site);
   void (*bulk_expect)(Context*, const u64* barrier, u64 bytes, Site);
   void (*bulk_copy)(Context*, void* shared, const void* global, u64 bytes, const u64* barrier,
                     Site);

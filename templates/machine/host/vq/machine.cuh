@@ -6,12 +6,10 @@
 #include <vq/annotations.h>
 #include <vq/host_access.h>
 #include <vq/host_api.h>
+#include <vq/host_bulk.h>
 #include <vq/host_element.h>
 #include <vq/host_warp.h>
 #include <vq/types.h>
-
-#define VQ_DEVICE inline __attribute__((always_inline))
-#define VQ_UNROLL  // a host compiler need not: it changes no result and costs compile time
 
 #define VQ_KERNEL_OF(name, threads, cluster, Args, wait)                                       \
   static void name##_body(const Args& args);                                                   \
@@ -29,8 +27,6 @@
 #define VQ_KERNEL_AHEAD_CLUSTERS(name, threads, blocks, Args) \
   VQ_KERNEL_OF(name, threads, blocks, Args, (void)0)
 #define VQ_KERNEL_AHEAD_RESIDENT(name, threads, blocks, Args) VQ_KERNEL_AHEAD(name, threads, Args)
-
-#define VQ_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 namespace vq {
 
@@ -270,42 +266,6 @@ template <int N>
 VQ_DEVICE void copy_async_wait() {
   static_assert(N >= 0, "copy_async_wait waits until at most N >= 0 groups are pending");
   host::context->copy_async_wait(host::context, N);
-}
-
-inline constexpr bool kHasBulkCopies = true;
-
-namespace host {
-// To the race checker the barrier's word is stored where it begins and read where it is used.
-VQ_DEVICE void check_barrier(Access access, const u64* barrier, Site site) {
-  check_shared(access, reinterpret_cast<const U32x2*>(barrier), site);
-}
-}  // namespace host
-VQ_DEVICE void bulk_barrier_begin(u64* barrier, VQ_SITE) {
-  host::check_barrier(host::Access::kStoreShared, barrier, {file, line});
-  host::context->bulk_begin(host::context, barrier);
-}
-VQ_DEVICE void bulk_barrier_expect(u64* barrier, u32 bytes, VQ_SITE) {
-  host::check_barrier(host::Access::kLoadShared, barrier, {file, line});
-  host::context->bulk_expect(host::context, barrier, bytes, {file, line});
-}
-VQ_DEVICE void bulk_barrier_wait(u64* barrier, u32 parity, VQ_SITE) {
-  host::check_barrier(host::Access::kLoadShared, barrier, {file, line});
-  host::context->bulk_wait(host::context, barrier, parity, {file, line});
-}
-VQ_DEVICE void copy_bulk(u8* shared, const u8* global, u32 bytes, u64* barrier, VQ_SITE) {
-  const host::Site site{file, line};
-  host::check_barrier(host::Access::kLoadShared, barrier, site);
-  for (u32 i = 0; i < bytes; i += sizeof(U32x4)) {
-    host::check_shared(host::Access::kCopyBulk, reinterpret_cast<const U32x4*>(shared + i), site);
-    host::check_global(host::Access::kCopyBulk, reinterpret_cast<const U32x4*>(global + i), site);
-  }
-  host::context->bulk_copy(host::context, shared, global, bytes, barrier, site);
-}
-VQ_DEVICE u32 count_shared(u32* p, u32 last, VQ_SITE) {
-  host::check_shared(host::Access::kCountShared, p, {file, line});
-  const u32 old = host::load(p);
-  host::store(p, old < last ? old + 1 : 0u);
-  return old;
 }
 
 template <Element E>
