@@ -152,14 +152,14 @@ void judge_group_products(Judge& judge, const P& plan, const Linear& op) {
       dataflow_name(plan));
 }
 
-// A block's warps fall into whole teams that share the columns.
+// The warps of a block that multiply fall into whole teams that share the columns.
 template <class P>
-void judge_warps_along_columns(Judge& judge, const P& plan) {
+void judge_warps_along_columns(Judge& judge, const P& plan, int warps) {
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_columns)),
                 "warps_along_columns {} is not a power of two", plan.warps_along_columns);
-  judge.require(plan.threads / 32 % plan.warps_along_columns == 0,
+  judge.require(warps % plan.warps_along_columns == 0,
                 "warps_along_columns {} does not divide the {} warps of a block",
-                plan.warps_along_columns, plan.threads / 32);
+                plan.warps_along_columns, warps);
 }
 
 // Runs of codes in whole words, and chunks of whole runs.

@@ -32,10 +32,11 @@ void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int alon
   const std::int64_t row_blocks = blocks_of_rows(op, plan);
   const std::int64_t wanted = std::max<std::int64_t>(1, std::int64_t{waves} * gpu.sms / row_blocks);
   const std::int64_t outputs = ceil_div(op.shape.out_features, wanted);
-  const std::int64_t across = std::clamp<std::int64_t>(
-      ceil_div(outputs, std::int64_t{plan.outputs_per_warp}), 1, kMostWarps / waves / along);
+  const std::int64_t most = std::max(1, (kMostWarps / waves - plan.making_warps) / along);
+  const std::int64_t across =
+      std::clamp<std::int64_t>(ceil_div(outputs, std::int64_t{plan.outputs_per_warp}), 1, most);
   plan.warps_along_columns = along;
-  plan.threads = static_cast<int>(32 * along * across);
+  plan.threads = static_cast<int>(32 * (along * across + plan.making_warps));
   plan.splits = static_cast<int>(std::max<std::int64_t>(1, wanted / blocks_of_split(op, plan)));
 }
 
@@ -54,10 +55,33 @@ bool fit_chunk(LinearBytes& plan, const Linear& op, std::int64_t runs) {
   return true;
 }
 
-// The lengths of chunks that are tried, in runs per warp: of those that a block makes itself the
-// longer the better, since all its warps wait for each.
-std::vector<int> chunk_runs_of(int x_before) {
-  return x_before == 1 ? std::vector{1, 2, 4} : std::vector{2, 8, 1 << 20};
+// Who turns x to bytes: all warps, a kernel before, or some warps.
+struct Making {
+  int x_before;
+  int making_warps;
+};
+constexpr std::array kMakings{Making{0, 0}, Making{1, 0}, Making{0, 2}};
+
+// Whether the warps that make bytes of x keep up with those that multiply, and ptxas spills nothing
+// to leave room for a second block: plans alike to those that were measured
+// (docs/notebook/bytes.md).
+bool makers_keep_up(const LinearBytes& plan, const Linear& op) {
+  constexpr std::int64_t kUnitClocks = 550;  // for a row of a group
+  constexpr std::int64_t kStepPasses = 10;   // through shared memory, of 16 outputs by 32 columns
+  const bool spills = plan.product_rows == 8 && plan.outputs_per_warp == 16;
+  if (plan.rows_per_block > 8 || plan.outputs_per_warp > 32 || spills) return false;
+  const auto config = configured(plan, op);
+  const std::int64_t units = ceil_div(vq::chunk_units(config), plan.making_warps);
+  const std::int64_t steps =
+      std::int64_t{vq::outputs_per_block(config)} / 16 * (plan.chunk_columns / 32);
+  return units * kUnitClocks <= steps * kStepPasses;
+}
+
+// The lengths of chunks that are tried, in runs per warp: where all warps wait for each, the longer
+// the better.
+std::vector<int> chunk_runs_of(const Making& making) {
+  const bool in_ring = making.x_before == 1 || making.making_warps > 0;
+  return in_ring ? std::vector{1, 2, 4} : std::vector{2, 8, 1 << 20};
 }
 
 }  // namespace
@@ -72,7 +96,23 @@ void judge_plan(Judge& judge, const LinearBytes& plan, const Linear& op, const G
   judge.require(plan.rows_per_block % plan.product_rows == 0,
                 "rows_per_block {} is not a multiple of product_rows {}", plan.rows_per_block,
                 plan.product_rows);
-  judge_warps_along_columns(judge, plan);
+  judge.require(plan.making_warps == 0 || plan.x_before == 0,
+                "making_warps {} and x_before 1 both turn x to bytes; set one of them to 0",
+                plan.making_warps);
+  judge.require(plan.making_warps < plan.threads / 32,
+                "making_warps {} leave none of the {} warps of a block to multiply",
+                plan.making_warps, plan.threads / 32);
+  if (!judge.ok()) return;
+  judge_warps_along_columns(judge, plan, vq::multiplying_warps(config));
+  judge.require(
+      plan.making_warps == 0 || has_bulk_copies(gpu.arch),
+      "{} ({}) lacks the barriers by which warps wait for those that make bytes of x; set "
+      "making_warps to 0",
+      gpu.name, gpu.arch);
+  judge.require(plan.making_warps == 0 || vq::units_per_row(config) == 1,
+                "{} codebooks serve the columns of an output, where making_warps take one; set "
+                "making_warps to 0",
+                vq::units_per_row(config));
   judge.require(
       plan.x_before == 0 || has_bulk_copies(gpu.arch),
       "{} ({}) has no bulk copies, by which x comes from a kernel before; set x_before to "
@@ -131,12 +171,14 @@ void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePla
     for_each_of(plan, {{&P::outputs_per_warp, {16, 32, 64}}, {&P::code_words, {4, 2, 1}}}, [&] {
       for (const int waves : {1, 2}) {
         for (int along = 1; along <= kMostWarps / waves; along *= 2) {
-          for (const int x_before : {0, 1}) {
-            for (const int runs : chunk_runs_of(x_before)) {
+          for (const Making& making : kMakings) {
+            for (const int runs : chunk_runs_of(making)) {
               LinearBytes fitted = plan;
-              fitted.x_before = x_before;
+              fitted.x_before = making.x_before;
+              fitted.making_warps = making.making_warps;
               fit_block(fitted, op, to.gpu, along, waves);
               if (!fit_chunk(fitted, op, runs)) continue;
+              if (making.making_warps > 0 && !makers_keep_up(fitted, op)) continue;
               for (const Placement& each : placements) {
                 fitted.codebook = each;
                 to.add(fitted);
@@ -153,7 +195,7 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
                 ConflictTable& conflicts) {
   const auto c = configured(plan, op);
   const VqFormat& format = op.weights;
-  const double warps = c.threads / 32.0;
+  const double warps = vq::multiplying_warps(c);
   const double chunks = block_chunks(c);
   const double turns =
       chunks * std::ceil(1.0 * vq::chunk_groups(c) / c.warps_along_columns) * vq::group_runs(c);
@@ -179,8 +221,9 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
     to.merge_launches += 1;  // of the kernel before
   } else {
     add_loads(to, c, chunks, turns * warps, 2);
-    to.prologue +=
-        chunks * std::ceil(vq::chunk_units(c) / warps);  // x to bytes, before all multiply
+    // x to bytes, before all multiply: of all chunks, or the first where others are made meanwhile.
+    const double waits = plan.making_warps > 0 ? 1 : chunks;
+    to.prologue += waits - chunks + waits * std::ceil(vq::chunk_units(c) / (c.threads / 32.0));
   }
   // The sums of groups to numbers.
   to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;

@@ -94,7 +94,7 @@ void judge_plan(Judge& judge, const LinearFragments& plan, const Linear& op, con
   judge.require(plan.rows_per_block % plan.fragment_rows == 0,
                 "rows_per_block {} is not a multiple of fragment_rows {}", plan.rows_per_block,
                 plan.fragment_rows);
-  judge_warps_along_columns(judge, plan);
+  judge_warps_along_columns(judge, plan, plan.threads / 32);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   const int accumulators = plan.outputs_per_warp / vq::fragment_outputs(config) *

@@ -64,6 +64,23 @@ TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
   before.x_before = 1;
   expect_refused(check(before, bytes_gemm(), find_gpu("a100")),
                  {"no bulk copies", "x_before to 0"});
+  const auto made = [](int warps, int more) {
+    return [=](LinearBytes& p) {
+      p.making_warps = warps;
+      p.threads += 32 * more;
+    };
+  };
+  expect_ok(with(made(2, 2)));
+  expect_refused(with(made(4, 0)), {"making_warps 4", "4 warps of a block"});
+  LinearBytes uneven = bytes();
+  uneven.warps_along_columns = 2;
+  made(1, 0)(uneven);
+  expect_refused(check(uneven, bytes_gemm(), find_gpu("h200")), {"does not divide the 3 warps"});
+  expect_refused(with([](LinearBytes& p) { p.making_warps = p.x_before = 1; }),
+                 {"both turn x to bytes"});
+  LinearBytes making = bytes();
+  made(2, 2)(making);
+  expect_refused(check(making, bytes_gemm(), find_gpu("a100")), {"making_warps to 0"});
   Gemm longest = bytes_gemm();  // a chunk of gigabytes is counted, and not by 32 bits
   longest.shape.in_features = 1 << 24;
   LinearBytes whole = bytes();
@@ -74,6 +91,9 @@ TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
   groups.weights.group_channels = 512;
   expect_refused(check(bytes(), groups, find_gpu("h200")),
                  {"chunk_columns 1024", "512 columns of one codebook"});
+  making.chunk_columns = 512;
+  expect_refused(check(making, groups, find_gpu("h200")),
+                 {"codebooks serve the columns", "making_warps to 0"});
 }
 
 TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {

@@ -237,10 +237,29 @@ TEST(Barriers, OfGemmByBytesAreAllNeeded) {
   plan.rows_per_block = 16;
   plan.code_words = 1;
   plan.codebook = all_shared(op.weights.entries());
-  expect_every_barrier_needed(op, plan, 4, "sync_warp();");
+  expect_every_barrier_needed(op, plan, 4);
   plan.x_before = 1;  // whose ring has one of a warp
   expect_every_barrier_needed(op, plan, 5);
   expect_waits_for_chunks(op, plan, "x_.ring().await();");
+}
+
+TEST(Barriers, OfWarpsThatMakeBytesOfXAreAllNeeded) {
+  Gemm op;
+  op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
+  op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
+  with_integers(op.weights, true);
+  LinearBytes plan{.threads = 192, .outputs_per_warp = 16, .chunk_columns = 256};
+  plan.warps_along_columns = 2;
+  plan.making_warps = 2;
+  plan.rows_per_block = 16;
+  plan.code_words = 1;
+  plan.codebook = all_shared(op.weights.entries());
+  expect_every_barrier_needed(op, plan, 5);
+  for (const char* const wait : {"x_.ring().await();", "[this] { ring_.await_free(); }"}) {
+    const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+    const std::string fault = report_of(right, op, plan, wait, wait[0] == '[' ? "[] {}" : "");
+    EXPECT_NE(fault.find(": race at "), std::string::npos) << wait << ": " << fault;
+  }
 }
 
 TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {

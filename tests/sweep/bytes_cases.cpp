@@ -31,7 +31,7 @@ enum Axis {
   kSplits,
   kCombine,
   kDataflow,
-  kBefore,
+  kMaking,
 };
 constexpr std::array kBitsOf{8, 2, 5, 10};
 constexpr std::array kVectors{8, 4};
@@ -49,7 +49,7 @@ constexpr std::array kWordsOf{1, 2, 4};
 
 // By Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
-                              3, 4, 3, 3, 4, 4, 3, 3, 3, 5, 2};
+                              3, 4, 3, 3, 4, 4, 3, 3, 3, 5, 4};
 // Dataflow rowgroups has cases enough elsewhere.
 enum Dataflow { kBytes, kBytegroups, kRowgroups };
 constexpr std::array kDataflows{kBytes, kBytegroups, kRowgroups, kBytes, kBytegroups};
@@ -125,10 +125,14 @@ LinearBytes bytes_plan(const std::vector<int>& v, const Linear& op, const Proble
   if (to.plan.threads / 32 % pick(kAlongOf, v, kAlong) == 0) {
     to.change(&LinearBytes::warps_along_columns, pick(kAlongOf, v, kAlong));
   }
-  to.change(&LinearBytes::x_before, v[kBefore]);
+  to.change(&LinearBytes::x_before, v[kMaking] == 1 ? 1 : 0);
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
+  LinearBytes made = to.plan;  // by one warp more, or two
+  made.making_warps = v[kMaking] < 2 ? 0 : v[kMaking] - 1;
+  made.threads += 32 * made.making_warps;
+  to.attempt(made);
   return to.plan;
 }
 

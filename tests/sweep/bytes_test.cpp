@@ -13,7 +13,7 @@
 namespace vqgen::test {
 namespace {
 
-// Elements, and whether a kernel before turns x to bytes.
+// Elements, and who turns x to bytes: all warps, a kernel before, or two warps more.
 class Bytes : public testing::TestWithParam<std::tuple<DType, int>> {
  protected:
   void SetUp() override {
@@ -32,7 +32,11 @@ class Bytes : public testing::TestWithParam<std::tuple<DType, int>> {
   }
   static LinearBytes plan(const Linear& op) {
     auto chosen = rules_plan<LinearBytes>(Gemm{op}, sweep_gpu());
-    chosen.x_before = std::get<1>(GetParam());
+    chosen.x_before = std::get<1>(GetParam()) == 1 ? 1 : 0;
+    if (std::get<1>(GetParam()) == 2) {
+      chosen.making_warps = 2;
+      chosen.threads += 64;
+    }
     return chosen;
   }
 
@@ -166,12 +170,13 @@ TEST_P(Bytes, WrongSumsAreFound) {
   }
 }
 
+const std::vector<std::string> kMakers{"", "Before", "Warps"};
 INSTANTIATE_TEST_SUITE_P(Elements, Bytes,
                          testing::Combine(testing::Values(DType::f16, DType::bf16),
-                                          testing::Values(0, 1)),
+                                          testing::Values(0, 1, 2)),
                          [](const auto& each) {
-                           const std::string dtype(enum_name(std::get<0>(each.param)));
-                           return std::get<1>(each.param) == 1 ? dtype + "Before" : dtype;
+                           return std::string(enum_name(std::get<0>(each.param))) +
+                                  kMakers[static_cast<std::size_t>(std::get<1>(each.param))];
                          });
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/bulk_ring.cuh>
 #include <vq/ops/linear_work.cuh>
+#include <vq/ops/made_ring.cuh>
 #include <vq/ops/split_bytes.cuh>
 
 namespace vq {
@@ -33,13 +34,21 @@ class ByteChunk {
   static constexpr u32 kUnits = chunk_units(kConfig);
   static constexpr int kTileBytes = 32 * 4 * kWords;
 
+  // Of units first, first + kApart, .. of a chunk, kCount at a time and first below kApart: do any
+  // lie past the last?
+  template <int kApart, int kCount>
+  VQ_HD static constexpr bool may_pass() {
+    return kUnits % (kApart * kCount) != 0;
+  }
+
   // The lane's elements of a unit.
   struct Elements {
     U32x4 octets[lane_octets(kConfig)];
   };
 
-  // Unit `unit` of a chunk that begins at a column; zeros past the last. `first_row` is the
-  // block's.
+  // Unit `unit` of a chunk that begins at a column; zeros past the last, where kMayPass.
+  // `first_row` is the block's.
+  template <bool kMayPass>
   VQ_DEVICE static Elements load(const LinearArgs& args, int first_row, i64 first_column,
                                  u32 unit) {
     Elements elements{};
@@ -48,7 +57,7 @@ class ByteChunk {
     VQ_UNROLL
     for (int i = 0; i < kOctets; ++i) {
       const int octet = lane() + 32 * i;
-      if (unit >= kUnits || !is_octet(octet)) continue;
+      if ((kMayPass && unit >= kUnits) || !is_octet(octet)) continue;
       const i64 column = first_column + group * kGroupColumns + octet * 8;
       if (column < Work::kInFeatures) {
         elements.octets[i] = Work::x_octet(args, first_row + row, column);
@@ -73,28 +82,19 @@ class ByteChunk {
     }
   };
 
-  // Turns a unit to bytes, and stores it and its scale. All lanes.
-  template <class Store>
-  VQ_DEVICE static void make(const Elements& elements, u32 unit, Store store) {
-    u32 most = 0;
+  // Turns units `first`, `first` + kApart, .. to bytes, those that there are, and stores them and
+  // their scales. All lanes. All peaks first, so that units do not wait for each other's.
+  template <int kApart, int kCount, class Store>
+  VQ_DEVICE static void make(const Elements (&elements)[kCount], u32 first, Store store) {
+    float peaks[kCount];
     VQ_UNROLL
-    for (int i = 0; i < kOctets; ++i) most = SplitBytes::peak_bits(most, elements.octets[i]);
-    const float peak = SplitBytes::peak<kConfig.element>(SplitBytes::peak_of_warp(most));
-    if (unit >= kUnits) return;
-    const float to_peak = SplitBytes::factor_of(peak);
-    if (lane() == 0) store(static_cast<int>(unit) * 4, SplitBytes::scale_of(peak));
+    for (int i = 0; i < kCount; ++i) peaks[i] = peak_of(elements[i]);
     VQ_UNROLL
-    for (int i = 0; i < kOctets; ++i) {
-      if (!is_octet(lane() + 32 * i)) continue;
-      u32 high[2], low[2];
-      SplitBytes::split<kConfig.element>(high, low, elements.octets[i], to_peak);
-      const int place = unit_place(unit) + lane_place(i);
-      if constexpr (kPairs) {
-        store(place, U32x2{high[0], high[1]});
-        store(place + 32, U32x2{low[0], low[1]});
-      } else {
-        store(place, U32x4{high[0], high[1], low[0], low[1]});
-      }
+    for (int i = 0; i < kCount; ++i) {
+      const u32 unit = first + i * kApart;
+      if (may_pass<kApart, kCount>() && unit >= kUnits) continue;
+      if (lane() == 0) store(static_cast<int>(unit) * 4, SplitBytes::scale_of(peaks[i]));
+      store_bytes(elements[i], unit, SplitBytes::factor_of(peaks[i]), store);
     }
   }
 
@@ -110,6 +110,29 @@ class ByteChunk {
   static constexpr int kOctets = lane_octets(kConfig);
   static constexpr int kGroupColumns = group_columns(kConfig);
   static constexpr u32 kRunOctets = run_octets(kConfig);
+
+  VQ_DEVICE static float peak_of(const Elements& elements) {
+    u32 most = 0;
+    VQ_UNROLL
+    for (int i = 0; i < kOctets; ++i) most = SplitBytes::peak_bits(most, elements.octets[i]);
+    return SplitBytes::peak<kConfig.element>(SplitBytes::peak_of_warp(most));
+  }
+  template <class Store>
+  VQ_DEVICE static void store_bytes(const Elements& elements, u32 unit, float factor, Store store) {
+    VQ_UNROLL
+    for (int i = 0; i < kOctets; ++i) {
+      if (!is_octet(lane() + 32 * i)) continue;
+      u32 high[2], low[2];
+      SplitBytes::split<kConfig.element>(high, low, elements.octets[i], factor);
+      const int place = unit_place(unit) + lane_place(i);
+      if constexpr (kPairs) {
+        store(place, U32x2{high[0], high[1]});
+        store(place + 32, U32x2{low[0], low[1]});
+      } else {
+        store(place, U32x4{high[0], high[1], low[0], low[1]});
+      }
+    }
+  }
 
   VQ_DEVICE static bool is_octet(int octet) {
     return kGroupColumns % 256 == 0 || octet < kGroupColumns / 8;
@@ -139,42 +162,29 @@ class ByteX {
   using Chunk = ByteChunk<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr bool kBefore = kConfig.x_before == 1;
+  static constexpr int kMakers = kConfig.making_warps;
+  static constexpr bool kInRing = in_ring(kConfig);
+  static constexpr int kReaders = multiplying_warps(kConfig);
 
   VQ_DEVICE ByteX(const LinearArgs& args, int first_row)
-      : args_(args),
-        first_row_(first_row),
-        ring_(shared_part<u8>(shared_layout(kConfig).x),
-              shared_part<u8>(shared_layout(kConfig).beside),
-              kBefore ? args.staged + block_y() * made_row_bytes(kConfig) +
-                            Work::begin() / kConfig.chunk_columns * kBytes
-                      : nullptr,
-              static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}))) {
-  }
+      : args_(args), first_row_(first_row), ring_(ring_of(args)) {}
 
-  // With a kernel before.
-  using Ring = BulkRing<byte_chunks(kConfig), byte_chunk_bytes(kConfig), kConfig.threads / 32>;
+  // Where chunks come while others are multiplied: with a kernel before, or from warps that make
+  // them.
+  using Copied = BulkRing<byte_chunks(kConfig), byte_chunk_bytes(kConfig), kReaders>;
+  using Made = MadeRing<byte_chunks(kConfig), byte_chunk_bytes(kConfig), kMakers, kReaders>;
+  using Ring = Either<(kMakers > 0), Made, Copied>;
   VQ_DEVICE Ring& ring() { return ring_; }
 
   // Without a kernel before: makes the chunk that begins at a column, by all warps, between two
-  // sync_block. Some units at a time, so that their loads are on their way together.
+  // sync_block.
   VQ_DEVICE void make(i64 first_column) const {
-    constexpr int kOctets = lane_octets(kConfig);
-    constexpr int kWarps = kConfig.threads / 32;
-    constexpr int kTurns = ceil_div(static_cast<int>(Chunk::kUnits), kWarps);
-    constexpr int kMost = kOctets < 8 ? 8 / kOctets : 1;
-    constexpr int kTogether = kTurns < kMost ? kTurns : kMost;
-    for (u32 unit = warp(); unit < Chunk::kUnits; unit += kTogether * kWarps) {
-      typename Chunk::Elements elements[kTogether];
-      VQ_UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        elements[i] = Chunk::load(args_, first_row_, first_column, unit + i * kWarps);
-      }
-      VQ_UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        Chunk::make(elements[i], unit + i * kWarps,
-                    typename Chunk::ToShared{shared_part<u8>(shared_layout(kConfig).x)});
-      }
-    }
+    make_units<kConfig.threads / 32>(first_column, warp(), [] {});
+  }
+  // The same by the warps that make chunks, behind those that multiply.
+  VQ_DEVICE void make_in_turn(i64 first_column) {
+    make_units<kMakers>(first_column, warp() - kReaders, [this] { ring_.await_free(); });
+    ring_.hand_out();
   }
 
   // The lane's operand words of a row tile in a step of the chunk.
@@ -199,6 +209,48 @@ class ByteX {
  private:
   static constexpr int kBytes = static_cast<int>(byte_chunk_bytes(kConfig));
 
+  VQ_DEVICE static Ring ring_of(const LinearArgs& args) {
+    constexpr LinearShared kAt = shared_layout(kConfig);
+    if constexpr (kMakers > 0) {
+      return Ring(kAt.x, kAt.beside);
+    } else {
+      return Ring(
+          shared_part<u8>(kAt.x), shared_part<u8>(kAt.beside),
+          kBefore ? args.staged + block_y() * made_row_bytes(kConfig) +
+                        Work::begin() / kConfig.chunk_columns * kBytes
+                  : nullptr,
+          static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns})));
+    }
+  }
+
+  VQ_DEVICE u8* place() const {
+    if constexpr (kMakers > 0) {
+      return ring_.chunk();
+    } else {
+      return shared_part<u8>(shared_layout(kConfig).x);
+    }
+  }
+
+  // Units first, first + kWarps, .. of a chunk, some at a time, so that their loads are on their
+  // way together; `ready` is called before they are stored.
+  template <int kWarps, class Ready>
+  VQ_DEVICE void make_units(i64 first_column, u32 first, Ready ready) const {
+    constexpr int kOctets = lane_octets(kConfig);
+    constexpr int kTurns = ceil_div(static_cast<int>(Chunk::kUnits), kWarps);
+    constexpr int kMost = kOctets < 8 ? 8 / kOctets : 1;
+    constexpr int kTogether = kTurns < kMost ? kTurns : kMost;
+    for (u32 unit = first; unit < Chunk::kUnits; unit += kTogether * kWarps) {
+      typename Chunk::Elements elements[kTogether];
+      VQ_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        elements[i] = Chunk::template load<Chunk::template may_pass<kWarps, kTogether>()>(
+            args_, first_row_, first_column, unit + i * kWarps);
+      }
+      ready();
+      Chunk::template make<kWarps>(elements, unit, typename Chunk::ToShared{place()});
+    }
+  }
+
   const LinearArgs& args_;
   int first_row_;
   Ring ring_;
@@ -218,8 +270,9 @@ VQ_DEVICE void make_chunks(const LinearArgs& args) {
   const int first_row = static_cast<int>(block) * kRows;
   if (first_row + static_cast<int>(unit) % kRows >= LinearWork<Plan>::rows(args)) return;
   u8* const to = args.staged + block * made_row_bytes(kConfig) + chunk * byte_chunk_bytes(kConfig);
-  Chunk::make(Chunk::load(args, first_row, chunk * kConfig.chunk_columns, unit), unit,
-              typename Chunk::ToGlobal{to});
+  const typename Chunk::Elements elements[1] = {
+      Chunk::template load<false>(args, first_row, chunk * kConfig.chunk_columns, unit)};
+  Chunk::template make<1>(elements, unit, typename Chunk::ToGlobal{to});
 }
 
 template <class Plan>

@@ -34,7 +34,7 @@ class LinearBytesBlock {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kAlong = kConfig.warps_along_columns;
-  static constexpr int kAcross = kConfig.threads / 32 / kAlong;
+  static constexpr int kAcross = multiplying_warps(kConfig) / kAlong;
   static constexpr int kTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
   static constexpr int kRowTiles = kConfig.rows_per_block / kConfig.product_rows;
   static constexpr int kSteps = run_steps(kConfig);
@@ -68,6 +68,7 @@ class LinearBytesBlock {
         shared_part<float>(Work::at().x), [this](int i) -> float& {
           return sum_[i / (kRowTiles * kTileSums)][i / kTileSums % kRowTiles][i % kTileSums];
         });
+    Work::begin_sums();
     if (along() == 0) write(scale);
   }
 
@@ -85,31 +86,48 @@ class LinearBytesBlock {
     codes_.load(runs[0], Work::begin() / kRunColumns + along() * kGroupRuns);
     table_.switch_to(Work::bound_unit(Work::begin()));
     table_.finish_load(table_.begin_load());
-    if constexpr (X::kBefore) {
+    if constexpr (X::kInRing) {
       if (thread_index() == 0) x_.ring().begin();
     }
     after_last_launch();
     if constexpr (X::kBefore) {
       if (thread_index() == 0) x_.ring().ask_for_first();
     }
+    if constexpr (X::kMakers > 0) {
+      make_first();
+      if (warp() >= kAlong * kAcross) return make_others();
+    }
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       const bool is_first = first == Work::begin();
       const bool binds = Work::kUnitsPerRow > 1 && table_.switch_to(Work::bound_unit(first));
-      const bool meets = !X::kBefore || binds;
+      const bool meets = !X::kInRing || binds;
       if (meets && !is_first) {
         sync_block();  // what stood there of the last chunk has been read
       }
       if (binds) table_.finish_load(table_.begin_load());
-      if constexpr (!X::kBefore) x_.make(first);
-      if (meets || is_first) {
+      if constexpr (!X::kInRing) x_.make(first);
+      if (meets || (is_first && X::kMakers == 0)) {
         sync_block();  // what is to stand there does
       }
-      if constexpr (X::kBefore) x_.ring().await();
+      if constexpr (X::kInRing) x_.ring().await();
       for (int group = along(); group < kGroups; group += kAlong) multiply(runs, first, group);
-      if constexpr (X::kBefore) {
+      if constexpr (X::kInRing) {
         x_.ring().advance();
         x_.ring().give_back();
       }
+    }
+  }
+
+  // With warps that make chunks: all warps make the first, and what such a warp does then.
+  VQ_DEVICE void make_first() const {
+    x_.make(Work::begin());
+    sync_block();
+  }
+  VQ_DEVICE void make_others() {
+    constexpr i64 kColumns = kConfig.chunk_columns;
+    x_.ring().hand_out();
+    for (i64 first = Work::begin() + kColumns; first < Work::end(); first += kColumns) {
+      x_.make_in_turn(first);
     }
   }
 
@@ -229,7 +247,7 @@ class LinearBytesBlock {
         for (int i = 0; i < kTileSums; ++i) {
           const i64 output = output_of(tile, output_part(i));
           const int row = first_row_ + row_tile * kConfig.product_rows + row_part(i);
-          if (output < Work::kOutFeatures && row < Work::rows(args_)) {
+          if (Work::is_wanted(args_, row, output)) {
             Work::write(args_, row, output, sum_[tile][row_tile][i], scale[tile][output_part(i)]);
           }
         }

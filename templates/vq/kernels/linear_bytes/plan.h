@@ -14,6 +14,7 @@ struct LinearBytes {
   Combine combine = Combine::kernel;
   int warps_along_columns = 1;
   int x_before = 0;
+  int making_warps = 0;
   int rows_per_block = 8;
   int product_rows = 8;
   int code_words = 4;
@@ -22,6 +23,7 @@ struct LinearBytes {
   static constexpr const char* kType = "LinearBytes";
   static constexpr const char* kName = "linear_bytes";
   static constexpr bool kAhead = true;
+  static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
   // Outputs and codes go to lanes as those of fragments with 8 rows.
   static constexpr int fragment_rows = 8;
@@ -35,12 +37,15 @@ struct LinearBytes {
           "output features that a warp serves, a multiple of 16");
     visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
-    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
     visit("warps_along_columns", &P::warps_along_columns, Range{1, 32},
           "warps of a block that share the columns of an output, a power of two");
     visit("x_before", &P::x_before, Range{0, 1},
           "1: a kernel before turns x to bytes, which come by bulk copies; 0: the warps of a block "
           "do, a chunk at a time");
+    visit("making_warps", &P::making_warps, Range{0, 8},
+          "warps of a block that turn x to bytes while the others multiply; 0: with x_before 0 all "
+          "do, between barriers");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a multiple of product_rows");
     visit("product_rows", &P::product_rows, Range{4, 8},
@@ -51,8 +56,16 @@ struct LinearBytes {
   }
 };
 
+// Warps that multiply.
+VQ_HD constexpr int multiplying_warps(const LinearConfig<LinearBytes>& c) {
+  return c.threads / 32 - c.making_warps;
+}
 VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearBytes>& c) {
-  return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
+  return multiplying_warps(c) / c.warps_along_columns * c.outputs_per_warp;
+}
+// Whether chunks of x come to places in turn, while others are multiplied.
+VQ_HD constexpr bool in_ring(const LinearConfig<LinearBytes>& c) {
+  return c.x_before == 1 || c.making_warps > 0;
 }
 
 // A group of columns is some runs, about kGroupColumns or what a warp has of a chunk: each row of x
@@ -87,12 +100,11 @@ VQ_HD constexpr int chunk_scale_bytes(const LinearConfig<LinearBytes>& c) {
 VQ_HD constexpr i64 byte_chunk_bytes(const LinearConfig<LinearBytes>& c) {
   return chunk_scale_bytes(c) + i64{c.chunk_columns / 32} * byte_step_bytes(c);
 }
-// Chunks that stand in shared memory at a time: with x_before they come while others are
-// multiplied.
+// Chunks that stand in shared memory at a time.
 VQ_HD constexpr int byte_chunks(const LinearConfig<LinearBytes>& c) {
   constexpr i64 kMost = 3;
   const i64 share = ceil_div(chunks(c), i64{c.splits});
-  return c.x_before == 0 ? 1 : static_cast<int>(share < kMost ? share : kMost);
+  return in_ring(c) ? static_cast<int>(share < kMost ? share : kMost) : 1;
 }
 
 // Octets of a lane of a group's row.
@@ -115,18 +127,17 @@ VQ_HD constexpr int byte_registers(const LinearConfig<LinearBytes>& c) {
 // Floats that the warps of a block hand to each other when the columns are done.
 VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearBytes>& c) {
   if (c.warps_along_columns == 1) return 0;
-  return i64{c.threads} / 2 * lane_sums(c);
+  return i64{32} * multiplying_warps(c) / 2 * lane_sums(c);
 }
 
-// Chunks; after the columns, the sums that warps hand over. Beside them, with x_before, what the
-// ring of chunks has.
+// Chunks; after the columns, the sums that warps hand over. Beside them what a ring of chunks has.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytes>& c) {
   const i64 staged = byte_chunks(c) * byte_chunk_bytes(c);
   const i64 handed = handed_floats(c) * 4;
   return staged > handed ? staged : handed;
 }
 VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytes>& c) {
-  return c.x_before == 1 ? i64{kRingBesideBytes} * byte_chunks(c) : 0;
+  return in_ring(c) ? i64{kRingBesideBytes} * byte_chunks(c) : 0;
 }
 
 // What the first kernel makes: of each block of rows all chunks, as they stand in shared memory. A
