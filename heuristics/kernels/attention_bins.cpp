@@ -28,8 +28,52 @@ int registers_of(const vq::BinsConfig& c) {
 
 // Blocks of bins of a sequence and split.
 std::int64_t fill_blocks(const AttentionBins& plan, const AttentionDecode& op) {
-  return std::int64_t{op.shape.kv_heads} * vq::column_blocks(configured(plan, op)) *
+  const auto config = configured(plan, op);
+  return std::int64_t{op.shape.kv_heads} * vq::column_blocks(config) * vq::bin_head_blocks(config) *
          plan.bin_slices;
+}
+
+// Two tables in flight where they fit, of those codebooks of which one fits. Lookups of the others
+// go to global memory: the second-level cache gives a sector for each.
+void choose_tables(AttentionBins& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  const auto fits = [&](int entries, int in_flight) {
+    plan.shared_entries = entries;
+    plan.tables_in_flight = in_flight;
+    return vq::scores_shared(configured(plan, op)).total <= gpu.shared_bytes_per_block;
+  };
+  int most = 0;
+  for_each_part(op.keys, op.shape.head_dim, [&](const VqFormat& keys, int) {
+    if (keys.entries() > most && fits(keys.entries(), 1)) most = keys.entries();
+  });
+  if (!fits(most, 2)) plan.tables_in_flight = 1;
+}
+
+// Bins of one head, so that a block reads the codes of as many columns as it can at once; the
+// fewest slices of the entries with which they fit. Columns are shared evenly: 3, 3 and 2 of them
+// take longer than 2 each.
+void choose_bins(AttentionBins& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  const auto fits = [&](const AttentionBins& of) {
+    return vq::bins_shared(configured(of, op)).total <= gpu.shared_bytes_per_block;
+  };
+  plan.bin_heads = 1;
+  while (plan.bin_slices < op.values.entries() / kLeastWidth && !fits(plan)) plan.bin_slices *= 2;
+  const int columns = vq::columns_of(configured(plan, op).values);
+  for (int share = columns; share > 1; --share) {
+    AttentionBins more = plan;
+    more.columns_per_block = share;
+    if (columns % share != 0 || !fits(more)) continue;
+    plan = more;
+    break;
+  }
+  const int heads = vq::padded_heads(configured(plan, op));
+  while (plan.columns_per_block == columns && plan.bin_heads < heads) {
+    AttentionBins more = plan;
+    more.bin_heads *= 2;
+    if (!fits(more)) break;
+    plan = more;
+  }
+  // By registers: powers of four tokens of each head, twice.
+  if (plan.bin_heads > 2) plan.bin_threads = 512;
 }
 
 // The fewest splits of a sequence's tokens with which blocks of bins, one a multiprocessor, fill
@@ -43,23 +87,50 @@ int even_waves(std::int64_t blocks, const AttentionDecode& op, int threads, cons
   return static_cast<int>(most);
 }
 
-// Blocks of products wait for memory most of the time: three a multiprocessor, with at most 4096
-// entries each. But partials of more than 16 splits take longer to merge than they spare.
-int choose_entry_splits(const AttentionBins& plan, const AttentionDecode& op, const GpuSpec& gpu) {
-  constexpr int kMostSplits = 16;
-  constexpr int kMostEntries = 4096;
+// Blocks of products, were there no splits of the entries.
+std::int64_t product_blocks(const AttentionBins& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
   const std::int64_t rows = vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
-  const std::int64_t blocks = ceil_div(rows, std::int64_t{plan.rows_per_block}) *
-                              vq::columns_of(config.values) *
-                              (config.values.per_head ? op.shape.kv_heads : 1);
-  int splits = 1;
-  while (splits < kMostSplits && op.values.entries() / splits >= 4 * kLeastWidth &&
-         (blocks * splits < std::int64_t{3} * gpu.sms ||
-          op.values.entries() / splits > kMostEntries)) {
-    splits *= 2;
+  return ceil_div(rows, std::int64_t{plan.rows_per_block}) * vq::columns_of(config.values) *
+         (config.values.per_head ? op.shape.kv_heads : 1);
+}
+
+// So many rows that a block of products has no half without one, `most` at most, as far as shared
+// memory has room for so many blocks.
+void choose_rows(AttentionBins& plan, int most, int blocks, const AttentionDecode& op,
+                 const GpuSpec& gpu) {
+  const auto config = configured(plan, op);
+  const std::int64_t rows = vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
+  plan.rows_per_block = most;
+  while (
+      plan.rows_per_block > kLeastWidth &&
+      (plan.rows_per_block / 2 >= rows ||
+       vq::bin_products_shared(configured(plan, op)).total * blocks > gpu.shared_bytes_per_block)) {
+    plan.rows_per_block /= 2;
   }
-  return splits;
+}
+
+// Where blocks of 128 rows have 4096 entries each, two a multiprocessor. Else blocks of 64 rows,
+// one: partials of more splits of the entries take longer to merge than they spare. Nine tenths of
+// the places are enough.
+void choose_products(AttentionBins& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  constexpr int kMostSplits = 16;
+  constexpr int kManyEntries = 4096;
+  const auto choose = [&](int rows, int blocks, int least_entries) {
+    choose_rows(plan, rows, blocks, op, gpu);
+    const std::int64_t own = product_blocks(plan, op);
+    const auto enough = [&] {
+      return own * plan.entry_splits * 10 >= std::int64_t{9} * blocks * gpu.sms;
+    };
+    plan.entry_splits = 1;
+    while (!enough() && plan.entry_splits < kMostSplits &&
+           op.values.entries() / plan.entry_splits >= 2 * least_entries) {
+      plan.entry_splits *= 2;
+    }
+    return enough() && plan.rows_per_block == rows;
+  };
+  if (op.values.entries() >= kManyEntries && choose(128, 2, kManyEntries)) return;
+  choose(64, 1, 2 * kLeastWidth);
 }
 
 }  // namespace
@@ -79,6 +150,8 @@ void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& 
   judge.require(op.group() <= kMostBinHeads,
                 "{} query heads of a KV head are more than the {} of dataflow bins; use lanes",
                 op.group(), kMostBinHeads);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.bin_heads)),
+                "bin_heads {} is no power of two", plan.bin_heads);
   judge.require(plan.rows_per_block % 16 == 0, "rows_per_block {} is not a multiple of 16",
                 plan.rows_per_block);
   judge.require(plan.tokens_per_thread % 4 == 0, "tokens_per_thread {} is not a multiple of 4",
@@ -112,32 +185,15 @@ void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& 
                 static_cast<double>(shape.workspace_bytes), gpu.memory_bytes, gpu.name);
   judge_codebooks(judge, op, gpu);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+  judge_block(judge, plan.bin_threads, vq::bins_shared(config).total, gpu);
 }
 
-// Two tables in flight where they fit, else lookups in global memory. As many columns' bins as fit
-// a block and share the columns evenly: an uneven share of 3, 3 and 2 takes longer than 2 each.
-// Splits for whole waves of these blocks.
 AttentionBins choose_plan(AttentionBins plan, const AttentionDecode& op, const GpuSpec& gpu) {
-  const auto fits = [&](std::int64_t bytes) { return bytes <= gpu.shared_bytes_per_block; };
   if (op.group() > 4) plan.tokens_per_thread /= 2;
-  for (plan.tables_in_flight = 2; plan.tables_in_flight > 0; --plan.tables_in_flight) {
-    if (fits(vq::scores_shared(configured(plan, op)).total)) break;
-  }
-  const int entries = op.values.entries();
-  while (plan.bin_slices < entries / kLeastWidth &&
-         !fits(vq::bins_shared(configured(plan, op)).total)) {
-    plan.bin_slices *= 2;
-  }
-  const int columns = vq::columns_of(configured(plan, op).values);
-  for (int share = columns; share > 1; --share) {
-    AttentionBins more = plan;
-    more.columns_per_block = share;
-    if (columns % share != 0 || !fits(vq::bins_shared(configured(more, op)).total)) continue;
-    plan = more;
-    break;
-  }
-  plan.splits = even_waves(fill_blocks(plan, op) * op.shape.batch, op, plan.threads, gpu);
-  plan.entry_splits = choose_entry_splits(plan, op, gpu);
+  choose_tables(plan, op, gpu);
+  choose_bins(plan, op, gpu);
+  plan.splits = even_waves(fill_blocks(plan, op) * op.shape.batch, op, plan.bin_threads, gpu);
+  choose_products(plan, op, gpu);
   return plan;
 }
 
@@ -147,10 +203,14 @@ void add_candidates(Candidates& to, AttentionBins plan, const AttentionDecode& o
   using P = AttentionBins;
   plan = choose_plan(plan, op, to.gpu);
   const int tokens = plan.tokens_per_thread;
+  const int columns = plan.columns_per_block;
   for_each_of(plan,
               {{&P::threads, {plan.threads, 1024, 256}},
+               {&P::bin_threads, {plan.bin_threads, 512}},
                {&P::tokens_per_thread, {tokens, tokens / 2, tokens * 2}},
                {&P::splits, {plan.splits, plan.splits * 2, (plan.splits + 1) / 2}},
+               {&P::columns_per_block, {columns, (columns + 1) / 2}},
+               {&P::bin_heads, {plan.bin_heads, std::min(plan.bin_heads * 2, kMostBinHeads)}},
                {&P::entry_splits, {plan.entry_splits, plan.entry_splits * 2}}},
               [&] { to.add(plan); });
 }
@@ -184,10 +244,11 @@ std::vector<std::string> explain_plan(const AttentionBins& plan, const Attention
   const auto config = configured(plan, op);
   const vq::BinsHanded at = vq::bins_handed(vq::bin_sizes(config), op.shape.batch, op.shape.tokens);
   return {
-      fmt::format("workspace: {} bytes of tables, {} of scores, {} of bins", at.scores - at.tables,
-                  at.maxima - at.scores, at.total - at.bins),
-      fmt::format("bins: {} of {} value columns a block, {} of {} entries", plan.columns_per_block,
-                  vq::columns_of(config.values), vq::slice_entries(config), op.values.entries())};
+      fmt::format("workspace: {} bytes of tables, {} of powers, {} of bins", at.powers - at.tables,
+                  at.maxima - at.powers, at.total - at.bins),
+      fmt::format("bins: {} of {} value columns a block, {} of {} heads, {} of {} entries",
+                  plan.columns_per_block, vq::columns_of(config.values), vq::summed_heads(config),
+                  op.group(), vq::slice_entries(config), op.values.entries())};
 }
 
 }  // namespace vqgen

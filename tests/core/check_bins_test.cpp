@@ -77,6 +77,9 @@ TEST(CheckBins, BlocksAndTheirShares) {
   expect_refused(of_plan({.columns_per_block = 9}), {"columns_per_block 9", "8 columns"});
   expect_refused(of_plan({.columns_per_block = 4}), {"shared memory"});
   expect_ok(of_plan({.columns_per_block = 3}));
+  expect_ok(of_plan({.columns_per_block = 8, .bin_heads = 1}));
+  expect_refused(of_plan({.bin_heads = 3}), {"bin_heads 3", "power of two"});
+  expect_refused(of_plan({.bin_threads = 48}), {"threads 48", "multiple of 32"});
   expect_refused(of_plan({.bin_slices = 3}), {"bin_slices 3", "powers of two"});
   expect_refused(of_plan({.entry_splits = 256, .rows_per_block = 40}), {"rows_per_block 40", "16"});
   expect_ok(of_plan({.bin_slices = 256, .entry_splits = 256, .rows_per_block = 48}));
@@ -116,7 +119,7 @@ TEST(CheckBins, RulesTakeThemForManyTokensAlone) {
 }
 
 // A call's kernels, and what they hand on.
-TEST(CheckBins, WorkspaceHoldsTablesScoresAndBins) {
+TEST(CheckBins, WorkspaceHoldsTablesPowersAndBins) {
   const AttentionDecode op = sound_bins();
   const vq::CallShape shape = call_shape(AttentionBins{.splits = 2}, op);
   EXPECT_EQ(shape.count, 5);
@@ -124,11 +127,11 @@ TEST(CheckBins, WorkspaceHoldsTablesScoresAndBins) {
   raw.shape.window = 129;
   EXPECT_EQ(call_shape(AttentionBins{}, raw).count, 6);
   const std::int64_t tables = 4 * 12 * 4096 * 4 * 2;
-  const std::int64_t scores = 4 * 5000 * 4 * 4;
+  const std::int64_t powers = 4 * 5000 * 4 * 2;
   const std::int64_t maxima = 4 * 1 * 2 * 4 * 4;
   const std::int64_t totals = 16 * 4;
   const std::int64_t bins = std::int64_t{2} * 8 * 16 * 4096 * 2;
-  EXPECT_EQ(shape.handed_bytes, tables + scores + maxima + totals + bins);
+  EXPECT_EQ(shape.handed_bytes, tables + powers + maxima + totals + bins);
   const std::int64_t partials = 2 * 8 * 8 * (128 + 2) * 4;
   EXPECT_EQ(shape.workspace_bytes, vq::kCounterBytes + shape.handed_bytes + partials);
 }

@@ -47,11 +47,9 @@ VQ_DEVICE void collectives(const u32* in, u32* out) {
   sync_warp();
   u32 a[4], at[4], b[2], bt[2], a8[4], b8[2];
   ldmatrix_x4(a, row + l % 16 * 8 + l / 16 * 4);
-  ldmatrix_x4(at, row + 128 + (l % 8 + l / 16 * 8) * 8 + l / 8 % 2 * 4);
+  ldmatrix_x4_trans(at, row + 128 + (l % 8 + l / 16 * 8) * 8 + l / 8 % 2 * 4);
   ldmatrix_x2(b, row + 256 + l % 8 * 8 + l / 8 % 2 * 4);
   ldmatrix_x2(bt, row + 320 + l % 16 * 4);
-  VQ_UNROLL
-  for (int i = 0; i < 4; ++i) at[i] = movmatrix_trans(at[i]);
   VQ_UNROLL
   for (int i = 0; i < 2; ++i) bt[i] = movmatrix_trans(bt[i]);
   ldmatrix_x4(a8, row + 512 + l % 16 * 8 + l / 16 * 4);

@@ -23,6 +23,14 @@ VqFormat two_parts(VqFormat first, VqFormat second, int head_dim) {
   return in_parts({first, second});
 }
 
+// A third of 96 channels each, in turns.
+VqFormat three_parts(VqFormat first, VqFormat second, VqFormat third) {
+  std::vector<VqFormat> parts{with_layout(first, {32, 1}), with_layout(second, {32, 1}),
+                              with_layout(third, {32, 1})};
+  for (int i = 0; i < 96; ++i) parts[static_cast<std::size_t>(i % 3)].channels.push_back(i);
+  return in_parts(parts);
+}
+
 struct BinsCase {
   const char* name;
   AttentionShape shape;
@@ -33,7 +41,8 @@ struct BinsCase {
 };
 
 // As VQKV has them; every group and width of a lookup; codebooks of each kind; codes that cross
-// words, and that fill them; few tokens, some beside whole blocks, and more than one block has.
+// words, and that fill them; tables of some parts in global memory; few tokens, some beside whole
+// blocks, and more than one block has.
 std::vector<BinsCase> bins_cases() {
   using enum Scope;
   const AttentionShape vqkv{.batch = 3,
@@ -45,13 +54,21 @@ std::vector<BinsCase> bins_cases() {
                             .sinks = 4};
   return {
       {"vqkv", vqkv, in_parts({wide(80, 20, 6), wide(48, 16, 5)}), wide(128, 8, 6), DType::f16,
-       [](AttentionBins& plan) { plan.splits = 2; }},
+       [](AttentionBins& plan) {
+         plan.splits = 2;
+         plan.bin_heads = 1;
+         plan.bin_slices = 2;
+         plan.shared_entries = 32;
+       }},
       {"vqkv in groups of 32 rows", vqkv,
        with_layout(in_parts({wide(80, 20, 6), wide(48, 16, 5)}), {32, 1}),
        with_layout(wide(128, 8, 6), {32, 1}), DType::f16,
        [](AttentionBins& plan) {
          plan.splits = 2;
          plan.tokens_per_thread = 8;
+         plan.bin_heads = 2;
+         plan.columns_per_block = 8;
+         plan.rows_per_block = 128;
        }},
       {"one head",
        {.batch = 2, .query_heads = 3, .kv_heads = 3, .head_dim = 64, .tokens = 700},
@@ -68,7 +85,7 @@ std::vector<BinsCase> bins_cases() {
        wide(96, 7, 12),
        DType::bf16,
        [](AttentionBins& plan) {
-         plan.tables_in_flight = 0;
+         plan.shared_entries = 0;
          plan.bin_slices = 4;
        }},
       {"three heads in groups of channels",
@@ -88,6 +105,8 @@ std::vector<BinsCase> bins_cases() {
        [](AttentionBins& plan) {
          plan.entry_splits = 4;
          plan.rows_per_block = 48;
+         plan.bin_heads = 4;
+         plan.shared_entries = 1024;
        }},
       {"groups of rows",
        {.batch = 2, .query_heads = 10, .kv_heads = 2, .head_dim = 64, .tokens = 530, .sinks = 3},
@@ -97,6 +116,17 @@ std::vector<BinsCase> bins_cases() {
        [](AttentionBins& plan) {
          plan.threads = 32;
          plan.tokens_per_thread = 8;
+         plan.bin_heads = 2;
+       }},
+      {"the part between in global memory",
+       {.batch = 2, .query_heads = 4, .kv_heads = 1, .head_dim = 96, .tokens = 410, .window = 9},
+       three_parts(wide(32, 3, 5), wide(32, 2, 7), wide(32, 3, 4)),
+       with_layout(wide(48, 2, 5), {32, 1}),
+       DType::f16,
+       [](AttentionBins& plan) {
+         plan.shared_entries = 64;
+         plan.entry_splits = 2;
+         plan.rows_per_block = 16;
        }},
       {"runs of words",
        {.batch = 2, .query_heads = 2, .kv_heads = 1, .head_dim = 64, .tokens = 90},
@@ -182,9 +212,10 @@ TEST_F(Bins, PlansThatShareOtherwiseGiveTheSameBits) {
   };
   const AttentionOutput expected = run(plan);
   AttentionBins other = plan;
-  other.tables_in_flight = 0;
+  other.shared_entries = 0;
   other.columns_per_block = 1;
   other.bin_slices = 8;
+  other.bin_heads = 1;
   other.rows_per_block = 64;
   expect_same_bits(run(other), expected);
 }
@@ -235,17 +266,22 @@ TEST_F(Bins, FaultsAreFound) {
   plan.splits = 2;
   plan.entry_splits = 2;
   plan.columns_per_block = 3;
+  plan.bin_heads = 2;
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
-       {std::pair{"channel_of<Format, Plan>(channel + k)", "channel + k"},
+       {std::pair{"channel_of<Format, Plan>(channel + n % kVectorSize)",
+                  "channel + n % kVectorSize"},
         std::pair{"kBefore + column * kColumn", "column * kColumn"},
         std::pair{"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
         std::pair{"token < length_ && !raw.holds(token)", "token < length_"},
         std::pair{"* exp2_approx(load_global(from) - highest)", ""},
         std::pair{"first_column_ * kFormat.index_bits % 32", "0"},
-        std::pair{"bins + split * to_next", "bins"},
-        std::pair{"const int first = split_ * kEntries;", "const int first = 0;"},
+        std::pair{"exp2_approx(turn.maxima[h] - softmax.maximum[h])", "1.0f"},
+        std::pair{"first_head_ / kSide * workspace_.head_powers()", "0"},
+        std::pair{"bins_ + token_split * workspace_.split_bins()", "bins_"},
+        std::pair{"rows_.first) + split * kEntries", "rows_.first)"},
+        std::pair{"ldmatrix_x4_trans(b,", "ldmatrix_x4(b,"},
         std::pair{"of < sinks ? of : window + of - sinks", "window + of"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);

@@ -51,13 +51,14 @@ struct BinRow {
 struct BinRows {
   int first, count;
 
-  // Blocks y of `most` rows each, z the KV head where codebooks are one's own.
+  // Those number `block` of blocks of `most` rows each; z is the KV head where codebooks are one's
+  // own.
   template <class Plan, class Format>
-  VQ_DEVICE static BinRows of_block(const AttentionDecodeArgs& args, int most) {
+  VQ_DEVICE static BinRows of_block(const AttentionDecodeArgs& args, int block, int most) {
     constexpr BinSizes kSizes = bin_sizes(Plan::config());
     constexpr bool kPerHead = Format::config().per_head;
     const int rows = static_cast<int>(kSizes.unit_rows(kPerHead, args.batch));
-    const int before = block_y() * most;
+    const int before = block * most;
     const int left = kPerHead || block_z() == 0 ? rows - before : 0;
     return {block_z() * rows + before, left < most ? left : most};
   }
@@ -80,9 +81,14 @@ struct BinsWorkspace {
 
   // The tables of a pair; kPairTables halves on, those of the next.
   VQ_DEVICE u16* tables(int pair) const { return part<u16>(at.tables) + pair * kPairTables; }
-  // The scores of a pair's tokens, and what is said of each block of them.
-  VQ_DEVICE float* scores(int pair) const {
-    return part<float>(at.scores) + pair * sizes().pair_scores(args.capacity);
+  // The powers of a pair's tokens, those of a block of heads, and what is said of each block of
+  // scores.
+  VQ_DEVICE u16* powers(int pair) const {
+    return part<u16>(at.powers) + pair * sizes().pair_powers(args.capacity);
+  }
+  VQ_DEVICE i64 head_powers() const {  // elements from those of a block of heads to the next
+    constexpr int kHeads = bin_heads(Plan::config());
+    return sizes().pair_powers(args.capacity) / padded_heads(Plan::config()) * kHeads;
   }
   VQ_DEVICE float* maxima(int pair) const {
     return part<float>(at.maxima) + pair * sizes().pair_maxima(args.capacity);
@@ -144,8 +150,10 @@ struct FourRows {
 
  private:
   VQ_DEVICE const u32* at(int token, int i, int word) const {
-    const int of = token + i < last ? token + i : last / kTogether * kTogether;
-    return rows + Rows::row(i64{of}) + Rows::word(word < kWords ? word : kWords - 1);
+    constexpr u32 kGroup = Rows::kLayout.rows;
+    const auto of = static_cast<u32>(token + i < last ? token + i : last / kTogether * kTogether);
+    return wide_step(rows, of / kGroup, kGroup * Rows::kStoredWords * 4) +
+           (of % kGroup * Rows::kLayout.words + Rows::word(word < kWords ? word : kWords - 1));
   }
 };
 

@@ -1,6 +1,7 @@
 // The scores of attention by bins: columns outside, tokens inside. A thread sums up the scores of
 // its tokens, four that follow each other at a time, in registers; the table of a column stands in
-// shared memory, that of the next and the next word of codes arrive meanwhile.
+// shared memory, that of the next and the next word of codes arrive meanwhile; or in global memory,
+// and lookups go to the second-level cache.
 #pragma once
 
 #include <vq/codes.cuh>
@@ -16,7 +17,8 @@ class BinScores {
   static constexpr int kPadded = padded_heads(kConfig);
   static constexpr int kFours = kConfig.tokens_per_thread / 4;
   static constexpr int kTokens = tokens_per_block(kConfig);
-  static constexpr int kTables = kConfig.tables_in_flight;
+  template <int kPart>
+  static constexpr int kTables = tables_in_flight(kConfig, key_format(kConfig, kPart));
   static constexpr i64 kTableBytes = most_table_bytes(kConfig);
   static constexpr ScoresShared kAt = scores_shared(kConfig);
   using Entry = EntryWords<kPadded>;
@@ -29,13 +31,14 @@ class BinScores {
         length_(load_global(args.lengths + block_z())) {
     const BinsWorkspace<Plan> workspace(args);
     tables_ = workspace.tables(pair_);
-    scores_ = workspace.scores(pair_);
+    powers_ = workspace.powers(pair_);
+    head_powers_ = workspace.head_powers();
     maxima_ = workspace.maxima(pair_) + block_x() * 2 * kPadded;
   }
 
   VQ_DEVICE void run() {
     if (first_token() >= length_) return;
-    if constexpr (kTables == 2) begin_table<0>(0, 0);
+    if constexpr (kTables<0> == 2) begin_table<0>(0, 0);
     add_part<0>(0);
     finish();
   }
@@ -50,12 +53,13 @@ class BinScores {
     return shared_part<u32>(kAt.words) + (i * kThreads + thread_index()) * 4;
   }
 
-  // Copies the table of a part's column, or of the next part's first one, to a buffer.
+  // Copies the table of a part's column, or of the next part's first one where two of its tables
+  // are in flight, to a buffer.
   template <int kPart>
   VQ_DEVICE void begin_table(int column, int buffer) const {
     constexpr FormatConfig kFormat = key_format(kConfig, kPart);
     constexpr int kColumns = columns_of(kFormat);
-    if constexpr (kPart + 1 < key_parts(kConfig)) {
+    if constexpr (next_is_double<kPart>()) {
       if (column == kColumns) return begin_table<kPart + 1>(0, buffer);
     }
     if (column < kColumns) {
@@ -69,9 +73,16 @@ class BinScores {
     copy_async_commit();
   }
 
-  // Adds the columns of part kPart and of those after it; `before` columns have been added.
   template <int kPart>
-  VQ_DEVICE void add_part(int before) {
+  VQ_DEVICE static constexpr bool next_is_double() {
+    if constexpr (kPart + 1 < key_parts(kConfig)) return kTables<kPart + 1> == 2;
+    return false;
+  }
+
+  // Adds the columns of part kPart and of those after it; the first table stands, or is on its way,
+  // in buffer number `first`.
+  template <int kPart>
+  VQ_DEVICE void add_part(int first) {
     using Format = BinKeys<Plan, kPart>;
     using Codes = FourRows<Format, Plan>;
     constexpr FormatConfig kFormat = Format::config();
@@ -95,7 +106,7 @@ class BinScores {
           codes.copy(next_words(i), four(i), bit / 32 + 1);
         }
       }
-      const int buffer = kTables == 2 ? (before + column) % 2 : 0;
+      const int buffer = kTables<kPart> == 2 ? (first + column) % 2 : 0;
       get_table<kPart>(column, buffer);
       const auto* const global =
           reinterpret_cast<const Entry*>(tables_ + column_table<Plan, kPart>(column));
@@ -108,28 +119,39 @@ class BinScores {
         VQ_UNROLL
         for (int t = 0; t < 4; ++t) {
           const u32 code = word_across(words[i][t], next[t], bit % 32) & kMask;
-          if constexpr (kTables > 0) {
+          if constexpr (kTables < kPart >> 0) {
             add(sums_[i][t],
                 load_shared(shared_part<Entry>(kAt.tables + buffer * kTableBytes) + code));
           } else {
-            add(sums_[i][t], load_global(global + code));
+            add(sums_[i][t], load_global(wide_step(global, code, sizeof(Entry))));
           }
         }
       }
     }
-    if constexpr (kPart + 1 < key_parts(kConfig)) add_part<kPart + 1>(before + kColumns);
+    if constexpr (kPart + 1 < key_parts(kConfig)) {
+      if constexpr (kTables<kPart> == 2) {
+        add_part<kPart + 1>((first + kColumns) % 2);
+      } else {
+        if constexpr (kTables<kPart + 1> == 2) {
+          sync_block();  // a part before may have read the buffer
+          begin_table<kPart + 1>(0, 0);
+        }
+        add_part<kPart + 1>(0);
+      }
+    }
   }
 
   // Behind it a column's table stands in its buffer.
   template <int kPart>
   VQ_DEVICE void get_table(int column, int buffer) const {
-    if constexpr (kTables == 0) {
+    if constexpr (kTables<kPart> == 0) {
       copy_async_commit();
       return;
     }
     sync_block();  // the table that is replaced has been read; of two, the other has arrived
-    begin_table<kPart>(kTables == 2 ? column + 1 : column, kTables == 2 ? buffer ^ 1 : 0);
-    if constexpr (kTables == 1) {
+    constexpr bool kDouble = kTables<kPart> == 2;
+    begin_table<kPart>(kDouble ? column + 1 : column, kDouble ? buffer ^ 1 : 0);
+    if constexpr (!kDouble) {
       copy_async_wait<0>();
       sync_block();
     }
@@ -143,7 +165,7 @@ class BinScores {
     }
   }
 
-  // Stores the scores, their maximum and the sum of their powers.
+  // Stores the powers of the scores, the scores' maximum and the sum of the powers.
   VQ_DEVICE void finish() {
     const auto raw = Raw::tokens(args_, block_z(), length_);
     float highest[kPadded];
@@ -162,21 +184,21 @@ class BinScores {
           highest[h] = larger(highest[h], score);
         }
       }
-      if (four(i) < args_.capacity) store(i);
     }
     of_block(highest, [](float a, float b) { return larger(a, b); });
-    float sum[kPadded];
+    float sum[kPadded] = {};
     VQ_UNROLL
-    for (int h = 0; h < kPadded; ++h) {
-      sum[h] = 0.0f;
+    for (int i = 0; i < kFours; ++i) {
       VQ_UNROLL
-      for (int i = 0; i < kFours; ++i) {
+      for (int t = 0; t < 4; ++t) {
         VQ_UNROLL
-        for (int t = 0; t < 4; ++t) {  // a NaN stays one
-          const float score = sums_[i][t][h];
-          sum[h] += score == -infinity() ? 0.0f : exp2_approx(score - highest[h]);
+        for (int h = 0; h < kPadded; ++h) {  // a NaN stays one
+          float& score = sums_[i][t][h];
+          score = score == -infinity() ? 0.0f : exp2_approx(score - highest[h]);
+          sum[h] += score;
         }
       }
+      if (four(i) < args_.capacity) store(i);
     }
     sync_block();  // the maxima of the warps have been read
     of_block(sum, [](float a, float b) { return a + b; });
@@ -189,16 +211,31 @@ class BinScores {
     }
   }
 
+  // The powers of four tokens, for each block of heads side by side; of a NaN 0, of which the sum
+  // of its head tells.
   VQ_DEVICE void store(int i) const {
-    float* const to = scores_ + i64{four(i)} * kPadded;
+    constexpr int kHeads = bin_heads(kConfig);
+    constexpr int kWords = 2 * kHeads;
     VQ_UNROLL
-    for (int j = 0; j < kPadded; ++j) {
-      u32 bits[4];
+    for (int first = 0; first < kPadded; first += kHeads) {
+      u32 words[kWords];
       VQ_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        bits[k] = float_bits(sums_[i][(4 * j + k) / kPadded][(4 * j + k) % kPadded]);
+      for (int w = 0; w < kWords; ++w) {
+        const auto power = [&](int k) {
+          return larger(sums_[i][k / kHeads][first + k % kHeads] * kPowerScale, 0.0f);
+        };
+        words[w] = pack2<Element::f16>(power(2 * w), power(2 * w + 1));
       }
-      store_global(reinterpret_cast<U32x4*>(to) + j, U32x4{bits[0], bits[1], bits[2], bits[3]});
+      u16* const to = powers_ + first / kHeads * head_powers_ + i64{four(i)} * kHeads;
+      if constexpr (kHeads == 1) {
+        store_global(reinterpret_cast<U32x2*>(to), U32x2{words[0], words[1]});
+      } else {
+        VQ_UNROLL
+        for (int w = 0; w < kWords; w += 4) {
+          store_global(reinterpret_cast<U32x4*>(to) + w / 4,
+                       U32x4{words[w], words[w + 1], words[w + 2], words[w + 3]});
+        }
+      }
     }
   }
 
@@ -227,7 +264,8 @@ class BinScores {
   const AttentionDecodeArgs& args_;
   int kv_head_, pair_, length_;
   const u16* tables_;  // of the pair
-  float* scores_;
+  u16* powers_;
+  i64 head_powers_;
   float* maxima_;  // of the block
   float sums_[kFours][4][kPadded] = {};
 };

@@ -24,13 +24,16 @@ class BinTables {
   static constexpr int kBlocks = columns_of(kFormat) * kOfColumn;
   static constexpr int kStride = staged_halves(kFormat);
   static constexpr int kPadded = Row::kPadded;
+  static constexpr int kRows = table_rows(kConfig);
 
   // Block number `block` of those of this part and the next ones.
-  VQ_DEVICE static void run(const AttentionDecodeArgs& args, int block) {
+  VQ_DEVICE static void run(const AttentionDecodeArgs& args, int block, int row_block) {
     if constexpr (kPart + 1 < key_parts(kConfig)) {
-      if (block >= kBlocks) return BinTables<Plan, kPart + 1>::run(args, block - kBlocks);
+      if (block >= kBlocks) {
+        return BinTables<Plan, kPart + 1>::run(args, block - kBlocks, row_block);
+      }
     }
-    const BinRows rows = BinRows::of_block<Plan, Format>(args, kTableRows);
+    const BinRows rows = BinRows::of_block<Plan, Format>(args, row_block, kRows);
     if (rows.count <= 0) return;
     const int column = block / kOfColumn;
     stage(args, rows, column / kFormat.residuals * kVectorSize);
@@ -45,23 +48,32 @@ class BinTables {
 
  private:
   // Rows of the query's channels from the format's `channel` on; zeros where there is no head.
+  // Channels side by side, so that lanes read a line together.
   VQ_DEVICE static void stage(const AttentionDecodeArgs& args, const BinRows& rows, int channel) {
-    constexpr int kOfRow = kTableThreads / kTableRows;  // threads
-    const int r = thread_index() / kOfRow;
-    const Row row = Row::at(args, rows.first + r);
-    const bool real = r < rows.count && row.is_head();
-    const u16* const query =
-        args.query + (i64{row.batch} * kConfig.query_heads + row.query_head()) * kConfig.head_dim;
-    u16 elements[kVectorSize / kOfRow];  // all on their way together
-    VQ_UNROLL
-    for (int i = 0; i < kVectorSize / kOfRow; ++i) {
-      const int k = i * kOfRow + thread_index() % kOfRow;
-      elements[i] = real ? load_global(query + channel_of<Format, Plan>(channel + k)) : u16{0};
-    }
-    VQ_UNROLL
-    for (int i = 0; i < kVectorSize / kOfRow; ++i) {
-      store_shared(shared_part<u16>(0) + r * kStride + i * kOfRow + thread_index() % kOfRow,
-                   elements[i]);
+    constexpr int kTurns = kRows * kVectorSize / kTableThreads;
+    constexpr int kTogether = 16;  // on their way
+    static_assert(kTurns % kTogether == 0, "16 channels or a multiple, and 128 rows or 64");
+    for (int first = 0; first < kTurns; first += kTogether) {
+      u16 elements[kTogether];
+      VQ_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        const int n = (first + i) * kTableThreads + thread_index();
+        const int r = n / kVectorSize;
+        const Row row = Row::at(args, rows.first + r);
+        const u16* const query =
+            args.query +
+            (i64{row.batch} * kConfig.query_heads + row.query_head()) * kConfig.head_dim;
+        const bool real = r < rows.count && row.is_head();
+        elements[i] = real
+                          ? load_global(query + channel_of<Format, Plan>(channel + n % kVectorSize))
+                          : u16{0};
+      }
+      VQ_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        const int n = (first + i) * kTableThreads + thread_index();
+        store_shared(shared_part<u16>(0) + n / kVectorSize * kStride + n % kVectorSize,
+                     elements[i]);
+      }
     }
   }
 
@@ -85,7 +97,11 @@ class BinTables {
       }
     }
     const float scale = score_scale(args);
-    u16* const tables = BinsWorkspace<Plan>(args).tables(0) + column_table<Plan, kPart>(column);
+    // Those of the lane's first row. Eight rows on are those of whole pairs on.
+    const int row = rows.first + place_in_group() * 2;
+    u16* to = BinsWorkspace<Plan>(args).tables(0) + column_table<Plan, kPart>(column) +
+              row / kPadded * BinsWorkspace<Plan>::kPairTables + row % kPadded +
+              (entry + lane_group()) * kPadded;
     for (int first = 0; first < rows.count; first += 8) {
       float sums[kTiles][4] = {};
       VQ_UNROLL
@@ -98,29 +114,40 @@ class BinTables {
           mma_m16n8k16<kConfig.element>(sums[tile], a[tile][step], {four.x, four.y});
         }
       }
-      const int r = first + place_in_group() * 2;
-      VQ_UNROLL
-      for (int i = 0; i < 2 * kTiles; ++i) {
-        const float(&pair)[4] = sums[i / 2];
-        store(tables + (entry + lane_group() + i * 8) * kPadded, rows, r,
-              within(pair[i % 2 * 2] * scale), within(pair[i % 2 * 2 + 1] * scale));
-      }
+      store(to, sums, scale, rows.count - first - place_in_group() * 2);
+      to += 8 / kPadded * BinsWorkspace<Plan>::kPairTables;
     }
   }
 
-  // The scores of two rows that follow each other, `to` being the entry's place of the first pair.
-  VQ_DEVICE static void store(u16* to, const BinRows& rows, int r, float first, float second) {
-    const auto place = [&](int i) {
-      const int row = rows.first + r + i;
-      return to + row / kPadded * BinsWorkspace<Plan>::kPairTables + row % kPadded;
-    };
-    if constexpr (kPadded > 1) {
-      if (r < rows.count) {
-        store_global(reinterpret_cast<u32*>(place(0)), pack2<Element::f16>(first, second));
+  // The scores of two rows that follow each other, of `left` that the block has.
+  VQ_DEVICE static void store(u16* to, const float (&sums)[kTiles][4], float scale, int left) {
+    u32 words[2 * kTiles];
+    u32 outside = 0;
+    VQ_UNROLL
+    for (int i = 0; i < 2 * kTiles; ++i) {
+      words[i] =
+          pack2<Element::f16>(sums[i / 2][i % 2 * 2] * scale, sums[i / 2][i % 2 * 2 + 1] * scale);
+      // Of infinities and NaN a half's exponent carries into its sign.
+      outside |= (words[i] & 0x7c007c00u) + 0x04000400u;
+    }
+    if ((outside & 0x80008000u) != 0) {
+      VQ_UNROLL
+      for (int i = 0; i < 2 * kTiles; ++i) {
+        words[i] = pack2<Element::f16>(within(sums[i / 2][i % 2 * 2] * scale),
+                                       within(sums[i / 2][i % 2 * 2 + 1] * scale));
       }
-    } else {
-      if (r < rows.count) store_global(place(0), from_float<Element::f16>(first));
-      if (r + 1 < rows.count) store_global(place(1), from_float<Element::f16>(second));
+    }
+    VQ_UNROLL
+    for (int i = 0; i < 2 * kTiles; ++i) {
+      u16* const place = to + i * 8 * kPadded;
+      if constexpr (kPadded > 1) {
+        if (left > 0) store_global(reinterpret_cast<u32*>(place), words[i]);
+      } else {
+        if (left > 0) store_global(place, static_cast<u16>(words[i]));
+        if (left > 1) {
+          store_global(place + BinsWorkspace<Plan>::kPairTables, static_cast<u16>(words[i] >> 16));
+        }
+      }
     }
   }
 
@@ -133,7 +160,9 @@ class BinTables {
 
 template <class Plan>
 VQ_DEVICE void attention_bins_tables(const AttentionDecodeArgs& args) {
-  BinTables<Plan, 0>::run(args, block_x());
+  constexpr BinSizes kSizes = bin_sizes(Plan::config());
+  const int row_blocks = static_cast<int>(kSizes.table_row_blocks(args.batch));
+  BinTables<Plan, 0>::run(args, block_x() / row_blocks, block_x() % row_blocks);
 }
 
 }  // namespace vq

@@ -80,6 +80,12 @@ VQ_DEVICE void ldmatrix_x4(u32 (&d)[4], const u32* row) {
                : "r"(shared_address(row))
                : "memory");
 }
+VQ_DEVICE void ldmatrix_x4_trans(u32 (&d)[4], const u32* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
 VQ_DEVICE u32 movmatrix_trans(u32 word) {
   u32 moved;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(moved) : "r"(word));

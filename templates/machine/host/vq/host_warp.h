@@ -146,14 +146,14 @@ struct LdmatrixOperands {
   const u16* from[kMatrices][2];  // where this lane's halves came from
 };
 
-template <int kMatrices>
+template <int kMatrices, bool kTransposed>
 void ldmatrix(void* const* operands) {
   for (int lane = 0; lane < kLanes; ++lane) {
     auto& mine = of<LdmatrixOperands<kMatrices>>(operands, lane);
     for (int m = 0; m < kMatrices; ++m) {
       mine.d[m] = 0;
       for (int i = 0; i < 2; ++i) {
-        const fragment::Place at = fragment::m8n8(lane, i, false);
+        const fragment::Place at = fragment::m8n8(lane, i, kTransposed);
         const u32* row = of<LdmatrixOperands<kMatrices>>(operands, 8 * m + at.row).row;
         mine.from[m][i] = reinterpret_cast<const u16*>(row) + at.column;
         mine.d[m] |= static_cast<u32>(load(mine.from[m][i])) << 16 * i;

@@ -106,11 +106,12 @@ VQ_DEVICE void mma_m16n8k32_s8_u8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)
 }
 
 // Each lane's row is checked as it comes; to the race checker each lane reads what it receives.
-template <int kMatrices>
+template <int kMatrices, bool kTransposed = false>
 VQ_DEVICE void ldmatrix(u32 (&d)[kMatrices], const u32* row, host::Site site) {
   host::check_place_in_shared(host::Access::kLdmatrix, reinterpret_cast<const U32x4*>(row), site);
   host::LdmatrixOperands<kMatrices> mine{row, d, {}};
-  collect(host::Collective::kLdmatrix, mine, &host::of_whole_warp<host::ldmatrix<kMatrices>>, site);
+  collect(host::Collective::kLdmatrix, mine,
+          &host::of_whole_warp<host::ldmatrix<kMatrices, kTransposed>>, site);
   for (const auto& halves : mine.from) {
     for (const u16* half : halves) host::track(host::Access::kLdmatrix, half, sizeof(u16), site);
   }
@@ -120,6 +121,9 @@ VQ_DEVICE void ldmatrix_x2(u32 (&d)[2], const u32* row, VQ_SITE) {
 }
 VQ_DEVICE void ldmatrix_x4(u32 (&d)[4], const u32* row, VQ_SITE) {
   ldmatrix<4>(d, row, {file, line});
+}
+VQ_DEVICE void ldmatrix_x4_trans(u32 (&d)[4], const u32* row, VQ_SITE) {
+  ldmatrix<4, true>(d, row, {file, line});
 }
 VQ_DEVICE u32 movmatrix_trans(u32 word, VQ_SITE) {
   host::ShuffleOperands mine{word, lane(), 0};

@@ -14,8 +14,11 @@ struct AttentionBins {
   int threads = 512;
   int tokens_per_thread = 16;
   int tables_in_flight = 2;
+  int shared_entries = 65536;
   int splits = 1;
+  int bin_threads = 1024;
   int columns_per_block = 1;
+  int bin_heads = 8;
   int bin_slices = 1;
   int entry_splits = 1;
   int rows_per_block = 32;
@@ -36,17 +39,22 @@ struct AttentionBins {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("tokens_per_thread", &P::tokens_per_thread, Range{4, 64},
           "tokens whose scores a thread sums up in registers, a multiple of 4");
-    visit("tables_in_flight", &P::tables_in_flight, Range{0, 2},
-          "score tables of a column in shared memory: 2, one of which arrives meanwhile; 1; or 0, "
-          "lookups go to global memory");
+    visit("tables_in_flight", &P::tables_in_flight, Range{1, 2},
+          "score tables of a column in shared memory: 2, one of which arrives meanwhile, or 1");
+    visit("shared_entries", &P::shared_entries, Range{0, 65536},
+          "entries of the largest key codebook whose score tables stand in shared memory; those of "
+          "larger ones are looked up in global memory");
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("bin_threads", &P::bin_threads, Range{32, 1024}, "threads of a block of bins");
     visit("columns_per_block", &P::columns_per_block, Range{1, 256},
           "value columns whose bins a block has in shared memory");
+    visit("bin_heads", &P::bin_heads, Range{1, 8},
+          "heads whose bins a block has, a power of two; of more heads than a KV head has all");
     visit("bin_slices", &P::bin_slices, Range{1, 256},
           "blocks that share the entries of a value column as bins, a power of two");
     visit("entry_splits", &P::entry_splits, Range{1, 256},
           "blocks that share the entries of a value column as factors, a power of two");
-    visit("rows_per_block", &P::rows_per_block, Range{16, 64},
+    visit("rows_per_block", &P::rows_per_block, Range{16, 128},
           "heads of sequences whose bins a block multiplies with the entries, a multiple of 16");
   }
 };
@@ -66,14 +74,6 @@ VQ_HD constexpr int columns_of(const FormatConfig& f) {
 VQ_HD constexpr i64 table_bytes(const BinsConfig& c, const FormatConfig& f) {
   return i64{entries(f)} * padded_heads(c) * 2;
 }
-VQ_HD constexpr i64 most_table_bytes(const BinsConfig& c) {
-  i64 bytes = 0;
-  for (int i = 0; i < key_parts(c); ++i) {
-    const i64 own = table_bytes(c, key_format(c, i));
-    if (own > bytes) bytes = own;
-  }
-  return bytes;
-}
 // Bytes of the tables of the parts before `part`, of a pair; all with key_parts().
 VQ_HD constexpr i64 tables_before(const BinsConfig& c, int part) {
   i64 bytes = 0;
@@ -85,8 +85,14 @@ VQ_HD constexpr i64 tables_before(const BinsConfig& c, int part) {
 
 // The tables: a block makes some entries of a column for some rows.
 inline constexpr int kTableThreads = 128;
-inline constexpr int kTableEntries = 256;
-inline constexpr int kTableRows = 64;
+inline constexpr int kTableEntries = 512;
+VQ_HD constexpr int table_rows(const BinsConfig& c) {
+  int rows = 128;
+  for (int i = 0; i < key_parts(c); ++i) {
+    if (key_format(c, i).vector_size > 128) rows = 64;
+  }
+  return rows;
+}
 VQ_HD constexpr int entry_blocks(const FormatConfig& f) {
   return ceil_div(entries(f), kTableEntries);
 }
@@ -97,6 +103,19 @@ VQ_HD constexpr int staged_halves(const FormatConfig& f) {
 }
 
 // The scores: a block has so many tokens.
+// Buffers of tables in shared memory of a part's columns.
+VQ_HD constexpr int tables_in_flight(const BinsConfig& c, const FormatConfig& f) {
+  return entries(f) <= c.shared_entries ? c.tables_in_flight : 0;
+}
+VQ_HD constexpr i64 most_table_bytes(const BinsConfig& c) {
+  i64 bytes = 0;
+  for (int i = 0; i < key_parts(c); ++i) {
+    const i64 own =
+        tables_in_flight(c, key_format(c, i)) > 0 ? table_bytes(c, key_format(c, i)) : 0;
+    if (own > bytes) bytes = own;
+  }
+  return bytes;
+}
 VQ_HD constexpr int tokens_per_block(const BinsConfig& c) {
   return c.threads * c.tokens_per_thread;
 }
@@ -119,7 +138,16 @@ VQ_HD constexpr ScoresShared scores_shared(const BinsConfig& c) {
   return at;
 }
 
-// The bins: a block has a slice of the entries of some columns.
+// The bins: a block has a slice of the entries of some columns, for some heads.
+VQ_HD constexpr int bin_heads(const BinsConfig& c) {  // as their powers stand side by side
+  return c.bin_heads < padded_heads(c) ? c.bin_heads : padded_heads(c);
+}
+VQ_HD constexpr int summed_heads(const BinsConfig& c) {  // of a block
+  return c.bin_heads < group(c) ? c.bin_heads : group(c);
+}
+VQ_HD constexpr int bin_head_blocks(const BinsConfig& c) {
+  return ceil_div(group(c), bin_heads(c));
+}
 VQ_HD constexpr int slice_entries(const BinsConfig& c) { return entries(c.values) / c.bin_slices; }
 VQ_HD constexpr int column_blocks(const BinsConfig& c) {
   return ceil_div(columns_of(c.values), c.columns_per_block);
@@ -135,21 +163,44 @@ VQ_HD constexpr int block_words(const BinsConfig& c) {
   return words;
 }
 struct BinsShared {
-  i64 bins;     // [column of the block][head][entry of the slice] u32
-  i64 softmax;  // [2][padded head] fp32: maximum, factor
+  i64 bins;     // [column of the block][head of the block][entry of the slice] u32
+  i64 softmax;  // [2][head of the block] fp32: maximum, factor
   i64 total;
 };
 VQ_HD constexpr BinsShared bins_shared(const BinsConfig& c) {
   BinsShared at{};
   Carver carve;
-  at.bins = carve(i64{c.columns_per_block} * group(c) * slice_entries(c) * 4);
-  at.softmax = carve(i64{2} * padded_heads(c) * 4);
+  at.bins = carve(i64{c.columns_per_block} * summed_heads(c) * slice_entries(c) * 4);
+  at.softmax = carve(i64{2} * bin_heads(c) * 4);
   at.total = carve.next;
   return at;
 }
 
-// The products of bins and entries: four warps share the channels of a column's sub-vector.
-inline constexpr int kProductThreads = 128;
+// The products of bins and entries: bins of some rows and entries pass through shared memory in
+// tiles of some entries, whose rows begin 16 bytes further on than a multiple of 32, so that eight
+// that are read together meet in no bank.
+inline constexpr int kProductThreads = 256;
+inline constexpr int kProductTiles = 3;  // one is multiplied, the others arrive
+VQ_HD constexpr int product_tile(const BinsConfig& c) {
+  const int share = entries(c.values) / c.entry_splits;
+  const int tile = c.values.vector_size > 128 ? 32 : 64;
+  return share < tile ? share : tile;
+}
+struct BinProductsShared {
+  i64 bins;     // [tile][row][entry] elements
+  i64 entries;  // [tile][entry][channel of the sub-vector] elements
+  i64 total;
+};
+VQ_HD constexpr int tile_bin_bytes(const BinsConfig& c) { return product_tile(c) * 2 + 16; }
+VQ_HD constexpr int tile_entry_bytes(const BinsConfig& c) { return c.values.vector_size * 2 + 16; }
+VQ_HD constexpr BinProductsShared bin_products_shared(const BinsConfig& c) {
+  BinProductsShared at{};
+  Carver carve;
+  at.bins = carve(i64{kProductTiles} * c.rows_per_block * tile_bin_bytes(c));
+  at.entries = carve(i64{kProductTiles} * product_tile(c) * tile_entry_bytes(c));
+  at.total = carve.next;
+  return at;
+}
 
 // The raw tokens: a block has so many.
 inline constexpr int kRawThreads = 128;
@@ -175,6 +226,8 @@ struct BinSizes {
   int block_tokens;   // of scores
   i64 split_entries;  // of all value columns
   int splits;
+  bool keys_per_head;  // all parts of them
+  int table_rows;      // of a block
 
   VQ_HD constexpr i64 pairs(i64 batch) const { return kv_heads * batch; }
   // Rows of the products, [pair][padded head]: those of one KV head follow each other.
@@ -183,24 +236,35 @@ struct BinSizes {
   VQ_HD constexpr i64 unit_rows(bool per_head, i64 batch) const {
     return (per_head ? batch : pairs(batch)) * heads;
   }
-  VQ_HD constexpr i64 pair_scores(i64 tokens) const { return ceil_div(tokens, i64{4}) * 4 * heads; }
+  // Blocks that share the rows of a column's tables; the block is the faster along the grid, so
+  // that its entries come from memory once.
+  VQ_HD constexpr i64 table_row_blocks(i64 batch) const {
+    return ceil_div(unit_rows(keys_per_head, batch), i64{table_rows});
+  }
+  VQ_HD constexpr i64 pair_powers(i64 tokens) const { return ceil_div(tokens, i64{4}) * 4 * heads; }
   VQ_HD constexpr i64 pair_maxima(i64 tokens) const {
     return ceil_div(tokens, i64{block_tokens}) * 2 * heads;
   }
 };
 VQ_HD constexpr BinSizes bin_sizes(const BinsConfig& c) {
+  bool per_head = true;
+  for (int i = 0; i < key_parts(c); ++i) per_head = per_head && key_format(c, i).per_head;
   return {c.kv_heads,
           padded_heads(c),
           tables_before(c, key_parts(c)),
           tokens_per_block(c),
           i64{columns_of(c.values)} * entries(c.values),
-          c.splits};
+          c.splits,
+          per_head,
+          table_rows(c)};
 }
 
 // What kernels hand on, bytes from args.scores.
 struct BinsHanded {
   i64 tables;  // [pair][column][entry][padded head] f16: scores in units of log2
-  i64 scores;  // [pair][token, a multiple of 4][padded head] fp32; -inf of raw tokens
+  i64 powers;  // [pair][block of heads][token, a multiple of 4][head of the block] f16:
+               // exp2(score - the largest of its block of scores) times kPowerScale; 0 of raw
+               // tokens
   i64 maxima;  // [pair][block of scores][2][padded head] fp32: the largest score, and the sum of
                // exp2 of the others less that one
   i64 totals;  // [pair][padded head] fp32: log2 of the sum of exp2 of all scores
@@ -209,11 +273,12 @@ struct BinsHanded {
   i64 total;
 };
 inline constexpr float kBinScale = 32768.0f;
+inline constexpr float kPowerScale = 32768.0f;
 VQ_HD constexpr BinsHanded bins_handed(const BinSizes& s, i64 batch, i64 tokens) {
   BinsHanded at{};
   Carver carve;
   at.tables = carve(s.pairs(batch) * s.pair_tables);
-  at.scores = carve(s.pairs(batch) * s.pair_scores(tokens) * 4);
+  at.powers = carve(s.pairs(batch) * s.pair_powers(tokens) * 2);
   at.maxima = carve(s.pairs(batch) * s.pair_maxima(tokens) * 4);
   at.totals = carve(s.rows(batch) * 4);
   at.bins = carve(s.splits * s.rows(batch) * s.split_entries * 2);
@@ -224,26 +289,26 @@ VQ_HD constexpr BinsHanded bins_handed(const BinSizes& s, i64 batch, i64 tokens)
 VQ_HD constexpr CallShape call_shape(const BinsConfig& c, i64 batch, i64 tokens) {
   CallShape shape{};
   const BinSizes sizes = bin_sizes(c);
-  i64 table_blocks = 0, row_blocks = 0, units = 1;
+  i64 table_blocks = 0, units = 1;
   int staged = 0;
   for (int i = 0; i < key_parts(c); ++i) {
     const FormatConfig f = key_format(c, i);
     table_blocks += i64{columns_of(f)} * entry_blocks(f);
-    staged = most(staged, kTableRows * staged_halves(f) * 2);
-    const i64 rows = ceil_div(sizes.unit_rows(f.per_head, batch), i64{kTableRows});
-    if (rows > row_blocks) row_blocks = rows;
+    staged = most(staged, table_rows(c) * staged_halves(f) * 2);
     if (f.per_head) units = c.kv_heads;
   }
-  shape.add({"attention_bins_tables", "tables", table_blocks, row_blocks, units, kTableThreads,
-             staged, false, false});
+  shape.add({"attention_bins_tables", "tables", table_blocks * sizes.table_row_blocks(batch), 1,
+             units, kTableThreads, staged, false, false});
   shape.add({"attention_bins_scores", "scores", score_blocks(c, tokens), c.kv_heads, batch,
              c.threads, scores_shared(c).total, false, true});
   shape.add({"attention_bins_fill", "bins", c.splits,
-             i64{c.kv_heads} * column_blocks(c) * c.bin_slices, batch, c.threads,
-             bins_shared(c).total, false, true});
-  shape.add({"attention_bins_products", "products", i64{columns_of(c.values)} * c.entry_splits,
-             ceil_div(sizes.unit_rows(c.values.per_head, batch), i64{c.rows_per_block}),
-             c.values.per_head ? c.kv_heads : 1, kProductThreads, 0, false, false});
+             i64{c.kv_heads} * column_blocks(c) * bin_head_blocks(c) * c.bin_slices, batch,
+             c.bin_threads, bins_shared(c).total, false, true});
+  const i64 row_blocks = ceil_div(sizes.unit_rows(c.values.per_head, batch), i64{c.rows_per_block});
+  shape.add({"attention_bins_products", "products",
+             row_blocks * columns_of(c.values) * c.entry_splits, 1,
+             c.values.per_head ? c.kv_heads : 1, kProductThreads, bin_products_shared(c).total,
+             true, false, 2});
   if (raw_slots(c) > 0) {
     shape.add({"attention_bins_raw", "raw", raw_blocks(c), c.kv_heads, batch, kRawThreads,
                i64{kRawThreads} / 32 * group(c) * (c.head_dim + 2) * 4, false, false});
