@@ -24,7 +24,6 @@ class BinTables {
   static constexpr int kBlocks = columns_of(kFormat) * kOfColumn;
   static constexpr int kStride = staged_halves(kFormat);
   static constexpr int kPadded = Row::kPadded;
-  static constexpr int kRows = table_rows(kConfig);
 
   // Block number `block` of those of this part and the next ones.
   VQ_DEVICE static void run(const AttentionDecodeArgs& args, int block, int row_block) {
@@ -33,7 +32,7 @@ class BinTables {
         return BinTables<Plan, kPart + 1>::run(args, block - kBlocks, row_block);
       }
     }
-    const BinRows rows = BinRows::of_block<Plan, Format>(args, row_block, kRows);
+    const BinRows rows = BinRows::of_block<Plan, Format>(args, row_block, kTableRows);
     if (rows.count <= 0) return;
     const int column = block / kOfColumn;
     stage(args, rows, column / kFormat.residuals * kVectorSize);
@@ -50,9 +49,9 @@ class BinTables {
   // Rows of the query's channels from the format's `channel` on; zeros where there is no head.
   // Channels side by side, so that lanes read a line together.
   VQ_DEVICE static void stage(const AttentionDecodeArgs& args, const BinRows& rows, int channel) {
-    constexpr int kTurns = kRows * kVectorSize / kTableThreads;
+    constexpr int kTurns = kTableRows * kVectorSize / kTableThreads;
     constexpr int kTogether = 16;  // on their way
-    static_assert(kTurns % kTogether == 0, "16 channels or a multiple, and 128 rows or 64");
+    static_assert(kTurns % kTogether == 0, "16 channels or a multiple");
     for (int first = 0; first < kTurns; first += kTogether) {
       u16 elements[kTogether];
       VQ_UNROLL

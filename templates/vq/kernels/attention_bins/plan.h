@@ -86,13 +86,7 @@ VQ_HD constexpr i64 tables_before(const BinsConfig& c, int part) {
 // The tables: a block makes some entries of a column for some rows.
 inline constexpr int kTableThreads = 128;
 inline constexpr int kTableEntries = 512;
-VQ_HD constexpr int table_rows(const BinsConfig& c) {
-  int rows = 128;
-  for (int i = 0; i < key_parts(c); ++i) {
-    if (key_format(c, i).vector_size > 128) rows = 64;
-  }
-  return rows;
-}
+inline constexpr int kTableRows = 128;
 VQ_HD constexpr int entry_blocks(const FormatConfig& f) {
   return ceil_div(entries(f), kTableEntries);
 }
@@ -183,8 +177,7 @@ inline constexpr int kProductThreads = 256;
 inline constexpr int kProductTiles = 3;  // one is multiplied, the others arrive
 VQ_HD constexpr int product_tile(const BinsConfig& c) {
   const int share = entries(c.values) / c.entry_splits;
-  const int tile = c.values.vector_size > 128 ? 32 : 64;
-  return share < tile ? share : tile;
+  return share < 64 ? share : 64;
 }
 struct BinProductsShared {
   i64 bins;     // [tile][row][entry] elements
@@ -227,7 +220,6 @@ struct BinSizes {
   i64 split_entries;  // of all value columns
   int splits;
   bool keys_per_head;  // all parts of them
-  int table_rows;      // of a block
 
   VQ_HD constexpr i64 pairs(i64 batch) const { return kv_heads * batch; }
   // Rows of the products, [pair][padded head]: those of one KV head follow each other.
@@ -239,7 +231,7 @@ struct BinSizes {
   // Blocks that share the rows of a column's tables; the block is the faster along the grid, so
   // that its entries come from memory once.
   VQ_HD constexpr i64 table_row_blocks(i64 batch) const {
-    return ceil_div(unit_rows(keys_per_head, batch), i64{table_rows});
+    return ceil_div(unit_rows(keys_per_head, batch), i64{kTableRows});
   }
   VQ_HD constexpr i64 pair_powers(i64 tokens) const { return ceil_div(tokens, i64{4}) * 4 * heads; }
   VQ_HD constexpr i64 pair_maxima(i64 tokens) const {
@@ -255,8 +247,7 @@ VQ_HD constexpr BinSizes bin_sizes(const BinsConfig& c) {
           tokens_per_block(c),
           i64{columns_of(c.values)} * entries(c.values),
           c.splits,
-          per_head,
-          table_rows(c)};
+          per_head};
 }
 
 // What kernels hand on, bytes from args.scores.
@@ -294,7 +285,7 @@ VQ_HD constexpr CallShape call_shape(const BinsConfig& c, i64 batch, i64 tokens)
   for (int i = 0; i < key_parts(c); ++i) {
     const FormatConfig f = key_format(c, i);
     table_blocks += i64{columns_of(f)} * entry_blocks(f);
-    staged = most(staged, table_rows(c) * staged_halves(f) * 2);
+    staged = most(staged, kTableRows * staged_halves(f) * 2);
     if (f.per_head) units = c.kv_heads;
   }
   shape.add({"attention_bins_tables", "tables", table_blocks * sizes.table_row_blocks(batch), 1,
