@@ -128,6 +128,12 @@ std::vector<BinsCase> bins_cases() {
          plan.entry_splits = 2;
          plan.rows_per_block = 16;
        }},
+      {"more rows than a block has",
+       {.batch = 18, .query_heads = 16, .kv_heads = 2, .head_dim = 64, .tokens = 40},
+       two_parts(wide(16, 2, 5, head), wide(16, 1, 10), 64),
+       wide(64, 2, 5, head),
+       DType::f16,
+       [](AttentionBins& plan) { plan.rows_per_block = 128; }},
       {"runs of words",
        {.batch = 2, .query_heads = 2, .kv_heads = 1, .head_dim = 64, .tokens = 90},
        with_layout(wide(64, 36, 4), {2, 2}),
