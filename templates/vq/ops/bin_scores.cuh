@@ -119,7 +119,7 @@ class BinScores {
         VQ_UNROLL
         for (int t = 0; t < 4; ++t) {
           const u32 code = word_across(words[i][t], next[t], bit % 32) & kMask;
-          if constexpr (kTables < kPart >> 0) {
+          if constexpr (kTables<kPart> != 0) {
             add(sums_[i][t],
                 load_shared(shared_part<Entry>(kAt.tables + buffer * kTableBytes) + code));
           } else {

@@ -96,8 +96,7 @@ VQ_HD constexpr int staged_halves(const FormatConfig& f) {
   return f.vector_size / 16 % 2 == 1 ? f.vector_size : f.vector_size + 16;
 }
 
-// The scores: a block has so many tokens.
-// Buffers of tables in shared memory of a part's columns.
+// The scores. Buffers of tables in shared memory of a part's columns:
 VQ_HD constexpr int tables_in_flight(const BinsConfig& c, const FormatConfig& f) {
   return entries(f) <= c.shared_entries ? c.tables_in_flight : 0;
 }
@@ -110,6 +109,7 @@ VQ_HD constexpr i64 most_table_bytes(const BinsConfig& c) {
   }
   return bytes;
 }
+// A block has so many tokens.
 VQ_HD constexpr int tokens_per_block(const BinsConfig& c) {
   return c.threads * c.tokens_per_thread;
 }
