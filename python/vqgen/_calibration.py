@@ -8,21 +8,29 @@ from transformers import DynamicCache
 
 import vqgen
 import vqgen.torch
+from vqgen import _kmeans
 from vqgen._models import attending
 from vqgen._nearest import encoded
-from vqgen.simulation import rotated
+from vqgen.simulation import books_of_parts, rotated
 
 _TOKENS = 1024  # that are encoded at once
-_SIZES = (2, 4, 8, 16)  # of sub-vectors that devices train
 _ROWS = {"rows": 1, "words": 1}  # codes row after row
 
 
 def can_write(dtype, *forms) -> bool:
     """Whether formats are trained on devices, and their codes stored row after row."""
     return dtype in vqgen.torch.DTYPES and all(
-        fields.get("decoder") == "table" and fields["vector_size"] in _SIZES
+        fields.get("decoder") == "table" and fields["vector_size"] in _kmeans.SIZES
         and fields.get("layout") in (None, _ROWS)
         for fields in map(vqgen.format_fields, forms))
+
+
+def can_write_by_torch(dtype, *forms) -> bool:
+    """Whether formats are trained on a GPU, some of them by PyTorch."""
+    return dtype in vqgen.torch.DTYPES and all(
+        can_write(dtype, form) or (_kmeans.takes(vqgen.format_fields(form))
+                                   and vqgen.format_fields(form).get("layout") in (None, _ROWS))
+        for form in forms)
 
 
 @torch.no_grad()
@@ -68,18 +76,27 @@ def layers_rotated_first(layers, keys, values, seed: int = 1):
     return out
 
 
-def layers_in_parts(whole, layers, keys, seed: int = 1, training=None):
-    """Layers as `whole`, which layers_of() reads of a bundle, but for their keys, which come in parts
-    (simulation.held_of()). keys: of each part its channels and its format, of scope tensor or head;
-    training: as of write_rsimvq_bundle(), or None for k-means. layers: as of write_bundle()."""
-    parts = [(channels, vqgen.format_fields(form)) for channels, form in keys]
+def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=None, judges=None):
+    """Layers as `whole`, which layers_of() reads of a bundle, but for their keys, which come in parts.
+    parts: of the format, of scope tensor or head; training: as of write_torch_bundle(), or None for
+    k-means; start: such layers, whose keys training starts from; judges: as layers, by which it is
+    judged. layers: as of write_bundle()."""
+    parts = vqgen.format_fields({"parts": parts})["parts"]
+    forms = [{name: field for name, field in part.items() if name != "channels"} for part in parts]
     out = []
-    for (item, tensors), states in zip(whole, layers):
+    for number, ((item, tensors), states) in enumerate(zip(whole, layers)):
+        starts = [None] * len(parts)
+        if start is not None:
+            starts = [vqgen.Codebooks(books, None) for _, books in books_of_parts(
+                parts, start[number][1]["keys.codebooks"], states[0].shape[0])]
+        books = []
+        for part, form, begin in zip(parts, forms, starts):
+            channels = part["channels"]
+            judge = None if judges is None else judges[number][0][:, :, channels]
+            trained = _trained(states[0][:, :, channels], form, seed, training=training, start=begin, judge=judge)
+            books.append(trained["codebooks"].flatten())
         own = {name: tensor for name, tensor in tensors.items() if name.startswith("values.")}
-        for number, (channels, form) in enumerate(parts):
-            trained = _trained(states[0][:, :, channels], form, seed, training=training)
-            own[f"keys.{number}.codebooks"] = trained["codebooks"]
-        out.append(({**item, "parts": parts}, own))
+        out.append(({**item, "keys": {"parts": parts}}, {**own, "keys.codebooks": torch.cat(books)}))
     return out
 
 
@@ -119,29 +136,45 @@ def write_bundle(out, layers, keys, values, seed: int) -> None:
     save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
 
 
-def write_rsimvq_bundle(out, layers, keys, values, seed: int, training: dict) -> None:
-    """The same with codebooks of vqgen.train_rsimvq(), to which `training` goes, and codes by PyTorch, on
-    any device. Sizes of sub-vectors are any that a format has."""
+def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | None = None, start=None,
+                       judges=None) -> None:
+    """The same with codes by PyTorch, on any device, and sub-vectors of any size that a format has. training:
+    arguments of vqgen.train_rsimvq(), which makes the codebooks then, or None for k-means; start: layers
+    of layers_of() with the same formats, which it starts from; judges: as layers, by which it is judged."""
     from safetensors.torch import save_file
     forms = _forms(keys, values)
+    if start is not None:
+        _require_start(start, forms)
     items, tensors = [], {}
+    judges = iter(judges or ())
     for number, parts in enumerate(layers):
         heads, tokens, head_dim = parts[0].shape
-        dtype = vqgen.torch.DTYPES.get(parts[0].dtype)
+        dtype, judge = vqgen.torch.DTYPES.get(parts[0].dtype), next(judges, (None, None))
         for operand, form in forms.items():
             if dtype is None or form.get("layout", _ROWS) != _ROWS or head_dim % form["vector_size"]:
                 raise vqgen.Infeasible(
                     f"{operand}: RSimVQ calibrates models of float16 and bfloat16, formats without layout, "
                     f"and sub-vectors that divide head_dim; these are {parts[0].dtype}, "
                     f"{form.get('layout', _ROWS)} and {form['vector_size']} of {head_dim}")
-        for operand, part in zip(forms, parts):
-            named = _trained(part, forms[operand], seed, training=training)
+        for operand, part, other in zip(forms, parts, judge):
+            begin = None
+            if start is not None:
+                given = start[number][1]
+                begin = vqgen.Codebooks(given[f"{operand}.codebooks"], given.get(f"{operand}.stage_scales"))
+            named = _trained(part, forms[operand], seed, training=training, start=begin, judge=other)
             named["codes"] = _codes(part, forms[operand], named)
             tensors |= {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous()
                         for name, tensor in named.items()}
         items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
                       "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
     save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+
+
+def _require_start(start, forms) -> None:
+    for item, _ in start:
+        for operand, form in forms.items():
+            if {**form, "layout": None} != {**item[operand], "layout": None}:
+                raise vqgen.BadInput(f"start has {operand} of another format; take codebooks of the same")
 
 
 def _codes(states, form, named):
@@ -180,9 +213,10 @@ def _domain(states, form, smooth=None, rotated_first=False):
     return vectors.contiguous()
 
 
-def _trained(states, form, seed, rotated_first=False, training=None):
+def _trained(states, form, seed, rotated_first=False, training=None, start=None, judge=None):
     """Codebooks, and the factors that go with them, by their names in a bundle. training: arguments of
-    vqgen.train_rsimvq(), which trains then."""
+    vqgen.train_rsimvq(), which trains then, from the Codebooks `start` if there are, and judged by the
+    states `judge`."""
     states_now, named, smooth = states.float(), {}, None
     if form["smooth"]:
         largest = (rotated(states_now) if rotated_first else states_now).abs().amax(1)
@@ -191,6 +225,9 @@ def _trained(states, form, seed, rotated_first=False, training=None):
     if training is None:
         trained = vqgen.torch.train_codebooks(vectors, form, dtype=states.dtype, seed=seed)
     else:
+        training = {**training, **({} if start is None else {"start": start})}
+        if judge is not None:
+            training["judged_by"] = _domain(judge.float(), form, smooth, rotated_first)
         trained = vqgen.train_rsimvq(vectors, form, dtype=vqgen.torch.DTYPES[states.dtype], seed=seed,
                                      **training)
     named["codebooks"] = trained.codebooks

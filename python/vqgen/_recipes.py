@@ -12,24 +12,37 @@ def _named(size, bits, name=None, **transforms):
 
 
 class Run(typing.NamedTuple):
-    """What is evaluated: formats of keys and of values, each with its name. calibration: a text and
-    how many of its sequences; None for the command's. rotated_first: of the keys, as
-    simulation.dequantized() does it, so that there are no kernels. rsimvq: by which the codebooks are
-    trained, else by k-means. parts: keys are quantized in two parts, of low and high frequencies, which
-    the errors of codebooks of the whole keys tell apart; they share the stages by their channels, but
-    so many go from the high ones to the low ones. No kernels either."""
+    """What is evaluated: formats of keys and of values, each with its name. window, sinks,
+    window_batch: as of vqgen.hf.VQCache; a recipe's window may be VQKV's, which runs_of() puts in.
+    calibration: a text and how many of its sequences; None for the command's. rotated_first: of the
+    keys, as simulation.dequantized() does it, so that there are no kernels. rsimvq: by which the
+    codebooks are trained, else by k-means. parts: keys are quantized in two parts, of low and high
+    frequencies, which the errors of codebooks of the keys in one part tell apart; they share the
+    stages by their channels, but so many go from the high ones to the low ones, and none gets more
+    than a format has."""
 
     keys: tuple
     values: tuple
-    window: int = 0
+    window: int | str = 0
     sinks: int = 0
+    window_batch: int = 1
     calibration: tuple | None = None
     rotated_first: bool = False
     rsimvq: bool = False
     parts: int | None = None
 
-    def has_kernels(self) -> bool:
-        return not self.rotated_first and self.parts is None
+    def trained(self):
+        """All that its codebooks depend on, but for the text."""
+        return self.keys, self.values, self.rotated_first, self.rsimvq, self.parts
+
+
+VQKV = "VQKV"  # its window: L_init and L_local tokens, of which as many leave it together
+_INITIAL, _LOCAL = 4, 1024  # section 4.1
+
+
+def local_of(length: int) -> int:
+    """VQKV's L_local where sequences of `length` tokens allow it, else an eighth of these."""
+    return min(_LOCAL, max(1, length // 8))
 
 
 def _wide(size, stages):
@@ -64,13 +77,23 @@ RECIPES = {
         Run(_INT4, _INT4), Run(_D2B8X2, _D2B8X2),
         *(Run((name,) * 2, (name,) * 2)
           for name in ("vecinfer-d2b8", "vecinfer-d4b8", "vecinfer-d8b8"))],
-    "vqkv": [  # residual stages of wide vectors by k-means and by RSimVQ, at 2, 2.75 and 4 bits
-        Run(_wide(64, stages), _wide(64, stages), rsimvq=rsimvq)
-        for stages in (16, 22, 32) for rsimvq in (False, True)],
-    "vqkv-parts": [  # keys whole, and in two parts of as many bits together
+    "vqkv": [  # wide vectors at 2, 2.75 and 4 bits, keys in one part and in two, without raw tokens and with
+        Run(_wide(64, stages), _wide(64, stages), window, rsimvq=rsimvq, parts=parts)
+        for stages in (16, 22, 32) for parts in (None, -4) for rsimvq in (False, True)
+        for window in (0, VQKV)],
+    "vqkv-parts": [  # keys of one vector, and in two parts of as many bits together
         Run(_wide(128, 32), _wide(64, 16)),
         *(Run(_wide(128, 32), _wide(64, 16), parts=moved) for moved in (0, -4, 4))],
     "raw": [  # tokens that stay raw
         Run(D4B8, D4B8, window, sinks)
         for window in (0, 32, 128, 512) for sinks in (0, 4)],
 }
+
+
+def runs_of(recipe: str, length: int, local: int | None = None):
+    """The runs of a recipe on sequences of `length` tokens. local: VQKV's L_local, else local_of(): so
+    many tokens are raw at least, and leave the window together."""
+    local = local_of(length) if local is None else local
+    for run in RECIPES[recipe]:
+        yield run if run.window != VQKV else run._replace(
+            window=2 * local - 1, window_batch=local, sinks=_INITIAL)

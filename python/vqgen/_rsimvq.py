@@ -12,13 +12,13 @@ import typing
 import torch
 
 from vqgen._errors import BadInput
+from vqgen._kmeans import ELEMENTS
 from vqgen._nearest import encoded, nearest
 
 _CHECKS = 10  # of the error, in a training
 _SAMPLE = 1 << 14  # vectors by which entries are sized and a training is judged,
 _JUDGED = 16  # or so many for each entry
 _APART = 0.05  # of what vectors are missed by: between an entry and one that is put beside it
-_ELEMENTS = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Options(typing.NamedTuple):
@@ -78,7 +78,7 @@ def trained(vectors, options: Options, start, shape, scales, progress=None, judg
     judges: as vectors, by which steps are judged, or None for the vectors themselves.
     """
     units, stages = shape[:2]
-    tables = torch.empty(shape, dtype=_ELEMENTS[options.dtype])
+    tables = torch.empty(shape, dtype=ELEMENTS[options.dtype])
     of_stages = torch.ones(units, stages)
     for unit in range(units):
         draw = torch.Generator().manual_seed((options.seed * 1_000_003 + unit) % (1 << 63))
@@ -107,7 +107,7 @@ class _Held:
     """Tables as kernels hold them: of the element type, divided by the scales of the stages."""
 
     def __init__(self, size, scales, dtype):
-        self.factor, self.dtype = (size / scales)[:, None, None], _ELEMENTS[dtype]
+        self.factor, self.dtype = (size / scales)[:, None, None], ELEMENTS[dtype]
 
     def stored(self, tables):
         return (tables * self.factor).to(self.dtype)

@@ -71,7 +71,8 @@ def speeds(model, arguments):
         return PlainCache(model.config, dtype=model.dtype, **sizes)
 
     def make_ours(**sizes):
-        return _random_cache(model, arguments.forms[0], window=arguments.window[0],
+        window, batch = arguments.window[0]
+        return _random_cache(model, arguments.forms[0], window=window, window_batch=batch,
                              sinks=arguments.sinks[0], **sizes)
 
     def measure(kind, weights):
@@ -126,7 +127,7 @@ def _most(make, model, context):
     return int((before - 2e9) // each)
 
 
-def _random_cache(model, form, *, window, sinks, batch, tokens, device):
+def _random_cache(model, form, *, window, window_batch, sinks, batch, tokens, device):
     """A cache whose codes and codebooks are drawn at random, and which has room for `tokens`."""
     config = model.config.get_text_config(decoder=True)
     _, kv_heads, head_dim = heads_of(config)
@@ -143,7 +144,7 @@ def _random_cache(model, form, *, window, sinks, batch, tokens, device):
         tensors = random_tensors(op, item, model.dtype, device)
         layers.append((item, {names.get(name, name): tensors[name] for name in tensors}))
     cache = vqgen.hf.VQCache(model.config, layers, batch=batch, tokens=tokens, window=window,
-                             sinks=sinks, device=device)
+                             window_batch=window_batch, sinks=sinks, device=device)
     for layer in cache.layers:
         for held in (layer.cache.keys, layer.cache.values):
             held.codes.view(torch.uint8).random_(0, 256)

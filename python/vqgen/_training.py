@@ -38,7 +38,8 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
     form: a format, as of a config; its scope is not asked, and its decoder is table.
     dtype: of the codebooks, "f16" or "bf16".
     runtime: of the device that the vectors are on, which trains them without a copy; None for the
-        CPU's memory and all its cores. A device takes sub-vectors of 2, 4, 8 or 16 numbers.
+        CPU's memory and all its cores. A device takes sub-vectors of 2, 4, 8 or 16 numbers; others
+        vqgen.torch.train_codebooks() does.
 
     Returns Codebooks in the CPU's memory: PyTorch's of PyTorch's vectors, else NumPy's. The same
     vectors and seed give the same bits on one machine. BadInput for NaN, infinity and fewer
@@ -90,7 +91,7 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
         closely that any step does harm there, though it helps elsewhere.
     device: PyTorch's, that trains; by default that of `vectors` where it is a GPU, else the first GPU,
         else the CPU. Distances are computed by blocks of 64 MB (section 3.3). A start by k-means is
-        made on the CPU.
+        made on the CPU; of sub-vectors that are not 2, 4, 8 or 16 wide, on the GPU that trains.
     progress: called with the unit, the step and the mean squared error, of vectors at a root mean square
         of 1, at the start and at the ten points; of at most 16,384 of them, or 16 for each entry.
 
@@ -114,26 +115,31 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
         import torch
     except ImportError as error:
         raise ImportError("train_rsimvq needs PyTorch: pip install 'vqgen[torch]'") from error
-    from vqgen import _rsimvq
+    from vqgen import _kmeans, _rsimvq
 
     own = isinstance(vectors, torch.Tensor)
     try:
         given = vectors if own else torch.from_dlpack(vectors)
     except (BufferError, RuntimeError, TypeError) as error:
         raise BadInput(f"'vectors' cannot be taken by PyTorch: {error}; pass a copy") from error
-    shape = _rsimvq_shape(given, fields)
+    shape = tables_shape(given, fields)
     judges = _rsimvq_judges(judged_by, given)
-    if isinstance(start, str):
-        if start not in ("kmeans", "random"):
-            raise BadInput(f"start is {start!r}; it is 'kmeans', 'random' or Codebooks")
-        start = None if start == "random" else train_codebooks(
-            given.cpu().contiguous(), form, dtype=dtype, seed=seed)
-    else:
-        start = _rsimvq_start(start, shape, dtype, fields["stage_scales"])
     if device is None:
         device = given.device
         if device.type == "cpu" and torch.cuda.is_available():
             device = torch.device("cuda")
+    device = torch.device(device)
+    if isinstance(start, str):
+        if start not in ("kmeans", "random"):
+            raise BadInput(f"start is {start!r}; it is 'kmeans', 'random' or Codebooks")
+        if start == "random":
+            start = None
+        elif device.type == "cuda" and _kmeans.takes(fields):
+            start = Codebooks(*_kmeans.trained(given.detach().to(device), fields, _kmeans.ELEMENTS[dtype], seed))
+        else:
+            start = train_codebooks(given.cpu().contiguous(), form, dtype=dtype, seed=seed)
+    else:
+        start = _rsimvq_start(start, shape, dtype, fields["stage_scales"])
     options = _rsimvq.Options(dtype, seed, steps, batch, learning_rate, beta, gamma, train_entries)
     tables, scales = _rsimvq.trained(given.detach().to(device).reshape(shape[0], -1, shape[3]), options,
                                      start, shape, fields["stage_scales"], progress,
@@ -156,8 +162,8 @@ def _rsimvq_fields(form) -> dict:
     return fields
 
 
-def _rsimvq_shape(vectors, fields: dict) -> tuple[int, int, int, int]:
-    """Of the tables; BadInput where the vectors do not fit the format."""
+def tables_shape(vectors, fields: dict) -> tuple[int, int, int, int]:
+    """Of the tables [units, stages, entries, size]; BadInput where the vectors do not fit the format."""
     import torch
     if vectors.dtype != torch.float32:
         raise BadInput(f"'vectors' is {str(vectors.dtype).removeprefix('torch.')}; it has to be float32")

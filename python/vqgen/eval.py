@@ -21,7 +21,6 @@ import os
 import pathlib
 import sys
 import tempfile
-import zlib
 
 import torch
 import transformers
@@ -29,12 +28,11 @@ import transformers
 import vqgen
 import vqgen.hf
 import vqgen.torch
-from vqgen import _calibration, _speed, simulation
-from vqgen._models import attending, heads_of
-from vqgen._recipes import D4B8, RECIPES, Run
-from vqgen._reconstruction import reconstruction, rope_split
-
-_AT_ONCE = 4  # sequences of a forward pass over all tokens
+from vqgen import _speed, simulation
+from vqgen._codebooks import AT_ONCE, Codebooks
+from vqgen._models import attending
+from vqgen._recipes import D4B8, RECIPES, Run, runs_of
+from vqgen._reconstruction import reconstruction
 
 
 def sequences_of(tokenizer, path, count: int, length: int, skip: int = 0) -> torch.Tensor:
@@ -57,7 +55,7 @@ def _summed_loss(logits, targets):
 def loss(model, tokens) -> float:
     """Mean negative log-likelihood per token, in nats, of sequences [n, length] read whole."""
     total = 0.0
-    for part in tokens.to(model.device).split(_AT_ONCE):
+    for part in tokens.to(model.device).split(AT_ONCE):
         total += _summed_loss(model(part[:, :-1], use_cache=False).logits, part[:, 1:])
     return float(total) / (tokens.shape[0] * (tokens.shape[1] - 1))
 
@@ -75,79 +73,23 @@ def loss_through_kernels(model, tokens, cache) -> float:
     return float(total) / (tokens.shape[0] * (tokens.shape[1] - 1))
 
 
-def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0,
+def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0, window_batch: int = 1,
              rotated_first: bool = False, kernels: bool = True) -> dict:
     """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle or what
-    layers_of() reads of it. With `rotated_first`, or keys in parts, these are as of
-    simulation.simulated(), and the loss through kernels is None, as it is without `kernels`."""
+    layers_of() reads of it. window, sinks, window_batch: as of vqgen.hf.VQCache. With `rotated_first`
+    these are as of simulation.simulated(), and the loss through kernels is None, as it is without
+    `kernels`."""
     layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
-    with simulation.simulated(model, layers, window=window, sinks=sinks,
-                              rotated_first=rotated_first):
+    raw = {"window": window, "sinks": sinks, "window_batch": window_batch}
+    with simulation.simulated(model, layers, **raw, rotated_first=rotated_first):
         simulated = loss(model, tokens)
-    row = {"window": window, "sinks": sinks, "loss": None, "simulated": simulated}
-    if "parts" in layers[0][0]:
-        bits = _bits_of_parts(layers[0][0])
-        _, heads, head_dim = heads_of(model.config.get_text_config(decoder=True))
-        return {**row, "bits": bits, "bytes_per_token": bits * len(layers) * heads * head_dim / 4}
+    row = {**raw, "loss": None, "simulated": simulated}
     cache = vqgen.hf.VQCache(model.config, layers, batch=len(tokens), device=model.device,
-                             tokens=tokens.shape[1], window=window, sinks=sinks)
+                             tokens=tokens.shape[1], **raw)
     if kernels and not rotated_first:
         with attending(model, "vqgen"):
             row["loss"] = loss_through_kernels(model, tokens, cache)
     return {**row, "bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
-
-
-def _bits_of_parts(item):
-    """For one number of a key or value, a mean of both."""
-    values = item["values"]
-    keys = sum(form["index_bits"] * form["residuals"] for _, form in item["parts"]) / item["head_dim"]
-    return (keys + values["index_bits"] * values["residuals"] / values["vector_size"]) / 2
-
-
-def _codebooks(model, run, tokens, folder, training):
-    """A run's bundle of codebooks in `folder`, trained on sequences unless it is there. What no
-    kernel reads is no bundle, and is trained anew. training: arguments of vqgen.train_rsimvq()."""
-    keys, values = run.keys[1], run.values[1]
-    name = f"{_file_name(*run.keys)}-{_file_name(*run.values)}-{len(tokens)}-"
-    name += f"{zlib.crc32(tokens.numpy()):08x}"
-    if run.rsimvq:
-        name += "-rsimvq" + "".join(f"-{key}-{training[key]}" for key in sorted(training))
-    path = os.path.join(folder, f"{name}.safetensors")
-    batches = tokens.split(_AT_ONCE)
-    if run.parts is not None:
-        whole = vqgen.hf.layers_of(_codebooks(model, run._replace(parts=None), tokens, folder, training))
-        return _in_parts(model, run, whole, batches, training)
-    if run.rotated_first or not os.path.exists(path):
-        print(f"training {name}", file=sys.stderr, flush=True)
-        if run.rotated_first:
-            states = _calibration.states_of(model, batches, model.device)
-            return _calibration.layers_rotated_first(states, keys, values)
-        vqgen.hf.calibrate(model, batches, path, keys=keys, values=values,
-                           rsimvq=training if run.rsimvq else None)
-    return path
-
-
-def _in_parts(model, run, whole, batches, training):
-    """Layers with keys in two parts, split where the codebooks of `whole` keys tell."""
-    states = list(_calibration.states_of(model, batches, model.device))
-    by_channel = reconstruction(whole, states)["keys"]["by_channel"]
-    low = rope_split(by_channel)
-    high = [each for each in range(len(by_channel)) if each not in low]
-    stages = run.keys[1]["residuals"]
-    of_low = min(max(round(stages * len(low) / len(by_channel)) + run.parts, 1), stages - 1)
-    parts = [(channels, {**run.keys[1], "vector_size": len(channels), "residuals": of_part})
-             for channels, of_part in ((low, of_low), (high, stages - of_low))]
-    print(f"keys in parts of {len(low)} channels of low frequency and {len(by_channel) - len(low)} of high",
-          file=sys.stderr, flush=True)
-    return _calibration.layers_in_parts(whole, states, parts, training=training if run.rsimvq else None)
-
-
-def _file_name(name, form):
-    """Of a format in the name of a bundle: a format file's stem, with a checksum of its fields."""
-    if form != name or not ("/" in name or name.endswith(".json")):
-        return name
-    fields = json.dumps(vqgen.format_fields(form), sort_keys=True)
-    return f"{pathlib.Path(name).stem}-{zlib.crc32(fields.encode()):08x}"
 
 
 def _load(arguments):
@@ -178,8 +120,12 @@ def _arguments(arguments):
                         metavar="KEYS[:VALUES]", help="presets or files; the first is timed")
     parser.add_argument("--recipe", nargs="+", choices=[*RECIPES, "calibration"], default=[],
                         help="a table of the papers, evaluated on the text")
-    parser.add_argument("--window", nargs="+", type=int, default=[0])
+    parser.add_argument("--window", nargs="+", type=_window, default=[(0, 1)], metavar="TOKENS[:BATCH]",
+                        help="raw slots of the newest; BATCH tokens leave them together (window_batch)")
     parser.add_argument("--sinks", nargs="+", type=int, default=[0])
+    parser.add_argument("--local", type=int, metavar="TOKENS",
+                        help="of the rows of recipe vqkv with a window, which this many leave together: by "
+                        "default 1024, or an eighth of --length if that is less")
     parser.add_argument("--text", type=pathlib.Path, help="to evaluate on")
     parser.add_argument("--calibration-text", type=pathlib.Path,
                         help="to train codebooks on; else the beginning of the text, which is then "
@@ -190,6 +136,8 @@ def _arguments(arguments):
     parser.add_argument("--codebooks", metavar="FOLDER", help="keeps bundles, and takes those there")
     parser.add_argument("--rsimvq", nargs="+", type=_setting, default=[], metavar="NAME=VALUE",
                         help="arguments of vqgen.train_rsimvq(), as steps=400, of runs that train by it")
+    parser.add_argument("--judges", type=int, default=0, metavar="SEQUENCES",
+                        help="behind those that train, which tell the best of the steps of RSimVQ")
     parser.add_argument("--errors", action="store_true",
                         help="also what codes lose of keys and values, on both texts")
     parser.add_argument("--no-kernels", action="store_true", help="losses by simulation alone")
@@ -223,6 +171,11 @@ def _form(text):
     return keys, values or keys
 
 
+def _window(text):
+    tokens, _, batch = text.partition(":")
+    return int(tokens), int(batch or 1)
+
+
 def _setting(text):
     name, _, value = text.partition("=")
     if name not in ("seed", "start", "steps", "batch", "learning_rate", "beta", "gamma", "train_entries"):
@@ -246,41 +199,39 @@ def _accuracies(model, arguments, folder):
     def calibration(text, count):
         return sequences_of(tokenizer, text, count, arguments.length)
 
+    judges = None
+    if arguments.judges:
+        judges = sequences_of(tokenizer, trained_on[0], arguments.judges, arguments.length, skip=trained_on[1])
     tokens = sequences_of(tokenizer, arguments.text, arguments.sequences, arguments.length,
-                          skip=arguments.calibration if own else 0)
-
-    def states_of(sequences):
-        return list(_calibration.states_of(model, sequences.split(_AT_ONCE), model.device))
-
-    states = functools.cache(lambda text, count: states_of(calibration(text, count)))
-    evaluated = functools.cache(lambda: states_of(tokens))
+                          skip=arguments.calibration + arguments.judges if own else 0)
+    codebooks = Codebooks(model, folder, dict(arguments.rsimvq), judges)
     unquantized = loss(model, tokens)
     print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}")
-    print(f"{'keys':30}{'values':18}{'window':>7}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
+    print(f"{'keys':30}{'values':18}{'window':>10}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
           f"{'perplexity':>12}{'bytes/token':>12}  calibration")
     rows = []
     for run in _runs(arguments):
         text, count = run.calibration or trained_on
-        codebooks = _codebooks(model, run, calibration(text, count), folder, dict(arguments.rsimvq))
-        layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
+        layers = codebooks.of(run, calibration(text, count))
         row = {"keys": run.keys[0], "values": run.values[0],
                "calibration": {"text": text.name, "sequences": count}}
         if run.parts is not None:
-            row["keys"] = "+".join(f"d{form['vector_size']}b{form['index_bits']}x{form['residuals']}"
-                                   for _, form in layers[0][0]["parts"])
+            row["keys"] = "+".join(f"d{part['vector_size']}b{part['index_bits']}x{part['residuals']}"
+                                   for part in layers[0][0]["keys"]["parts"])
         row["keys"] += " rsimvq" * run.rsimvq
         if arguments.errors:
-            row["errors"] = {name: reconstruction(layers, each, run.rotated_first) for name, each in (
-                ("calibration", states(text, count)), ("evaluated", evaluated()))}
-        row |= accuracy(model, tokens, layers, window=run.window, sinks=run.sinks,
+            row["errors"] = {name: reconstruction(layers, codebooks.states_of(each), run.rotated_first)
+                             for name, each in (("calibration", calibration(text, count)), ("evaluated", tokens))}
+        row |= accuracy(model, tokens, layers, window=run.window, sinks=run.sinks, window_batch=run.window_batch,
                         rotated_first=run.rotated_first, kernels=not arguments.no_kernels)
         rows.append(row)
         keys, through_kernels, perplexity = row["keys"], "-", "-"
-        if not run.has_kernels():
+        if run.rotated_first:
             keys += " (simulated)"
         if row["loss"] is not None:
             perplexity, through_kernels = _perplexity(row["loss"]), f"{row['loss']:.4f}"
-        print(f"{keys:30}{row['values']:18}{run.window:7}{run.sinks:6}{row['bits']:7.2f}"
+        window = f"{run.window}:{run.window_batch}" if run.window_batch > 1 else run.window
+        print(f"{keys:30}{row['values']:18}{window:>10}{run.sinks:6}{row['bits']:7.2f}"
               f"{through_kernels:>9}{row['simulated']:11.4f}{perplexity:>12}"
               f"{row['bytes_per_token']:12.0f}  {count} of {text.name}", flush=True)
         for name, errors in row.get("errors", {}).items():
@@ -291,10 +242,11 @@ def _accuracies(model, arguments, folder):
 
 def _runs(arguments):
     for keys, values in arguments.forms:
-        for window, sinks in itertools.product(arguments.window, arguments.sinks):
-            yield Run((keys, keys), (values, values), window, sinks)
+        for (window, batch), sinks in itertools.product(arguments.window, arguments.sinks):
+            yield Run((keys, keys), (values, values), window, sinks, batch)
     for recipe in arguments.recipe:
-        yield from RECIPES[recipe] if recipe in RECIPES else _by_calibration(arguments)
+        yield from (runs_of(recipe, arguments.length, arguments.local) if recipe in RECIPES
+                    else _by_calibration(arguments))
 
 
 def _by_calibration(arguments):

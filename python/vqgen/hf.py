@@ -29,7 +29,7 @@ from transformers.masking_utils import flash_attention_mask
 import vqgen
 import vqgen.torch
 from vqgen import _tool
-from vqgen._calibration import can_write, states_of, write_bundle, write_rsimvq_bundle
+from vqgen._calibration import can_write, can_write_by_torch, states_of, write_bundle, write_torch_bundle
 from vqgen._models import heads_of
 from vqgen._steps import captured
 
@@ -340,22 +340,30 @@ AttentionMaskInterface.register("vqgen", flash_attention_mask)  # the padding al
 
 
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1,
-              rsimvq: dict | None = None) -> None:
+              rsimvq: dict | None = None, start: list | None = None, judged_by=None) -> None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. keys, values: formats,
-    as of a config. Of a model on a GPU, keys and values stay there, and so does training. Where the
-    formats are not trained so (lattices, layouts, other sizes than 2, 4, 8 and 16), and of a model of
-    float32 or on the CPU, the tool trains. The bundle is the same (docs/quantizing.md).
+    as of a config. Of a model on a GPU, keys and values stay there, and so does training: of other
+    sizes than 2, 4, 8 and 16 through PyTorch. Lattices, layouts and int8 entries of such sizes, and a
+    model of float32 or on the CPU, are trained by the tool. The bundle is the same
+    (docs/quantizing.md).
 
     rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
-    float16 or bfloat16. The bundle is written at the end, or not at all.
+    float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by
+    k-means of the same formats, which saves its training. judged_by: as batches, of another text, by
+    which steps are judged.
     """
-    if rsimvq is not None:
-        layers = states_of(model, batches, model.device)
-        write_rsimvq_bundle(out, layers, keys, values, seed, rsimvq)
+    if rsimvq is None and (start is not None or judged_by is not None):
+        raise vqgen.BadInput("start and judged_by are of rsimvq, which is not given")
+    on_device = model.device.type == "cuda"
+    if rsimvq is not None or (on_device and not can_write(model.dtype, keys, values)
+                              and can_write_by_torch(model.dtype, keys, values)):
+        judges = None if judged_by is None else states_of(model, judged_by, model.device)
+        write_torch_bundle(out, states_of(model, batches, model.device), keys, values, seed, rsimvq, start,
+                           judges)
         return
-    on_device = model.device.type == "cuda" and can_write(model.dtype, keys, values)
+    on_device = on_device and can_write(model.dtype, keys, values)
     layers = states_of(model, batches, model.device if on_device else "cpu")
     (write_bundle if on_device else _quantize)(out, layers, keys, values, seed)
 

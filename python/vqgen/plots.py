@@ -288,6 +288,8 @@ def losses(document):
     several = len({str(each.get("calibration")) for each in rows}) > 1
     for each in rows:
         raw = "".join(f", {name} {each[name]}" for name in ("window", "sinks") if each[name])
+        if each.get("window_batch", 1) > 1:
+            raw += f", {each['window_batch']} leave it together"
         if several:
             raw += f", {each['calibration']['sequences']} of {each['calibration']['text']}"
         yield (number(each["bits"]), number(each["loss"]),

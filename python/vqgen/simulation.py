@@ -68,30 +68,29 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
 
 
 def _parts(rows: torch.Tensor, parts: list, codebooks):
-    """The same of keys in parts: codebooks are those of the first part, then those of the next."""
-    held, first = torch.zeros_like(rows, dtype=torch.float32), 0
-    for part in parts:
-        channels, size = part["channels"], part["vector_size"]
-        groups = len(channels) // (part.get("group_channels") or size)
-        units = {"tensor": 1, "head": rows.shape[1], "channel_group": rows.shape[1] * groups}
-        shape = (units[part.get("scope", "tensor")], part.get("residuals", 1), 1 << part["index_bits"], size)
-        count = shape[0] * shape[1] * shape[2] * shape[3]
-        books = codebooks.flatten()[first:first + count].view(shape)
-        held[..., channels] = dequantized(rows[..., channels], part, books)
-        first += count
+    """The same of keys in parts."""
+    held = torch.zeros_like(rows, dtype=torch.float32)
+    for part, books in books_of_parts(parts, codebooks, rows.shape[1]):
+        held[..., part["channels"]] = dequantized(rows[..., part["channels"]], part, books)
     return held
 
 
+def books_of_parts(parts: list, codebooks, heads: int):
+    """(part, codebooks) of each; they stand in one array, those of the first part, then those of the
+    next."""
+    first = 0
+    for part in parts:
+        channels, size = part["channels"], part["vector_size"]
+        groups = len(channels) // (part.get("group_channels") or size)
+        units = {"tensor": 1, "head": heads, "channel_group": heads * groups}
+        shape = (units[part.get("scope", "tensor")], part.get("residuals", 1), 1 << part["index_bits"], size)
+        count = shape[0] * shape[1] * shape[2] * shape[3]
+        yield part, codebooks.flatten()[first:first + count].view(shape)
+        first += count
+
+
 def held_of(rows, item: dict, tensors: dict, name: str, rotated_first: bool = False):
-    """dequantized() of the operand `name` of a layer, keys or values. Keys in parts that were
-    trained apart have item["parts"]: of each its channels and its format; their codebooks are those of "keys.0" and
-    so on."""
-    if name == "keys" and "parts" in item:
-        held = torch.empty_like(rows, dtype=torch.float32)
-        for number, (channels, form) in enumerate(item["parts"]):
-            held[..., channels] = dequantized(rows[..., channels], form,
-                                              tensors[f"keys.{number}.codebooks"])
-        return held
+    """dequantized() of the operand `name` of a layer, keys or values."""
     return dequantized(rows, item[name], tensors[f"{name}.codebooks"],
                        tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"),
                        rotated_first)
@@ -144,11 +143,14 @@ def _rounded(numbers: torch.Tensor, form: dict):
 
 
 def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float,
-              together: int = 1):
-    """Causal attention, float32: each token sees quantized keys and values, but raw ones of itself,
-    of the window - 1 tokens before it, of the first `sinks`, and of those that at its time fill no
-    group of `together`. query: [batch, query_heads, tokens,
-    head_dim]; the others [batch, kv_heads, tokens, head_dim]."""
+              together: int = 1, window_batch: int = 1):
+    """Causal attention, float32: each token sees quantized keys and values, but raw ones of the first
+    `sinks`, of those that at its time fill no group of `together`, and of the window: itself and the
+    window - window_batch tokens before it, with the whole of a batch of `window_batch` of which one is
+    among these (docs/embedding.md). query: [batch, query_heads, tokens, head_dim]; the others
+    [batch, kv_heads, tokens, head_dim]."""
+    if window_batch > max(window, 1):
+        raise vqgen.BadInput(f"window_batch is {window_batch}; it is at most the window, which is {window}")
     batch, heads, tokens, _ = query.shape
     group = heads // keys.shape[1]
     keys, values, raw_keys, raw_values = (each.float().repeat_interleave(group, 1)
@@ -157,20 +159,23 @@ def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int
     parts = []
     for now in past.split(max(1, _MOST_SCORES // (batch * heads * tokens))):
         asking = query[:, :, now].float() * scaling
-        age = now[:, None] - past
-        full = (now + 1) // together * together
-        raw = (age < window) | (past < sinks) | (past >= full[:, None])
+        seen = now[:, None] + 1
+        coded = torch.minimum(seen // together * together,
+                              (seen - (window - window_batch + 1)) // window_batch * window_batch if window else seen)
+        raw = (past >= coded) | (past < sinks)
         scores = torch.where(raw, asking @ raw_keys.transpose(2, 3), asking @ keys.transpose(2, 3))
-        weights = scores.masked_fill(age < 0, -torch.inf).softmax(-1)
+        weights = scores.masked_fill(past >= seen, -torch.inf).softmax(-1)
         parts.append((weights * raw) @ raw_values + (weights * ~raw) @ values)
     return torch.cat(parts, 2)
 
 
 @contextlib.contextmanager
-def simulated(model, layers, *, window: int = 0, sinks: int = 0, rotated_first: bool = False):
+def simulated(model, layers, *, window: int = 0, sinks: int = 0, window_batch: int = 1,
+              rotated_first: bool = False):
     """Inside it, the model's forward passes over whole sequences quantize their keys and values.
     layers: (item, tensors) of each, as vqgen.hf.layers_of() reads them from a bundle; with
-    `rotated_first`, as vqgen._calibration.layers_rotated_first() makes them."""
+    `rotated_first`, as vqgen._calibration.layers_rotated_first() makes them. window, sinks,
+    window_batch: as of vqgen.hf.VQCache."""
     device = model.device
     layers = [(item, {name: tensor.to(device) for name, tensor in tensors.items()})
               for item, tensors in layers]
@@ -181,7 +186,8 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0, rotated_first: 
                 for name, rows in (("keys", key), ("values", value))]
         together = max(item[name].get("group_tokens", 0) for name in ("keys", "values"))
         out = attention(query, *held, key, value, window, sinks,
-                        query.shape[-1]**-0.5 if scaling is None else scaling, max(together, 1))
+                        query.shape[-1]**-0.5 if scaling is None else scaling, max(together, 1),
+                        window_batch)
         return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register("vqgen_simulated", function)

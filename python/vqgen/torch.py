@@ -15,6 +15,7 @@ import threading
 import torch
 
 import vqgen
+from vqgen import _kmeans
 from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
 from vqgen._runtime import merge_arguments
@@ -70,15 +71,15 @@ def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.O
 
 def train_codebooks(vectors: torch.Tensor, form, *, dtype: torch.dtype = torch.float16,
                     seed: int = 1, iterations: int = 30) -> vqgen.Codebooks:
-    """vqgen.train_codebooks() where `vectors` are: on their GPU, without a copy, or on all cores.
-    Codebooks and scales come on the same device."""
+    """vqgen.train_codebooks() where `vectors` are: on their GPU, by PyTorch where no kernel trains them
+    (docs/quantizing.md), or on all cores. Codebooks and scales come on the same device."""
     if dtype not in DTYPES:
         raise vqgen.BadInput(f"dtype is {dtype}; it is torch.float16 or torch.bfloat16")
+    if vectors.is_cuda and _kmeans.takes(fields := vqgen.format_fields(form)):
+        return vqgen.Codebooks(*_kmeans.trained(vectors, fields, dtype, seed, iterations))
     own = None if vectors.device.type == "cpu" else runtime(vectors.device)
-    trained = vqgen.train_codebooks(vectors, form, dtype=DTYPES[dtype], seed=seed,
-                                    iterations=iterations, runtime=own)
-    return vqgen.Codebooks(*(None if each is None else each.to(vectors.device)
-                             for each in trained))
+    trained = vqgen.train_codebooks(vectors, form, dtype=DTYPES[dtype], seed=seed, iterations=iterations, runtime=own)
+    return vqgen.Codebooks(*(None if each is None else each.to(vectors.device) for each in trained))
 
 
 def _op(config, tensor):
@@ -396,5 +397,4 @@ def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
     from safetensors import safe_open
     with safe_open(path, "pt") as file:
         there = set(file.keys())
-        return {name: file.get_tensor(f"{item}.{name}") for name in names
-                if f"{item}.{name}" in there}
+        return {name: file.get_tensor(f"{item}.{name}") for name in names if f"{item}.{name}" in there}

@@ -130,15 +130,18 @@ def test_keys_in_parts_are_their_parts(model, tmp_path):
     states = list(_calibration.states_of(model, BATCHES, DEVICE))
     low = [*range(16, 32), *range(48, 64)]
     high = [*range(16), *range(32, 48)]
-    layers = _calibration.layers_in_parts(given, states, [(low, WIDE), (high, {**WIDE, "residuals": 2})])
+    layers = _calibration.layers_in_parts(given, states, [
+        {**WIDE, "channels": low}, {**WIDE, "channels": high, "residuals": 2}])
     whole = _reconstruction.reconstruction(layers, states)
     lost, all_of = 0, 0
     for (item, tensors), (keys, _) in zip(layers, states):
         held = simulation.held_of(keys[None], item, tensors, "keys")[0].cpu().double().numpy()
         given = keys.cpu().double().numpy()
-        for channels, books in ((low, "keys.0"), (high, "keys.1")):
+        books = tensors["keys.codebooks"].cpu().double().numpy()
+        assert books.shape == (5 * 32 * 32,)
+        for channels, own in ((low, books[:3 * 32 * 32]), (high, books[3 * 32 * 32:])):
             left = given[..., channels].reshape(-1, 32)
-            for entries in tensors[f"{books}.codebooks"][0].cpu().double().numpy():
+            for entries in own.reshape(-1, 32, 32):
                 left = left - entries[((left[:, None] - entries)**2).sum(-1).argmin(1)]
             expected = given[..., channels] - left.reshape(2, -1, 32)
             wrong = np.abs(held[..., channels] - expected) > 1e-3 * np.abs(expected).max()
@@ -148,13 +151,24 @@ def test_keys_in_parts_are_their_parts(model, tmp_path):
     np.testing.assert_allclose(whole["keys"]["by_channel"], lost / (2 * 2 * 200))
 
 
+def test_the_recipe_vqkv_has_the_windows_of_the_paper():
+    runs = list(_recipes.runs_of("vqkv", 32768))
+    assert [(run.keys[1]["residuals"] * 8 / 64, run.parts is not None, run.rsimvq) for run in runs[::2]] == [
+        (bits, parts, rsimvq) for bits in (2, 2.75, 4) for parts in (False, True) for rsimvq in (False, True)]
+    assert {(run.window, run.window_batch, run.sinks) for run in runs[::2]} == {(0, 1, 0)}
+    assert {(run.window, run.window_batch, run.sinks) for run in runs[1::2]} == {(2047, 1024, 4)}
+    assert [run._replace(window=0, window_batch=1, sinks=0) for run in runs[1::2]] == runs[::2]
+    assert next(run for run in _recipes.runs_of("vqkv", 2048) if run.window).window_batch == 256
+    assert next(run for run in _recipes.runs_of("vqkv", 5) if run.window).window == 1
+    assert next(run for run in _recipes.runs_of("vqkv", 2048, 100) if run.window)[2:5] == (199, 4, 100)
+    assert list(_recipes.runs_of("raw", 5)) == vqgen.eval.RECIPES["raw"]
+
+
 def test_recipes_of_vqkv(small, capsys, monkeypatch):
-    kinds = vqgen.eval.RECIPES["vqkv"]
-    assert [(run.keys[1]["residuals"] * 8 / 64, run.rsimvq) for run in kinds] == [
-        (bits, rsimvq) for bits in (2, 2.75, 4) for rsimvq in (False, True)]
     wide = ("wide", WIDE)
-    monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv", [_recipes.Run(wide, wide, rsimvq=each)
-                                                     for each in (False, True)])
+    monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv", [
+        _recipes.Run(wide, wide, window, rsimvq=rsimvq, parts=parts)
+        for parts in (None, 1) for rsimvq in (False, True) for window in (0, _recipes.VQKV)])
     whole = "whole", {**WIDE, "vector_size": 64}
     monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv-parts", [_recipes.Run(whole, wide, parts=1)])
     out = small / "vqkv.json"
@@ -163,24 +177,57 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
                "--json", str(out), "--errors", "--rsimvq", "steps=20", "batch=64", "learning_rate=0.005"]
     assert vqgen.eval.main(command) == 0
     said = capsys.readouterr()
-    plain, rsimvq, parts = json.loads(out.read_text())["accuracy"]["rows"]
-    assert rsimvq["keys"] == "wide rsimvq" and "wide rsimvq" in said.out
-    for row in (plain, rsimvq):
+    rows = json.loads(out.read_text())["accuracy"]["rows"]
+    assert [row["keys"].endswith(" rsimvq") for row in rows] == [False, False, True, True] * 2 + [False]
+    assert [(row["window"], row["window_batch"], row["sinks"]) for row in rows] == [(0, 1, 0), (9, 5, 4)] * 4 + [
+        (0, 1, 0)]
+    for row in rows:
         assert abs(row["loss"] - row["simulated"]) < 0.02 * row["simulated"]
-        assert row["bits"] == 32 / 64  # a word for 30 bits of codes
+        assert row["bytes_per_token"] == row["bits"] * 2 * 2 * 2 * 64 / 8
+    plain, plain_window, rsimvq, _, parts, parts_window, parts_rsimvq, _, of_whole = rows
+    assert rsimvq["keys"] == "wide rsimvq" and "wide rsimvq" in said.out and " 9:5 " in said.out
+    assert plain["bits"] == 32 / 64  # a word for 30 bits of codes
+    assert parts["keys"].count("+") == 1 and parts["bits"] == of_whole["bits"] == (64 / 64 + 32 / 64) / 2
     for operand in ("keys", "values"):
-        assert rsimvq["errors"]["calibration"][operand]["relative"] < plain["errors"]["calibration"][
-            operand]["relative"]
-    assert parts["loss"] is None and "+" in parts["keys"] and f"{parts['keys']} (simulated)" in said.out
-    assert parts["bits"] == (15 / 64 + 15 / 32) / 2
-    assert parts["bytes_per_token"] == 2 * 2 * (15 / 8 + 30 / 8)
+        errors = [row["errors"]["calibration"][operand]["relative"] for row in (plain, rsimvq, parts, parts_rsimvq)]
+        assert errors[1] < errors[0] and errors[3] < errors[2]
+        assert plain_window["errors"] == plain["errors"]
+    for here, there in ((plain, plain_window), (parts, parts_window)):
+        assert here["simulated"] != there["simulated"]
     assert "relative error, evaluated text:" in said.out and "keys in parts of" in said.err
+    # Each is trained once.
+    trained = [line for line in said.err.splitlines() if line.startswith("training")]
+    assert len(set(trained)) == len(trained) == 6
     # Bundles are there; without kernels their losses are the same.
     assert vqgen.eval.main([*command, "--no-kernels"]) == 0
     again = json.loads(out.read_text())["accuracy"]["rows"]
-    assert "training" not in capsys.readouterr().err.replace("training whole", "")
-    assert [row["loss"] for row in again] == [None] * 3
-    assert again[1]["simulated"] == rsimvq["simulated"]
+    said = capsys.readouterr().err.splitlines()
+    assert all("in parts" in line for line in said if line.startswith("training"))
+    assert [row["loss"] for row in again] == [None] * 9
+    assert again[2]["simulated"] == rsimvq["simulated"]
+    # Another text judges: other codebooks, of other names.
+    assert vqgen.eval.main([*command, "--no-kernels", "--judges", "3"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("-judged-3-") == 2 and "training wide-wide-6" in said
     with pytest.raises(SystemExit):
         vqgen.eval.main([*command, "--rsimvq", "step=20"])
     assert "'step' is no setting" in capsys.readouterr().err
+
+
+def test_rsimvq_starts_from_a_bundle(model, tmp_path):
+    """And takes another text to judge by; without steps its codebooks are those of the bundle."""
+    scaled = {**WIDE, "stage_scales": True, "scope": "head"}
+    vqgen.hf.calibrate(model, BATCHES, tmp_path / "start", keys=scaled, values=WIDE)
+    start = vqgen.hf.layers_of(tmp_path / "start")
+    for steps, other in ((0, None), (20, [torch.arange(60, 180)[None]])):
+        vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", keys=scaled, values=WIDE, start=start,
+                           rsimvq={**QUICK, "steps": steps}, judged_by=other)
+        for (_, ours), (_, given) in zip(vqgen.hf.layers_of(tmp_path / "bundle"), start):
+            same = [torch.equal(ours[name], given[name]) for name in given if name != "keys.smooth"]
+            assert all(same) == (steps == 0), same
+    with pytest.raises(vqgen.BadInput, match="start has values of another format"):
+        vqgen.hf.calibrate(model, BATCHES, tmp_path / "bad", keys=scaled, values={**WIDE, "index_bits": 4},
+                           start=start, rsimvq=QUICK)
+    with pytest.raises(vqgen.BadInput, match="start and judged_by are of rsimvq"):
+        vqgen.hf.calibrate(model, BATCHES, tmp_path / "bad", keys=scaled, values=WIDE, start=start)
+    assert not (tmp_path / "bad").exists()

@@ -1,0 +1,116 @@
+"""Codebooks of the runs that vqgen.eval compares, each trained once."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import zlib
+
+import vqgen
+import vqgen.hf
+from vqgen import _calibration
+from vqgen._reconstruction import reconstruction, rope_split
+
+AT_ONCE = 4  # sequences of a forward pass over all tokens
+_MOST_STAGES = 36  # of a format
+
+
+class Codebooks:
+    """Of a model. Bundles are kept in `folder`, and those there are taken; keys in parts, and what no
+    kernel reads, are trained anew. training: arguments of vqgen.train_rsimvq(); judges: token numbers
+    [sequences, tokens] by which its steps are judged, or None for those that train."""
+
+    def __init__(self, model, folder, training: dict, judges=None):
+        self.model, self.folder, self.training, self.judges = model, folder, training, judges
+        self.layers, self.states = {}, {}
+
+    def of(self, run, tokens):
+        """The layers of a run, as vqgen.hf.layers_of() reads them, trained on token numbers
+        [sequences, tokens]."""
+        key = (*run.trained(), len(tokens), _checksum(tokens))
+        key = json.dumps(key, sort_keys=True, default=str)
+        if key not in self.layers:
+            train = self.in_parts if run.parts is not None else (
+                self.rotated_first if run.rotated_first else self.bundle)
+            self.layers[key] = train(run, tokens)
+        return self.layers[key]
+
+    def states_of(self, tokens):
+        """Of each layer keys and values of sequences, [kv_heads, tokens, head_dim]."""
+        key = len(tokens), _checksum(tokens)
+        if key not in self.states:
+            self.states[key] = list(_calibration.states_of(self.model, tokens.split(AT_ONCE), self.model.device))
+        return self.states[key]
+
+    def name(self, run, tokens):
+        keys, values = run.keys, run.values
+        name = f"{_file_name(*keys)}-{_file_name(*values)}-{len(tokens)}-{_checksum(tokens):08x}"
+        if run.rsimvq:
+            name += "-rsimvq" + "".join(f"-{key}-{self.training[key]}" for key in sorted(self.training))
+            if self.judges is not None:
+                name += f"-judged-{len(self.judges)}-{_checksum(self.judges):08x}"
+        return name
+
+    def bundle(self, run, tokens):
+        path = os.path.join(self.folder, f"{self.name(run, tokens)}.safetensors")
+        if not os.path.exists(path):
+            start = None
+            if run.rsimvq and self.training.get("start", "kmeans") == "kmeans":
+                start = self.of(run._replace(rsimvq=False), tokens)
+            self.say(run, tokens)
+            vqgen.hf.calibrate(
+                self.model, tokens.split(AT_ONCE), path, keys=run.keys[1], values=run.values[1],
+                rsimvq=self.training if run.rsimvq else None, start=start,
+                judged_by=self.judges.split(AT_ONCE) if run.rsimvq and self.judges is not None else None)
+        return vqgen.hf.layers_of(path)
+
+    def rotated_first(self, run, tokens):
+        self.say(run, tokens)
+        return _calibration.layers_rotated_first(self.states_of(tokens), run.keys[1], run.values[1])
+
+    def in_parts(self, run, tokens):
+        """Keys in two parts, split where the codebooks of the same keys in one part tell: those by
+        k-means, for RSimVQ too."""
+        start = None
+        if run.rsimvq:
+            start = self.of(run._replace(rsimvq=False), tokens)
+            forms = start[0][0]["keys"]["parts"]
+        else:
+            forms = self.parts(run, tokens)
+        whole = self.of(run._replace(parts=None), tokens)
+        self.say(run, tokens)
+        judges = self.states_of(self.judges) if run.rsimvq and self.judges is not None else None
+        return _calibration.layers_in_parts(
+            whole, self.states_of(tokens), forms, training=self.training if run.rsimvq else None,
+            start=start if self.training.get("start", "kmeans") == "kmeans" else None, judges=judges)
+
+    def parts(self, run, tokens):
+        by_channel = reconstruction(self.of(run._replace(parts=None), tokens), self.states_of(tokens))[
+            "keys"]["by_channel"]
+        low = rope_split(by_channel)
+        high = [each for each in range(len(by_channel)) if each not in low]
+        stages = run.keys[1]["residuals"] * len(by_channel) // run.keys[1]["vector_size"]
+        of_low = round(stages * len(low) / len(by_channel)) + run.parts
+        of_low = min(max(of_low, stages - _MOST_STAGES, 1), stages - 1, _MOST_STAGES)
+        print(f"keys in parts of {len(low)} channels of low frequency and {len(high)} of high",
+              file=sys.stderr, flush=True)
+        return [{**run.keys[1], "channels": channels, "vector_size": len(channels), "residuals": of_part}
+                for channels, of_part in ((low, of_low), (high, stages - of_low))]
+
+    def say(self, run, tokens):
+        in_parts = " in parts" * (run.parts is not None)
+        print(f"training {self.name(run, tokens)}{in_parts}", file=sys.stderr, flush=True)
+
+
+def _checksum(tokens):
+    return zlib.crc32(tokens.numpy())
+
+
+def _file_name(name, form):
+    """Of a format in the name of a bundle: a format file's stem, with a checksum of its fields."""
+    if form != name or not ("/" in name or name.endswith(".json")):
+        return name
+    fields = json.dumps(vqgen.format_fields(form), sort_keys=True)
+    return f"{pathlib.Path(name).stem}-{zlib.crc32(fields.encode()):08x}"
