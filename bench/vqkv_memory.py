@@ -15,6 +15,7 @@ RAW = 1024 + 4  # newest and first tokens that stay raw (section 4.1)
 # Stages, channels and index bits of the values, and of the keys' low and high frequencies (section 4.1).
 FORMATS = {"Llama-3.1-8B": ((8, 128, 16), (20, 80, 16), (16, 48, 14)),
            "Llama-3.2-3B": ((10, 128, 16), (20, 80, 16), (14, 48, 16))}
+RECIPE = (16, 22, 32)  # residual stages of the recipe vqkv of vqgen.eval, of vectors of 64
 
 
 def rows(bits):
@@ -37,6 +38,9 @@ def caches(model):
     yield "VQKV of 4096 entries", small, 2 * sum(stages * width << 12 for stages, width, _ in parts), RAW
     yield "VQKV of 4096 entries, a codebook per layer", small, MODELS[model][1] * 2 * sum(
         stages * width << 12 for stages, width, _ in parts), RAW
+    for stages in RECIPE:  # keys in two parts take as many bytes of codes, and codebooks of 128 channels
+        halves = heads * 2 * rows(stages * 8 * HEAD_DIM // 64)
+        yield f"{stages} stages of 64, 256 entries, per layer", halves, MODELS[model][1] * 2 * 2 * (stages * 64 << 8), RAW
 
 
 def longest(memory, parameters, token, books, raw, raw_token):

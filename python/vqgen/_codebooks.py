@@ -24,13 +24,12 @@ class Codebooks:
 
     def __init__(self, model, folder, training: dict, judges=None):
         self.model, self.folder, self.training, self.judges = model, folder, training, judges
-        self.layers, self.states = {}, {}
+        self.layers, self.states, self.lost = {}, {}, {}
 
     def of(self, run, tokens):
         """The layers of a run, as vqgen.hf.layers_of() reads them, trained on token numbers
         [sequences, tokens]."""
-        key = (*run.trained(), len(tokens), _checksum(tokens))
-        key = json.dumps(key, sort_keys=True, default=str)
+        key = _key(run, tokens)
         if key not in self.layers:
             train = self.in_parts if run.parts is not None else (
                 self.rotated_first if run.rotated_first else self.bundle)
@@ -43,6 +42,13 @@ class Codebooks:
         if key not in self.states:
             self.states[key] = list(_calibration.states_of(self.model, tokens.split(AT_ONCE), self.model.device))
         return self.states[key]
+
+    def errors(self, run, tokens, of):
+        """reconstruction() of the sequences `of` by the layers of a run."""
+        key = _key(run, tokens), len(of), _checksum(of)
+        if key not in self.lost:
+            self.lost[key] = reconstruction(self.of(run, tokens), self.states_of(of), run.rotated_first)
+        return self.lost[key]
 
     def name(self, run, tokens):
         keys, values = run.keys, run.values
@@ -87,8 +93,7 @@ class Codebooks:
             start=start if self.training.get("start", "kmeans") == "kmeans" else None, judges=judges)
 
     def parts(self, run, tokens):
-        by_channel = reconstruction(self.of(run._replace(parts=None), tokens), self.states_of(tokens))[
-            "keys"]["by_channel"]
+        by_channel = self.errors(run._replace(parts=None), tokens, tokens)["keys"]["by_channel"]
         low = rope_split(by_channel)
         high = [each for each in range(len(by_channel)) if each not in low]
         stages = run.keys[1]["residuals"] * len(by_channel) // run.keys[1]["vector_size"]
@@ -102,6 +107,10 @@ class Codebooks:
     def say(self, run, tokens):
         in_parts = " in parts" * (run.parts is not None)
         print(f"training {self.name(run, tokens)}{in_parts}", file=sys.stderr, flush=True)
+
+
+def _key(run, tokens):
+    return json.dumps((*run.trained(), len(tokens), _checksum(tokens)), sort_keys=True)
 
 
 def _checksum(tokens):

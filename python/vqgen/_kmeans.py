@@ -13,7 +13,8 @@ from vqgen._training import tables_shape
 
 ELEMENTS = {"f16": torch.float16, "bf16": torch.bfloat16}
 SIZES = (2, 4, 8, 16)  # of sub-vectors that kernels train
-_AT_ONCE = 1 << 16  # vectors
+_AT_ONCE = 1 << 15  # vectors
+_SLICES = 32
 _MOST = 1 << 20  # that train a unit, or so many for each entry:
 _OF_AN_ENTRY = 256
 _STEP = 0.1  # of the deviation of an element
@@ -58,21 +59,34 @@ def _sample(vectors, entries: int, draw):
 def _stage(vectors, entries: int, draw, iterations: int):
     """Entries, float32."""
     table = vectors[torch.randperm(len(vectors), generator=draw)[:entries].to(vectors.device)]
-    numbers = torch.arange(entries, device=table.device)
     for _ in range(iterations):
         before = table
         sums = torch.zeros(table.shape, dtype=torch.double, device=table.device)
         counts = torch.zeros(entries, dtype=torch.double, device=table.device)
         for part in vectors.split(_AT_ONCE):
-            chosen = (nearest(part, table)[:, None] == numbers).float()
-            sums += (chosen.T @ part).double()
-            counts += chosen.sum(0)  # whole numbers, of which float32 has all up to 2^24
+            codes = nearest(part, table)
+            counts.index_add_(0, codes, counts.new_ones(len(codes)))
+            sums += _sums(part, codes, entries)
         table = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], before.double()).float()
         if (counts == 0).any():
             _split(table, before, vectors, counts)
         if torch.equal(table, before):
             break
     return table
+
+
+def _sums(vectors, codes, entries: int):
+    """Of the vectors of each entry, double, by products of matrices, which add in one order; in slices, as
+    one product with so few results would leave most of a GPU idle."""
+    whole = len(vectors) // _SLICES * _SLICES
+    out = 0.0
+    for rows, numbers in ((vectors[:whole], codes[:whole]), (vectors[whole:], codes[whole:])):
+        if len(rows):
+            chosen = torch.zeros(len(rows), entries, device=rows.device).scatter_(1, numbers[:, None], 1.0)
+            slices = _SLICES if len(rows) == whole else 1
+            out = out + torch.bmm(chosen.view(slices, -1, entries).mT,
+                                  rows.view(slices, -1, rows.shape[1])).double().sum(0)
+    return out
 
 
 def _split(table, before, vectors, counts) -> None:

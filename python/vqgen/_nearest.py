@@ -3,7 +3,7 @@
 
 import torch
 
-_MOST_DISTANCES = 1 << 24  # that stand in memory at once
+_MOST_DISTANCES = 1 << 23  # that stand in memory at once, which a GPU's second-level cache holds
 
 
 def nearest(vectors: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ import torch
 import vqgen
 from vqgen.simulation import held_of
 
-_TOKENS = 4096  # that are encoded at once
+_TOKENS = 1 << 14  # that are encoded at once
 _SIZES = (16, 32, 48, 64, 80, 96)  # of parts
 
 

@@ -52,22 +52,24 @@ class Stages(torch.nn.Module):
         return self.scales[:, None, None] * (self.entries @ self.projections.transpose(1, 2))
 
 
-def surrogate(vectors, tables, beta: float, gamma: float):
-    """The loss of equation 4, summed over channels and stages, a mean over vectors [m, size].
+def gradient(vectors, tables, beta: float, gamma: float):
+    """Of the loss of equation 4, summed over channels and stages, a mean over vectors [m, size], by the
+    tables.
 
     Codes are constants of the gradient: it passes the choice of an entry straight through. With r
     the vector that a stage meets and e the entry it takes, the terms are |x - sum of e|^2,
     beta |e - sg(r)|^2 and gamma |r - sg(e)|^2, where r depends on the entries of the stages before.
-    (The paper prints the last one without a square, and x for r.)
-    """
-    left, terms = vectors, 0.0
+    (The paper prints the last one without a square, and x for r.) So an entry's gradient is -2 times
+    what all stages leave, beta times what its own leaves and gamma times what later ones leave."""
+    codes, left = [], [vectors]
     for table in tables:
-        codes = nearest(left.detach(), table.detach())
-        entry = torch.nn.functional.embedding(codes, table)
-        terms = terms + beta * (entry - left.detach()).square().sum()
-        terms = terms + gamma * (left - entry.detach()).square().sum()
-        left = left - entry
-    return (left.square().sum() + terms) / len(vectors)
+        codes.append(nearest(left[-1], table))
+        left.append(left[-1] - table[codes[-1]])
+    sums, later = torch.zeros_like(tables), left[-1].clone()
+    for stage in reversed(range(len(tables))):
+        sums[stage].index_add_(0, codes[stage], torch.add(later, left[stage + 1], alpha=beta))
+        later.add_(left[stage + 1], alpha=gamma)
+    return sums * (-2 / len(vectors))
 
 
 def trained(vectors, options: Options, start, shape, scales, progress=None, judges=None):
@@ -180,10 +182,9 @@ def _fitted(vectors, module, begin, held, options, draw, unit, progress, judge):
         if len(order) < min(options.batch, len(vectors)):
             order = torch.randperm(len(vectors), generator=draw)
         rows, order = order[:options.batch], order[options.batch:]
-        loss = surrogate(vectors[rows.to(vectors.device)], module.tables(), options.beta,
-                         options.gamma)
+        tables = module.tables()
         optimizer.zero_grad()
-        loss.backward()
+        tables.backward(gradient(vectors[rows.to(vectors.device)], tables.detach(), options.beta, options.gamma))
         optimizer.step()
         decay.step()
         if step % every == 0 or step == options.steps:

@@ -84,13 +84,13 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     steps, batch: of Adam, and vectors of a step, at most all (the paper: 65,536). learning_rate: of the
         first step, falling to 0 along a cosine (the paper: 0.001, and no word on its fall). Units and
         stages are brought to a root mean square of 1 before, so that it is relative to the data.
-    beta, gamma: of the loss, equation 4 (_rsimvq.surrogate()); the paper does not say them.
+    beta, gamma: of the loss, equation 4 (_rsimvq.gradient()); the paper does not say them.
     train_entries: False trains the projections alone, as SimVQ does.
     judged_by: vectors of another text, as `vectors` with any rows. The best by their error is returned
         instead, never above the start's. Codebooks of many stages fit the text that trained them so
         closely that any step does harm there, though it helps elsewhere.
     device: PyTorch's, that trains; by default that of `vectors` where it is a GPU, else the first GPU,
-        else the CPU. Distances are computed by blocks of 64 MB (section 3.3). A start by k-means is
+        else the CPU. Distances are computed by blocks of 32 MB (section 3.3). A start by k-means is
         made on the CPU; of sub-vectors that are not 2, 4, 8 or 16 wide, on the GPU that trains.
     progress: called with the unit, the step and the mean squared error, of vectors at a root mean square
         of 1, at the start and at the ten points; of at most 16,384 of them, or 16 for each entry.

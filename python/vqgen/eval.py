@@ -32,7 +32,6 @@ from vqgen import _speed, simulation
 from vqgen._codebooks import AT_ONCE, Codebooks
 from vqgen._models import attending
 from vqgen._recipes import D4B8, RECIPES, Run, runs_of
-from vqgen._reconstruction import reconstruction
 
 
 def sequences_of(tokenizer, path, count: int, length: int, skip: int = 0) -> torch.Tensor:
@@ -220,7 +219,7 @@ def _accuracies(model, arguments, folder):
                                    for part in layers[0][0]["keys"]["parts"])
         row["keys"] += " rsimvq" * run.rsimvq
         if arguments.errors:
-            row["errors"] = {name: reconstruction(layers, codebooks.states_of(each), run.rotated_first)
+            row["errors"] = {name: codebooks.errors(run, calibration(text, count), each)
                              for name, each in (("calibration", calibration(text, count)), ("evaluated", tokens))}
         row |= accuracy(model, tokens, layers, window=run.window, sinks=run.sinks, window_batch=run.window_batch,
                         rotated_first=run.rotated_first, kernels=not arguments.no_kernels)
