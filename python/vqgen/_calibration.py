@@ -143,6 +143,8 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
     of layers_of() with the same formats, which it starts from; judges: as layers, by which it is judged."""
     from safetensors.torch import save_file
     forms = _forms(keys, values)
+    if "parts" in forms["keys"]:
+        raise vqgen.BadInput("keys in parts are calibrated by k-means, without rsimvq; give keys of one format")
     if start is not None:
         _require_start(start, forms)
     items, tensors = [], {}
@@ -153,12 +155,14 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
         for operand, form in forms.items():
             if dtype is None or form.get("layout", _ROWS) != _ROWS or head_dim % form["vector_size"]:
                 raise vqgen.Infeasible(
-                    f"{operand}: RSimVQ calibrates models of float16 and bfloat16, formats without layout, "
+                    f"{operand}: PyTorch calibrates models of float16 and bfloat16, formats without layout, "
                     f"and sub-vectors that divide head_dim; these are {parts[0].dtype}, "
                     f"{form.get('layout', _ROWS)} and {form['vector_size']} of {head_dim}")
         for operand, part, other in zip(forms, parts, judge):
             begin = None
             if start is not None:
+                if number == len(start):
+                    raise vqgen.BadInput(f"start has {number} layers, and the model more; take its own codebooks")
                 given = start[number][1]
                 begin = vqgen.Codebooks(given[f"{operand}.codebooks"], given.get(f"{operand}.stage_scales"))
             named = _trained(part, forms[operand], seed, training=training, start=begin, judge=other)

@@ -107,6 +107,8 @@ def test_what_cannot_be_calibrated_leaves_no_bundle(model, tmp_path):
             (dict(keys=WIDE, values="vecinfer-d4b8i8"), "entries of int8"),
             (dict(keys=WIDE, values={**WIDE, "layout": {"rows": 4, "words": 1}}), "without layout"),
             (dict(keys={**WIDE, "vector_size": 48}, values=WIDE), "48 of 64"),
+            (dict(keys={"parts": [{**WIDE, "channels": list(range(first, first + 32))} for first in (0, 32)]},
+                  values=WIDE), "keys in parts are calibrated by k-means"),
             (dict(keys=WIDE, values={**WIDE, "index_bits": 12}), "cannot train 4096 entries")]:
         with pytest.raises(vqgen.Error, match=words):
             vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", **forms, rsimvq=QUICK)
@@ -228,6 +230,8 @@ def test_rsimvq_starts_from_a_bundle(model, tmp_path):
     with pytest.raises(vqgen.BadInput, match="start has values of another format"):
         vqgen.hf.calibrate(model, BATCHES, tmp_path / "bad", keys=scaled, values={**WIDE, "index_bits": 4},
                            start=start, rsimvq=QUICK)
+    with pytest.raises(vqgen.BadInput, match="start has 1 layers"):
+        vqgen.hf.calibrate(model, BATCHES, tmp_path / "bad", keys=scaled, values=WIDE, start=start[:1], rsimvq=QUICK)
     with pytest.raises(vqgen.BadInput, match="start and judged_by are of rsimvq"):
         vqgen.hf.calibrate(model, BATCHES, tmp_path / "bad", keys=scaled, values=WIDE, start=start)
     assert not (tmp_path / "bad").exists()
