@@ -8,6 +8,9 @@ import inspect
 import torch
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+# What transformers calls the cache: models take it and return it by this name.
+_CACHE = "cache" if "cache" in inspect.signature(CausalLMOutputWithPast).parameters else "past_key_values"
+
 
 @contextlib.contextmanager
 def captured(model, cache):
@@ -38,7 +41,7 @@ class _Steps:
 
     def __call__(self, *positional, **named):
         tokens = named.get("input_ids", positional[0] if positional else None)
-        if tokens is None or named.get("past_key_values") is not self.cache:
+        if tokens is None or named.get("past_key_values", named.get(_CACHE)) is not self.cache:
             return self.forward(*positional, **named)
         count, kept = tokens.shape[1], named.get("logits_to_keep")
         drafts = kept - 1 if isinstance(kept, int) else 0
@@ -47,7 +50,7 @@ class _Steps:
         mask = named.get("attention_mask")
         if count > self.rows or (count > 1 and mask is not None and not mask[:, -count:].all()):
             return self.forward(*positional, **named)
-        return CausalLMOutputWithPast(logits=self.step(tokens), past_key_values=self.cache)
+        return CausalLMOutputWithPast(logits=self.step(tokens), **{_CACHE: self.cache})
 
     def prompt_and_drafts(self, named, drafts):
         """The prompt by itself, as it is read where no draft comes with it, and its drafts as a step
@@ -58,7 +61,7 @@ class _Steps:
             if named.get(name) is not None:
                 parts[0][name] = named[name][..., :-drafts]
         logits = [self(**part).logits for part in parts]
-        return CausalLMOutputWithPast(logits=torch.cat(logits, 1), past_key_values=self.cache)
+        return CausalLMOutputWithPast(logits=torch.cat(logits, 1), **{_CACHE: self.cache})
 
     @torch.no_grad()
     def step(self, tokens):
@@ -85,7 +88,7 @@ class _Steps:
         positions = (state.lengths + state.held)[:, None].long() + torch.arange(
             self.rows, device=tokens.device)
         return self.forward(input_ids=tokens, position_ids=positions, use_cache=True,
-                            past_key_values=self.cache).logits
+                            **{_CACHE: self.cache}).logits
 
     def capture(self, tokens):
         state = self.cache.tokens

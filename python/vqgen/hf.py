@@ -156,6 +156,8 @@ class TokensLayer(CacheLayerMixin):
 
 
 class _Layer(TokensLayer):
+    is_croppable = True  # by VQCache.crop(), which says what it cannot take back; transformers asks
+
     def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, first: bool):
         super().__init__(tokens, first)
         self.cache = cache

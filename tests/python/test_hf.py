@@ -356,7 +356,7 @@ def test_a_bundle_trained_where_the_data_is_is_the_tools(tmp_path, keys, values)
 
 
 @pytest.mark.parametrize("dtype, form", [
-    (torch.float32, FORM), (torch.float16, "quip-2"), (torch.float16, {**FORM, "vector_size": 3}),
+    (torch.float32, FORM), (torch.float16, "quip-2"), (torch.float16, {**FORM, "vector_size": 32}),
     (torch.float16, {**FORM, "layout": {"rows": 2, "words": 1}})])
 def test_what_the_tool_is_left_to_train(dtype, form):
     from vqgen import _calibration
