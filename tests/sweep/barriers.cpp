@@ -84,7 +84,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
 
   // And only kernels with a ring of codes these, or those without.
   const auto* fragments = std::get_if<AttentionFragments>(&plan);
-  const bool ring = fragments != nullptr && fragments->code_stages > 0;
+  const bool ring = fragments != nullptr && fragments->code_stages > 1;
   const std::size_t rings = right.text.find("class RingCodes {");
   const std::size_t rings_end = right.text.find("\n};\n", rings);
   const std::size_t copied = right.text.find("static void await_copy()");
