@@ -73,6 +73,13 @@ class BinScores {
     copy_async_commit();
   }
 
+  // The first table of a part behind one that has none in shared memory.
+  template <int kPart>
+  VQ_DEVICE void begin_first() const {
+    sync_block();  // a part before that may have read the buffer
+    begin_table<kPart>(0, 0);
+  }
+
   template <int kPart>
   VQ_DEVICE static constexpr bool next_is_double() {
     if constexpr (kPart + 1 < key_parts(kConfig)) return kTables<kPart + 1> == 2;
@@ -132,10 +139,7 @@ class BinScores {
       if constexpr (kTables<kPart> == 2) {
         add_part<kPart + 1>((first + kColumns) % 2);
       } else {
-        if constexpr (kTables<kPart + 1> == 2) {
-          sync_block();  // a part before may have read the buffer
-          begin_table<kPart + 1>(0, 0);
-        }
+        if constexpr (kTables<kPart + 1> == 2) begin_first<kPart + 1>();
         add_part<kPart + 1>(0);
       }
     }
