@@ -87,20 +87,24 @@ int even_waves(std::int64_t blocks, const AttentionDecode& op, int threads, cons
   return static_cast<int>(most);
 }
 
+// Rows of the products that have the same codebooks.
+std::int64_t product_rows(const AttentionBins& plan, const AttentionDecode& op) {
+  const auto config = configured(plan, op);
+  return vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
+}
+
 // Blocks of products, were there no splits of the entries.
 std::int64_t product_blocks(const AttentionBins& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
-  const std::int64_t rows = vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
-  return ceil_div(rows, std::int64_t{plan.rows_per_block}) * vq::columns_of(config.values) *
-         (config.values.per_head ? op.shape.kv_heads : 1);
+  return ceil_div(product_rows(plan, op), std::int64_t{plan.rows_per_block}) *
+         vq::columns_of(config.values) * (config.values.per_head ? op.shape.kv_heads : 1);
 }
 
 // So many rows that a block of products has no half without one, `most` at most, as far as shared
 // memory has room for so many blocks.
 void choose_rows(AttentionBins& plan, int most, int blocks, const AttentionDecode& op,
                  const GpuSpec& gpu) {
-  const auto config = configured(plan, op);
-  const std::int64_t rows = vq::bin_sizes(config).unit_rows(config.values.per_head, op.shape.batch);
+  const std::int64_t rows = product_rows(plan, op);
   plan.rows_per_block = most;
   while (
       plan.rows_per_block > kLeastWidth &&

@@ -55,12 +55,8 @@ bool fit_chunk(LinearBytes& plan, const Linear& op, std::int64_t runs) {
   return true;
 }
 
-// Who turns x to bytes: all warps, a kernel before, or some warps.
-struct Making {
-  int x_before;
-  int making_warps;
-};
-constexpr std::array kMakings{Making{0, 0}, Making{1, 0}, Making{0, 2}};
+// Who turns x to bytes, as x_before and making_warps: all warps, a kernel before, or some warps.
+constexpr std::array kMakers{std::pair{0, 0}, std::pair{1, 0}, std::pair{0, 2}};
 
 // Whether the warps that make bytes of x keep up with those that multiply, and ptxas spills nothing
 // to leave room for a second block: plans alike to those that were measured
@@ -79,9 +75,8 @@ bool makers_keep_up(const LinearBytes& plan, const Linear& op) {
 
 // The lengths of chunks that are tried, in runs per warp: where all warps wait for each, the longer
 // the better.
-std::vector<int> chunk_runs_of(const Making& making) {
-  const bool in_ring = making.x_before == 1 || making.making_warps > 0;
-  return in_ring ? std::vector{1, 2, 4} : std::vector{2, 8, 1 << 20};
+std::vector<int> chunk_runs_of(const LinearBytes& plan, const Linear& op) {
+  return vq::in_ring(configured(plan, op)) ? std::vector{1, 2, 4} : std::vector{2, 8, 1 << 20};
 }
 
 }  // namespace
@@ -171,14 +166,14 @@ void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePla
     for_each_of(plan, {{&P::outputs_per_warp, {16, 32, 64}}, {&P::code_words, {4, 2, 1}}}, [&] {
       for (const int waves : {1, 2}) {
         for (int along = 1; along <= kMostWarps / waves; along *= 2) {
-          for (const Making& making : kMakings) {
-            for (const int runs : chunk_runs_of(making)) {
+          for (const auto& [x_before, making_warps] : kMakers) {
+            plan.x_before = x_before;
+            plan.making_warps = making_warps;
+            for (const int runs : chunk_runs_of(plan, op)) {
               LinearBytes fitted = plan;
-              fitted.x_before = making.x_before;
-              fitted.making_warps = making.making_warps;
               fit_block(fitted, op, to.gpu, along, waves);
               if (!fit_chunk(fitted, op, runs)) continue;
-              if (making.making_warps > 0 && !makers_keep_up(fitted, op)) continue;
+              if (making_warps > 0 && !makers_keep_up(fitted, op)) continue;
               for (const Placement& each : placements) {
                 fitted.codebook = each;
                 to.add(fitted);
@@ -221,9 +216,10 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
     to.merge_launches += 1;  // of the kernel before
   } else {
     add_loads(to, c, chunks, turns * warps, 2);
-    // x to bytes, before all multiply: of all chunks, or the first where others are made meanwhile.
+    // x to bytes, before all multiply: of all chunks, or the first where others are made meanwhile,
+    // for which nobody waits as add_loads() has it.
     const double waits = plan.making_warps > 0 ? 1 : chunks;
-    to.prologue += waits - chunks + waits * std::ceil(vq::chunk_units(c) / (c.threads / 32.0));
+    to.prologue += waits * std::ceil(vq::chunk_units(c) / (c.threads / 32.0)) - (chunks - waits);
   }
   // The sums of groups to numbers.
   to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
