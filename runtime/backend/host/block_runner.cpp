@@ -241,10 +241,7 @@ void BlockRunner::install_services() {
   bulk_begin = [](Context* context, const vq::u64* barrier, vq::u32 arrivals) {
     self(context).barriers_[barrier] = {.arrivals = arrivals};
   };
-  bulk_arrive = [](Context* context, const vq::u64* barrier, Site site) {
-    self(context).arrive_bulk(barrier, 0, site);
-  };
-  bulk_expect = [](Context* context, const vq::u64* barrier, vq::u64 bytes, Site site) {
+  bulk_arrive = [](Context* context, const vq::u64* barrier, vq::u64 bytes, Site site) {
     self(context).arrive_bulk(barrier, bytes, site);
   };
   bulk_copy = [](Context* context, void* to, const void* from, vq::u64 bytes,

@@ -86,8 +86,7 @@ struct Context {
   // A barrier in shared memory whose phases arrivals and bulk copies complete, and which threads
   // wait for.
   void (*bulk_begin)(Context*, const u64* barrier, u32 arrivals);
-  void (*bulk_arrive)(Context*, const u64* barrier, Site);
-  void (*bulk_expect)(Context*, const u64* barrier, u64 bytes, Site);
+  void (*bulk_arrive)(Context*, const u64* barrier, u64 bytes, Site);  // bytes are to come
   void (*bulk_copy)(Context*, void* shared, const void* global, u64 bytes, const u64* barrier,
                     Site);
   void (*bulk_wait)(Context*, const u64* barrier, u32 parity, Site);

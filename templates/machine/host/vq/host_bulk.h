@@ -23,11 +23,11 @@ VQ_DEVICE void bulk_barrier_begin(u64* barrier, u32 arrivals = 1, VQ_SITE) {
 }
 VQ_DEVICE void bulk_barrier_arrive(u64* barrier, VQ_SITE) {
   host::check_barrier(host::Access::kLoadShared, barrier, {file, line});
-  host::context->bulk_arrive(host::context, barrier, {file, line});
+  host::context->bulk_arrive(host::context, barrier, 0, {file, line});
 }
 VQ_DEVICE void bulk_barrier_expect(u64* barrier, u32 bytes, VQ_SITE) {
   host::check_barrier(host::Access::kLoadShared, barrier, {file, line});
-  host::context->bulk_expect(host::context, barrier, bytes, {file, line});
+  host::context->bulk_arrive(host::context, barrier, bytes, {file, line});
 }
 VQ_DEVICE void bulk_barrier_wait(u64* barrier, u32 parity, VQ_SITE) {
   host::check_barrier(host::Access::kLoadShared, barrier, {file, line});
