@@ -20,17 +20,22 @@ _ROWS = {"rows": 1, "words": 1}  # codes row after row
 def can_write(dtype, *forms) -> bool:
     """Whether formats are trained on devices, and their codes stored row after row."""
     return dtype in vqgen.torch.DTYPES and all(
-        fields.get("decoder") == "table" and fields["vector_size"] in _kmeans.SIZES
-        and fields.get("layout") in (None, _ROWS)
-        for fields in map(vqgen.format_fields, forms))
+        _by_kernels(fields) and _in_rows(fields) for fields in map(vqgen.format_fields, forms))
 
 
 def can_write_by_torch(dtype, *forms) -> bool:
     """Whether formats are trained on a GPU, some of them by PyTorch."""
     return dtype in vqgen.torch.DTYPES and all(
-        can_write(dtype, form) or (_kmeans.takes(vqgen.format_fields(form))
-                                   and vqgen.format_fields(form).get("layout") in (None, _ROWS))
-        for form in forms)
+        (_by_kernels(fields) or _kmeans.takes(fields)) and _in_rows(fields)
+        for fields in map(vqgen.format_fields, forms))
+
+
+def _by_kernels(fields) -> bool:
+    return fields.get("decoder") == "table" and fields["vector_size"] in _kmeans.SIZES
+
+
+def _in_rows(fields) -> bool:
+    return fields.get("layout") in (None, _ROWS)
 
 
 @torch.no_grad()

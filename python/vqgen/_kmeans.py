@@ -26,6 +26,11 @@ def takes(fields: dict) -> bool:
             and fields["vector_size"] not in SIZES)
 
 
+def generator_of(seed: int, unit: int) -> torch.Generator:
+    """What a unit's training draws from: a sequence of its own."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + unit) % (1 << 63))
+
+
 @torch.no_grad()
 def trained(vectors, fields: dict, dtype: torch.dtype, seed: int, iterations: int = 30):
     """Codebooks [units, stages, entries, size] and the scales of their stages [units, stages] or None, on
@@ -35,7 +40,7 @@ def trained(vectors, fields: dict, dtype: torch.dtype, seed: int, iterations: in
     books = torch.empty(shape, dtype=dtype, device=vectors.device)
     scales = torch.ones(units, stages, device=vectors.device)
     for unit, own in enumerate(vectors.reshape(units, -1, size)):
-        draw = torch.Generator().manual_seed((seed * 1_000_003 + unit) % (1 << 63))
+        draw = generator_of(seed, unit)
         left = _sample(own, entries, draw).clone()
         for stage in range(stages):
             if fields["stage_scales"]:

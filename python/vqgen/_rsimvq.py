@@ -12,7 +12,7 @@ import typing
 import torch
 
 from vqgen._errors import BadInput
-from vqgen._kmeans import ELEMENTS
+from vqgen._kmeans import ELEMENTS, generator_of
 from vqgen._nearest import encoded, nearest
 
 _CHECKS = 10  # of the error, in a training
@@ -83,7 +83,7 @@ def trained(vectors, options: Options, start, shape, scales, progress=None, judg
     tables = torch.empty(shape, dtype=ELEMENTS[options.dtype])
     of_stages = torch.ones(units, stages)
     for unit in range(units):
-        draw = torch.Generator().manual_seed((options.seed * 1_000_003 + unit) % (1 << 63))
+        draw = generator_of(options.seed, unit)
         own, size = _normalized(vectors[unit])
         begin = None
         if start is not None:
