@@ -67,20 +67,23 @@ VQ_KERNEL(vq_last_block, 64, Args) { vq::last_block(args.in, args.out); }
   return source;
 }
 
+// A kernel `trial` from words to words.
+inline KernelSource trial_source(std::string_view text, const std::string& arch, unsigned threads,
+                                 std::int64_t shared_bytes) {
+  return one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(text),
+                    "trial", arch, threads, shared_bytes, 2 * sizeof(void*));
+}
+
 inline KernelSource bulk_source(const std::string& arch) {
-  return one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(kBulkText),
-                    "trial", arch, kBulkThreads, kBulkSharedBytes, 2 * sizeof(void*));
+  return trial_source(kBulkText, arch, kBulkThreads, kBulkSharedBytes);
 }
 
 inline KernelSource made_source(const std::string& arch) {
-  return one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(kMadeText),
-                    "trial", arch, kMadeThreads, kBulkSharedBytes, 2 * sizeof(void*));
+  return trial_source(kMadeText, arch, kMadeThreads, kBulkSharedBytes);
 }
 
 inline KernelSource cluster_source(const std::string& arch) {
-  KernelSource source =
-      one_kernel("struct Args { const vq::u32* in; vq::u32* out; };\n" + std::string(kClusterText),
-                 "trial", arch, kClusterThreads, kClusterSharedBytes, 2 * sizeof(void*));
+  KernelSource source = trial_source(kClusterText, arch, kClusterThreads, kClusterSharedBytes);
   source.entries[0].grid = kClusterGrid;
   return source;
 }

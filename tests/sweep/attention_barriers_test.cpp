@@ -127,9 +127,7 @@ TEST(Barriers, OfAttentionByBinsAreAllNeeded) {
 TEST(Barriers, OfTablesBehindThoseInGlobalMemoryAreNeeded) {
   AttentionDecode op;
   op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 96, .tokens = 300};
-  std::vector<VqFormat> parts{wide(32, 3, 5), wide(32, 2, 7), wide(32, 3, 5)};
-  for (int i = 0; i < 96; ++i) parts[static_cast<std::size_t>(i / 32)].channels.push_back(i);
-  op.keys = in_parts(parts);
+  op.keys = three_parts(wide(32, 3, 5), wide(32, 2, 7), wide(32, 3, 5));
   op.values = wide(32, 1, 6);
   auto plan = rules_plan<AttentionBins>(op, find_gpu("h200"));
   plan.threads = 64;

@@ -48,72 +48,53 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   }
   EXPECT_NO_THROW(run(*backend, right, problem, plan));
 
-  // Only plans whose last block merges have these run.
-  const std::size_t merging = right.text.find("VQ_DEVICE bool is_last_of");
-  const std::size_t merging_end = right.text.find("\n}\n", merging);
-  const bool merges = merges_by_last_block(plan);
-  const bool splits =
-      std::holds_alternative<AttentionDecode>(problem) || as_linear(problem) != nullptr;
-  ASSERT_EQ(merging_end != std::string::npos, splits);
-
-  // Only those whose blocks form clusters these.
-  const std::size_t sums = right.text.find("struct ClusterSums {");
-  const std::size_t sums_end = right.text.find("\n};\n", sums);
-  const bool clusters = right.text.find("VQ_KERNEL_AHEAD_CLUSTERS(gem") != std::string::npos;
-  ASSERT_EQ(sums_end != std::string::npos, as_linear(problem) != nullptr);
-
-  // And only kernels that merge in teams these.
-  const std::size_t teams = right.text.find("VQ_DEVICE void attention_combine");
-  const std::size_t teams_end = right.text.find("\n}\n", teams);
-  const bool in_teams =
-      std::any_of(right.entries.begin(), right.entries.end(), [](const KernelEntry& each) {
-        return each.shared_bytes > 0 && each.name.find("combine") != std::string::npos;
-      });
-  ASSERT_EQ(teams_end != std::string::npos, std::holds_alternative<AttentionDecode>(problem));
-
-  // And only formats with groups of tokens these.
-  const auto* append = std::get_if<KvAppend>(&problem);
-  const auto* attention = std::get_if<AttentionDecode>(&problem);
-  const std::size_t groups =
-      right.text.find(append != nullptr ? "class AppendGroups" : "class GroupQuery {");
-  const std::size_t groups_end = right.text.find("\n};\n", groups);
-  const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
-                       (attention != nullptr && attention->keys.group_tokens > 0);
-  ASSERT_EQ(groups_end != std::string::npos,
-            append != nullptr || std::holds_alternative<AttentionFragments>(plan));
-
-  // And only kernels with a ring of codes these, or those without.
-  const auto* fragments = std::get_if<AttentionFragments>(&plan);
-  const bool ring = fragments != nullptr && fragments->code_stages > 1;
-  const std::size_t rings = right.text.find("class RingCodes {");
-  const std::size_t rings_end = right.text.find("\n};\n", rings);
-  const std::size_t copied = right.text.find("static void await_copy()");
-  const std::size_t copied_end = right.text.find("\n  }\n", copied);
-  ASSERT_EQ(rings_end != std::string::npos, fragments != nullptr);
-  ASSERT_EQ(copied_end != std::string::npos, fragments != nullptr);
-
-  // And only plans with a field of their own these, and those without others.
-  const auto* bytes = std::get_if<LinearBytes>(&plan);
-  const bool making = bytes != nullptr && bytes->making_warps > 0;
+  // Parts of the text that only some plans run.
   struct Part {
     std::size_t begin, end;
     bool runs;
   };
   std::vector<Part> parts;
-  const auto add_part = [&](const char* begin, const char* end, bool runs) {
+  const auto add_part = [&](const char* begin, const char* end, bool stands, bool runs) {
     const std::size_t from = right.text.find(begin);
     const std::size_t to = right.text.find(end, from);
-    ASSERT_NE(to, std::string::npos) << begin;
-    parts.push_back({from, to, runs});
+    ASSERT_EQ(to != std::string::npos, stands) << begin;
+    if (to != std::string::npos) parts.push_back({from, to, runs});
   };
-  if (std::holds_alternative<AttentionBins>(plan)) {  // which has a test of its own
-    add_part("void begin_first() const {", "\n  }\n", false);
-  }
-  if (bytes != nullptr) {
-    add_part("class MadeRing {", "\n};\n", making);
-    add_part("class BulkRing {", "\n};\n", bytes->x_before == 1);
-    add_part("void make_first() const {", "\n  }\n", making);
-    add_part("for (i64 first = Work::begin(); first < Work::end();", "x_.ring().await();", !making);
+  const char* const of_class = "\n};\n";
+  const char* const of_function = "\n}\n";
+  const char* const of_member = "\n  }\n";
+  const bool linear = as_linear(problem) != nullptr;
+  const auto* attention = std::get_if<AttentionDecode>(&problem);
+  const auto* append = std::get_if<KvAppend>(&problem);
+  const bool clusters = right.text.find("VQ_KERNEL_AHEAD_CLUSTERS(gem") != std::string::npos;
+  const bool in_teams =
+      std::any_of(right.entries.begin(), right.entries.end(), [](const KernelEntry& each) {
+        return each.shared_bytes > 0 && each.name.find("combine") != std::string::npos;
+      });
+  add_part("VQ_DEVICE bool is_last_of", of_function, attention != nullptr || linear,
+           merges_by_last_block(plan));
+  add_part("struct ClusterSums {", of_class, linear, clusters);
+  add_part("VQ_DEVICE void attention_combine", of_function, attention != nullptr, in_teams);
+
+  const auto* fragments = std::get_if<AttentionFragments>(&plan);
+  const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
+                       (attention != nullptr && attention->keys.group_tokens > 0);
+  const bool ring = fragments != nullptr && fragments->code_stages > 1;
+  add_part(append != nullptr ? "class AppendGroups" : "class GroupQuery {", of_class,
+           append != nullptr || fragments != nullptr, grouped);
+  add_part("class RingCodes {", of_class, fragments != nullptr, ring);
+  add_part("static void await_copy()", of_member, fragments != nullptr, !ring);
+  // Which has a test of its own.
+  add_part("void begin_first() const {", of_member, std::holds_alternative<AttentionBins>(plan),
+           false);
+
+  if (const auto* bytes = std::get_if<LinearBytes>(&plan)) {
+    const bool making = bytes->making_warps > 0;
+    add_part("class MadeRing {", of_class, true, making);
+    add_part("class BulkRing {", of_class, true, bytes->x_before == 1);
+    add_part("void make_first() const {", of_member, true, making);
+    add_part("for (i64 first = Work::begin(); first < Work::end();", "x_.ring().await();", true,
+             !making);
   }
 
   std::size_t found = 0;
@@ -124,12 +105,6 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
     for (std::size_t at = right.text.find(call); at != std::string::npos;
          at = right.text.find(call, at + 1)) {
       if (right.text[right.text.find_last_not_of(' ', at - 1)] != '\n') continue;
-      if (!merges && merging < at && at < merging_end) continue;
-      if (!clusters && sums < at && at < sums_end) continue;
-      if (!in_teams && teams < at && at < teams_end) continue;
-      if (!grouped && groups < at && at < groups_end) continue;
-      if (!ring && rings < at && at < rings_end) continue;
-      if (ring && copied < at && at < copied_end) continue;
       if (std::any_of(parts.begin(), parts.end(), [at](const Part& part) {
             return !part.runs && part.begin < at && at < part.end;
           })) {

@@ -23,14 +23,6 @@ VqFormat two_parts(VqFormat first, VqFormat second, int head_dim) {
   return in_parts({first, second});
 }
 
-// A third of 96 channels each, in turns.
-VqFormat three_parts(VqFormat first, VqFormat second, VqFormat third) {
-  std::vector<VqFormat> parts{with_layout(first, {32, 1}), with_layout(second, {32, 1}),
-                              with_layout(third, {32, 1})};
-  for (int i = 0; i < 96; ++i) parts[static_cast<std::size_t>(i % 3)].channels.push_back(i);
-  return in_parts(parts);
-}
-
 struct BinsCase {
   const char* name;
   AttentionShape shape;

@@ -90,6 +90,14 @@ inline VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope:
   return format;
 }
 
+// A third of 96 channels each, in turns.
+inline VqFormat three_parts(VqFormat first, VqFormat second, VqFormat third) {
+  std::vector<VqFormat> parts{with_layout(first, {32, 1}), with_layout(second, {32, 1}),
+                              with_layout(third, {32, 1})};
+  for (int i = 0; i < 96; ++i) parts[static_cast<std::size_t>(i % 3)].channels.push_back(i);
+  return in_parts(parts);
+}
+
 // Entries of the format become integers, where `wanted`.
 inline void with_integers(VqFormat& format, bool wanted) {
   if (!wanted) return;
