@@ -173,6 +173,16 @@ Plan with_last_block(const Plan& plan, const Problem& problem, const GpuSpec& gp
   return merged_by_last_block(plan, problem, gpu).value_or(plan);
 }
 
+// The rules place codebooks in ways that the space has not: keys shared once beside copies of
+// values.
+Plan cheaper_of(const Plan& of_space, const Plan& by_rule, const Problem& problem,
+                const GpuSpec& gpu, const ChooseOptions& options) {
+  if (!check(by_rule, problem, gpu).ok) return of_space;
+  CostModel model(problem, gpu, options.profiles);
+  const std::optional<Cost> cost = model(by_rule);
+  return cost && cost->us < model(of_space)->us ? by_rule : of_space;
+}
+
 // Of the plans with the config's own fields over them that check() accepts, the one of the least
 // score, the first of equals; score() may have none.
 template <class Score>
@@ -232,7 +242,10 @@ Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& op
   const Plan by_rule = by_rules(problem, gpu);
   if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
     const auto best = cheapest_plan(problem, gpu, options.profiles, options.last_block);
-    if (best) return *best;
+    if (best) {
+      const Plan merged = with_last_block(by_rule, problem, gpu, options);
+      return cheaper_of(*best, merged, problem, gpu, options);
+    }
   }
   return with_last_block(by_rule, problem, gpu, options);
 }

@@ -28,7 +28,7 @@ IN_TURN = ["launch", "combine", "cluster", "prologue", "fill", "chain"]
 OVERLAPPING = ["memory", "l2", "shared", "lines", "lookups", "arithmetic", "tensor"]
 PARTS = IN_TURN + OVERLAPPING
 START = {"launch": 2.0, "combine": 1.5}
-PRIOR = 0.02  # weight of one unit of logarithm away from the start, as a share of the data's
+PRIOR = 0.003  # weight of one unit of logarithm away from the start, as a share of the data's
 LEAST = 1e-3
 
 

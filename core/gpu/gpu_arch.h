@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "core/gpu/gpu_spec.h"
@@ -28,13 +29,13 @@ inline bool has_bulk_copies(std::string_view arch) {
 inline bool has_clusters(std::string_view arch) { return has_bulk_copies(arch); }
 
 // Multiprocessors that clusters of so many blocks use at once, a block each. A cluster lies within
-// a GPC, and these are not all as large. Of an H100's 132 multiprocessors 28 clusters of 4, 22 of
-// 5, 16 of 6, 14 of 7 and of 8 took one turn; 40 of 3, 32 of 4, 19 of 6, 16 of 7 and of 8 took two.
-// So 85 % are counted on, of pairs all.
+// a GPC, and these are not all as large. What the driver gives of an H100's 132 multiprocessors
+// (cudaOccupancyMaxActiveClusters) is taken in proportion, less one cluster, since cards differ.
 inline int cluster_sms(const GpuSpec& gpu, int blocks) {
+  constexpr std::array kAtOnce = {132, 66, 39, 30, 22, 17, 15, 15};
   if (blocks <= 2) return gpu.sms;
-  const int at_once = gpu.sms * 85 / 100 / (blocks > 6 ? 8 : blocks);
-  return std::max(1, at_once) * blocks;
+  const int known = kAtOnce[static_cast<std::size_t>(std::min(blocks, 8)) - 1];
+  return std::max(1, known * gpu.sms / kAtOnce.front() - 1) * blocks;
 }
 
 // Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits are

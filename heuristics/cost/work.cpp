@@ -151,6 +151,7 @@ void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTa
   const double phases = 32.0 / phase_lanes(use.entry_bytes());
   to.passes += a_block * phases * levels.passes;
   to.lines += a_block * levels.global * levels.lines;
+  to.global_lookups += a_block * levels.global;
   if (levels.global > 0) {
     to.gathered_bytes =
         std::max(to.gathered_bytes, static_cast<double>(use.units * use.format.residuals) *
@@ -161,17 +162,28 @@ void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTa
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const double clock = gpu.sm_clock_mhz;  // cycles a us
   const int sms = cluster_sms(gpu, work.cluster);
-  const auto on_one = static_cast<double>(ceil_div(work.blocks, std::int64_t{sms}));
+  // Blocks of the busiest, of which others may have one less. By fits to 228 problems (H100).
+  constexpr double kShareOfOthers = 0.4;
+  const double even = static_cast<double>(work.blocks) / sms;
+  const double most_blocks = std::ceil(even);
+  const double on_one = most_blocks - kShareOfOthers * (most_blocks - even);
   // The compiler keeps to what lets a block run.
   const int most = std::min(255, gpu.registers_per_sm / work.threads / 8 * 8);
   const int registers = std::min(work.registers, most);
   const int held = std::max(1, occupancy(gpu, work.threads, registers, work.shared_bytes).blocks);
-  const double waves = std::ceil(on_one / held);
+  const double waves = std::ceil(most_blocks / held);
   constexpr double kSchedulers = 4;
   constexpr double kProductCycles = 2;  // m16n8k16 at 1024 multiply-adds a clock
   CostParts us;
   us[CostPart::launch] = 1;
-  us[CostPart::combine] = work.merge_launches + work.merge_turns * kLatencyCycles / clock;
+  // Partial sums are read once all are there, from device memory where they fill the second-level
+  // cache. Twice the time of their bytes, by fits.
+  constexpr double kReads = 2;
+  const double partial_reads = work.partial_bytes / 2;
+  const double l2_rate = gpu.sms * kL2Bytes * clock;  // bytes a us
+  const bool in_l2 = partial_reads <= static_cast<double>(gpu.l2_bytes) / 2;
+  us[CostPart::combine] = work.merge_launches + work.merge_turns * kLatencyCycles / clock +
+                          kReads * partial_reads / (in_l2 ? l2_rate : 1e3 * gpu.memory_gbps);
   // Two barriers of a cluster, and what an SM loads of others a clock; fits found 1.05 to 1.09 of
   // it.
   constexpr double kClusterBarriersUs = 1.5, kPeerBytes = 100;
@@ -180,10 +192,14 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   }
   us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
   us[CostPart::fill] = waves * work.fill * kLatencyCycles / clock;
-  us[CostPart::chain] = waves * work.chain * kLatencyCycles / clock;
+  // Lookups in global memory overlap; what a warp waits for them is a tenth of the latency, by
+  // fits.
+  constexpr double kWaited = 0.1;
+  const double warps = work.threads / 32.0;
+  const double waits = work.chain + kWaited * work.global_lookups / warps;
+  us[CostPart::chain] = waves * waits * kLatencyCycles / clock;
   us[CostPart::memory] = work.memory_bytes * 1e-3 / gpu.memory_gbps;
-  us[CostPart::l2] =
-      on_one * work.l2_bytes / kL2Bytes / clock + work.partial_bytes / gpu.sms / kL2Bytes / clock;
+  us[CostPart::l2] = on_one * work.l2_bytes / kL2Bytes / clock + work.partial_bytes / 2 / l2_rate;
   // A register that is spilled goes through the L1, whose passes are those of shared memory.
   double spills = 2.0 * std::max(0, work.registers - most) * work.turns;
   // The more there are, the more often each, and warps wait for them. The estimate of registers is
@@ -191,7 +207,6 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   constexpr int kMargin = 8;
   constexpr double kTurnsOfOne = 0.03;
   const double excess = std::max(0, work.registers + kMargin - most);
-  const double warps = work.threads / 32.0;
   spills += 1.5 * excess * excess / 32 * warps * work.warp_turns;
   us[CostPart::chain] += waves * work.warp_turns * excess * kTurnsOfOne * kLatencyCycles / clock;
   us[CostPart::shared] = on_one * (work.passes + spills) / clock;

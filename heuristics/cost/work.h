@@ -2,9 +2,9 @@
 // of the cost model (heuristics/cost.h). Each dataflow counts what one of its blocks does; from
 // blocks to time is the same for all.
 //
-// Times are of the busiest multiprocessor, which has ceil(blocks / SMs) of them: what the whole GPU
-// does at once cannot end before it. `waves` are the turns in which its blocks run, as many as are
-// resident at a time.
+// Times are of the busiest multiprocessor, which has ceil(blocks / SMs) of them, less a part of
+// what others have not: they leave it more of what all share. `waves` are the turns in which its
+// blocks run, as many as are resident at a time.
 #pragma once
 
 #include <array>
@@ -22,18 +22,19 @@ inline constexpr double kL2Bytes = 64;         // that an SM reads of L2 a clock
 
 // The first six follow each other, the others overlap.
 enum class CostPart {
-  launch,      // one kernel
-  combine,     // of splits: the second kernel's launch, and its loads one after the other; or what
-               // the last block does: barriers, its counter, and its loads
-  cluster,     // of one: its barriers, and what a block loads from the others
-  prologue,    // waves x chunks: barriers, and the first loads behind each
-  fill,        // waves x loads that a thread waits for to fill codebooks, tables and staged x
-  chain,       // waves x loads of codes that a warp waits for, one after the other
-  memory,      // codes and codebooks from device memory
-  l2,          // what blocks read of L2, and the partial sums of splits
-  shared,      // passes through shared memory, bank conflicts counted
-  lines,       // cache lines that lookups in global memory touch
-  lookups,     // warp instructions that look up
+  launch,    // one kernel
+  combine,   // of splits: the second kernel's launch, and its loads one after the other; or what
+             // the last block does: barriers, its counter, and its loads; all partial sums
+  cluster,   // of one: its barriers, and what a block loads from the others
+  prologue,  // waves x chunks: barriers, and the first loads behind each
+  fill,      // waves x loads that a thread waits for to fill codebooks, tables and staged x
+  chain,     // waves x loads of codes that a warp waits for, one after the other; and what it waits
+             // for of lookups in global memory
+  memory,    // codes and codebooks from device memory
+  l2,        // what blocks read of L2, and the partial sums of splits that they write
+  shared,    // passes through shared memory, bank conflicts counted
+  lines,     // cache lines that lookups in global memory touch
+  lookups,   // warp instructions that look up
   arithmetic,  // warp instructions that multiply, add and rebuild
   tensor,      // products of the tensor core
 };
@@ -64,6 +65,7 @@ struct BlockWork {
   double l2_bytes = 0;  // of the whole block, as all below
   double passes = 0;
   double lines = 0;
+  double global_lookups = 0;  // of `lookups`, those in global memory
   double gathered_bytes = 0;  // of the codebooks that lookups in global memory touch; a maximum
   double lookups = 0;
   double arithmetic = 0;

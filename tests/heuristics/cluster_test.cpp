@@ -17,10 +17,10 @@ Gemm product_of_bytes(int rows = 64) {
   return op;
 }
 
-// 85 % of 132, clusters of 7 counted as of 8.
+// One cluster less than the driver gives.
 TEST(ClusterSms, AreThoseThatTookOneTurn) {
   const GpuSpec gpu = find_gpu("h100");
-  const std::vector<int> expected{132, 132, 111, 112, 110, 108, 98, 112};
+  const std::vector<int> expected{132, 132, 114, 116, 105, 96, 98, 112};
   for (int blocks = 1; blocks <= 8; ++blocks) {
     EXPECT_EQ(cluster_sms(gpu, blocks), expected[static_cast<std::size_t>(blocks - 1)]) << blocks;
   }
@@ -71,19 +71,28 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   EXPECT_GT(by_kernel[CostPart::combine], 1);
   EXPECT_EQ(as_cluster[CostPart::combine], 0);
   EXPECT_LT(as_cluster[CostPart::l2], by_kernel[CostPart::l2]);
+  // 112 blocks: clusters of 8 fill what they can use, a kernel leaves 20 multiprocessors free.
+  constexpr double kShareOfOthers = 0.4;
+  const double share = 1 - kShareOfOthers * 20 / 132;
   for (const CostPart part : {CostPart::combine, CostPart::cluster, CostPart::l2}) {
+    by_kernel[part] = as_cluster[part];
+  }
+  for (const CostPart part :
+       {CostPart::shared, CostPart::lookups, CostPart::arithmetic, CostPart::tensor}) {
+    EXPECT_DOUBLE_EQ(by_kernel[part], share * as_cluster[part]);
     by_kernel[part] = as_cluster[part];
   }
   EXPECT_EQ(by_kernel.of, as_cluster.of);
 
-  // 44 blocks of outputs by 3 splits, 132, of which clusters leave 21 to a turn more.
+  // 44 blocks of outputs by 3 splits, 132, of which clusters leave 18 to a turn more.
   Gemm three = op;
   three.shape.out_features = 44 * 256;
   plan.splits = 3;
   CostModel model_of_three(three, gpu, {});
   const double tensor = model_of_three.ideal(plan)[CostPart::tensor];
   plan.combine = Combine::kernel;
-  EXPECT_DOUBLE_EQ(tensor, 2 * model_of_three.ideal(plan)[CostPart::tensor]);
+  EXPECT_DOUBLE_EQ(tensor, (2 - kShareOfOthers * (2 - 132.0 / 114)) *
+                               model_of_three.ideal(plan)[CostPart::tensor]);
 }
 
 TEST(ClusterChoice, IsMadeByRulesAndByTheModel) {

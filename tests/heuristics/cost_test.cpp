@@ -214,14 +214,16 @@ TEST(Cost, CountsOfAPlanByHand) {
   ASSERT_TRUE(check(plan, op, gpu).ok);
   const CostParts us = CostModel(op, gpu, {}).ideal(plan);
   const double lookups = 4096.0 * 4096 / 8 * 2 / 32 / 128;  // of warps, a block of 32 outputs
-  EXPECT_DOUBLE_EQ(us[CostPart::lookups], lookups / 4 / 1000);
-  EXPECT_DOUBLE_EQ(us[CostPart::tensor], lookups * 2 / 1000);  // a product an entry
+  const double share = 1 - 0.4 * 4 / 132;  // of a block: four multiprocessors have none
+  EXPECT_DOUBLE_EQ(us[CostPart::lookups], share * lookups / 4 / 1000);
+  EXPECT_DOUBLE_EQ(us[CostPart::tensor], share * lookups * 2 / 1000);  // a product an entry
   EXPECT_DOUBLE_EQ(us[CostPart::memory], (4096.0 * 4096 / 4 + 8192) * 1e-6);
   const double x = 4096.0 / 8 / 4 * 4 * 2;       // passes: octets of a warp, 4 warps
   const double staged = 4096.0 * 4 * 2 / 128;    // and what loads, and what stages them
   const double codes = 4096.0 / 256 * 8 * 4;     // a run of 256 columns: a load from 8 rows a warp
   const double fill = 256.0 * 2 * 8 * 16 / 128;  // and the copies
-  EXPECT_DOUBLE_EQ(us[CostPart::shared], (lookups * 4 + x + 2 * staged + codes + fill) / 1000);
+  EXPECT_DOUBLE_EQ(us[CostPart::shared],
+                   share * (lookups * 4 + x + 2 * staged + codes + fill) / 1000);
   EXPECT_EQ(us[CostPart::combine], 0);
   EXPECT_EQ(us[CostPart::lines], 0);
 }
@@ -244,7 +246,9 @@ TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
   CostParts by_kernel = model.ideal(plan);
   plan.combine = Combine::last_block;
   const CostParts by_block = model.ideal(plan);
-  EXPECT_DOUBLE_EQ(by_block[CostPart::combine], (3 + 2) * 0.3);  // 32 results, 16 loads at once
+  const double sums = 17 * 4096 * 4 * 2 / (132 * 64 * 1e3);  // that are read, at twice their time
+  // 32 results, 16 loads at once.
+  EXPECT_DOUBLE_EQ(by_block[CostPart::combine], (3 + 2) * 0.3 + sums);
   EXPECT_GT(by_kernel[CostPart::combine], 1);
   by_kernel[CostPart::combine] = by_block[CostPart::combine];
   EXPECT_EQ(by_kernel.of, by_block.of);
@@ -266,12 +270,32 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   CostModel model(op, gpu, {});
   // 512 channels, two a thread; two groups of splits one after the other.
-  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (1 + 2 * 2) * 0.3);
+  const double sums_of_a_split = 32 * 130 * 4 * 2 / (132 * 64 * 1e3);
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (1 + 2 * 2) * 0.3 + 20 * sums_of_a_split);
   // By a kernel, whose teams have a group each up to eight of them.
   plan.combine = Combine::kernel;
-  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 0.3);
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 0.3 + 20 * sums_of_a_split);
   plan.splits = 130;
-  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 2 * 0.3);
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 2 * 0.3 + 130 * sums_of_a_split);
+}
+
+// Partial sums that are more than half of the second-level cache are read from memory.
+TEST(Cost, OfManyPartialSumsIsTheirWayThroughMemory) {
+  Gemm op;
+  op.shape = {.rows = 128, .out_features = 16384, .in_features = 4096};
+  op.weights = find_format("aqlm-2x8", "test");
+  GpuSpec gpu = find_gpu("h200");
+  gpu.l2_bytes = std::int64_t{64} << 20;
+  LinearWarpgroups plan{.threads = 256, .chunk_columns = 128, .rows_per_block = 128};
+  const auto combine = [&](int splits) {
+    plan.splits = splits;
+    return CostModel(op, gpu, {}).ideal(plan)[CostPart::combine];
+  };
+  const double bytes = 128.0 * 16384 * 4;  // of a split, 8 MiB
+  const double l2 = 132 * 64.0 * gpu.sm_clock_mhz, memory = 1e3 * gpu.memory_gbps;
+  const double fixed = combine(4) - 4 * 2 * bytes / l2;
+  const double a_split = kLatencyCycles / 8 / gpu.sm_clock_mhz;
+  EXPECT_NEAR(combine(5) - fixed - a_split, 5 * 2 * bytes / memory, 1e-9);
 }
 
 // 32 threads have 32 sub-vectors of a value at once, all of a block's half of the channels.
