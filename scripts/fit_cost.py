@@ -3,12 +3,14 @@
 
     vqgen measure CONFIG.json --space --json > measured/CONFIG.json    # for each config, on the GPU
     vqgen regret measured/*.json --json > regret.json
-    scripts/fit_cost.py regret.json --gpu h200 --out profiles/cost/h200.json
+    scripts/fit_cost.py regret.json --gpu h100 --out profiles/cost/h100.json
+    scripts/fit_cost.py regret.json --towards profiles/cost/h100.json  # what older data told counts
     scripts/fit_cost.py regret.json --leave-out                        # one shape at a time
 
 A dataflow has one set of coefficients, found by least squares of log(expected / measured); the
 logarithms of the coefficients are the unknowns, so that none falls below zero, and are drawn weakly
-towards those of 1, so that what the data does not tell stays at the ceiling. Plans near the best of
+towards those of 1, so that what the data does not tell stays at the ceiling, or towards an earlier
+profile's (--towards), whose overlaps and other dataflows stay. Plans near the best of
 their config count more: weight (best / time) ** 2. Needs SciPy.
 """
 import argparse
@@ -28,7 +30,8 @@ IN_TURN = ["launch", "combine", "cluster", "prologue", "fill", "chain"]
 OVERLAPPING = ["memory", "l2", "shared", "lines", "lookups", "arithmetic", "tensor"]
 PARTS = IN_TURN + OVERLAPPING
 START = {"launch": 2.0, "combine": 1.5}
-PRIOR = 0.003  # weight of one unit of logarithm away from the start, as a share of the data's
+PRIOR = 0.02  # towards 1: weight of one unit of logarithm away from the start, as a share of the data's
+PRIOR_OF_PROFILE = 0.1  # of 0.003 to 1, by problems that no fit had seen
 LEAST = 1e-3
 
 
@@ -43,10 +46,9 @@ def expected(rows, theta, overlap):
     return total[:, 0], terms / total
 
 
-def fit_with(data, overlap):
+def fit_with(data, overlap, start, weight):
     rows, times, weights = (numpy.array(each) for each in zip(*data))
-    start = numpy.log([START.get(part, 1.0) for part in PARTS])
-    prior = math.sqrt(PRIOR * weights.sum() / len(PARTS))
+    prior = math.sqrt(weight * weights.sum() / len(PARTS))
     roots = numpy.sqrt(weights)
 
     def off(theta):
@@ -61,13 +63,20 @@ def fit_with(data, overlap):
     return found.x, found.cost
 
 
-def fit(rows):
+def fit(rows, earlier=None):
     """{dataflow: coefficients} of rows (config, dataflow, ideal, time, best of the config)."""
     result = {}
+    ceilings = numpy.log([START.get(part, 1.0) for part in PARTS])
     for dataflow in sorted({row[1] for row in rows}):
         data = [(ideal, time, (best / time) ** 2)
                 for _, flow, ideal, time, best in rows if flow == dataflow]
-        tried = [(fit_with(data, overlap), overlap) for overlap in (1.0, 1.5, 2.0, 3.0, 5.0)]
+        before = (earlier or {}).get(dataflow)
+        if before:
+            start = numpy.log([max(before[part], 2 * LEAST) for part in PARTS])
+            tried = [(fit_with(data, before["overlap"], start, PRIOR_OF_PROFILE), before["overlap"])]
+        else:
+            tried = [(fit_with(data, overlap, ceilings, PRIOR), overlap)
+                     for overlap in (1.0, 1.5, 2.0, 3.0, 5.0)]
         (theta, _), overlap = min(tried, key=lambda each: each[0][1])
         result[dataflow] = (theta, overlap)
     return result
@@ -133,8 +142,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("regret", help="the document of vqgen regret --json")
-    parser.add_argument("--gpu", default="h200", help="the profile's name of the GPU measured on")
+    parser.add_argument("--gpu", default="h100", help="the profile's name of the GPU measured on")
     parser.add_argument("--out", help="file to write; default: stdout")
+    parser.add_argument("--towards", metavar="PROFILE",
+                        help="an earlier profile that coefficients are drawn towards")
     parser.add_argument("--leave-out", action="store_true",
                         help="fit without each shape, and judge on that shape")
     options = parser.parse_args()
@@ -142,7 +153,8 @@ def main():
     if options.leave_out:
         leave_out(rows)
         return
-    coefficients = fit(rows)
+    earlier = json.load(open(options.towards))["dataflows"] if options.towards else {}
+    coefficients = fit(rows, earlier)
     say("all", *judge(rows, coefficients))
     for flow in coefficients:
         say(flow, *judge([row for row in rows if row[1] == flow], coefficients))
@@ -150,7 +162,7 @@ def main():
         "gpu": options.gpu,
         "source": f"{len(rows)} plans timed by vqgen measure --space over scripts/grid_configs.py "
                   f"on the {options.gpu}, fitted by scripts/fit_cost.py",
-        "dataflows": {
+        "dataflows": earlier | {
             flow: {"overlap": overlap,
                    **{part: float(f"{math.exp(t):.4g}") for part, t in zip(PARTS, theta)}}
             for flow, (theta, overlap) in coefficients.items()},
