@@ -87,12 +87,9 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionFragments& plan,
 // That a thread takes, about.
 constexpr int kRegisters = 128;
 
-// Heads that a block has registers for: of few threads, and of more. So few they are, and with one
-// set of codes.
+// Heads that a block has registers for: of at most 256 threads, and of more.
 constexpr int kMostHeads = 16;
 constexpr int kMostHeadsOf512 = 8;
-constexpr int kMostThreadsOf16 = 256;
-constexpr int kMostThreadsInPlace = 384;
 
 // Whether sums of so many heads and channels, beside what keys in groups take, have registers in
 // blocks of at most 256 threads alone: 8 heads of 128 channels spill 272 bytes in blocks of 512.
@@ -225,12 +222,11 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
       plan.heads_per_block <= kMostHeads,
       "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
       plan.heads_per_block, kMostHeads);
-  const int most_threads = plan.code_stages == 1 ? kMostThreadsInPlace : kMostThreadsOf16;
-  judge.require(plan.heads_per_block <= kMostHeadsOf512 || plan.threads <= most_threads,
-                "heads_per_block {} with {} threads: more than {} heads have registers in blocks "
-                "of at most {} threads, {} with code_stages 1",
-                plan.heads_per_block, plan.threads, kMostHeadsOf512, kMostThreadsOf16,
-                kMostThreadsInPlace);
+  judge.require(
+      plan.heads_per_block <= kMostHeadsOf512 || plan.threads <= 256,
+      "heads_per_block {} with {} threads: more than {} heads have registers in blocks of "
+      "at most 256 threads",
+      plan.heads_per_block, plan.threads, kMostHeadsOf512);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
                 "code_words {} is not a power of two", plan.code_words);
   judge_ring(judge, plan, op, gpu);
@@ -286,7 +282,7 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
   for_each_of(plan,
               {{&P::heads_per_block, heads},
                {&P::threads, {64, 128, 256, 512}},
-               {&P::step_tokens, plan.code_stages > 1 ? std::vector{16} : std::vector{8, 16, 32}},
+               {&P::step_tokens, plan.code_stages > 0 ? std::vector{16} : std::vector{8, 16, 32}},
                {&P::code_words, halvings(plan.code_words)}},
               [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
 }

@@ -11,16 +11,12 @@ namespace vqgen {
 // Where a block goes from piece to piece, what it merges stands where the ring does.
 void judge_ring(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
-  if (plan.code_stages == 1) {
-    judge.require(op.keys.group_tokens == 0,
-                  "code_stages 1: keys with scales of groups of tokens have two sets of codes; set "
-                  "it to 0");
-  }
-  if (plan.code_stages <= 1) return;
+  if (plan.code_stages == 0) return;
   const auto refuse_unless = [&](bool holds, const char* why) {
     judge.require(holds, "code_stages {}: {}; set it to 0", plan.code_stages, why);
   };
   refuse_unless(has_bulk_copies(gpu.arch), "the GPU has no bulk copies, which sm_90 has first");
+  refuse_unless(plan.code_stages > 1, "a ring has 2 to 4 stages");
   refuse_unless(plan.code_words == 4,
                 "bulk copies move rows of 4 words each, and code_words is not 4");
   refuse_unless(op.keys.layout.rows == 1 && op.values.layout.rows == 1,

@@ -68,7 +68,7 @@ const std::vector<int> kSizes{kBits + 1,
                               kPlacements,
                               kPlacements,
                               2,
-                              8,
+                              7,
                               2,
                               4,
                               3,
@@ -133,9 +133,6 @@ void vary(AttentionFragments& plan, int variant) {
       break;
     case 6:
       plan.code_stages = 3;
-      break;
-    case 7:
-      plan.code_stages = 1;
       break;
     default:
       break;

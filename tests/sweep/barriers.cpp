@@ -79,7 +79,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   const auto* fragments = std::get_if<AttentionFragments>(&plan);
   const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
                        (attention != nullptr && attention->keys.group_tokens > 0);
-  const bool ring = fragments != nullptr && fragments->code_stages > 1;
+  const bool ring = fragments != nullptr && fragments->code_stages > 0;
   add_part(append != nullptr ? "class AppendGroups" : "class GroupQuery {", of_class,
            append != nullptr || fragments != nullptr, grouped);
   add_part("class RingCodes {", of_class, fragments != nullptr, ring);

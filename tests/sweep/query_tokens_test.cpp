@@ -195,6 +195,38 @@ TEST_P(QueryTokens, DoNotSeeTheOnesBehind) {
   }
 }
 
+// Keys of int8 entries, whose query stands in registers where 9 to 16 heads have few warps, and
+// values that leave none for it.
+TEST(QueryTokensOfBytes, GiveWhatTheReferenceGives) {
+  if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const int tokens : {3, 4}) {
+      for (const int page_tokens : {0, 16}) {
+        SCOPED_TRACE(testing::Message()
+                     << enum_name(dtype) << ", " << tokens << " tokens, pages of " << page_tokens);
+        AttentionDecode op = problem(tokens);
+        op.dtype = dtype;
+        op.shape.query_heads = 8;
+        op.shape.page_tokens = page_tokens;
+        op.keys.entry_type = EntryType::int8;
+        if (tokens == 3)
+          op.values = {.vector_size = 2, .index_bits = 16, .decoder = Decoder::scalar};
+        auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+        plan.heads_per_block = 4 * tokens;
+        plan.threads = 64;
+        plan.step_tokens = 16;
+        const AttentionData data =
+            make_attention_data(op, {.seed = 78, .lengths = LengthPattern::ragged});
+        const AttentionOutput output = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
+        const AttentionResult reference =
+            reference_attention(data, static_cast<double>(softmax_scale(op)));
+        EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok);
+        EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, QueryTokens,
                          testing::Values(Plan(AttentionLanes{}), Plan(AttentionTables{}),
                                          Plan(AttentionChannels{}), Plan(AttentionFragments{})),

@@ -19,9 +19,6 @@
 
 namespace vq {
 
-// What a load brings.
-enum class CodesOf { both, keys, values };
-
 template <class Plan, class KeyRows, class ValueRows, class Group>
 class CacheCodes {
  public:
@@ -115,32 +112,27 @@ class CacheCodes {
   }
 
   // The codes of the step from `first` on, number kStep of a turn, of a sequence of kTokens rows at
-  // least. Tiles are a constant number of words apart. Those of keys may be loaded before those of
-  // values, as kPart says.
-  template <int kStep, CodesOf kPart = CodesOf::both>
+  // least. Tiles are a constant number of words apart.
+  template <int kStep>
   VQ_DEVICE void load(Step& to, int first, int end) {
     if constexpr (kPaged) {
       const int next = first + to_next<kStep>();
-      load_paged<kStep, kPart>(to, first, end);
-      if constexpr (reads_keys(kPart)) prefetch<Keys>(args_->keys, key_page_, key_ahead_, next);
-      if constexpr (reads_values(kPart)) {
-        prefetch<Values>(args_->values, value_page_, value_ahead_, next);
-      }
-      if constexpr (kPart != CodesOf::keys) {
-        now_ = ahead_;
-        ahead_ = page_of_lane(next + to_next<(kStep + 1) % kSteps>());
-      }
+      load_paged<kStep>(to, first, end);
+      now_ = ahead_;
+      prefetch<Keys>(args_->keys, key_page_, key_ahead_, next);
+      prefetch<Values>(args_->values, value_page_, value_ahead_, next);
+      ahead_ = page_of_lane(next + to_next<(kStep + 1) % kSteps>());
       return;
     }
     copy_scales<kStep>(keys_, first, row_words);
     if (kConfig.independent && first + kTokens > end) {
-      load_clipped<kPart>(to, first, end);
+      load_clipped(to, first, end);
       return;
     }
     const int base = base_of(first, end);
     const u32* keys = keys_ + static_cast<u32>(Keys::groups(base));
     const u32* values = values_ + static_cast<u32>(Values::groups(base));
-    load_tiles<kPart>(
+    load_tiles(
         to,
         [&](int tile) {
           const int words = Keys::row(Softmax::token_of(0, tile, 0));
@@ -161,18 +153,14 @@ class CacheCodes {
       return;
     }
     copy_scales<0>(keys_, first, row_words);
-    load_clipped<CodesOf::both>(to, first, end);
+    load_clipped(to, first, end);
   }
 
  private:
-  VQ_DEVICE static constexpr bool reads_keys(CodesOf part) { return part != CodesOf::values; }
-  VQ_DEVICE static constexpr bool reads_values(CodesOf part) { return part != CodesOf::keys; }
-
-  template <CodesOf kPart>
   VQ_DEVICE void load_clipped(Step& to, int first, int end) const {
     const int base = base_of(first, end);
     const auto least = [](int row, int last) { return row < last ? row : last; };
-    load_tiles<kPart>(
+    load_tiles(
         to, [&](int tile) { return keys_ + key_words(least(base + key_row(tile), last_key_)); },
         [&](int tile, int i) {
           return values_ + value_words(least(base + value_row(tile, i), last_value_));
@@ -220,7 +208,7 @@ class CacheCodes {
   }
   // The codes of a step whose pages are `now_`. Rows past the sequence's last repeat it, for what
   // stands there is nobody's.
-  template <int kStep, CodesOf kPart>
+  template <int kStep>
   VQ_DEVICE void load_paged(Step& to, int first, int end) const {
     u32 pages[kPages];
     VQ_UNROLL
@@ -228,13 +216,13 @@ class CacheCodes {
     copy_scales<kStep>(wide_step(keys_, pages[0], key_page_), row_in_page(first),
                        [&](int row) { return Keys::paged_row(args_->keys, row); });
     if (dense_ && first + kTokens <= end) {
-      load_whole<true, kPart>(to, pages, first);
+      load_whole<true>(to, pages, first);
       return;
     }
     if (first + kTokens <= end) {
-      load_whole<false, kPart>(to, pages, first);
+      load_whole<false>(to, pages, first);
     } else {
-      load_tiles<kPart>(
+      load_tiles(
           to,
           [&](int tile) {
             return clipped<Keys>(keys_, args_->keys, key_page_, pages, first, key_row(tile),
@@ -249,7 +237,7 @@ class CacheCodes {
   }
 
   // Whole pages, or a part of one. Where rows follow each other, tiles are constant words apart.
-  template <bool kDense, CodesOf kPart>
+  template <bool kDense>
   VQ_DEVICE void load_whole(Step& to, const u32 (&pages)[kPages], int first) const {
     const u32* keys[kPages];
     const u32* values[kPages];
@@ -264,7 +252,7 @@ class CacheCodes {
         values[i] += offset_of<Values, kDense>(args_->values, row_in_page(first));
       }
     }
-    load_tiles<kPart>(
+    load_tiles(
         to,
         [&](int tile) {
           return keys[page_of_tile(tile)] + offset_of<Keys, kDense>(args_->keys, row_of_tile(tile));
@@ -310,18 +298,18 @@ class CacheCodes {
   }
 
   // key_at(tile) and value_at(tile, i) say where this lane reads.
-  template <CodesOf kPart, class KeyAt, class ValueAt>
+  template <class KeyAt, class ValueAt>
   VQ_DEVICE static void load_tiles(Step& to, KeyAt key_at, ValueAt value_at) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; tile += kJoined) {
       VQ_UNROLL
-      for (int i = 0; reads_keys(kPart) && i < kJoined; i += kKeysAtOnce) {
+      for (int i = 0; i < kJoined; i += kKeysAtOnce) {
         KeyRows::Share::template load<kKeysAtOnce>(
             key_at(tile + i), place_in_group(),
             [&](int row) -> u32* { return to.keys[tile + i + row]; });
       }
       VQ_UNROLL
-      for (int i = 0; reads_values(kPart) && i < 2 * kJoined; i += kValuesAtOnce) {
+      for (int i = 0; i < 2 * kJoined; i += kValuesAtOnce) {
         ValueRows::Share::template load<kValuesAtOnce>(
             value_at(tile + i % kJoined, i / kJoined), lane_group(), [&](int row) -> u32* {
               return to.values[tile + (i + row) % kJoined][(i + row) / kJoined];

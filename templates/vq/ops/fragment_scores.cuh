@@ -141,7 +141,8 @@ class FragmentScores {
         look_up_keys(words[next % 2], share, next);
         query_of(next).read(octets[next % 2], next / Rows::kPasses);
       }
-      loads_first();
+      // Where the queries of many heads are in registers, ptxas orders what is left better alone.
+      if constexpr (!Query::kMany) loads_first();
       query_of(turn).multiply(products, words[turn % 2], octets[turn % 2]);
     }
     Query::take_scores(products, scores);

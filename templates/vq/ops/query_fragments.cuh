@@ -78,6 +78,12 @@ class QueryOperand {
     return head * kParts + (kNear ? part : (part + head) % kParts);
   }
 
+  // Of bytes those of 16 heads of 128 channels are in registers too, which 8 warps have left unless
+  // values are scalar: of a step's 80 loads from shared memory 16 fall away.
+  static constexpr bool kMany = kQuads > 2 && kOctet == 2 && kConfig.keys.int8_entries &&
+                                !is_scalar(kConfig.values.decoder) &&
+                                kProducts * kOctets * kOctet <= 32;
+
   // `words`: what prepare() has stored, of all heads.
   VQ_DEVICE void load(const u32* words) {
     rows_ = words;
@@ -114,7 +120,7 @@ class QueryOperand {
   }
 
  private:
-  static constexpr bool kHeld = kNear && kQuads <= 2;
+  static constexpr bool kHeld = kNear && (kQuads <= 2 || kMany);
 
   VQ_DEVICE static void read_octet(const u32* words, u32 (&to)[kOctetWords], int product,
                                    int octet) {

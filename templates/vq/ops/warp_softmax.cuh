@@ -112,7 +112,8 @@ class WarpSoftmax {
     bool above = false;
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      above = above || largest_of(scores, quad, kLowest) > maximum_[quad] + kSlack;
+      const float largest = largest_of(scores, quad, kLowest);  // of all, without branches
+      above = above || largest > maximum_[quad] + kSlack;
     }
     if (any_of_warp(above)) raise_maximum(scores);
     VQ_UNROLL

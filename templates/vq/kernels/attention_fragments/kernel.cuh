@@ -21,7 +21,6 @@
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/cache_codes.cuh>
 #include <vq/ops/fragment_scores.cuh>
-#include <vq/ops/paired_values.cuh>
 #include <vq/ops/ring_codes.cuh>
 #include <vq/ops/weighted_values.cuh>
 
@@ -57,11 +56,9 @@ class AttentionFragmentsBlock {
   using ValueRows = FragmentRows<Plan, Values, 8>;
   static constexpr int kValueWords = ValueRows::kChannels / 2;
   using Weighted = WeightedValues<Plan, ValueRows>;
-  using Paired = PairedValues<Plan, ValueRows>;
-  static constexpr bool kSparing = Softmax::kPaired && codes_in_place(kConfig);  // of registers
   template <template <class...> class Codes>
   using ReaderOf = Codes<Plan, KeyRows, ValueRows, typename Scores::Group>;
-  using Reader = Either<has_ring(kConfig), ReaderOf<RingCodes>, ReaderOf<CacheCodes>>;
+  using Reader = Either<(kConfig.code_stages > 0), ReaderOf<RingCodes>, ReaderOf<CacheCodes>>;
   using Codes = typename Reader::Step;
 
   VQ_DEVICE explicit AttentionFragmentsBlock(const AttentionDecodeArgs& args)
@@ -136,23 +133,12 @@ class AttentionFragmentsBlock {
   }
 
   // Tokens [begin, end), a step of kTokens at a time; warps take turns. `codes`: those of the
-  // warp's first step. Two sets of registers take turns too, so that none is moved; or the codes of
-  // the next step come where those that have been used stand.
+  // warp's first step. Two sets of registers take turns too, so that none is moved.
   VQ_DEVICE void attend(Codes& codes, int begin, int end) {
     int first = Reader::first_step(begin);
     if (first >= end) return;
     if constexpr (Reader::kRing) {
       for (; first < end; first += Reader::kTurn) attend_stage(first, begin, end);
-    } else if constexpr (codes_in_place(kConfig)) {
-      while (first < end) {
-        const int following = first + Reader::template to_next<0>();
-        const bool more = following < end;
-        attend_step(codes, first, begin, end, [&] {
-          if (more) reader_.template load<0, CodesOf::keys>(codes, following, end);
-        });
-        if (more) reader_.template load<0, CodesOf::values>(codes, following, end);
-        first = following;
-      }
     } else {
       Codes other;
       while (true) {
@@ -201,26 +187,12 @@ class AttentionFragmentsBlock {
     scores_.take_group([](u32(&words)[8], int octet) { Scores::Group::read_copied(words, octet); });
   }
 
-  struct Nothing {
-    VQ_DEVICE void operator()() const {}
-  };
-  // The step from `first` on, whose codes are there. keys_done() is called when those of keys have
-  // been used.
-  template <class KeysDone = Nothing>
-  VQ_DEVICE void attend_step(const Codes& now, int first, int begin, int end,
-                             const KeysDone& keys_done = KeysDone()) {
+  // The step from `first` on, whose codes are there.
+  VQ_DEVICE void attend_step(const Codes& now, int first, int begin, int end) {
     float scores[kTiles][kQuads];
     scores_.score(now.keys, scores);
-    keys_done();
     u32 words[2][2][kValueWords];
-    typename Paired::Words pairs[2];
-    if constexpr (!Values::kScalar) {
-      if constexpr (kSparing) {
-        Paired::look_up(pairs[0], value_book_, now.values, 0);
-      } else {
-        look_up_values(words[0], now.values, 0);
-      }
-    }
+    if constexpr (!Values::kScalar) look_up_values(words[0], now.values, 0);
     constexpr bool kScaled = scaled_probabilities(kConfig.values);
     typename Softmax::Scales scales{};
     if constexpr (kScaled) {
@@ -235,8 +207,6 @@ class AttentionFragmentsBlock {
       Weighted::add_affine(softmax_, now.values, scores, Reader::base_of(first, end), counted, end);
     } else if constexpr (Values::kScalar) {
       Weighted::add_scalars(softmax_, now.values, scores);
-    } else if constexpr (kSparing) {
-      Paired::add(softmax_, value_book_, now.values, scores, pairs);
     } else {
       accumulate(now.values, scores, words);
     }

@@ -37,9 +37,8 @@ struct AttentionFragments {
           "32-bit words that one load of codes moves where it can, a power of two; rows of codes "
           "are aligned to as much");
     visit("code_stages", &P::code_stages, Range{0, 4},
-          "0: the codes of a warp's next step are on their way to registers of their own; 1: to "
-          "those of this step's codes, once they are used; 2 to 4: those of so many turns to "
-          "shared memory, by bulk copies");
+          "0: the codes of a warp's next step are on their way to registers; 2 to 4: those of so "
+          "many turns to shared memory, by bulk copies");
     visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
     visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }
@@ -48,14 +47,6 @@ struct AttentionFragments {
 // Whether channels of keys have scales for groups of tokens, which the query takes anew for each.
 VQ_HD constexpr bool grouped_keys(const AttentionConfig<AttentionFragments>& c) {
   return c.keys.scale_tokens > 0;
-}
-// Whether codes come by way of shared memory (ops/ring_codes.cuh), and whether those of the next
-// step take the registers of those that have been used.
-VQ_HD constexpr bool has_ring(const AttentionConfig<AttentionFragments>& c) {
-  return c.code_stages > 1;
-}
-VQ_HD constexpr bool codes_in_place(const AttentionConfig<AttentionFragments>& c) {
-  return c.code_stages == 1;
 }
 // Steps of a warp that follow each other, of one group: the query takes its scales once for two.
 VQ_HD constexpr int steps_in_turn(const AttentionConfig<AttentionFragments>& c) {
@@ -118,7 +109,7 @@ VQ_HD constexpr int query_stages(const AttentionConfig<AttentionFragments>& c) {
 VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionFragments>& c) {
   if (!grouped_keys(c)) return 0;
   return query_word(quarter_words(c.head_dim), 4, c.heads_per_block * query_parts(c) + 1, 0, 0) +
-         (has_ring(c) ? 0 : c.head_dim);
+         (c.code_stages > 0 ? 0 : c.head_dim);
 }
 
 // Rows of keys and of values whose codes a lane has by one access (rows_together).
@@ -158,14 +149,14 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
   const int warps = c.threads / 32;
   at.group_query = carve(i64{warps} * group_query_words(c) * 4);
-  at.ring = carve(has_ring(c) ? i64{warps} * c.code_stages * stage_words(c) * 4 : 0);
+  at.ring = carve(i64{warps} * c.code_stages * stage_words(c) * 4);
   const i64 attending = carve.next;
   carve.next = balanced(c) ? at.query : 0;
   // Of each warp and head: a sum, and kMergeStride floats for 8 channels.
   at.merge = carve(i64{warps} * quad_heads(c) * (1 + kMergeStride * i64{c.head_dim} / 32) * 4);
   if (carve.next < attending) carve.next = attending;
   at.warp_maximum = carve(i64{warps} * quad_heads(c) * 4);
-  at.ring_barriers = carve(has_ring(c) ? i64{warps} * (c.code_stages + 1) * 8 : 0);
+  at.ring_barriers = carve(c.code_stages > 0 ? i64{warps} * (c.code_stages + 1) * 8 : 0);
   at.total = carve.next;
   return at;
 }
