@@ -103,17 +103,19 @@ bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const 
 }
 
 // Whether bins, which multiply all entries once, take less than lanes, which decode all rows: from
-// so many rows of the cache on, and these of each entry. Measured at one sequence on an H100: of
-// 4096 entries (VQKV's stages) lanes takes 0.9 times as long at 4096 tokens of 8 heads, 2.9 times
-// at 32,768; of 65,536 entries 1.0 times there.
+// so many rows of the cache on, these of each entry, and some more with raw tokens, which are a
+// kernel of their own with bins. Measured at one sequence on an H100, 8 heads, 4096 entries (VQKV's
+// stages), lanes / bins: 0.73 at 4096 tokens, 1.18 at 8192, 2.1 at 16,384; with 1024 raw tokens
+// 0.56, 0.94, 1.69. Of 65,536 entries 1.0 at 32,768 tokens, by kernels before these.
 bool bins_pay(const AttentionDecode& op) {
   constexpr std::int64_t kLeastRows = 32768;
   constexpr std::int64_t kRowsPerEntry = 4;
+  constexpr std::int64_t kRowsOfRaw = 20480;
   int entries = op.values.entries();
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& part, int) { entries = std::max(entries, part.entries()); });
   return std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens >=
-         kLeastRows + kRowsPerEntry * entries;
+         kLeastRows + kRowsPerEntry * entries + (op.raw_slots() > 0 ? kRowsOfRaw : 0);
 }
 
 // The one that is expected to be the fastest: bytes and fragments where they can run, else bins of

@@ -9,7 +9,8 @@
 namespace vqgen {
 namespace {
 
-constexpr int kMostProductThreads = 256;  // whose registers hold 32 sub-vectors of 128 channels
+// Of a block, whose operands of products its registers hold.
+constexpr int kMostRows = 256;
 
 void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(format.is_wide(),
@@ -32,48 +33,48 @@ void for_each_format(const vq::ProductsConfig& config, Visit&& visit) {
   visit(config.values);
 }
 
-// Runs of 32 sub-vectors of a unit that a block has, of the tensor or part that has most.
-int most_runs(const KvAppend& op, const AppendProducts& plan) {
+// Sub-vectors of a unit that a block has, of the tensor or part that has most.
+int most_rows(const KvAppend& op, const AppendProducts& plan) {
   const vq::ProductsConfig config = configured(plan, op);
-  int runs = 0;
+  int rows = 0;
   for_each_format(config, [&](const vq::FormatConfig& format) {
-    const int vectors = plan.tokens_per_block * vq::unit_sub_vectors(config, format);
-    runs = std::max(runs, vq::ceil_div(vectors, vq::kProductVectors));
+    rows = std::max(rows, plan.tokens_per_block * vq::unit_sub_vectors(config, format));
   });
-  return runs;
+  return rows;
 }
 
-// Of a thread: operands of 32 sub-vectors, and sums, entries, norms and what is kept of sets.
+// Of a thread: operands of its sub-vectors, and sums, entries, norms and what is kept of sets.
 int registers_of(const KvAppend& op, const AppendProducts& plan) {
-  constexpr int kOthers = 100;
+  const vq::ProductsConfig config = configured(plan, op);
+  const int others = plan.warpgroups == 1 ? 92 : 100;
   int widest = 0;
-  for_each_format(configured(plan, op), [&](const vq::FormatConfig& format) {
+  for_each_format(config, [&](const vq::FormatConfig& format) {
     widest = std::max(widest, format.vector_size);
   });
-  return kOthers + widest / 2;
+  return others + widest * vq::product_vectors(config) / 64;
 }
 
 // Of one tensor's blocks, added to `to` by their share of all.
 void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
                          const vq::FormatConfig& format, double share_of_blocks) {
-  const int warps = config.threads / 32;
   const double turns = static_cast<double>(vq::share_units(config, format)) *
                        vq::unit_runs(config, format) * format.residuals;
   const double entries = vq::entries(format);
   const double steps = format.vector_size / 16.0;
   const double groups = entries / vq::kProductEntries;
-  const double rows = turns * warps * vq::kProductVectors;
-  to.products += share_of_blocks * turns * warps * groups * 8 * steps;
-  // Of a warp and 32 entries: 32 minima, 4 sets that are put in their place, 4 loads of norms and 2
-  // of entries each step; norms of its share of the entries; then each row's set, and what is left.
-  const double norms = groups / warps * format.vector_size * 1.5;
+  const double rows = turns * vq::run_vectors(config);
+  // Of 32 rows and 32 entries: 32 minima of each lane, 4 sets that are put in their place, 4 loads
+  // of norms and 2 of entries each step.
+  const double tiles = rows / 32 * groups;
+  to.products += share_of_blocks * tiles * 8 * steps;
+  // And norms of all entries; then each row's set, and what is left.
+  const double norms = turns * groups * format.vector_size * 1.5;
   const double compare = vq::set_entries(format) * (3.5 * format.vector_size + 30) / 32;
-  to.arithmetic += share_of_blocks * (turns * warps * (groups * (32 + 4 * 6 + 12) + norms) +
+  to.arithmetic += share_of_blocks * (tiles * (32 + 4 * 6 + 12) + norms +
                                       rows * (compare + 0.2 * format.vector_size));
   const double tile_lines = entries * format.vector_size * 2 / 128;
   const double set_lines = vq::set_entries(format) * format.vector_size * 2 / 128.0;
-  to.lines += share_of_blocks *
-              (turns * warps * groups * 8 * steps + turns * 2 * tile_lines + rows * 2 * set_lines);
+  to.lines += share_of_blocks * (tiles * 8 * steps + turns * 2 * tile_lines + rows * 2 * set_lines);
   to.l2_bytes += share_of_blocks * (turns * tile_lines + rows * (set_lines + 1)) * 128;
   to.chain = std::max(to.chain, turns * (entries / vq::tile_entries(config, format) + 8));
   to.prologue = std::max(to.prologue, 2.0 + format.residuals);
@@ -117,14 +118,13 @@ AppendProducts choose_plan(AppendProducts plan, const KvAppend& op, const GpuSpe
   while (plan.tokens_per_block > kLeastTokens && 2 * append_blocks(plan, op) < gpu.sms) {
     plan.tokens_per_block /= 2;
   }
+  plan.warpgroups = gpu.warpgroup_products ? 1 : 0;
   const auto take_threads = [&] {
+    const int rows = vq::product_vectors(configured(plan, op));
     plan.threads = kLeastThreads;
-    while (plan.threads < std::min(kMostProductThreads, 32 * most_runs(op, plan))) {
-      plan.threads *= 2;
-    }
+    while (plan.threads / 32 * rows < std::min(kMostRows, most_rows(op, plan))) plan.threads *= 2;
   };
   take_threads();
-  plan.warpgroups = gpu.warpgroup_products ? 1 : 0;
   if (!fits()) plan.tile_bytes = kSmallTile;
   while (!fits() && plan.tokens_per_block > 1) {
     plan.tokens_per_block /= 2;
@@ -166,13 +166,12 @@ std::vector<std::string> explain_plan(const AppendProducts& plan, const KvAppend
       fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most; a block reads each "
                   "codebook once for {} sub-vectors of its {} warps",
                   plan.tokens_per_block, op.shape.new_tokens, plan.threads, plan.threads / 32),
-      fmt::format(
-          "tile_bytes {}: up to so many bytes of entries are in shared memory at a time, of "
-          "{} buffers one that is multiplied, one whose norms are summed up and one "
-          "that arrives",
-          plan.tile_bytes, vq::kTileBuffers),
-      plan.warpgroups == 1 ? "warpgroups 1: wgmma, with entries in shared memory as operand"
-                           : "warpgroups 0: mma.m16n8k16"};
+      fmt::format("tile_bytes {}: of the entries that come to shared memory together, at most",
+                  plan.tile_bytes),
+      plan.warpgroups == 1
+          ? "warpgroups 1: wgmma, with entries in shared memory as operand, where bulk "
+            "copies bring them; no barrier of the block stands between tiles"
+          : "warpgroups 0: mma.m16n8k16; a barrier of the block stands between tiles"};
 }
 
 }  // namespace vqgen

@@ -113,6 +113,12 @@ TEST(CheckBins, RulesTakeThemForManyTokensAlone) {
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "bins");
   --op.shape.tokens;
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
+  op.shape.window = 64;  // raw tokens, which are a kernel more
+  op.shape.tokens = (32768 + 4 * 4096 + 20480) / 8;
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "bins");
+  --op.shape.tokens;
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
+  op.shape.window = 0;
   op.shape.tokens = 100000;
   op.shape.query_tokens = 2;  // which bins refuse
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");

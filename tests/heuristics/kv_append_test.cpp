@@ -81,7 +81,7 @@ TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
   EXPECT_EQ(plan_of(64, 16).sequences_per_block, 1);
 }
 
-// VQKV's formats: by products from the same number of tokens on, wherever they have room.
+// VQKV's formats: by products from the same number of tokens on.
 TEST(KvAppendPlans, OfWideSubVectorsAreOfProducts) {
   KvAppend op;
   op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 32768, .new_tokens = 32768};
@@ -94,8 +94,7 @@ TEST(KvAppendPlans, OfWideSubVectorsAreOfProducts) {
       const Plan plan = choose(op, gpu);
       SCOPED_TRACE(name + " " + plan_name(plan));
       EXPECT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
-      const bool has_room = gpu.shared_bytes_per_block > 65536;  // for four tiles of 128 channels
-      EXPECT_EQ(kernel_name(plan), tokens < 128 || !has_room ? "append_lanes" : "append_products");
+      EXPECT_EQ(kernel_name(plan), tokens < 128 ? "append_lanes" : "append_products");
       EXPECT_FALSE(report(plan, op, gpu, {}).empty());
       const auto* products = std::get_if<AppendProducts>(&plan);
       if (products == nullptr) continue;

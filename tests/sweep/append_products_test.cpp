@@ -118,6 +118,7 @@ TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
       {"if (!first) {", "if (false) {"},
       {"i / 2 * 8 + number % 4 * 2 + i % 2", "i / 2 * 8 + number % 4 * 2"},
       {"sums[1] += high * high;", ""},
+      {"last = smaller(last, others[0]);", ""},
       {"store_shared(parts + 2 * warp() + 1, nearest)", "store_shared(parts + 2 * warp() + 1, 0u)"},
   };
   expect_faults_found(op, plan, faults);

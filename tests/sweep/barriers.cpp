@@ -88,6 +88,12 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   add_part("void begin_first() const {", of_member, std::holds_alternative<AttentionBins>(plan),
            false);
 
+  if (const auto* products = std::get_if<AppendProducts>(&plan)) {
+    const bool groups = products->warpgroups == 1;
+    add_part("class MadeRing {", of_class, true, groups);
+    add_part("class BulkRing {", of_class, true, groups);
+    add_part("static float estimate_by_warps(", of_member, true, !groups);
+  }
   if (const auto* bytes = std::get_if<LinearBytes>(&plan)) {
     const bool making = bytes->making_warps > 0;
     add_part("class MadeRing {", of_class, true, making);

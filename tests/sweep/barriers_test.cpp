@@ -101,12 +101,19 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   KvAppend wide_op = op;
   wide_op.keys = wide(32, 2, 6);
   wide_op.values = wide(64, 1, 8);
-  for (const AppendProducts& products :
-       {AppendProducts{.threads = 64, .tokens_per_block = 5, .tile_bytes = 1024},
-        {.threads = 128, .tokens_per_block = 5, .warpgroups = 1}}) {
-    expect_every_barrier_needed(
-        wide_op, products, 10, "",
-        {"open = row.real && !(", "open = row.real && !(row.token % 2 == 0 && "});
+  // Of values four tiles, so that each place has a second one; and two groups, as the warps of one
+  // keep together.
+  const AppendProducts by_warps{.threads = 64, .tokens_per_block = 5, .tile_bytes = 1024};
+  const AppendProducts by_groups{
+      .threads = 256, .tokens_per_block = 5, .tile_bytes = 1024, .warpgroups = 1};
+  const std::pair<std::string, std::string> some_open{
+      "open = row.real && !(", "open = row.real && !(row.token % 2 == 0 && "};
+  expect_every_barrier_needed(wide_op, by_warps, 9, "", some_open);
+  expect_every_barrier_needed(wide_op, by_groups, 11, "", some_open);
+  for (const char* const wait : {"raw.await();", "made.await_free();", "read.await();"}) {
+    const KernelSource right = generate(wide_op, by_groups, find_gpu("h200"), Machine::host, {});
+    const std::string fault = report_of(right, wide_op, by_groups, wait, "");
+    EXPECT_NE(fault.find(": race at "), std::string::npos) << wait << ": " << fault;
   }
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string all =

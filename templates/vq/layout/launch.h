@@ -42,6 +42,10 @@ inline constexpr int kMostClusterBlocks = 8;
 
 inline constexpr int kMostLaunches = 6;
 
+// Of a ring of places in shared memory (ops/bulk_ring.cuh, ops/made_ring.cuh), beside a place: its
+// barrier, 8 bytes, and the count or the barrier of its readers.
+inline constexpr int kRingBesideBytes = 16;
+
 // A call: its kernels in order, and its workspace.
 // Rows of codes begin at multiples of code_bytes, rows of elements at multiples of element_bytes.
 struct CallShape {

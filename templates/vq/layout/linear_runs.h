@@ -92,8 +92,4 @@ VQ_HD constexpr int step_gap_bytes(const LinearConfig<Plan>& c) {
   return steps_together(c) > 1 ? 128 / steps_together(c) : 0;
 }
 
-// Of a ring of bulk copies (ops/bulk_ring.cuh), beside a place: 8 bytes of its barrier, 4 of the
-// count of its readers.
-inline constexpr int kRingBesideBytes = 16;
-
 }  // namespace vq

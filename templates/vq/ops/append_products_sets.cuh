@@ -42,11 +42,12 @@ class AppendProductsSets {
   static constexpr int kSize = Share::kVectorSize;
   static constexpr int kSet = set_entries(kFormat);
   static constexpr u32 kSetMask = Share::kEntries / kSet - 1;
-  // Estimates that a row keeps: those of sets that may be compared, and one that bounds all others.
-  // Each row that needs more costs its block a pass over all entries. In bf16, whose rounding is
-  // eight times as much, VQKV's formats took 78 ms with 4, 39 with 6 and 37 with 8 (H100).
-  static constexpr int kKept = kElement == Element::bf16 ? 8 : 3;
+  static constexpr int kKept = kept_estimates(kConfig);
+  static constexpr int kRows = compared_vectors(kConfig, kFormat);  // of a warp
+  static constexpr int kOfLane = lane_estimates(kConfig);
+  static_assert(kOfLane <= kKept, "");
   using Least = LeastEstimates<kKept>;
+  using OfLane = LeastEstimates<kOfLane>;
   using Wide = AppendWideStage<Share>;
   using Narrow = typename Wide::Narrow;
 
@@ -64,11 +65,24 @@ class AppendProductsSets {
   }
   VQ_DEVICE static float inverse(float scale) { return inverse_within(scale, kMostScale); }
 
-  // A warp's rows, whose estimates are each in the lane of its number; |h|^2 and |r|^2 likewise.
-  // `largest` is the largest |c|^2 / 2.
-  VQ_DEVICE void compare(const Run& run, const Least& least, float squares, float rest,
-                         float largest) const {
-    const Row row = row_of(run, number_of(lane()));
+  // What products say of row `number` of a run, by the lane that has it; behind the last of them.
+  VQ_DEVICE static void keep(int number, const Least& least, float squares, float rest) {
+    VQ_UNROLL
+    for (int i = 0; i < kKept; ++i) store_shared(kept(i) + number, least.value[i]);
+    store_shared(kept(kKept) + number, squares);
+    store_shared(kept(kKept + 1) + number, rest);
+  }
+
+  // Rows from `first` on of a run, a lane one; `largest` is the largest |c|^2 / 2.
+  VQ_DEVICE void compare(const Run& run, int first, float largest) const {
+    const int own = first + lane() % kRows;
+    Least least;
+    VQ_UNROLL
+    for (int i = 0; i < kKept; ++i) least.value[i] = load_shared(kept(i) + own);
+    const float squares = load_shared(kept(kKept) + own);
+    const float rest = load_shared(kept(kKept + 1) + own);
+    Row row = row_of(run, lane() % kRows);
+    row.real = row.real && lane() < kRows;
     const Margin margin(least.value[0], squares, rest, largest);
     const bool open = row.real && !(margin.holds() && margin.beyond(least.value[kKept - 1]));
     if (open) store_shared(Share::nearest() + place_of(row), kOpen);
@@ -153,7 +167,6 @@ class AppendProductsSets {
   static constexpr int kWarps = Share::kThreads / 32;
   static constexpr int kChunks = kSize / 8;
   static constexpr int kStride = staged_bytes(kFormat);
-  static constexpr int kBuffers = set_buffers(kFormat);
   static constexpr ProductsShared kAt = products_shared(kConfig, kFormat);
   static constexpr u32 kOpen = 0xffffffffu;
   static constexpr float kMostSquares = 0x1p30f;  // of y, which has to fit f16
@@ -191,8 +204,9 @@ class AppendProductsSets {
     float best_, squares_, rounding_, product_;
   };
 
-  // The row of a lane (AppendProductsStage::merge).
-  VQ_DEVICE static int number_of(int of_lane) { return of_lane % 4 * 8 + of_lane / 4; }
+  VQ_DEVICE static float* kept(int i) {
+    return shared_part<float>(Share::kShared.search + kAt.kept) + i * run_vectors(kConfig);
+  }
   VQ_DEVICE int place_of(const Row& row) const {
     return row.token * Share::kVectors + row.vector - share_.begin;
   }
@@ -213,24 +227,17 @@ class AppendProductsSets {
   // A set of each row that wants it, as many lanes for a row as the set has entries: these come to
   // shared memory first, where each lane reads one.
   VQ_DEVICE void compare_sets(const Run& run, bool wanted, u32 set, bool first) const {
-    constexpr int kPasses = kSet;  // of 32 entries
     const float scale = share_.scale_of(run.book);
-    for (int pass = 0; pass < kBuffers - 1; ++pass) {
-      fetch(run, wanted, set, pass);
-      copy_async_commit();
-    }
     for (int pass = 0; pass < kPasses; ++pass) {
-      if (pass + kBuffers <= kPasses) fetch(run, wanted, set, pass + kBuffers - 1);
-      copy_async_commit();
-      copy_async_wait<kBuffers - 1>();
-      sync_warp();
       const int of = row_lane(pass);
       const bool mine = shuffle(wanted ? 1u : 0u, of) != 0;
       const u32 own_set = shuffle(set, of);
-      if (any_of_warp(mine)) {
-        const Row row = row_of(run, number_of(of));
-        float least = Wide::distance(
-            vector(row), reinterpret_cast<const U32x4*>(staged(pass) + lane() * kStride), scale,
+      const bool any = any_of_warp(mine);
+      if (any) fetch(run, own_set);
+      if (any) {
+        const Row row = row_of(run, of);
+        float least = Wide::template distance<1>(
+            vector(row), reinterpret_cast<const U32x4*>(staged() + lane() * kStride), scale,
             LoadShared{});
         u32 nearest = static_cast<u32>(entry_of(own_set, lane() % kSet));
         if (!(least < infinity())) {  // never nearer, as for all
@@ -243,41 +250,41 @@ class AppendProductsSets {
           const u32 candidate = shuffle_xor(nearest, mask);
           Narrow::take_nearer(least, nearest, distance, candidate);
         }
-        if (mine && lane() % kSet == 0) keep(place_of(row), least, nearest, first);
+        if (mine && lane() % kSet == 0) take_nearest(place_of(row), least, nearest, first);
       }
       sync_warp();
     }
   }
   // The lane that has the row which this lane compares.
+  static constexpr int kPasses = kRows * kSet / 32;  // of 32 entries
   VQ_DEVICE static int row_lane(int pass) { return pass * (32 / kSet) + lane() / kSet; }
 
-  // The entries of a pass, where a row wants one.
-  VQ_DEVICE void fetch(const Run& run, bool wanted, u32 set, int pass) const {
-    const bool mine = shuffle(wanted ? 1u : 0u, row_lane(pass)) != 0;
-    if (any_of_warp(mine)) {
-      const u8* const book = reinterpret_cast<const u8*>(share_.to.codebooks) +
-                             run.book * Share::kEntries * (kSize * 2);
-      VQ_UNROLL
-      for (int i = 0; i < 4; ++i) {  // eight entries, four lanes for each
-        const int slot = 8 * i + lane() / 4;
-        const u32 from = shuffle(set, pass * (32 / kSet) + slot / kSet);
-        const u8* const entry = book + entry_of(from, slot % kSet) * (kSize * 2);
-        VQ_UNROLL
-        for (int c = 0; c < ceil_div(kChunks, 4); ++c) {
-          const int chunk = 4 * c + lane() % 4;
-          if (kChunks % 4 != 0 && chunk >= kChunks) continue;
-          copy_constant_async(reinterpret_cast<U32x4*>(staged(pass) + slot * kStride + chunk * 16),
-                              reinterpret_cast<const U32x4*>(entry + chunk * 16));
-        }
-      }
+  // The entries of a pass: lanes that follow each other copy what does, so that few accesses are
+  // made of them.
+  VQ_DEVICE void fetch(const Run& run, u32 own_set) const {
+    const u8* const book =
+        reinterpret_cast<const u8*>(share_.to.codebooks) + run.book * Share::kEntries * (kSize * 2);
+    // Else places of all chunks would be reckoned before the products, whose registers they take.
+    const u32 first = warpgroup_copy(static_cast<u32>(lane()));
+    const u32 entry = static_cast<u32>(entry_of(own_set, lane() % kSet)) * (kSize * 2);
+    VQ_UNROLL
+    for (u32 i = 0; i < kChunks; ++i) {
+      const u32 chunk = 32 * i + first;  // of the pass
+      const u32 slot = chunk / kChunks;
+      const u32 from = shuffle(entry, static_cast<int>(slot)) + (chunk - slot * kChunks) * 16;
+      copy_constant_async(
+          reinterpret_cast<U32x4*>(staged() + slot * kStride + (chunk - slot * kChunks) * 16),
+          reinterpret_cast<const U32x4*>(book + from));
     }
+    copy_async_commit();
+    copy_async_wait<0>();
+    sync_warp();
   }
-  VQ_DEVICE static u8* staged(int pass) {
-    return shared_part<u8>(Share::kShared.search + kAt.sets) +
-           (warp() * kBuffers + pass % kBuffers) * (32 * kStride);
+  VQ_DEVICE static u8* staged() {
+    return shared_part<u8>(Share::kShared.search + kAt.sets) + warp() * (32 * kStride);
   }
 
-  VQ_DEVICE static void keep(int place, float least, u32 nearest, bool first) {
+  VQ_DEVICE static void take_nearest(int place, float least, u32 nearest, bool first) {
     if (!first) {
       Narrow::take_nearer(least, nearest, load_shared(Share::distances() + place),
                           load_shared(Share::nearest() + place));

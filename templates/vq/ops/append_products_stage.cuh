@@ -3,10 +3,11 @@
 // With y = x / scale and h, y rounded to 16 bits, tensor cores estimate g(c) = |c|^2 / 2 - h c of
 // all sub-vectors of a block to all entries c, upon |c|^2 / 2 in fp32. Entries pass through shared
 // memory in tiles. A lane gets 2 columns of each 8 entries; what it has of 32 (64) entries that
-// follow each other is a *set*. Of a set it keeps the least g, whose last bits become the set's
-// number; of a row, the least of all sets and some more. Each set that may have the nearest entry
-// is compared in fp32 by the rule of all. Where there may be more such sets than a row keeps, and
-// where numbers are too large or none, the block compares all entries.
+// follow each other is a *set*. Of a set it takes the least g, whose last bits become the set's
+// number, and keeps some of the least of a row; these of its four lanes together are the row's.
+// Each set that may have the nearest entry is compared in fp32 by the rule of all. Where there may
+// be more such sets than are kept, and where numbers are too large or none, the block compares all
+// entries.
 //
 // The margin. Let r = y - h, which is measured: fp32 has it exactly. Let b be the entry of the
 // least g, a the one that the fp32 rule takes. So |y - a| is at most |y - b| but for that rule's
@@ -45,17 +46,18 @@ class AppendProductsStage {
   VQ_DEVICE AppendProductsStage(const Share& share, int stage)
       : share_(share), stage_(stage), units_(share, stage) {}
 
-  // The first tiles of the first unit are on their way while the last stage is settled.
-  VQ_DEVICE void prepare() const { Tiles(share_, units_.book(0)).begin(); }
+  // With warp groups the first tiles of the first unit are on their way while the last stage is
+  // settled.
+  VQ_DEVICE void prepare() const {
+    if (stage_ == 0) begin_rings();
+    ask_for_first(0);
+  }
 
   VQ_DEVICE void search() const {
-    for (int i = 0; i < units_.units() * kUnitRuns; ++i) {
-      const int unit = i / kUnitRuns;
-      const int first = i % kUnitRuns * kRunVectors;
-      if (first >= share_.work.count * Units::kUnitVectors) continue;
-      const Tiles tiles(share_, units_.book(unit));
-      if (i > 0) tiles.begin();
-      search(units_.run_of(unit, first + warp() * kProductVectors), tiles);
+    for (int i = 0; i < units_.units() * runs(); ++i) {
+      const Tiles of_unit = tiles(i);
+      if (i > 0) ask_for_first(i);
+      search(i / runs(), i % runs() * kRunVectors, of_unit);
       sync_block();
     }
     Sets(share_, stage_).compare_open();
@@ -74,44 +76,86 @@ class AppendProductsStage {
   static constexpr Element kElement = kConfig.element;
   static constexpr int kSize = Share::kVectorSize;
   static constexpr int kUnitRuns = unit_runs(kConfig, kFormat);
-  static constexpr int kRunVectors = Share::kThreads / 32 * kProductVectors;
+  static constexpr int kRunVectors = run_vectors(kConfig);
   static constexpr int kSteps = kSize / 16;  // of 16 columns that a product takes
   static constexpr bool kWarpgroups = kConfig.warpgroups == 1;
   static constexpr int kTile = Tiles::kTile;
   static constexpr int kSet = Sets::kSet;
   static constexpr int kGroup = 4 * kSet;
-  static constexpr int kColumns = kWarpgroups && kTile > 32 ? 64 : kGroup;  // of a product
+  // Of a product: a tile of warp groups where registers hold its sums.
+  static constexpr int kColumns = kWarpgroups ? (kTile > 64 && kSize > 96 ? 64 : kTile) : kGroup;
   static constexpr int kKept = Sets::kKept;
-  using Least = LeastEstimates<kKept>;
+  static constexpr int kOfLane = Sets::kOfLane;
+  using Least = typename Sets::OfLane;
 
-  // Of a lane: rows of products, 16 of each of two tiles.
-  static constexpr int kRowTiles = 2;
+  // Of a lane: rows of products, 16 of a tile.
+  static constexpr int kRowTiles = product_vectors(kConfig) / 16;
   static constexpr int kSlots = 2 * kRowTiles;
-  static_assert(16 * kRowTiles == kProductVectors && kSize % 16 == 0, "");
+  static constexpr int kCompared = Sets::kRows;
+  static_assert(kSize % 16 == 0 && kRunVectors % kCompared == 0, "");
   static_assert(kTile % kColumns == 0 && kColumns % kGroup == 0, "");
 
-  VQ_DEVICE void search(const Run& run, const Tiles& tiles) const {
-    const bool idle = run.first >= share_.work.count * Units::kUnitVectors;
-    const Sets sets(share_, stage_);
+  // Of a unit, those that have rows.
+  VQ_DEVICE int runs() const {
+    if constexpr (kUnitRuns == 1) return 1;
+    return ceil_div(share_.work.count * Units::kUnitVectors, kRunVectors);
+  }
+  // Of search number `i` of the stage.
+  VQ_DEVICE Tiles tiles(int i) const {
+    const int all = units_.units() * runs();
+    return Tiles(share_, units_.book(i / runs()), stage_ * all + i);
+  }
+  // By one thread.
+  VQ_DEVICE void begin_rings() const {
+    if constexpr (kWarpgroups) {
+      if (thread_index() != 0) return;
+      tiles(0).ring(0).begin();
+      tiles(0).raw(0).begin();
+    }
+  }
+  VQ_DEVICE void ask_for_first(int i) const {
+    if constexpr (kWarpgroups) {
+      if (thread_index() != 0) return;
+      fence_shared();  // sets stood there
+      tiles(i).raw(0).ask_for_first();
+    }
+  }
+
+  // The run of a unit that begins with row `first`.
+  VQ_DEVICE void search(int unit, int first, const Tiles& tiles) const {
+    const int rows = share_.work.count * Units::kUnitVectors;
+    const int own_first = warp() * product_vectors(kConfig);
+    const Run run = units_.run_of(unit, first + own_first);
     const float inverted = Sets::inverse(share_.scale_of(run.book));
     u32 a[kRowTiles][kSteps][4];
     float squares[kSlots], rest[kSlots];
-    VQ_UNROLL
-    for (int slot = 0; slot < kSlots; ++slot) {
-      fragments(a[slot / 2], slot % 2, sets.row_of(run, row_number(slot, lane() / 4)), inverted,
-                squares[slot], rest[slot]);
-    }
     Least least[kSlots];
     VQ_UNROLL
-    for (int slot = 0; slot < kSlots; ++slot) least[slot].clear();
-    Tiles::keep_largest(estimate(a, tiles, idle, least));
+    for (int slot = 0; slot < kSlots; ++slot) {
+      fragments(a[slot / 2], slot % 2, Units::row_of(share_, run, row_number(slot, lane() / 4)),
+                inverted, squares[slot], rest[slot]);
+      least[slot].clear();
+    }
+    if constexpr (kWarpgroups) {
+      Tiles::keep_largest(estimate_by_groups(a[0], tiles, least));
+    } else {
+      Tiles::keep_largest(estimate_by_warps(a, tiles, run.first >= rows, least));
+    }
+    const typename Sets::Least merged = merge(least);
+    squares[0] = own(squares);
+    rest[0] = own(rest);
+    if (lane() % (4 / kSlots) == 0) {
+      Sets::keep(own_first + row_number(lane() % 4 / (4 / kSlots), lane() / 4), merged, squares[0],
+                 rest[0]);
+    }
     sync_block();  // sets stand where tiles stood
-    if (idle) return;
-    merge(least);
-    sets.compare(run, least[0], own(squares), own(rest), Tiles::largest());
+    const int compared = warp() * kCompared;
+    if (compared >= kRunVectors || first + compared >= rows) return;
+    Sets(share_, stage_).compare(units_.run_of(unit, first + compared), compared, Tiles::largest());
   }
 
-  // Slot 2 tile + half of group `group` of lanes; in the end lane 4 group + slot has the row.
+  // Slot 2 tile + half of group `group` of lanes. In the end lanes 4 group + (4 / kSlots) slot and,
+  // with two slots, the next have what all lanes of the group know of the row.
   VQ_DEVICE static int row_number(int slot, int group) { return 8 * slot + group; }
 
   // -h of a row, of the lane's columns; the lane's parts of |h|^2 and |r|^2.
@@ -136,47 +180,68 @@ class AppendProductsStage {
   VQ_DEVICE static float own(float (&sums)[kSlots]) {
     VQ_UNROLL
     for (int mask = 2; mask > 0; mask /= 2) {
+      const int half = kSlots * mask / 4;
       const bool upper = (lane() & mask) != 0;
+      if (half == 0) sums[0] += shuffle_xor(sums[0], mask);
       VQ_UNROLL
-      for (int slot = 0; slot < mask; ++slot) {
-        const float gives = upper ? sums[slot] : sums[slot + mask];
-        const float keeps = upper ? sums[slot + mask] : sums[slot];
+      for (int slot = 0; slot < half; ++slot) {
+        const float gives = upper ? sums[slot] : sums[slot + half];
+        const float keeps = upper ? sums[slot + half] : sums[slot];
         sums[slot] = keeps + shuffle_xor(gives, mask);
       }
     }
     return sums[0];
   }
 
-  // All entries; all threads. While a tile is multiplied, the norms of the next one are summed up
-  // and the two after arrive. Returns the largest norm of those that this thread has seen.
-  VQ_DEVICE static float estimate(const u32 (&a)[kRowTiles][kSteps][4], const Tiles& tiles,
-                                  bool idle, Least (&least)[kSlots]) {
-    // What is no product stands between the begin of products and the wait for them, where
-    // registers allow; else warps that share a scheduler take turns with it.
-    constexpr bool kMeanwhile = kWarpgroups && kSize < 128;
-    const bool norms_first = !kMeanwhile && warp() / 4 % 2 == 0;
-    const bool norms_last = !kMeanwhile && !norms_first;
+  // All entries; all threads. While a tile is multiplied, the next one comes to shared memory, and
+  // the one behind it to registers. Returns the largest norm of those that this thread has seen.
+  VQ_DEVICE static float estimate_by_warps(const u32 (&a)[kRowTiles][kSteps][4], const Tiles& tiles,
+                                           bool idle, Least (&least)[kSlots]) {
+    typename Tiles::Chunks chunks;
     float largest = 0.0f;
-    copy_async_wait<kTileBuffers - 2>();
-    sync_block();
-    Tiles::sum_norms(0, largest);
+    const auto load = [&](int tile) {
+      if (tile < Tiles::kTiles) Tiles::load(chunks, tiles.in_book(tile), LoadGlobal{});
+    };
+    load(0);
+    Tiles::store(chunks, tiles.place(0), largest);
+    load(1);
     for (int tile = 0; tile < Tiles::kTiles; ++tile) {
-      const bool more = tile + 1 < Tiles::kTiles;
-      copy_async_wait<kTileBuffers - 3>();
-      if (kWarpgroups) fence_shared();
       sync_block();
-      if (norms_first && more) Tiles::sum_norms(tile + 1, largest);
-      if constexpr (kWarpgroups) {
-        Sums sums[kRowTiles];
-        begin_products(a, sums, tile);
-        tiles.copy(tile + kTileBuffers - 1);
-        if (kMeanwhile && more) Tiles::sum_norms(tile + 1, largest);
-        finish_products(a, sums, tile, least);
-      } else {
-        tiles.copy(tile + kTileBuffers - 1);
-        if (!idle) multiply_by_warps(a, tile, least);
-      }
-      if (norms_last && more) Tiles::sum_norms(tile + 1, largest);
+      if (tile + 1 < Tiles::kTiles) Tiles::store(chunks, tiles.place(tile + 1), largest);
+      load(tile + 2);
+      if (!idle) multiply_by_warps(a, tiles.place(tile), tile, least);
+    }
+    return largest;
+  }
+
+  // The same by warp groups. Tiles arrive by bulk copies, and each warp brings a part of the next
+  // one to where products read it. No barrier of the block stands between tiles, and no product is
+  // under way where the loop begins anew: ptxas would let each wait for the one before.
+  VQ_DEVICE static float estimate_by_groups(const u32 (&a)[kSteps][4], const Tiles& tiles,
+                                            Least (&least)[kSlots]) {
+    float largest = 0.0f;
+    const auto bring = [&](int tile) {
+      auto made = tiles.ring(tile);
+      auto raw = tiles.raw(tile);
+      raw.await();
+      made.await_free();
+      typename Tiles::Chunks chunks;
+      Tiles::load(chunks, raw.chunk(), LoadShared{});
+      Tiles::store(chunks, made.chunk(), largest);
+      raw.advance();
+      raw.give_back();
+      fence_shared();
+      made.hand_out();
+    };
+    bring(0);
+    for (int tile = 0; tile < Tiles::kTiles; ++tile) {
+      auto read = tiles.ring(tile);
+      read.await();
+      multiply_by_groups(a, read.chunk(), tile, least, [&] {
+        if (tile + 1 < Tiles::kTiles) bring(tile + 1);
+      });
+      read.advance();
+      read.give_back();
     }
     return largest;
   }
@@ -187,7 +252,7 @@ class AppendProductsStage {
   static constexpr int kProducts = kTile / kColumns;
 
   // |c|^2 / 2.
-  VQ_DEVICE static void set_norms(Sums& sums, int tile, int product) {
+  VQ_DEVICE static void set_norms(Sums& sums, u8* tile, int product) {
     const float* const norms = Tiles::norms(tile, product * kColumns) + lane() % 4 * 2;
     VQ_UNROLL
     for (int j = 0; j < kColumns / 8; ++j) {
@@ -197,69 +262,51 @@ class AppendProductsStage {
     }
   }
 
-  VQ_DEVICE static void begin_product(const u32 (&a)[kSteps][4], Sums& sums, int tile,
+  VQ_DEVICE static void begin_product(const u32 (&a)[kSteps][4], Sums& sums, u8* tile,
                                       int product) {
     const u64 b =
-        warpgroup_operand(Tiles::core(tile, product * kColumns), kOctetBytes, Tiles::kRowsBytes);
+        warpgroup_operand(Tiles::core(tile, product * kColumns), kCoreBytes, Tiles::kRowsBytes);
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      warpgroup_mma<kElement, kColumns>(sums, a[step], advanced(b, 2 * step * kOctetBytes));
+      warpgroup_mma<kElement, kColumns>(sums, a[step], advanced(b, 2 * step * kCoreBytes));
     }
     warpgroup_commit();
   }
-  // The first products of a tile.
-  VQ_DEVICE static void begin_products(const u32 (&a)[kRowTiles][kSteps][4],
-                                       Sums (&sums)[kRowTiles], int tile) {
-    VQ_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      set_norms(sums[r], tile, 0);
-      warpgroup_hold(sums[r]);
-    }
-    warpgroup_fence();
-    VQ_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) begin_product(a[r], sums[r], tile, 0);
-  }
-  // While one tile of rows is multiplied, the sums of the other are taken.
-  VQ_DEVICE static void finish_products(const u32 (&a)[kRowTiles][kSteps][4],
-                                        Sums (&sums)[kRowTiles], int tile, Least (&least)[kSlots]) {
+  // One product after the other: while a warp takes its sums, or what `meanwhile` does once, tensor
+  // cores have those of others.
+  template <class Meanwhile>
+  VQ_DEVICE static void multiply_by_groups(const u32 (&a)[kSteps][4], u8* at, int tile,
+                                           Least (&least)[kSlots], Meanwhile meanwhile) {
     VQ_UNROLL
     for (int product = 0; product < kProducts; ++product) {
-      VQ_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) {
-        if (product + 1 == kProducts && r == 1) {
-          warpgroup_wait<0>();
-        } else {
-          warpgroup_wait<1>();
-        }
-        warpgroup_hold(sums[r]);
-        take(sums[r], tile, product, least[2 * r], least[2 * r + 1]);
-        if (product + 1 < kProducts) {
-          set_norms(sums[r], tile, product + 1);
-          warpgroup_hold(sums[r]);
-          warpgroup_fence();
-          begin_product(a[r], sums[r], tile, product + 1);
-        }
-      }
+      Sums sums;
+      set_norms(sums, at, product);
+      warpgroup_hold(sums);
+      warpgroup_fence();
+      begin_product(a, sums, at, product);
+      if (product == 0) meanwhile();
+      warpgroup_wait<0>();
+      warpgroup_hold(sums);
+      take(sums, tile, product, least[0], least[1]);
     }
   }
 
-  VQ_DEVICE static void multiply_by_warps(const u32 (&a)[kRowTiles][kSteps][4], int tile,
+  VQ_DEVICE static void multiply_by_warps(const u32 (&a)[kRowTiles][kSteps][4], u8* at, int tile,
                                           Least (&least)[kSlots]) {
     for (int product = 0; product < kProducts; ++product) {
       Sums sums[kRowTiles];
       VQ_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) set_norms(sums[r], tile, product);
+      for (int r = 0; r < kRowTiles; ++r) set_norms(sums[r], at, product);
       // Of the four matrices that a load has, two octets of 16 entries, the lane gives this row.
-      const u8* const row = Tiles::core(tile, product * kColumns) +
-                            lane() / 16 * Tiles::kRowsBytes + lane() / 8 % 2 * kOctetBytes +
-                            lane() % 8 * kCoreRowBytes;
+      const u8* const row = Tiles::core(at, product * kColumns) + lane() / 16 * Tiles::kRowsBytes +
+                            lane() / 8 % 2 * kCoreBytes + lane() % 8 * kCoreRowBytes;
       VQ_UNROLL
       for (int step = 0; step < kSteps; ++step) {
         VQ_UNROLL
         for (int pair = 0; pair < kColumns / 16; ++pair) {
           u32 b[4];
           ldmatrix_x4(b, reinterpret_cast<const u32*>(row + 2 * pair * Tiles::kRowsBytes +
-                                                      2 * step * kOctetBytes));
+                                                      2 * step * kCoreBytes));
           VQ_UNROLL
           for (int i = 0; i < 2 * kRowTiles; ++i) {
             const u32 of_tile[2] = {b[i / 2 * 2], b[i / 2 * 2 + 1]};
@@ -296,24 +343,43 @@ class AppendProductsStage {
     }
   }
 
-  // Of all lanes of a row, to the one that has it.
-  VQ_DEVICE static void merge(Least (&least)[kSlots]) {
+  // Of all lanes of a row, to those that have it. What a lane did not keep is no less than the last
+  // that it kept.
+  VQ_DEVICE static typename Sets::Least merge(const Least (&least)[kSlots]) {
+    typename Sets::Least all[kSlots];
+    float others[kSlots];
+    VQ_UNROLL
+    for (int slot = 0; slot < kSlots; ++slot) {
+      VQ_UNROLL
+      for (int i = 0; i < kKept; ++i) {
+        all[slot].value[i] = i < kOfLane ? least[slot].value[i] : infinity();
+      }
+      others[slot] = least[slot].value[kOfLane - 1];
+    }
     VQ_UNROLL
     for (int mask = 2; mask > 0; mask /= 2) {
+      const int half = kSlots * mask / 4;
       const bool upper = (lane() & mask) != 0;
       VQ_UNROLL
-      for (int slot = 0; slot < mask; ++slot) {
-        Least keeps, gives;
-        VQ_UNROLL
-        for (int i = 0; i < kKept; ++i) {
-          keeps.value[i] = upper ? least[slot + mask].value[i] : least[slot].value[i];
-          gives.value[i] = upper ? least[slot].value[i] : least[slot + mask].value[i];
+      for (int slot = 0; slot < (half > 0 ? half : 1); ++slot) {
+        typename Sets::Least keeps = all[slot], gives = all[slot];
+        float keeps_others = others[slot], gives_others = others[slot];
+        if (half > 0 && upper) {
+          keeps = all[slot + half];
+          keeps_others = others[slot + half];
+        } else if (half > 0) {
+          gives = all[slot + half];
+          gives_others = others[slot + half];
         }
         VQ_UNROLL
         for (int i = 0; i < kKept; ++i) keeps.take(shuffle_xor(gives.value[i], mask));
-        least[slot] = keeps;
+        all[slot] = keeps;
+        others[slot] = smaller(keeps_others, shuffle_xor(gives_others, mask));
       }
     }
+    float& last = all[0].value[kKept - 1];
+    last = smaller(last, others[0]);
+    return all[0];
   }
 
   const Share& share_;

@@ -16,6 +16,8 @@ class AppendWideStage {
   static constexpr int kPieces = entry_pieces(Share::kFormat);
   static constexpr int kPiece = piece_elements(Share::kFormat);
   static constexpr int kWarps = Share::kConfig.warps_along_entries;
+  // Pieces of an entry in global memory that are on their way together.
+  static constexpr int kTogether = kPieces <= 8 ? kPieces : kPieces % 2 == 0 ? kPieces / 2 : 1;
   using Words = typename Share::Words;
   using Narrow = AppendStage<Share>;
 
@@ -47,37 +49,45 @@ class AppendWideStage {
     least = infinity();
     nearest = 0;
     for (int number = part * 32 + lane(); number < kEntries; number += 32 * parts) {
-      Narrow::take_nearer(least, nearest, distance(x, entry(book, number), scale, LoadGlobal{}),
+      Narrow::take_nearer(least, nearest,
+                          distance<kTogether>(x, entry(book, number), scale, LoadGlobal{}),
                           static_cast<u32>(number));
     }
     Narrow::meet(least, nearest);
   }
 
-  // Squared; the elements in their order, as the quantizer adds them. `load` is of the entry.
-  template <class Load>
+  // Squared; the elements in their order, as the quantizer adds them. `load` is of the entry, some
+  // pieces of which are on their way together.
+  template <int kTogether, class Load>
   VQ_DEVICE static float distance(const float* x, const Words* from, float scale, Load load) {
     float sum = 0.0f;
-    for (int piece = 0; piece < kPieces; ++piece) {
-      float entry[kPiece];
-      const Words words = load(from + piece);
-      if constexpr (Share::kFormat.stage_scales) {
-        read_entry<Share::kConfig.element>(entry, words, scale);
-      } else {
+    for (int first = 0; first < kPieces; first += kTogether) {
+      Words words[kTogether];
+      VQ_UNROLL
+      for (int i = 0; i < kTogether; ++i) words[i] = load(from + first + i);
+      VQ_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        float entry[kPiece];
+        if constexpr (Share::kFormat.stage_scales) {
+          read_entry<Share::kConfig.element>(entry, words[i], scale);
+        } else {
+          VQ_UNROLL
+          for (int d = 0; d < kPiece; ++d) {
+            entry[d] = to_float<Share::kConfig.element>(
+                static_cast<u16>(word_of(words[i], d / 2) >> d % 2 * 16 & 0xffffu));
+          }
+        }
+        u32 of_x[kPiece];
+        VQ_UNROLL
+        for (int d = 0; d < kPiece; d += 4) {
+          load_words<4>(of_x + d, reinterpret_cast<const u32*>(x + (first + i) * kPiece + d),
+                        LoadShared{});
+        }
         VQ_UNROLL
         for (int d = 0; d < kPiece; ++d) {
-          entry[d] = to_float<Share::kConfig.element>(
-              static_cast<u16>(word_of(words, d / 2) >> d % 2 * 16 & 0xffffu));
+          const float difference = float_from_bits(of_x[d]) - entry[d];
+          sum += difference * difference;
         }
-      }
-      u32 of_x[kPiece];
-      VQ_UNROLL
-      for (int d = 0; d < kPiece; d += 4) {
-        load_words<4>(of_x + d, reinterpret_cast<const u32*>(x + piece * kPiece + d), LoadShared{});
-      }
-      VQ_UNROLL
-      for (int d = 0; d < kPiece; ++d) {
-        const float difference = float_from_bits(of_x[d]) - entry[d];
-        sum += difference * difference;
       }
     }
     return sum;

@@ -4,7 +4,7 @@
 // chunks ahead.
 #pragma once
 
-#include <vq/layout/linear_runs.h>
+#include <vq/layout/launch.h>
 #include <vq/machine.cuh>
 
 namespace vq {
@@ -14,9 +14,14 @@ template <int kPlaces, int kBytes, int kReaders>
 class BulkRing {
  public:
   // `places`: [kPlaces][kBytes] in shared memory, `beside`: [kPlaces][kRingBesideBytes]; `from`:
-  // the block's `count` chunks. All aligned to 16 bytes.
-  VQ_DEVICE BulkRing(u8* places, u8* beside, const u8* from, int count)
-      : places_(places), beside_(beside), from_(from), count_(count) {}
+  // the block's `count` chunks. All aligned to 16 bytes. `before` chunks have been read.
+  VQ_DEVICE BulkRing(u8* places, u8* beside, const u8* from, int count, u32 before = 0)
+      : places_(places),
+        beside_(beside),
+        from_(from),
+        count_(count),
+        place_(static_cast<int>(before % kPlaces)),
+        phase_(before / kPlaces % 2) {}
 
   // One thread, before a sync_block for all others; and the same, behind the launch that made the
   // chunks.
@@ -29,7 +34,7 @@ class BulkRing {
   }
   VQ_DEVICE void ask_for_first() const {
     VQ_UNROLL
-    for (int i = 0; i < kPlaces; ++i) ask_for(i);
+    for (int i = 0; i < kPlaces; ++i) ask_for(i, (place_ + i) % kPlaces);
   }
 
   // This chunk: where it stands, and waits for it. All lanes of a warp.
@@ -48,7 +53,7 @@ class BulkRing {
     constexpr u32 kLast = kReaders - 1;
     const int before = place_ == 0 ? kPlaces - 1 : place_ - 1;
     sync_warp();
-    if (lane() == 0 && count_shared(readers(before), kLast) == kLast) ask_for(next);
+    if (lane() == 0 && count_shared(readers(before), kLast) == kLast) ask_for(next, before);
   }
 
  private:
@@ -57,9 +62,8 @@ class BulkRing {
     return reinterpret_cast<u64*>(beside_ + place * kRingBesideBytes);
   }
   VQ_DEVICE u32* readers(int place) const { return reinterpret_cast<u32*>(barrier(place) + 1); }
-  VQ_DEVICE void ask_for(int number) const {
+  VQ_DEVICE void ask_for(int number, int to) const {
     if (number >= count_) return;
-    const int to = number % kPlaces;
     bulk_barrier_expect(barrier(to), kBytes);
     copy_bulk(chunk_at(to), from_ + i64{number} * kBytes, kBytes, barrier(to));
   }
@@ -69,8 +73,8 @@ class BulkRing {
   const u8* from_;
   int count_;
   int number_ = 0;
-  int place_ = 0;
-  u32 phase_ = 0;
+  int place_;
+  u32 phase_;
 };
 
 }  // namespace vq

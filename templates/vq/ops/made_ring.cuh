@@ -3,7 +3,7 @@
 // them, and makers wait for the last reader of what stands in the place.
 #pragma once
 
-#include <vq/layout/linear_runs.h>
+#include <vq/layout/launch.h>
 #include <vq/machine.cuh>
 
 namespace vq {
@@ -14,8 +14,14 @@ class MadeRing {
  public:
   // Where in shared memory `places`, [kPlaces][kBytes], and `beside`, [kPlaces][kRingBesideBytes],
   // begin: offsets, aligned to 16 bytes. Pointers of a chunk are made of shared_memory() anew: of
-  // one that had been kept in a member, NVRTC 13.0 took stores for unreachable.
-  VQ_DEVICE MadeRing(i64 places, i64 beside) : places_(places), beside_(beside) {}
+  // one that had been kept in a member, NVRTC 13.0 took stores for unreachable. `before` chunks
+  // have been made and read.
+  VQ_DEVICE MadeRing(i64 places, i64 beside, u32 before = 0)
+      : places_(places),
+        beside_(beside),
+        number_(static_cast<int>(before < kPlaces ? before : kPlaces)),
+        place_(static_cast<int>(before % kPlaces)),
+        phase_(before / kPlaces % 2) {}
 
   // One thread, before a sync_block for all others.
   VQ_DEVICE void begin() const {
@@ -61,9 +67,9 @@ class MadeRing {
 
   i64 places_;
   i64 beside_;
-  int number_ = 0;  // of this chunk, or kPlaces where it is more
-  int place_ = 0;
-  u32 phase_ = 0;
+  int number_;  // of this chunk, or kPlaces where it is more
+  int place_;
+  u32 phase_;
 };
 
 }  // namespace vq

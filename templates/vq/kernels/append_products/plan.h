@@ -40,25 +40,38 @@ struct AppendProducts {
 
 using ProductsConfig = AppendConfig<AppendProducts>;
 
-// A warp has 32 sub-vectors, a lane one of them in the end.
-inline constexpr int kProductVectors = 32;
+// Sub-vectors of a warp's products, and of a warp that compares what they leave, each lane one: the
+// same, but for entries of which shared memory has room for half as many warps.
+VQ_HD constexpr int product_vectors(const ProductsConfig& c) { return c.warpgroups == 1 ? 16 : 32; }
+VQ_HD constexpr int compared_vectors(const ProductsConfig& c, const FormatConfig& f) {
+  return f.vector_size <= 96 ? product_vectors(c) : 32;
+}
 inline constexpr int kProductEntries = 32;  // the least of a codebook
-inline constexpr int kTileBuffers = 4;      // one of products, one of norms, two that arrive
+inline constexpr int kTileBuffers = 2;      // of tiles as products read them
+inline constexpr int kRawTiles = 2;         // as they arrive for warp groups, by bulk copies
 
 // Entries in shared memory are core matrices, 8 entries by 16 bytes, those of an entry's octets
-// after each other. 16 bytes more between them keep copies of an entry, and reads of a matrix, from
-// meeting in a bank.
-inline constexpr int kOctetBytes = kCoreBytes + 16;
+// after each other.
 VQ_HD constexpr int core_rows_bytes(const FormatConfig& f) {
-  return f.vector_size / 8 * kOctetBytes;
+  return f.vector_size / 8 * kCoreBytes;
 }
 
-// Entries of a tile: 64, or more where they fit tile_bytes, or all.
+// Entries of a tile: 64, or more where they fit tile_bytes, or all. Registers have room for the
+// sums of so many with warp groups.
+inline constexpr int kMostGroupTile = 128;
 VQ_HD constexpr int tile_entries(const ProductsConfig& c, const FormatConfig& f) {
   const int all = entries(f);
+  const int most = c.warpgroups == 1 && all > kMostGroupTile ? kMostGroupTile : all;
   int count = all < 64 ? all : 64;
-  while (count < all && count * 2 / kCoreRows * core_rows_bytes(f) <= c.tile_bytes) count *= 2;
+  while (count < most && count * 2 / kCoreRows * core_rows_bytes(f) <= c.tile_bytes) count *= 2;
   return count;
+}
+VQ_HD constexpr int raw_tile_bytes(const ProductsConfig& c, const FormatConfig& f) {
+  return tile_entries(c, f) * f.vector_size * 2;
+}
+// As products read it: core matrices, and the norms behind them, fp32.
+VQ_HD constexpr int tile_place_bytes(const ProductsConfig& c, const FormatConfig& f) {
+  return tile_entries(c, f) / kCoreRows * core_rows_bytes(f) + tile_entries(c, f) * 4;
 }
 
 // Entries of a set: of a row, a lane keeps the least estimate of a set. Four sets are a group of
@@ -67,33 +80,53 @@ VQ_HD constexpr int tile_entries(const ProductsConfig& c, const FormatConfig& f)
 VQ_HD constexpr int set_entries(const FormatConfig& f) { return entries(f) >= 16384 ? 16 : 8; }
 
 // Entries of sets are compared from shared memory: bytes from one to the next, an odd number of 16,
-// so that eight of them meet in no bank; and sets of a warp there, one of which may arrive.
+// so that eight of them meet in no bank.
 VQ_HD constexpr int staged_bytes(const FormatConfig& f) { return f.vector_size * 2 + 16; }
-VQ_HD constexpr int set_buffers(const FormatConfig& f) { return f.vector_size <= 96 ? 2 : 1; }
 
-// Runs of a unit's sub-vectors that a block's warps take at once.
+// A run: the sub-vectors of a unit that a block's warps take at once, and how many runs a unit has.
+VQ_HD constexpr int run_vectors(const ProductsConfig& c) {
+  return c.threads / 32 * product_vectors(c);
+}
 VQ_HD constexpr int unit_runs(const ProductsConfig& c, const FormatConfig& f) {
-  return ceil_div(c.tokens_per_block * unit_sub_vectors(c, f), c.threads / 32 * kProductVectors);
+  return ceil_div(c.tokens_per_block * unit_sub_vectors(c, f), run_vectors(c));
+}
+// Estimates that a lane keeps of its sets of a row, a quarter of all; and a row of its four lanes:
+// those of sets that may be compared, and one that bounds all others. Each row that needs more
+// costs its block a pass over all entries. The rounding of bf16 is eight times that of f16.
+VQ_HD constexpr int lane_estimates(const ProductsConfig& c) {
+  return c.element == Element::bf16 ? 5 : 3;
+}
+VQ_HD constexpr int kept_estimates(const ProductsConfig& c) {
+  return c.element == Element::bf16 ? 8 : 4;
 }
 
 // Byte offsets into the part of shared memory that a search has to itself.
 struct ProductsShared {
-  i64 tiles;     // [kTileBuffers] tiles
-  i64 sets;      // in the same place, once the products are done: [warp][set_buffers][32] entries
-  i64 norms;     // [2][tile_entries] fp32: |c|^2 / 2
+  i64 tiles;     // [kTileBuffers] tiles, and |c|^2 / 2 of their entries
+  i64 raw;       // [kRawTiles] tiles as they arrive, with warp groups
+  i64 sets;      // in the same place, once the products are done: of each warp that compares 32
+                 // entries
+  i64 kept;      // there, too, but behind the tiles that products read: [kept_estimates + 2]
+                 // [run_vectors] fp32, |h|^2 and |r|^2 the last two
   i64 largest;   // [warp] fp32: the largest norm that it has seen
   i64 partials;  // [2][warp] fp32 and u32: the nearest of a warp's share of all entries
+  i64 beside;    // [kTileBuffers + kRawTiles] of the rings of both, with warp groups
   i64 total;
 };
 VQ_HD constexpr ProductsShared products_shared(const ProductsConfig& c, const FormatConfig& f) {
   ProductsShared at{};
   Carver carve;
-  const i64 tiles = i64{kTileBuffers} * tile_entries(c, f) / kCoreRows * core_rows_bytes(f);
-  const i64 sets = i64{c.threads} * set_buffers(f) * staged_bytes(f);
-  at.tiles = at.sets = carve(tiles > sets ? tiles : sets);
-  at.norms = carve(i64{2} * tile_entries(c, f) * 4);
+  const i64 places = i64{kTileBuffers} * tile_place_bytes(c, f);
+  const i64 tiles = places + (c.warpgroups == 1 ? i64{kRawTiles} * raw_tile_bytes(c, f) : i64{0});
+  const i64 sets = i64{run_vectors(c)} / compared_vectors(c, f) * 32 * staged_bytes(f);
+  const i64 kept = sets > places ? sets : places;
+  const i64 compared = kept + i64{kept_estimates(c) + 2} * run_vectors(c) * 4;
+  at.tiles = at.sets = carve(tiles > compared ? tiles : compared);
+  at.raw = at.tiles + places;
+  at.kept = at.tiles + kept;
   at.largest = carve(i64{c.threads} / 32 * 4);
   at.partials = carve(i64{2} * (c.threads / 32) * 8);
+  at.beside = carve(c.warpgroups == 1 ? i64{kTileBuffers + kRawTiles} * kRingBesideBytes : i64{0});
   at.total = carve.next;
   return at;
 }
