@@ -88,6 +88,10 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   add_part("void begin_first() const {", of_member, std::holds_alternative<AttentionBins>(plan),
            false);
 
+  if (const auto* groups = std::get_if<LinearBytegroups>(&plan)) {
+    add_part("class BulkRing {", of_class, true, groups->x_before == 1);
+    add_part("class StagedRow {", of_class, true, groups->x_before == 1);
+  }
   if (const auto* bytes = std::get_if<LinearBytes>(&plan)) {
     const bool making = bytes->making_warps > 0;
     add_part("class MadeRing {", of_class, true, making);
