@@ -83,7 +83,7 @@ LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuS
 void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearBytegroups;
-  constexpr int kFewestRows = 5;
+  constexpr int kFewestRows = 2;
   if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products ||
       planned_rows(op) < kFewestRows) {
     return;

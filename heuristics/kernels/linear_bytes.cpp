@@ -224,6 +224,7 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
   add_partials(to, c, plan.x_before == 1);
   to.chain += turns * tiles;
+  if (!pairs) to.prologue += 2;  // as fitted, of products of 8 rows
   // Sums are handed over in turns, each with two barriers, and stored and loaded.
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) {
     to.prologue += 0.5 + vq::lane_sums(c) / 16.0;
