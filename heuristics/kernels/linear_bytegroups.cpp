@@ -51,7 +51,7 @@ void judge_plan(Judge& judge, const LinearBytegroups& plan, const Linear& op, co
   judge.require(plan.x_before == 1 || vq::share_octets(config) <= kMostOctets,
                 "a block turns {} columns to bytes at once, more than {}; use more splits or "
                 "x_before 1",
-                vq::staged_chunks(config) * plan.chunk_columns, 256 * kMostOctets);
+                std::int64_t{vq::staged_chunks(config)} * plan.chunk_columns, 256 * kMostOctets);
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(vq::bytegroup_registers(config) <= most,
                 "sums, operands and codes take {} registers a thread, of {}; lower threads, "
