@@ -99,8 +99,8 @@ def disassemblies(tool, folder):
     made += [(weights, rows, {"dataflow": "rowgroups", **merging})
              for weights, rows, merging in itertools.product((*formats, "aqlm-2x8i8"), (64, 128), merged)]
     made = [(weights, rows, {**plan, "outputs_per_warp": 16}) for weights, rows, plan in made]
-    made += [("aqlm-2x8i8", rows, {"dataflow": "bytegroups", **merging})
-             for rows, merging in itertools.product((16, 64), merged)]
+    made += [("aqlm-2x8i8", rows, {"dataflow": "bytegroups", "x_before": before, **merging})
+             for rows, before, merging in itertools.product((16, 64), (0, 1), merged)]
     configs = [(f"{plan['dataflow']}-{weights}-{rows}",
                 {"op": "gemm", "weights": weights,
                  "shape": {"rows": rows, "out_features": 7168, "in_features": 4096},

@@ -184,11 +184,9 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const bool in_l2 = partial_reads <= static_cast<double>(gpu.l2_bytes) / 2;
   us[CostPart::combine] = work.merge_launches + work.merge_turns * kLatencyCycles / clock +
                           kReads * partial_reads / (in_l2 ? l2_rate : 1e3 * gpu.memory_gbps);
-  // Two barriers of a cluster, and what an SM loads of others a clock; fits found 1.05 to 1.09 of
-  // it.
-  constexpr double kClusterBarriersUs = 1.5, kPeerBytes = 100;
   if (work.cluster > 1) {
-    us[CostPart::cluster] = kClusterBarriersUs + on_one * work.exchanged_bytes / kPeerBytes / clock;
+    us[CostPart::cluster] =
+        work.cluster_us + on_one * work.exchanged_bytes / work.peer_bytes / clock;
   }
   us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
   us[CostPart::fill] = waves * work.fill * kLatencyCycles / clock;

@@ -339,11 +339,25 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
 }
 
 // Partials of many rows are stored behind all products, and read again: nothing overlaps them.
+// Where the next call begins with a kernel that makes x, that waits for the one that merges: as
+// fitted.
 template <class Config>
-void add_partials(BlockWork& to, const Config& c) {
+void add_partials(BlockWork& to, const Config& c, bool x_before) {
   if (!vq::stores_partials(c)) return;
+  const double bytes_a_clock = x_before ? 16 : kL2Bytes;
   const double bytes = 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c);
-  to.merge_turns += bytes / (kLatencyCycles * kL2Bytes);
+  to.merge_turns += bytes / (kLatencyCycles * bytes_a_clock);
+  if (x_before) to.merge_launches += 1.5;
+}
+
+// What the dataflows whose operands are bytes take otherwise, as fitted to some 1200 plans of them
+// (docs/notebook/bytes.md): a table is filled by stores, which take as long by any number of
+// threads; barriers of a cluster take less, and what its blocks load from each other more.
+inline void count_bytes(BlockWork& to) {
+  constexpr double kThreads = 512;
+  to.fill *= to.threads / kThreads;
+  to.cluster_us = 0.7;
+  to.peer_bytes = 12;
 }
 
 }  // namespace vqgen

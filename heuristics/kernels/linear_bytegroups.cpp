@@ -9,6 +9,13 @@ namespace {
 
 constexpr int kBytegroupRows = 64;  // of a block, by default
 
+// The most splits whose clusters all run at once, where there are `blocks` of each split.
+int most_clustered(const GpuSpec& gpu, std::int64_t blocks) {
+  int splits = vq::kMostClusterBlocks;
+  while (splits > 1 && blocks * splits > cluster_sms(gpu, splits)) --splits;
+  return splits;
+}
+
 // Chunks of whole runs of about `columns`, two steps at least.
 int chunk_of(const LinearBytegroups& plan, const Linear& op, std::int64_t columns) {
   const std::int64_t run = vq::run_columns(configured(plan, op));
@@ -40,6 +47,11 @@ void judge_plan(Judge& judge, const LinearBytegroups& plan, const Linear& op, co
   judge.require(op.shape.in_features <= kMostColumns,
                 "sums of integers over {} columns pass 32 bits; use dataflow bytes",
                 op.shape.in_features);
+  constexpr int kMostOctets = 16;  // of a lane: 4 registers each, before sums and codes take them
+  judge.require(plan.x_before == 1 || vq::share_octets(config) <= kMostOctets,
+                "a block turns {} columns to bytes at once, more than {}; use more splits or "
+                "x_before 1",
+                std::int64_t{vq::staged_chunks(config)} * plan.chunk_columns, 256 * kMostOctets);
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(vq::bytegroup_registers(config) <= most,
                 "sums, operands and codes take {} registers a thread, of {}; lower threads, "
@@ -71,7 +83,7 @@ LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuS
 void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearBytegroups;
-  constexpr int kFewestRows = 9;
+  constexpr int kFewestRows = 2;
   if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products ||
       planned_rows(op) < kFewestRows) {
     return;
@@ -81,17 +93,21 @@ void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
   for_each_of(plan, {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}}, [&] {
     for (const int columns : {256, 512}) {
       plan.chunk_columns = chunk_of(plan, op, columns);
-      std::set<int> cuts;
+      const std::int64_t blocks = blocks_of_split(op, plan);
+      std::set<int> cuts{splits_in_chunks(plan, op, most_clustered(to.gpu, blocks))};
       for (const int waves : {1, 2}) {
-        cuts.insert(splits_in_chunks(plan, op,
-                                     std::int64_t{waves} * to.gpu.sms / blocks_of_split(op, plan)));
+        cuts.insert(splits_in_chunks(plan, op, std::int64_t{waves} * to.gpu.sms / blocks));
       }
       for (const int splits : cuts) {
         plan.splits = splits;
-        for (const Placement& each : placements) {
-          plan.codebook = each;
-          to.add(plan);
+        for (const int x_before : {1, 0}) {
+          plan.x_before = x_before;
+          for (const Placement& each : placements) {
+            plan.codebook = each;
+            to.add(plan);
+          }
         }
+        plan.x_before = 1;
       }
     }
   });
@@ -107,6 +123,7 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   const double steps = warps * runs * vq::run_steps(c);  // of all warps
   const double lookups = steps * 2 * vq::octet_codes(c.weights);
   add_lookups(to, use.operands.front(), lookups, conflicts);
+  count_bytes(to);
   const double words = format.vector_size / 4.0;
   to.arithmetic += lookups * (1 + words) + lookups / format.residuals * words * 2;
   to.turns += steps;
@@ -120,10 +137,19 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   to.passes += steps / vq::kGroupWarps * vq::step_bytes(c) / 128;
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   to.l2_bytes += chunks * vq::chunk_bytes(c);
-  to.prologue += chunks + 2;  // and the kernel before
+  if (plan.x_before == 1) {
+    to.prologue += chunks / 2 + 2;  // and the kernel before
+    // As fitted, clusters take longer to add up beside the kernel that makes the next call's x.
+    to.exchanged_bytes *= 2;
+  } else {
+    // Octets that a lane turns to bytes, by about 50 instructions, and the loads before.
+    constexpr double kOctetCycles = 50;
+    const double octets = std::ceil(c.rows_per_block / warps) * vq::share_octets(c);
+    to.prologue += 1 + octets * warps / 4 * kOctetCycles / kLatencyCycles;
+  }
   // Nothing overlaps what the first chunk takes.
   to.prologue += to.passes / chunks / kLatencyCycles;
-  add_partials(to, c);
+  add_partials(to, c, plan.x_before == 1);
   to.chain += runs;
   to.registers = vq::bytegroup_registers(c);
 }

@@ -58,19 +58,9 @@ bool fit_chunk(LinearBytes& plan, const Linear& op, std::int64_t runs) {
 // Who turns x to bytes, as x_before and making_warps: all warps, a kernel before, or some warps.
 constexpr std::array kMakers{std::pair{0, 0}, std::pair{1, 0}, std::pair{0, 2}};
 
-// Whether the warps that make bytes of x keep up with those that multiply, and ptxas spills nothing
-// to leave room for a second block: plans alike to those that were measured
-// (docs/notebook/bytes.md).
-bool makers_keep_up(const LinearBytes& plan, const Linear& op) {
-  constexpr std::int64_t kUnitClocks = 550;  // for a row of a group
-  constexpr std::int64_t kStepPasses = 10;   // through shared memory, of 16 outputs by 32 columns
-  const bool spills = plan.product_rows == 8 && plan.outputs_per_warp == 16;
-  if (plan.rows_per_block > 8 || plan.outputs_per_warp > 32 || spills) return false;
-  const auto config = configured(plan, op);
-  const std::int64_t units = ceil_div(vq::chunk_units(config), plan.making_warps);
-  const std::int64_t steps =
-      std::int64_t{vq::outputs_per_block(config)} / 16 * (plan.chunk_columns / 32);
-  return units * kUnitClocks <= steps * kStepPasses;
+// Of these ptxas spills registers, so as to leave room for a second block.
+bool makers_spill(const LinearBytes& plan) {
+  return plan.making_warps > 0 && plan.product_rows == 8 && plan.outputs_per_warp == 16;
 }
 
 // The lengths of chunks that are tried, in runs per warp: where all warps wait for each, the longer
@@ -169,11 +159,11 @@ void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePla
           for (const auto& [x_before, making_warps] : kMakers) {
             plan.x_before = x_before;
             plan.making_warps = making_warps;
+            if (makers_spill(plan)) continue;
             for (const int runs : chunk_runs_of(plan, op)) {
               LinearBytes fitted = plan;
               fit_block(fitted, op, to.gpu, along, waves);
               if (!fit_chunk(fitted, op, runs)) continue;
-              if (making_warps > 0 && !makers_keep_up(fitted, op)) continue;
               for (const Placement& each : placements) {
                 fitted.codebook = each;
                 to.add(fitted);
@@ -200,6 +190,7 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   const double steps = turns * warps * vq::run_steps(c);  // of all warps
   const double lookups = steps * tiles * 2 * vq::octet_codes(c.weights);
   add_lookups(to, use.operands.front(), lookups, conflicts);
+  count_bytes(to);
   // An address, additions of words, their top bits.
   const double words = format.vector_size / 4.0;
   to.arithmetic += lookups * (1 + words) + lookups / format.residuals * words;
@@ -221,10 +212,19 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
     const double waits = plan.making_warps > 0 ? 1 : chunks;
     to.prologue += waits * std::ceil(vq::chunk_units(c) / (c.threads / 32.0)) - (chunks - waits);
   }
+  if (plan.making_warps > 0) {
+    // The others wait where the warps that make chunks are slower; and, as fitted, the more for
+    // each chunk the more of them share it.
+    constexpr double kOctetClocks = 265;
+    const double octets = (chunks - 1) * vq::chunk_units(c) * vq::lane_octets(c);
+    to.passes = std::max(to.passes, octets / plan.making_warps * kOctetClocks);
+    to.prologue += 0.5 + 1.5 * c.warps_along_columns;
+  }
   // The sums of groups to numbers.
   to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
-  add_partials(to, c);
-  to.chain += turns;
+  add_partials(to, c, plan.x_before == 1);
+  to.chain += turns * tiles;
+  if (!pairs) to.prologue += 2;  // as fitted, of products of 8 rows
   // Sums are handed over in turns, each with two barriers, and stored and loaded.
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) {
     to.prologue += 0.5 + vq::lane_sums(c) / 16.0;

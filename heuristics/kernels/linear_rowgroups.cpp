@@ -142,7 +142,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   to.l2_bytes += chunks * vq::chunk_bytes(c);
   to.prologue += chunks + 2;  // and the kernel before
-  add_partials(to, c);
+  add_partials(to, c, false);
   to.chain += runs * tiles;
   to.registers = vq::warpgroup_registers(c);
 }

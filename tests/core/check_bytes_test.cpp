@@ -124,6 +124,19 @@ TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
                    p.chunk_columns = 32;
                  }),
                  {"chunk_columns 32", "two steps"});
+  // Without a kernel before all of a block's columns of x stand in its shared memory.
+  const auto by_block = [](int splits, int rows) {
+    return [=](LinearBytegroups& p) {
+      p.x_before = 0;
+      p.splits = splits;
+      p.rows_per_block = rows;
+    };
+  };
+  op.shape.in_features = 8192;
+  expect_ok(with(by_block(2, 16)));
+  expect_refused(with(by_block(1, 16)), {"8192 columns to bytes at once", "more splits"});
+  expect_refused(with(by_block(2, 64)), {"bytes of shared memory a block"});
+  op.shape.in_features = 4096;
   op.weights.scope = Scope::channel_group;
   op.weights.group_channels = 1024;
   expect_refused(check(sound, op, find_gpu("h200")), {"4 codebooks", "use dataflow bytes"});

@@ -67,7 +67,15 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   const CostParts as_cluster = model.ideal(plan);
   EXPECT_EQ(by_kernel[CostPart::cluster], 0);
-  EXPECT_DOUBLE_EQ(as_cluster[CostPart::cluster], 1.5 + 256 * 64 * 4 / 100.0 / 1000);
+  // Twice as much beside the kernel that makes the next call's x.
+  EXPECT_DOUBLE_EQ(as_cluster[CostPart::cluster], 0.7 + 2 * 256 * 64 * 4 / 12.0 / 1000);
+  LinearBytegroups by_blocks = plan;
+  by_blocks.x_before = 0;
+  EXPECT_DOUBLE_EQ(model.ideal(by_blocks)[CostPart::cluster], 0.7 + 256 * 64 * 4 / 12.0 / 1000);
+  LinearRowgroups rows{.chunk_columns = 512, .splits = 8, .combine = Combine::cluster};
+  rows.rows_per_block = 64;
+  rows.codebook = plan.codebook;
+  EXPECT_DOUBLE_EQ(model.ideal(rows)[CostPart::cluster], 1.5 + 256 * 64 * 4 / 100.0 / 1000);
   EXPECT_GT(by_kernel[CostPart::combine], 1);
   EXPECT_EQ(as_cluster[CostPart::combine], 0);
   EXPECT_LT(as_cluster[CostPart::l2], by_kernel[CostPart::l2]);
@@ -93,6 +101,46 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   plan.combine = Combine::kernel;
   EXPECT_DOUBLE_EQ(tensor, (2 - kShareOfOthers * (2 - 132.0 / 114)) *
                                model_of_three.ideal(plan)[CostPart::tensor]);
+}
+
+// Bytes of x by each block cost no launch, but are made again for each block of outputs.
+TEST(BytegroupsCost, OfXByEachBlockGrowsWithRowsAndColumns) {
+  const GpuSpec gpu = find_gpu("h100");
+  Gemm op = product_of_bytes();
+  op.shape.out_features = op.shape.in_features = 4096;
+  const auto prologue = [&](int rows, int splits, int x_before) {
+    op.shape.rows = rows;
+    LinearBytegroups plan{.splits = splits};
+    plan.x_before = x_before;
+    plan.rows_per_block = rows;
+    plan.codebook = all_replicated(256, 16);
+    const Verdict verdict = check(plan, op, gpu);
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
+    return CostModel(op, gpu, {}).ideal(plan)[CostPart::prologue];
+  };
+  EXPECT_LT(prologue(16, 8, 0), prologue(16, 8, 1));
+  EXPECT_GT(prologue(64, 4, 0), prologue(64, 4, 1));
+  EXPECT_GT(prologue(32, 8, 0), prologue(16, 8, 0));
+  EXPECT_GT(prologue(32, 4, 0), prologue(32, 8, 0));
+}
+
+// Warps that make bytes of x too slowly are what the block takes.
+TEST(BytesCost, OfMakingWarpsIsTheirTimeWhereTheyAreSlower) {
+  const GpuSpec gpu = find_gpu("h100");
+  Gemm op = product_of_bytes();
+  op.shape = {.rows = 8, .out_features = 3584, .in_features = 18944};
+  LinearBytes plan{.threads = 320, .outputs_per_warp = 16, .chunk_columns = 1024};
+  plan.warps_along_columns = 4;
+  plan.codebook = all_replicated(256, 16);
+  const auto shared = [&](int making_warps) {
+    plan.making_warps = making_warps;
+    plan.threads = 256 + 32 * making_warps;
+    const Verdict verdict = check(plan, op, gpu);
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
+    return CostModel(op, gpu, {}).ideal(plan)[CostPart::shared];
+  };
+  EXPECT_GT(shared(2), 3 * shared(0));  // 45 us on an H100, where others take 17
+  EXPECT_NEAR(shared(2), 2 * shared(4), 0.1 * shared(2));
 }
 
 TEST(ClusterChoice, IsMadeByRulesAndByTheModel) {

@@ -94,6 +94,10 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
     add_part("class BulkRing {", of_class, true, groups);
     add_part("static float estimate_by_warps(", of_member, true, !groups);
   }
+  if (const auto* groups = std::get_if<LinearBytegroups>(&plan)) {
+    add_part("class BulkRing {", of_class, true, groups->x_before == 1);
+    add_part("class StagedRow {", of_class, true, groups->x_before == 1);
+  }
   if (const auto* bytes = std::get_if<LinearBytes>(&plan)) {
     const bool making = bytes->making_warps > 0;
     add_part("class MadeRing {", of_class, true, making);

@@ -282,6 +282,8 @@ TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
   plan.splits = 2;
   plan.combine = Combine::cluster;
   expect_every_barrier_needed(op, plan, 6);
+  plan.x_before = 0;
+  expect_every_barrier_needed(op, plan, 4);
 }
 
 // Of sums in the shared memory of a cluster's blocks: nobody takes what is not stored yet, nor

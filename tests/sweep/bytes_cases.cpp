@@ -148,6 +148,7 @@ LinearBytegroups groups_plan(const std::vector<int>& v, const Linear& op, const 
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
+  to.change(&LinearBytegroups::x_before, v[kMaking] % 2);
   return to.plan;
 }
 

@@ -95,6 +95,14 @@ std::vector<Made> all_made() {
                         .rows_per_block = 8,
                         .code_words = 1,
                         .codebook = near}},
+      {"bytegroups, x by each block", bytes,
+       LinearBytegroups{.threads = 128,
+                        .splits = 2,
+                        .combine = Combine::cluster,
+                        .x_before = 0,
+                        .rows_per_block = 8,
+                        .code_words = 1,
+                        .codebook = near}},
   };
 }
 

@@ -1,19 +1,20 @@
 // gemm by products of integers on the tensor cores of Hopper: y = x W^T, where the sums of an
 // output's entries over the stages are signed bytes of one scale, and x is two signed bytes of a
-// scale per row, which a kernel before has made (staged_x.cuh).
+// scale per row, made by a kernel before (staged_x.cuh) or by the block (share_of_x.cuh).
 //
 // A warp group multiplies 64 outputs by both bytes of all rows of the block over 32 columns
 // (wgmma), a in registers, b in shared memory. Lane (g, c) of a warp looks up octet c of outputs g
 // and g + 8, whose words are a as they come (linear_bytes/kernel.cuh). The tensor cores multiply
-// while the lanes look up the next step: two sets of operands take turns. Chunks of x come through
-// a ring of bulk copies. Sums of integers are exact, 127 * 128 for each column, and become numbers
-// at last.
+// while the lanes look up the next step: two sets of operands take turns. Chunks of x of a kernel
+// before come through a ring of bulk copies. Sums of integers are exact, 127 * 128 for each column,
+// and become numbers at last.
 #pragma once
 
 #include <vq/kernels/linear_bytegroups/plan.h>
 #include <vq/ops/bulk_ring.cuh>
 #include <vq/ops/byte_table.cuh>
 #include <vq/ops/fragment_codes.cuh>
+#include <vq/ops/share_of_x.cuh>
 #include <vq/ops/staged_x.cuh>
 
 namespace vq {
@@ -33,27 +34,34 @@ class LinearBytegroupsBlock {
   // Runs between two waits for all products.
   static constexpr int kTurns = kChunkRuns % 2 == 0 ? 2 : 1;
   using Runs = typename Codes::Run[kTurns];
-  using Ring = BulkRing<kStagedChunks, chunk_bytes(kConfig), kConfig.threads / 32>;
+  static constexpr bool kBefore = kConfig.x_before == 1;
+  using Ring = BulkRing<staged_chunks(kConfig), chunk_bytes(kConfig), kConfig.threads / 32>;
+  using Share = ShareOfX<Plan>;  // without a kernel before
 
   VQ_DEVICE explicit LinearBytegroupsBlock(const LinearArgs& args)
       : args_(args),
         table_(args),
         codes_(args.weights.codes, first_output()),
         ring_(shared_part<u8>(Work::at().x), shared_part<u8>(Work::at().beside),
-              args.staged + block_y() * staged_row_bytes(kConfig) +
-                  Work::begin() / kConfig.chunk_columns * chunk_bytes(kConfig),
+              kBefore ? args.staged + block_y() * staged_row_bytes(kConfig) +
+                            Work::begin() / kConfig.chunk_columns * chunk_bytes(kConfig)
+                      : nullptr,
               static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}))) {
   }
 
   VQ_DEVICE void run() {
-    VQ_UNROLL
-    for (int i = 0; i < kColumns / 2; ++i) sum_[i] = 0;
-    warpgroup_hold(sum_);
-    if (Work::begin() < Work::end()) {
-      multiply_share();
+    const bool works = Work::begin() < Work::end();
+    Runs runs;
+    if (works) {
+      prepare(runs);
     } else {
       after_last_launch();
     }
+    // Behind what a block makes of x, which takes their registers.
+    VQ_UNROLL
+    for (int i = 0; i < kColumns / 2; ++i) sum_[i] = 0;
+    warpgroup_hold(sum_);
+    if (works) multiply_share(runs);
     warpgroup_hold(sum_);
     write();
   }
@@ -63,28 +71,41 @@ class LinearBytegroupsBlock {
     return Work::first_output() + warp() * kConfig.outputs_per_warp;
   }
 
-  // The columns of this block's split.
-  VQ_DEVICE void multiply_share() {
-    Runs runs;
+  // The first codes, the codebook, and x or the ring that it comes through.
+  VQ_DEVICE void prepare(Runs& runs) {
     codes_.load(runs[0], Work::begin() / kRunColumns);
     table_.switch_to(Work::bound_unit(Work::begin()));
-    table_.finish_load(table_.begin_load());
-    if (thread_index() == 0) ring_.begin();
-    after_last_launch();
-    if (thread_index() == 0) ring_.ask_for_first();
-    sync_block();  // the ring's barriers and the codebook stand
+    const auto begun = table_.begin_load();
+    if constexpr (kBefore) {
+      table_.finish_load(begun);
+      if (thread_index() == 0) ring_.begin();
+      after_last_launch();
+      if (thread_index() == 0) ring_.ask_for_first();
+    } else {
+      after_last_launch();
+      Share::make(args_, [&] { table_.finish_load(begun); });
+      fence_shared();
+    }
+    sync_block();
+  }
+
+  // The columns of this block's split.
+  VQ_DEVICE void multiply_share(Runs& runs) {
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
-      ring_.await();
-      u64 x = warpgroup_operand(ring_.chunk(), k_octet_bytes(kConfig), kCoreBytes);
+      if constexpr (kBefore) ring_.await();
+      u64 x = warpgroup_operand(kBefore ? ring_.chunk() : Share::chunk(first),
+                                k_octet_bytes(kConfig), kCoreBytes);
       for (int run = 0; run < kChunkRuns; run += kTurns) {
         // ptxas may give what is looked up the registers of operands, and does not know across a
         // loop's turn that products in flight read them.
         warpgroup_wait<0>();
-        if (run == 0 && first != Work::begin()) ring_.give_back();
+        if constexpr (kBefore) {
+          if (run == 0 && first != Work::begin()) ring_.give_back();
+        }
         multiply(runs, x, first / kRunColumns + run);
-        x = advanced(x, kTurns * kSteps * step_bytes(kConfig));
+        x = advanced(x, kTurns * kSteps * step_stride(kConfig));
       }
-      ring_.advance();
+      if constexpr (kBefore) ring_.advance();
     }
     warpgroup_wait<0>();
   }
@@ -118,7 +139,7 @@ class LinearBytegroupsBlock {
       codes_.load(runs[1], run + 1);
       multiply_run(octets, 0, runs[0], x, [&](Octets& next) { look_up(next, runs[1], 0); });
       codes_.load(runs[0], run + 2);
-      multiply_run(octets, kSteps, runs[1], advanced(x, kSteps * step_bytes(kConfig)),
+      multiply_run(octets, kSteps, runs[1], advanced(x, kSteps * step_stride(kConfig)),
                    [](Octets&) {});
     }
   }
@@ -153,7 +174,7 @@ class LinearBytegroupsBlock {
         }
       }
       warpgroup_fence();
-      warpgroup_mma_s8<kColumns>(sum_, a, advanced(x, step * step_bytes(kConfig)));
+      warpgroup_mma_s8<kColumns>(sum_, a, advanced(x, step * step_stride(kConfig)));
       warpgroup_commit();
     }
   }
@@ -163,12 +184,18 @@ class LinearBytegroupsBlock {
   VQ_DEVICE static int row_of(int i) {
     return block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
   }
+  VQ_DEVICE float row_scale(int row) const {
+    if constexpr (!kBefore) {
+      // A split without columns has made none.
+      return Work::begin() < Work::end() ? Share::scale(row - block_y() * kRows) : 0.0f;
+    }
+    return row < Work::rows(args_) ? staged_scale<Plan>(args_, row) : 0.0f;
+  }
   VQ_DEVICE void write() const {
     float row_scales[kRows / 4], output_scales[2];
     VQ_UNROLL
     for (int i = 0; i < kRows / 4; ++i) {
-      const int row = row_of(i / 2 * 4 + i % 2);
-      row_scales[i] = row < Work::rows(args_) ? staged_scale<Plan>(args_, row) : 0.0f;
+      row_scales[i] = row_scale(row_of(i / 2 * 4 + i % 2));
     }
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {

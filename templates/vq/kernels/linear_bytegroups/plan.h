@@ -1,5 +1,6 @@
-// Plan of a product of bytes by warp groups (Hopper), for many rows: as bytes, but x is turned to
-// bytes once, by a kernel before, and four warps multiply together with all rows of a block.
+// Plan of a product of bytes by warp groups (Hopper), for many rows: as bytes, but four warps
+// multiply together with all rows of a block. x is turned to bytes once, by a kernel before, or by
+// each block, all of its columns at once.
 #pragma once
 
 #include <vq/layout/core_matrices.h>
@@ -12,6 +13,7 @@ struct LinearBytegroups {
   int chunk_columns = 256;
   int splits = 1;
   Combine combine = Combine::kernel;
+  int x_before = 1;
   int rows_per_block = 16;
   int code_words = 4;
   Placement codebook{};
@@ -33,6 +35,10 @@ struct LinearBytegroups {
     visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
     visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
+    visit("x_before", &P::x_before, Range{0, 1},
+          "1: a kernel before turns x to bytes, which come by bulk copies; 0: each block does, all "
+          "of "
+          "its columns at once");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8 to 128");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
@@ -57,12 +63,23 @@ VQ_HD constexpr int k_octet_bytes(const LinearConfig<LinearBytegroups>& c) {
 VQ_HD constexpr int step_bytes(const LinearConfig<LinearBytegroups>& c) {
   return 2 * k_octet_bytes(c);
 }
-VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearBytegroups>& c) {
-  return c.chunk_columns / 32 * step_bytes(c);
+// From a step to the next. Lanes of a block that turns x to bytes store steps side by side, which
+// are so much further apart that they meet in no bank.
+VQ_HD constexpr int step_stride(const LinearConfig<LinearBytegroups>& c) {
+  return step_bytes(c) + (c.x_before == 1 ? 0 : kCoreRowBytes);
 }
-// A chunk comes while the last products of the one before are still reading theirs, and other warps
-// are behind.
-inline constexpr int kStagedChunks = 3;
+VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return c.chunk_columns / 32 * step_stride(c);
+}
+// Chunks in shared memory: with a kernel before, a chunk comes while the last products of the one
+// before are still reading theirs, and other warps are behind; else all of the block.
+VQ_HD constexpr int staged_chunks(const LinearConfig<LinearBytegroups>& c) {
+  return c.x_before == 1 ? 3 : static_cast<int>(ceil_div(chunks(c), i64{c.splits}));
+}
+// Octets of a row that a lane turns to bytes where the block does.
+VQ_HD constexpr int share_octets(const LinearConfig<LinearBytegroups>& c) {
+  return static_cast<int>(ceil_div(i64{staged_chunks(c)} * c.chunk_columns, i64{256}));
+}
 
 // What the first kernel makes: of each block of rows whole chunks of bytes; and a scale for each
 // row, fp32, by which the integers 256 high + low become numbers.
@@ -73,6 +90,7 @@ VQ_HD constexpr i64 staged_scales(const LinearConfig<LinearBytegroups>& c) {
   return row_blocks(c) * staged_row_bytes(c);
 }
 VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearBytegroups>& c) {
+  if (c.x_before == 0) return 0;
   return ceil_div(staged_scales(c) + row_blocks(c) * c.rows_per_block * 4, i64{16}) * 16;
 }
 // A block of the first kernel turns a row to bytes, a thread the columns of few steps, one where a
@@ -93,18 +111,20 @@ VQ_HD constexpr int bytegroup_registers(const LinearConfig<LinearBytegroups>& c)
   return c.rows_per_block + 2 * 2 * run_words(c) + 8 + kBeside;
 }
 
-// [kStagedChunks] chunks, and what their ring has beside them.
+// Chunks; beside them what their ring has, or the scales of rows.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearBytegroups>& c) {
-  return i64{kStagedChunks} * chunk_bytes(c);
+  return i64{staged_chunks(c)} * chunk_bytes(c);
 }
-VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytegroups>&) {
-  return i64{kStagedChunks} * kRingBesideBytes;
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytegroups>& c) {
+  return c.x_before == 1 ? i64{staged_chunks(c)} * kRingBesideBytes : i64{4} * c.rows_per_block;
 }
 
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
   CallShape shape{};
-  shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
-             staging_threads(c), staging_threads(c) / 32 * 4, false, false});
+  if (c.x_before == 1) {
+    shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
+               staging_threads(c), staging_threads(c) / 32 * 4, false, false});
+  }
   return call_behind(c, shape, shared_layout(c).total);
 }
 
