@@ -128,7 +128,8 @@ TEST_F(Wide, WrongDistancesAndResidualsAreFound) {
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
        {std::pair{"load_global(from + piece), share_", "load_global(from), share_"},
-        std::pair{"load(from + first + i)", "load(from)"}, std::pair{"x + piece * kPiece + d", "x + d"},
+        std::pair{"load(from + first + i)", "load(from)"},
+        std::pair{"x + piece * kPiece + d", "x + d"},
         std::pair{"store_shared(at, load_shared(at) - taken[d]);", ""}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
