@@ -8,10 +8,15 @@
 namespace vqgen {
 namespace {
 
-TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
+Gemv one_row() {
   Gemv op;
   op.shape = {1, 4096, 4096};
   op.weights = find_format("aqlm-2x8", "test");
+  return op;
+}
+
+TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
+  const Gemv op = one_row();
   const GpuSpec gpu = find_gpu("h200");
   LinearFragments plan{.outputs_per_warp = 16, .chunk_columns = 4096, .codebook = all_shared(256)};
   CostModel model(op, gpu, {});
@@ -29,9 +34,7 @@ TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
 
 // By hand: 4096 x 4096 in codes of 2 bits on 128 blocks of one SM each.
 TEST(Cost, CountsOfAPlanByHand) {
-  Gemv op;
-  op.shape = {1, 4096, 4096};
-  op.weights = find_format("aqlm-2x8", "test");
+  const Gemv op = one_row();
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
   gpu.memory_gbps = 1000;
@@ -62,9 +65,7 @@ TEST(Cost, CountsOfAPlanByHand) {
 
 // What the last block does takes the place of the second kernel, and is all that differs.
 TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
-  Gemv op;
-  op.shape = {1, 4096, 4096};
-  op.weights = find_format("aqlm-2x8", "test");
+  const Gemv op = one_row();
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
   LinearFragments plan{.threads = 128,
