@@ -205,6 +205,7 @@ VQ_DEVICE const T* wide_step(const T* pointer, u32 count, u32 bytes) {
   return reinterpret_cast<const T*>(reinterpret_cast<u64>(pointer) + u64{count} * bytes);
 }
 VQ_DEVICE void prefetch_global(const void*) {}
+VQ_DEVICE u32 zero_behind(u32) { return 0; }
 template <class T>
 VQ_DEVICE T load_global_coherent(const T* p, VQ_SITE) {
   host::check_global(host::Access::kLoadGlobalCoherent, p, {file, line});

@@ -168,7 +168,12 @@ class AttentionFragmentsBlock {
   // meanwhile. False where there is none.
   template <int kStep>
   VQ_DEVICE bool step(const Codes& now, Codes& next, int& first, int begin, int end) {
-    const int following = first + Reader::template to_next<kStep>();
+    int following = first + Reader::template to_next<kStep>();
+    // Where ptxas does not see by itself that this step's codes are there before it asks for the
+    // next ones, it has this step wait for both: they have one counter.
+    if constexpr (Reader::kGrouped) {
+      following += static_cast<int>(zero_behind(now.values[kTiles - 1][1][0]));
+    }
     const bool more = following < end;
     // Copies of the next group's scales go where this one's are until it is taken.
     constexpr bool kTakeFirst = Reader::kSteps == 1;
