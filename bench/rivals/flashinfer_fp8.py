@@ -10,13 +10,14 @@ import pathlib
 import shutil
 
 import baselines
+import shapes
 from checking import Prepared, version_of
 
 DISTRIBUTION = "flashinfer-python"
 VARIANTS = ("fa2", "xqa")
 TOLERANCE = {"fa2": 1e-2, "xqa": 6e-2}
 BITS = 8
-PAGE = 64
+PAGE = shapes.PAGE_TOKENS
 WORKSPACE_BYTES = 256 << 20
 SEMAPHORE_BYTES = 8 << 20
 TOLD = (1, 2, 3, 4, 6, 8)  # times the multiprocessors of the device

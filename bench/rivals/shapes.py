@@ -11,10 +11,13 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CACHES = ((1, 32, 8, 196608), (1, 32, 8, 32768), (8, 32, 8, 4096), (16, 32, 8, 16384), (64, 32, 8, 8192),
           (128, 32, 8, 1024), (4, 64, 8, 131072), (1, 28, 4, 32768))
 HEAD_DIM = 128
+PAGE_TOKENS = 64  # as FlashInfer's
 
 TWINS = {"products": {"aqlm-2x8": {"weights": "aqlm-2x8"}, "aqlm-2x8i8": {"weights": "aqlm-2x8i8"}},
          "attention": {"d4b8": {"keys": "vecinfer-d4b8", "values": "vecinfer-d4b8"},
-                       "d4b8i8": {"keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8i8"}}}
+                       "d4b8i8": {"keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8i8"},
+                       "d4b8i8-paged": {"keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8i8",
+                                        "shape": {"page_tokens": PAGE_TOKENS}}}}
 BITS_OF_TWINS = 2
 PARTS = tuple(TWINS)
 
@@ -46,4 +49,6 @@ def selected(pattern):
 
 def twins(problem):
     """(name, config) of each format in which vqgen is timed."""
-    return [(name, {**problem["config"], **formats}) for name, formats in TWINS[problem["part"]].items()]
+    config = problem["config"]
+    return [(name, {**config, **formats, "shape": {**config["shape"], **formats.get("shape", {})}})
+            for name, formats in TWINS[problem["part"]].items()]
