@@ -94,10 +94,10 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 // measured on an H100, and on nothing else yet (docs/notebook/attention-bytes.md): by 2 to 37 %
 // where all blocks stand side by side. Where they stand in line it was no faster, nor where blocks
 // of more than a quad of heads share a sequence. Sequences that may be long and of different
-// lengths are shared by length, which fragments alone do.
+// lengths are shared by length, which fragments alone do. In pages it was not measured.
 bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const std::int64_t blocks = call_shape(plan, op).blocks();
-  return gpu.warpgroup_products && blocks <= gpu.sms &&
+  return gpu.warpgroup_products && blocks <= gpu.sms && op.shape.page_tokens == 0 &&
          (plan.heads_per_block <= 4 || plan.splits == 1) &&
          choose_plan(AttentionFragments{}, op, gpu).splits_by == SplitsBy::sequence;
 }

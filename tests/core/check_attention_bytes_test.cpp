@@ -58,7 +58,7 @@ TEST(CheckAttentionBytes, BothFormatsAreBytesOfOneStageAndCodebook) {
   }
 }
 
-TEST(CheckAttentionBytes, RowsAreContiguousAndQueriesOneAtATime) {
+TEST(CheckAttentionBytes, NoTokensAreRawAndQueriesOneAtATime) {
   using Op = AttentionDecode;
   expect_ok(of_problem([](Op& op) { op.shape.head_dim = 64; }));
   expect_ok(of_problem([](Op& op) { op.dtype = DType::bf16; }));
@@ -69,7 +69,7 @@ TEST(CheckAttentionBytes, RowsAreContiguousAndQueriesOneAtATime) {
   }
   expect_refused(of_problem([](Op& op) { op.shape.window = 16; }), {"no raw window", "fragments"});
   expect_refused(of_problem([](Op& op) { op.shape.sinks = 1; }), {"sinks", "use fragments"});
-  expect_refused(of_problem([](Op& op) { op.shape.page_tokens = 16; }), {"no pages"});
+  expect_ok(of_problem([](Op& op) { op.shape.page_tokens = 16; }));
   expect_refused(of_problem([](Op& op) { op.shape.query_tokens = 2; }), {"query_tokens 2"});
 }
 

@@ -77,6 +77,17 @@ TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
   expect_every_barrier_needed(attention_of_integers(), plan, 7);
 }
 
+TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
+  AttentionDecode op = attention_of_integers();
+  op.shape.page_tokens = 16;
+  const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  expect_every_barrier_needed(op, plan, 6);
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string few = "bulk_barrier_expect(barrier(place), 2 * static_cast<u32>(tokens)";
+  const std::string fewer = report_of(right, op, plan, few, few + " - 1");
+  EXPECT_NE(fewer.find("more bytes than its phase expects"), std::string::npos) << fewer;
+}
+
 // Codes that come by bulk copies: not before their barrier is waited for, nor over codes that other
 // warps still read; and no fewer than the barrier is told.
 TEST(Barriers, OfRoundsOfCodesAreAllNeededAndTheirCounter) {

@@ -26,6 +26,8 @@ enum Axis {
   kCombine,
   kHeads,
   kRounds,
+  kPages,
+  kOrder,
 };
 constexpr std::array kHeadDims{64, 128};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
@@ -36,7 +38,7 @@ constexpr std::array kThreadsOf{32, 64, 96};
 constexpr std::array kRoundsOf{2, 3, 4};
 constexpr std::array kHeadsOf{8, 4, 1};
 // By Axis.
-const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2, 3, 3, 2, 3, 3};
+const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2, 3, 3, 2, 3, 3, 4, 5};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -50,6 +52,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.tokens = pick(kTokenCounts, kTokens);
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.independent = v[kIndependent] == 1;
+  op.shape.page_tokens = pick(kPageTokens, kPages);
   const auto format = [&](Axis scope) {
     VqFormat of{.vector_size = 4, .index_bits = 8, .scope = pick(kScopes, scope)};
     if (of.scope == Scope::channel_group) of.group_channels = op.shape.head_dim;
@@ -74,6 +77,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.override_dropped = !check(result.plan, result.problem, gpu).ok;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   static_cast<LengthPattern>(v[kLengths])};
+  result.input.page_order = pick(kPageOrders, kOrder);
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment * 4};
   result.name = case_name(v);
@@ -83,7 +87,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 }  // namespace
 
 SweepCases attention_bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
-  return cases_of_pairs(kSizes, {}, seed, [&](const auto& values, std::uint64_t own) {
+  std::set<AxisPair> impossible;
+  exclude_orders(impossible, kPages, kOrder);
+  return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);
   });
 }

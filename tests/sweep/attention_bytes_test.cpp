@@ -224,6 +224,37 @@ TEST_P(AttentionByBytes, SequencesAloneHaveTheBitsOfTheBatch) {
   }
 }
 
+// Pages of each size in each order, of splits that begin within one, change no bit; a wrong page
+// does.
+TEST_P(AttentionByBytes, PagesChangeNoBit) {
+  AttentionDecode op = problem(64, 4, 450);
+  AttentionData data = make_attention_data(op, {.seed = 50});
+  data.lengths = {450, 97};
+  const AttentionOutput contiguous = run(op, plan(op, 3), data);
+  for (const int page_tokens : {16, 32, 64, 128, 256}) {
+    op.shape.page_tokens = page_tokens;
+    for (const auto& order : kPageOrders) {
+      if (!order) continue;
+      data.page_order = *order;
+      data.paging_seed = static_cast<std::uint64_t>(page_tokens);
+      SCOPED_TRACE(testing::Message() << page_tokens << ' ' << static_cast<int>(*order));
+      expect_same_bits(contiguous, run(op, plan(op, 3), data));
+    }
+  }
+  if (sweep_backend()->machine() == Machine::cuda) return;  // it would read anywhere
+  const AttentionBytes own = plan(op, 3);
+  const KernelSource right = generate(op, own, sweep_gpu(), Machine::host, {});
+  for (const auto& [place, instead] :
+       {std::pair{"lane() * kPage - skipped;", "lane() * kPage;"},
+        std::pair{"(begin_ + round * kTokens) / kPage + lane()", "begin_ / kPage + lane()"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = sweep_backend()->load(sweep_backend()->compile(wrong), wrong);
+    data.page_order = PageOrder::hnd;
+    EXPECT_NE(contiguous.out, execute(*sweep_backend(), *kernel, wrong, op, own, data).out)
+        << place;
+  }
+}
+
 // One place of the kernel's text changed.
 TEST_P(AttentionByBytes, WrongSumsAreFound) {
   const AttentionDecode op = problem();

@@ -58,14 +58,17 @@ void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes) {
   }
 }
 
-void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes) {
-  const auto side_by_side = static_cast<int>(kPageOrders.size()) - 1;
+void exclude_orders(std::set<AxisPair>& impossible, int tokens_axis, int order_axis) {
   for (int tokens = 0; tokens < static_cast<int>(kPageTokens.size()); ++tokens) {
-    for (int order = 0; order <= side_by_side; ++order) {
+    for (int order = 0; order < static_cast<int>(kPageOrders.size()); ++order) {
       if ((tokens > 0) == (order > 0)) continue;
-      impossible.insert({{axes.tokens, tokens}, {axes.order, order}});
+      impossible.insert({{tokens_axis, tokens}, {order_axis, order}});
     }
   }
+}
+void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes) {
+  exclude_orders(impossible, axes.tokens, axes.order);
+  const auto side_by_side = static_cast<int>(kPageOrders.size()) - 1;
   for (int layout = 1; layout < static_cast<int>(kLayouts.size()); ++layout) {
     for (const int axis : {axes.key_layout, axes.value_layout}) {
       impossible.insert({{axis, layout}, {axes.order, side_by_side}});

@@ -125,6 +125,8 @@ struct PageAxes {
 };
 // An order goes with pages, and groups of rows do not stand side by side.
 void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes);
+// The first of these alone.
+void exclude_orders(std::set<AxisPair>& impossible, int tokens_axis, int order_axis);
 
 // Cases of all pairs of values of axes that have `sizes`; make(values, seed) makes one.
 template <class Make>

@@ -47,12 +47,12 @@ class AttentionBytesBlock {
   // where there is one alone that one too, have put entries in place by then.
   VQ_DEVICE void run() {
     constexpr int kFilling = kWarps > 1 ? kConfig.threads - 32 : 32;
-    const bool asks = thread_index() == kConfig.threads - 32;
-    if (asks) Rounds::begin();
+    const bool asks = thread_index() >= kConfig.threads - 32;  // the warp
+    if (asks && lane() == 0) Rounds::begin();
     if (thread_index() < kFilling) {
       Entries::template load<kFilling>(args_.keys, args_.values, work_.kv_head);
     }
-    if constexpr (kConfig.splits == 1) Rounds::prefetch(args_, work_.kv_head);
+    if constexpr (kConfig.splits == 1 && !Rounds::kPaged) Rounds::prefetch(args_, work_.kv_head);
     after_last_launch();
     if (!work_.read_lengths(args_)) return;
     rounds_.point_at(args_, work_);
