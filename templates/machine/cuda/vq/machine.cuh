@@ -7,6 +7,7 @@
 #include <vq/annotations.h>
 #include <vq/cuda_bulk.h>
 #include <vq/cuda_cluster.h>
+#include <vq/cuda_schedule.h>
 #include <vq/cuda_tensor.h>
 #include <vq/cuda_warpgroup.h>
 #include <vq/types.h>
@@ -133,23 +134,6 @@ VQ_DEVICE T load_shared(const T* pointer) {
   static_assert(kIsAccess<T> && sizeof(T) > 1, "load_shared: u16, u32, i32, float, U32x2 or U32x4");
   __builtin_assume(__isShared(pointer));
   return *pointer;
-}
-// ptxas sinks loads to their first use, where they are waited for, but not past this.
-VQ_DEVICE void loads_first() { __syncwarp(); }
-// 0, known once `word` is loaded: what an address has it added for is not loaded before. ptxas
-// counts loads on their way by six counters, and waits for all loads of one.
-VQ_DEVICE u32 zero_behind(u32 word) {
-  u32 zero;
-  asm volatile(
-      "{\n"
-      ".reg .u32 none;\n"
-      "mov.u32 none, %%nctaid.x;\n"
-      "shr.u32 none, none, 31;\n"  // ptxas does not know that it is 0
-      "and.b32 %0, %1, none;\n"
-      "}"
-      : "=r"(zero)
-      : "r"(word));
-  return zero;
 }
 
 // 32-bit addresses of shared memory, for arithmetic of one instruction.
