@@ -120,6 +120,12 @@ std::vector<BinsCase> bins_cases() {
          plan.entry_splits = 2;
          plan.rows_per_block = 16;
        }},
+      {"a part whose last code begins a word",
+       {.batch = 2, .query_heads = 4, .kv_heads = 1, .head_dim = 128, .tokens = 300},
+       in_parts({wide(80, 12, 6), wide(48, 16, 5)}),
+       with_layout(wide(128, 3, 5), {32, 1}),
+       DType::f16,
+       nullptr},
       {"more rows than a block has",
        {.batch = 18, .query_heads = 16, .kv_heads = 2, .head_dim = 64, .tokens = 40},
        two_parts(wide(16, 2, 5, head), wide(16, 1, 10), 64),
@@ -196,6 +202,33 @@ TEST_F(Bins, OfHardCodesAreRight) {
     const auto pattern = static_cast<CodePattern>(codes);
     if (pattern == CodePattern::captured) continue;  // by a profile that this test has not
     expect_right(vqkv, {.seed = seed++, .codes = pattern}, false);
+  }
+}
+
+// Of queries that make scores of hundreds, where roundings of their parts to 16 bits would show;
+// and of tables with most numbers beyond 16 bits.
+TEST_F(Bins, OfLargeScoresAreRight) {
+  for (const std::size_t number :
+       {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{6}}) {
+    AttentionDecode op = problem_of(bins_cases()[number]);
+    op.dtype = DType::f16;
+    op.shape.window = op.shape.sinks = 0;
+    op.shape.tokens = 2000;
+    Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
+    for (const float factor : {1.0f, 4.0f, 40.0f}) {
+      AttentionData data = make_attention_data(op, {.seed = 51 + number});
+      for (std::uint16_t& each : data.queries) {
+        each = element_from_float(op.dtype, factor * element_to_float(op.dtype, each));
+      }
+      const AttentionOutput output = kernel.run(data);
+      const AttentionResult reference =
+          reference_attention(data, static_cast<double>(softmax_scale(op)));
+      const Comparison out = compare(reference.out, output.out, op.dtype);
+      const Comparison lse = compare_lse(reference.lse, output.lse, op.dtype);
+      EXPECT_TRUE(out.ok && out.rel_err < 6e-4 && lse.ok)
+          << bins_cases()[number].name << ", " << factor << ": " << out.rel_err << ", local "
+          << out.max_local_err << ", log-sum-exp " << lse.max_abs_err;
+    }
   }
 }
 
