@@ -287,6 +287,33 @@ TEST_F(Bins, NanStaysInItsHead) {
   }
 }
 
+// Of key entries that only codes past the end or of raw tokens name.
+TEST_F(Bins, NanOfEntriesThatNoTokenNamesStaysAway) {
+  const AttentionDecode op = problem_of(bins_cases().front());
+  Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
+  AttentionData data = make_attention_data(
+      op, {.seed = 45, .codes = CodePattern::max_code, .lengths = LengthPattern::ragged});
+  const AttentionOutput expected = kernel.run(data);
+  constexpr std::uint16_t kNan = 0x7e00;
+  auto to = data.keys.codebooks.begin();
+  for (const VqFormat& part : op.keys.parts) {
+    for (int stage = 0; stage < part.residuals; ++stage) {
+      const auto last = to + std::ptrdiff_t{part.entries() - 1} * part.vector_size;
+      std::fill(to, last, kNan);
+      to = last + part.vector_size;
+    }
+  }
+  ASSERT_EQ(to, data.keys.codebooks.end());
+  expect_same_bits(kernel.run(data), expected);
+  Backend& backend = *sweep_backend();
+  const KernelSource wrong =
+      with_fault(generate(op, plan_of(op), sweep_gpu(), backend.machine(), {}),
+                 "&& counts(raw(), four(i) + t)", "");
+  const auto faulty = backend.load(backend.compile(wrong), wrong);
+  const AttentionOutput output = execute(backend, *faulty, wrong, op, plan_of(op), data);
+  EXPECT_NE(output.out, expected.out);
+}
+
 // One place of the kernel's text changed.
 TEST_F(Bins, FaultsAreFound) {
   const AttentionDecode op = problem_of(bins_cases().front());
@@ -306,6 +333,8 @@ TEST_F(Bins, FaultsAreFound) {
         std::pair{"kBefore + column * kColumn", "column * kColumn"},
         std::pair{"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
         std::pair{"token < length_ && !raw.holds(token)", "token < length_"},
+        std::pair{"if (!fits) words[i] = 0;", ""}, std::pair{"large + code * kPadded", "large"},
+        std::pair{"number << 16", "0u"}, std::pair{"sums_[i][t][h + 1] << 16", "0u"},
         std::pair{"* exp2_approx(load_global(from) - highest)", ""},
         std::pair{"first_column_ * kFormat.index_bits % 32", "0"},
         std::pair{"exp2_approx(turn.maxima[h] - softmax.maximum[h])", "1.0f"},
