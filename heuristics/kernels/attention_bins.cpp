@@ -248,8 +248,9 @@ std::vector<std::string> explain_plan(const AttentionBins& plan, const Attention
   const auto config = configured(plan, op);
   const vq::BinsHanded at = vq::bins_handed(vq::bin_sizes(config), op.shape.batch, op.shape.tokens);
   return {
-      fmt::format("workspace: {} bytes of tables, {} of powers, {} of bins", at.powers - at.tables,
-                  at.maxima - at.powers, at.total - at.bins),
+      fmt::format("workspace: {} bytes of tables, {} of large scores, {} of powers, {} of bins",
+                  at.large - at.tables, at.powers - at.large, at.maxima - at.powers,
+                  at.total - at.bins),
       fmt::format("bins: {} of {} value columns a block, {} of {} heads, {} of {} entries",
                   plan.columns_per_block, vq::columns_of(config.values), vq::summed_heads(config),
                   op.group(), vq::slice_entries(config), op.values.entries())};

@@ -87,6 +87,19 @@ TEST(Fault, MissingCopyCommitShowsAsNan) {
   EXPECT_EQ(run(trial), std::vector(64, kPoison));
 }
 
+TEST(Fault, OfTwoCopiesToOnePlaceTheFirstLandsLast) {
+  Trial trial = trial_of(R"(vq::copy_async(row + t, args.in + t);
+    vq::copy_async_commit();
+    vq::copy_async(row + t, args.in + 64 + t);
+    vq::copy_async_commit();
+    vq::copy_async_wait<0>();
+    vq::store_global(args.out + t, vq::load_shared(row + t));
+  )");
+  trial.in.assign(128, 1);
+  std::fill(trial.in.begin() + 64, trial.in.end(), 2);
+  EXPECT_EQ(run(trial), std::vector(64, 1u));
+}
+
 TEST(Fault, RefillBeforeTheReadersAreDoneShowsAsNan) {
   const Trial trial = trial_of(R"(vq::store_shared(row + t, 1u);
     vq::sync_block();

@@ -120,6 +120,12 @@ std::vector<BinsCase> bins_cases() {
          plan.entry_splits = 2;
          plan.rows_per_block = 16;
        }},
+      {"a part whose last code begins a word",
+       {.batch = 2, .query_heads = 4, .kv_heads = 1, .head_dim = 128, .tokens = 300},
+       in_parts({wide(80, 12, 6), wide(48, 16, 5)}),
+       with_layout(wide(128, 3, 5), {32, 1}),
+       DType::f16,
+       nullptr},
       {"more rows than a block has",
        {.batch = 18, .query_heads = 16, .kv_heads = 2, .head_dim = 64, .tokens = 40},
        two_parts(wide(16, 2, 5, head), wide(16, 1, 10), 64),
@@ -199,6 +205,33 @@ TEST_F(Bins, OfHardCodesAreRight) {
   }
 }
 
+// Of queries that make scores of hundreds, where roundings of their parts to 16 bits would show;
+// and of tables with most numbers beyond 16 bits.
+TEST_F(Bins, OfLargeScoresAreRight) {
+  for (const std::size_t number :
+       {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{6}}) {
+    AttentionDecode op = problem_of(bins_cases()[number]);
+    op.dtype = DType::f16;
+    op.shape.window = op.shape.sinks = 0;
+    op.shape.tokens = 2000;
+    Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
+    for (const float factor : {1.0f, 4.0f, 40.0f}) {
+      AttentionData data = make_attention_data(op, {.seed = 51 + number});
+      for (std::uint16_t& each : data.queries) {
+        each = element_from_float(op.dtype, factor * element_to_float(op.dtype, each));
+      }
+      const AttentionOutput output = kernel.run(data);
+      const AttentionResult reference =
+          reference_attention(data, static_cast<double>(softmax_scale(op)));
+      const Comparison out = compare(reference.out, output.out, op.dtype);
+      const Comparison lse = compare_lse(reference.lse, output.lse, op.dtype);
+      EXPECT_TRUE(out.ok && out.rel_err < 6e-4 && lse.ok)
+          << bins_cases()[number].name << ", " << factor << ": " << out.rel_err << ", local "
+          << out.max_local_err << ", log-sum-exp " << lse.max_abs_err;
+    }
+  }
+}
+
 // Where probabilities and tables stand, and how blocks share them, changes no bit.
 TEST_F(Bins, PlansThatShareOtherwiseGiveTheSameBits) {
   const AttentionDecode op = problem_of(bins_cases()[2]);
@@ -254,6 +287,33 @@ TEST_F(Bins, NanStaysInItsHead) {
   }
 }
 
+// Of key entries that only codes past the end or of raw tokens name.
+TEST_F(Bins, NanOfEntriesThatNoTokenNamesStaysAway) {
+  const AttentionDecode op = problem_of(bins_cases().front());
+  Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
+  AttentionData data = make_attention_data(
+      op, {.seed = 45, .codes = CodePattern::max_code, .lengths = LengthPattern::ragged});
+  const AttentionOutput expected = kernel.run(data);
+  constexpr std::uint16_t kNan = 0x7e00;
+  auto to = data.keys.codebooks.begin();
+  for (const VqFormat& part : op.keys.parts) {
+    for (int stage = 0; stage < part.residuals; ++stage) {
+      const auto last = to + std::ptrdiff_t{part.entries() - 1} * part.vector_size;
+      std::fill(to, last, kNan);
+      to = last + part.vector_size;
+    }
+  }
+  ASSERT_EQ(to, data.keys.codebooks.end());
+  expect_same_bits(kernel.run(data), expected);
+  Backend& backend = *sweep_backend();
+  const KernelSource wrong =
+      with_fault(generate(op, plan_of(op), sweep_gpu(), backend.machine(), {}),
+                 "&& counts(raw(), four(i) + t)", "");
+  const auto faulty = backend.load(backend.compile(wrong), wrong);
+  const AttentionOutput output = execute(backend, *faulty, wrong, op, plan_of(op), data);
+  EXPECT_NE(output.out, expected.out);
+}
+
 // One place of the kernel's text changed.
 TEST_F(Bins, FaultsAreFound) {
   const AttentionDecode op = problem_of(bins_cases().front());
@@ -273,6 +333,8 @@ TEST_F(Bins, FaultsAreFound) {
         std::pair{"kBefore + column * kColumn", "column * kColumn"},
         std::pair{"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
         std::pair{"token < length_ && !raw.holds(token)", "token < length_"},
+        std::pair{"if (!fits) words[i] = 0;", ""}, std::pair{"large + code * kPadded", "large"},
+        std::pair{"number << 16", "0u"}, std::pair{"sums_[i][t][h + 1] << 16", "0u"},
         std::pair{"* exp2_approx(load_global(from) - highest)", ""},
         std::pair{"first_column_ * kFormat.index_bits % 32", "0"},
         std::pair{"exp2_approx(turn.maxima[h] - softmax.maximum[h])", "1.0f"},

@@ -106,15 +106,18 @@ class BlockRunner : private Context {
     void commit() {
       groups.push_back(std::accumulate(groups.begin(), groups.end(), items.size(), std::minus<>{}));
     }
-    // Calls end(item) for those of all groups but the last `pending`, which are done.
+    // Calls end(item) for those of all groups but the last `pending`, which are done: the youngest
+    // first, since nothing orders them.
     template <class End>
     void wait(int pending, const End& end) {
-      while (groups.size() > static_cast<std::size_t>(pending)) {
-        const auto last = items.begin() + static_cast<std::ptrdiff_t>(groups.front());
-        std::for_each(items.begin(), last, end);
-        items.erase(items.begin(), last);
-        groups.erase(groups.begin());
-      }
+      const auto left = static_cast<std::ptrdiff_t>(pending);
+      if (std::ssize(groups) <= left) return;
+      const auto of_left = groups.end() - left;
+      const auto last = items.begin() +
+                        std::accumulate(groups.begin(), of_left, std::ptrdiff_t{0}, std::plus<>{});
+      std::for_each(std::make_reverse_iterator(last), items.rend(), end);
+      items.erase(items.begin(), last);
+      groups.erase(groups.begin(), of_left);
     }
   };
   // A barrier whose phases arrivals and bulk copies complete. Bytes move when a thread waits for

@@ -81,6 +81,10 @@ struct BinsWorkspace {
 
   // The tables of a pair; kPairTables halves on, those of the next.
   VQ_DEVICE u16* tables(int pair) const { return part<u16>(at.tables) + pair * kPairTables; }
+  // Of a number of the tables, which are pair 0's and all others', the one that it stands for.
+  VQ_DEVICE i32* large(const u16* number) const {
+    return part<i32>(at.large) + (number - tables(0));
+  }
   // The powers of a pair's tokens, those of a block of heads, and what is said of each block of
   // scores.
   VQ_DEVICE u16* powers(int pair) const {

@@ -86,6 +86,33 @@ class BinScores {
     return false;
   }
 
+  // Of a column whose codes begin at bit `bit`, whose table is `table` and may stand in a buffer.
+  template <int kPart>
+  struct Lookup {
+    int bit;
+    bool crosses;
+    int buffer;
+    const Entry* table;
+
+    // Calls use(token of the four, code, its numbers) for the thread's tokens number 4 i .. 4 i
+    // + 3.
+    template <class Use>
+    VQ_DEVICE void of_four(const u32 (&words)[4], int i, Use use) const {
+      constexpr u32 kMask = static_cast<u32>(entries(key_format(kConfig, kPart)) - 1);
+      u32 next[4] = {};
+      if (crosses) load_words<4>(next, next_words(i), LoadShared());
+      VQ_UNROLL
+      for (int t = 0; t < 4; ++t) {
+        const u32 code = word_across(words[t], next[t], bit % 32) & kMask;
+        if constexpr (kTables<kPart> != 0) {
+          use(t, code, load_shared(shared_part<Entry>(kAt.tables + buffer * kTableBytes) + code));
+        } else {
+          use(t, code, load_global(wide_step(table, code, sizeof(Entry))));
+        }
+      }
+    }
+  };
+
   // Adds the columns of part kPart and of those after it; the first table stands, or is on its way,
   // in buffer number `first`.
   template <int kPart>
@@ -94,7 +121,6 @@ class BinScores {
     using Codes = FourRows<Format, Plan>;
     constexpr FormatConfig kFormat = Format::config();
     constexpr int kColumns = columns_of(kFormat);
-    constexpr u32 kMask = static_cast<u32>(entries(kFormat) - 1);
     const Codes codes(args_.keys, block_z(), kv_head_, length_);
     u32 words[kFours][4];
     VQ_UNROLL
@@ -107,10 +133,13 @@ class BinScores {
       const int bit = column * kFormat.index_bits;
       copy_async_wait<0>();
       if (bit % 32 < kFormat.index_bits && column > 0) {  // the first code that begins in a word
+        // None behind the last: the next part's first may not be on its way to the same place as
+        // well.
+        const bool more = bit / 32 + 1 < Codes::kWords;
         VQ_UNROLL
         for (int i = 0; i < kFours; ++i) {
           load_words<4>(words[i], next_words(i), LoadShared());
-          codes.copy(next_words(i), four(i), bit / 32 + 1);
+          if (more) codes.copy(next_words(i), four(i), bit / 32 + 1);
         }
       }
       const int buffer = kTables<kPart> == 2 ? (first + column) % 2 : 0;
@@ -119,20 +148,17 @@ class BinScores {
           reinterpret_cast<const Entry*>(tables_ + column_table<Plan, kPart>(column));
       // A code that ends in the next word never begins where the word has just been replaced.
       const bool crosses = bit % 32 + kFormat.index_bits > 32;
+      const Lookup<kPart> lookup{bit, crosses, buffer, global};
+      u32 least = ~0u;
       VQ_UNROLL
       for (int i = 0; i < kFours; ++i) {
-        u32 next[4] = {};
-        if (crosses) load_words<4>(next, next_words(i), LoadShared());
+        lookup.of_four(words[i], i,
+                       [&](int t, u32, Entry entry) { add(sums_[i][t], entry, least); });
+      }
+      if (least == 0) {
+        const i32* const large = large_of(global);
         VQ_UNROLL
-        for (int t = 0; t < 4; ++t) {
-          const u32 code = word_across(words[i][t], next[t], bit % 32) & kMask;
-          if constexpr (kTables<kPart> != 0) {
-            add(sums_[i][t],
-                load_shared(shared_part<Entry>(kAt.tables + buffer * kTableBytes) + code));
-          } else {
-            add(sums_[i][t], load_global(wide_step(global, code, sizeof(Entry))));
-          }
-        }
+        for (int i = 0; i < kFours; ++i) add_large(lookup, words[i], i, large);
       }
     }
     if constexpr (kPart + 1 < key_parts(kConfig)) {
@@ -161,17 +187,66 @@ class BinScores {
     }
   }
 
-  VQ_DEVICE static void add(float (&sums)[kPadded], Entry entry) {
+  // Of a pair of heads the first number is the sum of words, the second that of their high halves,
+  // so that the sum of low halves is what the first has beside the second. Sums wrap.
+  VQ_DEVICE static void add(u32 (&sums)[kPadded], Entry entry, u32& least) {
     if constexpr (kPadded == 1) {
-      sums[0] += to_float<Element::f16>(entry);
+      sums[0] += entry;
+      least = lower(least, entry);
     } else {
-      add_entry<Element::f16>(sums, entry, 1.0f);
+      VQ_UNROLL
+      for (int h = 0; h < kPadded; h += 2) {
+        const u32 two = word_of(entry, h / 2);
+        sums[h] += two;
+        sums[h + 1] += two >> 16;
+        least = lower(least, two);
+      }
     }
+  }
+  VQ_DEVICE static u32 lower(u32 a, u32 b) { return a < b ? a : b; }
+
+  // Of four tokens the numbers of which the column's table has 0.
+  template <int kPart>
+  VQ_DEVICE void add_large(const Lookup<kPart>& lookup, const u32 (&words)[4], int i,
+                           const i32* large) {
+    using Numbers = Either<kPadded == 1, u32, U32x2>;
+    constexpr int kSide = sizeof(Numbers) / 4;
+    Numbers numbers[4][kPadded / kSide];
+    lookup.of_four(words, i, [&](int t, u32 code, Entry entry) {
+      const auto* const of_code = reinterpret_cast<const Numbers*>(large + code * kPadded);
+      VQ_UNROLL
+      for (int p = 0; p < kPadded / kSide; ++p) {
+        numbers[t][p] = word_of(entry, p) == 0 ? load_global(of_code + p) : Numbers{};
+      }
+    });
+    VQ_UNROLL
+    for (int t = 0; t < 4; ++t) {
+      VQ_UNROLL
+      for (int h = 0; h < kPadded; ++h) {
+        const u32 number = word_of(numbers[t][h / kSide], h % kSide);
+        if (number == static_cast<u32>(kNoScore) && counts(raw(), four(i) + t)) {
+          without_score_ |= 1u << h;
+        }
+        sums_[i][t][h] += number;
+        if (h % 2 != 0) sums_[i][t][h - 1] += number << 16;
+      }
+    }
+  }
+  VQ_DEVICE const i32* large_of(const Entry* table) const {
+    return BinsWorkspace<Plan>(args_).large(reinterpret_cast<const u16*>(table));
+  }
+
+  VQ_DEVICE typename Raw::Tokens raw() const { return Raw::tokens(args_, block_z(), length_); }
+  VQ_DEVICE bool counts(const typename Raw::Tokens& raw, int token) const {
+    return token < length_ && !raw.holds(token);
   }
 
   // Stores the powers of the scores, the scores' maximum and the sum of the powers.
   VQ_DEVICE void finish() {
-    const auto raw = Raw::tokens(args_, block_z(), length_);
+    constexpr float kUnit = 1.0f / (1 << score_bits(kConfig));
+    constexpr u32 kBias = static_cast<u32>(kScoreBias) * key_columns(kConfig);
+    const auto raw_tokens = raw();
+    float scores[kFours][4][kPadded];
     float highest[kPadded];
     VQ_UNROLL
     for (int h = 0; h < kPadded; ++h) highest[h] = -infinity();
@@ -179,30 +254,36 @@ class BinScores {
     for (int i = 0; i < kFours; ++i) {
       VQ_UNROLL
       for (int t = 0; t < 4; ++t) {
-        const int token = four(i) + t;
-        const bool counts = token < length_ && !raw.holds(token);
+        const bool token_counts = counts(raw_tokens, four(i) + t);
         VQ_UNROLL
         for (int h = 0; h < kPadded; ++h) {
-          float& score = sums_[i][t][h];
-          if (!counts) score = -infinity();
+          u32 sum = sums_[i][t][h];
+          if (kPadded > 1 && h % 2 == 0) sum -= sums_[i][t][h + 1] << 16;
+          float& score = scores[i][t][h];
+          score = token_counts ? static_cast<float>(static_cast<i32>(sum - kBias)) * kUnit
+                               : -infinity();
           highest[h] = larger(highest[h], score);
         }
       }
     }
     of_block(highest, [](float a, float b) { return larger(a, b); });
-    float sum[kPadded] = {};
+    float sum[kPadded];
+    VQ_UNROLL
+    for (int h = 0; h < kPadded; ++h) {
+      sum[h] = (without_score_ >> h & 1) != 0 ? float_from_bits(0x7fc00000u) : 0.0f;
+    }
     VQ_UNROLL
     for (int i = 0; i < kFours; ++i) {
       VQ_UNROLL
       for (int t = 0; t < 4; ++t) {
         VQ_UNROLL
-        for (int h = 0; h < kPadded; ++h) {  // a NaN stays one
-          float& score = sums_[i][t][h];
+        for (int h = 0; h < kPadded; ++h) {
+          float& score = scores[i][t][h];
           score = score == -infinity() ? 0.0f : exp2_approx(score - highest[h]);
           sum[h] += score;
         }
       }
-      if (four(i) < args_.capacity) store(i);
+      if (four(i) < args_.capacity) store(i, scores[i]);
     }
     sync_block();  // the maxima of the warps have been read
     of_block(sum, [](float a, float b) { return a + b; });
@@ -215,9 +296,8 @@ class BinScores {
     }
   }
 
-  // The powers of four tokens, for each block of heads side by side; of a NaN 0, of which the sum
-  // of its head tells.
-  VQ_DEVICE void store(int i) const {
+  // The powers of four tokens, for each block of heads side by side.
+  VQ_DEVICE void store(int i, const float (&of_tokens)[4][kPadded]) const {
     constexpr int kHeads = bin_heads(kConfig);
     constexpr int kWords = 2 * kHeads;
     VQ_UNROLL
@@ -226,7 +306,7 @@ class BinScores {
       VQ_UNROLL
       for (int w = 0; w < kWords; ++w) {
         const auto power = [&](int k) {
-          return larger(sums_[i][k / kHeads][first + k % kHeads] * kPowerScale, 0.0f);
+          return of_tokens[k / kHeads][first + k % kHeads] * kPowerScale;
         };
         words[w] = pack2<Element::f16>(power(2 * w), power(2 * w + 1));
       }
@@ -270,8 +350,9 @@ class BinScores {
   const u16* tables_;  // of the pair
   u16* powers_;
   i64 head_powers_;
-  float* maxima_;  // of the block
-  float sums_[kFours][4][kPadded] = {};
+  float* maxima_;          // of the block
+  u32 without_score_ = 0;  // bit h: a token that counts has none of head h
+  u32 sums_[kFours][4][kPadded] = {};
 };
 
 template <class Plan>

@@ -1,6 +1,7 @@
-// The tables of attention by bins: inner products of queries with all entries of a key column, in
-// units of log2. 16 entries are the rows of a tensor-core product, 8 rows of queries its columns.
-// The channels of a product come in an order of their own, in which a lane's are side by side.
+// The tables of attention by bins: inner products of queries with all entries of a key column, as
+// integers (score_bits()). 16 entries are the rows of a tensor-core product, 8 rows of queries its
+// columns. The channels of a product come in an order of their own, in which a lane's are side by
+// side.
 #pragma once
 
 #include <vq/lanes/fragment_lanes.cuh>
@@ -95,7 +96,7 @@ class BinTables {
         }
       }
     }
-    const float scale = score_scale(args);
+    const float scale = score_scale(args) * (1 << score_bits(kConfig));
     // Those of the lane's first row. Eight rows on are those of whole pairs on.
     const int row = rows.first + place_in_group() * 2;
     u16* to = BinsWorkspace<Plan>(args).tables(0) + column_table<Plan, kPart>(column) +
@@ -113,47 +114,65 @@ class BinTables {
           mma_m16n8k16<kConfig.element>(sums[tile], a[tile][step], {four.x, four.y});
         }
       }
-      store(to, sums, scale, rows.count - first - place_in_group() * 2);
+      store(args, to, sums, scale, rows.count - first - place_in_group() * 2);
       to += 8 / kPadded * BinsWorkspace<Plan>::kPairTables;
     }
   }
 
-  // The scores of two rows that follow each other, of `left` that the block has.
-  VQ_DEVICE static void store(u16* to, const float (&sums)[kTiles][4], float scale, int left) {
+  // The scores of two rows that follow each other, of `left` that the block has. To a float of 2^23
+  // and more its last bits are an integer.
+  VQ_DEVICE static void store(const AttentionDecodeArgs& args, u16* to,
+                              const float (&sums)[kTiles][4], float scale, int left) {
+    constexpr u32 kWhole = 0x4b000000u;  // 2^23
+    constexpr float kFirst = 8388608.0f + kScoreBias;
     u32 words[2 * kTiles];
-    u32 outside = 0;
+    u32 least = ~0u;
     VQ_UNROLL
     for (int i = 0; i < 2 * kTiles; ++i) {
-      words[i] =
-          pack2<Element::f16>(sums[i / 2][i % 2 * 2] * scale, sums[i / 2][i % 2 * 2 + 1] * scale);
-      // Of infinities and NaN a half's exponent carries into its sign.
-      outside |= (words[i] & 0x7c007c00u) + 0x04000400u;
+      const u32 low = float_bits(fused(sums[i / 2][i % 2 * 2], scale, kFirst));
+      const u32 high = float_bits(fused(sums[i / 2][i % 2 * 2 + 1], scale, kFirst));
+      words[i] = byte_permute(low, high, 0x5410u);
+      bool fits = ((low ^ kWhole) | (high ^ kWhole)) <= 0xffffu;
+      // Heads without a neighbour say it each.
+      if constexpr (kPadded == 1) fits = fits && low != kWhole && high != kWhole;
+      if (!fits) words[i] = 0;
+      least = least < words[i] ? least : words[i];
     }
-    if ((outside & 0x80008000u) != 0) {
-      VQ_UNROLL
-      for (int i = 0; i < 2 * kTiles; ++i) {
-        words[i] = pack2<Element::f16>(within(sums[i / 2][i % 2 * 2] * scale),
-                                       within(sums[i / 2][i % 2 * 2 + 1] * scale));
-      }
-    }
+    if (least == 0) store_large(args, to, words, sums, scale, left);
     VQ_UNROLL
-    for (int i = 0; i < 2 * kTiles; ++i) {
-      u16* const place = to + i * 8 * kPadded;
-      if constexpr (kPadded > 1) {
-        if (left > 0) store_global(reinterpret_cast<u32*>(place), words[i]);
-      } else {
-        if (left > 0) store_global(place, static_cast<u16>(words[i]));
-        if (left > 1) {
-          store_global(place + BinsWorkspace<Plan>::kPairTables, static_cast<u16>(words[i] >> 16));
-        }
+    for (int i = 0; i < 2 * kTiles; ++i) store_two(to + i * 8 * kPadded, words[i], left);
+  }
+  VQ_DEVICE static void store_two(u16* to, u32 word, int left) {
+    if constexpr (kPadded > 1) {
+      if (left > 0) store_global(reinterpret_cast<u32*>(to), word);
+    } else {
+      if (left > 0) store_global(to, static_cast<u16>(word));
+      if (left > 1) {
+        store_global(to + BinsWorkspace<Plan>::kPairTables, static_cast<u16>(word >> 16));
       }
     }
   }
 
-  // Within f16, so that infinities of either sign do not meet in a sum. A NaN stays one.
-  VQ_DEVICE static float within(float score) {
-    constexpr float kMost = 65504.0f;
-    return score > kMost ? kMost : score < -kMost ? -kMost : score;
+  // Those of which the table has 0.
+  VQ_DEVICE static void store_large(const AttentionDecodeArgs& args, const u16* to,
+                                    const u32 (&words)[2 * kTiles], const float (&sums)[kTiles][4],
+                                    float scale, int left) {
+    const auto score = [&](int i, int which) {
+      constexpr float kMost = static_cast<float>(most_score(kConfig));
+      const float value = sums[i / 2][i % 2 * 2 + which] * scale;
+      return value != value ? kNoScore : nearest_within(value, kMost) + kScoreBias;
+    };
+    i32* const large = BinsWorkspace<Plan>(args).large(to);
+    VQ_UNROLL
+    for (int i = 0; i < 2 * kTiles; ++i) {
+      if (words[i] != 0) continue;
+      i32* const place = large + i * 8 * kPadded;
+      if (left > 0) store_global(place, score(i, 0));
+      if (left > 1) {
+        store_global(place + (kPadded > 1 ? i64{1} : BinsWorkspace<Plan>::kPairTables),
+                     score(i, 1));
+      }
+    }
   }
 };
 

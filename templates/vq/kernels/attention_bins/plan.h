@@ -74,6 +74,27 @@ VQ_HD constexpr int columns_of(const FormatConfig& f) {
 VQ_HD constexpr i64 table_bytes(const BinsConfig& c, const FormatConfig& f) {
   return i64{entries(f)} * padded_heads(c) * 2;
 }
+// All columns of the keys.
+VQ_HD constexpr int key_columns(const BinsConfig& c) {
+  int columns = 0;
+  for (int i = 0; i < key_parts(c); ++i) columns += columns_of(key_format(c, i));
+  return columns;
+}
+// Scores are sums of integers in units of 2^-score_bits() of log2: as few bits as leave a sum of
+// all columns, each rounded once, a standard deviation of 2^-11.
+VQ_HD constexpr int score_bits(const BinsConfig& c) {
+  int bits = 10;
+  for (i64 columns = 3; columns < key_columns(c); columns *= 4) ++bits;
+  return bits;
+}
+// A number of a table is such an integer and kScoreBias more, in 16 bits. Heads stand in pairs, and
+// 0 says that those of a pair do not fit: they are looked up once more, in 32 bits, cut off where
+// sums could overflow.
+inline constexpr i32 kScoreBias = 32768;
+inline constexpr i32 kNoScore = -0x7fffffff;  // of NaN
+VQ_HD constexpr i32 most_score(const BinsConfig& c) {
+  return 0x7fffffff / key_columns(c) - 2 * kScoreBias;
+}
 // Bytes of the tables of the parts before `part`, of a pair; all with key_parts().
 VQ_HD constexpr i64 tables_before(const BinsConfig& c, int part) {
   i64 bytes = 0;
@@ -117,7 +138,7 @@ VQ_HD constexpr i64 score_blocks(const BinsConfig& c, i64 tokens) {
   return ceil_div(tokens, i64{tokens_per_block(c)});
 }
 struct ScoresShared {
-  i64 tables;   // [tables_in_flight] of one column: [entry][padded head] f16
+  i64 tables;   // [tables_in_flight] of one column: [entry][padded head] u16
   i64 words;    // [four tokens][4] u32: the next word of their codes
   i64 running;  // [warp][padded head] fp32
   i64 total;
@@ -252,7 +273,8 @@ VQ_HD constexpr BinSizes bin_sizes(const BinsConfig& c) {
 
 // What kernels hand on, bytes from args.scores.
 struct BinsHanded {
-  i64 tables;  // [pair][column][entry][padded head] f16: scores in units of log2
+  i64 tables;  // [pair][column][entry][padded head] u16: scores
+  i64 large;   // the same of i32: scores of pairs of heads that 16 bits do not hold, else nothing
   i64 powers;  // [pair][block of heads][token, a multiple of 4][head of the block] f16:
                // exp2(score - the largest of its block of scores) times kPowerScale; 0 of raw
                // tokens
@@ -269,6 +291,7 @@ VQ_HD constexpr BinsHanded bins_handed(const BinSizes& s, i64 batch, i64 tokens)
   BinsHanded at{};
   Carver carve;
   at.tables = carve(s.pairs(batch) * s.pair_tables);
+  at.large = carve(s.pairs(batch) * s.pair_tables * 2);
   at.powers = carve(s.pairs(batch) * s.pair_powers(tokens) * 2);
   at.maxima = carve(s.pairs(batch) * s.pair_maxima(tokens) * 4);
   at.totals = carve(s.rows(batch) * 4);
