@@ -196,16 +196,17 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
 // two of its own fit a multiprocessor, they were seen to share one while others had none: 81 us in
 // place of 50, 29 of 20 (docs/notebook/bytes.md). So blocks that are no more than the
 // multiprocessors, or than those that their clusters use, ask for more than half of one's shared
-// memory. Other ops are not measured so.
+// memory. Other ops are not measured so. And blocks of which only so many are to share a
+// multiprocessor (launch.together) ask for that much.
 std::int64_t asked_shared_bytes(const vq::Launch& launch, const Problem& problem,
                                 const GpuSpec& gpu) {
   const bool alone = arch_number(gpu.arch) >= 90 && launch.ahead &&
                      launch.x * launch.y * launch.z <= cluster_sms(gpu, launch.cluster);
-  if (as_linear(problem) == nullptr || !alone) return launch.shared_bytes;
+  const int together = alone && as_linear(problem) != nullptr ? 1 : launch.together;
+  if (together == 0) return launch.shared_bytes;
   constexpr int kGranule = 1024;
-  const int more_than_half = (gpu.shared_bytes_per_sm / 2 / kGranule + 1) * kGranule;
-  return std::max<std::int64_t>(launch.shared_bytes,
-                                std::min(more_than_half, gpu.shared_bytes_per_block));
+  const int asked = (gpu.shared_bytes_per_sm / (together + 1) / kGranule + 1) * kGranule;
+  return std::max<std::int64_t>(launch.shared_bytes, std::min(asked, gpu.shared_bytes_per_block));
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
         work.cluster_us + on_one * work.exchanged_bytes / work.peer_bytes / clock;
   }
   us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
-  us[CostPart::fill] = waves * work.fill * kLatencyCycles / clock;
+  us[CostPart::fill] = (waves - work.hidden_fill) * work.fill * kLatencyCycles / clock;
   // Lookups in global memory overlap; what a warp waits for them is a tenth of the latency, by
   // fits.
   constexpr double kWaited = 0.1;

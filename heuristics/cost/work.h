@@ -58,11 +58,12 @@ struct BlockWork {
   int registers = 0;  // a thread, as far as can be told before compiling
   std::int64_t shared_bytes = 0;
   std::int64_t blocks = 0;
-  int cluster = 1;      // blocks that run at once
-  double prologue = 0;  // in turn: chunks or tiles of the block,
-  double fill = 0;      // loads that a thread does to fill,
-  double chain = 0;     // loads of codes that a warp does
-  double l2_bytes = 0;  // of the whole block, as all below
+  int cluster = 1;         // blocks that run at once
+  double prologue = 0;     // in turn: chunks or tiles of the block,
+  double fill = 0;         // loads that a thread does to fill,
+  double hidden_fill = 0;  // of the first wave's a share that passes while the last call merges,
+  double chain = 0;        // loads of codes that a warp does
+  double l2_bytes = 0;     // of the whole block, as all below
   double passes = 0;
   double lines = 0;
   double global_lookups = 0;  // of `lookups`, those in global memory

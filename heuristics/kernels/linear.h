@@ -350,6 +350,13 @@ void add_partials(BlockWork& to, const Config& c, bool x_before) {
   if (x_before) to.merge_launches += 1.5;
 }
 
+// Whether a kernel merges the splits behind which the next call's blocks begin, for no other kernel
+// stands before them: they fill their tables meanwhile.
+template <class Config>
+bool fills_behind_merging(const Config& c) {
+  return vq::stores_partials(c) && c.combine == Combine::kernel && c.x_before == 0;
+}
+
 // What the dataflows whose operands are bytes take otherwise, as fitted to some 1200 plans of them
 // (docs/notebook/bytes.md): a table is filled by stores, which take as long by any number of
 // threads; barriers of a cluster take less, and what its blocks load from each other more.

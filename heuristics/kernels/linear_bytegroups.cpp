@@ -150,6 +150,7 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   // Nothing overlaps what the first chunk takes.
   to.prologue += to.passes / chunks / kLatencyCycles;
   add_partials(to, c, plan.x_before == 1);
+  if (fills_behind_merging(c)) to.hidden_fill = 0.25;  // as fitted
   to.chain += runs;
   to.registers = vq::bytegroup_registers(c);
 }

@@ -130,7 +130,11 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   } else {
     to.arithmetic += entries * operand_instructions(format);
   }
-  to.turns += steps;
+  // Bytes take more registers while they become elements than is told of 16-bit entries, and what
+  // that spills is needed once in several steps: as compiled, and as fitted.
+  constexpr int kRebuilding = 28;
+  constexpr double kStepsOfSpill = 10;
+  to.turns += plan.byte_sums != 0 ? steps / kStepsOfSpill : steps;
   // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 64: 32 clocks
   // (docs/notebook/rows.md).
   constexpr double kRate = 0.5;
@@ -144,7 +148,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   to.prologue += chunks + 2;  // and the kernel before
   add_partials(to, c, false);
   to.chain += runs * tiles;
-  to.registers = vq::warpgroup_registers(c);
+  to.registers = vq::warpgroup_registers(c) + (plan.byte_sums != 0 ? kRebuilding : 0);
 }
 
 }  // namespace vqgen

@@ -94,6 +94,11 @@ void count_work(BlockWork& to, const LinearTables& plan, const Linear& op, const
   // A transposing sum: a shuffle, a select and an addition for each output but one of a group.
   to.arithmetic += warps * c.outputs_per_warp * rows * 4;
   to.prologue += 2;
+  // The compiler takes 86 registers where there are as many; with 64 it takes more instructions, as
+  // fitted to 17 problems with plans of both.
+  constexpr int kThreadsOfMany = 512;
+  constexpr double kOfFew = 1.25;
+  if (c.threads > kThreadsOfMany) to.arithmetic *= kOfFew;
   to.chain += static_cast<double>(c.outputs_per_warp) / vq::table_group(c);
   to.registers = 64;
 }

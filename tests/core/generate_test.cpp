@@ -248,6 +248,29 @@ TEST(GenerateEntries, ClustersAreTheKernelsOwn) {
   EXPECT_GT(made.generate().entries[0].shared_bytes, 233472 / 2);
 }
 
+// At most three share a multiprocessor, but where lookups need its cache, or rows are few.
+TEST(GenerateEntries, BlocksOfAKernelBeforeDoNotCrowd) {
+  Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
+  Gemm op{std::get<Gemv>(made.problem)};
+  op.shape = {.rows = 16, .out_features = 4096, .in_features = 4096};
+  made.problem = op;
+  auto& rows = made.plan.emplace<LinearRowgroups>();
+  rows.codebook = all_shared(256);
+  EXPECT_GT(made.generate().entries[0].shared_bytes, 233472 / 4);
+  EXPECT_LT(made.generate().entries[0].shared_bytes, 233472 / 3 - 1024);
+  rows.codebook = all_global();
+  EXPECT_EQ(made.generate().entries[0].shared_bytes, 0);
+
+  op.weights = find_format("aqlm-2x8i8", "test");
+  for (const auto& [call_rows, more] : {std::pair{64, false}, std::pair{65, true}}) {
+    op.shape.rows = call_rows;
+    made.problem = op;
+    auto& bytes = made.plan.emplace<LinearBytegroups>(LinearBytegroups{.rows_per_block = 32});
+    bytes.codebook = all_shared(256);
+    EXPECT_EQ(made.generate().entries[0].shared_bytes > 233472 / 4, more) << call_rows << " rows";
+  }
+}
+
 TEST(GenerateEntries, ThePlanDecidesTheText) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-projection.json");
   const std::string before = made.generate().text;

@@ -149,7 +149,7 @@ TEST(ClusterChoice, IsMadeByRulesAndByTheModel) {
   op.shape.out_features = op.shape.in_features = 3584;
   Config config;
   config.problem = op;
-  config.plan = {{"dataflow", "bytegroups"}};
+  config.plan = {{"dataflow", "bytegroups"}, {"x_before", 1}};
   const auto chosen = [&](Chooser chooser) {
     return std::get<LinearBytegroups>(propose(config, gpu, {.chooser = chooser}));
   };

@@ -131,6 +131,33 @@ TEST(Cost, OfManyPartialSumsIsTheirWayThroughMemory) {
   EXPECT_NEAR(combine(5) - fixed - a_split, 5 * 2 * bytes / memory, 1e-9);
 }
 
+// Blocks of the next call fill their tables while a kernel merges, but not behind one that makes x.
+TEST(Cost, OfTablesThatAreFilledWhileTheLastCallMerges) {
+  Gemm op;
+  op.shape = {.rows = 8, .out_features = 4096, .in_features = 4096};
+  op.weights = find_format("aqlm-2x8i8", "test");
+  const GpuSpec gpu = find_gpu("h200");
+  CostModel model(op, gpu, {});
+  LinearBytegroups groups{.threads = 512, .splits = 4, .rows_per_block = 8};
+  groups.codebook = all_shared(256);
+  groups.combine = Combine::cluster;
+  ASSERT_TRUE(check(groups, op, gpu).ok) << check(groups, op, gpu).reason;
+  const double whole = model.ideal(groups)[CostPart::fill];
+  groups.combine = Combine::kernel;
+  EXPECT_NEAR(model.ideal(groups)[CostPart::fill], whole, 1e-9);
+  groups.x_before = 0;
+  ASSERT_TRUE(check(groups, op, gpu).ok) << check(groups, op, gpu).reason;
+  EXPECT_NEAR(model.ideal(groups)[CostPart::fill], 0.75 * whole, 1e-9);
+
+  LinearBytes bytes{.threads = 256, .outputs_per_warp = 32, .chunk_columns = 2048, .splits = 2};
+  bytes.codebook = all_shared(256);
+  bytes.warps_along_columns = 8;
+  ASSERT_TRUE(check(bytes, op, gpu).ok);
+  EXPECT_EQ(model.ideal(bytes)[CostPart::fill], 0);
+  bytes.combine = Combine::cluster;
+  EXPECT_GT(model.ideal(bytes)[CostPart::fill], 0);
+}
+
 // 32 threads have 32 sub-vectors of a value at once, all of a block's half of the channels.
 TEST(Cost, OfAttentionByChannelsIsThatOfABlocksShare) {
   AttentionDecode op;

@@ -80,6 +80,22 @@ TEST_P(Bytegroups, RowsOfDifferentSizeAreEachExact) {
   }
 }
 
+// Runs of 128 columns: of a share 2, 4 or more come at once; the last split has fewer, and less
+// than are taken together.
+TEST_P(Bytegroups, SharesOfFewAndManyRunsAreMultipliedWhole) {
+  for (const auto& [columns, splits] :
+       {std::pair{256, 1}, std::pair{512, 2}, std::pair{704, 2}, std::pair{864, 2},
+        std::pair{1312, 2}, std::pair{1536, 2}, std::pair{1632, 2}, std::pair{2048, 2}}) {
+    for (const int rows : {5, 21}) {
+      const Gemm op = problem(rows, columns);
+      const LinearData data = make_linear_data(op, {.seed = 65});
+      const std::vector<std::uint16_t> y = run(op, plan(rows == 5 ? 8 : 32, splits), data);
+      EXPECT_TRUE(compare(reference_linear(data), y, op.dtype).ok)
+          << columns << " columns, " << splits << " splits, " << rows << " rows";
+    }
+  }
+}
+
 TEST_P(Bytegroups, SplitsWithoutColumnsAddNothing) {
   const Gemm op = problem(9, 1056);  // 5 chunks, of which the last of 4 splits has none
   const LinearData data = make_linear_data(op, {.seed = 62});

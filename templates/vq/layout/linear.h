@@ -56,6 +56,15 @@ VQ_HD constexpr LinearConfig<Plan> configure(const LinearProblem& problem, const
   return c;
 }
 
+// Blocks of a kernel before that a multiprocessor takes: they begin while the call before is at
+// work, and would crowd where that has left room. As many as come where entries are looked up in
+// global memory, whose cache the shared memory is taken of.
+template <class Plan>
+VQ_HD constexpr int together_before(const LinearConfig<Plan>& c) {
+  constexpr int kTogether = 3;
+  return global_range(c.weights).begin < global_range(c.weights).end ? 0 : kTogether;
+}
+
 // A block of the kernel that sums up splits.
 inline constexpr int kCombineThreads = 256;
 

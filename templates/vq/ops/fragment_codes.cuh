@@ -84,6 +84,12 @@ class FragmentCodes {
     }
   }
 
+  // The same of a run that begins before column `end`; nobody uses the codes of others, and a warp
+  // would not end before they have come.
+  VQ_DEVICE void load_before(i64 end, Run& to, i64 run) const {
+    if (run * run_columns(kConfig) < end) load(to, run);
+  }
+
   // The first column, from the run's, of the lane's entry e of a step.
   VQ_DEVICE static int column(int step, int e) {
     const int octet = kStreams == 4 ? place_in_group() : e * kStreams + lane() % kStreams;

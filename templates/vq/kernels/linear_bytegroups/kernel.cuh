@@ -32,7 +32,8 @@ class LinearBytegroupsBlock {
   static constexpr int kChunkRuns = kConfig.chunk_columns / kRunColumns;
   static constexpr int kColumns = product_columns(kConfig);
   // Runs between two waits for all products.
-  static constexpr int kTurns = kChunkRuns % 2 == 0 ? 2 : 1;
+  static constexpr int kTurns = runs_together(kConfig);
+  static constexpr bool kLoadsOn = kTurns < share_runs(kConfig);
   using Runs = typename Codes::Run[kTurns];
   static constexpr bool kBefore = kConfig.x_before == 1;
   using Ring = BulkRing<staged_chunks(kConfig), chunk_bytes(kConfig), kConfig.threads / 32>;
@@ -73,7 +74,8 @@ class LinearBytegroupsBlock {
 
   // The first codes, the codebook, and x or the ring that it comes through.
   VQ_DEVICE void prepare(Runs& runs) {
-    codes_.load(runs[0], Work::begin() / kRunColumns);
+    VQ_UNROLL
+    for (int i = 0; i < kTurns; ++i) codes_.load(runs[i], Work::begin() / kRunColumns + i);
     table_.switch_to(Work::bound_unit(Work::begin()));
     const auto begun = table_.begin_load();
     if constexpr (kBefore) {
@@ -91,24 +93,56 @@ class LinearBytegroupsBlock {
 
   // The columns of this block's split.
   VQ_DEVICE void multiply_share(Runs& runs) {
-    for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
-      if constexpr (kBefore) ring_.await();
-      u64 x = warpgroup_operand(kBefore ? ring_.chunk() : Share::chunk(first),
-                                k_octet_bytes(kConfig), kCoreBytes);
-      for (int run = 0; run < kChunkRuns; run += kTurns) {
-        // ptxas may give what is looked up the registers of operands, and does not know across a
-        // loop's turn that products in flight read them.
-        warpgroup_wait<0>();
-        if constexpr (kBefore) {
-          if (run == 0 && first != Work::begin()) ring_.give_back();
-        }
-        multiply(runs, x, first / kRunColumns + run);
-        x = advanced(x, kTurns * kSteps * step_stride(kConfig));
-      }
-      if constexpr (kBefore) ring_.advance();
+    if constexpr (kBefore) {
+      multiply_chunks(runs);
+    } else {
+      multiply_all(runs);
     }
     warpgroup_wait<0>();
   }
+  VQ_DEVICE void multiply_chunks(Runs& runs) {
+    for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
+      ring_.await();
+      u64 x = operand(ring_.chunk());
+      for (int run = 0; run < kChunkRuns; run += kTurns) {
+        settle();
+        if (run == 0 && first != Work::begin()) ring_.give_back();
+        multiply(runs, x, first / kRunColumns + run);
+        x = advanced(x, kTurns * kSteps * step_stride(kConfig));
+      }
+      ring_.advance();
+    }
+  }
+  // Of x that stands there at once: as many runs together as fit, then the rest one by one.
+  VQ_DEVICE void multiply_all(Runs& runs) {
+    constexpr int kRunBytes = kSteps * step_stride(kConfig);
+    const i64 first = Work::begin() / kRunColumns;
+    const auto count = static_cast<int>(ceil_div(Work::end(), i64{kRunColumns}) - first);
+    u64 x = operand(Share::chunk(Work::begin()));
+    int run = 0;
+    for (; run + kTurns <= count; run += kTurns) {
+      settle();
+      multiply(runs, x, first + run);
+      x = advanced(x, kTurns * kRunBytes);
+    }
+    if constexpr (!shares_are(kConfig, kTurns)) {
+      VQ_UNROLL
+      for (int turn = 0; turn + 1 < kTurns; ++turn) {
+        if (run + turn >= count) break;
+        settle();
+        Octets octets[2];
+        look_up(octets[0], runs[turn], 0);
+        multiply_run(octets, 0, runs[turn], x, [](Octets&) {});
+        x = advanced(x, kRunBytes);
+      }
+    }
+  }
+  VQ_DEVICE static u64 operand(u8* x) {
+    return warpgroup_operand(x, k_octet_bytes(kConfig), kCoreBytes);
+  }
+  // ptxas may give what is looked up the registers of operands, and does not know across a loop's
+  // turn that products in flight read them.
+  VQ_DEVICE static void settle() { warpgroup_wait<0>(); }
 
   // What a lane looks up in a step: the entries of its two outputs.
   using Table = ByteTable<Plan>;
@@ -125,22 +159,27 @@ class LinearBytegroupsBlock {
   }
 
   // kTurns runs from number `run` on; x is operand b of the first step. The next step is looked up
-  // before this one is multiplied. The codes of the next run are on their way into registers of
-  // their own meanwhile, and none is copied, which would be waiting for them.
+  // before this one is multiplied. Codes come as many runs ahead into registers of their own, and
+  // none is copied, which would be waiting for them.
   VQ_DEVICE void multiply(Runs& runs, u64 x, i64 run) {
     Octets octets[2];
     if constexpr (kTurns == 1) {
       const typename Codes::Run now = runs[0];
       look_up(octets[0], now, 0);
-      codes_.load(runs[0], run + 1);
+      if (kLoadsOn) codes_.load_before(Work::end(), runs[0], run + 1);
       multiply_run(octets, 0, now, x, [](Octets&) {});
     } else {
       look_up(octets[0], runs[0], 0);
-      codes_.load(runs[1], run + 1);
-      multiply_run(octets, 0, runs[0], x, [&](Octets& next) { look_up(next, runs[1], 0); });
-      codes_.load(runs[0], run + 2);
-      multiply_run(octets, kSteps, runs[1], advanced(x, kSteps * step_stride(kConfig)),
-                   [](Octets&) {});
+      VQ_UNROLL
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const int first = turn * kSteps;
+        multiply_run(octets, first, runs[turn], advanced(x, first * step_stride(kConfig)),
+                     [&](Octets& next) {
+                       if (turn + 1 < kTurns) look_up(next, runs[turn + 1], 0);
+                       if (kLoadsOn)
+                         codes_.load_before(Work::end(), runs[turn], run + kTurns + turn);
+                     });
+      }
     }
   }
 

@@ -104,11 +104,28 @@ VQ_HD constexpr int staging_threads(const LinearConfig<LinearBytegroups>& c) {
   return static_cast<int>(warps * 32 < kMost ? warps * 32 : kMost);
 }
 
-// 32-bit registers of a thread: sums of integers, the codes of this run and the next, two sets of
+// Runs of a block's columns: at most, and whether all blocks have a multiple of so many.
+VQ_HD constexpr int share_runs(const LinearConfig<LinearBytegroups>& c) {
+  const i64 of_share = ceil_div(chunks(c), i64{c.splits});
+  return static_cast<int>(of_share * c.chunk_columns / run_columns(c));
+}
+VQ_HD constexpr bool shares_are(const LinearConfig<LinearBytegroups>& c, int multiple) {
+  return share_runs(c) % multiple == 0 && chunks(c) % c.splits == 0 &&
+         c.in_features % c.chunk_columns == 0;
+}
+// Runs of a lane whose codes are in registers or on their way, those that follow each other between
+// two waits for all products: of a short share all are on their way from the begin on.
+VQ_HD constexpr int runs_together(const LinearConfig<LinearBytegroups>& c) {
+  constexpr int kMostRows = 16;  // above, sums leave registers for two runs alone
+  const int runs = c.x_before == 1 ? c.chunk_columns / run_columns(c) : share_runs(c);
+  if (runs % 4 == 0 && c.x_before == 0 && c.rows_per_block <= kMostRows) return 4;
+  return runs % 2 == 0 ? 2 : 1;
+}
+// 32-bit registers of a thread: sums of integers, codes of runs, two sets of
 // operands; and addresses and what is being looked up.
 VQ_HD constexpr int bytegroup_registers(const LinearConfig<LinearBytegroups>& c) {
   constexpr int kBeside = 40;
-  return c.rows_per_block + 2 * 2 * run_words(c) + 8 + kBeside;
+  return c.rows_per_block + most(runs_together(c), 2) * 2 * run_words(c) + 8 + kBeside;
 }
 
 // Chunks; beside them what their ring has, or the scales of rows.
@@ -120,10 +137,12 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearBytegroups>& c) {
 }
 
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearBytegroups>& c) {
+  constexpr int kFewRows = 64;  // of whose blocks a multiprocessor is not filled anyway
   CallShape shape{};
   if (c.x_before == 1) {
     shape.add({"linear_bytes_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),
-               staging_threads(c), staging_threads(c) / 32 * 4, false, false});
+               staging_threads(c), staging_threads(c) / 32 * 4, false, false, 0, 1,
+               row_blocks(c) * c.rows_per_block > kFewRows ? together_before(c) : 0});
   }
   return call_behind(c, shape, shared_layout(c).total);
 }

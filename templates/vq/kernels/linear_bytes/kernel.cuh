@@ -83,7 +83,10 @@ class LinearBytesBlock {
   // The columns of this block's split.
   VQ_DEVICE void multiply_share() {
     Runs runs;
-    codes_.load(runs[0], Work::begin() / kRunColumns + along() * kGroupRuns);
+    VQ_UNROLL
+    for (int turn = 0; turn < kTurns; ++turn) {
+      codes_.load(runs[turn], Work::begin() / kRunColumns + along() * kGroupRuns + turn);
+    }
     table_.switch_to(Work::bound_unit(Work::begin()));
     table_.finish_load(table_.begin_load());
     if constexpr (X::kInRing) {
@@ -131,18 +134,22 @@ class LinearBytesBlock {
     }
   }
 
-  // The run that a warp multiplies after number `run` of a group.
+  // The run that a warp multiplies kTurns after number `run` of a group.
   VQ_DEVICE static i64 run_after(i64 first, int group, int run) {
     const i64 of_chunk = first / kRunColumns;
-    if (run + 1 < kGroupRuns) return of_chunk + group * kGroupRuns + run + 1;
+    const int after = run + kTurns;
+    if (after < kGroupRuns) return of_chunk + group * kGroupRuns + after;
     const int then = group + kAlong;
     const int group_after = then < kGroups ? then : kGroups + along();
-    return of_chunk + group_after * kGroupRuns;
+    return of_chunk + group_after * kGroupRuns + after - kGroupRuns;
   }
 
-  // A group of runs. The next run's codes are on their way into registers of their own meanwhile,
-  // and no register is copied, which would be waiting for them.
+  // A group of runs. Codes of the next runs are on their way into registers of their own meanwhile,
+  // and no register is copied, which would be waiting for them. All are from the begin on where a
+  // warp has no more.
   static constexpr int kTurns = kGroupRuns % 2 == 0 ? 2 : 1;
+  static constexpr bool kLoadsOn = kGroupRuns > kTurns || kGroups > kAlong ||
+                                   chunks(kConfig) > kConfig.splits;
   using Runs = typename Codes::Run[kTurns];
   VQ_DEVICE void multiply(Runs& runs, i64 first, int group) {
     Integers sums = {};
@@ -153,11 +160,11 @@ class LinearBytesBlock {
         const int step = (group * kGroupRuns + run + turn) * kSteps;
         if constexpr (kTurns == 1) {
           const typename Codes::Run now = runs[0];
-          codes_.load(runs[0], after);
+          if (kLoadsOn) codes_.load_before(Work::end(), runs[0], after);
           multiply_run(sums, now, step);
         } else {
-          codes_.load(runs[1 - turn], after);
           multiply_run(sums, runs[turn], step);
+          if (kLoadsOn) codes_.load_before(Work::end(), runs[turn], after);
         }
       }
     }

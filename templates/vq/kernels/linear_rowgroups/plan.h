@@ -89,7 +89,7 @@ VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearRowgroups>& c) {
   CallShape shape{};
   shape.add({"linear_rows_of_x", "x",
              ceil_div(row_blocks(c) * c.rows_per_block * laid_out_steps(c), i64{kLayingThreads}), 1,
-             row_slots(c), kLayingThreads, 0, false, false});
+             row_slots(c), kLayingThreads, 0, false, false, 0, 1, together_before(c)});
   return call_behind(c, shape, shared_layout(c).total);
 }
 
