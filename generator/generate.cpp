@@ -196,8 +196,8 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
 // two of its own fit a multiprocessor, they were seen to share one while others had none: 81 us in
 // place of 50, 29 of 20 (docs/notebook/bytes.md). So blocks that are no more than the
 // multiprocessors, or than those that their clusters use, ask for more than half of one's shared
-// memory. Other ops are not measured so. And blocks of which only so many are to share a
-// multiprocessor (launch.together) ask for that much.
+// memory. Other ops are not measured so. Kernels with launch.together ask for so much that no more
+// blocks than that share a multiprocessor.
 std::int64_t asked_shared_bytes(const vq::Launch& launch, const Problem& problem,
                                 const GpuSpec& gpu) {
   const bool alone = arch_number(gpu.arch) >= 90 && launch.ahead &&

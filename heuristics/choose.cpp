@@ -91,7 +91,7 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 }
 
 // Whether this plan of attention by bytes is expected to be faster than fragments, by what was
-// measured on an H100, and on nothing else yet (docs/notebook/attention-bytes.md): by 2 to 37 %
+// measured beside fragments on an H100 alone (docs/notebook/attention-bytes.md): by 2 to 37 %
 // where all blocks stand side by side. Where they stand in line it was no faster, nor where blocks
 // of more than a quad of heads share a sequence. Sequences that may be long and of different
 // lengths are shared by length, which fragments alone do. In pages it was not measured.

@@ -353,9 +353,9 @@ std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, co
                   profile.dataflows.at(std::string(kernel_name(plan))).overlap),
       fmt::format("fitted to {}", profile.source)};
   if (gpu.name != find_gpu(profile.gpu).name) {
-    lines.push_back(fmt::format(
-        "not measured on {}: scaled from {} by clock, multiprocessors and bandwidth alone",
-        gpu.name, find_gpu(profile.gpu).name));
+    lines.push_back(
+        fmt::format("scaled to {} from {} by clock, multiprocessors and bandwidth alone", gpu.name,
+                    find_gpu(profile.gpu).name));
   }
   return lines;
 }

@@ -61,7 +61,7 @@ struct BlockWork {
   int cluster = 1;         // blocks that run at once
   double prologue = 0;     // in turn: chunks or tiles of the block,
   double fill = 0;         // loads that a thread does to fill,
-  double hidden_fill = 0;  // of the first wave's a share that passes while the last call merges,
+  double hidden_fill = 0;  // share of the first wave's that passes while the last call merges,
   double chain = 0;        // loads of codes that a warp does
   double l2_bytes = 0;     // of the whole block, as all below
   double passes = 0;

@@ -170,8 +170,10 @@ void count_work(BlockWork& to, const AttentionBytes& plan, const AttentionDecode
 
 std::vector<std::string> explain_plan(const AttentionBytes& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
-  return {fmt::format("rounds of {} tokens, {} bytes of codes by two copies, {} in flight",
-                      plan.threads, vq::round_bytes(config), plan.rounds_in_flight)};
+  return {fmt::format("rounds of {} tokens, {} bytes of codes by {}, {} in flight", plan.threads,
+                      vq::round_bytes(config),
+                      op.shape.page_tokens > 0 ? "copies of pages or rows" : "two copies",
+                      plan.rounds_in_flight)};
 }
 
 }  // namespace vqgen

@@ -358,8 +358,9 @@ bool fills_behind_merging(const Config& c) {
 }
 
 // What the dataflows whose operands are bytes take otherwise, as fitted to some 1200 plans of them
-// (docs/notebook/bytes.md): a table is filled by stores, which take as long by any number of
-// threads; barriers of a cluster take less, and what its blocks load from each other more.
+// on an H100 (docs/notebook/bytes.md#choosing), and kept since: a table is filled by stores, which
+// take as long by any number of threads; barriers of a cluster take less, and what its blocks load
+// from each other more.
 inline void count_bytes(BlockWork& to) {
   constexpr double kThreads = 512;
   to.fill *= to.threads / kThreads;

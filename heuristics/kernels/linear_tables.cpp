@@ -95,7 +95,8 @@ void count_work(BlockWork& to, const LinearTables& plan, const Linear& op, const
   to.arithmetic += warps * c.outputs_per_warp * rows * 4;
   to.prologue += 2;
   // The compiler takes 86 registers where there are as many; with 64 it takes more instructions, as
-  // fitted to 17 problems with plans of both.
+  // fitted to 17 problems with plans of both. 64 are counted of all: of blocks of 512 threads two
+  // are then held resident where one is, and the fit has that in it.
   constexpr int kThreadsOfMany = 512;
   constexpr double kOfFew = 1.25;
   if (c.threads > kThreadsOfMany) to.arithmetic *= kOfFew;

@@ -291,8 +291,8 @@ TEST(Explain, SaysWhereTheModelWasNotMeasured) {
     }
     return all;
   };
-  EXPECT_EQ(text("h100").find("not measured"), std::string::npos);
-  expect_words(text("a100"), {"not measured on NVIDIA A100", "scaled from NVIDIA H100"});
+  EXPECT_EQ(text("h100").find("scaled to"), std::string::npos);
+  expect_words(text("a100"), {"scaled to NVIDIA A100", "from NVIDIA H100"});
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ TEST_P(Architectures, BinsCompile) {
     ASSERT_EQ(artifact.kernels.size(), 6u);
     for (const KernelResources& kernel : artifact.kernels) {
       EXPECT_GT(kernel.registers, 0);
-      EXPECT_LE(kernel.spill_bytes, 640) << small;  // of scores on Blackwell; none before
+      EXPECT_LE(kernel.spill_bytes, 832) << small;  // of scores on Blackwell; none before
     }
   }
 }
@@ -176,12 +176,16 @@ TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
       op.dtype = group == 4 ? DType::bf16 : DType::f16;
       op.keys = find_format("vecinfer-d4b8i8", "test");
       op.values = for_values(op.keys);
-      const auto plan = test::rules_plan<AttentionBytes>(op, gpu);
-      ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
-      const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
-      const KernelResources& kernel = artifact.kernels.front();
-      EXPECT_LE(kernel.registers * plan.threads, 65536) << head_dim << ' ' << group;
-      EXPECT_EQ(kernel.spill_bytes, 0) << head_dim << ' ' << group;
+      for (const int page_tokens : {0, 64}) {
+        op.shape.page_tokens = page_tokens;
+        SCOPED_TRACE(testing::Message() << head_dim << ' ' << group << ' ' << page_tokens);
+        const auto plan = test::rules_plan<AttentionBytes>(op, gpu);
+        ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
+        const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+        const KernelResources& kernel = artifact.kernels.front();
+        EXPECT_LE(kernel.registers * plan.threads, 65536);
+        EXPECT_EQ(kernel.spill_bytes, 0);
+      }
     }
   }
 }

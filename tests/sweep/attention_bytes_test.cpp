@@ -224,6 +224,17 @@ TEST_P(AttentionByBytes, SequencesAloneHaveTheBitsOfTheBatch) {
   }
 }
 
+// As many pages as a warp has lanes.
+TEST_P(AttentionByBytes, APageForEachLaneIsCopied) {
+  AttentionDecode op = problem(64, 4, 530);
+  AttentionBytes own = plan(op);
+  own.threads = 512;
+  const AttentionData data = make_attention_data(op, {.seed = 51});
+  const AttentionOutput contiguous = run(op, own, data);
+  op.shape.page_tokens = 16;
+  expect_same_bits(contiguous, run(op, own, data));
+}
+
 // Pages of each size in each order, of splits that begin within one, change no bit; a wrong page
 // does.
 TEST_P(AttentionByBytes, PagesChangeNoBit) {
@@ -244,12 +255,21 @@ TEST_P(AttentionByBytes, PagesChangeNoBit) {
   if (sweep_backend()->machine() == Machine::cuda) return;  // it would read anywhere
   const AttentionBytes own = plan(op, 3);
   const KernelSource right = generate(op, own, sweep_gpu(), Machine::host, {});
-  for (const auto& [place, instead] :
-       {std::pair{"lane() * kPage - skipped;", "lane() * kPage;"},
-        std::pair{"(begin_ + round * kTokens) / kPage + lane()", "begin_ / kPage + lane()"}}) {
+  struct Fault {
+    const char* place;
+    const char* instead;
+    PageOrder order;
+  };
+  for (const auto& [place, instead, order] :
+       {Fault{"lane() * kPage - skipped;", "lane() * kPage;", PageOrder::hnd},
+        Fault{"(begin_ + round * kTokens) / kPage + lane()", "begin_ / kPage + lane()",
+              PageOrder::hnd},
+        Fault{"shuffle(page, (skipped + row) / kPage)", "shuffle(page, row / kPage)",
+              PageOrder::nhd},
+        Fault{"own, (skipped + row) % kPage", "own, row % kPage", PageOrder::nhd}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = sweep_backend()->load(sweep_backend()->compile(wrong), wrong);
-    data.page_order = PageOrder::hnd;
+    data.page_order = order;
     EXPECT_NE(contiguous.out, execute(*sweep_backend(), *kernel, wrong, op, own, data).out)
         << place;
   }

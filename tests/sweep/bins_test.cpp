@@ -275,14 +275,16 @@ TEST_F(Bins, NanStaysInItsHead) {
   Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
   AttentionData data = make_attention_data(op, {.seed = 44});
   const AttentionOutput expected = kernel.run(data);
-  constexpr std::uint16_t kNan = 0x7e00;
-  data.queries[5] = kNan;
-  const AttentionOutput output = kernel.run(data);
-  for (std::size_t i = 0; i < output.out.size(); ++i) {
-    if (i < static_cast<std::size_t>(op.shape.head_dim)) {
-      EXPECT_TRUE(std::isnan(element_to_float(op.dtype, output.out[i]))) << i;
-    } else {
-      ASSERT_EQ(output.out[i], expected.out[i]) << i;
+  constexpr std::uint16_t kNan = 0x7e00, kInfinity = 0x7c00;
+  for (const std::uint16_t bad : {kNan, kInfinity}) {
+    data.queries[5] = bad;
+    const AttentionOutput output = kernel.run(data);
+    for (std::size_t i = 0; i < output.out.size(); ++i) {
+      if (i < static_cast<std::size_t>(op.shape.head_dim)) {
+        EXPECT_TRUE(std::isnan(element_to_float(op.dtype, output.out[i]))) << bad << ' ' << i;
+      } else {
+        ASSERT_EQ(output.out[i], expected.out[i]) << bad << ' ' << i;
+      }
     }
   }
 }

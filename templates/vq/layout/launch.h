@@ -35,7 +35,7 @@ struct Launch {
   bool looks_up;     // entries
   int resident = 0;  // blocks of a multiprocessor that there are registers for, 0: as it comes
   int cluster = 1;   // blocks of z, one after the other, that form a cluster
-  int together = 0;  // most blocks on a multiprocessor, which ask for that much, 0: as it comes
+  int together = 0;  // the most blocks that may share a multiprocessor; 0: no limit
 };
 
 // Blocks of a cluster that every GPU with clusters takes.

@@ -119,8 +119,8 @@ class BinTables {
     }
   }
 
-  // The scores of two rows that follow each other, of `left` that the block has. To a float of 2^23
-  // and more its last bits are an integer.
+  // The scores of two rows that follow each other, of `left` that the block has. The last
+  // bits of a float from 2^23 to 2^24 are an integer.
   VQ_DEVICE static void store(const AttentionDecodeArgs& args, u16* to,
                               const float (&sums)[kTiles][4], float scale, int left) {
     constexpr u32 kWhole = 0x4b000000u;  // 2^23
@@ -160,7 +160,8 @@ class BinTables {
     const auto score = [&](int i, int which) {
       constexpr float kMost = static_cast<float>(most_score(kConfig));
       const float value = sums[i / 2][i % 2 * 2 + which] * scale;
-      return value != value ? kNoScore : nearest_within(value, kMost) + kScoreBias;
+      const bool finite = value < infinity() && value > -infinity();
+      return finite ? nearest_within(value, kMost) + kScoreBias : kNoScore;
     };
     i32* const large = BinsWorkspace<Plan>(args).large(to);
     VQ_UNROLL

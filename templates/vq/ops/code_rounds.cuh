@@ -8,9 +8,9 @@
 //   refill      the last of a place's readers asks for the round that takes it next, a little
 //               later, when its count has come back
 //
-// Of a cache in pages a lane of the asking warp copies the round's rows of one page, or where rows
-// of a page do not follow each other some rows, each alone. Page numbers of the round that may be
-// asked for next are on their way from giving back on.
+// In a cache in pages, each lane of the asking warp copies the round's rows of one page. Where rows
+// of a page do not follow each other, it copies single rows. A warp loads the page numbers of the
+// next round that it may ask for when it gives a round back.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -32,7 +32,7 @@ class CodeRounds {
   static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
   static constexpr bool kPaged = kConfig.page_tokens > 0;
   static constexpr int kPage = kPaged ? kConfig.page_tokens : kTokens;
-  // Pages that a round touches, which begins with whole steps.
+  // The most pages that a round touches; it begins at a multiple of a step.
   static constexpr int kPages =
       ceil_div(kTokens + (kPage > kBytesStep ? kPage - kBytesStep : 0), kPage);
   static_assert(kPages <= 32, "");
@@ -76,6 +76,7 @@ class CodeRounds {
   // The warp of the thread that began, or any behind the barrier.
   VQ_DEVICE void ask_for_first() const {
     if constexpr (kPaged) {
+      if (rounds_ == 0) return;  // such a sequence has no page
       u32 pages[kPlaces];
       VQ_UNROLL
       for (int round = 0; round < kPlaces; ++round) pages[round] = page_of_lane(round);
@@ -161,7 +162,7 @@ class CodeRounds {
     i32 row_bytes;  // from a row to the next of a page
   };
 
-  // The number of the round's page number lane(); past the last one that again.
+  // Page number of the lane()-th page of the round; lanes past the last page repeat that one.
   VQ_DEVICE u32 page_of_lane(int round) const {
     const int number = (begin_ + round * kTokens) / kPage + lane();
     const int last = (end_ - 1) / kPage;
@@ -193,7 +194,7 @@ class CodeRounds {
     u8* const to = shared_part<u8>(kAt.rounds) + place * kRoundBytes + row * kRowBytes;
     const u32 bytes = static_cast<u32>(rows) * kRowBytes;
     const auto at = [&](const Rows& of) {
-      return wide_step(of.first, page, of.page_bytes) + from * of.row_bytes;
+      return wide_step(of.first, page, of.page_bytes) + i64{from} * of.row_bytes;
     };
     copy_bulk(to, at(key_rows_), bytes, barrier(place));
     copy_bulk(to + kKeyBytes, at(value_rows_), bytes, barrier(place));

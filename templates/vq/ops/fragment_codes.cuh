@@ -84,8 +84,8 @@ class FragmentCodes {
     }
   }
 
-  // The same of a run that begins before column `end`; nobody uses the codes of others, and a warp
-  // would not end before they have come.
+  // The same of a run that begins before column `end`; what a lane has instead meets x that is
+  // zero, and a warp would not end before they have come.
   VQ_DEVICE void load_before(i64 end, Run& to, i64 run) const {
     if (run * run_columns(kConfig) < end) load(to, run);
   }

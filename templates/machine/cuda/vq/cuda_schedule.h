@@ -7,8 +7,8 @@ namespace vq {
 
 // ptxas sinks loads to their first use, where they are waited for, but not past this.
 VQ_DEVICE void loads_first() { __syncwarp(); }
-// 0, known once `word` is loaded: what an address has it added for is not loaded before. ptxas
-// counts loads on their way by six counters, and waits for all loads of one.
+// Always 0, which ptxas does not know: a load whose address has it added is issued only once `word`
+// has come. ptxas counts loads by six counters and waits for all loads of one.
 VQ_DEVICE u32 zero_behind(u32 word) {
   u32 zero;
   asm volatile(

@@ -91,7 +91,7 @@ VQ_HD constexpr int score_bits(const BinsConfig& c) {
 // 0 says that those of a pair do not fit: they are looked up once more, in 32 bits, cut off where
 // sums could overflow.
 inline constexpr i32 kScoreBias = 32768;
-inline constexpr i32 kNoScore = -0x7fffffff;  // of NaN
+inline constexpr i32 kNoScore = -0x7fffffff;  // of what is not finite
 VQ_HD constexpr i32 most_score(const BinsConfig& c) {
   return 0x7fffffff / key_columns(c) - 2 * kScoreBias;
 }

@@ -121,8 +121,8 @@ VQ_HD constexpr int runs_together(const LinearConfig<LinearBytegroups>& c) {
   if (runs % 4 == 0 && c.x_before == 0 && c.rows_per_block <= kMostRows) return 4;
   return runs % 2 == 0 ? 2 : 1;
 }
-// 32-bit registers of a thread: sums of integers, codes of runs, two sets of
-// operands; and addresses and what is being looked up.
+// 32-bit registers of a thread: sums of integers, codes of runs, two sets of operands; and
+// addresses and what is being looked up.
 VQ_HD constexpr int bytegroup_registers(const LinearConfig<LinearBytegroups>& c) {
   constexpr int kBeside = 40;
   return c.rows_per_block + most(runs_together(c), 2) * 2 * run_words(c) + 8 + kBeside;
