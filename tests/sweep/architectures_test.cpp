@@ -158,7 +158,7 @@ TEST_P(Architectures, BinsCompile) {
     ASSERT_EQ(artifact.kernels.size(), 6u);
     for (const KernelResources& kernel : artifact.kernels) {
       EXPECT_GT(kernel.registers, 0);
-      EXPECT_LE(kernel.spill_bytes, 832) << small;  // of scores on Blackwell; none before
+      EXPECT_LE(kernel.spill_bytes, 1024) << small;  // of scores on Blackwell; none before
     }
   }
 }
