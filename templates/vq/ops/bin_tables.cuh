@@ -119,8 +119,8 @@ class BinTables {
     }
   }
 
-  // The scores of two rows that follow each other, of `left` that the block has. The last
-  // bits of a float from 2^23 to 2^24 are an integer.
+  // The scores of two rows that follow each other, of `left` that the block has. The last bits of a
+  // float from 2^23 to 2^24 are an integer.
   VQ_DEVICE static void store(const AttentionDecodeArgs& args, u16* to,
                               const float (&sums)[kTiles][4], float scale, int left) {
     constexpr u32 kWhole = 0x4b000000u;  // 2^23

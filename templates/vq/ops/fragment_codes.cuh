@@ -84,8 +84,8 @@ class FragmentCodes {
     }
   }
 
-  // The same of a run that begins before column `end`; what a lane has instead meets x that is
-  // zero, and a warp would not end before they have come.
+  // The same, of a run that begins before column `end`. Of others nothing is loaded, for a warp
+  // does not end before its loads have come; what the registers held meets x that is zero.
   VQ_DEVICE void load_before(i64 end, Run& to, i64 run) const {
     if (run * run_columns(kConfig) < end) load(to, run);
   }
