@@ -91,13 +91,15 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 }
 
 // Whether this plan of attention by bytes is expected to be faster than fragments, by what was
-// measured beside fragments on an H100 alone (docs/notebook/attention-bytes.md): by 2 to 37 %
-// where all blocks stand side by side. Where they stand in line it was no faster, nor where blocks
-// of more than a quad of heads share a sequence. Sequences that may be long and of different
-// lengths are shared by length, which fragments alone do. In pages it was not measured.
+// measured beside it (docs/notebook/attention-bytes.md): by 2 to 37 % where all blocks stand side
+// by side, by 7 % where they stand in line (64 x 8192, H200), unless they are short (128 x 512 took
+// 27 us where fragments took 23, H100). Blocks of more than a quad of heads were slower where they
+// share a sequence. Sequences that may be long and of different lengths are shared by length, which
+// fragments alone do.
 bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const GpuSpec& gpu) {
-  const std::int64_t blocks = call_shape(plan, op).blocks();
-  return gpu.warpgroup_products && blocks <= gpu.sms && op.shape.page_tokens == 0 &&
+  constexpr int kShort = 1024;  // tokens
+  const bool in_line = call_shape(plan, op).blocks() > gpu.sms;
+  return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&
          (plan.heads_per_block <= 4 || plan.splits == 1) &&
          choose_plan(AttentionFragments{}, op, gpu).splits_by == SplitsBy::sequence;
 }

@@ -20,6 +20,11 @@ inline bool has_warpgroup_products(const std::string& arch) { return arch == "sm
 // PTX ISA, mma: .bf16 requires sm_80.
 inline bool has_bf16_products(std::string_view arch) { return arch_number(arch) >= 80; }
 
+// PTX ISA, mma: .m16n8k32 of .s8 and .u8 requires sm_80. The host emulates it.
+inline bool has_byte_products(std::string_view arch) {
+  return arch == "host" || arch_number(arch) >= 80;
+}
+
 // PTX ISA, cp.async.bulk: requires sm_90. The host emulates them.
 inline bool has_bulk_copies(std::string_view arch) {
   return arch == "host" || arch_number(arch) >= 90;

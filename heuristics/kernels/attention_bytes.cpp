@@ -44,29 +44,25 @@ int one_wave(const AttentionDecode& op, const AttentionBytes& plan, const GpuSpe
   return static_cast<int>(std::clamp(wave, std::min(least, kMost), kMost));
 }
 
-// Blocks of so many threads with about `in_flight` bytes of codes on their way, less where shared
-// memory has less room.
+// Blocks of so many threads, less where shared memory has less room, with three rounds of codes on
+// their way: a fourth was 1 to 4 % slower wherever it was timed, two were up to 6 % (H200).
 AttentionBytes of_size(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
-                       int threads, std::int64_t in_flight) {
+                       int threads) {
   plan.threads = std::min(threads, most_threads(plan));
-  const auto fits = [&] {
-    return call_shape(plan, op).shared_bytes() <= gpu.shared_bytes_per_block;
-  };
-  constexpr int kFewest = 2, kMost = 8, kFewestThreads = 128;
-  const std::int64_t rounds = in_flight / vq::round_bytes(configured(plan, op));
-  plan.rounds_in_flight = static_cast<int>(std::clamp<std::int64_t>(rounds, kFewest, kMost));
-  while (plan.rounds_in_flight > kFewest && !fits()) --plan.rounds_in_flight;
-  while (plan.threads > kFewestThreads && !fits()) plan.threads -= 32;
+  constexpr int kFewestThreads = 128;
+  plan.rounds_in_flight = 3;
+  while (plan.threads > kFewestThreads &&
+         call_shape(plan, op).shared_bytes() > gpu.shared_bytes_per_block) {
+    plan.threads -= 32;
+  }
   plan.splits = one_wave(op, plan, gpu);
   return plan;
 }
 
-// Blocks of more than 2048 tokens want as many warps as there are codes for, and 96 KiB of them on
-// their way: of 128 channels 12 warps (16 x 16384 tokens: 48.2 us, with 16 warps 48.9), of 64
-// channels 16 (28.1 us, with 12 warps 29.7). Shorter ones begin sooner with smaller rounds: 8 warps
-// took 12.4 us for 1 x 32768 tokens where 12 took 13.4. Where blocks stand in line, two that share
-// a multiprocessor fill each other's gaps: 97.8 us for 64 x 8192 where one of 12 warps took 100.9
-// (H100).
+// Us on an H200 by 8 and 12 warps, of 128 channels: 16 x 16384 tokens 41.9 and 39.9, 1 x 196608
+// 35.7 and 34.0; shorter blocks begin sooner with smaller rounds: 1 x 32768 11.7 and 11.8, 28 heads
+// of 4 11.1 and 11.3. Where blocks stand in line, two that share a multiprocessor fill each other's
+// gaps: 64 x 8192 took 84.7 by 6 warps each, 93.2 by 12.
 constexpr std::int64_t kShortShare = 2048;  // tokens
 
 std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& plan) {
@@ -76,21 +72,18 @@ std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& pla
 AttentionBytes of_heads(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
                         int heads) {
   plan.heads_per_block = heads;
-  constexpr std::int64_t kKiB = 1024;
-  if (head_blocks(op, plan) > gpu.sms) return of_size(plan, op, gpu, 192, 36 * kKiB);
-  const AttentionBytes small = of_size(plan, op, gpu, 256, 64 * kKiB);
-  if (share_of_block(op, small) <= kShortShare) return small;
-  return of_size(plan, op, gpu, op.shape.head_dim == 64 ? kThreadsOfQuad : kThreadsOfTwoQuads,
-                 96 * kKiB);
+  if (head_blocks(op, plan) > gpu.sms) return of_size(plan, op, gpu, 192);
+  const AttentionBytes small = of_size(plan, op, gpu, 256);
+  return share_of_block(op, small) <= kShortShare ? small : of_size(plan, op, gpu, 384);
 }
 
 }  // namespace
 
 void judge_plan(Judge& judge, const AttentionBytes& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
-  judge.require(has_bulk_copies(gpu.arch),
-                "{} ({}) has no bulk copies, by which codes come in dataflow bytes; use fragments",
-                gpu.name, gpu.arch);
+  judge.require(has_byte_products(gpu.arch),
+                "{} ({}) has no products of bytes as dataflow bytes takes; use fragments", gpu.name,
+                gpu.arch);
   const int head_dim = op.shape.head_dim;
   judge.require(head_dim == 64 || head_dim == 128,
                 "head_dim {} is neither 64 nor 128, as dataflow bytes takes; use fragments",
@@ -124,10 +117,11 @@ AttentionBytes choose_plan(AttentionBytes plan, const AttentionDecode& op, const
   return share_of_block(op, quads) <= kShortShare && quads.splits > 1 ? quads : together;
 }
 
-// All entries stand in shared memory in copies, whatever else may be allowed.
+// All entries stand in shared memory in copies, whatever else may be allowed. It was timed on
+// Hopper alone.
 void add_candidates(Candidates& to, AttentionBytes plan, const AttentionDecode& op,
                     SpacePlacement allowed) {
-  if (allowed != SpacePlacement::any) return;
+  if (allowed != SpacePlacement::any || !to.gpu.warpgroup_products) return;
   plan = choose_plan(plan, op, to.gpu);
   if (!check(plan, op, to.gpu).ok) return;
   using P = AttentionBytes;
@@ -170,10 +164,8 @@ void count_work(BlockWork& to, const AttentionBytes& plan, const AttentionDecode
 
 std::vector<std::string> explain_plan(const AttentionBytes& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
-  return {fmt::format("rounds of {} tokens, {} bytes of codes by {}, {} in flight", plan.threads,
-                      vq::round_bytes(config),
-                      op.shape.page_tokens > 0 ? "copies of pages or rows" : "two copies",
-                      plan.rounds_in_flight)};
+  return {fmt::format("rounds of {} tokens, {} bytes of codes, {} in flight", plan.threads,
+                      vq::round_bytes(config), plan.rounds_in_flight)};
 }
 
 }  // namespace vqgen

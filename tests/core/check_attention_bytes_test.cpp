@@ -73,11 +73,14 @@ TEST(CheckAttentionBytes, NoTokensAreRawAndQueriesOneAtATime) {
   expect_refused(of_problem([](Op& op) { op.shape.query_tokens = 2; }), {"query_tokens 2"});
 }
 
-TEST(CheckAttentionBytes, TheGpuHasBulkCopiesAndRoom) {
+TEST(CheckAttentionBytes, TheGpuHasProductsOfBytesAndRoom) {
   const auto any = [](AttentionDecode&) {};
   for (const char* gpu : {"h100", "h200", "b200"}) expect_ok(of_problem(any, gpu));
-  for (const char* gpu : {"t4", "a100", "rtx4090"}) {
-    expect_refused(of_problem(any, gpu), {"no bulk copies", "use fragments"});
+  expect_refused(of_problem(any, "t4"), {"no products of bytes", "use fragments"});
+  for (const char* gpu : {"a100", "rtx4090"}) {
+    expect_refused(of_problem(any, gpu), {"bytes of shared memory a block"});
+    const AttentionDecode op = integers();
+    expect_ok(check(choose_plan(AttentionBytes{}, op, find_gpu(gpu)), op, find_gpu(gpu)));
   }
   expect_refused(of_plan([](AttentionBytes& p) { p.rounds_in_flight = 8; }),
                  {"bytes of shared memory a block"});
@@ -138,8 +141,8 @@ TEST(CheckAttentionBytes, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
   }
 }
 
-// The rules take it on Hopper where its blocks stand side by side, and those of more than a quad of
-// heads have whole sequences.
+// The rules take it on Hopper, but for short blocks that stand in line, and where blocks of more
+// than a quad of heads share a sequence.
 TEST(ChooseAttentionBytes, WhereItWasFaster) {
   const auto chosen = [](auto change, const char* gpu = "h200") {
     AttentionDecode op = integers();
@@ -152,7 +155,12 @@ TEST(ChooseAttentionBytes, WhereItWasFaster) {
   for (const char* gpu : {"a100", "b200", "rtx5090"}) {
     EXPECT_EQ(chosen([](Op&) {}, gpu), "fragments") << gpu;
   }
-  EXPECT_EQ(chosen([](Op& op) { op.shape.batch = 64; }), "fragments");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.batch = 64; }), "bytes");
+  const auto short_in_line = [](Op& op) {
+    op.shape.batch = 64;
+    op.shape.tokens = 1000;
+  };
+  EXPECT_EQ(chosen(short_in_line), "fragments");
   EXPECT_EQ(chosen([](Op& op) { op.shape.query_heads = 64; }), "bytes");
   const auto more_heads = [](Op& op) {
     op.shape.batch = 1;
@@ -160,7 +168,7 @@ TEST(ChooseAttentionBytes, WhereItWasFaster) {
     op.shape.tokens = 65536;
   };
   EXPECT_EQ(chosen(more_heads), "fragments");
-  EXPECT_EQ(chosen([](Op& op) { op.shape.page_tokens = 16; }), "fragments");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.page_tokens = 16; }), "bytes");
   EXPECT_EQ(chosen([](Op& op) { op.values = find_format("vecinfer-d4b8", "test"); }), "fragments");
   EXPECT_EQ(chosen([](Op& op) { op.shape.tokens = 262144; }), "fragments");  // shared by length
 }

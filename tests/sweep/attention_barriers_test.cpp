@@ -71,10 +71,10 @@ AttentionDecode attention_of_integers() {
 
 TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
   AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
-  expect_every_barrier_needed(attention_of_integers(), plan, 5);
+  expect_every_barrier_needed(attention_of_integers(), plan, 6);
   plan.splits = 2;
   plan.combine = Combine::last_block;
-  expect_every_barrier_needed(attention_of_integers(), plan, 7);
+  expect_every_barrier_needed(attention_of_integers(), plan, 8);
 }
 
 TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
@@ -82,34 +82,28 @@ TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
   op.shape.page_tokens = 16;
   const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
   expect_every_barrier_needed(op, plan, 6);
-  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
-  const std::string few = "bulk_barrier_expect(barrier(place), 2 * static_cast<u32>(tokens)";
-  const std::string fewer = report_of(right, op, plan, few, few + " - 1");
-  EXPECT_NE(fewer.find("more bytes than its phase expects"), std::string::npos) << fewer;
 }
 
-// Codes that come by bulk copies: not before their barrier is waited for, nor over codes that other
-// warps still read; and no fewer than the barrier is told.
-TEST(Barriers, OfRoundsOfCodesAreAllNeededAndTheirCounter) {
-  const Problem problem = attention_of_integers();
-  const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
-  const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
-  const auto report = [&](const std::string& place, const std::string& instead) {
-    return report_of(right, problem, plan, place, instead);
-  };
-  const std::string early = report("bulk_barrier_wait(barrier(place_), parity_);", ";");
-  EXPECT_NE(early.find("copy_bulk of 16 bytes"), std::string::npos) << early;
-  EXPECT_NE(early.find("still in flight"), std::string::npos) << early;
-  const std::string over = report("count_shared(readers(given_), kWarps - 1)", "kWarps - 1");
-  EXPECT_NE(over.find("deadlock: threads"), std::string::npos) << over;
-  const std::string parity = report("parity_ ^= 1u;", ";");
-  EXPECT_NE(parity.find("still in flight"), std::string::npos) << parity;
-  const std::string fewer = report("bulk_barrier_expect(barrier(place), 2 * bytes)",
-                                   "bulk_barrier_expect(barrier(place), 2 * bytes - 16)");
-  EXPECT_NE(fewer.find("more bytes than its phase expects"), std::string::npos) << fewer;
-  const std::string more = report("bulk_barrier_expect(barrier(place), 2 * bytes)",
-                                  "bulk_barrier_expect(barrier(place), 2 * bytes + 16)");
-  EXPECT_NE(more.find("deadlock: threads"), std::string::npos) << more;
+// Codes that warps copy: not before they have waited for their copies, the first round's by one
+// warp for all; nor over codes that are still to be read.
+TEST(Barriers, OfRoundsOfCodesAreAllNeeded) {
+  for (const int page_tokens : {0, 16}) {
+    SCOPED_TRACE(page_tokens);
+    AttentionDecode op = attention_of_integers();
+    op.shape.page_tokens = page_tokens;
+    const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+    const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+    for (const auto& [place, instead] :
+         {std::pair{"copy_async_wait<kPlaces - 1>();", ";"},
+          std::pair{"copy_async_wait<kPlaces - 2>();", ";"},
+          std::pair{"copy_async_wait<kPlaces - 2>();", "copy_async_wait<kPlaces - 1>();"},
+          std::pair{"given_ = following(given_);", ";"},
+          std::pair{"given_ = 0;  // bytes", "given_ = kRoundBytes;  // bytes"},
+          std::pair{"copy_step(place, warp(), next_", "copy_step(place, 0, next_"}}) {
+      const std::string said = report_of(right, op, plan, place, instead);
+      EXPECT_NE(said.find("copy_async of 16 bytes"), std::string::npos) << said << " of " << place;
+    }
+  }
 }
 
 // With one table in flight, which has all barriers; with two, where each has a wait for the copies

@@ -224,17 +224,6 @@ TEST_P(AttentionByBytes, SequencesAloneHaveTheBitsOfTheBatch) {
   }
 }
 
-// As many pages as a warp has lanes.
-TEST_P(AttentionByBytes, APageForEachLaneIsCopied) {
-  AttentionDecode op = problem(64, 4, 530);
-  AttentionBytes own = plan(op);
-  own.threads = 512;
-  const AttentionData data = make_attention_data(op, {.seed = 51});
-  const AttentionOutput contiguous = run(op, own, data);
-  op.shape.page_tokens = 16;
-  expect_same_bits(contiguous, run(op, own, data));
-}
-
 // Pages of each size in each order, of splits that begin within one, change no bit; a wrong page
 // does.
 TEST_P(AttentionByBytes, PagesChangeNoBit) {
@@ -252,24 +241,30 @@ TEST_P(AttentionByBytes, PagesChangeNoBit) {
       expect_same_bits(contiguous, run(op, plan(op, 3), data));
     }
   }
-  if (sweep_backend()->machine() == Machine::cuda) return;  // it would read anywhere
+}
+
+TEST_P(AttentionByBytes, WrongPagesAreFound) {
+  if (sweep_backend()->machine() == Machine::cuda) GTEST_SKIP() << "they would be read anywhere";
+  AttentionDecode op = problem(128, 4, 450);
+  AttentionData data = make_attention_data(op, {.seed = 50});
+  data.page_order = PageOrder::nhd;
   const AttentionBytes own = plan(op, 3);
-  const KernelSource right = generate(op, own, sweep_gpu(), Machine::host, {});
+  const AttentionOutput contiguous = run(op, own, data);
   struct Fault {
+    int page_tokens;
     const char* place;
     const char* instead;
-    PageOrder order;
   };
-  for (const auto& [place, instead, order] :
-       {Fault{"lane() * kPage - skipped;", "lane() * kPage;", PageOrder::hnd},
-        Fault{"(begin_ + round * kTokens) / kPage + lane()", "begin_ / kPage + lane()",
-              PageOrder::hnd},
-        Fault{"shuffle(page, (skipped + row) / kPage)", "shuffle(page, row / kPage)",
-              PageOrder::nhd},
-        Fault{"own, (skipped + row) % kPage", "own, row % kPage", PageOrder::nhd}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
+  for (const auto& [page_tokens, place, instead] :
+       {Fault{16, "first + own_row() + i * kApart : first", "first + own_row() : first"},
+        Fault{16, "number < last ? number : last", "number < last ? number : 0"},
+        Fault{16, "first, i, pages[i % kPages]", "first, i, pages[0]"},
+        Fault{16, "own_row() % kPage * row_bytes", "own_row() % kPage * kRowBytes"},
+        Fault{256, "static_cast<u32>(first) % kPage)", "static_cast<u32>(first) % kBytesStep)"}}) {
+    op.shape.page_tokens = page_tokens;
+    const KernelSource wrong =
+        with_fault(generate(op, own, sweep_gpu(), Machine::host, {}), place, instead);
     const auto kernel = sweep_backend()->load(sweep_backend()->compile(wrong), wrong);
-    data.page_order = order;
     EXPECT_NE(contiguous.out, execute(*sweep_backend(), *kernel, wrong, op, own, data).out)
         << place;
   }

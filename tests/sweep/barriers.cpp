@@ -84,8 +84,6 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
            append != nullptr || fragments != nullptr, grouped);
   add_part("class RingCodes {", of_class, fragments != nullptr, ring);
   add_part("static void await_copy()", of_member, fragments != nullptr, !ring);
-  add_part("void ask_in_pages(", of_member, std::holds_alternative<AttentionBytes>(plan),
-           attention != nullptr && attention->shape.page_tokens > 0);
   // Which has a test of its own.
   add_part("void begin_first() const {", of_member, std::holds_alternative<AttentionBins>(plan),
            false);

@@ -1,16 +1,14 @@
 // The codes of a block's tokens by rounds, for dataflow attention_bytes: in a round each warp has a
-// step of tokens, and all of it comes by two bulk copies, of keys and of values, to one of
-// rounds_in_flight places in shared memory. Copies of that size read device memory faster than
-// those of a warp do, and codes on their way take no registers.
+// step of tokens, whose rows it copies to one of rounds_in_flight places in shared memory, 16 bytes
+// a lane at a time. Codes on their way take no registers, warps wait for nobody, and a row of a
+// cache in pages may stand anywhere at the same cost.
 //
-//   wait        for a round, by its place's barrier, whose phases are the rounds that come there
-//   give back   a warp that has read its part counts
-//   refill      the last of a place's readers asks for the round that takes it next, a little
-//               later, when its count has come back
+//   wait        for the copies of the oldest round
+//   give back   loads the page numbers of the round that takes the place of the one just read
+//   refill      copies that, a little later, when they have come
 //
-// In a cache in pages, each lane of the asking warp copies the round's rows of one page. Where rows
-// of a page do not follow each other, it copies single rows. A warp loads the page numbers of the
-// next round that it may ask for when it gives a round back.
+// One warp asks for the first round of all, while the others put entries in place; more than two
+// rounds are asked for behind it, so that it comes first.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -31,26 +29,23 @@ class CodeRounds {
   static constexpr int kKeyBytes = kTokens * kRowBytes;
   static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
   static constexpr bool kPaged = kConfig.page_tokens > 0;
-  static constexpr int kPage = kPaged ? kConfig.page_tokens : kTokens;
-  // The most pages that a round touches; it begins at a multiple of a step.
-  static constexpr int kPages =
-      ceil_div(kTokens + (kPage > kBytesStep ? kPage - kBytesStep : 0), kPage);
-  static_assert(kPages <= 32, "");
-
-  // One thread, before a sync_block for all others.
-  VQ_DEVICE static void begin() {
-    VQ_UNROLL
-    for (int place = 0; place < kPlaces; ++place) {
-      bulk_barrier_begin(barrier(place));
-      store_shared(readers(place), 0u);
-    }
-  }
+  static constexpr int kPage = kPaged ? kConfig.page_tokens : kBytesStep;
+  // Lanes that copy a row together; of a step of keys or values, copies of a lane, whose rows are
+  // kApart apart, and pages of these rows.
+  static constexpr int kChunk = 16;
+  static constexpr int kOfRow = kRowBytes / kChunk;
+  static constexpr int kCopies = kBytesStep * kOfRow / 32;
+  static constexpr int kApart = 32 / kOfRow;
+  static constexpr int kPages = kPage < kBytesStep ? kCopies : 1;
+  using Pages = u32[kPages];  // numbers of these
+  static_assert(kRowBytes % kChunk == 0 && 32 % kOfRow == 0, "");
+  static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0, "");
 
   // All threads, before the wait for the last launch, of a block whose tokens begin with the first:
   // brings a round to the second-level cache, as far as the sequence has room for one. Nothing is
   // read: the last launch may still write there.
   VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, int kv_head) {
-    static_assert(kConfig.splits == 1, "");
+    static_assert(kConfig.splits == 1 && !kPaged, "");
     constexpr int kSector = 32;
     const i64 bytes = (args.capacity < kTokens ? args.capacity : kTokens) * kRowBytes;
     for (int at = thread_index() * kSector; at < bytes; at += kConfig.threads * kSector) {
@@ -59,161 +54,137 @@ class CodeRounds {
     }
   }
 
-  // Of tokens [begin, end) of the sequence that `work` has.
+  // Of tokens [begin, end) of the sequence that `work` has; `begin` is a multiple of a step.
   VQ_DEVICE void point_at(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
-    if constexpr (kPaged) {
-      key_rows_ = Rows(args.keys, work.kv_head);
-      value_rows_ = Rows(args.values, work.kv_head);
-      table_ = args.keys.pages + work.batch * args.keys.page_columns;
-    } else {
-      keys_ = rows_of(args.keys, work.batch, work.kv_head);
-      values_ = rows_of(args.values, work.batch, work.kv_head);
-    }
+    keys_ = Rows(args.keys, work.batch, work.kv_head);
+    values_ = Rows(args.values, work.batch, work.kv_head);
+    if constexpr (kPaged) table_ = args.keys.pages + work.batch * args.keys.page_columns;
     end_ = work.end;
-    begin_ = work.begin;
-    rounds_ = work.begin < work.end ? (work.end - work.begin + kTokens - 1) / kTokens : 0;
+    next_ = work.begin + warp() * kBytesStep;
   }
-  // The warp of the thread that began, or any behind the barrier.
+  // One warp: the first round of all warps.
   VQ_DEVICE void ask_for_first() const {
-    if constexpr (kPaged) {
-      if (rounds_ == 0) return;  // such a sequence has no page
-      u32 pages[kPlaces];
-      VQ_UNROLL
-      for (int round = 0; round < kPlaces; ++round) pages[round] = page_of_lane(round);
-      VQ_UNROLL
-      for (int round = 0; round < kPlaces; ++round) {
-        if (round < rounds_) ask_in_pages(round, round, pages[round]);
-      }
-      return;
-    }
-    if (lane() != 0) return;
+    const int begin = next_ - warp() * kBytesStep;
+    Pages pages[kWarps];
     VQ_UNROLL
-    for (int round = 0; round < kPlaces; ++round) {
-      if (round < rounds_) ask_for(round, round);
-    }
+    for (int i = 0; i < kWarps; ++i) load_pages(pages[i], begin + i * kBytesStep);
+    VQ_UNROLL
+    for (int i = 0; i < kWarps; ++i) copy_step(0, i, begin + i * kBytesStep, pages[i]);
   }
+  // All warps: this warp's part of the other rounds, with the numbers of their pages, loaded
+  // before. Where they are many, behind a sync_block, so that the first round comes first.
+  VQ_DEVICE bool are_few() const { return end_ - (next_ - warp() * kBytesStep) <= kTokens; }
+  struct FirstPages {
+    Pages of[kPlaces - 1];
+  };
+  VQ_DEVICE FirstPages load_first_pages() {
+    next_ += kTokens;
+    FirstPages pages = {};
+    VQ_UNROLL
+    for (int i = 0; i < kPlaces - 1; ++i) load_pages(pages.of[i], next_ + i * kTokens);
+    return pages;
+  }
+  VQ_DEVICE bool others_are_few() const { return end_ - (next_ - warp() * kBytesStep) <= kTokens; }
+  VQ_DEVICE void ask_for_others(const FirstPages& pages) {
+    copy_async_commit();
+    VQ_UNROLL
+    for (int i = 0; i < kPlaces - 1; ++i) ask((i + 1) * kRoundBytes, pages.of[i]);
+  }
+  // The warp that has asked for the first round, before a sync_block.
+  VQ_DEVICE static void await_first() { copy_async_wait<kPlaces - 1>(); }
 
   // Where the codes of this round stand in shared memory: of keys, and of values.
   VQ_DEVICE u32 keys() const {
-    return shared_place(shared_memory()) + static_cast<u32>(kAt.rounds) + offset_;
+    return shared_place(shared_memory()) + static_cast<u32>(kAt.rounds) + place_;
   }
   VQ_DEVICE u32 values() const { return keys() + kKeyBytes; }
 
-  // All lanes of a warp, which has tokens of this round.
-  VQ_DEVICE void wait() const { bulk_barrier_wait(barrier(place_), parity_); }
-  VQ_DEVICE void go_on() {
-    ++round_;
-    ++place_;
-    offset_ += kRoundBytes;
-    if (place_ < kPlaces) return;
-    place_ = 0;
-    offset_ = 0;
-    parity_ ^= 1u;
-  }
-
-  // All lanes of a warp that has read its part of the round before this one.
-  VQ_DEVICE void give_back() {
-    before_ = kNobody;
-    next_ = round_ - 1 + kPlaces;
-    if (next_ >= rounds_) return;
-    if constexpr (kPaged) ahead_ = page_of_lane(next_);
-    given_ = place_ == 0 ? kPlaces - 1 : place_ - 1;
+  // To the next round.
+  VQ_DEVICE void go_on() { place_ = following(place_); }
+  // All lanes of a warp, which has tokens of this round: for what each has copied.
+  VQ_DEVICE static void wait() {
+    copy_async_wait<kPlaces - 2>();
     sync_warp();
-    if (lane() == 0) before_ = count_shared(readers(given_), kWarps - 1);
   }
-  // Likewise, later, when the count has come back. Where a round is left to ask for, the warp has a
-  // step behind the one that it gave back.
-  VQ_DEVICE void refill() const {
-    if constexpr (kPaged) {
-      if (shuffle(before_, 0) == kWarps - 1) ask_in_pages(next_, given_, ahead_);
-      return;
-    }
-    if (before_ == kWarps - 1) ask_for(next_, given_);
+  // All lanes of a warp that has read its part of the round before this one, and then waited.
+  VQ_DEVICE void give_back() { load_pages(ahead_, next_); }
+  VQ_DEVICE void refill() {
+    ask(given_, ahead_);
+    given_ = following(given_);
   }
 
  private:
-  VQ_DEVICE static u64* barrier(int place) { return shared_part<u64>(kAt.barriers) + place; }
-  VQ_DEVICE static u32* readers(int place) { return shared_part<u32>(kAt.readers) + place; }
   VQ_DEVICE static const u8* rows_of(const QuantizedArgs& tensor, int batch, int kv_head) {
     return reinterpret_cast<const u8*>(tensor.codes + batch * tensor.batch_stride +
                                        kv_head * tensor.head_stride);
   }
-
-  VQ_DEVICE void ask_for(int round, int place) const {
-    const int first = begin_ + round * kTokens;
-    const int tokens = end_ - first < kTokens ? end_ - first : kTokens;
-    const u32 bytes = static_cast<u32>(tokens) * kRowBytes;
-    const i64 skipped = i64{first} * kRowBytes;
-    u8* const to = shared_part<u8>(kAt.rounds) + place * kRoundBytes;
-    bulk_barrier_expect(barrier(place), 2 * bytes);
-    copy_bulk(to, keys_ + skipped, bytes, barrier(place));
-    copy_bulk(to + kKeyBytes, values_ + skipped, bytes, barrier(place));
-  }
-
-  // The rows of keys or values of a head, in pages.
+  // The rows of keys or values of a head, from this lane's part of its own first one on.
   struct Rows {
     Rows() = default;
-    VQ_DEVICE Rows(const QuantizedArgs& tensor, int kv_head)
-        : first(reinterpret_cast<const u8*>(tensor.codes + kv_head * tensor.head_stride)),
-          page_bytes(static_cast<u32>(tensor.batch_stride) * 4u),
-          row_bytes(static_cast<i32>(tensor.token_stride) * 4) {}
+    VQ_DEVICE Rows(const QuantizedArgs& tensor, int batch, int kv_head)
+        : page_bytes(static_cast<u32>(tensor.batch_stride) * 4u),
+          row_bytes(kPaged ? static_cast<i32>(tensor.token_stride) * 4 : kRowBytes) {
+      first = rows_of(tensor, kPaged ? 0 : batch, kv_head) + own_row() % kPage * row_bytes +
+              lane() % kOfRow * kChunk;
+    }
     const u8* first;  // in page 0
     u32 page_bytes;
     i32 row_bytes;  // from a row to the next of a page
   };
 
-  // Page number of the lane()-th page of the round; lanes past the last page repeat that one.
-  VQ_DEVICE u32 page_of_lane(int round) const {
-    const int number = (begin_ + round * kTokens) / kPage + lane();
+  VQ_DEVICE static u32 following(u32 place) {
+    return place < (kPlaces - 1) * kRoundBytes ? place + kRoundBytes : 0;
+  }
+  // Of a step, that which this lane copies first.
+  VQ_DEVICE static int own_row() { return lane() / kOfRow; }
+
+  // Page numbers of this lane's rows of the step from token `first` on; past the sequence's last
+  // that again. What has no tokens has no page.
+  VQ_DEVICE void load_pages(Pages& pages, int first) const {
+    if (!kPaged || first >= end_) return;
     const int last = (end_ - 1) / kPage;
-    return static_cast<u32>(load_global(table_ + (number < last ? number : last)));
-  }
-  // All lanes, each with the number of a page of the round.
-  VQ_DEVICE void ask_in_pages(int round, int place, u32 page) const {
-    const int first = begin_ + round * kTokens;
-    const int tokens = end_ - first < kTokens ? end_ - first : kTokens;
-    const int skipped = first % kPage;  // of the first page
-    if (lane() == 0) {
-      bulk_barrier_expect(barrier(place), 2 * static_cast<u32>(tokens) * kRowBytes);
+    VQ_UNROLL
+    for (int i = 0; i < kPages; ++i) {
+      const int token = kPage < kBytesStep ? first + own_row() + i * kApart : first;
+      const auto number = static_cast<int>(static_cast<u32>(token) / kPage);
+      pages[i] = static_cast<u32>(load_global(table_ + (number < last ? number : last)));
     }
-    sync_warp();
-    if (key_rows_.row_bytes == kRowBytes && value_rows_.row_bytes == kRowBytes) {
-      const int of_page = lane() * kPage - skipped;  // token of the round with which it begins
-      const int begin = of_page > 0 ? of_page : 0;
-      const int end = of_page + kPage < tokens ? of_page + kPage : tokens;
-      if (begin < end) copy(place, page, begin - of_page, begin, end - begin);
-      return;
-    }
-    for (int row = lane(); row < kTokens; row += 32) {
-      const u32 own = shuffle(page, (skipped + row) / kPage);
-      if (row < tokens) copy(place, own, (skipped + row) % kPage, row, 1);
-    }
-  }
-  // So many rows that follow each other, from row `from` of a page to row `row` of the round.
-  VQ_DEVICE void copy(int place, u32 page, int from, int row, int rows) const {
-    u8* const to = shared_part<u8>(kAt.rounds) + place * kRoundBytes + row * kRowBytes;
-    const u32 bytes = static_cast<u32>(rows) * kRowBytes;
-    const auto at = [&](const Rows& of) {
-      return wide_step(of.first, page, of.page_bytes) + i64{from} * of.row_bytes;
-    };
-    copy_bulk(to, at(key_rows_), bytes, barrier(place));
-    copy_bulk(to + kKeyBytes, at(value_rows_), bytes, barrier(place));
   }
 
-  const u8* keys_;
-  const u8* values_;
-  int begin_, end_, rounds_;
-  int round_ = 0, place_ = 0;
-  u32 offset_ = 0, parity_ = 0;
-  // Of the place that was given back: the round that is to come there, and the warps before this
-  // one that gave it back; in one lane, kNobody in others.
-  static constexpr u32 kNobody = ~0u;
-  int next_ = 0, given_ = 0;
-  u32 before_ = kNobody;
-  // Of a cache in pages.
-  Rows key_rows_, value_rows_;
+  // The warp's next step, whose pages these are; a group of copies, of none where there is no step.
+  VQ_DEVICE void ask(u32 place, const Pages& pages) {
+    copy_step(place, warp(), next_, pages);
+    copy_async_commit();
+    next_ += kTokens;
+  }
+  // The rows of a warp's step from token `first` on. Those past the sequence's last are nobody's.
+  VQ_DEVICE void copy_step(u32 place, int of_warp, int first, const Pages& pages) const {
+    u8* const to =
+        shared_part<u8>(kAt.rounds) + place + of_warp * (kBytesStep * kRowBytes) + lane() * kChunk;
+    VQ_UNROLL
+    for (int i = 0; i < kCopies; ++i) {
+      if (first + own_row() + i * kApart >= end_) continue;
+      copy(to + i * (32 * kChunk), row_at(keys_, first, i, pages[i % kPages]));
+      copy(to + i * (32 * kChunk) + kKeyBytes, row_at(values_, first, i, pages[i % kPages]));
+    }
+  }
+  VQ_DEVICE static const u8* row_at(const Rows& rows, int first, int copy, u32 page) {
+    const int row = copy * kApart;
+    if constexpr (!kPaged) return rows.first + i64{first + row} * kRowBytes;
+    const u8* const of_page = wide_step(rows.first, page, rows.page_bytes);
+    if constexpr (kPage < kBytesStep) return of_page;
+    return of_page + (static_cast<int>(static_cast<u32>(first) % kPage) + row) * rows.row_bytes;
+  }
+  VQ_DEVICE static void copy(u8* to, const u8* from) {
+    copy_async(reinterpret_cast<U32x4*>(to), reinterpret_cast<const U32x4*>(from));
+  }
+
+  Rows keys_, values_;
   const i32* table_;
-  u32 ahead_ = 0;  // the lane's page of round next_
+  int end_;
+  int next_;                   // the first token of the warp's step that is asked for next
+  u32 place_ = 0, given_ = 0;  // bytes to the place that is read, and to the one that is free
+  Pages ahead_ = {};           // of the step that takes it
 };
 
 }  // namespace vq

@@ -1,7 +1,7 @@
 // attention_decode by integers: keys and values of int8 entries are multiplied as they come from
 // their lookup, with a query and with probabilities of two bytes each, and sums are exact.
 //
-//   codes    come by rounds for the whole block (code_rounds.cuh)
+//   codes    come by rounds, a step of each warp (code_rounds.cuh)
 //   entries  stand in each bank of shared memory (entry_pairs.cuh)
 //   scores   lane (g, c) looks up channels [c head_dim / 4, ..) of token g of a tile, which are
 //            operand a of products with the query's bytes (query_bytes.cuh)
@@ -38,17 +38,16 @@ class AttentionBytesBlock {
   static constexpr int kQuads = Softmax::kQuads;
   // Octets of a key, and sub-vectors of a value, that a lane has.
   static constexpr int kTurns = kConfig.head_dim / 32;
-  static_assert(kHasBulkCopies && kHasMmaS8, "attention_bytes needs sm_90");
+  static_assert(kHasMmaS8, "attention_bytes needs sm_80");
 
   VQ_DEVICE explicit AttentionBytesBlock(const AttentionDecodeArgs& args)
       : args_(args), work_(Work::place_of_block()) {}
 
-  // The last warp asks for the first rounds as soon as the last launch has ended; the others, or
+  // The last warp asks for the first round as soon as the last launch has ended; the others, or
   // where there is one alone that one too, have put entries in place by then.
   VQ_DEVICE void run() {
     constexpr int kFilling = kWarps > 1 ? kConfig.threads - 32 : 32;
     const bool asks = thread_index() >= kConfig.threads - 32;  // the warp
-    if (asks && lane() == 0) Rounds::begin();
     if (thread_index() < kFilling) {
       Entries::template load<kFilling>(args_.keys, args_.values, work_.kv_head);
     }
@@ -56,10 +55,17 @@ class AttentionBytesBlock {
     after_last_launch();
     if (!work_.read_lengths(args_)) return;
     rounds_.point_at(args_, work_);
+    const QueryRows<Plan> rows(args_, work_);
     if (asks) rounds_.ask_for_first();
-    make_query();
+    const auto pages = rounds_.load_first_pages();
+    const bool few = rounds_.others_are_few();
+    if (few) rounds_.ask_for_others(pages);
+    make_query(rows);
     sync_block();
+    if (!few) rounds_.ask_for_others(pages);
     take_query();
+    if (asks) Rounds::await_first();
+    sync_block();
     attend();
     const float scale =
         scale_of<kConfig.values.stage_scales, kConfig.values.per_head>(args_.values);
@@ -93,8 +99,7 @@ class AttentionBytesBlock {
   }
 
   // The operand words of the query, each head's by a warp.
-  VQ_DEVICE void make_query() const {
-    const QueryRows<Plan> rows(args_, work_);
+  VQ_DEVICE void make_query(const QueryRows<Plan>& rows) const {
     const float scale = scale_of<kConfig.keys.stage_scales, kConfig.keys.per_head>(args_.keys);
     float* const query = shared_part<float>(kAt.query);
     using Row = typename QueryRows<Plan>::Row;
@@ -126,7 +131,6 @@ class AttentionBytesBlock {
     LookedUp entries;
     Products products = {};
     typename Softmax::Scores scores;
-    rounds_.wait();
     load_keys(codes, number);
     load_values(codes, number);
     look_up_keys(entries, codes, 0);

@@ -68,8 +68,6 @@ VQ_HD constexpr i64 round_bytes(const AttentionConfig<AttentionBytes>& c) {
 struct AttentionBytesShared {
   i64 entries;      // [entry]: kCopies of a key's as a word each, then of a value's
   i64 rounds;       // [rounds_in_flight]: rows of codes of keys, then of values
-  i64 barriers;     // [rounds_in_flight] of 8 bytes: a round has come
-  i64 readers;      // [rounds_in_flight] words: warps that have read one
   i64 query;        // [heads_per_block][head_dim] fp32, transformed
   i64 query_words;  // [heads_per_block][2] rows of operand words
   i64 query_peaks;  // [heads_per_block] fp32, their largest magnitudes
@@ -88,8 +86,6 @@ VQ_HD constexpr AttentionBytesShared bytes_layout(const AttentionConfig<Attentio
   const i64 warps = c.threads / 32;
   at.entries = carve(i64{AttentionBytes::kEntries} * 2 * AttentionBytes::kCopies * 4);
   at.rounds = carve(c.rounds_in_flight * round_bytes(c));
-  at.barriers = carve(i64{c.rounds_in_flight} * 8);
-  at.readers = carve(i64{c.rounds_in_flight} * 4);
   at.query = carve(i64{c.heads_per_block} * c.head_dim * 4);
   at.query_words =
       carve(i64{query_word(quarter_words(c.head_dim) / 2, 2, 2 * c.heads_per_block, 0, 0)} * 4);
