@@ -259,8 +259,9 @@ TEST_P(AttentionByBytes, WrongPagesAreFound) {
        {Fault{16, "first + own_row() + i * kApart : first", "first + own_row() : first"},
         Fault{16, "number < last ? number : last", "number < last ? number : 0"},
         Fault{16, "first, i, pages[i % kPages]", "first, i, pages[0]"},
-        Fault{16, "own_row() % kPage * row_bytes", "own_row() % kPage * kRowBytes"},
-        Fault{256, "static_cast<u32>(first) % kPage)", "static_cast<u32>(first) % kBytesStep)"}}) {
+        Fault{16, "static_cast<u32>(own_row() % kPage), row_bytes", "0u, row_bytes"},
+        Fault{256, "static_cast<u32>(first) % kPage, rows", "static_cast<u32>(first) % 32, rows"},
+        Fault{256, "static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}}) {
     op.shape.page_tokens = page_tokens;
     const KernelSource wrong =
         with_fault(generate(op, own, sweep_gpu(), Machine::host, {}), place, instead);

@@ -123,13 +123,13 @@ class CodeRounds {
     Rows() = default;
     VQ_DEVICE Rows(const QuantizedArgs& tensor, int batch, int kv_head)
         : page_bytes(static_cast<u32>(tensor.batch_stride) * 4u),
-          row_bytes(kPaged ? static_cast<i32>(tensor.token_stride) * 4 : kRowBytes) {
-      first = rows_of(tensor, kPaged ? 0 : batch, kv_head) + own_row() % kPage * row_bytes +
-              lane() % kOfRow * kChunk;
+          row_bytes(kPaged ? static_cast<u32>(tensor.token_stride) * 4u : kRowBytes) {
+      first = wide_step(rows_of(tensor, kPaged ? 0 : batch, kv_head) + lane() % kOfRow * kChunk,
+                        static_cast<u32>(own_row() % kPage), row_bytes);
     }
     const u8* first;  // in page 0
     u32 page_bytes;
-    i32 row_bytes;  // from a row to the next of a page
+    u32 row_bytes;  // from a row to the next of a page
   };
 
   VQ_DEVICE static u32 following(u32 place) {
@@ -157,23 +157,25 @@ class CodeRounds {
     copy_async_commit();
     next_ += kTokens;
   }
-  // The rows of a warp's step from token `first` on. Those past the sequence's last are nobody's.
+  // The rows of a warp's step from token `first` on, if there is one. A page has room for those
+  // past the sequence's last, which do not count; a cache without pages may not.
   VQ_DEVICE void copy_step(u32 place, int of_warp, int first, const Pages& pages) const {
+    if (first >= end_) return;
     u8* const to =
         shared_part<u8>(kAt.rounds) + place + of_warp * (kBytesStep * kRowBytes) + lane() * kChunk;
     VQ_UNROLL
     for (int i = 0; i < kCopies; ++i) {
-      if (first + own_row() + i * kApart >= end_) continue;
+      if (!kPaged && first + own_row() + i * kApart >= end_) continue;
       copy(to + i * (32 * kChunk), row_at(keys_, first, i, pages[i % kPages]));
       copy(to + i * (32 * kChunk) + kKeyBytes, row_at(values_, first, i, pages[i % kPages]));
     }
   }
   VQ_DEVICE static const u8* row_at(const Rows& rows, int first, int copy, u32 page) {
-    const int row = copy * kApart;
-    if constexpr (!kPaged) return rows.first + i64{first + row} * kRowBytes;
+    if constexpr (!kPaged) return rows.first + i64{first + copy * kApart} * kRowBytes;
     const u8* const of_page = wide_step(rows.first, page, rows.page_bytes);
     if constexpr (kPage < kBytesStep) return of_page;
-    return of_page + (static_cast<int>(static_cast<u32>(first) % kPage) + row) * rows.row_bytes;
+    const u8* const own = wide_step(of_page, static_cast<u32>(first) % kPage, rows.row_bytes);
+    return copy == 0 ? own : wide_step(own, static_cast<u32>(copy * kApart), rows.row_bytes);
   }
   VQ_DEVICE static void copy(u8* to, const u8* from) {
     copy_async(reinterpret_cast<U32x4*>(to), reinterpret_cast<const U32x4*>(from));
