@@ -137,7 +137,8 @@ std::string suffix(const Problem& problem, const Plan& plan, const std::string& 
   return fmt::format("{}_{}", text, Digest().add(compiled_in).hex().substr(0, 10));
 }
 
-// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`. VQ_KERNEL_AHEAD is of a
+// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`. VQ_KERNEL_ENDS_FIRST is of a
+// launch that the next one may not overlap; VQ_KERNEL_AHEAD of a
 // function that waits for the last launch itself; VQ_KERNEL_AHEAD_RESIDENT of one whose registers
 // leave room for several blocks, so many behind `threads`; VQ_KERNEL_AHEAD_CLUSTERS of one whose
 // blocks form clusters of so many. A launch has nothing to say of clusters: the kernel does.
@@ -152,6 +153,7 @@ std::string entry_text(const KernelEntry& entry, const vq::Launch& launch, const
       clusters              ? "_AHEAD_CLUSTERS"
       : launch.resident > 0 ? "_AHEAD_RESIDENT"
       : launch.ahead        ? "_AHEAD"
+      : launch.ends_first   ? "_ENDS_FIRST"
                             : "",
       entry.name,
       blocks > 0 ? fmt::format("{}, {}", entry.threads, blocks) : std::to_string(entry.threads),

@@ -330,12 +330,11 @@ TEST_F(Bins, FaultsAreFound) {
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
-       {std::pair{"channel_of<Format, Plan>(channel + n % kVectorSize)",
-                  "channel + n % kVectorSize"},
+       {std::pair{"channel_of<Format, Plan>(at)", "at"},
         std::pair{"kBefore + column * kColumn", "column * kColumn"},
         std::pair{"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
         std::pair{"token < length_ && !raw.holds(token)", "token < length_"},
-        std::pair{"if (!fits) words[i] = 0;", ""}, std::pair{"large + code * kPadded", "large"},
+        std::pair{"words[w] = 0;", ""}, std::pair{"large + code * kPadded", "large"},
         std::pair{"number << 16", "0u"}, std::pair{"sums_[i][t][h + 1] << 16", "0u"},
         std::pair{"* exp2_approx(load_global(from) - highest)", ""},
         std::pair{"first_column_ * kFormat.index_bits % 32", "0"},

@@ -36,6 +36,7 @@ struct Launch {
   int resident = 0;  // blocks of a multiprocessor that there are registers for, 0: as it comes
   int cluster = 1;   // blocks of z, one after the other, that form a cluster
   int together = 0;  // the most blocks that may share a multiprocessor; 0: no limit
+  bool ends_first = false;  // the next launch begins no block before this one has ended
 };
 
 // Blocks of a cluster that every GPU with clusters takes.

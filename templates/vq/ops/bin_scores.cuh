@@ -66,8 +66,15 @@ class BinScores {
       constexpr int kWords = static_cast<int>(table_bytes(kConfig, kFormat) / 16);
       const auto* const from =
           reinterpret_cast<const U32x4*>(tables_ + column_table<Plan, kPart>(column));
-      for (int i = thread_index(); i < kWords; i += kThreads) {
-        copy_async(shared_part<U32x4>(kAt.tables + buffer * kTableBytes) + i, from + i);
+      auto* const to = shared_part<U32x4>(kAt.tables + buffer * kTableBytes);
+      // Without a loop where they are few: no lookup is on its way meanwhile.
+      constexpr int kTurns = ceil_div(kWords, kThreads) < 8 ? ceil_div(kWords, kThreads) : 8;
+      for (int first = 0; first < kWords; first += kTurns * kThreads) {
+        VQ_UNROLL
+        for (int turn = 0; turn < kTurns; ++turn) {
+          const int i = first + turn * kThreads + thread_index();
+          if (kWords % (kTurns * kThreads) == 0 || i < kWords) copy_async(to + i, from + i);
+        }
       }
     }
     copy_async_commit();
@@ -149,16 +156,20 @@ class BinScores {
       // A code that ends in the next word never begins where the word has just been replaced.
       const bool crosses = bit % 32 + kFormat.index_bits > 32;
       const Lookup<kPart> lookup{bit, crosses, buffer, global};
-      u32 least = ~0u;
+      u32 of_fours[kFours], least = ~0u;  // the least word
       VQ_UNROLL
       for (int i = 0; i < kFours; ++i) {
+        of_fours[i] = ~0u;
         lookup.of_four(words[i], i,
-                       [&](int t, u32, Entry entry) { add(sums_[i][t], entry, least); });
+                       [&](int t, u32, Entry entry) { add(sums_[i][t], entry, of_fours[i]); });
+        least = lower(least, of_fours[i]);
       }
       if (least == 0) {
         const i32* const large = large_of(global);
         VQ_UNROLL
-        for (int i = 0; i < kFours; ++i) add_large(lookup, words[i], i, large);
+        for (int i = 0; i < kFours; ++i) {
+          if (of_fours[i] == 0) add_large(lookup, words[i], i, large);
+        }
       }
     }
     if constexpr (kPart + 1 < key_parts(kConfig)) {

@@ -23,6 +23,7 @@
                                            vq::host::kCheckRaces};                             \
   static void name##_body([[maybe_unused]] const Args& args)
 #define VQ_KERNEL(name, threads, Args) VQ_KERNEL_OF(name, threads, 1, Args, vq::after_last_launch())
+#define VQ_KERNEL_ENDS_FIRST(name, threads, Args) VQ_KERNEL(name, threads, Args)
 #define VQ_KERNEL_AHEAD(name, threads, Args) VQ_KERNEL_OF(name, threads, 1, Args, (void)0)
 #define VQ_KERNEL_AHEAD_CLUSTERS(name, threads, blocks, Args) \
   VQ_KERNEL_OF(name, threads, blocks, Args, (void)0)

@@ -104,17 +104,15 @@ VQ_HD constexpr i64 tables_before(const BinsConfig& c, int part) {
   return bytes;
 }
 
-// The tables: a block makes some entries of a column for some rows.
+// The tables: a block makes some entries of a sub-vector, counted through its stages, for some
+// rows.
 inline constexpr int kTableThreads = 128;
 inline constexpr int kTableEntries = 512;
 inline constexpr int kTableRows = 128;
-VQ_HD constexpr int entry_blocks(const FormatConfig& f) {
-  return ceil_div(entries(f), kTableEntries);
-}
-// Halves from a staged row to the next: 32 bytes more than a multiple of 64, so that the rows which
-// lanes read together meet in no bank.
-VQ_HD constexpr int staged_halves(const FormatConfig& f) {
-  return f.vector_size / 16 % 2 == 1 ? f.vector_size : f.vector_size + 16;
+inline constexpr int kTableBlocks = 3;  // of a multiprocessor: 4 write to more places at a time
+VQ_HD constexpr int sub_vector_entries(const FormatConfig& f) { return entries(f) * f.residuals; }
+VQ_HD constexpr int entry_blocks(const FormatConfig& f) {  // of a sub-vector
+  return ceil_div(sub_vector_entries(f), kTableEntries);
 }
 
 // The scores. Buffers of tables in shared memory of a part's columns:
@@ -307,17 +305,17 @@ VQ_HD constexpr CallShape call_shape(const BinsConfig& c, i64 batch, i64 tokens)
   int staged = 0;
   for (int i = 0; i < key_parts(c); ++i) {
     const FormatConfig f = key_format(c, i);
-    table_blocks += i64{columns_of(f)} * entry_blocks(f);
-    staged = most(staged, kTableRows * staged_halves(f) * 2);
+    table_blocks += i64{columns_of(f)} / f.residuals * entry_blocks(f);
+    staged = most(staged, kTableRows * f.vector_size * 2);
     if (f.per_head) units = c.kv_heads;
   }
   shape.add({"attention_bins_tables", "tables", table_blocks * sizes.table_row_blocks(batch), 1,
-             units, kTableThreads, staged, false, false});
+             units, kTableThreads, staged, false, false, 0, 1, kTableBlocks, true});
   shape.add({"attention_bins_scores", "scores", score_blocks(c, tokens), c.kv_heads, batch,
-             c.threads, scores_shared(c).total, false, true});
+             c.threads, scores_shared(c).total, false, true, 0, 1, 0, true});
   shape.add({"attention_bins_fill", "bins", c.splits,
              i64{c.kv_heads} * column_blocks(c) * bin_head_blocks(c) * c.bin_slices, batch,
-             c.bin_threads, bins_shared(c).total, false, true});
+             c.bin_threads, bins_shared(c).total, false, true, 0, 1, 0, true});
   const i64 row_blocks = ceil_div(sizes.unit_rows(c.values.per_head, batch), i64{c.rows_per_block});
   shape.add({"attention_bins_products", "products",
              row_blocks * columns_of(c.values) * c.entry_splits, 1,
