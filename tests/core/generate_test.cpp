@@ -102,6 +102,22 @@ TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
   }
 }
 
+// By what is on a multiprocessor when they begin: docs/notebook/vqkv.md.
+TEST(GenerateBins, NoLaunchOverlapsTablesScoresAndBins) {
+  AttentionDecode op;
+  op.shape = {.batch = 8, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 65536};
+  op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+  op.values = find_format("vqkv-llama-3.1-8b-values", "test");
+  const GpuSpec gpu = find_gpu("h200");
+  const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
+  const KernelSource source = generate(op, plan, gpu, Machine::cuda, {});
+  ASSERT_EQ(source.entries.size(), 5u);
+  const char* heads[] = {"_ENDS_FIRST", "_ENDS_FIRST", "_ENDS_FIRST", "_AHEAD_RESIDENT", ""};
+  for (std::size_t i = 0; i < std::size(heads); ++i) {
+    expect_words(source.text, {std::string("VQ_KERNEL") + heads[i] + "(" + source.entries[i].name});
+  }
+}
+
 // Lines by the template that they came from, as the #line marks say.
 std::map<std::string, std::vector<std::string>> lines_by_file(const std::string& text) {
   std::map<std::string, std::vector<std::string>> files;

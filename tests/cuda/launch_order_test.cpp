@@ -81,6 +81,7 @@ class LaunchOrderOnDevice : public ::testing::Test {
 TEST_F(LaunchOrderOnDevice, EachSeesAllThatTheLastStored) {
   EXPECT_EQ(run_chain(*backend_, next_kernel("VQ_KERNEL", "", kLoad)), kExpected);
   EXPECT_EQ(run_chain(*backend_, next_kernel("VQ_KERNEL_AHEAD", kWait, kLoad)), kExpected);
+  EXPECT_EQ(run_chain(*backend_, next_kernel("VQ_KERNEL_ENDS_FIRST", "", kLoad)), kExpected);
 }
 
 // The same with a seeded bug, a load before the wait: wrong where launches overlap, which shows
