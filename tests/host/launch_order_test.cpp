@@ -44,6 +44,20 @@ TEST(LaunchOrder, CopiesOfConstantsComeBeforeTheWait) {
   }
 }
 
+// What a hint says is no more than a hint.
+TEST(LaunchOrder, HintsComeBeforeTheWaitAndAreNotWhatStandsThere) {
+  const auto hinted = [](const std::string& place) {
+    return ahead("const vq::i32 hint = vq::load_hint(reinterpret_cast<const vq::i32*>(args.in)" +
+                 place +
+                 "); vq::after_last_launch(); const vq::u32 word = vq::load_global(args.in + t);"
+                 "vq::store_global(args.out + t, static_cast<vq::u32>(hint) == word ? 0u : word);");
+  };
+  for (const HostOptions& options : all_orders(true)) {
+    EXPECT_EQ(run(hinted(" + t"), options), std::vector<std::uint32_t>(64, 5u));
+  }
+  EXPECT_THAT(fault_of(hinted(" + 4096")), HasSubstr("load_constant of 4 bytes"));
+}
+
 TEST(LaunchOrder, OtherAccessesBeforeTheWaitAreFaults) {
   for (const auto& [name, access] :
        {std::pair{"load_global", "vq::u32 word = vq::load_global(args.in + t);"},

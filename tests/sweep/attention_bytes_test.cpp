@@ -111,7 +111,8 @@ TEST_P(AttentionByBytes, RisingAndFallingScoresAreExact) {
 }
 
 // The first token has a score of 9 to 11 above those of thousands of others, which have as much
-// weight together: in the warp of all of them each has a few of the 65,536 steps of a probability.
+// weight together: in the warp of all of them, and in others that begin with its maximum, each has
+// a few of the 65,536 steps of a probability.
 TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
   for (const float score : {9.0f, 10.0f, 11.0f}) {
     AttentionDecode op = problem(64, 4, 4000);
@@ -131,9 +132,23 @@ TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
       std::uint32_t& word = data.keys.codes[i];
       word = first ? ~0u : word & 0x7f7f7f7fu;
     }
-    AttentionBytes one_warp = plan(op);
-    one_warp.threads = 32;
-    expect_right(op, one_warp, data);
+    for (const int threads : {32, 256}) {
+      AttentionBytes own = plan(op);
+      own.threads = threads;
+      SCOPED_TRACE(testing::Message() << score << ' ' << threads);
+      expect_right(op, own, data);
+    }
+  }
+}
+
+// A block of as many tokens as a warp may have begins with one maximum, one of more does not; nor
+// do warps without tokens keep others waiting.
+TEST_P(AttentionByBytes, WarpsWithAndWithoutAMaximumInCommonAreExact) {
+  for (const std::int64_t tokens : {8192, 8193, 33}) {
+    const AttentionDecode op = problem(64, 4, tokens);
+    expect_right(op, plan(op), make_attention_data(op, {.seed = 52}));
+    const AttentionDecode two_quads = problem(64, 7, tokens);
+    expect_right(two_quads, plan(two_quads, 2), make_attention_data(two_quads, {.seed = 53}));
   }
 }
 
@@ -287,7 +302,8 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
        {std::pair{"fused(high, 256.0f, low)", "high * 256.0f"},
         std::pair{"fused(high, 256.0f, low)", "fused(high, 250.0f, low)"},
         std::pair{"own = (own + half) >> bits;", ";"}, std::pair{"kOne = 15.98f", "kOne = 2.0f"},
-        std::pair{"? most : -infinity()", "? most : most"}, std::pair{"0x7362u", "0x5140u"}}) {
+        std::pair{"? most : -infinity()", "? most : most"}, std::pair{"0x7362u", "0x5140u"},
+        std::pair{"= ceiling(maximum_[quad]);", "= ceiling(maximum_[quad]) + 12.0f;"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     const AttentionOutput output = execute(backend, *kernel, wrong, op, own, data);

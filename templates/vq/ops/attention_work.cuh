@@ -106,13 +106,7 @@ struct AttentionWork {
     splits = kSplits;
     slot = split + kSplits * batch;
     return read_tokens(args, [&](int length) {
-      i64 share = 0;  // tokens
-      if constexpr (Plan::config().independent) {
-        share = fixed_split(Plan::config(), args.capacity);
-      } else {
-        const int tiles = length / kTile + (length % kTile != 0);
-        share = i64{ceil_div(tiles, kSplits)} * kTile;
-      }
+      const i64 share = share_of_split(args, length);
       begin = clip(split * share, length);
       end = clip((split + 1) * share, length);
       if (Plan::config().independent && split == kSplits - 1) end = length;
@@ -129,6 +123,14 @@ struct AttentionWork {
       begin = clip(piece.begin * kTurn, length);
       end = clip(piece.end * kTurn, length);
     });
+  }
+  // Where the tokens of the block's split begin, before the wait for the last launch, which may
+  // still write the length: maybe elsewhere, but within the sequence's room.
+  VQ_DEVICE i64 begin_by_hint(const AttentionDecodeArgs& args) const {
+    if constexpr (kSplits == 1) return 0;
+    const int length = load_hint(args.lengths + block_z());
+    const i64 first = block_x() * share_of_split(args, length > 0 ? length : 0);
+    return first < args.capacity ? first : args.capacity;
   }
 
   // Of query token number `of` of the block: where what it reads from codes ends, and what it sees.
@@ -268,6 +270,15 @@ struct AttentionWork {
       raw.end_with_codes(token.cached);
     }
     return true;
+  }
+  // Tokens of each split of a sequence of so many.
+  VQ_DEVICE static i64 share_of_split(const AttentionDecodeArgs& args, int length) {
+    if constexpr (Plan::config().independent) {
+      return fixed_split(Plan::config(), args.capacity);
+    } else {
+      const int tiles = length / kTile + (length % kTile != 0);
+      return i64{ceil_div(tiles, kSplits)} * kTile;
+    }
   }
   VQ_DEVICE static int clip(i64 token, int length) {
     return token < length ? static_cast<int>(token) : length;

@@ -125,6 +125,34 @@ class ByteSoftmax {
     }
   }
 
+  // Before anything is summed, of the step from `first` on: the scores of the warp's first step
+  // are the maximum that share_maximum() is to share.
+  VQ_DEVICE void take_maximum(const Scores& scores, const float (&scale)[kQuads], int first,
+                              int end) {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      maximum_[quad] = highest_of(scores, scale, first, end, quad);
+    }
+  }
+  // All threads of a block, each warp having called take_maximum() or having no tokens: its warps
+  // begin with one maximum for each head, which then rises less often.
+  VQ_DEVICE void share_maximum() {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      if (lane() < kGroupLanes) store_shared(sum_of(quad * 4 + lane(), warp()), maximum_[quad]);
+    }
+    sync_block();
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      VQ_UNROLL
+      for (int w = 0; w < kWarps; ++w) {
+        maximum_[quad] =
+            larger(maximum_[quad], load_shared(sum_of(quad * 4 + place_in_group(), w)));
+      }
+      maximum_[quad] = ceiling(maximum_[quad]);
+    }
+  }
+
   // The warps' parts of a block become one, in the order of the warps. All threads; begins with a
   // barrier, behind which entries and rounds are no longer needed. each(head, channel, value,
   // maximum, sum) is given the whole, the value less the values' scale.
@@ -197,21 +225,28 @@ class ByteSoftmax {
     return first + tile * 8 + token_of(lane_group()) < end;
   }
 
+  // Of a head's maximum and the scores of its tokens that count.
+  VQ_DEVICE float highest_of(const Scores& scores, const float (&scale)[kQuads], int first, int end,
+                             int quad) const {
+    float highest = maximum_[quad];
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (counts(tile, first, end)) highest = larger(highest, scores[tile][quad] * scale[quad]);
+    }
+    VQ_UNROLL
+    for (int mask = 4; mask < 32; mask *= 2) {
+      highest = larger(highest, shuffle_xor(highest, mask));
+    }
+    return highest;
+  }
+
   // Where scores of a head, of tokens that count, exceed its maximum by too much; by those of the
   // head alone, so that no other head's change its bits.
   VQ_DEVICE void raise_maximum(const Scores& scores, const float (&scale)[kQuads], int first,
                                int end) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
-      float highest = maximum_[quad];
-      VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) {
-        if (counts(tile, first, end)) highest = larger(highest, scores[tile][quad] * scale[quad]);
-      }
-      VQ_UNROLL
-      for (int mask = 4; mask < 32; mask *= 2) {
-        highest = larger(highest, shuffle_xor(highest, mask));
-      }
+      float highest = highest_of(scores, scale, first, end, quad);
       highest = highest > maximum_[quad] + (kMost - kOne) ? ceiling(highest) : maximum_[quad];
       const float by = highest - maximum_[quad];
       maximum_[quad] = highest;

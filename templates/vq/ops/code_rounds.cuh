@@ -41,16 +41,20 @@ class CodeRounds {
   static_assert(kRowBytes % kChunk == 0 && 32 % kOfRow == 0, "");
   static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0, "");
 
-  // All threads, before the wait for the last launch, of a block whose tokens begin with the first:
-  // brings a round to the second-level cache, as far as the sequence has room for one. Nothing is
-  // read: the last launch may still write there.
-  VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, int kv_head) {
-    static_assert(kConfig.splits == 1 && !kPaged, "");
+  // All threads, before the wait for the last launch, of work of which place_of_block() is known:
+  // brings the first round to the second-level cache, as far as the sequence has room for one. No
+  // code is read: the last launch may still write there. It may write the length too, by which a
+  // split begins: then other codes are brought.
+  VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
     constexpr int kSector = 32;
-    const i64 bytes = (args.capacity < kTokens ? args.capacity : kTokens) * kRowBytes;
+    const i64 first = work.begin_by_hint(args);
+    const i64 room = args.capacity - first;
+    const i64 bytes = (room < kTokens ? room : kTokens) * kRowBytes;
+    const u8* const keys = rows_of(args.keys, block_z(), work.kv_head) + first * kRowBytes;
+    const u8* const values = rows_of(args.values, block_z(), work.kv_head) + first * kRowBytes;
     for (int at = thread_index() * kSector; at < bytes; at += kConfig.threads * kSector) {
-      prefetch_global(rows_of(args.keys, block_z(), kv_head) + at);
-      prefetch_global(rows_of(args.values, block_z(), kv_head) + at);
+      prefetch_global(keys + at);
+      prefetch_global(values + at);
     }
   }
 

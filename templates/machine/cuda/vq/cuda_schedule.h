@@ -1,4 +1,5 @@
-// Where loads stand among other instructions, as far as ptxas lets a program say so.
+// Where loads stand among other instructions, as far as ptxas lets a program say so, and before what
+// they load is there.
 #pragma once
 
 #include <vq/types.h>
@@ -21,6 +22,13 @@ VQ_DEVICE u32 zero_behind(u32 word) {
       : "=r"(zero)
       : "r"(word));
   return zero;
+}
+// Of what the last launch may still write, before after_last_launch() too: the old value or the new
+// one, for what changes no result. Past L1, which would keep it.
+VQ_DEVICE i32 load_hint(const i32* pointer) {
+  i32 value;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(pointer) : "memory");
+  return value;
 }
 
 }  // namespace vq

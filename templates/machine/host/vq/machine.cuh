@@ -212,6 +212,11 @@ VQ_DEVICE T load_global_coherent(const T* p, VQ_SITE) {
   host::check_global(host::Access::kLoadGlobalCoherent, p, {file, line});
   return host::load(p);
 }
+// Another value than stands there: a result that depends on it is wrong.
+VQ_DEVICE i32 load_hint(const i32* p, VQ_SITE) {
+  host::check_global(host::Access::kLoadConstant, p, {file, line});
+  return host::load(p) ^ 0x55555555;
+}
 VQ_DEVICE u32 atomic_add_global(u32* p, u32 value, VQ_SITE) {
   host::check_global(host::Access::kAtomicAddGlobal, p, {file, line});
   return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);

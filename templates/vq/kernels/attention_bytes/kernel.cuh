@@ -51,7 +51,7 @@ class AttentionBytesBlock {
     if (thread_index() < kFilling) {
       Entries::template load<kFilling>(args_.keys, args_.values, work_.kv_head);
     }
-    if constexpr (kConfig.splits == 1 && !Rounds::kPaged) Rounds::prefetch(args_, work_.kv_head);
+    if constexpr (!Rounds::kPaged) Rounds::prefetch(args_, work_);
     after_last_launch();
     if (!work_.read_lengths(args_)) return;
     rounds_.point_at(args_, work_);
@@ -126,7 +126,12 @@ class AttentionBytesBlock {
     const int end = of_warp(work_.end);
     const int number = of_warp(warp());
     int first = of_warp(work_.begin) + number * kBytesStep;
-    if (first >= end) return;
+    // Where a block has no more tokens than a warp may sum up, a maximum of all of them will do.
+    const bool shared = work_.end - work_.begin <= kBytesMostTokens;
+    if (first >= end) {
+      if (shared) softmax_.share_maximum();
+      return;
+    }
     Codes codes;
     LookedUp entries;
     Products products = {};
@@ -140,6 +145,11 @@ class AttentionBytesBlock {
       score(products, entries, turn);
     }
     look_up_values(entries, codes, 0);
+    if (shared) {
+      Query::take_scores(products, scores);
+      softmax_.take_maximum(scores, scale_, first, end);
+      softmax_.share_maximum();
+    }
     while (true) {
       // Scores and codes are of this step. Those of the next one's keys, if there is one:
       const bool more = first + Rounds::kTokens < end;
