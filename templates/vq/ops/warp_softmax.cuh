@@ -53,7 +53,7 @@ class WarpSoftmax {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kHeads = kQuads * 4;
   static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
-  static constexpr bool kPaired = kConfig.query_tokens > 1 && kQuads % 2 == 0 && kTiles % 2 == 0;
+  static constexpr bool kPaired = pairs_quads(kConfig);
 
   VQ_DEVICE WarpSoftmax() {
     VQ_UNROLL

@@ -73,6 +73,13 @@ VQ_HD constexpr i64 stage_words(const AttentionConfig<AttentionFragments>& c) {
   return token_tile(c) * (row_words(c.keys, c.head_dim) + row_words(c.values, c.head_dim));
 }
 
+// Whether columns of a product with values are heads alone, of two quads, and k twice as many
+// tokens. Of scalar codes and one query token that was not measured.
+VQ_HD constexpr bool pairs_quads(const AttentionConfig<AttentionFragments>& c) {
+  return (c.query_tokens > 1 || !is_scalar(c.values.decoder)) && quad_heads(c) % 8 == 0 &&
+         c.step_tokens % 16 == 0;
+}
+
 // How a block carves shared memory: while it attends, and once its warps' parts are merged, over
 // what it no longer needs. Of a block that has several pieces that is all but codebooks.
 struct AttentionFragmentsShared {
