@@ -33,14 +33,17 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
                 operand, format.layout.rows);
 }
 
-// As many splits as one wave has room for, each with two rounds at least (1 x 4096 tokens took 6.1
-// us so on an H100), and as many as let a warp sum up its tokens.
+// As many splits as one wave has room for, each with two rounds at least, but for up to four (H200:
+// 1 x 4096 tokens took 5.74 us by 8 splits and 5.96 by 16, 1 x 1024 5.27 by 2 and 4.62 by 4); and
+// as many as let a warp sum up its tokens.
 int one_wave(const AttentionDecode& op, const AttentionBytes& plan, const GpuSpec& gpu) {
   constexpr std::int64_t kMost = 256;
   const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
   const std::int64_t least = ceil_div(rounds, vq::kBytesMostTokens / vq::kBytesStep);
-  const std::int64_t wave =
-      std::min(gpu.sms / head_blocks(op, plan), ceil_div(rounds, std::int64_t{2}));
+  constexpr std::int64_t kFew = 4;
+  const std::int64_t wanted = rounds < kFew ? ceil_div(rounds, std::int64_t{2})
+                                            : std::max(ceil_div(rounds, std::int64_t{2}), kFew);
+  const std::int64_t wave = std::min(gpu.sms / head_blocks(op, plan), wanted);
   return static_cast<int>(std::clamp(wave, std::min(least, kMost), kMost));
 }
 
@@ -59,15 +62,15 @@ AttentionBytes of_size(AttentionBytes plan, const AttentionDecode& op, const Gpu
   return plan;
 }
 
+std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& plan) {
+  return ceil_div(op.shape.tokens, std::int64_t{plan.splits});
+}
+
 // Us on an H200 by 8 and 12 warps, of 128 channels: 16 x 16384 tokens 41.9 and 39.9, 1 x 196608
 // 35.7 and 34.0; shorter blocks begin sooner with smaller rounds: 1 x 32768 11.7 and 11.8, 28 heads
 // of 4 11.1 and 11.3. Where blocks stand in line, two that share a multiprocessor fill each other's
 // gaps: 64 x 8192 took 84.7 by 6 warps each, 93.2 by 12.
 constexpr std::int64_t kShortShare = 2048;  // tokens
-
-std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& plan) {
-  return ceil_div(op.shape.tokens, std::int64_t{plan.splits});
-}
 
 AttentionBytes of_heads(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
                         int heads) {

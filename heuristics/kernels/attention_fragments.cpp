@@ -319,13 +319,16 @@ double scalar_registers(const VqFormat& format) {
 }
 
 // That a thread would take, about: fitted to 1500 kernels of sm_90, most of which spill nothing;
-// off by 10 of them in the median, rather above than below.
+// off by 10 of them in the median, rather above than below. What keys of int8 entries take less, of
+// 96 and of 256 channels, to 266 of them.
 int registers_of(const AttentionDecode& op, const AttentionFragments& plan, double quads) {
   const double tiles = plan.step_tokens / 8.0;
   const int dims = op.shape.head_dim;
   const double octets = dims / 32.0;  // of a quarter of the channels
   double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
-  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += 9.8;  // codes share words
+  const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
+  // Codes share words.
+  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += bytes ? 4.5 : 9.8;
   of_tile += std::max(scalar_registers(op.keys), scalar_registers(op.values));
   const bool waits =
       reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
@@ -333,7 +336,7 @@ int registers_of(const AttentionDecode& op, const AttentionFragments& plan, doub
   double own = 18.7 + octets * (6.5 + 2.3 * quads) + 16.8 * quads + tiles * of_tile;
   const bool narrow = is_narrow(op.keys) || is_narrow(op.values);
   if (narrow) own += 4.8 * octets;
-  if (dims > 128) own += 33.7;
+  if (dims > 128 && !bytes) own += 33.7;
   return static_cast<int>(own);
 }
 
@@ -358,7 +361,12 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const double octets = dims / 32.0;
   double parts = vq::query_parts(configured(plan, op));
   if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
-  to.products += tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals);
+  // Where quads come in pairs, half as many products with values. Coefficients of several query
+  // tokens were fitted without that.
+  const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(configured(plan, op));
+  const double paired = pairs ? 0.5 : 1;
+  to.products +=
+      tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals * paired);
   to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
   const double merged = warps * quads * 4 * (dims + 2) * 4 / 128;
   const bool balanced = vq::balanced(configured(plan, op));
@@ -366,7 +374,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.passes += pieces * 2 * merged;
   to.prologue += pieces * around_turns(plan, op);
   to.fill = fill_turns(use, plan.threads);
-  to.chain += steps * step_turns(step_tiles, quads, op);
+  to.chain += steps * step_turns(step_tiles, quads * paired, op);
   to.registers = registers_of(op, plan, quads);
   to.warp_turns = steps;
 }

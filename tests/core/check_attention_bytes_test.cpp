@@ -142,7 +142,7 @@ TEST(CheckAttentionBytes, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
 }
 
 // The rules take it on Hopper, but for short blocks that stand in line, and where blocks of more
-// than a quad of heads share a sequence.
+// than a quad of heads share a sequence and have few tokens, or not all heads of a KV head.
 TEST(ChooseAttentionBytes, WhereItWasFaster) {
   const auto chosen = [](auto change, const char* gpu = "h200") {
     AttentionDecode op = integers();
@@ -168,9 +168,42 @@ TEST(ChooseAttentionBytes, WhereItWasFaster) {
     op.shape.tokens = 65536;
   };
   EXPECT_EQ(chosen(more_heads), "fragments");
+  const auto more_tokens = [&](Op& op) {
+    more_heads(op);
+    op.shape.tokens = 131072;
+  };
+  EXPECT_EQ(chosen(more_tokens), "bytes");
+  const auto many_heads = [&](Op& op) {
+    more_tokens(op);
+    op.shape.query_heads = 120;
+  };
+  EXPECT_EQ(chosen(many_heads), "fragments");
   EXPECT_EQ(chosen([](Op& op) { op.shape.page_tokens = 16; }), "bytes");
   EXPECT_EQ(chosen([](Op& op) { op.values = find_format("vecinfer-d4b8", "test"); }), "fragments");
   EXPECT_EQ(chosen([](Op& op) { op.shape.tokens = 262144; }), "fragments");  // shared by length
+}
+
+// Blocks of each size, by tokens and heads.
+TEST(ChooseAttentionBytes, SizesThatWereFaster) {
+  struct Case {
+    int batch, heads;
+    std::int64_t tokens;
+    AttentionBytes expected;  // threads, splits, combine, heads_per_block, rounds_in_flight
+  };
+  constexpr Combine kKernel = Combine::kernel;
+  for (const auto& [batch, heads, tokens, expected] :
+       {Case{1, 32, 512, {256, 1, kKernel, 4, 3}}, Case{1, 32, 1024, {256, 4, kKernel, 4, 3}},
+        Case{1, 32, 4096, {256, 8, kKernel, 4, 3}}, Case{1, 32, 32768, {256, 16, kKernel, 4, 3}},
+        Case{1, 32, 196608, {384, 16, kKernel, 4, 3}}, Case{16, 32, 16384, {384, 1, kKernel, 4, 3}},
+        Case{16, 64, 16384, {384, 1, kKernel, 8, 3}}, Case{64, 32, 2048, {192, 1, kKernel, 4, 3}},
+        Case{64, 32, 8192, {192, 1, kKernel, 4, 3}}}) {
+    AttentionDecode op = integers();
+    op.shape.batch = batch;
+    op.shape.query_heads = heads;
+    op.shape.tokens = tokens;
+    EXPECT_EQ(choose_plan(AttentionBytes{}, op, find_gpu("h200")), expected)
+        << batch << " x " << tokens;
+  }
 }
 
 }  // namespace
