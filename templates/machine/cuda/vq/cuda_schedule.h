@@ -1,5 +1,5 @@
-// Where loads stand among other instructions, as far as ptxas lets a program say so, and before what
-// they load is there.
+// Where loads stand among other instructions, as far as ptxas lets a program say so, and loads that
+// come before what they load is sure to stand there.
 #pragma once
 
 #include <vq/types.h>
