@@ -198,9 +198,10 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   if (c.combine == Combine::last_block) return;
   const int teams = merging_teams(c);
   const i64 groups = teams > 1 ? ceil_div(partial_count(c), merged_together(c)) : 0;
-  shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens,
-             balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams,
-             groups * (c.head_dim + 2) * 4, false, false});
+  const int threads = balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams;
+  // 64 registers a thread: of its own accord ptxas takes 32, and loads partials a few at a time.
+  shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, threads,
+             groups * (c.head_dim + 2) * 4, true, false, 1024 / threads});
 }
 
 // Of a dataflow with one kernel beside the one that combines.

@@ -17,6 +17,7 @@ class QueryRows {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kOfWarp = ceil_div(kHeads, kWarps);
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);
+  static constexpr bool kEven = kHeads % kWarps == 0;  // warps have as many rows
   using Row = float[kOfLane];
 
   VQ_DEVICE QueryRows(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work)
@@ -41,14 +42,16 @@ class QueryRows {
 
   // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
   // own, q; both times `scale`, rows [heads_per_block][head_dim]. Heads that the block lacks become
-  // zeros. each(head, row) is given each row by its warp, zeros past head_dim. A barrier must
-  // follow.
-  template <class Each>
-  VQ_DEVICE void store(float scale, float* query, float* raw_query, Each each) const {
+  // zeros. each(head, row) is given each row by its warp, zeros past head_dim, and once all of the
+  // warp's are stored, then(head, what each() returned). So a warp's rows take their steps side by
+  // side. A barrier must follow.
+  template <class Each, class Then>
+  VQ_DEVICE void store(float scale, float* query, float* raw_query, Each each, Then then) const {
+    float kept[kOfWarp];
     VQ_UNROLL
     for (int i = 0; i < kOfWarp; ++i) {
       const int head = i * kWarps + warp();
-      if (head >= kHeads) continue;
+      if (!kEven && head >= kHeads) continue;
       Row row;
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
@@ -67,11 +70,18 @@ class QueryRows {
         if (kHeadDim % 32 == 0 || channel < kHeadDim)
           store_shared(query + head * kHeadDim + place_of(channel), row[j]);
       }
-      each(head, row);
+      kept[i] = each(head, row);
+    }
+    sync_warp();
+    VQ_UNROLL
+    for (int i = 0; i < kOfWarp; ++i) {
+      const int head = i * kWarps + warp();
+      if (kEven || head < kHeads) then(head, kept[i]);
     }
   }
   VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
-    store(scale, query, raw_query, [](int, const Row&) {});
+    store(scale, query, raw_query, [](int, const Row&) { return 0.0f; },
+          [](int, float) {});
   }
 
  private:

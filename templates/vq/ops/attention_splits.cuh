@@ -42,7 +42,8 @@ struct AttentionSplits {
     }
   };
 
-  // The first `count` of some parts as one, summed in their order.
+  // The first `count` of some parts as one, summed in their order. Without branches, behind which
+  // the compiler would put the loads of values, one after the other.
   template <int kCount, int kChannels>
   VQ_DEVICE static Part<kChannels> together(const Part<kChannels> (&parts)[kCount], int count) {
     Part<kChannels> all = Part<kChannels>::none();
@@ -52,11 +53,13 @@ struct AttentionSplits {
     }
     VQ_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      if (i >= count || parts[i].sum == 0.0f) continue;
-      const float weight = exp2_approx(parts[i].maximum - all.maximum);
+      const bool counts = i < count && parts[i].sum != 0.0f;
+      const float weight = counts ? exp2_approx(parts[i].maximum - all.maximum) : 0.0f;
       all.sum += weight * parts[i].sum;
       VQ_UNROLL
-      for (int c = 0; c < kChannels; ++c) all.values[c] += weight * parts[i].values[c];
+      for (int c = 0; c < kChannels; ++c) {
+        all.values[c] += weight * (counts ? parts[i].values[c] : 0.0f);
+      }
     }
     return all;
   }
@@ -81,32 +84,37 @@ struct AttentionSplits {
     return together(parts, count - first);
   }
 
-  // Groups of `count` splits become one, in their order, which is head number `to` of out; with
-  // channel 0 its log-sum-exp. part_of(group) is that group's part.
+  // Groups of `count` splits become one, in their order; part_of(group) is that group's part.
   template <int kChannels, class PartOf>
-  VQ_DEVICE static void merge_groups(const AttentionDecodeArgs& args, int count, i64 to,
-                                     int channel, PartOf part_of) {
+  VQ_DEVICE static Part<kChannels> groups_together(int count, PartOf part_of) {
     Part<kChannels> parts[2] = {Part<kChannels>::none()};  // those before, and the next group
     for (int group = 0; group * kTogether < count; ++group) {
       parts[1] = part_of(group);
       parts[0] = together(parts, 2);
     }
-    const auto& [values, maximum, sum] = parts[0];
+    return parts[0];
+  }
+
+  // The same of the partials from `partials` on, by one thread for its channels.
+  template <int kChannels, class Load>
+  VQ_DEVICE static Part<kChannels> merged(const float* partials, int count, int channel,
+                                          Load load) {
+    return groups_together<kChannels>(count, [&](int group) {
+      return load_group<kChannels>(partials, group, count, channel, load);
+    });
+  }
+
+  // All splits of a head are head number `to` of out; with channel 0 its log-sum-exp.
+  template <int kChannels>
+  VQ_DEVICE static void write(const AttentionDecodeArgs& args, const Part<kChannels>& whole, i64 to,
+                              int channel) {
+    const auto& [values, maximum, sum] = whole;
     VQ_UNROLL
     for (int c = 0; c < kChannels; ++c) {
       store_global(args.out + to * kHeadDim + channel + c,
                    from_float<Plan::config().element>(sum == 0.0f ? 0.0f : values[c] / sum));
     }
     if (channel == 0) store_global(args.lse + to, log_sum_exp(maximum, sum));
-  }
-
-  // The same of the partials from `partials` on, by one thread for its channels.
-  template <int kChannels, class Load>
-  VQ_DEVICE static void merge(const AttentionDecodeArgs& args, const float* partials, int count,
-                              i64 to, int channel, Load load) {
-    merge_groups<kChannels>(args, count, to, channel, [&](int group) {
-      return load_group<kChannels>(partials, group, count, channel, load);
-    });
   }
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.

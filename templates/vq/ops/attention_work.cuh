@@ -24,17 +24,12 @@ struct QueryToken {
   int cached;  // of the tokens that it sees, from which on they come from new_keys and new_values
   i64 fresh;   // row of these less token
 
-  // Number `number` of a sequence; nothing is written where it has not so many.
-  VQ_DEVICE static bool exists(const AttentionDecodeArgs& args, int batch, int number) {
-    if constexpr (kMost == 1) return true;
-    const int first = load_global(args.query_start + batch);
-    return number < load_global(args.query_start + batch + 1) - first;
-  }
   // Of all query tokens that a call may have.
   VQ_DEVICE static i64 slot(int batch, int number) { return i64{batch} * kMost + number; }
 
   // The tokens that the last of at most `most` from number `number` on sees, how many these are
-  // coming to stand in `count`. May be none or fewer. Call it before the others.
+  // coming to stand in `count`. May be none or fewer; without any, of which `count` is 0 or less,
+  // nothing is to be written. Call it before the others.
   VQ_DEVICE int read(const AttentionDecodeArgs& args, int batch, int number, int most, int& count) {
     const int length = load_global(args.lengths + batch);
     if constexpr (kMost == 1) return length;
@@ -212,6 +207,27 @@ struct AttentionWork {
     }
   }
 
+  // The same of channels `channel`, an even one, and the next.
+  VQ_DEVICE void write_two(const AttentionDecodeArgs& args, int h, int channel, float even,
+                           float odd, float maximum, float sum) const {
+    if (is_whole()) {
+      const i64 to = first() + heads_to(h);
+      const bool empty = sum == 0.0f;
+      store_global(reinterpret_cast<u32*>(args.out + to * kHeadDim + channel),
+                   pack2<Plan::config().element>(empty ? 0.0f : even / sum,
+                                                 empty ? 0.0f : odd / sum));
+      if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
+    } else {
+      float* const to = Splits::partial(args, number, first_head + heads_to(h), slot);
+      store_global(reinterpret_cast<U32x2*>(to + channel),
+                   U32x2{float_bits(even), float_bits(odd)});
+      if (channel == 0) {
+        store_global(to + kHeadDim, maximum);
+        store_global(to + kHeadDim + 1, sum);
+      }
+    }
+  }
+
   // Blocks that share the sequence's tokens; whether this one has them all.
   VQ_DEVICE int sharing() const { return balanced(Plan::config()) ? splits : kSplits; }
   VQ_DEVICE bool is_whole() const { return sharing() == 1; }
@@ -228,9 +244,11 @@ struct AttentionWork {
       constexpr int kChannels = balanced(Plan::config()) ? 2 : 1;
       for (int i = thread_index() * kChannels; i < heads * kHeadDim; i += kThreads * kChannels) {
         const int head = heads_to(i / kHeadDim);
-        Splits::template merge<kChannels>(
-            args, Splits::partial(args, number, first_head + head, slot - split), splits,
-            first() + head, i % kHeadDim, LoadOfThisLaunch());
+        const float* const from = Splits::partial(args, number, first_head + head, slot - split);
+        Splits::write(args,
+                      Splits::template merged<kChannels>(from, splits, i % kHeadDim,
+                                                         LoadOfThisLaunch()),
+                      first() + head, i % kHeadDim);
       }
     }
   }
@@ -252,9 +270,9 @@ struct AttentionWork {
   // split's.
   template <class SetRange>
   VQ_DEVICE bool read_tokens(const AttentionDecodeArgs& args, SetRange set_range) {
-    if (!QueryToken<Plan>::exists(args, batch, number)) return false;
     int count = 1;
     const int last = token.read(args, batch, number, kTokens, count);
+    if (kQueryTokens > 1 && count <= 0) return false;
     const int length = kQueryTokens == 1 || last > 0 ? last : 0;
     set_range(length);
     raw = Raw::counted(args, batch, length);
@@ -287,14 +305,22 @@ struct AttentionWork {
 
 // attention_combine: the splits of a sequence become one by a kernel of its own. A block for each
 // (query head, sequence, query token); a thread for each channel and team. Teams load other groups
-// of splits meanwhile, and hand them over in shared memory as they stand in args.partials.
+// of splits meanwhile, and hand them over in shared memory as they stand in args.partials. Whether
+// there is such a query token is asked last: partials come meanwhile, whatever stands in them.
 template <class Plan>
 VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   using Splits = AttentionSplits<Plan>;
+  after_last_launch();
   const int head = block_x();
   const int batch = block_y();
   const int number = Plan::config().query_tokens > 1 ? block_z() : 0;
-  if (!QueryToken<Plan>::exists(args, batch, number)) return;
+  QueryToken<Plan> token;
+  int count = 1;
+  i64 row = batch;
+  if constexpr (QueryToken<Plan>::kMost > 1) {
+    token.read(args, batch, number, 1, count);
+    row = token.row;
+  }
   int slot = batch * Splits::kSplits;
   int splits = Splits::kSplits;
   if constexpr (balanced(Plan::config())) {
@@ -303,21 +329,14 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
     splits = first.count;
     if (splits == 1 || thread_index() >= Splits::kHeadDim) return;
   }
-  QueryToken<Plan> token;
-  int count = 1;
-  i64 row = batch;
-  if constexpr (QueryToken<Plan>::kMost > 1) {
-    token.read(args, batch, number, 1, count);
-    row = token.row;
-  }
   const float* const partials = Splits::partial(args, number, head, slot);
-  const i64 to = row * Plan::config().query_heads + head;
   constexpr int kTeams = merging_teams(Plan::config());
+  const int channel = thread_index() % Splits::kHeadDim;
+  typename Splits::template Part<1> whole;
   if constexpr (kTeams == 1) {
-    Splits::template merge<1>(args, partials, splits, to, thread_index(), LoadGlobal());
+    whole = Splits::template merged<1>(partials, splits, channel, LoadGlobal());
   } else {
     float* const groups = shared_part<float>(0);
-    const int channel = thread_index() % Splits::kHeadDim;
     const int team = thread_index() / Splits::kHeadDim;
     for (int group = team; group * Splits::kTogether < splits; group += kTeams) {
       const auto part =
@@ -331,13 +350,14 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
     }
     sync_block();
     if (team > 0) return;
-    Splits::template merge_groups<1>(args, splits, to, channel, [&](int group) {
+    whole = Splits::template groups_together<1>(splits, [&](int group) {
       const float* const at = groups + group * Splits::kFloats;
       return typename Splits::template Part<1>{{load_shared(at + channel)},
                                                load_shared(at + Splits::kHeadDim),
                                                load_shared(at + Splits::kHeadDim + 1)};
     });
   }
+  if (count > 0) Splits::write(args, whole, row * Plan::config().query_heads + head, channel);
 }
 
 }  // namespace vq

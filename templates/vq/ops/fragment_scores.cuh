@@ -82,13 +82,13 @@ class FragmentScores {
     if constexpr (kScales || kScalar || balanced(kConfig)) {
       sync_block();
     }
-    rows.store(1.0f, part(kAt.query), part(kAt.raw_query), [&](int head, const Row& row) {
-      float peak = kPeak;
-      if constexpr (kParts == 2) {
-        peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
-        if (lane() == 0) store_shared(peaks + head, peak);
-      }
-      sync_warp();
+    const auto peak_of = [&](int head, const Row& row) {
+      if constexpr (kParts == 1) return kPeak;
+      const float peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
+      if (lane() == 0) store_shared(peaks + head, peak);
+      return peak;
+    };
+    rows.store(1.0f, part(kAt.query), part(kAt.raw_query), peak_of, [&](int head, float peak) {
       VQ_UNROLL
       for (int stage = 0; stage < kQueries; ++stage) {
         Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim, kPeak / peak,

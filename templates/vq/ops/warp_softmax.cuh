@@ -46,6 +46,7 @@ class WarpSoftmax {
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kValues = kConfig.head_dim / 8;  // channels of a lane
   static constexpr int kProducts = kValues / 4;         // of a tile
+  static_assert(kValues % 4 == 0, "");
   static constexpr bool kZeros = kFormat.decoder == Decoder::affine;
   static constexpr float kSlack = 8.0f;       // in units of log2
   static constexpr float kLowest = -1.0e30f;  // below all scores, and finite
@@ -242,12 +243,12 @@ class WarpSoftmax {
 
   // The warps' parts of one block become one, in the order of the warps, through shared memory:
   //
-  //   warp_maximum [warp][head]      merge: sum [warp][head], weighted [warp][value][lane, padded]
+  //   warp_maximum [warp][head]      merge: sum [warp][head], weighted [warp][head][channel, padded]
   //
   // Lane (g, c) brings for head c of each quad its warp's maximum, its own share of the sum, and
   // its accumulators: channels g kValues + i. All threads; begins with a barrier. A thread gets
-  // elements of the whole: each(head, channel, value, maximum, sum), the maximum with channel 0
-  // alone, the sum too where the block is not `whole`: where splits follow.
+  // pairs of channels of the whole: each(head, channel, even, odd, maximum, sum), the maximum with
+  // channel 0 alone, the sum too where the block is not `whole`: where splits follow.
   template <class Each>
   VQ_DEVICE void merge(bool whole, Each each) const {
     if (lane() < kGroupLanes) {
@@ -264,24 +265,31 @@ class WarpSoftmax {
       VQ_UNROLL
       for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
       if (lane() < kGroupLanes) store_shared(warp_sum(warp(), quad * 4 + lane()), total);
+      const auto bits = [&](int channel) {
+        return float_bits(output(quad, channel / 8 * 8 + Order::place(channel % 8)) * weight);
+      };
+      float* const to = weighted(warp(), quad * 4 + place_in_group()) + lane_group() * kValues;
       VQ_UNROLL
-      for (int i = 0; i < kValues; ++i) {
-        store_shared(weighted(warp(), quad * kValues + i) + lane(), output(quad, i) * weight);
+      for (int i = 0; i < kValues; i += 4) {
+        store_shared(reinterpret_cast<U32x4*>(to + i),
+                     U32x4{bits(i), bits(i + 1), bits(i + 2), bits(i + 3)});
       }
     }
     sync_block();
-    for (int i = thread_index(); i < kConfig.heads_per_block * kConfig.head_dim;
-         i += kConfig.threads) {
-      const int head = i / kConfig.head_dim;
-      const int channel = i % kConfig.head_dim;
-      const int of = channel % kValues;
-      const int value = head / 4 * kValues + of / 8 * 8 + Order::place(of % 8);
-      const int of_lane = channel / kValues * 4 + head % 4;
-      float sum = 0.0f;
+    constexpr int kPairs = kConfig.head_dim / 2;
+    for (int i = thread_index(); i < kConfig.heads_per_block * kPairs; i += kConfig.threads) {
+      const int head = i / kPairs;
+      const int channel = i % kPairs * 2;
+      float even = 0.0f;
+      float odd = 0.0f;
       VQ_UNROLL
-      for (int w = 0; w < kWarps; ++w) sum += load_shared(weighted(w, value) + of_lane);
+      for (int w = 0; w < kWarps; ++w) {
+        const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(weighted(w, head) + channel));
+        even += float_from_bits(two.x);
+        odd += float_from_bits(two.y);
+      }
       const bool first = channel == 0;
-      each(head, channel, sum, first ? block_maximum(head) : 0.0f,
+      each(head, channel, even, odd, first ? block_maximum(head) : 0.0f,
            first || whole ? block_sum(head) : 0.0f);
     }
   }
@@ -293,9 +301,9 @@ class WarpSoftmax {
   VQ_DEVICE static float* warp_sum(int of, int head) {
     return shared_part<float>(kAt.merge) + of * kHeads + head;
   }
-  VQ_DEVICE static float* weighted(int of, int value) {
+  VQ_DEVICE static float* weighted(int of, int head) {
     return shared_part<float>(kAt.merge) + kWarps * kHeads +
-           (of * kQuads * kValues + value) * kMergeStride;
+           (of * kHeads + head) * merge_stride(kConfig.head_dim);
   }
 
   VQ_DEVICE static float block_sum(int head) {

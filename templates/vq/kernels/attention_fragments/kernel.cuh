@@ -124,11 +124,11 @@ class AttentionFragmentsBlock {
       attend_raw(work_.begin > after ? work_.begin : after, work_.end);
     }
     const float scale = Values::kScaled ? 1.0f : value_book_.scale(0, 0);
-    softmax_.merge(work_.is_whole(),
-                   [this, scale](int head, int channel, float value, float highest, float total) {
-                     if (head < work_.heads)
-                       work_.write_one(args_, head, channel, value * scale, highest, total);
-                   });
+    softmax_.merge(work_.is_whole(), [this, scale](int head, int channel, float even, float odd,
+                                                   float highest, float total) {
+      if (head < work_.heads)
+        work_.write_two(args_, head, channel, even * scale, odd * scale, highest, total);
+    });
     work_.merge_if_last(args_, balanced(kConfig) ? fragments_layout(kConfig).merge : 0);
   }
 

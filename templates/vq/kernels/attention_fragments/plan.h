@@ -98,8 +98,8 @@ struct AttentionFragmentsShared {
   i64 total;
 };
 
-// Floats from a value of 32 lanes to the next: consecutive channels of a head are in other banks.
-inline constexpr int kMergeStride = 33;
+// Floats from a head's row to the next where warps are merged: those of a quad begin in other banks.
+VQ_HD constexpr int merge_stride(int head_dim) { return head_dim + 4; }
 
 // A query that is not exact in 16 bits is parted in two (ops/query_fragments.cuh), and has the
 // scales of its keys' stages, or of the channels of scalar ones.
@@ -159,8 +159,8 @@ VQ_HD constexpr AttentionFragmentsShared fragments_layout(
   at.ring = carve(i64{warps} * c.code_stages * stage_words(c) * 4);
   const i64 attending = carve.next;
   carve.next = balanced(c) ? at.query : 0;
-  // Of each warp and head: a sum, and kMergeStride floats for 8 channels.
-  at.merge = carve(i64{warps} * quad_heads(c) * (1 + kMergeStride * i64{c.head_dim} / 32) * 4);
+  // Of each warp and head: a sum, and a row.
+  at.merge = carve(i64{warps} * quad_heads(c) * (1 + merge_stride(c.head_dim)) * 4);
   if (carve.next < attending) carve.next = attending;
   at.warp_maximum = carve(i64{warps} * quad_heads(c) * 4);
   at.ring_barriers = carve(c.code_stages > 0 ? i64{warps} * (c.code_stages + 1) * 8 : 0);
