@@ -94,8 +94,11 @@ TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
                         entry.name.find("_warpgroups_") != std::string::npos ||
                         (entry.name.find("_rowgroups_") != std::string::npos &&
                          entry.name.find("_x_rowgroups_") == std::string::npos));
-    expect_words(source.text, {(ahead ? "VQ_KERNEL_AHEAD(" : "VQ_KERNEL(") + entry.name + ", " +
-                               std::to_string(entry.threads) + ", "});
+    const bool merges = entry.name.starts_with("attention_decode_combine");
+    const std::string macro = merges  ? "VQ_KERNEL_AHEAD_RESIDENT("
+                              : ahead ? "VQ_KERNEL_AHEAD("
+                                      : "VQ_KERNEL(";
+    expect_words(source.text, {macro + entry.name + ", " + std::to_string(entry.threads) + ", "});
     EXPECT_GE(entry.threads, 32u);
     EXPECT_LE(entry.threads, 1024u);
     EXPECT_GE(entry.grid.x * entry.grid.y * entry.grid.z, 1u);

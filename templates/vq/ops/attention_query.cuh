@@ -42,12 +42,29 @@ class QueryRows {
 
   // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
   // own, q; both times `scale`, rows [heads_per_block][head_dim]. Heads that the block lacks become
-  // zeros. each(head, row) is given each row by its warp, zeros past head_dim, and once all of the
-  // warp's are stored, then(head, what each() returned). So a warp's rows take their steps side by
-  // side. A barrier must follow.
-  template <class Each, class Then>
-  VQ_DEVICE void store(float scale, float* query, float* raw_query, Each each, Then then) const {
-    float kept[kOfWarp];
+  // zeros. A barrier must follow.
+  VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
+    store_each(scale, query, raw_query, [](int, int, const Row&) {});
+  }
+
+  // The same. what(head, row) is given each row by its warp, zeros past head_dim, and once all of
+  // the warp's are stored, then(head, what that gave): its rows take their steps side by side.
+  template <class What, class Then>
+  VQ_DEVICE void store(float scale, float* query, float* raw_query, What what, Then then) const {
+    float given[kOfWarp];
+    store_each(scale, query, raw_query,
+               [&](int i, int head, const Row& row) { given[i] = what(head, row); });
+    sync_warp();
+    VQ_UNROLL
+    for (int i = 0; i < kOfWarp; ++i) {
+      const int head = i * kWarps + warp();
+      if (kEven || head < kHeads) then(head, given[i]);
+    }
+  }
+
+ private:
+  template <class Each>
+  VQ_DEVICE void store_each(float scale, float* query, float* raw_query, Each each) const {
     VQ_UNROLL
     for (int i = 0; i < kOfWarp; ++i) {
       const int head = i * kWarps + warp();
@@ -70,21 +87,10 @@ class QueryRows {
         if (kHeadDim % 32 == 0 || channel < kHeadDim)
           store_shared(query + head * kHeadDim + place_of(channel), row[j]);
       }
-      kept[i] = each(head, row);
+      each(i, head, row);
     }
-    sync_warp();
-    VQ_UNROLL
-    for (int i = 0; i < kOfWarp; ++i) {
-      const int head = i * kWarps + warp();
-      if (kEven || head < kHeads) then(head, kept[i]);
-    }
-  }
-  VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
-    store(scale, query, raw_query, [](int, const Row&) { return 0.0f; },
-          [](int, float) {});
   }
 
- private:
   // Of keys in parts, part after part.
   VQ_DEVICE static int place_of(int channel) {
     if constexpr (kConfig.parts.none()) {

@@ -213,9 +213,9 @@ struct AttentionWork {
     if (is_whole()) {
       const i64 to = first() + heads_to(h);
       const bool empty = sum == 0.0f;
-      store_global(reinterpret_cast<u32*>(args.out + to * kHeadDim + channel),
-                   pack2<Plan::config().element>(empty ? 0.0f : even / sum,
-                                                 empty ? 0.0f : odd / sum));
+      store_global(
+          reinterpret_cast<u32*>(args.out + to * kHeadDim + channel),
+          pack2<Plan::config().element>(empty ? 0.0f : even / sum, empty ? 0.0f : odd / sum));
       if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
     } else {
       float* const to = Splits::partial(args, number, first_head + heads_to(h), slot);
@@ -245,10 +245,10 @@ struct AttentionWork {
       for (int i = thread_index() * kChannels; i < heads * kHeadDim; i += kThreads * kChannels) {
         const int head = heads_to(i / kHeadDim);
         const float* const from = Splits::partial(args, number, first_head + head, slot - split);
-        Splits::write(args,
-                      Splits::template merged<kChannels>(from, splits, i % kHeadDim,
-                                                         LoadOfThisLaunch()),
-                      first() + head, i % kHeadDim);
+        Splits::write(
+            args,
+            Splits::template merged<kChannels>(from, splits, i % kHeadDim, LoadOfThisLaunch()),
+            first() + head, i % kHeadDim);
       }
     }
   }

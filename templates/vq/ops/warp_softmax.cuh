@@ -243,7 +243,7 @@ class WarpSoftmax {
 
   // The warps' parts of one block become one, in the order of the warps, through shared memory:
   //
-  //   warp_maximum [warp][head]      merge: sum [warp][head], weighted [warp][head][channel, padded]
+  //   warp_maximum [warp][head]      merge: sum [warp][head], weighted [warp][head][channel + 4]
   //
   // Lane (g, c) brings for head c of each quad its warp's maximum, its own share of the sum, and
   // its accumulators: channels g kValues + i. All threads; begins with a barrier. A thread gets

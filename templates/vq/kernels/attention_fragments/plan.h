@@ -98,7 +98,7 @@ struct AttentionFragmentsShared {
   i64 total;
 };
 
-// Floats from a head's row to the next where warps are merged: those of a quad begin in other banks.
+// Floats from a head's row to the next where warps are merged: a quad's begin in other banks.
 VQ_HD constexpr int merge_stride(int head_dim) { return head_dim + 4; }
 
 // A query that is not exact in 16 bits is parted in two (ops/query_fragments.cuh), and has the

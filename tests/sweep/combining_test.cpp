@@ -1,0 +1,40 @@
+// The kernel that merges splits, compiled by NVRTC: a thread has all that it loads of 16 splits in
+// flight, values, maxima and sums, whether there is one query token or several. Needs no GPU.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "core/profiles.h"
+#include "generator/generate.h"
+#include "heuristics/space.h"
+#include "runtime/backend/cuda/cuda_backend.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen {
+namespace {
+
+TEST(Combining, KeepsItsLoadsInFlight) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  for (const char* name : {"t4", "a100", "h200"}) {
+    const GpuSpec gpu = find_gpu(name);
+    for (const int query_tokens : {1, 4}) {
+      AttentionDecode op;
+      op.shape = {.batch = 1, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 131072};
+      op.shape.query_tokens = query_tokens;
+      op.keys = op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+      Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
+      ASSERT_TRUE(test::change_own(
+          plan, [](auto& own) requires requires { own.splits; } { own.splits = 16; }));
+      const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+      ASSERT_EQ(artifact.kernels.size(), 2u);
+      const KernelResources& combine = artifact.kernels.back();
+      EXPECT_GE(combine.registers, 48) << name << ' ' << query_tokens;
+      EXPECT_LE(combine.registers, 64) << name << ' ' << query_tokens;
+      EXPECT_EQ(combine.spill_bytes, 0) << name << ' ' << query_tokens;
+      std::printf("%s, %d query tokens: %d registers\n", name, query_tokens, combine.registers);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vqgen
