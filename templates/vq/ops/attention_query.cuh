@@ -40,35 +40,23 @@ class QueryRows {
     }
   }
 
-  // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
-  // own, q; both times `scale`, rows [heads_per_block][head_dim]. Heads that the block lacks become
-  // zeros. A barrier must follow.
-  VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
-    store_each(scale, query, raw_query, [](int, int, const Row&) {});
-  }
-
-  // The same. what(head, row) is given each row by its warp, zeros past head_dim, and once all of
-  // the warp's are stored, then(head, what that gave): its rows take their steps side by side.
-  template <class What, class Then>
-  VQ_DEVICE void store(float scale, float* query, float* raw_query, What what, Then then) const {
-    float given[kOfWarp];
-    store_each(scale, query, raw_query,
-               [&](int i, int head, const Row& row) { given[i] = what(head, row); });
-    sync_warp();
+  // Calls each(i, head) for the rows of this warp, of which `i` counts.
+  template <class Each>
+  VQ_DEVICE static void for_each(Each each) {
     VQ_UNROLL
     for (int i = 0; i < kOfWarp; ++i) {
       const int head = i * kWarps + warp();
-      if (kEven || head < kHeads) then(head, given[i]);
+      if (kEven || head < kHeads) each(i, head);
     }
   }
 
- private:
+  // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
+  // own, q; both times `scale`, rows [heads_per_block][head_dim]. Heads that the block lacks become
+  // zeros. each(i, head, row) is given each row by its warp, zeros past head_dim. A barrier must
+  // follow.
   template <class Each>
-  VQ_DEVICE void store_each(float scale, float* query, float* raw_query, Each each) const {
-    VQ_UNROLL
-    for (int i = 0; i < kOfWarp; ++i) {
-      const int head = i * kWarps + warp();
-      if (!kEven && head >= kHeads) continue;
+  VQ_DEVICE void store(float scale, float* query, float* raw_query, Each each) const {
+    for_each([&](int i, int head) {
       Row row;
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
@@ -88,9 +76,13 @@ class QueryRows {
           store_shared(query + head * kHeadDim + place_of(channel), row[j]);
       }
       each(i, head, row);
-    }
+    });
+  }
+  VQ_DEVICE void store(float scale, float* query, float* raw_query) const {
+    store(scale, query, raw_query, [](int, int, const Row&) {});
   }
 
+ private:
   // Of keys in parts, part after part.
   VQ_DEVICE static int place_of(int channel) {
     if constexpr (kConfig.parts.none()) {

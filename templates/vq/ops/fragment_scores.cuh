@@ -82,16 +82,19 @@ class FragmentScores {
     if constexpr (kScales || kScalar || balanced(kConfig)) {
       sync_block();
     }
-    const auto peak_of = [&](int head, const Row& row) {
-      if constexpr (kParts == 1) return kPeak;
-      const float peak = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
-      if (lane() == 0) store_shared(peaks + head, peak);
-      return peak;
-    };
-    rows.store(1.0f, part(kAt.query), part(kAt.raw_query), peak_of, [&](int head, float peak) {
+    float peak[QueryRows<Plan>::kOfWarp];
+    rows.store(1.0f, part(kAt.query), part(kAt.raw_query), [&](int i, int head, const Row& row) {
+      peak[i] = kPeak;
+      if constexpr (kParts == 2) {
+        peak[i] = peak_of_row(row, [this](int channel) { return largest_scale(channel); });
+        if (lane() == 0) store_shared(peaks + head, peak[i]);
+      }
+    });
+    sync_warp();
+    rows.for_each([&](int i, int head) {
       VQ_UNROLL
       for (int stage = 0; stage < kQueries; ++stage) {
-        Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim, kPeak / peak,
+        Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim, kPeak / peak[i],
                        [this, stage](int channel) { return key_scale(channel, stage); });
       }
       if constexpr (reads_raw(kConfig)) {

@@ -103,13 +103,14 @@ class AttentionBytesBlock {
     const float scale = scale_of<kConfig.keys.stage_scales, kConfig.keys.per_head>(args_.keys);
     float* const query = shared_part<float>(kAt.query);
     using Row = typename QueryRows<Plan>::Row;
-    const auto peak_of = [&](int head, const Row& row) {
-      const float peak = peak_of_row(row, [scale](int) { return scale < 0.0f ? -scale : scale; });
-      if (lane() == 0) store_shared(peaks() + head, peak);
-      return peak;
-    };
-    rows.store(1.0f, query, query, peak_of, [&](int head, float peak) {
-      Query::prepare(query_words(), head, query + head * kConfig.head_dim, Query::kPeak / peak,
+    float peak[QueryRows<Plan>::kOfWarp];
+    rows.store(1.0f, query, query, [&](int i, int head, const Row& row) {
+      peak[i] = peak_of_row(row, [scale](int) { return scale < 0.0f ? -scale : scale; });
+      if (lane() == 0) store_shared(peaks() + head, peak[i]);
+    });
+    sync_warp();
+    rows.for_each([&](int i, int head) {
+      Query::prepare(query_words(), head, query + head * kConfig.head_dim, Query::kPeak / peak[i],
                      [scale](int) { return scale; });
     });
   }
