@@ -91,12 +91,11 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 }
 
 // Whether this plan of attention by bytes is expected to be faster than fragments, by what was
-// Whether this plan of attention by bytes is expected to be faster than fragments, by what was
 // measured beside it (docs/notebook/attention-bytes.md): by 2 to 37 % where all blocks stand side
 // by side, by 7 % where they stand in line (64 x 8192, H200), unless they are short (128 x 512 took
 // 27 us where fragments took 23, H100). Blocks of more than a quad of heads were slower where they
-// share a sequence and have few tokens of it (64 query and 8 KV heads, 1 x 32768: 15.6 and 14.8 us;
-// 40 and 5, 3 x 50000: 26.5 and 28.0), or have not all heads of their KV head, as those of
+// share a sequence and have few tokens of it (64 query and 8 KV heads, 1 x 32768: 15.6 and 14.8 us,
+// but 40 and 5, 3 x 50000, 26.5 and 28.0), or have not all heads of their KV head, as those of
 // fragments may (120 and 8, 2 x 38275, head_dim 64: 26.6 and 21.7). Sequences that may be long and
 // of different lengths are shared by length, which fragments alone do.
 bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const GpuSpec& gpu) {

@@ -115,7 +115,8 @@ TEST(GenerateBins, NoLaunchOverlapsTablesScoresAndBins) {
   const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
   const KernelSource source = generate(op, plan, gpu, Machine::cuda, {});
   ASSERT_EQ(source.entries.size(), 5u);
-  const char* heads[] = {"_ENDS_FIRST", "_ENDS_FIRST", "_ENDS_FIRST", "_AHEAD_RESIDENT", ""};
+  const char* heads[] = {"_ENDS_FIRST", "_ENDS_FIRST", "_ENDS_FIRST", "_AHEAD_RESIDENT",
+                         "_AHEAD_RESIDENT"};
   for (std::size_t i = 0; i < std::size(heads); ++i) {
     expect_words(source.text, {std::string("VQ_KERNEL") + heads[i] + "(" + source.entries[i].name});
   }
