@@ -75,9 +75,8 @@ class CodeRounds {
     VQ_UNROLL
     for (int i = 0; i < kWarps; ++i) copy_step(0, i, begin + i * kBytesStep, pages[i]);
   }
-  // All warps: this warp's part of the other rounds, with the numbers of their pages, loaded
-  // before. Where they are many, behind a sync_block, so that the first round comes first.
-  VQ_DEVICE bool are_few() const { return end_ - (next_ - warp() * kBytesStep) <= kTokens; }
+  // All warps: this warp's part of the other rounds, whose page numbers are loaded before. Where
+  // these are not few it is asked for behind a sync_block, so that the first round comes first.
   struct FirstPages {
     Pages of[kPlaces - 1];
   };
