@@ -82,6 +82,7 @@ struct BlockWork {
   double exchanged_bytes = 0;  // that a block of a cluster loads from all of its blocks
   double cluster_us = 1.5;     // of two barriers of a cluster; fits found 1.05 to 1.09 of both
   double peer_bytes = 100;     // that an SM loads of others a clock
+  double times = 1;            // that all of it takes, by fits to what else is counted
 };
 
 // Passes of a phase of lanes, remembered: plans of one problem differ in few placements.
