@@ -66,18 +66,22 @@ std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& pla
   return ceil_div(op.shape.tokens, std::int64_t{plan.splits});
 }
 
-// Us on an H200 by 8 and 12 warps, of 128 channels: 16 x 16384 tokens 41.9 and 39.9, 1 x 196608
-// 35.7 and 34.0; shorter blocks begin sooner with smaller rounds: 1 x 32768 11.7 and 11.8, 28 heads
-// of 4 11.1 and 11.3. Where blocks stand in line, two that share a multiprocessor fill each other's
-// gaps: 64 x 8192 took 84.7 by 6 warps each, 93.2 by 12.
+// Us on an H200 by 8, 12 and 16 warps, of 128 channels: 16 x 16384 tokens 41.7, 40.2 and 39.3, 1 x
+// 196608 34.4, 33.2 and 33.1, in pages of 64 46.0, 42.8 and 42.0, 37.8, 34.9 and 35.6; shorter
+// blocks begin sooner with smaller rounds: 1 x 32768 10.1, 10.4 and 11.0, 28 heads of 4 9.9, 10.5
+// and 10.9. Where blocks stand in line, two that share a multiprocessor fill each other's gaps:
+// 64 x 8192 took 82.3 by 6 warps each, 86.0 by 12.
 constexpr std::int64_t kShortShare = 2048;  // tokens
+constexpr std::int64_t kLongShare = 16384;
 
 AttentionBytes of_heads(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
                         int heads) {
   plan.heads_per_block = heads;
   if (head_blocks(op, plan) > gpu.sms) return of_size(plan, op, gpu, 192);
   const AttentionBytes small = of_size(plan, op, gpu, 256);
-  return share_of_block(op, small) <= kShortShare ? small : of_size(plan, op, gpu, 384);
+  const std::int64_t share = share_of_block(op, small);
+  if (share <= kShortShare) return small;
+  return of_size(plan, op, gpu, share < kLongShare || op.shape.head_dim < 128 ? 384 : 512);
 }
 
 }  // namespace

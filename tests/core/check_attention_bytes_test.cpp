@@ -194,7 +194,7 @@ TEST(ChooseAttentionBytes, SizesThatWereFaster) {
   for (const auto& [batch, heads, tokens, expected] :
        {Case{1, 32, 512, {256, 1, kKernel, 4, 3}}, Case{1, 32, 1024, {256, 4, kKernel, 4, 3}},
         Case{1, 32, 4096, {256, 8, kKernel, 4, 3}}, Case{1, 32, 32768, {256, 16, kKernel, 4, 3}},
-        Case{1, 32, 196608, {384, 16, kKernel, 4, 3}}, Case{16, 32, 16384, {384, 1, kKernel, 4, 3}},
+        Case{1, 32, 196608, {384, 16, kKernel, 4, 3}}, Case{16, 32, 16384, {512, 1, kKernel, 4, 3}},
         Case{16, 64, 16384, {384, 1, kKernel, 8, 3}}, Case{64, 32, 2048, {192, 1, kKernel, 4, 3}},
         Case{64, 32, 8192, {192, 1, kKernel, 4, 3}}}) {
     AttentionDecode op = integers();

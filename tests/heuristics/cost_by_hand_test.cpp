@@ -68,7 +68,7 @@ TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
   const Gemv op = one_row();
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
-  LinearFragments plan{.threads = 128,
+  LinearFragments plan{.threads = 256,
                        .outputs_per_warp = 8,
                        .chunk_columns = 128,
                        .splits = 17,
@@ -80,7 +80,7 @@ TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
   plan.combine = Combine::last_block;
   const CostParts by_block = model.ideal(plan);
   const double sums = 17 * 4096 * 4 * 2 / (132 * 64 * 1e3);  // that are read, at twice their time
-  // 32 results, 16 loads at once.
+  // 64 results, 16 loads at once.
   EXPECT_DOUBLE_EQ(by_block[CostPart::combine], (3 + 2) * 0.3 + sums);
   EXPECT_GT(by_kernel[CostPart::combine], 1);
   by_kernel[CostPart::combine] = by_block[CostPart::combine];
@@ -94,7 +94,7 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   op.values.smooth = op.values.hadamard = false;
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
-  AttentionFragments plan{.threads = 256,
+  AttentionFragments plan{.threads = 128,
                           .step_tokens = 16,
                           .splits = 20,
                           .combine = Combine::last_block,
@@ -102,14 +102,15 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   const Verdict verdict = check(plan, op, gpu);
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   CostModel model(op, gpu, {});
-  // 512 channels, two a thread; two groups of splits one after the other.
+  // 512 channels, four a thread; two groups of splits one after the other.
   const double sums_of_a_split = 32 * 130 * 4 * 2 / (132 * 64 * 1e3);
-  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (1 + 2 * 2) * 0.3 + 20 * sums_of_a_split);
-  // By a kernel, whose teams have a group each up to eight of them.
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (1 + 4 * 2) * 0.3 + 20 * sums_of_a_split);
+  // By a kernel, whose teams have a group each up to eight of them, and exchange them.
   plan.combine = Combine::kernel;
-  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 0.3 + 20 * sums_of_a_split);
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 0.7 + (1 + 3) * 0.3 + 20 * sums_of_a_split);
   plan.splits = 130;
-  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], 1 + 2 * 0.3 + 130 * sums_of_a_split);
+  EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine],
+                   0.7 + (2 + 3) * 0.3 + 130 * sums_of_a_split);
 }
 
 // Partial sums that are more than half of the second-level cache are read from memory.

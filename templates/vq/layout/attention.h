@@ -199,9 +199,11 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   const int teams = merging_teams(c);
   const i64 groups = teams > 1 ? ceil_div(partial_count(c), merged_together(c)) : 0;
   const int threads = balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams;
-  // 64 registers a thread: of its own accord ptxas takes 32, and loads partials a few at a time.
+  // 64 registers a thread, 80 in teams of up to 768: of its own accord ptxas takes 32, and loads
+  // partials a few at a time.
+  const int resident = (teams > 1 && threads <= 768 ? 768 : 1024) / threads;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, threads,
-             groups * (c.head_dim + 2) * 4, true, false, 1024 / threads});
+             groups * (c.head_dim + 2) * 4, true, false, resident});
 }
 
 // Of a dataflow with one kernel beside the one that combines.
