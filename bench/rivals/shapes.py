@@ -17,8 +17,10 @@ TWINS = {"products": {"aqlm-2x8": {"weights": "aqlm-2x8"}, "aqlm-2x8i8": {"weigh
          "attention": {"d4b8": {"keys": "vecinfer-d4b8", "values": "vecinfer-d4b8"},
                        "d4b8i8": {"keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8i8"},
                        "d4b8i8-paged": {"keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8i8",
-                                        "shape": {"page_tokens": PAGE_TOKENS}}}}
-BITS_OF_TWINS = 2
+                                        "shape": {"page_tokens": PAGE_TOKENS}},
+                       "int8": {"keys": "int8-channel", "values": "int8-channel"}}}
+BITS_OF_TWINS = {"int8": 8}  # of those that have not BITS
+BITS = 2
 PARTS = tuple(TWINS)
 
 
@@ -52,3 +54,7 @@ def twins(problem):
     config = problem["config"]
     return [(name, {**config, **formats, "shape": {**config["shape"], **formats.get("shape", {})}})
             for name, formats in TWINS[problem["part"]].items()]
+
+
+def bits_of(twin):
+    return BITS_OF_TWINS.get(twin, BITS)

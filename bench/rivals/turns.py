@@ -72,7 +72,7 @@ class Own:
         for key, number in self.number.items():
             each = document["configs"][number]["measurement"]
             self.told[key] = {"outcome": each["outcome"], "why": each.get("why", ""),
-                              "bits": shapes.BITS_OF_TWINS, "rel_err": each.get("rel_err"),
+                              "bits": shapes.bits_of(key[1]), "rel_err": each.get("rel_err"),
                               "tolerance": None, "plan": each["plan"]}
 
     def sides(self, problem):

@@ -320,7 +320,7 @@ class Missing(MadeUp):
         self.assertIn(f"{PRODUCT}: FP16, humming int2, humming int2-g128, humming int4, aqlm 2x8, aqlm 1x16, "
                       "codegemm m1v4, codegemm m2v8, vqgen aqlm-2x8, vqgen aqlm-2x8i8", lines)
         self.assertIn("attention/B1-H28-K4-N32768: FP16, flashinfer fa2, flashinfer xqa, vqgen d4b8, "
-                      "vqgen d4b8i8, vqgen d4b8i8-paged", lines)
+                      "vqgen d4b8i8, vqgen d4b8i8-paged, vqgen int8", lines)
         self.assertIn("vqgen: there", lines)
         self.assertEqual(len(lines), 27 + 8 + 5)
 
