@@ -253,7 +253,7 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
         op.shape.tokens, row);
   };
   shares(op.keys, 4, "keys");
-  shares(op.values, 8, "values");
+  shares(op.values, vq::value_lanes(configured(plan, op)), "values");
   judge_attention(judge, plan, op, gpu, true);
 }
 
@@ -352,12 +352,14 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const double tiles = warps * steps * step_tiles;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const double dims = op.shape.head_dim;
-  const auto lookups = [&](const VqFormat& format) {
-    if (format.is_scalar()) return warps * dims / 32.0;
-    return tiles * dims / 4.0 / format.vector_size * format.residuals;
+  // As if all lanes had channels of values, where some have none.
+  const double value_dims = dims * 8 / vq::value_lanes(configured(plan, op));
+  const auto lookups = [&](const VqFormat& format, double channels) {
+    if (format.is_scalar()) return warps * channels / 32.0;
+    return tiles * channels / 4.0 / format.vector_size * format.residuals;
   };
-  add_lookups(to, use.operands[0], lookups(op.keys), conflicts);
-  add_lookups(to, use.operands[1], lookups(op.values), conflicts);
+  add_lookups(to, use.operands[0], lookups(op.keys, dims), conflicts);
+  add_lookups(to, use.operands[1], lookups(op.values, value_dims), conflicts);
   const double octets = dims / 32.0;
   double parts = vq::query_parts(configured(plan, op));
   if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
@@ -366,7 +368,8 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(configured(plan, op));
   const double paired = pairs ? 0.5 : 1;
   to.products +=
-      tiles * octets * quads * (op.keys.residuals * parts + op.values.residuals * paired);
+      tiles * quads *
+      (octets * op.keys.residuals * parts + value_dims / 32.0 * op.values.residuals * paired);
   to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
   const double merged = warps * quads * 4 * (dims + 2) * 4 / 128;
   const bool balanced = vq::balanced(configured(plan, op));

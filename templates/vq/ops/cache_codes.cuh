@@ -85,7 +85,7 @@ class CacheCodes {
       const int row = lane() % kTokens % kPageTokens;
       keys_ = keys + Keys::word(KeyRows::Share::first_word(place_in_group())) +
               Keys::paged_row(args.keys, key_row(0) % kPageTokens);
-      values_ = values + Values::word(ValueRows::Share::first_word(lane_group())) +
+      values_ = values + Values::word(ValueRows::Share::first_word(Softmax::share())) +
                 Values::paged_row(args.values, value_row(0, 0) % kPageTokens);
       key_page_ = static_cast<u32>(args.keys.batch_stride) * 4u;
       value_page_ = static_cast<u32>(args.values.batch_stride) * 4u;
@@ -100,7 +100,7 @@ class CacheCodes {
     keys_ = Keys::at(args.keys, work.batch, work.kv_head, key_row(0)) +
             Keys::word(KeyRows::Share::first_word(place_in_group()));
     values_ = Values::at(args.values, work.batch, work.kv_head, value_row(0, 0)) +
-              Values::word(ValueRows::Share::first_word(lane_group()));
+              Values::word(ValueRows::Share::first_word(Softmax::share()));
   }
 
   // Of a cache in pages, before load_first(): the numbers come while something else is done.
@@ -311,7 +311,7 @@ class CacheCodes {
       VQ_UNROLL
       for (int i = 0; i < 2 * kJoined; i += kValuesAtOnce) {
         ValueRows::Share::template load<kValuesAtOnce>(
-            value_at(tile + i % kJoined, i / kJoined), lane_group(), [&](int row) -> u32* {
+            value_at(tile + i % kJoined, i / kJoined), Softmax::share(), [&](int row) -> u32* {
               return to.values[tile + (i + row) % kJoined][(i + row) / kJoined];
             });
       }

@@ -91,7 +91,8 @@ class RingCodes {
   template <int kStep>
   VQ_DEVICE void read(Step& to) const {
     const u32* const keys = slot(slot_) + KeyRows::Share::first_word(place_in_group());
-    const u32* const values = slot(slot_) + kKeyWords + ValueRows::Share::first_word(lane_group());
+    const u32* const values =
+        slot(slot_) + kKeyWords + ValueRows::Share::first_word(Softmax::share());
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       const int key = kStep * kTokens + Softmax::token_of(0, tile, lane_group());
@@ -102,7 +103,7 @@ class RingCodes {
       for (int i = 0; i < 2; ++i) {
         const int value = kStep * kTokens + Softmax::token_of(0, tile, place_in_group() * 2 + i);
         ValueRows::Share::template load<1>(
-            values + value * Values::kWords, lane_group(),
+            values + value * Values::kWords, Softmax::share(),
             [&](int) -> u32* { return to.values[tile][i]; }, LoadShared());
       }
     }

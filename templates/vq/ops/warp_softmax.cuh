@@ -1,6 +1,7 @@
 // The running softmax of one warp and its weighted sum of values, by tensor core: lane (g, c)
 // holds the score of token g of a tile of 8 with head c of each quad of heads,
-// and of that head's output the channels [g head_dim / 8, (g + 1) head_dim / 8).
+// and of that head's output the channels [g kValues, (g + 1) kValues), kValues of them head_dim / 8
+// or, where these are no whole sub-vectors, more (value_lanes).
 //
 //   a   a word of two channels of a token is a pair along k, k = (token, channel's parity): words
 //       2j and 2j + 1 of tokens 2c and 2c + 1 are product j, rows g and g + 8
@@ -44,8 +45,9 @@ class WarpSoftmax {
   using Order = Either<is_scalar(kFormat.decoder), Scalars, InOrder>;
   static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kValues = kConfig.head_dim / 8;  // channels of a lane
-  static constexpr int kProducts = kValues / 4;         // of a tile
+  static constexpr int kLanes = value_lanes(kConfig);        // that share a row of values
+  static constexpr int kValues = kConfig.head_dim / kLanes;  // channels of a lane
+  static constexpr int kProducts = kValues / 4;              // of a tile
   static_assert(kValues % 4 == 0, "");
   static constexpr bool kZeros = kFormat.decoder == Decoder::affine;
   static constexpr float kSlack = 8.0f;       // in units of log2
@@ -65,6 +67,12 @@ class WarpSoftmax {
       VQ_UNROLL
       for (int i = 0; i < kSums; ++i) output(quad, i) = 0.0f;
     }
+  }
+
+  // Which share of a row of values this lane has.
+  VQ_DEVICE static int share() {
+    if constexpr (kLanes == 8) return lane_group();
+    return lane_group() < kLanes ? lane_group() : kLanes - 1;
   }
 
   // The token that is row `row` of a tile of the step from `base` on.
@@ -268,6 +276,7 @@ class WarpSoftmax {
       const auto bits = [&](int channel) {
         return float_bits(output(quad, channel / 8 * 8 + Order::place(channel % 8)) * weight);
       };
+      if (kLanes < 8 && lane_group() >= kLanes) continue;
       float* const to = weighted(warp(), quad * 4 + place_in_group()) + lane_group() * kValues;
       VQ_UNROLL
       for (int i = 0; i < kValues; i += 4) {

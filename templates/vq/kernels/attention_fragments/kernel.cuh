@@ -3,8 +3,8 @@
 // in tiles of 8; lane (g, c) as in lanes/fragment_lanes.cuh.
 //
 //   scores   lane (g, c) looks up channels [c head_dim / 4, ...) of token g (fragment_scores.cuh)
-//   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1
-//            (warp_softmax.cuh).
+//   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1, or more
+//            of these (warp_softmax.cuh).
 //
 // Each warp keeps a maximum, a sum and an output of its own and meets no barrier before the end.
 // Raw tokens go the same way, with raw elements for entries. Scalar codes are operands by a few
@@ -53,7 +53,7 @@ class AttentionFragmentsBlock {
   using Scores = FragmentScores<Plan>;
   using RawQuery = typename Scores::RawQuery;
   using KeyRows = typename Scores::Rows;
-  using ValueRows = FragmentRows<Plan, Values, 8>;
+  using ValueRows = FragmentRows<Plan, Values, Softmax::kLanes>;
   static constexpr int kValueWords = ValueRows::kChannels / 2;
   using Weighted = WeightedValues<Plan, ValueRows>;
   template <template <class...> class Codes>
@@ -270,14 +270,14 @@ class AttentionFragmentsBlock {
     u32 share[2][ValueRows::Share::kWords];
     VQ_UNROLL
     for (int i = 0; i < 2; ++i) {
-      ValueRows::Share::align(share[i], loaded[tile_of(turn)][i], lane_group());
+      ValueRows::Share::align(share[i], loaded[tile_of(turn)][i], Softmax::share());
     }
     VQ_UNROLL
     for (int s = 0; s < ValueRows::kSubVectors; ++s) {
       VQ_UNROLL
       for (int i = 0; i < 2; ++i) {
         ValueRows::look_up(words[i] + s * ValueRows::kVectorSize / 2, value_book_, share[i],
-                           lane_group(), s, pass_of(turn));
+                           Softmax::share(), s, pass_of(turn));
       }
     }
   }
@@ -343,7 +343,7 @@ class AttentionFragmentsBlock {
     for (int n = 0; n < (Softmax::kPaired ? 4 : 2); ++n) {
       const int token = Weighted::token_of(first, tile + n / 2, n % 2);
       const u16* const row =
-          work_.raw_value(args_, held(token, begin, end), lane_group() * ValueRows::kChannels);
+          work_.raw_value(args_, held(token, begin, end), Softmax::share() * ValueRows::kChannels);
       VQ_UNROLL
       for (int w = 0; w < kValueWords; w += 2) {
         load_words<2>(words[n / 2][n % 2] + w, reinterpret_cast<const u32*>(row) + w, LoadGlobal());

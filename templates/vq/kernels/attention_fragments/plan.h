@@ -119,6 +119,23 @@ VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionFragments>&
          (c.code_stages > 0 ? 0 : c.head_dim);
 }
 
+// Lanes of 8 that share a row of values, whole sub-vectors and whole products each: 8 if they can,
+// fewer else, as of 96 channels in sub-vectors of 8. The last one's share is then had by those
+// beyond it too, for nothing.
+VQ_HD constexpr int value_lanes(int head_dim, const FormatConfig& values) {
+  if (is_scalar(values.decoder)) return 8;
+  for (int lanes = 8; lanes > 1; --lanes) {
+    const int channels = head_dim / lanes;
+    if (head_dim % lanes == 0 && channels % 4 == 0 && channels % values.vector_size == 0) {
+      return lanes;
+    }
+  }
+  return 1;
+}
+VQ_HD constexpr int value_lanes(const AttentionConfig<AttentionFragments>& c) {
+  return value_lanes(c.head_dim, c.values);
+}
+
 // Rows of keys and of values whose codes a lane has by one access (rows_together).
 VQ_HD constexpr int lane_bits(const AttentionConfig<AttentionFragments>& c, const FormatConfig& f,
                               int lanes) {
@@ -128,7 +145,7 @@ VQ_HD constexpr int keys_together(const AttentionConfig<AttentionFragments>& c) 
   return rows_together(c.keys.layout, lane_bits(c, c.keys, 4));
 }
 VQ_HD constexpr int values_together(const AttentionConfig<AttentionFragments>& c) {
-  return rows_together(c.values.layout, lane_bits(c, c.values, 8));
+  return rows_together(c.values.layout, lane_bits(c, c.values, value_lanes(c)));
 }
 // Tiles that share their tokens so that those of a lane follow each other: with n of them lane
 // (g, c) has the keys of tokens n g .. n g + n - 1 of 8 n, one a tile, hence the values of 2 n c ..
