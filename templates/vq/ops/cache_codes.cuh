@@ -44,6 +44,8 @@ class CacheCodes {
   static constexpr int kGroup = kPaged                    ? kTokens
                                 : kKeyGroup > kValueGroup ? kKeyGroup
                                                           : kValueGroup;
+  // Where a block has a whole sequence, and blocks fill the GPU, instructions count for more.
+  static constexpr bool kPrefetches = kConfig.splits > 1;
   static constexpr bool kGrouped = grouped_keys(kConfig);
   static constexpr int kSteps = steps_in_turn(kConfig);
   // Tokens with a multiple of which first steps begin.
@@ -119,8 +121,10 @@ class CacheCodes {
       const int next = first + to_next<kStep>();
       load_paged<kStep>(to, first, end);
       now_ = ahead_;
-      prefetch<Keys>(args_->keys, key_page_, key_ahead_, next);
-      prefetch<Values>(args_->values, value_page_, value_ahead_, next);
+      if constexpr (kPrefetches) {
+        prefetch<Keys>(args_->keys, key_page_, key_ahead_, next);
+        prefetch<Values>(args_->values, value_page_, value_ahead_, next);
+      }
       ahead_ = page_of_lane(next + to_next<(kStep + 1) % kSteps>());
       return;
     }
