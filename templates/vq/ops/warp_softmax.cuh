@@ -71,8 +71,7 @@ class WarpSoftmax {
 
   // Which share of a row of values this lane has.
   VQ_DEVICE static int share() {
-    if constexpr (kLanes == 8) return lane_group();
-    return lane_group() < kLanes ? lane_group() : kLanes - 1;
+    return kLanes == 8 || lane_group() < kLanes ? lane_group() : kLanes - 1;
   }
 
   // The token that is row `row` of a tile of the step from `base` on.
