@@ -69,7 +69,7 @@ std::optional<double> regret(const std::vector<Timed>& timed, const Plan& chosen
 Json timed_json(const Timed& each, const Problem& problem) {
   Json json = {{"plan", to_json(each.plan)},
                {"kind", kind_of(each.plan, problem)},
-               {"dataflow", kernel_name(each.plan)},
+               {"dataflow", cost_name(each.plan)},
                {"time_us", each.us},
                {"expected_us", each.expected ? Json(each.expected->us) : Json(nullptr)}};
   for (std::size_t i = 0; i < kCostParts; ++i) {

@@ -72,8 +72,13 @@ const CostProfile& cost_profile() {
   return profile;
 }
 
+std::string_view cost_name(const Plan& plan) {
+  const auto* rows = std::get_if<LinearRowgroups>(&plan);
+  return rows != nullptr && rows->byte_sums == 1 ? "linear_rowgroups_bytes" : kernel_name(plan);
+}
+
 bool knows_dataflow(const Plan& plan, const CostProfile& coefficients) {
-  return coefficients.dataflows.contains(kernel_name(plan));
+  return coefficients.dataflows.contains(cost_name(plan));
 }
 
 bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
@@ -85,7 +90,7 @@ CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
     : problem_(problem), gpu_(gpu), coefficients_(coefficients), conflicts_(profiles) {}
 
 const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {
-  const auto found = coefficients_.dataflows.find(kernel_name(plan));
+  const auto found = coefficients_.dataflows.find(cost_name(plan));
   return moves_entries(plan) || found == coefficients_.dataflows.end() ? nullptr : &found->second;
 }
 

@@ -10,6 +10,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/json/json.h"
 #include "heuristics/cost/work.h"
@@ -24,7 +25,7 @@ struct CostCoefficients {
 struct CostProfile {
   std::string gpu;                                                 // that it was measured on
   std::string source;                                              // by which commands
-  std::map<std::string, CostCoefficients, std::less<>> dataflows;  // by kernel_name()
+  std::map<std::string, CostCoefficients, std::less<>> dataflows;  // by cost_name()
 };
 
 // The shipped profile, read once.
@@ -32,6 +33,9 @@ const CostProfile& cost_profile();
 // Error(bad_input) for unknown parts, missing ones, and what is no number from 0 up.
 CostProfile read_cost_profile(const Json& json, const std::string& source);
 
+// What coefficients are known by: kernel_name(), and apart from it row groups that add up bytes,
+// which were fitted by themselves.
+std::string_view cost_name(const Plan& plan);
 // Whether there are coefficients for the plan's dataflow.
 bool knows_dataflow(const Plan& plan, const CostProfile& coefficients = cost_profile());
 // Whether CostModel has a cost for such a plan.

@@ -350,7 +350,7 @@ std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, co
       fmt::format("one after the other, us: {}", parts_text(*cost, 0, kInTurn)),
       fmt::format("at the same time, us: {}; together as their norm with p = {:g}",
                   parts_text(*cost, kInTurn, kCostParts),
-                  profile.dataflows.at(std::string(kernel_name(plan))).overlap),
+                  profile.dataflows.at(std::string(cost_name(plan))).overlap),
       fmt::format("fitted to {}", profile.source)};
   if (gpu.name != find_gpu(profile.gpu).name) {
     lines.push_back(

@@ -10,7 +10,7 @@ namespace {
 // The longest chunk of whole runs within `columns` that codebook units allow; 0 where none is.
 int chunk_of(const LinearRowgroups& plan, const Linear& op, std::int64_t columns) {
   const auto config = configured(plan, op);
-  const std::int64_t run = vq::run_columns(config);
+  const std::int64_t run = vq::turn_columns(config);
   return static_cast<int>(
       fitting_chunk(std::max(run, columns), run, config.unit_columns, op.shape.in_features));
 }
@@ -30,15 +30,25 @@ constexpr std::int64_t kChunkColumns = 512;
 void judge_plan(Judge& judge, const LinearRowgroups& plan, const Linear& op, const GpuSpec& gpu) {
   judge_warp_groups(judge, plan, gpu, "fragments");
   judge_group_products(judge, plan, op);
+  const int groups = plan.threads / 32 / vq::kGroupWarps;
+  const int along = plan.groups_along_columns;
+  judge.require(std::has_single_bit(static_cast<unsigned>(along)) && groups % along == 0,
+                "groups_along_columns {} is not a power of two that divides the {} warp groups of "
+                "a block",
+                along, groups);
   if (plan.byte_sums != 0) judge_bytes(judge, plan, op, gpu);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
-  judge.require(plan.chunk_columns <= ceil_div(op.shape.in_features, vq::run_columns(config)) *
-                                          vq::run_columns(config),
+  const int turn = vq::turn_columns(config);
+  judge.require(plan.chunk_columns % turn == 0,
+                "chunk_columns {} is not a multiple of the {} columns that {} groups have of a "
+                "turn, a run each",
+                plan.chunk_columns, turn, plan.groups_along_columns);
+  judge.require(plan.chunk_columns <= ceil_div(op.shape.in_features, turn) * turn,
                 "chunk_columns {} are more than the {} inputs in whole runs of {}",
-                plan.chunk_columns, op.shape.in_features, vq::run_columns(config));
+                plan.chunk_columns, op.shape.in_features, turn);
   judge.require(plan.byte_sums == 0 || vq::units_per_row(config) == 1,
                 "{} codebooks serve the columns of an output, where byte_sums 1 takes one",
                 vq::units_per_row(config));
@@ -80,6 +90,9 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
   plan.byte_sums = adds_bytes(op);
   const std::vector<Placement> placements =
       plan.byte_sums != 0 ? near_placements(op, allowed) : whole_placements(op.weights, allowed);
+  // Groups that share columns, and x laid out by each block, were measured of bytes and more rows.
+  constexpr int kMeasuredRows = 33;
+  const bool measured = plan.byte_sums != 0 && planned_rows(op) >= kMeasuredRows;
   const std::set<int> rows{rows_of_block(planned_rows(op), 64),
                            rows_of_block(planned_rows(op), 128),
                            rows_of_block(planned_rows(op), 256)};
@@ -88,8 +101,11 @@ void add_candidates(Candidates& to, LinearRowgroups plan, const Linear& op,
     for_each_of(plan,
                 {{&P::outputs_per_warp, {16, 32}},
                  {&P::threads, {128, 256, 384, 512}},
+                 {&P::groups_along_columns, measured ? std::vector{1, 2} : std::vector{1}},
+                 {&P::x_before, measured ? std::vector{1, 0} : std::vector{1}},
                  {&P::code_words, {4, 2, 1}}},
                 [&] {
+                  if (plan.threads / 128 % plan.groups_along_columns != 0) return;
                   plan.chunk_columns = chunk_of(plan, op, kChunkColumns);
                   if (plan.chunk_columns == 0) return;
                   std::set<int> cuts;
@@ -118,7 +134,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   const double warps = c.threads / 32.0;
   const double chunks = block_chunks(c);
   const VqFormat& format = op.weights;
-  const double runs = chunks * vq::chunk_columns(c) / vq::run_columns(c);
+  const double runs = chunks * vq::chunk_columns(c) / vq::turn_columns(c);  // of a warp
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
   const double steps = warps * runs * vq::run_steps(c);  // of all warps
   const double entries = steps * tiles * 2 * vq::octet_codes(c.weights);
@@ -130,9 +146,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   } else {
     to.arithmetic += entries * operand_instructions(format);
   }
-  // Bytes take more registers while they become elements than is told of 16-bit entries, and what
-  // that spills is needed once in several steps: as compiled, and as fitted.
-  constexpr int kRebuilding = 28;
+  // What bytes spill is needed once in several steps: as fitted.
   constexpr double kStepsOfSpill = 10;
   to.turns += plan.byte_sums != 0 ? steps / kStepsOfSpill : steps;
   // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 64: 32 clocks
@@ -144,11 +158,30 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   to.passes += runs * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   to.passes += chunks * vq::chunk_bytes(c) / 128;
-  to.l2_bytes += chunks * vq::chunk_bytes(c);
-  to.prologue += chunks + 2;  // and the kernel before
+  // What takes turns with the products, in latencies: the kernel before and the first piece, or x
+  // that all blocks load at once; and sums of groups that are handed over. Of bytes by stamps in
+  // the kernels (docs/notebook/rows.md), of others by fits, whose launch has the kernel before.
+  const bool bytes = plan.byte_sums != 0;
+  const double before = bytes ? 20 : 2;
+  constexpr double kOwn = 14, kBytesAClock = 32;
+  const double x = chunks * vq::chunk_bytes(c);
+  if (plan.x_before == 1) {
+    to.prologue += chunks + before;
+    to.l2_bytes += x;
+  } else {
+    to.prologue += kOwn + x / kBytesAClock / kLatencyCycles;
+    to.passes += x / 128;
+  }
+  if (c.groups_along_columns > 1) {
+    to.prologue += 2 + 2.0 * static_cast<double>(vq::handed_over_bytes(c)) / 128 / kLatencyCycles;
+  }
+  if (bytes) {
+    to.cluster_us = 0.7;
+    to.peer_bytes = 19;
+  }
   add_partials(to, c, false);
   to.chain += runs * tiles;
-  to.registers = vq::warpgroup_registers(c) + (plan.byte_sums != 0 ? kRebuilding : 0);
+  to.registers = vq::warpgroup_registers(c);
 }
 
 }  // namespace vqgen

@@ -76,6 +76,8 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   rows.rows_per_block = 64;
   rows.codebook = plan.codebook;
   EXPECT_DOUBLE_EQ(model.ideal(rows)[CostPart::cluster], 1.5 + 256 * 64 * 4 / 100.0 / 1000);
+  rows.byte_sums = 1;
+  EXPECT_DOUBLE_EQ(model.ideal(rows)[CostPart::cluster], 0.7 + 256 * 64 * 4 / 19.0 / 1000);
   EXPECT_GT(by_kernel[CostPart::combine], 1);
   EXPECT_EQ(as_cluster[CostPart::combine], 0);
   EXPECT_LT(as_cluster[CostPart::l2], by_kernel[CostPart::l2]);

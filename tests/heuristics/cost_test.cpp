@@ -42,8 +42,8 @@ const CostProfile& ceilings() {
     CostProfile all{"h200", "test", {}};
     for (const char* name :
          {"linear_lanes", "linear_fragments", "linear_tables", "linear_warpgroups", "linear_slices",
-          "linear_rowgroups", "linear_bytes", "linear_bytegroups", "attention_lanes",
-          "attention_fragments"})
+          "linear_rowgroups", "linear_rowgroups_bytes", "linear_bytes", "linear_bytegroups",
+          "attention_lanes", "attention_fragments"})
       all.dataflows[name] = ones;
     return all;
   }();

@@ -107,6 +107,13 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
              !making);
   }
 
+  const auto* rows = std::get_if<LinearRowgroups>(&plan);
+  if (rows != nullptr || std::holds_alternative<LinearWarpgroups>(plan)) {
+    add_part("void add_groups() {", of_member, true,
+             rows != nullptr && rows->groups_along_columns > 1);
+  }
+  if (rows != nullptr) add_part("class XRing {", of_class, true, rows->x_before == 1);
+
   std::size_t found = 0;
   for (const std::string call :
        {"sync_block();", "sync_warp();", "copy_async_wait<kStages - 1>();",

@@ -341,6 +341,25 @@ TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {
   plan.rows_per_block = 256;  // pieces of few steps
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, plan, 5);
+  // Groups that share columns: their sums stand where the last pieces of a split are.
+  op.shape.in_features = 1536;
+  plan.threads = 256;
+  plan.outputs_per_warp = 32;
+  plan.groups_along_columns = 2;
+  plan.rows_per_block = 128;
+  plan.splits = 2;
+  plan.combine = Combine::cluster;
+  EXPECT_TRUE(check(plan, op, find_gpu("h200")).ok);
+  expect_every_barrier_needed(op, plan, 10);
+  // Without a kernel before they take the place of all of x.
+  op.shape.out_features = 200;  // so that both blocks load from each other
+  op.shape.in_features = 1024;
+  op.weights.group_channels = 256;
+  plan.x_before = 0;
+  plan.rows_per_block = 64;
+  plan.outputs_per_warp = 64;
+  EXPECT_TRUE(check(plan, op, find_gpu("h200")).ok);
+  expect_every_barrier_needed(op, plan, 8, "warpgroup_wait<kSets - 1>();");
 }
 
 TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {

@@ -165,6 +165,8 @@ LinearRowgroups rows_plan(const std::vector<int>& v, const Linear& op, const Pro
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
+  to.change(&LinearRowgroups::groups_along_columns, 1 + v[kMaking] / 2 % 2);
+  to.change(&LinearRowgroups::x_before, v[kMaking] % 2);
   return to.plan;
 }
 

@@ -239,6 +239,10 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
   change([&](LinearFragments& own) { own.fusion = static_cast<LinearFusion>(v[kFusion]); });
   change([&](LinearWarpgroups& own) { vary(own, v[kShape]); });
   change([&](LinearRowgroups& own) { vary(own, v[kShape]); });
+  change([&](LinearRowgroups& own) {
+    own.groups_along_columns = 1 + v[kShape] % 2;
+    own.x_before = v[kShape] / 2 % 2;
+  });
   change([&](LinearLanes& own) {
     if (v[kOutputsPerWarp] > 0) own.outputs_per_warp = v[kOutputsPerWarp];
     if (v[kChunk] == 1) own.chunk_columns = 64;

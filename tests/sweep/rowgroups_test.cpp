@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "generator/generate.h"
 #include "runtime/verify/reference_linear.h"
@@ -38,11 +39,26 @@ class Rowgroups : public testing::TestWithParam<DType> {
     plan.combine = Combine::kernel;
     return plan;
   }
+  // Warp groups that share columns, and each block lays out its own.
+  static LinearRowgroups shared(const Gemm& op, int along, int x_before) {
+    LinearRowgroups plan = Rowgroups::plan(op);
+    plan.threads = 512;
+    plan.groups_along_columns = along;
+    plan.chunk_columns = along * 64;
+    plan.splits = 3;
+    plan.codebook = all_shared(op.weights.entries());
+    plan.x_before = x_before;
+    return plan;
+  }
 
   static std::vector<std::uint16_t> run(const Gemm& op, const LinearData& data) {
-    const Verdict verdict = check(plan(op), op, sweep_gpu());
+    return run(op, plan(op), data);
+  }
+  static std::vector<std::uint16_t> run(const Gemm& op, const LinearRowgroups& plan,
+                                        const LinearData& data) {
+    const Verdict verdict = check(plan, op, sweep_gpu());
     EXPECT_TRUE(verdict.ok) << verdict.reason;
-    return Kernel(*sweep_backend(), op, plan(op), sweep_gpu()).run(data);
+    return Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
   }
 };
 
@@ -61,6 +77,29 @@ TEST_P(Rowgroups, SumsOfBytesAreExactForAnyNumberOfStages) {
     }
     // What rounding y to the element type costs, and a little.
     EXPECT_LE(std::sqrt(error / size), op.dtype == DType::f16 ? 3e-4 : 2.4e-3) << stages;
+  }
+}
+
+// Who lays x out changes no bit; who shares the columns changes the order of sums.
+TEST_P(Rowgroups, XOfABlockIsThatOfTheKernelBefore) {
+  for (const bool bytes : {false, true}) {
+    const Gemm op = problem(2, bytes, 1432);  // the last step is not whole
+    LinearData data = make_linear_data(op, {.seed = 45});
+    data.x[5 * 1432 + 900] = element_from_float(op.dtype, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<double> reference = reference_linear(data);
+    for (const int along : {1, 2, 4}) {
+      const std::vector<std::uint16_t> y = run(op, shared(op, along, 1), data);
+      EXPECT_EQ(run(op, shared(op, along, 0), data), y) << along;
+      double error = 0, size = 0;
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const double value = element_to_float(op.dtype, y[i]);
+        ASSERT_EQ(std::isnan(value), i / 100 == 5) << i;
+        if (std::isnan(value)) continue;
+        error += (value - reference[i]) * (value - reference[i]);
+        size += reference[i] * reference[i];
+      }
+      EXPECT_LE(std::sqrt(error / size), op.dtype == DType::f16 ? 5e-4 : 4e-3) << along;
+    }
   }
 }
 
@@ -100,6 +139,29 @@ TEST_P(Rowgroups, ARowsNanStaysInIt) {
 }
 
 // One place of the kernel's text changed.
+TEST_P(Rowgroups, WrongSharesAreFound) {
+  const Gemm op = problem(2, true);
+  const LinearData data = make_linear_data(op, {.seed = 46});
+  const std::vector<double> reference = reference_linear(data);
+  Backend& backend = *sweep_backend();
+  for (const auto& [x_before, place, instead] :
+       {std::tuple{1, "(of_run / steps * c.groups_along_columns + group) * steps",
+                   "(of_run / steps * c.groups_along_columns + (group ^ 1)) * steps"},
+        std::tuple{1, "operands_(group * kSteps * step_bytes(kConfig))", "operands_(0)"},
+        std::tuple{0, "run += kConfig.groups_along_columns;", "run += 1;"},
+        std::tuple{0, "if (other == part) continue;", "continue;"},
+        std::tuple{0, "handed_over(part, other, tile, i % kPart)",
+                   "handed_over(part, other, tile, 0)"},
+        std::tuple{0, "place(step_of(number)) + row_of", "place(step_of(number) ^ 1) + row_of"}}) {
+    const LinearRowgroups own = shared(op, 4, x_before);
+    const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    const std::vector<std::uint16_t> y = execute(backend, *kernel, wrong, op, own, data);
+    EXPECT_FALSE(compare(reference, y, op.dtype).ok) << place << ": " << instead;
+  }
+}
+
 TEST_P(Rowgroups, WrongSumsAreFound) {
   const Gemm op = problem(2, true);
   const LinearRowgroups own = plan(op);

@@ -105,6 +105,9 @@ struct SharedLevel {
     }
   }
 
+  // Entry number `i` of all units and stages, by a thread that has fetched it.
+  VQ_DEVICE static void put(int i, const Words& words) { store(i, words); }
+
   VQ_DEVICE static Words access(int unit, int stage, u32 number) {
     return load_row(unit, stage, lane_place() + number * kRowBytes);
   }

@@ -26,6 +26,10 @@ class ByteTable {
   using Level =
       SharedLevel<Held, kCopies ? Work::at().codebook.replicated : Work::at().codebook.shared,
                   kResiduals, 0, kEntries, kCopies ? kFormat.placement.copies : 1, kConfig.threads>;
+  static constexpr int kAll = kResiduals * kEntries;
+  // Entries that a thread loads at first.
+  static constexpr int kLoads = ceil_div(kAll, kConfig.threads);
+  static constexpr int kFirst = kLoads < 4 ? kLoads : 4;
   static_assert(kFormat.int8_entries && (kVectorSize == 4 || kVectorSize == 8), "");
   static_assert(kCopies || shared_range(kFormat).end == kEntries, "");
 
@@ -40,6 +44,32 @@ class ByteTable {
   VQ_DEVICE Held begin_load() const { return Level::begin(1, thread_index(), Fetch{*this}); }
   VQ_DEVICE void finish_load(const Held& begun) {
     Level::finish(1, thread_index(), begun, Fetch{*this});
+    scale_ = load_constant(weights_.scales + unit_ * kResiduals);
+  }
+
+  // The same, all of a thread's first loads on their way together, and none waited for before the
+  // second part.
+  struct Begun {
+    Stored entries[kFirst];
+  };
+  VQ_DEVICE Begun begin_all() const {
+    Begun begun{};
+    VQ_UNROLL
+    for (int i = 0; i < kFirst; ++i) {
+      const int number = thread_index() + i * kConfig.threads;
+      if (number < kAll) begun.entries[i] = begin_constant(stored(number));
+    }
+    return begun;
+  }
+  VQ_DEVICE void finish_all(const Begun& begun) {
+    VQ_UNROLL
+    for (int i = 0; i < kFirst; ++i) {
+      const int number = thread_index() + i * kConfig.threads;
+      if (number < kAll) put(number, begun.entries[i]);
+    }
+    for (int i = thread_index() + kFirst * kConfig.threads; i < kAll; i += kConfig.threads) {
+      put(i, begin_constant(stored(i)));
+    }
     scale_ = load_constant(weights_.scales + unit_ * kResiduals);
   }
 
@@ -89,6 +119,13 @@ class ByteTable {
       return raised(Decode::held(begin_constant(stored)), stage);
     }
   };
+  // Entries of all stages, one stage after the other.
+  VQ_DEVICE const Stored* stored(int number) const {
+    return reinterpret_cast<const Stored*>(weights_.codebooks) + unit_ * kAll + number;
+  }
+  VQ_DEVICE static void put(int number, const Stored& entry) {
+    Level::put(number, raised(Decode::held(entry), number / kEntries));
+  }
   // Byte by byte: bytes below zero would carry.
   VQ_DEVICE static u32 raised(u32 bytes, int stage) {
     if constexpr (kResiduals == 1) return bytes;

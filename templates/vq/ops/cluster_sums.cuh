@@ -29,9 +29,12 @@ struct ClusterSums {
     }
   }
 
-  // Row and output of the block.
+  // Of a row and an output of the block.
+  VQ_DEVICE static float* place(int row, int output) {
+    return shared_part<float>(0) + row * kPitch + output;
+  }
   VQ_DEVICE static void store(int row, int output, float sum) {
-    store_shared(shared_part<float>(0) + row * kPitch + output, sum);
+    store_shared(place(row, output), sum);
   }
 
   // All threads of all blocks, when their sums are stored.
@@ -49,8 +52,7 @@ struct ClusterSums {
       constexpr bool kRagged = Work::kOutFeatures % Work::kBlockOutputs != 0;
       if (kRagged && output_of(quad) >= Work::kOutFeatures) continue;
       const int row = quad / kQuads;
-      const auto* const sums =
-          reinterpret_cast<const U32x4*>(shared_part<float>(0) + row * kPitch + quad % kQuads * 4);
+      const auto* const sums = reinterpret_cast<const U32x4*>(place(row, quad % kQuads * 4));
       float sum[4] = {};
       in_order<kBlocks, kBlocks>([&](int block) { return load_peer(sums, block); },
                                  [&](const U32x4& partial) {

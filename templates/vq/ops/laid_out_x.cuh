@@ -9,9 +9,8 @@
 
 namespace vq {
 
-// A thread takes a row of a step, the octets of four lanes, and turns them by naming: k octet p is
-// word p of all four. Threads that follow each other have rows that do, whose 16 bytes follow each
-// other.
+// A thread takes a row of a step, the octets of four lanes. Threads that follow each other have
+// rows that do, whose 16 bytes follow each other.
 template <class Plan>
 VQ_DEVICE void lay_out_rows(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
@@ -28,12 +27,12 @@ VQ_DEVICE void lay_out_rows(const LinearArgs& args) {
   for (int c = 0; c < kStepOctets; ++c) {
     octets[c] = step_octet<Plan>(args, static_cast<int>(block) * kRows + row, step, c);
   }
-  u8* const to = args.staged + (block * kSteps + step) * step_bytes(kConfig) + row * kCoreRowBytes;
+  u8* const to = args.staged +
+                 (block * kSteps + laid_out_place(kConfig, step)) * step_bytes(kConfig) +
+                 row * kCoreRowBytes;
   VQ_UNROLL
   for (int p = 0; p < kStepOctets; ++p) {
-    store_global(reinterpret_cast<U32x4*>(to + p * k_octet_bytes(kConfig)),
-                 {word_of(octets[0], p), word_of(octets[1], p), word_of(octets[2], p),
-                  word_of(octets[3], p)});
+    store_global(reinterpret_cast<U32x4*>(to + p * k_octet_bytes(kConfig)), k_octet(octets, p));
   }
 }
 
@@ -54,11 +53,13 @@ class XRing {
   static constexpr int kBytes = piece_bytes(kConfig);
   static constexpr int kAhead = kRingPieces - 2;  // pieces asked for before the one that is awaited
 
-  VQ_DEVICE explicit XRing(const LinearArgs& args)
+  // Of warps that take what group number `group` along the columns does.
+  VQ_DEVICE XRing(const LinearArgs& args, int group)
       : from_(args.staged + block_y() * laid_out_row_bytes(kConfig) +
               Work::begin() / 32 * step_bytes(kConfig)),
         count_(static_cast<int>(ceil_div(Work::end() - Work::begin(), i64{kConfig.chunk_columns}) *
-                                (chunk_steps(kConfig) / kSteps))) {}
+                                (chunk_bytes(kConfig) / kBytes))),
+        operands_(group * kSteps * step_bytes(kConfig)) {}
 
   // One thread, before a sync_block for all others.
   VQ_DEVICE void begin() const {
@@ -79,7 +80,7 @@ class XRing {
       bulk_barrier_wait(barrier(place()), static_cast<u32>(piece_ / kRingPieces) & 1u);
       sync_block();
       if (thread_index() == 0) ask_for(piece_ + kAhead);
-      operand_ = warpgroup_operand(buffer(place()), k_octet_bytes(kConfig), kCoreBytes);
+      operand_ = warpgroup_operand(buffer(place()) + operands_, k_octet_bytes(kConfig), kCoreBytes);
     }
     return advanced(operand_, number % kSteps * step_bytes(kConfig));
   }
@@ -101,6 +102,7 @@ class XRing {
 
   const u8* from_;
   int count_;
+  int operands_;  // from a piece's begin to the group's
   int piece_ = -1;
   u64 operand_ = 0;
 };

@@ -132,6 +132,43 @@ struct LinearWork {
     }
   }
 
+  // Where the sums of an output go, of rows from one on.
+  struct Results {
+    float* partials;  // of which only one is used
+    u16* y;
+    float scale;
+    int rows;  // that are wanted
+  };
+  VQ_DEVICE static Results results(const LinearArgs& args, int row, i64 output) {
+    Results to{};
+    if constexpr (in_clusters(kConfig)) {
+      to.partials = ClusterSums<LinearWork>::place(row - block_y() * kConfig.rows_per_block,
+                                                   static_cast<int>(output - first_output()));
+    } else {
+      to.rows = output < kOutFeatures ? rows(args) - row : 0;
+      if constexpr (splits(kConfig) > 1) {
+        to.partials = args.partials + (split() * kTotalRows + row) * kOutFeatures + output;
+      } else {
+        to.y = args.y + row * kOutFeatures + output;
+        to.scale = output_scale(args, output);
+      }
+    }
+    return to;
+  }
+  // The sum of row number `row` from the first.
+  VQ_DEVICE static void write(const Results& to, int row, float sum) {
+    if constexpr (in_clusters(kConfig)) {
+      store_shared(to.partials + row * sums_pitch(kConfig), sum);
+    } else if (row < to.rows) {
+      if constexpr (splits(kConfig) > 1) {
+        store_global(to.partials + row * kOutFeatures, sum);
+      } else {
+        if constexpr (kConfig.output_scales) sum *= to.scale;
+        store_global(to.y + row * kOutFeatures, from_float<kConfig.element>(sum));
+      }
+    }
+  }
+
   // The sum of one output and row over the splits, in their order; `load` reads a partial.
   template <class Load>
   VQ_DEVICE static void merge(const LinearArgs& args, int row, i64 output, Load load) {

@@ -66,7 +66,7 @@ class OctetSums<Plan, true> {
  public:
   using Work = LinearWork<Plan>;
   using Table = ByteTable<Plan>;
-  using Begun = typename Table::Held;
+  using Begun = typename Table::Begun;
   static constexpr auto kConfig = Plan::config();
   static constexpr int kEntries = 8 / kConfig.weights.vector_size;
   static constexpr int kWords = kConfig.weights.vector_size / 4;  // of an entry, as bytes
@@ -74,8 +74,8 @@ class OctetSums<Plan, true> {
   VQ_DEVICE explicit OctetSums(const LinearArgs& args) : table_(args) {}
 
   VQ_DEVICE bool switch_to(i64 unit) { return table_.switch_to(unit); }
-  VQ_DEVICE Begun begin_load() const { return table_.begin_load(); }
-  VQ_DEVICE void finish_load(const Begun& begun) { table_.finish_load(begun); }
+  VQ_DEVICE Begun begin_load() const { return table_.begin_all(); }
+  VQ_DEVICE void finish_load(const Begun& begun) { table_.finish_all(begun); }
   VQ_DEVICE void load() { finish_load(begin_load()); }
 
   struct Octet {

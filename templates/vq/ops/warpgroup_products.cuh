@@ -32,6 +32,11 @@ class WarpgroupProducts {
   static constexpr int kRows = kConfig.rows_per_block;
   // Of operands: with a single step a run there is no other for the products to take turns with.
   static constexpr int kSets = kSteps > 1 ? 2 : 1;
+  // Groups that share the columns of an output, and the warps of one of them; each has a part of
+  // the sums at last.
+  static constexpr int kAlong = kConfig.groups_along_columns;
+  static constexpr int kOutputWarps = kConfig.threads / 32 / kAlong;
+  static constexpr int kPart = kRows / 2 / kAlong;
 
   VQ_DEVICE explicit WarpgroupProducts(const LinearArgs& args)
       : args_(args), entries_(args), codes_(args.weights.codes, first_loaded()) {}
@@ -85,20 +90,27 @@ class WarpgroupProducts {
   // Past the last product.
   VQ_DEVICE void write() {
     for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
+    add_groups();
     Work::begin_sums();
     if (!busy()) return;
-    // Sum i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2.
-    for_each_tile([this](float(&sum)[kRows / 2], int tile) {
+    // Sum i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2. Where a result goes and
+    // its scale are found once for all rows.
+    const int row = block_y() * kRows + place_in_group() * 2;
+    typename Work::Results results[kTiles][2];
+    for_each_tile([&](float(&)[kRows / 2], int tile) {
       VQ_UNROLL
-      for (int i = 0; i < kRows / 2; ++i) {
-        const i64 output = output_of(tile, i / 2 % 2);
-        const int row = block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
-        if (Work::is_wanted(args_, row, output)) {
-          Work::write(args_, row, output, entries_.scaled(sum[i]));
-        }
+      for (int half = 0; half < 2; ++half) {
+        results[tile][half] = Work::results(args_, row, output_of(tile, half));
       }
     });
+    for_each_part([&](float& sum, int, int tile, int i) {
+      const auto& to = results[tile][i / 2 % 2];
+      Work::write(to, i / 4 * 8 + i % 2, entries_.scaled(sum));
+    });
   }
+
+  // Of the groups that share outputs, the one that the warp is of.
+  VQ_DEVICE static int group() { return kAlong == 1 ? 0 : warp() / kOutputWarps; }
 
  private:
   // Idle warps have no outputs, but fetch x and are of a group that multiplies.
@@ -107,7 +119,8 @@ class WarpgroupProducts {
     return warp() < kConfig.threads / 32 - kConfig.idle_warps;
   }
   VQ_DEVICE static i64 first_output() {
-    return Work::first_output() + warp() * kConfig.outputs_per_warp;
+    const int number = kAlong == 1 ? warp() : warp() % kOutputWarps;
+    return Work::first_output() + number * kConfig.outputs_per_warp;
   }
   // Idle warps load the codes of the first, rather than wait at branches around their loads.
   VQ_DEVICE static i64 first_loaded() { return busy() ? first_output() : Work::first_output(); }
@@ -151,6 +164,51 @@ class WarpgroupProducts {
     }
   }
 
+  // Of groups that share outputs each stores the others' parts of its sums, and adds theirs to its
+  // own part, in the order of the groups.
+  VQ_DEVICE void add_groups() {
+    if constexpr (kAlong > 1) {
+      sync_block();  // all products are done with what stands there
+      VQ_UNROLL
+      for (int part = 0; part < kAlong; ++part) {
+        if (part == group()) continue;
+        for_each_tile([&](float(&sum)[kRows / 2], int tile) {
+          VQ_UNROLL
+          for (int i = 0; i < kPart; ++i) {
+            store_shared(handed_over(part, group(), tile, i), sum[part * kPart + i]);
+          }
+        });
+      }
+      sync_block();
+      for_each_part([](float& sum, int part, int tile, int i) {
+        VQ_UNROLL
+        for (int other = 0; other < kAlong; ++other) {
+          if (other == part) continue;
+          sum += load_shared(handed_over(part, other, tile, i % kPart));
+        }
+      });
+    }
+  }
+  // Of sum number `i` of a part, from another group.
+  VQ_DEVICE static float* handed_over(int part, int from, int tile, int i) {
+    constexpr int kThreads = kOutputWarps * 32;
+    const int place = part * (kAlong - 1) + (from < part ? from : from - 1);
+    return shared_part<float>(shared_layout(kConfig).x) +
+           ((place * kTiles + tile) * kPart + i) * kThreads + thread_index() % kThreads;
+  }
+
+  // The sums of the group's own part.
+  template <class Visit>
+  VQ_DEVICE void for_each_part(Visit visit) {
+    VQ_UNROLL
+    for (int part = 0; part < kAlong; ++part) {
+      if (kAlong > 1 && part != group()) continue;
+      for_each_tile([&](float(&sum)[kRows / 2], int tile) {
+        VQ_UNROLL
+        for (int i = 0; i < kPart; ++i) visit(sum[part * kPart + i], part, tile, part * kPart + i);
+      });
+    }
+  }
   template <class Visit>
   VQ_DEVICE void for_each_tile(Visit visit) {
     VQ_UNROLL

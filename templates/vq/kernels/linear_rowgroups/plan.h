@@ -1,5 +1,6 @@
 // Plan of a product of many rows by warp groups (Hopper): as warpgroups, but a kernel before lays x
-// out once as products read it, and pieces of it come to a block by bulk copies.
+// out once as products read it, and pieces of it come to a block by bulk copies; or each block lays
+// out all of its columns at once.
 #pragma once
 
 #include <vq/layout/warpgroup_steps.h>
@@ -12,6 +13,8 @@ struct LinearRowgroups {
   int chunk_columns = 128;
   int splits = 1;
   Combine combine = Combine::kernel;
+  int groups_along_columns = 1;
+  int x_before = 1;
   int rows_per_block = 128;
   int code_words = 1;
   int byte_sums = 0;
@@ -39,6 +42,10 @@ struct LinearRowgroups {
         "columns behind which codebooks may change, whole runs of codes; splits have whole chunks");
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
     visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
+    visit("groups_along_columns", &P::groups_along_columns, Range{1, 4},
+          "warp groups that share the columns of an output, a power of two");
+    visit("x_before", &P::x_before, Range{0, 1},
+          "1: a kernel before lays x out; 0: each block its columns, all of them at once");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
@@ -48,45 +55,84 @@ struct LinearRowgroups {
   }
 };
 
+VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearRowgroups>& c) {
+  return c.threads / 32 / c.groups_along_columns * c.outputs_per_warp;
+}
 VQ_HD constexpr int step_bytes(const LinearConfig<LinearRowgroups>& c) {
   return 2 * product_bytes(c);
 }
 
-// x comes by pieces, whole steps of a run: enough products for the barrier that follows. Products
-// of a piece are in flight while the next is multiplied, so that the place behind both is asked for
-// again.
+// Groups along the columns have a run each of a turn. x comes by pieces, whole steps of a run, of
+// each of them: enough products for the barrier that follows. Products of a piece are in flight
+// while the next is multiplied, so that the place behind both is asked for again.
 inline constexpr int kRingPieces = 4;
+VQ_HD constexpr int turn_columns(const LinearConfig<LinearRowgroups>& c) {
+  return c.groups_along_columns * run_columns(c);
+}
 VQ_HD constexpr int piece_steps(const LinearConfig<LinearRowgroups>& c) {
   constexpr int kMostBytes = 32768;
   int steps = run_steps(c);
-  while (steps > 1 && steps * step_bytes(c) > kMostBytes) steps /= 2;
+  while (steps > 1 && c.groups_along_columns * steps * step_bytes(c) > kMostBytes) steps /= 2;
   return steps;
 }
 VQ_HD constexpr int piece_bytes(const LinearConfig<LinearRowgroups>& c) {
-  return piece_steps(c) * step_bytes(c);
+  return c.groups_along_columns * piece_steps(c) * step_bytes(c);
 }
 
-// What the first kernel makes: of each block of rows all steps, as they stand in shared memory.
+// What the first kernel makes: of each block of rows all steps, piece by piece, as they stand in
+// shared memory.
 VQ_HD constexpr i64 laid_out_steps(const LinearConfig<LinearRowgroups>& c) {
   return chunks(c) * chunk_steps(c);
+}
+VQ_HD constexpr int laid_out_place(const LinearConfig<LinearRowgroups>& c, int step) {
+  const int group = step / run_steps(c) % c.groups_along_columns;
+  const int of_run = step % run_steps(c);
+  const int steps = piece_steps(c);
+  const int of_turn = c.groups_along_columns * run_steps(c);
+  return step / of_turn * of_turn + (of_run / steps * c.groups_along_columns + group) * steps +
+         of_run % steps;
 }
 VQ_HD constexpr i64 laid_out_row_bytes(const LinearConfig<LinearRowgroups>& c) {
   return laid_out_steps(c) * step_bytes(c);
 }
 VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearRowgroups>& c) {
-  return row_blocks(c) * laid_out_row_bytes(c);
+  return c.x_before == 1 ? row_blocks(c) * laid_out_row_bytes(c) : 0;
 }
 // A thread lays out a row of a step.
 inline constexpr int kLayingThreads = 128;
 
-// [kRingPieces] pieces; beside them a barrier each.
-VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearRowgroups>& c) {
-  return i64{kRingPieces} * piece_bytes(c);
+// Groups that share outputs add up their sums at last, each a part of them: the others store that
+// one's part, and it loads them.
+VQ_HD constexpr int group_sums(const LinearConfig<LinearRowgroups>& c) {
+  return c.outputs_per_warp / fragment_outputs(c) * c.rows_per_block / 2 / c.groups_along_columns;
 }
-VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearRowgroups>&) { return 8 * kRingPieces; }
+VQ_HD constexpr i64 handed_over_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return i64{4} * (c.groups_along_columns - 1) * group_sums(c) * c.threads;
+}
+
+// Steps of a block's split that it lays out itself. From a step to the next: 16 bytes more than it
+// has, so that threads which store the same row of steps that follow each other meet in no bank.
+VQ_HD constexpr int share_steps(const LinearConfig<LinearRowgroups>& c) {
+  return static_cast<int>(ceil_div(chunks(c), i64{c.splits})) * chunk_steps(c);
+}
+VQ_HD constexpr int step_stride(const LinearConfig<LinearRowgroups>& c) {
+  return step_bytes(c) + kCoreRowBytes;
+}
+
+// [kRingPieces] pieces and beside them a barrier each, or all steps of a split; and the sums in
+// their place.
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearRowgroups>& c) {
+  const i64 x =
+      c.x_before == 1 ? i64{kRingPieces} * piece_bytes(c) : i64{share_steps(c)} * step_stride(c);
+  return x < handed_over_bytes(c) ? handed_over_bytes(c) : x;
+}
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearRowgroups>& c) {
+  return c.x_before == 1 ? 8 * kRingPieces : 0;
+}
 
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearRowgroups>& c) {
   CallShape shape{};
+  if (c.x_before == 0) return call_behind(c, shape, shared_layout(c).total);
   shape.add({"linear_rows_of_x", "x",
              ceil_div(row_blocks(c) * c.rows_per_block * laid_out_steps(c), i64{kLayingThreads}), 1,
              row_slots(c), kLayingThreads, 0, false, false, 0, 1, together_before(c)});

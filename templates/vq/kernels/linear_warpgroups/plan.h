@@ -27,6 +27,7 @@ struct LinearWarpgroups {
   static constexpr int fragment_rows = 8;
   static constexpr LinearFusion fusion = LinearFusion::permute;
   static constexpr int byte_sums = 0;
+  static constexpr int groups_along_columns = 1;
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
