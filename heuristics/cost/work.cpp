@@ -186,8 +186,8 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const double even = static_cast<double>(work.blocks) / sms;
   const double most_blocks = std::ceil(even);
   const double on_one = most_blocks - kShareOfOthers * (most_blocks - even);
-  // The compiler keeps to what lets a block run.
-  const int most = std::min(255, gpu.registers_per_sm / work.threads / 8 * 8);
+  // The compiler keeps to what lets a block run, or as many as it was told.
+  const int most = std::min(255, gpu.registers_per_sm / (work.threads * work.resident) / 8 * 8);
   const int registers = std::min(work.registers, most);
   const int held = std::max(1, occupancy(gpu, work.threads, registers, work.shared_bytes).blocks);
   const double waves = std::ceil(most_blocks / held);

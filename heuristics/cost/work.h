@@ -56,6 +56,7 @@ struct CostParts {
 struct BlockWork {
   int threads = 0;
   int registers = 0;  // a thread, as far as can be told before compiling
+  int resident = 1;   // blocks that the compiler leaves registers to
   std::int64_t shared_bytes = 0;
   std::int64_t blocks = 0;
   int cluster = 1;         // blocks that run at once

@@ -379,6 +379,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.fill = fill_turns(use, plan.threads);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
   to.registers = registers_of(op, plan, quads);
+  to.resident = std::max(1, vq::resident(configured(plan, op)));
   to.warp_turns = steps;
 }
 
