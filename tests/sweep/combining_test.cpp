@@ -1,5 +1,6 @@
 // The kernel that merges splits, compiled by NVRTC: a thread has all that it loads of 16 splits in
-// flight, values, maxima and sums, whether there is one query token or several. Needs no GPU.
+// flight, values, maxima and sums, whether there is one query token or several, and spills none of
+// them in teams, which more splits have. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -33,6 +34,28 @@ TEST(Combining, KeepsItsLoadsInFlight) {
       EXPECT_EQ(combine.spill_bytes, 0) << name << ' ' << query_tokens;
       std::printf("%s, %d query tokens: %d registers\n", name, query_tokens, combine.registers);
     }
+  }
+}
+
+// Of 64 registers, as many as teams had once, 224 bytes were spilled: 2 us of 15.
+TEST(Combining, TeamsSpillNothing) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu("h200");
+  for (const auto& [head_dim, splits] :
+       {std::pair{128, 17}, std::pair{128, 33}, std::pair{64, 65}, std::pair{96, 24}}) {
+    AttentionDecode op;
+    op.shape = {
+        .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = head_dim, .tokens = 131072};
+    op.keys = op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+    AttentionFragments plan;
+    plan.threads = 256;
+    plan.heads_per_block = 4;
+    plan.splits = splits;
+    const Verdict verdict = check(plan, op, gpu);
+    ASSERT_TRUE(verdict.ok) << verdict.reason;
+    const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+    ASSERT_EQ(artifact.kernels.size(), 2u);
+    EXPECT_EQ(artifact.kernels.back().spill_bytes, 0) << head_dim << ' ' << splits;
   }
 }
 
