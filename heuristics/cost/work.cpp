@@ -28,18 +28,9 @@ BlockWork begun_with_operands(const PlanUse& use) {
   return work;
 }
 
-// Blocks of attention of two warps, in the mean of 60 plans near the best of 350 problems (H100 and
-// H200).
-template <class P>
-double times_of(const P& plan) {
-  constexpr double kOfTwoWarps = 1.05;
-  return std::is_same_v<P, AttentionFragments> && plan.threads <= 64 ? kOfTwoWarps : 1;
-}
-
 template <class P>
 BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
-  work.times = times_of(plan);
   if (plan.splits == 1) return work;
   const auto config = configured(plan, op);
   const std::int64_t slots = vq::partial_slots(config, std::int64_t{op.shape.batch});

@@ -345,6 +345,7 @@ int registers_of(const AttentionDecode& op, const AttentionFragments& plan, doub
 // Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
 void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDecode& op,
                 const PlanUse& use, ConflictTable& conflicts) {
+  const auto config = configured(plan, op);
   const double warps = plan.threads / 32.0;
   const double tokens = std::ceil(static_cast<double>(shared_tokens(op, plan)) / plan.splits);
   const double steps = std::ceil(tokens / (warps * plan.step_tokens));
@@ -353,7 +354,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const double dims = op.shape.head_dim;
   // As if all lanes had channels of values, where some have none.
-  const double value_dims = dims * 8 / vq::value_lanes(configured(plan, op));
+  const double value_dims = dims * 8 / vq::value_lanes(config);
   const auto lookups = [&](const VqFormat& format, double channels) {
     if (format.is_scalar()) return warps * channels / 32.0;
     return tiles * channels / 4.0 / format.vector_size * format.residuals;
@@ -361,26 +362,29 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   add_lookups(to, use.operands[0], lookups(op.keys, dims), conflicts);
   add_lookups(to, use.operands[1], lookups(op.values, value_dims), conflicts);
   const double octets = dims / 32.0;
-  double parts = vq::query_parts(configured(plan, op));
+  double parts = vq::query_parts(config);
   if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
   // Where quads come in pairs, half as many products with values. Coefficients of several query
   // tokens were fitted without that.
-  const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(configured(plan, op));
+  const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(config);
   const double paired = pairs ? 0.5 : 1;
   to.products +=
       tiles * quads *
       (octets * op.keys.residuals * parts + value_dims / 32.0 * op.values.residuals * paired);
   to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
   const double merged = warps * quads * 4 * (dims + 2) * 4 / 128;
-  const bool balanced = vq::balanced(configured(plan, op));
+  const bool balanced = vq::balanced(config);
   const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
   to.passes += pieces * 2 * merged;
   to.prologue += pieces * around_turns(plan, op);
   to.fill = fill_turns(use, plan.threads);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
   to.registers = registers_of(op, plan, quads);
-  to.resident = std::max(1, vq::resident(configured(plan, op)));
+  to.resident = std::max(1, vq::resident(config));
   to.warp_turns = steps;
+  // Blocks of two warps, in the mean of 60 plans near the best of 350 problems (H100 and H200).
+  constexpr double kOfTwoWarps = 1.05;
+  if (plan.threads <= 64) to.times = kOfTwoWarps;
 }
 
 }  // namespace vqgen

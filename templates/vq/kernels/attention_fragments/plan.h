@@ -122,18 +122,15 @@ VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionFragments>&
 // Lanes of 8 that share a row of values, whole sub-vectors and whole products each: 8 if they can,
 // fewer else, as of 96 channels in sub-vectors of 8. The last one's share is then had by those
 // beyond it too, for nothing.
-VQ_HD constexpr int value_lanes(int head_dim, const FormatConfig& values) {
-  if (is_scalar(values.decoder)) return 8;
+VQ_HD constexpr int value_lanes(const AttentionConfig<AttentionFragments>& c) {
+  if (is_scalar(c.values.decoder)) return 8;
   for (int lanes = 8; lanes > 1; --lanes) {
-    const int channels = head_dim / lanes;
-    if (head_dim % lanes == 0 && channels % 4 == 0 && channels % values.vector_size == 0) {
+    const int channels = c.head_dim / lanes;
+    if (c.head_dim % lanes == 0 && channels % 4 == 0 && channels % c.values.vector_size == 0) {
       return lanes;
     }
   }
   return 1;
-}
-VQ_HD constexpr int value_lanes(const AttentionConfig<AttentionFragments>& c) {
-  return value_lanes(c.head_dim, c.values);
 }
 
 // Rows of keys and of values whose codes a lane has by one access (rows_together).
