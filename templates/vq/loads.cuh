@@ -43,6 +43,19 @@ VQ_DEVICE T* shared_part(i64 offset) {
   return reinterpret_cast<T*>(shared_memory() + offset);
 }
 
+// load(turn), then store(turn), of turns 0, kTogether, .. below kTurns, each of kTogether turns;
+// meanwhile() is called while the first loads are on their way.
+template <int kTurns, int kTogether, class Load, class Store, class Meanwhile>
+VQ_DEVICE void by_turns(Load load, Store store, Meanwhile meanwhile) {
+  load(0);
+  meanwhile();
+  store(0);
+  for (int turn = kTogether; turn < kTurns; turn += kTogether) {
+    load(turn);
+    store(turn);
+  }
+}
+
 // kCount words, 1, 2 or 4, that follow each other, by one access of load(const T*).
 template <int kCount, class Load>
 VQ_DEVICE void load_words(u32* to, const u32* from, Load load) {

@@ -24,13 +24,8 @@ class LaidOutShare {
   template <class Meanwhile>
   VQ_DEVICE static void make(const LinearArgs& args, Meanwhile meanwhile) {
     Row rows[kTogether];
-    load(rows, args, 0);
-    meanwhile();
-    store(rows, 0);
-    for (int turn = kTogether; turn < kTurns; turn += kTogether) {
-      load(rows, args, turn);
-      store(rows, turn);
-    }
+    by_turns<kTurns, kTogether>([&](int turn) { load(rows, args, turn); },
+                                [&](int turn) { store(rows, turn); }, meanwhile);
   }
 
   // Operand b of a step's first product, steps counted from the first column of the split.

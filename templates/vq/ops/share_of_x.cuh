@@ -23,13 +23,8 @@ class ShareOfX {
   template <class Meanwhile>
   VQ_DEVICE static void make(const LinearArgs& args, Meanwhile meanwhile) {
     Rows rows;
-    load(rows, args, 0);
-    meanwhile();
-    store(rows, 0);
-    for (int turn = kTogether; turn < kTurns; turn += kTogether) {
-      load(rows, args, turn);
-      store(rows, turn);
-    }
+    by_turns<kTurns, kTogether>([&](int turn) { load(rows, args, turn); },
+                                [&](int turn) { store(rows, turn); }, meanwhile);
   }
 
   // Where the chunk that begins at a column stands.
