@@ -45,9 +45,9 @@ class Calls:
         self.graph.replay()
         torch.cuda.synchronize()
 
-    def graph_us(self):
+    def graph_us(self, warm_up_ms=WARM_UP_MS):
         import torch
-        warm = time.perf_counter() + WARM_UP_MS * 1e-3
+        warm = time.perf_counter() + warm_up_ms * 1e-3
         while time.perf_counter() < warm:
             self.graph.replay()
             torch.cuda.synchronize()

@@ -133,8 +133,9 @@ VQ_DEVICE void append_tokens(const KvAppendArgs& args) {
   constexpr auto kConfig = Plan::config();
   constexpr int kKeyShares = key_shares(kConfig);
   constexpr int kShares = kKeyShares + shares(kConfig, kConfig.values);
-  const int tokens = block_x() / kShares;
-  const int share = block_x() % kShares;
+  constexpr int kBlocks = token_blocks(kConfig);
+  const int tokens = block_x() % kBlocks;
+  const int share = block_x() / kBlocks;
   if (share < kKeyShares) {
     append_keys<Plan, Stage>(args, tokens, share);
   } else {
