@@ -368,6 +368,8 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   // tokens were fitted without that.
   const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(config);
   const double paired = pairs ? 0.5 : 1;
+  // A product of keys takes two tiles, and as long of one.
+  if (plan.step_tokens == 8) parts *= 2;
   to.products +=
       tiles * quads *
       (octets * op.keys.residuals * parts + value_dims / 32.0 * op.values.residuals * paired);
@@ -379,12 +381,24 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.prologue += pieces * around_turns(plan, op);
   to.fill = fill_turns(use, plan.threads);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
+  // Entries in shared memory are loaded while the last launch ends, the first in global memory not
+  // before codes have come.
+  constexpr double kFirstLookup = 1.5;
+  const bool waits =
+      reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
+  if (waits) to.chain += kFirstLookup;
   to.registers = registers_of(op, plan, quads);
   to.resident = std::max(1, vq::resident(config));
   to.warp_turns = steps;
-  // Blocks of two warps, in the mean of 60 plans near the best of 350 problems (H100 and H200).
-  constexpr double kOfTwoWarps = 1.05;
-  if (plan.threads <= 64) to.times = kOfTwoWarps;
+  // By fits to 3600 plans near the best of 420 problems (H100 and H200): turns that blocks of 16
+  // warps take besides, and how many times as long several blocks of a multiprocessor take.
+  constexpr double kOf16Warps = 1.8;
+  constexpr double kOfSeveral = 1.035;
+  if (plan.threads == 512) to.prologue += pieces * kOf16Warps;
+  to.times_of_several = kOfSeveral;
+  to.gathering = std::int64_t{plan.splits} * vq::head_blocks(config);
+  const bool of_tensor = op.keys.scope == Scope::tensor && op.values.scope == Scope::tensor;
+  to.books = of_tensor ? 1 : op.shape.kv_heads;
 }
 
 }  // namespace vqgen
