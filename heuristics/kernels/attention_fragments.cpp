@@ -364,8 +364,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const double octets = dims / 32.0;
   double parts = vq::query_parts(config);
   if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
-  // Where quads come in pairs, half as many products with values. Coefficients of several query
-  // tokens were fitted without that.
+  // Half as many with values. Coefficients of several query tokens were fitted without that.
   const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(config);
   const double paired = pairs ? 0.5 : 1;
   // A product of keys takes two tiles, and as long of one.
@@ -381,8 +380,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.prologue += pieces * around_turns(plan, op);
   to.fill = fill_turns(use, plan.threads);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
-  // Entries in shared memory are loaded while the last launch ends, the first in global memory not
-  // before codes have come.
+  // Entries in shared memory come while the last launch ends, those in global memory after codes.
   constexpr double kFirstLookup = 1.5;
   const bool waits =
       reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
@@ -390,12 +388,10 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.registers = registers_of(op, plan, quads);
   to.resident = std::max(1, vq::resident(config));
   to.warp_turns = steps;
-  // By fits to 3600 plans near the best of 420 problems (H100 and H200): turns that blocks of 16
-  // warps take besides, and how many times as long several blocks of a multiprocessor take.
+  // By fits: turns that blocks of 16 warps take besides; times that several blocks take.
   constexpr double kOf16Warps = 1.8;
-  constexpr double kOfSeveral = 1.035;
   if (plan.threads == 512) to.prologue += pieces * kOf16Warps;
-  to.times_of_several = kOfSeveral;
+  to.times_of_several = 1.035;
   to.gathering = std::int64_t{plan.splits} * vq::head_blocks(config);
   const bool of_tensor = op.keys.scope == Scope::tensor && op.values.scope == Scope::tensor;
   to.books = of_tensor ? 1 : op.shape.kv_heads;
