@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "core/ceil_div.h"
 #include "core/files/digest.h"
 #include "core/gpu/gpu_arch.h"
 #include "core/problem/config.h"
@@ -193,18 +194,27 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
   return text;
 }
 
-// Dynamic shared memory of a block on this GPU. From sm_90 on a product's kernel begins before the
-// launch before it has ended, where some multiprocessors still have blocks of that one; and where
-// two of its own fit a multiprocessor, they were seen to share one while others had none: 81 us in
-// place of 50, 29 of 20 (docs/notebook/bytes.md). So blocks that are no more than the
-// multiprocessors, or than those that their clusters use, ask for more than half of one's shared
-// memory. Other ops are not measured so. Kernels with launch.together ask for so much that no more
-// blocks than that share a multiprocessor.
+// The most blocks that are to share a multiprocessor; 0: no limit. From sm_90 on a kernel begins
+// before the launch before it has ended, where some multiprocessors still have blocks of that one;
+// and where more of its own fit a multiprocessor than an even share, they were seen to crowd some
+// while others had none: a product of 29 us took 20 without (docs/notebook/bytes.md), attention
+// 0.84 to 0.91 of its time in the mean of 430 plans, and as long as before from five blocks each on
+// (docs/notebook/choosing-h200.md). Products are held to one alone, other ops are not measured.
+int most_together(const vq::Launch& launch, const Problem& problem, const GpuSpec& gpu) {
+  if (arch_number(gpu.arch) < 90 || !launch.ahead) return launch.together;
+  const std::int64_t even =
+      ceil_div(launch.x * launch.y * launch.z, std::int64_t{cluster_sms(gpu, launch.cluster)});
+  constexpr std::int64_t kMostOfAttention = 4;
+  const bool attention = std::holds_alternative<AttentionDecode>(problem);
+  const std::int64_t most = attention ? kMostOfAttention : as_linear(problem) != nullptr ? 1 : 0;
+  return even <= most ? static_cast<int>(even) : launch.together;
+}
+
+// Dynamic shared memory of a block on this GPU: where few are to share a multiprocessor, so much
+// that no more do.
 std::int64_t asked_shared_bytes(const vq::Launch& launch, const Problem& problem,
                                 const GpuSpec& gpu) {
-  const bool alone = arch_number(gpu.arch) >= 90 && launch.ahead &&
-                     launch.x * launch.y * launch.z <= cluster_sms(gpu, launch.cluster);
-  const int together = alone && as_linear(problem) != nullptr ? 1 : launch.together;
+  const int together = most_together(launch, problem, gpu);
   if (together == 0) return launch.shared_bytes;
   constexpr int kGranule = 1024;
   const int asked = (gpu.shared_bytes_per_sm / (together + 1) / kGranule + 1) * kGranule;

@@ -220,13 +220,17 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   us[CostPart::shared] = on_one * (work.passes + spills) / clock;
   // A line that comes from the second-level cache takes longer: 1.9 times (1 MB of entries, H200).
   constexpr double kMissed = 1.9;
-  const double missed =
-      std::max(0.0, 1 - gpu.shared_bytes_per_sm / std::max(1.0, work.gathered_bytes));
+  // Blocks side by side gather from as many codebooks as they are of.
+  const std::int64_t beside = std::min<std::int64_t>(held, static_cast<std::int64_t>(most_blocks));
+  const std::int64_t books = std::min(work.books, ceil_div(beside, work.gathering));
+  const double gathered = work.gathered_bytes * static_cast<double>(books);
+  const double missed = std::max(0.0, 1 - gpu.shared_bytes_per_sm / std::max(1.0, gathered));
   us[CostPart::lines] = on_one * work.lines * (1 + kMissed * missed) / clock;
   us[CostPart::lookups] = on_one * work.lookups / kSchedulers / clock;
   us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;
   us[CostPart::tensor] = on_one * work.products * kProductCycles / clock;
-  for (double& each : us.of) each *= work.times;
+  const double times = work.times * (most_blocks > 1 ? work.times_of_several : 1);
+  for (double& each : us.of) each *= times;
   return us;
 }
 

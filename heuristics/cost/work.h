@@ -67,8 +67,10 @@ struct BlockWork {
   double l2_bytes = 0;     // of the whole block, as all below
   double passes = 0;
   double lines = 0;
-  double global_lookups = 0;  // of `lookups`, those in global memory
-  double gathered_bytes = 0;  // of the codebooks that lookups in global memory touch; a maximum
+  double global_lookups = 0;   // of `lookups`, those in global memory
+  double gathered_bytes = 0;   // of the codebooks that lookups in global memory touch; a maximum
+  std::int64_t gathering = 1;  // blocks that follow each other and touch the same of these,
+  std::int64_t books = 1;      // of which there are so many
   double lookups = 0;
   double arithmetic = 0;
   double products = 0;      // of m16n8k16
@@ -80,10 +82,11 @@ struct BlockWork {
   // after the other.
   double merge_launches = 0;
   double merge_turns = 0;
-  double exchanged_bytes = 0;  // that a block of a cluster loads from all of its blocks
-  double cluster_us = 1.5;     // of two barriers of a cluster; fits found 1.05 to 1.09 of both
-  double peer_bytes = 100;     // that an SM loads of others a clock
-  double times = 1;            // that all of it takes, by fits to what else is counted
+  double exchanged_bytes = 0;   // that a block of a cluster loads from all of its blocks
+  double cluster_us = 1.5;      // of two barriers of a cluster; fits found 1.05 to 1.09 of both
+  double peer_bytes = 100;      // that an SM loads of others a clock
+  double times = 1;             // that all of it takes, by fits to what else is counted
+  double times_of_several = 1;  // likewise, where a multiprocessor has several blocks
 };
 
 // Passes of a phase of lanes, remembered: plans of one problem differ in few placements.

@@ -33,24 +33,25 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
                 operand, format.layout.rows);
 }
 
-// As many splits as one wave has room for, each with two rounds at least, but for up to four (H200:
-// 1 x 4096 tokens took 5.74 us by 8 splits and 5.96 by 16, 1 x 1024 5.27 by 2 and 4.62 by 4); and
-// as many as let a warp sum up its tokens.
-int one_wave(const AttentionDecode& op, const AttentionBytes& plan, const GpuSpec& gpu) {
+// As many splits as one wave of `resident` blocks a multiprocessor has room for, each with two
+// rounds at least, but for up to four (H200: 1 x 4096 tokens took 5.74 us by 8 splits and 5.96 by
+// 16, 1 x 1024 5.27 by 2 and 4.62 by 4); and as many as let a warp sum up its tokens.
+int one_wave(const AttentionDecode& op, const AttentionBytes& plan, const GpuSpec& gpu,
+             int resident) {
   constexpr std::int64_t kMost = 256;
   const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
   const std::int64_t least = ceil_div(rounds, vq::kBytesMostTokens / vq::kBytesStep);
   constexpr std::int64_t kFew = 4;
   const std::int64_t wanted = rounds < kFew ? ceil_div(rounds, std::int64_t{2})
                                             : std::max(ceil_div(rounds, std::int64_t{2}), kFew);
-  const std::int64_t wave = std::min(gpu.sms / head_blocks(op, plan), wanted);
+  const std::int64_t wave = std::min(resident * gpu.sms / head_blocks(op, plan), wanted);
   return static_cast<int>(std::clamp(wave, std::min(least, kMost), kMost));
 }
 
 // Blocks of so many threads, less where shared memory has less room, with three rounds of codes on
 // their way: a fourth was 1 to 4 % slower wherever it was timed, two were up to 6 % (H200).
 AttentionBytes of_size(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
-                       int threads) {
+                       int threads, int resident = 1) {
   plan.threads = std::min(threads, most_threads(plan));
   constexpr int kFewestThreads = 128;
   plan.rounds_in_flight = 3;
@@ -58,9 +59,11 @@ AttentionBytes of_size(AttentionBytes plan, const AttentionDecode& op, const Gpu
          call_shape(plan, op).shared_bytes() > gpu.shared_bytes_per_block) {
     plan.threads -= 32;
   }
-  plan.splits = one_wave(op, plan, gpu);
+  plan.splits = one_wave(op, plan, gpu, resident);
   return plan;
 }
+
+constexpr std::int64_t kFewTokens = 4096;  // of a sequence that one block of a quad takes
 
 std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& plan) {
   return ceil_div(op.shape.tokens, std::int64_t{plan.splits});
@@ -71,16 +74,25 @@ std::int64_t share_of_block(const AttentionDecode& op, const AttentionBytes& pla
 // blocks begin sooner with smaller rounds: 1 x 32768 10.1, 10.4 and 11.0, 28 heads of 4 9.9, 10.5
 // and 10.9. Where blocks stand in line, two that share a multiprocessor fill each other's gaps:
 // 64 x 8192 took 82.3 by 6 warps each, 86.0 by 12.
+// So they do where one each leaves many multiprocessors without: 21 x 11251, 84 heads and sequences
+// of 64 channels, 15.6 as 252 blocks of 6 warps, 18.5 as 84 of 12; but 3 x 50000, 15 of them, 26.3
+// as 255 blocks of 6 warps, 25.5 as 120 of 12 (H200).
 constexpr std::int64_t kShortShare = 2048;  // tokens
 constexpr std::int64_t kLongShare = 16384;
+constexpr double kFullEnough = 0.75;  // of the multiprocessors
+constexpr int kThreadsOfTwo = 192;    // where two blocks share one
 
 AttentionBytes of_heads(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
                         int heads) {
   plan.heads_per_block = heads;
-  if (head_blocks(op, plan) > gpu.sms) return of_size(plan, op, gpu, 192);
+  const std::int64_t blocks = head_blocks(op, plan);
+  if (blocks > gpu.sms) return of_size(plan, op, gpu, kThreadsOfTwo);
   const AttentionBytes small = of_size(plan, op, gpu, 256);
   const std::int64_t share = share_of_block(op, small);
   if (share <= kShortShare) return small;
+  if (static_cast<double>(blocks * small.splits) < kFullEnough * gpu.sms) {
+    return of_size(plan, op, gpu, kThreadsOfTwo, 2);
+  }
   return of_size(plan, op, gpu, share < kLongShare || op.shape.head_dim < 128 ? 384 : 512);
 }
 
@@ -116,12 +128,15 @@ void judge_plan(Judge& judge, const AttentionBytes& plan, const AttentionDecode&
 
 // All heads of a KV head that there are registers for share what is looked up. Where blocks are
 // short even so, a quad each makes for fewer splits: 28 heads of 4 KV heads, 1 x 32768 tokens, took
-// 11.9 us so, 12.5 with 7 heads a block (H100).
+// 11.9 us so, 12.5 with 7 heads a block (H100); or for none: 32 heads of 4, 9 x 933, 64 channels,
+// 4.64 us so, 5.67 by fragments, which are taken where blocks of more heads share a sequence.
 AttentionBytes choose_plan(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const AttentionBytes together = of_heads(plan, op, gpu, even_heads(op));
   if (together.heads_per_block <= 4) return together;
   const AttentionBytes quads = of_heads(plan, op, gpu, even_heads(op, 4));
-  return share_of_block(op, quads) <= kShortShare && quads.splits > 1 ? quads : together;
+  const bool side_by_side = head_blocks(op, quads) <= gpu.sms;
+  const std::int64_t most = quads.splits > 1 ? kShortShare : kFewTokens;
+  return side_by_side && share_of_block(op, quads) <= most ? quads : together;
 }
 
 // All entries stand in shared memory in copies, whatever else may be allowed. It was timed on

@@ -364,10 +364,11 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const double octets = dims / 32.0;
   double parts = vq::query_parts(config);
   if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
-  // Where quads come in pairs, half as many products with values. Coefficients of several query
-  // tokens were fitted without that.
+  // Half as many with values. Coefficients of several query tokens were fitted without that.
   const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(config);
   const double paired = pairs ? 0.5 : 1;
+  // A product of keys takes two tiles, and as long of one.
+  if (plan.step_tokens == 8) parts *= 2;
   to.products +=
       tiles * quads *
       (octets * op.keys.residuals * parts + value_dims / 32.0 * op.values.residuals * paired);
@@ -379,12 +380,21 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.prologue += pieces * around_turns(plan, op);
   to.fill = fill_turns(use, plan.threads);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
+  // Entries in shared memory come while the last launch ends, those in global memory after codes.
+  constexpr double kFirstLookup = 1.5;
+  const bool waits =
+      reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
+  if (waits) to.chain += kFirstLookup;
   to.registers = registers_of(op, plan, quads);
   to.resident = std::max(1, vq::resident(config));
   to.warp_turns = steps;
-  // Blocks of two warps, in the mean of 60 plans near the best of 350 problems (H100 and H200).
-  constexpr double kOfTwoWarps = 1.05;
-  if (plan.threads <= 64) to.times = kOfTwoWarps;
+  // By fits: turns that blocks of 16 warps take besides; times that several blocks take.
+  constexpr double kOf16Warps = 1.8;
+  if (plan.threads == 512) to.prologue += pieces * kOf16Warps;
+  to.times_of_several = 1.035;
+  to.gathering = std::int64_t{plan.splits} * vq::head_blocks(config);
+  const bool of_tensor = op.keys.scope == Scope::tensor && op.values.scope == Scope::tensor;
+  to.books = of_tensor ? 1 : op.shape.kv_heads;
 }
 
 }  // namespace vqgen

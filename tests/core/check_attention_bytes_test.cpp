@@ -196,7 +196,9 @@ TEST(ChooseAttentionBytes, SizesThatWereFaster) {
         Case{1, 32, 4096, {256, 8, kKernel, 4, 3}}, Case{1, 32, 32768, {256, 16, kKernel, 4, 3}},
         Case{1, 32, 196608, {384, 16, kKernel, 4, 3}}, Case{16, 32, 16384, {512, 1, kKernel, 4, 3}},
         Case{16, 64, 16384, {384, 1, kKernel, 8, 3}}, Case{64, 32, 2048, {192, 1, kKernel, 4, 3}},
-        Case{64, 32, 8192, {192, 1, kKernel, 4, 3}}}) {
+        Case{64, 32, 8192, {192, 1, kKernel, 4, 3}},
+        // Quads that need no splits; two blocks on a multiprocessor, where one leaves many empty.
+        Case{8, 64, 933, {256, 1, kKernel, 4, 3}}, Case{11, 32, 11251, {192, 3, kKernel, 4, 3}}}) {
     AttentionDecode op = integers();
     op.shape.batch = batch;
     op.shape.query_heads = heads;

@@ -179,7 +179,8 @@ TEST(Choose, PairsOfQuadsAreKnownToTheModel) {
   plan.step_tokens = 8;
   EXPECT_TRUE(vq::pairs_quads(configured(AttentionFragments{.heads_per_block = 8}, op)));
   EXPECT_FALSE(vq::pairs_quads(configured(plan, op)));
-  EXPECT_NEAR(products() / paired, 1.2, 0.02);  // 3 / 2.5: a query in two parts
+  // 5 / 2.5: a query in two parts, whose products take as long of one tile as of two.
+  EXPECT_NEAR(products() / paired, 2, 0.02);
   op.values = find_format("int8-channel", "test");
   EXPECT_FALSE(vq::pairs_quads(configured(AttentionFragments{.heads_per_block = 8}, op)));
 }

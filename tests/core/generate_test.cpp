@@ -291,6 +291,24 @@ TEST(GenerateEntries, BlocksOfAKernelBeforeDoNotCrowd) {
   }
 }
 
+// As many share a multiprocessor as each would have if all were dealt out evenly.
+TEST(GenerateEntries, BlocksOfAttentionAreDealtOutEvenly) {
+  Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-attention-2bit.json");
+  auto& op = std::get<AttentionDecode>(made.problem);
+  op.shape = {.batch = 1, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 8192};
+  made.plan = AttentionFragments{.threads = 128, .splits = 16, .heads_per_block = 4};
+  const auto asked = [&](int splits) {
+    std::get<AttentionFragments>(made.plan).splits = splits;
+    return made.generate().entries[0].shared_bytes;
+  };
+  EXPECT_GT(asked(16), 233472 / 2);  // 128 blocks for 132 multiprocessors
+  EXPECT_LT(asked(17), 233472 / 2 - 1024);
+  EXPECT_GT(asked(17), 233472 / 3);
+  EXPECT_LT(asked(34), 233472 / 3 - 1024);
+  const std::int64_t own = call_shape(made.plan, made.problem).launches[0].shared_bytes;
+  EXPECT_EQ(asked(1024), own);
+}
+
 TEST(GenerateEntries, ThePlanDecidesTheText) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-projection.json");
   const std::string before = made.generate().text;

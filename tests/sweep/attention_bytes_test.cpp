@@ -141,15 +141,19 @@ TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
   }
 }
 
-// A block of as many tokens as a warp may have begins with one maximum, one of more does not; nor
-// do warps without tokens keep others waiting.
-TEST_P(AttentionByBytes, WarpsWithAndWithoutAMaximumInCommonAreExact) {
+// Warps of a block begin with one maximum, lower the more tokens it has, or their own where that is
+// larger; nor do warps without tokens keep others waiting.
+TEST_P(AttentionByBytes, WarpsThatBeginWithAMaximumInCommonAreExact) {
   for (const std::int64_t tokens : {8192, 8193, 33}) {
     const AttentionDecode op = problem(64, 4, tokens);
     expect_right(op, plan(op), make_attention_data(op, {.seed = 52}));
     const AttentionDecode two_quads = problem(64, 7, tokens);
     expect_right(two_quads, plan(two_quads, 2), make_attention_data(two_quads, {.seed = 53}));
   }
+  const AttentionDecode op = problem(64, 1, 32769);
+  AttentionBytes own = plan(op);
+  own.threads = 256;
+  expect_right(op, own, make_attention_data(op, {.seed = 54}));
 }
 
 TEST_P(AttentionByBytes, SplitsAndHeadsChangeNoMoreThanRounding) {

@@ -134,9 +134,17 @@ class ByteSoftmax {
       maximum_[quad] = highest_of(scores, scale, first, end, quad);
     }
   }
+  // How far below the largest of a block of so many tokens its warps begin. A probability is
+  // rounded by the maximum of its warp: with one for all, the error is that of a warp which has
+  // all tokens of the block; a bit below, of one that has a quarter of them.
+  VQ_DEVICE static float below_shared(int tokens) {
+    if (tokens <= kBytesMostTokens) return 0.0f;
+    return tokens <= 4 * kBytesMostTokens ? 1.0f : 2.0f;
+  }
   // All threads of a block, each warp having called take_maximum() or having no tokens: its warps
-  // begin with one maximum for each head, which then rises less often.
-  VQ_DEVICE void share_maximum() {
+  // begin with one maximum for each head less `below`, or their own where that is larger, which
+  // then rise less often.
+  VQ_DEVICE void share_maximum(float below) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       if (lane() < kGroupLanes) store_shared(sum_of(quad * 4 + lane(), warp()), maximum_[quad]);
@@ -146,8 +154,8 @@ class ByteSoftmax {
     for (int quad = 0; quad < kQuads; ++quad) {
       VQ_UNROLL
       for (int w = 0; w < kWarps; ++w) {
-        maximum_[quad] =
-            larger(maximum_[quad], load_shared(sum_of(quad * 4 + place_in_group(), w)));
+        const float of_warp = load_shared(sum_of(quad * 4 + place_in_group(), w));
+        maximum_[quad] = larger(maximum_[quad], of_warp - below);
       }
       maximum_[quad] = ceiling(maximum_[quad]);
     }

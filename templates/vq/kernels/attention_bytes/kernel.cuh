@@ -129,10 +129,9 @@ class AttentionBytesBlock {
     const int end = of_warp(work_.end);
     const int number = of_warp(warp());
     int first = of_warp(work_.begin) + number * kBytesStep;
-    // Where a block has no more tokens than a warp may sum up, a maximum of all of them will do.
-    const bool shared = work_.end - work_.begin <= kBytesMostTokens;
+    const float below = Softmax::below_shared(work_.end - work_.begin);
     if (first >= end) {
-      if (shared) softmax_.share_maximum();
+      softmax_.share_maximum(below);
       return;
     }
     Codes codes;
@@ -148,11 +147,9 @@ class AttentionBytesBlock {
       score(products, entries, turn);
     }
     look_up_values(entries, codes, 0);
-    if (shared) {
-      Query::take_scores(products, scores);
-      softmax_.take_maximum(scores, scale_, first, end);
-      softmax_.share_maximum();
-    }
+    Query::take_scores(products, scores);
+    softmax_.take_maximum(scores, scale_, first, end);
+    softmax_.share_maximum(below);
     while (true) {
       // Scores and codes are of this step. Those of the next one's keys, if there is one:
       const bool more = first + Rounds::kTokens < end;
