@@ -83,11 +83,7 @@ LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuS
 void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearBytegroups;
-  constexpr int kFewestRows = 2;
-  if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products ||
-      planned_rows(op) < kFewestRows) {
-    return;
-  }
+  if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products) return;
   const std::vector<Placement> placements = near_placements(op, allowed);
   plan.rows_per_block = rows_of_block(planned_rows(op), kBytegroupRows);
   for_each_of(plan, {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}}, [&] {
